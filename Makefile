@@ -1,0 +1,35 @@
+# Every target sets up what it needs; nothing has to be installed by hand but Python 3.11+ and git.
+PYTHON ?= python3
+BIN := .venv/bin
+STAMP := .venv/.installed
+ARGS ?=
+
+.PHONY: help install up test check format generate bench clean
+help: ## show this list
+	@grep -E '^[a-z]+:.*## ' Makefile | sed 's/:.*## /\t/' | sort
+
+install: $(STAMP) ## set up the virtual environment (quick when nothing changed)
+
+$(STAMP): requirements.lock pyproject.toml scripts/setup
+	@PYTHON="$(PYTHON)" sh scripts/setup
+
+up: $(STAMP) ## start the platform (make up ARGS="--port 9000")
+	@exec $(BIN)/portside up $(ARGS)
+
+test: $(STAMP) ## run every test
+	@sh scripts/test $(ARGS)
+
+check: $(STAMP) ## the gate: format, lint, types, imports, budgets, generated files
+	@sh scripts/check
+
+format: $(STAMP) ## put the code into the house format
+	@$(BIN)/ruff format -q . && $(BIN)/ruff check -q --fix .
+
+generate: $(STAMP) ## write the generated reference pages anew
+	@$(BIN)/python scripts/generate.py
+
+bench: $(STAMP) ## measure; prints figures, judges nothing
+	@sh scripts/bench $(ARGS)
+
+clean: ## remove the virtual environment and caches
+	rm -rf .venv .mypy_cache .ruff_cache .pytest_cache

@@ -1,0 +1,56 @@
+"""JSON, two ways: `dump_api` for what we type ourselves, `dump_user` for values out of a user's graph.
+
+User values go through orjson with one hook, because its treatment of named tuples and datetimes is what clients of
+LangGraph servers expect (docs/why/libraries.md).
+"""
+
+import dataclasses
+from collections.abc import Callable
+from typing import Any
+
+import msgspec
+import orjson
+
+_encoder = msgspec.json.Encoder(decimal_format="number")
+_decoder = msgspec.json.Decoder()
+
+dump_api = _encoder.encode
+load: Callable[[bytes | str], Any] = _decoder.decode
+
+
+def dump_user(value: Any) -> bytes:
+    """Encode a value of unknown type. Objects without a JSON form become their `repr`; nothing raises."""
+    try:
+        return orjson.dumps(value, _user_default, orjson.OPT_NON_STR_KEYS | orjson.OPT_PASSTHROUGH_DATACLASS)
+    except (TypeError, ValueError):
+        return _encoder.encode(_plain(value))
+
+
+def _user_default(value: Any) -> Any:
+    """Turn one unknown object into something orjson knows."""
+    for method in ("model_dump", "_asdict", "to_dict", "dict"):
+        dump = getattr(value, method, None)
+        if callable(dump) and not isinstance(value, type):
+            return dump()
+    if dataclasses.is_dataclass(value) and not isinstance(value, type):
+        return {field.name: getattr(value, field.name) for field in dataclasses.fields(value)}
+    if isinstance(value, (set, frozenset)):
+        return list(value)
+    if isinstance(value, (bytes, bytearray)):
+        return value.decode("utf-8", "replace")
+    if isinstance(value, BaseException):
+        return {"error": type(value).__name__, "message": str(value)}
+    return repr(value)
+
+
+def _plain(value: Any) -> Any:
+    """Rebuild a value so that any encoder takes it: big integers stay, lone surrogates are replaced."""
+    if isinstance(value, str):
+        return value.encode("utf-8", "replace").decode("utf-8")
+    if isinstance(value, dict):
+        return {_plain(str(key)): _plain(item) for key, item in value.items()}
+    if isinstance(value, (list, tuple)):
+        return [_plain(item) for item in value]
+    if value is None or isinstance(value, (bool, int, float)):
+        return value
+    return _plain(_user_default(value))

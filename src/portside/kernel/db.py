@@ -1,0 +1,124 @@
+"""Postgres by asyncpg: a pool, transactions, and named queries run on them.
+
+The pool skips the RESET on release, which is safe only while nobody sets session state: that is a rule of this house.
+`jsonb` columns arrive decoded; select `column::text` where the raw JSON can go straight to a client.
+"""
+
+from collections.abc import AsyncIterator, Iterable
+from contextlib import asynccontextmanager
+from typing import Any, Protocol
+
+import asyncpg
+
+from portside.kernel.codec import dump_user, load
+from portside.kernel.errors import UserMistake
+from portside.kernel.queries import Query
+
+Record = asyncpg.Record
+STATEMENT_TIMEOUT_S = 900.0
+
+
+class _Connection(asyncpg.Connection):  # type: ignore[misc]
+    async def reset(self, *, timeout: float | None = None) -> None:
+        """Do nothing: no session state is ever set."""
+
+
+class _Source(Protocol):
+    async def fetch(self, query: str, *args: Any) -> list[Record]: ...
+    async def fetchrow(self, query: str, *args: Any) -> Record | None: ...
+    async def fetchval(self, query: str, *args: Any) -> Any: ...
+    async def execute(self, query: str, *args: Any) -> str: ...
+    async def executemany(self, command: str, args: Iterable[Any]) -> None: ...
+
+
+class Session:
+    """Named queries on one connection or on the pool."""
+
+    def __init__(self, source: Any) -> None:
+        self._source: _Source = source
+
+    async def fetch(self, query: Query, **values: Any) -> list[Record]:
+        """Run the query and return its rows."""
+        return await self._source.fetch(query.sql, *query.arguments(values))
+
+    async def fetchrow(self, query: Query, **values: Any) -> Record | None:
+        """Run the query and return its first row, or None."""
+        return await self._source.fetchrow(query.sql, *query.arguments(values))
+
+    async def fetchval(self, query: Query, **values: Any) -> Any:
+        """Run the query and return the first column of its first row, or None."""
+        return await self._source.fetchval(query.sql, *query.arguments(values))
+
+    async def execute(self, query: Query, **values: Any) -> int:
+        """Run the query and return how many rows it touched."""
+        tag = await self._source.execute(query.sql, *query.arguments(values))
+        count = tag.rsplit(" ", 1)[-1]
+        return int(count) if count.isdigit() else 0
+
+    async def executemany(self, query: Query, rows: Iterable[dict[str, Any]]) -> None:
+        """Run the query once per row, in one batch."""
+        await self._source.executemany(query.sql, [query.arguments(row) for row in rows])
+
+
+class Transaction(Session):
+    """A connection inside a transaction."""
+
+    def __init__(self, connection: Any) -> None:
+        super().__init__(connection)
+        self.connection = connection
+
+
+class Database(Session):
+    """A pool of connections to one Postgres database."""
+
+    def __init__(self, pool: Any) -> None:
+        super().__init__(pool)
+        self.pool = pool
+
+    @classmethod
+    async def connect(cls, url: str, *, max_size: int = 20, schema: str | None = None) -> "Database":
+        """Open a pool. Raises UserMistake when the database cannot be reached or refuses the credentials."""
+        settings = {"application_name": "portside", "statement_timeout": str(int(STATEMENT_TIMEOUT_S * 1000))}
+        if schema:
+            settings["search_path"] = f"{schema},public"
+        try:
+            pool = await asyncpg.create_pool(
+                url,
+                min_size=1,
+                max_size=max_size,
+                init=_prepare,
+                connection_class=_Connection,
+                server_settings=settings,
+                command_timeout=STATEMENT_TIMEOUT_S,
+            )
+        except (OSError, asyncpg.PostgresError, asyncpg.InterfaceError) as exc:
+            raise UserMistake(f"the database does not answer: {exc}") from exc
+        return cls(pool)
+
+    @asynccontextmanager
+    async def transaction(self) -> AsyncIterator[Transaction]:
+        """Take a connection, begin, and commit at the end; an exception rolls back."""
+        async with self.pool.acquire() as connection, connection.transaction():
+            yield Transaction(connection)
+
+    async def is_alive(self) -> bool:
+        """Whether Postgres answers a trivial query within two seconds."""
+        try:
+            return bool(await self.pool.fetchval("select true", timeout=2))
+        except (OSError, TimeoutError, asyncpg.PostgresError, asyncpg.InterfaceError):
+            return False
+
+    async def close(self) -> None:
+        """Close the pool; connections still in use after five seconds are cut."""
+        import asyncio
+
+        try:
+            await asyncio.wait_for(self.pool.close(), 5)
+        except TimeoutError:
+            self.pool.terminate()
+
+
+async def _prepare(connection: Any) -> None:
+    await connection.set_type_codec(
+        "jsonb", schema="pg_catalog", encoder=lambda value: dump_user(value).decode(), decoder=load, format="text"
+    )

@@ -1,0 +1,150 @@
+"""The error tree. One class per way a request can fail; the class is its documentation.
+
+    PortsideError 500
+    ├── BadRequest 400
+    ├── Unauthorized 401
+    ├── Forbidden 403
+    ├── NotFound 404
+    ├── MethodNotAllowed 405
+    ├── Conflict 409
+    ├── BodyTooLarge 413
+    ├── Invalid 422
+    ├── TooManyRequests 429
+    ├── NotBuilt 501
+    └── Unavailable 503
+
+Every answer has one shape, `{"detail": …}` (spec: Errors): a string, or for `Invalid` an array of `{loc, msg, type}`.
+The first line of a class's docstring is its default message.
+"""
+
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any, ClassVar
+
+import msgspec
+
+
+class Problem(msgspec.Struct):
+    """One thing wrong with a request: where (`loc`), what (`msg`) and its kind (`type`)."""
+
+    loc: list[str | int]
+    msg: str
+    type: str
+
+
+class PortsideError(Exception):
+    """Something went wrong on our side; the request id names it in the log."""
+
+    status: ClassVar[int] = 500
+    code: ClassVar[str] = "internal_error"
+
+    def __init__(self, message: str | None = None, *, headers: Mapping[str, str] | None = None) -> None:
+        self.message = message or (type(self).__doc__ or "").strip().split("\n", 1)[0]
+        self.headers = dict(headers or {})
+        super().__init__(self.message)
+
+    @property
+    def detail(self) -> Any:
+        """What the caller reads under `detail`."""
+        return self.message
+
+
+class BadRequest(PortsideError):
+    """The request is well formed, but what it asks for does not make sense."""
+
+    status = 400
+    code = "bad_request"
+
+
+class Unauthorized(PortsideError):
+    """No valid API key was sent; put one in the X-Api-Key header."""
+
+    status = 401
+    code = "unauthorized"
+
+
+class Forbidden(PortsideError):
+    """The key is valid, but it may not do this."""
+
+    status = 403
+    code = "forbidden"
+
+
+class NotFound(PortsideError):
+    """Not Found"""  # noqa: D415 - the exact text that clients know
+
+    status = 404
+    code = "not_found"
+
+
+class MethodNotAllowed(PortsideError):
+    """Method Not Allowed"""  # noqa: D415 - the exact text that clients know
+
+    status = 405
+    code = "method_not_allowed"
+
+
+class Conflict(PortsideError):
+    """The request contradicts what is there now."""
+
+    status = 409
+    code = "conflict"
+
+
+class BodyTooLarge(PortsideError):
+    """The request body is larger than this server accepts."""
+
+    status = 413
+    code = "body_too_large"
+
+
+class Invalid(PortsideError):
+    """The request does not have the documented shape; every problem names its field."""
+
+    status = 422
+    code = "invalid"
+
+    def __init__(self, problems: Sequence[Problem]) -> None:
+        self.problems = list(problems)
+        super().__init__("; ".join(f"{'.'.join(map(str, p.loc))}: {p.msg}" for p in self.problems))
+
+    @property
+    def detail(self) -> Any:
+        """The problems, as `{loc, msg, type}` objects."""
+        return [msgspec.to_builtins(problem) for problem in self.problems]
+
+    @classmethod
+    def field(cls, loc: Sequence[str | int], msg: str, kind: str = "value_error") -> "Invalid":
+        """Make the error for one field; `loc` starts with `body`, `query` or `path`."""
+        return cls([Problem(list(loc), msg, kind)])
+
+
+class TooManyRequests(PortsideError):
+    """Rate limit exceeded; retry after the number of seconds in Retry-After."""
+
+    status = 429
+    code = "too_many_requests"
+
+
+class NotBuilt(PortsideError):
+    """This part of the contract is not built yet."""
+
+    status = 501
+    code = "not_built"
+
+
+class Unavailable(PortsideError):
+    """The service cannot answer right now; retry shortly."""
+
+    status = 503
+    code = "unavailable"
+
+
+class UserMistake(Exception):
+    """Something the operator can mend; its message is shown without a stack trace."""
+
+
+def error_classes(root: type[PortsideError] = PortsideError) -> Iterator[type[PortsideError]]:
+    """Yield the error class and all that derive from it, parents first."""
+    yield root
+    for child in root.__subclasses__():
+        yield from error_classes(child)

@@ -1,0 +1,1 @@
+"""HTTP: typed routes, OpenAPI, server-sent events, middleware and the server itself."""

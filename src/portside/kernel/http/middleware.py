@@ -1,0 +1,141 @@
+"""Pure ASGI middleware, outermost first: request id and access log, errors, body-size limit, drain."""
+
+import time
+from typing import Any
+from uuid import uuid4
+
+import structlog
+from starlette.datastructures import Headers, MutableHeaders
+from starlette.exceptions import HTTPException
+
+from portside.kernel.errors import BodyTooLarge, PortsideError, Unavailable
+from portside.kernel.http.routes import error_response
+from portside.kernel.logs import get_logger
+from portside.kernel.metrics import LATENCY, REQUESTS
+
+log = get_logger(__name__)
+QUIET_PATHS = frozenset({"/ok", "/metrics"})
+_DISCARD_AT_MOST = 128 * 1024 * 1024
+
+
+class Observe:
+    """Gives each request an id, counts and times it, logs it once, and turns what it raises into an answer."""
+
+    def __init__(self, app: Any) -> None:
+        self.app = app
+
+    async def __call__(self, scope: Any, receive: Any, send: Any) -> None:
+        """Pass HTTP requests through; other scopes untouched."""
+        if scope["type"] != "http":
+            await self.app(scope, receive, send)
+            return
+        request_id = Headers(scope=scope).get("x-request-id") or str(uuid4())
+        scope.setdefault("state", {})["request_id"] = request_id
+        structlog.contextvars.bind_contextvars(request_id=request_id)
+        began, status = time.perf_counter(), 0
+
+        async def observe(message: Any) -> None:
+            nonlocal status
+            if message["type"] == "http.response.start":
+                status = message["status"]
+                MutableHeaders(scope=message)["x-request-id"] = request_id.encode("ascii", "replace").decode()[:200]
+            await send(message)
+
+        try:
+            await self.app(scope, receive, observe)
+        except Exception as exc:  # noqa: BLE001 - the one place where errors become answers
+            if status:
+                log.exception("failed after the answer began", path=scope["path"])
+                raise
+            await _as_response(exc, scope["path"])(scope, receive, observe)
+        finally:
+            self._record(scope, status, (time.perf_counter() - began) * 1000)
+            structlog.contextvars.unbind_contextvars("request_id")
+
+    def _record(self, scope: Any, status: int, millis: float) -> None:
+        path = scope.get("route", "unrouted")
+        REQUESTS.labels(scope["method"], path, status).inc()
+        LATENCY.labels(scope["method"], path).observe(millis)
+        if scope["path"] not in QUIET_PATHS:
+            log.info("request", method=scope["method"], path=scope["path"], status=status, ms=round(millis, 1))
+
+
+def _as_response(exc: Exception, path: str) -> Any:
+    if isinstance(exc, PortsideError):
+        if exc.status >= 500:
+            log.error("request failed", path=path, error=str(exc))
+        return error_response(exc)
+    if isinstance(exc, HTTPException):
+        error = PortsideError(exc.detail, headers=exc.headers)
+        response = error_response(error)
+        response.status_code = exc.status_code
+        return response
+    if isinstance(exc, (ConnectionError, TimeoutError)):
+        log.exception("a dependency did not answer", path=path)
+        return error_response(Unavailable())
+    log.exception("request failed", path=path)
+    return error_response(PortsideError())
+
+
+class LimitBody:
+    """Refuses bodies over the limit, by their declared length or while they arrive (413)."""
+
+    def __init__(self, app: Any, max_bytes: int) -> None:
+        self.app = app
+        self.max_bytes = max_bytes
+
+    async def __call__(self, scope: Any, receive: Any, send: Any) -> None:
+        """Count the body of an HTTP request as it is read."""
+        if scope["type"] != "http":
+            await self.app(scope, receive, send)
+            return
+        declared = Headers(scope=scope).get("content-length", "0")
+        if declared.isdigit() and int(declared) > self.max_bytes:
+            await self._refuse(receive)
+        seen = 0
+
+        async def count() -> Any:
+            nonlocal seen
+            message = await receive()
+            if message["type"] == "http.request":
+                seen += len(message.get("body", b""))
+                if seen > self.max_bytes:
+                    await self._refuse(receive)
+            return message
+
+        await self.app(scope, count, send)
+
+    async def _refuse(self, receive: Any) -> None:
+        """Read the rest away, within bounds, so that the client gets to read the answer; then refuse."""
+        dropped = 0
+        while dropped < _DISCARD_AT_MOST:
+            message = await receive()
+            dropped += len(message.get("body", b""))
+            if message["type"] == "http.disconnect" or not message.get("more_body"):
+                break
+        raise BodyTooLarge(
+            f"The request body is larger than {self.max_bytes} bytes, the limit of this server "
+            "(setting HTTP_MAX_REQUEST_BODY_BYTES).",
+            headers={"Connection": "close"},
+        )
+
+
+class CloseWhileDraining:
+    """While the server drains, tells clients to come back on a new connection, which the successor accepts."""
+
+    def __init__(self, app: Any, draining: Any) -> None:
+        self.app = app
+        self.draining = draining
+
+    async def __call__(self, scope: Any, receive: Any, send: Any) -> None:
+        """Add `Connection: close` to answers while draining."""
+        if scope["type"] != "http":
+            await self.app(scope, receive, send)
+            return
+
+        async def close(message: Any) -> None:
+            if message["type"] == "http.response.start" and self.draining.is_set():
+                MutableHeaders(scope=message)["connection"] = "close"
+            await send(message)
+
+        await self.app(scope, receive, close)

@@ -1,0 +1,253 @@
+"""Typed routes: a handler's signature is its contract.
+
+    routes = Routes("deployments")
+
+    @routes.get("/v2/deployments/{deployment_id}", raises=(DeploymentNotFound,))
+    async def show_deployment(ctx: Context, deployment_id: UUID) -> Deployment:
+        \"\"\"Return one deployment.\"\"\"
+
+Path parameters are matched by name, `query` takes a struct of query parameters, `body` the decoded JSON body. What is
+returned is encoded; None makes an empty answer. The same signatures make the OpenAPI document (`openapi.py`).
+"""
+
+import inspect
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, NoReturn, TypeVar, get_type_hints
+
+import msgspec
+from starlette.datastructures import MutableHeaders
+from starlette.requests import Request
+from starlette.responses import Response
+
+from portside.kernel.codec import dump_api
+from portside.kernel.db import Database
+from portside.kernel.errors import Invalid, MethodNotAllowed, NotFound, PortsideError
+from portside.kernel.http.decode import decode_body, decode_path, decode_query
+
+T = TypeVar("T")
+Handler = Callable[..., Awaitable[Any]]
+Guard = Callable[["Context", "Route"], Awaitable[Any]]
+
+
+class Context:
+    """One request: the wired services, who is asking, and headers to add to the answer."""
+
+    __slots__ = ("_services", "actor", "headers", "request")
+
+    def __init__(self, request: Request, services: Mapping[type, Any]) -> None:
+        self.request = request
+        self.headers: dict[str, str] = {}
+        self.actor: Any = None
+        self._services = services
+
+    def get(self, kind: type[T]) -> T:
+        """Return the service of this type that the program was wired with."""
+        service: T = self._services[kind]
+        return service
+
+    @property
+    def db(self) -> Database:
+        """The program's database."""
+        return self.get(Database)
+
+
+@dataclass(frozen=True)
+class Route:
+    """One operation."""
+
+    method: str
+    path: str
+    handler: Handler
+    tag: str
+    status: int = 200
+    raises: tuple[type[PortsideError], ...] = ()
+    public: bool = False
+    permission: str | None = None
+    media_type: str = "application/json"
+    path_types: dict[str, Any] = field(default_factory=dict)
+    query_type: type[msgspec.Struct] | None = None
+    body_type: Any = None
+    body_optional: bool = False
+    returns: Any = None
+
+    @property
+    def name(self) -> str:
+        """The operation's name, which is its handler's."""
+        return self.handler.__name__
+
+
+class Routes:
+    """Collects the operations of one resource."""
+
+    def __init__(self, tag: str) -> None:
+        self.tag = tag
+        self.list: list[Route] = []
+
+    def __iter__(self) -> Any:
+        return iter(self.list)
+
+    def add(self, method: str, path: str, **options: Any) -> Callable[[Handler], Handler]:
+        """Register the decorated handler under a method and a path template."""
+
+        def register(handler: Handler) -> Handler:
+            self.list.append(_inspect(Route(method, path, handler, self.tag, **options)))
+            return handler
+
+        return register
+
+    def get(self, path: str, **options: Any) -> Callable[[Handler], Handler]:
+        """Register a GET operation."""
+        return self.add("GET", path, **options)
+
+    def post(self, path: str, **options: Any) -> Callable[[Handler], Handler]:
+        """Register a POST operation."""
+        return self.add("POST", path, **options)
+
+    def put(self, path: str, **options: Any) -> Callable[[Handler], Handler]:
+        """Register a PUT operation."""
+        return self.add("PUT", path, **options)
+
+    def patch(self, path: str, **options: Any) -> Callable[[Handler], Handler]:
+        """Register a PATCH operation."""
+        return self.add("PATCH", path, **options)
+
+    def delete(self, path: str, **options: Any) -> Callable[[Handler], Handler]:
+        """Register a DELETE operation."""
+        return self.add("DELETE", path, **options)
+
+
+def _inspect(route: Route) -> Route:
+    """Fill in the types that the handler's signature declares."""
+    hints = get_type_hints(route.handler, include_extras=True)
+    parameters = list(inspect.signature(route.handler).parameters.values())[1:]
+    in_path = {part[1:-1] for part in route.path.split("/") if part.startswith("{")}
+    found: dict[str, Any] = {"path_types": {}, "returns": hints.get("return")}
+    for parameter in parameters:
+        kind = hints[parameter.name]
+        if parameter.name == "body":
+            found["body_type"] = kind
+            found["body_optional"] = parameter.default is not inspect.Parameter.empty
+        elif parameter.name == "query":
+            found["query_type"] = kind
+        elif parameter.name in in_path:
+            found["path_types"][parameter.name] = kind
+        else:
+            raise TypeError(f"{route.name}: parameter {parameter.name} is neither in the path nor query nor body")
+    if in_path != set(found["path_types"]):
+        raise TypeError(f"{route.name}: the path {route.path} and the signature name different parameters")
+    return Route(**{**route.__dict__, **found})
+
+
+class _Node:
+    """One path segment of the routing tree."""
+
+    __slots__ = ("children", "methods", "parameter")
+
+    def __init__(self) -> None:
+        self.children: dict[str, _Node] = {}
+        self.parameter: _Node | None = None
+        self.methods: dict[str, Route] = {}
+
+
+class Api:
+    """An ASGI application made of routes. Every route that is not public passes the guard first, or is refused."""
+
+    def __init__(self, routes: Sequence[Route], services: Mapping[type, Any], guard: Guard) -> None:
+        self.routes = list(routes)
+        self.services = services
+        self._guard = guard
+        self._root = _Node()
+        for route in self.routes:
+            self._insert(route)
+
+    def _insert(self, route: Route) -> None:
+        node = self._root
+        for segment in route.path.strip("/").split("/"):
+            if segment.startswith("{"):
+                node.parameter = node.parameter or _Node()
+                node = node.parameter
+            else:
+                node = node.children.setdefault(segment, _Node())
+        if route.method in node.methods:
+            raise ValueError(f"{route.method} {route.path} is routed twice")
+        node.methods[route.method] = route
+
+    async def __call__(self, scope: Any, receive: Any, send: Any) -> None:
+        """Answer one request."""
+        route, segments = self._match(scope["method"], scope["path"])
+        scope["route"] = route.path
+        ctx = Context(Request(scope, receive, send), self.services)
+        response = await self._answer(ctx, route, segments)
+        headers = MutableHeaders(raw=response.raw_headers)
+        for name, value in ctx.headers.items():
+            headers[name] = value
+        await response(scope, receive, send)
+
+    async def _answer(self, ctx: Context, route: Route, segments: list[str]) -> Response:
+        if not route.public:
+            ctx.actor = await self._guard(ctx, route)
+        arguments: dict[str, Any] = {
+            name: decode_path(name, segments[index], route.path_types[name]) for index, name in _parameters(route.path)
+        }
+        if route.query_type is not None:
+            arguments["query"] = decode_query(ctx.request.query_params.multi_items(), route.query_type)
+        if route.body_type is not None:
+            raw = await ctx.request.body()
+            if raw or not route.body_optional:
+                arguments["body"], ignored = decode_body(raw, route.body_type)
+                if ignored:
+                    ctx.headers["X-Ignored-Fields"] = _header_text(ignored)
+        return encode_response(await route.handler(ctx, **arguments), route.status)
+
+    def _match(self, method: str, path: str) -> tuple[Route, list[str]]:
+        segments = path.strip("/").split("/")
+        for node in _walk(self._root, segments, 0):
+            if node.methods:
+                route = node.methods.get("GET" if method == "HEAD" else method)
+                if route is not None:
+                    return route, segments
+                _refuse_method(node)
+        raise NotFound
+
+
+def _refuse_method(node: _Node) -> NoReturn:
+    raise MethodNotAllowed(headers={"Allow": ", ".join(sorted(node.methods))})
+
+
+def _walk(node: _Node, segments: list[str], depth: int) -> Any:
+    if depth == len(segments):
+        yield node
+        return
+    child = node.children.get(segments[depth])
+    if child is not None:
+        yield from _walk(child, segments, depth + 1)
+    if node.parameter is not None and segments[depth]:
+        yield from _walk(node.parameter, segments, depth + 1)
+
+
+def _parameters(path: str) -> list[tuple[int, str]]:
+    return [(i, part[1:-1]) for i, part in enumerate(path.strip("/").split("/")) if part.startswith("{")]
+
+
+def _header_text(names: list[str]) -> str:
+    return ", ".join(names[:20]).encode("ascii", "replace").decode().replace("\n", " ").replace("\r", " ")[:1000]
+
+
+def encode_response(result: Any, status: int) -> Response:
+    """Make the answer of a handler's result; None is an empty body."""
+    if isinstance(result, Response):
+        return result
+    if result is None:
+        return Response(status_code=status)
+    return Response(dump_api(result), status, media_type="application/json")
+
+
+def error_response(error: PortsideError) -> Response:
+    """Make the one answer that errors have: `{"detail": …}` (spec: Errors)."""
+    return Response(dump_api({"detail": error.detail}), error.status, error.headers, "application/json")
+
+
+def refuse_field(name: str, why: str) -> Invalid:
+    """Make the refusal of a documented field that is not acted on yet: it is never swallowed."""
+    return Invalid.field(["body", name], why, "not_supported")

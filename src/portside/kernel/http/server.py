@@ -1,0 +1,95 @@
+"""The HTTP server: uvicorn with a drain that drops nothing.
+
+On a stop the server first accepts no more connections, tells the ones it has to close after their next answer, waits for
+those to go, and only then shuts down. Sockets can be added while it runs, which is how a replica takes over traffic.
+"""
+
+import asyncio
+import contextlib
+import socket
+import time
+from collections.abc import Awaitable, Callable
+from typing import Any
+
+import uvicorn
+
+from portside.kernel.errors import UserMistake
+
+KEEP_ALIVE_S = 75
+IDLE_DRAIN_S = 3.0
+
+
+class Server(uvicorn.Server):
+    """An HTTP server that runs inside a program of ours; `draining` is set when it begins to stop."""
+
+    def __init__(self, app: Any, *, draining: asyncio.Event, grace_s: float = 30.0) -> None:
+        config = uvicorn.Config(
+            app,
+            log_config=None,
+            access_log=False,
+            server_header=False,
+            date_header=False,
+            timeout_keep_alive=KEEP_ALIVE_S,
+            timeout_graceful_shutdown=max(1, int(grace_s)),
+            lifespan="off",
+            ws="none",
+        )
+        super().__init__(config)
+        self.draining = draining
+
+    async def open(self, sockets: list[socket.socket]) -> None:
+        """Begin to answer on the given listening sockets."""
+        if not self.config.loaded:
+            self.config.load()
+        self.lifespan = self.config.lifespan_class(self.config)
+        await self.startup(sockets)
+
+    async def add_socket(self, listening: socket.socket) -> None:
+        """Begin to answer on one more listening socket."""
+        loop = asyncio.get_running_loop()
+        self.servers.append(await loop.create_server(self._protocol, sock=listening, backlog=self.config.backlog))
+
+    def _protocol(self) -> asyncio.Protocol:
+        make: Any = self.config.http_protocol_class
+        protocol: asyncio.Protocol = make(
+            config=self.config, server_state=self.server_state, app_state=self.lifespan.state
+        )
+        return protocol
+
+    async def serve_until(self, stop: asyncio.Event, on_drain: Callable[[], Awaitable[None]] | None = None) -> None:
+        """Keep serving until `stop` is set, then drain; `on_drain` runs once no new work is accepted."""
+        ticks = asyncio.create_task(self.main_loop())
+        await stop.wait()
+        self.draining.set()
+        for server in self.servers:
+            server.close()
+        if on_drain is not None:
+            await on_drain()
+        await self._let_connections_go()
+        self.should_exit = True
+        await ticks
+        await self.shutdown()
+
+    async def _let_connections_go(self) -> None:
+        deadline = time.monotonic() + IDLE_DRAIN_S
+        while self.server_state.connections and time.monotonic() < deadline:
+            await asyncio.sleep(0.02)
+
+
+def listen(host: str, port: int, *, reuse_port: bool = False) -> socket.socket:
+    """Bind and listen. Raises UserMistake that names the port when it is taken."""
+    family = socket.AF_INET6 if ":" in host else socket.AF_INET
+    listening = socket.socket(family, socket.SOCK_STREAM)
+    listening.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+    if reuse_port:
+        listening.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEPORT, 1)
+    try:
+        listening.bind((host, port))
+        listening.listen(2048)
+    except OSError as exc:
+        listening.close()
+        raise UserMistake(f"cannot listen on {host}:{port}: {exc.strerror}; choose another with --port") from exc
+    listening.setblocking(False)
+    with contextlib.suppress(OSError):
+        listening.set_inheritable(True)
+    return listening

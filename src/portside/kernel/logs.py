@@ -1,0 +1,54 @@
+"""Structured logs: one line per event on standard error, JSON where LOG_JSON says so.
+
+Loggers are had by `get_logger(__name__)`; request ids and the like are bound as context variables.
+"""
+
+import logging
+import sys
+from typing import Any
+
+import structlog
+
+SECRET_WORDS = ("secret", "password", "api_key", "authorization", "token")
+
+
+def get_logger(name: str) -> Any:
+    """Return a structured logger."""
+    return structlog.get_logger(name)
+
+
+def configure_logs(*, level: str = "INFO", as_json: bool = False) -> None:
+    """Set the format and level for this process; the standard library's loggers are led into the same stream."""
+    number = logging.getLevelNamesMapping().get(level.upper(), logging.INFO)
+    shared: list[Any] = [
+        structlog.contextvars.merge_contextvars,
+        structlog.processors.add_log_level,
+        structlog.processors.TimeStamper(fmt="iso", utc=True),
+        _hide_secrets,
+    ]
+    renderer = _json_renderer() if as_json else [structlog.dev.ConsoleRenderer(colors=sys.stderr.isatty())]
+    structlog.configure(
+        processors=[*shared, *renderer],
+        wrapper_class=structlog.make_filtering_bound_logger(number),
+        logger_factory=structlog.PrintLoggerFactory(sys.stderr),
+        cache_logger_on_first_use=True,
+    )
+    formatter = structlog.stdlib.ProcessorFormatter(
+        foreign_pre_chain=shared, processors=[structlog.stdlib.ProcessorFormatter.remove_processors_meta, *renderer]
+    )
+    handler = logging.StreamHandler(sys.stderr)
+    handler.setFormatter(formatter)
+    logging.basicConfig(level=max(number, logging.INFO), handlers=[handler], force=True)
+    for chatty in ("httpx", "httpx2", "httpcore", "uvicorn.access"):
+        logging.getLogger(chatty).setLevel(logging.WARNING)
+
+
+def _json_renderer() -> list[Any]:
+    return [structlog.processors.format_exc_info, structlog.processors.JSONRenderer()]
+
+
+def _hide_secrets(_logger: Any, _method: str, event: Any) -> Any:
+    for key in event:
+        if any(word in key.lower() for word in SECRET_WORDS):
+            event[key] = "[hidden]"
+    return event

@@ -1,0 +1,16 @@
+"""Prometheus metrics that every server shares. Rooms add their own beside their code."""
+
+from prometheus_client import CONTENT_TYPE_LATEST, REGISTRY, Counter, Histogram, generate_latest
+
+REQUESTS = Counter("lg_api_http_requests_total", "HTTP requests answered.", ["method", "path", "status"])
+LATENCY = Histogram(
+    "lg_api_http_requests_latency",
+    "Time to the end of an answer, in milliseconds.",
+    ["method", "path"],
+    buckets=(1, 2, 5, 10, 25, 50, 100, 250, 500, 1_000, 2_500, 5_000, 10_000, 60_000),
+)
+
+
+def exposition() -> tuple[bytes, str]:
+    """Return all metrics in the Prometheus text format, and its content type."""
+    return generate_latest(REGISTRY), CONTENT_TYPE_LATEST

@@ -1,0 +1,73 @@
+"""Settings from the environment: one frozen struct per program, every field documented and typed.
+
+A field is read from `NAME` in upper case; `Setting(names=…)` gives it other names, the first one found wins.
+"""
+
+from collections.abc import Mapping
+from typing import Any, TypeVar, get_type_hints
+
+import msgspec
+
+from portside.kernel.errors import UserMistake
+
+S = TypeVar("S", bound=msgspec.Struct)
+
+
+class SettingDoc(msgspec.Struct, frozen=True):
+    """A setting as the reference shows it."""
+
+    names: tuple[str, ...]
+    type: str
+    default: Any
+    description: str
+
+
+def setting(description: str, *names: str) -> msgspec.Meta:
+    """Describe a setting and name the environment variables it is read from."""
+    return msgspec.Meta(description=description, extra={"names": names})
+
+
+def names_of(kind: type[msgspec.Struct], field: str) -> tuple[str, ...]:
+    """Return the environment names of a field, the preferred one first."""
+    return _doc(kind, field).names
+
+
+def describe(kind: type[msgspec.Struct]) -> list[SettingDoc]:
+    """List the settings of a program in the order they are declared."""
+    return [_doc(kind, field.name) for field in msgspec.structs.fields(kind)]
+
+
+def _doc(kind: type[msgspec.Struct], name: str) -> SettingDoc:
+    field = next(f for f in msgspec.structs.fields(kind) if f.name == name)
+    hint: Any = get_type_hints(kind, include_extras=True)[name]
+    meta = next((m for m in getattr(hint, "__metadata__", ()) if m.description and m.extra is not None), None)
+    if meta is None:
+        raise TypeError(f"setting {kind.__name__}.{name} is not documented")
+    shown: Any = getattr(hint, "__origin__", hint)
+    default = None if field.default is msgspec.NODEFAULT else field.default
+    names = meta.extra["names"] or (name.upper(),)
+    return SettingDoc(names, getattr(shown, "__name__", None) or str(shown), default, meta.description)
+
+
+def load_settings(kind: type[S], environ: Mapping[str, str], **overrides: Any) -> S:
+    """Read a settings struct; `overrides` that are not None win. Raises UserMistake that names the bad variable."""
+    values: dict[str, Any] = {}
+    origin: dict[str, str] = {}
+    for field in msgspec.structs.fields(kind):
+        for name in names_of(kind, field.name):
+            if environ.get(name, "") != "":
+                values[field.name], origin[field.name] = environ[name], name
+                break
+    values.update({name: value for name, value in overrides.items() if value is not None})
+    for name, value in values.items():
+        if isinstance(value, str) and value.lower() in {"true", "false", "yes", "no", "on", "off"}:
+            values[name] = value.lower() in {"true", "yes", "on"} if _is_bool(kind, name) else value
+    try:
+        return msgspec.convert(values, kind, strict=False)
+    except msgspec.ValidationError as exc:
+        path = str(exc).rsplit("$.", 1)[-1].rstrip("`")
+        raise UserMistake(f"setting {origin.get(path, path.upper())}: {str(exc).rsplit(' - at', 1)[0]}") from exc
+
+
+def _is_bool(kind: type[msgspec.Struct], name: str) -> bool:
+    return get_type_hints(kind)[name] is bool
