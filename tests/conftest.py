@@ -1,0 +1,66 @@
+"""Fixtures every test may use: a real Postgres and empty databases on it."""
+
+import asyncio
+import contextlib
+import os
+import secrets
+import tempfile
+import time
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
+from pathlib import Path
+from typing import TypeVar
+
+import asyncpg
+import pytest
+
+from portside.kernel.embedded import EmbeddedPostgres
+
+
+T = TypeVar("T")
+
+
+@pytest.fixture(scope="session")
+def postgres() -> Iterator[str]:
+    """The URL of a Postgres server: DATABASE_URL where it is set, else the embedded one."""
+    if url := os.environ.get("DATABASE_URL"):
+        yield url
+        return
+    with tempfile.TemporaryDirectory() as folder:
+        server = EmbeddedPostgres(Path(folder))
+        yield server.acquire()
+        server.release()
+
+
+@pytest.fixture
+async def fresh_database(postgres: str) -> AsyncIterator[Callable[[], Awaitable[str]]]:
+    """Make empty databases; they are dropped after the test."""
+    names: list[str] = []
+    admin = await asyncpg.connect(postgres)
+
+    async def create() -> str:
+        name = f"test_{secrets.token_hex(6)}"
+        await admin.execute(f'create database "{name}"')
+        names.append(name)
+        return postgres.replace("/portside?", f"/{name}?") if "/portside?" in postgres else _with_name(postgres, name)
+
+    yield create
+    for name in names:
+        await admin.execute(f'drop database if exists "{name}" with (force)')
+    await admin.close()
+
+
+def _with_name(url: str, name: str) -> str:
+    base, _, query = url.partition("?")
+    return f"{base.rsplit('/', 1)[0]}/{name}{'?' + query if query else ''}"
+
+
+async def eventually(probe: Callable[[], Awaitable[T]], within_s: float = 30.0) -> T:
+    """Call `probe` until it returns something true, or fail at the deadline."""
+    deadline = time.monotonic() + within_s
+    while True:
+        with contextlib.suppress(ConnectionError):
+            if found := await probe():
+                return found
+        if time.monotonic() > deadline:
+            pytest.fail(f"not reached within {within_s} s")
+        await asyncio.sleep(0.02)
