@@ -15,7 +15,6 @@ import pytest
 
 from portside.kernel.embedded import EmbeddedPostgres
 
-
 T = TypeVar("T")
 
 

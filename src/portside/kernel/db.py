@@ -18,8 +18,8 @@ Record = asyncpg.Record
 STATEMENT_TIMEOUT_S = 900.0
 
 
-class _Connection(asyncpg.Connection):  # type: ignore[misc]
-    async def reset(self, *, timeout: float | None = None) -> None:
+class _Connection(asyncpg.Connection):
+    async def reset(self, *, timeout: float | None = None) -> None:  # noqa: ASYNC109 - the driver calls it so
         """Do nothing: no session state is ever set."""
 
 

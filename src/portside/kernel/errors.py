@@ -126,7 +126,7 @@ class TooManyRequests(PortsideError):
 
 
 class NotBuilt(PortsideError):
-    """This part of the contract is not built yet."""
+    """Not built yet."""
 
     status = 501
     code = "not_built"

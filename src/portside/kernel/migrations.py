@@ -1,7 +1,7 @@
 """Forward-only migrations: numbered SQL files, one transaction each, applied under an advisory lock.
 
-A room keeps its files in `migrations/0001_what.sql`. What was applied is remembered with a checksum; a changed file, or
-a database that is newer than the program, is refused. Several processes may start at once: one applies, the others wait.
+A room keeps its files in `migrations/0001_what.sql`. What was applied is remembered with a checksum; a changed file,
+or a database newer than the program, is refused. Several processes may start at once: one applies, the others wait.
 """
 
 import hashlib
@@ -50,7 +50,7 @@ def migrations_of(package: str) -> list[Migration]:
 
 
 async def migrate(db: Database, packages: list[str], *, schema: str | None = None) -> int:
-    """Apply what is missing and return how many files that was. Raises UserMistake on a changed or unknown migration."""
+    """Apply what is missing and return how many files that was. Raises UserMistake on a changed migration."""
     async with db.pool.acquire() as connection, connection.transaction():
         await connection.execute(f"set local lock_timeout = '{LOCK_TIMEOUT_S}s'")
         await connection.execute("select pg_advisory_xact_lock($1)", _LOCK_KEY)

@@ -51,5 +51,5 @@ def with_both_spellings(fields: Mapping[str, Any]) -> dict[str, Any]:
     doubled = dict(fields)
     for canonical, others in FIELDS.items():
         if canonical in fields:
-            doubled.update({other: fields[canonical] for other in others})
+            doubled.update(dict.fromkeys(others, fields[canonical]))
     return doubled

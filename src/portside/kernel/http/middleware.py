@@ -43,7 +43,7 @@ class Observe:
 
         try:
             await self.app(scope, receive, observe)
-        except Exception as exc:  # noqa: BLE001 - the one place where errors become answers
+        except Exception as exc:
             if status:
                 log.exception("failed after the answer began", path=scope["path"])
                 raise

@@ -1,7 +1,7 @@
 """The HTTP server: uvicorn with a drain that drops nothing.
 
-On a stop the server first accepts no more connections, tells the ones it has to close after their next answer, waits for
-those to go, and only then shuts down. Sockets can be added while it runs, which is how a replica takes over traffic.
+On a stop the server first accepts no more connections, tells the ones it has to close after their next answer, waits
+for those to go, and only then shuts down. Sockets can be added while it runs, which is how a replica takes over.
 """
 
 import asyncio

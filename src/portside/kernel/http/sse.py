@@ -45,10 +45,10 @@ class EventStream(Response):
         self._draining = draining
         self._keep_alive = keep_alive
 
-    async def __call__(self, scope: Any, receive: Any, send: Any) -> None:
+    async def __call__(self, _scope: Any, receive: Any, send: Any) -> None:
         """Send the head, then chunks; the source is closed whatever ends the stream."""
         await send({"type": "http.response.start", "status": self.status_code, "headers": self.raw_headers})
-        ends = [asyncio.ensure_future(_client_gone(receive))]
+        ends: list[asyncio.Future[Any]] = [asyncio.ensure_future(_client_gone(receive))]
         if self._draining is not None:
             ends.append(asyncio.ensure_future(self._draining.wait()))
         try:

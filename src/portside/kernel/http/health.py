@@ -1,0 +1,42 @@
+"""Routes that every server has: liveness and metrics."""
+
+import asyncio
+from collections.abc import Awaitable, Callable, Mapping
+
+import msgspec
+from starlette.responses import Response
+
+from portside.kernel.codec import dump_api
+from portside.kernel.http.routes import Context, Routes
+from portside.kernel.metrics import exposition
+
+routes = Routes("system")
+
+
+class HealthChecks(msgspec.Struct, frozen=True):
+    """What this server depends on, by name, and how to ask whether it is there."""
+
+    checks: Mapping[str, Callable[[], Awaitable[bool]]]
+
+
+class Health(msgspec.Struct):
+    """Whether the server and each of its dependencies answer."""
+
+    ok: bool
+    services: dict[str, bool]
+
+
+@routes.get("/ok", public=True)
+async def check_health(ctx: Context) -> Response:
+    """Answer 200 when every dependency answers, 500 when one does not (contract: system routes)."""
+    checks = ctx.get(HealthChecks).checks
+    found = await asyncio.gather(*(check() for check in checks.values()))
+    health = Health(all(found), dict(zip(checks, found, strict=True)))
+    return Response(dump_api(health), 200 if health.ok else 500, media_type="application/json")
+
+
+@routes.get("/metrics", public=True, media_type="text/plain")
+async def show_metrics(_ctx: Context) -> Response:
+    """Return the metrics in the Prometheus text format."""
+    body, media_type = exposition()
+    return Response(body, media_type=media_type)
