@@ -1,0 +1,209 @@
+"""The checkpointer: langgraph's `BaseCheckpointSaver` on our own pool, one statement for each call.
+
+A saver belongs to the event loop of its database. Calls from other loops and, for the synchronous methods, from other
+threads are carried out there. Each step stores only the channels it changed (see the migration for the layout).
+"""
+
+import asyncio
+import secrets
+from collections.abc import AsyncIterator, Coroutine, Iterator, Sequence
+from typing import Any, TypeVar
+
+from langchain_core.runnables import RunnableConfig
+from langgraph.checkpoint.base import (
+    BaseCheckpointSaver,
+    ChannelVersions,
+    Checkpoint,
+    CheckpointMetadata,
+    CheckpointTuple,
+)
+from langgraph.checkpoint.serde.base import SerializerProtocol
+
+from portside.agent.checkpoints.rows import (
+    checkpoint_row,
+    metadata_json,
+    plain_json,
+    read_tuple,
+    thread_of,
+    write_rows,
+)
+from portside.agent.sql import sql
+from portside.kernel.db import Database
+
+PAGE = 100
+
+T = TypeVar("T")
+
+
+class PostgresSaver(BaseCheckpointSaver[str]):
+    """Keeps checkpoints in Postgres. Make it on the event loop that its database was connected on."""
+
+    def __init__(self, db: Database, *, serde: SerializerProtocol | None = None) -> None:
+        super().__init__(serde=serde)
+        self._db = db
+        self._loop = asyncio.get_running_loop()
+
+    def get_next_version(self, current: str | None, channel: None) -> str:  # noqa: ARG002 - the base class's signature
+        """Return a later version of a channel. The random tail keeps two branches of a thread from sharing one."""
+        number = int(str(current).split(".", 1)[0]) + 1 if current else 1
+        return f"{number:010d}.{secrets.token_hex(4)}"
+
+    async def aget_tuple(self, config: RunnableConfig) -> CheckpointTuple | None:
+        """Return the checkpoint a config names, or the latest of its namespace, or None."""
+        row = await self._at_home(
+            self._db.fetchrow(
+                sql.read_checkpoint,
+                thread_id=thread_of(config),
+                checkpoint_ns=config["configurable"].get("checkpoint_ns", ""),
+                checkpoint_id=config["configurable"].get("checkpoint_id") or None,
+            )
+        )
+        return read_tuple(self.serde, row) if row else None
+
+    async def alist(
+        self,
+        config: RunnableConfig | None,
+        *,
+        filter: dict[str, Any] | None = None,  # noqa: A002 - the base class's name
+        before: RunnableConfig | None = None,
+        limit: int | None = None,
+    ) -> AsyncIterator[CheckpointTuple]:
+        """Yield checkpoints, newest first; `filter` is matched against their metadata."""
+        configurable = config.get("configurable", {}) if config else {}
+        bounds = {
+            "thread_id": thread_of(config) if config else None,
+            "checkpoint_ns": configurable.get("checkpoint_ns"),
+            "checkpoint_id": configurable.get("checkpoint_id") or None,
+            "before": before["configurable"].get("checkpoint_id") if before else None,
+            "filter": plain_json(filter) if filter else None,
+        }
+        cursor: dict[str, str | None] = {"after_id": None, "after_thread": None, "after_ns": None}
+        while limit is None or limit > 0:
+            count = PAGE if limit is None else min(limit, PAGE)
+            rows = await self._at_home(self._db.fetch(sql.list_checkpoints, **bounds, **cursor, count=count))
+            for row in rows:
+                yield read_tuple(self.serde, row)
+            if len(rows) < count:
+                return
+            limit = None if limit is None else limit - count
+            last = rows[-1]
+            cursor = {
+                "after_id": last["checkpoint_id"], "after_thread": last["thread_id"], "after_ns": last["checkpoint_ns"]
+            }  # fmt: skip
+
+    async def aput(
+        self,
+        config: RunnableConfig,
+        checkpoint: Checkpoint,
+        metadata: CheckpointMetadata,
+        new_versions: ChannelVersions,
+    ) -> RunnableConfig:
+        """Store a checkpoint and the values that changed; return the config that names it."""
+        row = checkpoint_row(self.serde, config, checkpoint, new_versions)
+        row["metadata"] = metadata_json(config, metadata)
+        await self._at_home(self._db.execute(sql.put_checkpoint, **row))
+        return {"configurable": {key: row[key] for key in ("thread_id", "checkpoint_ns", "checkpoint_id")}}
+
+    async def aput_writes(
+        self, config: RunnableConfig, writes: Sequence[tuple[str, Any]], task_id: str, task_path: str = ""
+    ) -> None:
+        """Store what a task wrote, pending until its step is over."""
+        rows = write_rows(self.serde, config, writes)
+        await self._at_home(self._db.execute(sql.put_writes, **rows, task_id=task_id, task_path=task_path))
+
+    async def adelete_thread(self, thread_id: str) -> None:
+        """Delete all that a thread remembers."""
+        await self._at_home(self._db.execute(sql.delete_checkpoints_of_threads, thread_ids=[str(thread_id)]))
+
+    async def adelete_for_runs(self, run_ids: Sequence[str], *, thread_id: str | None = None) -> None:
+        """Delete what these runs left. Name the thread, and copies of it are spared.
+
+        Channels kept as a chain of writes (langgraph's DeltaChannel) lose what the deleted runs added to the chain.
+        """
+        ids = [str(run_id) for run_id in run_ids]
+        await self._at_home(self._db.execute(sql.delete_checkpoints_of_runs, run_ids=ids, thread_id=thread_id))
+
+    async def acopy_thread(self, source_thread_id: str, target_thread_id: str) -> None:
+        """Copy the whole history of a thread, checkpoint ids included, to one that has none."""
+        copied = self._db.execute(sql.copy_checkpoints, source=str(source_thread_id), target=str(target_thread_id))
+        await self._at_home(copied)
+
+    async def aprune(self, thread_ids: Sequence[str], *, strategy: str = "keep_latest") -> None:
+        """Drop history: `keep_latest` leaves the latest checkpoint of each namespace, `delete` leaves nothing."""
+        queries = {"keep_latest": sql.keep_latest_checkpoints, "delete": sql.delete_checkpoints_of_threads}
+        if strategy not in queries:
+            raise ValueError(f"unknown strategy {strategy!r}: give one of {', '.join(queries)}")
+        await self._at_home(
+            self._db.execute(queries[strategy], thread_ids=[str(thread_id) for thread_id in thread_ids])
+        )
+
+    def get_tuple(self, config: RunnableConfig) -> CheckpointTuple | None:
+        """Do as `aget_tuple`, from another thread."""
+        return self._wait(self.aget_tuple(config))
+
+    def list(
+        self,
+        config: RunnableConfig | None,
+        *,
+        filter: dict[str, Any] | None = None,  # noqa: A002 - the base class's name
+        before: RunnableConfig | None = None,
+        limit: int | None = None,
+    ) -> Iterator[CheckpointTuple]:
+        """Do as `alist`, from another thread; everything is read at once."""
+
+        async def collect() -> Sequence[CheckpointTuple]:
+            return [found async for found in self.alist(config, filter=filter, before=before, limit=limit)]
+
+        return iter(self._wait(collect()))
+
+    def put(
+        self,
+        config: RunnableConfig,
+        checkpoint: Checkpoint,
+        metadata: CheckpointMetadata,
+        new_versions: ChannelVersions,
+    ) -> RunnableConfig:
+        """Do as `aput`, from another thread."""
+        return self._wait(self.aput(config, checkpoint, metadata, new_versions))
+
+    def put_writes(
+        self, config: RunnableConfig, writes: Sequence[tuple[str, Any]], task_id: str, task_path: str = ""
+    ) -> None:
+        """Do as `aput_writes`, from another thread."""
+        self._wait(self.aput_writes(config, writes, task_id, task_path))
+
+    def delete_thread(self, thread_id: str) -> None:
+        """Do as `adelete_thread`, from another thread."""
+        self._wait(self.adelete_thread(thread_id))
+
+    def delete_for_runs(self, run_ids: Sequence[str]) -> None:
+        """Do as `adelete_for_runs`, from another thread."""
+        self._wait(self.adelete_for_runs(run_ids))
+
+    def copy_thread(self, source_thread_id: str, target_thread_id: str) -> None:
+        """Do as `acopy_thread`, from another thread."""
+        self._wait(self.acopy_thread(source_thread_id, target_thread_id))
+
+    def prune(self, thread_ids: Sequence[str], *, strategy: str = "keep_latest") -> None:
+        """Do as `aprune`, from another thread."""
+        self._wait(self.aprune(thread_ids, strategy=strategy))
+
+    async def _at_home(self, call: Coroutine[Any, Any, T]) -> T:
+        """Await a call on the database's own loop; user code may run this saver on another."""
+        if asyncio.get_running_loop() is self._loop:
+            return await call
+        return await asyncio.wrap_future(asyncio.run_coroutine_threadsafe(call, self._loop))
+
+    def _wait(self, call: Coroutine[Any, Any, T]) -> T:
+        """Block this thread until the call is done. Raises RuntimeError on the loop that would have to do it."""
+        try:
+            here: asyncio.AbstractEventLoop | None = asyncio.get_running_loop()
+        except RuntimeError:
+            here = None
+        if here is self._loop:
+            call.close()
+            raise RuntimeError(
+                "a synchronous call to the checkpointer would block the event loop that has to answer it; "
+                "in async code use ainvoke, astream, aget_state and so on"
+            )
+        return asyncio.run_coroutine_threadsafe(call, self._loop).result()
