@@ -1,0 +1,179 @@
+"""The graph configuration file: which graphs there are, where their code and environment come from.
+
+The file is shared with the image builders of the ecosystem, so it holds more than a server needs. What only a build
+reads is skipped with a warning. What would change how this server behaves and is not acted on is refused: an agent that
+configured auth must not be served without it. The tables below say which is which; contract: the file's own schema.
+"""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import msgspec
+from dotenv import dotenv_values
+
+from portside.kernel.errors import UserMistake
+from portside.kernel.logs import get_logger
+from portside.kernel.spellings import CONFIG_FILES
+
+log = get_logger(__name__)
+
+BUILD_ONLY = frozenset(
+    {
+        "api_version", "base_image", "build_command", "dockerfile_lines", "image_distro", "install_command",
+        "keep_pkg_tools", "node_version", "pip_config_file", "pip_installer", "python_version", "source",
+    }
+)  # fmt: skip
+
+# Sections that change how a server behaves, each with the settings under which it behaves as this server does.
+NOT_SERVED: dict[str, dict[str, Any]] = {
+    "auth": {},
+    "checkpointer": {"backend": "default"},
+    "encryption": {},
+    "http": {"enable_custom_route_auth": False, "middleware_order": "middleware_first"},
+    "priority": {},
+    "store": {},
+    "ui": {},
+    "ui_config": {},
+    "webhooks": {},
+}
+_READ = frozenset({"$schema", "dependencies", "graphs", "env"})
+_JAVASCRIPT = (".ts", ".tsx", ".mts", ".cts", ".js", ".jsx", ".mjs", ".cjs")
+
+
+class GraphSource(msgspec.Struct, frozen=True):
+    """Where a graph is: `path` is `file.py:name` or `package.module:name`."""
+
+    path: str
+    description: str | None = None
+
+
+class AgentConfig(msgspec.Struct, frozen=True, kw_only=True):
+    """A graph configuration file that this server can act on; paths in it are relative to `folder`."""
+
+    file: Path
+    graphs: dict[str, GraphSource]
+    dependencies: list[str]
+    env: dict[str, str]
+
+    @property
+    def folder(self) -> Path:
+        """The project's folder."""
+        return self.file.parent
+
+
+def find_config(folder: Path) -> Path:
+    """Return the configuration file of a project. Raises UserMistake when there is none."""
+    for name in CONFIG_FILES:
+        if (folder / name).is_file():
+            return folder / name
+    raise UserMistake(
+        f"{folder} has no graph configuration file: add a {' or '.join(CONFIG_FILES)} that lists your graphs"
+    )
+
+
+def load_config(path: Path) -> AgentConfig:
+    """Read a configuration file. Raises UserMistake that names the file, the key and the remedy."""
+    path = path.resolve()
+    content = _read_json(path)
+    _judge_keys(path, content)
+    return AgentConfig(
+        file=path,
+        graphs=_graphs(path, content.get("graphs")),
+        dependencies=_typed(path, "dependencies", content.get("dependencies") or [], list[str]),
+        env=_env(path, content.get("env")),
+    )
+
+
+def _read_json(path: Path) -> dict[str, Any]:
+    try:
+        content = json.loads(path.read_text("utf-8-sig"))
+    except OSError as exc:
+        raise UserMistake(f"{path} cannot be read: {exc.strerror}") from exc
+    except UnicodeDecodeError as exc:
+        raise UserMistake(f"{path} is not UTF-8 text") from exc
+    except json.JSONDecodeError as exc:
+        raise UserMistake(f"{path} is not valid JSON: {exc.msg} (line {exc.lineno}, column {exc.colno})") from exc
+    if not isinstance(content, dict):
+        raise UserMistake(f'{path} must hold a JSON object such as {{"graphs": {{"agent": "./agent.py:graph"}}}}')
+    return content
+
+
+def _judge_keys(path: Path, content: dict[str, Any]) -> None:
+    """Pass what the server reads, warn of what it skips. Raises UserMistake on what it would have to act on."""
+    for key, value in content.items():
+        if key in _READ:
+            continue
+        if key in NOT_SERVED:
+            _refuse_settings(path, key, value)
+        elif key in BUILD_ONLY:
+            log.warning("config_key_skipped", file=str(path), key=key, reason="it only matters for building an image")
+        else:
+            log.warning("config_key_unknown", file=str(path), key=key)
+
+
+def _refuse_settings(path: Path, section: str, value: Any) -> None:
+    """Raise UserMistake unless every setting of a section says what holds anyway."""
+    if not isinstance(value, dict):
+        settings = {} if _is_off(value) else {section: value}
+    else:
+        same = NOT_SERVED[section]
+        settings = {
+            f"{section}.{name}": given
+            for name, given in value.items()
+            if not (_is_off(given) or (name in same and same[name] == given))
+        }
+    if settings:
+        raise UserMistake(
+            f"{path}: {', '.join(sorted(settings))} cannot be honoured by this server yet, and serving the agent "
+            f"without it would not be what you configured; remove it to start"
+        )
+
+
+def _is_off(value: Any) -> bool:
+    return value is None or value is False or value in ({}, [], "")
+
+
+def _graphs(path: Path, value: Any) -> dict[str, GraphSource]:
+    if not isinstance(value, dict) or not value:
+        raise UserMistake(f'{path}: "graphs" must name at least one graph, for example {{"agent": "./agent.py:graph"}}')
+    return {graph_id: _graph(path, graph_id, entry) for graph_id, entry in value.items()}
+
+
+def _graph(path: Path, graph_id: str, entry: Any) -> GraphSource:
+    key = f"graphs.{graph_id}"
+    if not graph_id.strip():
+        raise UserMistake(f'{path}: "graphs" has a graph without a name')
+    source = GraphSource(entry) if isinstance(entry, str) else _typed(path, key, entry, GraphSource)
+    file, separator, name = source.path.rpartition(":")
+    if not (separator and file.strip() and name.isidentifier()):
+        raise UserMistake(
+            f'{path}: {key} is "{source.path}"; it must name a file and what to take from it, like "./agent.py:graph"'
+        )
+    if file.endswith(_JAVASCRIPT):
+        raise UserMistake(f"{path}: {key} is a JavaScript graph ({file}); this server runs Python graphs")
+    return source
+
+
+def _env(path: Path, value: Any) -> dict[str, str]:
+    """Read the environment: a map in the file itself, or the path of a `.env` file beside it."""
+    if value is None or value == "":
+        return {}
+    if not isinstance(value, str):
+        given = _typed(path, "env", value, dict[str, str | int | float | bool])
+        return {name: _as_text(setting) for name, setting in given.items()}
+    file = path.parent / value
+    if not file.is_file():
+        raise UserMistake(f'{path}: env is "{value}", but there is no such file; create it or remove the key')
+    return {name: setting for name, setting in dotenv_values(file).items() if setting is not None}
+
+
+def _as_text(value: object) -> str:
+    return str(value).lower() if isinstance(value, bool) else str(value)
+
+
+def _typed(path: Path, key: str, value: Any, kind: Any) -> Any:
+    try:
+        return msgspec.convert(value, kind)
+    except msgspec.ValidationError as exc:
+        raise UserMistake(f"{path}: {key}: {str(exc).replace('`$', f'`{key}')}") from exc

@@ -1,0 +1,201 @@
+"""Running a graph in this process: the local implementation of `Executor`.
+
+How a run ended is read off its own stream. Only a run that stopped at an interrupt costs a look at the stored state,
+because only there the ids of the waiting tasks are needed.
+"""
+
+import asyncio
+from collections.abc import AsyncGenerator, AsyncIterator
+from typing import Any
+from uuid import UUID
+
+from langchain_core.runnables import RunnableConfig
+
+from portside.agent.graphs.commands import parse_command
+from portside.agent.graphs.contexts import context_for
+from portside.agent.graphs.events import EventEncoder
+from portside.agent.graphs.factories import Graph
+from portside.agent.graphs.load import Graphs
+from portside.agent.graphs.protocol import Emitted, Outcome, RunRequest
+from portside.kernel.codec import dump_user
+
+INTERRUPT = "__interrupt__"
+_MISSING = object()
+_MODES = {"messages-tuple": "messages"}
+_POSITION = ("checkpoint_id", "checkpoint_ns", "checkpoint_map")
+
+Item = tuple[tuple[str, ...], str, Any]
+
+
+class LocalExecutor:
+    """Runs graphs on the event loop it is called on."""
+
+    def __init__(self, graphs: Graphs) -> None:
+        self._graphs = graphs
+
+    def execute(self, request: RunRequest) -> "LocalExecution":
+        """Prepare a run, which starts when it is iterated over. Raises Invalid on a command without sense."""
+        return LocalExecution(self._graphs, request)
+
+
+class LocalExecution:
+    """One run of a graph in this process."""
+
+    def __init__(self, graphs: Graphs, request: RunRequest) -> None:
+        self.outcome: Outcome | None = None
+        self._graphs = graphs
+        self._request = request
+        self._input = _input(request)
+        self._config = _config(request)
+        self._values: Any = _MISSING
+        self._stopped = False
+
+    async def __aiter__(self) -> AsyncGenerator[Emitted, None]:
+        """Run the graph, yielding its events as they come."""
+        request, encoder = self._request, EventEncoder(self._request.stream_modes or ["values"])
+        output: str | list[str] = []
+        try:
+            async with self._graphs.open(request.graph_id, self._config, context=request.context) as graph:
+                output = _output_keys(graph)
+                async for item in self._stream(graph):
+                    self._watch(item)
+                    for emitted in encoder.encode(*item):
+                        yield emitted
+                self.outcome = await self._ended(graph)
+        except asyncio.CancelledError as exc:
+            if _is_being_cancelled():
+                raise
+            # A node let somebody else's cancellation out; nobody asked for an end of this run.
+            failure: BaseException = exc
+        except Exception as exc:  # noqa: BLE001 - whatever the user's code raises belongs in the run
+            failure = exc
+        else:
+            return
+        error = {"error": type(failure).__name__, "message": str(failure)}
+        values = None if self._values is _MISSING else dump_user(_select(self._values, output))
+        self.outcome = Outcome(values=values, interrupts={}, has_next=False, error=error)
+        yield Emitted("error", dump_user(error))
+
+    def _stream(self, graph: Graph) -> AsyncIterator[Item]:
+        request = self._request
+        modes = {_MODES.get(mode, mode) for mode in request.stream_modes} - {"events"} | {"values"}
+        if request.interrupt_before or request.interrupt_after or _has_breakpoints(graph):
+            modes.add("updates")
+        options: dict[str, Any] = {
+            "stream_mode": list(modes),
+            "subgraphs": request.stream_subgraphs,
+            "interrupt_before": request.interrupt_before or None,
+            "interrupt_after": request.interrupt_after or None,
+            "context": context_for(graph.context_schema, request.context),
+            "durability": request.durability if graph.checkpointer else None,
+        }
+        if "events" in request.stream_modes:
+            return _items_among_events(graph.astream_events(self._input, self._config, version="v2", **options))
+        return _items(graph.astream(self._input, self._config, **options))
+
+    def _watch(self, item: Item) -> None:
+        """Take from the stream what the outcome needs: the last values, and whether the graph stopped to be resumed."""
+        namespace, mode, payload = item
+        if namespace or mode not in ("values", "updates") or not isinstance(payload, dict):
+            if mode == "values" and not namespace:
+                self._values = payload
+            return
+        if INTERRUPT in payload:
+            self._stopped = True
+            payload = {key: value for key, value in payload.items() if key != INTERRUPT}
+            if not payload:
+                return
+        if mode == "values":
+            self._values = payload
+
+    async def _ended(self, graph: Graph) -> Outcome:
+        interrupts: dict[str, list[dict[str, Any]]] = {}
+        waiting: list[Any] = []
+        has_next = False
+        if graph.checkpointer and (self._stopped or self._values is _MISSING):
+            state = await graph.aget_state(_latest(self._config))
+            has_next = bool(state.next)
+            waiting = [asked for task in state.tasks for asked in task.interrupts]
+            interrupts = {task.id: [_asked(i) for i in task.interrupts] for task in state.tasks if task.interrupts}
+            if self._values is _MISSING:
+                self._values = state.values
+        values = _select(None if self._values is _MISSING else self._values, _output_keys(graph))
+        if waiting:
+            values = {**values, INTERRUPT: waiting} if isinstance(values, dict) else {INTERRUPT: waiting}
+        return Outcome(values=dump_user(values), interrupts=interrupts, has_next=has_next, error=None)
+
+
+async def _items(stream: AsyncIterator[Any]) -> AsyncGenerator[Item, None]:
+    """Give every item of a stream the same three parts, whether namespaces were asked for or not."""
+    async for chunk in stream:
+        yield chunk if len(chunk) == 3 else ((), *chunk)
+
+
+async def _items_among_events(stream: AsyncIterator[Any]) -> AsyncGenerator[Item, None]:
+    """Take the graph's own stream out of its events; the rest are events proper."""
+    root: str | None = None
+    async for event in stream:
+        root = root or event["run_id"]
+        if event["event"] == "on_chain_stream" and event["run_id"] == root:
+            chunk = event["data"]["chunk"]
+            yield chunk if len(chunk) == 3 else ((), *chunk)
+        else:
+            yield (), "events", event
+
+
+def _input(request: RunRequest) -> Any:
+    if request.resume:
+        return None
+    return request.input if request.command is None else parse_command(request.command)
+
+
+def _config(request: RunRequest) -> RunnableConfig:
+    """Make the graph's config. What steers langgraph from the inside is not a client's to set."""
+    given = request.config
+    dropped = _POSITION if request.resume else ()
+    configurable = {
+        key: value
+        for key, value in (given.get("configurable") or {}).items()
+        if not key.startswith("__pregel_") and key not in dropped
+    }
+    config = RunnableConfig(
+        configurable=configurable, metadata=dict(given.get("metadata") or {}), tags=list(given.get("tags") or ())
+    )
+    if given.get("recursion_limit"):
+        config["recursion_limit"] = given["recursion_limit"]
+    if run_id := configurable.get("run_id"):
+        config["run_id"] = UUID(str(run_id))
+    return config
+
+
+def _latest(config: RunnableConfig) -> RunnableConfig:
+    return {"configurable": {"thread_id": config["configurable"].get("thread_id"), "checkpoint_ns": ""}}
+
+
+def _has_breakpoints(graph: Graph) -> bool:
+    return bool(graph.interrupt_before_nodes or graph.interrupt_after_nodes)
+
+
+def _output_keys(graph: Graph) -> str | list[str]:
+    """Return the keys of the output schema, or "" where the values are the output as they are."""
+    if isinstance(graph.stream_channels_asis, str):
+        return ""
+    return graph.output_channels if isinstance(graph.output_channels, str) else list(graph.output_channels)
+
+
+def _select(values: Any, keys: str | list[str]) -> Any:
+    """Pick the output out of the values of the whole state."""
+    if not isinstance(values, dict) or keys == "":
+        return values
+    if isinstance(keys, str):
+        return values.get(keys)
+    return {key: values[key] for key in keys if key in values}
+
+
+def _asked(interrupt: Any) -> dict[str, Any]:
+    return {"id": interrupt.id, "value": interrupt.value}
+
+
+def _is_being_cancelled() -> bool:
+    task = asyncio.current_task()
+    return task is not None and task.cancelling() > 0

@@ -1,0 +1,109 @@
+"""A thread's state as clients see it: reading it, its history, and changing it (contract: section 4.1).
+
+The results hold values of the user's graph; encode them with `dump_user`.
+"""
+
+from collections.abc import Mapping
+from typing import Any
+
+from langchain_core.runnables import RunnableConfig
+from langgraph.errors import InvalidUpdateError
+from langgraph.types import Interrupt, PregelTask, StateSnapshot
+
+from portside.agent.graphs.events import checkpoint_of
+from portside.agent.graphs.factories import Graph
+from portside.kernel.errors import BadRequest
+
+
+async def read_state(graph: Graph, config: RunnableConfig, *, subgraphs: bool = False) -> dict[str, Any]:
+    """Return the state a config names, or the latest. Where there is none, `metadata` and `created_at` are None."""
+    return thread_state(await graph.aget_state(config, subgraphs=subgraphs))
+
+
+async def read_history(
+    graph: Graph,
+    config: RunnableConfig,
+    *,
+    limit: int,
+    before: Any = None,
+    filter: Mapping[str, Any] | None = None,  # noqa: A002 - langgraph's name for it
+) -> list[dict[str, Any]]:
+    """Return states, newest first. `before` may be a checkpoint id, a checkpoint or a config that holds one.
+
+    Raises BadRequest when `before` names no checkpoint.
+    """
+    history = graph.aget_state_history(
+        config, filter=dict(filter) if filter else None, before=_before(before), limit=limit
+    )
+    return [thread_state(snapshot) async for snapshot in history]
+
+
+async def update_state(graph: Graph, config: RunnableConfig, values: Any, as_node: str | None) -> dict[str, Any]:
+    """Change the state as if the node had returned these values; return the names of the new checkpoint.
+
+    Raises BadRequest when the graph cannot take them.
+    """
+    try:
+        made = await graph.aupdate_state(config, values, as_node=as_node)
+    except (InvalidUpdateError, ValueError, TypeError) as exc:
+        raise BadRequest(str(exc)) from exc
+    checkpoint = checkpoint_of(made) or {}
+    return {"checkpoint": checkpoint, "configurable": checkpoint, "checkpoint_id": checkpoint.get("checkpoint_id")}
+
+
+def thread_state(snapshot: StateSnapshot) -> dict[str, Any]:
+    """Show a snapshot of langgraph as a ThreadState."""
+    checkpoint = checkpoint_of(snapshot.config) if _is_named(snapshot.config) else None
+    parent = checkpoint_of(snapshot.parent_config)
+    return {
+        "values": snapshot.values,
+        "next": list(snapshot.next),
+        "tasks": [_task(task) for task in snapshot.tasks],
+        "metadata": _metadata(snapshot),
+        "created_at": snapshot.created_at,
+        "checkpoint": checkpoint,
+        "parent_checkpoint": parent,
+        "interrupts": [_interrupt(interrupt) for interrupt in snapshot.interrupts],
+        "checkpoint_id": (checkpoint or {}).get("checkpoint_id"),
+        "parent_checkpoint_id": (parent or {}).get("checkpoint_id"),
+    }
+
+
+def _task(task: PregelTask) -> dict[str, Any]:
+    """Show a task; one that is a subgraph names its checkpoint, or holds its state where that was asked for."""
+    is_snapshot = isinstance(task.state, StateSnapshot)
+    return {
+        "id": task.id,
+        "name": task.name,
+        "path": list(task.path),
+        "error": None if task.error is None else str(task.error),
+        "interrupts": [_interrupt(interrupt) for interrupt in task.interrupts],
+        "checkpoint": None if is_snapshot else checkpoint_of(task.state),  # type: ignore[arg-type]
+        "state": thread_state(task.state) if is_snapshot else None,  # type: ignore[arg-type]
+        "result": task.result,
+    }
+
+
+def _metadata(snapshot: StateSnapshot) -> dict[str, Any] | None:
+    """Add the thread to a checkpoint's metadata: it is not stored there, so that copies of a thread tell the truth."""
+    if snapshot.metadata is None:
+        return None
+    return {**snapshot.metadata, "thread_id": snapshot.config["configurable"]["thread_id"]}
+
+
+def _interrupt(interrupt: Interrupt) -> dict[str, Any]:
+    return {"id": interrupt.id, "value": interrupt.value}
+
+
+def _is_named(config: RunnableConfig) -> bool:
+    return bool(config.get("configurable", {}).get("checkpoint_id"))
+
+
+def _before(raw: Any) -> RunnableConfig | None:
+    if raw is None:
+        return None
+    holder = raw.get("configurable", raw) if isinstance(raw, dict) else {"checkpoint_id": raw}
+    checkpoint_id = holder.get("checkpoint_id") if isinstance(holder, dict) else None
+    if not isinstance(checkpoint_id, str):
+        raise BadRequest("`before` must be a checkpoint id, a checkpoint, or a config with one")
+    return {"configurable": {"checkpoint_id": checkpoint_id}}

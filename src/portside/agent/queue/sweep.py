@@ -1,0 +1,33 @@
+"""Gives back runs whose worker stopped renewing its lease. Safe on every node at once."""
+
+from collections.abc import Callable
+from typing import ClassVar
+
+from portside.agent.sql import sql
+from portside.kernel.db import Database
+from portside.kernel.logs import get_logger
+from portside.kernel.reconcile import Status, Task
+
+log = get_logger(__name__)
+
+
+class ExpiredLeases(Task):
+    """Releases expired runs to the queue; one that was tried often enough ends in an error instead."""
+
+    every_s: ClassVar[float] = 1.0
+    batch: ClassVar[int] = 200
+
+    def __init__(self, db: Database, *, max_retries: int, on_released: Callable[[], None]) -> None:
+        super().__init__()
+        self._db = db
+        self._max_attempts = max_retries + 1
+        self._on_released = on_released
+
+    async def activate(self) -> Status:
+        """Release one batch."""
+        rows = await self._db.fetch(sql.release_expired_runs, limit=self.batch, max_attempts=self._max_attempts)
+        for row in rows:
+            log.warning("a run's worker was lost", run_id=str(row["run_id"]), outcome=row["outcome"])
+        if rows:
+            self._on_released()
+        return Status(did={"released": len(rows)}, again=len(rows) == self.batch)

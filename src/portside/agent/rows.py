@@ -1,0 +1,24 @@
+"""From database rows to the structs of the API."""
+
+from datetime import datetime
+from typing import TypeVar
+
+import msgspec
+
+from portside.kernel.clock import iso
+from portside.kernel.db import Record
+
+S = TypeVar("S", bound=msgspec.Struct)
+
+
+def from_row(kind: type[S], row: Record) -> S:
+    """Make a struct of the columns it has fields for; moments become ISO strings, `values` stays raw JSON."""
+    values = {}
+    for name in kind.__struct_fields__:
+        value = row[name]
+        if isinstance(value, datetime):
+            value = iso(value)
+        elif name == "values" and value is not None:
+            value = msgspec.Raw(value.encode())
+        values[name] = value
+    return kind(**values)

@@ -1,0 +1,51 @@
+"""The agent server's settings, read from the environment (spec: Agent server constants)."""
+
+from typing import Annotated
+
+import msgspec
+
+from portside.kernel.settings import setting
+from portside.kernel.spellings import environment_names
+
+
+class AgentSettings(msgspec.Struct, frozen=True, kw_only=True):
+    """How one agent server runs."""
+
+    host: Annotated[str, setting("Address to listen on.", *environment_names("GRAPH_SERVER_HOST"))] = "127.0.0.1"
+    port: Annotated[int, setting("Port to listen on.", *environment_names("GRAPH_SERVER_PORT"), "PORT")] = 2024
+    database_url: Annotated[
+        str | None,
+        setting(
+            "Postgres 15 or newer that keeps threads, runs and checkpoints. Without it the embedded Postgres is used.",
+            "DATABASE_URI", "DATABASE_URL", "POSTGRES_URI",
+        ),
+    ] = None  # fmt: skip
+    n_jobs_per_worker: Annotated[int, msgspec.Meta(ge=1, le=1000), setting("Runs executed at once.")] = 10
+    bg_job_isolated_loops: Annotated[
+        bool, setting("Give each concurrent run an event loop and thread of its own instead of one for all runs.")
+    ] = False
+    bg_job_max_retries: Annotated[
+        int, msgspec.Meta(ge=0), setting("How often a run whose worker was lost is started again.")
+    ] = 3
+    bg_job_timeout_secs: Annotated[float, msgspec.Meta(gt=0), setting("Time limit of one run, in seconds.")] = 86_400
+    bg_job_shutdown_grace_period_secs: Annotated[
+        float,
+        msgspec.Meta(ge=0, le=3600),
+        setting("How long runs may go on after a stop was asked for, in seconds; then they are handed back."),
+    ] = 180
+    resumable_stream_ttl_seconds: Annotated[
+        float, msgspec.Meta(ge=0), setting("How long the events of a resumable stream are kept, in seconds.")
+    ] = 120
+    http_max_request_body_bytes: Annotated[
+        int, msgspec.Meta(ge=1024), setting("Largest request body that is accepted, in bytes; larger ones get 413.")
+    ] = 25_000_000
+    graph_postgres_pool_max_size: Annotated[
+        int,
+        msgspec.Meta(ge=2),
+        setting("Connections to Postgres for each pool.", *environment_names("GRAPH_POSTGRES_POOL_MAX_SIZE")),
+    ] = 20
+    log_level: Annotated[str, setting("DEBUG, INFO, WARNING or ERROR.")] = "INFO"
+    log_json: Annotated[bool, setting("Write each log line as JSON.")] = False
+    deployment_id: Annotated[str | None, setting("The deployment this server runs for.", "LANGSMITH_HOST_PROJECT_ID")] = None
+    revision_id: Annotated[str | None, setting("The revision this server runs.", "LANGSMITH_HOST_REVISION_ID")] = None
+    tenant_id: Annotated[str | None, setting("The workspace of the deployment.", "LANGSMITH_TENANT_ID")] = None
