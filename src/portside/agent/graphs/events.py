@@ -4,7 +4,7 @@ Only what a client asked for is encoded. `messages` and `messages-tuple` are two
 sends a message as a whole again for each piece that arrives, the second sends the pieces.
 """
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
 from langchain_core.messages import BaseMessage, BaseMessageChunk, message_chunk_to_message
@@ -52,7 +52,7 @@ class EventEncoder:
         yield Emitted("messages/partial", dump_user([message_chunk_to_message(merged)]))
 
 
-def checkpoint_of(config: dict[str, Any] | None) -> dict[str, Any] | None:
+def checkpoint_of(config: Mapping[str, Any] | None) -> dict[str, Any] | None:
     """Return the checkpoint a config names, as clients see it, or None."""
     configurable = (config or {}).get("configurable", {})
     return {key: configurable[key] for key in _CHECKPOINT_KEYS if key in configurable} or None

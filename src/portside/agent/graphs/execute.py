@@ -50,7 +50,7 @@ class LocalExecution:
         self._values: Any = _MISSING
         self._stopped = False
 
-    async def __aiter__(self) -> AsyncGenerator[Emitted, None]:
+    async def __aiter__(self) -> AsyncIterator[Emitted]:
         """Run the graph, yielding its events as they come."""
         request, encoder = self._request, EventEncoder(self._request.stream_modes or ["values"])
         output: str | list[str] = []
@@ -58,14 +58,14 @@ class LocalExecution:
             async with self._graphs.open(request.graph_id, self._config, context=request.context) as graph:
                 output = _output_keys(graph)
                 async for item in self._stream(graph):
-                    self._watch(item)
+                    self._watch(*item)
                     for emitted in encoder.encode(*item):
                         yield emitted
                 self.outcome = await self._ended(graph)
         except asyncio.CancelledError as exc:
             if _is_being_cancelled():
                 raise
-            # A node let somebody else's cancellation out; nobody asked for an end of this run.
+            # The user's code let a cancellation of its own out; nobody asked for an end of this run.
             failure: BaseException = exc
         except Exception as exc:  # noqa: BLE001 - whatever the user's code raises belongs in the run
             failure = exc
@@ -93,20 +93,15 @@ class LocalExecution:
             return _items_among_events(graph.astream_events(self._input, self._config, version="v2", **options))
         return _items(graph.astream(self._input, self._config, **options))
 
-    def _watch(self, item: Item) -> None:
-        """Take from the stream what the outcome needs: the last values, and whether the graph stopped to be resumed."""
-        namespace, mode, payload = item
-        if namespace or mode not in ("values", "updates") or not isinstance(payload, dict):
-            if mode == "values" and not namespace:
-                self._values = payload
+    def _watch(self, namespace: tuple[str, ...], mode: str, payload: Any) -> None:
+        """Note what the outcome needs: the last values, and whether the graph stopped at an interrupt."""
+        if namespace or mode not in ("values", "updates"):
             return
-        if INTERRUPT in payload:
-            self._stopped = True
-            payload = {key: value for key, value in payload.items() if key != INTERRUPT}
-            if not payload:
-                return
-        if mode == "values":
-            self._values = payload
+        stopped = isinstance(payload, dict) and INTERRUPT in payload
+        self._stopped = self._stopped or stopped
+        values = {key: value for key, value in payload.items() if key != INTERRUPT} if stopped else payload
+        if mode == "values" and (values or not stopped):
+            self._values = values
 
     async def _ended(self, graph: Graph) -> Outcome:
         interrupts: dict[str, list[dict[str, Any]]] = {}

@@ -69,7 +69,9 @@ class Factory:
     def _checked(self, made: Any) -> Graph:
         graph = as_graph(made, self._graph_id)
         if graph is None:
-            raise TypeError(f"the factory of graph {self._graph_id!r} returned a {type(made).__name__}, not a graph")
+            raise TypeError(
+                f"the factory of graph {self._graph_id!r} returned no graph but a value of type {type(made).__name__}"
+            )
         return graph
 
 

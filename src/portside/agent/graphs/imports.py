@@ -1,13 +1,14 @@
 """Importing the user's code, and saying in the user's own terms why that failed.
 
-A graph is named by file (`./agent.py:graph`) or by module (`package.module:graph`). A file is imported under the name it
-has in its package, or relative to the project's folders, so that it is the same module for everybody who imports it and
-its classes can be found again when a checkpoint is read.
+A graph is named by file (`./agent.py:graph`) or by module (`package.module:graph`). A file is imported under the name
+it has in its package, or relative to the project's folders, so that it is the same module for everybody who imports it
+and its classes can be found again when a checkpoint is read.
 """
 
 import hashlib
 import importlib
 import importlib.util
+import inspect
 import sys
 import traceback
 from pathlib import Path
@@ -141,11 +142,12 @@ def _short(folder: Path, file: str) -> str:
 
 
 def _names_in(module: ModuleType) -> str:
-    own = [
-        name
-        for name, value in vars(module).items()
-        if not name.startswith("_")
-        and not isinstance(value, ModuleType)
-        and (not isinstance(value, type) and getattr(value, "__module__", None) in (None, module.__name__))
-    ]
-    return ", ".join(own[:20]) or "nothing that could be a graph"
+    """List what could have been meant: the module's own functions, and its values."""
+    names = [name for name, value in vars(module).items() if not name.startswith("_") and _is_own(module, value)]
+    return ", ".join(names[:20]) or "nothing that could be a graph"
+
+
+def _is_own(module: ModuleType, value: Any) -> bool:
+    if inspect.isroutine(value):
+        return value.__module__ == module.__name__
+    return not isinstance(value, (ModuleType, type))

@@ -1,7 +1,7 @@
 """The graphs of a project, by id.
 
-What does not change from run to run is prepared once: a compiled graph gets our checkpointer and store at start, so that
-opening it for a run costs nothing. Only factories are called for each use.
+What does not change from run to run is prepared once: a compiled graph gets our checkpointer and store at start, so
+that opening it for a run costs nothing. Only factories are called for each use.
 """
 
 import os
@@ -58,13 +58,13 @@ class Graphs:
     def attach(self, checkpointer: BaseCheckpointSaver[Any] | None, store: BaseStore | None = None) -> "Graphs":
         """Return the same graphs with this checkpointer and store; a checkpointer of their own is replaced."""
         attached = Graphs(self._exports, self._descriptions)
-        attached._checkpointer, attached._store = checkpointer, store  # noqa: SLF001 - its own class
+        attached._checkpointer, attached._store = checkpointer, store
         for graph_id, export in self._exports.items():
             if isinstance(export, Factory):
                 continue
             if isinstance(export.checkpointer, BaseCheckpointSaver):
                 log.warning("checkpointer_replaced", graph=graph_id, reason="the server brings its own")
-            attached._exports[graph_id] = attached._equip(graph_id, export)  # noqa: SLF001 - its own class
+            attached._exports[graph_id] = attached._equip(graph_id, export)
         return attached
 
     def open(
@@ -113,7 +113,7 @@ def _export(config: AgentConfig, graph_id: str, value: Any) -> Export:
         raise load_failure(config, graph_id, exc) from exc
     if graph is None:
         raise UserMistake(
-            f"{config.file}: graph {graph_id!r} ({config.graphs[graph_id].path}) is a {type(value).__name__}; "
+            f"{config.file}: graph {graph_id!r} ({config.graphs[graph_id].path}) is of type {type(value).__name__}; "
             "export a compiled graph, a StateGraph, an @entrypoint, or a function that returns one"
         )
     return graph

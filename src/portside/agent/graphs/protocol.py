@@ -3,7 +3,7 @@
 Everything that crosses is plain data, so that an executor may be this process, another process or another machine.
 """
 
-from collections.abc import AsyncGenerator
+from collections.abc import AsyncIterator
 from typing import Any, Literal, NamedTuple, Protocol
 
 import msgspec
@@ -17,7 +17,7 @@ class RunRequest(msgspec.Struct, kw_only=True):
     command: dict[str, Any] | None = None
     config: dict[str, Any] = {}
     context: dict[str, Any] | None = None
-    stream_modes: list[str] = ["values"]
+    stream_modes: list[str] = msgspec.field(default_factory=lambda: ["values"])
     stream_subgraphs: bool = False
     interrupt_before: Literal["*"] | list[str] | None = None
     interrupt_after: Literal["*"] | list[str] | None = None
@@ -55,7 +55,7 @@ class Execution(Protocol):
 
     outcome: Outcome | None
 
-    def __aiter__(self) -> AsyncGenerator[Emitted, None]: ...
+    def __aiter__(self) -> AsyncIterator[Emitted]: ...
 
 
 class Executor(Protocol):

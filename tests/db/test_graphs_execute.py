@@ -1,0 +1,284 @@
+"""Running graphs on a real Postgres: how runs end, stop, fail, are cut off and go on."""
+
+import asyncio
+import json
+from collections.abc import AsyncIterator
+from dataclasses import dataclass
+from typing import Any
+from uuid import uuid4
+
+import pytest
+from langgraph.func import entrypoint, task
+from langgraph.graph import START, StateGraph
+from langgraph.runtime import Runtime
+from langgraph.types import interrupt
+from typing_extensions import TypedDict
+
+from portside.agent.graphs.execute import LocalExecutor
+from portside.agent.graphs.factories import Factory
+from portside.kernel.errors import Invalid
+from tests.db.house import (
+    Text,
+    Words,
+    ask,
+    boom,
+    building,
+    draft,
+    fin,
+    graph,
+    names,
+    pre,
+    sub1,
+    sub2,
+)
+
+
+@pytest.fixture
+async def house(fresh_database) -> AsyncIterator[Any]:
+    async with building(await fresh_database()) as make:
+        yield make
+
+
+async def test_interrupt_and_resume_follow_the_transcript(house):
+    rooms = house(approval=graph(Text, draft, ask, fin))
+    events, outcome = await rooms.run("approval", input={"text": "a"}, stream_modes=["values", "updates"])
+    asked = events[3][1]["__interrupt__"]
+    assert events == [
+        ("values", {"text": "a"}),
+        ("updates", {"draft": {"text": "a!"}}),
+        ("values", {"text": "a!"}),
+        ("updates", {"__interrupt__": asked}),
+        ("values", {"text": "a!", "__interrupt__": asked}),
+    ]
+    assert asked == [{"value": {"question": "approve?", "text": "a!"}, "id": asked[0]["id"], "response_schema": None}]
+    assert json.loads(outcome.values) == {"text": "a!", "__interrupt__": asked}
+    assert list(outcome.interrupts.values()) == [[{"id": asked[0]["id"], "value": asked[0]["value"]}]]
+    assert outcome.has_next
+
+    events, outcome = await rooms.run("approval", command={"resume": "yes"}, stream_modes=["values", "updates"])
+    assert events == [
+        ("values", {"text": "a!"}),
+        ("updates", {"ask": {"decision": "yes"}}),
+        ("values", {"text": "a!", "decision": "yes"}),
+        ("updates", {"fin": {"text": "done:yes"}}),
+        ("values", {"text": "done:yes", "decision": "yes"}),
+    ]
+    assert json.loads(outcome.values) == {"text": "done:yes", "decision": "yes"}
+    assert (outcome.interrupts, outcome.has_next) == ({}, False)
+
+
+async def test_several_interrupts_are_answered_one_by_one(house):
+    builder = StateGraph(Words)
+    for name in ("left", "right"):
+        builder.add_node(name, lambda _, name=name: {"foo": [interrupt(name)]})
+        builder.add_edge(START, name)
+    rooms = house(both=builder.compile())
+    _, outcome = await rooms.run("both", input={"foo": []})
+    waiting = {i["value"]: i["id"] for i in json.loads(outcome.values)["__interrupt__"]}
+    assert set(waiting) == {"left", "right"}
+    assert len(outcome.interrupts) == 2
+    _, outcome = await rooms.run("both", command={"resume": {waiting["left"]: "L"}})
+    assert [i["value"] for waits in outcome.interrupts.values() for i in waits] == ["right"]
+    assert outcome.has_next
+    _, outcome = await rooms.run("both", command={"resume": {waiting["right"]: "R"}})
+    assert json.loads(outcome.values) == {"foo": ["L", "R"]}
+    assert not outcome.has_next
+
+
+@pytest.mark.parametrize(
+    ("stops", "at"),
+    [
+        ({"interrupt_before": ["fin"]}, "fin"),
+        ({"interrupt_after": ["draft"]}, "fin"),
+        ({"interrupt_before": "*"}, "draft"),
+        ({"interrupt_after": ["fin"]}, None),
+        ({"interrupt_before": ["nobody"]}, None),
+    ],
+)
+async def test_static_interrupts(house, stops, at):
+    rooms = house(g=graph(Text, draft, fin))
+    events, outcome = await rooms.run("g", input={"text": "a", "decision": "d"}, stream_modes=["updates"], **stops)
+    stopped = ("updates", {"__interrupt__": []})
+    assert (stopped in events) == ("nobody" not in str(stops))
+    assert outcome.has_next == (at is not None)
+    assert outcome.interrupts == {}
+    assert "__interrupt__" not in json.loads(outcome.values)
+    if at:
+        _, outcome = await rooms.run("g")
+        assert json.loads(outcome.values)["text"] == "done:d"
+
+
+async def test_a_breakpoint_compiled_into_the_graph(house):
+    builder = StateGraph(Text)
+    builder.add_node("draft", draft)
+    builder.add_edge(START, "draft")
+    _, outcome = await house(g=builder.compile(interrupt_before=["draft"])).run("g", input={"text": "a"})
+    assert outcome.has_next
+    assert json.loads(outcome.values) == {"text": "a"}
+
+
+async def test_an_error_is_an_event_and_part_of_the_outcome(house):
+    events, outcome = await house(g=graph(Text, draft, boom)).run("g", input={"text": "a"})
+    assert events[-1] == ("error", {"error": "ValueError", "message": "kaboom"})
+    assert outcome.error == {"error": "ValueError", "message": "kaboom"}
+    assert (json.loads(outcome.values), outcome.has_next) == ({"text": "a!"}, False)
+
+
+async def test_no_input_on_an_empty_thread_and_too_many_steps_are_errors_of_the_run(house):
+    rooms = house(g=graph(Text, draft, fin))
+    events, outcome = await rooms.run("g")
+    assert names(events) == ["error"]
+    assert (outcome.error["error"], outcome.values) == ("EmptyInputError", None)
+    _, outcome = await rooms.run("g", input={"text": "a", "decision": "d"}, config={"recursion_limit": 1})
+    assert outcome.error["error"] == "GraphRecursionError"
+
+
+async def test_a_cancellation_from_inside_is_an_error_and_one_from_outside_is_not(house):
+    async def lets_go() -> Any:
+        raise asyncio.CancelledError
+
+    async def waits(_: Text) -> Text:
+        started.set()
+        await asyncio.Event().wait()
+        raise AssertionError
+
+    started = asyncio.Event()
+    rooms = house(lets_go=Factory(lets_go, "lets_go"), waits=graph(Text, waits))
+    _, outcome = await rooms.run("lets_go", input={"text": "a"})
+    assert outcome.error["error"] == "CancelledError"
+    running = asyncio.create_task(rooms.run("waits", input={"text": "a"}))
+    await asyncio.wait_for(started.wait(), 10)
+    running.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await running
+
+
+@pytest.mark.parametrize("with_command", [False, True])
+async def test_a_run_cut_off_in_its_second_node_goes_on_with_what_is_left(house, with_command):
+    ran: list[str] = []
+    blocked, release = asyncio.Event(), asyncio.Event()
+
+    async def first(_: Words) -> dict[str, Any]:
+        ran.append("first")
+        return {"foo": ["first"]}
+
+    async def second(_: Words) -> dict[str, Any]:
+        ran.append("second")
+        blocked.set()
+        await release.wait()
+        return {"foo": ["second"]}
+
+    rooms = house(g=graph(Words, first, second))
+    fields: dict[str, Any] = {"input": {"foo": ["in"]}}
+    if with_command:
+        await rooms.run("g", input={"foo": ["in"]}, interrupt_before="*")
+        fields = {"command": {"update": {"foo": ["more"]}}}
+    configurable = {"run_id": str(uuid4())}
+    running = asyncio.create_task(rooms.run("g", **fields, configurable=configurable))
+    await asyncio.wait_for(blocked.wait(), 10)
+    running.cancel()
+    await asyncio.wait([running])
+    release.set()
+    events, outcome = await rooms.run("g", **fields, configurable=configurable, resume=True, stream_modes=["updates"])
+    assert ran == ["first", "second", "second"]
+    assert names(events) == ["updates"]
+    start = ["in", "more"] if with_command else ["in"]
+    assert json.loads(outcome.values)["foo"] == [*start, "first", "second"]
+
+
+async def test_a_resumed_fork_goes_on_from_its_own_checkpoint_and_not_from_where_it_forked(house):
+    rooms = house(g=graph(Words, pre, sub1, sub2))
+    await rooms.run("g", input={"foo": ["in"]})
+    async with rooms.graphs.open("g") as opened:
+        history = [state async for state in opened.aget_state_history({"configurable": {"thread_id": rooms.thread_id}})]
+    fork = {"checkpoint_id": history[2].config["configurable"]["checkpoint_id"]}
+    _, outcome = await rooms.run("g", configurable=fork, interrupt_before=["sub2"])
+    assert outcome.has_next
+    _, outcome = await rooms.run("g", configurable=fork, resume=True)
+    assert json.loads(outcome.values)["foo"] == ["in", "pre", "sub1", "sub2"]
+
+
+async def test_a_subgraph_that_interrupts(house):
+    def inner(_: Words) -> dict[str, Any]:
+        return {"foo": [interrupt("inside")]}
+
+    builder = StateGraph(Words)
+    builder.add_node("child", graph(Words, inner))
+    builder.add_edge(START, "child")
+    rooms = house(g=builder.compile())
+    _, outcome = await rooms.run("g", input={"foo": []})
+    assert outcome.has_next
+    assert [i["value"] for waits in outcome.interrupts.values() for i in waits] == ["inside"]
+    _, outcome = await rooms.run("g", command={"resume": "out"})
+    assert json.loads(outcome.values) == {"foo": ["out"]}
+
+
+async def test_the_output_schema_picks_the_final_values(house):
+    class Out(TypedDict):
+        text: str
+
+    events, outcome = await house(g=graph(Text, draft, output_schema=Out)).run(
+        "g", input={"text": "a", "decision": "d"}
+    )
+    assert events[-1] == ("values", {"text": "a!", "decision": "d"})
+    assert json.loads(outcome.values) == {"text": "a!"}
+
+
+async def test_the_functional_api(house):
+    @task
+    def double(number: int) -> int:
+        return number * 2
+
+    @entrypoint()
+    async def work(number: int) -> Any:
+        return await double(number) if number < 100 else interrupt("really?")
+
+    rooms = house(work=work)
+    events, outcome = await rooms.run("work", input=21)
+    assert events == [("values", 42)]
+    assert outcome.values == b"42"
+    _, outcome = await rooms.run("work", input=100)
+    assert json.loads(outcome.values)["__interrupt__"][0]["value"] == "really?"
+    assert outcome.has_next
+
+
+async def test_context_reaches_the_node_typed_and_without_unknown_keys(house):
+    @dataclass
+    class Context:
+        model: str = "small"
+
+    def node(_: Text, runtime: Runtime[Context]) -> Text:
+        return {"text": runtime.context.model}
+
+    rooms = house(g=graph(Text, node, context_schema=Context))
+    for context, seen in (({"model": "big", "unknown": 1}, "big"), ({}, "small"), (None, "small")):
+        _, outcome = await rooms.run("g", input={"text": ""}, context=context)
+        assert json.loads(outcome.values) == {"text": seen}
+
+
+async def test_what_steers_langgraph_from_inside_cannot_be_sent(house):
+    rooms = house(g=graph(Text, draft))
+    await rooms.run("g", input={"text": "a"}, configurable={"__pregel_checkpointer": None})
+    async with rooms.graphs.open("g") as opened:
+        state = await opened.aget_state({"configurable": {"thread_id": rooms.thread_id}})
+    assert state.values == {"text": "a!"}
+
+
+@pytest.mark.parametrize("durability", ["sync", "async", "exit"])
+async def test_durability(house, durability):
+    rooms = house(g=graph(Text, draft))
+    await rooms.run("g", input={"text": "a"}, durability=durability)
+    async with rooms.graphs.open("g") as opened:
+        config = {"configurable": {"thread_id": rooms.thread_id}}
+        history = [state.values async for state in opened.aget_state_history(config)]
+    assert history[0] == {"text": "a!"}
+    assert len(history) == (1 if durability == "exit" else 3)
+
+
+async def test_a_bad_command_is_refused_before_anything_runs_and_a_graph_that_is_gone_fails_the_run(house):
+    rooms = house(g=graph(Text, draft))
+    with pytest.raises(Invalid):
+        LocalExecutor(rooms.graphs).execute(rooms.request("g", command={"goto": 3}))
+    events, outcome = await rooms.run("unknown", input={})
+    assert names(events) == ["error"]
+    assert "Expected one of: ['g']" in outcome.error["message"]

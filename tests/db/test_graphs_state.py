@@ -1,0 +1,183 @@
+"""A thread's state, its history and changing it, on a real Postgres."""
+
+from collections.abc import AsyncIterator
+from typing import Any
+from uuid import uuid4
+
+import pytest
+from langchain_core.messages import HumanMessage
+from langgraph.graph import START, MessagesState, StateGraph
+from langgraph.types import interrupt
+from typing_extensions import TypedDict
+
+from portside.agent.checkpoints import PostgresSaver
+from portside.agent.graphs.load import Graphs
+from portside.agent.graphs.state import read_history, read_state, update_state
+from portside.kernel.codec import dump_user, load
+from portside.kernel.db import Database
+from portside.kernel.errors import BadRequest
+from portside.kernel.migrations import migrate
+
+
+class Out(TypedDict, total=False):
+    out: str
+
+
+def graph(**nodes: Any) -> Any:
+    builder = StateGraph(Out)
+    before = START
+    for name, node in nodes.items():
+        builder.add_node(name, node)
+        builder.add_edge(before, name)
+        before = name
+    return builder.compile()
+
+
+def boom(_: Out) -> Out:
+    raise ValueError("kaboom")
+
+
+GRAPHS = {
+    "two": graph(a=lambda _: {"out": "a"}, b=lambda _: {"out": "b"}),
+    "asks": graph(inner=graph(ia=lambda s: {"out": interrupt({"from": s["out"]})})),
+    "fails": graph(boom=boom),
+    "chat": StateGraph(MessagesState).add_node("n", lambda _: {}).add_edge(START, "n").compile(),
+}
+
+
+@pytest.fixture
+async def graphs(fresh_database) -> AsyncIterator[dict[str, Any]]:
+    db = await Database.connect(await fresh_database(), max_size=5, schema="portside")
+    await migrate(db, ["portside.agent"], schema="portside")
+    attached = Graphs(GRAPHS, {}).attach(PostgresSaver(db))
+    opened = {}
+    for graph_id in attached.ids():
+        async with attached.open(graph_id) as found:
+            opened[graph_id] = found
+    yield opened
+    await db.close()
+
+
+def thread(**more: Any) -> dict[str, Any]:
+    return {"configurable": {"thread_id": str(uuid4()), **more}}
+
+
+def point(config: dict[str, Any], **more: Any) -> dict[str, Any]:
+    return {"configurable": {**config["configurable"], **more}}
+
+
+async def test_the_state_of_a_finished_thread(graphs):
+    config = thread(run_id="r1", assistant_id="a1")
+    await graphs["two"].ainvoke({"out": "in"}, config)
+    state = load(dump_user(await read_state(graphs["two"], config)))
+    thread_id, checkpoint_id = config["configurable"]["thread_id"], state["checkpoint_id"]
+    assert state.keys() == {
+        "values", "next", "tasks", "metadata", "created_at", "checkpoint", "parent_checkpoint", "interrupts",
+        "checkpoint_id", "parent_checkpoint_id",
+    }  # fmt: skip
+    assert (state["values"], state["next"], state["tasks"], state["interrupts"]) == ({"out": "b"}, [], [], [])
+    assert state["checkpoint"] == {"checkpoint_id": checkpoint_id, "thread_id": thread_id, "checkpoint_ns": ""}
+    assert state["parent_checkpoint"]["checkpoint_id"] == state["parent_checkpoint_id"] < checkpoint_id
+    metadata = {
+        "source": "loop",
+        "step": 2,
+        "parents": {},
+        "thread_id": thread_id,
+        "run_id": "r1",
+        "assistant_id": "a1",
+    }
+    assert metadata.items() <= state["metadata"].items()
+    assert state["created_at"].endswith("+00:00")
+
+
+async def test_a_thread_without_a_checkpoint(graphs):
+    state = await read_state(graphs["two"], thread())
+    assert (state["values"], state["next"], state["tasks"]) == ({}, [], [])
+    assert state["checkpoint"] is state["metadata"] is state["created_at"] is state["parent_checkpoint"] is None
+    asked = thread(checkpoint_id="unknown", checkpoint_ns="")
+    assert (await read_state(graphs["two"], asked))["checkpoint"] == {
+        "checkpoint_id": "unknown", "thread_id": asked["configurable"]["thread_id"], "checkpoint_ns": ""
+    }  # fmt: skip
+
+
+async def test_an_interrupted_subgraph_with_and_without_its_own_state(graphs):
+    config = thread()
+    await graphs["asks"].ainvoke({"out": "a"}, config)
+    state = load(dump_user(await read_state(graphs["asks"], config)))
+    task, asked = state["tasks"][0], state["interrupts"]
+    assert state["next"] == ["inner"]
+    assert asked == [{"id": asked[0]["id"], "value": {"from": "a"}}]
+    assert task == {
+        "id": task["id"], "name": "inner", "path": ["__pregel_pull", "inner"], "error": None, "interrupts": asked,
+        "checkpoint": {"thread_id": config["configurable"]["thread_id"], "checkpoint_ns": f"inner:{task['id']}"},
+        "state": None, "result": None,
+    }  # fmt: skip
+    deep = load(dump_user(await read_state(graphs["asks"], config, subgraphs=True)))["tasks"][0]
+    assert deep["checkpoint"] is None
+    assert deep["state"]["next"] == ["ia"]
+    assert deep["state"]["values"] == {"out": "a"}
+    assert deep["state"]["checkpoint"]["checkpoint_map"].keys() == {"", f"inner:{task['id']}"}
+
+
+async def test_an_error_is_shown_on_its_task(graphs):
+    config = thread()
+    with pytest.raises(ValueError, match="kaboom"):
+        await graphs["fails"].ainvoke({"out": "a"}, config)
+    state = await read_state(graphs["fails"], config)
+    assert [task["error"] for task in state["tasks"]] == ["ValueError('kaboom')"]
+    assert state["next"] == ["boom"]
+
+
+async def test_history_newest_first_with_limit_before_and_filter(graphs):
+    config = thread()
+    two = graphs["two"]
+    await two.ainvoke({"out": "in"}, config)
+    history = await read_history(two, config, limit=10)
+    assert [state["values"].get("out") for state in history] == ["b", "a", "in", None]
+    assert len(await read_history(two, config, limit=1)) == 1
+    for before in (
+        history[1]["checkpoint_id"],
+        history[1]["checkpoint"],
+        {"configurable": history[1]["checkpoint"]},
+    ):
+        assert await read_history(two, config, limit=10, before=before) == history[2:]
+    assert await read_history(two, config, limit=10, filter={"source": "input"}) == history[3:]
+    for bad in (3, {}, {"configurable": {}}, {"checkpoint_id": 1}, {"configurable": None}):
+        with pytest.raises(BadRequest):
+            await read_history(two, config, limit=10, before=bad)
+
+
+async def test_an_update_makes_a_checkpoint_and_may_fork(graphs):
+    config = thread()
+    two = graphs["two"]
+    await two.ainvoke({"out": "in"}, config)
+    history = await read_history(two, config, limit=10)
+    made = await update_state(two, config, {"out": "edited"}, "a")
+    assert made["checkpoint"] == made["configurable"]
+    assert made["checkpoint"]["checkpoint_id"] == made["checkpoint_id"]
+    state = await read_state(two, config)
+    assert (state["values"], state["next"], state["metadata"]["source"]) == ({"out": "edited"}, ["b"], "update")
+    fork = await update_state(two, point(config, checkpoint_id=history[1]["checkpoint_id"]), {"out": "fork"}, None)
+    state = await read_state(two, point(config, **fork["checkpoint"]))
+    assert state["parent_checkpoint_id"] == history[1]["checkpoint_id"]
+    assert state["values"] == {"out": "fork"}
+
+
+async def test_an_update_of_messages_coerces_them(graphs):
+    config = thread()
+    await update_state(graphs["chat"], config, {"messages": [{"role": "user", "content": "hi"}]}, "n")
+    state = await read_state(graphs["chat"], config)
+    assert [type(message) for message in state["values"]["messages"]] == [HumanMessage]
+
+
+@pytest.mark.parametrize(
+    ("graph_id", "values", "as_node", "said"),
+    [
+        ("two", {"out": "x"}, "bogus", "Node bogus does not exist"),
+        ("two", [1, 2], "a", "dict"),
+        ("chat", {"messages": [{"colour": "red"}]}, "n", "Message dict"),
+    ],
+)
+async def test_an_update_without_sense_is_the_callers_mistake(graphs, graph_id, values, as_node, said):
+    with pytest.raises(BadRequest, match=said):
+        await update_state(graphs[graph_id], thread(), values, as_node)

@@ -1,0 +1,148 @@
+"""Reading the graph configuration file."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from portside.agent.config import AgentConfig, GraphSource, find_config, load_config
+from portside.kernel.errors import UserMistake
+
+GRAPHS = {"agent": "./agent.py:graph"}
+
+
+def read(folder: Path, **keys: Any) -> AgentConfig:
+    file = folder / "langgraph.json"
+    file.write_text(json.dumps({"graphs": GRAPHS, **keys}))
+    return load_config(file)
+
+
+def refusal(folder: Path, **keys: Any) -> str:
+    with pytest.raises(UserMistake) as caught:
+        read(folder, **keys)
+    message = str(caught.value)
+    assert message.startswith(str(folder / "langgraph.json"))
+    return message
+
+
+def test_a_whole_file(tmp_path):
+    config = read(
+        tmp_path,
+        graphs={"agent": "./agent.py:graph", "other": {"path": "pkg.mod:make", "description": "Makes things"}},
+        dependencies=[".", "langchain"],
+        env={"A": "1", "B": 2, "C": True},
+        **{"$schema": "https://example.org/schema.json"},
+    )
+    assert config.folder == tmp_path
+    assert config.graphs == {
+        "agent": GraphSource("./agent.py:graph"),
+        "other": GraphSource("pkg.mod:make", "Makes things"),
+    }
+    assert config.dependencies == [".", "langchain"]
+    assert config.env == {"A": "1", "B": "2", "C": "true"}
+
+
+def test_the_environment_may_be_a_file(tmp_path):
+    (tmp_path / ".env").write_text("# comment\nKEY='a b'\nEMPTY=\nBARE\nexport OTHER=x\n")
+    assert read(tmp_path, env=".env").env == {"KEY": "a b", "EMPTY": "", "OTHER": "x"}
+    assert 'env is "missing.env"' in refusal(tmp_path, env="missing.env")
+
+
+def test_graph_json_is_found_before_langgraph_json(tmp_path):
+    with pytest.raises(UserMistake, match=r"graph\.json or langgraph\.json"):
+        find_config(tmp_path)
+    (tmp_path / "langgraph.json").write_text("{}")
+    assert find_config(tmp_path).name == "langgraph.json"
+    (tmp_path / "graph.json").write_text("{}")
+    assert find_config(tmp_path).name == "graph.json"
+
+
+@pytest.mark.parametrize(
+    ("key", "value", "named"),
+    [
+        ("auth", {"path": "./auth.py:auth"}, "auth.path"),
+        ("encryption", {"path": "./e.py:e"}, "encryption.path"),
+        ("priority", {"path": "./p.py:p"}, "priority.path"),
+        ("http", {"app": "./app.py:app"}, "http.app"),
+        ("http", {"disable_threads": True}, "http.disable_threads"),
+        ("http", {"cors": {"allow_origins": ["https://a.example"]}}, "http.cors"),
+        ("store", {"index": {"embed": "x:y", "dims": 3}}, "store.index"),
+        ("store", {"ttl": {"default_ttl": 5}}, "store.ttl"),
+        ("checkpointer", {"path": "./c.py:c"}, "checkpointer.path"),
+        ("checkpointer", {"ttl": {"default_ttl": 5}}, "checkpointer.ttl"),
+        ("checkpointer", {"backend": "mongo"}, "checkpointer.backend"),
+        ("checkpointer", {"serde": {"pickle_fallback": True}}, "checkpointer.serde"),
+        ("webhooks", {"url": {"require_https": True}}, "webhooks.url"),
+        ("ui", {"agent": "./ui.tsx"}, "ui.agent"),
+        ("auth", "./auth.py:auth", "auth"),
+    ],
+)
+def test_what_the_server_would_have_to_act_on_is_refused(tmp_path, key, value, named):
+    assert f"{named} cannot be honoured" in refusal(tmp_path, **{key: value})
+
+
+def test_settings_that_say_what_holds_anyway_are_accepted(tmp_path):
+    read(
+        tmp_path, auth=None, webhooks={}, http={"app": None, "disable_mcp": False}, checkpointer={"backend": "default"}
+    )
+
+
+def test_what_only_a_build_reads_and_what_nobody_knows_is_skipped(tmp_path):
+    read(tmp_path, base_image="x", dockerfile_lines=["RUN x"], pip_config_file="p", python_version="3.12", colour="red")
+
+
+@pytest.mark.parametrize(
+    ("entry", "said"),
+    [
+        ("agent.py", "./agent.py:graph"),
+        ("agent.py:", "./agent.py:graph"),
+        (":graph", "./agent.py:graph"),
+        ("agent.py:not a name", "./agent.py:graph"),
+        ({"description": "no path"}, "missing required field `path`"),
+        ({"path": 3}, "`graphs.agent.path`"),
+        (3, "graphs.agent"),
+        ("./agent.ts:graph", "JavaScript"),
+    ],
+)
+def test_a_bad_graph_entry_is_named(tmp_path, entry, said):
+    message = refusal(tmp_path, graphs={"agent": entry})
+    assert "graphs.agent" in message
+    assert said in message
+
+
+@pytest.mark.parametrize("graphs", [None, {}, [], "agent.py:graph"])
+def test_graphs_are_needed(tmp_path, graphs):
+    assert '"graphs" must name at least one graph' in refusal(tmp_path, graphs=graphs)
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        ('{\n  "graphs": {,}\n}', "line 2, column 14"),
+        ("[]", "must hold a JSON object"),
+        ('{"graphs": {"a": "a.py:g"}, "dependencies": "x"}', "dependencies"),
+        ('{"graphs": {"a": "a.py:g"}, "env": ["x"]}', "env"),
+        ('{"graphs": {" ": "a.py:g"}}', "without a name"),
+    ],
+)
+def test_a_broken_file_is_described(tmp_path, text, said):
+    file = tmp_path / "graph.json"
+    file.write_text(text)
+    with pytest.raises(UserMistake) as caught:
+        load_config(file)
+    assert said in str(caught.value)
+    assert str(file) in str(caught.value)
+
+
+def test_a_missing_or_binary_file_is_described(tmp_path):
+    with pytest.raises(UserMistake, match="cannot be read"):
+        load_config(tmp_path / "graph.json")
+    (tmp_path / "graph.json").write_bytes(b"\xff\xfe\x00")
+    with pytest.raises(UserMistake, match="not UTF-8"):
+        load_config(tmp_path / "graph.json")
+
+
+def test_a_byte_order_mark_is_no_problem(tmp_path):
+    (tmp_path / "graph.json").write_bytes(b"\xef\xbb\xbf" + json.dumps({"graphs": GRAPHS}).encode())
+    assert load_config(tmp_path / "graph.json").graphs["agent"].path == "./agent.py:graph"

@@ -1,0 +1,240 @@
+"""Loading the graphs of a project: every form an export may take, and messages a user can act on."""
+
+import json
+import os
+import sys
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from textwrap import dedent
+from typing import Any
+
+import pytest
+from langgraph.checkpoint.memory import InMemorySaver
+from langgraph.store.memory import InMemoryStore
+
+from portside.agent.config import load_config
+from portside.agent.graphs.load import Graphs, load_graphs
+from portside.kernel.errors import NotFound, UserMistake
+
+GRAPH = """
+from typing import TypedDict
+from langgraph.graph import START, StateGraph
+
+class State(TypedDict, total=False):
+    text: str
+
+def make(text):
+    builder = StateGraph(State)
+    builder.add_node("node", lambda state: {"text": text})
+    builder.add_edge(START, "node")
+    return builder
+"""
+
+Project = Callable[..., Path]
+
+
+@pytest.fixture
+def project(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Project]:
+    """Write a project; what loading it did to this process is undone."""
+    modules, path, environ = set(sys.modules), list(sys.path), dict(os.environ)
+
+    def write(files: dict[str, str], **config: Any) -> Path:
+        for name, text in files.items():
+            file = tmp_path / name
+            file.parent.mkdir(parents=True, exist_ok=True)
+            file.write_text(dedent(text))
+        (tmp_path / "langgraph.json").write_text(json.dumps(config))
+        return tmp_path / "langgraph.json"
+
+    yield write
+    for name in set(sys.modules) - modules:
+        if str(tmp_path) in str(
+            getattr(sys.modules[name], "__file__", "") or getattr(sys.modules[name], "__path__", "")
+        ):
+            del sys.modules[name]
+    sys.path[:] = path
+    os.environ.clear()
+    os.environ.update(environ)
+
+
+def load(file: Path) -> Graphs:
+    return load_graphs(load_config(file))
+
+
+def refusal(file: Path) -> str:
+    with pytest.raises(UserMistake) as caught:
+        load(file)
+    return str(caught.value)
+
+
+async def text_of(graphs: Graphs, graph_id: str = "agent", **options: Any) -> Any:
+    async with graphs.open(graph_id, {"configurable": {"thread_id": "t", "tone": "kind"}}, **options) as graph:
+        return (await graph.ainvoke({}, {"configurable": {"thread_id": "t"}}))["text"]
+
+
+@pytest.mark.parametrize(
+    ("export", "said"),
+    [
+        ("graph = make('compiled').compile()", "compiled"),
+        ("graph = make('builder')", "builder"),
+        ("def graph(): return make('function').compile()", "function"),
+        ("def graph(config): return make(config['configurable']['tone'])", "kind"),
+        ("def graph(settings): return make(settings['configurable']['tone'])", "kind"),
+        (
+            "async def graph(config: RunnableConfig): return make('async ' + config['configurable']['tone'])",
+            "async kind",
+        ),
+        ("def graph(runtime): return make(runtime.access_context)", "threads.create_run"),
+        ("def graph(r: ServerRuntime): return make(r.execution_runtime.context['who'])", "me"),
+        ("def graph(r: ServerRuntime[Context]): return make(r.context.who)", "me"),
+        ("def graph(c: RunnableConfig, r: 'ServerRuntime'): return make(r.access_context)", "threads.create_run"),
+        ("def graph(config, flag=True): return make(str(flag))", "True"),
+        ("@asynccontextmanager\nasync def graph(config):\n    yield make('managed')", "managed"),
+        ("@contextmanager\ndef graph():\n    yield make('plainly managed')", "plainly managed"),
+        ("class Maker:\n    def __call__(self, config): return make('object')\ngraph = Maker()", "object"),
+    ],
+)
+async def test_every_form_of_export(project, export, said):
+    prelude = """
+from contextlib import asynccontextmanager, contextmanager
+from dataclasses import dataclass
+from langchain_core.runnables import RunnableConfig
+from langgraph_sdk.runtime import ServerRuntime
+
+@dataclass
+class Context:
+    who: str = "nobody"
+"""
+    file = project({"agent.py": GRAPH + prelude + export}, graphs={"agent": "./agent.py:graph"})
+    assert await text_of(load(file), context={"who": "me", "unknown": 1}) == said
+
+
+async def test_an_entrypoint(project):
+    code = """
+    from langgraph.func import entrypoint
+    @entrypoint()
+    async def work(number):
+        return number + 1
+    """
+    graphs = load(project({"agent.py": code}, graphs={"agent": "./agent.py:work"}))
+    async with graphs.open("agent") as graph:
+        assert await graph.ainvoke(1) == 2
+
+
+async def test_a_factory_is_told_why_and_is_taken_down_again(project):
+    code = (
+        GRAPH
+        + """
+from contextlib import asynccontextmanager
+
+seen = []
+
+@asynccontextmanager
+async def graph(runtime):
+    seen.append((runtime.access_context, runtime.execution_runtime is None, runtime.store))
+    yield make('x')
+    seen.append('closed')
+"""
+    )
+    store = InMemoryStore()
+    graphs = load(project({"agent.py": code}, graphs={"agent": "./agent.py:graph"})).attach(InMemorySaver(), store)
+    async with graphs.open("agent", access="threads.read") as graph:
+        assert isinstance(graph.checkpointer, InMemorySaver)
+        assert graph.store is store
+    assert sys.modules["agent"].seen == [("threads.read", True, store), "closed"]
+
+
+async def test_attaching_prepares_once_and_leaves_the_original_alone(project):
+    file = project(
+        {"agent.py": GRAPH + "from langgraph.checkpoint.memory import InMemorySaver\n"
+         "graph = make('x').compile(checkpointer=InMemorySaver())"},
+        graphs={"agent": {"path": "./agent.py:graph", "description": "Says x"}},
+    )  # fmt: skip
+    graphs, saver = load(file), InMemorySaver()
+    attached = graphs.attach(saver)
+    async with attached.open("agent") as one, attached.open("agent") as two, graphs.open("agent") as original:
+        assert one is two is not original
+        assert one.checkpointer is saver is not original.checkpointer
+        assert one.name == "agent"
+    assert (attached.ids(), attached.description("agent")) == (["agent"], "Says x")
+    with pytest.raises(NotFound, match=r"Graph 'x' not found. Expected one of: \['agent'\]"):
+        attached.open("x")
+
+
+async def test_packages_modules_and_source_folders(project):
+    file = project(
+        {
+            "src/pkg/__init__.py": "",
+            "src/pkg/tools.py": "TEXT = 'relative'",
+            "src/pkg/agent.py": GRAPH + "from .tools import TEXT\nfrom pkg.tools import TEXT as SAME\n"
+            "assert TEXT is SAME\ngraph = make(TEXT)",
+            "agents/first/agent.py": GRAPH + "from agents.shared import TEXT\ngraph = make(TEXT + ' first')",
+            "agents/second/agent.py": GRAPH + "from agents.shared import TEXT\ngraph = make(TEXT + ' second')",
+            "agents/shared.py": "TEXT = 'shared'",
+            "lib/helper.py": GRAPH + "graph = make('from a dependency')",
+            "json.py": GRAPH + "graph = make('named like the standard library')",
+        },
+        dependencies=[".", "./lib", "requests"],
+        graphs={
+            "file": "./src/pkg/agent.py:graph",
+            "module": "pkg.agent:graph",
+            "first": "./agents/first/agent.py:graph",
+            "second": "agents/second/agent.py:graph",
+            "lib": "helper:graph",
+            "json": "./json.py:graph",
+        },
+    )
+    graphs = load(file)
+    async with graphs.open("file") as one, graphs.open("module") as two:
+        assert one.builder is two.builder
+    assert [await text_of(graphs, graph_id) for graph_id in graphs.ids()] == [
+        "relative", "relative", "shared first", "shared second", "from a dependency", "named like the standard library",
+    ]  # fmt: skip
+    assert json.dumps({}) == "{}"
+
+
+def test_the_environment_is_there_before_the_code_and_does_not_override_the_servers(project, monkeypatch):
+    monkeypatch.setenv("FROM_SERVER", "server")
+    code = "import os\nassert os.environ['FROM_FILE'] == 'file'\nassert os.environ['FROM_SERVER'] == 'server'\n"
+    code += "assert os.environ['__LANGGRAPH_DEFER_LOOPBACK_TRANSPORT'] == 'true'\n"
+    load(
+        project(
+            {"agent.py": GRAPH + code + "graph = make('x')"},
+            graphs={"agent": "./agent.py:graph"},
+            env={"FROM_FILE": "file", "FROM_SERVER": "file"},
+        )
+    )
+
+
+@pytest.mark.parametrize(
+    ("code", "said"),
+    [
+        ("import os\nimport missing", "No module named 'missing' (agent.py, line 2: import missing); add the package"),
+        ("def f():\n    return 1 / 0\nf()\n", "ZeroDivisionError: division by zero (agent.py, line 2: return 1 / 0)"),
+        ("x = (\n", "SyntaxError: '(' was never closed (agent.py, line 1: x = ()"),
+        ("import sys\nsys.exit(3)\n", "SystemExit: 3 (agent.py, line 2: sys.exit(3))"),
+        ("raise KeyError", "KeyError (agent.py, line 1: raise KeyError)"),
+        ("from langgraph.graph import StateGraph\ngraph = StateGraph(dict)", "does not load: ValueError: "),
+        ("def graph(config, database): ...", "but this one wants database"),
+        ("graph = 3", "is of type int; export a compiled graph"),
+        ("from os import getcwd\ndef make_graph(): ...\nx = 1\n_y = 1", "has no 'graph'; it defines make_graph, x"),
+        ("", "it defines nothing that could be a graph"),
+    ],
+)  # fmt: skip
+def test_a_failure_names_the_graph_the_line_and_the_remedy(project, code, said):
+    message = refusal(project({"agent.py": code}, graphs={"agent": "./agent.py:graph"}))
+    assert "graph 'agent'" in message
+    assert said in message
+
+
+def test_files_and_modules_that_are_not_there(project):
+    assert "there is no file" in refusal(project({}, graphs={"agent": "./agent.py:graph"}))
+    assert "No module named 'nowhere'" in refusal(project({}, graphs={"agent": "nowhere.agent:graph"}))
+    message = refusal(project({}, graphs={"agent": "x:graph"}, dependencies=["./gone"]))
+    assert 'dependencies names "./gone"' in message
+
+
+async def test_a_factory_that_returns_no_graph(project):
+    graphs = load(project({"agent.py": "def graph(): return 3"}, graphs={"agent": "./agent.py:graph"}))
+    with pytest.raises(TypeError, match="returned no graph but a value of type int"):
+        await text_of(graphs)
