@@ -137,11 +137,11 @@ async def graph(runtime):
 """
     )
     store = InMemoryStore()
-    graphs = load(project({"agent.py": code}, graphs={"agent": "./agent.py:graph"})).attach(InMemorySaver(), store)
+    graphs = load(project({"watched.py": code}, graphs={"agent": "./watched.py:graph"})).attach(InMemorySaver(), store)
     async with graphs.open("agent", access="threads.read") as graph:
         assert isinstance(graph.checkpointer, InMemorySaver)
         assert graph.store is store
-    assert sys.modules["agent"].seen == [("threads.read", True, store), "closed"]
+    assert sys.modules["watched"].seen == [("threads.read", True, store), "closed"]
 
 
 async def test_attaching_prepares_once_and_leaves_the_original_alone(project):

@@ -67,7 +67,7 @@ class LocalExecution:
                 raise
             # The user's code let a cancellation of its own out; nobody asked for an end of this run.
             failure: BaseException = exc
-        except Exception as exc:  # noqa: BLE001 - whatever the user's code raises belongs in the run
+        except (Exception, SystemExit) as exc:  # noqa: BLE001 - what the user's code raises belongs in the run
             failure = exc
         else:
             return
