@@ -5,6 +5,7 @@ LangGraph servers expect (docs/why/libraries.md).
 """
 
 import dataclasses
+import re
 from collections.abc import Callable
 from typing import Any
 
@@ -16,6 +17,7 @@ _decoder = msgspec.json.Decoder()
 
 dump_api = _encoder.encode
 load: Callable[[bytes | str], Any] = _decoder.decode
+_NUL = re.compile(rb"(?<!\\)((?:\\\\)*)\\u0000")
 
 
 def dump_user(value: Any) -> bytes:
@@ -24,6 +26,11 @@ def dump_user(value: Any) -> bytes:
         return orjson.dumps(value, _user_default, orjson.OPT_NON_STR_KEYS | orjson.OPT_PASSTHROUGH_DATACLASS)
     except (TypeError, ValueError):
         return _encoder.encode(_plain(value))
+
+
+def without_nul(raw: bytes) -> bytes:
+    """Replace escaped NUL characters in JSON text, which Postgres' jsonb cannot hold, by U+FFFD."""
+    return _NUL.sub(rb"\1\\ufffd", raw) if b"\\u0000" in raw else raw
 
 
 def _user_default(value: Any) -> Any:

@@ -123,3 +123,15 @@ begin
         end if;
     end loop;
 end $$;
+
+-- What a thread remembers goes with it, whoever deletes the thread.
+create function forget_thread() returns trigger
+language plpgsql as $$
+begin
+    delete from checkpoint_writes where thread_id = old.thread_id::text;
+    delete from checkpoint_values where thread_id = old.thread_id::text;
+    delete from checkpoints where thread_id = old.thread_id::text;
+    return old;
+end $$;
+
+create trigger threads_are_forgotten after delete on threads for each row execute function forget_thread();

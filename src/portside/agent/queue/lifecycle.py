@@ -6,7 +6,9 @@ from uuid import UUID
 
 import msgspec
 
+from portside.agent.graphs.protocol import Outcome
 from portside.agent.sql import sql
+from portside.kernel.codec import dump_api, load, without_nul
 from portside.kernel.db import Database
 
 LEASE_S = 5.0
@@ -55,6 +57,25 @@ class Ending(msgspec.Struct, kw_only=True):
     interrupts: dict[str, Any] | None = None
     error: dict[str, Any] | None = None
 
+    @classmethod
+    def of(cls, outcome: Outcome) -> "Ending":
+        """Return how a run ended that was executed to its outcome."""
+        if outcome.error is not None:
+            return cls(status="error", thread_status="error", values=outcome.values, error=outcome.error)
+        is_waiting = outcome.has_next or bool(outcome.interrupts)
+        return cls(
+            status="success",
+            thread_status="interrupted" if is_waiting else "idle",
+            values=outcome.values,
+            interrupts=outcome.interrupts,
+        )
+
+    def result(self) -> bytes:
+        """Return what a client that waits for the run gets: the final values as JSON, or the error."""
+        if self.error is not None and self.status == "error":
+            return dump_api({"__error__": self.error})
+        return self.values or b"null"
+
 
 async def admit_run(db: Database, admission: Admission, worker_id: UUID | None) -> Admitted:
     """Admit a run under its thread's lock; with a worker it starts at once if nothing is before it."""
@@ -85,11 +106,27 @@ async def finish_run(db: Database, worker_id: UUID, run: ClaimedRun, ending: End
         attempt=run.attempt,
         status=ending.status,
         thread_status=ending.thread_status,
-        values=None if ending.values is None else ending.values.decode(),
+        values=_thread_values(ending),
         interrupts=ending.interrupts,
         error=ending.error,
     )
     return finished
+
+
+def _thread_values(ending: Ending) -> str | None:
+    """Return the values a thread keeps: what waits for an answer stands beside them, not in them."""
+    if ending.values is None:
+        return None
+    values = ending.values
+    if ending.interrupts:
+        values = dump_api({key: value for key, value in load(values).items() if key != "__interrupt__"})
+    return without_nul(values).decode()
+
+
+async def has_own_checkpoint(db: Database, run: ClaimedRun) -> bool:
+    """Whether an earlier attempt of this run left a checkpoint to go on from."""
+    found: bool = await db.fetchval(sql.has_own_checkpoint, thread_id=str(run.thread_id), run_id=str(run.run_id))
+    return found
 
 
 async def hand_back_runs(db: Database, worker_id: UUID, run_ids: Sequence[UUID]) -> None:

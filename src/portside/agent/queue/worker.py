@@ -89,7 +89,7 @@ class Worker:
     async def _claim_batch(self) -> list[ClaimedRun]:
         try:
             claimed = await lifecycle.claim_runs(self._db, self.worker_id, self.free_slots)
-        except Exception:  # noqa: BLE001 - the database may be away for a while; the next poll tries again
+        except Exception:
             log.exception("claiming failed")
             return []
         for run in claimed:
@@ -109,7 +109,7 @@ class Worker:
                 continue
             try:
                 ours = await lifecycle.renew_leases(self._db, self.worker_id, held)
-            except Exception:  # noqa: BLE001 - tried again in a moment; the lease is five times as long
+            except Exception:
                 log.exception("renewing leases failed")
                 continue
             for run_id in set(held) - ours:

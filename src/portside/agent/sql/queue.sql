@@ -33,3 +33,9 @@ where worker_id = :worker_id and status = 'running' and run_id = any(:run_ids::u
 
 -- name: release_expired_runs
 select run_id, outcome from release_expired_runs(:limit, :max_attempts)
+
+-- name: has_own_checkpoint
+-- Whether a run that is tried again got far enough to be resumed instead of begun anew.
+select exists (
+    select 1 from checkpoints where thread_id = :thread_id and metadata ->> 'run_id' = :run_id
+)

@@ -8,7 +8,7 @@ the last one it saw (contract: Join semantics).
 import asyncio
 import time
 from collections.abc import AsyncIterator
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from portside.kernel.http.sse import sse_event
 
@@ -93,11 +93,14 @@ class Feed:
         self._kept: list[Event] = []
         self._followers: set[Subscription] = set()
         self.is_started = False
+        self.changed = asyncio.Event()
         self.ended = asyncio.Event()
+        self.ending: Any = None
 
     def publish(self, events: list[tuple[str, bytes]]) -> None:
         """Give events, as names and JSON, to every follower."""
         self.is_started = True
+        self.changed.set()
         for name, data in events:
             event_id = self._clock.next()
             event = Event(name, event_id, sse_event(name, data, event_id if self.is_resumable else None))
@@ -108,6 +111,7 @@ class Feed:
 
     def end(self) -> None:
         """Say that no event follows."""
+        self.changed.set()
         self.ended.set()
         for follower in self._followers:
             follower.end()

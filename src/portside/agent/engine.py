@@ -1,0 +1,128 @@
+"""Where graphs run: event loops in threads of their own, away from the loop that answers requests.
+
+A node that blocks its loop stalls neither `/ok` nor the leases of this worker's runs. All runs share one such loop, as
+agents with clients made at import time need; with BG_JOB_ISOLATED_LOOPS each concurrent run gets its own.
+"""
+
+import asyncio
+import concurrent.futures
+import threading
+from collections.abc import Awaitable, Callable, Coroutine
+from typing import Any, TypeVar
+
+import uvloop
+
+from portside.agent.checkpoints.saver import PostgresSaver
+from portside.agent.graphs.execute import LocalExecutor
+from portside.agent.graphs.load import Graphs
+from portside.agent.graphs.protocol import Emitted, Outcome, RunRequest
+from portside.agent.streams.conduit import Conduit
+from portside.kernel.db import Database
+from portside.kernel.logs import get_logger
+
+log = get_logger(__name__)
+T = TypeVar("T")
+STOP_WITHIN_S = 10.0
+Publish = Callable[[list[tuple[str, bytes]]], None]
+
+
+class GraphLoop:
+    """An event loop in a thread of its own."""
+
+    def __init__(self, name: str) -> None:
+        self.load = 0
+        self._loop = uvloop.new_event_loop()
+        self._thread = threading.Thread(target=self._run, name=name, daemon=True)
+        self._thread.start()
+
+    def _run(self) -> None:
+        asyncio.set_event_loop(self._loop)
+        self._loop.run_forever()
+
+    async def call(self, work: Coroutine[Any, Any, T]) -> T:
+        """Run a coroutine on this loop. Cancelling the call cancels the work and waits until it has really stopped."""
+        stopped: concurrent.futures.Future[None] = concurrent.futures.Future()
+
+        async def supervised() -> T:
+            try:
+                return await work
+            finally:
+                stopped.set_result(None)
+
+        self.load += 1
+        try:
+            return await asyncio.wrap_future(asyncio.run_coroutine_threadsafe(supervised(), self._loop))
+        except asyncio.CancelledError:
+            await _settle(stopped)
+            raise
+        finally:
+            self.load -= 1
+
+    def close(self) -> None:
+        """Stop the loop; a thread that is blocked in user code is left behind, it dies with the process."""
+        self._loop.call_soon_threadsafe(self._loop.stop)
+        self._thread.join(timeout=2)
+
+
+class Engine:
+    """Executes runs and reads states on graph loops."""
+
+    def __init__(self, graphs: Graphs, loops: list[GraphLoop], db: Database) -> None:
+        self.graphs = graphs
+        self._loops = loops
+        self._db = db
+        self._executor = LocalExecutor(graphs)
+
+    @classmethod
+    async def start(cls, graphs: Graphs, database_url: str, *, schema: str, pool_size: int, loops: int) -> "Engine":
+        """Open the graph loops and their database. Raises UserMistake when that cannot be reached."""
+        home = GraphLoop("graphs-0")
+
+        async def prepare() -> tuple[Database, PostgresSaver]:
+            db = await Database.connect(database_url, max_size=pool_size, schema=schema)
+            return db, PostgresSaver(db)
+
+        db, saver = await home.call(prepare())
+        others = [GraphLoop(f"graphs-{number}") for number in range(1, loops)]
+        return cls(graphs.attach(saver), [home, *others], db)
+
+    async def execute(self, request: RunRequest, publish: Publish, *, timeout_s: float) -> Outcome:
+        """Run a graph to its end, handing its events to `publish` on the calling loop.
+
+        Raises TimeoutError when it takes too long and Invalid on a command without sense.
+        """
+        conduit: Conduit[tuple[str, bytes]] = Conduit(asyncio.get_running_loop(), publish)
+        loop = min(self._loops, key=lambda candidate: candidate.load)
+        return await loop.call(self._consume(request, conduit.push, timeout_s))
+
+    async def read(self, work: Callable[[Graphs], Awaitable[T]]) -> T:
+        """Do something with the graphs on a graph loop: read a state, update it, describe a graph."""
+
+        async def reading() -> T:
+            return await work(self.graphs)
+
+        return await self._loops[0].call(reading())
+
+    async def close(self) -> None:
+        """Close the database and stop the loops."""
+        await self._loops[0].call(self._db.close())
+        for loop in self._loops:
+            loop.close()
+
+    async def _consume(
+        self, request: RunRequest, push: Callable[[tuple[str, bytes]], None], timeout_s: float
+    ) -> Outcome:
+        execution = self._executor.execute(request)
+        emitted: Emitted
+        async with asyncio.timeout(timeout_s):
+            async for emitted in execution:
+                push((emitted.event, emitted.data))
+        assert execution.outcome is not None  # noqa: S101 - the protocol promises it after the end
+        return execution.outcome
+
+
+async def _settle(stopped: concurrent.futures.Future[None]) -> None:
+    """Wait until cancelled work has stopped; work that blocks for too long is reported and left alone."""
+    done, _ = await asyncio.wait([asyncio.ensure_future(asyncio.wrap_future(stopped))], timeout=STOP_WITHIN_S)
+    if not done:
+        log.warning("cancelled work still runs: a node blocks its thread")

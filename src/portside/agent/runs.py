@@ -1,0 +1,242 @@
+"""Runs: made, executed, followed and listed.
+
+The service sits between the queue, which decides when a run starts, the engine, which executes it, and the hub, which
+carries its events. A client in the process that executes its run is woken by the run itself; one elsewhere asks the
+database, which is slower and as true.
+"""
+
+import asyncio
+import contextlib
+from collections.abc import AsyncIterator
+from typing import Any, NamedTuple
+from uuid import UUID
+
+from portside.agent.assistants import Assistants
+from portside.agent.engine import Engine
+from portside.agent.queue import lifecycle
+from portside.agent.queue.lifecycle import Admission, Admitted, ClaimedRun, Ending
+from portside.agent.queue.worker import Worker
+from portside.agent.requests import Ids, execution_request, refuse_unsupported, run_kwargs, run_metadata
+from portside.agent.rows import from_row
+from portside.agent.sql import sql
+from portside.agent.streams.feed import Feed
+from portside.agent.streams.hub import Hub
+from portside.agent.threads import ThreadNotFound
+from portside.agent.types.assistants import Assistant
+from portside.agent.types.runs import TERMINAL, Run, RunCreate, RunListQuery
+from portside.kernel.clock import iso
+from portside.kernel.codec import dump_api, dump_user, load
+from portside.kernel.db import Database
+from portside.kernel.errors import Conflict, NotFound
+from portside.kernel.ids import uuid7
+
+ELSEWHERE_POLL_S = 0.5
+
+
+class RunNotFound(NotFound):
+    """No run with this id exists on the thread."""
+
+    code = "run_not_found"
+
+
+class ThreadBusy(Conflict):
+    """The thread already has a run; wait for it to finish, or choose another multitask_strategy."""
+
+    code = "thread_busy"
+
+
+class Made(NamedTuple):
+    """A run that was just admitted, and its feed in this process."""
+
+    run: Run
+    feed: Feed
+
+
+class Runs:
+    """The runs of this server."""
+
+    def __init__(self, db: Database, assistants: Assistants, engine: Engine, hub: Hub, *, timeout_s: float) -> None:
+        self._db = db
+        self._assistants = assistants
+        self._engine = engine
+        self._hub = hub
+        self._timeout_s = timeout_s
+        self.worker: Worker | None = None
+
+    async def create(self, thread_id: UUID | None, body: RunCreate, request_id: str) -> Made:
+        """Admit a run, on a thread of its own where none is named.
+
+        The feed is opened before the run can emit anything: follow it before the next await and nothing is missed.
+        Raises Invalid, AssistantNotFound, ThreadNotFound and ThreadBusy.
+        """
+        refuse_unsupported(body)
+        assistant = await self._assistants.resolve(body.assistant_id)
+        ids = Ids(uuid7(), thread_id or uuid7(), request_id)
+        admission = _admission(assistant, body, ids, is_stateless=thread_id is None)
+        eager = self.worker.eager_id if self.worker else None
+        admitted = await lifecycle.admit_run(self._db, admission, eager)
+        _refuse(admitted, ids.thread_id)
+        feed = self._hub.open(ids.run_id, is_resumable=bool(body.stream_resumable))
+        if self.worker is not None:
+            self._start(self.worker, admission, admitted)
+        return Made(_as_run(admission, admitted), feed)
+
+    def _start(self, worker: Worker, admission: Admission, admitted: Admitted) -> None:
+        if admitted.outcome != "running":
+            worker.wake()
+            return
+        worker.begin(
+            ClaimedRun(
+                run_id=admission.run_id,
+                thread_id=admission.thread_id,
+                assistant_id=admission.assistant_id,
+                kwargs=load(dump_user(admission.kwargs)),
+                attempt=admitted.attempt,
+                is_temporary=admission.temporary,
+            )
+        )
+
+    async def execute(self, run: ClaimedRun) -> Ending:
+        """Execute a run that the worker holds; its events go to its feed."""
+        feed = self._hub.open(run.run_id, is_resumable=run.kwargs["resumable"])
+        feed.publish([("metadata", dump_api({"run_id": str(run.run_id), "attempt": run.attempt}))])
+        resume = run.attempt > 1 and await lifecycle.has_own_checkpoint(self._db, run)
+        request = execution_request(run, resume=resume)
+        try:
+            outcome = await self._engine.execute(request, feed.publish, timeout_s=self._timeout_s)
+        except TimeoutError:
+            error = {"error": "TimeoutError", "message": f"the run took longer than {self._timeout_s:g} s"}
+            ending = Ending(status="timeout", thread_status="error", error=error)
+        else:
+            ending = Ending.of(outcome)
+        feed.ending = ending
+        return ending
+
+    def on_end(self, run: ClaimedRun, ending: Ending | None) -> None:
+        """Let the followers of a run go; without an ending it goes on elsewhere."""
+        feed = self._hub.find(run.run_id)
+        if feed is not None:
+            feed.ending = ending
+        self._hub.close(run.run_id)
+
+    async def result(self, thread_id: UUID, run_id: UUID) -> bytes:
+        """Wait until a run is over and return its final values as JSON. Raises RunNotFound."""
+        feed = self._hub.find(run_id)
+        while True:
+            if feed is not None and feed.ending is not None and feed.ended.is_set():
+                return feed.ending.result()
+            row = await self._db.fetchrow(sql.run_result, run_id=run_id, thread_id=thread_id)
+            if row is None:
+                raise RunNotFound("Run not found")
+            if row["status"] in TERMINAL:
+                return _stored_result(row)
+            await self._pause(feed)
+
+    async def _pause(self, feed: Feed | None) -> None:
+        """Wait for the run in this process to end, or a moment for one elsewhere."""
+        if feed is None or feed.ended.is_set():
+            await asyncio.sleep(ELSEWHERE_POLL_S)
+        elif feed.is_started:
+            await feed.ended.wait()
+        else:
+            with contextlib.suppress(TimeoutError):
+                await asyncio.wait_for(feed.changed.wait(), ELSEWHERE_POLL_S)
+
+    async def follow(
+        self, thread_id: UUID, run_id: UUID, *, after: str | None, modes: frozenset[str] | None
+    ) -> AsyncIterator[bytes]:
+        """Follow a run: its events where it is executed here, else only its end. Raises RunNotFound."""
+        run = await self.get(thread_id, run_id)
+        feed = self._hub.find(run_id)
+        if feed is None and run.status not in TERMINAL:
+            feed = self._hub.open(run_id, is_resumable=bool(run.kwargs.get("resumable")))
+        if feed is None:
+            return _nothing()
+        return self.events(thread_id, run_id, feed, feed.follow(after=after, modes=modes))
+
+    async def events(
+        self, thread_id: UUID, run_id: UUID, feed: Feed, followed: AsyncIterator[bytes]
+    ) -> AsyncIterator[bytes]:
+        """Yield the events of a subscription; while the run has not started here, look whether it ended elsewhere."""
+        while not feed.is_started and not feed.ended.is_set():
+            row = await self._db.fetchrow(sql.run_result, run_id=run_id, thread_id=thread_id)
+            if row is None or row["status"] in TERMINAL:
+                return
+            await self._pause(feed)
+        async for chunk in followed:
+            yield chunk
+
+    async def get(self, thread_id: UUID, run_id: UUID) -> Run:
+        """Return a run. Raises RunNotFound."""
+        row = await self._db.fetchrow(sql.get_run, run_id=run_id, thread_id=thread_id)
+        if row is None:
+            raise RunNotFound("Not Found")
+        return from_row(Run, row)
+
+    async def list(self, thread_id: UUID, query: RunListQuery) -> list[Run]:
+        """List a thread's runs, newest first. Raises ThreadNotFound."""
+        if await self._db.fetchrow(sql.graph_of_thread, thread_id=thread_id) is None:
+            raise ThreadNotFound.of(thread_id)
+        rows = await self._db.fetch(
+            sql.list_runs, thread_id=thread_id, status=query.status, limit=query.limit, offset=query.offset
+        )
+        return [from_row(Run, row) for row in rows]
+
+
+def _admission(assistant: Assistant, body: RunCreate, ids: Ids, *, is_stateless: bool) -> Admission:
+    metadata = run_metadata(assistant, body)
+    is_temporary = is_stateless and body.on_completion != "keep"
+    kwargs = run_kwargs(assistant, body, ids, metadata) | {"temporary": is_temporary}
+    return Admission(
+        run_id=ids.run_id,
+        thread_id=ids.thread_id,
+        assistant_id=assistant.assistant_id,
+        metadata=metadata,
+        kwargs=kwargs,
+        strategy=body.multitask_strategy or "enqueue",
+        thread_metadata={"graph_id": assistant.graph_id, "assistant_id": str(assistant.assistant_id)},
+        create_thread=is_stateless or body.on_not_exist == "create",
+        temporary=is_temporary,
+        delay_s=max(0.0, body.after_seconds or 0.0),
+    )
+
+
+def _refuse(admitted: Admitted, thread_id: UUID) -> None:
+    if admitted.outcome == "missing":
+        raise ThreadNotFound.of(thread_id)
+    if admitted.outcome == "busy":
+        raise ThreadBusy(
+            "Thread is already running a task. Wait for it to finish or choose a different multitask strategy."
+        )
+
+
+def _as_run(admission: Admission, admitted: Admitted) -> Run:
+    moment = iso(admitted.created_at)
+    return Run(
+        run_id=admission.run_id,
+        thread_id=admission.thread_id,
+        assistant_id=admission.assistant_id,
+        metadata=admission.metadata,
+        status="pending",
+        kwargs=admission.kwargs,
+        multitask_strategy=admission.strategy,
+        created_at=moment,
+        updated_at=moment,
+        error=None,
+    )
+
+
+def _stored_result(row: Any) -> bytes:
+    """Return what a run that is over left on its thread, as a waiting client gets it."""
+    if row["error"] is not None:
+        return dump_api({"__error__": row["error"]})
+    values: bytes = (row["values"] or "null").encode()
+    waiting = [asked for interrupts in (row["interrupts"] or {}).values() for asked in interrupts]
+    if not waiting:
+        return values
+    return dump_api({**(load(values) or {}), "__interrupt__": waiting})
+
+
+async def _nothing() -> AsyncIterator[bytes]:
+    return
+    yield
