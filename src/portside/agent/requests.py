@@ -6,8 +6,8 @@ from uuid import UUID
 
 import msgspec
 
-from portside.agent.graphs.protocol import RunRequest
-from portside.agent.queue.lifecycle import ClaimedRun
+from portside.agent.graphs.protocol import Outcome, RunRequest
+from portside.agent.queue.lifecycle import ClaimedRun, Ending
 from portside.agent.types.assistants import Assistant
 from portside.agent.types.runs import RunCreate
 from portside.kernel.errors import BadRequest
@@ -123,4 +123,17 @@ def execution_request(run: ClaimedRun, *, resume: bool) -> RunRequest:
         interrupt_after=kwargs["interrupt_after"],
         durability=kwargs["durability"],
         resume=resume,
+    )
+
+
+def ending_of(outcome: Outcome) -> Ending:
+    """Return how a run ended that was executed to its outcome."""
+    if outcome.error is not None:
+        return Ending(status="error", thread_status="error", values=outcome.values, error=outcome.error)
+    is_waiting = outcome.has_next or bool(outcome.interrupts)
+    return Ending(
+        status="success",
+        thread_status="interrupted" if is_waiting else "idle",
+        values=outcome.values,
+        interrupts=outcome.interrupts,
     )

@@ -16,7 +16,7 @@ from portside.agent.engine import Engine
 from portside.agent.queue import lifecycle
 from portside.agent.queue.lifecycle import Admission, Admitted, ClaimedRun, Ending
 from portside.agent.queue.worker import Worker
-from portside.agent.requests import Ids, execution_request, refuse_unsupported, run_kwargs, run_metadata
+from portside.agent.requests import Ids, ending_of, execution_request, refuse_unsupported, run_kwargs, run_metadata
 from portside.agent.rows import from_row
 from portside.agent.sql import sql
 from portside.agent.streams.feed import Feed
@@ -108,7 +108,7 @@ class Runs:
             error = {"error": "TimeoutError", "message": f"the run took longer than {self._timeout_s:g} s"}
             ending = Ending(status="timeout", thread_status="error", error=error)
         else:
-            ending = Ending.of(outcome)
+            ending = ending_of(outcome)
         feed.ending = ending
         return ending
 
@@ -124,7 +124,8 @@ class Runs:
         feed = self._hub.find(run_id)
         while True:
             if feed is not None and feed.ending is not None and feed.ended.is_set():
-                return feed.ending.result()
+                ending: Ending = feed.ending
+                return ending.result()
             row = await self._db.fetchrow(sql.run_result, run_id=run_id, thread_id=thread_id)
             if row is None:
                 raise RunNotFound("Run not found")

@@ -46,6 +46,8 @@ class AgentSettings(msgspec.Struct, frozen=True, kw_only=True):
     ] = 20
     log_level: Annotated[str, setting("DEBUG, INFO, WARNING or ERROR.")] = "INFO"
     log_json: Annotated[bool, setting("Write each log line as JSON.")] = False
-    deployment_id: Annotated[str | None, setting("The deployment this server runs for.", "LANGSMITH_HOST_PROJECT_ID")] = None
+    deployment_id: Annotated[
+        str | None, setting("The deployment this server runs for.", "LANGSMITH_HOST_PROJECT_ID")
+    ] = None
     revision_id: Annotated[str | None, setting("The revision this server runs.", "LANGSMITH_HOST_REVISION_ID")] = None
     tenant_id: Annotated[str | None, setting("The workspace of the deployment.", "LANGSMITH_TENANT_ID")] = None

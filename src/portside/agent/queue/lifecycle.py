@@ -6,7 +6,6 @@ from uuid import UUID
 
 import msgspec
 
-from portside.agent.graphs.protocol import Outcome
 from portside.agent.sql import sql
 from portside.kernel.codec import dump_api, load, without_nul
 from portside.kernel.db import Database
@@ -56,19 +55,6 @@ class Ending(msgspec.Struct, kw_only=True):
     values: bytes | None = None
     interrupts: dict[str, Any] | None = None
     error: dict[str, Any] | None = None
-
-    @classmethod
-    def of(cls, outcome: Outcome) -> "Ending":
-        """Return how a run ended that was executed to its outcome."""
-        if outcome.error is not None:
-            return cls(status="error", thread_status="error", values=outcome.values, error=outcome.error)
-        is_waiting = outcome.has_next or bool(outcome.interrupts)
-        return cls(
-            status="success",
-            thread_status="interrupted" if is_waiting else "idle",
-            values=outcome.values,
-            interrupts=outcome.interrupts,
-        )
 
     def result(self) -> bytes:
         """Return what a client that waits for the run gets: the final values as JSON, or the error."""

@@ -15,6 +15,7 @@ from portside.agent.queue import lifecycle
 from portside.agent.queue.lifecycle import LEASE_S, ClaimedRun, Ending
 from portside.kernel.db import Database
 from portside.kernel.logs import get_logger
+from portside.kernel.reconcile import Driver
 
 log = get_logger(__name__)
 Execute = Callable[[ClaimedRun], Awaitable[Ending]]
@@ -38,11 +39,14 @@ class Worker:
         self._wake = asyncio.Event()
         self._loops: list[asyncio.Task[None]] = []
         self._is_accepting = False
+        self._chores = Driver([])
         SLOTS.set(slots)
 
-    def start(self) -> None:
-        """Begin to claim runs and to renew leases."""
+    def start(self, chores: Driver) -> None:
+        """Begin to claim runs, to renew leases and to do the queue's chores."""
         self._is_accepting = True
+        self._chores = chores
+        chores.start()
         self._loops = [asyncio.create_task(self._claim()), asyncio.create_task(self._renew())]
 
     def wake(self) -> None:
@@ -76,6 +80,7 @@ class Worker:
         if left:
             await lifecycle.hand_back_runs(self._db, self.worker_id, list(left))
             log.info("runs handed back", runs=len(left))
+        await self._chores.close()
         for loop in self._loops:
             loop.cancel()
         await asyncio.gather(*self._loops, return_exceptions=True)

@@ -26,12 +26,16 @@ class Health(msgspec.Struct):
     services: dict[str, bool]
 
 
+async def check_all(health: HealthChecks) -> Health:
+    """Ask every dependency at once."""
+    found = await asyncio.gather(*(check() for check in health.checks.values()))
+    return Health(all(found), dict(zip(health.checks, found, strict=True)))
+
+
 @routes.get("/ok", public=True)
 async def check_health(ctx: Context) -> Response:
     """Answer 200 when every dependency answers, 500 when one does not (contract: system routes)."""
-    checks = ctx.get(HealthChecks).checks
-    found = await asyncio.gather(*(check() for check in checks.values()))
-    health = Health(all(found), dict(zip(checks, found, strict=True)))
+    health = await check_all(ctx.get(HealthChecks))
     return Response(dump_api(health), 200 if health.ok else 500, media_type="application/json")
 
 

@@ -1,0 +1,85 @@
+"""The agent server put together: the only place that makes its parts and joins them."""
+
+import asyncio
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from typing import Any
+
+import msgspec
+
+from portside.agent.assistants import Assistants
+from portside.agent.engine import Engine
+from portside.agent.graphs.load import Graphs
+from portside.agent.http import assistants, runs, states, system, threads
+from portside.agent.http.system import Traffic
+from portside.agent.queue.sweep import ExpiredLeases
+from portside.agent.queue.worker import Worker
+from portside.agent.runs import Runs
+from portside.agent.settings import AgentSettings
+from portside.agent.states import States
+from portside.agent.streams.hub import Hub
+from portside.kernel.db import Database
+from portside.kernel.http.health import HealthChecks
+from portside.kernel.http.middleware import CloseWhileDraining, LimitBody, Observe
+from portside.kernel.http.routes import Api, Context, Route
+from portside.kernel.migrations import migrate
+from portside.kernel.reconcile import Driver
+
+SCHEMA = "portside"
+ROUTES: list[Route] = [
+    *system.routes, *assistants.routes, *threads.routes, *states.routes, *runs.routes,
+]  # fmt: skip
+
+
+class AgentApp(msgspec.Struct):
+    """A running agent server, short of its sockets."""
+
+    asgi: Any
+    worker: Worker
+    traffic: Traffic
+    draining: asyncio.Event
+    takeover: asyncio.Task[None] | None = None
+
+
+@asynccontextmanager
+async def open_app(graphs: Graphs, settings: AgentSettings, database_url: str) -> AsyncIterator[AgentApp]:
+    """Start everything behind the routes, and stop it at the end. Raises UserMistake."""
+    pool_size = settings.graph_postgres_pool_max_size
+    db = await Database.connect(database_url, max_size=pool_size, schema=SCHEMA)
+    loops = settings.n_jobs_per_worker if settings.bg_job_isolated_loops else 1
+    try:
+        await migrate(db, ["portside.agent"], schema=SCHEMA)
+        engine = await Engine.start(graphs, database_url, schema=SCHEMA, pool_size=pool_size, loops=loops)
+        try:
+            yield await _join(db, engine, settings)
+        finally:
+            await engine.close()
+    finally:
+        await db.close()
+
+
+async def _join(db: Database, engine: Engine, settings: AgentSettings) -> AgentApp:
+    known = Assistants(db, engine.graphs)
+    await known.make_system_assistants()
+    hub = Hub(keep_s=settings.resumable_stream_ttl_seconds)
+    service = Runs(db, known, engine, hub, timeout_s=settings.bg_job_timeout_secs)
+    worker = Worker(db, slots=settings.n_jobs_per_worker, execute=service.execute, on_end=service.on_end)
+    service.worker = worker
+    sweep = ExpiredLeases(db, max_retries=settings.bg_job_max_retries, on_released=worker.wake)
+    traffic, draining = Traffic(), asyncio.Event()
+    services: dict[type, Any] = {
+        Database: db,
+        Assistants: known,
+        States: States(db, engine),
+        Runs: service,
+        AgentSettings: settings,
+        Traffic: traffic,
+        HealthChecks: HealthChecks({"postgres": db.is_alive}),
+    }
+    api = LimitBody(Api(ROUTES, services, _let_in), settings.http_max_request_body_bytes)
+    worker.start(Driver([sweep]))
+    return AgentApp(Observe(CloseWhileDraining(api, draining)), worker, traffic, draining)
+
+
+async def _let_in(_ctx: Context, _route: Route) -> None:
+    """Let everyone in: the server listens on loopback only (see SECURITY in ARCHITECTURE.md)."""

@@ -1,0 +1,79 @@
+"""One agent server process: its sockets, its signals, and taking over from a predecessor.
+
+A replica of a deployment answers on a private socket first. When the data plane writes a byte into the hand-over pipe it
+answers on the deployment's own socket too, and the replica before it is told to leave.
+"""
+
+import asyncio
+import os
+import signal
+import socket
+
+import msgspec
+
+from portside.agent.app import AgentApp, open_app
+from portside.agent.graphs.load import Graphs
+from portside.agent.settings import AgentSettings
+from portside.kernel.http.server import Server, listen
+from portside.kernel.logs import get_logger
+
+log = get_logger(__name__)
+STREAMS_LEFT_S = 5.0
+
+
+class Sockets(msgspec.Struct, frozen=True):
+    """Inherited descriptors: what to listen on, the deployment's own socket, and the hand-over pipe."""
+
+    private_fd: int | None = None
+    public_fd: int | None = None
+    handover_fd: int | None = None
+
+
+async def serve(graphs: Graphs, settings: AgentSettings, database_url: str, sockets: Sockets) -> None:
+    """Serve until SIGTERM (runs may end within the grace period) or SIGINT (runs are handed back at once)."""
+    stop, grace_s = asyncio.Event(), [settings.bg_job_shutdown_grace_period_secs]
+    loop = asyncio.get_running_loop()
+
+    def hurry() -> None:
+        grace_s[0] = 0.0
+        stop.set()
+
+    loop.add_signal_handler(signal.SIGTERM, stop.set)
+    loop.add_signal_handler(signal.SIGINT, hurry)
+    listening = _listening(settings, sockets)
+    async with open_app(graphs, settings, database_url) as app:
+        server = Server(app.asgi, draining=app.draining, grace_s=STREAMS_LEFT_S)
+        await server.open([listening])
+        log.info("agent server ready", address=str(listening.getsockname()), graphs=graphs.ids())
+        if sockets.public_fd is not None and sockets.handover_fd is not None:
+            app.traffic.is_served = False
+            _await_handover(server, app, sockets.public_fd, sockets.handover_fd)
+        await server.serve_until(stop, lambda: app.worker.drain(grace_s[0]))
+    log.info("agent server stopped")
+
+
+def _listening(settings: AgentSettings, sockets: Sockets) -> socket.socket:
+    if sockets.private_fd is None:
+        return listen(settings.host, settings.port)
+    inherited = socket.socket(fileno=sockets.private_fd)
+    inherited.setblocking(False)
+    return inherited
+
+
+def _await_handover(server: Server, app: AgentApp, public_fd: int, pipe: int) -> None:
+    loop = asyncio.get_running_loop()
+
+    async def take_over() -> None:
+        public = socket.socket(fileno=public_fd)
+        public.setblocking(False)
+        await server.add_socket(public)
+        app.traffic.is_served = True
+        log.info("answering on the deployment's address", address=str(public.getsockname()))
+
+    def on_readable() -> None:
+        loop.remove_reader(pipe)
+        if os.read(pipe, 1):
+            app.takeover = loop.create_task(take_over())
+        os.close(pipe)
+
+    loop.add_reader(pipe, on_readable)
