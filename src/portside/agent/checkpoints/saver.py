@@ -21,8 +21,8 @@ from langgraph.checkpoint.serde.base import SerializerProtocol
 
 from portside.agent.checkpoints.rows import (
     checkpoint_row,
+    filter_json,
     metadata_json,
-    plain_json,
     read_tuple,
     thread_of,
     write_rows,
@@ -75,7 +75,7 @@ class PostgresSaver(BaseCheckpointSaver[str]):
             "checkpoint_ns": configurable.get("checkpoint_ns"),
             "checkpoint_id": configurable.get("checkpoint_id") or None,
             "before": before["configurable"].get("checkpoint_id") if before else None,
-            "filter": plain_json(filter) if filter else None,
+            "filter": filter_json(filter) if filter else None,
         }
         cursor: dict[str, str | None] = {"after_id": None, "after_thread": None, "after_ns": None}
         while limit is None or limit > 0:

@@ -110,8 +110,10 @@ class LocalExecution:
         if graph.checkpointer and (self._stopped or self._values is _MISSING):
             state = await graph.aget_state(_latest(self._config))
             has_next = bool(state.next)
-            waiting = [asked for task in state.tasks for asked in task.interrupts]
-            interrupts = {task.id: [_asked(i) for i in task.interrupts] for task in state.tasks if task.interrupts}
+            # A task with a result has been answered, though older versions of langgraph still list its question.
+            open_tasks = [task for task in state.tasks if task.interrupts and task.result is None]
+            waiting = [asked for task in open_tasks for asked in task.interrupts]
+            interrupts = {task.id: [_asked(asked) for asked in task.interrupts] for task in open_tasks}
             if self._values is _MISSING:
                 self._values = state.values
         values = _select(None if self._values is _MISSING else self._values, _output_keys(graph))
