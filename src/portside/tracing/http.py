@@ -1,0 +1,70 @@
+"""The routes of tracing. Deliveries are answered with 202 once they are stored (contract: hosted API, section f.3)."""
+
+from uuid import UUID
+
+from portside.kernel.errors import BodyTooLarge, Invalid
+from portside.kernel.http.routes import Context, Routes
+from portside.tracing import deliveries, projects, runs
+from portside.tracing.encodings import EncodingBroken, EncodingUnknown
+from portside.tracing.info import Info
+from portside.tracing.ingest import receive
+from portside.tracing.projects import ProjectContested, ProjectQuery
+from portside.tracing.runs import RunNotFound
+from portside.tracing.types import Accepted, Run, RunQuery, TracerSession
+
+routes = Routes("tracing")
+_REFUSALS = (EncodingBroken, ProjectContested, BodyTooLarge, EncodingUnknown, Invalid)
+
+
+@routes.get("/info", public=True)
+async def show_info(_ctx: Context) -> Info:
+    """Tell SDKs how to deliver."""
+    return Info()
+
+
+@routes.post("/runs/multipart", status=202, permission="runs:create", raises=_REFUSALS)
+async def ingest_multipart(ctx: Context) -> Accepted:
+    """Store the runs, feedback and attachments of a multipart body, plain or compressed with zstd or gzip."""
+    request = ctx.request
+    delivery = await deliveries.read(await request.body(), request.headers, deliveries.from_multipart)
+    await receive(ctx.db, delivery, by=ctx.actor)
+    return Accepted()
+
+
+@routes.post("/runs/batch", status=202, permission="runs:create", raises=_REFUSALS)
+async def ingest_batch(ctx: Context) -> Accepted:
+    """Store the runs of `{"post": […], "patch": […]}`."""
+    request = ctx.request
+    delivery = await deliveries.read(await request.body(), request.headers, deliveries.from_batch)
+    await receive(ctx.db, delivery, by=ctx.actor)
+    return Accepted()
+
+
+@routes.post("/runs", status=202, permission="runs:create", raises=_REFUSALS)
+async def create_run(ctx: Context) -> Accepted:
+    """Store one run."""
+    request = ctx.request
+    delivery = await deliveries.read(await request.body(), request.headers, deliveries.from_run)
+    await receive(ctx.db, delivery, by=ctx.actor)
+    return Accepted()
+
+
+@routes.patch("/runs/{run_id}", status=202, permission="runs:create", raises=_REFUSALS)
+async def update_run(ctx: Context, run_id: UUID) -> Accepted:
+    """Store what changed of a run; null means unchanged. The run itself may still be on its way."""
+    request = ctx.request
+    delivery = await deliveries.read(await request.body(), request.headers, deliveries.from_update(run_id))
+    await receive(ctx.db, delivery, by=ctx.actor)
+    return Accepted()
+
+
+@routes.get("/runs/{run_id}", permission="runs:read", raises=(RunNotFound,))
+async def show_run(ctx: Context, run_id: UUID, query: RunQuery) -> Run:
+    """Return one run."""
+    return await runs.show_run(ctx.db, run_id, query, by=ctx.actor)
+
+
+@routes.get("/sessions", permission="projects:read")
+async def list_sessions(ctx: Context, query: ProjectQuery) -> list[TracerSession]:
+    """List the workspace's projects, newest first."""
+    return await projects.list_projects(ctx.db, ctx.actor.workspace_id, query)

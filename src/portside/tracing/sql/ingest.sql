@@ -1,0 +1,111 @@
+-- name: write_runs
+-- Deliveries may come twice and in any order. Where a run stands (trace, parent, project) never moves. Every other field
+-- has a bit in `patched`: what a patch said outweighs what a post said, and of two patches the later end time does.
+-- Rows are written sorted by id, and traces after all runs, so that overlapping batches wait instead of deadlocking.
+with written as (
+    insert into runs as r (
+        workspace_id, id, trace_id, parent_run_id, dotted_order, project_id, reference_example_id, name, run_type,
+        start_time, end_time, tags, error, inputs, outputs, extra, events, serialized, patched, patch_order, is_awaited
+    )
+    select
+        :workspace_id, x.id, x.trace_id, x.parent_run_id, x.dotted_order, x.project_id, x.reference_example_id,
+        x.name, x.run_type, x.start_time, x.end_time,
+        case when x.tags is not null then array(select json_array_elements_text(x.tags::json)) end,
+        x.error, x.inputs, x.outputs, x.extra, x.events, x.serialized, x.patched, x.patch_order, x.is_awaited
+    from unnest(
+        :id::uuid[], :trace_id::uuid[], :parent_run_id::uuid[], :dotted_order::text[], :project_id::uuid[],
+        :reference_example_id::uuid[], :name::text[], :run_type::text[], :start_time::timestamptz[],
+        :end_time::timestamptz[], :tags::text[], :error::text[], :inputs::text[], :outputs::text[], :extra::text[],
+        :events::text[], :serialized::text[], :patched::int[], :patch_order::float8[], :is_awaited::boolean[]
+    ) as x (
+        id, trace_id, parent_run_id, dotted_order, project_id, reference_example_id, name, run_type, start_time,
+        end_time, tags, error, inputs, outputs, extra, events, serialized, patched, patch_order, is_awaited
+    )
+    order by x.id
+    on conflict (workspace_id, id) do update set
+        trace_id = coalesce(r.trace_id, excluded.trace_id),
+        parent_run_id = coalesce(r.parent_run_id, excluded.parent_run_id),
+        dotted_order = coalesce(r.dotted_order, excluded.dotted_order),
+        project_id = coalesce(r.project_id, excluded.project_id),
+        reference_example_id = coalesce(r.reference_example_id, excluded.reference_example_id),
+        name = settle(r.name, excluded.name,
+            (r.patched & 1, r.patch_order) > (excluded.patched & 1, excluded.patch_order)),
+        run_type = settle(r.run_type, excluded.run_type,
+            (r.patched & 2, r.patch_order) > (excluded.patched & 2, excluded.patch_order)),
+        start_time = settle(r.start_time, excluded.start_time,
+            (r.patched & 4, r.patch_order) > (excluded.patched & 4, excluded.patch_order)),
+        end_time = settle(r.end_time, excluded.end_time,
+            (r.patched & 8, r.patch_order) > (excluded.patched & 8, excluded.patch_order)),
+        tags = settle(r.tags, excluded.tags,
+            (r.patched & 16, r.patch_order) > (excluded.patched & 16, excluded.patch_order)),
+        error = settle(r.error, excluded.error,
+            (r.patched & 32, r.patch_order) > (excluded.patched & 32, excluded.patch_order)),
+        inputs = settle(r.inputs, excluded.inputs,
+            (r.patched & 64, r.patch_order) > (excluded.patched & 64, excluded.patch_order)),
+        outputs = settle(r.outputs, excluded.outputs,
+            (r.patched & 128, r.patch_order) > (excluded.patched & 128, excluded.patch_order)),
+        extra = settle(r.extra, excluded.extra,
+            (r.patched & 256, r.patch_order) > (excluded.patched & 256, excluded.patch_order)),
+        events = settle(r.events, excluded.events,
+            (r.patched & 512, r.patch_order) > (excluded.patched & 512, excluded.patch_order)),
+        serialized = settle(r.serialized, excluded.serialized,
+            (r.patched & 1024, r.patch_order) > (excluded.patched & 1024, excluded.patch_order)),
+        patched = r.patched | excluded.patched,
+        patch_order = greatest(r.patch_order, excluded.patch_order),
+        is_awaited = r.is_awaited or excluded.is_awaited
+    returning r.id, r.trace_id, r.project_id, r.is_awaited
+),
+counted as (
+    insert into traces (workspace_id, trace_id, project_id, api_key_id, user_id)
+    select distinct on (trace_id) :workspace_id, trace_id, project_id, :api_key_id::uuid, :user_id::uuid
+    from written
+    where trace_id is not null and project_id is not null
+    order by trace_id, id = trace_id desc, id
+    on conflict do nothing
+)
+select id from written where is_awaited
+
+-- name: place_children
+-- Gives runs that came without trace and dotted order the place under their parent, and on down. Run after the batch
+-- is committed and on rows sorted by id, so that it never holds one batch's rows while it waits for another's.
+with recursive found as (
+    select c.id, coalesce(c.trace_id, p.trace_id) as trace_id,
+           p.dotted_order || '.' || own_order(c.start_time, c.received_at, c.id) as dotted_order
+    from runs p
+    join runs c on c.workspace_id = p.workspace_id and c.parent_run_id = p.id and c.dotted_order is null
+    where p.workspace_id = :workspace_id and p.id = any(:ids::uuid[]) and p.dotted_order is not null
+      and c.name is not null
+    union all
+    select c.id, coalesce(c.trace_id, f.trace_id),
+           f.dotted_order || '.' || own_order(c.start_time, c.received_at, c.id)
+    from found f
+    join runs c on c.workspace_id = :workspace_id and c.parent_run_id = f.id and c.dotted_order is null
+    where c.name is not null
+),
+held as (
+    select id from runs
+    where workspace_id = :workspace_id and id in (select id from found)
+    order by id
+    for update
+)
+update runs r set trace_id = f.trace_id, dotted_order = f.dotted_order
+from found f join held using (id)
+where r.workspace_id = :workspace_id and r.id = f.id and r.dotted_order is null
+
+-- name: write_feedback
+insert into feedback as f (workspace_id, id, run_id, trace_id, key, body, modified_at)
+select :workspace_id, x.*
+from unnest(:id::uuid[], :run_id::uuid[], :trace_id::uuid[], :key::text[], :body::text[], :modified_at::timestamptz[])
+    as x (id, run_id, trace_id, key, body, modified_at)
+order by x.id
+on conflict (workspace_id, id) do update set
+    run_id = excluded.run_id, trace_id = excluded.trace_id, key = excluded.key, body = excluded.body,
+    modified_at = excluded.modified_at
+where f.modified_at <= excluded.modified_at
+
+-- name: write_attachments
+insert into attachments (workspace_id, run_id, name, content_type, data)
+select :workspace_id, x.*
+from unnest(:run_id::uuid[], :name::text[], :content_type::text[], :data::bytea[]) as x (run_id, name, content_type, data)
+order by x.run_id, x.name
+on conflict (workspace_id, run_id, name) do update set content_type = excluded.content_type, data = excluded.data

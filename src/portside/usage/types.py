@@ -1,0 +1,50 @@
+"""The values of usage (contract: Usage records; hosted API, section e)."""
+
+from datetime import datetime
+from enum import Enum
+from typing import Annotated, Any
+from uuid import UUID
+
+import msgspec
+
+_DATE_TIME = msgspec.Meta(extra_json_schema={"format": "date-time"}, max_length=100)
+
+
+class GroupBy(Enum):
+    """What traces are counted by."""
+
+    WORKSPACE = "workspace"
+    PROJECT = "project"
+    USER = "user"
+    API_KEY = "api_key"
+
+
+class UsageQuery(msgspec.Struct, kw_only=True):
+    """Which traces to count: those received in `[start_time, end_time)` in the given workspaces."""
+
+    start_time: Annotated[str, _DATE_TIME]
+    end_time: Annotated[str, _DATE_TIME]
+    workspace_ids: Annotated[list[UUID], msgspec.Meta(min_length=1, max_length=1000)]
+    group_by: GroupBy = GroupBy.WORKSPACE
+
+
+class Stride(msgspec.Struct, frozen=True):
+    """The width of a time bucket; one of the two is zero."""
+
+    days: int = 0
+    hours: int = 0
+
+
+class UsageRecord(msgspec.Struct):
+    """How many traces one bucket and combination of dimensions holds; the dimensions' keys follow from `group_by`."""
+
+    time_bucket: datetime
+    dimensions: dict[str, Any]
+    traces: int
+
+
+class Usage(msgspec.Struct):
+    """The records of a range, in order of time."""
+
+    stride: Stride
+    usage: list[UsageRecord]

@@ -1,0 +1,93 @@
+"""The hosted API on a free port, as the platform serves it: every route also under /api/v1 and /api."""
+
+import asyncio
+import dataclasses
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from typing import Any
+from uuid import UUID, uuid4
+
+import httpx2
+
+from portside.identity import first_start, http, keys
+from portside.identity.guard import guard
+from portside.identity.keys import Keyring, Owner
+from portside.identity.types import Actor, KeyRequest
+from portside.kernel.db import Database
+from portside.kernel.http.middleware import LimitBody, Observe
+from portside.kernel.http.prefixes import StripPrefix
+from portside.kernel.http.routes import Api
+from portside.kernel.http.server import Server, listen
+from portside.kernel.migrations import migrate
+from portside.tracing import http as tracing_http
+from portside.usage import http as usage_http
+
+MAX_BODY_BYTES = 25 * 1024 * 1024
+ROOMS = ["portside.identity", "portside.tracing"]
+
+
+@dataclasses.dataclass
+class Hosted:
+    """A running server: its address, the first key and whom that stands for."""
+
+    url: str
+    key: str
+    actor: Actor
+    db: Database
+    client: httpx2.AsyncClient
+
+    async def new_key(self, *permissions: str, workspace_id: UUID | None = None) -> str:
+        """Make a service key; without permissions it may do everything."""
+        owner = Owner(self.actor.organization_id, workspace_id or self.actor.workspace_id)
+        request = KeyRequest(permissions=list(permissions) if permissions else None)
+        return (await keys.create_key(self.db, owner, request)).key
+
+    async def new_workspace(self, name: str) -> UUID:
+        """Make a second workspace in the organization."""
+        workspace_id = uuid4()
+        await self.db.pool.execute(
+            "insert into workspaces (id, organization_id, display_name, tenant_handle) values ($1, $2, $3, $4)",
+            workspace_id,
+            self.actor.organization_id,
+            name,
+            name.lower(),
+        )
+        return workspace_id
+
+    async def usage(self, group_by: str, **params: Any) -> Any:
+        """Return the traces of all time by a dimension."""
+        query = {
+            "start_time": "2020-01-01T00:00:00Z",
+            "end_time": "2100-01-01T00:00:00Z",
+            "workspace_ids": str(self.actor.workspace_id),
+            "group_by": group_by,
+        }
+        answer = await self.client.get("/api/v1/orgs/current/billing/granular-usage", params={**query, **params})
+        answer.raise_for_status()
+        return answer.json()["usage"]
+
+
+@asynccontextmanager
+async def hosted(url: str) -> AsyncIterator[Hosted]:
+    """Serve identity, tracing and usage on an empty database."""
+    db = await Database.connect(url)
+    await migrate(db, ROOMS)
+    key = await first_start.set_up(db)
+    assert key is not None
+    keyring = Keyring(db)
+    routes = [*http.routes, *tracing_http.routes, *usage_http.routes]
+    api = Api(routes, {Database: db, Keyring: keyring}, guard)
+    app = Observe(LimitBody(StripPrefix(api, ("/api/v1", "/api")), MAX_BODY_BYTES))
+    stop = asyncio.Event()
+    server = Server(app, draining=asyncio.Event())
+    listening = listen("127.0.0.1", 0)
+    address = f"http://127.0.0.1:{listening.getsockname()[1]}"
+    await server.open([listening])
+    serving = asyncio.create_task(server.serve_until(stop))
+    try:
+        async with httpx2.AsyncClient(base_url=address, headers={"x-api-key": key}, timeout=60) as client:
+            yield Hosted(address, key, await keyring.authenticate(key), db, client)
+    finally:
+        stop.set()
+        await serving
+        await db.close()
