@@ -55,7 +55,7 @@ class Assistants:
         except ValueError:
             choices = ", ".join(self._graphs.ids())
             message = (
-                f"Invalid assistant: '{name}'. Must be either: an assistant's UUID, or one of the graphs {choices}"
+                f"Invalid assistant: '{name}'. Must be either: an assistant's UUID, or a graph of {choices}"
             )
             raise Invalid.field(["body", "assistant_id"], message) from None
         try:

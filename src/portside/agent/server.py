@@ -1,7 +1,7 @@
 """One agent server process: its sockets, its signals, and taking over from a predecessor.
 
-A replica of a deployment answers on a private socket first. When the data plane writes a byte into the hand-over pipe it
-answers on the deployment's own socket too, and the replica before it is told to leave.
+A replica of a deployment answers on a private socket first. When the data plane writes a byte into the hand-over pipe
+it answers on the deployment's own socket too, and the replica before it is told to leave.
 """
 
 import asyncio

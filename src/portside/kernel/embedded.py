@@ -140,10 +140,10 @@ class EmbeddedPostgres:
                 tail = (self.folder / "log").read_text(errors="replace")[-800:]
                 raise UserMistake(f"the embedded Postgres does not start; the end of {self.folder / 'log'}:\n{tail}")
             time.sleep(0.3)
-        self._create_database()
+        self.create_database(SUPERUSER)
 
-    def _create_database(self) -> None:
-        """Make the `portside` database on the first start."""
+    def create_database(self, name: str) -> str:
+        """Make a database unless it is there, and return its URL."""
         import asyncio
 
         import asyncpg
@@ -151,12 +151,13 @@ class EmbeddedPostgres:
         async def create() -> None:
             connection = await asyncpg.connect(self.url("postgres"))
             try:
-                if not await connection.fetchval("select 1 from pg_database where datname = $1", SUPERUSER):
-                    await connection.execute(f'create database "{SUPERUSER}"')
+                if not await connection.fetchval("select 1 from pg_database where datname = $1", name):
+                    await connection.execute(f'create database "{name}"')
             finally:
                 await connection.close()
 
         asyncio.run(create())
+        return self.url(name)
 
     def _run(self, program: str, *arguments: str, check: bool = True) -> "subprocess.CompletedProcess[str]":
         command = [*_unprivileged(), str(_binaries() / program), *arguments]

@@ -1,0 +1,5 @@
+"""`python -m portside`."""
+
+from portside.cli.main import main
+
+main()

@@ -1,0 +1,61 @@
+"""`portside`: finds the command, and shows mistakes as one line instead of a stack trace."""
+
+import importlib
+import sys
+from typing import Any
+
+import click
+
+from portside import __version__
+from portside.kernel.errors import UserMistake
+
+COMMANDS = {
+    "up": "Start the platform.",
+    "dev": "Serve the agent in this folder, with reload on change.",
+    "serve": "Serve an agent.",
+    "listener": "Run a listener that deploys what the control plane asks for.",
+    "deploy": "Deploy an agent from a git repository.",
+    "deployments": "List, show, follow and delete deployments.",
+    "keys": "List, make and revoke API keys.",
+    "usage": "Show how many traces were received.",
+}
+
+
+class Lazy(click.Group):
+    """Imports a command only when it is used, so that `--help` stays quick."""
+
+    def list_commands(self, _ctx: click.Context) -> list[str]:
+        """Name every command."""
+        return list(COMMANDS)
+
+    def get_command(self, _ctx: click.Context, cmd_name: str) -> click.Command | None:
+        """Import a command."""
+        if cmd_name not in COMMANDS:
+            return None
+        command: click.Command = getattr(importlib.import_module(f"portside.cli.{cmd_name}"), cmd_name)
+        return command
+
+    def format_commands(self, _ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        """List the commands without importing them."""
+        with formatter.section("Commands"):
+            formatter.write_dl(list(COMMANDS.items()))
+
+
+@click.group(cls=Lazy, context_settings={"help_option_names": ["-h", "--help"]})
+@click.version_option(__version__, prog_name="portside")
+def portside() -> None:
+    """Deploy and run agents on your own machine, with your own Postgres."""
+
+
+def main(arguments: list[str] | None = None) -> Any:
+    """Run the command line; exits 1 with one line on a mistake, 130 on Ctrl-C."""
+    try:
+        return portside(arguments, prog_name="portside", standalone_mode=False)
+    except UserMistake as mistake:
+        click.echo(f"error: {mistake}", err=True)
+        sys.exit(1)
+    except click.ClickException as exc:
+        exc.show()
+        sys.exit(exc.exit_code)
+    except (click.Abort, KeyboardInterrupt):
+        sys.exit(130)

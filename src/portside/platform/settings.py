@@ -1,0 +1,44 @@
+"""The platform's settings, read from the environment."""
+
+from pathlib import Path
+from typing import Annotated
+
+import msgspec
+
+from portside.kernel.settings import setting
+
+DEFAULT_HOME = str(Path("~/.portside"))
+
+
+class PlatformSettings(msgspec.Struct, frozen=True, kw_only=True):
+    """How one platform runs."""
+
+    home: Annotated[str, setting("Folder that holds the platform's data, keys and builds.", "PORTSIDE_HOME")] = (
+        DEFAULT_HOME
+    )
+    host: Annotated[str, setting("Address that the platform listens on.", "PORTSIDE_HOST")] = "127.0.0.1"
+    port: Annotated[
+        int, msgspec.Meta(ge=1, le=65535), setting("Port that the platform listens on.", "PORTSIDE_PORT")
+    ] = 8700
+    database_url: Annotated[
+        str | None,
+        setting(
+            "Postgres 15 or newer for the platform and the databases of its deployments; the role must be allowed to "
+            "create databases and roles. Without it the embedded Postgres is used.",
+            "DATABASE_URL",
+        ),
+    ] = None
+    api_key: Annotated[
+        str | None,
+        setting("Becomes the first API key at the first start, instead of a generated one.", "PORTSIDE_API_KEY"),
+    ] = None
+    http_max_request_body_bytes: Annotated[
+        int, msgspec.Meta(ge=1024), setting("Largest request body that is accepted, in bytes; larger ones get 413.")
+    ] = 25_000_000
+    log_level: Annotated[str, setting("DEBUG, INFO, WARNING or ERROR.")] = "WARNING"
+    log_json: Annotated[bool, setting("Write each log line as JSON.")] = False
+
+    @property
+    def home_path(self) -> Path:
+        """The home folder as an absolute path."""
+        return Path(self.home).expanduser().absolute()
