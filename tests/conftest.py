@@ -40,12 +40,27 @@ async def fresh_database(postgres: str) -> AsyncIterator[Callable[[], Awaitable[
         name = f"test_{secrets.token_hex(6)}"
         await admin.execute(f'create database "{name}"')
         names.append(name)
-        return postgres.replace("/portside?", f"/{name}?") if "/portside?" in postgres else _with_name(postgres, name)
+        return _with_name(postgres, name)
 
     yield create
     for name in names:
         await admin.execute(f'drop database if exists "{name}" with (force)')
     await admin.close()
+
+
+@pytest.fixture(scope="module")
+def module_database(postgres: str) -> Iterator[str]:
+    """The URL of an empty database that the tests of one module share."""
+    name = f"test_{secrets.token_hex(6)}"
+    asyncio.run(_administer(postgres, f'create database "{name}"'))
+    yield _with_name(postgres, name)
+    asyncio.run(_administer(postgres, f'drop database if exists "{name}" with (force)'))
+
+
+async def _administer(url: str, statement: str) -> None:
+    connection = await asyncpg.connect(url)
+    await connection.execute(statement)
+    await connection.close()
 
 
 def _with_name(url: str, name: str) -> str:

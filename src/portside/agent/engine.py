@@ -6,6 +6,7 @@ agents with clients made at import time need; with BG_JOB_ISOLATED_LOOPS each co
 
 import asyncio
 import concurrent.futures
+import contextlib
 import threading
 from collections.abc import Awaitable, Callable, Coroutine
 from typing import Any, TypeVar
@@ -31,13 +32,17 @@ class GraphLoop:
 
     def __init__(self, name: str) -> None:
         self.load = 0
+        self._is_closing = False
         self._loop = uvloop.new_event_loop()
         self._thread = threading.Thread(target=self._run, name=name, daemon=True)
         self._thread.start()
 
     def _run(self) -> None:
         asyncio.set_event_loop(self._loop)
-        self._loop.run_forever()
+        while not self._is_closing:
+            # A node that calls sys.exit() ends its run, not the loop that the other runs share.
+            with contextlib.suppress(SystemExit):
+                self._loop.run_forever()
 
     async def call(self, work: Coroutine[Any, Any, T]) -> T:
         """Run a coroutine on this loop. Cancelling the call cancels the work and waits until it has really stopped."""
@@ -60,6 +65,7 @@ class GraphLoop:
 
     def close(self) -> None:
         """Stop the loop; a thread that is blocked in user code is left behind, it dies with the process."""
+        self._is_closing = True
         self._loop.call_soon_threadsafe(self._loop.stop)
         self._thread.join(timeout=2)
 

@@ -26,7 +26,7 @@ def configure_logs(*, level: str = "INFO", as_json: bool = False) -> None:
         structlog.processors.TimeStamper(fmt="iso", utc=True),
         _hide_secrets,
     ]
-    renderer = _json_renderer() if as_json else [structlog.dev.ConsoleRenderer(colors=sys.stderr.isatty())]
+    renderer = _json_renderer() if as_json else [_console_renderer()]
     structlog.configure(
         processors=[*shared, *renderer],
         wrapper_class=structlog.make_filtering_bound_logger(number),
@@ -41,6 +41,13 @@ def configure_logs(*, level: str = "INFO", as_json: bool = False) -> None:
     logging.basicConfig(level=max(number, logging.INFO), handlers=[handler], force=True)
     for chatty in ("httpx", "httpx2", "httpcore", "uvicorn.access"):
         logging.getLogger(chatty).setLevel(logging.WARNING)
+
+
+def _console_renderer() -> Any:
+    # The plain traceback: the pretty one prints local variables, and secrets are among them.
+    return structlog.dev.ConsoleRenderer(
+        colors=sys.stderr.isatty(), exception_formatter=structlog.dev.plain_traceback
+    )
 
 
 def _json_renderer() -> list[Any]:

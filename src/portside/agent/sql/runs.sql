@@ -5,11 +5,13 @@ select outcome, attempt, created_at from admit_run(
 )
 
 -- name: get_run
-select run_id, thread_id, assistant_id, status, metadata, kwargs, multitask_strategy, created_at, updated_at, error
+select run_id, thread_id, assistant_id, status, metadata, kwargs, multitask_strategy, created_at, updated_at, error,
+       kwargs ->> 'langsmith_session_name' as langsmith_session_name
 from runs where run_id = :run_id and thread_id = :thread_id
 
 -- name: list_runs
-select run_id, thread_id, assistant_id, status, metadata, kwargs, multitask_strategy, created_at, updated_at, error
+select run_id, thread_id, assistant_id, status, metadata, kwargs, multitask_strategy, created_at, updated_at, error,
+       kwargs ->> 'langsmith_session_name' as langsmith_session_name
 from runs
 where thread_id = :thread_id and (:status::text is null or status = :status)
 order by number desc limit :limit offset :offset

@@ -1,0 +1,84 @@
+"""Graphs that the tests deploy: each shows one thing."""
+
+import asyncio
+import operator
+import os
+import time
+from pathlib import Path
+from typing import Annotated, TypedDict
+
+from langchain_core.messages import AIMessage
+from langgraph.graph import START, MessagesState, StateGraph
+from langgraph.types import interrupt
+
+
+async def answer(state: MessagesState) -> dict:
+    return {"messages": [AIMessage(f"echo: {state['messages'][-1].content}")]}
+
+
+echo = StateGraph(MessagesState).add_node("answer", answer).add_edge(START, "answer").compile()
+
+
+class Draft(TypedDict):
+    text: str
+    decision: str
+
+
+def draft(state: Draft) -> dict:
+    return {"text": state["text"] + "!"}
+
+
+def ask(state: Draft) -> dict:
+    return {"decision": interrupt({"question": "approve?", "text": state["text"]})}
+
+
+approval = (
+    StateGraph(Draft).add_node("draft", draft).add_node("ask", ask)
+    .add_edge(START, "draft").add_edge("draft", "ask").compile()
+)  # fmt: skip
+
+
+class Journal(TypedDict):
+    done: Annotated[list[str], operator.add]
+    pause_s: float
+
+
+def step(name: str):
+    async def run(state: Journal) -> dict:
+        if mark := os.environ.get("STEP_LOG"):
+            with Path(mark).open("a") as file:
+                file.write(name + "\n")
+        await asyncio.sleep(state.get("pause_s", 0))
+        return {"done": [name]}
+
+    return run
+
+
+steps = (
+    StateGraph(Journal).add_node("one", step("one")).add_node("two", step("two")).add_node("three", step("three"))
+    .add_edge(START, "one").add_edge("one", "two").add_edge("two", "three").compile()
+)  # fmt: skip
+
+
+async def block(state: Journal) -> dict:
+    time.sleep(state["pause_s"])  # noqa: ASYNC251 - a node that blocks its loop is the point
+    return {"done": ["blocked"]}
+
+
+blocking = StateGraph(Journal).add_node("block", block).add_edge(START, "block").compile()
+
+
+def explode(_state: Journal) -> dict:
+    raise ValueError("kaboom")
+
+
+boom = StateGraph(Journal).add_node("explode", explode).add_edge(START, "explode").compile()
+
+
+def factory(config: dict):
+    who = config["configurable"].get("who", "nobody")
+
+    def greet(_state: Journal) -> dict:
+        return {"done": [f"hello {who}"]}
+
+    return StateGraph(Journal).add_node("greet", greet).add_edge(START, "greet").compile()
