@@ -42,3 +42,9 @@ class PlatformSettings(msgspec.Struct, frozen=True, kw_only=True):
     def home_path(self) -> Path:
         """The home folder as an absolute path."""
         return Path(self.home).expanduser().absolute()
+
+    @property
+    def public_url(self) -> str:
+        """The address under which programs on this machine reach the platform."""
+        host = {"0.0.0.0": "127.0.0.1", "::": "[::1]"}.get(self.host, self.host)  # noqa: S104 - compared, not bound
+        return f"http://{host}:{self.port}"

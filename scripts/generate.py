@@ -1,0 +1,123 @@
+"""Writes the reference pages and OpenAPI documents from the code. `--check` writes nothing and exits 1 if any differs."""
+
+import inspect
+import json
+import sys
+from pathlib import Path
+
+import click
+
+from portside import __version__
+from portside.agent.app import ROUTES as AGENT_ROUTES
+from portside.agent.settings import AgentSettings
+from portside.cli.main import COMMANDS, portside
+from portside.dataplane.settings import ListenerSettings
+from portside.kernel.errors import error_classes
+from portside.kernel.http.openapi import document
+from portside.kernel.http.routes import Route
+from portside.kernel.settings import describe
+from portside.platform.app import ROUTES as PLATFORM_ROUTES
+from portside.platform.settings import PlatformSettings
+
+ROOT = Path(__file__).parents[1]
+REFERENCE = ROOT / "docs" / "reference"
+NOTE = "<!-- Written by `make generate` from the code; edit the code. -->\n"
+PROGRAMS = {
+    "The platform (`portside up`)": PlatformSettings,
+    "The agent server (`portside serve`, `portside dev`, deployments)": AgentSettings,
+    "The listener (`portside listener`)": ListenerSettings,
+}
+
+
+def main() -> int:
+    wanted = {
+        REFERENCE / "settings.md": settings_page(),
+        REFERENCE / "cli.md": cli_page(),
+        REFERENCE / "errors.md": errors_page(),
+        REFERENCE / "routes.md": routes_page(),
+        REFERENCE / "openapi-platform.json": openapi("Portside platform", PLATFORM_ROUTES),
+        REFERENCE / "openapi-agent.json": openapi("Portside agent server", AGENT_ROUTES),
+    }
+    stale = [path for path, text in wanted.items() if not path.exists() or path.read_text("utf-8") != text]
+    if "--check" in sys.argv:
+        for path in stale:
+            print(f"{path.relative_to(ROOT)} is not up to date; run make generate")
+        return 1 if stale else 0
+    REFERENCE.mkdir(parents=True, exist_ok=True)
+    for path in stale:
+        path.write_text(wanted[path], "utf-8")
+        print(f"wrote {path.relative_to(ROOT)}")
+    return 0
+
+
+def settings_page() -> str:
+    lines = [
+        "# Settings",
+        NOTE,
+        "Read from the environment. Where a setting has several names, the first one set wins.",
+    ]
+    for title, kind in PROGRAMS.items():
+        lines += ["", f"## {title}", "", "| name | type | default | meaning |", "|---|---|---|---|"]
+        for found in describe(kind):
+            names = ", ".join(f"`{name}`" for name in found.names)
+            default = "" if found.default is None else f"`{found.default}`"
+            lines.append(f"| {names} | {found.type.replace('|', '&#124;')} | {default} | {found.description} |")
+    return "\n".join(lines) + "\n"
+
+
+def cli_page() -> str:
+    lines = ["# Command line", NOTE]
+    context = click.Context(portside, info_name="portside")
+    for name in COMMANDS:
+        command = portside.get_command(context, name)
+        assert command is not None
+        lines += _command(command, click.Context(command, info_name=name, parent=context), 2)
+    return "\n".join(lines) + "\n"
+
+
+def _command(command: click.Command, context: click.Context, depth: int) -> list[str]:
+    lines = [f"{'#' * depth} `{context.command_path}`", "", "```", command.get_help(context), "```", ""]
+    if isinstance(command, click.Group):
+        for name in command.list_commands(context):
+            child = command.get_command(context, name)
+            assert child is not None
+            lines += _command(child, click.Context(child, info_name=name, parent=context), depth + 1)
+    return lines
+
+
+def errors_page() -> str:
+    lines = [
+        "# Errors",
+        NOTE,
+        'Every error is answered as `{"detail": …}`: a string, or for a failed validation (422) an array of',
+        "`{loc, msg, type}`. The code names the kind of error in logs and in this table; it is not part of the answer.",
+        "",
+        "| code | status | meaning |",
+        "|---|---|---|",
+    ]
+    for error in sorted(set(error_classes()), key=lambda e: (e.status, e.code)):
+        meaning = inspect.cleandoc(error.__doc__ or "").split("\n\n", 1)[0].replace("\n", " ")
+        lines.append(f"| `{error.code}` | {error.status} | {meaning} |")
+    return "\n".join(lines) + "\n"
+
+
+def routes_page() -> str:
+    lines = ["# Routes", NOTE, "Without a key only the public ones answer. On the platform, every route also answers"]
+    lines += ["under `/api/v1`, `/api` and `/api-host`."]
+    for title, routes in {"Platform": PLATFORM_ROUTES, "Agent server": AGENT_ROUTES}.items():
+        lines += ["", f"## {title}", "", "| route | access | what it does |", "|---|---|---|"]
+        for route in sorted(routes, key=lambda r: (r.path, r.method)):
+            access = "public" if route.public else (f"`{route.permission}`" if route.permission else "key")
+            if title == "Agent server" and not route.public:
+                access = "loopback"
+            summary = inspect.cleandoc(route.handler.__doc__ or "").split("\n", 1)[0]
+            lines.append(f"| `{route.method} {route.path}` | {access} | {summary} |")
+    return "\n".join(lines) + "\n"
+
+
+def openapi(title: str, routes: list[Route]) -> str:
+    return json.dumps(document(title, __version__, routes), indent=1, sort_keys=True) + "\n"
+
+
+if __name__ == "__main__":
+    sys.exit(main())

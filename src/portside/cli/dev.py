@@ -1,0 +1,83 @@
+"""`portside dev`: the agent in this folder, started again when a file changes."""
+
+import os
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import click
+
+IGNORED = ("/.git/", "/.venv/", "/node_modules/", "/__pycache__/")
+
+
+@click.command()
+@click.option("--config", type=click.Path(path_type=Path), help="The graph configuration file. [default: the one here]")
+@click.option("--host", help="Address to listen on. [default: 127.0.0.1]")
+@click.option("--port", type=int, help="Port to listen on. [default: 2024]")
+@click.option("--home", help="Home folder of the embedded Postgres, where no database is named.")
+@click.option("--reload/--no-reload", default=True, help="Start again when a file changes.")
+def dev(config: Path | None, *, reload: bool, **options: object) -> None:
+    """Serve the agent in this folder. Threads outlive restarts; they are kept in Postgres as in production."""
+    from portside.agent.config import find_config, load_config
+    from portside.kernel.embedded import EmbeddedPostgres
+    from portside.kernel.settings import load_settings
+    from portside.platform.settings import PlatformSettings
+
+    path = (config or find_config(Path.cwd())).absolute()
+    load_config(path)
+    given = [f"--{name}={value}" for name, value in options.items() if value is not None]
+    command = [sys.executable, "-m", "portside", "serve", f"--config={path}", *given]
+    # Held here, so that the database does not stop and start with each reload.
+    home = load_settings(PlatformSettings, os.environ, home=options["home"]).home_path
+    embedded = None if _names_database() else EmbeddedPostgres(home)
+    if embedded is not None:
+        embedded.acquire()
+    try:
+        _run(command, path.parent if reload else None)
+    finally:
+        if embedded is not None:
+            embedded.release()
+
+
+def _names_database() -> bool:
+    return any(os.environ.get(name) for name in ("DATABASE_URI", "DATABASE_URL", "POSTGRES_URI"))
+
+
+def _run(command: list[str], watched: Path | None) -> None:
+    """Run the server until Ctrl-C or SIGTERM; start it again on changes below the watched folder."""
+    signal.signal(signal.SIGTERM, signal.default_int_handler)
+    server = _start(command)
+    try:
+        if watched is None:
+            server.wait()
+            return
+        from watchfiles import watch
+
+        for changes in watch(watched, watch_filter=_matters, raise_interrupt=True):
+            names = sorted({Path(changed).name for _, changed in changes})
+            click.echo(f"· {', '.join(names[:3])} changed, starting again", err=True)
+            _stop(server)
+            server = _start(command)
+    except KeyboardInterrupt:
+        pass
+    finally:
+        _stop(server)
+
+
+def _start(command: list[str]) -> "subprocess.Popen[bytes]":
+    return subprocess.Popen(command, start_new_session=True)
+
+
+def _stop(server: "subprocess.Popen[bytes]") -> None:
+    if server.poll() is None:
+        server.send_signal(signal.SIGINT)
+        try:
+            server.wait(20)
+        except subprocess.TimeoutExpired:
+            server.kill()
+            server.wait()
+
+
+def _matters(_change: object, path: str) -> bool:
+    return path.endswith((".py", ".json", ".env", ".toml", ".txt")) and not any(part in path for part in IGNORED)

@@ -1,0 +1,30 @@
+"""`portside listener`: deploys what a control plane asks for."""
+
+import click
+
+
+@click.command()
+@click.option("--compute", type=click.Choice(["process"]), default="process", show_default=True)
+def listener(compute: str) -> None:  # noqa: ARG001 - one kind of compute so far, named so that scripts can say it
+    """Run a listener. It asks the control plane that CONTROL_PLANE_URL names what to run, and runs it here."""
+    import asyncio
+    import os
+    import signal
+
+    import uvloop
+
+    from portside.dataplane.listener import run_listener
+    from portside.dataplane.settings import ListenerSettings
+    from portside.kernel.logs import configure_logs
+    from portside.kernel.settings import load_settings
+
+    settings = load_settings(ListenerSettings, os.environ)
+    configure_logs(level="INFO", as_json=False)
+
+    async def run() -> None:
+        stop = asyncio.Event()
+        for number in (signal.SIGTERM, signal.SIGINT):
+            asyncio.get_running_loop().add_signal_handler(number, stop.set)
+        await run_listener(settings, stop)
+
+    uvloop.run(run())

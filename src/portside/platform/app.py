@@ -1,0 +1,76 @@
+"""The platform's server: identity, tracing, usage and control on one address."""
+
+import asyncio
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from typing import Any
+
+import msgspec
+
+from portside.control.http import routes as control
+from portside.control.scope import DesiredChanges, PlatformAddress
+from portside.identity import first_start
+from portside.identity.guard import guard
+from portside.identity.http import routes as identity
+from portside.identity.keys import Keyring, create_key
+from portside.identity.types import KeyRequest
+from portside.kernel.crypto import SecretBox
+from portside.kernel.db import Database
+from portside.kernel.http import health
+from portside.kernel.http.middleware import CloseWhileDraining, LimitBody, Observe
+from portside.kernel.http.prefixes import StripPrefix
+from portside.kernel.http.routes import Api, Route
+from portside.kernel.migrations import migrate
+from portside.platform.home import Home, read_key
+from portside.platform.settings import PlatformSettings
+from portside.tracing.http import routes as tracing
+from portside.usage.http import routes as usage
+
+ROOMS = ["portside.identity", "portside.tracing", "portside.usage", "portside.control"]
+PREFIXES = ("/api/v1", "/api-host", "/api")
+ROUTES: list[Route] = [*health.routes, *identity, *tracing, *usage, *control]
+LISTENER_PERMISSION = "listeners:work"
+
+
+class PlatformApp(msgspec.Struct):
+    """A running platform, short of its sockets. `new_key` is set at the first start alone."""
+
+    asgi: Any
+    draining: asyncio.Event
+    new_key: str | None
+    listener_key: str
+
+
+@asynccontextmanager
+async def open_platform(home: Home, settings: PlatformSettings, database_url: str) -> AsyncIterator[PlatformApp]:
+    """Bring the database up to date and join the rooms; close everything at the end. Raises UserMistake."""
+    db = await Database.connect(database_url)
+    try:
+        await migrate(db, ROOMS)
+        new_key = await first_start.set_up(db, api_key=settings.api_key)
+        if new_key is not None:
+            home.keep_key(home.api_key, new_key)
+        services: dict[type, Any] = {
+            Database: db,
+            Keyring: Keyring(db),
+            SecretBox: SecretBox.from_file(home.master_key),
+            health.HealthChecks: health.HealthChecks({"postgres": db.is_alive}),
+            DesiredChanges: DesiredChanges(),
+            PlatformAddress: PlatformAddress(settings.public_url),
+        }
+        draining = asyncio.Event()
+        api = StripPrefix(Api(ROUTES, services, guard), PREFIXES)
+        asgi = Observe(CloseWhileDraining(LimitBody(api, settings.http_max_request_body_bytes), draining))
+        yield PlatformApp(asgi, draining, new_key, await _listener_key(db, home))
+    finally:
+        await db.close()
+
+
+async def _listener_key(db: Database, home: Home) -> str:
+    """Return the key that the platform's own listener works with, made once."""
+    key = read_key(home.listener_key)
+    if key is None:
+        request = KeyRequest("The platform's own listener", [LISTENER_PERMISSION])
+        key = (await create_key(db, await first_start.first_owner(db), request)).key
+        home.keep_key(home.listener_key, key)
+    return key

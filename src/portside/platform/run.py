@@ -1,0 +1,54 @@
+"""Running a platform: its server and its listener until a stop is asked for."""
+
+import asyncio
+import signal
+import socket
+from collections.abc import Awaitable, Callable
+
+from portside.kernel.http.server import Server
+from portside.platform.app import PlatformApp, open_platform
+from portside.platform.home import Home
+from portside.platform.listener import ListenerProcess
+from portside.platform.settings import PlatformSettings
+
+STREAMS_LEFT_S = 5.0
+OnReady = Callable[[PlatformApp], Awaitable[None]]
+
+
+async def run_platform(
+    home: Home, settings: PlatformSettings, database_url: str, listening: socket.socket, on_ready: OnReady
+) -> None:
+    """Serve until SIGINT or SIGTERM; `on_ready` runs beside the server and may fail the whole start."""
+    stop = asyncio.Event()
+    for number in (signal.SIGINT, signal.SIGTERM):
+        asyncio.get_running_loop().add_signal_handler(number, stop.set)
+    async with open_platform(home, settings, database_url) as app:
+        server = Server(app.asgi, draining=app.draining, grace_s=STREAMS_LEFT_S)
+        await server.open([listening])
+        serving = asyncio.create_task(server.serve_until(stop))
+        listener = ListenerProcess(_listener_environment(home, settings, database_url, app), home.listener_log)
+        listener.start()
+        ready = asyncio.ensure_future(on_ready(app))
+        try:
+            await asyncio.wait([serving, ready], return_when=asyncio.FIRST_COMPLETED)
+            if ready.done():
+                ready.result()
+            await stop.wait()
+        finally:
+            ready.cancel()
+            # The listener first: it says good-bye to the control plane while that still answers.
+            await listener.stop()
+            stop.set()
+            await serving
+
+
+def _listener_environment(
+    home: Home, settings: PlatformSettings, database_url: str, app: PlatformApp
+) -> dict[str, str]:
+    return {
+        "CONTROL_PLANE_URL": settings.public_url,
+        "CONTROL_PLANE_API_KEY": app.listener_key,
+        "PORTSIDE_HOME": str(home.path),
+        "PROVISION_DATABASE_URL": database_url,
+        "EXIT_WITH_PARENT": "true",
+    }
