@@ -1,0 +1,39 @@
+"""The listener's settings, read from the environment."""
+
+from pathlib import Path
+from typing import Annotated
+
+import msgspec
+
+from portside.kernel.settings import setting
+
+
+class ListenerSettings(msgspec.Struct, frozen=True, kw_only=True):
+    """How one listener runs."""
+
+    control_plane_url: Annotated[str, setting("Address of the control plane.")]
+    control_plane_api_key: Annotated[str, setting("API key that may do the work of a listener.")]
+    portside_home: Annotated[str, setting("Folder for builds, logs and the state of deployments.")]
+    provision_database_url: Annotated[
+        str, setting("Postgres 15 or newer where deployments' databases are made, as a role that may make them.")
+    ]
+    deployment_host: Annotated[str, setting("Address that deployments listen on.")] = "127.0.0.1"
+    deployment_start_timeout_s: Annotated[
+        float, msgspec.Meta(gt=0), setting("How long a new revision may take to answer GET /ok, in seconds.")
+    ] = 300
+    build_timeout_s: Annotated[float, msgspec.Meta(gt=0), setting("Time limit of one build, in seconds.")] = 900
+    max_source_bytes: Annotated[
+        int,
+        msgspec.Meta(ge=1_000_000),
+        setting("Largest repository that is built, in bytes with its files checked out."),
+    ] = 1_000_000_000
+    stop_grace_s: Annotated[
+        float, msgspec.Meta(ge=0), setting("How long a replaced server may finish its requests and runs, in seconds.")
+    ] = 180
+    compute_id: Annotated[str, setting("Name of this compute, unique in its workspace.")] = "local"
+    exit_with_parent: Annotated[bool, setting("Stop when the program that started the listener is gone.")] = False
+
+    @property
+    def folder(self) -> Path:
+        """Where the data plane keeps everything."""
+        return Path(self.portside_home).absolute() / "dataplane"

@@ -1,0 +1,109 @@
+"""What the data plane keeps on disk about one deployment.
+
+deployments/<id>/state.json          port, active and previous revision, replicas that were started
+                 database-password   (0600)
+                 home/               HOME of its processes, kept over revisions
+                 logs/<revision>.log output of its servers
+                 revisions/<id>/     source and virtual environment of a build (builds/)
+"""
+
+import shutil
+from pathlib import Path
+from uuid import UUID
+
+import msgspec
+
+from portside.dataplane.processes import ProcessMark
+from portside.kernel.files import make_private_dir, write_private
+from portside.kernel.logs import get_logger
+
+log = get_logger(__name__)
+
+
+class ReplicaRecord(msgspec.Struct, frozen=True):
+    """A replica that was started, so that one that outlives the listener is found again."""
+
+    process: ProcessMark
+    revision_id: UUID
+
+
+class State(msgspec.Struct):
+    """What must survive a restart of the listener."""
+
+    port: int | None = None
+    active_revision_id: UUID | None = None
+    previous_revision_id: UUID | None = None
+    replicas: list[ReplicaRecord] = []
+
+
+class DeploymentFolder:
+    """The folder of one deployment; nothing is created before it is needed."""
+
+    def __init__(self, dataplane: Path, deployment_id: UUID) -> None:
+        self.path = dataplane / "deployments" / str(deployment_id)
+        self.password_file = self.path / "database-password"
+        self._state_file = self.path / "state.json"
+        self.state = self._load()
+
+    def home(self) -> Path:
+        """Return the HOME folder of the deployment's processes."""
+        return make_private_dir(self.path / "home")
+
+    def server_log(self, revision_id: UUID) -> Path:
+        """Return the file that takes the output of a revision's servers."""
+        return make_private_dir(self.path / "logs") / f"{revision_id}.log"
+
+    def revision(self, revision_id: UUID) -> Path:
+        """Return the folder of a revision's build, which may not exist."""
+        return self.path / "revisions" / str(revision_id)
+
+    def save(self) -> None:
+        """Write the state file."""
+        make_private_dir(self.path)
+        write_private(self._state_file, msgspec.json.encode(self.state).decode())
+
+    def activate(self, revision_id: UUID) -> None:
+        """Remember which revision serves, and which one did before."""
+        if self.state.active_revision_id != revision_id:
+            self.state.previous_revision_id = self.state.active_revision_id
+            self.state.active_revision_id = revision_id
+        self.save()
+
+    def add_replica(self, record: ReplicaRecord) -> None:
+        """Remember a replica that was started."""
+        self.state.replicas.append(record)
+        self.save()
+
+    def drop_replica(self, process: ProcessMark) -> None:
+        """Forget a replica that has ended."""
+        self.state.replicas = [record for record in self.state.replicas if record.process != process]
+        if self.path.exists():
+            self.save()
+
+    def remove_revisions_except(self, kept: set[UUID]) -> None:
+        """Remove the builds and logs of all other revisions."""
+        names = {str(revision_id) for revision_id in kept}
+        for parent in (self.path / "revisions", self.path / "logs"):
+            for entry in parent.iterdir() if parent.exists() else ():
+                if entry.name.split(".", 1)[0] not in names:
+                    _remove(entry)
+
+    def remove(self) -> None:
+        """Remove the whole folder."""
+        shutil.rmtree(self.path, ignore_errors=True)
+
+    def _load(self) -> State:
+        try:
+            return msgspec.json.decode(self._state_file.read_bytes(), type=State)
+        except FileNotFoundError:
+            return State()
+        except msgspec.MsgspecError:
+            log.exception("a deployment's state file is damaged; begun anew", path=str(self._state_file))
+            return State()
+
+
+def _remove(entry: Path) -> None:
+    if entry.is_dir() and not entry.is_symlink():
+        shutil.rmtree(entry, ignore_errors=True)
+    else:
+        entry.unlink(missing_ok=True)

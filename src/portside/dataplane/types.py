@@ -1,0 +1,85 @@
+"""What the control plane asks for and what it is told, as exchanged over its internal API for listeners.
+
+Only the fields that the data plane acts on are declared; the rest of an answer is ignored.
+"""
+
+from typing import Literal
+from uuid import UUID
+
+import msgspec
+
+IN_PROGRESS = frozenset({"CREATING", "AWAITING_BUILD", "BUILDING", "AWAITING_DEPLOY", "DEPLOYING"})
+ABANDONED = frozenset({"SKIPPED", "INTERRUPTED"})
+
+LogKind = Literal["build", "deploy"]
+
+
+class Secret(msgspec.Struct, frozen=True):
+    """An environment variable of a revision; its value never shows in a representation."""
+
+    name: str
+    value: str
+
+    def __repr__(self) -> str:
+        return f"Secret({self.name!r})"
+
+
+class DesiredRevision(msgspec.Struct, frozen=True, kw_only=True):
+    """One revision that is in progress or active."""
+
+    id: UUID
+    number: int
+    status: str
+    source: str = "git_hosting"
+    repo_url: str | None = None
+    repo_ref: str | None = None
+    repo_commit_sha: str | None = None
+    graph_config_path: str | None = None
+    secrets: list[Secret] = []
+
+
+class DesiredDeployment(msgspec.Struct, frozen=True, kw_only=True):
+    """One deployment with the revisions that need work, and the active one."""
+
+    id: UUID
+    name: str
+    status: str
+    active_revision_id: UUID | None = None
+    custom_url: str | None = None
+    environment: dict[str, str] = {}
+    revisions: list[DesiredRevision] = []
+
+    def revision(self, revision_id: UUID | None) -> DesiredRevision | None:
+        """Return one of the revisions, or None when it is not among them."""
+        return next((revision for revision in self.revisions if revision.id == revision_id), None)
+
+
+class Desired(msgspec.Struct, frozen=True):
+    """All that is desired, as of a generation."""
+
+    generation: int
+    deployments: list[DesiredDeployment]
+
+
+class DeploymentReport(msgspec.Struct, frozen=True, omit_defaults=True):
+    """The status of a deployment as the data plane finds it."""
+
+    status: Literal["READY", "UNKNOWN", "UNUSED"]
+    custom_url: str | None = None
+    reason: str | None = None
+
+
+class RevisionReport(msgspec.Struct, frozen=True, omit_defaults=True):
+    """A revision's move to another status, and why when it failed."""
+
+    status: str
+    reason: str | None = None
+    repo_commit_sha: str | None = None
+
+
+class LogEntry(msgspec.Struct, frozen=True):
+    """One line of a revision's log; `timestamp` is epoch milliseconds."""
+
+    timestamp: int
+    level: str
+    message: str

@@ -1,0 +1,261 @@
+"""Builds with the real git and uv."""
+
+import asyncio
+import json
+import subprocess
+import zipfile
+from pathlib import Path
+
+import pytest
+
+from portside.dataplane.builds.environment import python_of
+from portside.dataplane.builds.revision import BuildOrder, build_revision, discard_build, find_build
+from portside.dataplane.builds.source import Checkout, Source
+from portside.dataplane.builds.wheel import pack_wheel
+from portside.dataplane.failures import BuildFailed
+from portside.dataplane.logs import RevisionLog
+from portside.dataplane.types import LogEntry
+from tests.conftest import eventually
+
+PYPROJECT = """\
+[project]
+name = "tiny-agent"
+version = "1.0"
+[build-system]
+requires = ["hatchling"]
+build-backend = "hatchling.build"
+[tool.hatch.build.targets.wheel]
+only-include = ["tiny_agent.py"]
+"""
+FILES = {
+    "graph.json": json.dumps({"dependencies": ["."], "graphs": {"agent": "./tiny_agent.py:graph"}}),
+    "pyproject.toml": PYPROJECT,
+    "tiny_agent.py": "graph = None\n",
+}
+LIMIT = 50_000_000
+
+
+class Repository:
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        folder.mkdir()
+        self.git("init", "--quiet", "--initial-branch=main")
+
+    def git(self, *arguments: str) -> str:
+        identity = ["-c", "user.name=t", "-c", "user.email=t@example.org", "-c", "commit.gpgsign=false"]
+        done = subprocess.run(
+            ["git", *identity, *arguments], cwd=self.folder, check=True, capture_output=True, text=True
+        )
+        return done.stdout.strip()
+
+    def commit(self, files: dict[str, str]) -> str:
+        for name, text in files.items():
+            (self.folder / name).write_text(text)
+        self.git("add", "-A")
+        self.git("commit", "--quiet", "-m", "work")
+        return self.git("rev-parse", "HEAD")
+
+
+@pytest.fixture
+def repository(tmp_path: Path) -> Repository:
+    return Repository(tmp_path / "a repository")
+
+
+class Lines:
+    def __init__(self) -> None:
+        self.entries: list[LogEntry] = []
+
+    async def ship(self, entries: list[LogEntry]) -> None:
+        self.entries += entries
+
+    @property
+    def text(self) -> str:
+        return "\n".join(entry.message for entry in self.entries)
+
+
+async def fetch(folder: Path, url: str, ref: str | None = "main", commit: str | None = None) -> str:
+    return await Checkout(Source(url, ref, commit, LIMIT), folder, lambda _line: None).fetch()
+
+
+async def test_branches_tags_and_commits(repository: Repository, tmp_path: Path):
+    first = repository.commit({"file": "1"})
+    repository.git("tag", "-a", "v1", "-m", "one")
+    second = repository.commit({"file": "2"})
+    repository.git("branch", "feature/x", first)
+    local, url = str(repository.folder), repository.folder.as_uri()
+    assert await fetch(tmp_path / "1", local) == second
+    assert await fetch(tmp_path / "2", url, "refs/tags/v1") == first
+    assert await fetch(tmp_path / "3", url, "feature/x") == first
+    assert await fetch(tmp_path / "4", url, first) == first
+    assert await fetch(tmp_path / "5", local, "main", first) == first
+    assert await fetch(tmp_path / "6", url, None) == second
+    assert (tmp_path / "5" / "source" / "file").read_text() == "1"
+
+
+@pytest.mark.parametrize(
+    ("ref", "words"),
+    [
+        ("nowhere", "couldn't find remote ref refs/heads/nowhere"),
+        ("refs/tags/none", "couldn't find remote ref refs/tags/none"),
+        ("--upload-pack=touch /tmp/x", "not a valid branch or tag"),
+        ("a:b", "not a valid branch or tag"),
+        ("0" * 40, "0{40}"),
+    ],
+)
+async def test_an_unknown_ref_fails_in_the_words_of_git(repository: Repository, tmp_path: Path, ref: str, words: str):
+    repository.commit({"file": "1"})
+    with pytest.raises(BuildFailed, match=words):
+        await fetch(tmp_path / "out", str(repository.folder), ref)
+
+
+@pytest.mark.parametrize("url", ["ext::sh -c touch% was-here", "--upload-pack=touch was-here", "/no/such/folder"])
+async def test_dangerous_and_unknown_addresses_fail(tmp_path: Path, url: str):
+    with pytest.raises(BuildFailed):
+        await fetch(tmp_path / "out", url)
+    assert await asyncio.to_thread(lambda: list(tmp_path.rglob("was-here"))) == []
+
+
+async def test_credentials_do_not_show(tmp_path: Path):
+    lines: list[str] = []
+    source = Source("http://user:very-secret@127.0.0.1:9/x.git", "main", None, LIMIT)
+    with pytest.raises(BuildFailed) as failure:
+        await Checkout(source, tmp_path / "out", lines.append).fetch()
+    assert "127.0.0.1" in str(failure.value)
+    assert "very-secret" not in str(failure.value) + "".join(lines)
+
+
+async def test_a_repository_over_the_limit_is_refused(repository: Repository, tmp_path: Path):
+    repository.commit({"big": "x" * 2_000_000})
+    with pytest.raises(BuildFailed, match="larger than 1000000 bytes"):
+        await Checkout(Source(str(repository.folder), "main", None, 1_000_000), tmp_path / "out", print).fetch()
+
+
+async def test_hooks_and_configuration_of_the_machine_do_not_matter(
+    repository: Repository, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    repository.commit({"file": "1"})
+    (tmp_path / "evil").write_text('[url "/no/such"]\n\tinsteadOf = /\n')
+    monkeypatch.setenv("GIT_CONFIG_GLOBAL", str(tmp_path / "evil"))
+    monkeypatch.setenv("GIT_DIR", "/no/such")
+    assert len(await fetch(tmp_path / "out", str(repository.folder))) == 40
+
+
+def test_the_wheel_is_deterministic_and_installs_the_package(tmp_path: Path):
+    one, other = pack_wheel(tmp_path / "1"), pack_wheel(tmp_path / "2")
+    assert one.name == other.name
+    assert one.read_bytes() == other.read_bytes()
+    before = one.stat().st_mtime_ns
+    assert pack_wheel(tmp_path / "1").stat().st_mtime_ns == before
+    with zipfile.ZipFile(one) as archive:
+        names = archive.namelist()
+        assert "portside/kernel/db.py" in names
+        assert any(name.startswith("portside/") and name.endswith(".sql") for name in names)
+        assert not [name for name in names if name.endswith(".pyc")]
+        assert archive.testzip() is None
+
+
+def order(tmp_path: Path, repository: Repository, **changes: object) -> BuildOrder:
+    fields: dict[str, object] = {
+        "folder": tmp_path / "revision with space",
+        "source": Source(str(repository.folder), "main", None, LIMIT),
+        "config_path": "graph.json",
+        "wheels": tmp_path / "wheels",
+        "timeout_s": 200.0,
+    }
+    return BuildOrder(**{**fields, **changes})  # type: ignore[arg-type]
+
+
+async def test_a_project_is_built_and_can_be_imported(repository: Repository, tmp_path: Path):
+    commit = repository.commit(FILES)
+    lines, asked = Lines(), order(tmp_path, repository)
+    log = RevisionLog(lines.ship)
+    built = await build_revision(asked, log)
+    await log.close()
+    assert (built.commit, built.config) == (commit, "graph.json")
+    assert find_build(asked.folder) == built
+    assert not (asked.folder / "source" / ".git").exists()
+    command = [str(python_of(asked.folder)), "-P", "-c", "import tiny_agent, portside; print(portside.__file__)"]
+    done = await asyncio.to_thread(subprocess.check_output, command, text=True, cwd="/")
+    assert str(asked.folder) in done
+    assert commit in lines.text
+    assert "tiny-agent" in lines.text
+
+
+@pytest.mark.parametrize(
+    ("config", "words"),
+    [
+        ({"dependencies": ["no-such-thing-of-portside==1"]}, "no-such-thing-of-portside"),
+        ({"python_version": "3.99"}, "3.99 is not installed"),
+        ({"dependencies": ["portside==0.0.0"]}, "portside"),
+    ],
+)
+async def test_what_cannot_be_installed_is_told(
+    repository: Repository, tmp_path: Path, config: dict[str, object], words: str
+):
+    repository.commit({**FILES, "graph.json": json.dumps({"graphs": {"a": "./tiny_agent.py:graph"}, **config})})
+    log, asked = RevisionLog(Lines().ship), order(tmp_path, repository)
+    with pytest.raises(BuildFailed, match=words):
+        await build_revision(asked, log)
+    await log.close()
+    assert not asked.folder.exists()
+
+
+def _processes_below(folder: Path) -> list[str]:
+    found = []
+    for entry in Path("/proc").iterdir():
+        if entry.name.isdigit():
+            try:
+                where = str((entry / "cwd").readlink())
+            except OSError:
+                continue
+            if where.startswith(str(folder)):
+                found.append(entry.name)
+    return found
+
+
+SLEEPER = """\
+import subprocess, sys, time
+print("now sleeping", flush=True)
+subprocess.run([sys.executable, "-c", "import time; time.sleep(600)"])
+"""
+
+
+def sleeping_project(repository: Repository) -> None:
+    build = '[build-system]\nrequires = []\nbuild-backend = "slow"\nbackend-path = ["."]\n'
+    project = PYPROJECT.split("[build-system]", maxsplit=1)[0] + build
+    repository.commit({**FILES, "pyproject.toml": project, "slow.py": SLEEPER})
+
+
+@pytest.mark.skipif(not Path("/proc/self").exists(), reason="looks into /proc")
+@pytest.mark.parametrize("how", ["timeout", "cancel"])
+async def test_a_build_that_ends_early_leaves_no_process(repository: Repository, tmp_path: Path, how: str):
+    sleeping_project(repository)
+    asked = order(tmp_path, repository, timeout_s=8.0 if how == "timeout" else 200.0)
+    log = RevisionLog(Lines().ship)
+    build = asyncio.create_task(build_revision(asked, log))
+
+    async def sleeps() -> bool:
+        return len(_processes_below(asked.folder)) > 2
+
+    if how == "cancel":
+        await eventually(sleeps)
+        build.cancel()
+    with pytest.raises((BuildFailed, asyncio.CancelledError)) as failure:
+        await build
+    assert how == "cancel" or "longer than 8 seconds" in str(failure.value)
+    await log.close()
+    assert not asked.folder.exists()
+
+    async def gone() -> bool:
+        return not _processes_below(asked.folder)
+
+    await eventually(gone, 5)
+
+
+async def test_an_unfinished_build_of_an_earlier_listener_is_removed(tmp_path: Path):
+    folder = tmp_path / "revision"
+    (folder / "source").mkdir(parents=True)
+    assert find_build(folder) is None
+    discard_build(folder)
+    discard_build(folder)
+    assert not folder.exists()

@@ -1,0 +1,88 @@
+"""A small HTTP server that takes over sockets as the agent server does, for tests of the compute that runs it.
+
+Environment: NAME is what GET / answers; FAIL=exit ends at once, FAIL=deaf never answers; SLOW_S delays every answer to
+GET /slow. On SIGTERM it stops accepting, finishes what it has and exits; on SIGINT it exits at once.
+"""
+
+import argparse
+import asyncio
+import json
+import os
+import signal
+import socket
+import sys
+from contextlib import suppress
+
+
+class StandIn:
+    def __init__(self) -> None:
+        self.serving = False
+        self.servers: list[asyncio.Server] = []
+        self.open = 0
+        self.idle = asyncio.Event()
+        self.idle.set()
+
+    async def listen(self, descriptor: int) -> None:
+        listening = socket.socket(fileno=descriptor)
+        listening.setblocking(False)
+        self.servers.append(await asyncio.start_server(self.answer, sock=listening))
+
+    async def answer(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        self.open += 1
+        self.idle.clear()
+        try:
+            path = (await reader.readline()).split()[1].decode()
+            while (await reader.readline()).strip():
+                pass
+            if path == "/slow":
+                await asyncio.sleep(float(os.environ.get("SLOW_S", "0")))
+            ok = path != "/ok?serving=1" or self.serving
+            body = json.dumps({"name": os.environ.get("NAME", ""), "pid": os.getpid(), "env": dict(os.environ)})
+            head = f"HTTP/1.1 {'200 OK' if ok else '503 Not Yet'}\r\nContent-Length: {len(body)}\r\nConnection: close"
+            writer.write(f"{head}\r\n\r\n{body}".encode())
+            await writer.drain()
+        except (ConnectionError, IndexError):
+            pass
+        finally:
+            writer.close()
+            self.open -= 1
+            if not self.open:
+                self.idle.set()
+
+
+async def main() -> None:
+    parser = argparse.ArgumentParser()
+    parser.add_argument("--config")
+    for name in ("fd", "handover-fd", "public-fd"):
+        parser.add_argument(f"--{name}", type=int)
+    options = parser.parse_args()
+    sys.stdout.write(f"plain words from {os.environ.get('NAME', 'the server')}\n")
+    line = {"event": "ready", "level": "warning", "port": 1, "timestamp": "2026-01-02T03:04:05Z"}
+    sys.stderr.write(json.dumps(line) + "\n")
+    sys.stdout.flush()
+    if os.environ.get("FAIL") == "exit":
+        sys.exit("this module does not import")
+    if os.environ.get("FAIL") == "deaf":
+        await asyncio.Event().wait()
+    server, loop, drain = StandIn(), asyncio.get_running_loop(), asyncio.Event()
+    loop.add_signal_handler(signal.SIGTERM, drain.set)
+    loop.add_signal_handler(signal.SIGINT, lambda: os._exit(0))
+    await server.listen(options.fd)
+
+    async def hand_over() -> None:
+        loop.remove_reader(options.handover_fd)
+        if os.read(options.handover_fd, 1) == b"1":
+            await server.listen(options.public_fd)
+            server.serving = True
+
+    tasks: list[asyncio.Task[None]] = []
+    loop.add_reader(options.handover_fd, lambda: tasks or tasks.append(asyncio.create_task(hand_over())))
+    await drain.wait()
+    for accepting in server.servers:
+        accepting.close()
+    await asyncio.sleep(0.05)
+    await server.idle.wait()
+
+
+with suppress(KeyboardInterrupt):
+    asyncio.run(main())
