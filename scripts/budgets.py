@@ -1,4 +1,4 @@
-"""Size budgets of the house: files, functions, parameters, and names that say nothing. Exits 1 and names what is over."""
+"""Size budgets of the house: files, functions, parameters, empty names. Exits 1 and names what is over."""
 
 import ast
 import sys

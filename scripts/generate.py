@@ -1,4 +1,4 @@
-"""Writes the reference pages and OpenAPI documents from the code. `--check` writes nothing and exits 1 if any differs."""
+"""Writes the reference pages and OpenAPI documents from the code; `--check` only says whether any differs."""
 
 import inspect
 import json

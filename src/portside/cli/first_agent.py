@@ -10,13 +10,14 @@ from typing import Any
 import click
 import msgspec
 
-from portside.cli.client import Platform
+from portside.cli.client import DEFAULT_URL, Platform
 from portside.cli.deploy import creation
 from portside.cli.following import follow_revision
 from portside.cli.usage import fetch_usage
 from portside.kernel.errors import UserMistake
 from portside.platform.example import NAME, make_repository
 from portside.platform.home import Home
+from portside.platform.settings import DEFAULT_HOME
 
 QUESTION = "Hello! What is 6*7?"
 TRACE_WITHIN_S = 30.0
@@ -28,14 +29,14 @@ class Greeting(msgspec.Struct):
 
     url: str
     key: str | None
-    key_file: str
+    home: Path
     agent_url: str | None = None
     reply: str | None = None
     traces: int | None = None
 
     def show(self) -> None:
         """Print it."""
-        rows = [("Platform", self.url), ("API key", f"{self.key or '(kept by you)'}   (in {self.key_file})")]
+        rows = [("Platform", self.url), ("API key", f"{self.key or '(kept by you)'}   (in {self.home / 'api-key'})")]
         if self.agent_url:
             rows.append(("Agent", self.agent_url))
         if self.reply:
@@ -53,11 +54,13 @@ class Greeting(msgspec.Struct):
 
     def _commands(self) -> list[str]:
         portside = shlex.quote(sys.argv[0]) if Path(sys.argv[0]).name == "portside" else "portside"
+        where = "" if self.url == DEFAULT_URL else f" --url {self.url}"
+        where += "" if self.home == Path(DEFAULT_HOME).expanduser() else f" --home {shlex.quote(str(self.home))}"
         ask = '\'{"assistant_id": "agent", "input": {"messages": [{"role": "user", "content": "Hi, I am Ada"}]}}\''
         return [
             f"curl -s {self.agent_url or 'AGENT_URL'}/runs/wait -H 'Content-Type: application/json' -d {ask}",
-            f"{portside} deployments show {NAME} --url {self.url}",
-            f"{portside} usage --url {self.url}",
+            f"{portside} deployments show {NAME}{where}",
+            f"{portside} usage{where}",
         ]
 
 

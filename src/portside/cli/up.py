@@ -40,9 +40,9 @@ def up(*, example: bool, **options: Any) -> None:
 
         uvloop.run(run_platform(home, settings, database_url, listening, on_ready))
     finally:
-        say("stopped")
         if embedded is not None:
             embedded.release()
+        say("stopped")
 
 
 def say(line: str) -> None:
@@ -59,7 +59,7 @@ def _greet(home: Any, url: str, *, with_example: bool) -> None:
     key = read_key(home.api_key)
     if key is None:
         say(f"the first API key was not kept in {home.api_key}; use one that you know")
-    greeting = Greeting(url, key, str(home.api_key))
+    greeting = Greeting(url, key, home.path)
     if with_example and key is not None:
         try:
             deploy_example(Platform(url, key), home, greeting, say)

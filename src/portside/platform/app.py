@@ -26,7 +26,7 @@ from portside.platform.settings import PlatformSettings
 from portside.tracing.http import routes as tracing
 from portside.usage.http import routes as usage
 
-ROOMS = ["portside.identity", "portside.tracing", "portside.usage", "portside.control"]
+ROOMS = ["portside.identity", "portside.tracing", "portside.control"]
 PREFIXES = ("/api/v1", "/api-host", "/api")
 ROUTES: list[Route] = [*health.routes, *identity, *tracing, *usage, *control]
 LISTENER_PERMISSION = "listeners:work"
@@ -37,6 +37,7 @@ class PlatformApp(msgspec.Struct):
 
     asgi: Any
     draining: asyncio.Event
+    changes: DesiredChanges
     new_key: str | None
     listener_key: str
 
@@ -50,18 +51,19 @@ async def open_platform(home: Home, settings: PlatformSettings, database_url: st
         new_key = await first_start.set_up(db, api_key=settings.api_key)
         if new_key is not None:
             home.keep_key(home.api_key, new_key)
+        changes = DesiredChanges()
         services: dict[type, Any] = {
             Database: db,
             Keyring: Keyring(db),
             SecretBox: SecretBox.from_file(home.master_key),
             health.HealthChecks: health.HealthChecks({"postgres": db.is_alive}),
-            DesiredChanges: DesiredChanges(),
+            DesiredChanges: changes,
             PlatformAddress: PlatformAddress(settings.public_url),
         }
         draining = asyncio.Event()
         api = StripPrefix(Api(ROUTES, services, guard), PREFIXES)
         asgi = Observe(CloseWhileDraining(LimitBody(api, settings.http_max_request_body_bytes), draining))
-        yield PlatformApp(asgi, draining, new_key, await _listener_key(db, home))
+        yield PlatformApp(asgi, draining, changes, new_key, await _listener_key(db, home))
     finally:
         await db.close()
 

@@ -25,20 +25,23 @@ async def run_platform(
     async with open_platform(home, settings, database_url) as app:
         server = Server(app.asgi, draining=app.draining, grace_s=STREAMS_LEFT_S)
         await server.open([listening])
-        serving = asyncio.create_task(server.serve_until(stop))
+        closing = asyncio.Event()
+        serving = asyncio.create_task(server.serve_until(closing))
         listener = ListenerProcess(_listener_environment(home, settings, database_url, app), home.listener_log)
         listener.start()
+        stopped = asyncio.create_task(stop.wait())
         ready = asyncio.ensure_future(on_ready(app))
         try:
-            await asyncio.wait([serving, ready], return_when=asyncio.FIRST_COMPLETED)
+            await asyncio.wait([stopped, ready], return_when=asyncio.FIRST_COMPLETED)
             if ready.done():
                 ready.result()
-            await stop.wait()
+            await stopped
         finally:
             ready.cancel()
-            # The listener first: it says good-bye to the control plane while that still answers.
+            # The listener first: it tells the control plane how its deployments ended while that still answers.
             await listener.stop()
-            stop.set()
+            app.changes.close()
+            closing.set()
             await serving
 
 
