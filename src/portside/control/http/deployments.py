@@ -1,0 +1,75 @@
+"""The routes of deployments and their revisions (contract: section 2)."""
+
+from uuid import UUID
+
+from portside.control import deployments, revisions
+from portside.control.errors import BadCombination, BeingDeleted, DeploymentNotFound, NameTaken, RevisionNotFound
+from portside.control.http.scoping import scope_of
+from portside.control.types.deployments import (
+    DeleteQuery,
+    Deployment,
+    DeploymentCreate,
+    DeploymentList,
+    DeploymentPatch,
+    DeploymentQuery,
+    Revision,
+    RevisionList,
+    RevisionQuery,
+)
+from portside.kernel.http.routes import Context, Routes
+
+routes = Routes("deployments")
+
+
+@routes.get("/v2/deployments", permission="deployments:read")
+async def list_deployments(ctx: Context, query: DeploymentQuery) -> DeploymentList:
+    """List deployments, newest first."""
+    return await deployments.list_deployments(scope_of(ctx), query)
+
+
+@routes.post("/v2/deployments", permission="deployments:create", status=201, raises=(BadCombination, NameTaken))
+async def create_deployment(ctx: Context, body: DeploymentCreate) -> Deployment:
+    """Create a deployment and its first revision."""
+    return await deployments.create_deployment(scope_of(ctx), body)
+
+
+@routes.get("/v2/deployments/{deployment_id}", permission="deployments:read", raises=(DeploymentNotFound,))
+async def get_deployment(ctx: Context, deployment_id: UUID) -> Deployment:
+    """Return a deployment."""
+    return await deployments.get_deployment(scope_of(ctx), deployment_id)
+
+
+@routes.patch(
+    "/v2/deployments/{deployment_id}",
+    permission="deployments:update",
+    raises=(BadCombination, DeploymentNotFound, BeingDeleted),
+)
+async def patch_deployment(ctx: Context, deployment_id: UUID, body: DeploymentPatch) -> Deployment:
+    """Change a deployment; some changes make a new revision."""
+    return await deployments.patch_deployment(scope_of(ctx), deployment_id, body)
+
+
+@routes.delete(
+    "/v2/deployments/{deployment_id}", permission="deployments:delete", status=204, raises=(DeploymentNotFound,)
+)
+async def delete_deployment(ctx: Context, deployment_id: UUID, query: DeleteQuery) -> None:
+    """Delete a deployment; it can still be read until its compute is gone."""
+    await deployments.delete_deployment(
+        scope_of(ctx), deployment_id, delete_tracing_project=query.delete_tracing_project
+    )
+
+
+@routes.get("/v2/deployments/{deployment_id}/revisions", permission="deployments:read", raises=(DeploymentNotFound,))
+async def list_revisions(ctx: Context, deployment_id: UUID, query: RevisionQuery) -> RevisionList:
+    """List a deployment's revisions, newest first."""
+    return await revisions.list_revisions(scope_of(ctx), deployment_id, query)
+
+
+@routes.get(
+    "/v2/deployments/{deployment_id}/revisions/{revision_id}",
+    permission="deployments:read",
+    raises=(DeploymentNotFound, RevisionNotFound),
+)
+async def get_revision(ctx: Context, deployment_id: UUID, revision_id: UUID) -> Revision:
+    """Return a revision; poll its status until it is deployed or failed."""
+    return await revisions.get_revision(scope_of(ctx), deployment_id, revision_id)

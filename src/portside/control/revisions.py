@@ -1,0 +1,135 @@
+"""Revisions: started, queued behind one another, moved on by reports and brought to an end.
+
+Every function that writes holds the deployment's lock, so a deployment has at most one revision at work and one waiting
+(contract: section 5.1). `active_revision_id` moves only here, when a listener reports DEPLOYED.
+"""
+
+from uuid import UUID
+
+import msgspec
+
+from portside.control.errors import DeploymentNotFound, RevisionNotFound
+from portside.control.moves import AT_THE_END, check_move
+from portside.control.scope import Scope
+from portside.control.secrets import seal_secrets
+from portside.control.sql import sql
+from portside.control.texts import storable
+from portside.control.types.dataplane import RevisionReport
+from portside.control.types.deployments import Revision, RevisionList, RevisionQuery, Secret
+from portside.control.types.statuses import RevisionStatus
+from portside.control.views import show_revision
+from portside.kernel.db import Record, Session, Transaction
+from portside.kernel.errors import Invalid
+from portside.kernel.ids import uuid7
+
+
+class RevisionContent(msgspec.Struct):
+    """What a new revision is made of."""
+
+    source: str
+    repo_ref: str
+    graph_config_path: str
+    secrets: list[Secret]
+
+
+async def start_revision(tx: Transaction, scope: Scope, deployment_id: UUID, content: RevisionContent) -> None:
+    """Add a revision to a locked deployment: at work at once, or in the place of whatever waits."""
+    await _move_waiting(tx, deployment_id, RevisionStatus.SKIPPED, "A newer revision took its place.")
+    busy = await tx.fetchval(sql.revision_at_work, deployment_id=deployment_id)
+    revision_id = uuid7()
+    await tx.execute(
+        sql.insert_revision,
+        id=revision_id,
+        deployment_id=deployment_id,
+        status=RevisionStatus.QUEUED if busy else RevisionStatus.CREATING,
+        source=content.source,
+        repo_ref=content.repo_ref,
+        graph_config_path=content.graph_config_path,
+        secrets_sealed=seal_secrets(scope.box, revision_id, content.secrets),
+    )
+    await tx.execute(sql.set_latest_revision, id=deployment_id, revision_id=revision_id)
+
+
+async def report_revision(scope: Scope, deployment_id: UUID, revision_id: UUID, report: RevisionReport) -> None:
+    """Move a revision on as its listener says; at its end the waiting one starts.
+
+    Raises DeploymentNotFound, RevisionNotFound, and IllegalMove for a step that is not in the table of moves.
+    """
+    target = RevisionStatus(report.status)
+    is_last = target in AT_THE_END
+    async with scope.change() if is_last else scope.db.transaction() as tx:
+        await lock_deployment(tx, scope, deployment_id)
+        row = await find_revision(tx, scope, deployment_id, revision_id)
+        check_move(RevisionStatus(row["status"]), target)
+        await tx.execute(
+            sql.report_revision,
+            id=revision_id,
+            status=target,
+            reason=storable(report.reason) if report.reason else None,
+            repo_commit_sha=report.repo_commit_sha,
+        )
+        if is_last and row["status"] != target:
+            await _end(tx, deployment_id, revision_id, target)
+
+
+async def _end(tx: Transaction, deployment_id: UUID, revision_id: UUID, status: RevisionStatus) -> None:
+    if status is RevisionStatus.DEPLOYED:
+        await tx.execute(sql.set_active_revision, id=deployment_id, revision_id=revision_id)
+    await _move_waiting(tx, deployment_id, RevisionStatus.CREATING, None)
+
+
+async def stop_revisions(tx: Transaction, deployment_id: UUID) -> None:
+    """Bring every revision of a deployment that is being deleted to its end."""
+    reason = "The deployment is being deleted."
+    await tx.execute(sql.interrupt_revision_at_work, deployment_id=deployment_id, reason=reason)
+    await _move_waiting(tx, deployment_id, RevisionStatus.SKIPPED, reason)
+
+
+async def _move_waiting(tx: Transaction, deployment_id: UUID, status: RevisionStatus, reason: str | None) -> None:
+    check_move(RevisionStatus.QUEUED, status)
+    await tx.execute(sql.move_waiting_revision, deployment_id=deployment_id, status=status, reason=reason)
+
+
+async def lock_deployment(tx: Transaction, scope: Scope, deployment_id: UUID) -> Record:
+    """Take the lock that every change of a deployment needs, and return its row. Raises DeploymentNotFound."""
+    row = await tx.fetchrow(sql.lock_deployment, id=deployment_id, workspace_id=scope.workspace_id)
+    if row is None:
+        raise DeploymentNotFound.of(deployment_id)
+    return row
+
+
+async def find_revision(db: Session, scope: Scope, deployment_id: UUID, revision_id: UUID) -> Record:
+    """Return a revision's row. Raises DeploymentNotFound and RevisionNotFound."""
+    row = await db.fetchrow(
+        sql.get_revision, id=revision_id, deployment_id=deployment_id, workspace_id=scope.workspace_id
+    )
+    if row is None:
+        await check_deployment(db, scope, deployment_id)
+        raise RevisionNotFound.of(revision_id)
+    return row
+
+
+async def check_deployment(db: Session, scope: Scope, deployment_id: UUID) -> None:
+    """Raises DeploymentNotFound where the workspace has no such deployment."""
+    if not await db.fetchval(sql.deployment_exists, id=deployment_id, workspace_id=scope.workspace_id):
+        raise DeploymentNotFound.of(deployment_id)
+
+
+async def get_revision(scope: Scope, deployment_id: UUID, revision_id: UUID) -> Revision:
+    """Return one revision. Raises DeploymentNotFound and RevisionNotFound."""
+    return show_revision(await find_revision(scope.db, scope, deployment_id, revision_id))
+
+
+async def list_revisions(scope: Scope, deployment_id: UUID, query: RevisionQuery) -> RevisionList:
+    """List a deployment's revisions, newest first. Raises DeploymentNotFound; Invalid for a filter not built yet."""
+    if query.remote_reconciled is not None:
+        raise Invalid.field(["query", "remote_reconciled"], "is not available yet", "not_supported")
+    await check_deployment(scope.db, scope, deployment_id)
+    rows = await scope.db.fetch(
+        sql.list_revisions,
+        deployment_id=deployment_id,
+        statuses=query.status or None,
+        limit=query.limit,
+        offset=query.offset,
+    )
+    return RevisionList([show_revision(row) for row in rows], query.offset + len(rows))

@@ -1,0 +1,47 @@
+-- name: hold_revision
+-- Keeps the deployment, and with it the revision, from being deleted under the entries that are about to be added.
+select r.id from revisions r
+join deployments d on d.id = r.deployment_id
+where r.id = :id and r.deployment_id = :deployment_id and d.workspace_id = :workspace_id
+for key share of d
+
+-- name: insert_logs
+insert into revision_logs (deployment_id, revision_id, type, at, level, message)
+select :deployment_id, :revision_id, :type, entry.at, entry.level, entry.message
+from unnest(:moments::timestamptz[], :levels::text[], :messages::text[])
+    with ordinality as entry (at, level, message, position)
+order by entry.position
+
+-- name: trim_logs
+-- Walks back over the entries to keep on the index and deletes what is before them.
+delete from revision_logs
+where revision_id = :revision_id and type = :type and id <= (
+    select id from revision_logs
+    where revision_id = :revision_id and type = :type
+    order by id desc offset :keep limit 1
+)
+
+-- name: logs_oldest_first
+-- In order of arrival, not of timestamp: entries that arrive late are still behind the offset a follower holds.
+select id, at, level, message from revision_logs
+where deployment_id = :deployment_id and type = :type
+  and (:revision_id::uuid is null or revision_id = :revision_id)
+  and (:offset::bigint is null or id > :offset)
+  and (:level::text is null or level = :level)
+  and (:text::text is null or position(lower(:text) in lower(message)) > 0)
+  and (:start_time::timestamptz is null or at >= :start_time)
+  and (:end_time::timestamptz is null or at < :end_time)
+order by id
+limit :limit
+
+-- name: logs_newest_first
+select id, at, level, message from revision_logs
+where deployment_id = :deployment_id and type = :type
+  and (:revision_id::uuid is null or revision_id = :revision_id)
+  and (:offset::bigint is null or id < :offset)
+  and (:level::text is null or level = :level)
+  and (:text::text is null or position(lower(:text) in lower(message)) > 0)
+  and (:start_time::timestamptz is null or at >= :start_time)
+  and (:end_time::timestamptz is null or at < :end_time)
+order by id desc
+limit :limit

@@ -1,0 +1,148 @@
+"""The control plane on a free port, with its database and a listener's view of it."""
+
+import asyncio
+import dataclasses
+import os
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from typing import Any
+
+import httpx2
+
+from portside.control.http import routes as control_routes
+from portside.control.scope import DesiredChanges, PlatformAddress
+from portside.identity import first_start, http, keys
+from portside.identity.guard import guard
+from portside.identity.keys import Keyring, Owner
+from portside.identity.types import Actor, KeyRequest
+from portside.kernel.crypto import SecretBox
+from portside.kernel.db import Database
+from portside.kernel.http.middleware import LimitBody, Observe
+from portside.kernel.http.routes import Api
+from portside.kernel.http.server import Server, listen
+from portside.kernel.migrations import migrate
+
+ROOMS = ["portside.identity", "portside.tracing", "portside.control"]
+ADDRESS = PlatformAddress("http://platform.test:8700")
+
+
+@dataclasses.dataclass
+class Control:
+    """A running control plane, called with the first key unless a call brings its own."""
+
+    client: httpx2.AsyncClient
+    db: Database
+    actor: Actor
+    listener: "ListenerSide"
+
+    async def create(self, name: str = "agent", **over: Any) -> Any:
+        """Create a deployment and return it."""
+        answer = await self.client.post("/v2/deployments", json=create_body(name, **over))
+        assert answer.status_code == 201, answer.text
+        return answer.json()
+
+    async def get(self, deployment_id: str) -> Any:
+        answer = await self.client.get(f"/v2/deployments/{deployment_id}")
+        assert answer.status_code == 200, answer.text
+        return answer.json()
+
+    async def patch(self, deployment_id: str, **body: Any) -> Any:
+        answer = await self.client.patch(f"/v2/deployments/{deployment_id}", json=body)
+        assert answer.status_code == 200, answer.text
+        return answer.json()
+
+    async def revisions(self, deployment_id: str, **params: Any) -> list[Any]:
+        answer = await self.client.get(f"/v2/deployments/{deployment_id}/revisions", params=params)
+        assert answer.status_code == 200, answer.text
+        return answer.json()["resources"]
+
+    async def statuses(self, deployment_id: str) -> list[str]:
+        """Return the statuses of all revisions, oldest first."""
+        return [revision["status"] for revision in reversed(await self.revisions(deployment_id, limit=100))]
+
+    async def headers(self, *permissions: str) -> dict[str, str]:
+        """Make a key with these permissions."""
+        owner = Owner(self.actor.organization_id, self.actor.workspace_id)
+        return {"x-api-key": (await keys.create_key(self.db, owner, KeyRequest(permissions=list(permissions)))).key}
+
+
+@dataclasses.dataclass
+class ListenerSide:
+    """The calls that a listener makes."""
+
+    client: httpx2.AsyncClient
+
+    async def connect(self, compute_id: str = "local", **over: Any) -> str:
+        body = {"compute_type": "process", "compute_id": compute_id, **over}
+        answer = await self.client.post("/internal/listeners/connect", json=body)
+        assert answer.status_code == 200, answer.text
+        return answer.json()["listener_id"]
+
+    async def desired(self, listener_id: str, after: int = 0, wait_s: float = 0) -> Any:
+        params = {"after": after, "wait_s": wait_s}
+        answer = await self.client.get(f"/internal/listeners/{listener_id}/desired", params=params)
+        assert answer.status_code == 200, answer.text
+        return answer.json()
+
+    async def report(self, deployment_id: str, revision_id: str, status: str, **more: Any) -> httpx2.Response:
+        path = f"/internal/deployments/{deployment_id}/revisions/{revision_id}/status"
+        return await self.client.put(path, json={"status": status, **more})
+
+    async def walk(self, deployment_id: str, revision_id: str, *statuses: str) -> None:
+        """Report one status after the other."""
+        for status in statuses:
+            answer = await self.report(deployment_id, revision_id, status)
+            assert answer.status_code == 204, answer.text
+
+    async def deploy(self, deployment_id: str, revision_id: str) -> None:
+        """Take a revision from CREATING to DEPLOYED."""
+        path = ("AWAITING_BUILD", "BUILDING", "AWAITING_DEPLOY", "DEPLOYING", "DEPLOYED")
+        await self.walk(deployment_id, revision_id, *path)
+
+    async def drop(self, deployment_id: str) -> httpx2.Response:
+        return await self.client.delete(f"/internal/deployments/{deployment_id}")
+
+
+def create_body(name: str = "agent", **over: Any) -> dict[str, Any]:
+    """A good body of a create; `source_config` and `source_revision_config` are merged into it."""
+    body: dict[str, Any] = {
+        "name": name,
+        "source": "git_hosting",
+        "source_config": {"repo_url": "https://git.example.com/team/agent.git"},
+        "source_revision_config": {"repo_ref": "main", "graph_config_path": "langgraph.json"},
+        "secrets": [],
+    }
+    for key, value in over.items():
+        body[key] = {**body[key], **value} if isinstance(value, dict) else value
+    return body
+
+
+@asynccontextmanager
+async def control(url: str) -> AsyncIterator[Control]:
+    """Serve identity and control on an empty database."""
+    db = await Database.connect(url)
+    await migrate(db, ROOMS)
+    key = await first_start.set_up(db)
+    assert key is not None
+    keyring, changes = Keyring(db), DesiredChanges()
+    services = {
+        Database: db,
+        Keyring: keyring,
+        SecretBox: SecretBox(os.urandom(32)),
+        DesiredChanges: changes,
+        PlatformAddress: ADDRESS,
+    }
+    api = Api([*http.routes, *control_routes], services, guard)
+    stop, listening = asyncio.Event(), listen("127.0.0.1", 0)
+    server = Server(Observe(LimitBody(api, 25 * 1024 * 1024)), draining=asyncio.Event())
+    await server.open([listening])
+    serving = asyncio.create_task(server.serve_until(stop))
+    base = f"http://127.0.0.1:{listening.getsockname()[1]}"
+    try:
+        async with httpx2.AsyncClient(base_url=base, headers={"x-api-key": key}, timeout=60) as client:
+            yield Control(client, db, await keyring.authenticate(key), ListenerSide(client))
+    finally:
+        changes.close()
+        stop.set()
+        await serving
+        await db.close()

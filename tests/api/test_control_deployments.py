@@ -1,0 +1,303 @@
+import asyncio
+import re
+from collections import Counter
+from uuid import uuid4
+
+import pytest
+
+from portside.identity import keys
+from tests.api.control_server import Control, control, create_body
+
+SECRETS = [{"name": "FOO", "value": "bar"}]
+
+
+@pytest.fixture
+async def plane(fresh_database):
+    async with control(await fresh_database()) as running:
+        yield running
+
+
+async def test_a_create_answers_with_the_whole_deployment(plane: Control) -> None:
+    made = await plane.create(secrets=SECRETS, source_config={"deployment_type": "dev", "install_command": "npm ci"})
+    assert made["source_config"] == {
+        "integration_id": None, "repo_url": "https://git.example.com/team/agent.git", "deployment_type": "dev",
+        "build_on_push": False, "custom_url": None, "resource_spec": None, "listener_id": None, "listener_config": None,
+        "install_command": "npm ci", "build_command": None,
+    }  # fmt: skip
+    assert made["source_revision_config"] == {
+        "repo_ref": "main", "graph_config_path": "langgraph.json", "langgraph_config_path": "langgraph.json",
+        "repo_commit_sha": None, "image_uri": None, "source_tarball_path": None,
+    }  # fmt: skip
+    assert made["name"] == "agent"
+    assert made["source"] == "git_hosting"
+    assert made["status"] == "AWAITING_DATABASE"
+    assert made["tenant_id"] == str(plane.actor.workspace_id)
+    assert made["secrets"] == SECRETS
+    assert made["active_revision_id"] is None
+    assert made["image_version"] is None
+    assert re.fullmatch(r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d\.\d{6}\+00:00", made["created_at"])
+    assert await plane.get(made["id"]) == made
+    first = await plane.client.get(f"/v2/deployments/{made['id']}/revisions/{made['latest_revision_id']}")
+    assert first.json()["status"] == "CREATING"
+    assert first.json()["source_revision_config"] == made["source_revision_config"]
+
+
+async def test_the_spelling_of_other_clients_is_understood_and_answered(plane: Control) -> None:
+    body = create_body(source="github")
+    body["source_revision_config"] = {"repo_ref": "main", "langgraph_config_path": "apps/a/langgraph.json"}
+    made = (await plane.client.post("/v2/deployments", json={**body, "unheard_of": 1})).json()
+    assert made["source"] == "github"
+    assert made["source_revision_config"]["graph_config_path"] == "apps/a/langgraph.json"
+    assert (await plane.revisions(made["id"]))[0]["source"] == "github"
+    install = [(await plane.client.get(f"/v1/integrations/{n}/install")).json() for n in ("github", "git_hosting")]
+    assert install[0] == install[1]
+    assert (install[0][0]["installation_id"], install[0][0]["name"]) == (0, "git")
+    await plane.create("with-integration", source_config={"integration_id": install[0][0]["id"]})
+
+
+async def test_a_create_makes_the_project_and_a_key_that_is_kept_sealed(plane: Control) -> None:
+    made = await plane.create(secrets=[{"name": "FOO", "value": "very-secret-value"}])
+    listener_id = await plane.listener.connect()
+    environment = (await plane.listener.desired(listener_id))["deployments"][0]["environment"]
+    actor = await keys.Keyring(plane.db).authenticate(environment["LANGSMITH_API_KEY"])
+    assert actor.workspace_id == plane.actor.workspace_id
+    assert actor.permissions == {"runs:*", "projects:*"}
+    assert await plane.db.pool.fetchval("select name from projects") == "agent"
+    rows = await plane.db.pool.fetch("select d::text || r::text as t from deployments d, revisions r")
+    dump = str(rows) + str(await plane.db.pool.fetch("select secrets_sealed from revisions"))
+    assert "very-secret-value" not in dump
+    assert environment["LANGSMITH_API_KEY"] not in dump
+    assert made["secrets"][0]["value"] == "very-secret-value"
+
+
+@pytest.mark.parametrize(
+    ("over", "status", "named"),
+    [
+        ({"name": "Not_A_Label"}, 422, "name"),
+        ({"source": "nowhere"}, 422, "source"),
+        ({"source": "external_image"}, 400, "not available on this installation yet"),
+        ({"source_config": None}, 422, "source_config"),
+        ({"source_config": {"deployment_type": "huge"}}, 422, "deployment_type"),
+        ({"source_config": {"resource_spec": {"cpu": "much"}}}, 422, "resource_spec"),
+        ({"source_config": {"resource_spec": {"cpu": 1}}}, 400, "resource_spec"),
+        ({"source_config": {"repo_url": "ext::sh -c id"}}, 422, "repo_url"),
+        ({"source_config": {"repo_url": "https://h/" + "x" * 2048}}, 422, "repo_url"),
+        ({"source_config": {"custom_url": "http://x"}}, 400, "custom_url"),
+        ({"source_config": {"build_on_push": True}}, 422, "build_on_push"),
+        ({"source_config": {"build_command": "a | b"}}, 400, "build_command"),
+        ({"source_revision_config": {"repo_ref": "--upload-pack"}}, 422, "repo_ref"),
+        ({"source_revision_config": {"graph_config_path": "../x"}}, 422, "graph_config_path"),
+        ({"source_revision_config": {"image_uri": "x"}}, 400, "image_uri"),
+        ({"secrets": [{"name": "PORT", "value": "1"}]}, 400, "PORT"),
+        ({"secrets": [{"name": "A"}]}, 422, "value"),
+        ({"secrets": [{"name": "A", "value": "1"}] * 501}, 422, "secrets"),
+        ({"secret_references": [{"name": "A", "secret_name": "s", "secret_key": "k"}]}, 400, "secret_references"),
+    ],
+)
+async def test_a_bad_create_is_refused_and_leaves_nothing(plane: Control, over, status: int, named: str) -> None:
+    answer = await plane.client.post("/v2/deployments", json=create_body(**over))
+    assert answer.status_code == status, answer.text
+    assert named in answer.text
+    if status == 422:
+        assert {"loc", "msg", "type"} <= set(answer.json()["detail"][0])
+    assert await plane.db.pool.fetchval("select count(*) from projects where deleted_at is null") == 0
+    assert (await plane.client.get("/v2/deployments")).json() == {"resources": [], "offset": 0}
+
+
+async def test_a_name_is_taken_once_in_a_workspace(plane: Control) -> None:
+    answers = await asyncio.gather(*(plane.client.post("/v2/deployments", json=create_body("same")) for _ in range(20)))
+    assert Counter(answer.status_code for answer in answers) == {201: 1, 409: 19}
+    assert await plane.db.pool.fetchval("select count(*) from api_keys where description = 'Deployment same'") == 1
+
+
+async def test_lists_are_paged_and_filtered(plane: Control) -> None:
+    ids = [(await plane.create(f"agent-{n}"))["id"] for n in range(5)]
+    await plane.create("other", source_config={"deployment_type": "prod"})
+    await plane.client.delete(f"/v2/deployments/{ids[0]}")
+
+    async def names(**params: object) -> list[str]:
+        answer = await plane.client.get("/v2/deployments", params=params)
+        assert answer.status_code == 200, answer.text
+        assert answer.json()["offset"] == params.get("offset", 0) + len(answer.json()["resources"])
+        return [found["name"] for found in answer.json()["resources"]]
+
+    assert await names() == ["other", "agent-4", "agent-3", "agent-2", "agent-1", "agent-0"]
+    assert await names(limit=2, offset=1) == ["agent-4", "agent-3"]
+    assert await names(offset=6) == []
+    assert await names(name_contains="") == await names()
+    assert await names(name_contains="GENT-1") == ["agent-1"]
+    assert await names(name_contains="%") == []
+    assert await names(name="agent-2", name_contains="agent-2") == ["agent-2"]
+    assert await names(status="AWAITING_DELETE") == ["agent-0"]
+    assert await names(deployment_type="prod") == ["other"]
+    assert await names(deployment_ids=f"{ids[1]},{ids[2]}") == ["agent-2", "agent-1"]
+    for bad in ({"limit": 0}, {"limit": 101}, {"offset": -1}, {"status": "x"}, {"tag_value_ids": str(uuid4())}):
+        assert (await plane.client.get("/v2/deployments", params=bad)).status_code == 422
+
+
+async def test_ids_that_are_unknown_or_of_another_workspace_are_not_found(plane: Control) -> None:
+    made = await plane.create()
+    stranger = await plane.db.pool.fetchval(
+        "insert into workspaces (id, organization_id, display_name, tenant_handle) "
+        "select gen_random_uuid(), organization_id, 'x', 'x' from workspaces returning id"
+    )
+    owner = keys.Owner(plane.actor.organization_id, stranger)
+    headers = {"x-api-key": (await keys.create_key(plane.db, owner, keys.KeyRequest())).key}
+    unknown = str(uuid4())
+    for deployment_id, who in ((unknown, {}), (made["id"], headers)):
+        path = f"/v2/deployments/{deployment_id}"
+        answers = [
+            await plane.client.get(path, headers=who),
+            await plane.client.patch(path, json={"display_name": "x"}, headers=who),
+            await plane.client.delete(path, headers=who),
+            await plane.client.get(f"{path}/revisions", headers=who),
+            await plane.client.get(f"{path}/revisions/{made['latest_revision_id']}", headers=who),
+            await plane.client.put(f"/internal{path[3:]}/status", json={"status": "READY"}, headers=who),
+            await plane.client.delete(f"/internal{path[3:]}", headers=who),
+        ]
+        assert {answer.status_code for answer in answers} == {404}
+        assert {answer.json()["detail"] for answer in answers} == {f"Deployment ID {deployment_id} not found."}
+    assert (await plane.client.get("/v2/deployments", headers=headers)).json()["resources"] == []
+    assert (await plane.client.get("/v2/deployments/xyz")).status_code == 422
+    answer = await plane.client.get(f"/v2/deployments/{made['id']}/revisions/{unknown}")
+    assert (answer.status_code, answer.json()["detail"]) == (404, f"Revision ID {unknown} not found.")
+
+
+async def test_every_verb_needs_its_permission(plane: Control) -> None:
+    made = await plane.create()
+    path = f"/v2/deployments/{made['id']}"
+    calls = {
+        "deployments:create": ("POST", "/v2/deployments", create_body("second")),
+        "deployments:read": ("GET", path, None),
+        "deployments:update": ("PATCH", path, {"display_name": "x"}),
+        "deployments:delete": ("DELETE", path, None),
+        "listeners:work": ("POST", "/internal/listeners/connect", {"compute_type": "process", "compute_id": "x"}),
+    }
+    for permission, (method, url, body) in calls.items():
+        others = await plane.headers(*(set(calls) - {permission}))
+        assert (await plane.client.request(method, url, json=body, headers=others)).status_code == 403
+        assert (await plane.client.request(method, url, json=body, headers={"x-api-key": "no"})).status_code == 401
+    for permission, (method, url, body) in calls.items():
+        own = await plane.headers(permission)
+        assert (await plane.client.request(method, url, json=body, headers=own)).status_code < 300
+
+
+async def test_values_of_secrets_are_for_those_who_may_change_them(plane: Control) -> None:
+    made = await plane.create(secrets=SECRETS, source_config={"repo_url": "https://u:token@h/x"})
+    reader = await plane.headers("deployments:read")
+    seen = (await plane.client.get(f"/v2/deployments/{made['id']}", headers=reader)).json()
+    assert seen["secrets"] == [{"name": "FOO", "value": ""}]
+    assert seen["source_config"]["repo_url"] == "https://h/x"
+    assert made["source_config"]["repo_url"] == "https://u:token@h/x"
+
+
+async def test_a_patch_makes_a_revision_only_for_the_fields_that_say_so(plane: Control) -> None:
+    made = await plane.create(secrets=SECRETS)
+    same = await plane.patch(
+        made["id"], display_name="Mine", source_config={"install_command": "npm ci", "build_on_push": False}
+    )
+    assert same["latest_revision_id"] == made["latest_revision_id"]
+    assert (same["display_name"], same["source_config"]["install_command"]) == ("Mine", "npm ci")
+    assert same["updated_at"] > made["updated_at"]
+    nothing = await plane.patch(made["id"], display_name=None, source_config=None, secrets=None)
+    assert (nothing["display_name"], nothing["latest_revision_id"]) == ("Mine", made["latest_revision_id"])
+    ref = await plane.patch(made["id"], source_revision_config={"repo_ref": "next"})
+    assert ref["latest_revision_id"] != made["latest_revision_id"]
+    assert ref["source_revision_config"]["repo_ref"] == "next"
+    assert ref["source_revision_config"]["graph_config_path"] == "langgraph.json"
+    assert ref["secrets"] == SECRETS
+    path = await plane.patch(made["id"], source_revision_config={"langgraph_config_path": "b.json"})
+    assert path["source_revision_config"]["repo_ref"] == "next"
+    assert path["source_revision_config"]["langgraph_config_path"] == "b.json"
+    secrets = await plane.patch(made["id"], secrets=[{"name": "BAR", "value": "1"}])
+    assert secrets["secrets"] == [{"name": "BAR", "value": "1"}]
+    kept = await plane.patch(made["id"], secrets=[])
+    assert kept["secrets"] == [{"name": "BAR", "value": "1"}]
+    assert len(await plane.revisions(made["id"])) == 5
+
+
+@pytest.mark.parametrize(
+    ("body", "status", "named"),
+    [
+        ({"name": "other"}, 400, "name"),
+        ({"source": "external_image"}, 400, "source"),
+        ({"revision_source": "internal_source"}, 400, "not available"),
+        ({"source_config": {"repo_url": "https://h/other"}}, 400, "source_config.repo_url"),
+        ({"source_config": {"integration_id": str(uuid4())}}, 400, "source_config.integration_id"),
+        ({"source_config": {"deployment_type": "prod"}}, 400, "source_config.deployment_type"),
+        ({"source_config": {"listener_id": str(uuid4())}}, 400, "source_config.listener_id"),
+        ({"source_config": {"listener_config": {"k8s_namespace": "x"}}}, 400, "source_config.listener_config"),
+        ({"source_config": {"custom_url": "http://x"}}, 400, "source_config.custom_url"),
+        ({"source_config": {"resource_spec": {}}}, 400, "source_config.resource_spec"),
+        ({"source_config": {"build_on_push": True}}, 422, "build_on_push"),
+        (
+            {"source_config": {"build_on_push": True}, "source_revision_config": {"repo_ref": "refs/tags/v1"}},
+            400,
+            "build_on_push",
+        ),
+        ({"source_revision_config": {"image_uri": "x:1"}}, 400, "image_uri"),
+        ({"source_revision_config": {"repo_ref": "a..b"}}, 422, "repo_ref"),
+        ({"display_name": ""}, 422, "display_name"),
+        ({"display_name": "a\u0000b"}, 422, "display_name"),
+        ({"secrets": [{"name": "PATH", "value": "1"}]}, 400, "PATH"),
+        ({"secrets": "x"}, 422, "secrets"),
+    ],
+)
+async def test_a_bad_patch_is_refused_and_changes_nothing(plane: Control, body, status: int, named: str) -> None:
+    made = await plane.create()
+    answer = await plane.client.patch(f"/v2/deployments/{made['id']}", json=body)
+    assert answer.status_code == status, answer.text
+    assert named in answer.text
+    assert await plane.get(made["id"]) == made
+
+
+async def test_what_was_read_can_be_sent_back(plane: Control) -> None:
+    made = await plane.create(secrets=SECRETS, source="github")
+    await plane.listener.client.put(
+        f"/internal/deployments/{made['id']}/status", json={"status": "READY", "custom_url": "http://127.0.0.1:9"}
+    )
+    seen = await plane.get(made["id"])
+    again = await plane.client.patch(f"/v2/deployments/{made['id']}", json=seen)
+    assert again.status_code == 200, again.text
+    assert again.json()["source_config"] == seen["source_config"]
+    assert "status" in again.headers["x-ignored-fields"]
+
+
+async def test_a_tag_stored_earlier_counts_in_a_later_patch(plane: Control) -> None:
+    made = await plane.create(source_revision_config={"repo_ref": "refs/tags/v1"})
+    answer = await plane.client.patch(f"/v2/deployments/{made['id']}", json={"source_config": {"build_on_push": True}})
+    assert (answer.status_code, "tag" in answer.json()["detail"]) == (400, True)
+
+
+async def test_a_deleted_deployment_stays_readable_until_its_compute_is_gone(plane: Control) -> None:
+    made = await plane.create()
+    listener_id = await plane.listener.connect()
+    key = (await plane.listener.desired(listener_id))["deployments"][0]["environment"]["LANGSMITH_API_KEY"]
+    assert (await plane.listener.drop(made["id"])).status_code == 409
+    gone = await plane.client.delete(f"/v2/deployments/{made['id']}")
+    assert (gone.status_code, gone.content) == (204, b"")
+    assert (await plane.client.delete(f"/v2/deployments/{made['id']}")).status_code == 204
+    assert (await plane.get(made["id"]))["status"] == "AWAITING_DELETE"
+    assert await plane.statuses(made["id"]) == ["INTERRUPTED"]
+    assert (await plane.client.patch(f"/v2/deployments/{made['id']}", json={"secrets": []})).status_code == 409
+    assert (await plane.client.post("/v2/deployments", json=create_body())).status_code == 409
+    late = await plane.client.put(f"/internal/deployments/{made['id']}/status", json={"status": "READY"})
+    assert late.status_code == 409
+    assert (await plane.listener.report(made["id"], made["latest_revision_id"], "DEPLOYED")).status_code == 409
+    assert (await plane.listener.desired(listener_id))["deployments"][0]["status"] == "AWAITING_DELETE"
+    assert (await plane.listener.drop(made["id"])).status_code == 204
+    assert (await plane.client.get(f"/v2/deployments/{made['id']}")).status_code == 404
+    assert (await plane.listener.desired(listener_id))["deployments"] == []
+    assert (await plane.client.get("/auth", headers={"x-api-key": key})).status_code == 401
+    assert await plane.db.pool.fetchval("select count(*) from projects where deleted_at is null") == 1
+    await plane.create()
+
+
+@pytest.mark.parametrize(("asked", "left"), [("true", 0), ("false", 1)])
+async def test_the_tracing_project_goes_when_that_is_asked_for(plane: Control, asked: str, left: int) -> None:
+    made = await plane.create()
+    params = {"delete_tracing_project": asked}
+    await plane.client.delete(f"/v2/deployments/{made['id']}", params=params)
+    assert await plane.db.pool.fetchval("select count(*) from projects where deleted_at is null") == 1
+    await plane.listener.drop(made["id"])
+    assert await plane.db.pool.fetchval("select count(*) from projects where deleted_at is null") == left

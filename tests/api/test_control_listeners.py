@@ -1,0 +1,159 @@
+import asyncio
+import time
+from uuid import uuid4
+
+import pytest
+
+from tests.api.control_server import ADDRESS, Control, control
+from tests.conftest import eventually
+
+
+@pytest.fixture
+async def plane(fresh_database):
+    async with control(await fresh_database()) as running:
+        yield running
+
+
+async def test_a_listener_keeps_its_id_and_is_listed(plane: Control) -> None:
+    listener_id = await plane.listener.connect("local", version="1")
+    assert await plane.listener.connect("local", version="2") == listener_id
+    await plane.listener.connect("other")
+    answer = (await plane.client.get("/v2/listeners")).json()
+    assert answer["offset"] == 2
+    listed = answer["resources"][1]
+    assert listed["id"] == listener_id
+    assert (listed["compute_type"], listed["compute_id"], listed["version"]) == ("process", "local", "2")
+    assert listed["compute_config"] == {"k8s_namespaces": None}
+    paged = (await plane.client.get("/v2/listeners", params={"limit": 1, "offset": 1})).json()
+    assert ([found["id"] for found in paged["resources"]], paged["offset"]) == ([listener_id], 2)
+    for bad in ({"compute_type": "abacus"}, {"compute_id": ""}, {"compute_id": "a\0"}):
+        body = {"compute_type": "process", "compute_id": "x", **bad}
+        assert (await plane.client.post("/internal/listeners/connect", json=body)).status_code == 422
+
+
+async def test_the_desired_state_holds_all_that_a_listener_needs(plane: Control) -> None:
+    made = await plane.create(
+        secrets=[{"name": "FOO", "value": "bar"}], source_config={"install_command": "npm ci", "build_command": "x"}
+    )
+    listener_id = await plane.listener.connect()
+    desired = await plane.listener.desired(listener_id)
+    deployment = desired["deployments"][0]
+    revision = deployment["revisions"][0]
+    key = deployment["environment"].pop("LANGSMITH_API_KEY")
+    assert key.startswith("lsv2_sk_")
+    assert deployment["environment"] == {
+        "LANGSMITH_ENDPOINT": ADDRESS.url, "LANGSMITH_TRACING": "true", "LANGSMITH_PROJECT": "agent",
+        "LANGSMITH_HOST_PROJECT_ID": made["id"], "LANGSMITH_HOST_PROJECT_NAME": "agent",
+        "LANGSMITH_TENANT_ID": made["tenant_id"],
+    }  # fmt: skip
+    assert {name: deployment[name] for name in ("id", "name", "status", "active_revision_id", "custom_url")} == {
+        "id": made["id"], "name": "agent", "status": "AWAITING_DATABASE", "active_revision_id": None,
+        "custom_url": None,
+    }  # fmt: skip
+    assert revision.pop("created_at")
+    assert revision == {
+        "id": made["latest_revision_id"], "number": 1, "status": "CREATING", "source": "git_hosting",
+        "repo_url": made["source_config"]["repo_url"], "repo_ref": "main", "repo_commit_sha": None,
+        "graph_config_path": "langgraph.json", "image_uri": None, "install_command": "npm ci", "build_command": "x",
+        "secrets": [{"name": "FOO", "value": "bar"}], "resource_spec": {},
+    }  # fmt: skip
+
+
+async def test_the_desired_revisions_are_the_unfinished_ones_and_the_active_one(plane: Control) -> None:
+    made = await plane.create()
+    listener_id = await plane.listener.connect()
+    await plane.listener.deploy(made["id"], made["latest_revision_id"])
+    failed = (await plane.patch(made["id"], source_revision_config={"repo_ref": "bad"}))["latest_revision_id"]
+    await plane.listener.walk(made["id"], failed, "CREATE_FAILED")
+    at_work = (await plane.patch(made["id"], source_revision_config={"repo_ref": "b"}))["latest_revision_id"]
+    waiting = (await plane.patch(made["id"], source_revision_config={"repo_ref": "c"}))["latest_revision_id"]
+    deployment = (await plane.listener.desired(listener_id))["deployments"][0]
+    assert [(r["id"], r["number"], r["status"]) for r in deployment["revisions"]] == [
+        (made["latest_revision_id"], 1, "DEPLOYED"), (at_work, 3, "CREATING"), (waiting, 4, "QUEUED"),
+    ]  # fmt: skip
+    assert deployment["active_revision_id"] == made["latest_revision_id"]
+
+
+async def test_a_report_on_a_deployment_is_kept(plane: Control) -> None:
+    made = await plane.create()
+    path = f"/internal/deployments/{made['id']}/status"
+    answer = await plane.client.put(path, json={"status": "READY", "custom_url": "http://127.0.0.1:9000"})
+    assert (answer.status_code, answer.content) == (204, b"")
+    seen = await plane.get(made["id"])
+    assert (seen["status"], seen["source_config"]["custom_url"]) == ("READY", "http://127.0.0.1:9000")
+    await plane.client.put(path, json={"status": "UNKNOWN", "reason": "disk full"})
+    seen = await plane.get(made["id"])
+    assert (seen["status"], seen["status_message"]) == ("UNKNOWN", "disk full")
+    assert seen["source_config"]["custom_url"] == "http://127.0.0.1:9000"
+    assert (await plane.client.put(path, json={"status": "AWAITING_DELETE"})).status_code == 422
+
+
+async def test_a_listener_that_waits_is_woken_by_each_kind_of_change(plane: Control) -> None:
+    listener_id = await plane.listener.connect()
+    generation = (await plane.listener.desired(listener_id))["generation"]
+    made: dict = {}
+
+    async def create() -> None:
+        made.update(await plane.create())
+
+    async def push() -> None:
+        await plane.patch(made["id"], source_revision_config={"repo_ref": "next"})
+
+    async def end() -> None:
+        await plane.listener.walk(made["id"], made["latest_revision_id"], "INTERRUPTED")
+
+    async def delete() -> None:
+        await plane.client.delete(f"/v2/deployments/{made['id']}")
+
+    async def drop() -> None:
+        await plane.listener.drop(made["id"])
+
+    for change in (create, push, end, delete, drop):
+        waiting = asyncio.create_task(plane.listener.desired(listener_id, generation, 20))
+        await asyncio.wait({waiting}, timeout=0.05)
+        assert not waiting.done()
+        began = time.monotonic()
+        await change()
+        desired = await waiting
+        assert time.monotonic() - began < 5
+        assert desired["generation"] > generation
+        generation = desired["generation"]
+    assert desired["deployments"] == []
+
+
+async def test_a_change_made_by_another_process_is_seen_by_looking_again(plane: Control) -> None:
+    listener_id = await plane.listener.connect()
+    made = await plane.create()
+    generation = (await plane.listener.desired(listener_id))["generation"]
+    waiting = asyncio.create_task(plane.listener.desired(listener_id, generation, 20))
+    await plane.db.pool.execute("update desired_generations set generation = generation + 1")
+    assert (await asyncio.wait_for(waiting, 10))["deployments"][0]["id"] == made["id"]
+
+
+async def test_a_wait_ends_in_time_and_steps_of_a_build_do_not_end_it(plane: Control) -> None:
+    listener_id = await plane.listener.connect()
+    made = await plane.create()
+    generation = (await plane.listener.desired(listener_id))["generation"]
+    waiting = asyncio.create_task(plane.listener.desired(listener_id, generation, 0.3))
+    await plane.listener.walk(made["id"], made["latest_revision_id"], "AWAITING_BUILD", "BUILDING")
+    assert (await waiting)["generation"] == generation
+    assert (await plane.listener.desired(listener_id, generation + 5, 20))["generation"] == generation
+    unknown = await plane.client.get(f"/internal/listeners/{uuid4()}/desired")
+    assert unknown.status_code == 404
+    too_long = await plane.client.get(f"/internal/listeners/{listener_id}/desired", params={"wait_s": 31})
+    assert too_long.status_code == 422
+
+
+async def test_a_deployment_belongs_to_the_listener_that_took_it_first(plane: Control) -> None:
+    cluster = await plane.listener.connect("cluster", compute_type="k8s")
+    await plane.create()
+    assert (await plane.listener.desired(cluster))["deployments"] == []
+    first = await plane.listener.connect("first")
+    assert len((await plane.listener.desired(first))["deployments"]) == 1
+    second = await plane.listener.connect("second")
+    assert (await plane.listener.desired(second))["deployments"] == []
+
+    async def is_seen() -> bool:
+        return len((await plane.listener.desired(first))["deployments"]) == 1
+
+    assert await eventually(is_seen)

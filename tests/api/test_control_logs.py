@@ -1,0 +1,141 @@
+from uuid import uuid4
+
+import pytest
+
+from portside.control import logs
+from tests.api.control_server import Control, control
+
+T0 = 1_750_000_000_123
+
+
+@pytest.fixture
+async def plane(fresh_database):
+    async with control(await fresh_database()) as running:
+        yield running
+
+
+async def add(plane: Control, made: dict, kind: str, *messages: str, level: str = "info", at: int = T0) -> None:
+    path = f"/internal/deployments/{made['id']}/revisions/{made['latest_revision_id']}/logs"
+    entries = [{"timestamp": at + n, "level": level, "message": text} for n, text in enumerate(messages)]
+    answer = await plane.client.post(path, json={"type": kind, "entries": entries})
+    assert answer.status_code == 204, answer.text
+
+
+async def read(plane: Control, made: dict, **params: object) -> dict:
+    path = f"/v2/deployments/{made['id']}/revisions/{made['latest_revision_id']}/logs"
+    answer = await plane.client.get(path, params=params)
+    assert answer.status_code == 200, answer.text
+    return answer.json()
+
+
+def messages(page: dict) -> list[str]:
+    return [entry["message"] for entry in page["logs"]]
+
+
+async def test_entries_come_back_as_they_were_sent(plane: Control) -> None:
+    made = await plane.create()
+    await add(plane, made, "build", "one", "two\0")
+    await add(plane, made, "deploy", "served")
+    page = await read(plane, made, type="build")
+    assert [(e["timestamp"], e["level"], e["message"]) for e in page["logs"]] == [
+        (T0, "INFO", "one"), (T0 + 1, "INFO", "two\ufffd"),
+    ]  # fmt: skip
+    assert messages(await read(plane, made, type="deploy")) == ["served"]
+    await add(plane, made, "build")
+    await add(plane, made, "build", "x" * 20_000)
+    assert len(messages(await read(plane, made, type="build"))[-1]) == 8192
+
+
+async def test_pages_neither_skip_nor_repeat_in_either_order(plane: Control) -> None:
+    made = await plane.create()
+    texts = [f"line {n}" for n in range(7)]
+    await add(plane, made, "build", *texts)
+    for order, expected in (("asc", texts), ("desc", texts[::-1])):
+        found: list[str] = []
+        offset = ""
+        while True:
+            page = await read(plane, made, type="build", order=order, limit=3, offset=offset)
+            found += messages(page)
+            if page["next_offset"] is None:
+                break
+            offset = page["next_offset"]
+        assert found == expected
+
+
+async def test_a_follower_gets_only_what_is_new(plane: Control) -> None:
+    made = await plane.create()
+    await add(plane, made, "build", "one")
+    offset = (await read(plane, made, type="build"))["next_offset"]
+    again = await read(plane, made, type="build", offset=offset)
+    assert again == {"logs": [], "next_offset": None}
+    await add(plane, made, "build", "two", at=T0 - 5)
+    assert messages(await read(plane, made, type="build", offset=offset)) == ["two"]
+
+
+async def test_entries_are_filtered(plane: Control) -> None:
+    made = await plane.create()
+    await add(plane, made, "build", "Building 100%", "done")
+    await add(plane, made, "build", "boom", level="error", at=T0 + 1000)
+    assert messages(await read(plane, made, type="build", level="error")) == ["boom"]
+    assert messages(await read(plane, made, type="build", query="building 100%")) == ["Building 100%"]
+    assert messages(await read(plane, made, type="build", query="_")) == []
+    start = "2025-06-15T15:06:41Z"
+    assert messages(await read(plane, made, type="build", start_time=start)) == ["boom"]
+    assert messages(await read(plane, made, type="build", end_time=start.removesuffix("Z"))) == [
+        "Building 100%",
+        "done",
+    ]
+    path = f"/v2/deployments/{made['id']}/revisions/{made['latest_revision_id']}/logs"
+    for bad in ({}, {"type": "x"}, {"type": "build", "limit": 1001}, {"type": "build", "offset": "x"},
+                {"type": "build", "run_id": "x"}, {"type": "build", "query": "a\0"}):  # fmt: skip
+        assert (await plane.client.get(path, params=bad)).status_code == 422
+
+
+async def test_the_form_that_command_line_clients_poll_reads_the_same_logs(plane: Control) -> None:
+    made = await plane.create()
+    await add(plane, made, "build", "built")
+    await add(plane, made, "deploy", "first revision")
+    second = await plane.patch(made["id"], source_revision_config={"repo_ref": "next"})
+    await add(plane, second, "deploy", "second revision")
+    base = f"/v1/projects/{made['id']}"
+
+    async def post(path: str, **body: object) -> list[str]:
+        answer = await plane.client.post(base + path, json=body)
+        assert answer.status_code == 200, answer.text
+        return messages(answer.json())
+
+    assert await post(f"/revisions/{made['latest_revision_id']}/build_logs", order="asc", limit=50) == ["built"]
+    assert await post(f"/revisions/{second['latest_revision_id']}/deploy_logs") == ["second revision"]
+    assert await post("/deploy_logs", order="desc", limit=100) == ["second revision", "first revision"]
+    assert await post("/deploy_logs", order="asc", query="FIRST", level="INFO") == ["first revision"]
+    missing = await plane.client.post(f"/v1/projects/{uuid4()}/deploy_logs", json={})
+    assert missing.status_code == 404
+
+
+async def test_a_log_keeps_its_newest_entries(plane: Control, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(logs, "KEEP_ENTRIES", 5)
+    made = await plane.create()
+    await add(plane, made, "deploy", "kept")
+    for start in range(0, 12, 4):
+        await add(plane, made, "build", *(str(n) for n in range(start, start + 4)))
+    assert messages(await read(plane, made, type="build")) == ["7", "8", "9", "10", "11"]
+    assert messages(await read(plane, made, type="deploy")) == ["kept"]
+
+
+async def test_logs_of_what_is_not_there_are_refused(plane: Control) -> None:
+    made = await plane.create()
+    path = f"/internal/deployments/{made['id']}/revisions"
+    good = {"type": "build", "entries": []}
+    assert (await plane.client.post(f"{path}/{uuid4()}/logs", json=good)).status_code == 404
+    entry = {"timestamp": 1, "level": "INFO", "message": "x"}
+    for bad in ({"type": "x", "entries": []}, {"type": "build", "entries": [entry] * 1001},
+                {"type": "build", "entries": [{**entry, "timestamp": -1}]}):  # fmt: skip
+        assert (await plane.client.post(f"{path}/{made['latest_revision_id']}/logs", json=bad)).status_code == 422
+
+
+async def test_logs_go_with_their_deployment(plane: Control) -> None:
+    made = await plane.create()
+    await add(plane, made, "build", "one")
+    await plane.client.delete(f"/v2/deployments/{made['id']}")
+    await plane.listener.drop(made["id"])
+    assert await plane.db.pool.fetchval("select count(*) from revision_logs") == 0
