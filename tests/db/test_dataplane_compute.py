@@ -17,6 +17,7 @@ from portside.dataplane.compute import output
 from portside.dataplane.compute.output import Follower
 from portside.dataplane.compute.process import ReplicaPlan
 from portside.dataplane.compute.serving import Serving
+from portside.dataplane.compute.sockets import open_private, open_stable
 from portside.dataplane.failures import DeployFailed, Unreachable
 from portside.dataplane.logs import RevisionLog
 from portside.dataplane.processes import ProcessMark
@@ -231,3 +232,14 @@ async def test_a_log_waits_while_the_control_plane_is_away():
     await log.flush(20)
     await log.close()
     assert [entry.message for entry in arrived] == [f"line {number}?" for number in range(2500)]
+
+
+def test_listening_sockets_are_passed_on_only_to_whom_they_are_meant_for():
+    for listening in (open_stable("127.0.0.1", None), open_private()):
+        assert not listening.get_inheritable()
+        listening.close()
+
+
+def test_a_port_that_was_taken_meanwhile_is_replaced():
+    with open_private() as taken, open_stable("127.0.0.1", taken.getsockname()[1]) as moved:
+        assert moved.getsockname()[1] != taken.getsockname()[1]

@@ -5,7 +5,6 @@ for those to go, and only then shuts down. Sockets can be added while it runs, w
 """
 
 import asyncio
-import contextlib
 import socket
 import time
 from collections.abc import Awaitable, Callable
@@ -36,6 +35,7 @@ class Server(uvicorn.Server):
         )
         super().__init__(config)
         self.draining = draining
+        self.idle_drain_s = IDLE_DRAIN_S
 
     async def open(self, sockets: list[socket.socket]) -> None:
         """Begin to answer on the given listening sockets."""
@@ -57,21 +57,21 @@ class Server(uvicorn.Server):
         return protocol
 
     async def serve_until(self, stop: asyncio.Event, on_drain: Callable[[], Awaitable[None]] | None = None) -> None:
-        """Keep serving until `stop` is set, then drain; `on_drain` runs once no new work is accepted."""
+        """Keep serving until `stop` is set, then drain; `on_drain` runs when no more requests are to be expected."""
         ticks = asyncio.create_task(self.main_loop())
         await stop.wait()
         self.draining.set()
         for server in self.servers:
             server.close()
+        await self._let_connections_go()
         if on_drain is not None:
             await on_drain()
-        await self._let_connections_go()
         self.should_exit = True
         await ticks
         await self.shutdown()
 
     async def _let_connections_go(self) -> None:
-        deadline = time.monotonic() + IDLE_DRAIN_S
+        deadline = time.monotonic() + self.idle_drain_s
         while self.server_state.connections and time.monotonic() < deadline:
             await asyncio.sleep(0.02)
 
@@ -90,6 +90,4 @@ def listen(host: str, port: int, *, reuse_port: bool = False) -> socket.socket:
         listening.close()
         raise UserMistake(f"cannot listen on {host}:{port}: {exc.strerror}; choose another with --port") from exc
     listening.setblocking(False)
-    with contextlib.suppress(OSError):
-        listening.set_inheritable(True)
     return listening
