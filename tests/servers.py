@@ -73,3 +73,21 @@ def agent_server(
         yield server
     finally:
         server.stop()
+
+
+@contextlib.contextmanager
+def platform_server(home: Path, *arguments: str, **environment: str) -> Iterator[ServerProcess]:
+    """A whole platform with its listener and an embedded Postgres."""
+    port = free_port()
+    command = ["up", "--home", str(home), "--port", str(port), *(arguments or ("--no-example",))]
+    home.mkdir(parents=True, exist_ok=True)
+    settings = {"DATABASE_URL": "", "PORTSIDE_API_KEY": KEY, "LOG_LEVEL": "INFO", **environment}
+    server = ServerProcess(command, f"http://127.0.0.1:{port}", settings, home / "up.log")
+    server.start()
+    try:
+        yield server
+    finally:
+        server.stop()
+
+
+KEY = "lsv2_pt_0123456789abcdef0123456789abcdef_0123456789"

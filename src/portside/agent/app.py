@@ -12,12 +12,11 @@ from portside.agent.engine import Engine
 from portside.agent.graphs.load import Graphs
 from portside.agent.http import assistants, runs, states, system, threads
 from portside.agent.http.system import Traffic
-from portside.agent.queue.sweep import ExpiredLeases
+from portside.agent.queue.sweep import DueThreads, ExpiredLeases
 from portside.agent.queue.worker import Worker
 from portside.agent.runs import Runs
 from portside.agent.settings import AgentSettings
 from portside.agent.states import States
-from portside.agent.streams.hub import Hub
 from portside.kernel.db import Database
 from portside.kernel.http.health import HealthChecks
 from portside.kernel.http.middleware import CloseWhileDraining, LimitBody, Observe
@@ -61,12 +60,10 @@ async def open_app(graphs: Graphs, settings: AgentSettings, database_url: str) -
 async def _join(db: Database, engine: Engine, settings: AgentSettings) -> AgentApp:
     known = Assistants(db, engine.graphs)
     await known.make_system_assistants()
-    hub = Hub(keep_s=settings.resumable_stream_ttl_seconds)
-    service = Runs(db, known, engine, hub, timeout_s=settings.bg_job_timeout_secs)
-    worker = Worker(db, slots=settings.n_jobs_per_worker, execute=service.execute, on_end=service.on_end)
-    service.worker = worker
-    sweep = ExpiredLeases(db, max_retries=settings.bg_job_max_retries, on_released=worker.wake)
     traffic, draining = Traffic(), asyncio.Event()
+    service = Runs(db, known, engine, settings, draining)
+    worker = service.worker
+    sweep = ExpiredLeases(db, max_retries=settings.bg_job_max_retries, on_released=worker.wake)
     services: dict[type, Any] = {
         Database: db,
         Assistants: known,
@@ -77,7 +74,7 @@ async def _join(db: Database, engine: Engine, settings: AgentSettings) -> AgentA
         HealthChecks: HealthChecks({"postgres": db.is_alive}),
     }
     api = LimitBody(Api(ROUTES, services, _let_in), settings.http_max_request_body_bytes)
-    worker.start(Driver([sweep]))
+    worker.start(Driver([sweep, DueThreads(db)]))
     return AgentApp(Observe(CloseWhileDraining(api, draining)), worker, traffic, draining)
 
 

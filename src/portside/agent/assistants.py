@@ -54,9 +54,7 @@ class Assistants:
             assistant_id = UUID(name)
         except ValueError:
             choices = ", ".join(self._graphs.ids())
-            message = (
-                f"Invalid assistant: '{name}'. Must be either: an assistant's UUID, or a graph of {choices}"
-            )
+            message = f"Invalid assistant: '{name}'. Must be either: an assistant's UUID, or a graph of {choices}"
             raise Invalid.field(["body", "assistant_id"], message) from None
         try:
             return await self.get(assistant_id)

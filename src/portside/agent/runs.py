@@ -18,6 +18,7 @@ from portside.agent.queue.lifecycle import Admission, Admitted, ClaimedRun, Endi
 from portside.agent.queue.worker import Worker
 from portside.agent.requests import Ids, ending_of, execution_request, refuse_unsupported, run_kwargs, run_metadata
 from portside.agent.rows import from_row
+from portside.agent.settings import AgentSettings
 from portside.agent.sql import sql
 from portside.agent.streams.feed import Feed
 from portside.agent.streams.hub import Hub
@@ -55,13 +56,17 @@ class Made(NamedTuple):
 class Runs:
     """The runs of this server."""
 
-    def __init__(self, db: Database, assistants: Assistants, engine: Engine, hub: Hub, *, timeout_s: float) -> None:
+    def __init__(
+        self, db: Database, assistants: Assistants, engine: Engine, settings: AgentSettings, draining: asyncio.Event
+    ) -> None:
         self._db = db
         self._assistants = assistants
         self._engine = engine
-        self._hub = hub
-        self._timeout_s = timeout_s
-        self.worker: Worker | None = None
+        self._hub = Hub(keep_s=settings.resumable_stream_ttl_seconds)
+        self._timeout_s = settings.bg_job_timeout_secs
+        self.worker = Worker(
+            db, slots=settings.n_jobs_per_worker, execute=self.execute, on_end=self.on_end, draining=draining
+        )
 
     async def create(self, thread_id: UUID | None, body: RunCreate, request_id: str) -> Made:
         """Admit a run, on a thread of its own where none is named.
@@ -73,19 +78,19 @@ class Runs:
         assistant = await self._assistants.resolve(body.assistant_id)
         ids = Ids(uuid7(), thread_id or uuid7(), request_id)
         admission = _admission(assistant, body, ids, is_stateless=thread_id is None)
-        eager = self.worker.eager_id if self.worker else None
-        admitted = await lifecycle.admit_run(self._db, admission, eager)
+        admitted = await lifecycle.admit_run(
+            self._db, admission, self.worker.worker_id, has_free_slot=self.worker.free_slots > 0
+        )
         _refuse(admitted, ids.thread_id)
         feed = self._hub.open(ids.run_id, is_resumable=bool(body.stream_resumable))
-        if self.worker is not None:
-            self._start(self.worker, admission, admitted)
+        self._start(admission, admitted)
         return Made(_as_run(admission, admitted), feed)
 
-    def _start(self, worker: Worker, admission: Admission, admitted: Admitted) -> None:
+    def _start(self, admission: Admission, admitted: Admitted) -> None:
         if admitted.outcome != "running":
-            worker.wake()
+            self.worker.wake()
             return
-        worker.begin(
+        self.worker.begin(
             ClaimedRun(
                 run_id=admission.run_id,
                 thread_id=admission.thread_id,

@@ -34,15 +34,16 @@ async def serve(graphs: Graphs, settings: AgentSettings, database_url: str, sock
     stop, grace_s = asyncio.Event(), [settings.bg_job_shutdown_grace_period_secs]
     loop = asyncio.get_running_loop()
 
-    def hurry() -> None:
-        grace_s[0] = 0.0
-        stop.set()
-
-    loop.add_signal_handler(signal.SIGTERM, stop.set)
-    loop.add_signal_handler(signal.SIGINT, hurry)
     listening = _listening(settings, sockets)
     async with open_app(graphs, settings, database_url) as app:
         server = Server(app.asgi, draining=app.draining, grace_s=STREAMS_LEFT_S)
+
+        def hurry() -> None:
+            grace_s[0] = server.idle_drain_s = 0.0
+            stop.set()
+
+        loop.add_signal_handler(signal.SIGTERM, stop.set)
+        loop.add_signal_handler(signal.SIGINT, hurry)
         await server.open([listening])
         log.info("agent server ready", address=str(listening.getsockname()), graphs=graphs.ids())
         if sockets.public_fd is not None and sockets.handover_fd is not None:

@@ -45,9 +45,7 @@ def configure_logs(*, level: str = "INFO", as_json: bool = False) -> None:
 
 def _console_renderer() -> Any:
     # The plain traceback: the pretty one prints local variables, and secrets are among them.
-    return structlog.dev.ConsoleRenderer(
-        colors=sys.stderr.isatty(), exception_formatter=structlog.dev.plain_traceback
-    )
+    return structlog.dev.ConsoleRenderer(colors=sys.stderr.isatty(), exception_formatter=structlog.dev.plain_traceback)
 
 
 def _json_renderer() -> list[Any]:

@@ -24,10 +24,12 @@ create table threads (
     "values" jsonb,
     interrupts jsonb,
     error jsonb,
-    active_runs int not null default 0 check (active_runs >= 0)
+    active_runs int not null default 0 check (active_runs >= 0),
+    delete_after timestamptz
 );
 
 create index threads_by_update on threads (updated_at desc, thread_id);
+create index threads_to_delete on threads (delete_after) where delete_after is not null;
 create index threads_by_metadata on threads using gin (metadata jsonb_path_ops);
 
 -- A run is `pending` (and blocked behind an earlier run of its thread, or ready), `running` under a lease, or over.
@@ -44,6 +46,7 @@ create table runs (
     kwargs jsonb not null default '{}',
     multitask_strategy text not null,
     attempt int not null default 0,
+    admitted_by uuid,
     worker_id uuid,
     leased_until timestamptz,
     run_after timestamptz not null default now(),

@@ -7,7 +7,7 @@
 create function admit_run(
     p_run_id uuid, p_thread_id uuid, p_assistant_id uuid, p_metadata jsonb, p_kwargs jsonb, p_strategy text,
     p_thread_metadata jsonb, p_create_thread boolean, p_temporary boolean, p_delay interval,
-    p_worker_id uuid, p_lease interval
+    p_admitted_by uuid, p_worker_id uuid, p_lease interval
 ) returns table (outcome text, attempt int, created_at timestamptz)
 language plpgsql as $$
 declare
@@ -33,11 +33,11 @@ begin
     where t.thread_id = p_thread_id;
     insert into runs (
         run_id, thread_id, assistant_id, status, is_blocked, is_temporary, metadata, kwargs, multitask_strategy,
-        attempt, worker_id, leased_until, run_after
+        attempt, admitted_by, worker_id, leased_until, run_after
     ) values (
         p_run_id, p_thread_id, p_assistant_id, case when starts then 'running' else 'pending' end, ahead > 0,
         p_temporary, p_metadata, p_kwargs, p_strategy,
-        case when starts then 1 else 0 end, case when starts then p_worker_id end,
+        case when starts then 1 else 0 end, p_admitted_by, case when starts then p_worker_id end,
         case when starts then now() + p_lease end, now() + p_delay
     );
     return query select case when starts then 'running' else 'pending' end, case when starts then 1 else 0 end, now();
@@ -73,6 +73,8 @@ begin
 end $$;
 
 -- End a run that this worker still owns. Returns false when the lease went to somebody else: that owner's word counts.
+-- The thread of a stateless run goes with it. Where another process admitted the run, its client reads the result from
+-- the thread, so that stays for a minute.
 create function finish_run(
     p_run_id uuid, p_worker_id uuid, p_attempt int, p_status text,
     p_thread_status text, p_values jsonb, p_interrupts jsonb, p_error jsonb
@@ -88,10 +90,13 @@ begin
     if not found then
         return false;
     end if;
-    if ended.is_temporary then
+    if ended.is_temporary and ended.admitted_by = p_worker_id then
         delete from threads t where t.thread_id = ended.thread_id;
-    else
-        perform leave_thread(ended.thread_id, p_thread_status, p_values, p_interrupts, p_error);
+        return true;
+    end if;
+    perform leave_thread(ended.thread_id, p_thread_status, p_values, p_interrupts, p_error);
+    if ended.is_temporary then
+        update threads t set delete_after = now() + interval '1 minute' where t.thread_id = ended.thread_id;
     end if;
     return true;
 end $$;

@@ -63,10 +63,11 @@ class Ending(msgspec.Struct, kw_only=True):
         return self.values or b"null"
 
 
-async def admit_run(db: Database, admission: Admission, worker_id: UUID | None) -> Admitted:
-    """Admit a run under its thread's lock; with a worker it starts at once if nothing is before it."""
+async def admit_run(db: Database, admission: Admission, worker_id: UUID, *, has_free_slot: bool) -> Admitted:
+    """Admit a run under its thread's lock; where the worker has a free slot it starts if nothing is before it."""
     values = {name: getattr(admission, name) for name in admission.__struct_fields__}
-    row = await db.fetchrow(sql.admit_run, **values, worker_id=worker_id, lease_s=LEASE_S)
+    starter = worker_id if has_free_slot else None
+    row = await db.fetchrow(sql.admit_run, **values, admitted_by=worker_id, worker_id=starter, lease_s=LEASE_S)
     assert row is not None  # noqa: S101 - the function always returns one row
     return Admitted(**dict(row))
 

@@ -1,4 +1,4 @@
-"""Gives back runs whose worker stopped renewing its lease. Safe on every node at once."""
+"""The queue's chores: expired leases, and threads of stateless runs that are over. Safe on every node at once."""
 
 from collections.abc import Callable
 from typing import ClassVar
@@ -31,3 +31,19 @@ class ExpiredLeases(Task):
         if rows:
             self._on_released()
         return Status(did={"released": len(rows)}, again=len(rows) == self.batch)
+
+
+class DueThreads(Task):
+    """Deletes the threads of stateless runs once nobody can be waiting for their result any more."""
+
+    every_s: ClassVar[float] = 15.0
+    batch: ClassVar[int] = 500
+
+    def __init__(self, db: Database) -> None:
+        super().__init__()
+        self._db = db
+
+    async def activate(self) -> Status:
+        """Delete one batch."""
+        deleted = await self._db.execute(sql.delete_due_threads, limit=self.batch)
+        return Status(did={"deleted": deleted}, again=deleted == self.batch)

@@ -29,7 +29,7 @@ ENDED = Counter("lg_api_runs_total", "Runs ended by this process.", ["status"])
 class Worker:
     """Executes up to `slots` runs at once."""
 
-    def __init__(self, db: Database, *, slots: int, execute: Execute, on_end: OnEnd) -> None:
+    def __init__(self, db: Database, *, slots: int, execute: Execute, on_end: OnEnd, draining: asyncio.Event) -> None:
         self.worker_id: UUID = uuid4()
         self.slots = slots
         self._db = db
@@ -39,6 +39,7 @@ class Worker:
         self._wake = asyncio.Event()
         self._loops: list[asyncio.Task[None]] = []
         self._is_accepting = False
+        self._draining = draining
         self._chores = Driver([])
         SLOTS.set(slots)
 
@@ -57,11 +58,6 @@ class Worker:
     def free_slots(self) -> int:
         """How many more runs may start now."""
         return self.slots - len(self._running) if self._is_accepting else 0
-
-    @property
-    def eager_id(self) -> UUID | None:
-        """The worker to admit a run under: this one while it has a free slot."""
-        return self.worker_id if self.free_slots > 0 else None
 
     def begin(self, run: ClaimedRun) -> None:
         """Execute a run that this worker holds the lease of."""
@@ -86,7 +82,8 @@ class Worker:
         await asyncio.gather(*self._loops, return_exceptions=True)
 
     async def _claim(self) -> None:
-        while self._is_accepting:
+        # A server that drains still executes what its last clients ask for, but takes nothing else from the queue.
+        while not self._draining.is_set():
             claimed = await self._claim_batch() if self.free_slots > 0 else []
             if not claimed:
                 await self._wait_for_work()

@@ -1,7 +1,7 @@
 -- name: admit_run
 select outcome, attempt, created_at from admit_run(
     :run_id, :thread_id, :assistant_id, :metadata, :kwargs, :strategy, :thread_metadata, :create_thread, :temporary,
-    make_interval(secs => :delay_s), :worker_id, make_interval(secs => :lease_s)
+    make_interval(secs => :delay_s), :admitted_by, :worker_id, make_interval(secs => :lease_s)
 )
 
 -- name: get_run

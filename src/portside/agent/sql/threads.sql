@@ -37,3 +37,9 @@ update threads set
     updated_at = now(), state_updated_at = now()
 where thread_id = :thread_id and active_runs = 0
 returning thread_id
+
+-- name: delete_due_threads
+delete from threads where thread_id in (
+    select thread_id from threads where delete_after < now() and active_runs = 0
+    order by delete_after limit :limit for update skip locked
+)
