@@ -230,7 +230,11 @@ def test_a_killed_agent_comes_back_with_its_memory(platform: Platform, repositor
     assert httpx2.post(f"{url}/threads/{thread}/runs/wait", json=body, timeout=60).status_code == 200
     victim = platform.replica(deployment)
     os.kill(victim, signal.SIGKILL)
-    wait_for(lambda: platform.replica(deployment) not in (0, victim) and httpx2.get(f"{url}/ok", timeout=20).status_code == 200)
+    wait_for(
+        lambda: (
+            platform.replica(deployment) not in (0, victim) and httpx2.get(f"{url}/ok", timeout=20).status_code == 200
+        )
+    )
     history = httpx2.get(f"{url}/threads/{thread}/history?limit=10").json()
     assert len(history) == 3
     assert history[0]["values"] == {"text": "one: hi"}

@@ -128,11 +128,13 @@ class Runs:
         """Wait until a run is over and return its final values as JSON. Raises RunNotFound."""
         feed = self._hub.find(run_id)
         while True:
-            if feed is not None and feed.ending is not None and feed.ended.is_set():
-                ending: Ending = feed.ending
-                return ending.result()
+            if (result := await _own_result(feed)) is not None:
+                return result
             row = await self._db.fetchrow(sql.run_result, run_id=run_id, thread_id=thread_id)
             if row is None:
+                # A stateless run leaves no row; it may have begun and ended here while the database answered.
+                if (result := await _own_result(feed)) is not None:
+                    return result
                 raise RunNotFound("Run not found")
             if row["status"] in TERMINAL:
                 return _stored_result(row)
@@ -142,8 +144,6 @@ class Runs:
         """Wait for the run in this process to end, or a moment for one elsewhere."""
         if feed is None or feed.ended.is_set():
             await asyncio.sleep(ELSEWHERE_POLL_S)
-        elif feed.is_started:
-            await feed.ended.wait()
         else:
             with contextlib.suppress(TimeoutError):
                 await asyncio.wait_for(feed.changed.wait(), ELSEWHERE_POLL_S)
@@ -166,7 +166,7 @@ class Runs:
         """Yield the events of a subscription; while the run has not started here, look whether it ended elsewhere."""
         while not feed.is_started and not feed.ended.is_set():
             row = await self._db.fetchrow(sql.run_result, run_id=run_id, thread_id=thread_id)
-            if row is None or row["status"] in TERMINAL:
+            if not feed.is_started and (row is None or row["status"] in TERMINAL):
                 return
             await self._pause(feed)
         async for chunk in followed:
@@ -230,6 +230,15 @@ def _as_run(admission: Admission, admitted: Admitted) -> Run:
         updated_at=moment,
         error=None,
     )
+
+
+async def _own_result(feed: Feed | None) -> bytes | None:
+    """Wait for a run that is executed in this process; None when it is not, or was handed back."""
+    if feed is None or not feed.is_started:
+        return None
+    await feed.ended.wait()
+    ending: Ending | None = feed.ending
+    return None if ending is None else ending.result()
 
 
 def _stored_result(row: Any) -> bytes:

@@ -153,6 +153,7 @@ class EmbeddedPostgres:
             try:
                 if not await connection.fetchval("select 1 from pg_database where datname = $1", name):
                     await connection.execute(f'create database "{name}"')
+                    await connection.execute(f'revoke connect on database "{name}" from public')
             finally:
                 await connection.close()
 
