@@ -48,6 +48,5 @@ class Repository:
     def commit_agent(self, answer: str, **files: str) -> str:
         """Commit an agent that begins its replies with `answer`."""
         named = {name.replace("__", "."): text for name, text in files.items()}
-        return self.commit({
-            "langgraph.json": json.dumps(CONFIG), "requirements.txt": "", "agent.py": AGENT.format(answer=answer), **named
-        })  # fmt: skip
+        agent = AGENT.format(answer=answer)
+        return self.commit({"langgraph.json": json.dumps(CONFIG), "requirements.txt": "", "agent.py": agent, **named})
