@@ -33,7 +33,10 @@ class EncodingBroken(BadRequest):
 
 
 def decode(body: bytes, encoding: str, *, limit: int = MAX_DECODED_BYTES) -> bytes:
-    """Undo a Content-Encoding. Raises EncodingUnknown, EncodingBroken, and BodyTooLarge past `limit` bytes."""
+    """Undo a Content-Encoding. Raises EncodingUnknown, EncodingBroken, and BodyTooLarge past `limit` bytes.
+
+    zstd does not say when its input was cut; the parsers of what is inside do.
+    """
     match encoding.strip().lower():
         case "" | "identity":
             return body

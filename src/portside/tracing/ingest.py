@@ -2,7 +2,7 @@
 
 A trace is counted at the first receipt of one of its runs, together with that run, so neither exists without the other.
 A child that came without its place under its parent leaves an empty row for that parent: the two deliveries then meet
-on that row, and whichever commits last puts the child in its place.
+on that row, and whichever commits last puts the child in its place, and then looks again below what it placed.
 """
 
 from uuid import UUID
@@ -26,8 +26,9 @@ async def receive(db: Database, delivery: Delivery, *, by: Actor) -> None:
         awaited = await _write_runs(tx, runs, by)
         await _write_feedback(tx, by.workspace_id, delivery.feedback)
         await _write_attachments(tx, by.workspace_id, delivery.attachments)
-    if awaited:
-        await db.execute(sql.place_children, workspace_id=by.workspace_id, ids=awaited)
+    while awaited:
+        placed = await db.fetch(sql.place_children, workspace_id=by.workspace_id, ids=awaited)
+        awaited = [row["id"] for row in placed if row["is_awaited"]]
 
 
 async def _find_projects(db: Session, workspace_id: UUID, runs: list[RunWrite]) -> None:

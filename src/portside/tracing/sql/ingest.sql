@@ -67,20 +67,22 @@ select id from written where is_awaited
 
 -- name: place_children
 -- Gives runs that came without trace and dotted order the place under their parent, and on down. Run after the batch
--- is committed and on rows sorted by id, so that it never holds one batch's rows while it waits for another's.
+-- is committed and on rows sorted by id, so that it never holds one batch's rows while it waits for another's. Returns
+-- the placed runs that others wait for: a child may have been committed meanwhile that this statement could not see.
+-- Chains too long for a dotted order stay without a place.
 with recursive found as (
     select c.id, coalesce(c.trace_id, p.trace_id) as trace_id,
            p.dotted_order || '.' || own_order(c.start_time, c.received_at, c.id) as dotted_order
     from runs p
     join runs c on c.workspace_id = p.workspace_id and c.parent_run_id = p.id and c.dotted_order is null
-    where p.workspace_id = :workspace_id and p.id = any(:ids::uuid[]) and p.dotted_order is not null
+    where p.workspace_id = :workspace_id and p.id = any(:ids::uuid[]) and length(p.dotted_order) < 20000
       and c.name is not null
     union all
     select c.id, coalesce(c.trace_id, f.trace_id),
            f.dotted_order || '.' || own_order(c.start_time, c.received_at, c.id)
     from found f
     join runs c on c.workspace_id = :workspace_id and c.parent_run_id = f.id and c.dotted_order is null
-    where c.name is not null
+    where c.name is not null and length(f.dotted_order) < 20000
 ),
 held as (
     select id from runs
@@ -91,6 +93,7 @@ held as (
 update runs r set trace_id = f.trace_id, dotted_order = f.dotted_order
 from found f join held using (id)
 where r.workspace_id = :workspace_id and r.id = f.id and r.dotted_order is null
+returning r.id, r.is_awaited
 
 -- name: write_feedback
 insert into feedback as f (workspace_id, id, run_id, trace_id, key, body, modified_at)

@@ -1,0 +1,144 @@
+"""Billable usage over HTTP: exact counts in the right buckets, and only for those who may read them."""
+
+from collections.abc import AsyncIterator, Awaitable, Callable
+from datetime import datetime
+from typing import Any
+from uuid import UUID, uuid4
+
+import pytest
+
+from tests.api.hosted import Hosted, hosted
+
+PATH = "/api/v1/orgs/current/billing/granular-usage"
+
+
+@pytest.fixture
+async def server(fresh_database: Callable[[], Awaitable[str]]) -> AsyncIterator[Hosted]:
+    async with hosted(await fresh_database()) as running:
+        yield running
+
+
+async def receive(server: Hosted, project: str, count: int = 1, key: str | None = None) -> list[UUID]:
+    """Deliver traces of two runs each."""
+    roots = [uuid4() for _ in range(count)]
+    runs = [{"id": str(root), "name": "r", "run_type": "chain", "session_name": project} for root in roots]
+    children = [{**parent, "id": str(uuid4()), "parent_run_id": parent["id"]} for parent in runs]
+    headers = {"x-api-key": key} if key else None
+    answer = await server.client.post("/runs/batch", json={"post": [*children, *runs]}, headers=headers)
+    assert answer.status_code == 202
+    return roots
+
+
+async def received_at(server: Hosted, roots: list[UUID], moment: str) -> None:
+    """Let traces have been received at another time."""
+    update = "update traces set received_at = $2 where trace_id = any($1)"
+    await server.db.pool.execute(update, roots, datetime.fromisoformat(moment))
+
+
+async def ask(server: Hosted, **params: Any) -> Any:
+    query = {"workspace_ids": str(server.actor.workspace_id), **params}
+    return await server.client.get(PATH, params={name: value for name, value in query.items() if value is not None})
+
+
+async def test_counts_by_each_dimension(server: Hosted):
+    service = await server.new_key("runs:create")
+    await receive(server, "a", 3)
+    await receive(server, "b", 2, service)
+    await receive(server, "b")
+    actor = server.actor
+
+    async def counts(group_by: str) -> list[tuple[dict[str, Any], int]]:
+        return [(record["dimensions"], record["traces"]) for record in await server.usage(group_by)]
+
+    workspace = {"workspace_id": str(actor.workspace_id), "workspace_name": "Default"}
+    assert await counts("workspace") == [(workspace, 6)]
+    by_project = await counts("project")
+    assert {(d["project_name"], traces) for d, traces in by_project} == {("a", 3), ("b", 3)}
+    assert all(set(d) == {"project_id", "project_name"} for d, _ in by_project)
+    assert await counts("user") == [
+        ({"user_id": str(actor.user_id), "user_email": actor.user_email}, 4),
+        ({"user_id": None, "user_email": None}, 2),
+    ]
+    assert await counts("api_key") == [
+        ({"api_key_short_key": actor.short_key}, 4),
+        ({"api_key_short_key": f"lsv2_sk_…{service[-4:]}"}, 2),
+    ]
+
+
+async def test_buckets_and_the_half_open_range(server: Hosted):
+    for moment in ("2026-01-15T00:00:00Z", "2026-01-15T23:59:59.999999Z", "2026-01-16T00:00:00Z"):
+        await received_at(server, await receive(server, "a"), moment)
+    answer = await ask(server, start_time="2026-01-15T00:00:00Z", end_time="2026-01-16T00:00:00Z")
+    day = {"workspace_id": str(server.actor.workspace_id), "workspace_name": "Default"}
+    assert answer.json() == {
+        "stride": {"days": 1, "hours": 0},
+        "usage": [{"time_bucket": "2026-01-15T00:00:00Z", "dimensions": day, "traces": 2}],
+    }
+    answer = await ask(server, start_time="2026-01-15T12:30:00Z", end_time="2026-01-16T00:30:00Z")
+    assert answer.json()["stride"] == {"days": 0, "hours": 1}
+    buckets = [(record["time_bucket"], record["traces"]) for record in answer.json()["usage"]]
+    assert buckets == [("2026-01-15T23:00:00Z", 1), ("2026-01-16T00:00:00Z", 1)]
+    answer = await ask(server, start_time="2026-01-10T06:00:00Z", end_time="2026-03-01T00:00:00Z")
+    assert answer.json()["stride"] == {"days": 7, "hours": 0}
+    assert [record["time_bucket"] for record in answer.json()["usage"]] == ["2026-01-10T00:00:00Z"]
+
+
+async def test_offsets_with_and_without_their_plus_sign(server: Hosted):
+    await received_at(server, await receive(server, "a"), "2026-01-15T00:30:00Z")
+    for plus in ("%2B", "+"):
+        query = f"start_time=2026-01-15T02:00:00{plus}02:00&end_time=2026-01-15T03:00:00{plus}02:00"
+        answer = await server.client.get(f"{PATH}?{query}&workspace_ids={server.actor.workspace_id}")
+        assert [record["traces"] for record in answer.json()["usage"]] == [1]
+
+
+async def test_a_trace_counts_when_it_first_arrives_whatever_it_says(server: Hosted):
+    old = {"id": str(uuid4()), "name": "r", "start_time": "2020-06-01T00:00:00Z", "session_name": "a"}
+    await server.client.post("/runs", json=old)
+    await server.client.patch(f"/runs/{old['id']}", json={"end_time": "2020-06-01T00:00:01Z", "session_name": "b"})
+    assert [record["traces"] for record in await server.usage("project", end_time="2021-01-01T00:00:00Z")] == []
+    assert [record["dimensions"]["project_name"] for record in await server.usage("project")] == ["a"]
+
+
+async def test_a_deleted_project_stays_on_the_bill(server: Hosted):
+    await receive(server, "gone")
+    await server.db.pool.execute("update projects set deleted_at = now()")
+    assert [record["dimensions"]["project_name"] for record in await server.usage("project")] == ["gone"]
+
+
+async def test_workspaces_that_one_may_not_read_are_left_out(server: Hosted):
+    other = await server.new_workspace("Other")
+    await receive(server, "a", 1)
+    await receive(server, "b", 2, await server.new_key(workspace_id=other))
+    ids = [str(other), str(server.actor.workspace_id), str(uuid4())]
+    records = await server.usage("workspace", workspace_ids=ids)
+    assert [(record["dimensions"]["workspace_name"], record["traces"]) for record in records] == [("Default", 1)]
+    assert await server.usage("project", workspace_ids=str(other)) == []
+
+
+@pytest.mark.parametrize(
+    ("params", "status", "where"),
+    [
+        ({"start_time": None}, 422, "start_time"),
+        ({"end_time": None}, 422, "end_time"),
+        ({"workspace_ids": None}, 422, "workspace_ids"),
+        ({"workspace_ids": ""}, 422, "workspace_ids"),
+        ({"workspace_ids": "x"}, 422, "workspace_ids"),
+        ({"group_by": "colour"}, 422, "group_by"),
+        ({"start_time": "soon"}, 422, "start_time"),
+        ({"end_time": "2026-01-15T00:00:00Z"}, 400, "end_time must be after start_time"),
+        ({"end_time": "2026-01-14T00:00:00Z"}, 400, "end_time must be after start_time"),
+    ],
+)
+async def test_bad_questions_are_refused(server: Hosted, params: dict[str, Any], status: int, where: str):
+    good = {"start_time": "2026-01-15T00:00:00Z", "end_time": "2026-01-16T00:00:00Z"}
+    answer = await ask(server, **{**good, **params})
+    assert answer.status_code == status
+    assert where in answer.text
+
+
+async def test_it_needs_the_permission(server: Hosted):
+    key = {"x-api-key": await server.new_key("runs:read")}
+    params = {"start_time": "2026-01-15", "end_time": "2026-01-16", "workspace_ids": str(server.actor.workspace_id)}
+    assert (await server.client.get(PATH, params=params, headers=key)).status_code == 403
+    key = {"x-api-key": await server.new_key("organization:read")}
+    assert (await server.client.get(PATH, params=params, headers=key)).status_code == 200

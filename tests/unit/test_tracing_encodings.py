@@ -1,0 +1,64 @@
+"""Content encodings are undone within bounds."""
+
+import gzip
+import tracemalloc
+
+import pytest
+import zstandard
+
+from portside.kernel.errors import BodyTooLarge
+from portside.tracing.encodings import EncodingBroken, EncodingUnknown, decode
+
+PLAIN = b'{"a": "' + bytes(range(97, 123)) * 1000 + b'"}'
+
+
+@pytest.mark.parametrize(
+    ("encoding", "body"),
+    [
+        ("", PLAIN),
+        ("identity", PLAIN),
+        ("gzip", gzip.compress(PLAIN)),
+        ("GZIP ", gzip.compress(PLAIN[:100]) + gzip.compress(PLAIN[100:])),
+        ("zstd", zstandard.compress(PLAIN)),
+        ("zstd", zstandard.compress(PLAIN[:100]) + zstandard.compress(PLAIN[100:])),
+    ],
+)
+def test_encodings_are_undone(encoding: str, body: bytes):
+    assert decode(body, encoding) == PLAIN
+
+
+@pytest.mark.parametrize("compress", [gzip.compress, zstandard.compress])
+def test_the_limit_holds(compress):
+    encoding = "gzip" if compress is gzip.compress else "zstd"
+    assert decode(compress(b"x" * 1000), encoding, limit=1000) == b"x" * 1000
+    with pytest.raises(BodyTooLarge):
+        decode(compress(b"x" * 1001), encoding, limit=1000)
+
+
+def test_a_bomb_is_refused_before_it_unfolds():
+    bomb = zstandard.compress(bytes(150 * 1024 * 1024))
+    assert len(bomb) < 50_000
+    tracemalloc.start()
+    with pytest.raises(BodyTooLarge):
+        decode(bomb, "zstd")
+    _, peak = tracemalloc.get_traced_memory()
+    tracemalloc.stop()
+    assert peak < 70 * 1024 * 1024
+
+
+@pytest.mark.parametrize("encoding", ["br", "deflate", "gzip, zstd"])
+def test_other_encodings_are_refused(encoding: str):
+    with pytest.raises(EncodingUnknown):
+        decode(PLAIN, encoding)
+
+
+@pytest.mark.parametrize("encoding", ["gzip", "zstd"])
+def test_a_body_in_no_or_another_encoding_is_refused(encoding: str):
+    with pytest.raises(EncodingBroken):
+        decode(PLAIN, encoding)
+
+
+def test_a_cut_body_is_refused_or_stays_cut():
+    with pytest.raises(EncodingBroken):
+        decode(gzip.compress(PLAIN)[:-20], "gzip")
+    assert decode(zstandard.compress(PLAIN)[:-20], "zstd") != PLAIN
