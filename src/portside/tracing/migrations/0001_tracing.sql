@@ -42,7 +42,7 @@ create table runs (
 );
 
 create index runs_of_project on runs (workspace_id, project_id, start_time);
-create index runs_without_place on runs (workspace_id, parent_run_id) where dotted_order is null;
+create index runs_without_place on runs (parent_run_id, workspace_id) where dotted_order is null;
 
 -- What is billed: one row per trace, made at first receipt and never changed or removed.
 create table traces (

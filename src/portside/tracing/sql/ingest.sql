@@ -1,6 +1,6 @@
 -- name: write_runs
--- Deliveries may come twice and in any order. Where a run stands (trace, parent, project) never moves. Every other field
--- has a bit in `patched`: what a patch said outweighs what a post said, and of two patches the later end time does.
+-- Deliveries may come twice and in any order. Where a run stands (trace, parent, project) never moves. Every other
+-- field has a bit in `patched`: what a patch said outweighs what a post said, of two patches the later end time does.
 -- Rows are written sorted by id, and traces after all runs, so that overlapping batches wait instead of deadlocking.
 with written as (
     insert into runs as r (
@@ -74,15 +74,23 @@ with recursive found as (
     select c.id, coalesce(c.trace_id, p.trace_id) as trace_id,
            p.dotted_order || '.' || own_order(c.start_time, c.received_at, c.id) as dotted_order
     from runs p
-    join runs c on c.workspace_id = p.workspace_id and c.parent_run_id = p.id and c.dotted_order is null
+    cross join lateral (
+        -- `offset 0` has each parent's children looked up; else the planner may compare all parents with all that wait.
+        select id, trace_id, start_time, received_at from runs
+        where workspace_id = :workspace_id and parent_run_id = p.id and dotted_order is null and name is not null
+        offset 0
+    ) c
     where p.workspace_id = :workspace_id and p.id = any(:ids::uuid[]) and length(p.dotted_order) < 20000
-      and c.name is not null
     union all
     select c.id, coalesce(c.trace_id, f.trace_id),
            f.dotted_order || '.' || own_order(c.start_time, c.received_at, c.id)
     from found f
-    join runs c on c.workspace_id = :workspace_id and c.parent_run_id = f.id and c.dotted_order is null
-    where c.name is not null and length(f.dotted_order) < 20000
+    cross join lateral (
+        select id, trace_id, start_time, received_at from runs
+        where workspace_id = :workspace_id and parent_run_id = f.id and dotted_order is null and name is not null
+        offset 0
+    ) c
+    where length(f.dotted_order) < 20000
 ),
 held as (
     select id from runs
@@ -109,6 +117,7 @@ where f.modified_at <= excluded.modified_at
 -- name: write_attachments
 insert into attachments (workspace_id, run_id, name, content_type, data)
 select :workspace_id, x.*
-from unnest(:run_id::uuid[], :name::text[], :content_type::text[], :data::bytea[]) as x (run_id, name, content_type, data)
+from unnest(:run_id::uuid[], :name::text[], :content_type::text[], :data::bytea[])
+    as x (run_id, name, content_type, data)
 order by x.run_id, x.name
 on conflict (workspace_id, run_id, name) do update set content_type = excluded.content_type, data = excluded.data
