@@ -73,8 +73,8 @@ begin
 end $$;
 
 -- End a run that this worker still owns. Returns false when the lease went to somebody else: that owner's word counts.
--- The thread of a stateless run goes with it. Where another process admitted the run, its client reads the result from
--- the thread, so that stays for a minute.
+-- The thread of a stateless run goes with it. Where another process admitted the run, or it was begun again, a client
+-- that waits reads the result from the thread, so that stays for a minute.
 create function finish_run(
     p_run_id uuid, p_worker_id uuid, p_attempt int, p_status text,
     p_thread_status text, p_values jsonb, p_interrupts jsonb, p_error jsonb
@@ -90,7 +90,7 @@ begin
     if not found then
         return false;
     end if;
-    if ended.is_temporary and ended.admitted_by = p_worker_id then
+    if ended.is_temporary and ended.admitted_by = p_worker_id and ended.attempt = 1 then
         delete from threads t where t.thread_id = ended.thread_id;
         return true;
     end if;
@@ -124,6 +124,8 @@ begin
                 status = 'error', worker_id = null, leased_until = null, error = reason, updated_at = now()
             where r.run_id = expired.run_id;
             perform leave_thread(expired.thread_id, 'error', null, null, reason);
+            update threads t set delete_after = now() + interval '1 minute'
+            where t.thread_id = expired.thread_id and expired.is_temporary;
             return query select expired.run_id, 'failed';
         end if;
     end loop;
