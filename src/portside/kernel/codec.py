@@ -4,6 +4,7 @@ User values go through orjson with one hook, because its treatment of named tupl
 LangGraph servers expect (docs/why/libraries.md).
 """
 
+import contextlib
 import dataclasses
 import re
 from collections.abc import Callable
@@ -17,15 +18,19 @@ _decoder = msgspec.json.Decoder()
 
 dump_api = _encoder.encode
 load: Callable[[bytes | str], Any] = _decoder.decode
+MAX_DEPTH = 200
 _NUL = re.compile(rb"(?<!\\)((?:\\\\)*)\\u0000")
 
 
 def dump_user(value: Any) -> bytes:
-    """Encode a value of unknown type. Objects without a JSON form become their `repr`; nothing raises."""
+    """Encode a value of unknown type. Objects without a JSON form become their `repr`.
+
+    Raises ValueError for what is nested too deeply, as a value that holds itself is.
+    """
     try:
         return orjson.dumps(value, _user_default, orjson.OPT_NON_STR_KEYS | orjson.OPT_PASSTHROUGH_DATACLASS)
     except (TypeError, ValueError):
-        return _encoder.encode(_plain(value))
+        return _encoder.encode(_plain(value, MAX_DEPTH))
 
 
 def without_nul(raw: bytes) -> bytes:
@@ -35,11 +40,17 @@ def without_nul(raw: bytes) -> bytes:
 
 def _user_default(value: Any) -> Any:
     """Turn one unknown object into something orjson knows."""
+    return repr(value) if isinstance(value, type) else _instance(value)
+
+
+def _instance(value: Any) -> Any:
     for method in ("model_dump", "_asdict", "to_dict", "dict"):
         dump = getattr(value, method, None)
-        if callable(dump) and not isinstance(value, type):
-            return dump()
-    if dataclasses.is_dataclass(value) and not isinstance(value, type):
+        if callable(dump):
+            # A method of that name may mean anything; one that fails is no reason to lose the whole value.
+            with contextlib.suppress(Exception):
+                return dump()
+    if dataclasses.is_dataclass(value):
         return {field.name: getattr(value, field.name) for field in dataclasses.fields(value)}
     if isinstance(value, (set, frozenset)):
         return list(value)
@@ -50,14 +61,26 @@ def _user_default(value: Any) -> Any:
     return repr(value)
 
 
-def _plain(value: Any) -> Any:
+def _plain(value: Any, depth: int) -> Any:
     """Rebuild a value so that any encoder takes it: big integers stay, lone surrogates are replaced."""
+    if depth == 0:
+        raise ValueError(f"the value is nested more than {MAX_DEPTH} levels deep, or it holds itself")
     if isinstance(value, str):
         return value.encode("utf-8", "replace").decode("utf-8")
     if isinstance(value, dict):
-        return {_plain(str(key)): _plain(item) for key, item in value.items()}
-    if isinstance(value, (list, tuple)):
-        return [_plain(item) for item in value]
+        return {_plain_key(key): _plain(item, depth - 1) for key, item in value.items()}
+    if isinstance(value, list) or type(value) is tuple:
+        return [_plain(item, depth - 1) for item in value]
     if value is None or isinstance(value, (bool, int, float)):
         return value
-    return _plain(_user_default(value))
+    try:
+        return orjson.loads(orjson.dumps(value, option=orjson.OPT_PASSTHROUGH_DATACLASS))
+    except TypeError:
+        return _plain(_user_default(value), depth - 1)
+
+
+def _plain_key(key: Any) -> str:
+    try:
+        return str(next(iter(orjson.loads(orjson.dumps({key: None}, option=orjson.OPT_NON_STR_KEYS)))))
+    except TypeError:
+        return str(_plain(str(key), 1))

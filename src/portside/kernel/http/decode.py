@@ -12,14 +12,13 @@ from uuid import UUID
 
 import msgspec
 
-from portside.kernel.codec import load
+from portside.kernel.codec import MAX_DEPTH, load
 from portside.kernel.errors import Invalid, Problem
 from portside.kernel.spellings import canonical_field
 
 _PATH = re.compile(r"^(?P<msg>.*?)(?: - at `(?P<key>key in )?\$(?P<path>[^`]*)`)?$", re.DOTALL)
 _STEP = re.compile(r"\.([^.\[\]]+)|\[(\d+|\.\.\.)\]")
 _MISSING = re.compile(r"Object missing required field `([^`]+)`")
-MAX_DEPTH = 200
 
 
 def decode_body(raw: bytes, kind: Any) -> tuple[Any, list[str]]:
@@ -28,9 +27,27 @@ def decode_body(raw: bytes, kind: Any) -> tuple[Any, list[str]]:
         value = load(raw)
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as exc:
         raise Invalid.field(["body"], f"Invalid JSON in request body: {exc}", "json_invalid") from exc
+    if _is_deep(raw, value):
+        raise Invalid.field(["body"], f"nested more than {MAX_DEPTH} levels deep", "json_invalid")
     ignored: list[str] = []
     value = _rename(value, kind, "", ignored)
     return convert(value, kind, "body"), ignored
+
+
+def _is_deep(raw: bytes, value: Any) -> bool:
+    """Whether a value could be stored but not written out again."""
+    if raw.count(b"[") + raw.count(b"{") <= MAX_DEPTH or not isinstance(value, (dict, list)):
+        return False
+    level = [value]
+    for _ in range(MAX_DEPTH):
+        level = [part for item in level for part in _parts(item) if isinstance(part, (dict, list))]
+        if not level:
+            return False
+    return True
+
+
+def _parts(container: Any) -> Iterable[Any]:
+    return container.values() if isinstance(container, dict) else container
 
 
 def decode_query(pairs: Iterable[tuple[str, str]], kind: type[msgspec.Struct]) -> Any:
