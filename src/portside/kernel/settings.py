@@ -59,6 +59,9 @@ def load_settings(kind: type[S], environ: Mapping[str, str], **overrides: Any) -
                 values[field.name], origin[field.name] = environ[name], name
                 break
     values.update({name: value for name, value in overrides.items() if value is not None})
+    for field in msgspec.structs.fields(kind):
+        if field.required and field.name not in values:
+            raise UserMistake(f"setting {names_of(kind, field.name)[0]}: not set, and there is no default")
     for name, value in values.items():
         if isinstance(value, str) and value.lower() in {"true", "false", "yes", "no", "on", "off"}:
             values[name] = value.lower() in {"true", "yes", "on"} if _is_bool(kind, name) else value
