@@ -16,7 +16,7 @@ from portside.kernel.errors import UserMistake
 from portside.kernel.files import write_private
 
 _VERSION = b"\x01"
-_KEY_ID_SIZE, _NONCE_SIZE = 4, 12
+_KEY_SIZE, _KEY_ID_SIZE, _NONCE_SIZE = 32, 4, 12
 
 
 class SecretBox:
@@ -30,12 +30,14 @@ class SecretBox:
     def from_file(cls, path: Path) -> "SecretBox":
         """Read the key file, or make it with mode 0600. Raises UserMistake when it is damaged."""
         if not path.exists():
-            write_private(path, base64.b64encode(os.urandom(32)).decode() + "\n")
+            write_private(path, base64.b64encode(os.urandom(_KEY_SIZE)).decode() + "\n")
         try:
-            key = base64.b64decode(path.read_text().strip(), validate=True)
-            return cls(key)
-        except ValueError as exc:
-            raise UserMistake(f"{path} does not hold a base64 key of 32 bytes") from exc
+            key = base64.b64decode(path.read_bytes().strip(), validate=True)
+        except ValueError:
+            key = b""
+        if len(key) != _KEY_SIZE:
+            raise UserMistake(f"{path} does not hold a base64 key of {_KEY_SIZE} bytes")
+        return cls(key)
 
     def seal(self, plain: bytes, owner: str) -> bytes:
         """Encrypt for the row `owner`."""
@@ -49,5 +51,5 @@ class SecretBox:
         nonce = sealed[1 + _KEY_ID_SIZE :][:_NONCE_SIZE]
         try:
             return self._cipher.decrypt(nonce, sealed[1 + _KEY_ID_SIZE + _NONCE_SIZE :], owner.encode())
-        except InvalidTag as exc:
+        except (InvalidTag, ValueError) as exc:
             raise UserMistake("a sealed secret was changed or moved; it cannot be opened") from exc
