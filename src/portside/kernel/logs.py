@@ -53,7 +53,17 @@ def _json_renderer() -> list[Any]:
 
 
 def _hide_secrets(_logger: Any, _method: str, event: Any) -> Any:
-    for key in event:
-        if any(word in key.lower() for word in SECRET_WORDS):
-            event[key] = "[hidden]"
-    return event
+    return _without_secrets(event)
+
+
+def _without_secrets(value: Any) -> Any:
+    if isinstance(value, dict):
+        return {key: "[hidden]" if _is_secret(key) else _without_secrets(item) for key, item in value.items()}
+    if isinstance(value, list):
+        return [_without_secrets(item) for item in value]
+    return value
+
+
+def _is_secret(name: Any) -> bool:
+    plain = str(name).lower().replace("-", "_")
+    return any(word in plain for word in SECRET_WORDS)
