@@ -104,7 +104,7 @@ def _kind_of(message: str) -> str:
         return "uuid_parsing"
     if "Invalid enum value" in message:
         return "enum"
-    return "type_error" if message.startswith("Expected") else "value_error"
+    return "type_error" if message.startswith("Expected") and ", got " in message else "value_error"
 
 
 @cache
@@ -133,7 +133,7 @@ def _rename(value: Any, kind: Any, path: str, ignored: list[str]) -> Any:
     """Give every field its canonical name, and drop what the struct does not know."""
     if isinstance(value, list):
         item = next((arg for arg in _members(kind) if _structs_in(arg)), None)
-        return [_rename(part, item, f"{path}[]", ignored) for part in value] if item else value
+        return [_rename(part, item, f"{path.removesuffix('.')}[].", ignored) for part in value] if item else value
     if not isinstance(value, dict):
         return value
     fields = next((found for arg in _alternatives(kind) if (found := _structs_in(arg))), None)

@@ -231,7 +231,13 @@ def _parameters(path: str) -> list[tuple[int, str]]:
 
 
 def _header_text(names: list[str]) -> str:
-    return ", ".join(names[:20]).encode("ascii", "replace").decode().replace("\n", " ").replace("\r", " ")[:1000]
+    return (
+        ", ".join([*dict.fromkeys(names)][:20])
+        .encode("ascii", "replace")
+        .decode()
+        .replace("\n", " ")
+        .replace("\r", " ")[:1000]
+    )
 
 
 def encode_response(result: Any, status: int) -> Response:
