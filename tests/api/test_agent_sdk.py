@@ -202,4 +202,13 @@ async def test_many_clients_at_once(client: LangGraphClient):
         result = await client.runs.wait(None, "echo", input={"messages": [{"role": "user", "content": str(number)}]})
         return result["messages"][-1]["content"]
 
-    assert await asyncio.gather(*(one(number) for number in range(60))) == [f"echo: {n}" for n in range(60)]
+    assert await asyncio.gather(*(one(number) for number in range(150))) == [f"echo: {n}" for n in range(150)]
+
+
+async def test_many_streams_at_once_miss_nothing(client: LangGraphClient):
+    async def one(number: int) -> list[str]:
+        message = {"messages": [{"role": "user", "content": str(number)}]}
+        return [part.event async for part in client.runs.stream(None, "echo", input=message, stream_mode="values")]
+
+    for _ in range(3):
+        assert await asyncio.gather(*(one(n) for n in range(50))) == [["metadata", "values", "values"]] * 50

@@ -109,7 +109,7 @@ def ask(url: str, text: str = "hi") -> str:
 @pytest.fixture(scope="module")
 def platform(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Platform]:
     home = tmp_path_factory.mktemp("a home") / "portside"
-    with platform_server(home, DEPLOYMENT_START_TIMEOUT_S="15") as server:
+    with platform_server(home, DEPLOYMENT_START_TIMEOUT_S="30") as server:
         asked = Platform(server, home)
         yield asked
         asked.http.close()
@@ -203,7 +203,7 @@ async def test_a_new_commit_takes_over_without_a_failed_request(platform: Platfo
         ({"langgraph__json": "{"}, "BUILD_FAILED", "langgraph.json"),
         ({"requirements__txt": "no-such-package-anywhere==99.9"}, "BUILD_FAILED", "no-such-package-anywhere"),
         ({"agent__py": "import nothing_like_this\n"}, "DEPLOY_FAILED", "nothing_like_this"),
-        ({"agent__py": "import time\ntime.sleep(3600)\n"}, "DEPLOY_FAILED", "15"),
+        ({"agent__py": "import time\ntime.sleep(3600)\n"}, "DEPLOY_FAILED", "30"),
     ],
     ids=["config", "dependency", "import", "silence"],
 )

@@ -20,7 +20,7 @@ from portside.agent.requests import Ids, ending_of, execution_request, refuse_un
 from portside.agent.rows import from_row
 from portside.agent.settings import AgentSettings
 from portside.agent.sql import sql
-from portside.agent.streams.feed import Feed
+from portside.agent.streams.feed import Feed, Subscription
 from portside.agent.streams.hub import Hub
 from portside.agent.threads import ThreadNotFound
 from portside.agent.types.assistants import Assistant
@@ -47,10 +47,11 @@ class ThreadBusy(Conflict):
 
 
 class Made(NamedTuple):
-    """A run that was just admitted, and its feed in this process."""
+    """A run that was just admitted, its feed in this process, and, where asked for, all its events."""
 
     run: Run
     feed: Feed
+    followed: Subscription | None
 
 
 class Runs:
@@ -68,23 +69,26 @@ class Runs:
             db, slots=settings.n_jobs_per_worker, execute=self.execute, on_end=self.on_end, draining=draining
         )
 
-    async def create(self, thread_id: UUID | None, body: RunCreate, request_id: str) -> Made:
+    async def create(
+        self, thread_id: UUID | None, body: RunCreate, request_id: str, *, is_streamed: bool = False
+    ) -> Made:
         """Admit a run, on a thread of its own where none is named.
 
-        The feed is opened before the run can emit anything: follow it before the next await and nothing is missed.
+        The feed is followed before the admission: a run that is claimed at once may be over when that returns.
         Raises Invalid, AssistantNotFound, ThreadNotFound and ThreadBusy.
         """
         refuse_unsupported(body)
         assistant = await self._assistants.resolve(body.assistant_id)
         ids = Ids(uuid7(), thread_id or uuid7(), request_id)
+        feed = self._hub.open(ids.run_id, is_resumable=bool(body.stream_resumable))
+        followed = feed.follow() if is_streamed else None
         admission = _admission(assistant, body, ids, is_stateless=thread_id is None)
         admitted = await lifecycle.admit_run(
             self._db, admission, self.worker.worker_id, has_free_slot=self.worker.free_slots > 0
         )
         _refuse(admitted, ids.thread_id)
-        feed = self._hub.open(ids.run_id, is_resumable=bool(body.stream_resumable))
         self._start(admission, admitted)
-        return Made(_as_run(admission, admitted), feed)
+        return Made(_as_run(admission, admitted), feed, followed)
 
     def _start(self, admission: Admission, admitted: Admitted) -> None:
         if admitted.outcome != "running":
@@ -158,18 +162,17 @@ class Runs:
             feed = self._hub.open(run_id, is_resumable=bool(run.kwargs.get("resumable")))
         if feed is None:
             return _nothing()
-        return self.events(thread_id, run_id, feed, feed.follow(after=after, modes=modes))
+        return self.events(Made(run, feed, feed.follow(after=after, modes=modes)))
 
-    async def events(
-        self, thread_id: UUID, run_id: UUID, feed: Feed, followed: AsyncIterator[bytes]
-    ) -> AsyncIterator[bytes]:
-        """Yield the events of a subscription; while the run has not started here, look whether it ended elsewhere."""
+    async def events(self, made: Made) -> AsyncIterator[bytes]:
+        """Yield the events of a run; while it has not started here, look whether it ended elsewhere."""
+        run, feed = made.run, made.feed
         while not feed.is_started and not feed.ended.is_set():
-            row = await self._db.fetchrow(sql.run_result, run_id=run_id, thread_id=thread_id)
+            row = await self._db.fetchrow(sql.run_result, run_id=run.run_id, thread_id=run.thread_id)
             if not feed.is_started and (row is None or row["status"] in TERMINAL):
                 return
             await self._pause(feed)
-        async for chunk in followed:
+        async for chunk in made.followed or _nothing():
             yield chunk
 
     async def get(self, thread_id: UUID, run_id: UUID) -> Run:

@@ -34,7 +34,7 @@ async def wait_run(ctx: Context, thread_id: UUID, body: RunCreate) -> Response:
 @routes.post("/threads/{thread_id}/runs/stream", raises=ON_CREATE, media_type="text/event-stream")
 async def stream_run(ctx: Context, thread_id: UUID, body: RunCreate) -> Response:
     """Start a run and stream its events."""
-    return _stream(ctx, await _create(ctx, thread_id, body))
+    return _stream(ctx, await _create(ctx, thread_id, body, is_streamed=True))
 
 
 @routes.post("/runs", raises=ON_CREATE)
@@ -52,7 +52,7 @@ async def wait_stateless_run(ctx: Context, body: RunCreate) -> Response:
 @routes.post("/runs/stream", raises=ON_CREATE, media_type="text/event-stream")
 async def stream_stateless_run(ctx: Context, body: RunCreate) -> Response:
     """Run on a thread of its own and stream its events."""
-    return _stream(ctx, await _create(ctx, None, body))
+    return _stream(ctx, await _create(ctx, None, body, is_streamed=True))
 
 
 @routes.get("/threads/{thread_id}/runs", raises=(ThreadNotFound,))
@@ -84,8 +84,8 @@ async def join_stream(ctx: Context, thread_id: UUID, run_id: UUID, query: Stream
     return EventStream(await ctx.get(Runs).follow(thread_id, run_id, after=after, modes=modes))
 
 
-async def _create(ctx: Context, thread_id: UUID | None, body: RunCreate) -> Made:
-    return await ctx.get(Runs).create(thread_id, body, ctx.request.state.request_id)
+async def _create(ctx: Context, thread_id: UUID | None, body: RunCreate, *, is_streamed: bool = False) -> Made:
+    return await ctx.get(Runs).create(thread_id, body, ctx.request.state.request_id, is_streamed=is_streamed)
 
 
 def _located(ctx: Context, made: Made, rejoin: str | None = None) -> Made:
@@ -99,8 +99,7 @@ def _located(ctx: Context, made: Made, rejoin: str | None = None) -> Made:
 
 def _stream(ctx: Context, made: Made) -> Response:
     _located(ctx, made, "stream")
-    followed = made.feed.follow()
-    return EventStream(ctx.get(Runs).events(made.run.thread_id, made.run.run_id, made.feed, followed))
+    return EventStream(ctx.get(Runs).events(made))
 
 
 async def _wait(ctx: Context, made: Made) -> Response:

@@ -9,6 +9,7 @@ import asyncio
 import time
 from collections.abc import AsyncIterator
 from typing import Any, NamedTuple
+from weakref import WeakSet
 
 from portside.kernel.http.sse import sse_event
 
@@ -91,7 +92,8 @@ class Feed:
         self.is_resumable = is_resumable
         self._clock = EventClock()
         self._kept: list[Event] = []
-        self._followers: set[Subscription] = set()
+        # Weak: a client that has gone takes its buffer with it, while the run goes on.
+        self._followers: WeakSet[Subscription] = WeakSet()
         self.is_started = False
         self.changed = asyncio.Event()
         self.ended = asyncio.Event()
