@@ -212,7 +212,8 @@ class Api:
 
 
 def _refuse_method(node: _Node) -> NoReturn:
-    raise MethodNotAllowed(headers={"Allow": ", ".join(sorted(node.methods))})
+    allowed = {*node.methods, *(("HEAD",) if "GET" in node.methods else ())}
+    raise MethodNotAllowed(headers={"Allow": ", ".join(sorted(allowed))})
 
 
 def _walk(node: _Node, segments: list[str], depth: int) -> Any:

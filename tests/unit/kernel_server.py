@@ -1,0 +1,72 @@
+"""An application of the kernel's own parts on a free port, as every program of ours puts them together."""
+
+import asyncio
+import socket
+from collections.abc import AsyncIterator, Mapping
+from contextlib import asynccontextmanager
+from dataclasses import dataclass
+from typing import Any
+
+import httpx2
+
+from portside.kernel.errors import Unauthorized
+from portside.kernel.http.middleware import CloseWhileDraining, LimitBody, Observe
+from portside.kernel.http.prefixes import StripPrefix
+from portside.kernel.http.routes import Api, Context, Route, Routes
+from portside.kernel.http.server import Server, listen
+
+MAX_BODY = 1000
+
+
+async def guard(ctx: Context, _route: Route) -> str:
+    if name := ctx.request.headers.get("x-name"):
+        return name
+    raise Unauthorized
+
+
+@dataclass
+class Served:
+    """A server that runs; `stop` lets it drain and waits for its end."""
+
+    server: Server
+    client: httpx2.AsyncClient
+    port: int
+    stopping: asyncio.Event
+    running: asyncio.Task[None]
+
+    async def stop(self) -> None:
+        self.stopping.set()
+        await self.running
+
+    async def raw(self, request: bytes) -> bytes:
+        """Send bytes over a connection of their own and return all that is answered until it closes."""
+        reader, writer = await asyncio.open_connection("127.0.0.1", self.port)
+        writer.write(request)
+        try:
+            return await asyncio.wait_for(reader.read(), 10)
+        finally:
+            writer.close()
+
+
+@asynccontextmanager
+async def serve(
+    routes: Routes | list[Route], *, services: Mapping[type, Any] | None = None, listening: socket.socket | None = None
+) -> AsyncIterator[Served]:
+    """Serve routes behind the kernel's middleware, with bodies of at most MAX_BODY bytes."""
+    draining, stopping = asyncio.Event(), asyncio.Event()
+    api = Api(list(routes), {asyncio.Event: draining, **(services or {})}, guard)
+    app = Observe(CloseWhileDraining(LimitBody(StripPrefix(api, ("/api/v1", "/api")), MAX_BODY), draining))
+    listening = listening or listen("127.0.0.1", 0)
+    port = listening.getsockname()[1]
+    server = Server(app, draining=draining, grace_s=1)
+    await server.open([listening])
+    running = asyncio.create_task(server.serve_until(stopping))
+    client = httpx2.AsyncClient(
+        base_url=f"http://127.0.0.1:{port}", headers={"x-name": "ada"}, timeout=10, verify=False
+    )
+    served = Served(server, client, port, stopping, running)
+    try:
+        async with client:
+            yield served
+    finally:
+        await served.stop()

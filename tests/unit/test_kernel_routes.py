@@ -1,0 +1,165 @@
+from typing import Any
+from uuid import UUID
+
+import msgspec
+import pytest
+from starlette.responses import Response
+
+from portside.kernel.http.routes import Api, Context, Routes, refuse_field
+from tests.unit.kernel_server import guard, serve
+
+ID = "0190a0c0-0000-7000-8000-000000000001"
+routes = Routes("things")
+
+
+class Thing(msgspec.Struct):
+    name: str
+    size: int | None = None
+
+
+class Page(msgspec.Struct):
+    limit: int = 10
+
+
+@routes.get("/things/{thing_id}")
+async def show(_ctx: Context, thing_id: UUID) -> Thing:
+    """Show a thing."""
+    return Thing(str(thing_id))
+
+
+@routes.get("/things/newest")
+async def newest(_ctx: Context) -> Thing:
+    """Show the newest thing."""
+    return Thing("newest")
+
+
+@routes.get("/things")
+async def list_things(_ctx: Context, query: Page) -> list[Thing]:
+    """List things."""
+    return [Thing("a")] * query.limit
+
+
+@routes.post("/things", status=201)
+async def create(ctx: Context, body: Thing) -> Thing:
+    """Make a thing."""
+    if body.size is not None:
+        raise refuse_field("size", "sizes come later")
+    ctx.headers["X-Made"] = "yes"
+    return body
+
+
+@routes.put("/things/{thing_id}/parts/{part}")
+async def put_part(_ctx: Context, thing_id: UUID, part: str, body: Thing | None = None) -> list[str]:
+    """Put a part."""
+    return [str(thing_id), part, body.name if body else "-"]
+
+
+@routes.delete("/things/{thing_id}", status=204)
+async def delete(_ctx: Context, thing_id: UUID) -> None:
+    """Delete a thing."""
+
+
+@routes.get("/who")
+async def who(ctx: Context) -> Any:
+    """Say who asks."""
+    return ctx.actor
+
+
+@routes.get("/open", public=True)
+async def open_door(ctx: Context) -> Response:
+    """Answer anybody."""
+    return Response(str(ctx.actor), 418)
+
+
+@pytest.fixture
+async def client():
+    async with serve(routes) as served:
+        yield served.client
+
+
+async def test_values_go_in_and_come_out(client) -> None:
+    assert (await client.get(f"/things/{ID}")).json() == {"name": ID, "size": None}
+    assert (await client.get("/things", params={"limit": 2})).json() == [{"name": "a", "size": None}] * 2
+    made = await client.post("/things", json={"name": "n", "zap": 1, "zip": 2})
+    assert (made.status_code, made.json()["name"], made.headers["x-made"]) == (201, "n", "yes")
+    assert made.headers["x-ignored-fields"] == "zap, zip"
+    assert (await client.put(f"/things/{ID}/parts/a%20b")).json() == [ID, "a b", "-"]
+    assert (await client.put(f"/things/{ID}/parts/x", json={"name": "n"})).json() == [ID, "x", "n"]
+    gone = await client.delete(f"/things/{ID}")
+    assert (gone.status_code, gone.content) == (204, b"")
+
+
+async def test_a_fixed_segment_goes_before_a_parameter(client) -> None:
+    assert (await client.get("/things/newest")).json()["name"] == "newest"
+
+
+async def test_names_in_the_header_of_ignored_fields_cannot_break_it(client) -> None:
+    odd = await client.post(
+        "/things", json={"name": "n", "a\r\nSet-Cookie: x=1": 1, "é": 2, **{f"f{i}": 1 for i in range(50)}}
+    )
+    assert odd.status_code == 201
+    assert "set-cookie" not in odd.headers
+    assert len(odd.headers["x-ignored-fields"]) <= 1000
+
+
+async def test_a_documented_field_that_is_not_acted_on_is_refused_by_name(client) -> None:
+    answer = await client.post("/things", json={"name": "n", "size": 1})
+    expected = {"loc": ["body", "size"], "msg": "sizes come later", "type": "not_supported"}
+    assert (answer.status_code, answer.json()) == (422, {"detail": [expected]})
+
+
+@pytest.mark.parametrize("path", ["/", "/nothing", "/things/a/b", f"/things/{ID}/parts", "/things//parts/x", "/%00"])
+async def test_an_unknown_path_is_404(client, path: str) -> None:
+    answer = await client.get(path)
+    assert (answer.status_code, answer.json()) == (404, {"detail": "Not Found"})
+
+
+@pytest.mark.parametrize(
+    ("method", "path", "allowed"),
+    [("PATCH", "/things", "GET, HEAD, POST"), ("POST", f"/things/{ID}", "DELETE, GET, HEAD")],
+)
+async def test_a_known_path_with_another_method_is_405_and_says_which(client, method, path, allowed) -> None:
+    answer = await client.request(method, path)
+    assert (answer.status_code, answer.json()) == (405, {"detail": "Method Not Allowed"})
+    assert answer.headers["allow"] == allowed
+
+
+async def test_head_answers_as_get_without_the_body(client) -> None:
+    head, get = await client.head(f"/things/{ID}"), await client.get(f"/things/{ID}")
+    assert (head.status_code, head.content) == (200, b"")
+    assert head.headers["content-length"] == get.headers["content-length"]
+
+
+async def test_a_trailing_slash_is_the_same_path_and_prefixes_are_taken_off_once(client) -> None:
+    for path in ("/things/newest", "/things/newest/", "/api/v1/things/newest", "/api/things/newest"):
+        assert (await client.get(path)).status_code == 200, path
+    for path in ("/api/v1/api/v1/things/newest", "/api/v1", "/apithings/newest", "/API/v1/things/newest"):
+        assert (await client.get(path)).status_code == 404, path
+
+
+async def test_only_public_routes_answer_without_the_guard(client) -> None:
+    assert (await client.get("/who")).json() == "ada"
+    assert (await client.get("/open")).text == "None"
+    del client.headers["x-name"]
+    for route in routes:
+        answer = await client.request(route.method, route.path.format(thing_id=ID, part="x"), json={"bad": 1})
+        assert answer.status_code == (418 if route.public else 401), route.path
+    assert (await client.head(f"/things/{ID}")).status_code == 401
+
+
+def test_two_routes_for_one_path_are_refused() -> None:
+    twice = Routes("t")
+
+    async def other(_ctx: Context, other_id: UUID) -> None: ...
+
+    twice.get("/things/{other_id}")(other)
+    with pytest.raises(ValueError, match="routed twice"):
+        Api([*routes, *twice], {}, guard)
+
+
+def test_a_signature_must_fit_its_path() -> None:
+    async def handler(_ctx: Context, thing_id: UUID) -> None: ...
+
+    for path in ("/things", "/things/{other_id}", "/things/{thing_id}/{other}"):
+        with pytest.raises(TypeError, match="handler"):
+            Routes("t").get(path)(handler)
