@@ -77,7 +77,7 @@ def deploy_example(platform: Platform, home: Home, greeting: Greeting, say: Call
         body = creation(platform, NAME, str(repository), revision)
         deployment = platform.call("POST", "/v2/deployments", body=body)
     if not home.example_done.exists():
-        follow_revision(platform, deployment["id"], deployment["latest_revision_id"], say=say)
+        follow_revision(platform, deployment["id"], deployment["latest_revision_id"], say=_without_packages(say))
     _look(platform, greeting, say)
     if home.example_done.exists():
         greeting.traces = _count(platform)
@@ -85,6 +85,11 @@ def deploy_example(platform: Platform, home: Home, greeting: Greeting, say: Call
     greeting.reply = _ask(greeting.agent_url or "")
     greeting.traces = _wait_for_trace(platform)
     home.example_done.touch()
+
+
+def _without_packages(say: Callable[[str], None]) -> Callable[[str], None]:
+    """Leave the list of installed packages to the build log."""
+    return lambda line: None if line.startswith("   + ") else say(line)
 
 
 def _find(platform: Platform) -> dict[str, Any] | None:
