@@ -1,5 +1,6 @@
 """Pure ASGI middleware, outermost first: request id and access log, errors, body-size limit, drain."""
 
+import re
 import time
 from typing import Any
 from uuid import uuid4
@@ -7,14 +8,19 @@ from uuid import uuid4
 import structlog
 from starlette.datastructures import Headers, MutableHeaders
 from starlette.exceptions import HTTPException
+from starlette.requests import ClientDisconnect
 
-from portside.kernel.errors import BodyTooLarge, PortsideError, Unavailable
+from portside.kernel.errors import BadRequest, BodyTooLarge, PortsideError, Unavailable
 from portside.kernel.http.routes import error_response
 from portside.kernel.logs import get_logger
 from portside.kernel.metrics import LATENCY, REQUESTS
 
 log = get_logger(__name__)
 QUIET_PATHS = frozenset({"/ok", "/metrics"})
+# What a request id may not hold: it is written into logs, and terminals show those.
+_UNSAFE = re.compile(r"[^A-Za-z0-9_.:-]")
+# Postgres' words for text that holds a NUL character: untranslatable character, character not in repertoire.
+_NUL_STATES = frozenset({"22P05", "22021"})
 _DISCARD_AT_MOST = 128 * 1024 * 1024
 
 
@@ -29,7 +35,7 @@ class Observe:
         if scope["type"] != "http":
             await self.app(scope, receive, send)
             return
-        request_id = Headers(scope=scope).get("x-request-id") or str(uuid4())
+        request_id = _UNSAFE.sub("", Headers(scope=scope).get("x-request-id", ""))[:200] or str(uuid4())
         scope.setdefault("state", {})["request_id"] = request_id
         structlog.contextvars.bind_contextvars(request_id=request_id)
         began, status = time.perf_counter(), 0
@@ -38,11 +44,13 @@ class Observe:
             nonlocal status
             if message["type"] == "http.response.start":
                 status = message["status"]
-                MutableHeaders(scope=message)["x-request-id"] = request_id.encode("ascii", "replace").decode()[:200]
+                MutableHeaders(scope=message)["x-request-id"] = request_id
             await send(message)
 
         try:
             await self.app(scope, receive, observe)
+        except ClientDisconnect:
+            log.info("the client went before its request was whole", path=scope["path"])
         except Exception as exc:
             if status:
                 log.exception("failed after the answer began", path=scope["path"])
@@ -65,6 +73,8 @@ def _as_response(exc: Exception, path: str) -> Any:
         if exc.status >= 500:
             log.error("request failed", path=path, error=str(exc))
         return error_response(exc)
+    if getattr(exc, "sqlstate", None) in _NUL_STATES:
+        return error_response(BadRequest("The request holds a NUL character (\\u0000), which cannot be stored."))
     if isinstance(exc, HTTPException):
         error = PortsideError(exc.detail, headers=exc.headers)
         response = error_response(error)
@@ -91,7 +101,8 @@ class LimitBody:
             return
         declared = Headers(scope=scope).get("content-length", "0")
         if declared.isdigit() and int(declared) > self.max_bytes:
-            await self._refuse(receive)
+            await _read_away(receive)
+            raise self._too_large()
         seen = 0
 
         async def count() -> Any:
@@ -100,24 +111,29 @@ class LimitBody:
             if message["type"] == "http.request":
                 seen += len(message.get("body", b""))
                 if seen > self.max_bytes:
-                    await self._refuse(receive)
+                    if message.get("more_body"):
+                        await _read_away(receive)
+                    raise self._too_large()
             return message
 
         await self.app(scope, count, send)
 
-    async def _refuse(self, receive: Any) -> None:
-        """Read the rest away, within bounds, so that the client gets to read the answer; then refuse."""
-        dropped = 0
-        while dropped < _DISCARD_AT_MOST:
-            message = await receive()
-            dropped += len(message.get("body", b""))
-            if message["type"] == "http.disconnect" or not message.get("more_body"):
-                break
-        raise BodyTooLarge(
+    def _too_large(self) -> BodyTooLarge:
+        return BodyTooLarge(
             f"The request body is larger than {self.max_bytes} bytes, the limit of this server "
             "(setting HTTP_MAX_REQUEST_BODY_BYTES).",
             headers={"Connection": "close"},
         )
+
+
+async def _read_away(receive: Any) -> None:
+    """Read the rest of a body, within bounds, so that the client gets to read the answer."""
+    dropped = 0
+    while dropped < _DISCARD_AT_MOST:
+        message = await receive()
+        dropped += len(message.get("body", b""))
+        if message["type"] == "http.disconnect" or not message.get("more_body"):
+            break
 
 
 class CloseWhileDraining:
