@@ -24,11 +24,15 @@ class ValidationErrorBody(msgspec.Struct):
 
 def document(title: str, version: str, routes: Sequence[Route]) -> dict[str, Any]:
     """Describe the routes as an OpenAPI 3.1 document."""
-    kinds = [ErrorBody, ValidationErrorBody]
+    kinds: list[Any] = [ErrorBody, ValidationErrorBody]
     for route in routes:
-        kinds += [kind for kind in (route.body_type, _returned(route)) if kind is not None]
+        kinds += [kind for kind in (route.body_type, _returned(route), route.query_type) if kind is not None]
+        kinds += route.path_types.values()
     schemas, components = msgspec.json.schema_components(kinds, ref_template="#/components/schemas/{name}")
     by_kind = {id(kind): schema for kind, schema in zip(kinds, schemas, strict=True)}
+    for key in {id(route.query_type) for route in routes if route.query_type is not None}:
+        # A query is told field by field, so the struct is no component of the document.
+        by_kind[key] = components.pop(by_kind[key]["$ref"].rsplit("/", 1)[-1])
     paths: dict[str, dict[str, Any]] = {}
     for route in routes:
         paths.setdefault(route.path, {})[route.method.lower()] = _operation(route, by_kind)
@@ -55,7 +59,7 @@ def _operation(route: Route, schemas: dict[int, Any]) -> dict[str, Any]:
         "operationId": route.name,
         "tags": [route.tag],
         "summary": (route.handler.__doc__ or route.name).strip().split("\n", 1)[0],
-        "parameters": [*_path_parameters(route), *_query_parameters(route)],
+        "parameters": [*_path_parameters(route, schemas), *_query_parameters(route, schemas)],
         "responses": _responses(route, schemas),
         "security": [] if route.public else [{"ApiKey": []}],
     }
@@ -67,18 +71,17 @@ def _operation(route: Route, schemas: dict[int, Any]) -> dict[str, Any]:
     return operation
 
 
-def _path_parameters(route: Route) -> list[dict[str, Any]]:
+def _path_parameters(route: Route, schemas: dict[int, Any]) -> list[dict[str, Any]]:
     return [
-        {"name": name, "in": "path", "required": True, "schema": msgspec.json.schema(kind)}
+        {"name": name, "in": "path", "required": True, "schema": schemas[id(kind)]}
         for name, kind in route.path_types.items()
     ]
 
 
-def _query_parameters(route: Route) -> list[dict[str, Any]]:
+def _query_parameters(route: Route, schemas: dict[int, Any]) -> list[dict[str, Any]]:
     if route.query_type is None:
         return []
-    schema = msgspec.json.schema(route.query_type)
-    described = schema["$defs"][route.query_type.__name__]
+    described = schemas[id(route.query_type)]
     required = set(described.get("required", []))
     return [
         {"name": name, "in": "query", "required": name in required, "schema": shape}

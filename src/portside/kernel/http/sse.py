@@ -1,7 +1,8 @@
 """Server-sent events: our own response, because per event it costs a quarter of the usual package (docs/why).
 
-A source hands over encoded events; those that are already waiting go out in one write. The response notices a client
-that has gone, sends a comment when nothing has been said for a while, and ends cleanly when the server drains.
+A source hands over chunks of encoded events, each of which goes out in one write, so a source joins those that are
+already waiting. The response notices a client that has gone, sends a comment when nothing has been said for a while,
+and ends cleanly when the server drains.
 """
 
 import asyncio

@@ -1,0 +1,112 @@
+import asyncio
+from collections.abc import AsyncIterator
+
+import pytest
+
+from portside.kernel.http import sse
+from portside.kernel.http.routes import Context, Routes
+from portside.kernel.http.sse import EventStream, sse_event
+from tests.unit.kernel_server import serve
+
+
+def test_the_bytes_of_an_event() -> None:
+    assert sse_event("values", b'{"a":1}') == b'event: values\r\ndata: {"a":1}\r\n\r\n'
+    assert sse_event("end", b"null", "17-0") == b"event: end\r\ndata: null\r\nid: 17-0\r\n\r\n"
+
+
+class Source:
+    """Chunks put by the test; None ends it."""
+
+    def __init__(self) -> None:
+        self.chunks: asyncio.Queue[bytes | Exception | None] = asyncio.Queue()
+        self.closed = asyncio.Event()
+
+    async def stream(self) -> AsyncIterator[bytes]:
+        try:
+            while (chunk := await self.chunks.get()) is not None:
+                if isinstance(chunk, Exception):
+                    raise chunk
+                yield chunk
+        finally:
+            self.closed.set()
+
+
+def streaming(source: Source) -> Routes:
+    routes = Routes("t")
+
+    @routes.get("/stream", public=True)
+    async def stream(ctx: Context) -> EventStream:
+        return EventStream(source.stream(), draining=ctx.get(asyncio.Event), headers={"x-run": "1"})
+
+    return routes
+
+
+@pytest.fixture
+def source() -> Source:
+    return Source()
+
+
+@pytest.fixture
+async def served(source):
+    async with serve(streaming(source)) as served:
+        yield served
+
+
+async def closed(source: Source) -> None:
+    await asyncio.wait_for(source.closed.wait(), 5)
+
+
+async def test_events_arrive_as_they_are_made_and_the_end_ends_the_answer(served, source) -> None:
+    async with served.client.stream("GET", "/stream") as answer:
+        assert answer.headers["content-type"].startswith("text/event-stream")
+        assert (answer.headers["cache-control"], answer.headers["x-accel-buffering"]) == ("no-store", "no")
+        assert answer.headers["x-run"] == "1"
+        assert "content-length" not in answer.headers
+        parts = answer.aiter_raw()
+        for chunk in (b"one", b"two"):
+            source.chunks.put_nowait(chunk)
+            assert await asyncio.wait_for(anext(parts), 5) == chunk
+        source.chunks.put_nowait(None)
+        assert [part async for part in parts] == []
+    await closed(source)
+
+
+async def test_a_comment_is_sent_while_nothing_happens(served, source, monkeypatch) -> None:
+    monkeypatch.setattr(sse, "KEEP_ALIVE_S", 0.02)
+    async with served.client.stream("GET", "/stream") as answer:
+        parts = answer.aiter_raw()
+        for _ in range(2):
+            assert await asyncio.wait_for(anext(parts), 5) == b": heartbeat\r\n\r\n"
+        source.chunks.put_nowait(b"one")
+        while (part := await asyncio.wait_for(anext(parts), 5)) == sse.KEEP_ALIVE:
+            pass
+        assert part == b"one", "a comment loses nothing of the source"
+
+
+async def test_a_client_that_goes_closes_the_source(served, source) -> None:
+    async with served.client.stream("GET", "/stream") as answer:
+        source.chunks.put_nowait(b"one")
+        await anext(answer.aiter_raw())
+    await closed(source)
+
+
+async def test_draining_ends_the_stream_whole(source) -> None:
+    async with serve(streaming(source)) as served, served.client.stream("GET", "/stream") as answer:
+        parts = answer.aiter_raw()
+        source.chunks.put_nowait(b"one")
+        assert await anext(parts) == b"one"
+        served.stopping.set()
+        assert [part async for part in parts] == [], "the answer ends as it should and is not cut"
+        await closed(source)
+
+
+async def test_a_source_that_fails_cuts_the_answer_and_is_closed(served, source) -> None:
+    import httpx2
+
+    with pytest.raises(httpx2.RemoteProtocolError):
+        async with served.client.stream("GET", "/stream") as answer:
+            source.chunks.put_nowait(b"one")
+            source.chunks.put_nowait(ValueError("broken"))
+            async for _ in answer.aiter_raw():
+                pass
+    await closed(source)
