@@ -95,7 +95,7 @@ def errors_page() -> str:
         "| code | status | meaning |",
         "|---|---|---|",
     ]
-    for error in sorted(set(error_classes()), key=lambda e: (e.status, e.code)):
+    for error in sorted(set(error_classes()), key=lambda e: (e.status, e.code, e.__doc__ or "")):
         meaning = inspect.cleandoc(error.__doc__ or "").split("\n\n", 1)[0].replace("\n", " ")
         lines.append(f"| `{error.code}` | {error.status} | {meaning} |")
     return "\n".join(lines) + "\n"
