@@ -1,4 +1,4 @@
-"""Forward-only migrations: numbered SQL files, one transaction each, applied under an advisory lock.
+"""Forward-only migrations: numbered SQL files, all that are missing in one transaction, under an advisory lock.
 
 A room keeps its files in `migrations/0001_what.sql`. What was applied is remembered with a checksum; a changed file,
 or a database newer than the program, is refused. Several processes may start at once: one applies, the others wait.
@@ -7,6 +7,9 @@ or a database newer than the program, is refused. Several processes may start at
 import hashlib
 from dataclasses import dataclass
 from importlib.resources import files
+from typing import Any
+
+import asyncpg
 
 from portside.kernel.db import Database
 from portside.kernel.errors import UserMistake
@@ -50,10 +53,13 @@ def migrations_of(package: str) -> list[Migration]:
 
 
 async def migrate(db: Database, packages: list[str], *, schema: str | None = None) -> int:
-    """Apply what is missing and return how many files that was. Raises UserMistake on a changed migration."""
+    """Apply what is missing and return how many files that was.
+
+    Raises UserMistake for a changed file, a database newer than the program, and a lock that is not let go.
+    """
     async with db.pool.acquire() as connection, connection.transaction():
         await connection.execute(f"set local lock_timeout = '{LOCK_TIMEOUT_S}s'")
-        await connection.execute("select pg_advisory_xact_lock($1)", _LOCK_KEY)
+        await _lock(connection)
         if schema:
             await connection.execute(f'create schema if not exists "{schema}"')
         await connection.execute(_LEDGER)
@@ -63,10 +69,16 @@ async def migrate(db: Database, packages: list[str], *, schema: str | None = Non
         return count
 
 
-async def _migrate_room(connection: object, package: str) -> int:
-    import asyncpg
+async def _lock(connection: Any) -> None:
+    try:
+        await connection.execute("select pg_advisory_xact_lock($1)", _LOCK_KEY)
+    except asyncpg.LockNotAvailableError as exc:
+        raise UserMistake(
+            f"another process is changing the database and has not ended within {LOCK_TIMEOUT_S} s; stop it"
+        ) from exc
 
-    assert isinstance(connection, asyncpg.pool.PoolConnectionProxy)  # noqa: S101 - narrows the type
+
+async def _migrate_room(connection: Any, package: str) -> int:
     known = {migration.number: migration for migration in migrations_of(package)}
     room = package.rsplit(".", 1)[-1]
     rows = await connection.fetch("select number, name, checksum from applied_migrations where room = $1", room)

@@ -1,0 +1,106 @@
+import json
+import socket
+
+import asyncpg
+import pytest
+
+from portside.kernel.db import Database
+from portside.kernel.errors import UserMistake
+from portside.kernel.queries import Query
+
+MAKE = Query("make", "create table things (id int primary key, data jsonb)")
+INSERT = Query("insert", "insert into things (id, data) values (:id, :data)")
+READ = Query("read", "select data from things where id = :id")
+COUNT = Query("count", "select count(*) from things")
+
+
+@pytest.fixture
+async def db(fresh_database):
+    db = await Database.connect(await fresh_database())
+    await db.execute(MAKE)
+    yield db
+    await db.close()
+
+
+async def test_an_exception_rolls_the_whole_transaction_back(db) -> None:
+    with pytest.raises(RuntimeError):
+        async with db.transaction() as tx:
+            await tx.execute(INSERT, id=1, data=None)
+            assert await tx.fetchval(COUNT) == 1
+            assert await db.fetchval(COUNT) == 0, "nobody else sees it before the commit"
+            raise RuntimeError
+    assert await db.fetchval(COUNT) == 0
+    async with db.transaction() as tx:
+        await tx.execute(INSERT, id=1, data=None)
+    assert await db.fetchval(COUNT) == 1
+
+
+async def test_execute_says_how_many_rows_it_touched(db) -> None:
+    await db.executemany(INSERT, [{"id": number, "data": {}} for number in range(3)])
+    assert await db.execute(Query("change", "update things set data = 'null' where id < :id"), id=2) == 2
+    assert await db.execute(MAKE_AGAIN) == 0
+    assert await db.fetchrow(READ, id=9) is None
+    assert len(await db.fetch(Query("all", "select * from things"))) == 3
+
+
+MAKE_AGAIN = Query("again", "create table if not exists things (id int)")
+
+
+@pytest.mark.parametrize(
+    "value", [True, 1.5, "text", "", [], {}, {"a": [1, {"b": None}]}, 2**70, "Zoë 😀", {"quote": "'\"\\"}]
+)
+async def test_json_columns_give_back_what_they_got(db, value) -> None:
+    await db.execute(INSERT, id=1, data=value)
+    row = await db.fetchrow(READ, id=1)
+    assert row is not None
+    assert row["data"] == value
+    assert json.loads(await db.fetchval(Query("text", "select data::text from things"))) == value
+
+
+@pytest.mark.parametrize("text", ["'; drop table things; --", "$1", ":id", "%s", "{x}"])
+async def test_values_are_never_read_as_sql(db, text: str) -> None:
+    await db.execute(INSERT, id=1, data=text)
+    assert (
+        await db.fetchval(Query("same", "select data #>> '{}' from things where data #>> '{}' = :text"), text=text)
+        == text
+    )
+
+
+async def test_a_broken_statement_leaves_the_pool_usable(db) -> None:
+    for _ in range(30):
+        with pytest.raises(asyncpg.PostgresError):
+            await db.fetch(Query("broken", "select * from nothing"))
+    assert await db.fetchval(COUNT) == 0
+
+
+async def test_liveness_follows_the_database(fresh_database, postgres) -> None:
+    url = await fresh_database()
+    db = await Database.connect(url)
+    assert await db.is_alive()
+    admin = await asyncpg.connect(postgres)
+    name = url.split("?")[0].rsplit("/", 1)[1]
+    await admin.execute(f'drop database "{name}" with (force)')
+    await admin.close()
+    assert not await db.is_alive()
+    await db.close()
+    assert not await db.is_alive()
+
+
+@pytest.mark.parametrize("kind", ["no server", "no host", "no database", "wrong password", "no url"])
+async def test_a_database_that_does_not_answer_is_the_operators_mistake(postgres, kind: str) -> None:
+    with socket.socket() as unused:
+        unused.bind(("127.0.0.1", 0))
+        port = unused.getsockname()[1]
+        base, _, query = postgres.partition("?")
+        userinfo, _, host = base.removeprefix("postgresql://").rpartition("@")
+        url = {
+            "no server": f"postgresql://me:hunter2@127.0.0.1:{port}/x",
+            "no host": "postgresql://me:hunter2@nowhere.invalid/x",
+            "no database": f"{base.rsplit('/', 1)[0]}/hunter2less?{query}",
+            "wrong password": f"postgresql://{userinfo.split(':')[0]}:hunter2@{host}?{query}",
+            "no url": "mysql://me:hunter2@127.0.0.1/x",
+        }[kind]
+        with pytest.raises(UserMistake, match=r"the database does not answer: \S") as raised:
+            await Database.connect(url)
+    if kind != "no database":
+        assert "hunter2" not in str(raised.value)
