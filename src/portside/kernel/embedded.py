@@ -14,6 +14,7 @@ import os
 import platform
 import secrets
 import shutil
+import socket
 import subprocess
 import tempfile
 import time
@@ -26,6 +27,7 @@ from portside.kernel.files import make_private_dir, write_private
 
 SUPERUSER = "portside"
 _START_TIMEOUT_S = 60
+_COMMAND_TIMEOUT_S = 60
 _CONFIGURATION = """
 listen_addresses = ''
 max_connections = 300
@@ -124,7 +126,12 @@ class EmbeddedPostgres:
         if done.returncode != 0:
             return False
         lines = (self.data / "postmaster.pid").read_text().splitlines()
-        return len(lines) > 4 and Path(lines[4]) == self._socket_folder() and self._socket_folder().exists()
+        return len(lines) > 4 and Path(lines[4]) == self._socket_folder() and self._answers()
+
+    def _answers(self) -> bool:
+        # A killed server that its parent has not reaped still counts as running for pg_ctl.
+        with socket.socket(socket.AF_UNIX) as probe:
+            return probe.connect_ex(str(self._socket_folder() / ".s.PGSQL.5432")) == 0
 
     def _start(self) -> None:
         folder = self._private_socket_folder()
@@ -134,7 +141,7 @@ class EmbeddedPostgres:
                 "pg_ctl", "start", "-D", str(self.data), "-l", str(self.folder / "log"), "-w", "-t", "30",
                 "-o", f"-c unix_socket_directories={folder}", check=False,
             )  # fmt: skip
-            if done.returncode == 0:
+            if done.returncode == 0 or self._is_running():
                 break
             if time.monotonic() > deadline:
                 tail = (self.folder / "log").read_text(errors="replace")[-800:]
@@ -167,7 +174,7 @@ class EmbeddedPostgres:
             with tempfile.TemporaryFile("w+") as output:
                 done = subprocess.run(
                     command, stdin=subprocess.DEVNULL, stdout=output, stderr=output, text=True, check=False,
-                    timeout=_START_TIMEOUT_S, env={**os.environ, "LC_ALL": "C"}, cwd="/",
+                    timeout=_COMMAND_TIMEOUT_S, env={**os.environ, "LC_ALL": "C"}, cwd="/",
                 )  # fmt: skip
                 output.seek(0)
                 done.stderr = output.read()
