@@ -2,18 +2,23 @@
 
 from uuid import uuid4
 
-from portside.identity.keys import Owner, create_key
+from portside.identity.keys import Owner, check_given_key, create_key
 from portside.identity.sql import sql
 from portside.identity.types import KeyRequest
 from portside.kernel.db import Database
 
 
 async def set_up(db: Database, *, api_key: str | None = None) -> str | None:
-    """Make the first organization, workspace, user and key, and return the key; None where they exist already."""
+    """Make the first organization, workspace, user and key, and return the key; None where they exist already.
+
+    Raises UserMistake for a given key that no request could bring.
+    """
     async with db.transaction() as tx:
         await tx.fetchval(sql.lock_first_start)
         if await tx.fetchrow(sql.first_workspace) is not None:
             return None
+        if api_key is not None:
+            check_given_key(api_key)
         organization_id, workspace_id, user_id = uuid4(), uuid4(), uuid4()
         await tx.execute(sql.insert_organization, id=organization_id, display_name="My organization")
         await tx.execute(

@@ -8,6 +8,7 @@ import hashlib
 import hmac
 import secrets
 import time
+from datetime import UTC, datetime
 from uuid import UUID
 
 import msgspec
@@ -16,10 +17,11 @@ from portside.identity.sql import sql
 from portside.identity.types import EVERYTHING, Actor, Key, KeyRequest, NewKey
 from portside.kernel.clock import now
 from portside.kernel.db import Database, Session
-from portside.kernel.errors import Forbidden, Invalid, NotFound, Unauthorized
+from portside.kernel.errors import Forbidden, Invalid, NotFound, Unauthorized, UserMistake
 from portside.kernel.ids import uuid7
 
 PERSONAL, SERVICE = "lsv2_pt", "lsv2_sk"
+MAX_KEY_LENGTH = 512
 REMEMBER_S = 10.0
 _REMEMBER_AT_MOST = 10_000
 
@@ -50,13 +52,13 @@ def hash_key(key: str) -> bytes:
 
 def shorten(key: str) -> str:
     """Return the recognisable part of a key that may be shown for ever."""
-    return f"{key[:8] if len(key) >= 24 else ''}…{key[-4:]}"
+    shown = min(4, len(key) // 4)
+    return f"{key[:8] if len(key) >= 24 else ''}…{key[len(key) - shown :]}"
 
 
 async def create_key(db: Session, owner: Owner, request: KeyRequest, *, key: str | None = None) -> NewKey:
     """Store a new key and return it, readable this once. Raises Invalid for an expiry in the past."""
-    if request.expires_at is not None and request.expires_at.astimezone() <= now():
-        raise Invalid.field(["body", "expires_at"], "must be in the future")
+    expires_at = None if request.expires_at is None else _future(request.expires_at)
     key = key or generate_key(PERSONAL if owner.user_id else SERVICE)
     row = await db.fetchrow(
         sql.insert_key,
@@ -68,10 +70,28 @@ async def create_key(db: Session, owner: Owner, request: KeyRequest, *, key: str
         short_key=shorten(key),
         key_hash=hash_key(key),
         permissions=request.permissions if request.permissions is not None else [EVERYTHING],
-        expires_at=request.expires_at,
+        expires_at=expires_at,
     )
     assert row is not None  # noqa: S101 - an insert returns its row
     return NewKey(**dict(row), key=key)
+
+
+def check_given_key(key: str) -> None:
+    """Refuse a key that no request could bring. Raises UserMistake."""
+    if len(key) > MAX_KEY_LENGTH or not key.isascii() or not key.isprintable() or " " in key:
+        raise UserMistake(
+            f"PORTSIDE_API_KEY must be at most {MAX_KEY_LENGTH} ASCII characters without spaces, as a header holds it"
+        )
+
+
+def _future(moment: datetime) -> datetime:
+    try:
+        moment = moment.astimezone(UTC)
+    except OverflowError:
+        raise Invalid.field(["body", "expires_at"], "must be a moment of the years 1 to 9999 in UTC") from None
+    if moment <= now():
+        raise Invalid.field(["body", "expires_at"], "must be in the future")
+    return moment
 
 
 class Keyring:
@@ -83,7 +103,7 @@ class Keyring:
 
     async def authenticate(self, key: str | None) -> Actor:
         """Return the actor behind a key. Raises Unauthorized for none, an unknown, expired or revoked one."""
-        if not key or len(key) > 512:
+        if not key or len(key) > MAX_KEY_LENGTH:
             raise Unauthorized
         digest = hash_key(key)
         known = self._known.get(digest)

@@ -1,7 +1,7 @@
 """The values of identity: the actor behind a request, and keys as the API shows them."""
 
 from datetime import datetime
-from typing import NewType
+from typing import Annotated, NewType
 from uuid import UUID
 
 import msgspec
@@ -10,6 +10,8 @@ OrganizationId = NewType("OrganizationId", UUID)
 WorkspaceId = NewType("WorkspaceId", UUID)
 KeyId = NewType("KeyId", UUID)
 EVERYTHING = "*"
+# `resource:verb`, `resource:*` or everything.
+Permission = Annotated[str, msgspec.Meta(max_length=100, pattern=r"^(\*|[a-z_-]+:([a-z_-]+|\*))$")]
 
 
 class Actor(msgspec.Struct, frozen=True):
@@ -53,9 +55,9 @@ class NewKey(Key):
 class KeyRequest(msgspec.Struct):
     """What to make a key with; without `permissions` it may do everything in the workspace."""
 
-    description: str = "Default API key"
-    permissions: list[str] | None = None
-    expires_at: datetime | None = None
+    description: Annotated[str, msgspec.Meta(max_length=1000)] = "Default API key"
+    permissions: Annotated[list[Permission], msgspec.Meta(max_length=100)] | None = None
+    expires_at: Annotated[datetime, msgspec.Meta(tz=True)] | None = None
 
 
 class Workspace(msgspec.Struct):

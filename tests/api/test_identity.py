@@ -1,0 +1,83 @@
+from uuid import uuid4
+
+import pytest
+
+from tests.api.control_server import control
+
+
+@pytest.fixture
+async def platform(fresh_database):
+    async with control(await fresh_database()) as platform:
+        yield platform
+
+
+async def test_a_key_stands_for_its_workspace_and_user(platform) -> None:
+    found = (await platform.client.get("/auth")).json()
+    assert found["tenant_id"] == str(platform.actor.workspace_id)
+    assert found["user_email"] == "admin@localhost"
+    assert found["permissions"] == ["*"]
+    (workspace,) = (await platform.client.get("/workspaces")).json()
+    assert (workspace["id"], workspace["tenant_handle"]) == (found["tenant_id"], "default")
+
+
+async def test_x_tenant_id_must_be_the_keys_own_workspace(platform) -> None:
+    own = str(platform.actor.workspace_id)
+    for tenant, status in ((own, 200), (own.upper(), 200), ("", 200), (str(uuid4()), 403), ("x", 403), ("é", 403)):
+        answer = await platform.client.get("/auth", headers={"x-tenant-id": tenant.encode()})
+        assert answer.status_code == status, tenant
+
+
+async def test_a_key_is_made_used_and_revoked(platform) -> None:
+    made = await platform.client.post("/api-key", json={"description": "for CI", "permissions": ["deployments:read"]})
+    assert made.status_code == 200
+    key = made.json()
+    listed = (await platform.client.get("/api-key")).json()
+    assert listed[0] | {"key": key["key"]} == key
+    assert "key" not in listed[0]
+    mine = {"x-api-key": key["key"]}
+    assert (await platform.client.get("/v2/deployments", headers=mine)).status_code == 200
+    assert (await platform.client.get("/api-key", headers=mine)).status_code == 403
+    assert (await platform.client.delete(f"/api-key/{key['id']}")).status_code == 204
+    assert (await platform.client.get("/v2/deployments", headers=mine)).status_code == 401
+    assert (await platform.client.delete(f"/api-key/{key['id']}")).status_code == 404
+
+
+async def test_a_key_grants_no_more_than_it_may_itself(platform) -> None:
+    limited = await platform.headers("workspaces:*", "runs:read")
+
+    async def grant(permissions: list[str] | None) -> int:
+        body = {"permissions": permissions}
+        return (await platform.client.post("/api-key", json=body, headers=limited)).status_code
+
+    assert await grant(["runs:read", "workspaces:manage"]) == 200
+    for beyond in (["runs:create"], ["runs:*"], ["*"], None, ["runs:read", "deployments:read"]):
+        assert await grant(beyond) == 403, beyond
+    refused = await platform.client.post("/api-key", json={"permissions": ["deployments:read"]}, headers=limited)
+    assert "deployments:read" in refused.json()["detail"]
+
+
+@pytest.mark.parametrize(
+    ("body", "field"),
+    [
+        ({"permissions": "all"}, "permissions"),
+        ({"permissions": ["x" * 101]}, "permissions"),
+        ({"permissions": ["a:b"] * 101}, "permissions"),
+        ({"permissions": ["no colon"]}, "permissions"),
+        ({"description": "x" * 1001}, "description"),
+        ({"description": None}, "description"),
+        ({"expires_at": "tomorrow"}, "expires_at"),
+        ({"expires_at": "2020-01-01T00:00:00Z"}, "expires_at"),
+        ({"expires_at": "2990-01-01T00:00:00"}, "expires_at"),
+        ({"expires_at": "9999-12-31T23:59:59-14:00"}, "expires_at"),
+    ],
+)
+async def test_a_senseless_key_is_refused_by_field(platform, body, field: str) -> None:
+    answer = await platform.client.post("/api-key", json=body)
+    assert answer.status_code == 422, answer.text
+    assert answer.json()["detail"][0]["loc"][:2] == ["body", field]
+
+
+async def test_a_nul_in_a_description_is_the_callers_mistake(platform) -> None:
+    answer = await platform.client.post("/api-key", json={"description": "a\0b"})
+    assert answer.status_code == 400
+    assert "NUL" in answer.json()["detail"]

@@ -1,0 +1,177 @@
+import asyncio
+from datetime import UTC, datetime, timedelta
+
+import pytest
+
+from portside.identity.first_start import first_owner, set_up
+from portside.identity.keys import Keyring, Owner, create_key, hash_key, list_keys, revoke_key
+from portside.identity.types import Actor, KeyRequest
+from portside.kernel.db import Database
+from portside.kernel.errors import Forbidden, Invalid, NotFound, Unauthorized, UserMistake
+from portside.kernel.migrations import migrate
+from tests.conftest import eventually
+
+TABLES = ("organizations", "workspaces", "users", "api_keys")
+
+
+@pytest.fixture
+async def db(fresh_database):
+    db = await Database.connect(await fresh_database())
+    await migrate(db, ["portside.identity"])
+    yield db
+    await db.close()
+
+
+@pytest.fixture
+async def key(db) -> str:
+    key = await set_up(db)
+    assert key is not None
+    return key
+
+
+async def new_key(db: Database, **request) -> str:
+    return (await create_key(db, await first_owner(db), KeyRequest(**request))).key
+
+
+async def test_programs_that_start_at_once_make_one_of_each_between_them(fresh_database) -> None:
+    url = await fresh_database()
+    databases = [await Database.connect(url) for _ in range(4)]
+    await migrate(databases[0], ["portside.identity"])
+    keys = await asyncio.gather(*(set_up(db) for db in databases))
+    assert [key is not None for key in keys].count(True) == 1
+    for table in TABLES:
+        assert await databases[0].pool.fetchval(f"select count(*) from {table}") == 1, table
+    assert await set_up(databases[0], api_key="another") is None
+    for db in databases:
+        await db.close()
+
+
+async def test_the_first_key_may_be_given(db) -> None:
+    given = "a-key-of-my-own-0123456789"
+    assert await set_up(db, api_key=given) == given
+    actor = await Keyring(db).authenticate(given)
+    assert actor.may("anything:at-all")
+    assert actor.user_email == "admin@localhost"
+
+
+async def test_a_first_key_that_could_never_open_the_door_is_refused(db) -> None:
+    for bad in ("x" * 513, "with space", "tail\n", "é", "\x1b"):
+        with pytest.raises(UserMistake, match="PORTSIDE_API_KEY"):
+            await set_up(db, api_key=bad)
+    assert await set_up(db, api_key="x" * 512) is not None
+
+
+async def test_only_the_hash_of_a_key_is_kept(db, key) -> None:
+    other = await new_key(db)
+    rows = [row for table in TABLES for row in await db.pool.fetch(f"select * from {table}")]
+    dump = "\n".join(str(tuple(row)) for row in rows)
+    for secret in (key, other):
+        assert secret not in dump
+        assert secret.split("_")[2] not in dump
+        assert str(hash_key(secret)) in dump, "the dump shows what is kept"
+
+
+async def test_short_keys_show_little(db, key) -> None:
+    for given in ("k", "tiny", "twenty-three-characters", "exactly-twenty-four-char"):
+        made = await create_key(db, await first_owner(db), KeyRequest(), key=given)
+        assert len(made.short_key.replace("…", "")) <= len(given) // 2, "most of a key stays hidden"
+    assert made.short_key == "exactly-…char"
+
+
+@pytest.mark.parametrize("bad", [None, "", "wrong", "lsv2_pt_" + "0" * 43, "x" * 513, "x" * 1_000_000, "\0", "é"])
+async def test_a_key_that_is_none_is_unauthorized(db, key, bad) -> None:
+    with pytest.raises(Unauthorized):
+        await Keyring(db).authenticate(bad)
+
+
+@pytest.mark.parametrize("change", [str.upper, lambda key: key + " ", lambda key: key[:-1], lambda key: " " + key])
+async def test_a_key_that_is_nearly_right_is_wrong(db, key, change) -> None:
+    with pytest.raises(Unauthorized):
+        await Keyring(db).authenticate(change(key))
+
+
+async def test_a_revoked_key_is_forgotten_at_once(db, key) -> None:
+    keyring = Keyring(db)
+    admin = await keyring.authenticate(key)
+    other = await new_key(db)
+    actor = await keyring.authenticate(other)
+    await revoke_key(db, keyring, admin, actor.key_id)
+    with pytest.raises(Unauthorized):
+        await keyring.authenticate(other)
+    with pytest.raises(NotFound):
+        await revoke_key(db, keyring, admin, actor.key_id)
+    assert [listed.id for listed in await list_keys(db, admin.workspace_id)] == [admin.key_id]
+
+
+async def test_another_process_forgets_a_revoked_key_within_seconds(db, key, monkeypatch) -> None:
+    monkeypatch.setattr("portside.identity.keys.REMEMBER_S", -1.0)
+    here, there = Keyring(db), Keyring(db)
+    other = await new_key(db)
+    actor = await there.authenticate(other)
+    await revoke_key(db, here, await here.authenticate(key), actor.key_id)
+    with pytest.raises(Unauthorized):
+        await there.authenticate(other)
+
+
+async def test_a_key_cannot_revoke_itself_nor_one_of_another_workspace(db, key) -> None:
+    keyring = Keyring(db)
+    admin = await keyring.authenticate(key)
+    with pytest.raises(Forbidden):
+        await revoke_key(db, keyring, admin, admin.key_id)
+    await db.pool.execute(
+        "insert into workspaces (id, organization_id, display_name, tenant_handle)"
+        " select gen_random_uuid(), id, 'Other', 'other' from organizations"
+    )
+    other = await db.pool.fetchval("select id from workspaces where tenant_handle = 'other'")
+    foreign = await create_key(db, Owner(admin.organization_id, other), KeyRequest())
+    with pytest.raises(NotFound):
+        await revoke_key(db, keyring, admin, foreign.id)
+    assert foreign.id not in [listed.id for listed in await list_keys(db, admin.workspace_id)]
+
+
+async def test_an_expired_key_is_worthless_even_while_it_is_remembered(db, key) -> None:
+    keyring = Keyring(db)
+    soon = datetime.now(UTC) + timedelta(seconds=0.3)
+    short_lived = await new_key(db, expires_at=soon)
+    assert (await keyring.authenticate(short_lived)).expires_at == soon
+
+    async def is_over() -> bool:
+        return datetime.now(UTC) > soon
+
+    await eventually(is_over, 5)
+    for ring in (keyring, Keyring(db)):
+        with pytest.raises(Unauthorized):
+            await ring.authenticate(short_lived)
+
+
+@pytest.mark.parametrize(
+    "text", ["2020-01-01T00:00:00+00:00", "0001-01-01T00:00:00+14:00", "9999-12-31T23:59:59-14:00"]
+)
+async def test_an_expiry_that_makes_no_sense_is_refused(db, key, text: str) -> None:
+    with pytest.raises(Invalid):
+        await new_key(db, expires_at=datetime.fromisoformat(text))
+
+
+def test_permissions() -> None:
+    def actor(*permissions: str) -> Actor:
+        from uuid import uuid4
+
+        return Actor(uuid4(), "…", uuid4(), uuid4(), "w", "w", None, None, frozenset(permissions))
+
+    assert actor("runs:read").may("runs:read")
+    assert not actor("runs:read").may("runs:create")
+    assert not actor("runs:read").may("runs:*")
+    assert actor("runs:*").may("runs:create")
+    assert actor("runs:*").may("runs:*")
+    assert not actor("runs:*").may("run:create")
+    assert not actor("runs:*").may("*")
+    assert actor("*").may("*")
+    assert not actor().may("runs:read")
+
+
+async def test_the_last_use_of_a_key_is_kept_for_people(db, key) -> None:
+    keyring = Keyring(db)
+    admin = await keyring.authenticate(key)
+    (listed,) = await list_keys(db, admin.workspace_id)
+    assert listed.last_used_at is not None
+    assert abs(listed.last_used_at - datetime.now(UTC)) < timedelta(minutes=1)
