@@ -121,13 +121,15 @@ def main() -> None:
         settings = {"DATABASE_URI": url, "LANGSMITH_TRACING": "false", "LOG_LEVEL": "WARNING"}
         arguments = ["serve", "--config", str(PROJECTS / "graphs" / "langgraph.json"), "--port", str(port)]
         server = ServerProcess(arguments, f"http://127.0.0.1:{port}", settings, Path(folder) / "log")
-        server.start()
-        server.stop()
-        began = time.perf_counter()
-        server.start()
-        found = {"cold_start_s": time.perf_counter() - began, **measure(server, port)}
-        server.stop(signal.SIGINT)
-        embedded.release()
+        try:
+            server.start()
+            server.stop()
+            began = time.perf_counter()
+            server.start()
+            found = {"cold_start_s": time.perf_counter() - began, **measure(server, port)}
+        finally:
+            server.stop(signal.SIGINT)
+            embedded.release()
     found["bare_graph_cpu_ms"] = bare_graph_ms()
     found["cpu_ratio_to_bare_graph"] = found["cpu_ms_per_run_16"] / found["bare_graph_cpu_ms"]
     for name, value in found.items():

@@ -28,7 +28,8 @@ def deploy(platform: Platform, repository: str, name: str | None, **options: obj
     secrets = [_secret(text) for text in options["secrets"]]  # type: ignore[attr-defined]
     found = [d for d in platform.call("GET", "/v2/deployments", name=name)["resources"] if d["name"] == name]
     if found:
-        change = {"source_revision_config": revision_config} | ({"secrets": secrets} if secrets else {})
+        change = {"source_config": {"repo_url": source}, "source_revision_config": revision_config}
+        change |= {"secrets": secrets} if secrets else {}
         deployment = platform.call("PATCH", f"/v2/deployments/{found[0]['id']}", body=change)
     else:
         body = creation(platform, name, source, revision_config) | {"secrets": secrets}

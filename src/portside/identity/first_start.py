@@ -33,6 +33,11 @@ async def set_up(db: Database, *, api_key: str | None = None) -> str | None:
         return (await create_key(tx, owner, KeyRequest("First key"), key=api_key)).key
 
 
+async def is_set_up(db: Database) -> bool:
+    """Whether the first start was made on this database."""
+    return await db.fetchrow(sql.first_workspace) is not None
+
+
 async def first_owner(db: Database) -> Owner:
     """Return where the platform's own service keys belong: the first workspace, no user."""
     row = await db.fetchrow(sql.first_workspace)

@@ -16,6 +16,7 @@ from portside.identity.keys import Keyring, create_key
 from portside.identity.types import KeyRequest
 from portside.kernel.crypto import SecretBox
 from portside.kernel.db import Database
+from portside.kernel.errors import UserMistake
 from portside.kernel.http import health
 from portside.kernel.http.middleware import CloseWhileDraining, LimitBody, Observe
 from portside.kernel.http.prefixes import StripPrefix
@@ -48,6 +49,11 @@ async def open_platform(home: Home, settings: PlatformSettings, database_url: st
     db = await Database.connect(database_url)
     try:
         await migrate(db, ROOMS)
+        if not home.master_key.exists() and await first_start.is_set_up(db):
+            raise UserMistake(
+                f"{home.master_key} is missing, and the secrets of this database cannot be opened without it; "
+                "restore it from a backup"
+            )
         new_key = await first_start.set_up(db, api_key=settings.api_key)
         if new_key is not None:
             home.keep_key(home.api_key, new_key)

@@ -5,7 +5,7 @@ from uuid import UUID
 from portside.agent.assistants import AssistantNotFound, Assistants
 from portside.agent.http.paging import page
 from portside.agent.types.assistants import Assistant, AssistantSearch
-from portside.kernel.http.routes import Context, Routes
+from portside.kernel.http.routes import Context, Routes, refuse_field
 
 routes = Routes("assistants")
 
@@ -19,4 +19,6 @@ async def get_assistant(ctx: Context, assistant_id: UUID) -> Assistant:
 @routes.post("/assistants/search")
 async def search_assistants(ctx: Context, body: AssistantSearch) -> list[Assistant]:
     """List the assistants that match, newest first."""
+    if body.select:
+        raise refuse_field("select", "not available yet")
     return page(ctx, await ctx.get(Assistants).search(body), body.limit, body.offset)

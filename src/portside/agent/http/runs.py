@@ -10,8 +10,8 @@ from portside.agent.assistants import AssistantNotFound
 from portside.agent.runs import Made, RunNotFound, Runs, ThreadBusy
 from portside.agent.threads import ThreadNotFound
 from portside.agent.types.runs import Run, RunCreate, RunListQuery, StreamQuery
-from portside.kernel.errors import BadRequest
-from portside.kernel.http.routes import Context, Routes, refuse_field
+from portside.kernel.errors import BadRequest, Invalid
+from portside.kernel.http.routes import Context, Routes
 from portside.kernel.http.sse import KEEP_ALIVE_S, EventStream
 
 routes = Routes("runs")
@@ -125,4 +125,4 @@ async def _once(result: asyncio.Future[bytes]) -> AsyncIterator[bytes]:
 
 def _refuse_cancel(query: StreamQuery) -> None:
     if query.cancel_on_disconnect:
-        raise refuse_field("cancel_on_disconnect", "not available yet")
+        raise Invalid.field(["query", "cancel_on_disconnect"], "not available yet", "not_supported")

@@ -36,6 +36,7 @@ class Worker:
         self._execute = execute
         self._on_end = on_end
         self._running: dict[UUID, asyncio.Task[None]] = {}
+        self._executing: set[UUID] = set()
         self._wake = asyncio.Event()
         self._loops: list[asyncio.Task[None]] = []
         self._is_accepting = False
@@ -114,14 +115,21 @@ class Worker:
             except Exception:
                 log.exception("renewing leases failed")
                 continue
-            for run_id in set(held) - ours:
-                if task := self._running.get(run_id):
-                    task.cancel()
+            # One that is just being finished may be missing because its end is committed and the answer on its way.
+            for run_id in (set(held) - ours) & self._executing:
+                self._running[run_id].cancel()
+
+    async def _execute_held(self, run: ClaimedRun) -> Ending:
+        self._executing.add(run.run_id)
+        try:
+            return await self._execute(run)
+        finally:
+            self._executing.discard(run.run_id)
 
     async def _run(self, run: ClaimedRun) -> None:
         ending: Ending | None = None
         try:
-            ending = await self._execute(run)
+            ending = await self._execute_held(run)
             if not await lifecycle.finish_run(self._db, self.worker_id, run, ending):
                 log.warning("a run ended after its lease was lost", run_id=str(run.run_id))
                 ending = None

@@ -1,6 +1,6 @@
 """Assistants: a graph with a configuration (contract: section 3)."""
 
-from typing import Annotated, Any
+from typing import Annotated, Any, Literal
 from uuid import UUID
 
 import msgspec
@@ -29,3 +29,6 @@ class AssistantSearch(msgspec.Struct):
     name: str | None = None
     limit: Annotated[int, msgspec.Meta(ge=1, le=1000)] = 10
     offset: Annotated[int, msgspec.Meta(ge=0)] = 0
+    sort_by: Literal["created_at"] | None = None
+    sort_order: Literal["desc"] | None = None
+    select: Any = None
