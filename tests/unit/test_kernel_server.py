@@ -6,7 +6,7 @@ import pytest
 
 from portside.kernel.errors import UserMistake
 from portside.kernel.http.routes import Context, Routes
-from portside.kernel.http.server import listen
+from portside.kernel.http.server import Server, listen
 from tests.conftest import eventually
 from tests.unit.kernel_server import serve
 
@@ -29,6 +29,30 @@ async def test_a_taken_port_is_the_operators_mistake_and_is_named() -> None:
             listen("127.0.0.1", port)
         with pytest.raises(UserMistake, match=r"cannot listen on 192\.0\.2\.1:"):
             listen("192.0.2.1", port)
+
+
+async def test_answers_are_not_held_back_for_the_next_packet() -> None:
+    nodelay: list[int] = []
+    routes = Routes("t")
+
+    @routes.post("/ask", public=True)
+    async def ask(ctx: Context) -> None:
+        (connection,) = ctx.get(Connections).server.server_state.connections
+        sock = connection.transport.get_extra_info("socket")
+        nodelay.append(sock.getsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY))
+
+    known = Connections()
+    async with serve(routes, services={Connections: known}) as served:
+        known.server = served.server
+        assert (await served.client.post("/ask", content=b"x")).status_code == 200
+    assert nodelay
+    assert all(nodelay)
+
+
+class Connections:
+    """The way from a handler to the server that runs it."""
+
+    server: Server
 
 
 async def test_clients_in_a_loop_see_no_failed_request_while_a_successor_takes_over() -> None:

@@ -79,7 +79,8 @@ class Server(uvicorn.Server):
 def listen(host: str, port: int, *, reuse_port: bool = False) -> socket.socket:
     """Bind and listen. Raises UserMistake that names the port when it is taken."""
     family = socket.AF_INET6 if ":" in host else socket.AF_INET
-    listening = socket.socket(family, socket.SOCK_STREAM)
+    # The protocol is named because asyncio sends small packets at once (TCP_NODELAY) only where it is.
+    listening = socket.socket(family, socket.SOCK_STREAM, socket.IPPROTO_TCP)
     listening.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
     if reuse_port:
         listening.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEPORT, 1)
