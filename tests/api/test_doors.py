@@ -1,0 +1,214 @@
+"""Every route of the platform, over a real server: who may come in, and how it refuses what makes no sense."""
+
+import asyncio
+import dataclasses
+import re
+from collections.abc import AsyncIterator
+from pathlib import Path
+from typing import Any
+from uuid import UUID
+
+import httpx2
+import msgspec
+import pytest
+import pytest_asyncio
+
+from portside.identity.first_start import first_owner
+from portside.identity.keys import create_key
+from portside.identity.types import KeyRequest
+from portside.kernel.db import Database
+from portside.kernel.http.routes import Route
+from portside.kernel.http.server import Server, listen
+from portside.platform.app import PREFIXES, ROUTES, open_platform
+from portside.platform.home import Home
+from portside.platform.settings import PlatformSettings
+
+pytestmark = pytest.mark.asyncio(loop_scope="module")
+PUBLIC = Path(__file__).parents[1] / "public_routes.txt"
+SOME_ID = "0190a0c0-0000-7000-8000-000000000001"
+# Routes that any key may use, and that therefore have to say nothing but what concerns the key itself.
+FOR_ANY_KEY = {"GET /auth", "GET /workspaces"}
+MAX_BODY = 2000
+
+
+def label(route: Route) -> str:
+    return f"{route.method} {route.path}"
+
+
+def address(route: Route, value: str = SOME_ID) -> str:
+    return re.sub(r"{\w+}", value, route.path)
+
+
+@dataclasses.dataclass
+class Platform:
+    """A running platform, and keys with every permission and with none that means anything."""
+
+    client: httpx2.AsyncClient
+    key: str
+    powerless: str
+
+    async def send(self, route: Route, path: str | None = None, **request: Any) -> httpx2.Response:
+        return await self.client.request(route.method, path or address(route), **request)
+
+    async def send_as(self, key: str, route: Route, **request: Any) -> httpx2.Response:
+        return await self.send(route, headers={"x-api-key": key}, **request)
+
+
+@pytest_asyncio.fixture(scope="module", loop_scope="module")
+async def platform(module_database, tmp_path_factory) -> AsyncIterator[Platform]:
+    settings = PlatformSettings(http_max_request_body_bytes=MAX_BODY)
+    async with open_platform(Home(tmp_path_factory.mktemp("home")), settings, module_database) as app:
+        stop, listening = asyncio.Event(), listen("127.0.0.1", 0)
+        server = Server(app.asgi, draining=app.draining, grace_s=1)
+        await server.open([listening])
+        serving = asyncio.create_task(server.serve_until(stop))
+        base = f"http://127.0.0.1:{listening.getsockname()[1]}"
+        async with httpx2.AsyncClient(base_url=base, timeout=20, verify=False) as client:
+            assert app.new_key is not None
+            yield Platform(client, app.new_key, await powerless_key(module_database))
+        app.changes.close()
+        stop.set()
+        await serving
+
+
+async def powerless_key(url: str) -> str:
+    db = await Database.connect(url)
+    try:
+        return (await create_key(db, await first_owner(db), KeyRequest(permissions=["nothing:at-all"]))).key
+    finally:
+        await db.close()
+
+
+def check_shape(answer: httpx2.Response, where: str) -> None:
+    """The one form that every error has."""
+    assert answer.headers["content-type"] == "application/json", where
+    assert answer.headers["x-request-id"], where
+    body = answer.json()
+    assert set(body) == {"detail"}, where
+    if answer.status_code != 422:
+        assert isinstance(body["detail"], str), where
+        assert body["detail"], where
+        return
+    assert body["detail"], where
+    for problem in body["detail"]:
+        assert set(problem) == {"loc", "msg", "type"}, where
+        assert problem["loc"][0] in {"body", "query", "path", "header"}, where
+
+
+async def test_the_public_routes_are_those_that_were_agreed_on() -> None:
+    assert PUBLIC.read_text().splitlines() == sorted(label(route) for route in ROUTES if route.public)
+
+
+async def test_the_routes_for_any_key_are_those_that_were_agreed_on() -> None:
+    assert {label(route) for route in ROUTES if not route.public and not route.permission} == FOR_ANY_KEY
+
+
+async def test_without_a_key_every_door_is_shut_but_the_public_ones(platform) -> None:
+    agreed = PUBLIC.read_text().splitlines()
+    for route in ROUTES:
+        for prefix in ("", *PREFIXES):
+            if prefix == "/api" and route.path.startswith("/v1/"):
+                continue  # `/api` before `/v1/…` reads as the prefix `/api/v1`
+            answer = await platform.send(route, prefix + address(route))
+            if label(route) in agreed:
+                assert answer.status_code == 200, label(route)
+                continue
+            assert answer.status_code == 401, prefix + label(route)
+            check_shape(answer, label(route))
+
+
+@pytest.mark.parametrize("key", ["", "wrong", "lsv2_pt_" + "0" * 32 + "_0123456789", "x" * 5000, "é".encode()])
+async def test_a_wrong_key_is_no_better_than_none(platform, key) -> None:
+    for route in ROUTES:
+        if not route.public:
+            assert (await platform.send_as(key, route)).status_code == 401, label(route)
+
+
+async def test_the_key_counts_only_in_its_header(platform) -> None:
+    (route,) = [route for route in ROUTES if label(route) == "GET /auth"]
+    places = [{"params": {"api_key": platform.key}}, {"headers": {"cookie": f"x-api-key={platform.key}"}}]
+    for place in places:
+        assert (await platform.send(route, **place)).status_code == 401
+
+
+async def test_a_key_without_the_permission_is_forbidden_before_anything_is_read(platform) -> None:
+    for route in ROUTES:
+        if route.permission:
+            answer = await platform.send_as(platform.powerless, route, content=b"no json")
+            assert answer.status_code == 403, label(route)
+            assert route.permission in answer.json()["detail"]
+            check_shape(answer, label(route))
+
+
+async def test_ids_that_are_none_are_422(platform) -> None:
+    for route in ROUTES:
+        if UUID in route.path_types.values():
+            odd = await platform.send_as(platform.key, route, path=address(route, "not-an-id"))
+            assert odd.status_code == 422, label(route)
+            assert odd.json()["detail"][0]["loc"][0] == "path", label(route)
+            check_shape(odd, label(route))
+
+
+GARBAGE: list[Any] = [
+    b"", b"{", b"null", b"[]", b'"text"', b"7", b"{}", b"\xff\xfe", b'{"a":' * 300 + b"1" + b"}" * 300, b"[" * 1000,
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("body", GARBAGE, ids=lambda body: repr(body[:12]))
+async def test_no_body_breaks_a_route(platform, body: bytes) -> None:
+    for route in ROUTES:
+        headers = {"x-api-key": platform.key, "content-type": "application/json"}
+        answer = await platform.send(route, content=body, headers=headers)
+        assert answer.status_code < 500, f"{label(route)} {answer.text}"
+        if answer.status_code >= 400:
+            check_shape(answer, label(route))
+
+
+@pytest.mark.parametrize(
+    "value", ["", "x", "-1", "0", "1e9", str(2**31), str(2**70), "null", "a\0b", "\ufffd", "é" * 1000]
+)
+async def test_no_query_value_breaks_a_route(platform, value: str) -> None:
+    for route in ROUTES:
+        if route.query_type is None:
+            continue
+        for field in msgspec.structs.fields(route.query_type):
+            answer = await platform.send_as(platform.key, route, params={field.encode_name: value})
+            where = f"{label(route)} {field.encode_name}={value!r} {answer.text}"
+            assert answer.status_code < 500, where
+            if answer.status_code >= 400:
+                check_shape(answer, where)
+
+
+@pytest.mark.parametrize("value", [None, 0, -1, 2**31, 2**70, 1.5, True, "", "a\0b", "x" * 1500, [], {}, [None], [{}]])
+async def test_no_value_of_a_field_breaks_a_route(platform, value: Any) -> None:
+    """One field at a time, beside whatever else the body lacks."""
+    for route in ROUTES:
+        if route.body_type is None:
+            continue
+        for field in msgspec.structs.fields(route.body_type):
+            answer = await platform.send_as(platform.key, route, json={field.encode_name: value})
+            where = f"{label(route)} {field.encode_name}={value!r} {answer.text}"
+            assert answer.status_code < 500, where
+            if answer.status_code >= 400:
+                check_shape(answer, where)
+
+
+async def test_a_body_over_the_limit_is_413_on_every_route_that_reads_one(platform) -> None:
+    for route in ROUTES:
+        if route.method in {"POST", "PATCH", "PUT"}:
+            answer = await platform.send_as(platform.key, route, content=b"x" * (MAX_BODY + 1))
+            assert answer.status_code == 413, label(route)
+            check_shape(answer, label(route))
+
+
+async def test_paths_and_methods_that_do_not_exist(platform) -> None:
+    known = {path: {route.method for route in ROUTES if route.path == path} for path in {r.path for r in ROUTES}}
+    for path, methods in known.items():
+        method = next(m for m in ("PUT", "PATCH", "DELETE", "POST") if m not in methods)
+        answer = await platform.client.request(method, re.sub(r"{\w+}", SOME_ID, path))
+        assert answer.status_code == 405, path
+        assert methods <= set(answer.headers["allow"].split(", ")), path
+        check_shape(answer, path)
+        unknown = await platform.client.get(f"{re.sub(r'{.*', '', path)}/no/such/path/at/all")
+        assert unknown.status_code == 404, path
+        check_shape(unknown, path)

@@ -1,0 +1,55 @@
+"""Every statement of every room fits the schema that its migrations make, and is used."""
+
+import importlib
+import re
+from pathlib import Path
+
+import asyncpg
+import pytest
+
+import portside
+from portside.kernel.db import Database
+from portside.kernel.migrations import migrate
+from portside.platform.app import ROOMS
+
+SOURCE = Path(portside.__file__).parent
+WITH_SQL = sorted(folder.parent.name for folder in SOURCE.glob("*/sql"))
+SCHEMAS = {"agent": "portside"}
+
+
+async def migrated(url: str, room: str) -> Database:
+    """Open a database as the program that runs the room does."""
+    schema = SCHEMAS.get(room)
+    db = await Database.connect(url, schema=schema)
+    await migrate(db, [f"portside.{room}"] if schema else ROOMS, schema=schema)
+    return db
+
+
+@pytest.mark.parametrize("room", WITH_SQL)
+async def test_every_query_of_a_room_can_be_prepared(fresh_database, room: str) -> None:
+    queries = list(importlib.import_module(f"portside.{room}.sql").sql)
+    assert queries
+    db = await migrated(await fresh_database(), room)
+    wrong = {}
+    async with db.pool.acquire() as connection:
+        for query in queries:
+            try:
+                statement = await connection.prepare(query.sql)
+            except asyncpg.PostgresError as exc:
+                wrong[query.name] = str(exc)
+            else:
+                assert len(statement.get_parameters()) == len(query.parameters), query.name
+    await db.close()
+    assert wrong == {}
+
+
+@pytest.mark.parametrize("room", WITH_SQL)
+def test_every_query_of_a_room_is_used(room: str) -> None:
+    names = {query.name for query in importlib.import_module(f"portside.{room}.sql").sql}
+    text = "\n".join(file.read_text() for file in (SOURCE / room).rglob("*.py"))
+    assert names - set(re.findall(r"\bsql\.(\w+)", text)) == set()
+
+
+def test_every_room_with_migrations_is_brought_up_to_date_by_a_program() -> None:
+    with_migrations = {folder.parent.name for folder in SOURCE.glob("*/migrations")}
+    assert with_migrations == {room.rsplit(".", 1)[1] for room in ROOMS} | set(SCHEMAS)
