@@ -1,6 +1,7 @@
 """`portside`: finds the command, and shows mistakes as one line instead of a stack trace."""
 
 import importlib
+import os
 import sys
 from typing import Any
 
@@ -48,7 +49,10 @@ def portside() -> None:
 
 
 def main(arguments: list[str] | None = None) -> Any:
-    """Run the command line; exits 1 with one line on a mistake, 130 on Ctrl-C."""
+    """Run the command line; exits 1 with one line when something is wrong, 130 on Ctrl-C.
+
+    With PORTSIDE_TRACEBACK=1 an error that is nobody's mistake is raised instead.
+    """
     try:
         return portside(arguments, prog_name="portside", standalone_mode=False)
     except UserMistake as mistake:
@@ -59,3 +63,13 @@ def main(arguments: list[str] | None = None) -> Any:
         sys.exit(exc.exit_code)
     except (click.Abort, KeyboardInterrupt):
         sys.exit(130)
+    except Exception as exc:
+        if os.environ.get("PORTSIDE_TRACEBACK") == "1":
+            raise
+        click.echo(f"error: {_in_one_line(exc)} (PORTSIDE_TRACEBACK=1 shows where)", err=True)
+        sys.exit(1)
+
+
+def _in_one_line(exc: Exception) -> str:
+    message = str(exc).strip().split("\n", 1)[0]
+    return f"{type(exc).__name__}: {message}" if message else type(exc).__name__
