@@ -2,6 +2,7 @@ import asyncio
 from uuid import UUID
 
 import pytest
+import pytest_asyncio
 from starlette.requests import ClientDisconnect
 
 from portside.kernel.errors import PortsideError
@@ -9,6 +10,7 @@ from portside.kernel.http.routes import Context, Routes
 from tests.conftest import eventually
 from tests.unit.kernel_server import MAX_BODY, serve
 
+pytestmark = pytest.mark.asyncio(loop_scope="module")
 routes = Routes("t")
 
 
@@ -34,7 +36,7 @@ async def broken(_ctx: Context) -> str:
     raise DriverError("invalid byte sequence for encoding")
 
 
-@pytest.fixture
+@pytest_asyncio.fixture(scope="module", loop_scope="module")
 async def served():
     async with serve(routes) as served:
         yield served

@@ -22,22 +22,26 @@ def serve(config: Path | None, home: str | None, **options: Any) -> None:
     """
     import hashlib
 
-    import uvloop
-
     from portside.agent.config import find_config, load_config
-    from portside.agent.graphs.load import load_graphs
-    from portside.agent.server import Sockets
-    from portside.agent.server import serve as serve_agent
     from portside.agent.settings import AgentSettings
-    from portside.kernel.embedded import EmbeddedPostgres
     from portside.kernel.logs import configure_logs
     from portside.kernel.settings import load_settings
-    from portside.platform.settings import PlatformSettings
 
     settings = load_settings(AgentSettings, os.environ, host=options["host"], port=options["port"])
     configure_logs(level=settings.log_level, as_json=settings.log_json)
     path = (config or find_config(Path.cwd())).absolute()
-    graphs = load_graphs(load_config(path))
+    described = load_config(path)
+
+    # These take seconds; what is wrong with the settings or the configuration has been said by now.
+    import uvloop
+
+    from portside.agent.graphs.load import load_graphs
+    from portside.agent.server import Sockets
+    from portside.agent.server import serve as serve_agent
+    from portside.kernel.embedded import EmbeddedPostgres
+    from portside.platform.settings import PlatformSettings
+
+    graphs = load_graphs(described)
     sockets = Sockets(options["fd"], options["public_fd"], options["handover_fd"])
     if settings.database_url:
         uvloop.run(serve_agent(graphs, settings, settings.database_url, sockets))
