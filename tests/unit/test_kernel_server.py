@@ -96,6 +96,23 @@ async def test_clients_in_a_loop_see_no_failed_request_while_a_successor_takes_o
             await asyncio.gather(*asking, return_exceptions=True)
 
 
+async def test_a_connection_that_was_idle_when_the_stop_came_is_answered_once_more() -> None:
+    request = b"GET /name HTTP/1.1\r\nHost: x\r\n\r\n"
+    async with serve(named("old")) as served:
+        reader, writer = await asyncio.open_connection("127.0.0.1", served.port)
+        writer.write(request)
+        assert await reader.readuntil(b'"old"')
+        served.stopping.set()
+        await served.server.draining.wait()
+        await asyncio.sleep(0.3)  # long enough for a server that does not wait to hang up
+        writer.write(request)
+        answer = await asyncio.wait_for(reader.read(), 5)
+        assert answer.startswith(b"HTTP/1.1 200")
+        assert b"connection: close" in answer.lower()
+        writer.close()
+        await asyncio.wait_for(served.running, 5)
+
+
 async def test_a_request_under_way_is_answered_before_the_server_ends() -> None:
     begun, go = asyncio.Event(), asyncio.Event()
     routes = Routes("t")

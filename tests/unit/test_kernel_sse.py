@@ -110,3 +110,14 @@ async def test_a_source_that_fails_cuts_the_answer_and_is_closed(served, source)
             async for _ in answer.aiter_raw():
                 pass
     await closed(source)
+
+
+async def test_a_send_that_fails_closes_the_source_at_once(source) -> None:
+    async def send(message) -> None:
+        if message["type"] == "http.response.body":
+            raise ConnectionResetError
+
+    source.chunks.put_nowait(b"one")
+    with pytest.raises(ConnectionResetError):
+        await EventStream(source.stream())({}, asyncio.Event().wait, send)
+    assert source.closed.is_set()
