@@ -6,6 +6,7 @@ from uuid import UUID
 
 import msgspec
 
+from portside.agent.graphs.commands import parse_command
 from portside.agent.graphs.protocol import Outcome, RunRequest
 from portside.agent.queue.lifecycle import ClaimedRun, Ending
 from portside.agent.types.assistants import Assistant
@@ -25,7 +26,9 @@ class Ids(NamedTuple):
 
 
 def refuse_unsupported(body: RunCreate) -> None:
-    """Refuse documented fields that this server does not act on yet. Raises Invalid that names the field."""
+    """Refuse a command without sense, and fields that are not acted on yet. Raises Invalid that names the field."""
+    if body.command is not None:
+        parse_command(msgspec.to_builtins(body.command))
     if body.webhook is not None:
         raise refuse_field("webhook", "webhooks are not available yet")
     if body.feedback_keys:

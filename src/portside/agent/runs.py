@@ -28,7 +28,7 @@ from portside.agent.types.runs import TERMINAL, Run, RunCreate, RunListQuery
 from portside.kernel.clock import iso
 from portside.kernel.codec import dump_api, dump_user, load
 from portside.kernel.db import Database
-from portside.kernel.errors import Conflict, NotFound
+from portside.kernel.errors import Conflict, NotFound, PortsideError
 from portside.kernel.ids import uuid7
 
 ELSEWHERE_POLL_S = 0.5
@@ -116,6 +116,10 @@ class Runs:
         except TimeoutError:
             error = {"error": "TimeoutError", "message": f"the run took longer than {self._timeout_s:g} s"}
             ending = Ending(status="timeout", thread_status="error", error=error)
+        except PortsideError as exc:
+            # The graph never began, and would not at another attempt either.
+            error = {"error": type(exc).__name__, "message": str(exc)}
+            ending = Ending(status="error", thread_status="error", error=error)
         else:
             ending = ending_of(outcome)
         feed.ending = ending

@@ -12,7 +12,11 @@ class AgentSettings(msgspec.Struct, frozen=True, kw_only=True):
     """How one agent server runs."""
 
     host: Annotated[str, setting("Address to listen on.", *environment_names("GRAPH_SERVER_HOST"))] = "127.0.0.1"
-    port: Annotated[int, setting("Port to listen on.", *environment_names("GRAPH_SERVER_PORT"), "PORT")] = 2024
+    port: Annotated[
+        int,
+        msgspec.Meta(ge=1, le=65535),
+        setting("Port to listen on.", *environment_names("GRAPH_SERVER_PORT"), "PORT"),
+    ] = 2024
     database_url: Annotated[
         str | None,
         setting(

@@ -14,7 +14,7 @@ IGNORED = ("/.git/", "/.venv/", "/node_modules/", "/__pycache__/")
 @click.command()
 @click.option("--config", type=click.Path(path_type=Path), help="The graph configuration file. [default: the one here]")
 @click.option("--host", help="Address to listen on. [default: 127.0.0.1]")
-@click.option("--port", type=int, help="Port to listen on. [default: 2024]")
+@click.option("--port", type=click.IntRange(1, 65535), help="Port to listen on. [default: 2024]")
 @click.option("--home", help="Home folder of the embedded Postgres, where no database is named.")
 @click.option("--reload/--no-reload", default=True, help="Start again when a file changes.")
 def dev(config: Path | None, *, reload: bool, **options: object) -> None:

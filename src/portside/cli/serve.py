@@ -10,7 +10,7 @@ import click
 @click.command()
 @click.option("--config", type=click.Path(path_type=Path), help="The graph configuration file. [default: the one here]")
 @click.option("--host", help="Address to listen on. [default: 127.0.0.1]")
-@click.option("--port", type=int, help="Port to listen on. [default: 2024]")
+@click.option("--port", type=click.IntRange(1, 65535), help="Port to listen on. [default: 2024]")
 @click.option("--home", help="Home folder of the embedded Postgres, where no database is named.")
 @click.option("--fd", type=int, hidden=True)
 @click.option("--public-fd", type=int, hidden=True)

@@ -13,6 +13,7 @@ language plpgsql as $$
 declare
     ahead int;
     starts boolean;
+    moment timestamptz;
 begin
     if p_create_thread then
         insert into threads (thread_id) values (p_thread_id) on conflict do nothing;
@@ -26,6 +27,8 @@ begin
         return query select 'busy', 0, now();
         return;
     end if;
+    -- Taken under the lock, so that the runs of a thread are as old as their order says.
+    moment := clock_timestamp();
     starts := ahead = 0 and p_worker_id is not null and p_delay <= interval '0';
     update threads t set
         active_runs = t.active_runs + 1, status = 'busy', updated_at = now(),
@@ -33,14 +36,14 @@ begin
     where t.thread_id = p_thread_id;
     insert into runs (
         run_id, thread_id, assistant_id, status, is_blocked, is_temporary, metadata, kwargs, multitask_strategy,
-        attempt, admitted_by, worker_id, leased_until, run_after
+        attempt, admitted_by, worker_id, leased_until, run_after, created_at, updated_at
     ) values (
         p_run_id, p_thread_id, p_assistant_id, case when starts then 'running' else 'pending' end, ahead > 0,
         p_temporary, p_metadata, p_kwargs, p_strategy,
         case when starts then 1 else 0 end, p_admitted_by, case when starts then p_worker_id end,
-        case when starts then now() + p_lease end, now() + p_delay
+        case when starts then now() + p_lease end, now() + p_delay, moment, moment
     );
-    return query select case when starts then 'running' else 'pending' end, case when starts then 1 else 0 end, now();
+    return query select case when starts then 'running' else 'pending' end, case when starts then 1 else 0 end, moment;
 end $$;
 
 -- Take a run off its thread: count it out, give the thread its new state and make the next run ready.

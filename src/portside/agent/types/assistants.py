@@ -28,7 +28,7 @@ class AssistantSearch(msgspec.Struct):
     graph_id: str | None = None
     name: str | None = None
     limit: Annotated[int, msgspec.Meta(ge=1, le=1000)] = 10
-    offset: Annotated[int, msgspec.Meta(ge=0)] = 0
+    offset: Annotated[int, msgspec.Meta(ge=0, le=2_147_483_647)] = 0
     sort_by: Literal["created_at"] | None = None
     sort_order: Literal["desc"] | None = None
     select: Any = None

@@ -80,7 +80,7 @@ class RunListQuery(msgspec.Struct):
     """Which runs of a thread to list, newest first."""
 
     limit: Annotated[int, msgspec.Meta(ge=1, le=1000)] = 10
-    offset: Annotated[int, msgspec.Meta(ge=0)] = 0
+    offset: Annotated[int, msgspec.Meta(ge=0, le=2_147_483_647)] = 0
     status: str | None = None
 
 

@@ -46,7 +46,7 @@ class ThreadSearch(msgspec.Struct):
     metadata: dict[str, Any] | None = None
     status: ThreadStatus | None = None
     limit: Annotated[int, msgspec.Meta(ge=1, le=1000)] = 10
-    offset: Annotated[int, msgspec.Meta(ge=0)] = 0
+    offset: Annotated[int, msgspec.Meta(ge=0, le=2_147_483_647)] = 0
     ids: Any = None
     values: Any = None
     sort_by: Literal["updated_at"] | None = None
