@@ -3,9 +3,6 @@
 The contract's own names are canonical; what is on the right is accepted beside them on input.
 """
 
-from collections.abc import Mapping
-from typing import Any, TypeVar
-
 FIELDS: dict[str, tuple[str, ...]] = {
     "graph_config_path": ("langgraph_config_path",),
     "is_enabled": ("enabled",),
@@ -17,15 +14,11 @@ SOURCES: dict[str, str] = {
     "external_docker": "external_image",
 }
 
-PATH_SEGMENTS: dict[str, str] = {"github": "git_hosting"}
-
 CONFIG_FILES = ("graph.json", "langgraph.json")
 
 ENVIRONMENT_PREFIXES: dict[str, tuple[str, ...]] = {"GRAPH_": ("LANGGRAPH_",), "LANGSMITH_": ("LANGCHAIN_",)}
 
 _CANONICAL = {other: canonical for canonical, others in FIELDS.items() for other in others}
-
-V = TypeVar("V")
 
 
 def canonical_field(name: str) -> str:
@@ -44,12 +37,3 @@ def environment_names(name: str) -> tuple[str, ...]:
         if name.startswith(prefix):
             return (name, *(other + name.removeprefix(prefix) for other in others))
     return (name,)
-
-
-def with_both_spellings(fields: Mapping[str, Any]) -> dict[str, Any]:
-    """Add the other spellings of the fields that have some, for answers that real clients read."""
-    doubled = dict(fields)
-    for canonical, others in FIELDS.items():
-        if canonical in fields:
-            doubled.update(dict.fromkeys(others, fields[canonical]))
-    return doubled

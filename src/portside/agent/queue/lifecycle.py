@@ -119,9 +119,3 @@ async def has_own_checkpoint(db: Database, run: ClaimedRun) -> bool:
 async def hand_back_runs(db: Database, worker_id: UUID, run_ids: Sequence[UUID]) -> None:
     """Return runs to the queue; another worker goes on from their last checkpoints."""
     await db.execute(sql.hand_back_runs, worker_id=worker_id, run_ids=list(run_ids))
-
-
-async def seconds_to_next_run(db: Database) -> float | None:
-    """Return in how many seconds the earliest pending run may start; None when there is none."""
-    due: float | None = await db.fetchval(sql.next_run_due)
-    return due

@@ -10,10 +10,6 @@ where run_id in (
 )
 returning run_id, thread_id, assistant_id, kwargs, attempt, is_temporary
 
--- name: next_run_due
--- When the earliest delayed run becomes ready, so that nobody polls for it.
-select extract(epoch from min(run_after) - now())::float from runs where status = 'pending' and not is_blocked
-
 -- name: renew_leases
 -- Returns what is still ours; a run that is missing was given to somebody else and must be stopped.
 update runs set leased_until = now() + make_interval(secs => :lease_s)

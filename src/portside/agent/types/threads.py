@@ -64,12 +64,6 @@ class Checkpoint(msgspec.Struct):
     checkpoint_map: dict[str, Any] | None = None
 
 
-class CheckpointConfig(msgspec.Struct):
-    """A checkpoint wrapped the way a graph's config wraps it."""
-
-    configurable: Checkpoint
-
-
 class StateQuery(msgspec.Struct):
     """Whether to look into subgraphs."""
 
