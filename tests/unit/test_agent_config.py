@@ -67,10 +67,7 @@ def test_graph_json_is_found_before_langgraph_json(tmp_path):
         ("http", {"app": "./app.py:app"}, "http.app"),
         ("http", {"disable_threads": True}, "http.disable_threads"),
         ("http", {"cors": {"allow_origins": ["https://a.example"]}}, "http.cors"),
-        ("store", {"index": {"embed": "x:y", "dims": 3}}, "store.index"),
-        ("store", {"ttl": {"default_ttl": 5}}, "store.ttl"),
         ("checkpointer", {"path": "./c.py:c"}, "checkpointer.path"),
-        ("checkpointer", {"ttl": {"default_ttl": 5}}, "checkpointer.ttl"),
         ("checkpointer", {"backend": "mongo"}, "checkpointer.backend"),
         ("checkpointer", {"serde": {"pickle_fallback": True}}, "checkpointer.serde"),
         ("webhooks", {"url": {"require_https": True}}, "webhooks.url"),
@@ -146,3 +143,28 @@ def test_a_missing_or_binary_file_is_described(tmp_path):
 def test_a_byte_order_mark_is_no_problem(tmp_path):
     (tmp_path / "graph.json").write_bytes(b"\xef\xbb\xbf" + json.dumps({"graphs": GRAPHS}).encode())
     assert load_config(tmp_path / "graph.json").graphs["agent"].path == "./agent.py:graph"
+
+
+def test_lifetimes_and_the_index_of_the_store_are_read(tmp_path):
+    config = read(
+        tmp_path,
+        checkpointer={"ttl": {"strategy": "keep_latest", "default_ttl": 60}},
+        store={"index": {"embed": "./embed.py:embed", "dims": 3}, "ttl": {"default_ttl": 5}},
+    )
+    assert (config.thread_ttl.strategy, config.thread_ttl.default_ttl) == ("keep_latest", 60)
+    assert config.store.index is not None
+    assert (config.store.index.dims, config.store.index.fields) == (3, ["$"])
+    assert config.store.ttl is not None
+    assert config.store.ttl.refresh_on_read
+
+
+@pytest.mark.parametrize(
+    ("section", "value"),
+    [
+        ("checkpointer", {"ttl": {"strategy": "burn"}}),
+        ("store", {"index": {"embed": "./embed.py:embed"}}),
+        ("store", {"ttl": {"default_ttl": -1}}),
+    ],
+)
+def test_lifetimes_and_indexes_without_sense_are_refused(tmp_path, section, value):
+    assert section in refusal(tmp_path, **{section: value})

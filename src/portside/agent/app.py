@@ -7,16 +7,17 @@ from typing import Any
 
 import msgspec
 
-from portside.agent.assistants import Assistants
+from portside.agent.assistants.records import Assistants
+from portside.agent.config import AgentConfig
 from portside.agent.engine import Engine
 from portside.agent.graphs.load import Graphs
 from portside.agent.http import assistants, runs, states, system, threads
 from portside.agent.http.system import Traffic
 from portside.agent.queue.sweep import DueThreads, ExpiredLeases
 from portside.agent.queue.worker import Worker
-from portside.agent.runs import Runs
+from portside.agent.runs.service import Runs
 from portside.agent.settings import AgentSettings
-from portside.agent.states import States
+from portside.agent.threads.states import States
 from portside.kernel.db import Database
 from portside.kernel.http.health import HealthChecks
 from portside.kernel.http.middleware import CloseWhileDraining, LimitBody, Observe
@@ -41,7 +42,9 @@ class AgentApp(msgspec.Struct):
 
 
 @asynccontextmanager
-async def open_app(graphs: Graphs, settings: AgentSettings, database_url: str) -> AsyncIterator[AgentApp]:
+async def open_app(
+    config: AgentConfig, graphs: Graphs, settings: AgentSettings, database_url: str
+) -> AsyncIterator[AgentApp]:
     """Start everything behind the routes, and stop it at the end. Raises UserMistake."""
     pool_size = settings.graph_postgres_pool_max_size
     db = await Database.connect(database_url, max_size=pool_size, schema=SCHEMA)
@@ -50,14 +53,14 @@ async def open_app(graphs: Graphs, settings: AgentSettings, database_url: str) -
         await migrate(db, ["portside.agent"], schema=SCHEMA)
         engine = await Engine.start(graphs, database_url, schema=SCHEMA, pool_size=pool_size, loops=loops)
         try:
-            yield await _join(db, engine, settings)
+            yield await _join(db, engine, config, settings)
         finally:
             await engine.close()
     finally:
         await db.close()
 
 
-async def _join(db: Database, engine: Engine, settings: AgentSettings) -> AgentApp:
+async def _join(db: Database, engine: Engine, config: AgentConfig, settings: AgentSettings) -> AgentApp:
     known = Assistants(db, engine.graphs)
     await known.make_system_assistants()
     traffic, draining = Traffic(), asyncio.Event()
@@ -69,6 +72,7 @@ async def _join(db: Database, engine: Engine, settings: AgentSettings) -> AgentA
         Assistants: known,
         States: States(db, engine),
         Runs: service,
+        AgentConfig: config,
         AgentSettings: settings,
         Traffic: traffic,
         HealthChecks: HealthChecks({"postgres": db.is_alive}),

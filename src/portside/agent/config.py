@@ -7,7 +7,7 @@ configured auth must not be served without it. The tables below say which is whi
 
 import json
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any, Literal
 
 import msgspec
 from dotenv import dotenv_values
@@ -25,14 +25,16 @@ BUILD_ONLY = frozenset(
     }
 )  # fmt: skip
 
-# Sections that change how a server behaves, each with the settings under which it behaves as this server does.
+ACTED_ON = object()
+# Sections that change how a server behaves, each with the settings this server acts on, or the value
+# under which it behaves as this server does.
 NOT_SERVED: dict[str, dict[str, Any]] = {
     "auth": {},
-    "checkpointer": {"backend": "default"},
+    "checkpointer": {"backend": "default", "ttl": ACTED_ON},
     "encryption": {},
     "http": {"enable_custom_route_auth": False, "middleware_order": "middleware_first"},
     "priority": {},
-    "store": {},
+    "store": {"index": ACTED_ON, "ttl": ACTED_ON},
     "ui": {},
     "ui_config": {},
     "webhooks": {},
@@ -48,6 +50,38 @@ class GraphSource(msgspec.Struct, frozen=True):
     description: str | None = None
 
 
+class ThreadTtl(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """How long threads are kept by default, in minutes since their last change, and how they are swept."""
+
+    strategy: Literal["delete", "keep_latest"] = "delete"
+    default_ttl: Annotated[float, msgspec.Meta(gt=0)] | None = None
+    sweep_interval_minutes: Annotated[float, msgspec.Meta(gt=0)] = 5
+    sweep_limit: Annotated[int, msgspec.Meta(ge=1)] = 1000
+
+
+class StoreIndex(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """Which fields of store items are embedded for semantic search, by what, into how many dimensions."""
+
+    embed: str
+    dims: Annotated[int, msgspec.Meta(ge=1, le=16_000)]
+    fields: list[str] = msgspec.field(default_factory=lambda: ["$"])
+
+
+class StoreTtl(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """How long store items are kept by default, in minutes since they were written or read."""
+
+    refresh_on_read: bool = True
+    default_ttl: Annotated[float, msgspec.Meta(gt=0)] | None = None
+    sweep_interval_minutes: Annotated[float, msgspec.Meta(gt=0)] = 5
+
+
+class StoreConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """How the key-value store searches and forgets."""
+
+    index: StoreIndex | None = None
+    ttl: StoreTtl | None = None
+
+
 class AgentConfig(msgspec.Struct, frozen=True, kw_only=True):
     """A graph configuration file that this server can act on; paths in it are relative to `folder`."""
 
@@ -55,6 +89,8 @@ class AgentConfig(msgspec.Struct, frozen=True, kw_only=True):
     graphs: dict[str, GraphSource]
     dependencies: list[str]
     env: dict[str, str]
+    thread_ttl: ThreadTtl = ThreadTtl()
+    store: StoreConfig = StoreConfig()
 
     @property
     def folder(self) -> Path:
@@ -82,7 +118,14 @@ def load_config(path: Path) -> AgentConfig:
         graphs=_graphs(path, content.get("graphs")),
         dependencies=_typed(path, "dependencies", content.get("dependencies") or [], list[str]),
         env=_env(path, content.get("env")),
+        thread_ttl=_typed(path, "checkpointer.ttl", _section(content, "checkpointer").get("ttl") or {}, ThreadTtl),
+        store=_typed(path, "store", _section(content, "store"), StoreConfig),
     )
+
+
+def _section(content: dict[str, Any], name: str) -> dict[str, Any]:
+    section = content.get(name)
+    return section if isinstance(section, dict) else {}
 
 
 def _read_json(path: Path) -> dict[str, Any]:
@@ -121,7 +164,7 @@ def _refuse_settings(path: Path, section: str, value: Any) -> None:
         settings = {
             f"{section}.{name}": given
             for name, given in value.items()
-            if not (_is_off(given) or (name in same and same[name] == given))
+            if not (_is_off(given) or same.get(name) is ACTED_ON or (name in same and same[name] == given))
         }
     if settings:
         raise UserMistake(

@@ -12,6 +12,7 @@ import socket
 import msgspec
 
 from portside.agent.app import AgentApp, open_app
+from portside.agent.config import AgentConfig
 from portside.agent.graphs.load import Graphs
 from portside.agent.settings import AgentSettings
 from portside.kernel.http.server import Server, listen
@@ -29,13 +30,15 @@ class Sockets(msgspec.Struct, frozen=True):
     handover_fd: int | None = None
 
 
-async def serve(graphs: Graphs, settings: AgentSettings, database_url: str, sockets: Sockets) -> None:
+async def serve(
+    config: AgentConfig, graphs: Graphs, settings: AgentSettings, database_url: str, sockets: Sockets
+) -> None:
     """Serve until SIGTERM (runs may end within the grace period) or SIGINT (runs are handed back at once)."""
     stop, grace_s = asyncio.Event(), [settings.bg_job_shutdown_grace_period_secs]
     loop = asyncio.get_running_loop()
 
     listening = _listening(settings, sockets)
-    async with open_app(graphs, settings, database_url) as app:
+    async with open_app(config, graphs, settings, database_url) as app:
         server = Server(app.asgi, draining=app.draining, grace_s=STREAMS_LEFT_S)
 
         def hurry() -> None:

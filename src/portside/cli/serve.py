@@ -44,13 +44,13 @@ def serve(config: Path | None, home: str | None, **options: Any) -> None:
     graphs = load_graphs(described)
     sockets = Sockets(options["fd"], options["public_fd"], options["handover_fd"])
     if settings.database_url:
-        uvloop.run(serve_agent(graphs, settings, settings.database_url, sockets))
+        uvloop.run(serve_agent(described, graphs, settings, settings.database_url, sockets))
         return
     embedded = EmbeddedPostgres(load_settings(PlatformSettings, os.environ, home=home).home_path)
     embedded.acquire()
     try:
         # A database for each configuration file, so that two projects on one home do not share threads.
         name = f"serve_{hashlib.sha256(str(path).encode()).hexdigest()[:16]}"
-        uvloop.run(serve_agent(graphs, settings, embedded.create_database(name), sockets))
+        uvloop.run(serve_agent(described, graphs, settings, embedded.create_database(name), sockets))
     finally:
         embedded.release()

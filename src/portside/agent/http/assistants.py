@@ -2,7 +2,7 @@
 
 from uuid import UUID
 
-from portside.agent.assistants import AssistantNotFound, Assistants
+from portside.agent.assistants.records import AssistantNotFound, Assistants
 from portside.agent.http.paging import page
 from portside.agent.types.assistants import Assistant, AssistantSearch
 from portside.kernel.http.routes import Context, Routes, refuse_field

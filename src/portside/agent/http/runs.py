@@ -6,9 +6,9 @@ from uuid import UUID
 
 from starlette.responses import Response
 
-from portside.agent.assistants import AssistantNotFound
-from portside.agent.runs import Made, RunNotFound, Runs, ThreadBusy
-from portside.agent.threads import ThreadNotFound
+from portside.agent.assistants.records import AssistantNotFound
+from portside.agent.runs.service import Made, RunNotFound, Runs, ThreadBusy
+from portside.agent.threads.records import ThreadNotFound
 from portside.agent.types.runs import Run, RunCreate, RunListQuery, StreamQuery
 from portside.kernel.errors import BadRequest, Invalid
 from portside.kernel.http.routes import Context, Routes

@@ -5,8 +5,8 @@ from uuid import UUID
 
 from starlette.responses import Response
 
-from portside.agent.states import States, ThreadInFlight
-from portside.agent.threads import ThreadNotFound
+from portside.agent.threads.records import ThreadNotFound
+from portside.agent.threads.states import States, ThreadInFlight
 from portside.agent.types.threads import (
     Checkpoint,
     HistoryQuery,

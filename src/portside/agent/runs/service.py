@@ -11,18 +11,18 @@ from collections.abc import AsyncIterator
 from typing import Any, NamedTuple
 from uuid import UUID
 
-from portside.agent.assistants import Assistants
+from portside.agent.assistants.records import Assistants
 from portside.agent.engine import Engine
 from portside.agent.queue import lifecycle
 from portside.agent.queue.lifecycle import Admission, Admitted, ClaimedRun, Ending
 from portside.agent.queue.worker import Worker
-from portside.agent.requests import Ids, ending_of, execution_request, refuse_unsupported, run_kwargs, run_metadata
 from portside.agent.rows import from_row
+from portside.agent.runs.requests import Ids, ending_of, execution_request, refuse_unsupported, run_kwargs, run_metadata
 from portside.agent.settings import AgentSettings
 from portside.agent.sql import sql
 from portside.agent.streams.feed import Feed, Subscription
 from portside.agent.streams.hub import Hub
-from portside.agent.threads import ThreadNotFound
+from portside.agent.threads.records import ThreadNotFound
 from portside.agent.types.assistants import Assistant
 from portside.agent.types.runs import TERMINAL, Run, RunCreate, RunListQuery
 from portside.kernel.clock import iso

@@ -7,7 +7,7 @@ from portside.agent.engine import Engine
 from portside.agent.graphs.load import Graphs
 from portside.agent.graphs.state import read_history, read_state, update_state
 from portside.agent.sql import sql
-from portside.agent.threads import ThreadNotFound
+from portside.agent.threads.records import ThreadNotFound
 from portside.agent.types.threads import Checkpoint, HistorySearch, StateUpdate
 from portside.kernel.codec import dump_user, without_nul
 from portside.kernel.db import Database

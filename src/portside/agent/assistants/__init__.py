@@ -1,0 +1,1 @@
+"""Assistants: `records` makes, finds, changes and deletes them."""

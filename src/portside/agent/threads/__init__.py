@@ -1,0 +1,1 @@
+"""Threads: `records` makes, finds, changes and deletes them; `states` reads and changes what their graphs remember."""
