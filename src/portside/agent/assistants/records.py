@@ -6,6 +6,7 @@ from portside.agent.graphs.load import Graphs
 from portside.agent.rows import from_row
 from portside.agent.sql import sql
 from portside.agent.types.assistants import Assistant, AssistantSearch
+from portside.agent.types.pages import Page
 from portside.kernel.db import Database
 from portside.kernel.errors import Invalid, NotFound
 
@@ -61,14 +62,9 @@ class Assistants:
         except AssistantNotFound:
             raise AssistantNotFound("Thread or assistant not found.") from None
 
-    async def search(self, query: AssistantSearch) -> list[Assistant]:
-        """List assistants that match, newest first, and one more than asked for where there are more."""
-        rows = await self._db.fetch(
-            sql.search_assistants,
-            metadata=query.metadata,
-            graph_id=query.graph_id,
-            name=query.name,
-            limit=query.limit + 1,
-            offset=query.offset,
-        )
-        return [from_row(Assistant, row) for row in rows]
+    async def search(self, query: AssistantSearch) -> Page[Assistant]:
+        """Find assistants that match, newest first."""
+        matching = {"metadata": query.metadata, "graph_id": query.graph_id, "name": query.name}
+        rows = await self._db.fetch(sql.search_assistants, **matching, limit=query.limit, offset=query.offset)
+        total = await self._db.fetchval(sql.count_assistants, **matching)
+        return Page([from_row(Assistant, row) for row in rows], total)

@@ -3,7 +3,7 @@
 from uuid import UUID
 
 from portside.agent.assistants.records import AssistantNotFound, Assistants
-from portside.agent.http.paging import page
+from portside.agent.http.paging import show_page
 from portside.agent.types.assistants import Assistant, AssistantSearch
 from portside.kernel.http.routes import Context, Routes, refuse_field
 
@@ -21,4 +21,4 @@ async def search_assistants(ctx: Context, body: AssistantSearch) -> list[Assista
     """List the assistants that match, newest first."""
     if body.select:
         raise refuse_field("select", "not available yet")
-    return page(ctx, await ctx.get(Assistants).search(body), body.limit, body.offset)
+    return show_page(ctx, await ctx.get(Assistants).search(body), body.offset)

@@ -2,7 +2,7 @@
 
 from uuid import UUID
 
-from portside.agent.http.paging import page
+from portside.agent.http.paging import show_page
 from portside.agent.threads import records
 from portside.agent.threads.records import ThreadExists, ThreadNotFound
 from portside.agent.types.threads import Thread, ThreadCreate, ThreadPatch, ThreadSearch
@@ -23,7 +23,7 @@ async def create_thread(ctx: Context, body: ThreadCreate) -> Thread:
 async def search_threads(ctx: Context, body: ThreadSearch) -> list[Thread]:
     """List the threads that match, last updated first."""
     _refuse_unsupported(body)
-    return page(ctx, await records.search_threads(ctx.db, body), body.limit, body.offset)
+    return show_page(ctx, await records.search_threads(ctx.db, body), body.offset)
 
 
 @routes.get("/threads/{thread_id}", raises=(ThreadNotFound,))

@@ -16,3 +16,9 @@ where (:graph_id::text is null or graph_id = :graph_id)
   and (:metadata::jsonb is null or metadata @> :metadata)
 order by created_at desc, assistant_id
 limit :limit offset :offset
+
+-- name: count_assistants
+select count(*) from assistants
+where (:graph_id::text is null or graph_id = :graph_id)
+  and (:name::text is null or position(lower(:name) in lower(name)) > 0)
+  and (:metadata::jsonb is null or metadata @> :metadata)

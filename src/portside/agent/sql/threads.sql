@@ -18,6 +18,10 @@ where (:status::text is null or status = :status)
 order by updated_at desc, thread_id
 limit :limit offset :offset
 
+-- name: count_threads
+select count(*) from threads
+where (:status::text is null or status = :status) and (:metadata::jsonb is null or metadata @> :metadata)
+
 -- name: patch_thread
 update threads set metadata = metadata || :metadata, updated_at = now()
 where thread_id = :thread_id

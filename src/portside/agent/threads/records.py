@@ -4,6 +4,7 @@ from uuid import UUID
 
 from portside.agent.rows import from_row
 from portside.agent.sql import sql
+from portside.agent.types.pages import Page
 from portside.agent.types.threads import Thread, ThreadCreate, ThreadPatch, ThreadSearch
 from portside.kernel.db import Database
 from portside.kernel.errors import Conflict, NotFound
@@ -46,16 +47,12 @@ async def get_thread(db: Database, thread_id: UUID) -> Thread:
     return from_row(Thread, row)
 
 
-async def search_threads(db: Database, query: ThreadSearch) -> list[Thread]:
-    """List threads that match, last updated first, and one more than asked for where there are more."""
-    rows = await db.fetch(
-        sql.search_threads,
-        metadata=query.metadata,
-        status=query.status,
-        limit=query.limit + 1,
-        offset=query.offset,
-    )
-    return [from_row(Thread, row) for row in rows]
+async def search_threads(db: Database, query: ThreadSearch) -> Page[Thread]:
+    """Find threads that match, last updated first."""
+    matching = {"metadata": query.metadata, "status": query.status}
+    rows = await db.fetch(sql.search_threads, **matching, limit=query.limit, offset=query.offset)
+    total = await db.fetchval(sql.count_threads, **matching)
+    return Page([from_row(Thread, row) for row in rows], total)
 
 
 async def patch_thread(db: Database, thread_id: UUID, patch: ThreadPatch) -> Thread:
