@@ -8,7 +8,7 @@ import msgspec
 
 from portside.agent.sql import sql
 from portside.kernel.codec import dump_api, load, without_nul
-from portside.kernel.db import Database
+from portside.kernel.db import Database, Session
 
 LEASE_S = 5.0
 
@@ -63,7 +63,7 @@ class Ending(msgspec.Struct, kw_only=True):
         return self.values or b"null"
 
 
-async def admit_run(db: Database, admission: Admission, worker_id: UUID, *, has_free_slot: bool) -> Admitted:
+async def admit_run(db: Session, admission: Admission, worker_id: UUID, *, has_free_slot: bool) -> Admitted:
     """Admit a run under its thread's lock; where the worker has a free slot it starts if nothing is before it."""
     values = {name: getattr(admission, name) for name in admission.__struct_fields__}
     starter = worker_id if has_free_slot else None

@@ -27,7 +27,7 @@ from portside.agent.types.assistants import Assistant
 from portside.agent.types.runs import TERMINAL, Run, RunCreate, RunListQuery
 from portside.kernel.clock import iso
 from portside.kernel.codec import dump_api, dump_user, load
-from portside.kernel.db import Database
+from portside.kernel.db import Database, Session
 from portside.kernel.errors import Conflict, NotFound, PortsideError
 from portside.kernel.ids import uuid7
 
@@ -52,6 +52,14 @@ class Made(NamedTuple):
     run: Run
     feed: Feed
     followed: Subscription | None
+
+
+class Scheduled(NamedTuple):
+    """What a run that no client asked for brings along; without a thread it gets one of its own."""
+
+    thread_id: UUID | None
+    thread_metadata: dict[str, Any]
+    configurable: dict[str, Any]
 
 
 class Runs:
@@ -89,6 +97,17 @@ class Runs:
         _refuse(admitted, ids.thread_id)
         self._start(admission, admitted)
         return Made(_as_run(admission, admitted), feed, followed)
+
+    async def admit_scheduled(
+        self, session: Session, assistant: Assistant, body: RunCreate, scheduled: Scheduled
+    ) -> str:
+        """Admit a run inside the caller's transaction; the caller wakes the worker after it. Returns the outcome."""
+        ids = Ids(uuid7(), scheduled.thread_id or uuid7(), "")
+        admission = _admission(assistant, body, ids, is_stateless=scheduled.thread_id is None)
+        admission.thread_metadata = {**scheduled.thread_metadata, **admission.thread_metadata}
+        admission.kwargs["config"]["configurable"].update(scheduled.configurable)
+        admitted = await lifecycle.admit_run(session, admission, self.worker.worker_id, has_free_slot=False)
+        return admitted.outcome
 
     def _start(self, admission: Admission, admitted: Admitted) -> None:
         if admitted.outcome != "running":
