@@ -7,6 +7,7 @@ from typing import Any
 
 import msgspec
 
+from portside.agent.assistants.descriptions import Descriptions
 from portside.agent.assistants.records import Assistants
 from portside.agent.config import AgentConfig
 from portside.agent.engine import Engine
@@ -70,6 +71,7 @@ async def _join(db: Database, engine: Engine, config: AgentConfig, settings: Age
     services: dict[type, Any] = {
         Database: db,
         Assistants: known,
+        Descriptions: Descriptions(known, engine),
         States: States(db, engine),
         Runs: service,
         AgentConfig: config,

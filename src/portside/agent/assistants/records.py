@@ -1,16 +1,35 @@
-"""Assistants: one per graph, made at start under an id that follows from the graph's."""
+"""Assistants: made, found, changed, versioned and deleted.
 
-from uuid import UUID, uuid5
+One per graph is made at start, under an id that follows from the graph's. What a graph itself looks like is told by
+`descriptions`.
+"""
+
+import re
+from typing import Any
+from uuid import UUID, uuid4, uuid5
+
+import msgspec
 
 from portside.agent.graphs.load import Graphs
 from portside.agent.rows import from_row
 from portside.agent.sql import sql
-from portside.agent.types.assistants import Assistant, AssistantSearch
+from portside.agent.types.assistants import (
+    Assistant,
+    AssistantConfig,
+    AssistantCreate,
+    AssistantFilter,
+    AssistantPatch,
+    AssistantSearch,
+    AssistantVersion,
+    SelectedAssistant,
+    VersionSearch,
+)
 from portside.agent.types.pages import Page
 from portside.kernel.db import Database
-from portside.kernel.errors import Invalid, NotFound
+from portside.kernel.errors import BadRequest, Conflict, Invalid, NotFound
 
 SYSTEM_NAMESPACE = UUID("6ba7b821-9dad-11d1-80b4-00c04fd430c8")
+_LIKE_SPECIAL = re.compile(r"([\\%_])")
 
 
 class AssistantNotFound(NotFound):
@@ -19,15 +38,21 @@ class AssistantNotFound(NotFound):
     code = "assistant_not_found"
 
 
+class AssistantExists(Conflict):
+    """An assistant with this id exists already; send if_exists=do_nothing to get it."""
+
+    code = "assistant_exists"
+
+
 class Assistants:
-    """Finds assistants, by their id or their graph's."""
+    """The assistants of this server."""
 
     def __init__(self, db: Database, graphs: Graphs) -> None:
         self._db = db
         self._graphs = graphs
 
     async def make_system_assistants(self) -> None:
-        """Make the assistant of every graph; what people changed on one stays."""
+        """Make the assistant of every graph; what people changed on one stays, and a deleted one comes back."""
         await self._db.executemany(
             sql.upsert_system_assistant,
             [
@@ -40,6 +65,31 @@ class Assistants:
             ],
         )
 
+    async def create(self, request: AssistantCreate) -> Assistant:
+        """Make an assistant, or return the one that is there when the request allows it.
+
+        Raises NotFound for a graph that is not loaded, BadRequest when both context and configurable are given, and
+        AssistantExists.
+        """
+        self._graphs.description(request.graph_id)
+        context = _context(request.config, request.context) or {}
+        config = _without_configurable(request.config) or {}
+        assistant_id = request.assistant_id or uuid4()
+        row = await self._db.fetchrow(
+            sql.insert_assistant,
+            assistant_id=assistant_id,
+            graph_id=request.graph_id,
+            name="Untitled" if request.name is None else request.name,
+            description=request.description,
+            config={**config, "configurable": context} if context else config,
+            context=context,
+            metadata=request.metadata or {},
+        )
+        assert row is not None  # noqa: S101 - the statement returns the new assistant or the old one
+        if not row["is_new"] and request.if_exists != "do_nothing":
+            raise AssistantExists(f"Assistant {assistant_id} already exists")
+        return from_row(Assistant, row)
+
     async def get(self, assistant_id: UUID) -> Assistant:
         """Return an assistant. Raises AssistantNotFound."""
         row = await self._db.fetchrow(sql.get_assistant, assistant_id=assistant_id)
@@ -47,8 +97,8 @@ class Assistants:
             raise AssistantNotFound("Not Found")
         return from_row(Assistant, row)
 
-    async def resolve(self, name: str) -> Assistant:
-        """Return the assistant a run names, by id or graph. Raises Invalid for no such graph, AssistantNotFound."""
+    async def find(self, name: str) -> Assistant:
+        """Return the assistant that an id or a graph names. Raises Invalid for neither, AssistantNotFound."""
         if name in self._graphs.ids():
             return await self.get(uuid5(SYSTEM_NAMESPACE, name))
         try:
@@ -56,15 +106,104 @@ class Assistants:
         except ValueError:
             choices = ", ".join(self._graphs.ids())
             message = f"Invalid assistant: '{name}'. Must be either: an assistant's UUID, or a graph of {choices}"
-            raise Invalid.field(["body", "assistant_id"], message) from None
+            raise Invalid.field(["path", "assistant_id"], message) from None
+        return await self.get(assistant_id)
+
+    async def resolve(self, name: str) -> Assistant:
+        """Return the assistant that a run names. Raises Invalid for no such graph, AssistantNotFound."""
         try:
-            return await self.get(assistant_id)
+            return await self.find(name)
+        except Invalid as exc:
+            raise Invalid.field(["body", "assistant_id"], exc.problems[0].msg) from None
         except AssistantNotFound:
             raise AssistantNotFound("Thread or assistant not found.") from None
 
-    async def search(self, query: AssistantSearch) -> Page[Assistant]:
-        """Find assistants that match, newest first."""
-        matching = {"metadata": query.metadata, "graph_id": query.graph_id, "name": query.name}
-        rows = await self._db.fetch(sql.search_assistants, **matching, limit=query.limit, offset=query.offset)
-        total = await self._db.fetchval(sql.count_assistants, **matching)
-        return Page([from_row(Assistant, row) for row in rows], total)
+    async def patch(self, assistant_id: UUID, patch: AssistantPatch) -> Assistant:
+        """Change an assistant, which makes a new version of it.
+
+        Raises AssistantNotFound, NotFound for a graph that is not loaded, and BadRequest when both context and
+        configurable are given.
+        """
+        if patch.graph_id is not None:
+            self._graphs.description(patch.graph_id)
+        row = await self._db.fetchrow(
+            sql.patch_assistant,
+            assistant_id=assistant_id,
+            graph_id=patch.graph_id,
+            name=patch.name,
+            description=patch.description,
+            config=_without_configurable(patch.config),
+            context=_context(patch.config, patch.context),
+            metadata=patch.metadata,
+        )
+        if row is None:
+            raise AssistantNotFound(f"Assistant {assistant_id} not found")
+        return from_row(Assistant, row)
+
+    async def delete(self, assistant_id: UUID, *, delete_threads: bool) -> None:
+        """Delete an assistant with its versions, and its threads where that is asked for. Raises AssistantNotFound."""
+        if not await self._db.fetchval(sql.delete_assistant, assistant_id=assistant_id, delete_threads=delete_threads):
+            raise AssistantNotFound(f"Assistant with ID {assistant_id} not found")
+
+    async def versions(self, assistant_id: UUID, query: VersionSearch) -> list[AssistantVersion]:
+        """List an assistant's versions, newest first. Raises AssistantNotFound."""
+        rows = await self._db.fetch(
+            sql.list_assistant_versions,
+            assistant_id=assistant_id,
+            metadata=query.metadata,
+            limit=query.limit,
+            offset=query.offset,
+        )
+        if not rows:
+            await self.get(assistant_id)
+        return [from_row(AssistantVersion, row) for row in rows]
+
+    async def set_latest(self, assistant_id: UUID, version: int) -> Assistant:
+        """Make an assistant what it was in a version; the next change is numbered from the highest. Raises NotFound."""
+        row = await self._db.fetchrow(sql.set_latest_assistant_version, assistant_id=assistant_id, version=version)
+        if row is None:
+            raise AssistantNotFound(f"Version {version} not found for assistant {assistant_id}")
+        return from_row(Assistant, row)
+
+    async def search(self, query: AssistantSearch) -> Page[SelectedAssistant]:
+        """Find assistants that match, newest first unless told otherwise. Raises NotFound for an unknown graph."""
+        if query.graph_id is not None:
+            self._graphs.description(query.graph_id)
+        order = f"{query.sort_by or 'created_at'} {query.sort_order or 'desc'}"
+        rows = await self._db.fetch(
+            sql.search_assistants, **_matching(query), order=order, limit=query.limit, offset=query.offset
+        )
+        is_last = len(rows) < query.limit and (rows or not query.offset)
+        total = query.offset + len(rows) if is_last else await self.count(query)
+        return Page([_select(from_row(Assistant, row), query.select) for row in rows], total)
+
+    async def count(self, query: AssistantFilter) -> int:
+        """Count the assistants that match."""
+        total: int = await self._db.fetchval(sql.count_assistants, **_matching(query))
+        return total
+
+
+def _matching(query: AssistantFilter) -> dict[str, Any]:
+    """Return the parameters of a search; what `like` reads as wildcards in a name is taken literally."""
+    pattern = None if query.name is None else "%" + _LIKE_SPECIAL.sub(r"\\\1", query.name) + "%"
+    return {"metadata": query.metadata, "graph_id": query.graph_id, "name": pattern}
+
+
+def _select(assistant: Assistant, fields: list[Any] | None) -> SelectedAssistant:
+    return SelectedAssistant(**{name: getattr(assistant, name) for name in fields or Assistant.__struct_fields__})
+
+
+def _context(config: AssistantConfig | None, context: dict[str, Any] | None) -> dict[str, Any] | None:
+    """Return what was given as context or as configurable, which are one thing; None where neither was."""
+    configurable = None if config is None else config.configurable
+    if context and configurable:
+        raise BadRequest("Cannot specify both configurable and context; prefer context.")
+    return context or configurable or (context if configurable is None else configurable)
+
+
+def _without_configurable(config: AssistantConfig | None) -> dict[str, Any] | None:
+    if config is None:
+        return None
+    plain: dict[str, Any] = msgspec.to_builtins(config)
+    plain.pop("configurable", None)
+    return plain

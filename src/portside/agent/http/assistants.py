@@ -1,13 +1,49 @@
-"""Assistants over HTTP."""
+"""Assistants over HTTP, and what their graphs look like."""
 
 from uuid import UUID
 
-from portside.agent.assistants.records import AssistantNotFound, Assistants
+from portside.agent.assistants.descriptions import Descriptions, GraphFailed
+from portside.agent.assistants.records import AssistantExists, AssistantNotFound, Assistants
 from portside.agent.http.paging import show_page
-from portside.agent.types.assistants import Assistant, AssistantSearch
-from portside.kernel.http.routes import Context, Routes, refuse_field
+from portside.agent.types.assistants import (
+    Assistant,
+    AssistantCreate,
+    AssistantDelete,
+    AssistantFilter,
+    AssistantPatch,
+    AssistantSearch,
+    AssistantVersion,
+    Drawing,
+    DrawingQuery,
+    GraphSchemas,
+    LatestVersion,
+    Schemas,
+    SelectedAssistant,
+    SubgraphQuery,
+    VersionSearch,
+)
+from portside.kernel.errors import BadRequest, Invalid, NotFound
+from portside.kernel.http.routes import Context, Routes
 
 routes = Routes("assistants")
+
+
+@routes.post("/assistants", raises=(BadRequest, NotFound, AssistantExists))
+async def create_assistant(ctx: Context, body: AssistantCreate) -> Assistant:
+    """Make an assistant of a graph."""
+    return await ctx.get(Assistants).create(body)
+
+
+@routes.post("/assistants/search", raises=(NotFound,))
+async def search_assistants(ctx: Context, body: AssistantSearch) -> list[SelectedAssistant]:
+    """List the assistants that match, newest first unless told otherwise."""
+    return show_page(ctx, await ctx.get(Assistants).search(body), body.offset)
+
+
+@routes.post("/assistants/count")
+async def count_assistants(ctx: Context, body: AssistantFilter) -> int:
+    """Count the assistants that match."""
+    return await ctx.get(Assistants).count(body)
 
 
 @routes.get("/assistants/{assistant_id}", raises=(AssistantNotFound,))
@@ -16,9 +52,54 @@ async def get_assistant(ctx: Context, assistant_id: UUID) -> Assistant:
     return await ctx.get(Assistants).get(assistant_id)
 
 
-@routes.post("/assistants/search")
-async def search_assistants(ctx: Context, body: AssistantSearch) -> list[Assistant]:
-    """List the assistants that match, newest first."""
-    if body.select:
-        raise refuse_field("select", "not available yet")
-    return show_page(ctx, await ctx.get(Assistants).search(body), body.offset)
+@routes.patch("/assistants/{assistant_id}", raises=(BadRequest, AssistantNotFound))
+async def patch_assistant(ctx: Context, assistant_id: UUID, body: AssistantPatch) -> Assistant:
+    """Change an assistant, which makes a new version of it."""
+    return await ctx.get(Assistants).patch(assistant_id, body)
+
+
+@routes.delete("/assistants/{assistant_id}", raises=(AssistantNotFound,), status=204)
+async def delete_assistant(ctx: Context, assistant_id: UUID, query: AssistantDelete) -> None:
+    """Delete an assistant with its versions, and its threads where that is asked for."""
+    await ctx.get(Assistants).delete(assistant_id, delete_threads=query.delete_threads)
+
+
+@routes.post("/assistants/{assistant_id}/versions", raises=(AssistantNotFound,))
+async def list_assistant_versions(ctx: Context, assistant_id: UUID, body: VersionSearch) -> list[AssistantVersion]:
+    """List the versions of an assistant, newest first."""
+    return await ctx.get(Assistants).versions(assistant_id, body)
+
+
+@routes.post("/assistants/{assistant_id}/latest", raises=(AssistantNotFound,))
+async def set_latest_version(
+    ctx: Context, assistant_id: UUID, query: LatestVersion, body: LatestVersion | None = None
+) -> Assistant:
+    """Make an assistant what it was in a version."""
+    version = (body and body.version) or query.version
+    if version is None:
+        raise Invalid.field(["body", "version"], "Field required", "missing")
+    return await ctx.get(Assistants).set_latest(assistant_id, version)
+
+
+@routes.get("/assistants/{assistant_id}/graph", raises=(AssistantNotFound, GraphFailed))
+async def get_assistant_graph(ctx: Context, assistant_id: str, query: DrawingQuery) -> Drawing:
+    """Return the nodes and edges of a graph, by an assistant's id or the graph's."""
+    return await ctx.get(Descriptions).draw(assistant_id, query.xray)
+
+
+@routes.get("/assistants/{assistant_id}/schemas", raises=(AssistantNotFound, GraphFailed))
+async def get_assistant_schemas(ctx: Context, assistant_id: UUID) -> GraphSchemas:
+    """Return the JSON schemas of an assistant's graph."""
+    return await ctx.get(Descriptions).schemas(assistant_id)
+
+
+@routes.get("/assistants/{assistant_id}/subgraphs", raises=(AssistantNotFound, GraphFailed))
+async def list_subgraphs(ctx: Context, assistant_id: UUID, query: SubgraphQuery) -> dict[str, Schemas]:
+    """Return the JSON schemas of the subgraphs, by the node that holds each."""
+    return await ctx.get(Descriptions).subgraphs(assistant_id, None, recurse=query.recurse)
+
+
+@routes.get("/assistants/{assistant_id}/subgraphs/{namespace}", raises=(AssistantNotFound, GraphFailed))
+async def get_subgraph(ctx: Context, assistant_id: UUID, namespace: str, query: SubgraphQuery) -> dict[str, Schemas]:
+    """Return the JSON schemas of the subgraph at a namespace, such as `parent|child`."""
+    return await ctx.get(Descriptions).subgraphs(assistant_id, namespace, recurse=query.recurse)

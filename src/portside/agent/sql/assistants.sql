@@ -1,24 +1,101 @@
 -- name: upsert_system_assistant
--- One assistant per graph, made at every start; what people changed on it stays.
-insert into assistants (assistant_id, graph_id, name, description, metadata)
-values (:assistant_id, :graph_id, :graph_id, :description, '{"created_by": "system"}')
-on conflict (assistant_id) do update set description = coalesce(assistants.description, excluded.description)
+-- One assistant per graph, made at every start; what people changed on it stays. Its version is written as well where
+-- it is missing: a process of an older release may have made the assistant after the table of versions.
+with made as (
+    insert into assistants (assistant_id, graph_id, name, description, metadata)
+    values (:assistant_id, :graph_id, :graph_id, :description, '{"created_by": "system"}')
+    on conflict (assistant_id) do update set description = coalesce(assistants.description, excluded.description)
+    returning assistant_id, version, graph_id, name, description, config, context, metadata
+)
+insert into assistant_versions (assistant_id, version, graph_id, name, description, config, context, metadata)
+select assistant_id, version, graph_id, name, description, config, context, metadata from made
+on conflict (assistant_id, version) do update
+set description = coalesce(assistant_versions.description, excluded.description)
+
+-- name: insert_assistant
+-- The update changes nothing: it makes the statement return an assistant that is there already, locked, instead of
+-- nothing. `xmax` is 0 on a row that was just inserted.
+with made as (
+    insert into assistants (assistant_id, graph_id, name, description, config, context, metadata)
+    values (:assistant_id, :graph_id, :name, :description, :config, :context, :metadata)
+    on conflict (assistant_id) do update set assistant_id = excluded.assistant_id
+    returning assistant_id, graph_id, name, description, config, context, metadata, version, created_at, updated_at,
+              xmax::text = '0' as is_new
+), versioned as (
+    insert into assistant_versions (assistant_id, version, graph_id, name, description, config, context, metadata)
+    select assistant_id, version, graph_id, name, description, config, context, metadata from made where is_new
+)
+select assistant_id, graph_id, name, description, config, context, metadata, version, created_at, updated_at, is_new
+from made
 
 -- name: get_assistant
 select assistant_id, graph_id, name, description, config, context, metadata, version, created_at, updated_at
 from assistants where assistant_id = :assistant_id
 
+-- name: patch_assistant
+-- `configurable` of the config and the context are one thing under two names, so the first is written from the second.
+-- One that waited for another's lock sees that one's row, and so gives the next number.
+with changed as (
+    update assistants set
+        graph_id = coalesce(:graph_id::text, graph_id),
+        name = coalesce(:name, name),
+        description = coalesce(:description, description),
+        context = coalesce(:context::jsonb, context),
+        config = (coalesce(:config::jsonb, config) - 'configurable') || case
+            when coalesce(:context::jsonb, context) = '{}' then '{}'
+            else jsonb_build_object('configurable', coalesce(:context::jsonb, context)) end,
+        metadata = metadata || coalesce(:metadata::jsonb, '{}'),
+        version = last_version + 1,
+        last_version = last_version + 1,
+        updated_at = clock_timestamp()
+    where assistant_id = :assistant_id
+    returning assistant_id, graph_id, name, description, config, context, metadata, version, created_at, updated_at
+), versioned as (
+    insert into assistant_versions (
+        assistant_id, version, graph_id, name, description, config, context, metadata, created_at
+    )
+    select assistant_id, version, graph_id, name, description, config, context, metadata, updated_at from changed
+)
+select assistant_id, graph_id, name, description, config, context, metadata, version, created_at, updated_at
+from changed
+
+-- name: set_latest_assistant_version
+update assistants a set
+    graph_id = v.graph_id, name = v.name, description = v.description, config = v.config, context = v.context,
+    metadata = v.metadata, version = v.version, updated_at = clock_timestamp()
+from assistant_versions v
+where a.assistant_id = :assistant_id and v.assistant_id = a.assistant_id and v.version = :version
+returning a.assistant_id, a.graph_id, a.name, a.description, a.config, a.context, a.metadata, a.version,
+          a.created_at, a.updated_at
+
+-- name: list_assistant_versions
+select assistant_id, version, graph_id, name, description, config, context, metadata, created_at
+from assistant_versions
+where assistant_id = :assistant_id and (:metadata::jsonb is null or metadata @> :metadata)
+order by version desc limit :limit offset :offset
+
+-- name: delete_assistant
+select delete_assistant(:assistant_id, :delete_threads)
+
 -- name: search_assistants
+-- `name` is a pattern of `like`. Of the orders only the one that was asked for remains when the parameters are known, so
+-- an index can serve it; the id decides between equals.
 select assistant_id, graph_id, name, description, config, context, metadata, version, created_at, updated_at
 from assistants
 where (:graph_id::text is null or graph_id = :graph_id)
-  and (:name::text is null or position(lower(:name) in lower(name)) > 0)
+  and (:name::text is null or lower(name) like lower(:name))
   and (:metadata::jsonb is null or metadata @> :metadata)
-order by created_at desc, assistant_id
+order by
+    case when :order::text = 'created_at asc' then created_at when :order = 'updated_at asc' then updated_at end,
+    case when :order = 'created_at desc' then created_at when :order = 'updated_at desc' then updated_at end desc,
+    case when :order = 'name asc' then name when :order = 'graph_id asc' then graph_id end,
+    case when :order = 'name desc' then name when :order = 'graph_id desc' then graph_id end desc,
+    case when :order = 'assistant_id desc' then assistant_id end desc,
+    assistant_id
 limit :limit offset :offset
 
 -- name: count_assistants
 select count(*) from assistants
 where (:graph_id::text is null or graph_id = :graph_id)
-  and (:name::text is null or position(lower(:name) in lower(name)) > 0)
+  and (:name::text is null or lower(name) like lower(:name))
   and (:metadata::jsonb is null or metadata @> :metadata)
