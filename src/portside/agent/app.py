@@ -3,6 +3,7 @@
 import asyncio
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
+from functools import partial
 from typing import Any
 
 import msgspec
@@ -47,12 +48,12 @@ async def open_app(
     config: AgentConfig, graphs: Graphs, settings: AgentSettings, database_url: str
 ) -> AsyncIterator[AgentApp]:
     """Start everything behind the routes, and stop it at the end. Raises UserMistake."""
-    pool_size = settings.graph_postgres_pool_max_size
-    db = await Database.connect(database_url, max_size=pool_size, schema=SCHEMA)
+    connect = partial(Database.connect, database_url, max_size=settings.graph_postgres_pool_max_size, schema=SCHEMA)
+    db = await connect()
     loops = settings.n_jobs_per_worker if settings.bg_job_isolated_loops else 1
     try:
         await migrate(db, ["portside.agent"], schema=SCHEMA)
-        engine = await Engine.start(graphs, database_url, schema=SCHEMA, pool_size=pool_size, loops=loops)
+        engine = await Engine.start(graphs, connect, loops=loops)
         try:
             yield await _join(db, engine, config, settings)
         finally:

@@ -12,6 +12,7 @@ from collections.abc import Awaitable, Callable, Coroutine
 from typing import Any, TypeVar
 
 import uvloop
+from langgraph.store.base import BaseStore
 
 from portside.agent.checkpoints.saver import PostgresSaver
 from portside.agent.graphs.execute import LocalExecutor
@@ -25,6 +26,7 @@ log = get_logger(__name__)
 T = TypeVar("T")
 STOP_WITHIN_S = 10.0
 Publish = Callable[[list[tuple[str, bytes]]], None]
+MakeStore = Callable[[Database], Awaitable[BaseStore]]
 
 
 class GraphLoop:
@@ -80,17 +82,27 @@ class Engine:
         self._executor = LocalExecutor(graphs)
 
     @classmethod
-    async def start(cls, graphs: Graphs, database_url: str, *, schema: str, pool_size: int, loops: int) -> "Engine":
-        """Open the graph loops and their database. Raises UserMistake when that cannot be reached."""
+    async def start(
+        cls,
+        graphs: Graphs,
+        connect: Callable[[], Awaitable[Database]],
+        *,
+        loops: int = 1,
+        make_store: MakeStore | None = None,
+    ) -> "Engine":
+        """Open the graph loops, and on the first of them the graphs' database with the memories that live in it.
+
+        Raises UserMistake when the database cannot be reached.
+        """
         home = GraphLoop("graphs-0")
 
-        async def prepare() -> tuple[Database, PostgresSaver]:
-            db = await Database.connect(database_url, max_size=pool_size, schema=schema)
-            return db, PostgresSaver(db)
+        async def prepare() -> tuple[Database, PostgresSaver, BaseStore | None]:
+            db = await connect()
+            return db, PostgresSaver(db), await make_store(db) if make_store else None
 
-        db, saver = await home.call(prepare())
+        db, saver, store = await home.call(prepare())
         others = [GraphLoop(f"graphs-{number}") for number in range(1, loops)]
-        return cls(graphs.attach(saver), [home, *others], db)
+        return cls(graphs.attach(saver, store), [home, *others], db)
 
     async def execute(self, request: RunRequest, publish: Publish, *, timeout_s: float) -> Outcome:
         """Run a graph to its end, handing its events to `publish` on the calling loop.
