@@ -11,9 +11,11 @@ import msgspec
 from portside.agent.assistants.descriptions import Descriptions
 from portside.agent.assistants.records import Assistants
 from portside.agent.config import AgentConfig
+from portside.agent.crons.firing import DueCrons
+from portside.agent.crons.records import Crons
 from portside.agent.engine import Engine
 from portside.agent.graphs.load import Graphs
-from portside.agent.http import assistants, runs, states, system, threads
+from portside.agent.http import assistants, crons, runs, states, system, threads
 from portside.agent.http.system import Traffic
 from portside.agent.queue.sweep import DueThreads, ExpiredLeases
 from portside.agent.queue.worker import Worker
@@ -23,13 +25,14 @@ from portside.agent.threads.states import States
 from portside.kernel.db import Database
 from portside.kernel.http.health import HealthChecks
 from portside.kernel.http.middleware import CloseWhileDraining, LimitBody, Observe
+from portside.kernel.http.refusals import ErrorForm
 from portside.kernel.http.routes import Api, Context, Route
 from portside.kernel.migrations import migrate
 from portside.kernel.reconcile import Driver
 
 SCHEMA = "portside"
 ROUTES: list[Route] = [
-    *system.routes, *assistants.routes, *threads.routes, *states.routes, *runs.routes,
+    *system.routes, *assistants.routes, *threads.routes, *states.routes, *runs.routes, *crons.routes,
 ]  # fmt: skip
 
 
@@ -69,20 +72,22 @@ async def _join(db: Database, engine: Engine, config: AgentConfig, settings: Age
     service = Runs(db, known, engine, settings, draining)
     worker = service.worker
     sweep = ExpiredLeases(db, max_retries=settings.bg_job_max_retries, on_released=worker.wake)
+    due_crons = DueCrons(db, known, service)
     services: dict[type, Any] = {
         Database: db,
         Assistants: known,
         Descriptions: Descriptions(known, engine),
         States: States(db, engine),
         Runs: service,
+        Crons: Crons(db, known, on_change=due_crons.signal.set),
         AgentConfig: config,
         AgentSettings: settings,
         Traffic: traffic,
         HealthChecks: HealthChecks({"postgres": db.is_alive}),
     }
     api = LimitBody(Api(ROUTES, services, _let_in), settings.http_max_request_body_bytes)
-    worker.start(Driver([sweep, DueThreads(db)]))
-    return AgentApp(Observe(CloseWhileDraining(api, draining)), worker, traffic, draining)
+    worker.start(Driver([sweep, DueThreads(db), due_crons]))
+    return AgentApp(Observe(CloseWhileDraining(api, draining), ErrorForm.TEXT), worker, traffic, draining)
 
 
 async def _let_in(_ctx: Context, _route: Route) -> None:

@@ -1,0 +1,130 @@
+"""Firing: each due cron makes one run per instant, however many processes look after them.
+
+A process claims what is due, which keeps the others away for a while, and fires each in one transaction that admits
+the run and moves the cron on to its next instant. If the cron has moved already, the transaction is undone. So a crash
+loses nothing and doubles nothing. Instants that passed while no process ran are made up for once, not one by one.
+
+Between activations the task sleeps until the next instant, or for as long as another process may go without telling it
+of a new cron. The clock is the database's: the processes agree on what is due.
+"""
+
+import asyncio
+from collections import Counter
+from typing import Any, ClassVar
+from uuid import UUID
+
+import msgspec
+
+from portside.agent.assistants.records import Assistants
+from portside.agent.crons.payloads import run_of
+from portside.agent.crons.records import next_firing
+from portside.agent.crons.schedules import Schedule
+from portside.agent.runs.service import Runs, Scheduled
+from portside.agent.sql import sql
+from portside.kernel.db import Database, Session
+from portside.kernel.errors import Invalid, PortsideError
+from portside.kernel.logs import get_logger
+from portside.kernel.reconcile import Status, Task
+
+log = get_logger(__name__)
+CLAIM_S = 10.0
+FIRED_AT_ONCE = 4
+LEAST_DELAY_S = 0.01
+NOBODY = {"identity": "", "is_authenticated": True, "display_name": ""}
+
+
+class DueCron(msgspec.Struct):
+    """A cron whose instant has come, claimed by this process."""
+
+    cron_id: UUID
+    assistant_id: UUID
+    thread_id: UUID | None
+    schedule: str
+    timezone: str | None
+    ends_at: Any
+    payload: dict[str, Any]
+    metadata: dict[str, Any]
+    on_run_completed: str | None
+    due_at: Any
+    claimed_at: Any
+
+
+class FiredElsewhere(Exception):
+    """The cron has moved on: its instant was fired by another process, or taken back."""
+
+
+class DueCrons(Task):
+    """Fires crons when they are due. Safe in every process at once."""
+
+    every_s: ClassVar[float] = 5.0
+    batch: ClassVar[int] = 40
+
+    def __init__(self, db: Database, assistants: Assistants, runs: Runs) -> None:
+        super().__init__()
+        self._db = db
+        self._assistants = assistants
+        self._runs = runs
+        self._alarm: asyncio.TimerHandle | None = None
+
+    async def activate(self) -> Status:
+        """Fire one batch, and wake up in time for the next instant."""
+        rows = await self._db.fetch(sql.claim_due_crons, claim_s=CLAIM_S, limit=self.batch)
+        several = asyncio.Semaphore(FIRED_AT_ONCE)
+        outcomes = await asyncio.gather(*(self._fire(DueCron(**dict(row)), several) for row in rows))
+        if rows:
+            self._runs.worker.wake()
+        if len(rows) < self.batch:
+            await self._set_alarm()
+        return Status(did=dict(Counter(outcomes)), again=len(rows) == self.batch)
+
+    async def _set_alarm(self) -> None:
+        if self._alarm is not None:
+            self._alarm.cancel()
+        delay_s = await self._db.fetchval(sql.seconds_until_due, within_s=self.every_s)
+        if delay_s is not None:
+            self._alarm = asyncio.get_running_loop().call_later(max(delay_s, LEAST_DELAY_S), self.signal.set)
+
+    async def _fire(self, cron: DueCron, several: asyncio.Semaphore) -> str:
+        try:
+            async with several:
+                return await self._admit_or_skip(cron)
+        except FiredElsewhere:
+            return "elsewhere"
+        except Exception:
+            log.exception("firing a cron failed; it is tried again", cron_id=str(cron.cron_id))
+            return "failed"
+
+    async def _admit_or_skip(self, cron: DueCron) -> str:
+        """Fire a cron. One whose run would be refused at each attempt is skipped until its next instant."""
+        try:
+            return await self._admit(cron)
+        except PortsideError as exc:
+            log.warning("a cron's run was refused", cron_id=str(cron.cron_id), reason=str(exc))
+            await _advance(self._db, cron)
+            return "refused"
+
+    async def _admit(self, cron: DueCron) -> str:
+        run = run_of(cron.payload, cron.metadata, cron.on_run_completed)
+        assistant = await self._assistants.get(cron.assistant_id)
+        configurable = {"cron_id": str(cron.cron_id), "langgraph_auth_user": NOBODY, "langgraph_request_id": None}
+        # A thread made for the run is told what it is for; one that was there keeps its own metadata.
+        thread_metadata = cron.metadata if cron.thread_id is None else {}
+        async with self._db.transaction() as transaction:
+            scheduled = Scheduled(cron.thread_id, thread_metadata, configurable)
+            outcome = await self._runs.admit_scheduled(transaction, assistant, run, scheduled)
+            if not await _advance(transaction, cron):
+                raise FiredElsewhere
+        if outcome == "busy":
+            log.info("a cron was skipped: its thread is busy", cron_id=str(cron.cron_id))
+        return outcome
+
+
+async def _advance(session: Session, cron: DueCron) -> bool:
+    """Move a cron on to its next instant; False when it is not at this one any more."""
+    try:
+        following = next_firing(Schedule(cron.schedule, cron.timezone), cron.claimed_at, cron.ends_at)
+    except Invalid:
+        # It was understood when it was made; time zones may be given up since.
+        following = None
+    moved = await session.fetchval(sql.advance_cron, cron_id=cron.cron_id, due_at=cron.due_at, next_run_date=following)
+    return moved is not None

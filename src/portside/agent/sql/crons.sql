@@ -1,0 +1,93 @@
+-- name: insert_cron
+-- Whether assistant and thread are there is left to the foreign keys: they cannot go between a look and this.
+insert into crons (
+    cron_id, assistant_id, thread_id, schedule, timezone, end_time, ends_at, payload, metadata,
+    on_run_completed, is_enabled, next_run_date
+) values (
+    :cron_id, :assistant_id, :thread_id, :schedule, :timezone, :end_time, :ends_at, :payload, :metadata,
+    :on_run_completed, :is_enabled, :next_run_date
+)
+returning cron_id, assistant_id, thread_id, user_id, end_time, schedule, timezone, payload, next_run_date, metadata,
+          on_run_completed, is_enabled, is_enabled as enabled, created_at, updated_at
+
+-- name: get_cron
+select cron_id, assistant_id, thread_id, user_id, end_time, ends_at, schedule, timezone, payload, next_run_date,
+       metadata, on_run_completed, is_enabled, is_enabled as enabled, created_at, updated_at, updated_at as version
+from crons where cron_id = :cron_id
+
+-- name: change_cron
+-- No row when somebody else changed the cron since it was read. A firing is no change: it moves next_run_date alone,
+-- which stays as it is unless the change is about when to fire.
+update crons set
+    assistant_id = :assistant_id, schedule = :schedule, timezone = :timezone, end_time = :end_time, ends_at = :ends_at,
+    payload = :payload, metadata = :metadata, on_run_completed = :on_run_completed, is_enabled = :is_enabled,
+    next_run_date = case when :is_rescheduled then :next_run_date else next_run_date end,
+    updated_at = greatest(clock_timestamp(), updated_at + interval '1 microsecond')
+where cron_id = :cron_id and updated_at = :version
+returning cron_id, assistant_id, thread_id, user_id, end_time, schedule, timezone, payload, next_run_date, metadata,
+          on_run_completed, is_enabled, is_enabled as enabled, created_at, updated_at
+
+-- name: delete_cron
+delete from crons where cron_id = :cron_id returning cron_id
+
+-- name: search_crons
+-- Every sort key becomes text that sorts as its type does, so that one pair of expressions serves all of them.
+select cron_id, assistant_id, thread_id, user_id, end_time, schedule, timezone, payload, next_run_date, metadata,
+       on_run_completed, is_enabled, is_enabled as enabled, created_at, updated_at, count(*) over () as total
+from crons
+cross join lateral (
+    select case :sort_by
+        when 'cron_id' then cron_id::text
+        when 'assistant_id' then assistant_id::text
+        when 'thread_id' then thread_id::text
+        else to_char(
+            case :sort_by
+                when 'next_run_date' then next_run_date
+                when 'end_time' then ends_at
+                when 'updated_at' then updated_at
+                else created_at
+            end at time zone 'UTC', 'YYYY-MM-DD HH24:MI:SS.US'
+        )
+    end collate "C" as place
+) sorted
+where (:assistant_id::uuid is null or assistant_id = :assistant_id)
+  and (:thread_id::uuid is null or thread_id = :thread_id)
+  and (:is_enabled::boolean is null or is_enabled = :is_enabled)
+  and (:metadata::jsonb is null or metadata @> :metadata)
+order by
+    case when :is_descending then place end desc nulls last,
+    case when not :is_descending then place end asc nulls last,
+    case when :is_descending then cron_id end desc,
+    cron_id
+limit :limit offset :offset
+
+-- name: count_crons
+select count(*) from crons
+where (:assistant_id::uuid is null or assistant_id = :assistant_id)
+  and (:thread_id::uuid is null or thread_id = :thread_id)
+  and (:is_enabled::boolean is null or is_enabled = :is_enabled)
+  and (:metadata::jsonb is null or metadata @> :metadata)
+
+-- name: claim_due_crons
+-- Only spreads the work: another process leaves these alone for a while, and takes them if this one dies.
+update crons set claimed_until = now() + make_interval(secs => :claim_s)
+where cron_id in (
+    select cron_id from crons
+    where is_enabled and next_run_date <= now() and (claimed_until is null or claimed_until <= now())
+    order by next_run_date limit :limit for update skip locked
+)
+returning cron_id, assistant_id, thread_id, schedule, timezone, ends_at, payload, metadata, on_run_completed,
+          next_run_date as due_at, now() as claimed_at
+
+-- name: advance_cron
+-- In the transaction that admits the run. No row when the instant is fired already, or was taken back by a change:
+-- then the run must not be either. It comes after the admission, so that thread and cron are locked in the order in
+-- which the deletion of a thread locks them.
+update crons set next_run_date = :next_run_date, claimed_until = null
+where cron_id = :cron_id and is_enabled and next_run_date = :due_at
+returning cron_id
+
+-- name: seconds_until_due
+-- A firing that another process has claimed is due when its claim runs out. Null when nothing is due within the time.
+select extract(epoch from min(greatest(next_run_date, claimed_until)) - now())::float8
+from crons where is_enabled and next_run_date <= now() + make_interval(secs => :within_s)
