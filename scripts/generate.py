@@ -9,11 +9,12 @@ import click
 
 from portside import __version__
 from portside.agent.app import ROUTES as AGENT_ROUTES
+from portside.agent.http.system import DESCRIBED
 from portside.agent.settings import AgentSettings
 from portside.cli.main import COMMANDS, portside
 from portside.dataplane.settings import ListenerSettings
 from portside.kernel.errors import error_classes
-from portside.kernel.http.openapi import document
+from portside.kernel.http.openapi import Described, document
 from portside.kernel.http.routes import Route
 from portside.kernel.settings import describe
 from portside.platform.app import ROUTES as PLATFORM_ROUTES
@@ -35,8 +36,8 @@ def main() -> int:
         REFERENCE / "cli.md": cli_page(),
         REFERENCE / "errors.md": errors_page(),
         REFERENCE / "routes.md": routes_page(),
-        REFERENCE / "openapi-platform.json": openapi("Portside platform", PLATFORM_ROUTES),
-        REFERENCE / "openapi-agent.json": openapi("Portside agent server", AGENT_ROUTES),
+        REFERENCE / "openapi-platform.json": openapi(Described("Portside platform", __version__), PLATFORM_ROUTES),
+        REFERENCE / "openapi-agent.json": openapi(DESCRIBED, AGENT_ROUTES),
     }
     stale = [path for path, text in wanted.items() if not path.exists() or path.read_text("utf-8") != text]
     if "--check" in sys.argv:
@@ -115,8 +116,8 @@ def routes_page() -> str:
     return "\n".join(lines) + "\n"
 
 
-def openapi(title: str, routes: list[Route]) -> str:
-    return json.dumps(document(title, __version__, routes), indent=1, sort_keys=True) + "\n"
+def openapi(server: Described, routes: list[Route]) -> str:
+    return json.dumps(document(server, routes), indent=1, sort_keys=True) + "\n"
 
 
 if __name__ == "__main__":

@@ -79,5 +79,6 @@ async def test_a_senseless_key_is_refused_by_field(platform, body, field: str) -
 
 async def test_a_nul_in_a_description_is_the_callers_mistake(platform) -> None:
     answer = await platform.client.post("/api-key", json={"description": "a\0b"})
-    assert answer.status_code == 400
-    assert "NUL" in answer.json()["detail"]
+    assert answer.status_code == 422
+    (problem,) = answer.json()["detail"]
+    assert (problem["loc"], "NUL" in problem["msg"]) == (["body", "description"], True)

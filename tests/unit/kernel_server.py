@@ -12,6 +12,7 @@ import httpx2
 from portside.kernel.errors import Unauthorized
 from portside.kernel.http.middleware import CloseWhileDraining, LimitBody, Observe
 from portside.kernel.http.prefixes import StripPrefix
+from portside.kernel.http.refusals import ErrorForm
 from portside.kernel.http.routes import Api, Context, Route, Routes
 from portside.kernel.http.server import Server, listen
 
@@ -50,12 +51,16 @@ class Served:
 
 @asynccontextmanager
 async def serve(
-    routes: Routes | list[Route], *, services: Mapping[type, Any] | None = None, listening: socket.socket | None = None
+    routes: Routes | list[Route],
+    *,
+    services: Mapping[type, Any] | None = None,
+    listening: socket.socket | None = None,
+    form: ErrorForm = ErrorForm.PROBLEMS,
 ) -> AsyncIterator[Served]:
     """Serve routes behind the kernel's middleware, with bodies of at most MAX_BODY bytes."""
     draining, stopping = asyncio.Event(), asyncio.Event()
     api = Api(list(routes), {asyncio.Event: draining, **(services or {})}, guard)
-    app = Observe(CloseWhileDraining(LimitBody(StripPrefix(api, ("/api/v1", "/api")), MAX_BODY), draining))
+    app = Observe(CloseWhileDraining(LimitBody(StripPrefix(api, ("/api/v1", "/api")), MAX_BODY), draining), form)
     listening = listening or listen("127.0.0.1", 0)
     port = listening.getsockname()[1]
     server = Server(app, draining=draining, grace_s=1)

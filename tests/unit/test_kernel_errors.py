@@ -1,7 +1,11 @@
+import json
+
+import msgspec
 import pytest
 import pytest_asyncio
 
 from portside.kernel.errors import Invalid, PortsideError, Problem, TooManyRequests, error_classes
+from portside.kernel.http.refusals import ErrorForm, error_response
 from portside.kernel.http.routes import Context, Routes
 from tests.unit.kernel_server import serve
 
@@ -39,6 +43,32 @@ async def test_every_kind_of_error_has_the_one_shape(fail, kind: type[PortsideEr
         assert answer.json() == {"detail": [{"loc": ["body", "name"], "msg": "too long", "type": "value_error"}]}
     else:
         assert answer.json()["detail"] == (kind.__doc__ or "").split("\n")[0]
+
+
+@pytest.mark.parametrize(
+    ("problem", "text"),
+    [
+        (Problem(["body", "input", "messages", 0], "no", "type_error"), "body.input.messages.0: no"),
+        (Problem(["path", "thread_id"], "Invalid thread ID: must be a UUID", "uuid_parsing"),
+         "Invalid thread ID: must be a UUID"),
+        (Problem(["body"], "Invalid JSON in request body: truncated", "json_invalid"), "Invalid JSON in request body"),
+        (Problem(["query", "id"], "Invalid UUID", "uuid_parsing"), "query.id: Invalid UUID"),
+    ],
+)  # fmt: skip
+async def test_agent_servers_say_in_words_what_is_invalid(problem: Problem, text: str) -> None:
+    answer = error_response(Invalid([problem, Problem(["query", "limit"], "small", "x")]), ErrorForm.TEXT)
+    said = json.loads(answer.body)
+    assert said["detail"] == f"{text}; query.limit: small"
+    assert said["errors"] == [msgspec.to_builtins(problem), {"loc": ["query", "limit"], "msg": "small", "type": "x"}]
+
+
+@pytest.mark.parametrize("state", ["22003", "22P02", "22001", "54000", "22P05"])
+async def test_values_that_the_database_refuses_are_the_callers_mistake(fail, state: str) -> None:
+    error = ValueError("value 99 of column secret")
+    error.sqlstate = state  # type: ignore[attr-defined]
+    answer = await fail(error)
+    assert answer.status_code == 400
+    assert "secret" not in answer.text
 
 
 async def test_a_message_and_headers_of_its_own(fail) -> None:

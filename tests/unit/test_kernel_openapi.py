@@ -5,7 +5,7 @@ from typing import Any
 import pytest
 
 from portside.agent.app import ROUTES as AGENT_ROUTES
-from portside.kernel.http.openapi import document
+from portside.kernel.http.openapi import Described, document
 from portside.platform.app import ROUTES as PLATFORM_ROUTES
 from tests.unit.test_kernel_routes import routes as things
 
@@ -30,10 +30,10 @@ def references(node: Any) -> Iterator[str]:
 
 
 def test_the_document_has_the_shape_of_openapi_3_1(routes) -> None:
-    made = document("Title", "1.2.3", routes)
+    made = document(Described("Title", "1.2.3"), routes)
     assert made["openapi"].startswith("3.1.")
     assert made["info"] == {"title": "Title", "version": "1.2.3"}
-    assert set(made["components"]) == {"schemas", "securitySchemes"}
+    assert set(made["components"]) == {"headers", "schemas", "securitySchemes"}
     for path, operations in made["paths"].items():
         assert path.startswith("/")
         assert set(operations) <= METHODS
@@ -50,7 +50,7 @@ def test_the_document_has_the_shape_of_openapi_3_1(routes) -> None:
 
 
 def test_every_reference_resolves(routes) -> None:
-    made = document("t", "1", routes)
+    made = document(Described("t", "1"), routes)
     found = set(references(made))
     assert found
     for reference in found:
@@ -61,7 +61,7 @@ def test_every_reference_resolves(routes) -> None:
 
 
 def test_every_route_is_in_it_once_under_a_name_of_its_own(routes) -> None:
-    made = document("t", "1", routes)
+    made = document(Described("t", "1"), routes)
     operations = [operation for methods in made["paths"].values() for operation in methods.values()]
     assert len(operations) == len(routes)
     handlers = {route.handler for route in routes}
@@ -69,12 +69,12 @@ def test_every_route_is_in_it_once_under_a_name_of_its_own(routes) -> None:
 
 
 def test_doors_and_errors_are_told() -> None:
-    made = document("t", "1", list(things))
+    made = document(Described("t", "1"), list(things))
     opened, closed = made["paths"]["/open"]["get"], made["paths"]["/things"]["post"]
     assert opened["security"] == []
     assert "401" not in opened["responses"]
     assert closed["security"] == [{"ApiKey": []}]
     assert {"201", "401", "413", "422"} <= set(closed["responses"])
-    assert closed["responses"]["422"]["content"]["application/json"]["schema"]["$ref"].endswith("/ValidationErrorBody")
+    assert closed["responses"]["422"]["content"]["application/json"]["schema"]["$ref"].endswith("/ProblemsBody")
     assert closed["requestBody"]["required"] is True
     assert made["paths"]["/things/{thing_id}/parts/{part}"]["put"]["requestBody"]["required"] is False

@@ -1,3 +1,5 @@
+import asyncio
+from collections.abc import AsyncIterator
 from typing import Any
 from uuid import UUID
 
@@ -7,6 +9,7 @@ import pytest_asyncio
 from starlette.responses import Response
 
 from portside.kernel.http.routes import Api, Context, Routes, refuse_field
+from portside.kernel.http.sse import EventStream
 from tests.unit.kernel_server import guard, serve
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")
@@ -73,10 +76,35 @@ async def open_door(ctx: Context) -> Response:
     return Response(str(ctx.actor), 418)
 
 
+closed: list[bool] = []
+
+
+async def endless() -> AsyncIterator[bytes]:
+    try:
+        while True:
+            yield b": more\r\n\r\n"
+            await asyncio.sleep(3600)
+    finally:
+        closed.append(True)
+
+
+@routes.get("/stream", public=True, media_type="text/event-stream")
+async def stream(_ctx: Context) -> Response:
+    """Stream for ever."""
+    source = endless()
+    await anext(source)
+    return EventStream(source)
+
+
 @pytest_asyncio.fixture(scope="module", loop_scope="module")
-async def client():
+async def served():
     async with serve(routes) as served:
-        yield served.client
+        yield served
+
+
+@pytest.fixture
+def client(served):
+    return served.client
 
 
 async def test_values_go_in_and_come_out(client) -> None:
@@ -132,11 +160,43 @@ async def test_head_answers_as_get_without_the_body(client) -> None:
     assert head.headers["content-length"] == get.headers["content-length"]
 
 
-async def test_a_trailing_slash_is_the_same_path_and_prefixes_are_taken_off_once(client) -> None:
-    for path in ("/things/newest", "/things/newest/", "/api/v1/things/newest", "/api/things/newest"):
+async def test_prefixes_are_taken_off_once(client) -> None:
+    for path in ("/things/newest", "/api/v1/things/newest", "/api/things/newest"):
         assert (await client.get(path)).status_code == 200, path
     for path in ("/api/v1/api/v1/things/newest", "/api/v1", "/apithings/newest", "/API/v1/things/newest"):
         assert (await client.get(path)).status_code == 404, path
+
+
+@pytest.mark.parametrize(
+    ("path", "leads_to"),
+    [
+        ("/things/", "/things"),
+        ("/things/?limit=2&x=%2F", "/things?limit=2&x=%2F"),
+        ("/api/v1/things/newest/", "/api/v1/things/newest"),
+        (f"/things/{ID}/parts/a%20b/", f"/things/{ID}/parts/a%20b"),
+    ],
+)
+async def test_a_slash_too_many_leads_to_the_path_without_it(client, path: str, leads_to: str) -> None:
+    answer = await client.request("PUT", path, content=b"body")
+    assert (answer.status_code, answer.headers["location"]) == (307, leads_to)
+
+
+@pytest.mark.parametrize("path", ["/nothing/", "/things//", "//", "//things/", "/things%2F", "//evil.example/"])
+async def test_a_slash_leads_nowhere_when_nothing_is_there(served, path: str) -> None:
+    answer = await served.raw(f"GET {path} HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n".encode())
+    assert answer.startswith(b"HTTP/1.1 404"), answer
+
+
+async def test_unknown_query_parameters_are_named(client) -> None:
+    for path, names in {"/things?limit=1&zap=2&zap=3": "zap", "/things/newest?a=1&b%0D=%00": "a, b?"}.items():
+        assert (await client.get(path)).headers["x-ignored-fields"] == names
+    assert "x-ignored-fields" not in (await client.get("/things?limit=1")).headers
+
+
+async def test_a_head_request_ends_a_stream(served) -> None:
+    answer = await served.raw(b"HEAD /stream HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n")
+    head, body = answer.split(b"\r\n\r\n", 1)
+    assert (head.split(b"\r\n")[0], body, closed) == (b"HTTP/1.1 200 OK", b"", [True])
 
 
 async def test_only_public_routes_answer_without_the_guard(client) -> None:
@@ -144,6 +204,8 @@ async def test_only_public_routes_answer_without_the_guard(client) -> None:
     assert (await client.get("/open")).text == "None"
     nobody = {"x-name": ""}
     for route in routes:
+        if route.path == "/stream":
+            continue
         path = route.path.format(thing_id=ID, part="x")
         answer = await client.request(route.method, path, json={"bad": 1}, headers=nobody)
         assert answer.status_code == (418 if route.public else 401), route.path

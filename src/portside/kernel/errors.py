@@ -13,12 +13,12 @@
     ├── NotBuilt 501
     └── Unavailable 503
 
-Every answer has one shape, `{"detail": …}` (spec: Errors): a string, or for `Invalid` an array of `{loc, msg, type}`.
+Every answer has one shape, `{"detail": …}` (spec: Errors), which `http/refusals.py` gives it.
 The first line of a class's docstring is its default message.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
-from typing import Any, ClassVar
+from typing import ClassVar
 
 import msgspec
 
@@ -41,11 +41,6 @@ class PortsideError(Exception):
         self.message = message or (type(self).__doc__ or "").strip().split("\n", 1)[0]
         self.headers = dict(headers or {})
         super().__init__(self.message)
-
-    @property
-    def detail(self) -> Any:
-        """What the caller reads under `detail`."""
-        return self.message
 
 
 class BadRequest(PortsideError):
@@ -106,11 +101,6 @@ class Invalid(PortsideError):
     def __init__(self, problems: Sequence[Problem]) -> None:
         self.problems = list(problems)
         super().__init__("; ".join(f"{'.'.join(map(str, p.loc))}: {p.msg}" for p in self.problems))
-
-    @property
-    def detail(self) -> Any:
-        """The problems, as `{loc, msg, type}` objects."""
-        return [msgspec.to_builtins(problem) for problem in self.problems]
 
     @classmethod
     def field(cls, loc: Sequence[str | int], msg: str, kind: str = "value_error") -> "Invalid":

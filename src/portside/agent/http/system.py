@@ -10,9 +10,12 @@ from portside import __version__
 from portside.agent.settings import AgentSettings
 from portside.kernel.codec import dump_api
 from portside.kernel.http.health import HealthChecks, check_all, show_metrics
+from portside.kernel.http.openapi import Described
+from portside.kernel.http.refusals import ErrorForm
 from portside.kernel.http.routes import Context, Routes
 
 routes = Routes("system")
+DESCRIBED = Described("Portside agent server", __version__, ErrorForm.TEXT, wants_key=False)
 
 
 class Traffic(msgspec.Struct):

@@ -1,7 +1,7 @@
 """From request to typed values: JSON bodies, query strings and path parameters, with errors that name the field.
 
 Fields that the contract does not know are ignored, as clients expect, and reported by `decode_body` so that the answer
-can name them in `X-Ignored-Fields`.
+can name them in `X-Ignored-Fields`. What no field may hold is in `vetting.py`.
 """
 
 import re
@@ -12,8 +12,8 @@ from uuid import UUID
 
 import msgspec
 
-from portside.kernel.codec import MAX_DEPTH, load
 from portside.kernel.errors import Invalid, Problem
+from portside.kernel.http.vetting import read_json, unfit_text
 from portside.kernel.spellings import canonical_field
 
 _PATH = re.compile(r"^(?P<msg>.*?)(?: - at `(?P<key>key in )?\$(?P<path>[^`]*)`)?$", re.DOTALL)
@@ -23,51 +23,37 @@ _MISSING = re.compile(r"Object missing required field `([^`]+)`")
 
 def decode_body(raw: bytes, kind: Any) -> tuple[Any, list[str]]:
     """Decode a JSON body. Returns the value and the names of ignored fields. Raises Invalid."""
-    try:
-        value = load(raw)
-    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as exc:
-        raise Invalid.field(["body"], f"Invalid JSON in request body: {exc}", "json_invalid") from exc
-    if _is_deep(raw, value):
-        raise Invalid.field(["body"], f"nested more than {MAX_DEPTH} levels deep", "json_invalid")
     ignored: list[str] = []
-    value = _rename(value, kind, "", ignored)
+    value = _rename(read_json(raw), kind, "", ignored)
     return convert(value, kind, "body"), ignored
 
 
-def _is_deep(raw: bytes, value: Any) -> bool:
-    """Whether a value could be stored but not written out again."""
-    if raw.count(b"[") + raw.count(b"{") <= MAX_DEPTH or not isinstance(value, (dict, list)):
-        return False
-    level = [value]
-    for _ in range(MAX_DEPTH):
-        level = [part for item in level for part in _parts(item) if isinstance(part, (dict, list))]
-        if not level:
-            return False
-    return True
+def decode_query(pairs: Iterable[tuple[str, str]], kind: type[msgspec.Struct] | None) -> tuple[Any, list[str]]:
+    """Decode a query string into a struct; list fields take repeated keys or a comma list.
 
-
-def _parts(container: Any) -> Iterable[Any]:
-    return container.values() if isinstance(container, dict) else container
-
-
-def decode_query(pairs: Iterable[tuple[str, str]], kind: type[msgspec.Struct]) -> Any:
-    """Decode a query string into a struct; list fields take repeated keys or a comma list. Raises Invalid."""
-    lists = _list_fields(kind)
+    Returns the struct, None where the route has none, and the names of ignored parameters. Raises Invalid.
+    """
+    names, lists = _query_fields(kind)
     values: dict[str, Any] = {}
+    ignored: list[str] = []
     for key, value in pairs:
         name = canonical_field(key)
-        if name in lists:
+        if name not in names:
+            ignored.append(key)
+        elif why := unfit_text(value):
+            raise Invalid.field(["query", name], why)
+        elif name in lists:
             values.setdefault(name, []).extend(part for part in value.split(",") if part)
         elif value != "" or name not in values:
             values[name] = value
-    known = {field.encode_name for field in msgspec.structs.fields(kind)}
-    values = {name: value for name, value in values.items() if name in known}
-    return convert(values, kind, "query", strict=False)
+    return None if kind is None else convert(values, kind, "query", strict=False), ignored
 
 
 def decode_path(name: str, text: str, kind: Any) -> Any:
     """Decode one path parameter. Raises Invalid."""
     if kind is str:
+        if why := unfit_text(text):
+            raise Invalid.field(["path", name], why)
         return text
     try:
         return msgspec.convert(text, kind, strict=False)
@@ -108,10 +94,14 @@ def _kind_of(message: str) -> str:
 
 
 @cache
-def _list_fields(kind: type[msgspec.Struct]) -> frozenset[str]:
+def _query_fields(kind: type[msgspec.Struct] | None) -> tuple[frozenset[str], frozenset[str]]:
+    """Return the names of a query's parameters, and of those that are lists."""
+    if kind is None:
+        return frozenset(), frozenset()
     info = msgspec.inspect.type_info(kind)
     assert isinstance(info, msgspec.inspect.StructType)  # noqa: S101 - narrows the type
-    return frozenset(field.name for field in info.fields if _holds_list(field.type))
+    lists = (field.encode_name for field in info.fields if _holds_list(field.type))
+    return frozenset(field.encode_name for field in info.fields), frozenset(lists)
 
 
 def _holds_list(info: msgspec.inspect.Type) -> bool:

@@ -7,11 +7,10 @@ from uuid import uuid4
 
 import structlog
 from starlette.datastructures import Headers, MutableHeaders
-from starlette.exceptions import HTTPException
 from starlette.requests import ClientDisconnect
 
-from portside.kernel.errors import BadRequest, BodyTooLarge, PortsideError, Unavailable
-from portside.kernel.http.routes import error_response
+from portside.kernel.errors import BodyTooLarge
+from portside.kernel.http.refusals import ErrorForm, error_of, error_response
 from portside.kernel.logs import get_logger
 from portside.kernel.metrics import LATENCY, REQUESTS
 
@@ -19,16 +18,15 @@ log = get_logger(__name__)
 QUIET_PATHS = frozenset({"/ok", "/metrics"})
 # What a request id may not hold: it is written into logs, and terminals show those.
 _UNSAFE = re.compile(r"[^A-Za-z0-9_.:-]")
-# Postgres' words for text that holds a NUL character: untranslatable character, character not in repertoire.
-_NUL_STATES = frozenset({"22P05", "22021"})
 _DISCARD_AT_MOST = 128 * 1024 * 1024
 
 
 class Observe:
     """Gives each request an id, counts and times it, logs it once, and turns what it raises into an answer."""
 
-    def __init__(self, app: Any) -> None:
+    def __init__(self, app: Any, form: ErrorForm = ErrorForm.PROBLEMS) -> None:
         self.app = app
+        self.form = form
 
     async def __call__(self, scope: Any, receive: Any, send: Any) -> None:
         """Pass HTTP requests through; other scopes untouched."""
@@ -55,7 +53,7 @@ class Observe:
             if status:
                 log.exception("failed after the answer began", path=scope["path"])
                 raise
-            await _as_response(exc, scope["path"])(scope, receive, observe)
+            await error_response(error_of(exc, scope["path"]), self.form)(scope, receive, observe)
         finally:
             self._record(scope, status, (time.perf_counter() - began) * 1000)
             structlog.contextvars.unbind_contextvars("request_id")
@@ -66,25 +64,6 @@ class Observe:
         LATENCY.labels(scope["method"], path).observe(millis)
         if scope["path"] not in QUIET_PATHS:
             log.info("request", method=scope["method"], path=scope["path"], status=status, ms=round(millis, 1))
-
-
-def _as_response(exc: Exception, path: str) -> Any:
-    if isinstance(exc, PortsideError):
-        if exc.status >= 500:
-            log.error("request failed", path=path, error=str(exc))
-        return error_response(exc)
-    if getattr(exc, "sqlstate", None) in _NUL_STATES:
-        return error_response(BadRequest("The request holds a NUL character (\\u0000), which cannot be stored."))
-    if isinstance(exc, HTTPException):
-        error = PortsideError(exc.detail, headers=exc.headers)
-        response = error_response(error)
-        response.status_code = exc.status_code
-        return response
-    if isinstance(exc, (ConnectionError, TimeoutError)):
-        log.exception("a dependency did not answer", path=path)
-        return error_response(Unavailable())
-    log.exception("request failed", path=path)
-    return error_response(PortsideError())
 
 
 class LimitBody:

@@ -70,6 +70,11 @@ class Route:
     body_type: Any = None
     body_optional: bool = False
     returns: Any = None
+    """What the answer holds; the handler's signature says it, unless that returns a response of its own."""
+    answers: Mapping[int, Any] = field(default_factory=dict)
+    """Other successes by status, and what each holds."""
+    headers: tuple[str, ...] = ()
+    """Headers of the answer that clients look at."""
 
     @property
     def name(self) -> str:
@@ -122,7 +127,7 @@ def _inspect(route: Route) -> Route:
     hints = get_type_hints(route.handler, include_extras=True)
     parameters = list(inspect.signature(route.handler).parameters.values())[1:]
     in_path = {part[1:-1] for part in route.path.split("/") if part.startswith("{")}
-    found: dict[str, Any] = {"path_types": {}, "returns": hints.get("return")}
+    found: dict[str, Any] = {"path_types": {}, "returns": route.returns or hints.get("return")}
     for parameter in parameters:
         kind = hints[parameter.name]
         if parameter.name == "body":
@@ -175,14 +180,23 @@ class Api:
 
     async def __call__(self, scope: Any, receive: Any, send: Any) -> None:
         """Answer one request."""
-        route, segments = self._match(scope["method"], scope["path"])
+        try:
+            route, segments = self._match(scope["method"], scope["path"])
+        except NotFound:
+            if not self._is_known_without_slash(scope):
+                raise
+            await Response(status_code=307, headers={"Location": _without_slash(scope)})(scope, receive, send)
+            return
         scope["route"] = route.path
         ctx = Context(Request(scope, receive, send), self.services)
         response = await self._answer(ctx, route, segments)
         headers = MutableHeaders(raw=response.raw_headers)
         for name, value in ctx.headers.items():
             headers[name] = value
-        await response(scope, receive, send)
+        if scope["method"] == "HEAD":
+            await _send_head(response, scope, send)
+        else:
+            await response(scope, receive, send)
 
     async def _answer(self, ctx: Context, route: Route, segments: list[str]) -> Response:
         if not route.public:
@@ -190,18 +204,20 @@ class Api:
         arguments: dict[str, Any] = {
             name: decode_path(name, segments[index], route.path_types[name]) for index, name in _parameters(route.path)
         }
-        if route.query_type is not None:
-            arguments["query"] = decode_query(ctx.request.query_params.multi_items(), route.query_type)
-        if route.body_type is not None:
-            raw = await ctx.request.body()
-            if raw or not route.body_optional:
-                arguments["body"], ignored = decode_body(raw, route.body_type)
-                if ignored:
-                    ctx.headers["X-Ignored-Fields"] = _header_text(ignored)
+        ignored: list[str] = []
+        if route.query_type is not None or ctx.request.scope["query_string"]:
+            query, ignored = decode_query(ctx.request.query_params.multi_items(), route.query_type)
+            if route.query_type is not None:
+                arguments["query"] = query
+        if route.body_type is not None and ((raw := await ctx.request.body()) or not route.body_optional):
+            arguments["body"], unknown = decode_body(raw, route.body_type)
+            ignored += unknown
+        if ignored:
+            ctx.headers["X-Ignored-Fields"] = _header_text(ignored)
         return encode_response(await route.handler(ctx, **arguments), route.status)
 
     def _match(self, method: str, path: str) -> tuple[Route, list[str]]:
-        segments = path.strip("/").split("/")
+        segments = path.removeprefix("/").split("/")
         for node in _walk(self._root, segments, 0):
             if node.methods:
                 route = node.methods.get("GET" if method == "HEAD" else method)
@@ -209,6 +225,32 @@ class Api:
                     return route, segments
                 _refuse_method(node)
         raise NotFound
+
+    def _is_known_without_slash(self, scope: Any) -> bool:
+        *segments, last = scope["path"].removeprefix("/").split("/")
+        is_told_so = last == "" and any(segments) and scope["raw_path"].endswith(b"/")
+        return is_told_so and any(node.methods for node in _walk(self._root, segments, 0))
+
+
+def _without_slash(scope: Any) -> str:
+    """Where a path with a slash too many leads to, as the client wrote it: escaped, and with any prefix."""
+    path = scope["raw_path"].decode("latin-1").removesuffix("/")
+    query = scope["query_string"].decode("latin-1")
+    return f"{path}?{query}" if query else path
+
+
+async def _send_head(response: Response, scope: Any, send: Any) -> None:
+    """Send a response without its body. A stream is told that its client has gone, so that it ends."""
+
+    async def gone() -> Any:
+        return {"type": "http.disconnect"}
+
+    async def only_head(message: Any) -> None:
+        if message["type"] == "http.response.start":
+            await send(message)
+
+    await response(scope, gone, only_head)
+    await send({"type": "http.response.body", "body": b"", "more_body": False})
 
 
 def _refuse_method(node: _Node) -> NoReturn:
@@ -228,17 +270,13 @@ def _walk(node: _Node, segments: list[str], depth: int) -> Any:
 
 
 def _parameters(path: str) -> list[tuple[int, str]]:
-    return [(i, part[1:-1]) for i, part in enumerate(path.strip("/").split("/")) if part.startswith("{")]
+    return [(i, part[1:-1]) for i, part in enumerate(path.removeprefix("/").split("/")) if part.startswith("{")]
 
 
 def _header_text(names: list[str]) -> str:
-    return (
-        ", ".join([*dict.fromkeys(names)][:20])
-        .encode("ascii", "replace")
-        .decode()
-        .replace("\n", " ")
-        .replace("\r", " ")[:1000]
-    )
+    """Write field names into a header: some of them, and only characters that a header takes."""
+    shown = ", ".join([*dict.fromkeys(names)][:20])[:1000]
+    return "".join(char if " " <= char <= "~" else "?" for char in shown)
 
 
 def encode_response(result: Any, status: int) -> Response:
@@ -248,11 +286,6 @@ def encode_response(result: Any, status: int) -> Response:
     if result is None:
         return Response(status_code=status)
     return Response(dump_api(result), status, media_type="application/json")
-
-
-def error_response(error: PortsideError) -> Response:
-    """Make the one answer that errors have: `{"detail": …}` (spec: Errors)."""
-    return Response(dump_api({"detail": error.detail}), error.status, error.headers, "application/json")
 
 
 def refuse_field(name: str, why: str) -> Invalid:
