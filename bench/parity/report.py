@@ -1,0 +1,43 @@
+"""Writes docs/parity.md from a comparison."""
+
+from pathlib import Path
+
+from bench.parity.compare import Verdict
+
+PAGE = Path(__file__).parents[2] / "docs" / "parity.md"
+HEAD = """# Parity with the reference server
+
+Made by `make parity`; do not edit. The same scripted requests went to the public development server and to ours, on
+the same graphs. Ids, times, versions and the wording of errors are left out; status, headers that clients read, JSON
+shape and values and the sequence of events are compared. The scripts are in `bench/parity/scripts`, the reference's
+answers in `bench/parity/recorded`, the explanations in `bench/parity/explained.toml`.
+
+Reference: langgraph-api {version}, recorded on {recorded_on}.
+
+"""
+
+
+def write(verdict: Verdict, about: dict[str, str]) -> None:
+    """Write the page."""
+    PAGE.write_text(HEAD.format(**about) + "\n".join((*_counts(verdict), *_table(verdict), *_open(verdict))), "utf-8")
+
+
+def _counts(verdict: Verdict) -> list[str]:
+    rows = ["| requests about | the same | explained | unexplained |", "|---|---|---|---|"]
+    rows += [f"| {script} | {a} | {b} | {c} |" for script, (a, b, c) in sorted(verdict.by_script.items())]
+    return [*rows, f"| **all** | {verdict.same} | {verdict.explained} | {len(verdict.unexplained)} |", ""]
+
+
+def _table(verdict: Verdict) -> list[str]:
+    rows = ["## Explained differences", "", "| kind | where | what | why | places |", "|---|---|---|---|---|"]
+    for entry in sorted(verdict.table, key=lambda entry: entry.kind):
+        where, what = (", ".join(f"`{item}`" for item in items) for items in (entry.steps, entry.paths))
+        rows.append(f"| {entry.kind} | {where} | {what} | {entry.why} | {entry.used} |")
+    return [*rows, ""]
+
+
+def _open(verdict: Verdict) -> list[str]:
+    if not verdict.unexplained:
+        return []
+    rows = [f"- `{difference}`" for differences in verdict.unexplained.values() for difference in differences]
+    return ["## Unexplained differences", "", *rows, ""]

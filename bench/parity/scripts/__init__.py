@@ -1,0 +1,1 @@
+"""One module for each resource; every public coroutine function is a scene."""
