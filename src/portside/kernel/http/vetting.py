@@ -105,9 +105,9 @@ def _shown(step: str | int) -> str | int:
 
 def _may_be_deep(raw: bytes) -> bool:
     """Peel off innermost pairs of brackets, one or two levels a time; brackets in strings make this err to be safe."""
-    if raw.count(b"[") + raw.count(b"{") <= MAX_DEPTH:
-        return False
     left = raw.translate(None, _NOT_BRACKETS)
+    if len(left) <= 2 * MAX_DEPTH:
+        return False
     for _ in range(MAX_DEPTH // 2):
         if not left:
             return False
