@@ -21,6 +21,7 @@ from portside.agent.queue.sweep import DueThreads, ExpiredLeases
 from portside.agent.queue.worker import Worker
 from portside.agent.runs.service import Runs
 from portside.agent.settings import AgentSettings
+from portside.agent.threads.lifetimes import DeletedThreads, ExpiredThreads, set_default_lifetime
 from portside.agent.threads.states import States
 from portside.kernel.db import Database
 from portside.kernel.http.health import HealthChecks
@@ -68,6 +69,7 @@ async def open_app(
 async def _join(db: Database, engine: Engine, config: AgentConfig, settings: AgentSettings) -> AgentApp:
     known = Assistants(db, engine.graphs)
     await known.make_system_assistants()
+    await set_default_lifetime(db, config.thread_ttl)
     traffic, draining = Traffic(), asyncio.Event()
     service = Runs(db, known, engine, settings, draining)
     worker = service.worker
@@ -86,7 +88,8 @@ async def _join(db: Database, engine: Engine, config: AgentConfig, settings: Age
         HealthChecks: HealthChecks({"postgres": db.is_alive}),
     }
     api = LimitBody(Api(ROUTES, services, _let_in), settings.http_max_request_body_bytes)
-    worker.start(Driver([sweep, DueThreads(db), due_crons]))
+    lifetimes = [ExpiredThreads(db, config.thread_ttl), DeletedThreads(db)]
+    worker.start(Driver([sweep, DueThreads(db), *lifetimes, due_crons]))
     return AgentApp(Observe(CloseWhileDraining(api, draining), ErrorForm.TEXT), worker, traffic, draining)
 
 

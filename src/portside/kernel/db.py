@@ -6,7 +6,7 @@ The pool skips the RESET on release, which is safe only while nobody sets sessio
 
 from collections.abc import AsyncIterator, Iterable
 from contextlib import asynccontextmanager
-from typing import Any, Protocol
+from typing import Any, Literal, Protocol
 
 import asyncpg
 
@@ -15,6 +15,7 @@ from portside.kernel.errors import UserMistake
 from portside.kernel.queries import Query
 
 Record = asyncpg.Record
+Isolation = Literal["repeatable_read"]
 STATEMENT_TIMEOUT_S = 900.0
 
 
@@ -96,9 +97,12 @@ class Database(Session):
         return cls(pool)
 
     @asynccontextmanager
-    async def transaction(self) -> AsyncIterator[Transaction]:
-        """Take a connection, begin, and commit at the end; an exception rolls back."""
-        async with self.pool.acquire() as connection, connection.transaction():
+    async def transaction(self, *, isolation: Isolation | None = None) -> AsyncIterator[Transaction]:
+        """Take a connection, begin, and commit at the end; an exception rolls back.
+
+        With `repeatable_read` every statement sees the same moment; otherwise each sees what is committed by then.
+        """
+        async with self.pool.acquire() as connection, connection.transaction(isolation=isolation):
             yield Transaction(connection)
 
     async def is_alive(self) -> bool:

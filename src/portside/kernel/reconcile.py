@@ -36,13 +36,13 @@ class TaskReport(msgspec.Struct):
 
 
 class Task:
-    """One chore. Subclasses set `every_s` and write `activate`."""
+    """One chore. Subclasses set `every_s` and write `activate`; a period that is configured is given instead."""
 
     every_s: ClassVar[float] = 5.0
 
-    def __init__(self) -> None:
+    def __init__(self, *, every_s: float | None = None) -> None:
         self.signal = asyncio.Event()
-        self.report = TaskReport(type(self).__name__, self.every_s)
+        self.report = TaskReport(type(self).__name__, every_s or self.every_s)
 
     async def activate(self) -> Status:
         """Do a bounded amount of work."""
@@ -76,7 +76,7 @@ class Driver:
             if status.again:
                 continue
             with contextlib.suppress(TimeoutError):
-                await asyncio.wait_for(task.signal.wait(), task.every_s)
+                await asyncio.wait_for(task.signal.wait(), task.report.every_s)
             task.signal.clear()
 
     async def _activate(self, task: Task) -> Status:

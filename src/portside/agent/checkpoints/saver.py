@@ -28,7 +28,7 @@ from portside.agent.checkpoints.rows import (
     write_rows,
 )
 from portside.agent.sql import sql
-from portside.kernel.db import Database
+from portside.kernel.db import Database, Session
 
 PAGE = 100
 
@@ -38,10 +38,17 @@ T = TypeVar("T")
 class PostgresSaver(BaseCheckpointSaver[str]):
     """Keeps checkpoints in Postgres. Make it on the event loop that its database was connected on."""
 
-    def __init__(self, db: Database, *, serde: SerializerProtocol | None = None) -> None:
+    def __init__(self, db: Session, *, serde: SerializerProtocol | None = None) -> None:
         super().__init__(serde=serde)
         self._db = db
         self._loop = asyncio.get_running_loop()
+
+    @property
+    def database(self) -> Database:
+        """The database that checkpoints are kept in. Raises TypeError inside a transaction."""
+        if not isinstance(self._db, Database):
+            raise TypeError("this saver is inside a transaction already")
+        return self._db
 
     def get_next_version(self, current: str | None, channel: None) -> str:  # noqa: ARG002 - the base class's signature
         """Return a later version of a channel. The random tail keeps two branches of a thread from sharing one."""

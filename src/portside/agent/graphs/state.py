@@ -3,16 +3,19 @@
 The results hold values of the user's graph; encode them with `dump_user`.
 """
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from langchain_core.runnables import RunnableConfig
-from langgraph.errors import InvalidUpdateError
-from langgraph.types import Interrupt, PregelTask, StateSnapshot
+from langgraph.errors import EmptyInputError, InvalidUpdateError
+from langgraph.types import Interrupt, PregelTask, StateSnapshot, StateUpdate
 
 from portside.agent.graphs.events import checkpoint_of
 from portside.agent.graphs.factories import Graph
-from portside.kernel.errors import BadRequest
+from portside.kernel.errors import BadRequest, Invalid
+
+# What langgraph raises for values it cannot take, and what reducers and conditions of the user's graph trip over.
+REFUSALS = (InvalidUpdateError, EmptyInputError, ValueError, TypeError, LookupError, AttributeError, ArithmeticError)
 
 
 async def read_state(graph: Graph, config: RunnableConfig, *, subgraphs: bool = False) -> dict[str, Any]:
@@ -45,10 +48,28 @@ async def update_state(graph: Graph, config: RunnableConfig, values: Any, as_nod
     """
     try:
         made = await graph.aupdate_state(config, values, as_node=as_node)
-    except (InvalidUpdateError, ValueError, TypeError) as exc:
-        raise BadRequest(str(exc)) from exc
-    checkpoint = checkpoint_of(made) or {}
+    except REFUSALS as exc:
+        raise BadRequest(_reason(exc)) from exc
+    return named_checkpoint(checkpoint_of(made) or {})
+
+
+async def apply_supersteps(graph: Graph, config: RunnableConfig, supersteps: Sequence[Sequence[StateUpdate]]) -> None:
+    """Replay steps that nodes took elsewhere. Raises Invalid that names the field when the graph cannot take them."""
+    try:
+        await graph.abulk_update_state(config, supersteps)
+    except REFUSALS as exc:
+        raise Invalid.field(["body", "supersteps"], _reason(exc)) from exc
+
+
+def named_checkpoint(checkpoint: dict[str, Any]) -> dict[str, Any]:
+    """Name a checkpoint that was just made or changed, in each of the ways clients look for it."""
     return {"checkpoint": checkpoint, "configurable": checkpoint, "checkpoint_id": checkpoint.get("checkpoint_id")}
+
+
+def _reason(exc: Exception) -> str:
+    """Say why a graph refused; what its own code raised is told by its kind as well."""
+    is_plain = isinstance(exc, (InvalidUpdateError, EmptyInputError, ValueError, TypeError))
+    return str(exc) if is_plain else f"{type(exc).__name__}: {exc}"
 
 
 def thread_state(snapshot: StateSnapshot) -> dict[str, Any]:

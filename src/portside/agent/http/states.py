@@ -6,55 +6,67 @@ from uuid import UUID
 from starlette.responses import Response
 
 from portside.agent.threads.records import ThreadNotFound
-from portside.agent.threads.states import States, ThreadInFlight
+from portside.agent.threads.states import CheckpointNotFound, States, ThreadInFlight
 from portside.agent.types.threads import (
     Checkpoint,
     HistoryQuery,
     HistorySearch,
     StateAtCheckpoint,
+    StatePatch,
     StateQuery,
     StateUpdate,
 )
 from portside.kernel.codec import dump_user
-from portside.kernel.errors import BadRequest
+from portside.kernel.errors import BadRequest, NotFound
 from portside.kernel.http.routes import Context, Routes
 
 routes = Routes("thread state")
 
 
-@routes.get("/threads/{thread_id}/state", raises=(ThreadNotFound,))
+READ = (ThreadNotFound, CheckpointNotFound, NotFound)
+CHANGE = (*READ, ThreadInFlight, BadRequest)
+
+
+@routes.get("/threads/{thread_id}/state", raises=READ)
 async def get_state(ctx: Context, thread_id: UUID, query: StateQuery) -> Response:
     """Return the latest state of a thread."""
-    return _json(await ctx.get(States).read(thread_id, subgraphs=query.subgraphs))
+    asked = StateAtCheckpoint(Checkpoint(), query.subgraphs, query.select)
+    return _json(await ctx.get(States).read(thread_id, asked))
 
 
-@routes.get("/threads/{thread_id}/state/{checkpoint_id}", raises=(ThreadNotFound,))
+@routes.get("/threads/{thread_id}/state/{checkpoint_id}", raises=READ)
 async def get_state_at(ctx: Context, thread_id: UUID, checkpoint_id: str, query: StateQuery) -> Response:
     """Return the state at a checkpoint."""
-    at = Checkpoint(checkpoint_id)
-    return _json(await ctx.get(States).read(thread_id, at=at, subgraphs=query.subgraphs))
+    asked = StateAtCheckpoint(Checkpoint(checkpoint_id), query.subgraphs, query.select)
+    return _json(await ctx.get(States).read(thread_id, asked))
 
 
-@routes.post("/threads/{thread_id}/state/checkpoint", raises=(ThreadNotFound,))
+@routes.post("/threads/{thread_id}/state/checkpoint", raises=READ)
 async def get_state_at_checkpoint(ctx: Context, thread_id: UUID, body: StateAtCheckpoint) -> Response:
     """Return the state at a checkpoint, which may be a subgraph's."""
-    return _json(await ctx.get(States).read(thread_id, at=body.checkpoint, subgraphs=body.subgraphs))
+    return _json(await ctx.get(States).read(thread_id, body))
 
 
-@routes.post("/threads/{thread_id}/state", raises=(ThreadNotFound, ThreadInFlight, BadRequest))
+@routes.post("/threads/{thread_id}/state", raises=CHANGE)
 async def update_state(ctx: Context, thread_id: UUID, body: StateUpdate) -> Response:
     """Change the state as if a node had."""
     return _json(await ctx.get(States).update(thread_id, body))
 
 
-@routes.get("/threads/{thread_id}/history", raises=(ThreadNotFound, BadRequest))
+@routes.patch("/threads/{thread_id}/state", raises=READ)
+async def patch_state(ctx: Context, thread_id: UUID, body: StatePatch) -> Response:
+    """Merge metadata into that of the latest checkpoint, or of one that is named."""
+    return _json(await ctx.get(States).patch(thread_id, body))
+
+
+@routes.get("/threads/{thread_id}/history", raises=(*READ, BadRequest))
 async def get_history(ctx: Context, thread_id: UUID, query: HistoryQuery) -> Response:
     """Return past states, newest first."""
-    search = HistorySearch(limit=query.limit, before=query.before)
+    search = HistorySearch(limit=query.limit, before=query.before, select=query.select)
     return _json(await ctx.get(States).history(thread_id, search))
 
 
-@routes.post("/threads/{thread_id}/history", raises=(ThreadNotFound, BadRequest))
+@routes.post("/threads/{thread_id}/history", raises=(*READ, BadRequest))
 async def search_history(ctx: Context, thread_id: UUID, body: HistorySearch) -> Response:
     """Return past states that match, newest first."""
     return _json(await ctx.get(States).history(thread_id, body))

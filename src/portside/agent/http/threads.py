@@ -2,41 +2,64 @@
 
 from uuid import UUID
 
+from starlette.responses import Response
+
 from portside.agent.http.paging import show_page
 from portside.agent.threads import records
 from portside.agent.threads.records import ThreadExists, ThreadNotFound
-from portside.agent.types.threads import Thread, ThreadCreate, ThreadPatch, ThreadSearch
-from portside.kernel.http.routes import Context, Routes, refuse_field
+from portside.agent.threads.states import States
+from portside.agent.types.threads import (
+    Pruned,
+    Thread,
+    ThreadCount,
+    ThreadCreate,
+    ThreadPatch,
+    ThreadPrune,
+    ThreadQuery,
+    ThreadSearch,
+    ThreadStorage,
+)
+from portside.kernel.http.routes import Context, Routes
 
 routes = Routes("threads")
-NOT_YET = ("ttl", "supersteps", "ids", "values", "select", "extract")
 
 
 @routes.post("/threads", raises=(ThreadExists,))
 async def create_thread(ctx: Context, body: ThreadCreate) -> Thread:
-    """Make a thread."""
-    _refuse_unsupported(body)
-    return await records.create_thread(ctx.db, body)
+    """Make a thread, with a state where supersteps are given."""
+    return await ctx.get(States).create(body)
 
 
 @routes.post("/threads/search")
 async def search_threads(ctx: Context, body: ThreadSearch) -> list[Thread]:
     """List the threads that match, last updated first."""
-    _refuse_unsupported(body)
-    return show_page(ctx, await records.search_threads(ctx.db, body), body.offset)
+    return show_page(ctx, await records.search_threads(ctx.db, body), body.offset or 0)
+
+
+@routes.post("/threads/count")
+async def count_threads(ctx: Context, body: ThreadCount) -> int:
+    """Count the threads that match."""
+    return await records.count_threads(ctx.db, body)
+
+
+@routes.post("/threads/prune")
+async def prune_threads(ctx: Context, body: ThreadPrune) -> Pruned:
+    """Delete threads, or all but their latest checkpoints; threads with a run are left alone."""
+    return Pruned(await records.prune_threads(ctx.db, body))
 
 
 @routes.get("/threads/{thread_id}", raises=(ThreadNotFound,))
-async def get_thread(ctx: Context, thread_id: UUID) -> Thread:
+async def get_thread(ctx: Context, thread_id: UUID, query: ThreadQuery) -> Thread:
     """Return a thread with its last values."""
-    return await records.get_thread(ctx.db, thread_id)
+    return await records.get_thread(ctx.db, thread_id, with_ttl="ttl" in (query.include or ()))
 
 
 @routes.patch("/threads/{thread_id}", raises=(ThreadNotFound,))
-async def patch_thread(ctx: Context, thread_id: UUID, body: ThreadPatch) -> Thread:
-    """Merge metadata into a thread's."""
-    _refuse_unsupported(body)
-    return await records.patch_thread(ctx.db, thread_id, body)
+async def patch_thread(ctx: Context, thread_id: UUID, body: ThreadPatch) -> Thread | Response:
+    """Merge metadata into a thread's, or give it another lifetime; `Prefer: return=minimal` is answered with 204."""
+    is_minimal = "return=minimal" in ctx.request.headers.get("prefer", "")
+    thread = await records.patch_thread(ctx.db, thread_id, body, is_shown=not is_minimal)
+    return Response(status_code=204, headers={"Preference-Applied": "return=minimal"}) if is_minimal else thread
 
 
 @routes.delete("/threads/{thread_id}", raises=(ThreadNotFound,), status=204)
@@ -45,8 +68,13 @@ async def delete_thread(ctx: Context, thread_id: UUID) -> None:
     await records.delete_thread(ctx.db, thread_id)
 
 
-def _refuse_unsupported(body: ThreadCreate | ThreadSearch | ThreadPatch) -> None:
-    """Refuse documented fields that are not acted on yet; an empty one asks for nothing."""
-    for name in NOT_YET:
-        if getattr(body, name, None):
-            raise refuse_field(name, "not available yet")
+@routes.post("/threads/{thread_id}/copy", raises=(ThreadNotFound,))
+async def copy_thread(ctx: Context, thread_id: UUID) -> Thread:
+    """Copy a thread with its metadata, values and whole history."""
+    return await records.copy_thread(ctx.db, thread_id)
+
+
+@routes.get("/threads/{thread_id}/storage", raises=(ThreadNotFound,))
+async def measure_thread(ctx: Context, thread_id: UUID) -> ThreadStorage:
+    """Tell what a thread's memory takes in the database."""
+    return await records.measure_storage(ctx.db, thread_id)

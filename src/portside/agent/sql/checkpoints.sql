@@ -141,3 +141,13 @@ where c.thread_id = any(:thread_ids::text[]) and not exists (
     select from kept k
     where (k.thread_id, k.checkpoint_ns, k.checkpoint_id) = (c.thread_id, c.checkpoint_ns, c.checkpoint_id)
 )
+
+-- name: patch_checkpoint
+update checkpoints set metadata = metadata || :metadata::text::jsonb
+where (thread_id, checkpoint_ns, checkpoint_id) = (
+    select thread_id, checkpoint_ns, checkpoint_id from checkpoints
+    where thread_id = :thread_id and checkpoint_ns = :checkpoint_ns
+        and checkpoint_id between coalesce(:checkpoint_id::text, '') and coalesce(:checkpoint_id::text, '~')
+    order by checkpoint_id desc limit 1
+)
+returning thread_id, checkpoint_ns, checkpoint_id

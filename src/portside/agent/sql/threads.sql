@@ -1,46 +1,158 @@
 -- name: insert_thread
-insert into threads (thread_id, metadata) values (:thread_id, :metadata)
+-- A thread that names no lifetime gets the server's.
+insert into threads (thread_id, metadata, ttl_minutes, ttl_strategy)
+values (
+    :thread_id, :metadata,
+    coalesce(:ttl_minutes::double precision, default_ttl_minutes()), coalesce(:ttl_strategy::text, default_ttl_strategy())
+)
 on conflict (thread_id) do nothing
-returning thread_id, created_at, updated_at, state_updated_at, metadata, config, status,
-          "values"::text as "values", interrupts, error
+returning thread_id, created_at, updated_at, state_updated_at, metadata::text, config::text, status,
+          "values"::text as "values", interrupts::text, error::text
 
 -- name: get_thread
-select thread_id, created_at, updated_at, state_updated_at, metadata, config, status,
-       "values"::text as "values", interrupts, error
+select thread_id, created_at, updated_at, state_updated_at, metadata::text, config::text, status,
+       "values"::text as "values", interrupts::text, error::text,
+       ttl_minutes, ttl_strategy, thread_expiry(updated_at, ttl_minutes) as expires_at
 from threads where thread_id = :thread_id
 
 -- name: search_threads
-select thread_id, created_at, updated_at, state_updated_at, metadata, config, status,
-       "values"::text as "values", interrupts, error
-from threads
-where (:status::text is null or status = :status)
-  and (:metadata::jsonb is null or metadata @> :metadata)
-order by updated_at desc, thread_id
-limit :limit offset :offset
+-- `find_threads` picks the rows of the page; only they are read, and of them only what was selected: a page without
+-- values does not fetch any. What is to be extracted is taken out here, so that values need not be sent for it.
+-- There is always a row, for the total; on an empty page it has no thread.
+select
+    found.total, t.thread_id, t.created_at, t.updated_at, t.state_updated_at, t.status,
+    case when 'metadata' = any (:fields::text[]) then t.metadata::text end as metadata,
+    case when 'config' = any (:fields::text[]) then t.config::text end as config,
+    case when 'values' = any (:fields::text[]) then t."values"::text end as "values",
+    case when 'interrupts' = any (:fields::text[]) then t.interrupts::text end as interrupts,
+    case when 'error' = any (:fields::text[]) then t.error::text end as error,
+    (
+        select jsonb_object_agg(
+            e ->> 'alias',
+            case e ->> 'root'
+                when 'values' then t."values" when 'metadata' then t.metadata
+                when 'config' then t.config else t.interrupts
+            end #> array(select jsonb_array_elements_text(e -> 'path'))
+        )::text
+        from jsonb_array_elements(:extract::jsonb) e
+    ) as extracted
+from find_threads(
+    :ids::uuid[], :metadata::jsonb, :values::jsonb, :status::text, :sort::text, :limit::int, :offset::int
+) found
+left join lateral unnest(found.thread_ids) with ordinality as page (thread_id, place) on true
+left join threads t on t.thread_id = page.thread_id
+order by page.place
 
 -- name: count_threads
-select count(*) from threads
-where (:status::text is null or status = :status) and (:metadata::jsonb is null or metadata @> :metadata)
+select total from find_threads(null, :metadata::jsonb, :values::jsonb, :status::text, 'updated_at desc', 0, 0)
 
 -- name: patch_thread
-update threads set metadata = metadata || :metadata, updated_at = now()
+-- A caller who does not want to see the thread has no values read.
+update threads set
+    metadata = metadata || coalesce(:metadata::jsonb, '{}'),
+    ttl_minutes = coalesce(:ttl_minutes::double precision, ttl_minutes),
+    ttl_strategy = coalesce(:ttl_strategy::text, ttl_strategy),
+    updated_at = now()
 where thread_id = :thread_id
-returning thread_id, created_at, updated_at, state_updated_at, metadata, config, status,
-          "values"::text as "values", interrupts, error
+returning thread_id, created_at, updated_at, state_updated_at, metadata::text, config::text, status,
+          case when :is_shown then "values"::text end as "values", interrupts::text, error::text
 
 -- name: delete_thread
-delete from threads where thread_id = :thread_id returning thread_id
+-- Runs go with the thread, and what it remembers (a trigger). A run under way may write once more before it has stopped.
+with gone as (
+    delete from threads where thread_id = :thread_id returning thread_id, active_runs
+), noted as (
+    insert into deleted_threads (thread_id) select thread_id from gone where active_runs > 0
+    on conflict (thread_id) do update set deleted_at = now()
+)
+select thread_id from gone
+
+-- name: forget_deleted_threads
+-- What runs wrote after their thread had been deleted. A thread that was made anew under the same id keeps everything.
+with due as (
+    select thread_id from deleted_threads where deleted_at < now() - interval '10 minutes'
+    order by deleted_at limit :limit for update skip locked
+), dropped as (
+    delete from deleted_threads using due where deleted_threads.thread_id = due.thread_id
+)
+select due.thread_id::text as thread_id from due
+where not exists (select from threads t where t.thread_id = due.thread_id)
+
+-- name: copy_thread
+-- The checkpoints follow in the same transaction.
+insert into threads (thread_id, metadata, config, "values", ttl_minutes, ttl_strategy)
+select :target, metadata, config, "values", ttl_minutes, ttl_strategy from threads where thread_id = :source
+returning thread_id, created_at, updated_at, state_updated_at, metadata::text, config::text, status,
+          "values"::text as "values", interrupts::text, error::text
+
+-- name: prune_threads
+-- A thread with a run is left alone. Locked in the order of their ids, so that two prunings cannot wait for each other.
+delete from threads where thread_id in (
+    select thread_id from threads where thread_id = any (:thread_ids::uuid[]) and active_runs = 0
+    order by thread_id for update
+)
+
+-- name: lock_idle_threads
+-- While they are locked no run is admitted to them.
+select thread_id::text as thread_id from threads where thread_id = any (:thread_ids::uuid[]) and active_runs = 0
+order by thread_id for update
+
+-- name: thread_storage
+-- Bytes as they are stored, which is after compression.
+select
+    (select count(*) from checkpoints c where c.thread_id = t.thread_id::text) as checkpoints,
+    (
+        select coalesce(sum(pg_column_size(c.*)), 0)::bigint from checkpoints c where c.thread_id = t.thread_id::text
+    ) as checkpoint_bytes,
+    (
+        select jsonb_object_agg(v.channel, jsonb_build_object('versions', v.versions, 'bytes', v.bytes))
+        from (
+            select channel, count(*) as versions, sum(pg_column_size(data)) as bytes
+            from checkpoint_values where thread_id = t.thread_id::text group by channel
+        ) v
+    ) as channels,
+    (select count(*) from checkpoint_writes w where w.thread_id = t.thread_id::text) as writes,
+    (
+        select coalesce(sum(pg_column_size(w.data)), 0)::bigint
+        from checkpoint_writes w where w.thread_id = t.thread_id::text
+    ) as write_bytes
+from threads t where t.thread_id = :thread_id
 
 -- name: graph_of_thread
-select metadata ->> 'graph_id' as graph_id, active_runs from threads where thread_id = :thread_id
+select metadata ->> 'graph_id' as graph_id from threads where thread_id = :thread_id
+
+-- name: lock_thread
+-- Until the transaction ends no run is admitted to the thread.
+select active_runs from threads where thread_id = :thread_id for update
 
 -- name: write_thread_state
--- After a state update by a person: refused (no row) while a run is in flight.
+-- After a change of the state by a person; the thread is locked.
 update threads set
     "values" = :values::text::jsonb, status = :status, interrupts = :interrupts, error = null,
     updated_at = now(), state_updated_at = now()
-where thread_id = :thread_id and active_runs = 0
-returning thread_id
+where thread_id = :thread_id
+
+-- name: set_default_lifetime
+update thread_lifetime set ttl_minutes = :ttl_minutes, strategy = :strategy
+where (ttl_minutes, strategy) is distinct from (:ttl_minutes::double precision, :strategy::text)
+
+-- name: delete_expired_threads
+-- A thread with a run is not over, however long that takes.
+delete from threads where thread_id in (
+    select thread_id from threads
+    where ttl_minutes is not null and pruned_for is distinct from updated_at
+        and thread_expiry(updated_at, ttl_minutes) < now() and ttl_strategy = 'delete' and active_runs = 0
+    order by thread_expiry(updated_at, ttl_minutes) limit :limit for update skip locked
+)
+
+-- name: lock_threads_to_prune
+select thread_id::text as thread_id from threads
+where ttl_minutes is not null and pruned_for is distinct from updated_at
+    and thread_expiry(updated_at, ttl_minutes) < now() and ttl_strategy = 'keep_latest' and active_runs = 0
+order by thread_expiry(updated_at, ttl_minutes) limit :limit for update skip locked
+
+-- name: note_pruned_threads
+update threads set pruned_for = updated_at where thread_id = any (:thread_ids::text[]::uuid[])
 
 -- name: delete_due_threads
 delete from threads where thread_id in (

@@ -1,28 +1,63 @@
-"""The state of threads: read, walked back and changed by people, through the graph that made it."""
+"""The state of threads: read, walked back and changed by people, through the graph that made it.
 
-from typing import Any
+A read costs two trips to Postgres: which graph the thread belongs to, and its checkpoints. A change happens in one
+transaction under the thread's lock, as an admission does: while it lasts no run begins, it is refused when there is
+one, and the checkpoint, the thread's values and its status are written together or not at all.
+
+A checkpoint that is named and not there is a 404. Other servers answer with an empty state, which looks like a thread
+that lost its memory; no client relies on it. Where none is named, a thread without a checkpoint has the empty state.
+"""
+
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from typing import Any, TypeVar
 from uuid import UUID
 
+from portside.agent.checkpoints.saver import PostgresSaver
+from portside.agent.checkpoints.transactions import in_transaction
 from portside.agent.engine import Engine
+from portside.agent.graphs.factories import Graph
 from portside.agent.graphs.load import Graphs
-from portside.agent.graphs.state import read_history, read_state, update_state
+from portside.agent.graphs.state import apply_supersteps, named_checkpoint, read_history, read_state, update_state
 from portside.agent.sql import sql
+from portside.agent.threads import records
+from portside.agent.threads.fields import check_fields, empty_state, select_fields
 from portside.agent.threads.records import ThreadNotFound
-from portside.agent.types.threads import Checkpoint, HistorySearch, StateUpdate
+from portside.agent.threads.supersteps import graph_of, read_supersteps
+from portside.agent.types.threads import (
+    Checkpoint,
+    HistorySearch,
+    StateAtCheckpoint,
+    StatePatch,
+    StateUpdate,
+    Thread,
+    ThreadCreate,
+)
 from portside.kernel.codec import dump_user, without_nul
-from portside.kernel.db import Database
-from portside.kernel.errors import BadRequest, Conflict
+from portside.kernel.db import Database, Session
+from portside.kernel.errors import BadRequest, Conflict, Invalid, NotFound
+from portside.kernel.ids import uuid7
 
-EMPTY_STATE: dict[str, Any] = {
-    "values": {}, "next": [], "tasks": [], "metadata": None, "created_at": None, "checkpoint": None,
-    "parent_checkpoint": None, "interrupts": [], "checkpoint_id": None, "parent_checkpoint_id": None,
-}  # fmt: skip
+T = TypeVar("T", StateUpdate, StatePatch)
+# What langgraph and the deletion of runs go by.
+RESERVED_METADATA = frozenset({"source", "step", "parents", "run_id", "thread_id", "counters_since_delta_snapshot"})
 
 
 class ThreadInFlight(Conflict):
     """The thread has a run in flight; wait for it before changing the state."""
 
     code = "thread_in_flight"
+
+
+class CheckpointNotFound(NotFound):
+    """The thread has no checkpoint with this id."""
+
+    code = "checkpoint_not_found"
+
+    @classmethod
+    def of(cls, thread_id: UUID, checkpoint_id: str) -> "CheckpointNotFound":
+        """Name the checkpoint and the thread."""
+        return cls(f"Checkpoint {checkpoint_id} of thread {thread_id} not found")
 
 
 class States:
@@ -32,65 +67,151 @@ class States:
         self._db = db
         self._engine = engine
 
-    async def read(self, thread_id: UUID, *, at: Checkpoint | None = None, subgraphs: bool = False) -> dict[str, Any]:
-        """Return a state, the latest unless a checkpoint is named. Raises ThreadNotFound."""
-        graph_id, _ = await self._thread(thread_id)
-        if graph_id is None:
-            return EMPTY_STATE
+    async def create(self, request: ThreadCreate) -> Thread:
+        """Make a thread, with a state where supersteps are given: the two appear together or not at all.
 
-        async def reading(graphs: Graphs) -> dict[str, Any]:
-            config = _config(thread_id, at)
+        Raises ThreadExists, and Invalid when the graph cannot take the supersteps.
+        """
+        if not request.supersteps:
+            return await records.create_thread(self._db, request)
+        thread_id = request.thread_id or uuid7()
+        graph_id, supersteps = graph_of(request, self._engine.graphs.ids()), read_supersteps(request.supersteps)
+        config = _config(thread_id, None)
+
+        async def creating(graphs: Graphs) -> Thread | None:
+            async with _changing(graphs, graph_id, config) as (graph, tx):
+                if await records.insert_thread(tx, thread_id, request) is None:
+                    return None
+                await apply_supersteps(graph, config, supersteps)
+                await _show_on_thread(tx, thread_id, graph)
+                return await records.get_thread(tx, thread_id)
+
+        return await self._engine.read(creating) or await records.existing_thread(self._db, thread_id, request)
+
+    async def read(self, thread_id: UUID, query: StateAtCheckpoint) -> dict[str, Any]:
+        """Return a state, the latest unless a checkpoint is named.
+
+        Raises ThreadNotFound, CheckpointNotFound, NotFound when this server does not have the thread's graph, and
+        Invalid for a field that no state has.
+        """
+        check_fields(query.select)
+        graph_id = await self._graph_of(thread_id)
+        at, config = query.checkpoint, _config(thread_id, query.checkpoint)
+
+        async def reading(graphs: Graphs, graph_id: str) -> dict[str, Any]:
             async with graphs.open(graph_id, config, access="threads.read") as graph:
-                return await read_state(graph, config, subgraphs=subgraphs)
+                return await read_state(graph, config, subgraphs=bool(query.subgraphs))
 
-        return await self._engine.read(reading)
+        state = await self._engine.read(lambda graphs: reading(graphs, graph_id)) if graph_id else empty_state()
+        if at.checkpoint_id and state["created_at"] is None:
+            raise CheckpointNotFound.of(thread_id, at.checkpoint_id)
+        if state["checkpoint"] is None and at.thread_id:
+            # RemoteGraph, which names the thread whenever it asks, cannot do without.
+            place = {"thread_id": str(thread_id), "checkpoint_ns": at.checkpoint_ns or "", "checkpoint_id": None}
+            state["checkpoint"] = place
+        return select_fields(state, query.select)
 
     async def history(self, thread_id: UUID, query: HistorySearch) -> list[dict[str, Any]]:
-        """Return states, newest first. Raises ThreadNotFound, and BadRequest when `before` names no checkpoint."""
-        graph_id, _ = await self._thread(thread_id)
+        """Return states, newest first.
+
+        Raises ThreadNotFound, NotFound and Invalid as `read` does, and BadRequest when `before` names no checkpoint.
+        """
+        check_fields(query.select)
+        graph_id = await self._graph_of(thread_id)
         if graph_id is None:
             return []
+        config = _config(thread_id, query.checkpoint)
 
         async def reading(graphs: Graphs) -> list[dict[str, Any]]:
-            config = _config(thread_id, query.checkpoint)
             async with graphs.open(graph_id, config, access="threads.read") as graph:
-                return await read_history(graph, config, limit=query.limit, before=query.before, filter=query.metadata)
+                bounds = {"limit": query.limit or 1, "before": query.before, "filter": query.metadata}
+                states = await read_history(graph, config, **bounds)
+                return [select_fields(state, query.select) for state in states]
 
         return await self._engine.read(reading)
 
     async def update(self, thread_id: UUID, update: StateUpdate) -> dict[str, Any]:
-        """Change a state. Raises ThreadNotFound, ThreadInFlight, and BadRequest when the graph cannot take it."""
-        graph_id, active_runs = await self._thread(thread_id)
+        """Change a state.
+
+        Raises ThreadNotFound, CheckpointNotFound, ThreadInFlight, and BadRequest when the graph cannot take it.
+        """
+        graph_id = await self._graph_of(thread_id)
         if graph_id is None:
             raise BadRequest(f"Thread '{thread_id}' has no assigned graph ID; start a run on it first")
-        if active_runs:
-            raise ThreadInFlight(f"Thread {thread_id} has in-flight runs: {active_runs}")
+        at = _named(update)
+        config = _config(thread_id, at)
 
-        async def updating(graphs: Graphs) -> tuple[dict[str, Any], dict[str, Any]]:
-            config = _config(thread_id, update.checkpoint or Checkpoint(update.checkpoint_id))
-            async with graphs.open(graph_id, config, access="threads.update") as graph:
+        async def updating(graphs: Graphs) -> dict[str, Any]:
+            async with _changing(graphs, graph_id, config) as (graph, tx):
+                await _lock(tx, thread_id)
+                if at.checkpoint_id and (await graph.aget_state(config)).created_at is None:
+                    raise CheckpointNotFound.of(thread_id, at.checkpoint_id)
                 made = await update_state(graph, config, update.values, update.as_node)
-                return made, await read_state(graph, _config(thread_id, None))
+                await _show_on_thread(tx, thread_id, graph)
+                return made
 
-        made, state = await self._engine.read(updating)
-        await self._write_thread(thread_id, state)
-        return made
+        return await self._engine.read(updating)
 
-    async def _thread(self, thread_id: UUID) -> tuple[str | None, int]:
+    async def patch(self, thread_id: UUID, patch: StatePatch) -> dict[str, Any]:
+        """Merge metadata into a checkpoint's.
+
+        Raises ThreadNotFound, CheckpointNotFound, and Invalid for names that the server writes itself.
+        """
+        if reserved := sorted(RESERVED_METADATA & patch.metadata.keys()):
+            raise Invalid.field(["body", "metadata", reserved[0]], "the server writes this itself")
+        at = _named(patch)
+        row = await self._db.fetchrow(
+            sql.patch_checkpoint,
+            thread_id=str(thread_id),
+            checkpoint_ns=at.checkpoint_ns or "",
+            checkpoint_id=at.checkpoint_id or None,
+            metadata=without_nul(dump_user(patch.metadata)).decode(),
+        )
+        if row is None:
+            await self._graph_of(thread_id)
+            raise CheckpointNotFound.of(thread_id, at.checkpoint_id or "(the latest)")
+        return named_checkpoint(dict(row))
+
+    async def _graph_of(self, thread_id: UUID) -> str | None:
         row = await self._db.fetchrow(sql.graph_of_thread, thread_id=thread_id)
         if row is None:
             raise ThreadNotFound.of(thread_id)
-        graph_id = row["graph_id"]
-        return (graph_id if graph_id in self._engine.graphs.ids() else None), row["active_runs"]
+        graph_id: str | None = row["graph_id"]
+        return graph_id
 
-    async def _write_thread(self, thread_id: UUID, state: dict[str, Any]) -> None:
-        await self._db.execute(
-            sql.write_thread_state,
-            thread_id=thread_id,
-            values=without_nul(dump_user(state["values"])).decode(),
-            status="interrupted" if state["next"] else "idle",
-            interrupts={task["id"]: task["interrupts"] for task in state["tasks"] if task["interrupts"]},
-        )
+
+@asynccontextmanager
+async def _changing(graphs: Graphs, graph_id: str, config: Any) -> AsyncIterator[tuple[Graph, Session]]:
+    """Open a graph whose memory is inside one transaction; yield it, and the transaction for statements beside it."""
+    async with graphs.open(graph_id, config, access="threads.update") as graph:
+        saver = graph.checkpointer
+        assert isinstance(saver, PostgresSaver)  # noqa: S101 - the engine gives every graph one
+        async with in_transaction(saver) as (inside, tx):
+            yield graph.copy({"checkpointer": inside}), tx
+
+
+async def _lock(tx: Session, thread_id: UUID) -> None:
+    active_runs = await tx.fetchval(sql.lock_thread, thread_id=thread_id)
+    if active_runs is None:
+        raise ThreadNotFound.of(thread_id)
+    if active_runs:
+        raise ThreadInFlight(f"Thread {thread_id} has in-flight runs: {active_runs}")
+
+
+async def _show_on_thread(tx: Session, thread_id: UUID, graph: Graph) -> None:
+    """Write what the graph remembers now to the thread's row."""
+    state = await read_state(graph, _config(thread_id, None))
+    await tx.execute(
+        sql.write_thread_state,
+        thread_id=thread_id,
+        values=without_nul(dump_user(state["values"])).decode(),
+        status="interrupted" if state["next"] else "idle",
+        interrupts={task["id"]: task["interrupts"] for task in state["tasks"] if task["interrupts"]},
+    )
+
+
+def _named(change: T) -> Checkpoint:
+    return change.checkpoint or Checkpoint(change.checkpoint_id)
 
 
 def _config(thread_id: UUID, at: Checkpoint | None) -> Any:
