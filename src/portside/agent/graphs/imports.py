@@ -38,42 +38,52 @@ def add_to_path(config: AgentConfig) -> list[Path]:
 
 def import_export(config: AgentConfig, graph_id: str, roots: list[Path]) -> Any:
     """Import what `graphs.<graph_id>` names. Raises UserMistake with the line of the user's code that failed."""
-    source = config.graphs[graph_id].path
+    return import_named(config, *_graph(config, graph_id), roots)
+
+
+def import_named(config: AgentConfig, label: str, source: str, roots: list[Path]) -> Any:
+    """Import what a source such as `./file.py:name` names; `label` says in a mistake what it is for.
+
+    Raises UserMistake with the line of the user's code that failed.
+    """
     place, _, name = source.rpartition(":")
     try:
         if place.endswith(".py") or "/" in place:
-            module = _import_file(_existing(config, graph_id, place), roots)
+            module = _import_file(_existing(config, label, place), roots)
         else:
             module = importlib.import_module(place)
     except UserMistake:
         raise
     except (Exception, SystemExit) as exc:
-        raise load_failure(config, graph_id, exc) from exc
+        raise _failure(config, label, source, exc) from exc
     try:
         return getattr(module, name)
     except AttributeError:
-        raise UserMistake(
-            f"{config.file}: graph {graph_id!r}: {place} has no {name!r}; it defines {_names_in(module)}"
-        ) from None
+        raise UserMistake(f"{config.file}: {label}: {place} has no {name!r}; it defines {_names_in(module)}") from None
 
 
 def load_failure(config: AgentConfig, graph_id: str, exc: BaseException) -> UserMistake:
     """Describe an exception of the user's code: what, in which graph, and at which line of the project."""
+    return _failure(config, *_graph(config, graph_id), exc)
+
+
+def _graph(config: AgentConfig, graph_id: str) -> tuple[str, str]:
+    return f"graph {graph_id!r}", config.graphs[graph_id].path
+
+
+def _failure(config: AgentConfig, label: str, source: str, exc: BaseException) -> UserMistake:
     what = exc.msg if isinstance(exc, SyntaxError) else str(exc)
     said = f"{type(exc).__name__}: {what}" if what else type(exc).__name__
     hint = ""
     if isinstance(exc, ModuleNotFoundError):
         hint = "; add the package that has it to the project's dependencies"
-    return UserMistake(
-        f"{config.file}: graph {graph_id!r} ({config.graphs[graph_id].path}) does not load: {said}"
-        f"{_where(config.folder, exc)}{hint}"
-    )
+    return UserMistake(f"{config.file}: {label} ({source}) does not load: {said}{_where(config.folder, exc)}{hint}")
 
 
-def _existing(config: AgentConfig, graph_id: str, place: str) -> Path:
+def _existing(config: AgentConfig, label: str, place: str) -> Path:
     file = (config.folder / place).resolve()
     if not file.is_file():
-        raise UserMistake(f'{config.file}: graph {graph_id!r} is in "{place}", but there is no file {file}')
+        raise UserMistake(f'{config.file}: {label} is in "{place}", but there is no file {file}')
     return file
 
 
