@@ -13,7 +13,7 @@ create table store_items (
     ttl_minutes double precision,
     expires_at timestamptz,
     revision bigint not null default 1,
-    index_fields text[],
+    index_fields jsonb,
     indexed_by int,
     primary key (namespace, key) include (expires_at)
 );
@@ -83,6 +83,17 @@ begin
         when '$gt' then sign > 0 when '$gte' then sign >= 0 when '$lt' then sign < 0 when '$lte' then sign <= 0
     end;
 end $$;
+
+-- Whether a value fits a filter that comes in three parts, each of which may be missing: what it contains and a JSON path,
+-- which are quick, and the whole filter for what those two cannot say. One expression, so that it is inlined.
+create function store_fits(item jsonb, contains jsonb, path jsonpath, operands jsonb, wanted jsonb) returns boolean
+language sql immutable parallel safe as $$
+    select case
+        when contains is not null and not item @> contains then false
+        when path is not null and jsonb_path_match(item, path, operands, true) is not true then false
+        else wanted is null or store_matches(item, wanted)
+    end
+$$;
 
 -- The vectors of items are in a table of their own, made when a search index is configured first: its type comes from the
 -- extension `vector`, which a Postgres without an index need not have. A vector counts only while its item has the
