@@ -1,0 +1,338 @@
+"""Crons by the stock Python SDK: made, found, changed, paused, deleted, and really fired."""
+
+from collections.abc import AsyncIterator, Iterator
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from uuid import uuid4
+from zoneinfo import ZoneInfo
+
+import httpx2
+import pytest
+from langgraph_sdk import get_client
+from langgraph_sdk.client import LangGraphClient
+from langgraph_sdk.errors import APIStatusError
+
+from tests.conftest import eventually
+from tests.servers import ServerProcess, agent_server
+
+EVERY_SECOND = "* * * * * *"
+HI = {"messages": [{"role": "user", "content": "hi"}]}
+NOBODY = "01a1fbd3-88f9-7738-8000-000000000000"
+
+
+@pytest.fixture(scope="module")
+def step_log(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return tmp_path_factory.mktemp("steps") / "steps"
+
+
+@pytest.fixture(scope="module")
+def server(module_database: str, tmp_path_factory: pytest.TempPathFactory, step_log: Path) -> Iterator[ServerProcess]:
+    with agent_server(module_database, tmp_path_factory.mktemp("agent"), STEP_LOG=str(step_log)) as running:
+        yield running
+
+
+@pytest.fixture
+async def client(server: ServerProcess) -> AsyncIterator[LangGraphClient]:
+    async with get_client(url=server.url, api_key="") as opened:
+        yield opened
+
+
+@pytest.fixture
+def tag() -> dict[str, str]:
+    """Metadata that only this test's crons and threads have."""
+    return {"tag": uuid4().hex}
+
+
+def steps_done(log: Path) -> list[str]:
+    return log.read_text().split() if log.exists() else []
+
+
+def instant(text: str) -> datetime:
+    return datetime.fromisoformat(text)
+
+
+async def test_a_cron_has_the_documented_fields(client: LangGraphClient, tag: dict[str, str]):
+    cron = await client.crons.create(
+        "echo", schedule="0 9 * * MON-FRI", input=HI, metadata=tag, config={"tags": ["a"]}, timezone="Europe/Berlin"
+    )
+    assert set(cron) == {
+        "cron_id", "assistant_id", "thread_id", "user_id", "end_time", "schedule", "timezone", "payload",
+        "next_run_date", "metadata", "on_run_completed", "enabled", "is_enabled", "created_at", "updated_at",
+    }  # fmt: skip
+    assert cron["assistant_id"] == "046b5dc7-2108-582c-9c6c-31d556d138f0"
+    assert (cron["thread_id"], cron["end_time"], cron["on_run_completed"]) == (None, None, "delete")
+    assert (cron["enabled"], cron["is_enabled"], cron["metadata"]) == (True, True, tag)
+    assert cron["payload"] == {
+        "assistant_id": cron["assistant_id"], "schedule": "0 9 * * MON-FRI", "timezone": "Europe/Berlin", "input": HI,
+        "metadata": tag, "config": {"tags": ["a"], "configurable": {"cron_id": cron["cron_id"]}},
+    }  # fmt: skip
+    following = instant(cron["next_run_date"])
+    assert following.utcoffset() == timedelta(0)
+    assert following.astimezone(ZoneInfo("Europe/Berlin")).strftime("%H:%M:%S") == "09:00:00"
+    assert await client.http.get(f"/runs/crons/{cron['cron_id']}") == cron
+
+
+async def test_a_cron_on_a_thread(client: LangGraphClient):
+    thread_id = (await client.threads.create())["thread_id"]
+    cron = await client.crons.create_for_thread(
+        thread_id, "echo", schedule="@daily", input=HI, multitask_strategy="enqueue", enabled=False
+    )
+    assert (cron["thread_id"], cron["on_run_completed"], cron["enabled"]) == (thread_id, None, False)
+    assert cron["payload"]["multitask_strategy"] == "enqueue"
+    assert [c["cron_id"] for c in await client.crons.search(thread_id=thread_id)] == [cron["cron_id"]]
+    with pytest.raises(APIStatusError) as refused:
+        await client.crons.create_for_thread(NOBODY, "echo", schedule="@daily")
+    assert refused.value.status_code == 404
+    assert f"Thread with ID '{NOBODY}' not found. Please verify" in str(refused.value.body)
+    await client.threads.delete(thread_id)
+    assert await client.crons.count(thread_id=thread_id) == 0
+
+
+@pytest.mark.parametrize(
+    ("body", "status", "says"),
+    [
+        ({"schedule": None}, 422, "schedule"),
+        ({"assistant_id": None}, 422, "assistant_id"),
+        ({"schedule": "bad"}, 422, "Invalid cron schedule: 'bad'. Reason: "),
+        ({"schedule": ""}, 422, "Invalid cron schedule: ''. Reason: "),
+        ({"schedule": "0 0 30 2 *"}, 422, "Invalid cron schedule"),
+        ({"schedule": 5}, 422, "schedule"),
+        ({"timezone": "Mars/Olympus"}, 422, "timezone"),
+        ({"end_time": "2001-01-01T00:00:00+00:00"}, 422, "end_time"),
+        ({"end_time": "soon"}, 422, "end_time"),
+        ({"end_time": "9999-12-31T23:59:59-23:00"}, 422, "end_time"),
+        ({"on_run_completed": "explode"}, 422, "on_run_completed"),
+        ({"durability": "maybe"}, 422, "durability"),
+        ({"stream_mode": ["nothing"]}, 422, "stream_mode"),
+        ({"enabled": "yes"}, 422, "is_enabled"),
+        ({"webhook": "http://127.0.0.1/"}, 422, "webhook"),
+        ({"assistant_id": "nothing"}, 422, "Invalid assistant: 'nothing'"),
+        ({"assistant_id": NOBODY}, 404, "Thread or assistant not found."),
+        ({"context": {"a": 1}, "config": {"configurable": {"b": 2}}}, 400, "Cannot specify both"),
+    ],
+)
+async def test_what_is_refused_stores_nothing(server: ServerProcess, client: LangGraphClient, body, status, says):
+    before = await client.crons.count()
+    sent = {"assistant_id": "echo", "schedule": "@daily", **body}
+    async with httpx2.AsyncClient(base_url=server.url) as http:
+        answer = await http.post("/runs/crons", json={name: value for name, value in sent.items() if value is not None})
+    assert (answer.status_code, says in answer.text) == (status, True), answer.text
+    assert await client.crons.count() == before
+
+
+async def test_ids_that_are_none_and_crons_that_are_gone(server: ServerProcess):
+    async with httpx2.AsyncClient(base_url=server.url) as http:
+        for answer, status, says in (
+            (await http.get("/runs/crons/abc"), 422, "Invalid cron ID: must be a UUID"),
+            (await http.get(f"/runs/crons/{NOBODY}"), 404, "Not Found"),
+            (await http.delete(f"/runs/crons/{NOBODY}"), 404, "Not Found"),
+            (await http.patch(f"/runs/crons/{NOBODY}", json={"schedule": "@daily"}), 404, f"Cron '{NOBODY}' not found"),
+            (await http.patch(f"/runs/crons/{NOBODY}", json={}), 400, "Request body cannot be empty"),
+            (await http.post("/runs/crons/search", json={"assistant_id": "echo"}), 422, "assistant_id"),
+            (await http.post("/runs/crons/search", json={"select": ["nothing"]}), 422, "select"),
+            (await http.post("/runs/crons/search", json={"sort_by": "payload"}), 422, "sort_by"),
+            (await http.post("/runs/crons/search", json={"limit": 0}), 422, "limit"),
+        ):
+            assert (answer.status_code, says in answer.text) == (status, True), answer.text
+
+
+async def test_crons_are_found_sorted_and_counted(server: ServerProcess, client: LangGraphClient, tag: dict[str, str]):
+    made = [
+        await client.crons.create(
+            "echo" if number else "approval", schedule=f"{number} 0 1 1 *", metadata={**tag, "number": number},
+            enabled=bool(number), end_time=datetime(2095 - number, 1, 1, tzinfo=UTC) if number > 1 else None,
+        )
+        for number in range(4)
+    ]  # fmt: skip
+    ids = [cron["cron_id"] for cron in made]
+    search, crons = client.crons.search, client.crons
+
+    def found(page) -> list[int]:
+        return [ids.index(cron["cron_id"]) for cron in page]
+
+    assert found(await search(metadata=tag)) == [3, 2, 1, 0]
+    assert found(await search(metadata=tag, sort_order="asc")) == [0, 1, 2, 3]
+    assert found(await search(metadata=tag, sort_by="next_run_date", sort_order="asc", limit=2, offset=1)) == [1, 2]
+    assert found(await search(metadata=tag, sort_by="end_time")) == [2, 3, 1, 0]
+    assert found(await search(metadata=tag, sort_by="end_time", sort_order="asc")) == [3, 2, 0, 1]
+    assert found(await search(metadata=tag, sort_by="assistant_id"))[:1] in ([0], [3])
+    assert found(await search(metadata=tag, sort_by="cron_id", sort_order="asc")) == [0, 1, 2, 3]
+    assert found(await search(metadata=tag, sort_by="updated_at")) == [3, 2, 1, 0]
+    assert found(await search(metadata=tag, sort_by="thread_id", sort_order="asc")) == [0, 1, 2, 3]
+    assert found(await search(metadata=tag, enabled=False)) == [0]
+    assert found(await search(metadata=tag, enabled=True, assistant_id=made[1]["assistant_id"])) == [3, 2, 1]
+    assert found(await search(metadata={**tag, "number": 2})) == [2]
+    assert await crons.count(metadata=tag) == 4
+    assert await crons.count(metadata=tag, assistant_id=made[0]["assistant_id"]) == 1
+    assert await search(metadata=tag, select=["schedule", "enabled"], limit=1) == [
+        {"schedule": "3 0 1 1 *", "enabled": True}
+    ]
+    async with httpx2.AsyncClient(base_url=server.url) as http:
+        page = await http.post("/runs/crons/search", json={"metadata": tag, "limit": 3, "offset": None})
+        assert (page.headers["x-pagination-total"], page.headers["x-pagination-next"]) == ("4", "3")
+        past = await http.post("/runs/crons/search", json={"metadata": tag, "is_enabled": True, "offset": 9})
+        assert (past.json(), past.headers["x-pagination-total"], "x-pagination-next" in past.headers) == (
+            [],
+            "3",
+            False,
+        )
+        counted = await http.post("/runs/crons/count", json={"metadata": tag, "is_enabled": False})
+        assert counted.json() == 1
+
+
+async def test_a_cron_is_changed(client: LangGraphClient, tag: dict[str, str]):
+    cron = await client.crons.create("echo", schedule="0 0 * * *", input={"a": 1}, metadata=tag, context={"who": "me"})
+    cron_id, end = cron["cron_id"], datetime(2090, 1, 1, tzinfo=UTC)
+
+    metadata_only = await client.crons.update(cron_id, metadata={"more": True})
+    assert metadata_only["metadata"] == {**tag, "more": True}
+    assert metadata_only["payload"]["metadata"] == {"more": True}
+    assert metadata_only["next_run_date"] == cron["next_run_date"]
+    assert metadata_only["updated_at"] > cron["updated_at"]
+    assert metadata_only["created_at"] == cron["created_at"]
+
+    changed = await client.crons.update(
+        cron_id,
+        schedule="0 12 * * *",
+        timezone="America/New_York",
+        input={"b": 2},
+        end_time=end,
+        on_run_completed="keep",
+    )
+    assert instant(changed["next_run_date"]).astimezone(ZoneInfo("America/New_York")).hour == 12
+    assert (changed["end_time"], changed["on_run_completed"]) == (end.isoformat(), "keep")
+    assert (changed["payload"]["input"], changed["payload"]["schedule"]) == ({"b": 2}, "0 12 * * *")
+    assert changed["payload"]["config"] == {"configurable": {"cron_id": cron_id}}
+
+    cleared = await client.crons.update(cron_id, end_time=None)
+    assert cleared["end_time"] is None
+    assert "end_time" not in cleared["payload"]
+
+    paused = await client.crons.update(cron_id, enabled=False)
+    assert (paused["enabled"], paused["is_enabled"], paused["payload"]["enabled"]) == (False, False, False)
+    assert (await client.http.patch(f"/runs/crons/{cron_id}", json={"is_enabled": True}))["enabled"] is True
+
+    for patch, status in (
+        ({"schedule": "bad"}, 422), ({"schedule": ""}, 422), ({"timezone": ""}, 422),
+        ({"multitask_strategy": "reject"}, 422),
+        ({"end_time": "2001-01-01"}, 422), ({"webhook": "http://h/"}, 422), ({"assistant_id": "nothing"}, 422),
+        ({"config": {"configurable": {"a": 1}}}, 400), ({"schedule": None}, 400), ({"unknown": 1}, 400),
+    ):  # fmt: skip
+        with pytest.raises(APIStatusError) as refused:
+            await client.http.patch(f"/runs/crons/{cron_id}", json=patch)
+        assert refused.value.status_code == status, patch
+    moved = await client.http.patch(f"/runs/crons/{cron_id}", json={"assistant_id": "approval"})
+    assert moved["assistant_id"] == moved["payload"]["assistant_id"] != cron["assistant_id"]
+    assert (await client.http.get(f"/runs/crons/{cron_id}")) == moved
+
+    await client.crons.delete(cron_id)
+    with pytest.raises(APIStatusError) as gone:
+        await client.crons.delete(cron_id)
+    assert gone.value.status_code == 404
+
+
+async def test_the_thread_of_a_cron_is_not_its_to_delete(client: LangGraphClient):
+    thread_id = (await client.threads.create())["thread_id"]
+    cron = await client.crons.create_for_thread(thread_id, "echo", schedule="@yearly")
+    with pytest.raises(APIStatusError) as refused:
+        await client.crons.update(cron["cron_id"], on_run_completed="delete")
+    assert refused.value.status_code == 422
+
+
+async def test_a_deleted_assistant_takes_its_crons_along(client: LangGraphClient):
+    assistant = await client.assistants.create("echo")
+    await client.crons.create(assistant["assistant_id"], schedule="@yearly")
+    assert await client.crons.count(assistant_id=assistant["assistant_id"]) == 1
+    await client.assistants.delete(assistant["assistant_id"])
+    assert await client.crons.count(assistant_id=assistant["assistant_id"]) == 0
+
+
+async def test_a_stateless_cron_fires_and_its_threads_are_kept(client: LangGraphClient, tag: dict[str, str]):
+    cron = await client.crons.create(
+        "echo", schedule=EVERY_SECOND, input=HI, metadata=tag, on_run_completed="keep", context={"who": "me"}
+    )
+
+    async def two_are_over() -> list:
+        threads = await client.threads.search(metadata=tag, status="idle")
+        return threads if len(threads) >= 2 else []
+
+    thread = (await eventually(two_are_over))[0]
+    assert thread["metadata"] == {**tag, "graph_id": "echo", "assistant_id": cron["assistant_id"]}
+    assert [message["content"] for message in thread["values"]["messages"]] == ["hi", "echo: hi"]
+    [run] = await client.runs.list(thread["thread_id"])
+    assert run["metadata"].items() >= tag.items()
+    configurable = run["kwargs"]["config"]["configurable"]
+    assert configurable["cron_id"] == cron["cron_id"]
+    assert configurable["who"] == run["kwargs"]["context"]["who"] == "me"
+    assert configurable["langgraph_auth_user"] == {"identity": "", "is_authenticated": True, "display_name": ""}
+    assert configurable["langgraph_request_id"] is None
+    before, after = cron, await client.http.get(f"/runs/crons/{cron['cron_id']}")
+    assert instant(after["next_run_date"]) > instant(before["next_run_date"])
+    assert after["updated_at"] == before["updated_at"]
+    await client.crons.delete(cron["cron_id"])
+    runs = [(await client.runs.list(t["thread_id"]))[0] for t in await client.threads.search(metadata=tag, limit=100)]
+    moments = sorted(instant(run["created_at"]) for run in runs)
+    assert len({moment.replace(microsecond=0) for moment in moments}) == len(moments)
+
+
+async def test_a_stateless_cron_fires_and_its_threads_go(client: LangGraphClient, tag: dict[str, str], step_log: Path):
+    cron = await client.crons.create("steps", schedule=EVERY_SECOND, input={"done": []}, metadata=tag)
+
+    async def has_fired() -> bool:
+        return steps_done(step_log).count("three") >= 2
+
+    await eventually(has_fired)
+    await client.crons.delete(cron["cron_id"])
+
+    async def nothing_is_left() -> bool:
+        return not await client.threads.search(metadata=tag)
+
+    await eventually(nothing_is_left)
+
+
+async def test_a_cron_fires_on_its_thread(client: LangGraphClient, tag: dict[str, str]):
+    thread_id = (await client.threads.create())["thread_id"]
+    cron = await client.crons.create_for_thread(thread_id, "echo", schedule=EVERY_SECOND, input=HI, metadata=tag)
+
+    async def has_run_twice() -> bool:
+        return len(await client.runs.list(thread_id, status="success")) >= 2
+
+    await eventually(has_run_twice)
+    paused = await client.crons.update(cron["cron_id"], enabled=False)
+    runs = await client.runs.list(thread_id, limit=100)
+    assert {run["metadata"]["tag"] for run in runs} == {tag["tag"]}
+    assert {run["kwargs"]["config"]["configurable"]["cron_id"] for run in runs} == {cron["cron_id"]}
+    assert "tag" not in (await client.threads.get(thread_id))["metadata"]
+
+    # Another cron's firings show that time goes on while this one rests.
+    other = (await client.threads.create())["thread_id"]
+    await client.crons.create_for_thread(
+        other, "echo", schedule=EVERY_SECOND, input=HI, end_time=datetime.now(UTC) + timedelta(seconds=2)
+    )
+
+    async def other_is_over() -> bool:
+        [ended] = await client.crons.search(thread_id=other)
+        return ended["next_run_date"] is None and len(await client.runs.list(other)) >= 1
+
+    await eventually(other_is_over)
+    assert len(await client.runs.list(other)) <= 2
+    assert len(await client.runs.list(thread_id, limit=100)) == len(runs)
+    resumed = await client.crons.update(cron["cron_id"], enabled=True)
+    assert instant(resumed["next_run_date"]) > instant(paused["next_run_date"])
+    await client.crons.delete(cron["cron_id"])
+
+
+async def test_a_busy_thread_skips_a_cron_that_rejects(client: LangGraphClient, tag: dict[str, str]):
+    thread_id = (await client.threads.create())["thread_id"]
+    await client.runs.create(thread_id, "steps", input={"done": [], "pause_s": 1.0})
+    cron = await client.crons.create_for_thread(
+        thread_id, "echo", schedule=EVERY_SECOND, input=HI, multitask_strategy="reject"
+    )
+
+    async def has_moved_on() -> bool:
+        now = await client.http.get(f"/runs/crons/{cron['cron_id']}")
+        return now["next_run_date"] > cron["next_run_date"]
+
+    await eventually(has_moved_on)
+    assert len(await client.runs.list(thread_id)) == 1
+    await client.crons.delete(cron["cron_id"])
