@@ -8,6 +8,7 @@ from starlette.responses import Response
 
 from portside.agent.assistants.records import AssistantNotFound
 from portside.agent.runs.service import Made, RunNotFound, Runs, ThreadBusy
+from portside.agent.streams.events import asked_modes
 from portside.agent.threads.records import ThreadNotFound
 from portside.agent.types.runs import Run, RunCreate, RunListQuery, StreamQuery
 from portside.kernel.errors import BadRequest, Invalid
@@ -80,7 +81,7 @@ async def join_stream(ctx: Context, thread_id: UUID, run_id: UUID, query: Stream
     """Follow the events of a run, from after the one that Last-Event-ID names where it is given."""
     _refuse_cancel(query)
     after = ctx.request.headers.get("last-event-id")
-    modes = frozenset(query.stream_mode) if query.stream_mode else None
+    modes = asked_modes(query.stream_mode)
     return EventStream(await ctx.get(Runs).follow(thread_id, run_id, after=after, modes=modes))
 
 

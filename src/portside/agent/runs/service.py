@@ -17,6 +17,7 @@ from portside.agent.queue import lifecycle
 from portside.agent.queue.lifecycle import Admission, Admitted, ClaimedRun, Ending
 from portside.agent.queue.worker import Worker
 from portside.agent.rows import from_row
+from portside.agent.runs.edges import end_of, start_of
 from portside.agent.runs.requests import Ids, ending_of, execution_request, refuse_unsupported, run_kwargs, run_metadata
 from portside.agent.settings import AgentSettings
 from portside.agent.sql import sql
@@ -71,7 +72,7 @@ class Runs:
         self._db = db
         self._assistants = assistants
         self._engine = engine
-        self._hub = Hub(keep_s=settings.resumable_stream_ttl_seconds)
+        self.hub = Hub(keep_s=settings.resumable_stream_ttl_seconds)
         self._timeout_s = settings.bg_job_timeout_secs
         self.worker = Worker(
             db, slots=settings.n_jobs_per_worker, execute=self.execute, on_end=self.on_end, draining=draining
@@ -88,7 +89,7 @@ class Runs:
         refuse_unsupported(body)
         assistant = await self._assistants.resolve(body.assistant_id)
         ids = Ids(uuid7(), thread_id or uuid7(), request_id)
-        feed = self._hub.open(ids.run_id, is_resumable=bool(body.stream_resumable))
+        feed = self.hub.open(ids.run_id, ids.thread_id, is_resumable=bool(body.stream_resumable))
         followed = feed.follow() if is_streamed else None
         admission = _admission(assistant, body, ids, is_stateless=thread_id is None)
         admitted = await lifecycle.admit_run(
@@ -126,8 +127,7 @@ class Runs:
 
     async def execute(self, run: ClaimedRun) -> Ending:
         """Execute a run that the worker holds; its events go to its feed."""
-        feed = self._hub.open(run.run_id, is_resumable=run.kwargs["resumable"])
-        feed.publish([("metadata", dump_api({"run_id": str(run.run_id), "attempt": run.attempt}))])
+        feed = self.hub.begin(start_of(run))
         resume = run.attempt > 1 and await lifecycle.has_own_checkpoint(self._db, run)
         request = execution_request(run, resume=resume)
         try:
@@ -146,14 +146,14 @@ class Runs:
 
     def on_end(self, run: ClaimedRun, ending: Ending | None) -> None:
         """Let the followers of a run go; without an ending it goes on elsewhere."""
-        feed = self._hub.find(run.run_id)
+        feed = self.hub.find(run.run_id)
         if feed is not None:
             feed.ending = ending
-        self._hub.close(run.run_id)
+        self.hub.close(run.run_id, end_of(run, ending))
 
     async def result(self, thread_id: UUID, run_id: UUID) -> bytes:
         """Wait until a run is over and return its final values as JSON. Raises RunNotFound."""
-        feed = self._hub.find(run_id)
+        feed = self.hub.find(run_id)
         while True:
             if (result := await _own_result(feed)) is not None:
                 return result
@@ -180,9 +180,9 @@ class Runs:
     ) -> AsyncIterator[bytes]:
         """Follow a run: its events where it is executed here, else only its end. Raises RunNotFound."""
         run = await self.get(thread_id, run_id)
-        feed = self._hub.find(run_id)
+        feed = self.hub.find(run_id)
         if feed is None and run.status not in TERMINAL:
-            feed = self._hub.open(run_id, is_resumable=bool(run.kwargs.get("resumable")))
+            feed = self.hub.open(run_id, thread_id, is_resumable=bool(run.kwargs.get("resumable")))
         if feed is None:
             return _nothing()
         return self.events(Made(run, feed, feed.follow(after=after, modes=modes)))

@@ -1,0 +1,75 @@
+"""One event of a run: its name, its place in time, its JSON, and the rules by which a reader comes back to it.
+
+A name is a stream mode with the namespace of a subgraph behind it, as on the wire (`values|child:1`). A name that
+begins with `@` is for the event streaming protocol alone: it is kept with the others and shown on no other stream.
+"""
+
+import time
+from typing import NamedTuple
+
+from portside.kernel.errors import Invalid
+from portside.kernel.http.sse import sse_event
+
+PROTOCOL_ONLY = "@"
+REPLAY_ALL = frozenset({"-1", "0", "-"})
+SLOW_READER = sse_event(
+    "error", b'{"error":"SlowReader","message":"The reader fell too far behind; it may come back."}'
+)
+_MODES = frozenset(
+    {"values", "messages", "messages-tuple", "updates", "events", "tasks", "checkpoints", "debug", "custom"}
+)
+
+Place = tuple[int, int]
+
+
+class Event(NamedTuple):
+    """One event; `data` is its JSON."""
+
+    name: str
+    event_id: str
+    data: bytes
+
+    @property
+    def mode(self) -> str:
+        """The stream mode behind the name: `values|child:1` is `values`, `messages/partial` is `messages`."""
+        return self.name.split("|", 1)[0].split("/", 1)[0]
+
+    @property
+    def is_for_protocol_only(self) -> bool:
+        """Whether only readers of the event streaming protocol get it."""
+        return self.name.startswith(PROTOCOL_ONLY)
+
+    def wire(self, *, with_id: bool) -> bytes:
+        """Encode the event for a stream of server-sent events."""
+        return sse_event(self.name, self.data, self.event_id if with_id else None)
+
+
+class EventClock:
+    """Makes event ids `<ms>-<seq>`, strictly increasing over all streams of this process (spec: Events)."""
+
+    def __init__(self) -> None:
+        self._millis, self._sequence = 0, 0
+
+    def next(self) -> str:
+        """Return the next id."""
+        millis = max(time.time_ns() // 1_000_000, self._millis)
+        self._sequence = self._sequence + 1 if millis == self._millis else 0
+        self._millis = millis
+        return f"{millis}-{self._sequence}"
+
+
+def place_of(event_id: str) -> Place | None:
+    """Return an id's place in time, or None for what is no id. An id may lack its sequence number."""
+    millis, _, sequence = event_id.partition("-")
+    if millis.isdecimal() and (sequence or "0").isdecimal() and len(event_id) <= 40:
+        return int(millis), int(sequence or 0)
+    return None
+
+
+def asked_modes(given: list[str] | None) -> frozenset[str] | None:
+    """Read which modes a client wants to follow: repeated, or as a JSON list. None is all. Raises Invalid."""
+    names = [name for part in given or () if (name := part.strip(' []"'))]
+    for name in names:
+        if name not in _MODES:
+            raise Invalid.field(["query", "stream_mode"], f"Invalid stream mode: {name}", "enum")
+    return frozenset("messages" if name == "messages-tuple" else name for name in names) or None
