@@ -9,7 +9,7 @@ from typing import Any
 
 import httpx2
 from bench.parity import scripts
-from bench.parity.talk import Scene, SceneStopped, Talk
+from bench.parity.talk import UNEXPECTED, Scene, SceneStopped, Talk
 
 AT_ONCE = 8
 Record = dict[str, dict[str, dict[str, Any]]]
@@ -61,6 +61,6 @@ async def _act(scene: Scene, client: httpx2.AsyncClient) -> dict[str, Any]:
     talk = Talk(client)
     try:
         await scene(talk)
-    except SceneStopped as stop:
-        talk.steps["(stopped)"] = {"status": 0, "body": talk.names.replace(str(stop), "id")}
+    except (SceneStopped, *UNEXPECTED) as stop:
+        talk.steps["(stopped)"] = {"status": 0, "body": talk.names.replace(f"{type(stop).__name__}: {stop}", "id")}
     return talk.steps

@@ -18,6 +18,7 @@ Scene = Callable[["Talk"], Awaitable[None]]
 HEADERS = ("content-type", "location", "content-location", "x-pagination-total", "x-pagination-next", "allow")
 STREAM_HEADERS = (*HEADERS, "cache-control", "x-accel-buffering")
 PATIENCE_S = 20.0
+UNEXPECTED = (AttributeError, IndexError, KeyError, TypeError, ValueError)
 
 
 def alone(scene: Scene) -> Scene:
@@ -106,7 +107,7 @@ class Talk:
 
     def _keep(self, step: str, answer: Answer, options: dict[str, Any]) -> None:
         self.names.begin(step)
-        body = options.get("keep", lambda body: body)(answer.body)
+        body = _kept(options, answer.body)
         if answer.status >= 400 and isinstance(body, dict) and isinstance(body.get("detail"), str):
             body = {**body, "detail": "<text>"}
         kept = {"status": answer.status, "body": normalise(body, self.names)}
@@ -159,7 +160,7 @@ class Talk:
         self.names.begin(step)
         kept = [
             {"event": self.names.replace(e.name, "event"), "data": normalise(e.data, self.names), "has_id": bool(e.id)}
-            for e in options.get("keep", lambda events: events)(events)
+            for e in _kept(options, events)
         ]
         headers = self._headers(response.headers, (*STREAM_HEADERS, *options.get("look", ())))
         self._add(step, {"status": response.status_code, "headers": headers, "events": kept})
@@ -181,6 +182,14 @@ class Talk:
         """Wait until a run is over."""
         path = f"/threads/{thread_id}/runs/{run_id}"
         return await self.until(path, lambda run: run.get("status") not in {"pending", "running"})
+
+
+def _kept(options: dict[str, Any], whole: Any) -> Any:
+    """The part that the scene wants compared; the whole where the answer is of a shape that the scene does not expect."""
+    try:
+        return options["keep"](whole) if "keep" in options else whole
+    except UNEXPECTED:
+        return whole
 
 
 async def _lines(response: httpx2.Response) -> AsyncIterator[str]:
