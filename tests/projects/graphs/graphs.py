@@ -38,6 +38,17 @@ approval = (
 )  # fmt: skip
 
 
+def inquire(state: Draft) -> dict:
+    return {"decision": interrupt({"deep": state["text"]})}
+
+
+child = StateGraph(Draft).add_node("inquire", inquire).add_edge(START, "inquire").compile()
+nested = (
+    StateGraph(Draft).add_node("draft", draft).add_node("child", child)
+    .add_edge(START, "draft").add_edge("draft", "child").compile()
+)  # fmt: skip
+
+
 class Journal(TypedDict):
     done: Annotated[list[str], operator.add]
     pause_s: float
