@@ -6,8 +6,9 @@ from typing import Any
 
 import pytest
 
-from portside.agent.config import AgentConfig, GraphSource, find_config, load_config
+from portside.agent.config import AgentConfig, GraphSource, HttpConfig, find_config, load_config
 from portside.kernel.errors import UserMistake
+from portside.kernel.http.cors import CorsRules
 
 GRAPHS = {"agent": "./agent.py:graph"}
 
@@ -65,8 +66,8 @@ def test_graph_json_is_found_before_langgraph_json(tmp_path):
         ("encryption", {"path": "./e.py:e"}, "encryption.path"),
         ("priority", {"path": "./p.py:p"}, "priority.path"),
         ("http", {"app": "./app.py:app"}, "http.app"),
-        ("http", {"disable_threads": True}, "http.disable_threads"),
-        ("http", {"cors": {"allow_origins": ["https://a.example"]}}, "http.cors"),
+        ("http", {"disable_webhooks": True}, "http.disable_webhooks"),
+        ("http", {"configurable_headers": {"includes": ["x-*"]}}, "http.configurable_headers"),
         ("checkpointer", {"path": "./c.py:c"}, "checkpointer.path"),
         ("checkpointer", {"backend": "mongo"}, "checkpointer.backend"),
         ("checkpointer", {"serde": {"pickle_fallback": True}}, "checkpointer.serde"),
@@ -83,6 +84,31 @@ def test_settings_that_say_what_holds_anyway_are_accepted(tmp_path):
     read(
         tmp_path, auth=None, webhooks={}, http={"app": None, "disable_mcp": False}, checkpointer={"backend": "default"}
     )
+
+
+def test_the_http_section_is_read(tmp_path):
+    cors = {"allow_origins": ["https://a.example"], "allow_credentials": True, "max_age": 5}
+    http = read(tmp_path, http={"cors": cors, "mount_prefix": "/my/api", "disable_threads": True}).http
+    assert http.cors == CorsRules(allow_origins=["https://a.example"], allow_credentials=True, max_age=5)
+    assert (http.mount_prefix, http.disable_threads, http.disable_runs) == ("/my/api", True, False)
+    assert read(tmp_path, http={"cors": {}, "mount_prefix": "", "disable_mcp": True}).http == HttpConfig()
+
+
+@pytest.mark.parametrize(
+    ("http", "named"),
+    [
+        ({"mount_prefix": "api"}, "http.mount_prefix"),
+        ({"mount_prefix": "/api/"}, "http.mount_prefix"),
+        ({"mount_prefix": "/a b"}, "http.mount_prefix"),
+        ({"mount_prefix": "/{x}"}, "http.mount_prefix"),
+        ({"disable_runs": "yes"}, "http.disable_runs"),
+        ({"cors": {"allow_origin": ["x"]}}, "allow_origin"),
+        ({"cors": {"allow_origin_regex": "("}}, "regular expression"),
+        ({"cors": {"max_age": -1}}, "http.cors.max_age"),
+    ],
+)
+def test_a_bad_http_section_is_named(tmp_path, http, named):
+    assert named in refusal(tmp_path, http=http)
 
 
 def test_what_only_a_build_reads_and_what_nobody_knows_is_skipped(tmp_path):

@@ -13,6 +13,8 @@ import msgspec
 from dotenv import dotenv_values
 
 from portside.kernel.errors import UserMistake
+from portside.kernel.http.cors import CorsRules
+from portside.kernel.http.prefixes import A_PREFIX
 from portside.kernel.logs import get_logger
 from portside.kernel.spellings import CONFIG_FILES
 
@@ -32,13 +34,18 @@ NOT_SERVED: dict[str, dict[str, Any]] = {
     "auth": {},
     "checkpointer": {"backend": "default", "ttl": ACTED_ON},
     "encryption": {},
-    "http": {"enable_custom_route_auth": False, "middleware_order": "middleware_first"},
+    "http": {
+        "cors": ACTED_ON, "disable_a2a": True, "disable_assistants": ACTED_ON, "disable_mcp": True,
+        "disable_meta": ACTED_ON, "disable_runs": ACTED_ON, "disable_store": ACTED_ON, "disable_threads": ACTED_ON,
+        "disable_ui": True, "enable_custom_route_auth": False, "middleware_order": "middleware_first",
+        "mount_prefix": ACTED_ON,
+    },
     "priority": {},
     "store": {"index": ACTED_ON, "ttl": ACTED_ON},
     "ui": {},
     "ui_config": {},
     "webhooks": {},
-}
+}  # fmt: skip
 _READ = frozenset({"$schema", "dependencies", "graphs", "env"})
 _JAVASCRIPT = (".ts", ".tsx", ".mts", ".cts", ".js", ".jsx", ".mjs", ".cjs")
 
@@ -82,6 +89,18 @@ class StoreConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     ttl: StoreTtl | None = None
 
 
+class HttpConfig(msgspec.Struct, frozen=True):
+    """Which groups of routes there are, below which path, and which web pages may call them."""
+
+    cors: CorsRules | None = None
+    disable_assistants: bool = False
+    disable_threads: bool = False
+    disable_runs: bool = False
+    disable_store: bool = False
+    disable_meta: bool = False
+    mount_prefix: Annotated[str, A_PREFIX] = ""
+
+
 class AgentConfig(msgspec.Struct, frozen=True, kw_only=True):
     """A graph configuration file that this server can act on; paths in it are relative to `folder`."""
 
@@ -91,6 +110,7 @@ class AgentConfig(msgspec.Struct, frozen=True, kw_only=True):
     env: dict[str, str]
     thread_ttl: ThreadTtl = ThreadTtl()
     store: StoreConfig = StoreConfig()
+    http: HttpConfig = HttpConfig()
 
     @property
     def folder(self) -> Path:
@@ -120,7 +140,17 @@ def load_config(path: Path) -> AgentConfig:
         env=_env(path, content.get("env")),
         thread_ttl=_typed(path, "checkpointer.ttl", _section(content, "checkpointer").get("ttl") or {}, ThreadTtl),
         store=_typed(path, "store", _section(content, "store"), StoreConfig),
+        http=_http(path, _section(content, "http")),
     )
+
+
+def _http(path: Path, section: dict[str, Any]) -> HttpConfig:
+    # An empty prefix or set of rules is how some say that there is none.
+    given = {key: value for key, value in section.items() if value not in ({}, "", None)}
+    http: HttpConfig = _typed(path, "http", given, HttpConfig)
+    if http.cors and http.cors.allow_credentials and "*" in http.cors.allow_origins:
+        log.warning("cors_without_credentials", file=str(path), reason="pages that may send them have to be named")
+    return http
 
 
 def _section(content: dict[str, Any], name: str) -> dict[str, Any]:

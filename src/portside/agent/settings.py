@@ -4,6 +4,7 @@ from typing import Annotated
 
 import msgspec
 
+from portside.kernel.http.prefixes import A_PREFIX
 from portside.kernel.settings import setting
 from portside.kernel.spellings import environment_names
 
@@ -43,6 +44,21 @@ class AgentSettings(msgspec.Struct, frozen=True, kw_only=True):
     http_max_request_body_bytes: Annotated[
         int, msgspec.Meta(ge=1024), setting("Largest request body that is accepted, in bytes; larger ones get 413.")
     ] = 25_000_000
+    mount_prefix: Annotated[
+        str,
+        A_PREFIX,
+        setting(
+            "Path below which all routes answer, such as /agents/mine; only /ok and /metrics answer at the root too."
+        ),
+    ] = ""
+    cors_allow_origins: Annotated[
+        str, setting("Origins of the web pages that may call this server, separated by commas; * is any.")
+    ] = "*"
+    debug_folder: Annotated[
+        str | None,
+        setting("Folder that heap dumps go to. The routes /heapdump and /profile, which show the inside of the server "
+                "to whoever may call it, exist only where it is set."),
+    ] = None  # fmt: skip
     graph_postgres_pool_max_size: Annotated[
         int,
         msgspec.Meta(ge=2),

@@ -1,0 +1,105 @@
+"""Which web pages may call the server from a browser (contract: CORS default).
+
+Answers preflights itself and marks every other answer, errors too, so it stands outside of what turns errors into
+answers. Our own, because the web framework's sends no `Vary` on answers that any page may read.
+"""
+
+import re
+from typing import Annotated, Any
+
+import msgspec
+from starlette.datastructures import Headers, MutableHeaders
+from starlette.responses import Response
+
+METHODS = ["DELETE", "GET", "HEAD", "OPTIONS", "PATCH", "POST", "PUT", "QUERY"]
+EXPOSED = ["x-pagination-total", "x-pagination-next", "content-location"]
+
+
+class CorsRules(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """Who may call from a browser, and how. Credentials are for pages that are named: never for `*`."""
+
+    allow_origins: list[str] = msgspec.field(default_factory=lambda: ["*"])
+    allow_methods: list[str] = msgspec.field(default_factory=lambda: list(METHODS))
+    allow_headers: list[str] = msgspec.field(default_factory=lambda: ["*"])
+    allow_credentials: bool = False
+    allow_origin_regex: str | None = None
+    expose_headers: list[str] = msgspec.field(default_factory=lambda: list(EXPOSED))
+    max_age: Annotated[int, msgspec.Meta(ge=0)] = 600
+
+    def __post_init__(self) -> None:
+        if self.allow_origin_regex is not None:
+            try:
+                re.compile(self.allow_origin_regex)
+            except re.error as exc:
+                raise ValueError(f"allow_origin_regex is no regular expression: {exc}") from exc
+
+
+class Cors:
+    """Applies the rules to every HTTP request."""
+
+    def __init__(self, app: Any, rules: CorsRules) -> None:
+        self.app = app
+        self.rules = rules
+        self._pattern = re.compile(rules.allow_origin_regex) if rules.allow_origin_regex else None
+        self._is_for_all = "*" in rules.allow_origins
+        self._methods = METHODS if "*" in rules.allow_methods else [method.upper() for method in rules.allow_methods]
+
+    async def __call__(self, scope: Any, receive: Any, send: Any) -> None:
+        """Answer a preflight; pass everything else on and mark its answer."""
+        if scope["type"] != "http":
+            await self.app(scope, receive, send)
+            return
+        headers = Headers(scope=scope)
+        origin = headers.get("origin")
+        if origin is not None and scope["method"] == "OPTIONS" and "access-control-request-method" in headers:
+            await self._preflight(origin, headers)(scope, receive, send)
+            return
+
+        async def mark(message: Any) -> None:
+            if message["type"] == "http.response.start":
+                answer = MutableHeaders(scope=message)
+                answer.add_vary_header("Origin")
+                answer.update(self._granted(origin))
+            await send(message)
+
+        await self.app(scope, receive, mark)
+
+    def _granted(self, origin: str | None) -> dict[str, str]:
+        if origin is None or not self._is_allowed(origin):
+            return {}
+        granted = {"access-control-allow-origin": "*" if self._is_for_all else origin}
+        if self.rules.allow_credentials and not self._is_for_all:
+            granted["access-control-allow-credentials"] = "true"
+        if self.rules.expose_headers:
+            granted["access-control-expose-headers"] = ", ".join(self.rules.expose_headers)
+        return granted
+
+    def _is_allowed(self, origin: str) -> bool:
+        is_named = self._is_for_all or origin in self.rules.allow_origins
+        return is_named or bool(self._pattern and self._pattern.fullmatch(origin))
+
+    def _preflight(self, origin: str, asked: Headers) -> Response:
+        refused = [
+            name
+            for name, is_fine in {
+                "origin": self._is_allowed(origin),
+                "method": asked["access-control-request-method"] in self._methods,
+                "headers": self._takes(asked.get("access-control-request-headers", "")),
+            }.items()
+            if not is_fine
+        ]
+        granted = {"vary": "Origin, Access-Control-Request-Headers", **self._granted(origin)}
+        granted.pop("access-control-expose-headers", None)
+        if refused:
+            return Response(f"Disallowed CORS {', '.join(refused)}", 400, granted, "text/plain")
+        granted["access-control-allow-methods"] = ", ".join(self._methods)
+        granted["access-control-max-age"] = str(self.rules.max_age)
+        granted["access-control-allow-private-network"] = "true"
+        if names := asked.get("access-control-request-headers"):
+            granted["access-control-allow-headers"] = names
+        return Response("OK", 200, granted, "text/plain")
+
+    def _takes(self, names: str) -> bool:
+        allowed = {name.lower() for name in self.rules.allow_headers}
+        wanted = {name.strip().lower() for name in names.split(",")} - {"", "accept", "content-type"}
+        return "*" in allowed or wanted <= allowed
