@@ -13,7 +13,7 @@ from langchain_core.runnables import RunnableConfig
 
 from portside.agent.graphs.commands import parse_command
 from portside.agent.graphs.contexts import context_for
-from portside.agent.graphs.events import EventEncoder
+from portside.agent.graphs.events import encoder_for, langgraph_modes
 from portside.agent.graphs.factories import Graph
 from portside.agent.graphs.load import Graphs
 from portside.agent.graphs.protocol import Emitted, Outcome, RunRequest
@@ -21,7 +21,6 @@ from portside.kernel.codec import dump_user
 
 INTERRUPT = "__interrupt__"
 _MISSING = object()
-_MODES = {"messages-tuple": "messages"}
 _POSITION = ("checkpoint_id", "checkpoint_ns", "checkpoint_map")
 
 Item = tuple[tuple[str, ...], str, Any]
@@ -52,7 +51,7 @@ class LocalExecution:
 
     async def __aiter__(self) -> AsyncIterator[Emitted]:
         """Run the graph, yielding its events as they come."""
-        request, encoder = self._request, EventEncoder(self._request.stream_modes or ["values"])
+        request, encoder = self._request, encoder_for(self._request)
         output: str | list[str] = []
         try:
             async with self._graphs.open(request.graph_id, self._config, context=request.context) as graph:
@@ -78,7 +77,7 @@ class LocalExecution:
 
     def _stream(self, graph: Graph) -> AsyncIterator[Item]:
         request = self._request
-        modes = {_MODES.get(mode, mode) for mode in request.stream_modes} - {"events"} | {"values"}
+        modes = langgraph_modes(request)
         if request.interrupt_before or request.interrupt_after or _has_breakpoints(graph):
             modes.add("updates")
         options: dict[str, Any] = {

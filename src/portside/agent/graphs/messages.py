@@ -1,0 +1,148 @@
+"""Messages as the event streaming protocol tells them: start, blocks that grow, finish (contract: section 13.2).
+
+What a model streams comes piece by piece and is told piece by piece; a message that was never streamed is told at once.
+Results of tools are not messages here, they belong to the `tools` channel. Every event names its message, so that two
+models that speak at the same time can be told apart.
+"""
+
+import json
+from collections.abc import Iterator
+from typing import Any
+
+from langchain_core.messages import AIMessage, AIMessageChunk, BaseMessage
+from langchain_core.messages.ai import add_usage
+
+_ROLES = {"ai": "ai", "AIMessageChunk": "ai", "human": "human", "system": "system"}
+_GROWING = {"text": "text", "reasoning": "reasoning", "tool_call_chunk": "args", "server_tool_call_chunk": "args"}
+_DELTAS = {
+    "text": "text-delta",
+    "reasoning": "reasoning-delta",
+    "tool_call_chunk": "tool-call-delta",
+    "server_tool_call_chunk": "tool-call-delta",
+}
+_FINAL = {"tool_call_chunk": "tool_call", "server_tool_call_chunk": "server_tool_call"}
+# What clients read of a message's metadata, by langgraph's name for it.
+_METADATA = {
+    "ls_provider": "provider",
+    "ls_model_name": "model",
+    "ls_model_type": "model_type",
+    "run_id": "run_id",
+    "thread_id": "thread_id",
+    "langgraph_node": "langgraph_node",
+}
+
+Told = dict[str, Any]
+
+
+class Telling:
+    """One message while it is told."""
+
+    def __init__(self, message_id: str, task: str) -> None:
+        self.task = task
+        self._id = message_id
+        self._blocks: list[dict[str, Any]] = []
+        self._places: dict[Any, int] = {}
+        self._usage: Any = None
+
+    def start(self, role: str, metadata: dict[str, Any]) -> Told:
+        """Say that the message begins."""
+        shown = {name: metadata[key] for key, name in _METADATA.items() if metadata.get(key) is not None}
+        return {"event": "message-start", "role": role, "id": self._id, "metadata": shown}
+
+    def grow(self, message: BaseMessage) -> Iterator[Told]:
+        """Tell what a piece adds."""
+        if (usage := getattr(message, "usage_metadata", None)) is not None:
+            self._usage = add_usage(self._usage, usage)
+        for position, block in enumerate(_blocks_of(message)):
+            key = block["index"] if block.get("index") is not None else (block["type"], position)
+            place = self._places.get(key)
+            if place is None:
+                place = self._places[key] = len(self._blocks)
+                self._blocks.append(_empty(block))
+                yield self._event("content-block-start", index=place, content=dict(self._blocks[place]))
+            delta = _merge(self._blocks[place], block)
+            if delta is not None:
+                yield self._event("content-block-delta", index=place, delta=delta)
+
+    def finish(self) -> Iterator[Told]:
+        """Tell each block as a whole, and that the message is over."""
+        for place, block in enumerate(self._blocks):
+            yield self._event("content-block-finish", index=place, content=_finished(block))
+        usage = {} if self._usage is None else {"usage": self._usage}
+        yield self._event("message-finish", **usage)
+
+    def _event(self, name: str, **rest: Any) -> Told:
+        return {"event": name, "message_id": self._id, **rest}
+
+
+class Narrator:
+    """Tells the messages of one run."""
+
+    def __init__(self) -> None:
+        self._open: dict[str, Telling] = {}
+        self._told: set[str] = set()
+
+    def tell(self, message: BaseMessage, metadata: dict[str, Any]) -> Iterator[Told]:
+        """Tell a message or a piece of one."""
+        role = _ROLES.get(message.type)
+        message_id = str(message.id)
+        if role is None or message_id in self._told:
+            return
+        telling = self._open.get(message_id)
+        if telling is None:
+            task = str(metadata.get("langgraph_checkpoint_ns", "")).rpartition(":")[2]
+            telling = self._open[message_id] = Telling(message_id, task)
+            yield telling.start(role, metadata)
+        yield from telling.grow(message)
+        if not isinstance(message, AIMessageChunk) or message.chunk_position == "last":
+            yield from self._close(message_id)
+
+    def end_task(self, task: str) -> Iterator[Told]:
+        """Finish what a task left open: older models do not say which piece is the last."""
+        for message_id in [key for key, telling in self._open.items() if telling.task == task]:
+            yield from self._close(message_id)
+
+    def _close(self, message_id: str) -> Iterator[Told]:
+        self._told.add(message_id)
+        yield from self._open.pop(message_id).finish()
+
+
+def _blocks_of(message: BaseMessage) -> list[dict[str, Any]]:
+    """Return a message's content as blocks; one whose content has no such form is text."""
+    try:
+        blocks: list[Any] = [dict(block) for block in message.content_blocks]
+    except (TypeError, ValueError, KeyError, AttributeError):
+        blocks = [{"type": "text", "text": message.text}]
+    if isinstance(message, AIMessage) and not isinstance(message, AIMessageChunk):
+        blocks += [{**call, "type": "invalid_tool_call"} for call in message.invalid_tool_calls]
+    return blocks
+
+
+def _empty(block: dict[str, Any]) -> dict[str, Any]:
+    """Return a block as it begins: what grows is empty, the rest is there."""
+    growing = _GROWING.get(block["type"])
+    empty = {key: value for key, value in block.items() if key != "index" or growing == "args"}
+    return empty if growing is None else {**empty, growing: ""}
+
+
+def _merge(whole: dict[str, Any], block: dict[str, Any]) -> Told | None:
+    """Add a piece to its block and return what it added, if that is anything a reader appends."""
+    growing = _GROWING.get(block["type"])
+    rest = {key: value for key, value in block.items() if value is not None and key not in {growing, "type", "index"}}
+    whole.update(rest)
+    if growing is None or not block.get(growing) or whole["type"] != block["type"]:
+        return None
+    whole[growing] = whole.get(growing, "") + block[growing]
+    return {"type": _DELTAS[block["type"]], growing: block[growing]}
+
+
+def _finished(block: dict[str, Any]) -> dict[str, Any]:
+    """Return a block as it ends: the arguments of a call are read, or the call is called invalid."""
+    final = _FINAL.get(block["type"])
+    if final is None:
+        return block
+    rest = {key: value for key, value in block.items() if key != "index"}
+    try:
+        return {**rest, "type": final, "args": json.loads(block["args"] or "{}")}
+    except ValueError:
+        return {**rest, "type": "invalid_tool_call", "error": "The arguments are not valid JSON"}
