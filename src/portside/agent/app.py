@@ -4,19 +4,21 @@ import asyncio
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from functools import partial
+from pathlib import Path
 from typing import Any
 
 import msgspec
 
 from portside.agent.assistants.descriptions import Descriptions
 from portside.agent.assistants.records import Assistants
-from portside.agent.config import AgentConfig
+from portside.agent.config import AgentConfig, HttpConfig
 from portside.agent.crons.firing import DueCrons
 from portside.agent.crons.records import Crons
 from portside.agent.engine import Engine
 from portside.agent.graphs.load import Graphs
-from portside.agent.http import assistants, crons, runs, states, system, threads
-from portside.agent.http.system import Traffic
+from portside.agent.http import assistants, crons, debugging, runs, states, system, threads
+from portside.agent.http.serving import describe, served_routes
+from portside.agent.http.system import Manual, Traffic
 from portside.agent.queue.sweep import DueThreads, ExpiredLeases
 from portside.agent.queue.worker import Worker
 from portside.agent.runs.service import Runs
@@ -24,16 +26,20 @@ from portside.agent.settings import AgentSettings
 from portside.agent.threads.lifetimes import DeletedThreads, ExpiredThreads, set_default_lifetime
 from portside.agent.threads.states import States
 from portside.kernel.db import Database
+from portside.kernel.diagnostics import Diagnostics
+from portside.kernel.http.cors import Cors, CorsRules
 from portside.kernel.http.health import HealthChecks
 from portside.kernel.http.middleware import CloseWhileDraining, LimitBody, Observe
+from portside.kernel.http.prefixes import MountBelow
 from portside.kernel.http.refusals import ErrorForm
 from portside.kernel.http.routes import Api, Context, Route
 from portside.kernel.migrations import migrate
 from portside.kernel.reconcile import Driver
 
 SCHEMA = "portside"
+ALSO_AT_ROOT = frozenset({"/ok", "/metrics"})
 ROUTES: list[Route] = [
-    *system.routes, *assistants.routes, *threads.routes, *states.routes, *runs.routes, *crons.routes,
+    *system.routes, *debugging.routes, *assistants.routes, *threads.routes, *states.routes, *runs.routes, *crons.routes,
 ]  # fmt: skip
 
 
@@ -87,10 +93,24 @@ async def _join(db: Database, engine: Engine, config: AgentConfig, settings: Age
         Traffic: traffic,
         HealthChecks: HealthChecks({"postgres": db.is_alive}),
     }
-    api = LimitBody(Api(ROUTES, services, _let_in), settings.http_max_request_body_bytes)
+    routes = served_routes(ROUTES, config.http, has_diagnostics=settings.debug_folder is not None)
+    services[Manual] = describe(routes, engine.graphs.ids())
+    if settings.debug_folder is not None:
+        services[Diagnostics] = Diagnostics(Path(settings.debug_folder))
     lifetimes = [ExpiredThreads(db, config.thread_ttl), DeletedThreads(db)]
     worker.start(Driver([sweep, DueThreads(db), *lifetimes, due_crons]))
-    return AgentApp(Observe(CloseWhileDraining(api, draining), ErrorForm.TEXT), worker, traffic, draining)
+    asgi = _front(Api(routes, services, _let_in), config.http, settings, draining)
+    return AgentApp(asgi, worker, traffic, draining)
+
+
+def _front(api: Api, http: HttpConfig, settings: AgentSettings, draining: asyncio.Event) -> Any:
+    """Put what every request passes before the routes, outermost last. The file goes before the environment."""
+    app: Any = LimitBody(api, settings.http_max_request_body_bytes)
+    if prefix := http.mount_prefix or settings.mount_prefix:
+        app = MountBelow(app, prefix, ALSO_AT_ROOT)
+    origins = [origin.strip() for origin in settings.cors_allow_origins.split(",") if origin.strip()]
+    rules = http.cors or CorsRules(allow_origins=origins)
+    return Cors(Observe(CloseWhileDraining(app, draining), ErrorForm.TEXT), rules)
 
 
 async def _let_in(_ctx: Context, _route: Route) -> None:

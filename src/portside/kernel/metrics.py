@@ -1,6 +1,8 @@
 """Prometheus metrics that every server shares. Rooms add their own beside their code."""
 
-from prometheus_client import CONTENT_TYPE_LATEST, REGISTRY, Counter, Histogram, generate_latest
+from prometheus_client import CONTENT_TYPE_LATEST, REGISTRY, Counter, Histogram, Info, generate_latest
+
+from portside import __version__
 
 REQUESTS = Counter("lg_api_http_requests_total", "HTTP requests answered.", ["method", "path", "status"])
 LATENCY = Histogram(
@@ -9,8 +11,16 @@ LATENCY = Histogram(
     ["method", "path"],
     buckets=(1, 2, 5, 10, 25, 50, 100, 250, 500, 1_000, 2_500, 5_000, 10_000, 60_000),
 )
+TARGET = Info("target", "The program that is measured.")
+TARGET.info({"service_name": "portside", "service_version": __version__})
 
 
 def exposition() -> tuple[bytes, str]:
     """Return all metrics in the Prometheus text format, and its content type."""
     return generate_latest(REGISTRY), CONTENT_TYPE_LATEST
+
+
+def requests_answered() -> list[dict[str, str | int]]:
+    """Return how often each route was answered with each status."""
+    samples = (sample for family in REQUESTS.collect() for sample in family.samples)
+    return [{**sample.labels, "count": int(sample.value)} for sample in samples if sample.name.endswith("_total")]

@@ -59,7 +59,7 @@ class Observe:
             structlog.contextvars.unbind_contextvars("request_id")
 
     def _record(self, scope: Any, status: int, millis: float) -> None:
-        path = scope.get("route", "unrouted")
+        path = scope["state"].get("route", "unrouted")
         REQUESTS.labels(scope["method"], path, status).inc()
         LATENCY.labels(scope["method"], path).observe(millis)
         if scope["path"] not in QUIET_PATHS:

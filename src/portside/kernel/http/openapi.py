@@ -137,14 +137,14 @@ class _Operation:
             "description": "Success" if status < 400 else "Failure",
             "headers": {name: {"$ref": f"#/components/headers/{name}"} for name in names},
         }
-        returned = _returned(kind)
+        content: dict[str, Any] = {}
         if self.route.media_type != "application/json":
-            success["content"] = {self.route.media_type: {"schema": {"type": "string"}}}
-        elif returned is not None:
-            success["content"] = {"application/json": {"schema": self.schemas[id(returned)]}}
-        elif isinstance(kind, type) and issubclass(kind, Response):
-            success["content"] = {"application/json": {"schema": {}}}
-        return success
+            content[self.route.media_type] = {"schema": {"type": "string"}}
+        if _returned(kind) is not None:
+            content["application/json"] = {"schema": self.schemas[id(kind)]}
+        elif not content and isinstance(kind, type) and issubclass(kind, Response):
+            content["application/json"] = {"schema": {}}
+        return {**success, "content": content} if content else success
 
     def _errors(self) -> list[type[PortsideError]]:
         errors = list(self.route.raises)

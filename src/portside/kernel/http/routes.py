@@ -187,7 +187,7 @@ class Api:
                 raise
             await Response(status_code=307, headers={"Location": _without_slash(scope)})(scope, receive, send)
             return
-        scope["route"] = route.path
+        scope.setdefault("state", {})["route"] = route.path
         ctx = Context(Request(scope, receive, send), self.services)
         response = await self._answer(ctx, route, segments)
         headers = MutableHeaders(raw=response.raw_headers)

@@ -1,0 +1,56 @@
+"""Which of the routes a server has, by its configuration, and how it describes them (contract: `http.disable_*`)."""
+
+from collections.abc import Iterable, Sequence
+from typing import Any
+
+import msgspec
+
+from portside.agent.config import HttpConfig
+from portside.agent.http import system
+from portside.agent.http.system import DESCRIBED, Manual
+from portside.kernel.http.openapi import document
+from portside.kernel.http.routes import Route
+
+# The groups of routes that a configuration can leave out, by their tags. Groups that are not here are always there.
+OPTIONAL = {
+    "assistants": "disable_assistants",
+    "threads": "disable_threads",
+    "thread state": "disable_threads",
+    "runs": "disable_runs",
+    "store": "disable_store",
+    "system": "disable_meta",
+}
+
+
+def served_routes(routes: Iterable[Route], http: HttpConfig, *, has_diagnostics: bool) -> list[Route]:
+    """Return the routes that the configuration leaves in."""
+    left_out = {tag for tag, flag in OPTIONAL.items() if getattr(http, flag)}
+    if not has_diagnostics:
+        left_out.add("debugging")
+    served = [route for route in routes if route.tag not in left_out]
+    return [*served, *system.bare_routes] if http.disable_meta else served
+
+
+def describe(routes: Sequence[Route], graph_ids: Sequence[str]) -> Manual:
+    """Describe the routes; where a request names a graph, it is one of these."""
+    described = document(DESCRIBED, routes)
+    _name_graphs(described, list(graph_ids))
+    return Manual(msgspec.json.encode(described), frozenset(route.tag for route in routes))
+
+
+def _name_graphs(described: dict[str, Any], graph_ids: list[str]) -> None:
+    """Answers keep any text: an assistant outlives the graph that it was made for."""
+    schemas = described["components"]["schemas"]
+    bodies = {
+        shape["$ref"].rsplit("/", 1)[-1]
+        for operations in described["paths"].values()
+        for operation in operations.values()
+        for content in operation.get("requestBody", {}).get("content", {}).values()
+        for shape in (content["schema"], *content["schema"].get("anyOf", ()))
+        if "$ref" in shape
+    }
+    for name in bodies:
+        field = schemas[name].get("properties", {}).get("graph_id")
+        for shape in () if field is None else (field, *field.get("anyOf", ())):
+            if shape.get("type") == "string":
+                shape["enum"] = graph_ids
