@@ -8,6 +8,8 @@ import asyncpg
 import pytest
 
 import portside
+from portside.agent.config import StoreIndex
+from portside.agent.store.search_index import open_generation
 from portside.kernel.db import Database
 from portside.kernel.migrations import migrate
 from portside.platform.app import ROOMS
@@ -22,6 +24,8 @@ async def migrated(url: str, room: str) -> Database:
     schema = SCHEMAS.get(room)
     db = await Database.connect(url, schema=schema)
     await migrate(db, [f"portside.{room}"] if schema else ROOMS, schema=schema)
+    if room == "agent":
+        await open_generation(db, StoreIndex(embed="./embed.py:embed", dims=3))
     return db
 
 

@@ -1,0 +1,112 @@
+"""The store over HTTP: requests become operations, what is wrong with one is said of the field that it is in."""
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import msgspec
+from langgraph.store.base import GetOp, ListNamespacesOp, MatchCondition, PutOp, SearchOp
+
+from portside.agent.store.items import Items
+from portside.agent.store.names import check_key, check_namespace
+from portside.agent.types.store import (
+    FoundItem,
+    FoundItems,
+    ItemDelete,
+    ItemPut,
+    ItemQuery,
+    ItemSearch,
+    Namespaces,
+    NamespaceSearch,
+    StoredItem,
+)
+from portside.kernel.clock import iso
+from portside.kernel.db import Record
+from portside.kernel.errors import BadRequest, Invalid
+
+RESERVED = "langgraph"
+
+
+class StoreRequests:
+    """Answers requests for items, on the API's own database and loop."""
+
+    def __init__(self, items: Items) -> None:
+        self._items = items
+
+    async def put(self, body: ItemPut) -> None:
+        """Store an item; one that is there keeps its moment of creation.
+
+        Raises BadRequest, TooManyTexts and EmbeddingFailed.
+        """
+        _check_name(body.namespace, body.key)
+        if not body.namespace:
+            raise BadRequest("Namespace cannot be empty.")
+        if body.namespace[0] == RESERVED:
+            raise BadRequest(f'Root label for namespace cannot be "{RESERVED}". Got: {body.namespace}')
+        if body.index is True:
+            raise Invalid.field(["body", "index"], "must be false, or a list of fields")
+        ttl = self._items.setup.default_ttl if body.ttl is None else body.ttl
+        await self._items.write([PutOp(tuple(body.namespace), body.key, body.value, body.index, ttl)])
+
+    async def get(self, query: ItemQuery) -> StoredItem | None:
+        """Return an item, or None where there is none. Raises BadRequest."""
+        if query.key is None:
+            raise BadRequest("Key is required")
+        namespace = query.namespace.split(".") if query.namespace else []
+        _check_name(namespace, query.key, "query")
+        [row] = await self._items.get([GetOp(tuple(namespace), query.key, self._refreshes(query.refresh_ttl))])
+        return _shown(StoredItem, row) if row else None
+
+    async def delete(self, body: ItemDelete) -> None:
+        """Delete an item, whether it is there or not."""
+        _check_name(body.namespace or [], body.key)
+        if body.namespace:
+            await self._items.write([PutOp(tuple(body.namespace), body.key, None)])
+
+    async def search(self, body: ItemSearch) -> FoundItems:
+        """Return the items that fit. Raises UnsupportedOperator and EmbeddingFailed."""
+        prefix = body.namespace_prefix or []
+        _checked(["body", "namespace_prefix"], check_namespace, prefix)
+        op = SearchOp(
+            tuple(prefix), body.filter, 10 if body.limit is None else body.limit, body.offset or 0, body.query,
+            self._refreshes(body.refresh_ttl),
+        )  # fmt: skip
+        [rows] = await self._items.search([op])
+        return FoundItems([_shown(FoundItem, row) for row in rows])
+
+    async def list_namespaces(self, body: NamespaceSearch) -> Namespaces:
+        """Return the namespaces that fit, in order."""
+        conditions: list[MatchCondition] = []
+        for name, path in (("prefix", body.prefix), ("suffix", body.suffix)):
+            if path:
+                _checked(["body", name], check_namespace, path)
+                conditions.append(MatchCondition("prefix" if name == "prefix" else "suffix", tuple(path)))
+        limit = 100 if body.limit is None else body.limit
+        op = ListNamespacesOp(tuple(conditions), body.max_depth, limit, body.offset or 0)
+        [found] = await self._items.list_namespaces([op])
+        return Namespaces([list(namespace) for namespace in found])
+
+    def _refreshes(self, asked: bool | None) -> bool:  # noqa: FBT001 - a field of the request
+        return self._items.setup.refresh_on_read if asked is None else asked
+
+
+def _check_name(namespace: Sequence[str], key: str, where: str = "body") -> None:
+    _checked([where, "namespace"], check_namespace, namespace)
+    _checked([where, "key"], check_key, key)
+
+
+def _checked(loc: Sequence[str], check: Callable[..., Any], *values: Any) -> None:
+    try:
+        check(*values)
+    except ValueError as exc:
+        raise Invalid.field(loc, str(exc)) from exc
+
+
+def _shown(kind: Any, row: Record) -> Any:
+    shown = {
+        "namespace": list(row["namespace"]),
+        "key": row["key"],
+        "value": msgspec.Raw(row["value"].encode()),
+        "created_at": iso(row["created_at"]),
+        "updated_at": iso(row["updated_at"]),
+    }
+    return kind(**shown) if kind is StoredItem else kind(**shown, score=row["score"])
