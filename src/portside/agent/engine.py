@@ -2,6 +2,9 @@
 
 A node that blocks its loop stalls neither `/ok` nor the leases of this worker's runs. All runs share one such loop, as
 agents with clients made at import time need; with BG_JOB_ISOLATED_LOOPS each concurrent run gets its own.
+
+What is cancelled has stopped when the call returns. Nodes that are no coroutines run in threads, which Python cannot
+stop: they are waited for, up to a bound, and then left behind with a warning.
 """
 
 import asyncio
@@ -9,6 +12,7 @@ import concurrent.futures
 import contextlib
 import threading
 from collections.abc import Awaitable, Callable, Coroutine
+from contextvars import ContextVar
 from typing import Any, TypeVar
 
 import uvloop
@@ -24,9 +28,27 @@ from portside.kernel.logs import get_logger
 
 log = get_logger(__name__)
 T = TypeVar("T")
-STOP_WITHIN_S = 10.0
+STOP_WITHIN_S = 60.0
+THREADS = 64
 Publish = Callable[[list[tuple[str, bytes]]], None]
 MakeStore = Callable[[Database], Awaitable[BaseStore]]
+
+
+_Jobs = set[concurrent.futures.Future[Any]]
+_jobs: ContextVar[_Jobs | None] = ContextVar("jobs", default=None)
+
+
+class NodeThreads(concurrent.futures.ThreadPoolExecutor):
+    """The threads of nodes that are no coroutines; each call of a loop can tell which are at work for it."""
+
+    def submit(self, fn: Callable[..., Any], /, *args: Any, **kwargs: Any) -> concurrent.futures.Future[Any]:
+        """Run a function in a thread, on behalf of the call whose context this is."""
+        future = super().submit(fn, *args, **kwargs)
+        jobs = _jobs.get()
+        if jobs is not None:
+            jobs.add(future)
+            future.add_done_callback(jobs.discard)
+        return future
 
 
 class GraphLoop:
@@ -36,6 +58,7 @@ class GraphLoop:
         self.load = 0
         self._is_closing = False
         self._loop = uvloop.new_event_loop()
+        self._loop.set_default_executor(NodeThreads(THREADS, thread_name_prefix=name))
         self._thread = threading.Thread(target=self._run, name=name, daemon=True)
         self._thread.start()
 
@@ -51,8 +74,13 @@ class GraphLoop:
         stopped: concurrent.futures.Future[None] = concurrent.futures.Future()
 
         async def supervised() -> T:
+            jobs: _Jobs = set()
+            _jobs.set(jobs)
             try:
                 return await work
+            except (asyncio.CancelledError, TimeoutError):
+                await _settle(*jobs)
+                raise
             finally:
                 stopped.set_result(None)
 
@@ -139,8 +167,23 @@ class Engine:
         return execution.outcome
 
 
-async def _settle(stopped: concurrent.futures.Future[None]) -> None:
+async def _settle(*work: concurrent.futures.Future[Any]) -> None:
     """Wait until cancelled work has stopped; work that blocks for too long is reported and left alone."""
-    done, _ = await asyncio.wait([asyncio.ensure_future(asyncio.wrap_future(stopped))], timeout=STOP_WITHIN_S)
-    if not done:
+    running = [future for future in work if not future.done()]
+    if not running:
+        return
+    loop, over = asyncio.get_running_loop(), asyncio.Event()
+    left = len(running)
+
+    def count(_future: concurrent.futures.Future[Any]) -> None:
+        nonlocal left
+        left -= 1
+        if left == 0:
+            loop.call_soon_threadsafe(over.set)
+
+    for future in running:
+        future.add_done_callback(count)
+    try:
+        await asyncio.wait_for(over.wait(), STOP_WITHIN_S)
+    except TimeoutError:
         log.warning("cancelled work still runs: a node blocks its thread")

@@ -10,6 +10,9 @@ from typing import Any
 from uuid import UUID
 
 from langchain_core.runnables import RunnableConfig
+from langchain_core.tracers import LangChainTracer
+from langgraph.types import StateSnapshot
+from langsmith.utils import tracing_is_enabled
 
 from portside.agent.graphs.commands import parse_command
 from portside.agent.graphs.contexts import context_for
@@ -21,6 +24,9 @@ from portside.kernel.codec import dump_user
 
 INTERRUPT = "__interrupt__"
 _MISSING = object()
+# Langgraph has no public name for the one, and older versions of it do not know the other.
+STRICT_RESUME = "__pregel_strict_resume"
+UNKNOWN_INTERRUPT = "UnknownInterruptError"
 _POSITION = ("checkpoint_id", "checkpoint_ns", "checkpoint_map")
 
 Item = tuple[tuple[str, ...], str, Any]
@@ -72,7 +78,8 @@ class LocalExecution:
             return
         error = {"error": type(failure).__name__, "message": str(failure)}
         values = None if self._values is _MISSING else dump_user(_select(self._values, output))
-        self.outcome = Outcome(values=values, interrupts={}, has_next=False, error=error)
+        is_refused = type(failure).__name__ == UNKNOWN_INTERRUPT
+        self.outcome = Outcome(values=values, interrupts={}, has_next=False, error=error, is_refused=is_refused)
         yield Emitted("error", dump_user(error))
 
     def _stream(self, graph: Graph) -> AsyncIterator[Item]:
@@ -103,22 +110,32 @@ class LocalExecution:
             self._values = values
 
     async def _ended(self, graph: Graph) -> Outcome:
-        interrupts: dict[str, list[dict[str, Any]]] = {}
-        waiting: list[Any] = []
-        has_next = False
         if graph.checkpointer and (self._stopped or self._values is _MISSING):
             state = await graph.aget_state(_latest(self._config))
-            has_next = bool(state.next)
-            # A task with a result has been answered, though older versions of langgraph still list its question.
-            open_tasks = [task for task in state.tasks if task.interrupts and task.result is None]
-            waiting = [asked for task in open_tasks for asked in task.interrupts]
-            interrupts = {task.id: [_asked(asked) for asked in task.interrupts] for task in open_tasks}
-            if self._values is _MISSING:
-                self._values = state.values
+            return _outcome(graph, state, state.values if self._values is _MISSING else self._values)
         values = _select(None if self._values is _MISSING else self._values, _output_keys(graph))
-        if waiting:
-            values = {**values, INTERRUPT: waiting} if isinstance(values, dict) else {INTERRUPT: waiting}
-        return Outcome(values=dump_user(values), interrupts=interrupts, has_next=has_next, error=None)
+        return Outcome(values=dump_user(values), interrupts={}, has_next=False, error=None)
+
+
+async def read_rest(graphs: Graphs, request: RunRequest) -> Outcome:
+    """Return what a run that was stopped left: the thread's last values, what waits, and whether steps are left."""
+    config = _config(request)
+    async with graphs.open(request.graph_id, config, context=request.context) as graph:
+        state = await graph.aget_state(_latest(config)) if graph.checkpointer else None
+        if state is None or state.metadata is None:
+            return Outcome(values=None, interrupts={}, has_next=False, error=None)
+        return _outcome(graph, state, state.values)
+
+
+def _outcome(graph: Graph, state: StateSnapshot, values: Any) -> Outcome:
+    # A task with a result has been answered, though older versions of langgraph still list its question.
+    open_tasks = [task for task in state.tasks if task.interrupts and task.result is None]
+    waiting = [asked for task in open_tasks for asked in task.interrupts]
+    interrupts = {task.id: [_asked(asked) for asked in task.interrupts] for task in open_tasks}
+    values = _select(values, _output_keys(graph))
+    if waiting:
+        values = {**values, INTERRUPT: waiting} if isinstance(values, dict) else {INTERRUPT: waiting}
+    return Outcome(values=dump_user(values), interrupts=interrupts, has_next=bool(state.next), error=None)
 
 
 async def _items(stream: AsyncIterator[Any]) -> AsyncGenerator[Item, None]:
@@ -157,6 +174,10 @@ def _config(request: RunRequest) -> RunnableConfig:
     config = RunnableConfig(
         configurable=configurable, metadata=dict(given.get("metadata") or {}), tags=list(given.get("tags") or ())
     )
+    if request.strict_resume:
+        configurable[STRICT_RESUME] = True
+    if request.tracer and tracing_is_enabled():
+        config["callbacks"] = [LangChainTracer(**request.tracer)]
     if given.get("recursion_limit"):
         config["recursion_limit"] = given["recursion_limit"]
     if run_id := configurable.get("run_id"):

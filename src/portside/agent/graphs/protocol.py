@@ -22,6 +22,10 @@ class RunRequest(msgspec.Struct, kw_only=True):
     interrupt_before: Literal["*"] | list[str] | None = None
     interrupt_after: Literal["*"] | list[str] | None = None
     durability: Literal["sync", "async", "exit"] = "async"
+    strict_resume: bool = False
+    """Refuse an answer to an interrupt that does not wait, instead of ignoring it."""
+    tracer: dict[str, Any] | None = None
+    """The project and the example that the run is traced to, where tracing is on."""
     resume: bool = False
     """The run was cut off after a checkpoint of its own: go on from there, without the input or the command."""
 
@@ -44,6 +48,8 @@ class Outcome(msgspec.Struct, kw_only=True):
     """Whether the graph stopped before its end without failing: the thread is interrupted."""
     error: dict[str, str] | None
     """The class and the text of the exception that ended the run, as `{error, message}`."""
+    is_refused: bool = False
+    """The run failed before it changed anything; the thread is what it was."""
 
 
 class Execution(Protocol):

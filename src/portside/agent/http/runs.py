@@ -1,17 +1,30 @@
-"""Runs over HTTP: in the background, waited for, and streamed; on a thread or without one."""
+"""Runs over HTTP: in the background, waited for, and streamed; on a thread or without one; cancelled and deleted."""
 
 import asyncio
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Awaitable
 from uuid import UUID
 
 from starlette.responses import Response
 
 from portside.agent.assistants.records import AssistantNotFound
-from portside.agent.runs.service import Made, RunNotFound, Runs, ThreadBusy
+from portside.agent.runs.errors import NothingToCancel, RunNotFound, ThreadBusy
+from portside.agent.runs.following import Made
+from portside.agent.runs.service import Runs
 from portside.agent.streams.events import asked_modes
 from portside.agent.threads.records import ThreadNotFound
-from portside.agent.types.runs import Run, RunCreate, RunListQuery, StreamQuery
-from portside.kernel.errors import BadRequest, Invalid
+from portside.agent.types.runs import (
+    CancelMany,
+    CancelManyQuery,
+    CancelQuery,
+    JoinQuery,
+    ListedRun,
+    Run,
+    RunBatch,
+    RunCreate,
+    RunListQuery,
+    StreamQuery,
+)
+from portside.kernel.errors import BadRequest
 from portside.kernel.http.routes import Context, Routes
 from portside.kernel.http.sse import KEEP_ALIVE_S, EventStream
 
@@ -23,41 +36,53 @@ ON_CREATE = (AssistantNotFound, ThreadNotFound, ThreadBusy, BadRequest)
 @routes.post("/threads/{thread_id}/runs", raises=ON_CREATE)
 async def create_run(ctx: Context, thread_id: UUID, body: RunCreate) -> Run:
     """Start a run in the background."""
-    return _located(ctx, await _create(ctx, thread_id, body)).run
+    return _located(ctx, (await _create(ctx, thread_id, body)).run)
 
 
 @routes.post("/threads/{thread_id}/runs/wait", raises=ON_CREATE)
 async def wait_run(ctx: Context, thread_id: UUID, body: RunCreate) -> Response:
     """Start a run and answer with its final values."""
-    return await _wait(ctx, _located(ctx, await _create(ctx, thread_id, body), "join"))
+    return await _wait(ctx, await _create(ctx, thread_id, body), body)
 
 
 @routes.post("/threads/{thread_id}/runs/stream", raises=ON_CREATE, media_type="text/event-stream")
 async def stream_run(ctx: Context, thread_id: UUID, body: RunCreate) -> Response:
     """Start a run and stream its events."""
-    return _stream(ctx, await _create(ctx, thread_id, body, is_streamed=True))
+    return _stream(ctx, await _create(ctx, thread_id, body, is_streamed=True), body)
 
 
 @routes.post("/runs", raises=ON_CREATE)
 async def create_stateless_run(ctx: Context, body: RunCreate) -> Run:
     """Start a run in the background on a thread of its own."""
-    return _located(ctx, await _create(ctx, None, body)).run
+    return _located(ctx, (await _create(ctx, None, body)).run)
 
 
 @routes.post("/runs/wait", raises=ON_CREATE)
 async def wait_stateless_run(ctx: Context, body: RunCreate) -> Response:
     """Run on a thread of its own and answer with the final values."""
-    return await _wait(ctx, _located(ctx, await _create(ctx, None, body), "join"))
+    return await _wait(ctx, await _create(ctx, None, body), body)
 
 
 @routes.post("/runs/stream", raises=ON_CREATE, media_type="text/event-stream")
 async def stream_stateless_run(ctx: Context, body: RunCreate) -> Response:
     """Run on a thread of its own and stream its events."""
-    return _stream(ctx, await _create(ctx, None, body, is_streamed=True))
+    return _stream(ctx, await _create(ctx, None, body, is_streamed=True), body)
+
+
+@routes.post("/runs/batch", raises=(AssistantNotFound, BadRequest))
+async def create_runs(ctx: Context, body: RunBatch) -> list[Run]:
+    """Start several runs in the background, each on a thread of its own: all of them or none."""
+    return await ctx.get(Runs).create_batch(body, ctx.request.state.request_id)
+
+
+@routes.post("/runs/cancel", raises=(NothingToCancel,), status=204)
+async def cancel_runs(ctx: Context, query: CancelManyQuery, body: CancelMany) -> None:
+    """Stop several runs: those of a status, or some of a thread."""
+    await ctx.get(Runs).cancel_many(body, query.action)
 
 
 @routes.get("/threads/{thread_id}/runs", raises=(ThreadNotFound,))
-async def list_runs(ctx: Context, thread_id: UUID, query: RunListQuery) -> list[Run]:
+async def list_runs(ctx: Context, thread_id: UUID, query: RunListQuery) -> list[ListedRun]:
     """List the runs of a thread, newest first."""
     return await ctx.get(Runs).list(thread_id, query)
 
@@ -68,52 +93,125 @@ async def get_run(ctx: Context, thread_id: UUID, run_id: UUID) -> Run:
     return await ctx.get(Runs).get(thread_id, run_id)
 
 
+@routes.delete("/threads/{thread_id}/runs/{run_id}", raises=(RunNotFound, ThreadBusy), status=204)
+async def delete_run(ctx: Context, thread_id: UUID, run_id: UUID) -> None:
+    """Delete a run with its checkpoints; one under way is stopped first."""
+    await ctx.get(Runs).delete(thread_id, run_id)
+
+
+@routes.post(
+    "/threads/{thread_id}/runs/{run_id}/cancel", raises=(NothingToCancel,), status=202, answers={200: dict[str, str]}
+)
+async def cancel_run(ctx: Context, thread_id: UUID, run_id: UUID, query: CancelQuery) -> Response:
+    """Stop a run. With `wait` the answer comes when its nodes have stopped and its end is written."""
+    runs = ctx.get(Runs)
+    await runs.cancel(thread_id, run_id, query.action)
+    if not query.wait:
+        return Response(status_code=202)
+    _locate(ctx, thread_id, run_id, "join")
+    return await _answer_when_over(ctx, _nothing_after(runs.result(thread_id, run_id)))
+
+
 @routes.get("/threads/{thread_id}/runs/{run_id}/join", raises=(RunNotFound,))
-async def join_run(ctx: Context, thread_id: UUID, run_id: UUID, query: StreamQuery) -> Response:
+async def join_run(ctx: Context, thread_id: UUID, run_id: UUID, query: JoinQuery) -> Response:
     """Wait until a run is over and answer with its final values."""
-    _refuse_cancel(query)
-    await ctx.get(Runs).get(thread_id, run_id)
-    return await _answer_when_over(ctx, thread_id, run_id)
+    run = await ctx.get(Runs).get(thread_id, run_id)
+    return await _join(ctx, run, takes_run_along=query.cancel_on_disconnect)
+
+
+@routes.get("/runs/{run_id}/join", raises=(RunNotFound,))
+async def join_stateless_run(ctx: Context, run_id: UUID, query: JoinQuery) -> Response:
+    """Wait until a run that is named without its thread is over and answer with its final values."""
+    runs = ctx.get(Runs)
+    run = await runs.get(await runs.thread_of(run_id), run_id)
+    return await _join(ctx, run, takes_run_along=query.cancel_on_disconnect)
 
 
 @routes.get("/threads/{thread_id}/runs/{run_id}/stream", raises=(RunNotFound,), media_type="text/event-stream")
 async def join_stream(ctx: Context, thread_id: UUID, run_id: UUID, query: StreamQuery) -> Response:
     """Follow the events of a run, from after the one that Last-Event-ID names where it is given."""
-    _refuse_cancel(query)
-    after = ctx.request.headers.get("last-event-id")
-    modes = asked_modes(query.stream_mode)
-    return EventStream(await ctx.get(Runs).follow(thread_id, run_id, after=after, modes=modes))
+    return await _follow(ctx, thread_id, run_id, query)
+
+
+@routes.get("/runs/{run_id}/stream", raises=(RunNotFound,), media_type="text/event-stream")
+async def join_stateless_stream(ctx: Context, run_id: UUID, query: StreamQuery) -> Response:
+    """Follow the events of a run that is named without its thread."""
+    return await _follow(ctx, await ctx.get(Runs).thread_of(run_id), run_id, query)
 
 
 async def _create(ctx: Context, thread_id: UUID | None, body: RunCreate, *, is_streamed: bool = False) -> Made:
     return await ctx.get(Runs).create(thread_id, body, ctx.request.state.request_id, is_streamed=is_streamed)
 
 
-def _located(ctx: Context, made: Made, rejoin: str | None = None) -> Made:
+def _located(ctx: Context, run: Run) -> Run:
+    _locate(ctx, run.thread_id, run.run_id)
+    return run
+
+
+def _locate(ctx: Context, thread_id: UUID, run_id: UUID, rejoin: str | None = None) -> None:
     """Say in headers where the run is found again (contract: run locators)."""
-    path = f"/threads/{made.run.thread_id}/runs/{made.run.run_id}"
+    path = f"/threads/{thread_id}/runs/{run_id}"
     ctx.headers["Content-Location"] = path
     if rejoin is not None:
         ctx.headers["Location"] = f"{path}/{rejoin}"
-    return made
 
 
-def _stream(ctx: Context, made: Made) -> Response:
-    _located(ctx, made, "stream")
-    return EventStream(ctx.get(Runs).events(made))
+def _stream(ctx: Context, made: Made, body: RunCreate) -> Response:
+    runs, run = ctx.get(Runs), made.run
+    _locate(ctx, run.thread_id, run.run_id, "stream")
+    source = runs.events(made)
+    goes_along = body.on_disconnect == "cancel"
+    return EventStream(runs.ending_with(source, run.thread_id, run.run_id) if goes_along else source)
 
 
-async def _wait(ctx: Context, made: Made) -> Response:
-    return await _answer_when_over(ctx, made.run.thread_id, made.run.run_id)
+async def _follow(ctx: Context, thread_id: UUID, run_id: UUID, query: StreamQuery) -> Response:
+    runs, after = ctx.get(Runs), ctx.request.headers.get("last-event-id")
+    source = await runs.follow(thread_id, run_id, after=after, modes=asked_modes(query.stream_mode))
+    _locate(ctx, thread_id, run_id, "stream")
+    return EventStream(runs.ending_with(source, thread_id, run_id) if query.cancel_on_disconnect else source)
 
 
-async def _answer_when_over(ctx: Context, thread_id: UUID, run_id: UUID) -> Response:
-    """Answer plainly when the run is quick; else begin at once and keep the connection alive with newlines."""
-    result = asyncio.ensure_future(ctx.get(Runs).result(thread_id, run_id))
-    done, _ = await asyncio.wait([result], timeout=KEEP_ALIVE_S)
-    if done:
+async def _wait(ctx: Context, made: Made, body: RunCreate) -> Response:
+    return await _join(ctx, made.run, takes_run_along=body.on_disconnect == "cancel")
+
+
+async def _join(ctx: Context, run: Run, *, takes_run_along: bool) -> Response:
+    _locate(ctx, run.thread_id, run.run_id, "join")
+    result = ctx.get(Runs).result(run.thread_id, run.run_id)
+    return await _answer_when_over(ctx, result, run if takes_run_along else None)
+
+
+async def _answer_when_over(ctx: Context, work: Awaitable[bytes], taken_along: Run | None = None) -> Response:
+    """Answer plainly when it is quick; else begin at once and keep the connection alive with newlines.
+
+    A client that leaves is noticed in either case, and takes the run along that is named.
+    """
+    runs, result = ctx.get(Runs), asyncio.ensure_future(work)
+    gone = asyncio.ensure_future(_client_gone(ctx))
+    await asyncio.wait([result, gone], timeout=KEEP_ALIVE_S, return_when=asyncio.FIRST_COMPLETED)
+    is_gone = gone.done()
+    gone.cancel()
+    if result.done():
         return Response(result.result(), media_type="application/json")
-    return EventStream(_once(result), keep_alive=NEWLINE, media_type="application/json")
+    if is_gone:
+        result.cancel()
+        if taken_along is not None:
+            runs.client_left(taken_along.thread_id, taken_along.run_id)
+        return Response(media_type="application/json")
+    source = _once(result)
+    if taken_along is not None:
+        source = runs.ending_with(source, taken_along.thread_id, taken_along.run_id)
+    return EventStream(source, keep_alive=NEWLINE, media_type="application/json")
+
+
+async def _client_gone(ctx: Context) -> None:
+    while (await ctx.request.receive())["type"] != "http.disconnect":
+        pass
+
+
+async def _nothing_after(work: Awaitable[bytes]) -> bytes:
+    await work
+    return b"{}"
 
 
 async def _once(result: asyncio.Future[bytes]) -> AsyncIterator[bytes]:
@@ -122,8 +220,3 @@ async def _once(result: asyncio.Future[bytes]) -> AsyncIterator[bytes]:
         yield await result
     finally:
         result.cancel()
-
-
-def _refuse_cancel(query: StreamQuery) -> None:
-    if query.cancel_on_disconnect:
-        raise Invalid.field(["query", "cancel_on_disconnect"], "not available yet", "not_supported")

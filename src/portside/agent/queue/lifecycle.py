@@ -1,7 +1,11 @@
-"""The moves of a run, each one trip to Postgres: admit, claim, renew, finish, hand back, release."""
+"""The moves of a run, each one trip to Postgres: admit, claim, renew, cancel, end, hand back.
+
+What is asked of a run that was begun stands on its row, and reaches the worker that holds it with the renewal of the
+lease. One that was never begun is ended by the database, in the same statement.
+"""
 
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, Literal, NamedTuple
 from uuid import UUID
 
 import msgspec
@@ -11,10 +15,20 @@ from portside.kernel.codec import dump_api, load, without_nul
 from portside.kernel.db import Database, Session
 
 LEASE_S = 5.0
+THREADS_AT_ONCE = 200
+# What a client gets that waits for a run which is rolled back meanwhile.
+GONE = dump_api({"__error__": {"error": "HTTPException", "message": "404: Run not found"}})
+
+
+class Cancellation(NamedTuple):
+    """What is asked of a run: to stop where it is, or to stop and leave nothing behind; and why, in words."""
+
+    action: str
+    reason: str
 
 
 class ClaimedRun(msgspec.Struct, kw_only=True):
-    """A run that this worker holds a lease on."""
+    """A run that this worker holds a lease on; `was_begun` tells that an earlier attempt may have left checkpoints."""
 
     run_id: UUID
     thread_id: UUID
@@ -22,6 +36,14 @@ class ClaimedRun(msgspec.Struct, kw_only=True):
     kwargs: dict[str, Any]
     attempt: int
     is_temporary: bool
+    was_begun: bool = False
+    cancel_action: str | None = None
+    cancel_reason: str | None = None
+
+    @property
+    def cancellation(self) -> Cancellation | None:
+        """What was asked of the run before it was claimed."""
+        return _cancellation(self.cancel_action, self.cancel_reason)
 
 
 class Admission(msgspec.Struct, kw_only=True):
@@ -48,19 +70,47 @@ class Admitted(msgspec.Struct):
 
 
 class Ending(msgspec.Struct, kw_only=True):
-    """How a run ended and what its thread looks like from then on; `values` is JSON."""
+    """How a run ended and what its thread looks like from then on; `values` is JSON.
 
-    status: str
-    thread_status: str
+    `rolled_back` is the end of a run that leaves no row. Without a thread status the thread stays as it was.
+    """
+
+    status: Literal["success", "error", "timeout", "interrupted", "rolled_back"]
+    thread_status: Literal["idle", "interrupted", "error"] | None
     values: bytes | None = None
     interrupts: dict[str, Any] | None = None
     error: dict[str, Any] | None = None
 
     def result(self) -> bytes:
         """Return what a client that waits for the run gets: the final values as JSON, or the error."""
+        if self.status == "rolled_back":
+            return GONE
         if self.error is not None and self.status == "error":
             return dump_api({"__error__": self.error})
         return self.values or b"null"
+
+
+class CancelledRun(msgspec.Struct):
+    """A run that was cancelled: `stopping` under a worker, or already `interrupted` or `deleted`."""
+
+    thread_id: UUID
+    run_id: UUID
+    outcome: str
+
+
+class CancelScope(msgspec.Struct, kw_only=True):
+    """Which runs to cancel: some of one thread, or all that have one of the statuses."""
+
+    thread_id: UUID | None = None
+    run_ids: list[UUID] | None = None
+    statuses: list[str] = msgspec.field(default_factory=lambda: ["pending", "running"])
+
+
+class DeletedRun(NamedTuple):
+    """How far the deletion of a run is; one that is over was taken by this worker, to be rolled back."""
+
+    outcome: str
+    taken: ClaimedRun | None
 
 
 async def admit_run(db: Session, admission: Admission, worker_id: UUID, *, has_free_slot: bool) -> Admitted:
@@ -72,23 +122,35 @@ async def admit_run(db: Session, admission: Admission, worker_id: UUID, *, has_f
     return Admitted(**dict(row))
 
 
+async def admit_runs(db: Session, admissions: Sequence[Admission], worker_id: UUID) -> list[Admitted]:
+    """Admit a batch, all or none; they wait for a worker to claim them."""
+    # A driver may bring UUIDs of its own kind, which the encoder of JSON values does not know.
+    plain = [
+        {name: str(value) if isinstance(value, UUID) else value for name, value in msgspec.structs.asdict(one).items()}
+        for one in admissions
+    ]
+    rows = await db.fetch(sql.admit_runs, admissions=plain, admitted_by=worker_id)
+    return [Admitted(**dict(row)) for row in rows]
+
+
 async def claim_runs(db: Database, worker_id: UUID, limit: int) -> list[ClaimedRun]:
     """Take up to `limit` runs that are ready, oldest first."""
     rows = await db.fetch(sql.claim_runs, worker_id=worker_id, lease_s=LEASE_S, limit=limit)
     return [ClaimedRun(**dict(row)) for row in rows]
 
 
-async def renew_leases(db: Database, worker_id: UUID, run_ids: Sequence[UUID]) -> set[UUID]:
-    """Renew the leases of these runs; return those that are still this worker's."""
+async def renew_leases(db: Database, worker_id: UUID, run_ids: Sequence[UUID]) -> dict[UUID, Cancellation | None]:
+    """Renew the leases of these runs; return those that are still this worker's, each with what is asked of it."""
     rows = await db.fetch(sql.renew_leases, worker_id=worker_id, lease_s=LEASE_S, run_ids=list(run_ids))
-    return {row["run_id"] for row in rows}
+    return {row["run_id"]: _cancellation(row["cancel_action"], row["cancel_reason"]) for row in rows}
 
 
-async def finish_run(db: Database, worker_id: UUID, run: ClaimedRun, ending: Ending) -> bool:
-    """End a run and promote its thread's next one; False when the lease was lost and nothing was written."""
-    finished: bool = await db.fetchval(
-        sql.finish_run,
+async def end_run(db: Database, worker_id: UUID, run: ClaimedRun, ending: Ending) -> str:
+    """End a run and promote its thread's next one. Returns `ended`, `lost` or `rollback`; only the first wrote."""
+    outcome: str = await db.fetchval(
+        sql.end_run,
         run_id=run.run_id,
+        thread_id=run.thread_id,
         worker_id=worker_id,
         attempt=run.attempt,
         status=ending.status,
@@ -97,7 +159,60 @@ async def finish_run(db: Database, worker_id: UUID, run: ClaimedRun, ending: End
         interrupts=ending.interrupts,
         error=ending.error,
     )
-    return finished
+    return outcome
+
+
+async def cancel_runs(db: Database, scope: CancelScope, cancellation: Cancellation) -> list[CancelledRun]:
+    """Cancel the runs of a scope, some threads at a time. Returns those that were not over yet."""
+    found: list[CancelledRun] = []
+    after: UUID | None = None
+    while True:
+        rows = await db.fetch(
+            sql.cancel_runs,
+            **msgspec.structs.asdict(scope),
+            **cancellation._asdict(),
+            after=after,
+            limit=THREADS_AT_ONCE,
+        )
+        found += [CancelledRun(**dict(row)) for row in rows]
+        if scope.thread_id is not None or not rows:
+            return found
+        after = found[-1].thread_id
+
+
+async def delete_run(db: Database, worker_id: UUID, thread_id: UUID, run_id: UUID) -> DeletedRun:
+    """Delete a run that was not begun, ask the end of one that was, take one that is over under this worker's lease."""
+    cancellation = Cancellation("rollback", "run deleted")
+    row = await db.fetchrow(
+        sql.delete_run,
+        run_id=run_id,
+        thread_id=thread_id,
+        worker_id=worker_id,
+        lease_s=LEASE_S,
+        reason=cancellation.reason,
+    )
+    assert row is not None  # noqa: S101 - the function always returns one row
+    outcome, *columns = row.values()
+    if outcome != "reopened":
+        return DeletedRun(outcome, None)
+    assistant_id, kwargs, attempt, is_temporary = columns
+    taken = ClaimedRun(
+        run_id=run_id,
+        thread_id=thread_id,
+        assistant_id=assistant_id,
+        kwargs=kwargs,
+        attempt=attempt,
+        is_temporary=is_temporary,
+        was_begun=True,
+        cancel_action=cancellation.action,
+        cancel_reason=cancellation.reason,
+    )
+    return DeletedRun(outcome, taken)
+
+
+async def keep_result(db: Database, worker_id: UUID, run_id: UUID) -> None:
+    """Let the result of a stateless run of another process outlive it for a minute."""
+    await db.execute(sql.keep_result, worker_id=worker_id, run_id=run_id)
 
 
 def _thread_values(ending: Ending) -> str | None:
@@ -114,6 +229,10 @@ async def has_own_checkpoint(db: Database, run: ClaimedRun) -> bool:
     """Whether an earlier attempt of this run left a checkpoint to go on from."""
     found: bool = await db.fetchval(sql.has_own_checkpoint, thread_id=str(run.thread_id), run_id=str(run.run_id))
     return found
+
+
+def _cancellation(action: str | None, reason: str | None) -> Cancellation | None:
+    return None if action is None else Cancellation(action, reason or "")
 
 
 async def hand_back_runs(db: Database, worker_id: UUID, run_ids: Sequence[UUID]) -> None:

@@ -1,43 +1,63 @@
 """The worker of this process: claims runs into free slots, keeps their leases and ends them.
 
-It runs on the API's event loop and does no work of its own; graphs are executed elsewhere, behind `Execute`. What it
-claims it reports once, whatever happens: finished, handed back on shutdown, or dropped when the lease was lost.
+It runs on the API's event loop and does no work of its own; graphs are executed elsewhere, behind `Work`. What it
+claims it reports once, whatever happens: ended, handed back on shutdown, or dropped when the lease was lost.
+
+Each renewal of the leases tells what is asked of the runs. One that is cancelled is stopped first; when it has really
+stopped, `Work.settle` tells what its thread looks like, and that ends it.
 """
 
 import asyncio
 import contextlib
-from collections.abc import Awaitable, Callable
+from typing import Protocol
 from uuid import UUID, uuid4
 
 from prometheus_client import Counter, Gauge
 
 from portside.agent.queue import lifecycle
-from portside.agent.queue.lifecycle import LEASE_S, ClaimedRun, Ending
+from portside.agent.queue.lifecycle import LEASE_S, Cancellation, ClaimedRun, Ending
 from portside.kernel.db import Database
 from portside.kernel.logs import get_logger
 from portside.kernel.reconcile import Driver
 
 log = get_logger(__name__)
-Execute = Callable[[ClaimedRun], Awaitable[Ending]]
-OnEnd = Callable[[ClaimedRun, Ending | None], None]
 POLL_S = 1.0
+HAND_BACK_AFTER_S = 10.0
 RUNNING = Gauge("lg_api_workers_active", "Runs being executed by this process.")
 SLOTS = Gauge("lg_api_workers_max", "Runs this process may execute at once.")
 ENDED = Counter("lg_api_runs_total", "Runs ended by this process.", ["status"])
 
 
+class Work(Protocol):
+    """What is to be done with a run that the worker holds."""
+
+    async def execute(self, run: ClaimedRun) -> Ending:
+        """Execute it to its end."""
+        ...
+
+    async def settle(self, run: ClaimedRun, cancellation: Cancellation) -> Ending:
+        """Tell the end of one that has stopped because it was cancelled."""
+        ...
+
+    def on_end(self, run: ClaimedRun, ending: Ending | None) -> None:
+        """Let those know who follow it; without an ending it goes on elsewhere."""
+        ...
+
+
 class Worker:
     """Executes up to `slots` runs at once."""
 
-    def __init__(self, db: Database, *, slots: int, execute: Execute, on_end: OnEnd, draining: asyncio.Event) -> None:
+    def __init__(self, db: Database, work: Work, *, slots: int, draining: asyncio.Event) -> None:
         self.worker_id: UUID = uuid4()
         self.slots = slots
         self._db = db
-        self._execute = execute
-        self._on_end = on_end
+        self._work = work
         self._running: dict[UUID, asyncio.Task[None]] = {}
         self._executing: set[UUID] = set()
+        self._cancelled: dict[UUID, Cancellation] = {}
+        self._lost: set[UUID] = set()
         self._wake = asyncio.Event()
+        self._look = asyncio.Event()
         self._loops: list[asyncio.Task[None]] = []
         self._is_accepting = False
         self._draining = draining
@@ -55,15 +75,34 @@ class Worker:
         """Say that there may be runs to claim."""
         self._wake.set()
 
+    def look_for_cancels(self) -> None:
+        """Say that runs were cancelled, maybe some of this worker's; without it they are noticed within a second."""
+        self._look.set()
+
     @property
     def free_slots(self) -> int:
         """How many more runs may start now."""
         return self.slots - len(self._running) if self._is_accepting else 0
 
+    @property
+    def busy_slots(self) -> int:
+        """How many runs this worker holds."""
+        return len(self._running)
+
     def begin(self, run: ClaimedRun) -> None:
-        """Execute a run that this worker holds the lease of."""
+        """Execute a run that this worker holds the lease of, or end it if it was cancelled before."""
+        if run.cancellation is not None:
+            self._cancelled[run.run_id] = run.cancellation
         self._running[run.run_id] = asyncio.create_task(self._run(run))
         RUNNING.set(len(self._running))
+
+    async def ended(self, run_id: UUID, within_s: float) -> None:
+        """Wait for the end of a run that this worker holds, or for some time."""
+        task = self._running.get(run_id)
+        if task is None:
+            await asyncio.sleep(within_s)
+        else:
+            await asyncio.wait([task], timeout=within_s)
 
     async def drain(self, grace_s: float) -> None:
         """Take no more runs, let those under way end within the grace, and hand the rest back."""
@@ -73,8 +112,8 @@ class Worker:
         left = dict(self._running)
         for task in left.values():
             task.cancel()
-        await asyncio.gather(*left.values(), return_exceptions=True)
         if left:
+            await asyncio.wait(list(left.values()), timeout=HAND_BACK_AFTER_S)
             await lifecycle.hand_back_runs(self._db, self.worker_id, list(left))
             log.info("runs handed back", runs=len(left))
         await self._chores.close()
@@ -106,43 +145,73 @@ class Worker:
 
     async def _renew(self) -> None:
         while True:
-            await asyncio.sleep(LEASE_S / 5)
-            held = list(self._running)
-            if not held:
-                continue
-            try:
-                ours = await lifecycle.renew_leases(self._db, self.worker_id, held)
-            except Exception:
-                log.exception("renewing leases failed")
-                continue
-            # One that is just being finished may be missing because its end is committed and the answer on its way.
-            for run_id in (set(held) - ours) & self._executing:
-                self._running[run_id].cancel()
+            with contextlib.suppress(TimeoutError):
+                await asyncio.wait_for(self._look.wait(), LEASE_S / 5)
+            self._look.clear()
+            if held := list(self._running):
+                await self._renew_held(held)
+
+    async def _renew_held(self, held: list[UUID]) -> None:
+        try:
+            ours = await lifecycle.renew_leases(self._db, self.worker_id, held)
+        except Exception:
+            log.exception("renewing leases failed")
+            return
+        for run_id in held:
+            cancellation = ours.get(run_id)
+            if cancellation is not None and run_id not in self._cancelled and run_id in self._running:
+                self._cancelled[run_id] = cancellation
+                self._stop(run_id)
+            # One that is just being ended may be missing because its end is committed and the answer on its way.
+            elif run_id not in ours and run_id in self._executing and run_id not in self._lost:
+                self._lost.add(run_id)
+                self._stop(run_id)
+
+    def _stop(self, run_id: UUID) -> None:
+        if run_id in self._executing:
+            self._running[run_id].cancel()
 
     async def _execute_held(self, run: ClaimedRun) -> Ending:
-        self._executing.add(run.run_id)
-        try:
-            return await self._execute(run)
-        finally:
-            self._executing.discard(run.run_id)
+        """Execute a run to its end, or to where it is cancelled."""
+        if run.run_id not in self._cancelled:
+            self._executing.add(run.run_id)
+            try:
+                return await self._work.execute(run)
+            except asyncio.CancelledError:
+                if run.run_id not in self._cancelled or run.run_id in self._lost or not _goes_on():
+                    raise
+            finally:
+                self._executing.discard(run.run_id)
+        return await self._work.settle(run, self._cancelled[run.run_id])
+
+    async def _end(self, run: ClaimedRun, ending: Ending) -> Ending | None:
+        """Write the end of a run; None when the lease was lost and nothing was written."""
+        outcome = await lifecycle.end_run(self._db, self.worker_id, run, ending)
+        if outcome == "rollback":
+            ending = await self._work.settle(run, Cancellation("rollback", ""))
+            outcome = await lifecycle.end_run(self._db, self.worker_id, run, ending)
+        if outcome != "ended":
+            log.warning("a run ended after its lease was lost", run_id=str(run.run_id))
+            return None
+        ENDED.labels(ending.status).inc()
+        return ending
 
     async def _run(self, run: ClaimedRun) -> None:
         ending: Ending | None = None
         try:
-            ending = await self._execute_held(run)
-            if not await lifecycle.finish_run(self._db, self.worker_id, run, ending):
-                log.warning("a run ended after its lease was lost", run_id=str(run.run_id))
-                ending = None
-            else:
-                ENDED.labels(ending.status).inc()
-        except asyncio.CancelledError:
-            ending = None
-            raise
+            ending = await self._end(run, await self._execute_held(run))
         except Exception:
             log.exception("a run could not be ended; its lease will run out", run_id=str(run.run_id))
-            ending = None
         finally:
             self._running.pop(run.run_id, None)
+            self._cancelled.pop(run.run_id, None)
+            self._lost.discard(run.run_id)
             RUNNING.set(len(self._running))
-            self._on_end(run, ending)
+            self._work.on_end(run, ending)
             self._wake.set()
+
+
+def _goes_on() -> bool:
+    """Take back the one cancellation that stopped the run; False when the worker itself is told to stop as well."""
+    task = asyncio.current_task()
+    return task is not None and task.uncancel() == 0

@@ -10,8 +10,8 @@ from portside.agent.graphs.commands import parse_command
 from portside.agent.graphs.protocol import Outcome, RunRequest
 from portside.agent.queue.lifecycle import ClaimedRun, Ending
 from portside.agent.types.assistants import Assistant
-from portside.agent.types.runs import RunCreate
-from portside.kernel.errors import BadRequest
+from portside.agent.types.runs import STREAM_MODES, RunCreate
+from portside.kernel.errors import BadRequest, Invalid
 from portside.kernel.http.routes import refuse_field
 
 DEFAULT_MODES = ["values"]
@@ -26,38 +26,41 @@ class Ids(NamedTuple):
 
 
 def refuse_unsupported(body: RunCreate) -> None:
-    """Refuse a command without sense, and fields that are not acted on yet. Raises Invalid that names the field."""
+    """Refuse a command or a stream mode without sense, and fields that are not acted on. Raises Invalid, named."""
     if body.command is not None:
         parse_command(msgspec.to_builtins(body.command))
+    for mode in modes_of(body):
+        if mode not in STREAM_MODES:
+            allowed = ", ".join(STREAM_MODES)
+            raise Invalid.field(["body", "stream_mode"], f"Invalid stream mode '{mode}'; allowed are {allowed}", "enum")
     if body.webhook is not None:
         raise refuse_field("webhook", "webhooks are not available yet")
     if body.feedback_keys:
-        raise refuse_field("feedback_keys", "feedback keys are not available yet")
-    if body.multitask_strategy in {"interrupt", "rollback"}:
-        raise refuse_field(
-            "multitask_strategy", f"'{body.multitask_strategy}' is not available yet; use enqueue, reject"
-        )
-    if body.on_disconnect == "cancel":
-        raise refuse_field("on_disconnect", "'cancel' is not available yet; use continue")
+        raise refuse_field("feedback_keys", "no tracing backend that makes feedback links is connected to this server")
+
+
+def modes_of(body: RunCreate) -> list[str]:
+    """Return the stream modes that a run is asked for."""
+    modes = body.stream_mode or DEFAULT_MODES
+    return modes if isinstance(modes, list) else [modes]
 
 
 def run_metadata(assistant: Assistant, body: RunCreate) -> dict[str, Any]:
-    """Return a run's metadata; its assistant and graph are ours to say."""
-    own = {"graph_id": assistant.graph_id, "assistant_id": str(assistant.assistant_id)}
-    return {"created_by": "system", **(body.metadata or {}), **own}
+    """Return a run's metadata; which assistant it is of is ours to say."""
+    known = {"created_by": "system", "graph_id": assistant.graph_id}
+    return {**known, **(body.metadata or {}), "assistant_id": str(assistant.assistant_id)}
 
 
 def run_kwargs(assistant: Assistant, body: RunCreate, ids: Ids, metadata: dict[str, Any]) -> dict[str, Any]:
     """Return the `kwargs` that a run is stored with. Raises BadRequest when both context and configurable are given."""
     durability = body.durability or ("exit" if body.checkpoint_during is False else "async")
-    modes = body.stream_mode or DEFAULT_MODES
     context = _context(assistant, body)
     return {
         "input": body.input,
         "command": None if body.command is None else msgspec.to_builtins(body.command),
         "config": _config(assistant, body, ids, metadata),
         "context": context,
-        "stream_mode": modes if isinstance(modes, list) else [modes],
+        "stream_mode": modes_of(body),
         "interrupt_before": body.interrupt_before,
         "interrupt_after": body.interrupt_after,
         "webhook": None,
@@ -67,7 +70,17 @@ def run_kwargs(assistant: Assistant, body: RunCreate, ids: Ids, metadata: dict[s
         "resumable": bool(body.stream_resumable),
         "checkpoint_during": durability != "exit",
         "durability": durability,
+        **_optional(body),
     }
+
+
+def _optional(body: RunCreate) -> dict[str, Any]:
+    """Return what the contract's `kwargs` do not list, where it was asked for."""
+    given = {
+        "strict_resume": body.strict_resume or None,
+        "langsmith_tracer": None if body.langsmith_tracer is None else msgspec.to_builtins(body.langsmith_tracer),
+    }
+    return {name: value for name, value in given.items() if value is not None}
 
 
 def _context(assistant: Assistant, body: RunCreate) -> dict[str, Any]:
@@ -125,12 +138,16 @@ def execution_request(run: ClaimedRun, *, resume: bool) -> RunRequest:
         interrupt_before=kwargs["interrupt_before"],
         interrupt_after=kwargs["interrupt_after"],
         durability=kwargs["durability"],
+        strict_resume=kwargs.get("strict_resume", False),
+        tracer=kwargs.get("langsmith_tracer"),
         resume=resume,
     )
 
 
 def ending_of(outcome: Outcome) -> Ending:
     """Return how a run ended that was executed to its outcome."""
+    if outcome.is_refused:
+        return Ending(status="error", thread_status=None, error=outcome.error)
     if outcome.error is not None:
         return Ending(status="error", thread_status="error", values=outcome.values, error=outcome.error)
     is_waiting = outcome.has_next or bool(outcome.interrupts)

@@ -1,23 +1,27 @@
--- name: admit_run
-select outcome, attempt, created_at from admit_run(
-    :run_id, :thread_id, :assistant_id, :metadata, :kwargs, :strategy, :thread_metadata, :create_thread, :temporary,
-    make_interval(secs => :delay_s), :admitted_by, :worker_id, make_interval(secs => :lease_s)
-)
-
 -- name: get_run
 select run_id, thread_id, assistant_id, status, metadata, kwargs, multitask_strategy, created_at, updated_at, error,
-       kwargs ->> 'langsmith_session_name' as langsmith_session_name
+       cancel_reason, kwargs -> 'langsmith_tracer' ->> 'project_name' as langsmith_session_name
 from runs where run_id = :run_id and thread_id = :thread_id
 
 -- name: list_runs
-select run_id, thread_id, assistant_id, status, metadata, kwargs, multitask_strategy, created_at, updated_at, error,
-       kwargs ->> 'langsmith_session_name' as langsmith_session_name
+-- The two wide columns are read only where they are asked for.
+select run_id, thread_id, assistant_id, status,
+       case when :with_metadata::boolean then metadata else '{}' end as metadata,
+       case when :with_kwargs::boolean then kwargs else '{}' end as kwargs,
+       multitask_strategy, created_at, updated_at, error, cancel_reason,
+       kwargs -> 'langsmith_tracer' ->> 'project_name' as langsmith_session_name
 from runs
 where thread_id = :thread_id and (:status::text is null or status = :status)
 order by number desc limit :limit offset :offset
 
+-- name: thread_of_run
+select thread_id from runs where run_id = :run_id
+
+-- name: has_run
+select exists (select 1 from runs where thread_id = :thread_id and run_id = any(:run_ids::uuid[]))
+
 -- name: run_result
 -- What a client that waits for a run of another process needs: is it over, and what came out.
-select r.status, r.error, t."values"::text as "values", t.interrupts
+select r.status, r.error, r.is_temporary, t."values"::text as "values", t.interrupts
 from runs r join threads t using (thread_id)
 where r.run_id = :run_id and r.thread_id = :thread_id

@@ -4,14 +4,16 @@ from typing import Annotated, Any, Literal
 from uuid import UUID
 
 import msgspec
+from msgspec import UNSET, UnsetType
 
 from portside.agent.types.threads import Checkpoint
 
 RunStatus = Literal["pending", "running", "success", "error", "timeout", "interrupted"]
-StreamMode = Literal[
-    "values", "messages", "messages-tuple", "updates", "events", "tasks", "checkpoints", "debug", "custom"
-]
+STREAM_MODES = ("values", "messages", "messages-tuple", "updates", "events", "tasks", "checkpoints", "debug", "custom")
+# A name that is none is refused with the list of them (`runs.requests`), which the type alone would not tell.
+StreamMode = Annotated[str, msgspec.Meta(extra_json_schema={"enum": list(STREAM_MODES)})]
 MultitaskStrategy = Literal["reject", "rollback", "interrupt", "enqueue"]
+CancelAction = Literal["interrupt", "rollback"]
 Durability = Literal["sync", "async", "exit"]
 TERMINAL: frozenset[str] = frozenset({"success", "error", "timeout", "interrupted"})
 
@@ -31,6 +33,13 @@ class Command(msgspec.Struct, omit_defaults=True):
     update: Any = None
     resume: Any = None
     goto: Any = None
+
+
+class LangSmithTracer(msgspec.Struct, omit_defaults=True):
+    """Where the traces of a run go: a project, and an example of a dataset."""
+
+    project_name: str | None = None
+    example_id: UUID | None = None
 
 
 class RunCreate(msgspec.Struct, kw_only=True):
@@ -58,6 +67,11 @@ class RunCreate(msgspec.Struct, kw_only=True):
     checkpoint_during: bool | None = None
     webhook: str | None = None
     feedback_keys: list[str] | None = None
+    strict_resume: bool | None = None
+    langsmith_tracer: LangSmithTracer | None = None
+
+
+RunBatch = Annotated[list[RunCreate], msgspec.Meta(min_length=1, max_length=1000)]
 
 
 class Run(msgspec.Struct):
@@ -73,19 +87,71 @@ class Run(msgspec.Struct):
     created_at: str
     updated_at: str
     error: dict[str, Any] | None
+    cancel_reason: str | None
     langsmith_session_name: str | None = None
 
 
+RunField = Literal[
+    "run_id", "thread_id", "assistant_id", "metadata", "status", "kwargs", "multitask_strategy", "created_at",
+    "updated_at", "error", "cancel_reason", "langsmith_session_name",
+]  # fmt: skip
+
+
+class ListedRun(msgspec.Struct):
+    """A run in a list: the fields that were selected."""
+
+    run_id: UUID | UnsetType = UNSET
+    thread_id: UUID | UnsetType = UNSET
+    assistant_id: UUID | UnsetType = UNSET
+    metadata: dict[str, Any] | UnsetType = UNSET
+    status: RunStatus | UnsetType = UNSET
+    kwargs: dict[str, Any] | UnsetType = UNSET
+    multitask_strategy: str | UnsetType = UNSET
+    created_at: str | UnsetType = UNSET
+    updated_at: str | UnsetType = UNSET
+    error: dict[str, Any] | UnsetType | None = UNSET
+    cancel_reason: str | UnsetType | None = UNSET
+    langsmith_session_name: str | UnsetType | None = UNSET
+
+
 class RunListQuery(msgspec.Struct):
-    """Which runs of a thread to list, newest first."""
+    """Which runs of a thread to list, newest first, and which of their fields to show."""
 
     limit: Annotated[int, msgspec.Meta(ge=1, le=1000)] = 10
     offset: Annotated[int, msgspec.Meta(ge=0, le=2_147_483_647)] = 0
     status: str | None = None
+    select: list[RunField] | None = None
+
+
+class CancelQuery(msgspec.Struct):
+    """How to stop a run, and whether to wait until it has stopped."""
+
+    action: CancelAction = "interrupt"
+    wait: bool = False
+
+
+class CancelManyQuery(msgspec.Struct):
+    """How to stop runs."""
+
+    action: CancelAction = "interrupt"
+
+
+class CancelMany(msgspec.Struct):
+    """Which runs to stop: all that have a status, or some of a thread."""
+
+    status: Literal["pending", "running", "all"] | None = None
+    thread_id: UUID | None = None
+    run_ids: Annotated[list[UUID], msgspec.Meta(max_length=1000)] | None = None
+
+
+class JoinQuery(msgspec.Struct):
+    """Whether the run goes with the client that waits for it."""
+
+    cancel_on_disconnect: bool = False
 
 
 class StreamQuery(msgspec.Struct):
-    """Which events of a run to follow."""
+    """Which events of a run to follow, and whether it goes with the client that does."""
 
     stream_mode: list[str] | None = None
     cancel_on_disconnect: bool = False

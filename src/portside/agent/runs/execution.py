@@ -1,0 +1,92 @@
+"""Executing runs that the worker holds, and settling those that were stopped.
+
+A run that is stopped is over when nothing of it runs any more. Its task is cancelled, and with it every node, subgraph
+and child task that awaits; a node in a thread of its own cannot be cancelled and is waited for (`engine`). What the
+engine gives up waiting for goes on in its thread: its result is dropped, its effects on the world are not. The same
+holds for what a node started and does not await, and for graphs on other servers that it called.
+"""
+
+from portside.agent.engine import Engine
+from portside.agent.graphs.execute import read_rest
+from portside.agent.graphs.load import Graphs
+from portside.agent.graphs.protocol import Outcome
+from portside.agent.queue import lifecycle
+from portside.agent.queue.lifecycle import Cancellation, ClaimedRun, Ending
+from portside.agent.runs.edges import end_of, start_of
+from portside.agent.runs.requests import ending_of, execution_request
+from portside.agent.sql import sql
+from portside.agent.streams.hub import Hub
+from portside.kernel.db import Database
+from portside.kernel.errors import PortsideError
+from portside.kernel.logs import get_logger
+
+log = get_logger(__name__)
+NOTHING_LEFT = Outcome(values=None, interrupts={}, has_next=False, error=None)
+
+
+class Executions:
+    """What the worker does with a run: execute it, settle it when it was stopped, and let its followers go."""
+
+    def __init__(self, db: Database, engine: Engine, hub: Hub, *, timeout_s: float) -> None:
+        self._db = db
+        self._engine = engine
+        self._hub = hub
+        self._timeout_s = timeout_s
+
+    async def execute(self, run: ClaimedRun) -> Ending:
+        """Execute a run; its events go to its feed."""
+        feed = self._hub.begin(start_of(run))
+        begun = run.was_begun or run.attempt > 1
+        resume = begun and await lifecycle.has_own_checkpoint(self._db, run)
+        request = execution_request(run, resume=resume)
+        try:
+            return ending_of(await self._engine.execute(request, feed.publish, timeout_s=self._timeout_s))
+        except TimeoutError:
+            return await self._timed_out(run)
+        except PortsideError as exc:
+            # The graph never began, and would not at another attempt either.
+            error = {"error": type(exc).__name__, "message": str(exc)}
+            return Ending(status="error", thread_status="error", error=error)
+
+    async def settle(self, run: ClaimedRun, cancellation: Cancellation) -> Ending:
+        """Tell the end of a run that has stopped because it was cancelled; a rollback first removes what it left."""
+        if cancellation.action == "rollback":
+            await self._db.execute(
+                sql.delete_checkpoints_of_runs, run_ids=[str(run.run_id)], thread_id=str(run.thread_id)
+            )
+        rest = await self._rest(run)
+        is_rollback = cancellation.action == "rollback"
+        return Ending(
+            status="rolled_back" if is_rollback else "interrupted",
+            thread_status="interrupted" if rest.has_next else "idle",
+            values=rest.values,
+            interrupts=rest.interrupts,
+            error=None if is_rollback else {"error": "UserInterrupt", "message": cancellation.reason},
+        )
+
+    def on_end(self, run: ClaimedRun, ending: Ending | None) -> None:
+        """Let the followers of a run go; without an ending it goes on elsewhere."""
+        feed = self._hub.find(run.run_id)
+        if feed is not None:
+            feed.ending = ending
+        self._hub.close(run.run_id, end_of(run, ending))
+
+    async def _timed_out(self, run: ClaimedRun) -> Ending:
+        rest = await self._rest(run)
+        error = {"error": "TimeoutError", "message": f"the run took longer than {self._timeout_s:g} s"}
+        return Ending(
+            status="timeout", thread_status="error", values=rest.values, interrupts=rest.interrupts, error=error
+        )
+
+    async def _rest(self, run: ClaimedRun) -> Outcome:
+        """Read what a run that was stopped left. A graph that cannot tell any more leaves nothing to go on with."""
+        request = execution_request(run, resume=False)
+
+        async def reading(graphs: Graphs) -> Outcome:
+            return await read_rest(graphs, request)
+
+        try:
+            return await self._engine.read(reading)
+        except Exception:
+            log.exception("the state of a stopped run could not be read", run_id=str(run.run_id))
+            return NOTHING_LEFT
