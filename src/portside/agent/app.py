@@ -16,13 +16,18 @@ from portside.agent.crons.firing import DueCrons
 from portside.agent.crons.records import Crons
 from portside.agent.engine import Engine
 from portside.agent.graphs.load import Graphs
-from portside.agent.http import assistants, crons, debugging, runs, states, system, threads
+from portside.agent.http import assistants, crons, debugging, runs, states, store, system, threads
 from portside.agent.http.serving import describe, served_routes
 from portside.agent.http.system import Manual, Traffic
 from portside.agent.queue.sweep import DueThreads, ExpiredLeases
 from portside.agent.queue.worker import Worker
 from portside.agent.runs.service import Runs
 from portside.agent.settings import AgentSettings
+from portside.agent.store.chores import store_chores
+from portside.agent.store.items import Items
+from portside.agent.store.requests import StoreRequests
+from portside.agent.store.search_index import StoreSetup, open_setup
+from portside.agent.store.store import make_store
 from portside.agent.threads.lifetimes import DeletedThreads, ExpiredThreads, set_default_lifetime
 from portside.agent.threads.states import States
 from portside.kernel.db import Database
@@ -40,6 +45,7 @@ SCHEMA = "portside"
 ALSO_AT_ROOT = frozenset({"/ok", "/metrics"})
 ROUTES: list[Route] = [
     *system.routes, *debugging.routes, *assistants.routes, *threads.routes, *states.routes, *runs.routes, *crons.routes,
+    *store.routes,
 ]  # fmt: skip
 
 
@@ -63,16 +69,19 @@ async def open_app(
     loops = settings.n_jobs_per_worker if settings.bg_job_isolated_loops else 1
     try:
         await migrate(db, ["portside.agent"], schema=SCHEMA)
-        engine = await Engine.start(graphs, connect, loops=loops)
+        setup = await open_setup(db, config)
+        engine = await Engine.start(graphs, connect, loops=loops, make_store=make_store(setup))
         try:
-            yield await _join(db, engine, config, settings)
+            yield await _join(db, engine, config, settings, setup)
         finally:
             await engine.close()
     finally:
         await db.close()
 
 
-async def _join(db: Database, engine: Engine, config: AgentConfig, settings: AgentSettings) -> AgentApp:
+async def _join(
+    db: Database, engine: Engine, config: AgentConfig, settings: AgentSettings, setup: StoreSetup
+) -> AgentApp:
     known = Assistants(db, engine.graphs)
     await known.make_system_assistants()
     await set_default_lifetime(db, config.thread_ttl)
@@ -88,6 +97,7 @@ async def _join(db: Database, engine: Engine, config: AgentConfig, settings: Age
         States: States(db, engine),
         Runs: service,
         Crons: Crons(db, known, on_change=due_crons.signal.set),
+        StoreRequests: StoreRequests(Items(db, setup)),
         AgentConfig: config,
         AgentSettings: settings,
         Traffic: traffic,
@@ -98,7 +108,7 @@ async def _join(db: Database, engine: Engine, config: AgentConfig, settings: Age
     if settings.debug_folder is not None:
         services[Diagnostics] = Diagnostics(Path(settings.debug_folder))
     lifetimes = [ExpiredThreads(db, config.thread_ttl), DeletedThreads(db)]
-    worker.start(Driver([sweep, DueThreads(db), *lifetimes, due_crons]))
+    worker.start(Driver([sweep, DueThreads(db), *lifetimes, due_crons, *store_chores(db, setup)]))
     asgi = _front(Api(routes, services, _let_in), config.http, settings, draining)
     return AgentApp(asgi, worker, traffic, draining)
 
