@@ -29,6 +29,7 @@ from portside.kernel.db import Database
 from portside.kernel.errors import BadRequest, Conflict, Invalid, NotFound
 
 SYSTEM_NAMESPACE = UUID("6ba7b821-9dad-11d1-80b4-00c04fd430c8")
+DEFAULT_LIMIT = 10
 _LIKE_SPECIAL = re.compile(r"([\\%_])")
 
 
@@ -151,8 +152,8 @@ class Assistants:
             sql.list_assistant_versions,
             assistant_id=assistant_id,
             metadata=query.metadata,
-            limit=query.limit,
-            offset=query.offset,
+            limit=query.limit or DEFAULT_LIMIT,
+            offset=query.offset or 0,
         )
         if not rows:
             await self.get(assistant_id)
@@ -170,11 +171,12 @@ class Assistants:
         if query.graph_id is not None:
             self._graphs.description(query.graph_id)
         order = f"{query.sort_by or 'created_at'} {query.sort_order or 'desc'}"
+        limit, offset = query.limit or DEFAULT_LIMIT, query.offset or 0
         rows = await self._db.fetch(
-            sql.search_assistants, **_matching(query), order=order, limit=query.limit, offset=query.offset
+            sql.search_assistants, **_matching(query), order=order, limit=limit, offset=offset
         )
-        is_last = len(rows) < query.limit and (rows or not query.offset)
-        total = query.offset + len(rows) if is_last else await self.count(query)
+        is_last = len(rows) < limit and (rows or not offset)
+        total = offset + len(rows) if is_last else await self.count(query)
         return Page([_select(from_row(Assistant, row), query.select) for row in rows], total)
 
     async def count(self, query: AssistantFilter) -> int:

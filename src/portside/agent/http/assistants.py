@@ -37,7 +37,7 @@ async def create_assistant(ctx: Context, body: AssistantCreate) -> Assistant:
 @routes.post("/assistants/search", raises=(NotFound,))
 async def search_assistants(ctx: Context, body: AssistantSearch) -> list[SelectedAssistant]:
     """List the assistants that match, newest first unless told otherwise."""
-    return show_page(ctx, await ctx.get(Assistants).search(body), body.offset)
+    return show_page(ctx, await ctx.get(Assistants).search(body), body.offset or 0)
 
 
 @routes.post("/assistants/count")

@@ -117,8 +117,8 @@ class AssistantFilter(msgspec.Struct):
 class AssistantSearch(AssistantFilter):
     """Which assistants to list, and how."""
 
-    limit: Limit = 10
-    offset: Number = 0
+    limit: Limit | None = 10
+    offset: Number | None = 0
     sort_by: Literal["assistant_id", "created_at", "updated_at", "name", "graph_id"] | None = None
     sort_order: Literal["asc", "desc"] | None = None
     select: Annotated[list[AssistantField], msgspec.Meta(max_length=100)] | None = None
@@ -128,8 +128,8 @@ class VersionSearch(msgspec.Struct):
     """Which versions of an assistant to list, newest first."""
 
     metadata: dict[str, Any] | None = None
-    limit: Limit = 10
-    offset: Number = 0
+    limit: Limit | None = 10
+    offset: Number | None = 0
 
 
 class LatestVersion(msgspec.Struct):

@@ -1,0 +1,142 @@
+"""Assistants in the database: those of the graphs at each start, versions, what goes with them, and the indexes."""
+
+import asyncio
+from collections.abc import AsyncIterator
+from uuid import uuid4, uuid5
+
+import pytest
+
+from portside.agent.assistants.records import SYSTEM_NAMESPACE, AssistantNotFound, Assistants
+from portside.agent.graphs.load import Graphs
+from portside.agent.sql import sql
+from portside.agent.types.assistants import AssistantCreate, AssistantPatch, AssistantSearch, VersionSearch
+from portside.kernel.db import Database
+from portside.kernel.migrations import migrate, migrations_of
+from tests.db.house import Words, graph, sub1
+
+ECHO = uuid5(SYSTEM_NAMESPACE, "echo")
+
+
+def known(db: Database, **descriptions: str | None) -> Assistants:
+    graphs = {graph_id: graph(Words, sub1) for graph_id in descriptions}
+    return Assistants(db, Graphs(graphs, descriptions))
+
+
+@pytest.fixture
+async def db(fresh_database) -> AsyncIterator[Database]:
+    opened = await Database.connect(await fresh_database(), max_size=5, schema="portside")
+    await migrate(opened, ["portside.agent"], schema="portside")
+    yield opened
+    await opened.close()
+
+
+async def test_a_graph_has_its_assistant_at_every_start(db):
+    assistants = known(db, echo="Says it again", other=None)
+    await asyncio.gather(*(assistants.make_system_assistants() for _ in range(4)))
+    made = await assistants.get(ECHO)
+    assert (made.name, made.description, made.version) == ("echo", "Says it again", 1)
+    assert [version.version for version in await assistants.versions(ECHO, VersionSearch())] == [1]
+
+    await assistants.patch(ECHO, AssistantPatch(name="mine", description="My own"))
+    await assistants.make_system_assistants()
+    kept = await assistants.get(ECHO)
+    assert (kept.name, kept.description, kept.version) == ("mine", "My own", 2)
+    assert kept == await assistants.resolve("echo")
+
+    await assistants.delete(ECHO, delete_threads=False)
+    with pytest.raises(AssistantNotFound, match="Thread or assistant not found"):
+        await assistants.resolve("echo")
+    await assistants.make_system_assistants()
+    back = await assistants.get(ECHO)
+    assert (back.name, back.version) == ("echo", 1)
+    assert [version.name for version in await assistants.versions(ECHO, VersionSearch())] == ["echo"]
+
+
+async def test_a_description_that_comes_later_is_shown(db):
+    await known(db, echo=None).make_system_assistants()
+    assistants = known(db, echo="Now it has one")
+    await assistants.make_system_assistants()
+    assert (await assistants.get(ECHO)).description == "Now it has one"
+    assert (await assistants.set_latest(ECHO, 1)).description == "Now it has one"
+
+
+async def test_assistants_from_before_have_versions(fresh_database):
+    db = await Database.connect(await fresh_database(), max_size=2, schema="portside")
+    async with db.pool.acquire() as connection:
+        await connection.execute('create schema "portside"')
+        for migration in migrations_of("portside.agent"):
+            if migration.number == 4:
+                await connection.execute(
+                    "insert into assistants (assistant_id, graph_id, name, version, context, metadata)"
+                    """ values ($1, 'echo', 'old', 3, '{"a": 1}', '{"created_by": "system"}')""",
+                    ECHO,
+                )
+            await connection.execute(migration.sql)
+    assistants = known(db, echo=None)
+    (version,) = await assistants.versions(ECHO, VersionSearch())
+    assert (version.version, version.name, version.context) == (3, "old", {"a": 1})
+    assert (await assistants.patch(ECHO, AssistantPatch())).version == 4
+    await db.close()
+
+
+async def test_threads_of_an_assistant_go_with_their_runs_and_others_stay(db):
+    assistants = known(db, echo=None)
+    one, two = [(await assistants.create(AssistantCreate(graph_id="echo"))).assistant_id for _ in range(2)]
+    async with db.pool.acquire() as connection:
+        for assistant_id in (one, two):
+            thread_id = uuid4()
+            await connection.execute(
+                "insert into threads (thread_id, metadata) values ($1, $2)",
+                thread_id,
+                {"assistant_id": str(assistant_id)},
+            )
+            await connection.execute(
+                "insert into runs (run_id, thread_id, assistant_id, status, multitask_strategy)"
+                " values ($1, $2, $3, 'running', 'enqueue')",
+                uuid4(), thread_id, assistant_id,
+            )  # fmt: skip
+        await assistants.delete(one, delete_threads=True)
+        left = await connection.fetch("select t.metadata from threads t join runs using (thread_id)")
+        assert [row["metadata"]["assistant_id"] for row in left] == [str(two)]
+        assert await connection.fetchval("select count(*) from assistant_versions") == 1
+
+
+@pytest.mark.parametrize(
+    ("query", "index"),
+    [
+        ({"name": "%needle%"}, "assistants_by_name"),
+        ({"metadata": {"n": 7}}, "assistants_by_metadata"),
+        ({"graph_id": "rare"}, "assistants_of_graph"),
+        ({}, "assistants_by_creation"),
+    ],
+)
+async def test_searches_are_served_by_indexes(db, query, index):
+    async with db.pool.acquire() as connection:
+        await connection.execute(
+            """
+            insert into assistants (assistant_id, graph_id, name, metadata, created_at)
+            select gen_random_uuid(), 'echo', md5(n::text), jsonb_build_object('n', n), now() - make_interval(secs => n)
+            from generate_series(1, 5000) n
+            """
+        )
+        await connection.execute("vacuum analyze assistants")
+        values = {"metadata": None, "graph_id": None, "name": None, **query}
+        arguments = sql.search_assistants.arguments({**values, "order": "created_at desc", "limit": 10, "offset": 0})
+        plan = await connection.fetch("explain " + sql.search_assistants.sql, *arguments)
+    assert index in "\n".join(row[0] for row in plan)
+
+
+async def test_ties_are_in_one_order_on_every_page(db):
+    assistants = known(db, echo=None)
+    async with db.pool.acquire() as connection:
+        await connection.execute(
+            "insert into assistants (assistant_id, graph_id, name) "
+            "select gen_random_uuid(), 'echo', 'same' from generate_series(1, 30)"
+        )
+    for sort_by in ("name", "created_at"):
+        seen = []
+        for offset in range(0, 30, 7):
+            page = await assistants.search(AssistantSearch(limit=7, offset=offset, sort_by=sort_by))
+            assert page.total == 30
+            seen += [each.assistant_id for each in page.items]
+        assert len(set(seen)) == 30
