@@ -13,7 +13,8 @@ returned is encoded; None makes an empty answer. The same signatures make the Op
 import inspect
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, NoReturn, TypeVar, get_type_hints
+from types import UnionType
+from typing import Any, NoReturn, TypeVar, Union, get_args, get_origin, get_type_hints
 
 import msgspec
 from starlette.datastructures import MutableHeaders
@@ -127,7 +128,7 @@ def _inspect(route: Route) -> Route:
     hints = get_type_hints(route.handler, include_extras=True)
     parameters = list(inspect.signature(route.handler).parameters.values())[1:]
     in_path = {part[1:-1] for part in route.path.split("/") if part.startswith("{")}
-    found: dict[str, Any] = {"path_types": {}, "returns": route.returns or hints.get("return")}
+    found: dict[str, Any] = {"path_types": {}, "returns": route.returns or _told(hints.get("return"))}
     for parameter in parameters:
         kind = hints[parameter.name]
         if parameter.name == "body":
@@ -142,6 +143,13 @@ def _inspect(route: Route) -> Route:
     if in_path != set(found["path_types"]):
         raise TypeError(f"{route.name}: the path {route.path} and the signature name different parameters")
     return Route(**{**route.__dict__, **found})
+
+
+def _told(kind: Any) -> Any:
+    """Return the type that a handler's signature promises, short of the responses that it makes itself beside it."""
+    members = get_args(kind) if isinstance(kind, UnionType) or get_origin(kind) is Union else ()
+    told = [member for member in members if not (isinstance(member, type) and issubclass(member, Response))]
+    return Union[tuple(told)] if told and len(told) < len(members) else kind  # noqa: UP007 - made at run time
 
 
 class _Node:

@@ -1,0 +1,83 @@
+from typing import Any
+
+import httpx2
+import pytest
+from starlette.responses import Response
+
+from portside.kernel.http.cors import Cors, CorsRules
+
+PAGE = "https://page.example"
+
+
+async def hello(scope: Any, receive: Any, send: Any) -> None:
+    await Response("hello", headers={"Vary": "Accept"})(scope, receive, send)
+
+
+async def call(rules: CorsRules, method: str = "GET", **headers: str) -> httpx2.Response:
+    named = {name.replace("_", "-"): value for name, value in headers.items()}
+    async with httpx2.AsyncClient(transport=httpx2.ASGITransport(Cors(hello, rules)), base_url="http://x") as client:
+        return await client.request(method, "/", headers=named)
+
+
+async def preflight(rules: CorsRules, method: str = "POST", origin: str = PAGE, **headers: str) -> httpx2.Response:
+    return await call(rules, "OPTIONS", origin=origin, access_control_request_method=method, **headers)
+
+
+async def test_by_default_any_page_may_call_without_credentials() -> None:
+    answer = await call(CorsRules(), origin=PAGE)
+    assert answer.headers["access-control-allow-origin"] == "*"
+    assert answer.headers["access-control-expose-headers"] == "x-pagination-total, x-pagination-next, content-location"
+    assert "access-control-allow-credentials" not in answer.headers
+    assert answer.headers["vary"] == "Accept, Origin"
+
+
+async def test_a_call_from_no_page_varies_as_well() -> None:
+    answer = await call(CorsRules())
+    assert "access-control-allow-origin" not in answer.headers
+    assert "Origin" in answer.headers["vary"]
+
+
+async def test_a_preflight_tells_what_is_allowed() -> None:
+    answer = await preflight(CorsRules(), "PATCH", access_control_request_headers="x-api-key, x-odd")
+    assert (answer.status_code, answer.text) == (200, "OK")
+    assert answer.headers["access-control-allow-methods"] == "DELETE, GET, HEAD, OPTIONS, PATCH, POST, PUT, QUERY"
+    assert answer.headers["access-control-allow-headers"] == "x-api-key, x-odd"
+    assert answer.headers["access-control-max-age"] == "600"
+    assert answer.headers["access-control-allow-private-network"] == "true"
+
+
+async def test_options_that_are_no_preflight_go_to_the_routes() -> None:
+    assert (await call(CorsRules(), "OPTIONS", origin=PAGE)).text == "hello"
+
+
+@pytest.mark.parametrize(
+    ("rules", "origin", "is_allowed"),
+    [
+        (CorsRules(allow_origins=[PAGE]), PAGE, True),
+        (CorsRules(allow_origins=[PAGE]), "https://page.example.evil", False),
+        (CorsRules(allow_origins=[PAGE]), "null", False),
+        (CorsRules(allow_origins=[]), PAGE, False),
+        (CorsRules(allow_origins=[], allow_origin_regex=r"https://.*\.example"), PAGE, True),
+        (CorsRules(allow_origins=[], allow_origin_regex=r"https://.*\.example"), PAGE + ".evil", False),
+    ],
+)
+async def test_pages_that_are_named_may_call_and_others_may_not(rules, origin: str, is_allowed: bool) -> None:
+    answer, before = await call(rules, origin=origin), await preflight(rules, origin=origin)
+    assert answer.headers.get("access-control-allow-origin") == (origin if is_allowed else None)
+    assert before.status_code == (200 if is_allowed else 400)
+    assert before.headers.get("access-control-allow-origin") == (origin if is_allowed else None)
+
+
+async def test_credentials_are_for_named_pages_only() -> None:
+    named = await call(CorsRules(allow_origins=[PAGE], allow_credentials=True), origin=PAGE)
+    anybody = await call(CorsRules(allow_credentials=True), origin=PAGE)
+    assert named.headers["access-control-allow-credentials"] == "true"
+    assert "access-control-allow-credentials" not in anybody.headers
+    assert anybody.headers["access-control-allow-origin"] == "*"
+
+
+async def test_methods_and_headers_can_be_limited() -> None:
+    rules = CorsRules(allow_methods=["get"], allow_headers=["X-One"])
+    assert (await preflight(rules, "GET", access_control_request_headers="x-one, Content-Type")).status_code == 200
+    assert (await preflight(rules, "POST")).text == "Disallowed CORS method"
+    assert (await preflight(rules, "GET", access_control_request_headers="x-two")).text == "Disallowed CORS headers"

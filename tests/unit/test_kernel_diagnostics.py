@@ -1,0 +1,54 @@
+import asyncio
+import json
+import re
+import threading
+from pathlib import Path
+
+import pytest
+
+from portside.kernel.diagnostics import DiagnosisUnderWay, Diagnostics
+
+
+class Kept:
+    """Something to find in the heap."""
+
+    def __init__(self) -> None:
+        self.secret = ["hunter2"]
+
+
+async def test_a_heap_dump_names_types_and_no_values(tmp_path: Path) -> None:
+    kept = [Kept() for _ in range(5000)]
+    dump = await Diagnostics(tmp_path / "dumps").dump_heap()
+    path = Path(dump.path)
+    assert (path.parent, path.stat().st_size, path.stat().st_mode & 0o777) == (tmp_path / "dumps", dump.bytes, 0o600)
+    text = path.read_text()
+    found = {entry["type"]: entry["count"] for entry in json.loads(text)["types"]}
+    assert found[f"{__name__}.Kept"] >= len(kept)
+    assert "hunter2" not in text
+
+
+async def test_a_profile_shows_where_threads_are(tmp_path: Path) -> None:
+    stop = threading.Event()
+
+    def spin_here() -> None:
+        while not stop.is_set():
+            pass
+
+    thread = threading.Thread(target=spin_here, name="spinner", daemon=True)
+    thread.start()
+    try:
+        text = await Diagnostics(tmp_path).profile(0.2)
+    finally:
+        stop.set()
+        thread.join()
+    assert re.search(r"^spinner;.*\.spin_here\S* \d+$", text, re.MULTILINE), text
+
+
+async def test_there_is_one_at_a_time(tmp_path: Path) -> None:
+    diagnostics = Diagnostics(tmp_path)
+    first = asyncio.create_task(diagnostics.profile(0.2))
+    await asyncio.sleep(0)
+    with pytest.raises(DiagnosisUnderWay):
+        await diagnostics.dump_heap()
+    await first
+    await diagnostics.profile(0.01)
