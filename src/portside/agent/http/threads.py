@@ -19,7 +19,7 @@ from portside.agent.types.threads import (
     ThreadSearch,
     ThreadStorage,
 )
-from portside.kernel.http.routes import Context, Routes
+from portside.kernel.http.routes import Context, Routes, encode_response
 
 routes = Routes("threads")
 
@@ -54,12 +54,14 @@ async def get_thread(ctx: Context, thread_id: UUID, query: ThreadQuery) -> Threa
     return await records.get_thread(ctx.db, thread_id, with_ttl="ttl" in (query.include or ()))
 
 
-@routes.patch("/threads/{thread_id}", raises=(ThreadNotFound,))
-async def patch_thread(ctx: Context, thread_id: UUID, body: ThreadPatch) -> Thread | Response:
+@routes.patch("/threads/{thread_id}", raises=(ThreadNotFound,), returns=Thread, answers={204: None})
+async def patch_thread(ctx: Context, thread_id: UUID, body: ThreadPatch) -> Response:
     """Merge metadata into a thread's, or give it another lifetime; `Prefer: return=minimal` is answered with 204."""
     is_minimal = "return=minimal" in ctx.request.headers.get("prefer", "")
     thread = await records.patch_thread(ctx.db, thread_id, body, is_shown=not is_minimal)
-    return Response(status_code=204, headers={"Preference-Applied": "return=minimal"}) if is_minimal else thread
+    if is_minimal:
+        return Response(status_code=204, headers={"Preference-Applied": "return=minimal"})
+    return encode_response(thread, 200)
 
 
 @routes.delete("/threads/{thread_id}", raises=(ThreadNotFound,), status=204)

@@ -106,9 +106,9 @@ class States:
         if at.checkpoint_id and state["created_at"] is None:
             raise CheckpointNotFound.of(thread_id, at.checkpoint_id)
         if state["checkpoint"] is None and at.thread_id:
-            # RemoteGraph, which names the thread whenever it asks, cannot do without.
+            # RemoteGraph, which names the thread whenever it asks, takes neither of them as None.
             place = {"thread_id": str(thread_id), "checkpoint_ns": at.checkpoint_ns or "", "checkpoint_id": None}
-            state["checkpoint"] = place
+            state |= {"checkpoint": place, "metadata": {}}
         return select_fields(state, query.select)
 
     async def history(self, thread_id: UUID, query: HistorySearch) -> list[dict[str, Any]]:
