@@ -9,6 +9,7 @@ from typing import Annotated, TypedDict
 
 from langchain_core.messages import AIMessage
 from langgraph.graph import START, MessagesState, StateGraph
+from langgraph.runtime import Runtime
 from langgraph.types import interrupt
 
 
@@ -93,3 +94,29 @@ def factory(config: dict):
         return {"done": [f"hello {who}"]}
 
     return StateGraph(Journal).add_node("greet", greet).add_edge(START, "greet").compile()
+
+
+def doze(state: Journal) -> dict:
+    time.sleep(state["pause_s"])
+    if mark := os.environ.get("STEP_LOG"):
+        with Path(mark).open("a") as file:
+            file.write("dozed\n")
+    return {"done": ["dozed"]}
+
+
+threaded = StateGraph(Journal).add_node("doze", doze).add_edge(START, "doze").compile()
+
+deep = StateGraph(Journal).add_node("inner", steps).add_edge(START, "inner").compile()
+
+
+class Person(TypedDict):
+    name: str
+
+
+def introduce(_state: Journal, runtime: Runtime[Person]) -> dict:
+    return {"done": [runtime.context["name"] if runtime.context else "nobody"]}
+
+
+contextual = (
+    StateGraph(Journal, context_schema=Person).add_node("introduce", introduce).add_edge(START, "introduce").compile()
+)
