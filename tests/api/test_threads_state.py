@@ -1,0 +1,291 @@
+"""The state and history of threads as the stock Python SDK and RemoteGraph read and change them."""
+
+import asyncio
+from collections.abc import AsyncIterator, Iterator
+from uuid import uuid4
+
+import httpx2
+import pytest
+from langgraph.pregel.remote import RemoteGraph
+from langgraph_sdk import get_client
+from langgraph_sdk.client import LangGraphClient
+from langgraph_sdk.errors import APIStatusError
+
+from tests.servers import ServerProcess, agent_server
+
+HI = {"messages": [{"role": "user", "content": "hi"}]}
+FIELDS = {
+    "values", "next", "tasks", "metadata", "created_at", "checkpoint", "parent_checkpoint", "interrupts",
+    "checkpoint_id", "parent_checkpoint_id",
+}  # fmt: skip
+
+
+@pytest.fixture(scope="module")
+def server(module_database: str, tmp_path_factory: pytest.TempPathFactory) -> Iterator[ServerProcess]:
+    with agent_server(module_database, tmp_path_factory.mktemp("agent")) as running:
+        yield running
+
+
+@pytest.fixture
+async def client(server: ServerProcess) -> AsyncIterator[LangGraphClient]:
+    async with get_client(url=server.url, api_key="") as opened:
+        yield opened
+
+
+@pytest.fixture
+async def asked(client: LangGraphClient) -> str:
+    """A thread that waits for an answer: draft has run, ask has not."""
+    thread_id = (await client.threads.create())["thread_id"]
+    await client.runs.wait(thread_id, "approval", input={"text": "a"})
+    return thread_id
+
+
+@pytest.fixture
+async def nested(client: LangGraphClient) -> str:
+    """A thread whose subgraph waits for an answer."""
+    thread_id = (await client.threads.create())["thread_id"]
+    await client.runs.wait(thread_id, "nested", input={"text": "a"})
+    return thread_id
+
+
+async def refused(call) -> tuple[int, str]:
+    with pytest.raises(APIStatusError) as caught:
+        await call
+    return caught.value.status_code, caught.value.response.text
+
+
+async def test_a_thread_without_a_checkpoint_has_the_empty_state(client):
+    thread_id = (await client.threads.create())["thread_id"]
+    state = await client.threads.get_state(thread_id)
+    assert state.keys() == FIELDS
+    assert (state["values"], state["next"], state["tasks"], state["interrupts"]) == ({}, [], [], [])
+    assert state["checkpoint"] is state["metadata"] is state["created_at"] is None
+    assert await client.threads.get_history(thread_id) == []
+
+
+async def test_the_state_of_a_thread_that_waits(client, asked):
+    state = await client.threads.get_state(asked)
+    assert state.keys() == FIELDS
+    assert (state["values"], state["next"]) == ({"text": "a!"}, ["ask"])
+    assert state["checkpoint"] == {"thread_id": asked, "checkpoint_ns": "", "checkpoint_id": state["checkpoint_id"]}
+    assert [task["name"] for task in state["tasks"]] == ["ask"]
+    assert [one.keys() for one in state["interrupts"]] == [{"id", "value"}]
+    assert state["metadata"]["thread_id"] == asked
+
+
+async def test_a_state_by_its_checkpoint(client, asked):
+    latest, before = (await client.threads.get_history(asked, limit=2))[:2]
+    for at in ({"checkpoint_id": before["checkpoint_id"]}, {"checkpoint": before["checkpoint"]}):
+        state = await client.threads.get_state(asked, **at)
+        assert (state["values"], state["next"]) == ({"text": "a"}, ["draft"])
+    assert latest["parent_checkpoint"] == before["checkpoint"]
+    newest = await client.threads.get_state(asked, checkpoint={"thread_id": asked, "checkpoint_ns": ""})
+    assert newest["checkpoint_id"] == latest["checkpoint_id"]
+
+
+@pytest.mark.parametrize("unknown", ["abc", "1f1e5503-cdc6-6000-8000-000000000000", "~", "é"])
+async def test_a_checkpoint_that_is_not_there_is_told(client, asked, unknown):
+    fresh = (await client.threads.create())["thread_id"]
+    for thread_id in (asked, fresh):
+        # The peer answers with an empty state.
+        for at in ({"checkpoint_id": unknown}, {"checkpoint": {"checkpoint_id": unknown, "checkpoint_ns": ""}}):
+            status, text = await refused(client.threads.get_state(thread_id, **at))
+            assert (status, unknown in text) == (404, True)
+    status, _ = await refused(client.threads.update_state(asked, {"text": "x"}, checkpoint_id=unknown))
+    assert status == 404
+    assert len(await client.threads.get_history(asked, limit=10)) == 3
+
+
+async def test_a_subgraph_with_and_without_its_own_state(client, nested):
+    state = await client.threads.get_state(nested)
+    [task] = state["tasks"]
+    assert task["checkpoint"] == {"thread_id": nested, "checkpoint_ns": f"child:{task['id']}"}
+    assert task["state"] is None
+    deep = (await client.threads.get_state(nested, subgraphs=True))["tasks"][0]
+    assert deep["checkpoint"] is None
+    assert deep["state"]["next"] == ["inquire"]
+    inner = await client.threads.get_state(nested, checkpoint=task["checkpoint"])
+    assert (inner["next"], inner["values"]) == (["inquire"], {"text": "a!"})
+    history = await client.threads.get_history(nested, checkpoint=task["checkpoint"], limit=10)
+    assert {one["checkpoint"]["checkpoint_ns"] for one in history} == {f"child:{task['id']}"}
+
+
+async def test_select_shows_what_was_selected(client, asked):
+    before = (await client.threads.get_history(asked, limit=2))[1]
+    for at in ({}, {"checkpoint_id": before["checkpoint_id"]}, {"checkpoint": before["checkpoint"]}):
+        state = await client.threads.get_state(asked, **at, select=["next", "values.text", "values.nothing"])
+        assert state.keys() == {"next", "values"}
+        assert state["values"].keys() == {"text"}
+        assert (await refused(client.threads.get_state(asked, **at, select=["secrets"])))[0] == 422
+    assert [set(one) for one in await client.threads.get_history(asked, limit=5, select=["values"])] == [{"values"}] * 3
+    assert (await refused(client.threads.get_history(asked, select=["secrets"])))[0] == 422
+
+
+async def test_history_is_one_checkpoint_unless_more_is_asked_for(server, asked):
+    url = f"{server.url}/threads/{asked}/history"
+    assert [len(answer.json()) for answer in (httpx2.get(url), httpx2.post(url, json={}))] == [1, 1]
+    everything = httpx2.post(url, json={"limit": 10, "before": None, "metadata": None, "checkpoint": None}).json()
+    assert [state["metadata"]["step"] for state in everything] == [1, 0, -1]
+    assert httpx2.get(url, params={"limit": 10}).json() == everything
+    for limit in (0, 1001, "abc"):
+        assert httpx2.get(url, params={"limit": limit}).status_code == 422
+        assert httpx2.post(url, json={"limit": limit}).status_code == 422
+
+
+async def test_history_before_a_checkpoint_in_every_form(client, server, asked):
+    everything = await client.threads.get_history(asked, limit=10)
+    first = everything[0]
+    # The peer answers the second with a 500 and the first with a 422.
+    for before in (first["checkpoint_id"], first["checkpoint"], {"configurable": first["checkpoint"]}):
+        assert await client.threads.get_history(asked, limit=10, before=before) == everything[1:]
+    url = f"{server.url}/threads/{asked}/history"
+    assert httpx2.get(url, params={"limit": 10, "before": first["checkpoint_id"]}).json() == everything[1:]
+    for bad in (3, {}, {"checkpoint_id": 1}, {"configurable": None}):
+        answer = httpx2.post(url, json={"before": bad})
+        assert (answer.status_code, "before" in answer.text) == (400, True)
+
+
+async def test_history_filtered_by_metadata(client, asked):
+    found = await client.threads.get_history(asked, limit=10, metadata={"source": "input"})
+    assert [state["metadata"]["step"] for state in found] == [-1]
+    assert await client.threads.get_history(asked, limit=10, metadata={"source": "nowhere"}) == []
+
+
+async def test_an_update_refreshes_the_thread(client, asked):
+    before = await client.threads.get(asked)
+    made = await client.threads.update_state(asked, {"text": "edited"}, as_node="draft")
+    assert made["checkpoint"] == made["configurable"]
+    assert made["checkpoint"] == {
+        "thread_id": asked, "checkpoint_ns": "", "checkpoint_id": made["checkpoint_id"]
+    }  # fmt: skip
+    state = await client.threads.get_state(asked)
+    assert (state["values"], state["next"], state["checkpoint_id"]) == (
+        {"text": "edited"}, ["ask"], made["checkpoint_id"]
+    )  # fmt: skip
+    assert state["metadata"]["source"] == "update"
+    thread = await client.threads.get(asked)
+    assert (thread["values"], thread["status"]) == ({"text": "edited"}, "interrupted")
+    assert thread["state_updated_at"] > before["state_updated_at"]
+    await client.threads.update_state(asked, {"decision": "no"}, as_node="ask")
+    thread = await client.threads.get(asked)
+    assert (thread["values"], thread["status"], thread["interrupts"]) == (
+        {"text": "edited", "decision": "no"}, "idle", {}
+    )  # fmt: skip
+
+
+@pytest.mark.parametrize("by", ["checkpoint", "checkpoint_id"])
+async def test_an_update_of_an_old_checkpoint_forks(client, asked, by):
+    old = (await client.threads.get_history(asked, limit=3))[2]
+    made = await client.threads.update_state(asked, {"text": "fork"}, as_node="__start__", **{by: old[by]})
+    state = await client.threads.get_state(asked)
+    assert (state["checkpoint_id"], state["parent_checkpoint_id"]) == (made["checkpoint_id"], old["checkpoint_id"])
+    # The peer leaves the values of the thread as they were.
+    assert (await client.threads.get(asked))["values"] == {"text": "fork"}
+    assert (await client.runs.wait(asked, "approval", input=None))["text"] == "fork!"
+
+
+async def test_an_update_inside_a_subgraph(client, nested):
+    [task] = (await client.threads.get_state(nested))["tasks"]
+    made = await client.threads.update_state(nested, {"text": "inside"}, checkpoint=task["checkpoint"])
+    assert made["checkpoint"]["checkpoint_ns"] == f"child:{task['id']}"
+    inner = (await client.threads.get_state(nested, subgraphs=True))["tasks"][0]["state"]
+    assert inner["values"] == {"text": "inside"}
+
+
+@pytest.mark.parametrize(
+    ("values", "as_node", "said"),
+    [({"text": "x"}, "bogus", "Node bogus does not exist"), ([1, 2], "draft", "dict"), (["a"], None, "dict")],
+)
+async def test_an_update_that_the_graph_cannot_take_changes_nothing(client, asked, values, as_node, said):
+    before = await client.threads.get_history(asked, limit=10)
+    status, text = await refused(client.threads.update_state(asked, values, as_node=as_node))
+    assert (status, said in text) == (400, True)
+    assert await client.threads.get_history(asked, limit=10) == before
+
+
+async def test_an_update_needs_a_graph(client):
+    thread_id = (await client.threads.create())["thread_id"]
+    status, text = await refused(client.threads.update_state(thread_id, {"text": "x"}))
+    assert (status, f"Thread '{thread_id}' has no assigned graph ID" in text) == (400, True)
+    assert (await refused(client.threads.update_state(str(uuid4()), {"text": "x"})))[0] == 404
+
+
+async def test_a_thread_of_a_graph_that_is_gone_says_so(client):
+    thread_id = (await client.threads.create(graph_id="gone"))["thread_id"]
+    calls = (
+        client.threads.get_state(thread_id),
+        client.threads.get_history(thread_id),
+        client.threads.update_state(thread_id, {"text": "x"}),
+    )
+    for call in calls:
+        status, text = await refused(call)
+        assert (status, "Graph 'gone' not found" in text) == (404, True)
+
+
+async def test_an_update_is_refused_while_a_run_is_in_flight(client):
+    thread_id = (await client.threads.create())["thread_id"]
+    run = await client.runs.create(thread_id, "steps", input={"done": [], "pause_s": 0.3})
+    status, text = await refused(client.threads.update_state(thread_id, {"done": ["x"]}, as_node="one"))
+    assert (status, f"Thread {thread_id} has in-flight runs" in text) == (409, True)
+    assert (await client.runs.join(thread_id, run["run_id"]))["done"] == ["one", "two", "three"]
+    await client.threads.update_state(thread_id, {"done": ["x"]}, as_node="three")
+    assert (await client.threads.get(thread_id))["values"]["done"] == ["one", "two", "three", "x"]
+
+
+async def test_updates_and_runs_at_once_come_one_after_the_other(client):
+    thread_id = (await client.threads.create(graph_id="steps"))["thread_id"]
+
+    async def update() -> int:
+        try:
+            await client.threads.update_state(thread_id, {"done": ["x"]}, as_node="three")
+        except APIStatusError as exc:
+            assert exc.status_code == 409
+            return 0
+        return 1
+
+    async def run() -> int:
+        return len((await client.runs.wait(thread_id, "steps", input={"done": [], "pause_s": 0}))["done"]) and 3
+
+    added = sum(await asyncio.gather(*(call() for _ in range(8) for call in (update, run))))
+    state, thread = await client.threads.get_state(thread_id), await client.threads.get(thread_id)
+    assert len(state["values"]["done"]) == added
+    assert thread["values"]["done"] == state["values"]["done"]
+    assert thread["status"] == "idle"
+
+
+async def test_metadata_of_a_checkpoint_can_be_patched(client, server, asked):
+    url = f"{server.url}/threads/{asked}/state"
+    state = await client.threads.get_state(asked)
+    made = httpx2.patch(url, json={"metadata": {"label": "good"}}).json()
+    assert made["checkpoint"] == state["checkpoint"]
+    assert (await client.threads.get_state(asked))["metadata"] == {**state["metadata"], "label": "good"}
+    older = state["parent_checkpoint_id"]
+    httpx2.patch(url, json={"metadata": {"label": "old"}, "checkpoint_id": older}).raise_for_status()
+    found = await client.threads.get_history(asked, limit=10, metadata={"label": "old"})
+    assert [one["checkpoint_id"] for one in found] == [older]
+    for body, status in (
+        ({"metadata": {"step": 3}}, 422),
+        ({"metadata": {"a": 1}, "checkpoint_id": "nope"}, 404),
+        ({}, 422),
+    ):
+        assert httpx2.patch(url, json=body).status_code == status
+    assert httpx2.patch(f"{server.url}/threads/{uuid4()}/state", json={"metadata": {}}).status_code == 404
+
+
+async def test_a_remote_graph_reads_and_changes_states(client, asked):
+    remote = RemoteGraph("approval", client=client)
+    config = {"configurable": {"thread_id": asked}}
+    state = await remote.aget_state(config)
+    assert (state.values, state.next) == ({"text": "a!"}, ("ask",))
+    history = [one async for one in remote.aget_state_history(config, limit=10)]
+    assert [one.metadata["step"] for one in history] == [1, 0, -1]
+    older = [one async for one in remote.aget_state_history(config, limit=10, before=history[0].config)]
+    assert len(older) == 2
+    made = await remote.aupdate_state(history[1].config, {"text": "remote"}, as_node="draft")
+    assert (await remote.aget_state(made)).values == {"text": "remote"}
+
+
+async def test_a_remote_graph_reads_a_thread_without_a_state(client):
+    thread_id = (await client.threads.create(graph_id="approval"))["thread_id"]
+    state = await RemoteGraph("approval", client=client).aget_state({"configurable": {"thread_id": thread_id}})
+    assert (state.values, state.next) == ({}, ())

@@ -1,0 +1,272 @@
+"""Threads on a real Postgres: lifetimes and their sweeper, pruning, copies, searches compared with a plain scan."""
+
+import asyncio
+import itertools
+import json
+import operator
+from collections.abc import AsyncIterator
+from typing import Annotated, Any
+from uuid import UUID, uuid4
+
+import pytest
+from langgraph.graph import START, StateGraph
+from msgspec import UNSET
+from typing_extensions import TypedDict
+
+from portside.agent.checkpoints import PostgresSaver
+from portside.agent.checkpoints.transactions import in_transaction
+from portside.agent.config import ThreadTtl
+from portside.agent.sql import sql
+from portside.agent.threads import records
+from portside.agent.threads.lifetimes import DeletedThreads, ExpiredThreads, set_default_lifetime
+from portside.agent.threads.records import ThreadNotFound
+from portside.agent.types.threads import ThreadCreate, ThreadPatch, ThreadPrune, ThreadSearch, Ttl
+from portside.kernel.db import Database
+from portside.kernel.migrations import migrate
+
+TABLES = ("checkpoints", "checkpoint_values", "checkpoint_writes")
+
+
+class Log(TypedDict):
+    log: Annotated[list[str], operator.add]
+
+
+@pytest.fixture
+async def db(fresh_database) -> AsyncIterator[Database]:
+    database = await Database.connect(await fresh_database(), max_size=5, schema="portside")
+    await migrate(database, ["portside.agent"], schema="portside")
+    yield database
+    await database.close()
+
+
+def graph(db: Database) -> Any:
+    builder = StateGraph(Log)
+    builder.add_node("a", lambda _: {"log": ["a"]})
+    builder.add_node("b", lambda _: {"log": ["b"]})
+    builder.add_edge(START, "a")
+    builder.add_edge("a", "b")
+    return builder.compile(checkpointer=PostgresSaver(db))
+
+
+def at(thread_id: UUID) -> dict[str, Any]:
+    return {"configurable": {"thread_id": str(thread_id)}}
+
+
+async def made(db: Database, *, ttl: Ttl | float | None = None, age_minutes: float = 0, runs: int = 0) -> UUID:
+    """Make a thread with a history that changed last some time ago."""
+    thread_id: UUID = (await records.create_thread(db, ThreadCreate(ttl=ttl))).thread_id  # type: ignore[assignment]
+    await graph(db).ainvoke({"log": ["in"]}, at(thread_id))
+    await db.pool.execute(
+        "update threads set updated_at = now() - make_interval(secs => $2 * 60), active_runs = $3 where thread_id = $1",
+        thread_id, age_minutes, runs,
+    )  # fmt: skip
+    return thread_id
+
+
+async def left(db: Database, thread_id: UUID) -> list[int]:
+    """Count what a thread still has in each table of its memory."""
+    return [
+        await db.pool.fetchval(f"select count(*) from {table} where thread_id = $1", str(thread_id)) for table in TABLES
+    ]
+
+
+async def lives(db: Database, thread_id: UUID) -> bool:
+    return await db.pool.fetchval("select exists (select from threads where thread_id = $1)", thread_id)
+
+
+def sweeper(db: Database, **more: Any) -> ExpiredThreads:
+    return ExpiredThreads(db, ThreadTtl(**more))
+
+
+async def test_what_expired_is_deleted_with_all_it_remembers(db):
+    expired, young, plain = await made(db, ttl=5, age_minutes=6), await made(db, ttl=5), await made(db, age_minutes=6)
+    status = await sweeper(db).activate()
+    assert (status.did, status.again) == ({"deleted": 1, "pruned": 0}, False)
+    assert [await lives(db, one) for one in (expired, young, plain)] == [False, True, True]
+    assert await left(db, expired) == [0, 0, 0]
+    assert (await sweeper(db).activate()).did == {"deleted": 0, "pruned": 0}
+
+
+async def test_keep_latest_prunes_once_until_the_thread_changes(db):
+    thread_id = await made(db, ttl=Ttl(5, "keep_latest"), age_minutes=6)
+    assert (await sweeper(db).activate()).did == {"deleted": 0, "pruned": 1}
+    assert (await left(db, thread_id))[0] == 1
+    assert (await sweeper(db).activate()).did == {"deleted": 0, "pruned": 0}
+    assert (await graph(db).ainvoke({"log": ["more"]}, at(thread_id)))["log"] == ["in", "a", "b", "more", "a", "b"]
+    await db.pool.execute("update threads set updated_at = now() - interval '7 minutes'")
+    assert (await sweeper(db).activate()).did == {"deleted": 0, "pruned": 1}
+    assert (await graph(db).aget_state(at(thread_id))).values["log"] == ["in", "a", "b", "more", "a", "b"]
+
+
+@pytest.mark.parametrize("strategy", ["delete", "keep_latest"])
+async def test_a_busy_thread_does_not_expire(db, strategy):
+    thread_id = await made(db, ttl=Ttl(5, strategy), age_minutes=6, runs=1)
+    before = await left(db, thread_id)
+    assert (await sweeper(db).activate()).did == {"deleted": 0, "pruned": 0}
+    assert await left(db, thread_id) == before
+
+
+async def test_a_sweep_is_bounded_and_asks_to_go_on(db):
+    for _ in range(3):
+        await made(db, ttl=5, age_minutes=6)
+    task = sweeper(db, sweep_limit=2)
+    assert [((await task.activate()).did["deleted"]) for _ in range(3)] == [2, 1, 0]
+    assert (await sweeper(db, sweep_limit=1).activate()).again is False
+
+
+async def test_sweepers_of_several_processes_do_not_meet(db):
+    threads = [await made(db, ttl=Ttl(5, "keep_latest"), age_minutes=6) for _ in range(4)]
+    statuses = await asyncio.gather(*(sweeper(db, sweep_limit=2).activate() for _ in range(4)))
+    assert sum(status.did["pruned"] for status in statuses) == 4
+    assert [(await left(db, one))[0] for one in threads] == [1] * 4
+
+
+async def test_the_default_lifetime_is_caught_at_creation(db):
+    before = await made(db)
+    await set_default_lifetime(db, ThreadTtl(default_ttl=15, strategy="keep_latest"))
+    await set_default_lifetime(db, ThreadTtl(default_ttl=15, strategy="keep_latest"))
+    after, own = await made(db), await made(db, ttl=3)
+    # However a thread is made, as an admission makes it here.
+    bare = uuid4()
+    await db.pool.execute("insert into threads (thread_id) values ($1)", bare)
+    await set_default_lifetime(db, ThreadTtl())
+    shown = [(await records.get_thread(db, one, with_ttl=True)).ttl for one in (before, after, own, bare)]
+    assert [one and (one.ttl_minutes, one.strategy) for one in shown] == [
+        UNSET, (15, "keep_latest"), (3, "delete"), (15, "keep_latest")
+    ]  # fmt: skip
+
+
+async def test_an_absurd_default_is_for_ever(db):
+    await set_default_lifetime(db, ThreadTtl(default_ttl=1e300))
+    ttl = (await records.get_thread(db, await made(db), with_ttl=True)).ttl
+    assert ttl.expires_at > "2900"
+
+
+async def test_a_patch_may_change_the_lifetime_alone(db):
+    thread_id = await made(db, ttl=Ttl(5, "keep_latest"), age_minutes=6)
+    await records.patch_thread(db, thread_id, ThreadPatch(metadata={"a": 1}))
+    await records.patch_thread(db, thread_id, ThreadPatch(ttl=9))
+    thread = await records.get_thread(db, thread_id, with_ttl=True)
+    assert (thread.ttl.ttl_minutes, thread.ttl.strategy, bytes(thread.metadata)) == (9, "delete", b'{"a": 1}')
+
+
+async def test_a_copy_is_whole_and_of_one_moment(db):
+    source = await made(db, ttl=7)
+    copy = await records.copy_thread(db, source)
+    assert await left(db, copy.thread_id) == await left(db, source)
+    assert (await graph(db).aget_state(at(copy.thread_id))).values == {"log": ["in", "a", "b"]}
+    assert (await records.get_thread(db, copy.thread_id, with_ttl=True)).ttl.ttl_minutes == 7
+    count = await db.pool.fetchval("select count(*) from threads")
+    with pytest.raises(ThreadNotFound):
+        await records.copy_thread(db, uuid4())
+    assert await db.pool.fetchval("select count(*) from threads") == count
+
+
+async def test_pruning_by_hand_in_opposite_orders_at_once(db):
+    threads = [await made(db) for _ in range(4)]
+    requests = [ThreadPrune(threads, "keep_latest"), ThreadPrune(threads[::-1], "keep_latest")] * 2
+    assert await asyncio.gather(*(records.prune_threads(db, request) for request in requests)) == [4] * 4
+    pruned = await asyncio.gather(*(records.prune_threads(db, ThreadPrune(one)) for one in (threads, threads[::-1])))
+    assert sum(pruned) == 4
+
+
+async def test_what_a_run_writes_after_its_thread_was_deleted_goes_too(db):
+    busy, idle, again = await made(db, runs=1), await made(db), await made(db, runs=1)
+    for thread_id in (busy, idle, again):
+        await records.delete_thread(db, thread_id)
+    await records.create_thread(db, ThreadCreate(thread_id=again))
+    for thread_id in (busy, again):
+        await graph(db).ainvoke({"log": ["late"]}, at(thread_id))
+    task = DeletedThreads(db)
+    assert (await task.activate()).did == {"cleared": 0}
+    await db.pool.execute("update deleted_threads set deleted_at = now() - interval '11 minutes'")
+    assert (await task.activate()).did == {"cleared": 1}
+    assert await left(db, busy) == [0, 0, 0]
+    assert (await left(db, again))[0] == 4
+    assert await db.pool.fetchval("select count(*) from deleted_threads") == 0
+
+
+async def test_a_change_in_a_transaction_happens_wholly_or_not_at_all(db):
+    thread_id = await made(db)
+    before = await left(db, thread_id)
+    opened = graph(db)
+    with pytest.raises(ZeroDivisionError):
+        async with in_transaction(opened.checkpointer) as (saver, _):
+            inside = opened.copy({"checkpointer": saver})
+            await inside.aupdate_state(at(thread_id), {"log": ["lost"]}, as_node="b")
+            assert (await inside.aget_state(at(thread_id))).values["log"][-1] == "lost"
+            raise ZeroDivisionError
+    assert await left(db, thread_id) == before
+    async with in_transaction(opened.checkpointer) as (saver, _):
+        states = [saver.aget_tuple(at(thread_id)) for _ in range(5)]
+        assert len({one.checkpoint["id"] for one in await asyncio.gather(*states)}) == 1
+        with pytest.raises(TypeError):
+            _ = saver.database
+
+
+async def scanned(db: Database, where: str, order: str) -> list[UUID]:
+    rows = await db.pool.fetch(f"select thread_id from threads where {where} order by {order}")
+    return [row["thread_id"] for row in rows]
+
+
+FILTERS = {
+    "true": {},
+    "metadata @> '{\"n\": 1}'": {"metadata": {"n": 1}},
+    '"values" @> \'{"l": [{"n": 2}]}\'': {"values": {"l": [{"n": 2}]}},
+    "status = 'idle'": {"status": "idle"},
+    "status = 'error' and metadata @> '{\"n\": 1}'": {"status": "error", "metadata": {"n": 1}},
+    "false": {"ids": [UUID(int=1)]},
+}
+
+
+async def test_every_search_finds_what_a_scan_finds_in_a_stable_order(db):
+    await db.pool.execute(
+        """insert into threads (thread_id, metadata, status, "values", updated_at)
+        select gen_random_uuid(), jsonb_build_object('n', n % 3), (array['idle', 'error'])[1 + n % 2],
+               jsonb_build_object('l', jsonb_build_array(jsonb_build_object('n', n % 4))),
+               now() - make_interval(secs => n / 5)
+        from generate_series(1, 60) n"""
+    )
+    for (where, wanted), by in itertools.product(FILTERS.items(), ("updated_at", "created_at", "thread_id", "status")):
+        for order in ("asc", "desc"):
+            found: list[Any] = []
+            for offset in (0, 20, 40, 60):
+                query = ThreadSearch(**wanted, sort_by=by, sort_order=order, limit=20, offset=offset, select=[by])
+                query.select = ["thread_id"]
+                page = await records.search_threads(db, query)
+                found += [thread.thread_id for thread in page.items]
+                assert page.total == await db.pool.fetchval(f"select count(*) from threads where {where}")
+            assert sorted(found) == sorted(await scanned(db, where, "1")), (where, by, order)
+            place = {one: n for n, one in enumerate(await scanned(db, "true", f"{by}, 1"))}
+            keys = await db.pool.fetch(f"select thread_id, dense_rank() over (order by {by}) as rank from threads")
+            ranks = {row["thread_id"]: row["rank"] for row in keys}
+            shown = [ranks[one] for one in found]
+            assert shown == sorted(shown, reverse=order == "desc"), (where, by, order, place)
+
+
+async def blocks_read(db: Database, fields: list[str]) -> int:
+    """Count the blocks that one page takes."""
+    values = {
+        "ids": None, "metadata": None, "values": None, "status": None, "sort": "updated_at desc", "limit": 10,
+        "offset": 0, "fields": fields, "extract": None,
+    }  # fmt: skip
+    query = sql.search_threads
+    plan = await db.pool.fetchval(
+        f"explain (analyze, buffers, format json) {query.sql}", *query.arguments(values)
+    )  # fmt: skip
+    return json.loads(plan)[0]["Plan"]["Shared Hit Blocks"]
+
+
+async def test_a_page_without_values_does_not_read_them(db):
+    await db.pool.execute(
+        """insert into threads (thread_id, "values")
+        select gen_random_uuid(), jsonb_build_object('text', string_agg(md5(n::text), ''))
+        from generate_series(1, 20000) n"""
+    )
+    without = [await blocks_read(db, ["thread_id", "metadata"]) for _ in range(2)][1]
+    assert await blocks_read(db, ["values"]) > without + 50
+
+
+async def test_an_empty_search_has_a_total(db):
+    page = await records.search_threads(db, ThreadSearch())
+    assert (page.items, page.total) == ([], 0)
