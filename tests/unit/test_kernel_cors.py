@@ -61,7 +61,7 @@ async def test_options_that_are_no_preflight_go_to_the_routes() -> None:
         (CorsRules(allow_origins=[], allow_origin_regex=r"https://.*\.example"), PAGE + ".evil", False),
     ],
 )
-async def test_pages_that_are_named_may_call_and_others_may_not(rules, origin: str, is_allowed: bool) -> None:
+async def test_pages_that_are_named_may_call_and_others_may_not(rules, origin: str, is_allowed) -> None:
     answer, before = await call(rules, origin=origin), await preflight(rules, origin=origin)
     assert answer.headers.get("access-control-allow-origin") == (origin if is_allowed else None)
     assert before.status_code == (200 if is_allowed else 400)
@@ -81,3 +81,30 @@ async def test_methods_and_headers_can_be_limited() -> None:
     assert (await preflight(rules, "GET", access_control_request_headers="x-one, Content-Type")).status_code == 200
     assert (await preflight(rules, "POST")).text == "Disallowed CORS method"
     assert (await preflight(rules, "GET", access_control_request_headers="x-two")).text == "Disallowed CORS headers"
+
+
+@pytest.mark.parametrize(
+    ("rules", "headers", "is_let_in"),
+    [
+        (CorsRules(), {"origin": PAGE}, True),
+        (CorsRules(allow_origins=[PAGE]), {"origin": PAGE}, True),
+        (CorsRules(allow_origins=[PAGE]), {"origin": "https://other.example"}, False),
+        (CorsRules(allow_origins=[PAGE]), {"origin": "http://own:2024", "host": "own:2024"}, True),
+        (CorsRules(allow_origins=[PAGE]), {}, True),
+    ],
+)
+async def test_only_pages_that_may_call_may_open_a_websocket(rules, headers, is_let_in) -> None:
+    sent: list[str] = []
+
+    async def app(_scope: Any, _receive: Any, _send: Any) -> None:
+        sent.append("accepted")
+
+    async def receive() -> Any:
+        return {"type": "websocket.connect"}
+
+    async def send(message: Any) -> None:
+        sent.append(message["type"])
+
+    scope = {"type": "websocket", "headers": [(k.encode(), v.encode()) for k, v in headers.items()]}
+    await Cors(app, rules)(scope, receive, send)
+    assert sent == (["accepted"] if is_let_in else ["websocket.close"])

@@ -1,7 +1,8 @@
 """Which web pages may call the server from a browser (contract: CORS default).
 
 Answers preflights itself and marks every other answer, errors too, so it stands outside of what turns errors into
-answers. Our own, because the web framework's sends no `Vary` on answers that any page may read.
+answers. WebSockets of other pages are turned away, because browsers ask no server before they open one. It is our own
+because the web framework's sends no `Vary` on answers that any page may read.
 """
 
 import re
@@ -46,11 +47,14 @@ class Cors:
 
     async def __call__(self, scope: Any, receive: Any, send: Any) -> None:
         """Answer a preflight; pass everything else on and mark its answer."""
-        if scope["type"] != "http":
+        if scope["type"] not in {"http", "websocket"}:
             await self.app(scope, receive, send)
             return
         headers = Headers(scope=scope)
         origin = headers.get("origin")
+        if scope["type"] == "websocket":
+            await self._connect(origin, headers.get("host"))(scope, receive, send)
+            return
         if origin is not None and scope["method"] == "OPTIONS" and "access-control-request-method" in headers:
             await self._preflight(origin, headers)(scope, receive, send)
             return
@@ -63,6 +67,11 @@ class Cors:
             await send(message)
 
         await self.app(scope, receive, mark)
+
+    def _connect(self, origin: str | None, host: str | None) -> Any:
+        """Choose who answers a WebSocket: browsers let any page open one, so the server has to look."""
+        is_own = origin is not None and host is not None and origin.split("://")[-1] == host
+        return self.app if origin is None or is_own or self._is_allowed(origin) else _turn_away
 
     def _granted(self, origin: str | None) -> dict[str, str]:
         if origin is None or not self._is_allowed(origin):
@@ -103,3 +112,9 @@ class Cors:
         allowed = {name.lower() for name in self.rules.allow_headers}
         wanted = {name.strip().lower() for name in names.split(",")} - {"", "accept", "content-type"}
         return "*" in allowed or wanted <= allowed
+
+
+async def _turn_away(_scope: Any, receive: Any, send: Any) -> None:
+    """Close a WebSocket before it is accepted, which the client sees as 403."""
+    await receive()
+    await send({"type": "websocket.close", "code": 1008})
