@@ -151,7 +151,7 @@ async def test_changes_at_once_are_versions_of_their_own(client: LangGraphClient
 
 async def test_search_filters_sorts_and_selects(client: LangGraphClient):
     mark = {"suite": uuid4().hex}
-    names = ["100% Sure", "100 per cent", "a_b", "aXb", "back\\slash", "Ärger"]
+    names = ["100% Sure", "100 per cent", "a_b", "Zebra", "aXb", "back\\slash", "Ärger"]
     for number, name in enumerate(names):
         graph_id = "chat" if number % 2 else "parent"
         await client.assistants.create(graph_id, name=name, metadata={**mark, "deep": {"n": number, "m": 1}})
@@ -161,8 +161,8 @@ async def test_search_filters_sorts_and_selects(client: LangGraphClient):
 
     assert await found() == names[::-1]
     assert await found(sort_by="created_at", sort_order="asc") == names
-    assert await found(sort_by="name", sort_order="asc") == sorted(names)
-    assert await found(sort_by="name") == sorted(names, reverse=True)
+    assert await found(sort_by="name", sort_order="asc") == sorted(names, key=str.lower)
+    assert await found(sort_by="name") == sorted(names, key=str.lower, reverse=True)
     assert await found(graph_id="chat") == [name for name in names[::-1] if names.index(name) % 2]
     assert await found(name="0%") == ["100% Sure"]
     assert await found(name="A_B") == ["a_b"]
@@ -173,9 +173,9 @@ async def test_search_filters_sorts_and_selects(client: LangGraphClient):
     assert [each["name"] for each in deep] == ["a_b"]
     for sort_by in ("assistant_id", "updated_at", "graph_id", "created_at", "name"):
         up = await client.assistants.search(metadata=mark, sort_by=sort_by, sort_order="asc", select=[sort_by])
-        assert up == sorted(up, key=lambda each, by=sort_by: each[by])
+        assert up == sorted(up, key=lambda each, by=sort_by: each[by].lower())
         down = await client.assistants.search(metadata=mark, sort_by=sort_by, sort_order="desc", select=[sort_by])
-        assert down == sorted(up, key=lambda each, by=sort_by: each[by], reverse=True)
+        assert down == sorted(up, key=lambda each, by=sort_by: each[by].lower(), reverse=True)
     selected = await client.assistants.search(metadata=mark, select=["name", "version"], limit=1)
     assert selected == [{"name": "Ärger", "version": 1}]
 

@@ -172,9 +172,7 @@ class Assistants:
             self._graphs.description(query.graph_id)
         order = f"{query.sort_by or 'created_at'} {query.sort_order or 'desc'}"
         limit, offset = query.limit or DEFAULT_LIMIT, query.offset or 0
-        rows = await self._db.fetch(
-            sql.search_assistants, **_matching(query), order=order, limit=limit, offset=offset
-        )
+        rows = await self._db.fetch(sql.search_assistants, **_matching(query), order=order, limit=limit, offset=offset)
         is_last = len(rows) < limit and (rows or not offset)
         total = offset + len(rows) if is_last else await self.count(query)
         return Page([_select(from_row(Assistant, row), query.select) for row in rows], total)

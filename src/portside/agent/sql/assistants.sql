@@ -79,7 +79,7 @@ select delete_assistant(:assistant_id, :delete_threads)
 
 -- name: search_assistants
 -- `name` is a pattern of `like`. Of the orders only the one that was asked for remains when the parameters are known, so
--- an index can serve it; the id decides between equals.
+-- an index can serve it; capitals make no difference, and the id decides between equals.
 select assistant_id, graph_id, name, description, config, context, metadata, version, created_at, updated_at
 from assistants
 where (:graph_id::text is null or graph_id = :graph_id)
@@ -88,8 +88,8 @@ where (:graph_id::text is null or graph_id = :graph_id)
 order by
     case when :order::text = 'created_at asc' then created_at when :order = 'updated_at asc' then updated_at end,
     case when :order = 'created_at desc' then created_at when :order = 'updated_at desc' then updated_at end desc,
-    case when :order = 'name asc' then name when :order = 'graph_id asc' then graph_id end,
-    case when :order = 'name desc' then name when :order = 'graph_id desc' then graph_id end desc,
+    case when :order = 'name asc' then lower(name) when :order = 'graph_id asc' then graph_id end,
+    case when :order = 'name desc' then lower(name) when :order = 'graph_id desc' then graph_id end desc,
     case when :order = 'assistant_id desc' then assistant_id end desc,
     assistant_id
 limit :limit offset :offset
