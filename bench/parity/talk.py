@@ -185,7 +185,7 @@ class Talk:
 
 
 def _kept(options: dict[str, Any], whole: Any) -> Any:
-    """The part that the scene wants compared; the whole where the answer is of a shape that the scene does not expect."""
+    """The part that the scene wants compared; the whole where the answer has not the shape that the scene expects."""
     try:
         return options["keep"](whole) if "keep" in options else whole
     except UNEXPECTED:

@@ -2,7 +2,7 @@
 
 import asyncio
 import operator
-from typing import Annotated, TypedDict
+from typing import Annotated
 
 from langchain_core.language_models import GenericFakeChatModel
 from langchain_core.messages import AIMessage
@@ -10,6 +10,7 @@ from langgraph.config import get_store, get_stream_writer
 from langgraph.graph import START, MessagesState, StateGraph
 from langgraph.runtime import Runtime
 from langgraph.types import Command, interrupt
+from typing_extensions import TypedDict
 
 
 async def answer(state: MessagesState) -> dict:

@@ -104,8 +104,7 @@ async def delete_without_threads(talk: Talk) -> None:
     made = await _made(talk)
     thread = await talk.thread()
     body = {"assistant_id": made, "input": {"messages": "hi"}}
-    run = await talk.quietly("POST", f"/threads/{thread}/runs/wait", body)
-    assert run is not None
+    await talk.quietly("POST", f"/threads/{thread}/runs/wait", body)
     await talk.delete("delete", f"/assistants/{made}?delete_threads=false")
     await talk.get("its thread", f"/threads/{thread}", keep=lambda body: body.get("status"))
 
@@ -117,8 +116,7 @@ async def search(talk: Talk) -> None:
     tag = {"metadata": {"tag": "search"}}
 
     async def names(step: str, **body: object) -> None:
-        found = await talk.post(step, "/assistants/search", {**tag, **body}, keep=_names)
-        assert found.status
+        await talk.post(step, "/assistants/search", {**tag, **body}, keep=_names)
 
     await talk.post("all", "/assistants/search", tag)
     await names("by name", name="ALPHA")
@@ -208,6 +206,5 @@ async def used_in_runs(talk: Talk) -> None:
     )  # fmt: skip
     await talk.ended(thread, run["run_id"])
     await talk.get("thread", f"/threads/{thread}")
-    version = await talk.quietly("PATCH", f"/assistants/{made}", {"context": {"greeting": "ahoy"}})
-    assert version.status
+    await talk.quietly("PATCH", f"/assistants/{made}", {"context": {"greeting": "ahoy"}})
     await talk.post("newest version", "/runs/wait", {"assistant_id": made, "input": {"said": ""}})

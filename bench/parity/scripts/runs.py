@@ -109,6 +109,7 @@ async def two_questions(talk: Talk) -> None:
     ids = [item["id"] for item in first["__interrupt__"]]
     await talk.post("answer one", path, {"assistant_id": "two_questions", "command": {"resume": {ids[0]: "l"}}})
     await talk.get("thread between", f"/threads/{thread}")
+    await talk.get("state between", f"/threads/{thread}/state", keep=lambda body: [body["values"], body["next"]])
     await talk.post("answer other", path, {"assistant_id": "two_questions", "command": {"resume": {ids[1]: "r"}}})
     await talk.get("thread after", f"/threads/{thread}")
 

@@ -8,21 +8,17 @@ MODES = ("values", "updates", "messages", "messages-tuple", "custom", "tasks", "
 
 
 async def echo_modes(talk: Talk) -> None:
-    thread = await talk.thread()
-    await talk.stream("default", f"/threads/{thread}/runs/stream", HI)
+    async def streamed(step: str, modes: object, **options: object) -> None:
+        path = f"/threads/{await talk.thread()}/runs/stream"
+        await talk.stream(step, path, {**HI, "stream_mode": modes}, **options)
+
+    await talk.stream("default", f"/threads/{await talk.thread()}/runs/stream", HI)
     for mode in MODES:
-        await talk.stream(mode, "/runs/stream", {**HI, "stream_mode": mode}, keep=_placeless)
-    await talk.stream("no modes", "/runs/stream", {**HI, "stream_mode": []}, keep=_placeless)
-    await talk.stream("events", "/runs/stream", {**HI, "stream_mode": "events"}, keep=_event_names)
-    await talk.stream(
-        "several", "/runs/stream", {**HI, "stream_mode": ["values", "updates", "messages-tuple"]}, keep=_placeless
-    )
-    everything = {**HI, "stream_mode": [*MODES]}
-    await talk.stream("all", "/runs/stream", everything, keep=_placeless)
-
-
-def _placeless(events: list[Event]) -> list[Event]:
-    return events
+        await streamed(mode, mode)
+    await streamed("no modes", [])
+    await streamed("events", "events", keep=_event_names)
+    await streamed("several", ["values", "updates", "messages-tuple"])
+    await streamed("all", [*MODES])
 
 
 def _event_names(events: list[Event]) -> list[Event]:
@@ -65,13 +61,14 @@ async def static_interrupt(talk: Talk) -> None:
 
 
 async def subgraphs(talk: Talk) -> None:
-    body = {"assistant_id": "parent", "input": {"foo": ["in"]}}
+    async def streamed(step: str, graph: str, modes: list[str], *, inside: bool) -> None:
+        body = {"assistant_id": graph, "input": {"foo": ["in"]}, "stream_mode": modes, "stream_subgraphs": inside}
+        await talk.stream(step, f"/threads/{await talk.thread()}/runs/stream", body)
+
     for modes in (["values", "updates"], ["tasks"], ["checkpoints"], ["debug"], ["messages-tuple"]):
-        step = " ".join(modes)
-        await talk.stream(f"{step} inside", "/runs/stream", {**body, "stream_mode": modes, "stream_subgraphs": True})
-        await talk.stream(f"{step} outside", "/runs/stream", {**body, "stream_mode": modes})
-    nested = {"assistant_id": "nested_approval", "input": {"foo": ["in"]}, "stream_mode": ["values", "updates"]}
-    await talk.stream("interrupt inside", "/runs/stream", {**nested, "stream_subgraphs": True})
+        await streamed(f"{' '.join(modes)} inside", "parent", modes, inside=True)
+        await streamed(f"{' '.join(modes)} outside", "parent", modes, inside=False)
+    await streamed("interrupt inside", "nested_approval", ["values", "updates"], inside=True)
 
 
 async def failure(talk: Talk) -> None:
@@ -162,8 +159,9 @@ async def unknown_mode(talk: Talk) -> None:
 
 
 async def stateless(talk: Talk) -> None:
-    events = await talk.stream("stream", "/runs/stream", {**HI, "on_completion": "keep"})
-    assert events is not None
+    await talk.stream("keep", "/runs/stream", {**HI, "on_completion": "keep"})
+    for mode in ("checkpoints", "debug"):
+        await talk.stream(mode, "/runs/stream", {**HI, "stream_mode": mode}, keep=len)
 
 
 def _runs_done(count: int):
