@@ -16,7 +16,7 @@ from portside.agent.crons.firing import DueCrons
 from portside.agent.crons.records import Crons
 from portside.agent.engine import Engine
 from portside.agent.graphs.load import Graphs
-from portside.agent.http import assistants, crons, debugging, runs, states, store, system, threads
+from portside.agent.http import assistants, crons, debugging, protocol, runs, states, store, streams, system, threads
 from portside.agent.http.serving import describe, served_routes
 from portside.agent.http.system import Manual, Traffic
 from portside.agent.queue.sweep import DueThreads, ExpiredLeases
@@ -28,6 +28,7 @@ from portside.agent.store.items import Items
 from portside.agent.store.requests import StoreRequests
 from portside.agent.store.search_index import StoreSetup, open_setup
 from portside.agent.store.store import make_store
+from portside.agent.streams.hub import Hub
 from portside.agent.threads.lifetimes import DeletedThreads, ExpiredThreads, set_default_lifetime
 from portside.agent.threads.states import States
 from portside.kernel.db import Database
@@ -38,6 +39,7 @@ from portside.kernel.http.middleware import CloseWhileDraining, LimitBody, Obser
 from portside.kernel.http.prefixes import MountBelow
 from portside.kernel.http.refusals import ErrorForm
 from portside.kernel.http.routes import Api, Context, Route
+from portside.kernel.http.websockets import SocketApi
 from portside.kernel.migrations import migrate
 from portside.kernel.reconcile import Driver
 
@@ -45,7 +47,7 @@ SCHEMA = "portside"
 ALSO_AT_ROOT = frozenset({"/ok", "/metrics"})
 ROUTES: list[Route] = [
     *system.routes, *debugging.routes, *assistants.routes, *threads.routes, *states.routes, *runs.routes, *crons.routes,
-    *store.routes,
+    *store.routes, *streams.routes, *protocol.routes,
 ]  # fmt: skip
 
 
@@ -94,7 +96,9 @@ async def _join(
         Database: db,
         Assistants: known,
         Descriptions: Descriptions(known, engine),
-        States: States(db, engine),
+        States: States(db, engine, service.hub),
+        Hub: service.hub,
+        asyncio.Event: draining,
         Runs: service,
         Crons: Crons(db, known, on_change=due_crons.signal.set),
         StoreRequests: StoreRequests(Items(db, setup)),
@@ -109,11 +113,13 @@ async def _join(
         services[Diagnostics] = Diagnostics(Path(settings.debug_folder))
     lifetimes = [ExpiredThreads(db, config.thread_ttl), DeletedThreads(db)]
     worker.start(Driver([sweep, DueThreads(db), *lifetimes, due_crons, *store_chores(db, setup)]))
-    asgi = _front(Api(routes, services, _let_in), config.http, settings, draining)
+    sockets = served_routes(protocol.sockets, config.http, has_diagnostics=False)
+    api = SocketApi(Api(routes, services, _let_in), sockets, _let_in, draining=draining, form=ErrorForm.TEXT)
+    asgi = _front(api, config.http, settings, draining)
     return AgentApp(asgi, worker, traffic, draining)
 
 
-def _front(api: Api, http: HttpConfig, settings: AgentSettings, draining: asyncio.Event) -> Any:
+def _front(api: SocketApi, http: HttpConfig, settings: AgentSettings, draining: asyncio.Event) -> Any:
     """Put what every request passes before the routes, outermost last. The file goes before the environment."""
     app: Any = LimitBody(api, settings.http_max_request_body_bytes)
     if prefix := http.mount_prefix or settings.mount_prefix:

@@ -39,7 +39,7 @@ async def serve(
 
     listening = _listening(settings, sockets)
     async with open_app(config, graphs, settings, database_url) as app:
-        server = Server(app.asgi, draining=app.draining, grace_s=STREAMS_LEFT_S)
+        server = Server(app.asgi, draining=app.draining, grace_s=STREAMS_LEFT_S, speaks_websocket=True)
 
         def hurry() -> None:
             grace_s[0] = server.idle_drain_s = 0.0

@@ -16,6 +16,7 @@ OPTIONAL = {
     "assistants": "disable_assistants",
     "threads": "disable_threads",
     "thread state": "disable_threads",
+    "event streaming": "disable_threads",
     "runs": "disable_runs",
     "store": "disable_store",
     "system": "disable_meta",

@@ -5,6 +5,7 @@ from uuid import UUID
 from starlette.responses import Response
 
 from portside.agent.http.paging import show_page
+from portside.agent.streams.hub import Hub
 from portside.agent.threads import records
 from portside.agent.threads.records import ThreadExists, ThreadNotFound
 from portside.agent.threads.states import States
@@ -68,6 +69,7 @@ async def patch_thread(ctx: Context, thread_id: UUID, body: ThreadPatch) -> Resp
 async def delete_thread(ctx: Context, thread_id: UUID) -> None:
     """Delete a thread with its runs and checkpoints."""
     await records.delete_thread(ctx.db, thread_id)
+    ctx.get(Hub).forget(thread_id)
 
 
 @routes.post("/threads/{thread_id}/copy", raises=(ThreadNotFound,))

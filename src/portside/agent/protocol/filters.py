@@ -4,7 +4,8 @@ from typing import Any, NamedTuple
 
 import msgspec
 
-from portside.kernel.errors import BadRequest
+from portside.kernel.errors import BadRequest, Invalid
+from portside.kernel.http.vetting import read_json
 
 CHANNELS = ("values", "updates", "messages", "tools", "custom", "lifecycle", "input", "tasks", "checkpoints")
 NAMED_CUSTOM = "custom:"
@@ -50,6 +51,17 @@ def read_filter(params: Any) -> Filter:
         raise BadRequest(f"at most {MAX_NAMESPACES} namespaces may be named")
     namespaces = tuple(tuple(namespace) for namespace in asked.namespaces or ())
     return Filter(channels, namespaces, asked.depth, asked.since)
+
+
+def read_stream_request(raw: bytes, last_event_id: str | None) -> Filter:
+    """Read what a request for a stream asks for; a number in its header stands in for `since`. Raises BadRequest."""
+    try:
+        wanted = read_filter(read_json(raw))
+    except Invalid as exc:
+        raise BadRequest("Invalid JSON body") from exc
+    if wanted.since is None and last_event_id is not None and last_event_id.isdecimal() and len(last_event_id) < 20:
+        return wanted._replace(since=int(last_event_id))
+    return wanted
 
 
 def _channels(given: Any) -> frozenset[str]:

@@ -42,6 +42,12 @@ class Reader(Buffer):
         self.session = session
         self._wanted = wanted
         self._is_sse = is_sse
+        self.is_left = False
+
+    def leave(self) -> None:
+        """End the reading because its client wants no more of it."""
+        self.is_left = True
+        self.end()
 
     def offer(self, event: ProtocolEvent) -> bool:
         """Take an event if it is asked for; say whether it was."""

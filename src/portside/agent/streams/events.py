@@ -5,7 +5,7 @@ begins with `@` is for the event streaming protocol alone: it is kept with the o
 """
 
 import time
-from typing import NamedTuple
+from typing import Literal, NamedTuple, get_args
 
 from portside.kernel.errors import Invalid
 from portside.kernel.http.sse import sse_event
@@ -20,6 +20,10 @@ _MODES = frozenset(
 )
 
 Place = tuple[int, int]
+ThreadMode = Literal["run_modes", "lifecycle", "state_update"]
+_THREAD_MODES: dict[str, ThreadMode] = {name: name for name in get_args(ThreadMode)}
+_BEGINNING: Place = (0, 0)
+_FROM_THE_BEGINNING = frozenset({"-", "0"})
 
 
 class Event(NamedTuple):
@@ -66,9 +70,36 @@ def place_of(event_id: str) -> Place | None:
     return None
 
 
+def resume_place(event_id: str | None) -> Place | None:
+    """Read where a follower of a thread left off; None is now. Raises Invalid for what is no id of ours."""
+    if event_id is None:
+        return None
+    place = _BEGINNING if event_id in _FROM_THE_BEGINNING else place_of(event_id)
+    if place is None:
+        raise Invalid.field(
+            ["header", "last-event-id"], "Invalid last-event-id: must be a valid event id", "id_parsing"
+        )
+    return place
+
+
+def thread_modes(given: list[str]) -> frozenset[ThreadMode]:
+    """Read how a client wants to follow a thread: repeated, or as a JSON list. Raises Invalid."""
+    found: set[ThreadMode] = set()
+    for name in _names(given):
+        mode = _THREAD_MODES.get(name)
+        if mode is None:
+            raise Invalid.field(["query", "stream_modes"], f"Invalid stream mode: {name}", "enum")
+        found.add(mode)
+    return frozenset(found or {"run_modes"})
+
+
+def _names(given: list[str]) -> list[str]:
+    return [name for part in given if (name := part.strip(' []"'))]
+
+
 def asked_modes(given: list[str] | None) -> frozenset[str] | None:
     """Read which modes a client wants to follow: repeated, or as a JSON list. None is all. Raises Invalid."""
-    names = [name for part in given or () if (name := part.strip(' []"'))]
+    names = _names(given or [])
     for name in names:
         if name not in _MODES:
             raise Invalid.field(["query", "stream_mode"], f"Invalid stream mode: {name}", "enum")

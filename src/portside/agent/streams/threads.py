@@ -14,13 +14,12 @@ from uuid import UUID
 from weakref import WeakSet
 
 from portside.agent.streams.buffer import Buffer
-from portside.agent.streams.events import SLOW_READER, Event, EventClock, Place, place_of
+from portside.agent.streams.events import SLOW_READER, Event, EventClock, Place, ThreadMode, place_of
 from portside.kernel.codec import dump_api, dump_user
 
 RUN_LIMIT_BYTES = 16 * 1024 * 1024
 ALL_RUNS_LIMIT_BYTES = 256 * 1024 * 1024
 STATE_UPDATE = "state_update"
-ThreadMode = Literal["run_modes", "lifecycle", "state_update"]
 
 
 class Asked(NamedTuple):

@@ -13,6 +13,8 @@ from contextlib import asynccontextmanager
 from typing import Any, TypeVar
 from uuid import UUID
 
+import msgspec
+
 from portside.agent.checkpoints.saver import PostgresSaver
 from portside.agent.checkpoints.transactions import in_transaction
 from portside.agent.engine import Engine
@@ -20,6 +22,7 @@ from portside.agent.graphs.factories import Graph
 from portside.agent.graphs.load import Graphs
 from portside.agent.graphs.state import apply_supersteps, named_checkpoint, read_history, read_state, update_state
 from portside.agent.sql import sql
+from portside.agent.streams.hub import Hub
 from portside.agent.threads import records
 from portside.agent.threads.fields import check_fields, empty_state, select_fields
 from portside.agent.threads.records import ThreadNotFound
@@ -33,7 +36,7 @@ from portside.agent.types.threads import (
     Thread,
     ThreadCreate,
 )
-from portside.kernel.codec import dump_user, without_nul
+from portside.kernel.codec import dump_api, dump_user, without_nul
 from portside.kernel.db import Database, Session
 from portside.kernel.errors import BadRequest, Conflict, Invalid, NotFound
 from portside.kernel.ids import uuid7
@@ -61,11 +64,12 @@ class CheckpointNotFound(NotFound):
 
 
 class States:
-    """Reads and changes the states of threads."""
+    """Reads and changes the states of threads; who follows a thread is told of a change."""
 
-    def __init__(self, db: Database, engine: Engine) -> None:
+    def __init__(self, db: Database, engine: Engine, hub: Hub) -> None:
         self._db = db
         self._engine = engine
+        self._hub = hub
 
     async def create(self, request: ThreadCreate) -> Thread:
         """Make a thread, with a state where supersteps are given: the two appear together or not at all.
@@ -141,16 +145,17 @@ class States:
         at = _named(update)
         config = _config(thread_id, at)
 
-        async def updating(graphs: Graphs) -> dict[str, Any]:
+        async def updating(graphs: Graphs) -> tuple[dict[str, Any], bytes]:
             async with _changing(graphs, graph_id, config) as (graph, tx):
                 await _lock(tx, thread_id)
                 if at.checkpoint_id and (await graph.aget_state(config)).created_at is None:
                     raise CheckpointNotFound.of(thread_id, at.checkpoint_id)
                 made = await update_state(graph, config, update.values, update.as_node)
-                await _show_on_thread(tx, thread_id, graph)
-                return made
+                return made, await _show_on_thread(tx, thread_id, graph)
 
-        return await self._engine.read(updating)
+        made, values = await self._engine.read(updating)
+        self._hub.update(thread_id, dump_api({**made, "values": msgspec.Raw(values)}))
+        return made
 
     async def patch(self, thread_id: UUID, patch: StatePatch) -> dict[str, Any]:
         """Merge metadata into a checkpoint's.
@@ -198,16 +203,18 @@ async def _lock(tx: Session, thread_id: UUID) -> None:
         raise ThreadInFlight(f"Thread {thread_id} has in-flight runs: {active_runs}")
 
 
-async def _show_on_thread(tx: Session, thread_id: UUID, graph: Graph) -> None:
-    """Write what the graph remembers now to the thread's row."""
+async def _show_on_thread(tx: Session, thread_id: UUID, graph: Graph) -> bytes:
+    """Write what the graph remembers now to the thread's row; return the values' JSON."""
     state = await read_state(graph, _config(thread_id, None))
+    values = without_nul(dump_user(state["values"]))
     await tx.execute(
         sql.write_thread_state,
         thread_id=thread_id,
-        values=without_nul(dump_user(state["values"])).decode(),
+        values=values.decode(),
         status="interrupted" if state["next"] else "idle",
         interrupts={task["id"]: task["interrupts"] for task in state["tasks"] if task["interrupts"]},
     )
+    return values
 
 
 def _named(change: T) -> Checkpoint:

@@ -16,12 +16,17 @@ from portside.kernel.errors import UserMistake
 
 KEEP_ALIVE_S = 75
 IDLE_DRAIN_S = 3.0
+# A frame holds one command; what is in it is as large as what a request may bring.
+MAX_FRAME_BYTES = 25_000_000
+PING_EVERY_S = 20.0
 
 
 class Server(uvicorn.Server):
     """An HTTP server that runs inside a program of ours; `draining` is set when it begins to stop."""
 
-    def __init__(self, app: Any, *, draining: asyncio.Event, grace_s: float = 30.0) -> None:
+    def __init__(
+        self, app: Any, *, draining: asyncio.Event, grace_s: float = 30.0, speaks_websocket: bool = False
+    ) -> None:
         config = uvicorn.Config(
             app,
             log_config=None,
@@ -31,7 +36,11 @@ class Server(uvicorn.Server):
             timeout_keep_alive=KEEP_ALIVE_S,
             timeout_graceful_shutdown=max(1, int(grace_s)),
             lifespan="off",
-            ws="none",
+            # It reads the next frame when the application took the last one, so nothing piles up.
+            ws="websockets-sansio" if speaks_websocket else "none",
+            ws_max_size=MAX_FRAME_BYTES,
+            ws_ping_interval=PING_EVERY_S,
+            ws_ping_timeout=PING_EVERY_S,
         )
         super().__init__(config)
         self.draining = draining

@@ -1,0 +1,161 @@
+"""WebSockets: typed routes beside the HTTP ones, behind the same guard.
+
+    sockets = Routes("threads")
+
+    @sockets.add(WEBSOCKET, "/threads/{thread_id}/stream/events")
+    async def converse(ctx: SocketContext, thread_id: UUID) -> None:
+        \"\"\"Speak with one client until it leaves.\"\"\"
+
+A connection is refused before it is accepted, with the HTTP status that a request would get: for an unknown path, a bad
+path parameter, and by the guard, which every route passes. One that is accepted is closed with 1012 (come back) when
+the server drains. Which web pages may connect is said by `cors`; how large a frame may be, by `server`.
+"""
+
+import asyncio
+import re
+import time
+from collections.abc import AsyncIterator, Awaitable, Mapping, Sequence
+from typing import Any
+from uuid import uuid4
+
+import structlog
+from starlette.requests import Request
+
+from portside.kernel.errors import NotFound
+from portside.kernel.http.decode import decode_path
+from portside.kernel.http.refusals import ErrorForm, error_of, error_response
+from portside.kernel.http.routes import Api, Context, Guard, Route
+from portside.kernel.logs import get_logger
+
+log = get_logger(__name__)
+WEBSOCKET = "WEBSOCKET"
+NORMAL, BROKEN, COME_BACK = 1000, 1011, 1012
+_UNSAFE = re.compile(r"[^A-Za-z0-9_.:-]")
+
+
+class Disconnected(Exception):
+    """The client has gone."""
+
+
+class SocketContext(Context):
+    """One connection: what a request's context has, and the frames in both directions."""
+
+    __slots__ = ("_receive", "_send", "request_id")
+
+    def __init__(self, scope: Any, receive: Any, send: Any, services: Mapping[type, Any]) -> None:
+        # The handshake is a GET request; a guard reads its headers as it reads any other's.
+        super().__init__(Request({**scope, "type": "http", "method": "GET"}), services)
+        self.request_id: str = scope["state"]["request_id"]
+        self._receive = receive
+        self._send = send
+
+    async def frames(self) -> AsyncIterator[str]:
+        """Yield what the client sends, until it leaves. Bytes are read as the text they are meant to be."""
+        while (message := await self._receive())["type"] != "websocket.disconnect":
+            text: str | None = message.get("text")
+            yield (message.get("bytes") or b"").decode("utf-8", "replace") if text is None else text
+
+    async def send(self, frame: bytes) -> None:
+        """Send one text frame; waits while the client reads slowly. Raises Disconnected when it has gone."""
+        try:
+            await self._send({"type": "websocket.send", "text": frame.decode()})
+        except (OSError, RuntimeError) as exc:
+            raise Disconnected from exc
+
+    async def close(self, code: int = NORMAL, reason: str = "") -> None:
+        """Close the connection; closing it after the client went is nothing."""
+        try:
+            await self._send({"type": "websocket.close", "code": code, "reason": reason})
+        except (OSError, RuntimeError):
+            log.debug("the connection was closed already")
+
+
+class SocketApi:
+    """An ASGI application that answers WebSockets itself and hands everything else on."""
+
+    def __init__(
+        self,
+        http: Api,
+        routes: Sequence[Route],
+        guard: Guard,
+        *,
+        draining: asyncio.Event,
+        form: ErrorForm = ErrorForm.PROBLEMS,
+    ) -> None:
+        self.http = http
+        self._routes = [route for route in routes if route.method == WEBSOCKET]
+        self._guard = guard
+        self._draining = draining
+        self._form = form
+
+    async def __call__(self, scope: Any, receive: Any, send: Any) -> None:
+        """Speak with one client, or let the HTTP application answer."""
+        if scope["type"] != "websocket":
+            await self.http(scope, receive, send)
+            return
+        given = dict(scope["headers"]).get(b"x-request-id", b"").decode("latin-1")
+        scope.setdefault("state", {})["request_id"] = _UNSAFE.sub("", given)[:200] or str(uuid4())
+        ctx = SocketContext(scope, receive, send, self.http.services)
+        structlog.contextvars.bind_contextvars(request_id=ctx.request_id)
+        began = time.monotonic()
+        try:
+            status = await self._serve(ctx, scope, receive, send)
+            log.info("websocket", path=scope["path"], status=status, s=round(time.monotonic() - began, 1))
+        finally:
+            structlog.contextvars.unbind_contextvars("request_id")
+
+    async def _serve(self, ctx: SocketContext, scope: Any, receive: Any, send: Any) -> int:
+        """Accept a connection and serve it, or refuse it; return the HTTP status that it began with."""
+        await receive()
+        try:
+            route, arguments = _match(self._routes, scope["path"])
+            ctx.actor = await self._guard(ctx, route)
+        except Exception as exc:  # noqa: BLE001 - whatever keeps a client out keeps it out
+            error = error_of(exc, scope["path"])
+            await _refuse(error_response(error, self._form), scope, send)
+            return error.status
+        await send({"type": "websocket.accept", "headers": [(b"x-request-id", ctx.request_id.encode())]})
+        await self._converse(ctx, route.handler(ctx, **arguments))
+        return 101
+
+    async def _converse(self, ctx: SocketContext, handling: Awaitable[None]) -> None:
+        """Let the handler work until it is done or the server drains, and close the connection."""
+        work = asyncio.ensure_future(handling)
+        drained = asyncio.create_task(self._draining.wait())
+        try:
+            await asyncio.wait([work, drained], return_when=asyncio.FIRST_COMPLETED)
+            if not work.done():
+                await ctx.close(COME_BACK, "the server is leaving")
+                return
+            await work
+            await ctx.close()
+        except Disconnected:
+            return
+        except Exception:
+            log.exception("a websocket failed")
+            await ctx.close(BROKEN)
+        finally:
+            for task in (work, drained):
+                task.cancel()
+            await asyncio.gather(work, drained, return_exceptions=True)
+
+
+def _match(routes: Sequence[Route], path: str) -> tuple[Route, dict[str, Any]]:
+    given = path.removeprefix("/").split("/")
+    for route in routes:
+        wanted = route.path.removeprefix("/").split("/")
+        pairs = list(zip(wanted, given, strict=False))
+        if len(wanted) == len(given) and all(name == part or name.startswith("{") for name, part in pairs):
+            named = {name[1:-1]: part for name, part in pairs if name.startswith("{")}
+            return route, {name: decode_path(name, part, route.path_types[name]) for name, part in named.items()}
+    raise NotFound
+
+
+async def _refuse(answer: Any, scope: Any, send: Any) -> None:
+    """Answer the handshake with an HTTP error, where the server can; else the connection is only closed."""
+    if "websocket.http.response" not in (scope.get("extensions") or {}):
+        await send({"type": "websocket.close", "code": 4000 + answer.status_code})
+        return
+    head = {"type": "websocket.http.response.start", "status": answer.status_code, "headers": answer.raw_headers}
+    await send(head)
+    await send({"type": "websocket.http.response.body", "body": answer.body})

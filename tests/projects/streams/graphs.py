@@ -1,0 +1,147 @@
+"""Graphs whose events the tests of streams look at: each shows one kind of event."""
+
+import asyncio
+import operator
+from pathlib import Path
+from typing import Annotated, TypedDict
+
+from langchain_core.language_models.fake_chat_models import GenericFakeChatModel
+from langchain_core.messages import AIMessage
+from langchain_core.tools import tool
+from langgraph.config import get_stream_writer
+from langgraph.graph import START, MessagesState, StateGraph
+from langgraph.prebuilt import ToolNode
+from langgraph.types import interrupt
+
+
+async def answer(state: MessagesState) -> dict:
+    return {"messages": [AIMessage(f"echo: {state['messages'][-1].content}")]}
+
+
+echo = StateGraph(MessagesState).add_node("answer", answer).add_edge(START, "answer").compile()
+
+
+class Draft(TypedDict):
+    text: str
+    decision: str
+
+
+def draft(state: Draft) -> dict:
+    return {"text": state["text"] + "!"}
+
+
+def ask(state: Draft) -> dict:
+    return {"decision": interrupt({"question": "approve?", "text": state["text"]})}
+
+
+def finish(state: Draft) -> dict:
+    return {"text": f"done:{state['decision']}"}
+
+
+approval = (
+    StateGraph(Draft).add_node("draft", draft).add_node("ask", ask).add_node("fin", finish)
+    .add_edge(START, "draft").add_edge("draft", "ask").add_edge("ask", "fin").compile()
+)  # fmt: skip
+
+
+async def talk(_state: MessagesState) -> dict:
+    model = GenericFakeChatModel(messages=iter([AIMessage("one two three")]))
+    return {"messages": [await model.ainvoke("talk")]}
+
+
+chat = StateGraph(MessagesState).add_node("talk", talk).add_edge(START, "talk").compile()
+
+
+@tool
+def look_up(place: str) -> str:
+    """Look up the weather."""
+    return f"rain in {place}"
+
+
+def call(_state: MessagesState) -> dict:
+    calls = [{"name": "look_up", "args": {"place": "Bergen"}, "id": "call-1", "type": "tool_call"}]
+    return {"messages": [AIMessage("", tool_calls=calls)]}
+
+
+agent = (
+    StateGraph(MessagesState).add_node("call", call).add_node("tools", ToolNode([look_up]))
+    .add_edge(START, "call").add_edge("call", "tools").compile()
+)  # fmt: skip
+
+
+class Trail(TypedDict):
+    foo: Annotated[list[str], operator.add]
+    asks: bool
+
+
+def step(name: str):
+    def run(_state: Trail) -> dict:
+        return {"foo": [name]}
+
+    return run
+
+
+def note(state: Trail) -> dict:
+    get_stream_writer()({"name": "progress", "payload": {"step": len(state["foo"])}})
+    get_stream_writer()("plain")
+    return {"foo": ["sub1"]}
+
+
+def ask_below(state: Trail) -> dict:
+    return {"foo": [f"sub2 {interrupt({'from': 'below'})}" if state.get("asks") else "sub2"]}
+
+
+child = (
+    StateGraph(Trail).add_node("sub1", note).add_node("sub2", ask_below)
+    .add_edge(START, "sub1").add_edge("sub1", "sub2").compile()
+)  # fmt: skip
+parent = (
+    StateGraph(Trail).add_node("pre", step("pre")).add_node("child", child)
+    .add_edge(START, "pre").add_edge("pre", "child").compile()
+)  # fmt: skip
+
+
+class Gate(TypedDict):
+    path: str
+    done: Annotated[list[str], operator.add]
+
+
+async def wait(state: Gate) -> dict:
+    """Wait until the test opens the gate, which is a file."""
+    while not Path(state["path"]).exists():  # noqa: ASYNC110, ASYNC240 - the gate is in another process
+        await asyncio.sleep(0.01)
+    return {"done": ["through"]}
+
+
+gate = (
+    StateGraph(Gate).add_node("before", lambda _state: {"done": ["before"]}).add_node("wait", wait)
+    .add_node("after", lambda _state: {"done": ["after"]})
+    .add_edge(START, "before").add_edge("before", "wait").add_edge("wait", "after").compile()
+)  # fmt: skip
+
+
+def explode(_state: Trail) -> dict:
+    raise ValueError("kaboom")
+
+
+boom = (
+    StateGraph(Trail).add_node("ok", step("ok")).add_node("bad", explode)
+    .add_edge(START, "ok").add_edge("ok", "bad").compile()
+)  # fmt: skip
+
+
+class Flood(TypedDict):
+    pieces: int
+    done: bool
+
+
+async def pour(state: Flood) -> dict:
+    """Write more than a reader's buffer holds, which must not keep the run from its end."""
+    write = get_stream_writer()
+    for _ in range(state["pieces"]):
+        write("x" * 1_000_000)
+        await asyncio.sleep(0)
+    return {"done": True}
+
+
+flood = StateGraph(Flood).add_node("pour", pour).add_edge(START, "pour").compile()
