@@ -10,6 +10,7 @@ from langgraph_sdk import get_client, get_sync_client
 from langgraph_sdk.client import LangGraphClient
 from langgraph_sdk.errors import APIStatusError
 
+from tests.conftest import eventually
 from tests.servers import ServerProcess, agent_server
 
 NOBODY = "01a1fbd3-88f9-7738-8000-000000000000"
@@ -222,6 +223,23 @@ async def test_delete_leaves_threads_unless_told_otherwise(client: LangGraphClie
             await client.assistants.delete(assistant_id)
         with pytest.raises(APIStatusError, match="Not Found"):
             await client.assistants.get_versions(assistant_id)
+
+
+async def test_runs_on_threads_that_go_are_stopped(client: LangGraphClient, http: httpx2.AsyncClient):
+    assistant_id = (await client.assistants.create("endless"))["assistant_id"]
+    thread_id = (await client.threads.create())["thread_id"]
+    run = await client.runs.create(thread_id, assistant_id, input={"foo": []})
+
+    async def is_running() -> bool:
+        return (await client.runs.get(thread_id, run["run_id"]))["status"] == "running"
+
+    async def is_stopped() -> bool:
+        return (await http.get("/metrics?format=json")).json()["workers"]["active"] == 0
+
+    await eventually(is_running)
+    assert not await is_stopped()
+    await client.assistants.delete(assistant_id, delete_threads=True)
+    await eventually(is_stopped)
 
 
 async def test_runs_get_what_their_assistant_brings(client: LangGraphClient):

@@ -1,5 +1,6 @@
 """Graphs to be described and configured: each shows one form that an export, a context or a subgraph may take."""
 
+import asyncio
 import operator
 from collections.abc import Callable
 from contextlib import asynccontextmanager, contextmanager
@@ -92,6 +93,14 @@ strange = (
 )
 
 callbacks = line("go", context_schema=dataclass(type("Hooks", (), {"__annotations__": {"hook": Callable[[], None]}})))
+
+
+async def wait(_state: Words) -> dict:
+    await asyncio.Event().wait()
+    return {}
+
+
+endless = StateGraph(Words).add_node("wait", wait).add_edge(START, "wait").compile()
 
 
 @entrypoint()

@@ -143,7 +143,8 @@ class Assistants:
 
     async def delete(self, assistant_id: UUID, *, delete_threads: bool) -> None:
         """Delete an assistant with its versions, and its threads where that is asked for. Raises AssistantNotFound."""
-        if not await self._db.fetchval(sql.delete_assistant, assistant_id=assistant_id, delete_threads=delete_threads):
+        gone = await self._db.fetchval(sql.delete_assistant, assistant_id=assistant_id, delete_threads=delete_threads)
+        if gone is None:
             raise AssistantNotFound(f"Assistant with ID {assistant_id} not found")
 
     async def versions(self, assistant_id: UUID, query: VersionSearch) -> list[AssistantVersion]:

@@ -37,21 +37,3 @@ exception
     when undefined_file or feature_not_supported or insufficient_privilege or undefined_object then
         raise notice 'names of assistants are searched without an index: %', sqlerrm;
 end $$;
-
--- Delete an assistant, with the threads its runs were made on where that is asked for; their runs stop. Returns whether
--- there was one. Runs go before threads: the end of a run locks its run first, and two orders would deadlock.
-create function delete_assistant(p_assistant_id uuid, p_delete_threads boolean) returns boolean
-language plpgsql as $$
-declare
-    made_by jsonb := jsonb_build_object('assistant_id', p_assistant_id::text);
-begin
-    delete from assistants a where a.assistant_id = p_assistant_id;
-    if not found then
-        return false;
-    end if;
-    if p_delete_threads then
-        delete from runs r using threads t where r.thread_id = t.thread_id and t.metadata @> made_by;
-        delete from threads t where t.metadata @> made_by;
-    end if;
-    return true;
-end $$;

@@ -75,7 +75,23 @@ where assistant_id = :assistant_id and (:metadata::jsonb is null or metadata @> 
 order by version desc limit :limit offset :offset
 
 -- name: delete_assistant
-select delete_assistant(:assistant_id, :delete_threads)
+-- Its versions and crons go with it. So do the threads that its runs were made on, where that is asked for: locked in
+-- the order of their ids, as everything does that locks several, and remembered while a run of theirs is under way,
+-- which may write once more before it has stopped.
+with gone as (
+    delete from assistants where assistant_id = :assistant_id returning assistant_id
+), its_threads as (
+    select t.thread_id from threads t
+    where :delete_threads::boolean and exists (select from gone)
+        and t.metadata @> jsonb_build_object('assistant_id', :assistant_id::uuid::text)
+    order by t.thread_id for update
+), gone_threads as (
+    delete from threads where thread_id in (select thread_id from its_threads) returning thread_id, active_runs
+), noted as (
+    insert into deleted_threads (thread_id) select thread_id from gone_threads where active_runs > 0
+    on conflict (thread_id) do update set deleted_at = now()
+)
+select assistant_id from gone
 
 -- name: search_assistants
 -- `name` is a pattern of `like`. Of the orders only the one that was asked for remains when the parameters are known, so
