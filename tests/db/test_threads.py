@@ -214,6 +214,11 @@ FILTERS = {
     "metadata @> '{\"n\": 1}'": {"metadata": {"n": 1}},
     '"values" @> \'{"l": [{"n": 2}]}\'': {"values": {"l": [{"n": 2}]}},
     "status = 'idle'": {"status": "idle"},
+    'metadata @> \'{"graph_id": "g1"}\'': {"metadata": {"graph_id": "g1"}},
+    'metadata @> \'{"graph_id": "g1", "assistant_id": "a0", "n": 1}\'': {
+        "metadata": {"graph_id": "g1", "assistant_id": "a0", "n": 1}
+    },
+    "metadata @> '{\"assistant_id\": 1}'": {"metadata": {"assistant_id": 1}},
     "status = 'error' and metadata @> '{\"n\": 1}'": {"status": "error", "metadata": {"n": 1}},
     "false": {"ids": [UUID(int=1)]},
 }
@@ -222,7 +227,10 @@ FILTERS = {
 async def test_every_search_finds_what_a_scan_finds_in_a_stable_order(db):
     await db.pool.execute(
         """insert into threads (thread_id, metadata, status, "values", updated_at)
-        select gen_random_uuid(), jsonb_build_object('n', n % 3), (array['idle', 'error'])[1 + n % 2],
+        select gen_random_uuid(), jsonb_build_object(
+                   'n', n % 3, 'graph_id', 'g' || n % 2,
+                   'assistant_id', case n % 3 when 0 then to_jsonb('a' || n % 2) when 1 then '"a0"' else '1' end
+               ), (array['idle', 'error'])[1 + n % 2],
                jsonb_build_object('l', jsonb_build_array(jsonb_build_object('n', n % 4))),
                now() - make_interval(secs => n / 5)
         from generate_series(1, 60) n"""

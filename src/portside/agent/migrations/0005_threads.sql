@@ -41,6 +41,18 @@ create index deleted_threads_by_age on deleted_threads (deleted_at);
 alter table threads alter column metadata set storage main;
 alter table threads set (toast_tuple_target = 512);
 
+-- The graph and the assistant of a thread are what chat front ends list threads by, and often all threads have the same:
+-- counted out of an index they cost a tenth of what they cost as metadata.
+alter table threads
+    add column graph_id text generated always as (
+        case jsonb_typeof(metadata -> 'graph_id') when 'string' then metadata ->> 'graph_id' end
+    ) stored,
+    add column assistant_id text generated always as (
+        case jsonb_typeof(metadata -> 'assistant_id') when 'string' then metadata ->> 'assistant_id' end
+    ) stored;
+create index threads_by_graph on threads (graph_id);
+create index threads_by_assistant on threads (assistant_id);
+
 -- One index for each order of a search; the opposite order reads it backwards.
 create index threads_by_status on threads (status, updated_at desc, thread_id);
 create index threads_by_creation on threads (created_at desc, thread_id);
@@ -50,6 +62,8 @@ create index threads_by_values on threads using gin ("values" jsonb_path_ops) wi
 
 -- Find the threads of one page, in order, and how many match in all. The statement is put together from fixed parts, so
 -- that each search is planned for the filters it has; a plan for all of them would read the whole table.
+--
+-- The graph and the assistant are taken out of the metadata that is asked for: they have columns.
 --
 -- Without a filter on JSON the page comes out of an index in order, and the count out of the same index; it is skipped
 -- where the page tells it. With one, what matches is looked up once, for the page and the count together: read in order
@@ -62,12 +76,22 @@ language plpgsql stable
 set jit = off set max_parallel_workers_per_gather = 0
 as $$
 declare
+    graph text := case jsonb_typeof(p_metadata -> 'graph_id') when 'string' then p_metadata ->> 'graph_id' end;
+    assistant text := case jsonb_typeof(p_metadata -> 'assistant_id') when 'string' then p_metadata ->> 'assistant_id' end;
+    rest jsonb := nullif(
+        p_metadata - array_remove(array[
+            case when graph is not null then 'graph_id' end, case when assistant is not null then 'assistant_id' end
+        ], null),
+        '{}'
+    );
     wanted text := concat_ws(
         ' and ', 'true',
         case when p_ids is not null then 'thread_id = any ($1)' end,
-        case when p_metadata is not null then 'metadata @> $2' end,
+        case when rest is not null then 'metadata @> $2' end,
         case when p_values is not null then '"values" @> $3' end,
-        case when p_status is not null then 'status = $4' end
+        case when p_status is not null then 'status = $4' end,
+        case when graph is not null then 'graph_id = $7' end,
+        case when assistant is not null then 'assistant_id = $8' end
     );
     sorted text := case p_sort
         when 'thread_id asc' then 'thread_id'
@@ -83,16 +107,16 @@ declare
     end;
     shown int;
 begin
-    if p_metadata is null and p_values is null and p_ids is null then
+    if rest is null and p_values is null and p_ids is null then
         execute format('select array(select thread_id from threads where %s order by %s limit $5 offset $6)', wanted, sorted)
-        into thread_ids using p_ids, p_metadata, p_values, p_status, p_limit, p_offset;
+        into thread_ids using p_ids, rest, p_values, p_status, p_limit, p_offset, graph, assistant;
         shown := cardinality(thread_ids);
         if shown < p_limit and (shown > 0 or p_offset = 0) then
             total := p_offset + shown;
             return;
         end if;
         execute format('select count(*) from threads where %s', wanted)
-        into total using p_ids, p_metadata, p_values, p_status;
+        into total using p_ids, rest, p_values, p_status, p_limit, p_offset, graph, assistant;
         return;
     end if;
     execute format(
@@ -100,5 +124,5 @@ begin
         '    select thread_id, status, created_at, updated_at, state_updated_at from threads where %s'
         ') select array(select thread_id from found order by %s limit $5 offset $6), (select count(*) from found)',
         wanted, sorted
-    ) into thread_ids, total using p_ids, p_metadata, p_values, p_status, p_limit, p_offset;
+    ) into thread_ids, total using p_ids, rest, p_values, p_status, p_limit, p_offset, graph, assistant;
 end $$;
