@@ -13,6 +13,7 @@ from pathlib import Path
 import httpx2
 
 PROJECTS = Path(__file__).parent / "projects"
+PARITY_PROJECT = Path(__file__).parents[1] / "bench" / "parity" / "project"
 
 
 def free_port() -> int:
