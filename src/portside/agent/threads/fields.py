@@ -2,8 +2,6 @@
 
 from typing import Any
 
-from portside.kernel.errors import Invalid
-
 _NOTHING: dict[str, Any] = {
     "values": {}, "next": [], "tasks": [], "metadata": None, "created_at": None, "checkpoint": None,
     "parent_checkpoint": None, "interrupts": [], "checkpoint_id": None, "parent_checkpoint_id": None,
@@ -13,13 +11,6 @@ _NOTHING: dict[str, Any] = {
 def empty_state() -> dict[str, Any]:
     """Return the state of a thread that has no checkpoint."""
     return dict(_NOTHING)
-
-
-def check_fields(fields: list[str] | None) -> None:
-    """Raise Invalid for a field that states do not have."""
-    for field in fields or ():
-        if field not in _NOTHING and not field.startswith("values."):
-            raise Invalid.field(["select"], f"{field[:80]!r} is neither one of {', '.join(_NOTHING)} nor values.<key>")
 
 
 def select_fields(state: dict[str, Any], fields: list[str] | None) -> dict[str, Any]:

@@ -8,9 +8,10 @@ A checkpoint that is named and not there is a 404. Other servers answer with an 
 that lost its memory; no client relies on it. Where none is named, a thread without a checkpoint has the empty state.
 """
 
+import asyncio
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
-from typing import Any, TypeVar
+from typing import Any
 from uuid import UUID
 
 import msgspec
@@ -24,7 +25,7 @@ from portside.agent.graphs.state import apply_supersteps, named_checkpoint, read
 from portside.agent.sql import sql
 from portside.agent.streams.hub import Hub
 from portside.agent.threads import records
-from portside.agent.threads.fields import check_fields, empty_state, select_fields
+from portside.agent.threads.fields import empty_state, select_fields
 from portside.agent.threads.records import ThreadNotFound
 from portside.agent.threads.supersteps import graph_of, read_supersteps
 from portside.agent.types.threads import (
@@ -41,7 +42,8 @@ from portside.kernel.db import Database, Session
 from portside.kernel.errors import BadRequest, Conflict, Invalid, NotFound
 from portside.kernel.ids import uuid7
 
-T = TypeVar("T", StateUpdate, StatePatch)
+# Each change holds a connection while it waits for its thread; the runs need the others.
+CHANGES_AT_ONCE = 4
 # What langgraph and the deletion of runs go by.
 RESERVED_METADATA = frozenset({"source", "step", "parents", "run_id", "thread_id", "counters_since_delta_snapshot"})
 
@@ -90,15 +92,15 @@ class States:
                 await _show_on_thread(tx, thread_id, graph)
                 return await records.get_thread(tx, thread_id)
 
-        return await self._engine.read(creating) or await records.existing_thread(self._db, thread_id, request)
+        async with self._changes:
+            made = await self._engine.read(creating)
+        return made or await records.existing_thread(self._db, thread_id, request)
 
     async def read(self, thread_id: UUID, query: StateAtCheckpoint) -> dict[str, Any]:
         """Return a state, the latest unless a checkpoint is named.
 
-        Raises ThreadNotFound, CheckpointNotFound, NotFound when this server does not have the thread's graph, and
-        Invalid for a field that no state has.
+        Raises ThreadNotFound, CheckpointNotFound, and NotFound when this server does not have the thread's graph.
         """
-        check_fields(query.select)
         graph_id = await self._graph_of(thread_id)
         at, config = query.checkpoint, _config(thread_id, query.checkpoint)
 
@@ -118,9 +120,8 @@ class States:
     async def history(self, thread_id: UUID, query: HistorySearch) -> list[dict[str, Any]]:
         """Return states, newest first.
 
-        Raises ThreadNotFound, NotFound and Invalid as `read` does, and BadRequest when `before` names no checkpoint.
+        Raises ThreadNotFound and NotFound as `read` does, and BadRequest when `before` names no checkpoint.
         """
-        check_fields(query.select)
         graph_id = await self._graph_of(thread_id)
         if graph_id is None:
             return []
@@ -217,8 +218,10 @@ async def _show_on_thread(tx: Session, thread_id: UUID, graph: Graph) -> bytes:
     return values
 
 
-def _named(change: T) -> Checkpoint:
-    return change.checkpoint or Checkpoint(change.checkpoint_id)
+def _named(change: StateUpdate | StatePatch) -> Checkpoint:
+    """Return the checkpoint that a change names; its id may stand beside it, as older clients have it."""
+    at = change.checkpoint or Checkpoint()
+    return msgspec.structs.replace(at, checkpoint_id=at.checkpoint_id or change.checkpoint_id)
 
 
 def _config(thread_id: UUID, at: Checkpoint | None) -> Any:

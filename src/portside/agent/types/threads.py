@@ -178,11 +178,57 @@ class Checkpoint(msgspec.Struct):
     checkpoint_map: dict[str, Any] | None = None
 
 
+# A field of a state, or a part of its values.
+StateField = Annotated[
+    str,
+    msgspec.Meta(
+        pattern=r"^(values|next|tasks|metadata|created_at|checkpoint|parent_checkpoint|interrupts|checkpoint_id"
+        r"|parent_checkpoint_id|values\..+)$"
+    ),
+]
+
+
+class StateTask(msgspec.Struct):
+    """A task of a state's next step; one that is a subgraph names its checkpoint, or holds its state."""
+
+    id: str
+    name: str
+    path: list[Any]
+    error: str | None
+    interrupts: list[Any]
+    checkpoint: dict[str, Any] | None
+    state: Any
+    result: Any
+
+
+class ThreadState(msgspec.Struct, kw_only=True):
+    """A state as the API shows it, or the part of it that was selected."""
+
+    values: Any = UNSET
+    next: list[str] | UnsetType = UNSET
+    tasks: list[StateTask] | UnsetType = UNSET
+    metadata: dict[str, Any] | UnsetType | None = UNSET
+    created_at: str | UnsetType | None = UNSET
+    checkpoint: dict[str, Any] | UnsetType | None = UNSET
+    parent_checkpoint: dict[str, Any] | UnsetType | None = UNSET
+    interrupts: list[Any] | UnsetType = UNSET
+    checkpoint_id: str | UnsetType | None = UNSET
+    parent_checkpoint_id: str | UnsetType | None = UNSET
+
+
+class NamedCheckpoint(msgspec.Struct):
+    """A checkpoint that was made or changed, in each of the ways clients look for it."""
+
+    checkpoint: dict[str, Any]
+    configurable: dict[str, Any]
+    checkpoint_id: str | None
+
+
 class StateQuery(msgspec.Struct):
     """Whether to look into subgraphs, and which fields to show: their names, or `values.<key>`."""
 
     subgraphs: bool = False
-    select: list[str] | None = None
+    select: list[StateField] | None = None
 
 
 class StateAtCheckpoint(msgspec.Struct):
@@ -190,7 +236,7 @@ class StateAtCheckpoint(msgspec.Struct):
 
     checkpoint: Checkpoint
     subgraphs: bool | None = None
-    select: list[str] | None = None
+    select: list[StateField] | None = None
 
 
 class StateUpdate(msgspec.Struct):
@@ -215,7 +261,7 @@ class HistoryQuery(msgspec.Struct):
 
     limit: Limit = 1
     before: str | None = None
-    select: list[str] | None = None
+    select: list[StateField] | None = None
 
 
 class HistorySearch(msgspec.Struct):
@@ -225,4 +271,4 @@ class HistorySearch(msgspec.Struct):
     before: Any = None
     metadata: dict[str, Any] | None = None
     checkpoint: Checkpoint | None = None
-    select: list[str] | None = None
+    select: list[StateField] | None = None

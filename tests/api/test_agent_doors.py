@@ -1,0 +1,151 @@
+"""Every route of the agent server, over a real server: whatever is sent, it says what is wrong and never breaks."""
+
+import json
+from collections.abc import Iterator
+from typing import Any
+
+import httpx2
+import msgspec
+import pytest
+
+from portside.agent.app import ROUTES
+from portside.kernel.http.routes import Route
+from tests.servers import ServerProcess, agent_server
+
+SOME_ID = "0190a0c0-0000-7000-8000-000000000001"
+# What a handler's own rules want before it looks at anything else.
+NEEDED: dict[str, dict[str, Any]] = {"assistant_id": {"assistant_id": "echo"}, "graph_id": {"graph_id": "echo"}}
+LEFT_OUT = {"/profile"}
+DEEP = {"a": 1}
+for _ in range(250):
+    DEEP = {"a": DEEP}  # type: ignore[dict-item]
+
+
+@pytest.fixture(scope="module")
+def server(module_database: str, tmp_path_factory: pytest.TempPathFactory) -> Iterator[ServerProcess]:
+    with agent_server(module_database, tmp_path_factory.mktemp("agent")) as running:
+        yield running
+
+
+@pytest.fixture(scope="module")
+def http(server: ServerProcess) -> Iterator[httpx2.Client]:
+    with httpx2.Client(base_url=server.url, timeout=20) as client:
+        yield client
+
+
+@pytest.fixture(scope="module")
+def known(http: httpx2.Client) -> dict[str, str]:
+    """Things that exist, by the name of the parameter that names them; a new one is not needed for each call."""
+    thread_id = http.post("/threads", json={}).json()["thread_id"]
+    run = http.post(f"/threads/{thread_id}/runs", json={"assistant_id": "echo", "input": {"messages": []}}).json()
+    http.get(f"/threads/{thread_id}/runs/{run['run_id']}/join")
+    state = http.get(f"/threads/{thread_id}/state").json()
+    return {
+        "thread_id": thread_id, "run_id": run["run_id"], "assistant_id": run["assistant_id"],
+        "checkpoint_id": state["checkpoint"]["checkpoint_id"],
+    }  # fmt: skip
+
+
+def label(route: Route) -> str:
+    return f"{route.method} {route.path}"
+
+
+def address(route: Route, known: dict[str, str]) -> str:
+    path = route.path
+    for name in route.path_types:
+        # What a route deletes has to stay there for the others.
+        path = path.replace(f"{{{name}}}", SOME_ID if route.method == "DELETE" else known.get(name, SOME_ID))
+    return path
+
+
+def send(http: httpx2.Client, route: Route, path: str, **request: Any) -> tuple[int, Any]:
+    """Send a request and return the status and the error's JSON; what succeeds is not read to its end."""
+    with http.stream(route.method, path, **request) as answer:
+        if answer.status_code < 400:
+            return answer.status_code, None
+        answer.read()
+    where = f"{label(route)} {request} {answer.text}"
+    assert answer.status_code < 500, where
+    assert answer.headers["content-type"] == "application/json", where
+    body = answer.json()
+    assert isinstance(body["detail"], str), where
+    assert body["detail"], where
+    if answer.status_code == 422:
+        assert set(body) == {"detail", "errors"}, where
+        assert all(problem["loc"][0] in {"body", "query", "path", "header"} for problem in body["errors"]), where
+    else:
+        assert set(body) == {"detail"}, where
+    return answer.status_code, body
+
+
+def fields(kind: Any) -> list[str]:
+    structs = [part for part in getattr(kind, "__args__", (kind,)) if hasattr(part, "__struct_fields__")]
+    return [field.encode_name for part in structs for field in msgspec.structs.fields(part)]
+
+
+WITH_BODY = [route for route in ROUTES if route.body_type is not None]
+WITH_QUERY = [route for route in ROUTES if route.query_type is not None and route.path not in LEFT_OUT]
+
+
+@pytest.mark.parametrize("route", [route for route in ROUTES if route.path_types], ids=label)
+@pytest.mark.parametrize("value", ["not-an-id", "%00", "%ff", "a" * 3000, "%2e%2e", "-1", str(2**70)])
+def test_no_id_breaks_a_route(http: httpx2.Client, known, route: Route, value: str) -> None:
+    for name in route.path_types:
+        path = address(route, {**known, name: value}).replace(SOME_ID, value)
+        send(http, route, path, content=b'{"assistant_id":"echo"}')
+
+
+@pytest.mark.parametrize("route", WITH_BODY, ids=label)
+def test_no_body_breaks_a_route(http: httpx2.Client, known, route: Route) -> None:
+    bodies = [
+        b"", b"{", b"null", b"[]", b'"text"', b"7", b"\xff\xfe", b"[" * 1000, b'{"a":' * 300 + b"1" + b"}" * 300,
+        b'{"a":"\\ud800"}', b'{"a":NaN}', b'{"assistant_id":"echo","assistant_id":"echo"}',
+        json.dumps({f"f{i}": i for i in range(5000)}).encode(),
+    ]  # fmt: skip
+    for body in bodies:
+        status, said = send(http, route, address(route, known), content=body)
+        if body.startswith((b'{"a":"', b'{"a":N', b'{"a":{')):
+            assert (status, said["errors"][0]["loc"][:2]) == (422, ["body", "a"]), label(route)
+
+
+@pytest.mark.parametrize("value", ["", "x", "-1", "0", "1e9", str(2**31), str(2**70), "null", "a\0b", "é" * 1000])
+def test_no_query_value_breaks_a_route(http: httpx2.Client, known, value: str) -> None:
+    for route in WITH_QUERY:
+        for name in fields(route.query_type):
+            status, said = send(http, route, address(route, known), params={name: value}, content=b"{}")
+            if "\0" in value:
+                assert (status, said["errors"][0]["loc"]) == (422, ["query", name]), label(route)
+
+
+HOSTILE = {
+    "null": b"null", "zero": b"0", "negative": b"-1", "minus zero": b"-0.0", "int32": b"2147483648",
+    "uint64": b"18446744073709551615", "too large": b"1180591620717411303424", "nan": b"NaN", "infinite": b"1e999",
+    "fraction": b"1.5", "true": b"true", "empty": b'""', "nul": b'"a\\u0000b"', "nul key": b'{"a\\u0000b":1}',
+    "surrogate": b'["\\ud800"]', "no utf-8": b'"\xff"', "long": b'"' + b"x" * 20_000 + b'"', "list": b"[]",
+    "object": b"{}", "list of null": b"[null]", "list of objects": b"[{}]", "list of lists": b'[["a"],[1]]',
+    "deep": json.dumps(DEEP).encode(), "quote": b"\"'; drop table runs; --\"", "path": b'"$.a[*]..b"',
+}  # fmt: skip
+UNFIT = {"too large", "nan", "infinite", "nul", "nul key", "surrogate", "no utf-8", "deep"}
+
+
+@pytest.mark.parametrize("kind", HOSTILE)
+def test_no_value_of_a_field_breaks_a_route(http: httpx2.Client, known, kind: str) -> None:
+    """One field at a time, beside what the route cannot do without."""
+    for route in WITH_BODY:
+        names = fields(route.body_type)
+        needed = {key: value for name, held in NEEDED.items() if name in names for key, value in held.items()}
+        for name in names:
+            rest = json.dumps({key: value for key, value in needed.items() if key != name})[1:-1].encode()
+            body = b'{"%b":%b%b}' % (name.encode(), HOSTILE[kind], b"," + rest if rest else b"")
+            status, said = send(http, route, address(route, known), content=body)
+            if kind in UNFIT:
+                assert (status, said["errors"][0]["loc"][:2]) == (422, ["body", name]), f"{label(route)} {said}"
+
+
+def test_what_was_refused_left_nothing_behind(http: httpx2.Client) -> None:
+    before = http.post("/threads/count", json={}).json()
+    hostile = [b'{"metadata":{"a":"\\u0000"}}', b'{"metadata":{"n":1180591620717411303424}}', b'{"metadata":7}']
+    for body in hostile:
+        assert http.post("/threads", content=body).status_code == 422
+        assert http.post("/runs", content=b'{"assistant_id":"echo",' + body[1:]).status_code == 422
+    assert http.post("/threads/count", json={}).json() == before
