@@ -3,7 +3,8 @@
 The results hold values of the user's graph; encode them with `dump_user`.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from typing import Any
 
 from langchain_core.runnables import RunnableConfig
@@ -19,8 +20,12 @@ REFUSALS = (InvalidUpdateError, EmptyInputError, ValueError, TypeError, LookupEr
 
 
 async def read_state(graph: Graph, config: RunnableConfig, *, subgraphs: bool = False) -> dict[str, Any]:
-    """Return the state a config names, or the latest. Where there is none, `metadata` and `created_at` are None."""
-    return thread_state(await graph.aget_state(config, subgraphs=subgraphs))
+    """Return the state a config names, or the latest. Where there is none, `metadata` and `created_at` are None.
+
+    Raises BadRequest when the config names a subgraph that is not there.
+    """
+    with _known_subgraph(config):
+        return thread_state(await graph.aget_state(config, subgraphs=subgraphs))
 
 
 async def read_history(
@@ -33,12 +38,13 @@ async def read_history(
 ) -> list[dict[str, Any]]:
     """Return states, newest first. `before` may be a checkpoint id, a checkpoint or a config that holds one.
 
-    Raises BadRequest when `before` names no checkpoint.
+    Raises BadRequest when `before` names no checkpoint, or the config a subgraph that is not there.
     """
     history = graph.aget_state_history(
         config, filter=dict(filter) if filter else None, before=_before(before), limit=limit
     )
-    return [thread_state(snapshot) async for snapshot in history]
+    with _known_subgraph(config):
+        return [thread_state(snapshot) async for snapshot in history]
 
 
 async def update_state(graph: Graph, config: RunnableConfig, values: Any, as_node: str | None) -> dict[str, Any]:
@@ -114,6 +120,17 @@ def _metadata(snapshot: StateSnapshot) -> dict[str, Any] | None:
 
 def _interrupt(interrupt: Interrupt) -> dict[str, Any]:
     return {"id": interrupt.id, "value": interrupt.value}
+
+
+@contextmanager
+def _known_subgraph(config: RunnableConfig) -> Iterator[None]:
+    """Explain langgraph's complaint about a namespace that no subgraph has."""
+    try:
+        yield
+    except ValueError as exc:
+        if not config["configurable"].get("checkpoint_ns"):
+            raise
+        raise BadRequest(str(exc)) from exc
 
 
 def _is_named(config: RunnableConfig) -> bool:

@@ -12,12 +12,10 @@ from portside.agent.types.threads import (
     Checkpoint,
     HistoryQuery,
     HistorySearch,
-    NamedCheckpoint,
     StateAtCheckpoint,
     StatePatch,
     StateQuery,
     StateUpdate,
-    ThreadState,
 )
 from portside.kernel.codec import dump_user
 from portside.kernel.errors import BadRequest, NotFound
@@ -62,14 +60,14 @@ async def patch_state(ctx: Context, thread_id: UUID, body: StatePatch) -> Respon
     return _json(await ctx.get(States).patch(thread_id, body))
 
 
-@routes.get("/threads/{thread_id}/history", raises=(*READ, BadRequest), returns=list[ThreadState])
+@routes.get("/threads/{thread_id}/history", raises=READ, returns=list[ThreadState])
 async def get_history(ctx: Context, thread_id: UUID, query: HistoryQuery) -> Response:
     """Return past states, newest first."""
     search = HistorySearch(limit=query.limit, before=query.before, select=query.select)
     return _json(await ctx.get(States).history(thread_id, search))
 
 
-@routes.post("/threads/{thread_id}/history", raises=(*READ, BadRequest), returns=list[ThreadState])
+@routes.post("/threads/{thread_id}/history", raises=READ, returns=list[ThreadState])
 async def search_history(ctx: Context, thread_id: UUID, body: HistorySearch) -> Response:
     """Return past states that match, newest first."""
     return _json(await ctx.get(States).history(thread_id, body))

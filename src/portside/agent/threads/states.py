@@ -72,6 +72,7 @@ class States:
         self._db = db
         self._engine = engine
         self._hub = hub
+        self._changes = asyncio.Semaphore(CHANGES_AT_ONCE)
 
     async def create(self, request: ThreadCreate) -> Thread:
         """Make a thread, with a state where supersteps are given: the two appear together or not at all.
@@ -154,7 +155,8 @@ class States:
                 made = await update_state(graph, config, update.values, update.as_node)
                 return made, await _show_on_thread(tx, thread_id, graph)
 
-        made, values = await self._engine.read(updating)
+        async with self._changes:
+            made, values = await self._engine.read(updating)
         self._hub.update(thread_id, dump_api({**made, "values": msgspec.Raw(values)}))
         return made
 

@@ -188,42 +188,6 @@ StateField = Annotated[
 ]
 
 
-class StateTask(msgspec.Struct):
-    """A task of a state's next step; one that is a subgraph names its checkpoint, or holds its state."""
-
-    id: str
-    name: str
-    path: list[Any]
-    error: str | None
-    interrupts: list[Any]
-    checkpoint: dict[str, Any] | None
-    state: Any
-    result: Any
-
-
-class ThreadState(msgspec.Struct, kw_only=True):
-    """A state as the API shows it, or the part of it that was selected."""
-
-    values: Any = UNSET
-    next: list[str] | UnsetType = UNSET
-    tasks: list[StateTask] | UnsetType = UNSET
-    metadata: dict[str, Any] | UnsetType | None = UNSET
-    created_at: str | UnsetType | None = UNSET
-    checkpoint: dict[str, Any] | UnsetType | None = UNSET
-    parent_checkpoint: dict[str, Any] | UnsetType | None = UNSET
-    interrupts: list[Any] | UnsetType = UNSET
-    checkpoint_id: str | UnsetType | None = UNSET
-    parent_checkpoint_id: str | UnsetType | None = UNSET
-
-
-class NamedCheckpoint(msgspec.Struct):
-    """A checkpoint that was made or changed, in each of the ways clients look for it."""
-
-    checkpoint: dict[str, Any]
-    configurable: dict[str, Any]
-    checkpoint_id: str | None
-
-
 class StateQuery(msgspec.Struct):
     """Whether to look into subgraphs, and which fields to show: their names, or `values.<key>`."""
 
