@@ -258,6 +258,15 @@ begin
             p_thread_status := 'error';
             p_error := before.error;
         end if;
+        -- The thread is again of the graph that its last run is of.
+        update threads t set metadata = t.metadata || last.own
+        from (
+            select jsonb_build_object(
+                'assistant_id', r.assistant_id, 'graph_id', r.kwargs #>> '{config,configurable,graph_id}'
+            ) as own
+            from runs r where r.thread_id = p_thread_id order by r.number desc limit 1
+        ) last
+        where t.thread_id = p_thread_id;
     else
         update runs r set
             status = p_status, worker_id = null, leased_until = null, error = p_error, updated_at = now(),

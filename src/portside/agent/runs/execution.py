@@ -6,10 +6,12 @@ engine gives up waiting for goes on in its thread: its result is dropped, its ef
 holds for what a node started and does not await, and for graphs on other servers that it called.
 """
 
+from typing import Any
+
 from portside.agent.engine import Engine
 from portside.agent.graphs.execute import read_rest
 from portside.agent.graphs.load import Graphs
-from portside.agent.graphs.protocol import Outcome
+from portside.agent.graphs.protocol import Outcome, RunRequest
 from portside.agent.queue import lifecycle
 from portside.agent.queue.lifecycle import Cancellation, ClaimedRun, Ending
 from portside.agent.runs.edges import end_of, start_of
@@ -51,18 +53,18 @@ class Executions:
     async def settle(self, run: ClaimedRun, cancellation: Cancellation) -> Ending:
         """Tell the end of a run that has stopped because it was cancelled; a rollback first removes what it left."""
         if cancellation.action == "rollback":
-            await self._db.execute(
-                sql.delete_checkpoints_of_runs, run_ids=[str(run.run_id)], thread_id=str(run.thread_id)
-            )
-        rest = await self._rest(run)
-        is_rollback = cancellation.action == "rollback"
-        return Ending(
-            status="rolled_back" if is_rollback else "interrupted",
-            thread_status="interrupted" if rest.has_next else "idle",
-            values=rest.values,
-            interrupts=rest.interrupts,
-            error=None if is_rollback else {"error": "UserInterrupt", "message": cancellation.reason},
-        )
+            return await self._roll_back(run)
+        rest = await self._rest(execution_request(run, resume=False))
+        error = {"error": "UserInterrupt", "message": cancellation.reason}
+        return Ending(status="interrupted", error=error, **_thread_after(rest))
+
+    async def _roll_back(self, run: ClaimedRun) -> Ending:
+        await self._db.execute(sql.delete_checkpoints_of_runs, run_ids=[str(run.run_id)], thread_id=str(run.thread_id))
+        before = await self._db.fetchval(sql.graph_before, thread_id=run.thread_id, run_id=run.run_id)
+        request = execution_request(run, resume=False)
+        if before in self._engine.graphs.ids():
+            request.graph_id = before
+        return Ending(status="rolled_back", **_thread_after(await self._rest(request)))
 
     def on_end(self, run: ClaimedRun, ending: Ending | None) -> None:
         """Let the followers of a run go; without an ending it goes on elsewhere."""
@@ -72,15 +74,13 @@ class Executions:
         self._hub.close(run.run_id, end_of(run, ending))
 
     async def _timed_out(self, run: ClaimedRun) -> Ending:
-        rest = await self._rest(run)
+        rest = await self._rest(execution_request(run, resume=False))
         error = {"error": "TimeoutError", "message": f"the run took longer than {self._timeout_s:g} s"}
-        return Ending(
-            status="timeout", thread_status="error", values=rest.values, interrupts=rest.interrupts, error=error
-        )
+        after = _thread_after(rest) | {"thread_status": "error"}
+        return Ending(status="timeout", error=error, **after)
 
-    async def _rest(self, run: ClaimedRun) -> Outcome:
+    async def _rest(self, request: RunRequest) -> Outcome:
         """Read what a run that was stopped left. A graph that cannot tell any more leaves nothing to go on with."""
-        request = execution_request(run, resume=False)
 
         async def reading(graphs: Graphs) -> Outcome:
             return await read_rest(graphs, request)
@@ -88,5 +88,10 @@ class Executions:
         try:
             return await self._engine.read(reading)
         except Exception:
-            log.exception("the state of a stopped run could not be read", run_id=str(run.run_id))
+            log.exception("the state of a stopped run could not be read", graph_id=request.graph_id)
             return NOTHING_LEFT
+
+
+def _thread_after(rest: Outcome) -> dict[str, Any]:
+    status = "interrupted" if rest.has_next else "idle"
+    return {"thread_status": status, "values": rest.values, "interrupts": rest.interrupts}

@@ -17,6 +17,12 @@ order by number desc limit :limit offset :offset
 -- name: thread_of_run
 select thread_id from runs where run_id = :run_id
 
+-- name: graph_before
+-- The graph that knows a thread's state once one of its runs is rolled back.
+select kwargs #>> '{config,configurable,graph_id}'
+from runs where thread_id = :thread_id and run_id <> :run_id and status <> 'pending'
+order by number desc limit 1
+
 -- name: has_run
 select exists (select 1 from runs where thread_id = :thread_id and run_id = any(:run_ids::uuid[]))
 

@@ -1,0 +1,295 @@
+"""What a run may be asked for, through the stock SDK: every field is acted on or refused by name."""
+
+import asyncio
+import json
+from collections.abc import AsyncIterator, Iterator
+
+import httpx2
+import pytest
+from langgraph_sdk import get_client
+from langgraph_sdk.client import LangGraphClient
+from langgraph_sdk.errors import APIStatusError, NotFoundError
+
+from tests.conftest import eventually
+from tests.servers import ServerProcess, agent_server
+
+HI = {"messages": [{"role": "user", "content": "hi"}]}
+NOBODY = "01a1fbd3-88f9-7738-8000-000000000000"
+MODES = ["values", "messages", "messages-tuple", "updates", "events", "tasks", "checkpoints", "debug", "custom"]
+
+
+@pytest.fixture(scope="module")
+def server(module_database: str, tmp_path_factory: pytest.TempPathFactory) -> Iterator[ServerProcess]:
+    with agent_server(module_database, tmp_path_factory.mktemp("agent")) as running:
+        yield running
+
+
+@pytest.fixture
+async def client(server: ServerProcess) -> AsyncIterator[LangGraphClient]:
+    async with get_client(url=server.url, api_key="") as opened:
+        yield opened
+
+
+@pytest.fixture
+async def http(server: ServerProcess) -> AsyncIterator[httpx2.AsyncClient]:
+    async with httpx2.AsyncClient(base_url=server.url, timeout=30) as opened:
+        yield opened
+
+
+@pytest.fixture
+async def thread_id(client: LangGraphClient) -> str:
+    return (await client.threads.create())["thread_id"]
+
+
+async def test_a_run_as_the_contract_shows_it(client: LangGraphClient, thread_id: str):
+    run = await client.runs.create(
+        thread_id, "contextual", input={"done": []}, metadata={"m": 1, "graph_id": "mine", "assistant_id": "x"},
+        config={"tags": ["t"], "recursion_limit": 7}, context={"name": "ann"}, stream_mode="updates",
+        headers={"x-request-id": "from-the-client"},
+    )  # fmt: skip
+    assert (run["status"], run["multitask_strategy"], run["cancel_reason"]) == ("pending", "enqueue", None)
+    assert run["metadata"] == {
+        "created_by": "system", "graph_id": "mine", "assistant_id": run["assistant_id"], "m": 1,
+    }  # fmt: skip
+    kwargs = run["kwargs"]
+    configurable = kwargs["config"]["configurable"]
+    assert kwargs["context"] == {"name": "ann"}
+    assert (kwargs["config"]["tags"], kwargs["config"]["recursion_limit"]) == (["t"], 7)
+    assert (configurable["name"], configurable["graph_id"]) == ("ann", "contextual")
+    assert configurable["langgraph_request_id"] == "from-the-client"
+    assert (kwargs["stream_mode"], kwargs["temporary"], kwargs["durability"]) == (["updates"], False, "async")
+    assert (await client.runs.join(thread_id, run["run_id"]))["done"] == ["ann"]
+    assert (await client.threads.get(thread_id))["config"] == {
+        "tags": ["t"], "recursion_limit": 7, "configurable": {},
+    }  # fmt: skip
+
+
+async def test_context_and_configurable_mirror_each_other(client: LangGraphClient, thread_id: str):
+    config = {"configurable": {"name": "bob", "thread_id": NOBODY, "run_id": NOBODY}}
+    run = await client.runs.create(thread_id, "contextual", input={"done": []}, config=config)
+    assert run["kwargs"]["context"]["name"] == "bob"
+    assert run["kwargs"]["config"]["configurable"]["thread_id"] == thread_id
+    assert run["kwargs"]["config"]["configurable"]["run_id"] == run["run_id"]
+    assert (await client.runs.join(thread_id, run["run_id"]))["done"] == ["bob"]
+    with pytest.raises(APIStatusError) as refused:
+        await client.runs.create(thread_id, "contextual", config=config, context={"name": "ann"})
+    assert refused.value.status_code == 400
+
+
+async def test_an_assistant_brings_its_own_config(client: LangGraphClient, thread_id: str):
+    assistant = await client.assistants.create(
+        "contextual", config={"tags": ["theirs"], "recursion_limit": 9}, context={"name": "carl", "other": 1}
+    )
+    name = assistant["assistant_id"]
+    run = await client.runs.create(thread_id, name, input={"done": []}, config={"tags": ["mine"]})
+    config = run["kwargs"]["config"]
+    assert (config["tags"], config["recursion_limit"]) == (["mine"], 9)
+    assert run["kwargs"]["context"] == {"name": "carl", "other": 1}
+    assert (await client.runs.join(thread_id, run["run_id"]))["done"] == ["carl"]
+    run = await client.runs.create(thread_id, name, input={"done": []}, context={"name": "dora"})
+    assert run["kwargs"]["context"] == {"name": "dora", "other": 1}
+    await client.runs.join(thread_id, run["run_id"])
+
+
+@pytest.mark.parametrize("mode", MODES)
+async def test_every_stream_mode_streams(client: LangGraphClient, mode: str):
+    parts = [part async for part in client.runs.stream(None, "echo", input=HI, stream_mode=mode)]
+    assert parts[0].event == "metadata"
+    assert "error" not in [part.event for part in parts]
+    assert mode == "custom" or len(parts) > 1
+
+
+@pytest.mark.parametrize("modes", ["tools", ["values", "lifecycle"]])
+async def test_an_unknown_stream_mode_is_refused_with_those_there_are(http: httpx2.AsyncClient, modes):
+    answer = await http.post("/runs/wait", json={"assistant_id": "echo", "input": HI, "stream_mode": modes})
+    assert answer.status_code == 422
+    for word in ("stream_mode", "messages-tuple", "checkpoints"):
+        assert word in answer.text
+
+
+async def test_static_interrupts(client: LangGraphClient, thread_id: str):
+    start = {"done": [], "pause_s": 0}
+    result = await client.runs.wait(thread_id, "steps", input=start, interrupt_before=["two"])
+    assert result["done"] == ["one"]
+    assert (await client.threads.get(thread_id))["status"] == "interrupted"
+    result = await client.runs.wait(thread_id, "steps", input=None, interrupt_after=["two"])
+    assert result["done"] == ["one", "two"]
+    assert (await client.runs.wait(thread_id, "steps", input=None))["done"] == ["one", "two", "three"]
+    assert (await client.threads.get(thread_id))["status"] == "idle"
+    assert {run["status"] for run in await client.runs.list(thread_id)} == {"success"}
+
+
+async def test_commands(client: LangGraphClient, thread_id: str):
+    start = {"done": [], "pause_s": 0}
+    await client.runs.wait(thread_id, "steps", input=start)
+    result = await client.runs.wait(thread_id, "steps", command={"goto": "three"})
+    assert result["done"] == ["one", "two", "three", "three"]
+    result = await client.runs.wait(thread_id, "steps", command={"goto": ["three"], "update": {"done": ["u"]}})
+    assert result["done"][4:] == ["u", "three"]
+    send = {"node": "three", "input": {"done": [], "pause_s": 0}}
+    for goto in (send, [send]):
+        result = await client.runs.wait(thread_id, "steps", command={"goto": goto})
+        assert result["done"][-1] == "three"
+    result = await client.runs.wait(thread_id, "steps", command={"goto": "three", "update": [["done", ["pair"]]]})
+    assert result["done"][-2:] == ["pair", "three"]
+
+
+async def test_an_interrupt_is_answered_by_its_id_and_strictly(client: LangGraphClient, thread_id: str):
+    asked = await client.runs.wait(thread_id, "approval", input={"text": "a"})
+    answer = {asked["__interrupt__"][0]["id"]: "yes"}
+    before = await client.threads.get(thread_id)
+    wrong = await client.runs.wait(
+        thread_id, "approval", command={"resume": {"0" * 32: "no"}}, strict_resume=True, raise_error=False
+    )
+    assert wrong["__error__"]["error"] == "UnknownInterruptError"
+    after = await client.threads.get(thread_id)
+    for name in ("status", "values", "interrupts", "error"):
+        assert after[name] == before[name], name
+    assert (await client.runs.list(thread_id))[0]["status"] == "error"
+    result = await client.runs.wait(thread_id, "approval", command={"resume": answer}, strict_resume=True)
+    assert result["decision"] == "yes"
+
+
+async def test_a_run_may_start_from_an_older_checkpoint(client: LangGraphClient, thread_id: str):
+    await client.runs.wait(thread_id, "steps", input={"done": ["a"], "pause_s": 0})
+    history = await client.threads.get_history(thread_id, limit=10)
+    before_two = next(state for state in history if state["next"] == ["two"])
+    checkpoint = before_two["checkpoint"]
+    again = await client.runs.wait(thread_id, "steps", input=None, checkpoint=checkpoint)
+    assert again["done"] == ["a", "one", "two", "three"]
+    by_id = await client.runs.wait(thread_id, "steps", input=None, checkpoint_id=checkpoint["checkpoint_id"])
+    assert by_id == again
+
+
+@pytest.mark.parametrize(
+    ("asked", "kept"), [({"durability": "exit"}, 1), ({"checkpoint_during": False}, 1), ({"durability": "sync"}, 5)]
+)
+async def test_durability(http: httpx2.AsyncClient, client: LangGraphClient, thread_id: str, asked: dict, kept: int):
+    body = {"assistant_id": "steps", "input": {"done": [], "pause_s": 0}, **asked}
+    run = (await http.post(f"/threads/{thread_id}/runs", json=body)).json()
+    await client.runs.join(thread_id, run["run_id"])
+    assert run["kwargs"]["checkpoint_during"] == (kept > 1)
+    assert len(await client.threads.get_history(thread_id, limit=20)) == kept
+
+
+async def test_a_delayed_run_waits_and_keeps_its_thread_busy(client: LangGraphClient, thread_id: str):
+    run = await client.runs.create(thread_id, "echo", input=HI, after_seconds=2)
+    assert (await client.threads.get(thread_id))["status"] == "busy"
+    assert (await client.runs.get(thread_id, run["run_id"]))["status"] == "pending"
+    assert (await client.runs.join(thread_id, run["run_id"]))["messages"][-1]["content"] == "echo: hi"
+
+
+async def test_a_missing_thread_is_made_when_asked_for(client: LangGraphClient):
+    missing = "01a1fbd3-88f9-7738-8000-0000000000aa"
+    with pytest.raises(NotFoundError):
+        await client.runs.create(missing, "echo", input=HI)
+    await client.runs.wait(missing, "echo", input=HI, if_not_exists="create")
+    assert (await client.threads.get(missing))["status"] == "idle"
+
+
+async def test_where_traces_go_is_told(client: LangGraphClient, thread_id: str):
+    tracing = {"project_name": "evals", "example_id": NOBODY}
+    run = await client.runs.create(thread_id, "echo", input=HI, langsmith_tracing=tracing)
+    assert run["langsmith_session_name"] == "evals"
+    await client.runs.join(thread_id, run["run_id"])
+    assert (await client.runs.get(thread_id, run["run_id"]))["langsmith_session_name"] == "evals"
+
+
+async def test_what_cannot_be_acted_on_is_refused(http: httpx2.AsyncClient):
+    for field, value in (("feedback_keys", ["thumbs"]), ("webhook", "https://example.com")):
+        answer = await http.post("/runs/stream", json={"assistant_id": "echo", "input": HI, field: value})
+        assert answer.status_code == 422
+        assert field in answer.text
+
+
+async def test_a_batch_starts_wholly_or_not_at_all(client: LangGraphClient, http: httpx2.AsyncClient):
+    made = await client.runs.create_batch(
+        [{"assistant_id": "echo", "input": HI, "metadata": {"n": n}, "on_completion": "keep"} for n in range(3)]
+    )
+    assert [run["metadata"]["n"] for run in made] == [0, 1, 2]
+    assert len({run["thread_id"] for run in made}) == 3
+    for run in made:
+        result = await client.runs.join(run["thread_id"], run["run_id"])
+        assert result["messages"][-1]["content"] == "echo: hi"
+    before = await client.threads.count()
+    good = {"assistant_id": "echo", "input": HI, "on_completion": "keep"}
+    for bad, status in (({"assistant_id": "nope"}, 422), ({"assistant_id": NOBODY}, 404), ({"input": HI}, 422)):
+        assert (await http.post("/runs/batch", json=[good, bad])).status_code == status
+    assert (await http.post("/runs/batch", json=[])).status_code == 422
+    assert await client.threads.count() == before
+
+
+async def test_lists_show_what_was_selected(client: LangGraphClient, http: httpx2.AsyncClient, thread_id: str):
+    for _ in range(3):
+        await client.runs.wait(thread_id, "echo", input=HI)
+    runs = await client.runs.list(thread_id)
+    assert {"kwargs", "metadata", "cancel_reason"} <= set(runs[0])
+    page = await client.runs.list(thread_id, limit=1, offset=1, select=["run_id", "status"])
+    assert page == [{"run_id": runs[1]["run_id"], "status": "success"}]
+    assert (await client.runs.list(thread_id, select=["kwargs"]))[0]["kwargs"] == runs[0]["kwargs"]
+    assert await client.runs.list(thread_id, status="error") == []
+    assert len(await client.runs.list(thread_id, status="success")) == 3
+    assert (await http.get(f"/threads/{thread_id}/runs?status=whatever")).json() == []
+    assert (await http.get(f"/threads/{thread_id}/runs?select=bogus")).status_code == 422
+    assert (await http.get(f"/threads/{NOBODY}/runs")).status_code == 404
+
+
+async def test_a_late_join_tells_what_the_live_one_told(client: LangGraphClient, thread_id: str):
+    run = await client.runs.create(thread_id, "approval", input={"text": "a"}, after_seconds=1)
+    live = await client.runs.join(thread_id, run["run_id"])
+    assert live["__interrupt__"][0]["value"]["question"] == "approve?"
+    assert live["text"] == "a!"
+    assert await client.runs.join(thread_id, run["run_id"]) == live
+    failed = await client.runs.wait(thread_id, "boom", input={"done": []}, raise_error=False)
+    run_id = (await client.runs.list(thread_id, limit=1))[0]["run_id"]
+    assert await client.runs.join(thread_id, run_id) == failed
+
+
+async def test_unknown_runs_are_not_found(http: httpx2.AsyncClient, thread_id: str):
+    for method, path in (
+        ("GET", f"/threads/{thread_id}/runs/{NOBODY}"), ("GET", f"/threads/{thread_id}/runs/{NOBODY}/join"),
+        ("GET", f"/threads/{thread_id}/runs/{NOBODY}/stream"), ("GET", f"/runs/{NOBODY}/stream"),
+        ("GET", f"/runs/{NOBODY}/join"), ("DELETE", f"/threads/{thread_id}/runs/{NOBODY}"),
+        ("POST", f"/threads/{thread_id}/runs/{NOBODY}/cancel"),
+    ):  # fmt: skip
+        assert (await http.request(method, path)).status_code == 404, path
+
+
+async def test_runs_are_found_again_by_their_headers(http: httpx2.AsyncClient, thread_id: str):
+    body = {"assistant_id": "echo", "input": HI}
+    waited = await http.post(f"/threads/{thread_id}/runs/wait", json=body)
+    path = waited.headers["content-location"]
+    assert waited.headers["location"] == f"{path}/join"
+    assert (await http.get(waited.headers["location"])).json() == waited.json()
+    streamed = await http.post(f"/threads/{thread_id}/runs/stream", json=body)
+    assert streamed.headers["location"] == f"{streamed.headers['content-location']}/stream"
+    assert (await http.get(streamed.headers["location"])).status_code == 200
+
+
+async def test_a_stateless_run_is_followed_by_its_id_alone(client: LangGraphClient, http: httpx2.AsyncClient):
+    made = await client.runs.create(None, "steps", input={"done": [], "pause_s": 0.3}, stream_mode="updates")
+    text, result = await asyncio.gather(
+        http.get(f"/runs/{made['run_id']}/stream"), http.get(f"/runs/{made['run_id']}/join")
+    )
+    assert result.json()["done"] == ["one", "two", "three"]
+    assert "three" in text.text
+
+    async def is_gone() -> bool:
+        return (await http.get(f"/threads/{made['thread_id']}")).status_code == 404
+
+    await eventually(is_gone)
+
+
+async def test_a_run_that_is_rolled_back_ends_for_those_who_wait(client: LangGraphClient, thread_id: str):
+    run = await client.runs.create(thread_id, "steps", input={"done": [], "pause_s": 20})
+    joining = asyncio.create_task(client.runs.join(thread_id, run["run_id"]))
+
+    async def is_running() -> bool:
+        return (await client.runs.get(thread_id, run["run_id"]))["status"] == "running"
+
+    await eventually(is_running)
+    await client.runs.list(thread_id)
+    await client.runs.cancel(thread_id, run["run_id"], action="rollback")
+    result = await joining
+    assert result["__error__"]["message"] == "404: Run not found"
+    assert json.loads(json.dumps(result)) == result

@@ -1,0 +1,176 @@
+"""Runs that are cancelled while their worker is elsewhere, dies or is blocked: all end, and no thread stays busy."""
+
+import asyncio
+import signal
+from collections.abc import AsyncIterator, Callable
+from contextlib import ExitStack, asynccontextmanager
+from pathlib import Path
+from typing import Any
+
+import httpx2
+import pytest
+
+from tests.conftest import eventually
+from tests.servers import agent_server
+
+SLOW = {"assistant_id": "steps", "input": {"done": [], "pause_s": 30}}
+QUICK = {"assistant_id": "steps", "input": {"done": [], "pause_s": 0}}
+
+
+class Replica:
+    """A server, and what the tests ask of it."""
+
+    def __init__(self, server: Any, http: httpx2.AsyncClient) -> None:
+        self.server, self.http = server, http
+
+    async def thread(self) -> str:
+        return (await self.http.post("/threads", json={})).json()["thread_id"]
+
+    async def started(self, thread_id: str, body: dict[str, Any]) -> str:
+        run = (await self.http.post(f"/threads/{thread_id}/runs", json=body)).json()["run_id"]
+        await eventually(lambda: self.has_status(thread_id, run, "running"))
+        return run
+
+    async def has_status(self, thread_id: str, run_id: str, status: str) -> bool:
+        answer = await self.http.get(f"/threads/{thread_id}/runs/{run_id}")
+        return answer.status_code == 200 and answer.json()["status"] == status
+
+    async def settled(self, thread_id: str) -> dict[str, Any]:
+        async def look() -> dict[str, Any] | None:
+            thread = (await self.http.get(f"/threads/{thread_id}")).json()
+            return None if thread["status"] == "busy" else thread
+
+        return await eventually(look)
+
+    async def statuses(self, thread_id: str) -> list[str]:
+        return [run["status"] for run in (await self.http.get(f"/threads/{thread_id}/runs")).json()]
+
+
+@pytest.fixture(scope="module")
+def servers(module_database: str, tmp_path_factory: pytest.TempPathFactory):
+    with ExitStack() as stack:
+        yield [
+            stack.enter_context(agent_server(module_database, tmp_path_factory.mktemp(name))) for name in ("one", "two")
+        ]
+
+
+@pytest.fixture
+async def replicas(servers) -> AsyncIterator[list[Replica]]:
+    async with opened(servers[0]) as one, opened(servers[1]) as two:
+        yield [one, two]
+
+
+@asynccontextmanager
+async def opened(server: Any) -> AsyncIterator[Replica]:
+    async with httpx2.AsyncClient(base_url=server.url, timeout=60) as http:
+        yield Replica(server, http)
+
+
+@pytest.mark.parametrize("action", ["interrupt", "rollback"])
+async def test_a_run_is_stopped_through_another_replica(replicas: list[Replica], action: str):
+    here, there = replicas
+    thread_id = await here.thread()
+    run = await here.started(thread_id, SLOW)
+    answer = await there.http.post(f"/threads/{thread_id}/runs/{run}/cancel?wait=1&action={action}")
+    assert (answer.status_code, answer.json()) == (200, {})
+    thread = (await there.http.get(f"/threads/{thread_id}")).json()
+    assert thread["status"] == ("interrupted" if action == "interrupt" else "idle")
+    assert await there.statuses(thread_id) == (["interrupted"] if action == "interrupt" else [])
+
+
+async def test_a_run_is_superseded_and_deleted_through_another_replica(replicas: list[Replica]):
+    here, there = replicas
+    thread_id = await here.thread()
+    await here.started(thread_id, SLOW)
+    answer = await there.http.post(f"/threads/{thread_id}/runs/wait", json={**QUICK, "multitask_strategy": "interrupt"})
+    assert answer.json()["done"] == ["one", "two", "three"]
+    run = await here.started(thread_id, SLOW)
+    assert (await there.http.delete(f"/threads/{thread_id}/runs/{run}")).status_code == 204
+    assert (await there.settled(thread_id))["values"]["done"] == ["one", "two", "three"]
+    assert await there.statuses(thread_id) == ["success", "interrupted"]
+
+
+async def test_a_stateless_run_is_joined_through_another_replica(replicas: list[Replica]):
+    here, there = replicas
+    run = (await here.http.post("/runs", json={**QUICK, "input": {"done": [], "pause_s": 0.5}})).json()
+    result = await there.http.get(f"/threads/{run['thread_id']}/runs/{run['run_id']}/join")
+    assert result.json()["done"] == ["one", "two", "three"]
+
+
+async def test_storms_on_one_thread_end_with_it_at_rest(replicas: list[Replica]):
+    """New runs with every strategy, cancels and deletions, through both replicas at once."""
+    thread_id = await replicas[0].thread()
+
+    async def one(number: int) -> None:
+        http = replicas[number % 2].http
+        body = {**QUICK, "input": {"done": [], "pause_s": 0.02}}
+        strategy = ("interrupt", "rollback", "enqueue")[number % 3]
+        made = await http.post(f"/threads/{thread_id}/runs", json={**body, "multitask_strategy": strategy})
+        assert made.status_code == 200, made.text
+        path = f"/threads/{thread_id}/runs/{made.json()['run_id']}"
+        if number % 4 == 1:
+            action = ("interrupt", "rollback")[number % 8 == 1]
+            assert (await http.post(f"{path}/cancel?action={action}&wait=1")).status_code in {200, 404}
+        elif number % 4 == 3:
+            assert (await http.delete(path)).status_code in {204, 404, 409}
+
+    await asyncio.gather(*(one(number) for number in range(40)))
+    thread = await replicas[1].settled(thread_id)
+    assert thread["status"] in {"idle", "interrupted"}
+    runs = (await replicas[0].http.get(f"/threads/{thread_id}/runs?limit=100")).json()
+    assert {run["status"] for run in runs} <= {"success", "interrupted"}
+    state = (await replicas[0].http.get(f"/threads/{thread_id}/state")).json()
+    assert (thread["values"] or {}) == state["values"]
+    assert (thread["status"] == "interrupted") == bool(state["next"])
+
+
+@pytest.mark.parametrize("action", ["interrupt", "rollback"])
+async def test_a_worker_that_dies_with_a_cancelled_run_leaves_it_to_others(replicas: list[Replica], action: str):
+    here, there = replicas
+    thread_id = await here.thread()
+    run = await here.started(thread_id, SLOW)
+    after = (await there.http.post(f"/threads/{thread_id}/runs", json=QUICK)).json()["run_id"]
+    here.server.send(signal.SIGSTOP)
+    try:
+        answer = await there.http.post(f"/threads/{thread_id}/runs/{run}/cancel?wait=1&action={action}")
+        assert (answer.status_code, answer.json()) == (200, {})
+        joined = await there.http.get(f"/threads/{thread_id}/runs/{after}/join")
+        assert joined.json()["done"] == ["one", "two", "three"]
+        assert (await there.settled(thread_id))["status"] == "idle"
+    finally:
+        here.server.send(signal.SIGCONT)
+    assert await there.statuses(thread_id) == ["success", *(["interrupted"] if action == "interrupt" else [])]
+
+
+async def test_a_killed_worker_s_run_can_be_superseded(fresh_database: Callable[[], Any], tmp_path: Path):
+    with agent_server(await fresh_database(), tmp_path) as server:
+        async with opened(server) as replica:
+            thread_id = await replica.thread()
+            await replica.started(thread_id, SLOW)
+            server.kill()
+            server.start()
+        async with opened(server) as replica:
+            body = {**QUICK, "multitask_strategy": "rollback"}
+            result = await replica.http.post(f"/threads/{thread_id}/runs/wait", json=body)
+            assert result.json()["done"] == ["one", "two", "three"]
+            assert await replica.statuses(thread_id) == ["success"]
+
+
+async def test_a_server_that_stops_cancels_nothing_of_its_clients(fresh_database: Callable[[], Any], tmp_path: Path):
+    with agent_server(await fresh_database(), tmp_path) as server:
+        async with opened(server) as replica:
+            thread_id = await replica.thread()
+            body = {**QUICK, "input": {"done": [], "pause_s": 1}, "on_disconnect": "cancel"}
+            waiting = asyncio.create_task(replica.http.post(f"/threads/{thread_id}/runs/wait", json=body))
+            await eventually(lambda: runs_of(replica, thread_id))
+            await asyncio.to_thread(server.stop, signal.SIGINT)
+            await asyncio.gather(waiting, return_exceptions=True)
+            server.start()
+        async with opened(server) as replica:
+            thread = await replica.settled(thread_id)
+            assert thread["values"]["done"] == ["one", "two", "three"]
+            assert await replica.statuses(thread_id) == ["success"]
+
+
+async def runs_of(replica: Replica, thread_id: str) -> bool:
+    return await replica.statuses(thread_id) == ["running"]
