@@ -108,8 +108,8 @@ class Talk:
     def _keep(self, step: str, answer: Answer, options: dict[str, Any]) -> None:
         self.names.begin(step)
         body = _kept(options, answer.body)
-        if answer.status >= 400 and isinstance(body, dict) and isinstance(body.get("detail"), str):
-            body = {**body, "detail": "<text>"}
+        if isinstance(body, dict) and (answer.status >= 400 or body.get("type") == "error"):
+            body = {**body, **{key: "<text>" for key in ("detail", "message") if isinstance(body.get(key), str)}}
         kept = {"status": answer.status, "body": normalise(body, self.names)}
         self._add(step, {**kept, "headers": self._headers(answer.headers, (*HEADERS, *options.get("look", ())))})
 
@@ -176,7 +176,9 @@ class Talk:
 
     async def thread(self, **body: Any) -> str:
         """Make a thread that is not compared; its id."""
-        return (await self.quietly("POST", "/threads", body))["thread_id"]
+        made = (await self.quietly("POST", "/threads", body))["thread_id"]
+        self.names.of(made, "thread_id")
+        return made
 
     async def ended(self, thread_id: str, run_id: str) -> dict[str, Any]:
         """Wait until a run is over."""
