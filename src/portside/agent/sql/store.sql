@@ -3,22 +3,27 @@
 -- for the empty prefix, the highest character there is.
 
 -- name: write_items
--- One batch of puts and deletes (a null value), each item once. The rows that are there are locked in the order of their
--- names first, so that two batches of the same items wait for each other instead of blocking each other. An expired item
--- is gone, so what is put in its place is created anew.
+-- One batch of puts and deletes (a null value), each item once. Batches of more than one item wait for their turn, at 256
+-- gates in order: whatever they write, no two hold what the other one needs. An expired item is gone, so what is put in
+-- its place is created anew.
 with given as (
     select string_to_array(g.namespace, '.') as namespace, g.key, g.value::jsonb as value, g.ttl, g.fields
     from unnest(:namespaces::text[], :keys::text[], :contents::text[], :ttls::float8[], :fields::text[])
         as g (namespace, key, value, ttl, fields)
-), locked as (
-    select s.id, g.value is null as is_gone from given g join store_items s using (namespace, key)
-    order by s.namespace, s.key for update of s
+), turn as materialized (
+    select pg_advisory_xact_lock(hashtext('portside.store_items'), b.bucket)
+    from (
+        select distinct hashtext(array_to_string(g.namespace, '.') || '.' || g.key) & 255 as bucket from given g
+        where (select count(*) from given) > 1
+        order by bucket
+    ) b
 ), deleted as (
-    delete from store_items s using locked l where l.is_gone and s.id = l.id
+    delete from store_items s using given g
+    where g.value is null and s.namespace = g.namespace and s.key = g.key and (select count(*) from turn) >= 0
 )
 insert into store_items as s (namespace, key, value, ttl_minutes, expires_at, index_fields)
 select g.namespace, g.key, g.value, g.ttl, now() + g.ttl * interval '1 minute', g.fields::jsonb
-from given g, (select count(*) from locked) as after_locking
+from given g, (select count(*) from turn) as after_that
 where g.value is not null
 order by g.namespace, g.key
 on conflict (namespace, key) do update set
@@ -38,17 +43,22 @@ with given as (
     select string_to_array(g.namespace, '.') as namespace, g.key, g.value::jsonb as value, g.ttl, g.fields, g.n
     from unnest(:namespaces::text[], :keys::text[], :contents::text[], :ttls::float8[], :fields::text[])
         with ordinality as g (namespace, key, value, ttl, fields, n)
-), locked as (
-    select s.id, g.value is null as is_gone from given g join store_items s using (namespace, key)
-    order by s.namespace, s.key for update of s
+), turn as materialized (
+    select pg_advisory_xact_lock(hashtext('portside.store_items'), b.bucket)
+    from (
+        select distinct hashtext(array_to_string(g.namespace, '.') || '.' || g.key) & 255 as bucket from given g
+        where (select count(*) from given) > 1
+        order by bucket
+    ) b
 ), deleted as (
-    delete from store_items s using locked l where l.is_gone and s.id = l.id
+    delete from store_items s using given g
+    where g.value is null and s.namespace = g.namespace and s.key = g.key and (select count(*) from turn) >= 0
 ), stored as (
     insert into store_items as s (namespace, key, value, ttl_minutes, expires_at, index_fields, indexed_by)
     select
         g.namespace, g.key, g.value, g.ttl, now() + g.ttl * interval '1 minute', g.fields::jsonb,
         :generation::int
-    from given g, (select count(*) from locked) as after_locking
+    from given g, (select count(*) from turn) as after_that
     where g.value is not null
     order by g.namespace, g.key
     on conflict (namespace, key) do update set
@@ -292,12 +302,14 @@ order by coalesce(indexed_by, 0), id
 limit :limit
 
 -- name: index_items
--- Give items their vectors, unless they were written meanwhile. The revision moves on, so that no older vector counts.
+-- Give items their vectors, unless they were or are being written. The revision moves on, so that no older vector counts.
 with given as (
-    select * from unnest(:ids::bigint[], :revisions::bigint[]) as g (id, revision)
+    select s.id from unnest(:ids::bigint[], :revisions::bigint[]) as g (id, revision)
+    join store_items s on s.id = g.id and s.revision = g.revision
+    for update of s skip locked
 ), indexed as (
     update store_items s set indexed_by = :generation, revision = s.revision + 1
-    from given g where s.id = g.id and s.revision = g.revision
+    from given g where s.id = g.id
     returning s.id, s.revision
 ), vectors as (
     select i.id, i.revision, v.place, v.embedding

@@ -4,6 +4,7 @@ A value is kept as `jsonb`. What that cannot hold as it is, is refused and never
 something else in its memory than it put there.
 """
 
+import re
 from collections.abc import Mapping
 from typing import Any
 
@@ -12,6 +13,8 @@ from langgraph.store.base import Item, SearchItem
 
 from portside.kernel.codec import load, without_nul
 from portside.kernel.db import Record
+
+_EXPONENT = re.compile(rb"\de\+?\d")
 
 
 def value_text(value: Mapping[str, Any]) -> str:
@@ -29,8 +32,10 @@ def json_text(value: Any, what: str) -> str:
         raw = orjson.dumps(value, _default, orjson.OPT_NON_STR_KEYS)
     except TypeError as exc:
         raise ValueError(f"{what} cannot be stored as JSON: {exc}") from exc
-    if without_nul(raw) is not raw and without_nul(raw) != raw:
+    if without_nul(raw) != raw:
         raise ValueError(f"{what} holds a NUL character (\\u0000), which cannot be stored")
+    if _EXPONENT.search(raw):
+        raw = orjson.dumps(_spelled_out(load(raw)))
     return raw.decode()
 
 
@@ -42,6 +47,17 @@ def item_of(row: Record) -> Item:
 def search_item_of(row: Record) -> SearchItem:
     """Make langgraph's search result of a row."""
     return SearchItem(**_fields(row), score=row["score"])
+
+
+def _spelled_out(value: Any) -> Any:
+    """Write large floats with all their digits and a point: `jsonb` would make integers of them."""
+    if isinstance(value, dict):
+        return {key: _spelled_out(part) for key, part in value.items()}
+    if isinstance(value, list):
+        return [_spelled_out(part) for part in value]
+    if isinstance(value, float) and value.is_integer():
+        return orjson.Fragment(f"{value:.1f}".encode())
+    return value
 
 
 def _fields(row: Record) -> dict[str, Any]:

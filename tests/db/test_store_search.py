@@ -1,0 +1,320 @@
+"""Search by meaning on a real Postgres: vectors, generations of the index, and what is missing at start."""
+
+import asyncio
+from collections.abc import AsyncIterator
+from pathlib import Path
+from typing import Any
+
+import asyncpg
+import pytest
+from langchain_core.embeddings import Embeddings
+from langgraph.store.base import PutOp, SearchOp, ensure_embeddings
+from langgraph.store.memory import InMemoryStore
+
+from portside.agent.config import AgentConfig, StoreConfig, StoreIndex
+from portside.agent.store.chores import ReindexItems
+from portside.agent.store.embeddings import Embedder, EmbeddingFailed, load_embedder
+from portside.agent.store.search_index import SearchIndex, StoreSetup, TooManyTexts, open_generation, open_setup
+from portside.agent.store.store import PostgresStore
+from portside.kernel.db import Database
+from portside.kernel.errors import UserMistake
+from portside.kernel.migrations import migrate
+
+THINGS = ("cat", "dog", "tea")
+
+
+def embed(texts: list[str]) -> list[list[float]]:
+    return [[float(text.count(thing)) for thing in THINGS] for text in texts]
+
+
+async def aembed(texts: list[str]) -> list[list[float]]:
+    return embed(texts)
+
+
+class Model(Embeddings):
+    """A model of langchain's that knows synchronous calls only."""
+
+    def embed_documents(self, texts: list[str]) -> list[list[float]]:
+        return embed(texts)
+
+    def embed_query(self, text: str) -> list[float]:
+        return [0.0, 0.0, 1.0]
+
+
+@pytest.fixture
+async def db(fresh_database) -> AsyncIterator[Database]:
+    database = await Database.connect(await fresh_database(), max_size=8, schema="portside")
+    await migrate(database, ["portside.agent"], schema="portside")
+    yield database
+    await database.close()
+
+
+async def indexed(
+    db: Database, function: Any = aembed, *, dims: int = 3, fields: list[str] | None = None
+) -> StoreSetup:
+    config = StoreIndex(embed=f"./embed.py:{getattr(function, '__name__', 'model')}", dims=dims, fields=fields or ["$"])
+    embeddings = function if isinstance(function, Embeddings) else ensure_embeddings(function)
+    generation = await open_generation(db, config)
+    return StoreSetup(index=SearchIndex(Embedder(config.embed, embeddings, dims), generation, config.fields))
+
+
+async def found(store: PostgresStore, query: str, **options: Any) -> list[tuple[str, float]]:
+    hits = await store.asearch(("s",), query=query, **options)
+    return [(hit.key, None if hit.score is None else round(hit.score, 2)) for hit in hits]
+
+
+@pytest.mark.parametrize("function", [embed, aembed])
+async def test_scores_are_those_of_the_store_in_memory(db: Database, function: Any):
+    fields = ["text", "tags[*]", "meta.note", "list[0].t"]
+    store = PostgresStore(db, await indexed(db, function, fields=fields))
+    memory = InMemoryStore(index={"dims": 3, "embed": function, "fields": fields})
+    ops = [
+        PutOp(("s",), "text", {"text": "cat cat dog"}),
+        PutOp(("s",), "tags", {"tags": ["tea", "dog", "cat dog", ""]}),
+        PutOp(("s", "deeper"), "note", {"meta": {"note": "cat"}, "other": "tea"}),
+        PutOp(("s",), "first", {"list": [{"t": "dog tea"}, {"t": "cat"}]}),
+        PutOp(("s",), "own", {"text": "tea", "mine": "cat dog tea"}, ["mine"]),
+        PutOp(("t",), "elsewhere", {"text": "cat cat"}),
+    ]
+    await store.abatch(ops)
+    await memory.abatch(ops)
+    for query in ("cat", "dog", "tea cat", "dog dog tea"):
+        theirs = {hit.key: hit.score for hit in await memory.asearch(("s",), query=query)}
+        ours = await store.asearch(("s",), query=query)
+        assert {hit.key: hit.score for hit in ours} == pytest.approx(theirs, abs=1e-6)
+        assert [hit.score for hit in ours] == sorted((hit.score for hit in ours), reverse=True)
+        assert [hit.key for hit in await store.asearch(("s",), query=query, limit=2, offset=1)] == [
+            h.key for h in ours[1:3]
+        ]
+
+
+async def test_only_indexed_items_are_found_by_meaning_and_a_rewrite_drops_old_vectors(db: Database):
+    store = PostgresStore(db, await indexed(db, fields=["tags[*]"]))
+    await store.aput(("s",), "a", {"tags": ["cat", "dog", "tea"]})
+    await store.aput(("s",), "b", {"tags": ["cat"]}, index=False)
+    await store.aput(("s",), "c", {"untagged": "cat"})
+    assert await found(store, "tea") == [("a", 1.0)]
+    await store.aput(("s",), "a", {"tags": ["dog"]})
+    assert await found(store, "tea") == [("a", 0.0)]
+    assert await db.pool.fetchval("select count(*) from store_vectors") == 1
+    await store.aput(("s",), "a", {"tags": ["dog"]}, index=[])
+    assert await found(store, "dog") == []
+    await store.aput(("s",), "a", {"tags": ["dog"]})
+    await store.adelete(("s",), "a")
+    assert await db.pool.fetchval("select count(*) from store_vectors") == 0
+    assert await found(store, "") == [("c", None), ("b", None)]
+
+
+async def test_batches_mix_searches_and_equal_texts_are_embedded_once(db: Database):
+    asked: list[str] = []
+
+    async def counted(texts: list[str]) -> list[list[float]]:
+        asked.extend(texts)
+        return embed(texts)
+
+    store = PostgresStore(db, await indexed(db, counted, fields=["text"]))
+    await store.abatch([PutOp(("s", str(number)), "k", {"text": "cat", "n": number}) for number in range(5)])
+    assert asked == ["cat"]
+    results = await store.abatch(
+        [SearchOp(("s",), query="dog"), SearchOp(("s", "3")), SearchOp(("s",), {"n": {"$lt": 2}}, query="cat")]
+    )
+    assert [len(result) for result in results] == [5, 1, 2]
+    assert [hit.score for hit in results[2]] == [1.0, 1.0]
+    assert results[1][0].score is None
+
+
+async def test_writers_at_once_leave_no_vector_of_another_revision(db: Database):
+    store = PostgresStore(db, await indexed(db, fields=["tags[*]"]))
+    writes = [store.aput(("s",), "k", {"tags": [THINGS[number % 3]] * (number % 7 + 1)}) for number in range(30)]
+    await asyncio.gather(*writes)
+    tags = (await store.aget(("s",), "k")).value["tags"]
+    for thing in THINGS:
+        assert await found(store, thing) == [("k", 1.0 if thing in tags else 0.0)]
+
+
+@pytest.mark.parametrize(
+    ("answer", "said"),
+    [
+        (RuntimeError("no credit"), "RuntimeError: no credit"),
+        ([[1.0, 2.0]], "2 dimensions, but store.index.dims says 3"),
+        ([], "0 vectors for 1 texts"),
+        ([[1.0, 2.0, float("nan")]], "not finite"),
+        ([["a", "b", "c"]], "no list of numbers"),
+        (7, "TypeError"),
+    ],
+)
+async def test_a_bad_embedding_is_told_and_nothing_is_stored(db: Database, answer: Any, said: str):
+    async def broken(_: list[str]) -> Any:
+        if isinstance(answer, Exception):
+            raise answer
+        return answer
+
+    store = PostgresStore(db, await indexed(db, broken))
+    with pytest.raises(EmbeddingFailed, match=r"the embedding \./embed\.py:broken of the store failed") as failed:
+        await store.abatch([PutOp(("s",), "k", {"a": 1}), PutOp(("s",), "gone", None)])
+    assert said in str(failed.value)
+    assert await store.asearch(()) == []
+
+
+async def test_an_item_has_a_bounded_number_of_texts(db: Database):
+    store = PostgresStore(db, await indexed(db, fields=["tags[*]"]))
+    with pytest.raises(TooManyTexts):
+        await store.aput(("s",), "k", {"tags": ["cat"] * 1001})
+
+
+async def test_a_slow_embedding_holds_up_nobody_else(db: Database):
+    go = asyncio.Event()
+
+    async def slow(texts: list[str]) -> list[list[float]]:
+        await go.wait()
+        return embed(texts)
+
+    store = PostgresStore(db, await indexed(db, slow, fields=["text"]))
+    writing = asyncio.create_task(store.aput(("s",), "slow", {"text": "cat"}))
+    await store.aput(("s",), "quick", {})
+    assert (await store.aget(("s",), "quick")).key == "quick"
+    assert not writing.done()
+    go.set()
+    await writing
+    assert await found(store, "cat") == [("slow", 1.0)]
+
+
+async def test_an_index_that_comes_later_or_changes_embeds_what_is_there(db: Database):
+    plain = PostgresStore(db, StoreSetup())
+    await plain.abatch([PutOp(("s",), str(number), {"text": "cat"}) for number in range(5)])
+    await plain.aput(("s",), "never", {"text": "cat"}, index=False)
+    first = await indexed(db, embed, fields=["text"])
+    old = PostgresStore(db, first)
+    assert await found(old, "cat") == []
+    chore = ReindexItems(db, first.index)
+    chore.batch = 4
+    assert [(status.did["indexed"], status.again) for status in [await chore.activate(), await chore.activate()]] == [
+        (4, True), (2, False),
+    ]  # fmt: skip
+    assert len(await found(old, "cat")) == 5
+    assert (await chore.activate()).did == {"indexed": 0}
+
+    def other(texts: list[str]) -> list[list[float]]:
+        return [[*vector, 1.0] for vector in embed(texts)]
+
+    second = await indexed(db, other, dims=4, fields=["text"])
+    assert second.index.generation == first.index.generation + 1
+    assert (await indexed(db, other, dims=4, fields=["text"])).index.generation == second.index.generation
+    new = PostgresStore(db, second)
+    await new.aput(("s",), "new", {"text": "dog"})
+    assert [key for key, _ in await found(new, "dog")] == ["new"]
+    assert len(await found(old, "cat")) == 5
+    await ReindexItems(db, second.index).activate()
+    assert len(await found(new, "cat")) == 6
+    await old.aput(("s",), "0", {"text": "tea"})
+    assert len(await found(new, "cat")) == 5
+    assert (await ReindexItems(db, second.index).activate()).did == {"indexed": 1}
+    assert (await ReindexItems(db, first.index).activate()).did == {"indexed": 0}
+    assert (await indexed(db, embed, fields=["text"])).index.generation == second.index.generation + 1
+
+
+async def test_what_cannot_be_embedded_anew_is_passed_over_for_a_round(db: Database):
+    plain = PostgresStore(db, StoreSetup())
+    for number in range(4):
+        await plain.aput(("s",), str(number), {"text": "poison" if number == 1 else "cat"})
+
+    def picky(texts: list[str]) -> list[list[float]]:
+        if any("poison" in text for text in texts):
+            raise ValueError("I will not read this")
+        return embed(texts)
+
+    setup = await indexed(db, picky, fields=["text"])
+    chore = ReindexItems(db, setup.index)
+    chore.batch = 2
+    with pytest.raises(EmbeddingFailed):
+        await chore.activate()
+    assert (await chore.activate()).did == {"indexed": 2}
+    assert len(await found(PostgresStore(db, setup), "cat")) == 2
+
+
+async def test_an_item_written_while_it_is_embedded_anew_keeps_the_new_value(db: Database):
+    plain = PostgresStore(db, StoreSetup())
+    await plain.aput(("s",), "k", {"text": "cat"})
+
+    async def overtaken(texts: list[str]) -> list[list[float]]:
+        await plain.aput(("s",), "k", {"text": "dog"})
+        return embed(texts)
+
+    setup = await indexed(db, overtaken, fields=["text"])
+    await ReindexItems(db, setup.index).activate()
+    assert await db.pool.fetchval("select count(*) from store_vectors") == 0
+    assert (await plain.aget(("s",), "k")).value == {"text": "dog"}
+
+
+async def test_processes_that_start_at_once_agree_on_a_generation(db: Database):
+    index = StoreIndex(embed="./embed.py:embed", dims=3)
+    assert set(await asyncio.gather(*(open_generation(db, index) for _ in range(5)))) == {1}
+
+
+async def test_a_langchain_model_may_embed(db: Database):
+    store = PostgresStore(db, await indexed(db, Model(), fields=["text"]))
+    await store.aput(("s",), "k", {"text": "cat tea"})
+    assert await found(store, "its questions are of another kind") == [("k", 0.71)]
+
+
+async def test_a_postgres_without_vectors_is_told_what_to_install(fresh_database):
+    url = await fresh_database()
+    admin = await asyncpg.connect(url)
+    name = await admin.fetchval("select current_database()")
+    await admin.execute(f"create role {name} login password 'x'; grant all on database {name} to {name}")
+    query = url.partition("?")[2]
+    db = await Database.connect(f"postgresql://{name}:x@/{name}?{query}", max_size=2, schema="portside")
+    try:
+        await migrate(db, ["portside.agent"], schema="portside")
+        with pytest.raises(UserMistake, match=r"pgvector.*create extension vector"):
+            await open_generation(db, StoreIndex(embed="./e.py:e", dims=3))
+        await admin.execute("create schema hidden; create extension vector schema hidden")
+        with pytest.raises(UserMistake, match=r"pgvector|alter extension vector set schema public"):
+            await open_generation(db, StoreIndex(embed="./e.py:e", dims=3))
+        await admin.execute("alter extension vector set schema public")
+        assert await open_generation(db, StoreIndex(embed="./e.py:e", dims=3)) == 1
+    finally:
+        await db.close()
+        await admin.execute(f"drop owned by {name} cascade; drop role {name}")
+        await admin.close()
+
+
+def config(folder: Path, embedding: str) -> AgentConfig:
+    index = StoreIndex(embed=embedding, dims=3)
+    return AgentConfig(
+        file=folder / "langgraph.json", graphs={}, dependencies=[], env={}, store=StoreConfig(index=index)
+    )
+
+
+@pytest.mark.parametrize(
+    ("embedding", "said"),
+    [
+        ("openai:text-embedding-3-small", "langchain, which is not installed"),
+        ("nothing", "must be like"),
+        ("./missing.py:embed", "there is no file"),
+        ("./store_embed_example.py:absent", "has no 'absent'"),
+        ("./store_embed_example.py:number", "is of type int"),
+        ("./store_embed_broken.py:embed", "ZeroDivisionError"),
+        ("no_such_module.inside:embed", "does not load"),
+    ],
+)
+def test_an_embedding_that_does_not_load_is_told(tmp_path: Path, monkeypatch, embedding: str, said: str):
+    monkeypatch.setattr("sys.path", [*__import__("sys").path])
+    (tmp_path / "store_embed_example.py").write_text(
+        "number = 7\ndef embed(texts): return [[1, 2, 3] for _ in texts]\n"
+    )
+    (tmp_path / "store_embed_broken.py").write_text("1 / 0\n")
+    configured = config(tmp_path, embedding)
+    with pytest.raises(UserMistake) as mistake:
+        load_embedder(configured, configured.store.index)
+    assert said in str(mistake.value)
+    assert "store.index.embed" in str(mistake.value)
+
+
+async def test_a_configured_index_is_opened(db: Database, tmp_path: Path, monkeypatch):
+    monkeypatch.setattr("sys.path", [*__import__("sys").path])
+    (tmp_path / "store_embed_good.py").write_text("def embed(texts): return [[1, 2, 3] for _ in texts]\n")
+    setup = await open_setup(db, config(tmp_path, "store_embed_good.py:embed"))
+    store = PostgresStore(db, setup)
+    await store.aput(("s",), "k", {"a": 1})
+    assert await found(store, "anything") == [("k", 1.0)]
