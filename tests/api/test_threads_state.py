@@ -110,16 +110,13 @@ async def test_a_subgraph_with_and_without_its_own_state(client, nested):
     assert {one["checkpoint"]["checkpoint_ns"] for one in history} == {f"child:{task['id']}"}
 
 
-async def test_a_subgraph_that_is_not_there_is_told(client, asked):
+async def test_a_subgraph_that_is_not_there_remembers_nothing_and_cannot_be_changed(client, asked):
     at = {"thread_id": asked, "checkpoint_ns": "bogus:1"}
-    calls = (
-        client.threads.get_state(asked, checkpoint=at),
-        client.threads.get_history(asked, checkpoint=at),
-        client.threads.update_state(asked, {"text": "x"}, checkpoint=at),
-    )
-    for call in calls:
-        status, text = await refused(call)
-        assert (status, "bogus" in text) == (400, True)
+    state = await client.threads.get_state(asked, checkpoint=at)
+    assert (state["values"], state["next"]) == ({}, [])
+    assert await client.threads.get_history(asked, checkpoint=at) == []
+    status, text = await refused(client.threads.update_state(asked, {"text": "x"}, checkpoint=at))
+    assert (status, "bogus" in text) == (400, True)
 
 
 async def test_select_shows_what_was_selected(client, asked):

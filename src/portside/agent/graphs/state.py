@@ -124,7 +124,7 @@ def _interrupt(interrupt: Interrupt) -> dict[str, Any]:
 
 @contextmanager
 def _known_subgraph(config: RunnableConfig) -> Iterator[None]:
-    """Explain langgraph's complaint about a namespace that no subgraph has."""
+    """Explain the complaint of older versions of langgraph about a namespace that no subgraph has."""
     try:
         yield
     except ValueError as exc:
