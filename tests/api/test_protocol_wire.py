@@ -1,0 +1,354 @@
+"""The event streaming protocol, frame by frame (contract: section 13)."""
+
+import asyncio
+import json
+from collections.abc import AsyncIterator, Iterator
+from typing import Any
+
+import httpx2
+import pytest
+from websockets.asyncio.client import ClientConnection, connect
+from websockets.exceptions import ConnectionClosed, InvalidStatus
+
+from tests.api.streaming import Sent, new_id, opened
+from tests.servers import ServerProcess, agent_server
+
+HI = {"messages": [{"role": "user", "content": "hi"}]}
+ALL = ["values", "updates", "messages", "tools", "custom", "lifecycle", "input", "tasks", "checkpoints"]
+OVER = {"completed", "failed", "interrupted"}
+
+
+@pytest.fixture(scope="module")
+def server(module_database: str, tmp_path_factory: pytest.TempPathFactory) -> Iterator[ServerProcess]:
+    with agent_server(module_database, tmp_path_factory.mktemp("agent"), project="streams") as running:
+        yield running
+
+
+@pytest.fixture
+async def http(server: ServerProcess) -> AsyncIterator[httpx2.AsyncClient]:
+    async with httpx2.AsyncClient(base_url=server.url, timeout=20) as client:
+        yield client
+
+
+async def command(http: httpx2.AsyncClient, thread_id: str, method: str, **params) -> dict[str, Any]:
+    answer = await http.post(f"/threads/{thread_id}/commands", json={"id": 7, "method": method, "params": params})
+    assert answer.status_code == 200, answer.text
+    reply = answer.json()
+    assert reply["id"] == 7
+    return reply
+
+
+async def start(http: httpx2.AsyncClient, thread_id: str, assistant_id: str, given: Any) -> dict[str, Any]:
+    return await command(http, thread_id, "run.start", assistant_id=assistant_id, input=given)
+
+
+def is_over(event: Sent) -> bool:
+    params = event.data["params"]
+    return event.name == "lifecycle" and params["namespace"] == [] and params["data"]["event"] in OVER
+
+
+async def follow(http: httpx2.AsyncClient, thread_id: str, **wanted) -> list[Sent]:
+    body = {"channels": ALL, **wanted}
+    async with opened(http, "POST", f"/threads/{thread_id}/stream/events", json=body) as stream:
+        return await stream.until(is_over)
+
+
+def told(events: list[Sent]) -> list[tuple[str, Any]]:
+    return [(event.name, event.data["params"]["data"]) for event in events]
+
+
+async def test_the_transcript_of_a_question(http):
+    thread_id = new_id()
+    reply = await start(http, thread_id, "approval", {"text": "a"})
+    run_id = reply["result"]["run_id"]
+    assert list(reply) == ["type", "id", "result", "meta"]
+    assert reply["meta"] == {"applied_through_seq": 0}
+    channels = ["values", "input", "lifecycle"]
+    async with opened(http, "POST", f"/threads/{thread_id}/stream/events", json={"channels": channels}) as stream:
+        events = await stream.until(is_over)
+        asked = events[-2].data["params"]["data"]
+        assert told(events) == [
+            ("lifecycle", {"event": "running", "graph_name": "approval"}),
+            ("values", {"text": "a"}),
+            ("values", {"text": "a!"}),
+            ("input.requested", asked),
+            ("lifecycle", {"event": "interrupted", "graph_name": "approval"}),
+        ]
+        assert asked["payload"] == {"question": "approve?", "text": "a!"}
+        assert events[0].raw.startswith(
+            b'event: lifecycle\r\ndata: {"type":"event","event_id":"synth:'
+            + run_id.encode()
+            + b':lc||running","seq":1,'
+            b'"method":"lifecycle","params":{"namespace":[],"timestamp":'
+        )
+        assert events[0].raw.endswith(b'"data":{"event":"running","graph_name":"approval"}}}\r\nid: 1\r\n\r\n')
+        assert events[3].data["event_id"] == f"synth:{run_id}:input||{asked['interrupt_id']}"
+        answer = {"namespace": [], "interrupt_id": asked["interrupt_id"], "response": "yes"}
+        assert (await command(http, thread_id, "input.respond", **answer))["result"] == {}
+        events += await stream.until(is_over)
+        again = await command(http, thread_id, "input.respond", **answer)
+    assert told(events[5:]) == [
+        ("lifecycle", {"event": "running", "graph_name": "approval"}),
+        ("values", {"text": "a!"}),
+        ("values", {"text": "a!", "decision": "yes"}),
+        ("values", {"text": "done:yes", "decision": "yes"}),
+        ("lifecycle", {"event": "completed", "graph_name": "approval"}),
+    ]
+    assert [event.event_id for event in events] == [str(event.data["seq"]) for event in events]
+    numbers = [event.data["seq"] for event in events]
+    assert numbers == sorted(set(numbers))
+    assert len({event.data["event_id"] for event in events}) == len(events)
+    assert (again["type"], again["error"]) == ("error", "no_such_interrupt")
+    assert again["message"] == f"Unknown or already-consumed interrupt: {asked['interrupt_id']}"
+
+
+async def test_every_channel_of_a_run(http):
+    thread_id = new_id()
+    await start(http, thread_id, "agent", HI)
+    events = told(await follow(http, thread_id))
+    assert {name for name, _ in events} == {
+        "lifecycle",
+        "values",
+        "updates",
+        "messages",
+        "tools",
+        "tasks",
+        "checkpoints",
+    }
+    assert [data["node"] for name, data in events if name == "updates"] == ["call", "tools"]
+    assert [data["event"] for name, data in events if name == "tools"] == ["tool-started", "tool-finished"]
+    assert {"id", "step", "source"} <= set(next(data for name, data in events if name == "checkpoints"))
+    assert [data["event"] for name, data in events if name == "messages"] == [
+        "message-start", "content-block-start", "content-block-finish", "message-finish",
+    ]  # fmt: skip
+    block = next(data for name, data in events if data.get("event") == "content-block-finish")["content"]
+    assert block == {"type": "tool_call", "id": "call-1", "name": "look_up", "args": {"place": "Bergen"}}
+
+
+async def test_namespaces_and_depth(http):
+    thread_id = new_id()
+    await start(http, thread_id, "parent", {"foo": ["in"]})
+    everything = await follow(http, thread_id)
+    places = {tuple(event.data["params"]["namespace"]) for event in everything}
+    inner = next(place for place in places if place)
+    lifecycle = [told([event])[0][1]["event"] for event in everything if event.name == "lifecycle"]
+    assert lifecycle == ["running", "started", "completed", "completed"]
+    assert {tuple(event.data["params"]["namespace"]) for event in await follow(http, thread_id, depth=0)} == {()}
+    for namespace in (["child"], list(inner)):
+        wanted = {"channels": ALL, "namespaces": [namespace]}
+        async with opened(http, "POST", f"/threads/{thread_id}/stream/events", json=wanted) as stream:
+            below = await stream.until(lambda event: told([event])[0][1].get("event") == "completed")
+        assert {tuple(event.data["params"]["namespace"]) for event in below} == {inner}
+    custom = {"channels": ["custom:progress", "lifecycle"]}
+    async with opened(http, "POST", f"/threads/{thread_id}/stream/events", json=custom) as stream:
+        written = [event for event in await stream.until(is_over) if event.name == "custom"]
+    assert told(written) == [("custom", {"name": "progress", "payload": {"step": 2}})]
+    assert ("custom", {"payload": "plain"}) in told(everything)
+
+
+async def test_since_goes_on_where_a_reader_was_and_numbers_go_on_over_runs(http):
+    thread_id = new_id()
+    await start(http, thread_id, "echo", HI)
+    first = await follow(http, thread_id)
+    reply = await start(http, thread_id, "echo", HI)
+    assert reply["meta"]["applied_through_seq"] == first[-1].data["seq"]
+    second = await follow(http, thread_id, since=first[-1].data["seq"])
+    assert second[0].data["seq"] == first[-1].data["seq"] + 1
+    assert second[0].data["event_id"] != first[0].data["event_id"]
+    path, sent = f"/threads/{thread_id}/stream/events", {"Last-Event-ID": second[-2].event_id or ""}
+    async with opened(http, "POST", path, json={"channels": ALL}, headers=sent) as stream:
+        assert (await stream.next()).raw == second[-1].raw
+
+
+async def test_a_number_of_another_life_gets_all_that_is_kept(http):
+    thread_id = new_id()
+    await start(http, thread_id, "echo", HI)
+    await follow(http, thread_id)
+    events = await follow(http, thread_id, since=5000)
+    assert told(events)[0][1]["event"] == "running"
+    reply = await start(http, thread_id, "echo", HI)
+    assert reply["meta"]["applied_through_seq"] == 5000
+
+
+async def test_a_run_made_the_old_way_is_seen_as_far_as_its_modes_allow(http):
+    thread_id = new_id()
+    body = {
+        "assistant_id": "chat", "input": HI, "if_not_exists": "create",
+        "stream_mode": ["values", "updates", "messages-tuple", "custom"],
+    }  # fmt: skip
+    assert (await http.post(f"/threads/{thread_id}/runs/wait", json=body)).status_code == 200
+    events = told(await follow(http, thread_id))
+    assert [name for name, _ in events][:2] == ["lifecycle", "values"]
+    assert events[-1] == ("lifecycle", {"event": "completed", "graph_name": "chat"})
+    deltas = [data["delta"]["text"] for name, data in events if data.get("event") == "content-block-delta"]
+    assert "".join(deltas) == "one two three"
+    assert [data["node"] for name, data in events if name == "updates"] == ["talk"]
+
+
+async def test_the_tree_of_a_run_under_way(http, tmp_path):
+    thread_id, gate = new_id(), tmp_path / "gate"
+    idle = await command(http, thread_id, "agent.getTree")
+    assert (idle["type"], idle["error"]) == ("error", "no_such_run")
+    run_id = (await start(http, thread_id, "gate", {"path": str(gate)}))["result"]["run_id"]
+    async with opened(http, "POST", f"/threads/{thread_id}/stream/events", json={"channels": ALL}) as stream:
+        await stream.until(lambda event: event.name == "updates")
+        tree = (await command(http, thread_id, "agent.getTree"))["result"]["tree"]
+        assert tree == {"namespace": [], "status": "running", "graph_name": "gate"}
+        gate.touch()
+        await stream.until(is_over)
+    assert (await command(http, thread_id, "agent.getTree"))["error"] == "no_such_run"
+    ended = await command(http, thread_id, "agent.getTree", run_id=run_id)
+    assert ended["result"]["tree"]["status"] == "completed"
+
+
+async def test_the_state_is_read_listed_and_forked(http):
+    thread_id = new_id()
+    await start(http, thread_id, "approval", {"text": "a"})
+    events = await follow(http, thread_id)
+    state = (await command(http, thread_id, "state.get", namespace=[], keys=["text"]))["result"]
+    assert state["values"] == {"text": "a!"}
+    listed = (await command(http, thread_id, "state.listCheckpoints"))["result"]["checkpoints"]
+    assert listed[0]["id"] == state["checkpoint"]["id"]
+    assert [item["step"] for item in listed] == [1, 0, -1]
+    older = (await command(http, thread_id, "state.listCheckpoints", limit=1, before=listed[0]["id"]))["result"]
+    assert [item["id"] for item in older["checkpoints"]] == [listed[1]["id"]]
+    forked = (await command(http, thread_id, "state.fork", checkpoint_id=listed[1]["id"]))["result"]
+    assert forked["thread_id"] == thread_id
+    again = await follow(http, thread_id, since=events[-1].data["seq"])
+    assert [name for name, _ in told(again)][-2:] == ["input.requested", "lifecycle"]
+    for method, params, code in [
+        ("state.fork", {"checkpoint_id": new_id()}, "no_such_checkpoint"),
+        ("state.get", {"namespace": ["nowhere:1"]}, "no_such_namespace"),
+        ("input.inject", {}, "unknown_command"),
+        ("subscription.unsubscribe", {"subscription_id": "x"}, "no_such_subscription"),
+        ("input.respond", {}, "invalid_argument"),
+    ]:
+        assert (await command(http, thread_id, method, **params)).get("error") == code, method
+
+
+async def test_several_answers_and_a_jump(http):
+    thread_id = new_id()
+    await start(http, thread_id, "approval", {"text": "a"})
+    asked = told(await follow(http, thread_id, channels=["input", "lifecycle"]))[-2][1]["interrupt_id"]
+    answers = [{"namespace": [], "interrupt_id": asked, "response": "no"}]
+    reply = await command(http, thread_id, "input.respond", responses=answers, update={"text": "changed"})
+    events = await follow(http, thread_id, since=reply["meta"]["applied_through_seq"])
+    assert [data for name, data in told(events) if name == "values"][-1]["decision"] == "no"
+
+
+async def test_how_commands_fail(http):
+    thread_id = new_id()
+    missing = await command(http, thread_id, "run.start")
+    assert missing == {
+        "type": "error", "id": 7, "error": "invalid_argument", "message": "run.start requires an assistant_id.",
+    }  # fmt: skip
+    unknown = await command(http, thread_id, "run.start", assistant_id="nobody")
+    assert unknown["error"] == "unknown_error"
+    assert unknown["message"].startswith(("422: ", "404: "))
+    path = f"/threads/{thread_id}/commands"
+    for body in (
+        {"method": "run.start"},
+        {"id": "1", "method": "run.start"},
+        {"id": 1},
+        [],
+        {"id": True, "method": "x"},
+    ):
+        answer = await http.post(path, json=body)
+        assert answer.status_code == 400
+        assert answer.json() == {
+            "type": "error", "id": None, "error": "invalid_argument",
+            "message": "Protocol commands must include an integer id and string method.",
+        }  # fmt: skip
+    broken = await http.post(path, content=b"{")
+    assert (broken.status_code, broken.json()) == (400, {"detail": "Invalid JSON body"})
+
+
+async def test_what_cannot_be_followed(http):
+    path = f"/threads/{new_id()}/stream/events"
+    empty = await http.post(path, json={"channels": []})
+    assert (empty.status_code, empty.json()["detail"]) == (400, "channels is required and must be a non-empty array")
+    bogus = await http.post(path, json={"channels": ["values", "bogus"]})
+    assert bogus.status_code == 400
+    assert bogus.json()["detail"].startswith("channels contains unsupported entries: bogus. Allowed: values, updates")
+    assert (await http.post(path, json={"channels": ALL, "since": -1})).status_code == 400
+    assert (await http.post(path, content=b"{")).status_code == 400
+
+
+def address(server: ServerProcess, thread_id: str) -> str:
+    return f"{server.url.replace('http', 'ws', 1)}/threads/{thread_id}/stream/events"
+
+
+async def read(socket: ClientConnection) -> dict[str, Any]:
+    return json.loads(await asyncio.wait_for(socket.recv(), 15))
+
+
+async def say(socket: ClientConnection, number: int, method: str, **params) -> dict[str, Any]:
+    """Send a command; return its answer, leaving out the events before it."""
+    await socket.send(json.dumps({"id": number, "method": method, "params": params}))
+    while (frame := await read(socket))["type"] == "event":
+        pass
+    return frame
+
+
+async def test_a_conversation_over_one_connection(server):
+    async with connect(address(server, new_id())) as socket:
+        await socket.send("garbage")
+        assert await read(socket) == {
+            "type": "error", "id": None, "error": "invalid_argument", "message": "Invalid JSON body",
+        }  # fmt: skip
+        await socket.send(json.dumps({"channels": ["values"]}))
+        assert (await read(socket))["id"] is None
+        subscribed = await say(socket, 1, "subscription.subscribe", channels=["values", "lifecycle"])
+        assert subscribed["result"]["replayed_events"] == 0
+        started = await say(socket, 2, "run.start", assistant_id="echo", input=HI)
+        assert started["type"] == "success"
+        events = [await read(socket)]
+        while events[-1]["params"]["data"].get("event") != "completed":
+            events.append(await read(socket))
+        assert {event["method"] for event in events} <= {"values", "lifecycle"}
+        again = await say(socket, 3, "subscription.subscribe", channels=["lifecycle"])
+        assert again["result"]["replayed_events"] == 2
+        assert [(await read(socket))["params"]["data"]["event"] for _ in range(2)] == ["running", "completed"]
+        for subscription in (subscribed, again):
+            left = await say(
+                socket, 4, "subscription.unsubscribe", subscription_id=subscription["result"]["subscription_id"]
+            )
+            assert left["type"] == "success"
+        assert (await say(socket, 5, "run.start", assistant_id="echo", input=HI))["type"] == "success"
+        assert (await say(socket, 6, "nonsense"))["error"] == "unknown_command"
+
+
+async def test_a_connection_is_refused_before_it_is_made(server):
+    for path, status in [("threads/abc/stream/events", 422), (f"threads/{new_id()}/elsewhere", 404)]:
+        with pytest.raises(InvalidStatus) as refused:
+            async with connect(f"{server.url.replace('http', 'ws', 1)}/{path}"):
+                pass
+        assert refused.value.response.status_code == status
+
+
+async def test_a_frame_that_is_too_large_ends_the_connection(server):
+    async with connect(address(server, new_id())) as socket:
+        with pytest.raises(ConnectionClosed) as closed:
+            await socket.send("x" * 26_000_000)
+            await read(socket)
+    assert closed.value.rcvd.code == 1009
+
+
+async def test_a_thread_that_is_deleted_ends_the_connection(server, http):
+    thread_id = (await http.post("/threads", json={})).json()["thread_id"]
+    async with connect(address(server, thread_id)) as socket:
+        await say(socket, 1, "subscription.subscribe", channels=["values"])
+        await http.delete(f"/threads/{thread_id}")
+        with pytest.raises(ConnectionClosed) as closed:
+            await read(socket)
+    assert closed.value.rcvd.code == 1000
+
+
+async def test_a_server_that_leaves_asks_to_come_back(module_database, tmp_path):
+    with agent_server(module_database, tmp_path, project="streams") as leaving:
+        async with connect(address(leaving, new_id())) as socket:
+            await say(socket, 1, "subscription.subscribe", channels=["values"])
+            await asyncio.to_thread(leaving.stop)
+            with pytest.raises(ConnectionClosed) as closed:
+                await read(socket)
+    assert closed.value.rcvd.code == 1012
