@@ -4,7 +4,7 @@ from uuid import UUID
 
 from portside.agent.assistants.descriptions import Descriptions, GraphFailed
 from portside.agent.assistants.records import AssistantExists, AssistantNotFound, Assistants
-from portside.agent.http.paging import show_page
+from portside.agent.http.paging import PAGING, show_page
 from portside.agent.types.assistants import (
     Assistant,
     AssistantCreate,
@@ -34,7 +34,7 @@ async def create_assistant(ctx: Context, body: AssistantCreate) -> Assistant:
     return await ctx.get(Assistants).create(body)
 
 
-@routes.post("/assistants/search", raises=(NotFound,))
+@routes.post("/assistants/search", raises=(NotFound,), headers=PAGING)
 async def search_assistants(ctx: Context, body: AssistantSearch) -> list[SelectedAssistant]:
     """List the assistants that match, newest first unless told otherwise."""
     return show_page(ctx, await ctx.get(Assistants).search(body), body.offset or 0)

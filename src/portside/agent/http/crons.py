@@ -4,7 +4,7 @@ from uuid import UUID
 
 from portside.agent.assistants.records import AssistantNotFound
 from portside.agent.crons.records import CronNotFound, Crons
-from portside.agent.http.paging import show_page
+from portside.agent.http.paging import PAGING, show_page
 from portside.agent.threads.records import ThreadNotFound
 from portside.agent.types.crons import (
     Cron,
@@ -33,7 +33,7 @@ async def create_thread_cron(ctx: Context, thread_id: UUID, body: ThreadCronCrea
     return await ctx.get(Crons).create(thread_id, body)
 
 
-@routes.post("/runs/crons/search")
+@routes.post("/runs/crons/search", headers=PAGING)
 async def search_crons(ctx: Context, body: CronSearch) -> list[SelectedCron]:
     """List the crons that match, newest first unless told otherwise."""
     return show_page(ctx, await ctx.get(Crons).search(body), body.offset or 0)

@@ -6,6 +6,7 @@ from portside.agent.types.pages import Page
 from portside.kernel.http.routes import Context
 
 T = TypeVar("T")
+PAGING = ("X-Pagination-Total", "X-Pagination-Next")
 
 
 def show_page(ctx: Context, found: Page[T], offset: int) -> list[T]:

@@ -30,40 +30,41 @@ from portside.kernel.http.sse import KEEP_ALIVE_S, EventStream
 
 routes = Routes("runs")
 NEWLINE = b"\n"
+LOCATED = ("Content-Location", "Location")
 ON_CREATE = (AssistantNotFound, ThreadNotFound, ThreadBusy, BadRequest)
 
 
-@routes.post("/threads/{thread_id}/runs", raises=ON_CREATE)
+@routes.post("/threads/{thread_id}/runs", raises=ON_CREATE, headers=LOCATED[:1])
 async def create_run(ctx: Context, thread_id: UUID, body: RunCreate) -> Run:
     """Start a run in the background."""
     return _located(ctx, (await _create(ctx, thread_id, body)).run)
 
 
-@routes.post("/threads/{thread_id}/runs/wait", raises=ON_CREATE)
+@routes.post("/threads/{thread_id}/runs/wait", raises=ON_CREATE, headers=LOCATED)
 async def wait_run(ctx: Context, thread_id: UUID, body: RunCreate) -> Response:
     """Start a run and answer with its final values."""
     return await _wait(ctx, await _create(ctx, thread_id, body), body)
 
 
-@routes.post("/threads/{thread_id}/runs/stream", raises=ON_CREATE, media_type="text/event-stream")
+@routes.post("/threads/{thread_id}/runs/stream", raises=ON_CREATE, headers=LOCATED, media_type="text/event-stream")
 async def stream_run(ctx: Context, thread_id: UUID, body: RunCreate) -> Response:
     """Start a run and stream its events."""
     return _stream(ctx, await _create(ctx, thread_id, body, is_streamed=True), body)
 
 
-@routes.post("/runs", raises=ON_CREATE)
+@routes.post("/runs", raises=ON_CREATE, headers=LOCATED[:1])
 async def create_stateless_run(ctx: Context, body: RunCreate) -> Run:
     """Start a run in the background on a thread of its own."""
     return _located(ctx, (await _create(ctx, None, body)).run)
 
 
-@routes.post("/runs/wait", raises=ON_CREATE)
+@routes.post("/runs/wait", raises=ON_CREATE, headers=LOCATED)
 async def wait_stateless_run(ctx: Context, body: RunCreate) -> Response:
     """Run on a thread of its own and answer with the final values."""
     return await _wait(ctx, await _create(ctx, None, body), body)
 
 
-@routes.post("/runs/stream", raises=ON_CREATE, media_type="text/event-stream")
+@routes.post("/runs/stream", raises=ON_CREATE, headers=LOCATED, media_type="text/event-stream")
 async def stream_stateless_run(ctx: Context, body: RunCreate) -> Response:
     """Run on a thread of its own and stream its events."""
     return _stream(ctx, await _create(ctx, None, body, is_streamed=True), body)
@@ -100,7 +101,10 @@ async def delete_run(ctx: Context, thread_id: UUID, run_id: UUID) -> None:
 
 
 @routes.post(
-    "/threads/{thread_id}/runs/{run_id}/cancel", raises=(NothingToCancel,), status=202, answers={200: dict[str, str]}
+    "/threads/{thread_id}/runs/{run_id}/cancel",
+    raises=(NothingToCancel,),
+    status=202,
+    answers={202: None, 200: dict[str, str]},
 )
 async def cancel_run(ctx: Context, thread_id: UUID, run_id: UUID, query: CancelQuery) -> Response:
     """Stop a run. With `wait` the answer comes when its nodes have stopped and its end is written."""

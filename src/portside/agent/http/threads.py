@@ -4,7 +4,7 @@ from uuid import UUID
 
 from starlette.responses import Response
 
-from portside.agent.http.paging import show_page
+from portside.agent.http.paging import PAGING, show_page
 from portside.agent.streams.hub import Hub
 from portside.agent.threads import records
 from portside.agent.threads.records import ThreadExists, ThreadNotFound
@@ -31,7 +31,7 @@ async def create_thread(ctx: Context, body: ThreadCreate) -> Thread:
     return await ctx.get(States).create(body)
 
 
-@routes.post("/threads/search")
+@routes.post("/threads/search", headers=PAGING)
 async def search_threads(ctx: Context, body: ThreadSearch) -> list[Thread]:
     """List the threads that match, last updated first."""
     return show_page(ctx, await records.search_threads(ctx.db, body), body.offset or 0)
