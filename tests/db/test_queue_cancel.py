@@ -1,0 +1,257 @@
+"""The queue's moves against one another on Postgres: what is cancelled, ended and admitted at once is never lost."""
+
+import asyncio
+import random
+from collections.abc import AsyncIterator, Awaitable, Callable
+from typing import Any
+from uuid import UUID, uuid4
+
+import pytest
+
+from portside.agent.queue import lifecycle
+from portside.agent.queue.lifecycle import Admission, Admitted, Cancellation, CancelScope, ClaimedRun, Ending
+from portside.agent.queue.sweep import ExpiredLeases
+from portside.kernel.db import Database
+from portside.kernel.ids import uuid7
+from portside.kernel.migrations import migrate
+
+INTERRUPT = Cancellation("interrupt", "because")
+ROLLBACK = Cancellation("rollback", "because")
+DONE = Ending(status="success", thread_status="idle", values=b'{"n":1}', interrupts={})
+STOPPED = Ending(status="interrupted", thread_status="interrupted", error={"error": "UserInterrupt", "message": "x"})
+UNDONE = Ending(status="rolled_back", thread_status="idle", interrupts={})
+
+
+@pytest.fixture
+async def db(fresh_database: Callable[[], Awaitable[str]]) -> AsyncIterator[Database]:
+    opened = await Database.connect(await fresh_database(), schema="portside", max_size=12)
+    await migrate(opened, ["portside.agent"], schema="portside")
+    yield opened
+    await opened.close()
+
+
+class Queue:
+    """One worker and one thread."""
+
+    def __init__(self, db: Database, thread_id: UUID | None = None) -> None:
+        self.db, self.worker_id, self.thread_id = db, uuid4(), thread_id or uuid4()
+
+    async def admit(self, *, starts: bool = False, **options: Any) -> tuple[UUID, Admitted]:
+        run_id = uuid7()
+        given = {
+            "strategy": "enqueue", "temporary": False, "delay_s": 0.0, "metadata": {}, "thread_metadata": {},
+            "kwargs": {"config": {"configurable": {"graph_id": "g"}}}, "create_thread": True, **options,
+        }  # fmt: skip
+        admission = Admission(run_id=run_id, thread_id=self.thread_id, assistant_id=uuid4(), **given)
+        return run_id, await lifecycle.admit_run(self.db, admission, self.worker_id, has_free_slot=starts)
+
+    async def begun(self, **options: Any) -> ClaimedRun:
+        run_id, admitted = await self.admit(starts=True, **options)
+        assert admitted.outcome == "running"
+        return ClaimedRun(
+            run_id=run_id, thread_id=self.thread_id, assistant_id=uuid4(), kwargs={}, attempt=1,
+            is_temporary=bool(options.get("temporary")),
+        )  # fmt: skip
+
+    async def claim(self) -> list[ClaimedRun]:
+        return await lifecycle.claim_runs(self.db, self.worker_id, 10)
+
+    async def end(self, run: ClaimedRun, ending: Ending = DONE) -> str:
+        return await lifecycle.end_run(self.db, self.worker_id, run, ending)
+
+    async def cancel(self, cancellation: Cancellation, *run_ids: UUID) -> list[str]:
+        scope = CancelScope(thread_id=self.thread_id, run_ids=list(run_ids) or None)
+        return [run.outcome for run in await lifecycle.cancel_runs(self.db, scope, cancellation)]
+
+    async def asked(self, run: ClaimedRun) -> Cancellation | None:
+        return (await lifecycle.renew_leases(self.db, self.worker_id, [run.run_id]))[run.run_id]
+
+    async def thread(self) -> dict[str, Any]:
+        row = await self.db.pool.fetchrow("select * from threads where thread_id = $1", self.thread_id)
+        return dict(row) if row else {}
+
+    async def statuses(self) -> list[str]:
+        rows = await self.db.pool.fetch("select status from runs where thread_id = $1 order by number", self.thread_id)
+        return [row["status"] for row in rows]
+
+    async def lose_leases(self) -> None:
+        await self.db.pool.execute("update runs set leased_until = now() - interval '1 s' where status = 'running'")
+        await ExpiredLeases(self.db, max_retries=3, on_released=lambda: None).activate()
+
+
+@pytest.fixture
+def queue(db: Database) -> Queue:
+    return Queue(db)
+
+
+async def test_a_cancel_reaches_the_worker_with_the_renewal(queue: Queue):
+    run = await queue.begun()
+    assert await queue.asked(run) is None
+    assert await queue.cancel(INTERRUPT, run.run_id) == ["stopping"]
+    assert await queue.asked(run) == INTERRUPT
+    assert await queue.cancel(ROLLBACK, run.run_id) == ["stopping"]
+    assert await queue.asked(run) == ROLLBACK
+    await queue.cancel(Cancellation("interrupt", "too late"), run.run_id)
+    assert await queue.asked(run) == ROLLBACK
+
+
+async def test_a_run_that_ends_by_itself_is_not_interrupted_but_is_rolled_back(queue: Queue):
+    run = await queue.begun()
+    await queue.cancel(INTERRUPT, run.run_id)
+    assert await queue.end(run) == "ended"
+    row = await queue.db.pool.fetchrow("select status, cancel_reason, cancel_action from runs")
+    assert tuple(row) == ("success", None, None)
+    run = await queue.begun()
+    await queue.cancel(ROLLBACK, run.run_id)
+    assert await queue.end(run) == "rollback"
+    assert await queue.end(run, UNDONE) == "ended"
+    assert await queue.statuses() == ["success"]
+    assert (await queue.thread())["status"] == "idle"
+
+
+async def test_a_thread_gets_back_what_it_was(queue: Queue):
+    await queue.end(await queue.begun(), Ending(status="success", thread_status="interrupted", values=b'{"n":1}'))
+    for cancellation, outcome in ((INTERRUPT, "interrupted"), (ROLLBACK, "deleted")):
+        run_id, _ = await queue.admit()
+        assert (await queue.thread())["status"] == "busy"
+        assert await queue.cancel(cancellation, run_id) == [outcome]
+        thread = await queue.thread()
+        assert (thread["status"], thread["active_runs"], thread["values"]) == ("interrupted", 0, {"n": 1})
+
+
+async def test_only_the_head_is_ready_whatever_leaves(queue: Queue):
+    head = await queue.begun()
+    waiting = [(await queue.admit())[0] for _ in range(4)]
+    assert await queue.cancel(INTERRUPT, waiting[0], waiting[2]) == ["interrupted", "interrupted"]
+    assert await queue.claim() == []
+    await queue.end(head)
+    claimed = await queue.claim()
+    assert [run.run_id for run in claimed] == [waiting[1]]
+    await queue.end(claimed[0])
+    assert [run.run_id for run in await queue.claim()] == [waiting[3]]
+
+
+async def test_a_new_run_supersedes_all_before_it(queue: Queue):
+    head = await queue.begun()
+    await queue.admit()
+    new, admitted = await queue.admit(starts=True, strategy="interrupt")
+    assert admitted.outcome == "pending"
+    assert await queue.statuses() == ["running", "interrupted", "pending"]
+    asked = await queue.asked(head)
+    assert asked is not None
+    assert str(new) in asked.reason
+    assert await queue.claim() == []
+    await queue.end(head, STOPPED)
+    assert [run.run_id for run in await queue.claim()] == [new]
+
+
+async def test_a_new_run_starts_at_once_when_nobody_began_those_before_it(queue: Queue):
+    await queue.admit()
+    await queue.admit()
+    _, admitted = await queue.admit(starts=True, strategy="rollback")
+    assert admitted.outcome == "running"
+    assert await queue.statuses() == ["running"]
+
+
+async def test_a_run_whose_worker_died_is_settled_by_the_next(queue: Queue):
+    await queue.begun()
+    after, _ = await queue.admit(strategy="interrupt")
+    await queue.lose_leases()
+    claimed = await queue.claim()
+    assert len(claimed) == 1
+    assert claimed[0].was_begun
+    assert claimed[0].cancellation is not None
+    await queue.end(claimed[0], STOPPED)
+    assert [run.run_id for run in await queue.claim()] == [after]
+
+
+async def test_a_run_that_was_given_back_is_cancelled_by_a_worker(queue: Queue):
+    run = await queue.begun()
+    await lifecycle.hand_back_runs(queue.db, queue.worker_id, [run.run_id])
+    assert await queue.cancel(INTERRUPT, run.run_id) == ["stopping"]
+    assert [claimed.cancellation for claimed in await queue.claim()] == [INTERRUPT]
+
+
+async def test_stateless_runs_leave_no_thread(queue: Queue):
+    run = await queue.begun(temporary=True)
+    await queue.cancel(ROLLBACK, run.run_id)
+    assert await queue.end(run, UNDONE) == "ended"
+    assert await queue.thread() == {}
+    await queue.admit(temporary=True)
+    assert await queue.cancel(ROLLBACK) == ["deleted"]
+    assert await queue.thread() == {}
+    await queue.admit(temporary=True)
+    assert await queue.cancel(INTERRUPT) == ["interrupted"]
+    assert (await queue.thread())["delete_after"] is not None
+
+
+async def test_many_threads_are_cancelled_in_bounded_steps(db: Database, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr(lifecycle, "THREADS_AT_ONCE", 3)
+    queues = [Queue(db) for _ in range(10)]
+    for queue in queues:
+        await queue.begun()
+        await queue.admit()
+    cancelled = await lifecycle.cancel_runs(db, CancelScope(statuses=["pending"]), INTERRUPT)
+    assert [run.outcome for run in cancelled] == ["interrupted"] * 10
+    cancelled = await lifecycle.cancel_runs(db, CancelScope(), INTERRUPT)
+    assert [run.outcome for run in cancelled] == ["stopping"] * 10
+
+
+async def test_deleting_a_run_that_is_over_holds_its_thread(queue: Queue):
+    run = await queue.begun()
+    await queue.end(run, Ending(status="error", thread_status="error", error={"error": "E", "message": "m"}))
+    deleted = await lifecycle.delete_run(queue.db, queue.worker_id, queue.thread_id, run.run_id)
+    assert deleted.taken is not None
+    _, admitted = await queue.admit(starts=True)
+    assert admitted.outcome == "pending"
+    assert await queue.end(deleted.taken, UNDONE) == "ended"
+    assert len(await queue.claim()) == 1
+    assert (await lifecycle.delete_run(queue.db, queue.worker_id, queue.thread_id, run.run_id)).outcome == "missing"
+    thread = await queue.thread()
+    assert (thread["resting_status"], thread["error"]) == ("idle", None)
+
+
+async def work(db: Database, is_over: asyncio.Event) -> None:
+    """A worker that ends what it claims as it is asked to."""
+    queue = Queue(db)
+    endings = {None: DONE, INTERRUPT.action: STOPPED, ROLLBACK.action: UNDONE}
+    while True:
+        held = await queue.claim()
+        asked = await lifecycle.renew_leases(db, queue.worker_id, [run.run_id for run in held])
+        for run in held:
+            cancellation = asked.get(run.run_id)
+            if await queue.end(run, endings[cancellation and cancellation.action]) == "rollback":
+                await queue.end(run, UNDONE)
+        if not held and is_over.is_set():
+            return
+
+
+async def test_a_storm_of_moves_deadlocks_nothing_and_ends_at_rest(db: Database):
+    """Workers, clients and the sweeper on the same few threads, all at once."""
+    threads = [uuid4() for _ in range(3)]
+    is_over = asyncio.Event()
+    chance = random.Random(7)
+
+    async def client(number: int) -> None:
+        queue = Queue(db, threads[number % 3])
+        for _ in range(15):
+            strategy = chance.choice(["enqueue", "interrupt", "rollback"])
+            run_id, _ = await queue.admit(strategy=strategy)
+            if chance.random() < 0.4:
+                await queue.cancel(chance.choice([INTERRUPT, ROLLBACK]), run_id)
+            elif chance.random() < 0.2:
+                await lifecycle.cancel_runs(db, CancelScope(), INTERRUPT)
+
+    async def sweeper() -> None:
+        while not is_over.is_set():
+            await ExpiredLeases(db, max_retries=3, on_released=lambda: None).activate()
+
+    workers = [asyncio.create_task(work(db, is_over)) for _ in range(3)]
+    sweeping = asyncio.create_task(sweeper())
+    await asyncio.gather(*(client(number) for number in range(6)))
+    is_over.set()
+    await asyncio.gather(sweeping, *workers)
+    assert await db.pool.fetchval("select count(*) from runs where status in ('pending', 'running')") == 0
+    rows = await db.pool.fetch("select status, active_runs from threads")
+    assert {row["active_runs"] for row in rows} == {0}
+    assert "busy" not in {row["status"] for row in rows}
