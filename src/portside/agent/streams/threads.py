@@ -18,7 +18,7 @@ from portside.agent.streams.events import SLOW_READER, Event, EventClock, Place,
 from portside.kernel.codec import dump_api, dump_user
 
 RUN_LIMIT_BYTES = 16 * 1024 * 1024
-ALL_RUNS_LIMIT_BYTES = 256 * 1024 * 1024
+ALL_RUNS_LIMIT_BYTES = 128 * 1024 * 1024
 STATE_UPDATE = "state_update"
 
 

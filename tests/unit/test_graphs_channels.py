@@ -1,0 +1,118 @@
+"""Messages and subgraphs as the event streaming protocol tells them (contract: section 13.2)."""
+
+from typing import Any
+
+from langchain_core.messages import AIMessage, AIMessageChunk, HumanMessage, ToolMessage
+
+from portside.agent.graphs.channels import Channels
+from portside.agent.graphs.messages import Narrator
+
+PLACE = {"langgraph_checkpoint_ns": "chat:t1", "langgraph_node": "chat", "ls_provider": "acme", "tags": ["x"]}
+
+
+def tell(*messages: Any) -> list[dict[str, Any]]:
+    narrator = Narrator()
+    return [told for message in messages for told in narrator.tell(message, PLACE)]
+
+
+def call_chunk(index: int, args: str, **rest: Any) -> AIMessageChunk:
+    chunk = {"name": None, "id": None, "args": args, "index": index, "type": "tool_call_chunk", **rest}
+    return AIMessageChunk("", id="m", tool_call_chunks=[chunk])
+
+
+def blocks(told: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    return [event["content"] for event in told if event["event"] == "content-block-finish"]
+
+
+def test_a_message_that_streams():
+    told = tell(
+        AIMessageChunk("one", id="m"),
+        AIMessageChunk(" two", id="m", usage_metadata={"input_tokens": 1, "output_tokens": 2, "total_tokens": 3}),
+        AIMessageChunk("", id="m", chunk_position="last"),
+    )
+    assert [event["event"] for event in told] == [
+        "message-start", "content-block-start", "content-block-delta", "content-block-delta", "content-block-finish",
+        "message-finish",
+    ]  # fmt: skip
+    metadata = {"provider": "acme", "langgraph_node": "chat"}
+    assert told[0] == {"event": "message-start", "role": "ai", "id": "m", "metadata": metadata}
+    assert told[1]["content"] == {"type": "text", "text": ""}
+    assert told[2] == {
+        "event": "content-block-delta", "message_id": "m", "index": 0, "delta": {"type": "text-delta", "text": "one"},
+    }  # fmt: skip
+    assert told[4]["content"] == {"type": "text", "text": "one two"}
+    assert told[5]["usage"]["total_tokens"] == 3
+
+
+def test_calls_of_tools_that_stream_side_by_side():
+    told = tell(
+        call_chunk(0, '{"a"', name="look", id="c0"),
+        call_chunk(1, '{"b": ', name="find", id="c1"),
+        call_chunk(0, ": 1}"),
+        call_chunk(1, "oops"),
+        AIMessageChunk("", id="m", chunk_position="last"),
+    )
+    deltas = [(event["index"], event["delta"]["args"]) for event in told if event["event"] == "content-block-delta"]
+    assert deltas == [(0, '{"a"'), (1, '{"b": '), (0, ": 1}"), (1, "oops")]
+    first, second = blocks(told)
+    assert first == {"type": "tool_call", "id": "c0", "name": "look", "args": {"a": 1}}
+    assert (second["type"], second["args"]) == ("invalid_tool_call", '{"b": oops')
+
+
+def test_thoughts_and_words_are_blocks_of_their_own():
+    told = tell(
+        AIMessageChunk([{"type": "reasoning", "reasoning": "hm", "index": 0}], id="m"),
+        AIMessageChunk([{"type": "text", "text": "yes", "index": 1}], id="m", chunk_position="last"),
+    )
+    assert [(block["type"], block.get("text") or block.get("reasoning")) for block in blocks(told)] == [
+        ("reasoning", "hm"),
+        ("text", "yes"),
+    ]
+
+
+def test_messages_that_never_streamed():
+    whole = AIMessage("hello", id="a", tool_calls=[{"name": "look", "args": {}, "id": "c", "type": "tool_call"}])
+    told = tell(whole, whole, HumanMessage("hi", id="h"), ToolMessage("done", id="t", tool_call_id="c"))
+    assert [event.get("role") for event in told if event["event"] == "message-start"] == ["ai", "human"]
+    assert [block["type"] for block in blocks(told)] == ["text", "tool_call", "text"]
+    assert "usage" not in told[-1]
+
+
+def test_two_models_at_once_are_told_apart():
+    told = tell(AIMessageChunk("a", id="1"), AIMessageChunk("b", id="2"), AIMessageChunk("c", id="1"))
+    assert [event.get("message_id", event.get("id")) for event in told] == ["1", "1", "1", "2", "2", "2", "1"]
+
+
+def test_the_end_of_a_task_ends_what_it_left_open():
+    channels = Channels()
+    before = list(channels.convert((), "messages", (AIMessageChunk("a", id="1"), PLACE)))
+    result = {"id": "t1", "name": "chat", "error": None, "result": {}, "interrupts": []}
+    after = list(channels.convert((), "tasks", result))
+    assert [event.data["event"] for event in before][-1] == "content-block-delta"
+    assert [event.data.get("event") for event in after] == ["content-block-finish", "message-finish", None]
+
+
+def test_a_subgraph_that_a_tool_call_began():
+    channels = Channels()
+    task = {"id": "t1", "name": "tools", "input": {"tool_call": {"id": "call-1"}}, "triggers": []}
+    list(channels.convert((), "tasks", task))
+    inner = {"id": "t2", "name": "n", "input": {}, "metadata": {"lc_agent_name": "researcher"}}
+    started = next(iter(channels.convert(("tools:t1",), "tasks", inner)))
+    assert started.data == {
+        "event": "started", "graph_name": "researcher", "cause": {"type": "toolCall", "tool_call_id": "call-1"},
+    }  # fmt: skip
+    failed = {"id": "t1", "name": "tools", "error": {"error": "ValueError", "message": "no"}, "result": {}}
+    assert list(channels.convert((), "tasks", failed))[-1] == (
+        "lifecycle", ("tools:t1",), {"event": "failed", "graph_name": "tools", "error": "no"},
+    )  # fmt: skip
+
+
+def test_what_nodes_write():
+    channels = Channels()
+    written = [{"name": "n", "payload": 1}, {"name": "n", "more": 1}, {"name": 5}, "text"]
+    assert [next(iter(channels.convert((), "custom", item))).data for item in written] == [
+        {"name": "n", "payload": 1},
+        {"name": "n", "payload": {"name": "n", "more": 1}},
+        {"payload": {"name": 5}},
+        {"payload": "text"},
+    ]

@@ -1,0 +1,114 @@
+"""WebSockets of the kernel: who gets in, what is said when something fails, and how they end."""
+
+import asyncio
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from uuid import UUID, uuid4
+
+import pytest
+from websockets.asyncio.client import ClientConnection, connect
+from websockets.exceptions import ConnectionClosed, InvalidStatus
+
+from portside.kernel.errors import Unauthorized
+from portside.kernel.http.cors import Cors, CorsRules
+from portside.kernel.http.middleware import CloseWhileDraining, LimitBody, Observe
+from portside.kernel.http.routes import Api, Context, Route, Routes
+from portside.kernel.http.server import Server, listen
+from portside.kernel.http.websockets import WEBSOCKET, SocketApi, SocketContext
+
+sockets = Routes("t")
+
+
+@sockets.add(WEBSOCKET, "/things/{thing_id}/talk")
+async def talk(ctx: SocketContext, thing_id: UUID) -> None:
+    """Say everything back."""
+    async for frame in ctx.frames():
+        if frame == "leave":
+            return
+        if frame == "break":
+            raise ValueError(frame)
+        await ctx.send(f"{ctx.actor} {thing_id} {ctx.request_id} {frame}".encode())
+
+
+async def guard(ctx: Context, _route: Route) -> str:
+    name = ctx.request.headers.get("x-name")
+    if name == "broken":
+        raise ValueError("the guard does not know")
+    if name is None:
+        raise Unauthorized
+    return name
+
+
+@asynccontextmanager
+async def served() -> AsyncIterator[tuple[str, asyncio.Event]]:
+    """Serve the routes; yield the address, and what lets the server stop."""
+    draining, stop = asyncio.Event(), asyncio.Event()
+    api = SocketApi(Api([], {}, guard), list(sockets), guard, draining=draining)
+    app = Cors(
+        Observe(CloseWhileDraining(LimitBody(api, 1000), draining)), CorsRules(allow_origins=["https://friend.example"])
+    )
+    server = Server(app, draining=draining, speaks_websocket=True)
+    listening = listen("127.0.0.1", 0)
+    await server.open([listening])
+    running = asyncio.create_task(server.serve_until(stop))
+    yield f"ws://127.0.0.1:{listening.getsockname()[1]}", stop
+    stop.set()
+    await running
+
+
+def to(url: str, **headers: str) -> connect:
+    return connect(
+        f"{url}/things/{uuid4()}/talk",
+        additional_headers={name.replace("_", "-"): value for name, value in headers.items()},
+    )
+
+
+async def status_of(connection: connect) -> int:
+    with pytest.raises(InvalidStatus) as refused:
+        async with connection:
+            pass
+    return refused.value.response.status_code
+
+
+async def end_of(socket: ClientConnection) -> int:
+    with pytest.raises(ConnectionClosed) as closed:
+        await asyncio.wait_for(socket.recv(), 10)
+    assert closed.value.rcvd is not None
+    return closed.value.rcvd.code
+
+
+async def test_a_conversation() -> None:
+    async with served() as (url, _), to(url, x_name="ann", x_request_id="r-1") as socket:
+        assert socket.response is not None
+        assert socket.response.headers["x-request-id"] == "r-1"
+        await socket.send("hello")
+        actor, _, request_id, said = str(await socket.recv()).split()
+        assert (actor, request_id, said) == ("ann", "r-1", "hello")
+        await socket.send(b"bytes")
+        assert str(await socket.recv()).endswith("bytes")
+        await socket.send("leave")
+        assert await end_of(socket) == 1000
+
+
+async def test_who_stays_outside() -> None:
+    async with served() as (url, _):
+        assert await status_of(to(url)) == 401
+        assert await status_of(to(url, x_name="broken")) == 500
+        assert await status_of(to(url, x_name="ann", origin="https://stranger.example")) == 403
+        assert await status_of(connect(f"{url}/things/{uuid4()}", additional_headers={"x-name": "ann"})) == 404
+        assert await status_of(connect(f"{url}/things/x/talk", additional_headers={"x-name": "ann"})) == 422
+        async with to(url, x_name="ann", origin="https://friend.example") as socket:
+            await socket.send("leave")
+            assert await end_of(socket) == 1000
+
+
+async def test_a_handler_that_fails_closes_the_connection() -> None:
+    async with served() as (url, _), to(url, x_name="ann") as socket:
+        await socket.send("break")
+        assert await end_of(socket) == 1011
+
+
+async def test_a_server_that_leaves() -> None:
+    async with served() as (url, stop), to(url, x_name="ann") as socket:
+        stop.set()
+        assert await end_of(socket) == 1012
