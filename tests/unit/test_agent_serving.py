@@ -44,6 +44,11 @@ def test_without_the_system_routes_the_server_says_no_more_than_that_it_is_there
     assert [(route.path, route.handler.__name__) for route in system] == [("/ok", "say_ok")]
 
 
+def test_what_answers_without_a_key_is_what_the_contract_says() -> None:
+    public = {route.path for route in ROUTES if route.public}
+    assert public == {"/ok", "/", "/info", "/docs", "/openapi.json", "/metrics"}
+
+
 def test_requests_name_the_graphs_there_are_and_answers_any() -> None:
     schemas = json.loads(describe(ROUTES, ["one", "two"]).openapi)["components"]["schemas"]
     assert schemas["AssistantCreate"]["properties"]["graph_id"]["enum"] == ["one", "two"]

@@ -7,6 +7,7 @@ from starlette.requests import ClientDisconnect
 
 from portside.kernel.errors import PortsideError
 from portside.kernel.http.routes import Context, Routes
+from portside.kernel.metrics import REQUESTS, requests_answered
 from tests.conftest import eventually
 from tests.unit.kernel_server import MAX_BODY, serve
 
@@ -144,3 +145,17 @@ async def test_the_500_names_its_request(served) -> None:
         answer = await other.client.get("/fail", headers={"x-request-id": "r-1"})
     assert answer.headers["x-request-id"] == "r-1"
     assert answer.json() == {"detail": PortsideError().message}
+
+
+async def test_requests_are_counted_by_route_below_a_prefix_too(served) -> None:
+    def counted() -> float:
+        return REQUESTS.labels("POST", "/deaf", 200)._value.get()
+
+    before = counted()
+    await served.client.post("/api/v1/deaf")
+    await eventually(lambda: _is(counted() == before + 1))
+    assert {"method": "POST", "path": "/deaf", "status": "200", "count": int(before) + 1} in requests_answered()
+
+
+async def _is(value: bool) -> bool:  # noqa: FBT001 - a probe
+    return value
