@@ -4,7 +4,7 @@ BIN := .venv/bin
 STAMP := .venv/.installed
 ARGS ?=
 
-.PHONY: help install up test check format generate bench clean
+.PHONY: help install up test check format generate bench parity clean
 help: ## show this list
 	@grep -E '^[a-z]+:.*## ' Makefile | sed 's/:.*## /\t/' | sort
 
@@ -30,6 +30,9 @@ generate: $(STAMP) ## write the generated reference pages anew
 
 bench: $(STAMP) ## measure; prints figures, judges nothing
 	@sh scripts/bench $(ARGS)
+
+parity: $(STAMP) ## compare with the reference server, which is installed apart (make parity ARGS="--recorded")
+	@sh scripts/parity $(ARGS)
 
 clean: ## remove the virtual environment and caches
 	rm -rf .venv .mypy_cache .ruff_cache .pytest_cache

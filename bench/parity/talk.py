@@ -65,6 +65,7 @@ class Talk:
         self.client = client
         self.names = Names()
         self.steps: dict[str, dict[str, Any]] = {}
+        self.threads = 0
 
     async def get(self, step: str, path: str, **options: Any) -> Answer:
         return await self.send(step, "GET", path, **options)
@@ -177,6 +178,8 @@ class Talk:
     async def thread(self, **body: Any) -> str:
         """Make a thread that is not compared; its id."""
         made = (await self.quietly("POST", "/threads", body))["thread_id"]
+        self.threads += 1
+        self.names.begin(f"made {self.threads}")
         self.names.of(made, "thread_id")
         return made
 
