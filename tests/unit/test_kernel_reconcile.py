@@ -54,6 +54,20 @@ async def reached(task: Task, activations: int) -> None:
     await eventually(is_there, 5)
 
 
+class Configured(Task):
+    every_s = 3600.0
+
+    async def activate(self) -> Status:
+        return Status()
+
+
+async def test_a_period_that_is_configured_counts(run) -> None:
+    task = Configured(every_s=0.005)
+    run(task)
+    await reached(task, 5)
+    assert (task.report.every_s, Configured().report.every_s) == (0.005, 3600.0)
+
+
 async def test_a_task_runs_at_the_start_then_on_its_period(run) -> None:
     task = Often(Status({"freed": 3}))
     run(task)

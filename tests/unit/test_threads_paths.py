@@ -1,0 +1,42 @@
+import pytest
+
+from portside.agent.threads.fields import empty_state, select_fields
+from portside.agent.threads.paths import parse_paths
+from portside.kernel.errors import Invalid
+
+
+@pytest.mark.parametrize(
+    ("path", "root", "steps"),
+    [
+        ("values", "values", []),
+        ("values.a", "values", ["a"]),
+        ("values.a.b[0][-1].c d", "values", ["a", "b", "0", "-1", "c d"]),
+        ("metadata[3]", "metadata", ["3"]),
+        ("config.tags[0]", "config", ["tags", "0"]),
+        ("interrupts.zażółć", "interrupts", ["zażółć"]),
+    ],
+)
+def test_a_path_is_taken_apart(path: str, root: str, steps: list[str]) -> None:
+    assert parse_paths({"x": path}) == [{"alias": "x", "root": root, "path": steps}]
+
+
+@pytest.mark.parametrize(
+    "path",
+    ["", ".", "values.", "values..a", "values[", "values[]", "values[a]", "values[1", "values]", "status", "valuesx.a",
+     "values.a[99999999999]", "values" + ".a" * 600],
+)  # fmt: skip
+def test_a_path_without_sense_is_refused_by_its_name(path: str) -> None:
+    with pytest.raises(Invalid, match=r"body\.extract\.alias"):
+        parse_paths({"alias": path})
+
+
+def test_no_paths_are_none() -> None:
+    assert parse_paths(None) is parse_paths({}) is None
+
+
+def test_fields_are_selected() -> None:
+    state = empty_state() | {"values": {"a": 1, "b": 2}, "next": ["n"]}
+    assert select_fields(state, None) is state
+    assert select_fields(state, ["next", "values.a", "values.c"]) == {"next": ["n"], "values": {"a": 1}}
+    assert select_fields(state, ["values.a", "values"]) == {"values": {"a": 1, "b": 2}}
+    assert select_fields(state | {"values": [1]}, ["values.a"]) == {"values": {}}
