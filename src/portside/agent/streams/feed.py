@@ -56,12 +56,14 @@ class Feed:
         self.is_started = True
         self.changed.set()
         made = [Event(name, self._clock.next(), data) for name, data in events]
+        # Asked once for a burst: walking a weak set costs as much as encoding an event.
+        followers = list(self._followers)
         for event in made:
             if event.is_for_protocol_only:
                 continue
             if self.is_resumable:
                 self._keep(event)
-            for follower in self._followers:
+            for follower in followers:
                 follower.offer(event)
         self.thread.add(self.run_id, made)
 

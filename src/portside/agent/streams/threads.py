@@ -146,8 +146,7 @@ class ThreadFeed:
         if segment is None:
             segment = self._open[run_id] = Segment(run_id)
             self._segments.append(segment)
-        for event in events:
-            self._spread(segment, event)
+        self._spread(segment, events)
 
     def finish(self, run_id: UUID, end: RunEnd | None, *, is_kept: bool) -> None:
         """Say how a run ended; without an end it goes on in another process."""
@@ -163,7 +162,7 @@ class ThreadFeed:
         """Say that a person changed the state."""
         segment = Segment(None)
         self._segments.append(segment)
-        self._spread(segment, Event(STATE_UPDATE, self._clock.next(), data))
+        self._spread(segment, [Event(STATE_UPDATE, self._clock.next(), data)])
         self._retention.keep(self, segment)
 
     def drop(self, segment: Segment) -> None:
@@ -198,12 +197,14 @@ class ThreadFeed:
         self._followers.add(subscription)
         return subscription
 
-    def _spread(self, segment: Segment, event: Event) -> None:
-        segment.append(event)
-        for follower in self._followers:
-            follower.offer(event)
-        if self.tap is not None:
-            self.tap.take(segment, event)
+    def _spread(self, segment: Segment, events: list[Event]) -> None:
+        followers = list(self._followers)
+        for event in events:
+            segment.append(event)
+            for follower in followers:
+                follower.offer(event)
+            if self.tap is not None:
+                self.tap.take(segment, event)
 
 
 def _last_words(run_id: UUID, end: RunEnd) -> Iterator[tuple[str, bytes]]:
