@@ -119,10 +119,12 @@ async def test_a_rollback_leaves_the_thread_as_it_was(client: LangGraphClient, t
 
 
 async def test_a_rollback_without_waiting_does_not_leave_the_thread_busy(client: LangGraphClient, thread_id: str):
-    run_id = await running(client, thread_id)
+    run_id = await running(client, thread_id, metadata={"run_id": NOBODY}, durability="sync")
+    await eventually(lambda: client.threads.get_history(thread_id))
     await client.runs.cancel(thread_id, run_id, action="rollback")
     thread = await settled(client, thread_id)
     assert (thread["status"], thread["values"]) == ("idle", None)
+    assert await client.threads.get_history(thread_id) == []
     assert await client.runs.list(thread_id) == []
 
 

@@ -126,7 +126,8 @@ def _checkpoint(body: RunCreate) -> dict[str, Any]:
 def execution_request(run: ClaimedRun, *, resume: bool) -> RunRequest:
     """Return what the graph is executed with."""
     kwargs, config = run.kwargs, dict(run.kwargs["config"])
-    config["metadata"] = {**config["metadata"], "run_attempt": run.attempt}
+    # Its checkpoints are found by this id when the run is rolled back, so it is not a client's to say.
+    config["metadata"] = {**config["metadata"], "run_attempt": run.attempt, "run_id": str(run.run_id)}
     return RunRequest(
         graph_id=config["configurable"]["graph_id"],
         input=kwargs["input"],
