@@ -97,10 +97,10 @@ async def test_the_number_of_statements_of_a_run_is_small(db, saver):
 
         setattr(db, name, count)
     await chain(saver).ainvoke({"log": ["in"], "big": "x", "hits": 0}, thread())
-    assert sorted(seen) == ["put_checkpoint"] * 4 + ["put_writes"] * 3 + ["read_checkpoint"]
+    assert sorted(seen) == ["read_checkpoint"] + ["write_checkpoints"] * 7
     seen.clear()
     await chain(saver).ainvoke({"log": ["in"], "big": "x", "hits": 0}, thread(), durability="exit")
-    assert seen == ["read_checkpoint", "put_checkpoint"]
+    assert seen == ["read_checkpoint", "write_checkpoints"]
 
 
 async def test_synchronous_calls_work_from_a_node_thread_and_are_refused_on_the_loop(saver):

@@ -14,11 +14,13 @@ import threading
 from collections.abc import Awaitable, Callable, Coroutine
 from contextvars import ContextVar
 from typing import Any, TypeVar
+from uuid import UUID
 
 import uvloop
 from langgraph.store.base import BaseStore
 
 from portside.agent.checkpoints.saver import PostgresSaver
+from portside.agent.checkpoints.staging import Holder
 from portside.agent.graphs.execute import LocalExecutor
 from portside.agent.graphs.load import Graphs
 from portside.agent.graphs.protocol import Emitted, Outcome, RunRequest
@@ -103,8 +105,9 @@ class GraphLoop:
 class Engine:
     """Executes runs and reads states on graph loops."""
 
-    def __init__(self, graphs: Graphs, loops: list[GraphLoop], db: Database) -> None:
+    def __init__(self, graphs: Graphs, loops: list[GraphLoop], db: Database, saver: PostgresSaver) -> None:
         self.graphs = graphs
+        self._saver = saver
         self._loops = loops
         self._db = db
         self._executor = LocalExecutor(graphs)
@@ -130,12 +133,13 @@ class Engine:
 
         db, saver, store = await home.call(prepare())
         others = [GraphLoop(f"graphs-{number}") for number in range(1, loops)]
-        return cls(graphs.attach(saver, store), [home, *others], db)
+        return cls(graphs.attach(saver, store), [home, *others], db, saver)
 
     async def execute(self, request: RunRequest, publish: Publish, *, timeout_s: float) -> Outcome:
         """Run a graph to its end, handing its events to `publish` on the calling loop.
 
-        Raises TimeoutError when it takes too long and Invalid on a command without sense.
+        What it remembers is stored when this returns. Raises TimeoutError when it takes too long, Invalid on a command
+        without sense, LeaseLost when the run goes on elsewhere, and what the database failed with.
         """
         conduit: Conduit[tuple[str, bytes]] = Conduit(asyncio.get_running_loop(), publish)
         loop = min(self._loops, key=lambda candidate: candidate.load)
@@ -160,7 +164,9 @@ class Engine:
     ) -> Outcome:
         execution = self._executor.execute(request)
         emitted: Emitted
-        async with asyncio.timeout(timeout_s):
+        configurable = request.config["configurable"]
+        holder = Holder(UUID(configurable["run_id"]), request.attempt, is_new=request.is_passing)
+        async with self._saver.hold(configurable["thread_id"], holder), asyncio.timeout(timeout_s):
             async for emitted in execution:
                 push((emitted.event, emitted.data))
         assert execution.outcome is not None  # noqa: S101 - the protocol promises it after the end

@@ -25,49 +25,103 @@ from portside.kernel.db import Record
 # Keeping short values in the checkpoint takes a run of an echo graph from 3.9 ms of CPU to 3.2.
 INLINE_CHARACTERS = 256
 _PLAIN = (type(None), bool, int, float)
+CHECKPOINT_COLUMNS = (
+    "c_thread", "c_ns", "c_id", "c_parent", "c_metadata", "c_kind", "c_body", "c_channels", "c_versions",
+)  # fmt: skip
+VALUE_COLUMNS = ("v_thread", "v_ns", "v_channel", "v_version", "v_kind", "v_data")
+WRITE_COLUMNS = (
+    "w_thread", "w_ns", "w_checkpoint", "w_task", "w_idx", "w_path", "w_run", "w_channel", "w_kind", "w_data",
+)  # fmt: skip
+PLACE = WRITE_COLUMNS.index("w_idx")
 
 
-def checkpoint_row(
-    serde: SerializerProtocol, config: RunnableConfig, checkpoint: Checkpoint, new_versions: ChannelVersions
-) -> dict[str, Any]:
-    """Make the row of a checkpoint and the rows of the values it changed, as the parameters of `put_checkpoint`."""
+Row = tuple[Any, ...]
+
+
+class Rows:
+    """Rows of the three tables by their keys, as parameters of `write_checkpoints`."""
+
+    __slots__ = ("checkpoints", "size", "values", "writes")
+
+    def __init__(self) -> None:
+        self.checkpoints: dict[Row, Row] = {}
+        self.values: dict[Row, Row] = {}
+        self.writes: dict[Row, Row] = {}
+        self.size = 0
+
+    def __bool__(self) -> bool:
+        return bool(self.checkpoints or self.values or self.writes)
+
+    def merge(self, other: "Rows") -> None:
+        """Add rows as the tables take them: values and ordinary writes stay as first made, the rest is replaced."""
+        self.checkpoints |= other.checkpoints
+        self.values = other.values | self.values
+        for key, row in other.writes.items():
+            if row[PLACE] < 0:
+                self.writes[key] = row
+            else:
+                self.writes.setdefault(key, row)
+        self.size += other.size
+
+    def columns(self) -> dict[str, list[Any]]:
+        """Turn the rows into one list for each column."""
+        named: dict[str, list[Any]] = {}
+        for names, rows in (
+            (CHECKPOINT_COLUMNS, self.checkpoints),
+            (VALUE_COLUMNS, self.values),
+            (WRITE_COLUMNS, self.writes),
+        ):
+            columns = zip(*rows.values(), strict=True) if rows else ((),) * len(names)
+            named.update((name, list(column)) for name, column in zip(names, columns, strict=True))
+        return named
+
+
+def checkpoint_rows(
+    serde: SerializerProtocol,
+    config: RunnableConfig,
+    checkpoint: Checkpoint,
+    metadata: CheckpointMetadata,
+    new_versions: ChannelVersions,
+) -> Rows:
+    """Make the row of a checkpoint and the rows of the values it changed."""
+    thread_id, checkpoint_ns = _place(config)
     values, versions = checkpoint["channel_values"], checkpoint["channel_versions"]
     inline = {channel: value for channel, value in values.items() if _is_inline(value)}
     stored = [channel for channel in values if channel not in inline and channel in versions]
-    changed = [channel for channel in stored if channel in new_versions]
     kind, body = serde.dumps_typed({**checkpoint, "channel_values": inline})
-    typed = [serde.dumps_typed(values[channel]) for channel in changed]
-    return {
-        **_place(config),
-        "checkpoint_id": checkpoint["id"],
-        "parent_id": config["configurable"].get("checkpoint_id"),
-        "kind": kind,
-        "body": body,
-        "channels": stored,
-        "versions": [str(versions[channel]) for channel in stored],
-        "new_channels": changed,
-        "new_versions": [str(new_versions[channel]) for channel in changed],
-        "new_kinds": [kind for kind, _ in typed],
-        "new_datas": [data for _, data in typed],
-    }
+    rows = Rows()
+    rows.checkpoints[thread_id, checkpoint_ns, checkpoint["id"]] = (
+        thread_id, checkpoint_ns, checkpoint["id"], config["configurable"].get("checkpoint_id"),
+        metadata_json(config, metadata), kind, body,
+        _array(stored), _array([str(versions[channel]) for channel in stored]),
+    )  # fmt: skip
+    rows.size = len(body)
+    for channel in stored:
+        if channel in new_versions:
+            kind, data = serde.dumps_typed(values[channel])
+            key = (thread_id, checkpoint_ns, channel, str(new_versions[channel]))
+            rows.values[key] = (*key, kind, data)
+            rows.size += len(data)
+    return rows
 
 
-def write_rows(serde: SerializerProtocol, config: RunnableConfig, writes: Sequence[tuple[str, Any]]) -> dict[str, Any]:
-    """Make the rows of a task's writes, as the parameters of `put_writes`."""
-    placed = {
-        WRITES_IDX_MAP.get(channel, place): (channel, *serde.dumps_typed(value))
-        for place, (channel, value) in enumerate(writes)
-    }
+def write_rows(
+    serde: SerializerProtocol, config: RunnableConfig, writes: Sequence[tuple[str, Any]], task: tuple[str, str]
+) -> Rows:
+    """Make the rows of the writes of a task, which is named by its id and its path."""
+    thread_id, checkpoint_ns = _place(config)
+    task_id, task_path = task
     configurable = config["configurable"]
-    return {
-        **_place(config),
-        "checkpoint_id": configurable["checkpoint_id"],
-        "run_id": configurable.get("run_id") or config.get("metadata", {}).get("run_id"),
-        "idxs": list(placed),
-        "channels": [channel for channel, _, _ in placed.values()],
-        "kinds": [kind for _, kind, _ in placed.values()],
-        "datas": [data for _, _, data in placed.values()],
-    }
+    checkpoint_id = configurable["checkpoint_id"]
+    run_id = configurable.get("run_id") or config.get("metadata", {}).get("run_id")
+    rows = Rows()
+    for number, (channel, value) in enumerate(writes):
+        place = WRITES_IDX_MAP.get(channel, number)
+        kind, data = serde.dumps_typed(value)
+        key = (thread_id, checkpoint_ns, checkpoint_id, task_id, place)
+        rows.writes[key] = (*key, task_path, run_id, channel, kind, data)
+        rows.size += len(data)
+    return rows
 
 
 def metadata_json(config: RunnableConfig, metadata: CheckpointMetadata) -> str:
@@ -107,8 +161,13 @@ def thread_of(config: RunnableConfig) -> str:
     return str(thread_id)
 
 
-def _place(config: RunnableConfig) -> dict[str, str]:
-    return {"thread_id": thread_of(config), "checkpoint_ns": config["configurable"].get("checkpoint_ns", "")}
+def _place(config: RunnableConfig) -> tuple[str, str]:
+    return thread_of(config), config["configurable"].get("checkpoint_ns", "")
+
+
+def _array(texts: Sequence[str]) -> str:
+    """Write texts as an array of Postgres: arrays of different lengths cannot be rows of one parameter."""
+    return "{" + ",".join('"' + text.replace("\\", "\\\\").replace('"', '\\"') + '"' for text in texts) + "}"
 
 
 def _config(row: Record, checkpoint_id: str) -> RunnableConfig:

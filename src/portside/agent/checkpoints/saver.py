@@ -5,8 +5,9 @@ threads are carried out there. Each step stores only the channels it changed (se
 """
 
 import asyncio
-import secrets
 from collections.abc import AsyncIterator, Coroutine, Iterator, Sequence
+from contextlib import asynccontextmanager
+from random import getrandbits
 from typing import Any, TypeVar
 
 from langchain_core.runnables import RunnableConfig
@@ -20,17 +21,19 @@ from langgraph.checkpoint.base import (
 from langgraph.checkpoint.serde.base import SerializerProtocol
 
 from portside.agent.checkpoints.rows import (
-    checkpoint_row,
+    Rows,
+    checkpoint_rows,
     filter_json,
-    metadata_json,
     read_tuple,
     thread_of,
     write_rows,
 )
+from portside.agent.checkpoints.staging import Hold, Holder, Stage
 from portside.agent.sql import sql
-from portside.kernel.db import Database, Session
+from portside.kernel.db import Database, Record, Session
 
 PAGE = 100
+DURABILITY = "__pregel_durability"
 
 T = TypeVar("T")
 
@@ -42,6 +45,7 @@ class PostgresSaver(BaseCheckpointSaver[str]):
         super().__init__(serde=serde)
         self._db = db
         self._loop = asyncio.get_running_loop()
+        self._stage = Stage(db)
 
     @property
     def database(self) -> Database:
@@ -53,19 +57,50 @@ class PostgresSaver(BaseCheckpointSaver[str]):
     def get_next_version(self, current: str | None, channel: None) -> str:  # noqa: ARG002 - the base class's signature
         """Return a later version of a channel. The random tail keeps two branches of a thread from sharing one."""
         number = int(str(current).split(".", 1)[0]) + 1 if current else 1
-        return f"{number:010d}.{secrets.token_hex(4)}"
+        return f"{number:010d}.{getrandbits(32):08x}"
+
+    @asynccontextmanager
+    async def hold(self, thread_id: str, holder: Holder) -> AsyncIterator[None]:
+        """Write what a run makes of its thread in batches with other runs, and the last of it before leaving.
+
+        What a run leaves on a thread that is new with it and goes with it is dropped instead; unless the run was cut
+        off, and may be resumed. Raises what a write failed with, LeaseLost among it.
+        """
+        held = await self._at_home(self._begin(thread_id, holder))
+        is_over = False
+        try:
+            yield
+            is_over = True
+        finally:
+            await asyncio.shield(self._at_home(self._end(held, is_dropped=is_over and holder.is_new)))
+
+    async def _begin(self, thread_id: str, holder: Holder) -> Hold:
+        return self._stage.hold(thread_id, holder)
+
+    async def _end(self, hold: Hold, *, is_dropped: bool) -> None:
+        try:
+            if not is_dropped:
+                await hold.settle()
+        finally:
+            self._stage.release(hold)
 
     async def aget_tuple(self, config: RunnableConfig) -> CheckpointTuple | None:
         """Return the checkpoint a config names, or the latest of its namespace, or None."""
-        row = await self._at_home(
-            self._db.fetchrow(
-                sql.read_checkpoint,
-                thread_id=thread_of(config),
-                checkpoint_ns=config["configurable"].get("checkpoint_ns", ""),
-                checkpoint_id=config["configurable"].get("checkpoint_id") or None,
-            )
-        )
+        row = await self._at_home(self._read(config))
         return read_tuple(self.serde, row) if row else None
+
+    async def _read(self, config: RunnableConfig) -> Record | None:
+        thread_id, checkpoint_ns = thread_of(config), config["configurable"].get("checkpoint_ns", "")
+        if hold := self._stage.find(thread_id):
+            if hold.is_empty(checkpoint_ns):
+                return None
+            await hold.settle()
+        return await self._db.fetchrow(
+            sql.read_checkpoint,
+            thread_id=thread_id,
+            checkpoint_ns=checkpoint_ns,
+            checkpoint_id=config["configurable"].get("checkpoint_id") or None,
+        )
 
     async def alist(
         self,
@@ -106,17 +141,27 @@ class PostgresSaver(BaseCheckpointSaver[str]):
         new_versions: ChannelVersions,
     ) -> RunnableConfig:
         """Store a checkpoint and the values that changed; return the config that names it."""
-        row = checkpoint_row(self.serde, config, checkpoint, new_versions)
-        row["metadata"] = metadata_json(config, metadata)
-        await self._at_home(self._db.execute(sql.put_checkpoint, **row))
-        return {"configurable": {key: row[key] for key in ("thread_id", "checkpoint_ns", "checkpoint_id")}}
+        rows = checkpoint_rows(self.serde, config, checkpoint, metadata, new_versions)
+        await self._at_home(self._put(config, rows))
+        place = {"thread_id": thread_of(config), "checkpoint_ns": config["configurable"].get("checkpoint_ns", "")}
+        return {"configurable": {**place, "checkpoint_id": checkpoint["id"]}}
 
     async def aput_writes(
         self, config: RunnableConfig, writes: Sequence[tuple[str, Any]], task_id: str, task_path: str = ""
     ) -> None:
         """Store what a task wrote, pending until its step is over."""
-        rows = write_rows(self.serde, config, writes)
-        await self._at_home(self._db.execute(sql.put_writes, **rows, task_id=task_id, task_path=task_path))
+        rows = write_rows(self.serde, config, writes, (task_id, task_path))
+        await self._at_home(self._put(config, rows))
+
+    async def _put(self, config: RunnableConfig, rows: Rows) -> None:
+        thread_id = thread_of(config)
+        hold = self._stage.find(thread_id)
+        if hold is None:
+            await self._stage.write(thread_id, rows)
+            return
+        await hold.put(config["configurable"].get("checkpoint_ns", ""), rows)
+        if config["configurable"].get(DURABILITY) == "sync":
+            await hold.settle()
 
     async def adelete_thread(self, thread_id: str) -> None:
         """Delete all that a thread remembers."""

@@ -26,6 +26,9 @@ class RunRequest(msgspec.Struct, kw_only=True):
     """Refuse an answer to an interrupt that does not wait, instead of ignoring it."""
     tracer: dict[str, Any] | None = None
     """The project and the example that the run is traced to, where tracing is on."""
+    attempt: int = 1
+    is_passing: bool = False
+    """The thread was made for this run, and goes with it when the run is over."""
     resume: bool = False
     """The run was cut off after a checkpoint of its own: go on from there, without the input or the command."""
 

@@ -28,7 +28,9 @@ class Cancellation(NamedTuple):
 
 
 class ClaimedRun(msgspec.Struct, kw_only=True):
-    """A run that this worker holds a lease on; `was_begun` tells that an earlier attempt may have left checkpoints."""
+    """A run that this worker holds a lease on; `was_begun` tells that an earlier attempt may have left checkpoints,
+    `is_passing` that the thread was made for the run just now and goes with it.
+    """
 
     run_id: UUID
     thread_id: UUID
@@ -37,6 +39,7 @@ class ClaimedRun(msgspec.Struct, kw_only=True):
     attempt: int
     is_temporary: bool
     was_begun: bool = False
+    is_passing: bool = False
     cancel_action: str | None = None
     cancel_reason: str | None = None
 

@@ -54,6 +54,7 @@ def begun_run(admission: Admission, admitted: Admitted) -> ClaimedRun:
         kwargs=load(dump_user(admission.kwargs)),
         attempt=admitted.attempt,
         is_temporary=admission.temporary,
+        is_passing=admission.temporary and admitted.attempt == 1,
     )
 
 

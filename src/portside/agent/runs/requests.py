@@ -142,6 +142,8 @@ def execution_request(run: ClaimedRun, *, resume: bool) -> RunRequest:
         strict_resume=kwargs.get("strict_resume", False),
         tracer=kwargs.get("langsmith_tracer"),
         resume=resume,
+        attempt=run.attempt,
+        is_passing=run.is_passing,
     )
 
 

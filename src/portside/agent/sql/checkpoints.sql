@@ -16,38 +16,56 @@ where (:thread_id::text is null or thread_id = :thread_id)
     and (:after_id::text is null or (checkpoint_id, thread_id, checkpoint_ns) < (:after_id, :after_thread::text, :after_ns::text))
 order by checkpoint_id desc, thread_id desc, checkpoint_ns desc limit :count::int
 
--- name: put_checkpoint
--- A checkpoint and the values it changed in one statement. A version is never reused with another value, so a value that
--- is there already is the same one.
-with stored as (
+-- name: write_checkpoints
+-- The checkpoints, values and writes of many threads in one statement, for each thread whose run is still the one that
+-- made them (or that no run made). The lock keeps a run from being given to another worker in between.
+-- A version is never reused with another value, so a value that is there already is the same one. Ordinary writes are
+-- kept as they were first made; a special one (negative place) is replaced, since a task may be interrupted again.
+with made as (
+    select thread_id, run_id, attempt
+    from unnest(:threads::text[], :runs::uuid[], :attempts::int[]) as m (thread_id, run_id, attempt)
+), owned as (
+    select made.thread_id from runs r join made on r.run_id = made.run_id and r.attempt = made.attempt
+    where r.status = 'running' for share of r
+), held as materialized (
+    select thread_id from owned union all select thread_id from made where run_id is null
+), new_values as (
     insert into checkpoint_values (thread_id, checkpoint_ns, channel, version, kind, data)
-    select :thread_id::text, :checkpoint_ns::text, channel, version, kind, data
-    from unnest(:new_channels::text[], :new_versions::text[], :new_kinds::text[], :new_datas::bytea[])
-        as changed (channel, version, kind, data)
+    select v.* from unnest(
+        :v_thread::text[], :v_ns::text[], :v_channel::text[], :v_version::text[], :v_kind::text[], :v_data::bytea[]
+    ) as v (thread_id, checkpoint_ns, channel, version, kind, data)
+    where v.thread_id in (select thread_id from held)
     on conflict do nothing
+), new_writes as (
+    insert into checkpoint_writes (
+        thread_id, checkpoint_ns, checkpoint_id, task_id, idx, task_path, run_id, channel, kind, data
+    )
+    select w.* from unnest(
+        :w_thread::text[], :w_ns::text[], :w_checkpoint::text[], :w_task::text[], :w_idx::int[], :w_path::text[],
+        :w_run::text[], :w_channel::text[], :w_kind::text[], :w_data::bytea[]
+    ) as w (thread_id, checkpoint_ns, checkpoint_id, task_id, idx, task_path, run_id, channel, kind, data)
+    where w.thread_id in (select thread_id from held)
+    on conflict (thread_id, checkpoint_ns, checkpoint_id, task_id, idx) do update set
+        channel = excluded.channel, kind = excluded.kind, data = excluded.data,
+        task_path = excluded.task_path, run_id = excluded.run_id
+    where excluded.idx < 0
+), new_checkpoints as (
+    insert into checkpoints (
+        thread_id, checkpoint_ns, checkpoint_id, parent_id, metadata, kind, body, channels, versions
+    )
+    select
+        c.thread_id, c.checkpoint_ns, c.checkpoint_id, c.parent_id, c.metadata::jsonb, c.kind, c.body,
+        c.channels::text[], c.versions::text[]
+    from unnest(
+        :c_thread::text[], :c_ns::text[], :c_id::text[], :c_parent::text[], :c_metadata::text[], :c_kind::text[],
+        :c_body::bytea[], :c_channels::text[], :c_versions::text[]
+    ) as c (thread_id, checkpoint_ns, checkpoint_id, parent_id, metadata, kind, body, channels, versions)
+    where c.thread_id in (select thread_id from held)
+    on conflict (thread_id, checkpoint_ns, checkpoint_id) do update set
+        parent_id = excluded.parent_id, metadata = excluded.metadata, kind = excluded.kind, body = excluded.body,
+        channels = excluded.channels, versions = excluded.versions
 )
-insert into checkpoints (
-    thread_id, checkpoint_ns, checkpoint_id, parent_id, metadata, kind, body, channels, versions
-) values (
-    :thread_id::text, :checkpoint_ns::text, :checkpoint_id, :parent_id, :metadata::text::jsonb, :kind, :body,
-    :channels, :versions
-)
-on conflict (thread_id, checkpoint_ns, checkpoint_id) do update set
-    parent_id = excluded.parent_id, metadata = excluded.metadata, kind = excluded.kind, body = excluded.body,
-    channels = excluded.channels, versions = excluded.versions
-
--- name: put_writes
--- A task's writes in one statement. Ordinary writes are kept as they were first made; a special one (negative place) is
--- replaced, since a task may fail or be interrupted again.
-insert into checkpoint_writes (
-    thread_id, checkpoint_ns, checkpoint_id, task_id, idx, task_path, run_id, channel, kind, data
-)
-select :thread_id, :checkpoint_ns, :checkpoint_id, :task_id, idx, :task_path, :run_id, channel, kind, data
-from unnest(:idxs::int[], :channels::text[], :kinds::text[], :datas::bytea[]) as made (idx, channel, kind, data)
-on conflict (thread_id, checkpoint_ns, checkpoint_id, task_id, idx) do update set
-    channel = excluded.channel, kind = excluded.kind, data = excluded.data,
-    task_path = excluded.task_path, run_id = excluded.run_id
-where excluded.idx < 0
+select thread_id from held
 
 -- name: delete_checkpoints_of_threads
 with values_gone as (

@@ -1,0 +1,184 @@
+"""How the checkpoints of runs reach Postgres: together, in time, and only while the run is still its worker's."""
+
+import asyncio
+from collections.abc import AsyncIterator
+from typing import Any
+from uuid import UUID, uuid4
+
+import asyncpg
+import pytest
+from langgraph.checkpoint.conformance.test_utils import generate_checkpoint, generate_config, generate_metadata
+
+from portside.agent.checkpoints import PostgresSaver, staging
+from portside.agent.checkpoints.staging import Holder, LeaseLost
+from portside.kernel.db import Database
+from portside.kernel.migrations import migrate
+from tests.conftest import eventually
+from tests.db.test_checkpoints import chain
+
+INPUT = {"log": ["in"], "big": "x" * 1000, "hits": 0}
+
+
+@pytest.fixture
+async def db(fresh_database) -> AsyncIterator[Database]:
+    database = await Database.connect(await fresh_database(), max_size=5, schema="portside")
+    await migrate(database, ["portside.agent"], schema="portside")
+    yield database
+    await database.close()
+
+
+@pytest.fixture
+async def saver(db) -> PostgresSaver:
+    return PostgresSaver(db)
+
+
+async def running(db: Database, thread_id: str, *, attempt: int = 1) -> Holder:
+    """A run that a worker executes on this thread."""
+    run_id = uuid4()
+    await db.pool.execute("insert into threads (thread_id) values ($1) on conflict do nothing", UUID(thread_id))
+    await db.pool.execute(
+        "insert into runs (run_id, thread_id, assistant_id, status, multitask_strategy, attempt)"
+        " values ($1, $2, $1, 'running', 'enqueue', $3)",
+        run_id, UUID(thread_id), attempt,
+    )  # fmt: skip
+    return Holder(run_id, attempt)
+
+
+async def stored(db: Database, thread_id: str) -> int:
+    return await db.pool.fetchval("select count(*) from checkpoints where thread_id = $1", thread_id)
+
+
+def statements(db: Database) -> list[str]:
+    seen: list[str] = []
+    for name in ("fetchrow", "fetch", "execute"):
+        original = getattr(db, name)
+
+        def count(query, *, original=original, **values):
+            seen.append(query.name)
+            return original(query, **values)
+
+        setattr(db, name, count)
+    return seen
+
+
+def config(thread_id: str, **more: Any) -> Any:
+    return {"configurable": {"thread_id": thread_id, "checkpoint_ns": "", **more}}
+
+
+async def test_a_run_reads_once_and_writes_once(db, saver, monkeypatch):
+    monkeypatch.setattr(staging, "WRITE_WITHIN_S", 60)
+    thread_id = str(uuid4())
+    holder = await running(db, thread_id)
+    seen = statements(db)
+    async with saver.hold(thread_id, holder):
+        await chain(saver).ainvoke(INPUT, config(thread_id))
+    assert seen == ["read_checkpoint", "write_checkpoints"]
+    assert await stored(db, thread_id) == 4
+    history = [state.values.get("hits") async for state in chain(saver).aget_state_history(config(thread_id))]
+    assert history == [2, 1, 0, None]
+
+
+async def test_runs_side_by_side_share_their_writes(db, saver, monkeypatch):
+    monkeypatch.setattr(staging, "WRITE_WITHIN_S", 60)
+    thread_ids = [str(uuid4()) for _ in range(8)]
+    holders = [await running(db, thread_id) for thread_id in thread_ids]
+    seen = statements(db)
+
+    async def run(thread_id: str, holder: Holder) -> None:
+        async with saver.hold(thread_id, holder):
+            await chain(saver).ainvoke(INPUT, config(thread_id))
+
+    await asyncio.gather(*map(run, thread_ids, holders))
+    assert seen.count("write_checkpoints") < len(thread_ids)
+    assert [await stored(db, thread_id) for thread_id in thread_ids] == [4] * 8
+
+
+async def test_what_goes_with_its_run_is_never_written(db, saver, monkeypatch):
+    monkeypatch.setattr(staging, "NEW_THREAD_WAITS_S", 60)
+    thread_id = str(uuid4())
+    holder = (await running(db, thread_id))._replace(is_new=True)
+    seen = statements(db)
+    async with saver.hold(thread_id, holder):
+        result = await chain(saver).ainvoke(INPUT, config(thread_id))
+    assert result["hits"] == 2
+    assert seen == []
+    assert await stored(db, thread_id) == 0
+
+
+async def test_a_run_that_is_cut_off_keeps_its_finished_steps(db, saver):
+    thread_id = str(uuid4())
+    holder = (await running(db, thread_id))._replace(is_new=True)
+    with pytest.raises(asyncio.CancelledError):
+        async with saver.hold(thread_id, holder):
+            await chain(saver).ainvoke(INPUT, config(thread_id))
+            raise asyncio.CancelledError
+    assert await stored(db, thread_id) == 4
+
+
+@pytest.mark.parametrize("change", ["attempt = attempt + 1", "status = 'pending'"])
+async def test_a_run_that_goes_on_elsewhere_writes_nothing_more(db, saver, change):
+    thread_id = str(uuid4())
+    holder = await running(db, thread_id)
+    with pytest.raises(LeaseLost):
+        async with saver.hold(thread_id, holder):
+            await db.pool.execute(f"update runs set {change}")
+            await chain(saver).ainvoke(INPUT, config(thread_id))
+    assert await stored(db, thread_id) == 0
+
+
+async def test_what_one_run_cannot_store_does_not_keep_others_from_it(db, saver):
+    good, bad = str(uuid4()), str(uuid4())
+    holders = {thread_id: await running(db, thread_id) for thread_id in (good, bad)}
+
+    async def put(thread_id: str, task: str) -> None:
+        async with saver.hold(thread_id, holders[thread_id]):
+            await saver.aput(config(thread_id), generate_checkpoint(), generate_metadata(), {})
+            place = config(thread_id, checkpoint_id="1")
+            await saver.aput_writes(place, [("log", "x")], task)
+
+    ended = await asyncio.gather(put(good, "task"), put(bad, "task \0"), return_exceptions=True)
+    assert ended[0] is None
+    assert isinstance(ended[1], asyncpg.PostgresError)
+    assert (await stored(db, good), await stored(db, bad)) == (1, 0)
+
+
+async def test_with_durability_sync_a_step_is_stored_before_the_next_begins(db, saver):
+    thread_id = str(uuid4())
+    holder = await running(db, thread_id)
+    async with saver.hold(thread_id, holder):
+        stream = chain(saver).astream(INPUT, config(thread_id), stream_mode="values", durability="sync")
+        seen = [await stored(db, thread_id) async for _ in stream]
+    assert seen == sorted(seen)
+    assert seen[-1] >= 3
+
+
+async def test_rows_are_written_while_a_long_run_goes_on(db, saver):
+    thread_id = str(uuid4())
+    async with saver.hold(thread_id, await running(db, thread_id)):
+        await saver.aput(config(thread_id), generate_checkpoint(), generate_metadata(), {})
+
+        async def is_stored() -> bool:
+            return await stored(db, thread_id) == 1
+
+        await eventually(is_stored)
+
+
+async def test_a_run_reads_back_what_it_just_wrote(db, saver):
+    thread_id = str(uuid4())
+    async with saver.hold(thread_id, await running(db, thread_id)):
+        checkpoint = generate_checkpoint()
+        written = await saver.aput(config(thread_id), checkpoint, generate_metadata(), {})
+        found = await saver.aget_tuple(written)
+        assert found is not None
+        assert found.checkpoint["id"] == checkpoint["id"]
+
+
+async def test_the_channels_names_may_hold_any_character(saver):
+    names = ['quote " and \\ slash', "brace {a,b}", "comma, null", "NULL", ""]
+    checkpoint = generate_checkpoint(
+        channel_values={name: ["long"] for name in names}, channel_versions=dict.fromkeys(names, "1")
+    )
+    written = await saver.aput(generate_config(), checkpoint, generate_metadata(), dict.fromkeys(names, "1"))
+    found = await saver.aget_tuple(written)
+    assert found is not None
+    assert found.checkpoint["channel_values"] == checkpoint["channel_values"]
