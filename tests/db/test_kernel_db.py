@@ -1,3 +1,4 @@
+import asyncio
 import json
 import socket
 
@@ -104,3 +105,26 @@ async def test_a_database_that_does_not_answer_is_the_operators_mistake(postgres
             await Database.connect(url)
     if kind != "no database":
         assert "hunter2" not in str(raised.value)
+
+
+async def test_a_cancelled_transaction_leaves_its_connection_usable(fresh_database) -> None:
+    """Wherever it is cancelled: while it begins, works, or ends. What comes after on that connection is committed."""
+    url = await fresh_database()
+    one, other = await Database.connect(url, max_size=1), await Database.connect(url)
+    await one.execute(MAKE)
+
+    async def work() -> None:
+        async with one.transaction() as tx:
+            await tx.fetchval(COUNT)
+
+    for turns in range(40):
+        working = asyncio.create_task(work())
+        for _ in range(turns):
+            await asyncio.sleep(0)
+        working.cancel()
+        await asyncio.gather(working, return_exceptions=True)
+        async with one.transaction() as tx:
+            await tx.execute(INSERT, id=turns, data=None)
+    assert await other.fetchval(COUNT) == 40
+    await one.close()
+    await other.close()

@@ -20,8 +20,12 @@ STATEMENT_TIMEOUT_S = 900.0
 
 
 class _Connection(asyncpg.Connection):
-    async def reset(self, *, timeout: float | None = None) -> None:  # noqa: ASYNC109 - the driver calls it so
-        """Do nothing: no session state is ever set."""
+    def get_reset_query(self) -> str:
+        """Reset nothing: no session state is ever set. What the driver still does is to end a transaction.
+
+        One that is cancelled while it begins stays open, and all that came after on its connection would be lost.
+        """
+        return ""
 
 
 class _Source(Protocol):
