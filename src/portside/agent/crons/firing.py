@@ -2,7 +2,8 @@
 
 A process claims what is due, which keeps the others away for a while, and fires each in one transaction that admits
 the run and moves the cron on to its next instant. If the cron has moved already, the transaction is undone. So a crash
-loses nothing and doubles nothing. Instants that passed while no process ran are made up for once, not one by one.
+loses nothing and doubles nothing. Instants that passed while no process ran are made up for once, not one by one, and
+not any more when the cron's end is past as well.
 
 Between activations the task sleeps until the next instant, or for as long as another process may go without telling it
 of a new cron. The clock is the database's: the processes agree on what is due.
@@ -10,6 +11,7 @@ of a new cron. The clock is the database's: the processes agree on what is due.
 
 import asyncio
 from collections import Counter
+from datetime import datetime, timedelta
 from typing import Any, ClassVar
 from uuid import UUID
 
@@ -30,6 +32,7 @@ log = get_logger(__name__)
 CLAIM_S = 10.0
 FIRED_AT_ONCE = 4
 LEAST_DELAY_S = 0.01
+MADE_UP_WITHIN = timedelta(minutes=1)
 NOBODY = {"identity": "", "is_authenticated": True, "display_name": ""}
 
 
@@ -41,12 +44,12 @@ class DueCron(msgspec.Struct):
     thread_id: UUID | None
     schedule: str
     timezone: str | None
-    ends_at: Any
+    ends_at: datetime | None
     payload: dict[str, Any]
     metadata: dict[str, Any]
     on_run_completed: str | None
-    due_at: Any
-    claimed_at: Any
+    due_at: datetime
+    claimed_at: datetime
 
 
 class FiredElsewhere(Exception):
@@ -73,6 +76,8 @@ class DueCrons(Task):
         outcomes = await asyncio.gather(*(self._fire(DueCron(**dict(row)), several) for row in rows))
         if rows:
             self._runs.worker.wake()
+            # A strategy of a cron on a thread may have cancelled the run before.
+            self._runs.worker.look_for_cancels()
         if len(rows) < self.batch:
             await self._set_alarm()
         return Status(did=dict(Counter(outcomes)), again=len(rows) == self.batch)
@@ -96,6 +101,9 @@ class DueCrons(Task):
 
     async def _admit_or_skip(self, cron: DueCron) -> str:
         """Fire a cron. One whose run would be refused at each attempt is skipped until its next instant."""
+        if cron.ends_at is not None and cron.claimed_at > cron.ends_at + MADE_UP_WITHIN:
+            await _advance(self._db, cron)
+            return "ended"
         try:
             return await self._admit(cron)
         except PortsideError as exc:

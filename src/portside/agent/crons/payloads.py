@@ -9,6 +9,7 @@ from portside.agent.runs.requests import Ids, refuse_unsupported, run_kwargs
 from portside.agent.types.assistants import Assistant
 from portside.agent.types.crons import CronRun
 from portside.agent.types.runs import RunCreate
+from portside.kernel.http.decode import convert
 
 NO_ID = UUID(int=0)
 RUN_FIELDS = frozenset(RunCreate.__struct_fields__)
@@ -38,12 +39,16 @@ def _with_cron_id(payload: dict[str, Any], cron_id: UUID) -> dict[str, Any]:
 
 
 def run_of(payload: dict[str, Any], metadata: dict[str, Any], on_run_completed: str | None) -> RunCreate:
-    """Return what each run of a cron is made with. The cron's id is left out: it is no word of the client."""
+    """Return what each run of a cron is made with. The cron's id is left out: it is no word of the client.
+
+    Raises Invalid when the payload was stored by a version that understood more.
+    """
     config = payload["config"]
     own = {name: value for name, value in config["configurable"].items() if name != "cron_id"}
     fields = {name: value for name, value in payload.items() if name in RUN_FIELDS}
     fields |= {"metadata": metadata, "on_completion": on_run_completed, "config": {**config, "configurable": own}}
-    return msgspec.convert(fields, RunCreate)
+    run: RunCreate = convert(fields, RunCreate, "body")
+    return run
 
 
 def refuse_bad_run(assistant: Assistant, run: RunCreate) -> None:
