@@ -84,6 +84,8 @@ def fields(kind: Any) -> list[str]:
 
 
 WITH_BODY = [route for route in ROUTES if route.body_type is not None]
+# What waits for a run or streams it reads the same body as what only starts it.
+STARTING = [route for route in WITH_BODY if not route.path.endswith(("/wait", "/stream"))]
 WITH_QUERY = [route for route in ROUTES if route.query_type is not None and route.path not in LEFT_OUT]
 
 
@@ -131,7 +133,7 @@ UNFIT = {"too large", "nan", "infinite", "nul", "nul key", "surrogate", "no utf-
 @pytest.mark.parametrize("kind", HOSTILE)
 def test_no_value_of_a_field_breaks_a_route(http: httpx2.Client, known, kind: str) -> None:
     """One field at a time, beside what the route cannot do without."""
-    for route in WITH_BODY:
+    for route in STARTING:
         names = fields(route.body_type)
         needed = {key: value for name, held in NEEDED.items() if name in names for key, value in held.items()}
         for name in names:
