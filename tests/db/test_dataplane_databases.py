@@ -20,6 +20,7 @@ async def test_a_deployment_gets_a_database_of_its_own_and_loses_it(postgres: st
         url = databases.url(one, tmp_path / str(one))
         connection = await asyncpg.connect(url)
         await connection.execute("create table mine (id int)")
+        assert await connection.fetchval("select '[1,2]'::vector <=> '[2,4]'::vector") == pytest.approx(0)
         assert await connection.fetchval("select current_database()") == database_name(one)
         elsewhere = databases.url(other, tmp_path / str(other)).replace(f"/{database_name(other)}?", "/portside?")
         assert "/portside?" in elsewhere

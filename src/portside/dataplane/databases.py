@@ -45,6 +45,8 @@ class Databases:
                 await _write(connection, sql.write_membership, name=name)
                 await _write(connection, sql.write_database, name=name)
                 await _write(connection, sql.write_privacy, name=name)
+            async with self._admin(name) as connection:
+                await connection.execute(sql.offer_vectors.sql)
         except asyncpg.InsufficientPrivilegeError as exc:
             raise CreateFailed(f"the database cannot be made: {exc}; the role needs CREATEDB and CREATEROLE") from exc
 
@@ -59,8 +61,10 @@ class Databases:
         return deployment_url(self._admin_url, database_name(deployment_id), _password(password_file))
 
     @asynccontextmanager
-    async def _admin(self) -> AsyncIterator[Any]:
-        connection = await asyncpg.connect(self._admin_url, timeout=_TIMEOUT_S, command_timeout=_TIMEOUT_S)
+    async def _admin(self, database: str | None = None) -> AsyncIterator[Any]:
+        connection = await asyncpg.connect(
+            self._admin_url, database=database, timeout=_TIMEOUT_S, command_timeout=_TIMEOUT_S
+        )
         try:
             yield connection
         finally:

@@ -20,6 +20,16 @@ where not exists (select from pg_database where datname = :name::text);
 -- Every role may connect to a new database until this is revoked; the owner still may.
 select format('revoke all on database %I from public', :name::text);
 
+-- name: offer_vectors
+-- Run in the deployment's own database, for the semantic search of its agent's store. Only a superuser may make this
+-- extension, so it is made for all; where it is not there, or the admin is none, an agent that wants it says so at start.
+do $$ begin
+    if exists (select from pg_available_extensions where name = 'vector') then
+        create extension if not exists vector schema public;
+    end if;
+exception when insufficient_privilege then null;
+end $$
+
 -- name: write_drop_database
 select format('drop database if exists %I with (force)', :name::text);
 
