@@ -1,0 +1,168 @@
+"""Servers whose database goes away for a while: no run is failed by it, none is lost, and nobody has to help."""
+
+import asyncio
+import contextlib
+import tempfile
+from collections.abc import AsyncIterator, Callable
+from contextlib import AbstractAsyncContextManager
+from pathlib import Path
+
+import httpx2
+import pytest
+
+from portside.kernel.embedded import EmbeddedPostgres
+from tests.failure.cluster import Client, Cluster, begun_twice_after_its_end, cluster_of, patiently, steps_of
+
+TABLES = ("runs", "threads", "checkpoints", "checkpoint_values", "checkpoint_writes")
+FULL = """
+create or replace function public.refuse() returns trigger language plpgsql as
+$$ begin raise exception 'could not extend file: No space left on device' using errcode = 'disk_full'; end $$;
+"""
+
+
+@pytest.fixture(scope="module")
+def engine():
+    """A Postgres of this module's own: it is stopped while others use theirs."""
+    with tempfile.TemporaryDirectory() as folder:
+        server = EmbeddedPostgres(Path(folder))
+        server.acquire()
+        yield server
+        server.release()
+
+
+@pytest.fixture(scope="module")
+def cluster(engine: EmbeddedPostgres, tmp_path_factory: pytest.TempPathFactory):
+    with cluster_of(2, engine.url("portside"), tmp_path_factory.mktemp("database")) as cluster:
+        yield cluster
+
+
+@contextlib.asynccontextmanager
+async def cut_off(cluster: Cluster, _engine: EmbeddedPostgres) -> AsyncIterator[None]:
+    """Every connection is ended by the server, a few times."""
+    for _ in range(3):
+        await cluster.fetch(
+            "select pg_terminate_backend(pid) from pg_stat_activity "
+            "where datname = current_database() and pid <> pg_backend_pid()"
+        )
+        await asyncio.sleep(0.2)
+    yield
+
+
+@contextlib.asynccontextmanager
+async def stopped(_cluster: Cluster, engine: EmbeddedPostgres) -> AsyncIterator[None]:
+    """Postgres is gone at once, as in a crash, and comes back when the block is left."""
+    with engine._starting():
+        engine._run("pg_ctl", "stop", "-D", str(engine.data), "-m", "immediate", "-w")
+        yield
+        await asyncio.to_thread(engine._start)
+
+
+@contextlib.asynccontextmanager
+async def read_only(cluster: Cluster, _engine: EmbeddedPostgres) -> AsyncIterator[None]:
+    """Every statement that writes is refused, as on a standby."""
+    async with cluster.database() as connection:
+        await connection.execute("alter system set default_transaction_read_only = on")
+        await connection.execute("select pg_reload_conf()")
+        yield
+        await connection.execute("set default_transaction_read_only = off")
+        await connection.execute("alter system reset default_transaction_read_only")
+        await connection.execute("select pg_reload_conf()")
+
+
+@contextlib.asynccontextmanager
+async def full_disk(cluster: Cluster, _engine: EmbeddedPostgres) -> AsyncIterator[None]:
+    """Every row that is written is refused."""
+    async with refusing(cluster, TABLES):
+        yield
+
+
+@contextlib.asynccontextmanager
+async def full_disk_of_checkpoints(cluster: Cluster, _engine: EmbeddedPostgres) -> AsyncIterator[None]:
+    """Small rows find a place still, checkpoints do not: runs can be claimed and ended, but not go on."""
+    async with refusing(cluster, ("checkpoints", "checkpoint_values", "checkpoint_writes")):
+        yield
+
+
+@contextlib.asynccontextmanager
+async def refusing(cluster: Cluster, tables: tuple[str, ...]) -> AsyncIterator[None]:
+    async with cluster.database() as connection:
+        await connection.execute(FULL)
+        for table in tables:
+            await connection.execute(
+                f"create trigger full_disk before insert or update on {table} execute function public.refuse()"
+            )
+        yield
+        for table in tables:
+            await connection.execute(f"drop trigger full_disk on {table}")
+
+
+Trouble = Callable[[Cluster, EmbeddedPostgres], AbstractAsyncContextManager[None]]
+
+
+@pytest.mark.parametrize("trouble", [cut_off, stopped, read_only, full_disk, full_disk_of_checkpoints])
+async def test_runs_outlive_the_trouble_of_their_database(
+    cluster: Cluster, engine: EmbeddedPostgres, trouble: Trouble, tmp_path: Path
+):
+    """Some runs finish a step while the database refuses, some wait in a step or behind another run, some go on."""
+    gate, never_mind = tmp_path / "gate", tmp_path / "later"
+    async with Client(cluster.servers[0]) as here, Client(cluster.servers[1]) as there:
+        threads = [await here.thread() for _ in range(9)]
+        writing = [await here.run(thread, gates={1: gate}) for thread in threads[:3]]
+        waiting = [await there.run(thread, gates={1: never_mind}) for thread in threads[3:6]]
+        going = [await here.run(thread, steps=60, pause_s=0.05) for thread in threads[6:]]
+        behind = [await there.run(thread) for thread in threads]
+    for run in (*writing, *waiting):
+        await cluster.ledger.begun(run, 1)
+    for run in going:
+        await cluster.ledger.begun(run, 3)
+    async with trouble(cluster, engine):
+        gate.touch()
+        await patiently(lambda: ended_step(cluster, writing, 1), 10)
+        # Long enough for leases and chores to meet the trouble, not so long that leases run out.
+        await asyncio.sleep(2)
+    never_mind.touch()
+    runs = [*writing, *waiting, *going, *behind]
+    assert await cluster.over(*runs, within_s=60) == ["success"] * len(runs)
+    for thread, first, second in zip(threads, [*writing, *waiting, *going], behind, strict=True):
+        row = await cluster.thread_row(thread)
+        count = 60 if first in going else 3
+        assert (row["status"], row["active_runs"]) == ("idle", 0)
+        assert [step for step, _ in steps_of(row["values"], first)] == list(range(count))
+        assert [step for step, _ in steps_of(row["values"], second)] == [0, 1, 2]
+    assert begun_twice_after_its_end([e for e in cluster.ledger.entries() if e.run in runs]) == []
+    await all_answer(cluster)
+
+
+async def test_a_database_that_is_away_for_longer_than_the_lease(
+    cluster: Cluster, engine: EmbeddedPostgres, tmp_path: Path
+):
+    """All leases ran out meanwhile: each run still goes on, in one place."""
+    gate = tmp_path / "gate"
+    async with Client(cluster.servers[0]) as here:
+        threads = [await here.thread() for _ in range(4)]
+        runs = [await here.run(thread, gates={1: gate}) for thread in threads]
+    for run in runs:
+        await cluster.ledger.begun(run, 1)
+    async with stopped(cluster, engine):
+        await asyncio.sleep(6)
+    gate.touch()
+    assert await cluster.over(*runs) == ["success"] * 4
+    for thread, run in zip(threads, runs, strict=True):
+        steps = steps_of((await cluster.thread_row(thread))["values"], run)
+        assert [step for step, _ in steps] == [0, 1, 2]
+    await all_answer(cluster)
+
+
+async def ended_step(cluster: Cluster, runs: list[str], step: int) -> bool:
+    ended = {e.run for e in cluster.ledger.entries() if (e.event, e.step) == ("end", step)}
+    return ended.issuperset(runs)
+
+
+async def all_answer(cluster: Cluster) -> None:
+    """Every server is well again by itself: healthy, and a client that waits is answered."""
+    for server in cluster.servers:
+        async with Client(server) as client:
+            assert (await client.http.get("/ok")).status_code == 200
+            body = {"assistant_id": "ledger", "input": {"at": 0, "steps": 1}}
+            answer: httpx2.Response = await client.http.post("/runs/wait", json=body)
+            assert answer.json()["at"] == 1
