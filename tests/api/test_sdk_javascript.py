@@ -1,0 +1,88 @@
+"""The stock JavaScript client, and its hook for web pages, against a server of ours.
+
+The package is installed with npm into a cache folder on first use. Without Node, npm or the package the tests skip,
+unless PORTSIDE_REQUIRE_NODE is 1.
+"""
+
+import hashlib
+import json
+import os
+import shutil
+import subprocess
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.api.test_sdk_coverage import table
+from tests.servers import PARITY_PROJECT, ServerProcess, agent_server
+
+SCRIPTS = Path(__file__).parents[1] / "js"
+
+
+def unavailable(reason: str) -> None:
+    if os.environ.get("PORTSIDE_REQUIRE_NODE") == "1":
+        pytest.fail(reason)
+    pytest.skip(reason)
+
+
+@pytest.fixture(scope="session")
+def packages() -> Path:
+    """A folder with the client installed."""
+    if not shutil.which("node") or not shutil.which("npm"):
+        unavailable("node and npm are not installed")
+    pins = (SCRIPTS / "package.json").read_bytes()
+    cache = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "portside" / "js"
+    folder = cache / hashlib.sha256(pins).hexdigest()[:12]
+    if not (folder / "complete").exists():
+        folder.mkdir(parents=True, exist_ok=True)
+        (folder / "package.json").write_bytes(pins)
+        command = ["npm", "install", "--no-package-lock", "--ignore-scripts", "--no-audit", "--no-fund"]
+        try:
+            done = subprocess.run(command, cwd=folder, capture_output=True, text=True, timeout=180, check=False)
+        except subprocess.TimeoutExpired:
+            unavailable("npm does not answer")
+        if done.returncode:
+            unavailable(f"npm cannot install the client: {done.stderr[-500:]}")
+        (folder / "complete").touch()
+    return folder
+
+
+@pytest.fixture(scope="module")
+def server(module_database: str, tmp_path_factory: pytest.TempPathFactory) -> Iterator[ServerProcess]:
+    with agent_server(module_database, tmp_path_factory.mktemp("agent"), project=str(PARITY_PROJECT)) as running:
+        yield running
+
+
+def report(packages: Path, script: str, server: ServerProcess) -> list[dict]:
+    """Run a script beside the installed packages; what it printed."""
+    shutil.copy(SCRIPTS / script, packages / script)
+    done = subprocess.run(
+        ["node", script, server.url], cwd=packages, capture_output=True, text=True, timeout=180, check=False
+    )
+    lines = [json.loads(line) for line in done.stdout.splitlines() if line.startswith("{")]
+    assert done.returncode == 0, done.stderr[-3000:]
+    return lines
+
+
+def failures(lines: list[dict]) -> list[str]:
+    return [f"{line['method']}: {line['error']}" for line in lines if not line["ok"]]
+
+
+def test_every_method_of_the_client(packages: Path, server: ServerProcess):
+    has, *checked = report(packages, "methods.mjs", server)
+    rows = table().values()
+    listed = {
+        f"{row['method'].strip('`').partition('.')[0]}.{row['javascript'].strip('`')}": row["state"]
+        for row in rows
+        if row["javascript"] != "none"
+    }
+    assert failures(checked) == []
+    assert set(listed) == set(has["methods"])
+    assert {line["method"] for line in checked} == {name for name, state in listed.items() if state == "works"}
+
+
+def test_the_hook_for_web_pages(packages: Path, server: ServerProcess):
+    checked = report(packages, "hook.mjs", server)
+    assert failures(checked) == []
+    assert len(checked) == 7
