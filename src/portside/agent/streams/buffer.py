@@ -15,7 +15,8 @@ class Buffer:
 
     def __init__(self, goodbye: bytes = b"") -> None:
         self._waiting: list[bytes] = []
-        self._size = 0
+        # What the reader took last counts until it asks again: it is still on its way.
+        self._size = self._taken = 0
         self._is_ended = False
         self._goodbye = goodbye
         self._wake = asyncio.Event()
@@ -38,10 +39,13 @@ class Buffer:
 
     async def take(self) -> list[bytes]:
         """Return every frame that waits, as soon as there is one; none at the end."""
+        self._size -= self._taken
+        self._taken = 0
         while not self._waiting and not self._is_ended:
             self._wake.clear()
             await self._wake.wait()
-        frames, self._waiting, self._size = self._waiting, [], 0
+        frames, self._waiting = self._waiting, []
+        self._taken = self._size
         return frames
 
     def __aiter__(self) -> AsyncIterator[bytes]:
