@@ -106,7 +106,8 @@ select place, namespace, key, value::text as value, created_at, updated_at from 
 -- Last written first. Under a prefix the range is read and sorted (`offset 0` keeps it so: per user, the common case, it
 -- holds a few items of many); only a listing of everything walks the index of updates. A filter is given in three parts,
 -- the cheap ones first: what the value contains, a JSON path, and the whole filter where these two cannot say it all.
-with asked as (
+-- What is asked is materialized, or its parts would be parsed again for each row.
+with asked as materialized (
     select
         a.place, a.prefix = '' as everywhere, a.count, a.skipped, a.refresh,
         string_to_array(a.prefix, '.') as prefix, string_to_array(a.beyond, '.') as beyond,
@@ -156,7 +157,7 @@ order by place, updated_at desc, id desc
 -- Exact: every vector under the prefix is compared (docs/why/store.md), and an item is as close as its closest vector.
 -- Comparing comes last, for only vectors of this generation have the dimensions of the question. A vector of length zero
 -- points nowhere, it is as far as one at a right angle.
-with asked as (
+with asked as materialized (
     select
         a.place, a.count, a.skipped, a.refresh,
         string_to_array(a.prefix, '.') as prefix, string_to_array(a.beyond, '.') as beyond,
