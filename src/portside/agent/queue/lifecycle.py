@@ -28,9 +28,7 @@ class Cancellation(NamedTuple):
 
 
 class ClaimedRun(msgspec.Struct, kw_only=True):
-    """A run that this worker holds a lease on; `was_begun` tells that an earlier attempt may have left checkpoints,
-    `is_passing` that the thread was made for the run just now and goes with it.
-    """
+    """A run that this worker holds a lease on; `was_begun` tells that an earlier attempt may have left checkpoints."""
 
     run_id: UUID
     thread_id: UUID
@@ -39,9 +37,13 @@ class ClaimedRun(msgspec.Struct, kw_only=True):
     attempt: int
     is_temporary: bool
     was_begun: bool = False
-    is_passing: bool = False
     cancel_action: str | None = None
     cancel_reason: str | None = None
+
+    @property
+    def is_passing(self) -> bool:
+        """Whether nobody wrote to the run's thread before, and it goes when the run is over."""
+        return self.is_temporary and self.attempt == 1 and not self.was_begun
 
     @property
     def cancellation(self) -> Cancellation | None:

@@ -54,7 +54,6 @@ def begun_run(admission: Admission, admitted: Admitted) -> ClaimedRun:
         kwargs=load(dump_user(admission.kwargs)),
         attempt=admitted.attempt,
         is_temporary=admission.temporary,
-        is_passing=admission.temporary and admitted.attempt == 1,
     )
 
 
