@@ -136,6 +136,12 @@ await check("threads.updateState", async () => {
   await client.threads.updateState(thread.thread_id, { values: { foo: ["hand"] }, asNode: "b" });
   assert.equal((await client.threads.getState(thread.thread_id)).values.foo.at(-1), "hand");
 });
+await check("threads.patchState", async () => {
+  await client.threads.patchState(thread.thread_id, { patched: true });
+  await client.threads.patchState({ configurable: { thread_id: thread.thread_id } }, { again: true });
+  const { metadata } = await client.threads.getState(thread.thread_id);
+  assert.deepEqual([metadata.patched, metadata.again], [true, true]);
+});
 await check("threads.copy", async () => {
   const copied = await client.threads.copy(thread.thread_id);
   assert.notEqual(copied.thread_id, thread.thread_id);
@@ -215,7 +221,7 @@ await check("runs.cancel", async () => {
 });
 await check("runs.createBatch", async () => {
   const runs = await client.runs.createBatch([
-    { assistantId: "echo", input: hi, onCompletion: "keep" },
+    { assistantId: "echo", input: hi, on_completion: "keep" },
     { assistantId: "plain", input: { question: "q" } },
   ]);
   assert.deepEqual(texts(await client.runs.join(runs[0].thread_id, runs[0].run_id)), ["hi", "echo: hi"]);
