@@ -1,6 +1,6 @@
 """The agent server's settings, read from the environment (spec: Agent server constants)."""
 
-from typing import Annotated
+from typing import Annotated, Literal
 
 import msgspec
 
@@ -25,6 +25,13 @@ class AgentSettings(msgspec.Struct, frozen=True, kw_only=True):
             "DATABASE_URI", "DATABASE_URL", "POSTGRES_URI",
         ),
     ] = None  # fmt: skip
+    tier: Annotated[
+        Literal["all", "api", "queue"],
+        setting(
+            "What this server does: api answers requests and executes no run, queue executes runs and answers only "
+            "/ok, /metrics and /info, all does both.", "PORTSIDE_TIER",
+        ),
+    ] = "all"  # fmt: skip
     n_jobs_per_worker: Annotated[int, msgspec.Meta(ge=1, le=1000), setting("Runs executed at once.")] = 10
     bg_job_isolated_loops: Annotated[
         bool, setting("Give each concurrent run an event loop and thread of its own instead of one for all runs.")
@@ -71,3 +78,8 @@ class AgentSettings(msgspec.Struct, frozen=True, kw_only=True):
     ] = None
     revision_id: Annotated[str | None, setting("The revision this server runs.", "LANGSMITH_HOST_REVISION_ID")] = None
     tenant_id: Annotated[str | None, setting("The workspace of the deployment.", "LANGSMITH_TENANT_ID")] = None
+
+    @property
+    def slots(self) -> int:
+        """How many runs this server executes at once."""
+        return 0 if self.tier == "api" else self.n_jobs_per_worker

@@ -9,12 +9,16 @@ from typing import Any, Literal, NamedTuple
 from uuid import UUID
 
 import msgspec
+from prometheus_client import Histogram
 
 from portside.agent.sql import sql
 from portside.kernel.codec import dump_api, load, without_nul
 from portside.kernel.db import Database, Session
 
 LEASE_S = 5.0
+_TRIP_S = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10)
+ADMISSIONS = Histogram("lg_api_run_admission_seconds", "Time to admit a run, in seconds.", buckets=_TRIP_S)
+CLAIMS = Histogram("lg_api_run_claim_seconds", "Time to claim a batch of runs, in seconds.", buckets=_TRIP_S)
 THREADS_AT_ONCE = 200
 # What a client gets that waits for a run which is rolled back meanwhile.
 GONE = dump_api({"__error__": {"error": "HTTPException", "message": "404: Run not found"}})
@@ -28,7 +32,9 @@ class Cancellation(NamedTuple):
 
 
 class ClaimedRun(msgspec.Struct, kw_only=True):
-    """A run that this worker holds a lease on; `was_begun` tells that an earlier attempt may have left checkpoints."""
+    """A run that this worker holds a lease on; `was_begun` tells that an earlier attempt may have left checkpoints,
+    `waited_s` how long it could have been executed before it was claimed.
+    """
 
     run_id: UUID
     thread_id: UUID
@@ -39,6 +45,7 @@ class ClaimedRun(msgspec.Struct, kw_only=True):
     was_begun: bool = False
     cancel_action: str | None = None
     cancel_reason: str | None = None
+    waited_s: float = 0.0
 
     @property
     def is_passing(self) -> bool:
@@ -122,7 +129,8 @@ async def admit_run(db: Session, admission: Admission, worker_id: UUID, *, has_f
     """Admit a run under its thread's lock; where the worker has a free slot it starts if nothing is before it."""
     values = {name: getattr(admission, name) for name in admission.__struct_fields__}
     starter = worker_id if has_free_slot else None
-    row = await db.fetchrow(sql.admit_run, **values, admitted_by=worker_id, worker_id=starter, lease_s=LEASE_S)
+    with ADMISSIONS.time():
+        row = await db.fetchrow(sql.admit_run, **values, admitted_by=worker_id, worker_id=starter, lease_s=LEASE_S)
     assert row is not None  # noqa: S101 - the function always returns one row
     return Admitted(**dict(row))
 
@@ -140,7 +148,8 @@ async def admit_runs(db: Session, admissions: Sequence[Admission], worker_id: UU
 
 async def claim_runs(db: Database, worker_id: UUID, limit: int) -> list[ClaimedRun]:
     """Take up to `limit` runs that are ready, oldest first."""
-    rows = await db.fetch(sql.claim_runs, worker_id=worker_id, lease_s=LEASE_S, limit=limit)
+    with CLAIMS.time():
+        rows = await db.fetch(sql.claim_runs, worker_id=worker_id, lease_s=LEASE_S, limit=limit)
     return [ClaimedRun(**dict(row)) for row in rows]
 
 

@@ -3,12 +3,15 @@
 from collections.abc import Callable
 from typing import ClassVar
 
+from prometheus_client import Counter
+
 from portside.agent.sql import sql
 from portside.kernel.db import Database
 from portside.kernel.logs import get_logger
 from portside.kernel.reconcile import Status, Task
 
 log = get_logger(__name__)
+EXPIRED = Counter("lg_api_leases_expired_total", "Leases that ran out and were swept by this process.", ["outcome"])
 
 
 class ExpiredLeases(Task):
@@ -28,6 +31,7 @@ class ExpiredLeases(Task):
         rows = await self._db.fetch(sql.release_expired_runs, limit=self.batch, max_attempts=self._max_attempts)
         for row in rows:
             log.warning("a run's worker was lost", run_id=str(row["run_id"]), outcome=row["outcome"])
+            EXPIRED.labels(row["outcome"]).inc()
         if rows:
             self._on_released()
         return Status(did={"released": len(rows)}, again=len(rows) == self.batch)

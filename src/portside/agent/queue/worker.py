@@ -9,10 +9,11 @@ stopped, `Work.settle` tells what its thread looks like, and that ends it.
 
 import asyncio
 import contextlib
+import time
 from typing import Protocol
 from uuid import UUID, uuid4
 
-from prometheus_client import Counter, Gauge
+from prometheus_client import Counter, Gauge, Histogram
 
 from portside.agent.queue import lifecycle
 from portside.agent.queue.lifecycle import LEASE_S, Cancellation, ClaimedRun, Ending
@@ -26,6 +27,18 @@ HAND_BACK_AFTER_S = 10.0
 RUNNING = Gauge("lg_api_workers_active", "Runs being executed by this process.")
 SLOTS = Gauge("lg_api_workers_max", "Runs this process may execute at once.")
 ENDED = Counter("lg_api_runs_total", "Runs ended by this process.", ["status"])
+DURATION = Histogram(
+    "lg_api_run_duration_seconds",
+    "Time from where this process began a run to its end, in seconds.",
+    ["status"],
+    buckets=(0.01, 0.05, 0.1, 0.5, 1, 5, 10, 30, 60, 300, 900, 3600, 14400, 86400),
+)
+WAITED = Histogram(
+    "lg_api_run_queue_wait_time_1st_attempt",
+    "Time from where a run might start to where it was begun for the first time, in seconds.",
+    buckets=(0.005, 0.01, 0.05, 0.1, 0.5, 1, 5, 10, 30, 60, 300, 900, 3600),
+)
+RETRIED = Counter("lg_api_run_retries_total", "Runs that this process began again after another attempt was lost.")
 
 
 class Work(Protocol):
@@ -85,6 +98,11 @@ class Worker:
         return self.slots - len(self._running) if self._is_accepting else 0
 
     @property
+    def is_working(self) -> bool:
+        """Whether runs are claimed and leases renewed, or the worker has begun to stop."""
+        return not self._is_accepting or not any(loop.done() for loop in self._loops)
+
+    @property
     def busy_slots(self) -> int:
         """How many runs this worker holds."""
         return len(self._running)
@@ -93,6 +111,10 @@ class Worker:
         """Execute a run that this worker holds the lease of, or end it if it was cancelled before."""
         if run.cancellation is not None:
             self._cancelled[run.run_id] = run.cancellation
+        elif run.attempt > 1:
+            RETRIED.inc()
+        elif not run.was_begun:
+            WAITED.observe(run.waited_s)
         self._running[run.run_id] = asyncio.create_task(self._run(run))
         RUNNING.set(len(self._running))
 
@@ -193,11 +215,11 @@ class Worker:
         if outcome != "ended":
             log.warning("a run ended after its lease was lost", run_id=str(run.run_id))
             return None
-        ENDED.labels(ending.status).inc()
         return ending
 
     async def _run(self, run: ClaimedRun) -> None:
         ending: Ending | None = None
+        began = time.monotonic()
         try:
             ending = await self._end(run, await self._execute_held(run))
         except Exception:
@@ -207,6 +229,9 @@ class Worker:
             self._cancelled.pop(run.run_id, None)
             self._lost.discard(run.run_id)
             RUNNING.set(len(self._running))
+            if ending is not None:
+                ENDED.labels(ending.status).inc()
+                DURATION.labels(ending.status).observe(time.monotonic() - began)
             self._work.on_end(run, ending)
             self._wake.set()
 

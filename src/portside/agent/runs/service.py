@@ -53,7 +53,7 @@ class Runs:
         self._assistants = assistants
         self.hub = Hub(keep_s=settings.resumable_stream_ttl_seconds)
         executions = Executions(db, engine, self.hub, timeout_s=settings.bg_job_timeout_secs)
-        self.worker = Worker(db, executions, slots=settings.n_jobs_per_worker, draining=draining)
+        self.worker = Worker(db, executions, slots=settings.slots, draining=draining)
         self._following = Following(db, self.hub, self.worker)
         self._cancelling = Cancelling(db, self.worker, self._following, draining)
 

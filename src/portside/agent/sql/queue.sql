@@ -31,7 +31,7 @@ from (
 ) ready
 where r.run_id = ready.run_id
 returning r.run_id, r.thread_id, r.assistant_id, r.kwargs, r.attempt, r.is_temporary, ready.was_begun,
-    r.cancel_action, r.cancel_reason
+    r.cancel_action, r.cancel_reason, extract(epoch from now() - greatest(r.run_after, r.created_at))::float8 as waited_s
 
 -- name: renew_leases
 -- Returns what is still ours, and what is asked of it; a run that is missing was given to somebody else and must be
