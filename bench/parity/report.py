@@ -15,6 +15,10 @@ answers in `bench/parity/recorded`, the explanations in `bench/parity/explained.
 Reference: langgraph-api {version}, recorded on {recorded_on}.
 
 """
+KINDS = """Kinds: *clearer* tells more, *better* does not copy a defect, *liberal* accepts what the reference refuses,
+*stricter* refuses what the reference lets pass and then fails on or forgets, *product* is a fact about the other product,
+*house* is a free choice, *later* waits for an issue of its own, *open* is a difference that is to go away.
+"""
 
 
 def write(verdict: Verdict, about: dict[str, str]) -> None:
@@ -23,9 +27,10 @@ def write(verdict: Verdict, about: dict[str, str]) -> None:
 
 
 def _counts(verdict: Verdict) -> list[str]:
-    rows = ["| requests about | the same | explained | unexplained |", "|---|---|---|---|"]
-    rows += [f"| {script} | {a} | {b} | {c} |" for script, (a, b, c) in sorted(verdict.by_script.items())]
-    return [*rows, f"| **all** | {verdict.same} | {verdict.explained} | {len(verdict.unexplained)} |", ""]
+    rows = ["| requests about | the same | explained | open | unexplained |", "|---|---|---|---|---|"]
+    rows += [f"| {script} | {' | '.join(map(str, counts))} |" for script, counts in sorted(verdict.by_script.items())]
+    total = f"{verdict.same} | {verdict.explained} | {verdict.open} | {len(verdict.unexplained)}"
+    return [*rows, f"| **all** | {total} |", "", KINDS]
 
 
 def _table(verdict: Verdict) -> list[str]:

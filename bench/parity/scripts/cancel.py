@@ -48,7 +48,7 @@ async def rollback(talk: Talk) -> None:
     await talk.quietly(
         "POST", f"/threads/{thread}/runs/wait", {"assistant_id": "slow", "input": {"count": 1, "pause_s": 0}}
     )
-    body = {"assistant_id": "slow", "input": {"count": 40}}
+    body = {"assistant_id": "slow", "input": {"count": 40, "pause_s": 0.2}}
     run = (await talk.quietly("POST", f"/threads/{thread}/runs", body))["run_id"]
     await talk.until(f"/threads/{thread}/state", lambda state: len(state["values"].get("ticks", [])) > 1)
     # What is answered depends on how far the run came.
