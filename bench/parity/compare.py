@@ -1,7 +1,7 @@
 """Compares what two servers said, step by step, and tells explained differences from unexplained ones.
 
-The table of explanations is `explained.toml`; entries of the kind `open` are differences that are to go away. A difference is explained when an entry names its step and its path, and
-(where the entry gives them) the two values.
+The table of explanations is `explained.toml`. A difference is explained when an entry names its step and its path, and
+(where the entry gives them) the two values. Entries of the kind `open` are differences that are to go away.
 """
 
 import tomllib

@@ -16,8 +16,8 @@ Reference: langgraph-api {version}, recorded on {recorded_on}.
 
 """
 KINDS = """Kinds: *clearer* tells more, *better* does not copy a defect, *liberal* accepts what the reference refuses,
-*stricter* refuses what the reference lets pass and then fails on or forgets, *product* is a fact about the other product,
-*house* is a free choice, *later* waits for an issue of its own, *open* is a difference that is to go away.
+*stricter* refuses what the reference lets pass and then fails on or forgets, *product* is a fact about the other
+product, *house* is a free choice, *later* waits for an issue of its own, *open* is a difference that is to go away.
 """
 
 

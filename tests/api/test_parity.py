@@ -1,0 +1,19 @@
+"""Our server against the recorded answers of the reference server: what differs is explained, or the test fails.
+
+`make parity` records anew; see bench/parity.
+"""
+
+from pathlib import Path
+
+from bench.parity import recordings
+from bench.parity.compare import compare
+from bench.parity.perform import perform
+from bench.parity.servers import our_server
+
+
+async def test_no_unexplained_difference_from_the_reference(module_database: str, tmp_path: Path):
+    reference, _ = recordings.read()
+    with our_server(module_database, tmp_path) as url:
+        verdict = compare(reference, await perform(url))
+    open_ones = [str(difference) for found in verdict.unexplained.values() for difference in found]
+    assert open_ones == [], "\n".join([str(verdict), *open_ones])
