@@ -1,4 +1,8 @@
-"""The agent server put together: the only place that makes its parts and joins them."""
+"""The agent server put together: the only place that makes its parts and joins them.
+
+By its tier it answers requests, executes runs, or both. What executes runs also does the chores of the database; each
+of them is safe in several processes at once. A server that only answers keeps its graphs to read states with.
+"""
 
 import asyncio
 from collections.abc import AsyncIterator
@@ -17,8 +21,9 @@ from portside.agent.crons.records import Crons
 from portside.agent.engine import Engine
 from portside.agent.graphs.load import Graphs
 from portside.agent.http import assistants, crons, debugging, protocol, runs, states, store, streams, system, threads
-from portside.agent.http.serving import describe, served_routes
+from portside.agent.http.serving import describe, served_routes, without_api
 from portside.agent.http.system import Manual, Traffic
+from portside.agent.queue.backlog import Monitor
 from portside.agent.queue.sweep import DueThreads, ExpiredLeases
 from portside.agent.queue.worker import Worker
 from portside.agent.runs.service import Runs
@@ -41,7 +46,7 @@ from portside.kernel.http.refusals import ErrorForm
 from portside.kernel.http.routes import Api, Context, Route
 from portside.kernel.http.websockets import SocketApi
 from portside.kernel.migrations import migrate
-from portside.kernel.reconcile import Driver
+from portside.kernel.reconcile import Driver, Task
 
 SCHEMA = "portside"
 ALSO_AT_ROOT = frozenset({"/ok", "/metrics"})
@@ -68,7 +73,7 @@ async def open_app(
     """Start everything behind the routes, and stop it at the end. Raises UserMistake."""
     connect = partial(Database.connect, database_url, max_size=settings.graph_postgres_pool_max_size, schema=SCHEMA)
     db = await connect()
-    loops = settings.n_jobs_per_worker if settings.bg_job_isolated_loops else 1
+    loops = settings.slots if settings.bg_job_isolated_loops and settings.slots else 1
     try:
         await migrate(db, ["portside.agent"], schema=SCHEMA)
         setup = await open_setup(db, config)
@@ -90,7 +95,6 @@ async def _join(
     traffic, draining = Traffic(), asyncio.Event()
     service = Runs(db, known, engine, settings, draining)
     worker = service.worker
-    sweep = ExpiredLeases(db, max_retries=settings.bg_job_max_retries, on_released=worker.wake)
     due_crons = DueCrons(db, known, service)
     services: dict[type, Any] = {
         Database: db,
@@ -105,18 +109,35 @@ async def _join(
         AgentConfig: config,
         AgentSettings: settings,
         Traffic: traffic,
-        HealthChecks: HealthChecks({"postgres": db.is_alive}),
+        Monitor: Monitor(db, worker, {"api": db, "graphs": engine.database}),
+        HealthChecks: _checks(db, worker, settings, draining),
     }
     routes = served_routes(ROUTES, config.http, has_diagnostics=settings.debug_folder is not None)
     services[Manual] = describe(routes, engine.graphs.ids())
     if settings.debug_folder is not None:
         services[Diagnostics] = Diagnostics(Path(settings.debug_folder))
     lifetimes = [ExpiredThreads(db, config.thread_ttl), DeletedThreads(db)]
-    worker.start(Driver([sweep, DueThreads(db), *lifetimes, due_crons, *store_chores(db, setup)]))
+    chores = [*_queue_chores(db, worker, settings), *lifetimes, due_crons, *store_chores(db, setup)]
+    worker.start(Driver([] if settings.tier == "api" else chores))
     sockets = served_routes(protocol.sockets, config.http, has_diagnostics=False)
+    if settings.tier == "queue":
+        routes, sockets = without_api(routes), []
     api = SocketApi(Api(routes, services, _let_in), sockets, _let_in, draining=draining, form=ErrorForm.TEXT)
     asgi = _front(api, config.http, settings, draining)
     return AgentApp(asgi, worker, traffic, draining)
+
+
+def _queue_chores(db: Database, worker: Worker, settings: AgentSettings) -> list[Task]:
+    sweep = ExpiredLeases(db, max_retries=settings.bg_job_max_retries, on_released=worker.wake)
+    return [sweep, DueThreads(db)]
+
+
+def _checks(db: Database, worker: Worker, settings: AgentSettings, draining: asyncio.Event) -> HealthChecks:
+    async def is_working() -> bool:
+        return draining.is_set() or worker.is_working
+
+    checks = {"postgres": db.is_alive}
+    return HealthChecks(checks | {"worker": is_working} if settings.tier == "queue" else checks)
 
 
 def _front(api: SocketApi, http: HttpConfig, settings: AgentSettings, draining: asyncio.Event) -> Any:

@@ -135,6 +135,11 @@ class Engine:
         others = [GraphLoop(f"graphs-{number}") for number in range(1, loops)]
         return cls(graphs.attach(saver, store), [home, *others], db, saver)
 
+    @property
+    def database(self) -> Database:
+        """The connections of the graphs."""
+        return self._db
+
     async def execute(self, request: RunRequest, publish: Publish, *, timeout_s: float) -> Outcome:
         """Run a graph to its end, handing its events to `publish` on the calling loop.
 

@@ -11,6 +11,11 @@ import click
 @click.option("--config", type=click.Path(path_type=Path), help="The graph configuration file. [default: the one here]")
 @click.option("--host", help="Address to listen on. [default: 127.0.0.1]")
 @click.option("--port", type=click.IntRange(1, 65535), help="Port to listen on. [default: 2024]")
+@click.option(
+    "--tier",
+    type=click.Choice(["all", "api", "queue"]),
+    help="Answer requests (api), execute runs (queue), or both. [default: all]",
+)
 @click.option("--home", help="Home folder of the embedded Postgres, where no database is named.")
 @click.option("--fd", type=int, hidden=True)
 @click.option("--public-fd", type=int, hidden=True)
@@ -27,7 +32,7 @@ def serve(config: Path | None, home: str | None, **options: Any) -> None:
     from portside.kernel.logs import configure_logs
     from portside.kernel.settings import load_settings
 
-    settings = load_settings(AgentSettings, os.environ, host=options["host"], port=options["port"])
+    settings = load_settings(AgentSettings, os.environ, **_given(options))
     configure_logs(level=settings.log_level, as_json=settings.log_json)
     path = (config or find_config(Path.cwd())).absolute()
     described = load_config(path)
@@ -54,3 +59,7 @@ def serve(config: Path | None, home: str | None, **options: Any) -> None:
         uvloop.run(serve_agent(described, graphs, settings, embedded.create_database(name), sockets))
     finally:
         embedded.release()
+
+
+def _given(options: dict[str, Any]) -> dict[str, Any]:
+    return {name: options[name] for name in ("host", "port", "tier")}

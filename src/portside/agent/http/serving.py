@@ -22,6 +22,8 @@ OPTIONAL = {
     "system": "disable_meta",
 }
 
+OPERATED = frozenset({"/ok", "/metrics", "/info"})
+
 
 def served_routes(routes: Iterable[Route], http: HttpConfig, *, has_diagnostics: bool) -> list[Route]:
     """Return the routes that the configuration leaves in."""
@@ -30,6 +32,11 @@ def served_routes(routes: Iterable[Route], http: HttpConfig, *, has_diagnostics:
         left_out.add("debugging")
     served = [route for route in routes if route.tag not in left_out]
     return [*served, *system.bare_routes] if http.disable_meta else served
+
+
+def without_api(routes: Iterable[Route]) -> list[Route]:
+    """Return the routes of a server that only executes runs: what its operators ask, and nothing of the agent."""
+    return [route for route in routes if route.path in OPERATED or route.tag == "debugging"]
 
 
 def describe(routes: Sequence[Route], graph_ids: Sequence[str]) -> Manual:

@@ -8,8 +8,7 @@ from langsmith.utils import tracing_is_enabled
 from starlette.responses import Response
 
 from portside import __version__
-from portside.agent.queue.backlog import Backlog, Slots, read_backlog, read_slots, set_gauges
-from portside.agent.runs.service import Runs
+from portside.agent.queue.backlog import Backlog, Monitor, Slots
 from portside.agent.settings import AgentSettings
 from portside.kernel.codec import dump_api
 from portside.kernel.http.health import Health, HealthChecks, check_all, show_metrics
@@ -137,10 +136,10 @@ def _flags(tags: frozenset[str]) -> dict[str, bool]:
 @routes.get("/metrics", public=True, media_type="text/plain", returns=Metrics)
 async def show_metrics_as(ctx: Context, query: MetricsQuery) -> Any:
     """Return the metrics for Prometheus, or as JSON."""
-    worker = ctx.get(Runs).worker
+    monitor = ctx.get(Monitor)
     if query.format == "json":
-        return Metrics(await read_backlog(ctx.db), ApiMetrics(requests_answered()), read_slots(worker))
-    await set_gauges(ctx.db, worker)
+        return Metrics(await monitor.backlog(), ApiMetrics(requests_answered()), monitor.slots())
+    await monitor.set_gauges()
     return await show_metrics(ctx)
 
 

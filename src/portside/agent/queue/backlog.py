@@ -1,6 +1,9 @@
 """How much work waits, runs and fits: the numbers of the queue that operators watch (contract: `/metrics`)."""
 
+import asyncio
 import math
+import time
+from collections.abc import Mapping
 
 import msgspec
 from prometheus_client import Gauge
@@ -11,7 +14,9 @@ from portside.kernel.db import Database
 from portside.kernel.logs import get_logger
 
 log = get_logger(__name__)
+KEPT_S = 1.0
 PENDING = Gauge("lg_api_num_pending_runs", "Runs of this database that wait to be executed.")
+READY = Gauge("lg_api_num_ready_runs", "Runs of this database that a free slot could execute now.")
 IN_PROGRESS = Gauge("lg_api_num_running_runs", "Runs of this database that are being executed.")
 LONGEST = Gauge("lg_api_pending_runs_wait_time_max", "How long the oldest waiting run has waited, in seconds.")
 MEDIAN = Gauge("lg_api_pending_runs_wait_time_med", "How long half of the waiting runs have waited, in seconds.")
@@ -20,9 +25,9 @@ LONGEST_UNBLOCKED = Gauge(
     "How long the oldest run has waited that no other run of its thread holds up, in seconds.",
 )
 AVAILABLE = Gauge("lg_api_workers_available", "Runs this process could start now.")
-POOL_SIZE = Gauge("lg_api_pg_pool_size", "Connections to Postgres in the API's pool.")
-POOL_MAX = Gauge("lg_api_pg_pool_max", "Connections that the API's pool may open.")
-POOL_AVAILABLE = Gauge("lg_api_pg_pool_available", "Open connections that nobody uses.")
+POOL_SIZE = Gauge("lg_api_pg_pool_size", "Connections to Postgres.", ["pool"])
+POOL_MAX = Gauge("lg_api_pg_pool_max", "Connections that may be opened.", ["pool"])
+POOL_AVAILABLE = Gauge("lg_api_pg_pool_available", "Open connections that nobody uses.", ["pool"])
 
 
 class Backlog(msgspec.Struct):
@@ -43,33 +48,56 @@ class Slots(msgspec.Struct):
     available: int
 
 
-async def read_backlog(db: Database) -> Backlog:
-    """Count the queue. All is None while the database does not answer: metrics are wanted then most of all."""
-    if not await db.is_alive():
-        log.warning("the queue was not counted: the database does not answer")
-        return Backlog()
-    row = await db.fetchrow(sql.queue_backlog)
-    return Backlog() if row is None else Backlog(*row)
+class Monitor:
+    """Counts the queue of a database, at most once a second however many ask, and what this process does of it."""
 
+    def __init__(self, db: Database, worker: Worker, pools: Mapping[str, Database]) -> None:
+        self._db = db
+        self._worker = worker
+        self._pools = pools
+        self._count: tuple[Backlog, int] = (Backlog(), 0)
+        self._counted_at = -math.inf
+        self._counting = asyncio.Lock()
 
-def read_slots(worker: Worker) -> Slots:
-    """Count a worker's slots."""
-    return Slots(worker.slots, worker.slots - worker.free_slots, worker.free_slots)
+    async def backlog(self) -> Backlog:
+        """Count the queue. All is None while the database does not answer: metrics are wanted then most of all."""
+        return (await self._counted())[0]
 
+    def slots(self) -> Slots:
+        """Count the worker's slots."""
+        return Slots(self._worker.slots, self._worker.busy_slots, max(0, self._worker.free_slots))
 
-async def set_gauges(db: Database, worker: Worker) -> None:
-    """Bring the metrics up to date that are counted when they are asked for."""
-    backlog = await read_backlog(db)
-    values = {
-        PENDING: backlog.n_pending,
-        IN_PROGRESS: backlog.n_running,
-        LONGEST: backlog.pending_runs_wait_time_max_secs,
-        MEDIAN: backlog.pending_runs_wait_time_med_secs,
-        LONGEST_UNBLOCKED: backlog.pending_unblocked_runs_wait_time_max_secs,
-        AVAILABLE: worker.free_slots,
-        POOL_SIZE: db.pool.get_size(),
-        POOL_MAX: db.pool.get_max_size(),
-        POOL_AVAILABLE: db.pool.get_idle_size(),
-    }
-    for gauge, value in values.items():
-        gauge.set(math.nan if value is None else value)
+    async def set_gauges(self) -> None:
+        """Bring the metrics up to date that are counted when they are asked for."""
+        backlog, n_ready = await self._counted()
+        values = {
+            PENDING: backlog.n_pending,
+            READY: None if backlog.n_pending is None else n_ready,
+            IN_PROGRESS: backlog.n_running,
+            LONGEST: backlog.pending_runs_wait_time_max_secs,
+            MEDIAN: backlog.pending_runs_wait_time_med_secs,
+            LONGEST_UNBLOCKED: backlog.pending_unblocked_runs_wait_time_max_secs,
+            AVAILABLE: self.slots().available,
+        }
+        for gauge, value in values.items():
+            gauge.set(math.nan if value is None else value)
+        for name, db in self._pools.items():
+            POOL_SIZE.labels(name).set(db.pool.get_size())
+            POOL_MAX.labels(name).set(db.pool.get_max_size())
+            POOL_AVAILABLE.labels(name).set(db.pool.get_idle_size())
+
+    async def _counted(self) -> tuple[Backlog, int]:
+        async with self._counting:
+            if time.monotonic() - self._counted_at >= KEPT_S:
+                self._count = await self._count_now()
+                self._counted_at = time.monotonic()
+        return self._count
+
+    async def _count_now(self) -> tuple[Backlog, int]:
+        if not await self._db.is_alive():
+            log.warning("the queue was not counted: the database does not answer")
+            return Backlog(), 0
+        row = await self._db.fetchrow(sql.queue_backlog)
+        assert row is not None  # noqa: S101 - it counts
+        n_ready, *numbers = row
+        return Backlog(*numbers), n_ready

@@ -10,9 +10,11 @@ import contextlib
 from collections.abc import AsyncIterator, Mapping
 from typing import Any
 
+from prometheus_client import Gauge
 from starlette.responses import Response
 
 KEEP_ALIVE_S = 5.0
+OPEN = Gauge("lg_api_streams_open", "Answers that are being streamed: events, and results that are waited for.")
 KEEP_ALIVE = b": heartbeat\r\n\r\n"
 
 
@@ -48,6 +50,10 @@ class EventStream(Response):
 
     async def __call__(self, _scope: Any, receive: Any, send: Any) -> None:
         """Send the head, then chunks; the source is closed whatever ends the stream."""
+        with OPEN.track_inprogress():
+            await self._stream(receive, send)
+
+    async def _stream(self, receive: Any, send: Any) -> None:
         await send({"type": "http.response.start", "status": self.status_code, "headers": self.raw_headers})
         ends: list[asyncio.Future[Any]] = [asyncio.ensure_future(_client_gone(receive))]
         if self._draining is not None:
