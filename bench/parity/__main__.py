@@ -27,7 +27,7 @@ def main() -> int:
         reference = {script: scenes for script, scenes in _only(reference, options.only).items() if scenes}
     verdict = compare(reference, ours)
     _print(verdict)
-    if not options.only:
+    if not options.only and (options.report or not options.recorded):
         report.write(verdict, about)
     return 1 if verdict.unexplained else 0
 
@@ -35,6 +35,7 @@ def main() -> int:
 def _options() -> argparse.Namespace:
     parser = argparse.ArgumentParser(prog="python -m bench.parity", description=__doc__)
     parser.add_argument("--recorded", action="store_true", help="compare with the recording")
+    parser.add_argument("--report", action="store_true", help="write docs/parity.md from the recording as well")
     parser.add_argument("--only", default="", help="only scenes whose script.scene holds this text; writes nothing")
     parser.add_argument("--ours", default="", help="the address of a server of ours that runs already")
     parser.add_argument("--reference", default="", help="the address of a reference server that runs already")
