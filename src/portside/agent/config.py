@@ -3,9 +3,13 @@
 The file is shared with the image builders of the ecosystem, so it holds more than a server needs. What only a build
 reads is skipped with a warning. What would change how this server behaves and is not acted on is refused: an agent that
 configured auth must not be served without it. The tables below say which is which; contract: the file's own schema.
+
+Images that were built from such a file bring its sections along as JSON in the environment. A section from there
+replaces the file's, and with the graphs from there no file is needed.
 """
 
 import json
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
@@ -16,7 +20,7 @@ from portside.kernel.errors import UserMistake
 from portside.kernel.http.cors import CorsRules
 from portside.kernel.http.prefixes import A_PREFIX
 from portside.kernel.logs import get_logger
-from portside.kernel.spellings import CONFIG_FILES
+from portside.kernel.spellings import CONFIG_FILES, environment_names
 
 log = get_logger(__name__)
 
@@ -47,6 +51,11 @@ NOT_SERVED: dict[str, dict[str, Any]] = {
     "webhooks": {},
 }  # fmt: skip
 _READ = frozenset({"$schema", "dependencies", "graphs", "env"})
+GRAPHS_VARIABLE = "LANGSERVE_GRAPHS"
+_VARIABLES: dict[str, tuple[str, ...]] = {
+    "graphs": (GRAPHS_VARIABLE,),
+    **{section: environment_names(f"GRAPH_{section.upper()}") for section in NOT_SERVED},
+}
 _JAVASCRIPT = (".ts", ".tsx", ".mts", ".cts", ".js", ".jsx", ".mjs", ".cjs")
 
 
@@ -102,7 +111,10 @@ class HttpConfig(msgspec.Struct, frozen=True):
 
 
 class AgentConfig(msgspec.Struct, frozen=True, kw_only=True):
-    """A graph configuration file that this server can act on; paths in it are relative to `folder`."""
+    """A graph configuration file that this server can act on; paths in it are relative to `folder`.
+
+    Where the environment alone describes the agent, `file` is the name of its variable in the working directory.
+    """
 
     file: Path
     graphs: dict[str, GraphSource]
@@ -118,38 +130,72 @@ class AgentConfig(msgspec.Struct, frozen=True, kw_only=True):
         return self.file.parent
 
 
-def find_config(folder: Path) -> Path:
-    """Return the configuration file of a project. Raises UserMistake when there is none."""
+def find_config(folder: Path, environ: Mapping[str, str] | None = None) -> Path:
+    """Return the configuration file of a project, or what stands for the environment where that describes the agent.
+
+    Raises UserMistake when there is neither.
+    """
     for name in CONFIG_FILES:
         if (folder / name).is_file():
             return folder / name
+    if environ and environ.get(GRAPHS_VARIABLE):
+        return folder / GRAPHS_VARIABLE
     raise UserMistake(
         f"{folder} has no graph configuration file: add a {' or '.join(CONFIG_FILES)} that lists your graphs"
     )
 
 
-def load_config(path: Path) -> AgentConfig:
-    """Read a configuration file. Raises UserMistake that names the file, the key and the remedy."""
+def load_config(path: Path, environ: Mapping[str, str] | None = None) -> AgentConfig:
+    """Read a configuration file and the sections of the environment.
+
+    Raises UserMistake that names the file or the variable, the key and the remedy.
+    """
     path = path.resolve()
-    content = _read_json(path)
-    _judge_keys(path, content)
+    content = {} if path.name == GRAPHS_VARIABLE else _read_json(path)
+    places = {key: str(path) for key in content}
+    for section, variable in _given(environ or {}).items():
+        if (value := _parse(variable, (environ or {})[variable])) is not None:
+            content[section], places[section] = value, variable
+    for key, value in content.items():
+        _judge_key(places[key], key, value)
+    return _config(path, content, places)
+
+
+def _given(environ: Mapping[str, str]) -> dict[str, str]:
+    """Return which variable of the environment brings which section."""
+    return {
+        section: next(name for name in names if environ.get(name))
+        for section, names in _VARIABLES.items()
+        if any(environ.get(name) for name in names)
+    }
+
+
+def _config(path: Path, content: dict[str, Any], places: dict[str, str]) -> AgentConfig:
+    def place(section: str) -> str:
+        return places.get(section, str(path))
+
     return AgentConfig(
         file=path,
-        graphs=_graphs(path, content.get("graphs")),
-        dependencies=_typed(path, "dependencies", content.get("dependencies") or [], list[str]),
+        graphs=_graphs(place("graphs"), content.get("graphs")),
+        dependencies=_typed(place("dependencies"), "dependencies", content.get("dependencies") or [], list[str]),
         env=_env(path, content.get("env")),
-        thread_ttl=_typed(path, "checkpointer.ttl", _section(content, "checkpointer").get("ttl") or {}, ThreadTtl),
-        store=_typed(path, "store", _section(content, "store"), StoreConfig),
-        http=_http(path, _section(content, "http")),
+        thread_ttl=_thread_ttl(place("checkpointer"), _section(content, "checkpointer")),
+        store=_typed(place("store"), "store", _section(content, "store"), StoreConfig),
+        http=_http(place("http"), _section(content, "http")),
     )
 
 
-def _http(path: Path, section: dict[str, Any]) -> HttpConfig:
+def _thread_ttl(place: str, section: dict[str, Any]) -> ThreadTtl:
+    ttl: ThreadTtl = _typed(place, "checkpointer.ttl", section.get("ttl") or {}, ThreadTtl)
+    return ttl
+
+
+def _http(place: str, section: dict[str, Any]) -> HttpConfig:
     # An empty prefix or set of rules is how some say that there is none.
     given = {key: value for key, value in section.items() if value not in ({}, "", None)}
-    http: HttpConfig = _typed(path, "http", given, HttpConfig)
+    http: HttpConfig = _typed(place, "http", given, HttpConfig)
     if http.cors and http.cors.allow_credentials and "*" in http.cors.allow_origins:
-        log.warning("cors_without_credentials", file=str(path), reason="pages that may send them have to be named")
+        log.warning("cors_without_credentials", file=place, reason="pages that may send them have to be named")
     return http
 
 
@@ -160,32 +206,35 @@ def _section(content: dict[str, Any], name: str) -> dict[str, Any]:
 
 def _read_json(path: Path) -> dict[str, Any]:
     try:
-        content = json.loads(path.read_text("utf-8-sig"))
+        text = path.read_text("utf-8-sig")
     except OSError as exc:
         raise UserMistake(f"{path} cannot be read: {exc.strerror}") from exc
     except UnicodeDecodeError as exc:
         raise UserMistake(f"{path} is not UTF-8 text") from exc
-    except json.JSONDecodeError as exc:
-        raise UserMistake(f"{path} is not valid JSON: {exc.msg} (line {exc.lineno}, column {exc.colno})") from exc
+    content = _parse(str(path), text)
     if not isinstance(content, dict):
         raise UserMistake(f'{path} must hold a JSON object such as {{"graphs": {{"agent": "./agent.py:graph"}}}}')
     return content
 
 
-def _judge_keys(path: Path, content: dict[str, Any]) -> None:
+def _parse(place: str, text: str) -> Any:
+    try:
+        return json.loads(text)
+    except json.JSONDecodeError as exc:
+        raise UserMistake(f"{place} is not valid JSON: {exc.msg} (line {exc.lineno}, column {exc.colno})") from exc
+
+
+def _judge_key(place: str, key: str, value: Any) -> None:
     """Pass what the server reads, warn of what it skips. Raises UserMistake on what it would have to act on."""
-    for key, value in content.items():
-        if key in _READ:
-            continue
-        if key in NOT_SERVED:
-            _refuse_settings(path, key, value)
-        elif key in BUILD_ONLY:
-            log.warning("config_key_skipped", file=str(path), key=key, reason="it only matters for building an image")
-        else:
-            log.warning("config_key_unknown", file=str(path), key=key)
+    if key in NOT_SERVED:
+        _refuse_settings(place, key, value)
+    elif key in BUILD_ONLY:
+        log.warning("config_key_skipped", file=place, key=key, reason="it only matters for building an image")
+    elif key not in _READ:
+        log.warning("config_key_unknown", file=place, key=key)
 
 
-def _refuse_settings(path: Path, section: str, value: Any) -> None:
+def _refuse_settings(place: str, section: str, value: Any) -> None:
     """Raise UserMistake unless every setting of a section says what holds anyway."""
     if not isinstance(value, dict):
         settings = {} if _is_off(value) else {section: value}
@@ -198,7 +247,7 @@ def _refuse_settings(path: Path, section: str, value: Any) -> None:
         }
     if settings:
         raise UserMistake(
-            f"{path}: {', '.join(sorted(settings))} cannot be honoured by this server yet, and serving the agent "
+            f"{place}: {', '.join(sorted(settings))} cannot be honoured by this server yet, and serving the agent "
             f"without it would not be what you configured; remove it to start"
         )
 
@@ -207,24 +256,26 @@ def _is_off(value: Any) -> bool:
     return value is None or value is False or value in ({}, [], "")
 
 
-def _graphs(path: Path, value: Any) -> dict[str, GraphSource]:
+def _graphs(place: str, value: Any) -> dict[str, GraphSource]:
     if not isinstance(value, dict) or not value:
-        raise UserMistake(f'{path}: "graphs" must name at least one graph, for example {{"agent": "./agent.py:graph"}}')
-    return {graph_id: _graph(path, graph_id, entry) for graph_id, entry in value.items()}
+        raise UserMistake(
+            f'{place}: "graphs" must name at least one graph, for example {{"agent": "./agent.py:graph"}}'
+        )
+    return {graph_id: _graph(place, graph_id, entry) for graph_id, entry in value.items()}
 
 
-def _graph(path: Path, graph_id: str, entry: Any) -> GraphSource:
+def _graph(place: str, graph_id: str, entry: Any) -> GraphSource:
     key = f"graphs.{graph_id}"
     if not graph_id.strip():
-        raise UserMistake(f'{path}: "graphs" has a graph without a name')
-    source = GraphSource(entry) if isinstance(entry, str) else _typed(path, key, entry, GraphSource)
+        raise UserMistake(f'{place}: "graphs" has a graph without a name')
+    source = GraphSource(entry) if isinstance(entry, str) else _typed(place, key, entry, GraphSource)
     file, separator, name = source.path.rpartition(":")
     if not (separator and file.strip() and name.isidentifier()):
         raise UserMistake(
-            f'{path}: {key} is "{source.path}"; it must name a file and what to take from it, like "./agent.py:graph"'
+            f'{place}: {key} is "{source.path}"; it must name a file and what to take from it, like "./agent.py:graph"'
         )
     if file.endswith(_JAVASCRIPT):
-        raise UserMistake(f"{path}: {key} is a JavaScript graph ({file}); this server runs Python graphs")
+        raise UserMistake(f"{place}: {key} is a JavaScript graph ({file}); this server runs Python graphs")
     return source
 
 
@@ -233,7 +284,7 @@ def _env(path: Path, value: Any) -> dict[str, str]:
     if value is None or value == "":
         return {}
     if not isinstance(value, str):
-        given = _typed(path, "env", value, dict[str, str | int | float | bool])
+        given = _typed(str(path), "env", value, dict[str, str | int | float | bool])
         return {name: _as_text(setting) for name, setting in given.items()}
     file = path.parent / value
     if not file.is_file():
@@ -245,8 +296,8 @@ def _as_text(value: object) -> str:
     return str(value).lower() if isinstance(value, bool) else str(value)
 
 
-def _typed(path: Path, key: str, value: Any, kind: Any) -> Any:
+def _typed(place: str, key: str, value: Any, kind: Any) -> Any:
     try:
         return msgspec.convert(value, kind)
     except msgspec.ValidationError as exc:
-        raise UserMistake(f"{path}: {key}: {str(exc).replace('`$', f'`{key}')}") from exc
+        raise UserMistake(f"{place}: {key}: {str(exc).replace('`$', f'`{key}')}") from exc
