@@ -5,9 +5,11 @@ it answers on the deployment's own socket too, and the replica before it is told
 """
 
 import asyncio
+import gc
 import os
 import signal
 import socket
+from collections.abc import Callable
 
 import msgspec
 
@@ -20,6 +22,7 @@ from portside.kernel.logs import get_logger
 
 log = get_logger(__name__)
 STREAMS_LEFT_S = 5.0
+COLLECT_AFTER = (10_000, 10, 10)
 
 
 class Sockets(msgspec.Struct, frozen=True):
@@ -30,15 +33,26 @@ class Sockets(msgspec.Struct, frozen=True):
     handover_fd: int | None = None
 
 
-async def serve(
-    config: AgentConfig, graphs: Graphs, settings: AgentSettings, database_url: str, sockets: Sockets
-) -> None:
-    """Serve until SIGTERM (runs may end within the grace period) or SIGINT (runs are handed back at once)."""
+class Served(msgspec.Struct, frozen=True):
+    """An agent, how it is served, and where it keeps what it remembers."""
+
+    config: AgentConfig
+    graphs: Graphs
+    settings: AgentSettings
+    database_url: str
+
+
+async def serve(served: Served, sockets: Sockets, *, on_ready: Callable[[], None] = lambda: None) -> None:
+    """Serve until SIGTERM (runs may end within the grace period) or SIGINT (runs are handed back at once).
+
+    Raises OutOfReach when the port or the database is not to be had.
+    """
+    settings = served.settings
     stop, grace_s = asyncio.Event(), [settings.bg_job_shutdown_grace_period_secs]
     loop = asyncio.get_running_loop()
 
     listening = _listening(settings, sockets)
-    async with open_app(config, graphs, settings, database_url) as app:
+    async with open_app(served.config, served.graphs, settings, served.database_url) as app:
         server = Server(app.asgi, draining=app.draining, grace_s=STREAMS_LEFT_S, speaks_websocket=True)
 
         def hurry() -> None:
@@ -48,12 +62,25 @@ async def serve(
         loop.add_signal_handler(signal.SIGTERM, stop.set)
         loop.add_signal_handler(signal.SIGINT, hurry)
         await server.open([listening])
-        log.info("agent server ready", address=str(listening.getsockname()), graphs=graphs.ids())
+        address = str(listening.getsockname())
+        log.info("agent server ready", address=address, tier=settings.tier, graphs=served.graphs.ids())
+        _spare_collections()
+        on_ready()
         if sockets.public_fd is not None and sockets.handover_fd is not None:
             app.traffic.is_served = False
             _await_handover(server, app, sockets.public_fd, sockets.handover_fd)
         await server.serve_until(stop, lambda: app.worker.drain(grace_s[0]))
     log.info("agent server stopped")
+
+
+def _spare_collections() -> None:
+    """Leave what was made at the start out of every later garbage collection, and collect less often.
+
+    A server is 100,000 objects that live as long as it does; walking them stopped all runs for 60 ms at a time.
+    """
+    gc.collect()
+    gc.freeze()
+    gc.set_threshold(*COLLECT_AFTER)
 
 
 def _listening(settings: AgentSettings, sockets: Sockets) -> socket.socket:

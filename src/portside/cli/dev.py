@@ -8,6 +8,7 @@ from pathlib import Path
 
 import click
 
+LOOK_EVERY_MS = 500
 IGNORED = ("/.git/", "/.venv/", "/node_modules/", "/__pycache__/")
 
 
@@ -24,8 +25,8 @@ def dev(config: Path | None, *, reload: bool, **options: object) -> None:
     from portside.kernel.settings import load_settings
     from portside.platform.settings import PlatformSettings
 
-    path = (config or find_config(Path.cwd())).absolute()
-    load_config(path)
+    path = (config or find_config(Path.cwd(), os.environ)).absolute()
+    load_config(path, os.environ)
     given = [f"--{name}={value}" for name, value in options.items() if value is not None]
     command = [sys.executable, "-m", "portside", "serve", f"--config={path}", *given]
     # Held here, so that the database does not stop and start with each reload.
@@ -45,16 +46,28 @@ def _names_database() -> bool:
 
 
 def _run(command: list[str], watched: Path | None) -> None:
-    """Run the server until Ctrl-C or SIGTERM; start it again on changes below the watched folder."""
+    """Run the server until Ctrl-C or SIGTERM; start it again on changes below the watched folder.
+
+    Without a folder this ends with the server, and so it does when the first one finds no port or no database: that
+    is nothing that a change of a file mends.
+    """
+    from portside.kernel.errors import OutOfReach
+
     signal.signal(signal.SIGTERM, signal.default_int_handler)
     server = _start(command)
     try:
         if watched is None:
-            server.wait()
-            return
+            sys.exit(server.wait())
         from watchfiles import watch
 
-        for changes in watch(watched, watch_filter=_matters, raise_interrupt=True):
+        first = server
+        for changes in watch(
+            watched, watch_filter=_matters, raise_interrupt=True, rust_timeout=LOOK_EVERY_MS, yield_on_timeout=True
+        ):
+            if not changes:
+                if server is first and server.poll() == OutOfReach.exit_code:
+                    sys.exit(OutOfReach.exit_code)
+                continue
             names = sorted({Path(changed).name for _, changed in changes})
             click.echo(f"· {', '.join(names[:3])} changed, starting again", err=True)
             _stop(server)

@@ -51,13 +51,15 @@ def portside() -> None:
 def main(arguments: list[str] | None = None) -> Any:
     """Run the command line; exits 1 with one line when something is wrong, 130 on Ctrl-C.
 
+    It exits 69 when a port or a database is not to be had.
+
     With PORTSIDE_TRACEBACK=1 an error that is nobody's mistake is raised instead.
     """
     try:
         return portside(arguments, prog_name="portside", standalone_mode=False)
     except UserMistake as mistake:
         click.echo(f"error: {mistake}", err=True)
-        sys.exit(1)
+        sys.exit(mistake.exit_code)
     except click.ClickException as exc:
         exc.show()
         sys.exit(exc.exit_code)

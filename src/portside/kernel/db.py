@@ -1,22 +1,33 @@
 """Postgres by asyncpg: a pool, transactions, and named queries run on them.
 
+A statement on the pool is a transaction of its own. Where Postgres undid it because it crossed another one, it is run
+again; a transaction of several statements is not, and whoever asked for it is told to (`http/refusals.py`).
+
 The pool skips the RESET on release, which is safe only while nobody sets session state: that is a rule of this house.
 `jsonb` columns arrive decoded; select `column::text` where the raw JSON can go straight to a client.
 """
 
-from collections.abc import AsyncIterator, Iterable
+import asyncio
+import random
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable
 from contextlib import asynccontextmanager
-from typing import Any, Literal, Protocol
+from typing import Any, Literal, Protocol, TypeVar
 
 import asyncpg
 
 from portside.kernel.codec import dump_user, load
-from portside.kernel.errors import UserMistake
+from portside.kernel.errors import OutOfReach
+from portside.kernel.logs import get_logger
 from portside.kernel.queries import Query
 
+log = get_logger(__name__)
+T = TypeVar("T")
 Record = asyncpg.Record
 Isolation = Literal["repeatable_read"]
 STATEMENT_TIMEOUT_S = 900.0
+# Postgres' words for a transaction that it undid because of another one: a deadlock, and a conflict of serialization.
+CROSSED_STATES = frozenset({"40P01", "40001"})
+TRIES = 4
 
 
 class _Connection(asyncpg.Connection):
@@ -34,6 +45,41 @@ class _Source(Protocol):
     async def fetchval(self, query: str, *args: Any) -> Any: ...
     async def execute(self, query: str, *args: Any) -> str: ...
     async def executemany(self, command: str, args: Iterable[Any]) -> None: ...
+
+
+class _Again:
+    """A pool whose statements are run again when Postgres undid them because they crossed others."""
+
+    def __init__(self, pool: Any) -> None:
+        self._pool = pool
+
+    async def fetch(self, query: str, *args: Any) -> list[Record]:
+        return await _tried(self._pool.fetch, query, *args)
+
+    async def fetchrow(self, query: str, *args: Any) -> Record | None:
+        return await _tried(self._pool.fetchrow, query, *args)
+
+    async def fetchval(self, query: str, *args: Any) -> Any:
+        return await _tried(self._pool.fetchval, query, *args)
+
+    async def execute(self, query: str, *args: Any) -> str:
+        return await _tried(self._pool.execute, query, *args)
+
+    async def executemany(self, command: str, args: Iterable[Any]) -> None:
+        await _tried(self._pool.executemany, command, args)
+
+
+async def _tried(run: Callable[..., Awaitable[T]], *args: Any) -> T:
+    for attempt in range(1, TRIES):
+        try:
+            return await run(*args)
+        except asyncpg.PostgresError as exc:
+            if exc.sqlstate not in CROSSED_STATES:
+                raise
+            log.warning("a statement crossed another one and is run again", attempt=attempt, error=str(exc))
+        # Not at once, and not both at the same moment.
+        await asyncio.sleep(random.uniform(0, 0.02) * attempt)  # noqa: S311 - no secret
+    return await run(*args)
 
 
 class Session:
@@ -77,12 +123,12 @@ class Database(Session):
     """A pool of connections to one Postgres database."""
 
     def __init__(self, pool: Any) -> None:
-        super().__init__(pool)
+        super().__init__(_Again(pool))
         self.pool = pool
 
     @classmethod
     async def connect(cls, url: str, *, max_size: int = 20, schema: str | None = None) -> "Database":
-        """Open a pool. Raises UserMistake when the database cannot be reached or refuses the credentials."""
+        """Open a pool. Raises OutOfReach when the database cannot be reached or refuses the credentials."""
         settings = {"application_name": "portside", "statement_timeout": str(int(STATEMENT_TIMEOUT_S * 1000))}
         if schema:
             settings["search_path"] = f"{schema},public"
@@ -96,8 +142,8 @@ class Database(Session):
                 server_settings=settings,
                 command_timeout=STATEMENT_TIMEOUT_S,
             )
-        except (OSError, asyncpg.PostgresError, asyncpg.InterfaceError) as exc:
-            raise UserMistake(f"the database does not answer: {exc}") from exc
+        except (OSError, ValueError, asyncpg.PostgresError, asyncpg.InterfaceError) as exc:
+            raise OutOfReach(f"the database does not answer: {exc or type(exc).__name__}") from exc
         return cls(pool)
 
     @asynccontextmanager
@@ -118,8 +164,6 @@ class Database(Session):
 
     async def close(self) -> None:
         """Close the pool; connections still in use after five seconds are cut."""
-        import asyncio
-
         try:
             await asyncio.wait_for(self.pool.close(), 5)
         except TimeoutError:

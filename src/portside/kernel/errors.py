@@ -132,6 +132,15 @@ class Unavailable(PortsideError):
 class UserMistake(Exception):
     """Something the operator can mend; its message is shown without a stack trace."""
 
+    exit_code: ClassVar[int] = 1
+
+
+class OutOfReach(UserMistake):
+    """Something around the program that it cannot start without is not to be had: its port, its database."""
+
+    # EX_UNAVAILABLE of sysexits.h: whoever started the program can tell that no other code would help.
+    exit_code = 69
+
 
 def error_classes(root: type[PortsideError] = PortsideError) -> Iterator[type[PortsideError]]:
     """Yield the error class and all that derive from it, parents first."""

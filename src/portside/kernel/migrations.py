@@ -12,7 +12,7 @@ from typing import Any
 import asyncpg
 
 from portside.kernel.db import Database
-from portside.kernel.errors import UserMistake
+from portside.kernel.errors import OutOfReach, UserMistake
 
 LOCK_TIMEOUT_S = 60
 _LOCK_KEY = 0x706F7274  # "port"
@@ -73,7 +73,7 @@ async def _lock(connection: Any) -> None:
     try:
         await connection.execute("select pg_advisory_xact_lock($1)", _LOCK_KEY)
     except asyncpg.LockNotAvailableError as exc:
-        raise UserMistake(
+        raise OutOfReach(
             f"another process is changing the database and has not ended within {LOCK_TIMEOUT_S} s; stop it"
         ) from exc
 

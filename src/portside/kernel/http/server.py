@@ -12,7 +12,7 @@ from typing import Any
 
 import uvicorn
 
-from portside.kernel.errors import UserMistake
+from portside.kernel.errors import OutOfReach
 
 KEEP_ALIVE_S = 75
 IDLE_DRAIN_S = 3.0
@@ -86,7 +86,7 @@ class Server(uvicorn.Server):
 
 
 def listen(host: str, port: int, *, reuse_port: bool = False) -> socket.socket:
-    """Bind and listen. Raises UserMistake that names the port when it is taken."""
+    """Bind and listen. Raises OutOfReach that names the port when it is taken."""
     family = socket.AF_INET6 if ":" in host else socket.AF_INET
     # The protocol is named because asyncio sends small packets at once (TCP_NODELAY) only where it is.
     listening = socket.socket(family, socket.SOCK_STREAM, socket.IPPROTO_TCP)
@@ -98,6 +98,6 @@ def listen(host: str, port: int, *, reuse_port: bool = False) -> socket.socket:
         listening.listen(2048)
     except OSError as exc:
         listening.close()
-        raise UserMistake(f"cannot listen on {host}:{port}: {exc.strerror}; choose another with --port") from exc
+        raise OutOfReach(f"cannot listen on {host}:{port}: {exc.strerror}; choose another with --port") from exc
     listening.setblocking(False)
     return listening
