@@ -24,7 +24,7 @@ from portside.agent.http import assistants, crons, debugging, protocol, runs, st
 from portside.agent.http.serving import describe, served_routes, without_api
 from portside.agent.http.system import Manual, Traffic
 from portside.agent.queue.backlog import Monitor
-from portside.agent.queue.sweep import DueThreads, ExpiredLeases
+from portside.agent.queue.sweep import DueThreads, ExpiredLeases, LapsedRunKeys
 from portside.agent.queue.worker import Worker
 from portside.agent.runs.service import Runs
 from portside.agent.settings import AgentSettings
@@ -129,7 +129,7 @@ async def _join(
 
 def _queue_chores(db: Database, worker: Worker, settings: AgentSettings) -> list[Task]:
     sweep = ExpiredLeases(db, max_retries=settings.bg_job_max_retries, on_released=worker.wake)
-    return [sweep, DueThreads(db)]
+    return [sweep, DueThreads(db), LapsedRunKeys(db)]
 
 
 def _checks(db: Database, worker: Worker, settings: AgentSettings, draining: asyncio.Event) -> HealthChecks:

@@ -11,6 +11,7 @@ from uuid import UUID, uuid4, uuid5
 import msgspec
 
 from portside.agent.graphs.load import Graphs
+from portside.agent.queue.priorities import priority_of
 from portside.agent.rows import from_row
 from portside.agent.sql import sql
 from portside.agent.types.assistants import (
@@ -69,10 +70,11 @@ class Assistants:
     async def create(self, request: AssistantCreate) -> Assistant:
         """Make an assistant, or return the one that is there when the request allows it.
 
-        Raises NotFound for a graph that is not loaded, BadRequest when both context and configurable are given, and
-        AssistantExists.
+        Raises NotFound for a graph that is not loaded, BadRequest when both context and configurable are given,
+        Invalid for a run_priority that is none, and AssistantExists.
         """
         self._graphs.description(request.graph_id)
+        priority_of(request.metadata or {})
         context = _context(request.config, request.context) or {}
         config = _without_configurable(request.config) or {}
         assistant_id = request.assistant_id or uuid4()
@@ -122,11 +124,12 @@ class Assistants:
     async def patch(self, assistant_id: UUID, patch: AssistantPatch) -> Assistant:
         """Change an assistant, which makes a new version of it.
 
-        Raises AssistantNotFound, NotFound for a graph that is not loaded, and BadRequest when both context and
-        configurable are given.
+        Raises AssistantNotFound, NotFound for a graph that is not loaded, BadRequest when both context and
+        configurable are given, and Invalid for a run_priority that is none.
         """
         if patch.graph_id is not None:
             self._graphs.description(patch.graph_id)
+        priority_of(patch.metadata or {})
         row = await self._db.fetchrow(
             sql.patch_assistant,
             assistant_id=assistant_id,

@@ -33,7 +33,9 @@ def _target(raw: Any, *loc: str | int) -> str | Send:
         raise Invalid.field((*_BODY, *loc), "Expected a node name or {node, input}", "type_error")
     if not isinstance(raw.get("node"), str):
         raise Invalid.field((*_BODY, *loc, "node"), "Field required", "missing")
-    return Send(raw["node"], raw.get("input"))
+    if "input" not in raw:
+        raise Invalid.field((*_BODY, *loc, "input"), "Field required", "missing")
+    return Send(raw["node"], raw["input"])
 
 
 def _update(raw: Any) -> Any:

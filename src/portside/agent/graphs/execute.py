@@ -210,7 +210,10 @@ def _select(values: Any, keys: str | list[str]) -> Any:
 
 
 def _asked(interrupt: Any) -> dict[str, Any]:
-    return {"id": interrupt.id, "value": interrupt.value}
+    """Return a question as its thread keeps it. Older versions of langgraph know no schemas of answers."""
+    schema = getattr(interrupt, "response_schema", None)
+    plain = {"id": interrupt.id, "value": interrupt.value}
+    return plain if schema is None else {**plain, "response_schema": schema}
 
 
 def _is_being_cancelled() -> bool:

@@ -46,7 +46,7 @@ class Outcome(msgspec.Struct, kw_only=True):
     values: bytes | None
     """The JSON of the final values, with `__interrupt__` where interrupts wait; None where a failed run made none."""
     interrupts: dict[str, list[dict[str, Any]]]
-    """What waits for an answer, `{id, value}` by task id."""
+    """What waits for an answer by task id: `{id, value}`, and `response_schema` where the graph gives one."""
     has_next: bool
     """Whether the graph stopped before its end without failing: the thread is interrupted."""
     error: dict[str, str] | None

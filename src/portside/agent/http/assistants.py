@@ -5,6 +5,7 @@ from uuid import UUID
 from portside.agent.assistants.descriptions import Descriptions, GraphFailed
 from portside.agent.assistants.records import AssistantExists, AssistantNotFound, Assistants
 from portside.agent.http.paging import PAGING, show_page
+from portside.agent.runs.service import Runs
 from portside.agent.types.assistants import (
     Assistant,
     AssistantCreate,
@@ -60,8 +61,8 @@ async def patch_assistant(ctx: Context, assistant_id: UUID, body: AssistantPatch
 
 @routes.delete("/assistants/{assistant_id}", raises=(AssistantNotFound,), status=204)
 async def delete_assistant(ctx: Context, assistant_id: UUID, query: AssistantDelete) -> None:
-    """Delete an assistant with its versions, and its threads where that is asked for."""
-    await ctx.get(Assistants).delete(assistant_id, delete_threads=query.delete_threads)
+    """Delete an assistant with its versions, and its threads where that is asked for; its runs are stopped."""
+    await ctx.get(Runs).delete_assistant(assistant_id, delete_threads=query.delete_threads)
 
 
 @routes.post("/assistants/{assistant_id}/versions", raises=(AssistantNotFound,))

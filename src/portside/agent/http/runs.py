@@ -31,49 +31,51 @@ from portside.kernel.http.sse import KEEP_ALIVE_S, EventStream
 routes = Routes("runs")
 NEWLINE = b"\n"
 LOCATED = ("Content-Location", "Location")
-ON_CREATE = (AssistantNotFound, ThreadNotFound, ThreadBusy, BadRequest)
+KEYED = ("Idempotency-Key",)
+SSE = "text/event-stream"
+ON_CREATE = (AssistantNotFound, ThreadNotFound, ThreadBusy, RunNotFound, BadRequest)
 
 
-@routes.post("/threads/{thread_id}/runs", raises=ON_CREATE, headers=LOCATED[:1])
+@routes.post("/threads/{thread_id}/runs", raises=ON_CREATE, headers=LOCATED[:1], takes=KEYED)
 async def create_run(ctx: Context, thread_id: UUID, body: RunCreate) -> Run:
     """Start a run in the background."""
     return _located(ctx, (await _create(ctx, thread_id, body)).run)
 
 
-@routes.post("/threads/{thread_id}/runs/wait", raises=ON_CREATE, headers=LOCATED)
+@routes.post("/threads/{thread_id}/runs/wait", raises=ON_CREATE, headers=LOCATED, takes=KEYED)
 async def wait_run(ctx: Context, thread_id: UUID, body: RunCreate) -> Response:
     """Start a run and answer with its final values."""
     return await _wait(ctx, await _create(ctx, thread_id, body), body)
 
 
-@routes.post("/threads/{thread_id}/runs/stream", raises=ON_CREATE, headers=LOCATED, media_type="text/event-stream")
+@routes.post("/threads/{thread_id}/runs/stream", raises=ON_CREATE, headers=LOCATED, takes=KEYED, media_type=SSE)
 async def stream_run(ctx: Context, thread_id: UUID, body: RunCreate) -> Response:
     """Start a run and stream its events."""
     return _stream(ctx, await _create(ctx, thread_id, body, is_streamed=True), body)
 
 
-@routes.post("/runs", raises=ON_CREATE, headers=LOCATED[:1])
+@routes.post("/runs", raises=ON_CREATE, headers=LOCATED[:1], takes=KEYED)
 async def create_stateless_run(ctx: Context, body: RunCreate) -> Run:
     """Start a run in the background on a thread of its own."""
     return _located(ctx, (await _create(ctx, None, body)).run)
 
 
-@routes.post("/runs/wait", raises=ON_CREATE, headers=LOCATED)
+@routes.post("/runs/wait", raises=ON_CREATE, headers=LOCATED, takes=KEYED)
 async def wait_stateless_run(ctx: Context, body: RunCreate) -> Response:
     """Run on a thread of its own and answer with the final values."""
     return await _wait(ctx, await _create(ctx, None, body), body)
 
 
-@routes.post("/runs/stream", raises=ON_CREATE, headers=LOCATED, media_type="text/event-stream")
+@routes.post("/runs/stream", raises=ON_CREATE, headers=LOCATED, takes=KEYED, media_type=SSE)
 async def stream_stateless_run(ctx: Context, body: RunCreate) -> Response:
     """Run on a thread of its own and stream its events."""
     return _stream(ctx, await _create(ctx, None, body, is_streamed=True), body)
 
 
-@routes.post("/runs/batch", raises=(AssistantNotFound, BadRequest))
+@routes.post("/runs/batch", raises=(AssistantNotFound, BadRequest), takes=KEYED)
 async def create_runs(ctx: Context, body: RunBatch) -> list[Run]:
     """Start several runs in the background, each on a thread of its own: all of them or none."""
-    return await ctx.get(Runs).create_batch(body, ctx.request.state.request_id)
+    return await ctx.get(Runs).create_batch(body, ctx.request.state.request_id, key=_key(ctx))
 
 
 @routes.post("/runs/cancel", raises=(NothingToCancel,), status=204)
@@ -131,20 +133,25 @@ async def join_stateless_run(ctx: Context, run_id: UUID, query: JoinQuery) -> Re
     return await _join(ctx, run, takes_run_along=query.cancel_on_disconnect)
 
 
-@routes.get("/threads/{thread_id}/runs/{run_id}/stream", raises=(RunNotFound,), media_type="text/event-stream")
+@routes.get("/threads/{thread_id}/runs/{run_id}/stream", raises=(RunNotFound,), media_type=SSE)
 async def join_stream(ctx: Context, thread_id: UUID, run_id: UUID, query: StreamQuery) -> Response:
     """Follow the events of a run, from after the one that Last-Event-ID names where it is given."""
     return await _follow(ctx, thread_id, run_id, query)
 
 
-@routes.get("/runs/{run_id}/stream", raises=(RunNotFound,), media_type="text/event-stream")
+@routes.get("/runs/{run_id}/stream", raises=(RunNotFound,), media_type=SSE)
 async def join_stateless_stream(ctx: Context, run_id: UUID, query: StreamQuery) -> Response:
     """Follow the events of a run that is named without its thread."""
     return await _follow(ctx, await ctx.get(Runs).thread_of(run_id), run_id, query)
 
 
 async def _create(ctx: Context, thread_id: UUID | None, body: RunCreate, *, is_streamed: bool = False) -> Made:
-    return await ctx.get(Runs).create(thread_id, body, ctx.request.state.request_id, is_streamed=is_streamed)
+    request_id, key = ctx.request.state.request_id, _key(ctx)
+    return await ctx.get(Runs).create(thread_id, body, request_id, is_streamed=is_streamed, key=key)
+
+
+def _key(ctx: Context) -> str | None:
+    return ctx.request.headers.get("idempotency-key")
 
 
 def _located(ctx: Context, run: Run) -> Run:

@@ -58,8 +58,23 @@ class ClaimedRun(msgspec.Struct, kw_only=True):
         return _cancellation(self.cancel_action, self.cancel_reason)
 
 
+class RequestKey(NamedTuple):
+    """A client's name for what it asks, so that it may ask twice: unique in its scope, with a digest of what was asked.
+
+    `place` is the place in a batch.
+    """
+
+    scope: UUID
+    key: str
+    digest: str
+    place: int = 0
+
+
 class Admission(msgspec.Struct, kw_only=True):
-    """A run that asks to be admitted to its thread."""
+    """A run that asks to be admitted to its thread.
+
+    Its metadata is what it inherits, under its thread's, under its own.
+    """
 
     run_id: UUID
     thread_id: UUID
@@ -71,14 +86,30 @@ class Admission(msgspec.Struct, kw_only=True):
     create_thread: bool
     temporary: bool
     delay_s: float
+    inherited: dict[str, Any] = {}
+    thread_config: dict[str, Any] = {}
+    priority: int = 0
+    key: RequestKey | None = None
+
+    def values(self) -> dict[str, Any]:
+        """Return the parameters that the database admits it by."""
+        values = {name: getattr(self, name) for name in self.__struct_fields__}
+        key = self.key or (None, None, None, None)
+        return values | dict(zip(("key_scope", "key", "digest", "key_place"), key, strict=True))
 
 
 class Admitted(msgspec.Struct):
-    """How an admission went: `pending`, `running`, `busy` or `missing`."""
+    """How an admission went: `pending`, `running`, `busy` or `missing`; with a key also `repeated` or `reused`.
+
+    The ids are those of the run first made, the metadata is all that it is labelled with.
+    """
 
     outcome: str
     attempt: int
     created_at: Any
+    run_id: UUID
+    thread_id: UUID
+    metadata: dict[str, Any]
 
 
 class Ending(msgspec.Struct, kw_only=True):
@@ -111,10 +142,11 @@ class CancelledRun(msgspec.Struct):
 
 
 class CancelScope(msgspec.Struct, kw_only=True):
-    """Which runs to cancel: some of one thread, or all that have one of the statuses."""
+    """Which runs to cancel: some of one thread, those of an assistant, or all that have one of the statuses."""
 
     thread_id: UUID | None = None
     run_ids: list[UUID] | None = None
+    assistant_id: UUID | None = None
     statuses: list[str] = msgspec.field(default_factory=lambda: ["pending", "running"])
 
 
@@ -127,7 +159,7 @@ class DeletedRun(NamedTuple):
 
 async def admit_run(db: Session, admission: Admission, worker_id: UUID, *, has_free_slot: bool) -> Admitted:
     """Admit a run under its thread's lock; where the worker has a free slot it starts if nothing is before it."""
-    values = {name: getattr(admission, name) for name in admission.__struct_fields__}
+    values = admission.values()
     starter = worker_id if has_free_slot else None
     with ADMISSIONS.time():
         row = await db.fetchrow(sql.admit_run, **values, admitted_by=worker_id, worker_id=starter, lease_s=LEASE_S)
@@ -139,7 +171,7 @@ async def admit_runs(db: Session, admissions: Sequence[Admission], worker_id: UU
     """Admit a batch, all or none; they wait for a worker to claim them."""
     # A driver may bring UUIDs of its own kind, which the encoder of JSON values does not know.
     plain = [
-        {name: str(value) if isinstance(value, UUID) else value for name, value in msgspec.structs.asdict(one).items()}
+        {name: str(value) if isinstance(value, UUID) else value for name, value in one.values().items()}
         for one in admissions
     ]
     rows = await db.fetch(sql.admit_runs, admissions=plain, admitted_by=worker_id)
@@ -147,7 +179,7 @@ async def admit_runs(db: Session, admissions: Sequence[Admission], worker_id: UU
 
 
 async def claim_runs(db: Database, worker_id: UUID, limit: int) -> list[ClaimedRun]:
-    """Take up to `limit` runs that are ready, oldest first."""
+    """Take up to `limit` runs whose turn it is: the oldest first, moved by their priority."""
     with CLAIMS.time():
         rows = await db.fetch(sql.claim_runs, worker_id=worker_id, lease_s=LEASE_S, limit=limit)
     return [ClaimedRun(**dict(row)) for row in rows]

@@ -1,4 +1,7 @@
-"""The queue's chores: expired leases, and threads of stateless runs that are over. Safe on every node at once."""
+"""The queue's chores: expired leases, threads of stateless runs that are over, keys whose time is over.
+
+Safe on every node at once.
+"""
 
 from collections.abc import Callable
 from typing import ClassVar
@@ -51,3 +54,19 @@ class DueThreads(Task):
         """Delete one batch."""
         deleted = await self._db.execute(sql.delete_due_threads, limit=self.batch)
         return Status(did={"deleted": deleted}, again=deleted == self.batch)
+
+
+class LapsedRunKeys(Task):
+    """Forgets the keys that clients named their requests by, a day after."""
+
+    every_s: ClassVar[float] = 60.0
+    batch: ClassVar[int] = 1000
+
+    def __init__(self, db: Database) -> None:
+        super().__init__()
+        self._db = db
+
+    async def activate(self) -> Status:
+        """Forget one batch."""
+        forgotten = await self._db.execute(sql.forget_run_keys, limit=self.batch)
+        return Status(did={"forgotten": forgotten}, again=forgotten == self.batch)

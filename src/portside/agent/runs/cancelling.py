@@ -50,6 +50,12 @@ class Cancelling:
         if not await self._cancel(scope, Cancellation(action, f"{action} requested via POST /runs/cancel")):
             await self._refuse(scope)
 
+    async def assistant_deleted(self, assistant_id: UUID) -> None:
+        """Stop the runs of an assistant that is gone. Those whose threads went with it are lost to their workers."""
+        reason = f"interrupt: assistant {assistant_id} was deleted via DELETE /assistants/{assistant_id}"
+        await self._cancel(CancelScope(assistant_id=assistant_id), Cancellation("interrupt", reason))
+        self._worker.look_for_cancels()
+
     async def delete(self, thread_id: UUID, run_id: UUID) -> None:
         """Stop a run if need be and delete it with its checkpoints; returns when it is gone.
 

@@ -115,7 +115,7 @@ def _stored_result(row: Any) -> bytes:
         return dump_api({"__error__": row["error"]})
     values: bytes = (row["values"] or "null").encode()
     waiting = [
-        {"value": asked.get("value"), "id": asked.get("id"), "response_schema": None}
+        {"value": asked.get("value"), "id": asked.get("id"), "response_schema": asked.get("response_schema")}
         for interrupts in (row["interrupts"] or {}).values()
         for asked in interrupts
     ]

@@ -1,20 +1,25 @@
 """From what a client asks of a run to what is stored and what a graph is executed with (contract: section 5)."""
 
+import hashlib
 import time
 from typing import Any, NamedTuple
 from uuid import UUID
 
 import msgspec
+from langgraph.version import __version__ as langgraph_version
 
 from portside.agent.graphs.commands import parse_command
 from portside.agent.graphs.protocol import Outcome, RunRequest
-from portside.agent.queue.lifecycle import ClaimedRun, Ending
+from portside.agent.queue.lifecycle import ClaimedRun, Ending, RequestKey
 from portside.agent.types.assistants import Assistant
 from portside.agent.types.runs import STREAM_MODES, RunCreate
 from portside.kernel.errors import BadRequest, Invalid
 from portside.kernel.http.routes import refuse_field
 
 DEFAULT_MODES = ["values"]
+KEY_LOC = ["header", "Idempotency-Key"]
+KEY_LIMIT = 255
+STATELESS = UUID(int=0)
 
 
 class Ids(NamedTuple):
@@ -29,6 +34,8 @@ def refuse_unsupported(body: RunCreate) -> None:
     """Refuse a command or a stream mode without sense, and fields that are not acted on. Raises Invalid, named."""
     if body.command is not None:
         parse_command(msgspec.to_builtins(body.command))
+    if body.checkpoint is not None and body.checkpoint_id is not None:
+        raise Invalid.field(["body", "checkpoint_id"], "Give either checkpoint or checkpoint_id")
     for mode in modes_of(body):
         if mode not in STREAM_MODES:
             allowed = ", ".join(STREAM_MODES)
@@ -45,9 +52,19 @@ def modes_of(body: RunCreate) -> list[str]:
     return modes if isinstance(modes, list) else [modes]
 
 
-def run_metadata(assistant: Assistant, body: RunCreate) -> dict[str, Any]:
-    """Return a run's metadata; which assistant it is of is ours to say."""
-    known = {"created_by": "system", "graph_id": assistant.graph_id}
+def request_key(given: str | None, thread_id: UUID | None, asked: Any) -> RequestKey | None:
+    """Return the key that a client sent, in its scope: the thread, or the runs that have none. Raises Invalid."""
+    if given is None:
+        return None
+    if not 0 < len(given) <= KEY_LIMIT:
+        raise Invalid.field(KEY_LOC, f"Expected 1 to {KEY_LIMIT} characters")
+    digest = hashlib.sha256(msgspec.json.encode(asked, order="sorted")).hexdigest()
+    return RequestKey(thread_id or STATELESS, given, digest)
+
+
+def own_metadata(assistant: Assistant, body: RunCreate) -> dict[str, Any]:
+    """Return the metadata that is a run's own; which assistant it is of is ours to say."""
+    known = {"graph_id": assistant.graph_id}
     return {**known, **(body.metadata or {}), "assistant_id": str(assistant.assistant_id)}
 
 
@@ -127,7 +144,8 @@ def execution_request(run: ClaimedRun, *, resume: bool) -> RunRequest:
     """Return what the graph is executed with."""
     kwargs, config = run.kwargs, dict(run.kwargs["config"])
     # Its checkpoints are found by this id when the run is rolled back, so it is not a client's to say.
-    config["metadata"] = {**config["metadata"], "run_attempt": run.attempt, "run_id": str(run.run_id)}
+    known = {"run_attempt": run.attempt, "run_id": str(run.run_id), "langgraph_version": langgraph_version}
+    config["metadata"] = {**config["metadata"], **known}
     return RunRequest(
         graph_id=config["configurable"]["graph_id"],
         input=kwargs["input"],
@@ -152,7 +170,8 @@ def ending_of(outcome: Outcome) -> Ending:
     if outcome.is_refused:
         return Ending(status="error", thread_status=None, error=outcome.error)
     if outcome.error is not None:
-        return Ending(status="error", thread_status="error", values=outcome.values, error=outcome.error)
+        values, nothing = outcome.values, outcome.interrupts
+        return Ending(status="error", thread_status="error", values=values, interrupts=nothing, error=outcome.error)
     is_waiting = outcome.has_next or bool(outcome.interrupts)
     return Ending(
         status="success",

@@ -17,12 +17,12 @@ from portside.agent.queue import lifecycle
 from portside.agent.queue.lifecycle import Admission, Admitted
 from portside.agent.queue.worker import Worker
 from portside.agent.rows import from_row
-from portside.agent.runs.admission import admission_of, begun_run, refuse_outcome, shown_run
+from portside.agent.runs.admission import admission_of, begun_run, complete, refuse_outcome, shown_run
 from portside.agent.runs.cancelling import Cancelling
 from portside.agent.runs.errors import RunNotFound
 from portside.agent.runs.execution import Executions
 from portside.agent.runs.following import Following, Made
-from portside.agent.runs.requests import Ids, refuse_unsupported
+from portside.agent.runs.requests import Ids, refuse_unsupported, request_key
 from portside.agent.settings import AgentSettings
 from portside.agent.sql import sql
 from portside.agent.streams.hub import Hub
@@ -33,6 +33,7 @@ from portside.kernel.db import Database, Session
 from portside.kernel.ids import uuid7
 
 SUPERSEDING = frozenset({"interrupt", "rollback"})
+FROM_THE_START = "-1"
 
 
 class Scheduled(NamedTuple):
@@ -58,40 +59,83 @@ class Runs:
         self._cancelling = Cancelling(db, self.worker, self._following, draining)
 
     async def create(
-        self, thread_id: UUID | None, body: RunCreate, request_id: str, *, is_streamed: bool = False
+        self,
+        thread_id: UUID | None,
+        body: RunCreate,
+        request_id: str,
+        *,
+        is_streamed: bool = False,
+        key: str | None = None,
     ) -> Made:
-        """Admit a run, on a thread of its own where none is named.
+        """Admit a run, on a thread of its own where none is named; with a key that was used before, find that run.
 
         The feed is followed before the admission: a run that is claimed at once may be over when that returns.
-        Raises Invalid, AssistantNotFound, ThreadNotFound and ThreadBusy.
+        Raises Invalid, AssistantNotFound, ThreadNotFound and ThreadBusy, and RunNotFound when that run is gone.
         """
         refuse_unsupported(body)
         assistant = await self._assistants.resolve(body.assistant_id)
         ids = Ids(uuid7(), thread_id or uuid7(), request_id)
         feed = self.hub.open(ids.run_id, ids.thread_id, is_resumable=bool(body.stream_resumable))
         followed = feed.follow() if is_streamed else None
-        admission = admission_of(assistant, body, ids, is_stateless=thread_id is None)
+        named = request_key(key, thread_id, body)
+        admission = admission_of(assistant, body, ids, is_stateless=thread_id is None, key=named)
         admitted = await lifecycle.admit_run(
             self._db, admission, self.worker.worker_id, has_free_slot=self.worker.free_slots > 0
         )
         refuse_outcome(admitted, ids.thread_id)
+        if admitted.outcome == "repeated":
+            return self._again(await self.get(admitted.thread_id, admitted.run_id), is_streamed=is_streamed)
+        complete(admission, admitted)
         self._start(admission, admitted)
         return Made(shown_run(admission, admitted), feed, followed)
 
-    async def create_batch(self, bodies: list[RunCreate], request_id: str) -> list[Run]:
+    async def create_batch(self, bodies: list[RunCreate], request_id: str, *, key: str | None = None) -> list[Run]:
         """Admit stateless runs, all or none. Raises Invalid and AssistantNotFound."""
+        named = request_key(key, None, bodies)
         assistants: dict[str, Assistant] = {}
         for body in bodies:
             refuse_unsupported(body)
             if body.assistant_id not in assistants:
                 assistants[body.assistant_id] = await self._assistants.resolve(body.assistant_id)
         admissions = [
-            admission_of(assistants[body.assistant_id], body, Ids(uuid7(), uuid7(), request_id), is_stateless=True)
-            for body in bodies
+            admission_of(
+                assistants[body.assistant_id],
+                body,
+                Ids(uuid7(), uuid7(), request_id),
+                is_stateless=True,
+                key=named and named._replace(place=place),
+            )
+            for place, body in enumerate(bodies)
         ]
-        admitted = await lifecycle.admit_runs(self._db, admissions, self.worker.worker_id)
+        admitted = await self._admit_batch(admissions)
         self.worker.wake()
-        return [shown_run(*pair) for pair in zip(admissions, admitted, strict=True)]
+        for pair in zip(admissions, admitted, strict=True):
+            complete(*pair)
+        made = [shown_run(*pair) for pair in zip(admissions, admitted, strict=True)]
+        earlier = await self._earlier([each.run_id for each in admitted if each.outcome == "repeated"])
+        return [earlier.get(each.run_id, run) for each, run in zip(admitted, made, strict=True)]
+
+    async def _admit_batch(self, admissions: list[Admission]) -> list[Admitted]:
+        if admissions[0].key is None:
+            return await lifecycle.admit_runs(self._db, admissions, self.worker.worker_id)
+        # A key that was used for another batch is found at some place of it: nothing of this one may stay.
+        async with self._db.transaction() as transaction:
+            admitted = await lifecycle.admit_runs(transaction, admissions, self.worker.worker_id)
+            for each in admitted:
+                refuse_outcome(each, each.thread_id)
+            return admitted
+
+    async def _earlier(self, run_ids: list[UUID]) -> dict[UUID, Run]:
+        if not run_ids:
+            return {}
+        rows = await self._db.fetch(sql.get_runs, run_ids=run_ids)
+        return {row["run_id"]: from_row(Run, row) for row in rows}
+
+    def _again(self, run: Run, *, is_streamed: bool) -> Made:
+        """Join a run that was asked for before: from its first event on, where they are kept."""
+        is_resumable = bool(run.kwargs.get("resumable"))
+        feed = self.hub.find(run.run_id) or self.hub.open(run.run_id, run.thread_id, is_resumable=is_resumable)
+        return Made(run, feed, feed.follow(after=FROM_THE_START) if is_streamed else None)
 
     async def admit_scheduled(
         self, session: Session, assistant: Assistant, body: RunCreate, scheduled: Scheduled
@@ -172,6 +216,11 @@ class Runs:
     async def cancel_many(self, body: CancelMany, action: CancelAction) -> None:
         """Ask several runs to stop. Raises Invalid and NothingToCancel."""
         await self._cancelling.cancel_many(body, action)
+
+    async def delete_assistant(self, assistant_id: UUID, *, delete_threads: bool) -> None:
+        """Delete an assistant, with its threads where asked for, and stop its runs. Raises AssistantNotFound."""
+        await self._assistants.delete(assistant_id, delete_threads=delete_threads)
+        await self._cancelling.assistant_deleted(assistant_id)
 
     async def delete(self, thread_id: UUID, run_id: UUID) -> None:
         """Stop a run if need be and delete it with its checkpoints. Raises RunNotFound and ThreadBusy."""

@@ -1,37 +1,41 @@
 -- name: admit_run
-select outcome, attempt, created_at from admit_run(
-    :run_id, :thread_id, :assistant_id, :metadata, :kwargs, :strategy, :thread_metadata, :create_thread, :temporary,
-    make_interval(secs => :delay_s), :admitted_by, :worker_id, make_interval(secs => :lease_s)
+select outcome, attempt, created_at, run_id, thread_id, metadata from admit_run(
+    :run_id, :thread_id, :assistant_id, :inherited, :metadata, :kwargs, :strategy, :priority, :thread_metadata,
+    :thread_config, :create_thread, :temporary, make_interval(secs => :delay_s), :key_scope, :key, :key_place, :digest,
+    :admitted_by, :worker_id, make_interval(secs => :lease_s)
 )
 
 -- name: admit_runs
 -- A batch in one statement, so that all are admitted or none. They wait for a worker.
-select a.outcome, a.attempt, a.created_at
+select a.outcome, a.attempt, a.created_at, a.run_id, a.thread_id, a.metadata
 from rows from (jsonb_to_recordset(:admissions::jsonb) as (
-    run_id uuid, thread_id uuid, assistant_id uuid, metadata jsonb, kwargs jsonb, strategy text,
-    thread_metadata jsonb, create_thread boolean, temporary boolean, delay_s float8
+    run_id uuid, thread_id uuid, assistant_id uuid, inherited jsonb, metadata jsonb, kwargs jsonb, strategy text,
+    priority int, thread_metadata jsonb, thread_config jsonb, create_thread boolean, temporary boolean, delay_s float8,
+    key_scope uuid, key text, key_place int, digest text
 )) with ordinality as n (
-    run_id, thread_id, assistant_id, metadata, kwargs, strategy, thread_metadata, create_thread, temporary, delay_s, place
+    run_id, thread_id, assistant_id, inherited, metadata, kwargs, strategy, priority, thread_metadata, thread_config,
+    create_thread, temporary, delay_s, key_scope, key, key_place, digest, place
 )
 cross join lateral admit_run(
-    n.run_id, n.thread_id, n.assistant_id, n.metadata, n.kwargs, n.strategy, n.thread_metadata, n.create_thread,
-    n.temporary, make_interval(secs => n.delay_s), :admitted_by::uuid, null, interval '0'
+    n.run_id, n.thread_id, n.assistant_id, n.inherited, n.metadata, n.kwargs, n.strategy, n.priority,
+    n.thread_metadata, n.thread_config, n.create_thread, n.temporary, make_interval(secs => n.delay_s), n.key_scope,
+    n.key, n.key_place, n.digest, :admitted_by::uuid, null, interval '0'
 ) a
 order by n.place
 
+-- name: forget_run_keys
+-- Keys whose time is over. One that comes back before the sweep does is not taken for the old one (`admit_run`).
+update runs set request_key = null
+where run_id in (
+    select run_id from runs
+    where request_key is not null and created_at <= now() - run_key_lifetime()
+    order by created_at limit :limit for update skip locked
+)
+
 -- name: claim_runs
 -- A batch per trip. Only the head of a thread is not blocked, so the cost does not grow with a thread's backlog.
-update runs r set
-    status = 'running', attempt = r.attempt + 1, worker_id = :worker_id, updated_at = now(),
-    started_at = coalesce(r.started_at, now()), leased_until = now() + make_interval(secs => :lease_s)
-from (
-    select run_id, started_at is not null as was_begun from runs
-    where status = 'pending' and not is_blocked and run_after <= now()
-    order by number limit :limit for update skip locked
-) ready
-where r.run_id = ready.run_id
-returning r.run_id, r.thread_id, r.assistant_id, r.kwargs, r.attempt, r.is_temporary, ready.was_begun,
-    r.cancel_action, r.cancel_reason, extract(epoch from now() - greatest(r.run_after, r.created_at))::float8 as waited_s
+select run_id, thread_id, assistant_id, kwargs, attempt, is_temporary, was_begun, cancel_action, cancel_reason, waited_s
+from claim_runs(:worker_id, make_interval(secs => :lease_s), :limit)
 
 -- name: renew_leases
 -- Returns what is still ours, and what is asked of it; a run that is missing was given to somebody else and must be
@@ -64,7 +68,7 @@ select run_id, outcome from release_expired_runs(:limit, :max_attempts)
 
 -- name: cancel_runs
 select thread_id, run_id, outcome
-from cancel_runs(:thread_id, :run_ids, :statuses, :action, :reason, :after, :limit)
+from cancel_runs(:thread_id, :run_ids, :assistant_id, :statuses, :action, :reason, :after, :limit)
 
 -- name: delete_run
 select outcome, assistant_id, kwargs, attempt, is_temporary

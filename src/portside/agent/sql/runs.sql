@@ -3,6 +3,11 @@ select run_id, thread_id, assistant_id, status, metadata, kwargs, multitask_stra
        cancel_reason, kwargs -> 'langsmith_tracer' ->> 'project_name' as langsmith_session_name
 from runs where run_id = :run_id and thread_id = :thread_id
 
+-- name: get_runs
+select run_id, thread_id, assistant_id, status, metadata, kwargs, multitask_strategy, created_at, updated_at, error,
+       cancel_reason, kwargs -> 'langsmith_tracer' ->> 'project_name' as langsmith_session_name
+from runs where run_id = any(:run_ids::uuid[])
+
 -- name: list_runs
 -- The two wide columns are read only where they are asked for.
 select run_id, thread_id, assistant_id, status,

@@ -22,6 +22,12 @@ HEADERS = {
     "Content-Location": "Where what was made is found.",
     "Location": "Where to go on after the connection was lost.",
 }
+TAKEN = {
+    "Idempotency-Key": (
+        "A name for the request, of 1 to 255 characters. The same request with the same key, on the same thread or "
+        "without one, is answered for 24 hours with what the first one made."
+    ),
+}
 _REFERENCE = "#/components/schemas/{name}"
 _ALWAYS = ("X-Request-Id", "X-Ignored-Fields")
 
@@ -90,7 +96,7 @@ class _Operation:
             "operationId": route.name,
             "tags": [route.tag],
             "summary": text.split("\n", 1)[0],
-            "parameters": [*self._path_parameters(), *self._query_parameters()],
+            "parameters": [*self._path_parameters(), *self._query_parameters(), *self._header_parameters()],
             "responses": self._responses(),
             "security": [] if self.is_open else [{"ApiKey": []}],
         }
@@ -115,6 +121,12 @@ class _Operation:
         return [
             {"name": name, "in": "query", "required": name in required, "schema": _without_null(shape)}
             for name, shape in described["properties"].items()
+        ]
+
+    def _header_parameters(self) -> list[dict[str, Any]]:
+        return [
+            {"name": name, "in": "header", "required": False, "description": TAKEN[name], "schema": {"type": "string"}}
+            for name in self.route.takes
         ]
 
     def _responses(self) -> dict[str, Any]:

@@ -11,7 +11,8 @@ import msgspec
 from starlette.responses import Response
 
 from portside.kernel.codec import dump_api
-from portside.kernel.errors import BadRequest, Invalid, PortsideError, Problem, Unavailable
+from portside.kernel.db import CROSSED_STATES
+from portside.kernel.errors import BadRequest, Conflict, Invalid, PortsideError, Problem, Unavailable
 from portside.kernel.http.vetting import NOT_JSON
 from portside.kernel.logs import get_logger
 
@@ -82,6 +83,9 @@ def error_of(exc: Exception, path: str) -> PortsideError:
     if state in _VALUE_STATES:
         log.warning("the database refused a value", path=path, error=str(exc))
         return BadRequest("The request holds a value that cannot be stored: out of range, too long or malformed.")
+    if state in CROSSED_STATES:
+        log.warning("a transaction crossed another one", path=path, error=str(exc))
+        return Conflict("The request crossed another one that changes the same, and changed nothing; send it again.")
     if isinstance(exc, (ConnectionError, TimeoutError)):
         log.exception("a dependency did not answer", path=path, exc_info=exc)
         return Unavailable()

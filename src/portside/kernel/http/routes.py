@@ -76,6 +76,8 @@ class Route:
     """Other successes by status, and what each holds."""
     headers: tuple[str, ...] = ()
     """Headers of the answer that clients look at."""
+    takes: tuple[str, ...] = ()
+    """Headers of the request that are acted on, beside those that every request may have."""
 
     @property
     def name(self) -> str:
