@@ -194,3 +194,53 @@ def test_lifetimes_and_the_index_of_the_store_are_read(tmp_path):
 )
 def test_lifetimes_and_indexes_without_sense_are_refused(tmp_path, section, value):
     assert section in refusal(tmp_path, **{section: value})
+
+
+def test_the_environment_of_an_image_brings_sections_along(tmp_path):
+    (tmp_path / "langgraph.json").write_text(
+        json.dumps({"graphs": GRAPHS, "http": {"disable_store": True}, "store": {"ttl": {"default_ttl": 5}}})
+    )
+    environ = {
+        "LANGSERVE_GRAPHS": '{"agent": "/deps/agent/src/agent.py:graph"}',
+        "LANGGRAPH_HTTP": '{"mount_prefix": "/mine"}',
+        "LANGGRAPH_CHECKPOINTER": '{"ttl": {"default_ttl": 7}}',
+        "LANGGRAPH_STORE": "null",
+        "LANGGRAPH_AUTH": "",
+        "LANGGRAPH_UI": "{}",
+    }
+    config = load_config(tmp_path / "langgraph.json", environ)
+    assert config.graphs == {"agent": GraphSource("/deps/agent/src/agent.py:graph")}
+    assert config.http == HttpConfig(mount_prefix="/mine"), "a section replaces the file's"
+    assert config.thread_ttl.default_ttl == 7
+    assert config.store.ttl is not None
+    assert config.store.ttl.default_ttl == 5
+    assert load_config(tmp_path / "langgraph.json").http == HttpConfig(disable_store=True)
+
+
+def test_an_image_needs_no_file(tmp_path):
+    environ = {"LANGSERVE_GRAPHS": '{"agent": {"path": "./agent.py:graph", "description": "Helps"}}'}
+    config = load_config(find_config(tmp_path, environ), environ)
+    assert (config.folder, config.graphs) == (tmp_path, {"agent": GraphSource("./agent.py:graph", "Helps")})
+    (tmp_path / "langgraph.json").write_text("{}")
+    assert find_config(tmp_path, environ).name == "langgraph.json"
+
+
+@pytest.mark.parametrize(
+    ("name", "value", "says"),
+    [
+        ("LANGGRAPH_HTTP", "{", "LANGGRAPH_HTTP is not valid JSON"),
+        ("LANGGRAPH_HTTP", '{"app": "./web.py:app"}', "LANGGRAPH_HTTP: http.app cannot be honoured"),
+        ("LANGGRAPH_AUTH", '{"path": "./auth.py:auth"}', "LANGGRAPH_AUTH: auth.path cannot be honoured"),
+        ("LANGGRAPH_ENCRYPTION", '{"path": "./keys.py:keys"}', "LANGGRAPH_ENCRYPTION: encryption.path cannot"),
+        ("LANGGRAPH_WEBHOOKS", '{"url": {}, "headers": {"a": "b"}}', "LANGGRAPH_WEBHOOKS: webhooks.headers cannot"),
+        ("LANGGRAPH_CHECKPOINTER", '{"backend": "mongo"}', "LANGGRAPH_CHECKPOINTER: checkpointer.backend cannot"),
+        ("LANGGRAPH_STORE", '{"ttl": {"default_ttl": -1}}', "LANGGRAPH_STORE: store"),
+        ("LANGSERVE_GRAPHS", "{}", 'LANGSERVE_GRAPHS: "graphs" must name'),
+        ("GRAPH_PRIORITY", '{"path": "./p.py:p"}', "GRAPH_PRIORITY: priority.path cannot"),
+    ],
+)
+def test_what_the_environment_asks_in_vain_is_refused_by_name(tmp_path, name: str, value: str, says: str):
+    (tmp_path / "langgraph.json").write_text(json.dumps({"graphs": GRAPHS}))
+    with pytest.raises(UserMistake) as caught:
+        load_config(tmp_path / "langgraph.json", {name: value})
+    assert str(caught.value).startswith(says)

@@ -1,0 +1,143 @@
+"""Tiers: one server answers, another executes, on one database that both find empty when they start."""
+
+import contextlib
+from collections.abc import AsyncIterator, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from datetime import datetime
+from typing import Any, NamedTuple
+
+import httpx2
+import pytest
+from langgraph_sdk import get_client
+from langgraph_sdk.client import LangGraphClient
+
+from tests.conftest import eventually
+from tests.servers import ServerProcess, agent_server
+
+HI = {"messages": [{"role": "user", "content": "hi"}]}
+ALL_STEPS = ["one", "two", "three"]
+WHOLE_WITHIN_S = 60
+
+
+class Tiers(NamedTuple):
+    """The address of each server."""
+
+    api: str
+    queue: str
+
+
+@pytest.fixture(scope="module")
+def tiers(module_database: str, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Tiers]:
+    """Start both at once: they race for the migrations."""
+
+    def server(tier: str) -> contextlib.AbstractContextManager[ServerProcess]:
+        return agent_server(module_database, tmp_path_factory.mktemp(tier), PORTSIDE_TIER=tier)
+
+    servers = [server("api"), server("queue")]
+    with ThreadPoolExecutor(2) as starters, contextlib.ExitStack() as stop:
+        starting = [starters.submit(each.__enter__) for each in servers]
+        for each in servers:
+            stop.push(each.__exit__)
+        yield Tiers(*(each.result().url for each in starting))
+
+
+@pytest.fixture
+async def client(tiers: Tiers) -> AsyncIterator[LangGraphClient]:
+    async with get_client(url=tiers.api, api_key="") as opened:
+        yield opened
+
+
+def metrics(url: str) -> dict[str, Any]:
+    found: dict[str, Any] = httpx2.get(f"{url}/metrics", params={"format": "json"}).json()
+    return found
+
+
+def sample(url: str, name: str) -> float:
+    lines = httpx2.get(f"{url}/metrics").text.splitlines()
+    return next(float(line.rsplit(" ", 1)[1]) for line in lines if line.rsplit(" ", 1)[0] == name)
+
+
+def test_each_tier_answers_what_is_its_own(tiers: Tiers) -> None:
+    assert httpx2.get(f"{tiers.api}/ok").json() == {"ok": True, "services": {"postgres": True}}
+    assert httpx2.get(f"{tiers.queue}/ok").json() == {"ok": True, "services": {"postgres": True, "worker": True}}
+    assert httpx2.get(f"{tiers.queue}/info").json() == httpx2.get(f"{tiers.api}/info").json()
+    for path in ("/", "/docs", "/openapi.json", "/assistants/search", "/runs/wait", "/threads"):
+        assert httpx2.post(f"{tiers.queue}{path}", json={}).status_code == 404, path
+    assert (metrics(tiers.api)["workers"], metrics(tiers.queue)["workers"]) == (
+        {"max": 0, "active": 0, "available": 0}, {"max": 10, "active": 0, "available": 10}
+    )  # fmt: skip
+
+
+async def test_a_client_waits_for_what_another_process_executes(tiers: Tiers, client: LangGraphClient) -> None:
+    before = sample(tiers.queue, "lg_api_run_queue_wait_time_1st_attempt_count")
+    thread = await client.threads.create()
+    values = await client.runs.wait(thread["thread_id"], "echo", input=HI)
+    assert values["messages"][-1]["content"] == "echo: hi"
+    stateless = await client.runs.wait(None, "echo", input=HI)
+    assert stateless["messages"][-1]["content"] == "echo: hi"
+    assert sample(tiers.queue, "lg_api_run_queue_wait_time_1st_attempt_count") >= before + 2
+    assert sample(tiers.queue, 'lg_api_run_duration_seconds_count{status="success"}') >= 2
+    assert sample(tiers.queue, 'lg_api_runs_total{status="success"}') >= 2
+    assert "lg_api_runs_total{" not in httpx2.get(f"{tiers.api}/metrics").text
+
+
+async def test_a_background_run_is_joined_and_its_state_read(client: LangGraphClient) -> None:
+    thread = await client.threads.create()
+    run = await client.runs.create(thread["thread_id"], "steps", input={"done": []})
+    assert run["status"] == "pending"
+    joined = await client.runs.join(thread["thread_id"], run["run_id"])
+    assert joined["done"] == ALL_STEPS
+    state = await client.threads.get_state(thread["thread_id"])
+    assert (state["values"]["done"], state["next"]) == (ALL_STEPS, [])
+    await client.threads.update_state(thread["thread_id"], {"done": ["by hand"]})
+    assert (await client.threads.get_state(thread["thread_id"]))["values"]["done"] == [*ALL_STEPS, "by hand"]
+
+
+async def test_a_stream_ends_when_the_run_does(client: LangGraphClient) -> None:
+    thread = await client.threads.create()
+    stream = client.runs.stream(thread["thread_id"], "steps", input={"done": []}, stream_mode="updates")
+    events = [part.event async for part in stream]
+    assert "error" not in events
+    run = (await client.runs.list(thread["thread_id"]))[0]
+    assert run["status"] == "success"
+    assert [part async for part in client.runs.join_stream(thread["thread_id"], run["run_id"])] == []
+
+
+async def test_a_cancel_reaches_the_other_process(tiers: Tiers, client: LangGraphClient) -> None:
+    thread = await client.threads.create()
+    run = await client.runs.create(thread["thread_id"], "steps", input={"done": [], "pause_s": 60})
+
+    async def is_running() -> bool:
+        return (await client.runs.get(thread["thread_id"], run["run_id"]))["status"] == "running"
+
+    await eventually(is_running)
+    await client.runs.cancel(thread["thread_id"], run["run_id"], wait=True)
+    assert (await client.runs.get(thread["thread_id"], run["run_id"]))["status"] == "interrupted"
+    assert metrics(tiers.queue)["workers"]["active"] == 0
+
+
+async def test_a_cron_fires_once_for_each_instant(client: LangGraphClient) -> None:
+    thread = await client.threads.create()
+    cron = await client.crons.create_for_thread(thread["thread_id"], "echo", schedule="* * * * * *", input=HI)
+
+    async def fired() -> list[Any]:
+        runs = await client.runs.list(thread["thread_id"], limit=100)
+        return runs if len(runs) >= 6 else []
+
+    runs = await eventually(fired, WHOLE_WITHIN_S)
+    await client.crons.delete(cron["cron_id"])
+    moments = sorted(datetime.fromisoformat(run["created_at"]) for run in runs)
+    assert len(moments) <= (moments[-1] - moments[0]).total_seconds() + 2
+
+
+async def test_delayed_runs_wait_but_want_no_capacity(tiers: Tiers, client: LangGraphClient) -> None:
+    thread = await client.threads.create()
+    run = await client.runs.create(thread["thread_id"], "echo", input=HI, after_seconds=3600)
+
+    async def is_counted() -> bool:
+        return metrics(tiers.api)["queue"]["n_pending"] == 1
+
+    await eventually(is_counted)
+    assert sample(tiers.api, "lg_api_num_pending_runs") == 1
+    assert sample(tiers.api, "lg_api_num_ready_runs") == 0
+    await client.runs.delete(thread["thread_id"], run["run_id"])
