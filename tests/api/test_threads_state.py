@@ -171,7 +171,7 @@ async def test_an_update_refreshes_the_thread(client, asked):
     assert (state["values"], state["next"], state["checkpoint_id"]) == (
         {"text": "edited"}, ["ask"], made["checkpoint_id"]
     )  # fmt: skip
-    assert state["metadata"]["source"] == "update"
+    assert (state["metadata"]["source"], state["metadata"]["graph_id"]) == ("update", "approval")
     thread = await client.threads.get(asked)
     assert (thread["values"], thread["status"]) == ({"text": "edited"}, "interrupted")
     assert thread["state_updated_at"] > before["state_updated_at"]

@@ -104,6 +104,14 @@ async def test_custom_and_subgraphs(house):
     assert names(quiet) == ["values"] * 3
 
 
+async def test_a_subgraph_in_debug_names_its_checkpoint(house):
+    events, _ = await house(parent=parent()).run("parent", input={"foo": ["in"]}, stream_modes=["debug"])
+    tasks = [task for _, item in events if item["type"] == "checkpoint" for task in item["payload"]["tasks"]]
+    [child] = [task for task in tasks if "state" not in task]
+    assert child["checkpoint"]["checkpoint_ns"] == f"child:{child['id']}"
+    assert {task["state"] for task in tasks if task is not child} == {None}
+
+
 async def test_tasks(house):
     events, _ = await house(g=graph(Text, draft, boom)).run("g", input={"text": "a"}, stream_modes=["tasks"])
     (_, start), (_, end), (_, start_of_boom), (_, failed), error = events

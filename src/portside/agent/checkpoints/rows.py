@@ -33,6 +33,7 @@ WRITE_COLUMNS = (
     "w_thread", "w_ns", "w_checkpoint", "w_task", "w_idx", "w_path", "w_run", "w_channel", "w_kind", "w_data",
 )  # fmt: skip
 PLACE = WRITE_COLUMNS.index("w_idx")
+SUBGRAPH_METADATA = ("langgraph_node", "langgraph_path", "langgraph_step", "langgraph_triggers")
 
 
 Row = tuple[Any, ...]
@@ -126,7 +127,16 @@ def write_rows(
 
 def metadata_json(config: RunnableConfig, metadata: CheckpointMetadata) -> str:
     """Write the metadata of a checkpoint, with what the config adds to it, as JSON that `jsonb` takes."""
-    return without_nul(dump_user(get_serializable_checkpoint_metadata(config, metadata))).decode()
+    told = get_serializable_checkpoint_metadata(config, metadata)
+    return without_nul(dump_user({**told, **_whereabouts(config)})).decode()
+
+
+def _whereabouts(config: RunnableConfig) -> dict[str, Any]:
+    """Tell of a subgraph's checkpoint which step of the graph around it it belongs to; langgraph leaves that out."""
+    if not config.get("configurable", {}).get("checkpoint_ns"):
+        return {}
+    known = config.get("metadata", {})
+    return {key: known[key] for key in SUBGRAPH_METADATA if key in known}
 
 
 def filter_json(wanted: dict[str, Any]) -> str:

@@ -90,5 +90,17 @@ def checkpoint_of(config: Mapping[str, Any] | None) -> dict[str, Any] | None:
 def _with_checkpoints(payload: dict[str, Any]) -> dict[str, Any]:
     """Name the checkpoints of a debug event the way the rest of the API does."""
     step = payload["payload"]
-    named = {"checkpoint": checkpoint_of(step["config"]), "parent_checkpoint": checkpoint_of(step["parent_config"])}
+    named = {
+        "checkpoint": checkpoint_of(step["config"]),
+        "parent_checkpoint": checkpoint_of(step["parent_config"]),
+        "tasks": [_with_checkpoint(task) for task in step["tasks"]],
+    }
     return {**payload, "payload": {**step, **named}}
+
+
+def _with_checkpoint(task: dict[str, Any]) -> dict[str, Any]:
+    """Name the checkpoint of a task that is a subgraph, in place of the config that langgraph gives as its state."""
+    checkpoint = checkpoint_of(task["state"])
+    if checkpoint is None:
+        return task
+    return {**{key: value for key, value in task.items() if key != "state"}, "checkpoint": checkpoint}

@@ -112,10 +112,15 @@ def _task(task: PregelTask) -> dict[str, Any]:
 
 
 def _metadata(snapshot: StateSnapshot) -> dict[str, Any] | None:
-    """Add the thread to a checkpoint's metadata: it is not stored there, so that copies of a thread tell the truth."""
+    """Add where a checkpoint is to its metadata: that is not stored there, so that copies of a thread tell the truth."""
     if snapshot.metadata is None:
         return None
-    return {**snapshot.metadata, "thread_id": snapshot.config["configurable"]["thread_id"]}
+    place = snapshot.config["configurable"]
+    told = {**snapshot.metadata, "thread_id": place["thread_id"]}
+    if checkpoint_ns := place.get("checkpoint_ns"):
+        told |= {"checkpoint_ns": checkpoint_ns, "langgraph_checkpoint_ns": checkpoint_ns}
+        told["checkpoint_map"] = snapshot.metadata.get("parents") or {}
+    return told
 
 
 def _interrupt(interrupt: Interrupt) -> dict[str, Any]:

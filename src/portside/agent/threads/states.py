@@ -89,7 +89,7 @@ class States:
             async with _changing(graphs, graph_id, config) as (graph, tx):
                 if await records.insert_thread(tx, thread_id, request) is None:
                     return None
-                await apply_supersteps(graph, config, supersteps)
+                await apply_supersteps(graph, _told(config, graph_id), supersteps)
                 await _show_on_thread(tx, thread_id, graph)
                 return await records.get_thread(tx, thread_id)
 
@@ -152,7 +152,7 @@ class States:
                 await _lock(tx, thread_id)
                 if at.checkpoint_id and (await graph.aget_state(config)).created_at is None:
                     raise CheckpointNotFound.of(thread_id, at.checkpoint_id)
-                made = await update_state(graph, config, update.values, update.as_node)
+                made = await update_state(graph, _told(config, graph_id), update.values, update.as_node)
                 return made, await _show_on_thread(tx, thread_id, graph)
 
         async with self._changes:
@@ -224,6 +224,11 @@ def _named(change: StateUpdate | StatePatch) -> Checkpoint:
     """Return the checkpoint that a change names; its id may stand beside it, as older clients have it."""
     at = change.checkpoint or Checkpoint()
     return msgspec.structs.replace(at, checkpoint_id=at.checkpoint_id or change.checkpoint_id)
+
+
+def _told(config: Any, graph_id: str) -> Any:
+    """Have the metadata of a checkpoint tell its graph, as those that runs make do."""
+    return {**config, "metadata": {"graph_id": graph_id}}
 
 
 def _config(thread_id: UUID, at: Checkpoint | None) -> Any:
