@@ -2,6 +2,7 @@ import contextlib
 import io
 import json
 import os
+import socket
 import subprocess
 import sys
 from pathlib import Path
@@ -11,10 +12,13 @@ import click
 import pytest
 
 from portside import __version__
+from portside.agent.config import AgentConfig, GraphSource, HttpConfig
+from portside.agent.settings import AgentSettings
 from portside.cli import main as cli
 from portside.cli.client import explain
 from portside.cli.deploy import normalise
-from portside.kernel.errors import UserMistake
+from portside.cli.serve import summary
+from portside.kernel.errors import OutOfReach, UserMistake
 
 HEAVY = ("asyncpg", "langgraph", "langchain_core", "httpx2", "cryptography", "uvicorn", "starlette")
 
@@ -134,6 +138,52 @@ def test_a_mistake_is_one_line_and_exit_1(tmp_path, arguments, says: str) -> Non
 )
 def test_a_mistake_at_the_start_of_a_server_is_one_line_and_exit_1(tmp_path, arguments, says: str) -> None:
     check_mistake(run(*arguments, home=tmp_path), says)
+
+
+@pytest.mark.parametrize("command", ["serve", "dev"])
+def test_a_port_that_is_taken_ends_a_server_at_once(tmp_path: Path, command: str) -> None:
+    """Before the agent is imported, which here fails; reload waits for no change that could not mend it."""
+    (tmp_path / "langgraph.json").write_text('{"graphs": {"agent": "./missing.py:graph"}}')
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        port = taken.getsockname()[1]
+        done = run(command, "--port", str(port), home=tmp_path, DATABASE_URI="postgresql://nobody@127.0.0.1:9/none")
+    assert done.returncode == OutOfReach.exit_code
+    assert (done.stdout, done.stderr) == (
+        "", f"error: cannot listen on 127.0.0.1:{port}: Address already in use; choose another with --port\n"
+    )  # fmt: skip
+
+
+def test_a_database_that_is_away_is_one_line(tmp_path: Path) -> None:
+    (tmp_path / "agent.py").write_text("graph = lambda: None\n")
+    (tmp_path / "langgraph.json").write_text('{"graphs": {"agent": "./agent.py:graph"}}')
+    with socket.create_server(("127.0.0.1", 0)) as free:
+        port = str(free.getsockname()[1])
+    done = run("serve", "--port", port, home=tmp_path, DATABASE_URI="postgresql://ann:secret@127.0.0.1:9/none")
+    assert done.returncode == OutOfReach.exit_code
+    assert done.stderr.startswith("error: the database does not answer: ")
+    assert done.stderr.count("\n") == 1, done.stderr
+    assert "secret" not in done.stderr
+
+
+def described(graphs: int, **http: str) -> AgentConfig:
+    sources = {f"g{number}": GraphSource("./agent.py:graph") for number in range(graphs)}
+    return AgentConfig(file=Path("/a.json"), graphs=sources, dependencies=[], env={}, http=HttpConfig(**http))
+
+
+def test_a_server_that_has_started_says_what_it_is() -> None:
+    url = "postgresql://ann:secret@db.example:5432/agents?sslmode=require"
+    settings = AgentSettings(host="::1", port=9, database_url=url, tier="queue", n_jobs_per_worker=3)
+    assert summary(described(2, mount_prefix="/mine"), settings, url) == [
+        f"Portside {__version__}, agent server",
+        "  address   http://[::1]:9/mine",
+        "  graphs    g0, g1",
+        "  database  db.example:5432/agents",
+        "  tier      queue: executes up to 3 runs at once; answers only /ok, /metrics and /info",
+    ]
+    embedded = summary(described(10), AgentSettings(), "postgresql://ann:secret@/agents?host=%2Ftmp%2Fa")
+    assert embedded[2:4] == [
+        "  graphs    g0, g1, g2, g3, g4, g5, g6, g7 and 2 more", "  database  /tmp/a/agents, embedded"
+    ]  # fmt: skip
 
 
 def check_mistake(done: Any, says: str) -> None:
