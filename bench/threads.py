@@ -6,7 +6,6 @@ import json
 import os
 import random
 import signal
-import statistics
 import sys
 import tempfile
 from collections.abc import Callable
@@ -17,7 +16,7 @@ import asyncpg
 ROOT = Path(__file__).parents[1]
 sys.path[:0] = [str(ROOT)]
 
-from bench.agent_server import Connection, load  # noqa: E402
+from bench.client import Connection, load  # noqa: E402
 from tests.servers import PROJECTS, ServerProcess, free_port  # noqa: E402
 
 from portside.kernel.embedded import EmbeddedPostgres  # noqa: E402
@@ -106,9 +105,8 @@ def measure(port: int) -> dict[str, dict[str, float]]:
         async def search(connection: Connection, body: Callable[[], Body] = body) -> bytes:
             return await connection.send("POST", "/threads/search", body())
 
-        rate, times = asyncio.run(load(port, CLIENTS, search))
-        percentiles = statistics.quantiles(times, n=100)
-        found[name] = {"per_s": rate, "p50_ms": percentiles[49] * 1000, "p99_ms": percentiles[98] * 1000}
+        done = asyncio.run(load(port, CLIENTS, search))
+        found[name] = {"per_s": done.per_s, "p50_ms": done.p50_ms, "p99_ms": done.p99_ms}
     return found
 
 

@@ -15,7 +15,8 @@ from contextlib import AbstractContextManager
 from bench.parity import recordings, report
 from bench.parity.compare import Verdict, compare
 from bench.parity.perform import Record, perform
-from bench.parity.servers import our_server_alone, reference_server, reference_version
+from bench.parity.servers import our_server_alone, reference_server
+from bench.reference import reference_version
 
 
 def main() -> int:

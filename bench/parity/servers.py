@@ -1,70 +1,23 @@
-"""Starts the two servers on one project: the reference in an environment of its own, and ours.
-
-The reference is installed into a cache folder and only ever spoken to over HTTP.
-"""
+"""Starts the two servers on one project: the reference and ours."""
 
 import contextlib
-import hashlib
-import os
-import shutil
-import subprocess
-import sys
 import tempfile
-import time
 from collections.abc import Iterator
 from pathlib import Path
 
-import httpx2
 from tests.servers import ServerProcess, free_port
 
+from bench.reference import QUIET, reference_process
 from portside.kernel.embedded import EmbeddedPostgres
 
-HERE = Path(__file__).parent
-PROJECT = HERE / "project"
-PINS = HERE / "reference.txt"
-QUIET = {"LANGSMITH_TRACING": "false", "LANGGRAPH_CLI_NO_ANALYTICS": "1", "LANGSMITH_API_KEY": ""}
-START_S = 90
-
-
-def reference_version() -> str:
-    """The pinned version of the reference server."""
-    return next(line.partition("==")[2] for line in PINS.read_text().splitlines() if line.startswith("langgraph-api=="))
-
-
-def reference_environment() -> Path:
-    """The folder of the reference's virtual environment, made on first use and again when the pins change."""
-    cache = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "portside" / "parity"
-    folder = cache / hashlib.sha256(PINS.read_bytes()).hexdigest()[:12]
-    if not (folder / "complete").exists():
-        shutil.rmtree(folder, ignore_errors=True)
-        print(f"installing the reference server into {folder}", file=sys.stderr)
-        subprocess.run([sys.executable, "-m", "venv", str(folder)], check=True)
-        install = [str(folder / "bin" / "python"), "-m", "pip", "install", "--quiet", "--requirement", str(PINS)]
-        subprocess.run(install, check=True)
-        (folder / "complete").touch()
-    return folder
+PROJECT = Path(__file__).parent / "project"
 
 
 @contextlib.contextmanager
 def reference_server() -> Iterator[str]:
     """The address of the reference server, running on a copy of the project."""
-    programs = reference_environment() / "bin"
-    with tempfile.TemporaryDirectory() as folder:
-        project = shutil.copytree(PROJECT, Path(folder) / "project", ignore=shutil.ignore_patterns("__pycache__"))
-        port, log = free_port(), Path(folder) / "reference.log"
-        command = [str(programs / "langgraph"), "dev", "--no-browser", "--no-reload", "--host", "127.0.0.1"]
-        command += ["--port", str(port), "--n-jobs-per-worker", "10"]
-        environment = {**os.environ, **QUIET, "PATH": f"{programs}{os.pathsep}{os.environ['PATH']}"}
-        with log.open("wb") as output:
-            process = subprocess.Popen(
-                command, cwd=project, env=environment, stdin=subprocess.DEVNULL, stdout=output, stderr=output
-            )
-        try:
-            _wait_until_ok(f"http://127.0.0.1:{port}", process, log)
-            yield f"http://127.0.0.1:{port}"
-        finally:
-            process.terminate()
-            process.wait(30)
+    with reference_process(PROJECT) as running:
+        yield running.url
 
 
 @contextlib.contextmanager
@@ -91,13 +44,3 @@ def our_server_alone() -> Iterator[str]:
                 yield url
         finally:
             embedded.release()
-
-
-def _wait_until_ok(url: str, process: subprocess.Popen[bytes], log: Path) -> None:
-    deadline = time.monotonic() + START_S
-    while time.monotonic() < deadline and process.poll() is None:
-        with contextlib.suppress(httpx2.HTTPError):
-            if httpx2.get(f"{url}/ok", timeout=5, trust_env=False).status_code == 200:
-                return
-        time.sleep(0.1)
-    raise RuntimeError(f"the reference server does not start:\n{log.read_text()[-3000:]}")

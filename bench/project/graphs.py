@@ -1,0 +1,39 @@
+"""What the servers run while they are measured: next to nothing, so that what is measured is the server."""
+
+import asyncio
+
+from langchain_core.messages import AIMessage, AIMessageChunk
+from langgraph.config import get_stream_writer
+from langgraph.graph import START, MessagesState, StateGraph
+from typing_extensions import TypedDict
+
+
+async def answer(state: MessagesState) -> dict:
+    return {"messages": [AIMessage(f"echo: {state['messages'][-1].content}")]}
+
+
+async def say(_state: MessagesState) -> dict:
+    """Say 20 tokens in a second, as a quick model does."""
+    write = get_stream_writer()
+    for number in range(20):
+        write(AIMessageChunk(f"token {number} ", id="answer").model_dump())
+        await asyncio.sleep(0.05)
+    return {"messages": [AIMessage("all said", id="answer")]}
+
+
+class Count(TypedDict):
+    count: int
+
+
+async def burst_of(state: Count) -> dict:
+    write = get_stream_writer()
+    for number in range(state["count"]):
+        write({"number": number, "text": "a piece of an answer"})
+        if number % 10 == 9:
+            await asyncio.sleep(0)
+    return {"count": 0}
+
+
+echo = StateGraph(MessagesState).add_node("answer", answer).add_edge(START, "answer").compile()
+tokens = StateGraph(MessagesState).add_node("say", say).add_edge(START, "say").compile()
+burst = StateGraph(Count).add_node("burst", burst_of).add_edge(START, "burst").compile()
