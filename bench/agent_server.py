@@ -162,7 +162,7 @@ def show(columns: dict[str, Figures]) -> None:
         cells = "".join(f"{columns[column].get(name, float('nan')):14.2f}" for column in columns)
         pair = [columns.get(column, {}).get(name) for column in ("portside", "reference")]
         ratio = f"{pair[0] / pair[1]:10.2f}" if all(pair) else ""
-        print(f"{name:<26}{cells}{ratio}".replace("nan", "  –"))
+        print(f"{name:<26}{cells}{ratio}".replace("nan", "  -"))
 
 
 def keep(columns: dict[str, Figures]) -> None:

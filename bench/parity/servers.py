@@ -5,9 +5,9 @@ import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 
+from bench.reference import QUIET, reference_process
 from tests.servers import ServerProcess, free_port
 
-from bench.reference import QUIET, reference_process
 from portside.kernel.embedded import EmbeddedPostgres
 
 PROJECT = Path(__file__).parent / "project"
