@@ -167,7 +167,7 @@ async def test_a_run_whose_worker_died_is_settled_by_the_next(queue: Queue):
 
 async def test_a_run_that_was_given_back_is_cancelled_by_a_worker(queue: Queue):
     run = await queue.begun()
-    await lifecycle.hand_back_runs(queue.db, queue.worker_id, [run.run_id])
+    await lifecycle.hand_back_runs(queue.db, queue.worker_id, {run.run_id: run.attempt})
     assert await queue.cancel(INTERRUPT, run.run_id) == ["stopping"]
     assert [claimed.cancellation for claimed in await queue.claim()] == [INTERRUPT]
 

@@ -5,11 +5,10 @@ import contextlib
 import json
 import os
 import signal
-import sys
 from collections.abc import AsyncIterator, Awaitable, Callable
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, Self
 from uuid import UUID
 
 import asyncpg
@@ -186,7 +185,7 @@ class Client:
         self.server = server
         self.http = httpx2.AsyncClient(base_url=server.url, timeout=60)
 
-    async def __aenter__(self) -> "Client":
+    async def __aenter__(self) -> Self:
         return self
 
     async def __aexit__(self, *_exc: object) -> None:

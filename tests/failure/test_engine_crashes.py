@@ -1,8 +1,8 @@
-"""Servers that are killed or paused while they execute runs: one live owner, from the last checkpoint, nothing twice."""
+"""Servers that are killed or paused while they execute runs: one live owner, and nothing is done twice."""
 
 import asyncio
 import contextlib
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Awaitable, Callable
 from pathlib import Path
 
 import httpx2
@@ -75,12 +75,12 @@ async def test_a_paused_owner_s_late_writes_are_refused(cluster: Cluster, tmp_pa
     leases = [(await cluster.run_row(run))["leased_until"].timestamp() for run in runs]
     again = [await cluster.ledger.begun(run, held_at, attempt=2) for run in runs]
     before = await traces_of_attempt(cluster, runs, 1)
-    first.touch()
+    open_gate(first)
     cluster.resume(owner)
     await patiently(lambda: gave_up(owner), 20)
     late = await traces_of_attempt(cluster, runs, 1)
     rows = [await cluster.run_row(run) for run in runs]
-    second.touch()
+    open_gate(second)
     assert await cluster.over(*runs) == ["success"] * 4
     assert [(row["status"], row["attempt"]) for row in rows] == [("running", 2)] * 4
     assert late == before
@@ -90,6 +90,10 @@ async def test_a_paused_owner_s_late_writes_are_refused(cluster: Cluster, tmp_pa
         assert done == [(step, 1 if step < held_at else 2) for step in range(4)]
         begun_late = [e for e in cluster.ledger.entries(run) if (e.event, e.attempt) == ("begin", 1)]
         assert max(e.step for e in begun_late) == held_at
+
+
+def open_gate(path: Path) -> None:
+    path.touch()
 
 
 async def traces_of_attempt(cluster: Cluster, runs: list[str], attempt: int) -> list[tuple[str, str]]:
@@ -171,7 +175,11 @@ async def test_a_run_that_kills_its_workers_ends_in_an_error_and_lets_the_next_o
     assert statuses == ["error", "success"]
     assert "WorkerLost" in row["error"]
     assert (thread_row["status"], thread_row["active_runs"]) == ("idle", 0)
-    assert [(e.step, e.attempt) for e in cluster.ledger.entries(deadly) if e.event == "begin"] == [(0, 1), (1, 1), (1, 2)]
+    assert [(e.step, e.attempt) for e in cluster.ledger.entries(deadly) if e.event == "begin"] == [
+        (0, 1),
+        (1, 1),
+        (1, 2),
+    ]
 
 
 async def keep_alive(cluster: Cluster) -> None:
@@ -179,3 +187,30 @@ async def keep_alive(cluster: Cluster) -> None:
         if not all(is_up(server) for server in cluster.servers):
             await cluster.start()
         await asyncio.sleep(0.1)
+
+
+async def test_a_lone_server_that_was_paused_has_one_execution_of_each_run(
+    fresh_database: Callable[[], Awaitable[str]], tmp_path: Path
+):
+    """It may sweep its own leases when it wakes up, and claim the runs that it is still executing."""
+    with cluster_of(1, await fresh_database(), tmp_path) as alone:
+        (server,) = alone.servers
+        async with Client(server) as client:
+            threads = [await client.thread() for _ in range(6)]
+            runs = [await client.run(thread, steps=80, pause_s=0.05) for thread in threads]
+        for run in runs:
+            await alone.ledger.begun(run, 5)
+        alone.pause(server)
+        await patiently(lambda: leases_ran_out(alone), 10)
+        alone.resume(server)
+        assert await alone.over(*runs) == ["success"] * 6
+        for thread, run in zip(threads, runs, strict=True):
+            done = [step for step, _ in steps_of((await alone.thread_row(thread))["values"], run)]
+            assert done == list(range(80))
+            entries = alone.ledger.entries(run)
+            resumed = next((place for place, entry in enumerate(entries) if entry.attempt == 2), len(entries))
+            assert [e for e in entries[resumed:] if (e.event, e.attempt) == ("begin", 1)] == []
+
+
+async def leases_ran_out(cluster: Cluster) -> bool:
+    return not await cluster.fetch("select 1 from runs where leased_until > now() - interval '200 milliseconds'")

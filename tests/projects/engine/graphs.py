@@ -73,7 +73,7 @@ def end(config: RunnableConfig, step: int) -> Work:
 
 async def work(state: Work, config: RunnableConfig) -> Work:
     step = begin(state, config)
-    while is_held(state, config, step):
+    while is_held(state, config, step):  # noqa: ASYNC110 - another process opens it
         await asyncio.sleep(0.01)
     await asyncio.sleep(state.get("pause_s", 0))
     return end(config, step)

@@ -4,7 +4,7 @@ What is asked of a run that was begun stands on its row, and reaches the worker 
 lease. One that was never begun is ended by the database, in the same statement.
 """
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any, Literal, NamedTuple
 from uuid import UUID
 
@@ -281,6 +281,12 @@ def _cancellation(action: str | None, reason: str | None) -> Cancellation | None
     return None if action is None else Cancellation(action, reason or "")
 
 
-async def hand_back_runs(db: Database, worker_id: UUID, run_ids: Sequence[UUID]) -> None:
-    """Return runs to the queue; another worker goes on from their last checkpoints."""
-    await db.execute(sql.hand_back_runs, worker_id=worker_id, run_ids=list(run_ids))
+async def hand_back_runs(db: Database, worker_id: UUID, attempts: Mapping[UUID, int], *, delay_s: float = 0.0) -> None:
+    """Return runs, each with the attempt that was made at it, to the queue; they go on from their last checkpoints."""
+    await db.execute(
+        sql.hand_back_runs,
+        worker_id=worker_id,
+        run_ids=list(attempts),
+        attempts=list(attempts.values()),
+        delay_s=delay_s,
+    )

@@ -16,7 +16,9 @@ from uuid import UUID, uuid4
 from prometheus_client import Counter, Gauge, Histogram
 
 from portside.agent.queue import lifecycle
+from portside.agent.queue.leases import Leases
 from portside.agent.queue.lifecycle import LEASE_S, Cancellation, ClaimedRun, Ending
+from portside.agent.queue.outages import is_outage
 from portside.kernel.db import Database
 from portside.kernel.logs import get_logger
 from portside.kernel.reconcile import Driver
@@ -65,6 +67,7 @@ class Worker:
         self.slots = slots
         self._db = db
         self._work = work
+        self._leases = Leases(db, self.worker_id)
         self._running: dict[UUID, asyncio.Task[None]] = {}
         self._executing: set[UUID] = set()
         self._cancelled: dict[UUID, Cancellation] = {}
@@ -109,13 +112,16 @@ class Worker:
 
     def begin(self, run: ClaimedRun) -> None:
         """Execute a run that this worker holds the lease of, or end it if it was cancelled before."""
-        if run.cancellation is not None:
-            self._cancelled[run.run_id] = run.cancellation
-        elif run.attempt > 1:
+        if run.cancellation is None and run.attempt > 1:
             RETRIED.inc()
-        elif not run.was_begun:
+        elif run.cancellation is None and not run.was_begun:
             WAITED.observe(run.waited_s)
-        self._running[run.run_id] = asyncio.create_task(self._run(run))
+        # A worker that was paused may claim a run that it lost and has not stopped yet.
+        before = self._running.get(run.run_id)
+        if before is not None:
+            self._give_up(run.run_id)
+        self._leases.take(run)
+        self._running[run.run_id] = asyncio.create_task(self._run(run, before))
         RUNNING.set(len(self._running))
 
     async def ended(self, run_id: UUID, within_s: float) -> None:
@@ -132,11 +138,12 @@ class Worker:
         if self._running:
             await asyncio.wait(list(self._running.values()), timeout=grace_s)
         left = dict(self._running)
+        attempts = self._leases.attempts(left)
         for task in left.values():
             task.cancel()
         if left:
             await asyncio.wait(list(left.values()), timeout=HAND_BACK_AFTER_S)
-            await lifecycle.hand_back_runs(self._db, self.worker_id, list(left))
+            await lifecycle.hand_back_runs(self._db, self.worker_id, attempts)
             log.info("runs handed back", runs=len(left))
         await self._chores.close()
         for loop in self._loops:
@@ -172,12 +179,13 @@ class Worker:
             self._look.clear()
             if held := list(self._running):
                 await self._renew_held(held)
+            await self._leases.hand_back_returning()
 
     async def _renew_held(self, held: list[UUID]) -> None:
-        try:
-            ours = await lifecycle.renew_leases(self._db, self.worker_id, held)
-        except Exception:
-            log.exception("renewing leases failed")
+        ours = await self._leases.renew(held)
+        if ours is None:
+            for run_id in self._leases.run_out(held):
+                self._give_up(run_id)
             return
         for run_id in held:
             cancellation = ours.get(run_id)
@@ -185,9 +193,14 @@ class Worker:
                 self._cancelled[run_id] = cancellation
                 self._stop(run_id)
             # One that is just being ended may be missing because its end is committed and the answer on its way.
-            elif run_id not in ours and run_id in self._executing and run_id not in self._lost:
-                self._lost.add(run_id)
-                self._stop(run_id)
+            elif run_id not in ours:
+                self._give_up(run_id)
+
+    def _give_up(self, run_id: UUID) -> None:
+        """Stop a run that is not this worker's any more, or soon will not be."""
+        if run_id in self._executing and run_id not in self._lost:
+            self._lost.add(run_id)
+            self._stop(run_id)
 
     def _stop(self, run_id: UUID) -> None:
         if run_id in self._executing:
@@ -217,15 +230,23 @@ class Worker:
             return None
         return ending
 
-    async def _run(self, run: ClaimedRun) -> None:
+    async def _run(self, run: ClaimedRun, before: asyncio.Task[None] | None) -> None:
         ending: Ending | None = None
         began = time.monotonic()
         try:
+            if before is not None:
+                await asyncio.wait([before])
+            if run.cancellation is not None:
+                self._cancelled[run.run_id] = run.cancellation
             ending = await self._end(run, await self._execute_held(run))
-        except Exception:
-            log.exception("a run could not be ended; its lease will run out", run_id=str(run.run_id))
+        except Exception as failure:  # noqa: BLE001 - dealt with there
+            ending = await self._deal_with(failure, run)
         finally:
-            self._running.pop(run.run_id, None)
+            if self._running.get(run.run_id) is asyncio.current_task():
+                self._running.pop(run.run_id)
+                self._leases.drop(run.run_id)
+            if run.run_id in self._lost:
+                self._leases.return_later(run)
             self._cancelled.pop(run.run_id, None)
             self._lost.discard(run.run_id)
             RUNNING.set(len(self._running))
@@ -234,6 +255,20 @@ class Worker:
                 DURATION.labels(ending.status).observe(time.monotonic() - began)
             self._work.on_end(run, ending)
             self._wake.set()
+
+    async def _deal_with(self, failure: Exception, run: ClaimedRun) -> Ending | None:
+        """Give back a run that the database failed; end one in an error that cannot be stored or ended otherwise."""
+        if is_outage(failure):
+            log.warning("a run stops until the database is well", run_id=str(run.run_id), reason=str(failure))
+            self._leases.return_later(run)
+            return None
+        log.error("a run could not be ended", run_id=str(run.run_id), exc_info=failure)
+        error = {"error": type(failure).__name__, "message": str(failure)}
+        try:
+            return await self._end(run, Ending(status="error", thread_status="error", error=error))
+        except Exception:
+            log.exception("a run could not be ended in an error either; its lease will run out", run_id=str(run.run_id))
+            return None
 
 
 def _goes_on() -> bool:

@@ -55,12 +55,18 @@ select end_run(
 )
 
 -- name: hand_back_runs
--- On shutdown: the runs go on elsewhere from their last checkpoint; this attempt does not count against them.
-update runs set status = 'pending', worker_id = null, leased_until = null, attempt = attempt - 1
+-- The runs go on elsewhere from their last checkpoint, maybe after a delay. It counts no loss. The attempt stays as it is:
+-- it tells the writes of one owner from those of the next.
+update runs set
+    status = 'pending', worker_id = null, leased_until = null,
+    run_after = case when cancel_action is null then greatest(run_after, now() + make_interval(secs => :delay_s))
+        else run_after end
 where run_id in (
-    select run_id from runs
-    where worker_id = :worker_id and status = 'running' and run_id = any(:run_ids::uuid[])
-    order by thread_id for update
+    select r.run_id from runs r
+    join unnest(:run_ids::uuid[], :attempts::int[]) as held (run_id, attempt)
+        on held.run_id = r.run_id and held.attempt = r.attempt
+    where r.worker_id = :worker_id and r.status = 'running'
+    order by r.thread_id for update of r
 )
 
 -- name: release_expired_runs

@@ -1,0 +1,106 @@
+"""A mixed load on five servers that are killed, stopped and paused at random, and what must be true at its end.
+
+It prints the seed of its choices. CHAOS_SEED repeats them as far as processes can be made to; CHAOS_SECONDS makes the
+trouble last longer (`make chaos`).
+"""
+
+import asyncio
+import os
+import random
+import signal
+import sys
+from pathlib import Path
+
+import pytest
+
+from tests.failure.cluster import Cluster, is_up, patiently
+from tests.failure.load import Load
+from tests.failure.verdict import wrong_after
+from tests.servers import ServerProcess
+
+SEED = int(os.environ.get("CHAOS_SEED") or random.randrange(1_000_000))
+SECONDS = float(os.environ.get("CHAOS_SECONDS") or 12)
+CLIENTS = 40
+API: list[str] = []
+QUEUE: list[str] = []
+# A run may meet many losses here, none of which is its fault.
+SETTINGS = {"BG_JOB_MAX_RETRIES": "100", "BG_JOB_SHUTDOWN_GRACE_PERIOD_SECS": "1", "LOG_LEVEL": "WARNING"}
+
+
+class Trouble:
+    """Does something to one server after the other."""
+
+    def __init__(self, cluster: Cluster, rng: random.Random) -> None:
+        self.cluster, self.rng = cluster, rng
+        self.done: dict[str, int] = {}
+        self._free = list(cluster.servers)
+        self._under_way: set[asyncio.Task[None]] = set()
+
+    async def make(self, seconds: float) -> None:
+        """Make trouble for some seconds, then leave every server up."""
+        deadline = asyncio.get_running_loop().time() + seconds
+        while asyncio.get_running_loop().time() < deadline:
+            # At most three at once are down or paused.
+            if len(self._free) > len(self.cluster.servers) - 3:
+                task = asyncio.create_task(self._one(self._free.pop(self.rng.randrange(len(self._free)))))
+                self._under_way.add(task)
+                task.add_done_callback(self._under_way.discard)
+            await asyncio.sleep(self.rng.uniform(0.2, 1.2))
+        await asyncio.gather(*self._under_way)
+
+    async def _one(self, server: ServerProcess) -> None:
+        what = self.rng.choice((self._kill, self._kill, self._stop, self._pause, self._pause))
+        self.done[what.__name__] = self.done.get(what.__name__, 0) + 1
+        await what(server)
+        self._free.append(server)
+
+    async def _kill(self, server: ServerProcess) -> None:
+        server.kill()
+        await self.cluster.start(server)
+
+    async def _stop(self, server: ServerProcess) -> None:
+        await asyncio.to_thread(server.stop, signal.SIGTERM)
+        await self.cluster.start(server)
+
+    async def _pause(self, server: ServerProcess) -> None:
+        self.cluster.pause(server)
+        await asyncio.sleep(self.rng.choice((0.5, 3, 6.5)))
+        self.cluster.resume(server)
+
+
+@pytest.mark.timeout(240 + 4 * SECONDS)
+async def test_chaos(module_database: str, tmp_path: Path):
+    tell(f"CHAOS_SEED={SEED} CHAOS_SECONDS={SECONDS:g}")
+    rng = random.Random(SEED)
+    cluster = Cluster(module_database, tmp_path, **SETTINGS)
+    fronts = [cluster.add(*API) for _ in range(2)]
+    for _ in range(3):
+        cluster.add(*QUEUE)
+    try:
+        await asyncio.to_thread(cluster.start_all)
+        load, trouble, over = Load(cluster, fronts, rng, threads=24), Trouble(cluster, rng), asyncio.Event()
+        asking = asyncio.create_task(load.run(CLIENTS, over))
+        await trouble.make(SECONDS)
+        over.set()
+        await cluster.quiet(within_s=60)
+        await asyncio.wait_for(asking, 60)
+        await patiently(lambda: no_statement_is_under_way(cluster), 10)
+        tell(f"asked {load.asked}, accepted {len(load.promised)}, trouble {trouble.done}")
+        wrong = await wrong_after(load)
+        assert not wrong, "\n".join([f"CHAOS_SEED={SEED}", *wrong[:40]])
+        assert all(is_up(server) for server in cluster.servers)
+    finally:
+        cluster.close()
+
+
+def tell(text: str) -> None:
+    """Show a line to whoever looks at this test: always with `-s`, else where it fails."""
+    sys.stdout.write(text + "\n")
+
+
+async def no_statement_is_under_way(cluster: Cluster) -> bool:
+    query = (
+        "select count(*) from pg_stat_activity where datname = current_database() and application_name = 'portside' "
+        "and state <> 'idle'"
+    )
+    return (await cluster.fetch(query))[0][0] == 0
