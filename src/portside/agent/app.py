@@ -33,7 +33,10 @@ from portside.agent.store.items import Items
 from portside.agent.store.requests import StoreRequests
 from portside.agent.store.search_index import StoreSetup, open_setup
 from portside.agent.store.store import make_store
+from portside.agent.streams.choose import open_bus
+from portside.agent.streams.chores import OldStreams
 from portside.agent.streams.hub import Hub
+from portside.agent.streams.relay import PostgresRelay, Work
 from portside.agent.threads.lifetimes import DeletedThreads, ExpiredThreads, set_default_lifetime
 from portside.agent.threads.states import States
 from portside.kernel.db import Database
@@ -63,7 +66,14 @@ class AgentApp(msgspec.Struct):
     worker: Worker
     traffic: Traffic
     draining: asyncio.Event
+    hub: Hub
+    chores: Driver
     takeover: asyncio.Task[None] | None = None
+
+    @property
+    def work(self) -> Work:
+        """Whom to tell of runs to claim and to stop that other processes know of."""
+        return Work(self.worker.wake, self.worker.look_for_cancels)
 
 
 @asynccontextmanager
@@ -79,7 +89,11 @@ async def open_app(
         setup = await open_setup(db, config)
         engine = await Engine.start(graphs, connect, loops=loops, make_store=make_store(setup))
         try:
-            yield await _join(db, engine, config, settings, setup)
+            app = await _join(db, engine, config, settings, setup)
+            bus = await open_bus(db, settings, database_url)
+            async with app.hub.joined(lambda hub: PostgresRelay(db, bus, hub, app.work, app.draining)):
+                app.worker.start(app.chores)
+                yield app
         finally:
             await engine.close()
     finally:
@@ -118,13 +132,13 @@ async def _join(
         services[Diagnostics] = Diagnostics(Path(settings.debug_folder))
     lifetimes = [ExpiredThreads(db, config.thread_ttl), DeletedThreads(db)]
     chores = [*_queue_chores(db, worker, settings), *lifetimes, due_crons, *store_chores(db, setup)]
-    worker.start(Driver([] if settings.tier == "api" else chores))
+    chores.append(OldStreams(db, settings.resumable_stream_ttl_seconds))
     sockets = served_routes(protocol.sockets, config.http, has_diagnostics=False)
     if settings.tier == "queue":
         routes, sockets = without_api(routes), []
     api = SocketApi(Api(routes, services, _let_in), sockets, _let_in, draining=draining, form=ErrorForm.TEXT)
     asgi = _front(api, config.http, settings, draining)
-    return AgentApp(asgi, worker, traffic, draining)
+    return AgentApp(asgi, worker, traffic, draining, service.hub, Driver([] if settings.tier == "api" else chores))
 
 
 def _queue_chores(db: Database, worker: Worker, settings: AgentSettings) -> list[Task]:

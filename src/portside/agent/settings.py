@@ -48,6 +48,18 @@ class AgentSettings(msgspec.Struct, frozen=True, kw_only=True):
     resumable_stream_ttl_seconds: Annotated[
         float, msgspec.Meta(ge=0), setting("How long the events of a resumable stream are kept, in seconds.")
     ] = 120
+    stream_bus: Annotated[
+        Literal["auto", "none"],
+        setting("How processes of one database tell each other that it is time to look: auto is Redis where REDIS_URI "
+                "names one, else Postgres; with none they look once in a while, which is slower and as true."),
+    ] = "auto"
+    redis_uri: Annotated[
+        str | None,
+        setting("Redis that carries hints and events between processes. Never needed, and never the truth.",
+                "REDIS_URI", "REDIS_URI_CUSTOM"),
+    ] = None  # fmt: skip
+    redis_key_prefix: Annotated[str, setting("What the names of channels in Redis begin with.")] = ""
+    redis_max_connections: Annotated[int, msgspec.Meta(ge=2), setting("Connections to Redis at most.")] = 2000
     http_max_request_body_bytes: Annotated[
         int, msgspec.Meta(ge=1024), setting("Largest request body that is accepted, in bytes; larger ones get 413.")
     ] = 25_000_000

@@ -34,7 +34,8 @@ async def command_thread(ctx: Context, thread_id: UUID) -> Response:
 async def stream_thread_events(ctx: Context, thread_id: UUID) -> Response:
     """Follow a thread's channels, from after the event whose number `since` names."""
     wanted = read_stream_request(await ctx.request.body(), ctx.request.headers.get("last-event-id"))
-    reader, _ = Session.of(ctx.get(Hub), thread_id).read(wanted, is_sse=True)
+    joined = await Session.join(ctx.get(Hub), thread_id)
+    reader, _ = joined.read(wanted, is_sse=True)
     return EventStream(reader, draining=ctx.get(asyncio.Event))
 
 

@@ -19,4 +19,5 @@ async def stream_thread(ctx: Context, thread_id: UUID, query: ThreadStreamQuery)
     """Follow a thread, which need not exist yet: the events of its runs, or only their beginnings and ends."""
     modes = thread_modes([*(query.stream_modes or ()), *(query.stream_mode or ())])
     after = resume_place(ctx.request.headers.get("last-event-id"))
-    return EventStream(ctx.get(Hub).thread(thread_id).follow(modes, after=after), draining=ctx.get(asyncio.Event))
+    followed = await ctx.get(Hub).follow_thread(thread_id, modes, after)
+    return EventStream(followed, draining=ctx.get(asyncio.Event))

@@ -72,7 +72,7 @@ class Commands:
         except CommandFailed as failure:
             return refuse(None, failure), False
         # What a client sees from here on is news: taken before the command does anything.
-        before = Session.of(self._runs.hub, self._thread_id).last_seq
+        before = (await Session.join(self._runs.hub, self._thread_id)).session.last_seq
         try:
             return answer(command, await self._do(command), before), True
         except CommandFailed as failure:
@@ -142,11 +142,13 @@ class Commands:
 
     async def _run(self, body: RunCreate) -> Run:
         body.stream_mode, body.stream_subgraphs = ["values"], True
-        return (await self._runs.create(self._thread_id, body, self._request_id)).run
+        made = await self._runs.create(self._thread_id, body, self._request_id)
+        await self._runs.hub.announce(made.feed, str(made.run.kwargs["config"]["configurable"]["graph_id"]))
+        return made.run
 
     async def _subscribe(self, params: dict[str, Any]) -> dict[str, Any]:
         try:
-            return self._subscriptions.begin(params)
+            return await self._subscriptions.begin(params)
         except BadRequest as exc:
             raise CommandFailed("invalid_argument", str(exc)) from exc
 
@@ -158,7 +160,7 @@ class Commands:
 
     async def _show_tree(self, params: dict[str, Any]) -> dict[str, Any]:
         run_id = read_params(params, GetTree).run_id
-        tree = Session.of(self._runs.hub, self._thread_id).tree
+        tree = (await Session.join(self._runs.hub, self._thread_id)).session.tree
         if run_id is None and not tree.is_running:
             raise CommandFailed("no_such_run", "No run of this thread is under way.")
         if run_id is not None and run_id != tree.run_id:

@@ -70,11 +70,13 @@ class Converter:
 
     def _lifecycle(self, namespace: Namespace, data: bytes) -> Iterator[Made]:
         told: dict[str, Any] = load(data)
-        if not namespace and told["event"] != "running":
+        is_current = told["event"] == "running" or self._tree.run_id == self._run_id
+        if not namespace and told["event"] != "running" and is_current:
             # What a subgraph could not say any more when its run was stopped.
             for child in self._tree.unfinished():
                 yield from self._lifecycle(child, dump_api({"event": told["event"], "graph_name": _name(child)}))
-        self._tree.note(self._run_id, namespace, told)
+        if is_current:
+            self._tree.note(self._run_id, namespace, told)
         yield Made(self._synthetic("lc", namespace, told["event"]), "lifecycle", namespace, data)
 
     def _values(self, event: Event, namespace: Namespace) -> Iterator[Made]:

@@ -6,7 +6,8 @@ number from another server, or from before everything was forgotten, gets all th
 """
 
 from collections import deque
-from typing import Any, NamedTuple
+from typing import NamedTuple
+from uuid import UUID
 from weakref import WeakSet
 
 from portside.agent.protocol.conversion import Converter
@@ -20,6 +21,8 @@ from portside.kernel.codec import dump_api, load
 from portside.kernel.http.sse import sse_event
 
 LIMIT_BYTES = 32 * 1024 * 1024
+# How many numbers a process that died may have given since it last said how far it was.
+UNTOLD_AT_MOST = 10_000
 SLOW_READER = b'{"type":"error","id":null,"error":"unknown_error","message":"The reader fell too far behind."}'
 
 
@@ -31,6 +34,7 @@ class ProtocolEvent(NamedTuple):
     channel: str
     namespace: tuple[str, ...]
     frame: bytes
+    source: str
 
 
 class Reader(Buffer):
@@ -40,6 +44,7 @@ class Reader(Buffer):
         super().__init__(sse_event("error", SLOW_READER) if is_sse else SLOW_READER)
         # The sequence goes on for as long as somebody reads it.
         self.session = session
+        self.mirror: object = None
         self._wanted = wanted
         self._is_sse = is_sse
         self.is_left = False
@@ -60,10 +65,11 @@ class Reader(Buffer):
 class Session:
     """The sequence of one thread."""
 
-    def __init__(self, thread: ThreadFeed) -> None:
+    def __init__(self, thread: ThreadFeed, *, after_seq: int = 0) -> None:
         self.thread = thread
         self.tree = Tree()
-        self.last_seq = 0
+        self.last_seq = after_seq
+        self.last_event_id = ""
         self._size = 0
         self._kept: deque[tuple[Segment, ProtocolEvent]] = deque()
         self._converters: dict[Segment, Converter] = {}
@@ -73,10 +79,34 @@ class Session:
         thread.tap = self
 
     @classmethod
-    def of(cls, hub: Hub, thread_id: Any) -> "Session":
-        """Return the sequence of a thread, begun if nobody reads it yet."""
+    async def join(cls, hub: Hub, thread_id: UUID) -> "Joined":
+        """Return the sequence of a thread, wherever its runs are executed; begun if nobody here reads it yet.
+
+        It goes on from the number at which it was left, here or elsewhere. Raises what the database failed with.
+        """
         thread = hub.thread(thread_id)
-        return thread.tap if isinstance(thread.tap, Session) else cls(thread)
+        mirror = await hub.relay.mirror(thread)
+        if not isinstance(thread.tap, Session):
+            told = await hub.relay.sequence(thread_id)
+            if not isinstance(thread.tap, Session):
+                return Joined(cls._begun(thread, told), mirror)
+        return Joined(thread.tap, mirror)
+
+    @classmethod
+    def _begun(cls, thread: ThreadFeed, told: tuple[str, int] | None) -> "Session":
+        session = cls(thread)
+        if told is None:
+            return session
+        event_id, seq = told
+        numbers = [event.seq for _, event in session._kept if event.source == event_id]
+        # Where the event is known its number is; else what was told after it is not, and may be any small number more.
+        ahead = seq - numbers[-1] if numbers else seq + UNTOLD_AT_MOST
+        return cls(thread, after_seq=ahead) if ahead > 0 else session
+
+    @property
+    def position(self) -> tuple[str, int]:
+        """The id of the last event, and its number."""
+        return self.last_event_id, self.last_seq
 
     def read(self, wanted: Filter, *, is_sse: bool) -> tuple[Reader, int]:
         """Let a reader join; return it with the number of events that it gets again."""
@@ -98,7 +128,8 @@ class Session:
             self.last_seq += 1
             suffix = f".{number}" if number and not event_id.startswith("synth:") else ""
             frame = _frame(self.last_seq, f"{event_id}{suffix}", event, (method, namespace, data))
-            made = ProtocolEvent(self.last_seq, method, _channel(method, data), namespace, frame)
+            made = ProtocolEvent(self.last_seq, method, _channel(method, data), namespace, frame, event.event_id)
+            self.last_event_id = event.event_id
             self._keep(segment, made)
             for reader in self._readers:
                 reader.offer(made)
@@ -120,6 +151,19 @@ class Session:
         self._size += len(event.frame)
         while self._size > LIMIT_BYTES:
             self._size -= len(self._kept.popleft()[1].frame)
+
+
+class Joined(NamedTuple):
+    """A sequence, and what keeps the events of other processes coming."""
+
+    session: Session
+    mirror: object
+
+    def read(self, wanted: Filter, *, is_sse: bool) -> tuple[Reader, int]:
+        """Let a reader join; return it with the number of events that it gets again."""
+        reader, replayed = self.session.read(wanted, is_sse=is_sse)
+        reader.mirror = self.mirror
+        return reader, replayed
 
 
 def _frame(seq: int, event_id: str, event: Event, what: tuple[str, tuple[str, ...], bytes]) -> bytes:

@@ -23,7 +23,7 @@ class Subscriptions:
         self._on_begin = on_begin
         self._readers: dict[str, Reader] = {}
 
-    def begin(self, params: dict[str, Any]) -> dict[str, Any]:
+    async def begin(self, params: dict[str, Any]) -> dict[str, Any]:
         """Subscribe. Raises BadRequest for what cannot be subscribed to, and CommandFailed when there are too many."""
         wanted: Filter = read_filter(params)
         subscription_id = str(uuid7())
@@ -31,7 +31,8 @@ class Subscriptions:
             return {"subscription_id": subscription_id, "replayed_events": 0}
         if len(self._readers) >= MOST:
             raise CommandFailed("not_supported", f"A connection may have {MOST} subscriptions.")
-        reader, replayed = Session.of(self._hub, self._thread_id).read(wanted, is_sse=False)
+        joined = await Session.join(self._hub, self._thread_id)
+        reader, replayed = joined.read(wanted, is_sse=False)
         self._readers[subscription_id] = reader
         self._on_begin(reader)
         return {"subscription_id": subscription_id, "replayed_events": replayed}

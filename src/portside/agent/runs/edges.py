@@ -1,7 +1,7 @@
 """The first and the last thing that those learn of a run who follow its events."""
 
 from portside.agent.queue.lifecycle import ClaimedRun, Ending
-from portside.agent.streams.hub import Start
+from portside.agent.streams.reach import Start
 from portside.agent.streams.threads import Asked, RunEnd
 
 
@@ -14,6 +14,7 @@ def start_of(run: ClaimedRun) -> Start:
         attempt=run.attempt,
         is_resumable=bool(run.kwargs.get("resumable")),
         is_stateless=run.is_temporary,
+        was_begun=run.was_begun,
     )
 
 

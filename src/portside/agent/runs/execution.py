@@ -8,7 +8,7 @@ holds for what a node started and does not await, and for graphs on other server
 
 from typing import Any
 
-from portside.agent.engine import Engine
+from portside.agent.engine import Engine, Publish
 from portside.agent.graphs.execute import read_rest
 from portside.agent.graphs.load import Graphs
 from portside.agent.graphs.protocol import Outcome, RunRequest
@@ -37,12 +37,19 @@ class Executions:
 
     async def execute(self, run: ClaimedRun) -> Ending:
         """Execute a run; its events go to its feed."""
-        feed = self._hub.begin(start_of(run))
+        start = start_of(run)
+        feed = await self._hub.prepare(start)
+        self._hub.begin(start)
+        ending = await self._attempt(run, feed.publish)
+        await self._hub.conclude(run.run_id)
+        return ending
+
+    async def _attempt(self, run: ClaimedRun, publish: Publish) -> Ending:
         begun = run.was_begun or run.attempt > 1
         resume = begun and await lifecycle.has_own_checkpoint(self._db, run)
         request = execution_request(run, resume=resume)
         try:
-            return ending_of(await self._engine.execute(request, feed.publish, timeout_s=self._timeout_s))
+            return ending_of(await self._engine.execute(request, publish, timeout_s=self._timeout_s))
         except TimeoutError:
             return await self._timed_out(run)
         except PortsideError as exc:
@@ -52,6 +59,7 @@ class Executions:
 
     async def settle(self, run: ClaimedRun, cancellation: Cancellation) -> Ending:
         """Tell the end of a run that has stopped because it was cancelled; a rollback first removes what it left."""
+        await self._hub.conclude(run.run_id)
         if cancellation.action == "rollback":
             return await self._roll_back(run)
         rest = await self._rest(execution_request(run, resume=False))

@@ -1,7 +1,7 @@
 """Following runs: their events and their results, for clients that wait.
 
-A client in the process that executes its run is woken by the run itself. One elsewhere asks the database, which is
-slower and as true: it learns the result, and of the events only their end.
+A client in the process that executes its run is woken by the run itself. One elsewhere gets the events by way of the
+relay and the result from the database, which is asked when a hint says so, and once in a while without one.
 """
 
 import asyncio
@@ -56,26 +56,25 @@ class Following:
                 await lifecycle.keep_result(self._db, self._worker.worker_id, run_id)
                 is_watched = True
                 continue
+            if feed is None or feed.ended.is_set():
+                feed = self._hub.open(run_id, thread_id, is_resumable=False)
             await pause(feed)
 
-    def follow(self, run: Run, *, after: str | None, modes: frozenset[str] | None) -> AsyncIterator[bytes]:
-        """Follow a run: its events where it is executed here, else only its end."""
-        feed = self._hub.find(run.run_id)
-        if feed is None and run.status not in TERMINAL:
-            feed = self._hub.open(run.run_id, run.thread_id, is_resumable=bool(run.kwargs.get("resumable")))
-        if feed is None:
+    async def follow(self, run: Run, *, after: str | None, modes: frozenset[str] | None) -> AsyncIterator[bytes]:
+        """Follow a run wherever it is executed; what is over and not kept has no events."""
+        feed, is_resumable = self._hub.find(run.run_id), bool(run.kwargs.get("resumable"))
+        if feed is None and run.status in TERMINAL and not (is_resumable and after is not None):
             return _nothing()
-        return self.events(Made(run, feed, feed.follow(after=after, modes=modes)))
+        feed = feed or self._hub.open(run.run_id, run.thread_id, is_resumable=is_resumable)
+        feed.is_resumable = is_resumable
+        return self.events(Made(run, feed, await self._hub.follow(feed, after=after, modes=modes)))
 
     async def events(self, made: Made) -> AsyncIterator[bytes]:
-        """Yield the events of a run; while it has not started here, look whether it ended elsewhere."""
-        run, feed = made.run, made.feed
-        while not feed.is_started and not feed.ended.is_set():
-            row = await self._db.fetchrow(sql.run_result, run_id=run.run_id, thread_id=run.thread_id)
-            if not feed.is_started and (row is None or row["status"] in TERMINAL):
-                return
-            await pause(feed)
-        async for chunk in made.followed or _nothing():
+        """Yield the events of a run, which may be executed anywhere."""
+        feed, followed = made.feed, made.followed
+        if followed is not None and followed.mirror is None and not (feed.is_local or feed.ended.is_set()):
+            followed.mirror = await self._hub.relay.mirror(feed.thread, feed)
+        async for chunk in followed or _nothing():
             yield chunk
 
     async def gone(self, thread_id: UUID, run_id: UUID) -> None:
@@ -88,7 +87,7 @@ class Following:
         feed = self._hub.find(run_id)
         if feed is not None and not feed.is_started:
             feed.ending = ending
-            self._hub.close(run_id, None)
+            self._hub.end_unbegun(feed, (ending.error or {}).get("message") or "the run was cancelled before it began")
 
 
 async def pause(feed: Feed | None) -> None:
@@ -97,12 +96,12 @@ async def pause(feed: Feed | None) -> None:
         await asyncio.sleep(ELSEWHERE_POLL_S)
     else:
         with contextlib.suppress(TimeoutError):
-            await asyncio.wait_for(feed.changed.wait(), ELSEWHERE_POLL_S)
+            await asyncio.wait_for(feed.change(), ELSEWHERE_POLL_S)
 
 
 async def _own_result(feed: Feed | None) -> bytes | None:
     """Wait for a run that is executed in this process; None when it is not, or was handed back."""
-    if feed is None or not (feed.is_started or feed.ended.is_set()):
+    if feed is None or not (feed.is_local or feed.ended.is_set()):
         return None
     await feed.ended.wait()
     ending: Ending | None = feed.ending

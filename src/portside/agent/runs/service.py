@@ -86,6 +86,7 @@ class Runs:
         if admitted.outcome == "repeated":
             return self._again(await self.get(admitted.thread_id, admitted.run_id), is_streamed=is_streamed)
         complete(admission, admitted)
+        feed.is_local = admitted.outcome == "running"
         self._start(admission, admitted)
         return Made(shown_run(admission, admitted), feed, followed)
 
@@ -109,6 +110,7 @@ class Runs:
         ]
         admitted = await self._admit_batch(admissions)
         self.worker.wake()
+        self.hub.relay.say_work(claims=True)
         for pair in zip(admissions, admitted, strict=True):
             complete(*pair)
         made = [shown_run(*pair) for pair in zip(admissions, admitted, strict=True)]
@@ -155,6 +157,7 @@ class Runs:
         if admission.strategy in SUPERSEDING:
             self.worker.look_for_cancels()
         self.worker.wake()
+        self.hub.relay.say_work(claims=True, cancels=admission.strategy in SUPERSEDING)
 
     async def get(self, thread_id: UUID, run_id: UUID) -> Run:
         """Return a run. Raises RunNotFound."""
@@ -198,8 +201,8 @@ class Runs:
     async def follow(
         self, thread_id: UUID, run_id: UUID, *, after: str | None, modes: frozenset[str] | None
     ) -> AsyncIterator[bytes]:
-        """Follow a run: its events where it is executed here, else only its end. Raises RunNotFound."""
-        return self._following.follow(await self.get(thread_id, run_id), after=after, modes=modes)
+        """Follow a run, wherever it is executed. Raises RunNotFound."""
+        return await self._following.follow(await self.get(thread_id, run_id), after=after, modes=modes)
 
     def ending_with(self, source: AsyncIterator[bytes], thread_id: UUID, run_id: UUID) -> AsyncIterator[bytes]:
         """Pass on what a client is sent; one that leaves before the end takes the run with it."""
@@ -212,10 +215,12 @@ class Runs:
     async def cancel(self, thread_id: UUID, run_id: UUID, action: CancelAction) -> None:
         """Ask a run to stop; `result` returns when it has. Raises NothingToCancel."""
         await self._cancelling.cancel(thread_id, run_id, action)
+        self.hub.relay.say_work(claims=True, cancels=True)
 
     async def cancel_many(self, body: CancelMany, action: CancelAction) -> None:
         """Ask several runs to stop. Raises Invalid and NothingToCancel."""
         await self._cancelling.cancel_many(body, action)
+        self.hub.relay.say_work(claims=True, cancels=True)
 
     async def delete_assistant(self, assistant_id: UUID, *, delete_threads: bool) -> None:
         """Delete an assistant, with its threads where asked for, and stop its runs. Raises AssistantNotFound."""

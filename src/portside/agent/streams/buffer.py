@@ -28,9 +28,14 @@ class Buffer:
         self._waiting.append(frame)
         self._size += len(frame)
         if self._size > BUFFER_LIMIT_BYTES:
-            self._waiting = [self._goodbye] if self._goodbye else []
-            self.end()
+            self.fail(self._goodbye)
         self._wake.set()
+
+    def fail(self, goodbye: bytes) -> None:
+        """Let the reader go with a word of what went wrong instead of what was waiting."""
+        if not self._is_ended:
+            self._waiting = [goodbye] if goodbye else []
+            self.end()
 
     def end(self) -> None:
         """Let the iterator stop once nothing waits any more."""

@@ -11,9 +11,16 @@ from portside.kernel.errors import Invalid
 from portside.kernel.http.sse import sse_event
 
 PROTOCOL_ONLY = "@"
+# Said between processes only: what follows is for the thread's followers; the run is over (and its events are kept, or
+# are not); its events were lost on the way.
+LAST_WORDS, END, LOST = "~last_words", "~end", "~lost"
 REPLAY_ALL = frozenset({"-1", "0", "-"})
 SLOW_READER = sse_event(
     "error", b'{"error":"SlowReader","message":"The reader fell too far behind; it may come back."}'
+)
+LOST_EVENTS = sse_event(
+    "error",
+    b'{"error":"StreamLost","message":"Events were lost between two servers; the run goes on, join it again."}',
 )
 _MODES = frozenset(
     {"values", "messages", "messages-tuple", "updates", "events", "tasks", "checkpoints", "debug", "custom"}
@@ -39,6 +46,11 @@ class Event(NamedTuple):
         return self.name.split("|", 1)[0].split("/", 1)[0]
 
     @property
+    def place(self) -> "Place":
+        """When it was, to be compared."""
+        return place_of(self.event_id) or _BEGINNING
+
+    @property
     def is_for_protocol_only(self) -> bool:
         """Whether only readers of the event streaming protocol get it."""
         return self.name.startswith(PROTOCOL_ONLY)
@@ -49,17 +61,33 @@ class Event(NamedTuple):
 
 
 class EventClock:
-    """Makes event ids `<ms>-<seq>`, strictly increasing over all streams of this process (spec: Events)."""
+    """Makes event ids `<ms>-<seq>`, strictly increasing over all streams of this process (spec: Events).
+
+    Where several processes serve one database, each goes by the database's time: `ahead_s` is what it differs by.
+    """
 
     def __init__(self) -> None:
         self._millis, self._sequence = 0, 0
+        self.ahead_s = 0.0
 
     def next(self) -> str:
         """Return the next id."""
-        millis = max(time.time_ns() // 1_000_000, self._millis)
+        millis = max(self._now(), self._millis)
         self._sequence = self._sequence + 1 if millis == self._millis else 0
         self._millis = millis
         return f"{millis}-{self._sequence}"
+
+    def now(self) -> Place:
+        """Return the place that all later ids are after."""
+        return max((self._now() - 1, 0), (self._millis, self._sequence))
+
+    def go_beyond(self, event_id: str) -> None:
+        """Let all later ids be after one that another process made."""
+        if (place := place_of(event_id)) and place > (self._millis, self._sequence):
+            self._millis, self._sequence = place
+
+    def _now(self) -> int:
+        return (time.time_ns() + int(self.ahead_s * 1e9)) // 1_000_000
 
 
 def place_of(event_id: str) -> Place | None:
