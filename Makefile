@@ -4,7 +4,7 @@ BIN := .venv/bin
 STAMP := .venv/.installed
 ARGS ?=
 
-.PHONY: help install up test check format generate bench parity clean
+.PHONY: help install up test check format generate lock bench parity clean
 help: ## show this list
 	@grep -E '^[a-z]+:.*## ' Makefile | sed 's/:.*## /\t/' | sort
 
@@ -27,6 +27,9 @@ format: $(STAMP) ## put the code into the house format
 
 generate: $(STAMP) ## write the generated reference pages anew
 	@$(BIN)/python scripts/generate.py
+
+lock: $(STAMP) ## resolve the dependencies anew into requirements.lock
+	@sh scripts/lock $(ARGS)
 
 bench: $(STAMP) ## measure; prints figures, judges nothing
 	@sh scripts/bench $(ARGS)
