@@ -4,7 +4,7 @@ BIN := .venv/bin
 STAMP := .venv/.installed
 ARGS ?=
 
-.PHONY: help install up test check format generate lock bench parity clean
+.PHONY: help install up test chaos check format generate lock bench parity clean
 help: ## show this list
 	@grep -E '^[a-z]+:.*## ' Makefile | sed 's/:.*## /\t/' | sort
 
@@ -18,6 +18,10 @@ up: $(STAMP) ## start the platform (make up ARGS="--port 9000")
 
 test: $(STAMP) ## run every test
 	@sh scripts/test $(ARGS)
+
+chaos: $(STAMP) ## break servers under load for some minutes (CHAOS_SECONDS, CHAOS_SEED; LEAK_RUNS)
+	@CHAOS_SECONDS="$${CHAOS_SECONDS:-300}" LEAK_RUNS="$${LEAK_RUNS:-2000}" \
+		sh scripts/test -n 0 -s tests/failure/test_engine_chaos.py tests/failure/test_engine_leaks.py
 
 check: $(STAMP) ## the gate: format, lint, types, imports, budgets, generated files
 	@sh scripts/check

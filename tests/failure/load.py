@@ -49,9 +49,18 @@ class Load:
         self.surprises: list[str] = []
         self.asked: dict[str, int] = {}
         self.is_stopping = False
+        self.https: dict[str, httpx2.AsyncClient] = {}
 
     async def run(self, clients: int, until: asyncio.Event) -> None:
         """Ask until the event is set, then let what is under way end."""
+        limits, timeout = httpx2.Limits(max_connections=None), httpx2.Timeout(STREAM_WITHIN_S, connect=2)
+        async with contextlib.AsyncExitStack() as stack:
+            for front in self.fronts:
+                http = httpx2.AsyncClient(base_url=front.url, timeout=timeout, limits=limits)
+                self.https[front.url] = await stack.enter_async_context(http)
+            await self._run(clients, until)
+
+    async def _run(self, clients: int, until: asyncio.Event) -> None:
         await self._make_threads()
         tasks = [asyncio.create_task(self._client(number)) for number in range(clients)]
         await until.wait()
@@ -59,14 +68,13 @@ class Load:
         await asyncio.gather(*tasks)
 
     async def _make_threads(self) -> None:
-        async with self._http() as http:
-            for number in range(self.thread_count):
-                made = (await http.post("/threads", json={})).json()["thread_id"]
-                self.threads[made] = STRATEGIES[number % len(STRATEGIES)]
+        for number in range(self.thread_count):
+            made = (await self._http().post("/threads", json={})).json()["thread_id"]
+            self.threads[made] = STRATEGIES[number % len(STRATEGIES)]
 
     def _http(self) -> httpx2.AsyncClient:
         front = self.rng.choice([server for server in self.fronts if is_up(server)] or self.fronts)
-        return httpx2.AsyncClient(base_url=front.url, timeout=httpx2.Timeout(STREAM_WITHIN_S, connect=2))
+        return self.https[front.url]
 
     async def _client(self, number: int) -> None:
         asks = [self._background, self._wait, self._stream, self._stream, self._cancel, self._join]
@@ -76,8 +84,7 @@ class Load:
             ask = self.rng.choice(asks)
             self.asked[ask.__name__] = self.asked.get(ask.__name__, 0) + 1
             try:
-                async with self._http() as http:
-                    await ask(http)
+                await ask(self._http())
             except LOST:
                 await asyncio.sleep(0.05)
             await asyncio.sleep(self.rng.random() * 0.05)
@@ -176,7 +183,7 @@ class Load:
             headers = {"Last-Event-ID": heard.ids[-1] if heard.ids else "-"}
             with contextlib.suppress(*LOST):
                 path = f"/threads/{promised.thread}/runs/{promised.run}/stream"
-                async with self._http() as http, http.stream("GET", path, headers=headers) as answer:
+                async with self._http().stream("GET", path, headers=headers) as answer:
                     if answer.status_code not in {200, 404}:
                         self._wonder(answer)
                     await _listen(answer, heard)

@@ -128,13 +128,13 @@ async def test_kills_under_a_load_of_short_runs_lose_and_double_nothing(cluster:
 
     async def keep_making(number: int) -> None:
         thread: str | None = None
-        while not stop.is_set():
-            async with Client(cluster.servers[number % 2]) as client:
-                with contextlib.suppress(httpx2.TransportError):
+        async with Client(cluster.servers[number % 2]) as client:
+            while not stop.is_set():
+                try:
                     thread = thread or await client.thread()
                     accepted.append((thread, await client.run(thread, steps=2)))
-                    continue
-            await asyncio.sleep(0.05)
+                except httpx2.TransportError:
+                    await asyncio.sleep(0.05)
 
     makers = [asyncio.create_task(keep_making(number)) for number in range(6)]
     for victim in (cluster.servers[0], cluster.servers[1]):

@@ -6,11 +6,13 @@ its process with it (`kill_at`).
 """
 
 import asyncio
+import gc
 import json
 import operator
 import os
 import signal
 import time
+from collections import Counter
 from pathlib import Path
 from typing import Annotated, Any, TypedDict
 
@@ -97,3 +99,19 @@ ledger = (
 blocking = (
     StateGraph(Work).add_node("step", block).add_edge(START, "step").add_conditional_edges("step", is_left).compile()
 )
+
+
+class Census(TypedDict, total=False):
+    objects: dict[str, int]
+    memory_mb: float
+
+
+def count(_state: Census) -> Census:
+    """Count what lives in this process, and the memory it has."""
+    gc.collect()
+    objects = Counter(type(thing).__name__ for thing in gc.get_objects())
+    pages = int(Path("/proc/self/statm").read_text().split()[1])
+    return {"objects": dict(objects), "memory_mb": pages * os.sysconf("SC_PAGE_SIZE") / 2**20}
+
+
+census = StateGraph(Census).add_node("count", count).add_edge(START, "count").compile()

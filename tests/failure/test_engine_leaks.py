@@ -1,0 +1,132 @@
+"""After many runs of every kind a server is as it was: nothing that belonged to one run is left anywhere.
+
+LEAK_RUNS is how many of each kind; the default is a number that the suite has time for.
+"""
+
+import asyncio
+import os
+from collections.abc import Awaitable, Callable
+from typing import Any
+
+import httpx2
+import pytest
+
+from tests.failure.cluster import Client, Cluster, cluster_of, patiently, work
+from tests.failure.verdict import orphans
+
+RUNS = int(os.environ.get("LEAK_RUNS") or 200)
+AT_ONCE = 8
+# What each run has one of, while it lasts.
+OF_A_RUN = ("Feed", "ThreadFeed", "Subscription", "Hold", "Lease", "Task", "Future", "_FutureProxy", "ClaimedRun")
+KEPT_MB = 4.0
+KEPT_MB_OF_A_RUN = 0.004
+Kind = Callable[[Client, int], Awaitable[None]]
+
+
+@pytest.fixture(scope="module")
+def cluster(module_database: str, tmp_path_factory: pytest.TempPathFactory):
+    settings = {"RESUMABLE_STREAM_TTL_SECONDS": "1", "LOG_LEVEL": "WARNING"}
+    with cluster_of(1, module_database, tmp_path_factory.mktemp("leaks"), **settings) as cluster:
+        yield cluster
+
+
+async def waited_for(client: Client, _number: int) -> None:
+    await client.http.post("/runs/wait", json=work(steps=2))
+
+
+async def streamed(client: Client, _number: int) -> None:
+    await read(client, "/runs/stream", work(steps=2))
+
+
+async def left_early(client: Client, number: int) -> None:
+    """The client goes after the first event; the run goes on, or goes with it."""
+    body = work(steps=2, on_disconnect=("continue", "cancel")[number % 2])
+    async with client.http.stream("POST", "/runs/stream", json=body) as answer:
+        async for _ in answer.aiter_raw():
+            break
+
+
+async def resumable(client: Client, _number: int) -> None:
+    thread = await client.thread()
+    await read(client, f"/threads/{thread}/runs/stream", work(steps=2, stream_resumable=True))
+    await client.http.delete(f"/threads/{thread}")
+
+
+async def joined(client: Client, _number: int) -> None:
+    thread = await client.thread()
+    run = await client.run(thread, steps=2)
+    await client.http.get(f"/threads/{thread}/runs/{run}/join")
+    await client.http.delete(f"/threads/{thread}")
+
+
+async def cancelled(client: Client, number: int) -> None:
+    thread = await client.thread()
+    run = await client.run(thread, steps=2, pause_s=0.05)
+    action = ("interrupt", "rollback")[number % 2]
+    await client.http.post(f"/threads/{thread}/runs/{run}/cancel?wait=1&action={action}")
+    await client.http.delete(f"/threads/{thread}")
+
+
+async def failed(client: Client, _number: int) -> None:
+    thread = await client.thread()
+    await client.http.post(f"/threads/{thread}/runs/wait", json=work(steps=2, fail_at=1))
+    await client.http.delete(f"/threads/{thread}")
+
+
+async def read(client: Client, path: str, body: dict[str, Any]) -> None:
+    async with client.http.stream("POST", path, json=body) as answer:
+        async for _ in answer.aiter_raw():
+            pass
+
+
+KINDS: list[Kind] = [waited_for, streamed, left_early, resumable, joined, cancelled, failed]
+
+
+@pytest.mark.timeout(120 + RUNS)
+async def test_runs_leave_nothing_behind(cluster: Cluster):
+    async with Client(cluster.servers[0]) as client:
+        await of_every_kind(client, RUNS // 4)
+        await patiently(lambda: forgotten(cluster, client), 30)
+        before = await census(client)
+        await of_every_kind(client, RUNS)
+        await patiently(lambda: forgotten(cluster, client), 30)
+        after = await census(client)
+    grown = {
+        name: count - before["objects"].get(name, 0)
+        for name, count in after["objects"].items()
+        if count - before["objects"].get(name, 0) > RUNS * 0.9
+    }
+    assert grown == {}
+    kept = after["memory_mb"] - before["memory_mb"]
+    assert kept < KEPT_MB + KEPT_MB_OF_A_RUN * RUNS * len(KINDS), f"{kept:.1f} MB"
+    assert await orphans(cluster) == []
+    for table in ("runs", "threads", "checkpoints", "checkpoint_values", "checkpoint_writes"):
+        assert (await cluster.fetch(f"select count(*) from {table}"))[0][0] == 0, table
+
+
+async def of_every_kind(client: Client, count: int) -> None:
+    numbers = iter(range(count))
+
+    async def one_after_the_other() -> None:
+        for number in numbers:
+            for kind in KINDS:
+                await kind(client, number)
+
+    await asyncio.gather(*(one_after_the_other() for _ in range(AT_ONCE)))
+
+
+async def forgotten(cluster: Cluster, client: Client) -> bool:
+    """Whether no thread is left, nobody uses a connection, and what each run has one of is there for no run."""
+    busy = "datname = current_database() and application_name = 'portside' and state <> 'idle'"
+    if (await cluster.fetch(f"select count(*) from pg_stat_activity where {busy}"))[0][0]:
+        return False
+    if (await cluster.fetch("select count(*) from threads"))[0][0]:
+        return False
+    objects = (await census(client))["objects"]
+    return all(objects.get(name, 0) < 40 for name in OF_A_RUN)
+
+
+async def census(client: Client) -> dict[str, Any]:
+    answer: httpx2.Response = await client.http.post("/runs/wait", json={"assistant_id": "census", "input": {}})
+    found: dict[str, Any] = answer.json()
+    return found
