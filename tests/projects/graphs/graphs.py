@@ -120,3 +120,11 @@ def introduce(_state: Journal, runtime: Runtime[Person]) -> dict:
 contextual = (
     StateGraph(Journal, context_schema=Person).add_node("introduce", introduce).add_edge(START, "introduce").compile()
 )
+
+
+def decide(state: Draft) -> dict:
+    schema = {"type": "string", "enum": ["yes", "no"]}
+    return {"decision": interrupt({"question": "approve?"}, response_schema=schema)}
+
+
+choice = StateGraph(Draft).add_node("decide", decide).add_edge(START, "decide").compile()

@@ -52,7 +52,7 @@ class Cancelling:
 
     async def assistant_deleted(self, assistant_id: UUID) -> None:
         """Stop the runs of an assistant that is gone. Those whose threads went with it are lost to their workers."""
-        reason = f"interrupt: assistant {assistant_id} was deleted via DELETE /assistants/{assistant_id}"
+        reason = f"interrupt requested via DELETE /assistants/{assistant_id}"
         await self._cancel(CancelScope(assistant_id=assistant_id), Cancellation("interrupt", reason))
         self._worker.look_for_cancels()
 

@@ -19,6 +19,7 @@ from portside.kernel.http.routes import refuse_field
 DEFAULT_MODES = ["values"]
 KEY_LOC = ["header", "Idempotency-Key"]
 KEY_LIMIT = 255
+FLAGS = ("stream_subgraphs", "stream_resumable", "strict_resume")
 STATELESS = UUID(int=0)
 
 
@@ -52,14 +53,20 @@ def modes_of(body: RunCreate) -> list[str]:
     return modes if isinstance(modes, list) else [modes]
 
 
-def request_key(given: str | None, thread_id: UUID | None, asked: Any) -> RequestKey | None:
+def request_key(given: str | None, thread_id: UUID | None, bodies: list[RunCreate]) -> RequestKey | None:
     """Return the key that a client sent, in its scope: the thread, or the runs that have none. Raises Invalid."""
     if given is None:
         return None
     if not 0 < len(given) <= KEY_LIMIT:
         raise Invalid.field(KEY_LOC, f"Expected 1 to {KEY_LIMIT} characters")
-    digest = hashlib.sha256(msgspec.json.encode(asked, order="sorted")).hexdigest()
-    return RequestKey(thread_id or STATELESS, given, digest)
+    digest = hashlib.sha256(msgspec.json.encode([_as_meant(body) for body in bodies], order="sorted"))
+    return RequestKey(thread_id or STATELESS, given, digest.hexdigest())
+
+
+def _as_meant(body: RunCreate) -> RunCreate:
+    """Give what clients say in one call and leave out in another the same form in both."""
+    flags = {name: bool(getattr(body, name)) for name in FLAGS}
+    return msgspec.structs.replace(body, stream_mode=list(modes_of(body)), **flags)
 
 
 def own_metadata(assistant: Assistant, body: RunCreate) -> dict[str, Any]:

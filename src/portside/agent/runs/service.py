@@ -77,7 +77,7 @@ class Runs:
         ids = Ids(uuid7(), thread_id or uuid7(), request_id)
         feed = self.hub.open(ids.run_id, ids.thread_id, is_resumable=bool(body.stream_resumable))
         followed = feed.follow() if is_streamed else None
-        named = request_key(key, thread_id, body)
+        named = request_key(key, thread_id, [body])
         admission = admission_of(assistant, body, ids, is_stateless=thread_id is None, key=named)
         admitted = await lifecycle.admit_run(
             self._db, admission, self.worker.worker_id, has_free_slot=self.worker.free_slots > 0

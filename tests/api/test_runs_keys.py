@@ -1,0 +1,121 @@
+"""Runs that are asked for twice, through the stock SDK: a key makes every way to create a run safe to repeat."""
+
+import asyncio
+from collections.abc import AsyncIterator, Iterator
+from typing import Any
+from uuid import uuid4
+
+import httpx2
+import pytest
+from langgraph_sdk import get_client
+from langgraph_sdk.client import LangGraphClient
+from langgraph_sdk.errors import UnprocessableEntityError
+
+from tests.servers import ServerProcess, agent_server
+
+STEPS = {"done": [], "pause_s": 0}
+
+
+@pytest.fixture(scope="module")
+def server(module_database: str, tmp_path_factory: pytest.TempPathFactory) -> Iterator[ServerProcess]:
+    with agent_server(module_database, tmp_path_factory.mktemp("agent")) as running:
+        yield running
+
+
+@pytest.fixture
+async def client(server: ServerProcess) -> AsyncIterator[LangGraphClient]:
+    async with get_client(url=server.url, api_key="") as opened:
+        yield opened
+
+
+@pytest.fixture
+async def http(server: ServerProcess) -> AsyncIterator[httpx2.AsyncClient]:
+    async with httpx2.AsyncClient(base_url=server.url, timeout=30) as opened:
+        yield opened
+
+
+@pytest.fixture
+async def thread_id(client: LangGraphClient) -> str:
+    return (await client.threads.create())["thread_id"]
+
+
+@pytest.fixture
+def key() -> dict[str, str]:
+    return {"Idempotency-Key": str(uuid4())}
+
+
+@pytest.mark.parametrize("is_stateless", [False, True])
+async def test_creating_twice_makes_one_run(client: LangGraphClient, thread_id: str, key, is_stateless: bool):
+    where = None if is_stateless else thread_id
+    first = await client.runs.create(where, "steps", input=STEPS, headers=key)
+    values = await client.runs.join(first["thread_id"], first["run_id"])
+    again = await client.runs.create(where, "steps", input=STEPS, headers=key)
+    assert (again["run_id"], again["thread_id"]) == (first["run_id"], first["thread_id"])
+    assert again["metadata"] == first["metadata"]
+    assert values["done"] == ["one", "two", "three"]
+    assert await client.runs.wait(where, "steps", input=STEPS, headers=key) == values
+    if not is_stateless:
+        assert len(await client.runs.list(thread_id)) == 1
+
+
+@pytest.mark.parametrize("is_stateless", [False, True])
+async def test_those_who_wait_at_once_wait_for_one_run(
+    client: LangGraphClient, thread_id: str, key, is_stateless: bool
+):
+    where, slow = None if is_stateless else thread_id, {"done": [], "pause_s": 0.2}
+    answers = await asyncio.gather(*(client.runs.wait(where, "steps", input=slow, headers=key) for _ in range(5)))
+    assert [answer["done"] for answer in answers] == [["one", "two", "three"]] * 5
+
+
+async def parts_of(client: LangGraphClient, where: str | None, key: dict[str, str], **options: Any) -> list[Any]:
+    slow = {"done": [], "pause_s": 0.2}
+    stream = client.runs.stream(where, "steps", input=slow, stream_mode="updates", headers=key, **options)
+    return [part async for part in stream]
+
+
+async def test_streaming_again_joins_the_stream(client: LangGraphClient, thread_id: str, key):
+    options = {"stream_resumable": True}
+    first, second = await asyncio.gather(*(parts_of(client, thread_id, key, **options) for _ in range(2)))
+    later = await parts_of(client, thread_id, key, **options)
+    assert [part.event for part in first] == ["metadata", "updates", "updates", "updates"]
+    assert [part.data for part in first] == [part.data for part in second] == [part.data for part in later]
+    assert len(await client.runs.list(thread_id)) == 1
+
+
+async def test_a_batch_is_made_once(client: LangGraphClient, http: httpx2.AsyncClient, key):
+    bodies = [{"assistant_id": "steps", "input": STEPS, "metadata": {"place": place}} for place in range(3)]
+    made = [(await http.post("/runs/batch", json=bodies, headers=key)).json() for _ in range(2)]
+    ids = [[run["run_id"] for run in runs] for runs in made]
+    assert ids[0] == ids[1]
+    assert [run["metadata"]["place"] for run in made[1]] == [0, 1, 2]
+    longer = [*bodies, {"assistant_id": "steps", "input": STEPS}]
+    refused = await http.post("/runs/batch", json=longer, headers=key)
+    assert (refused.status_code, "Idempotency-Key" in refused.text) == (422, True)
+
+
+async def test_another_request_with_the_same_key_is_refused_by_name(client: LangGraphClient, thread_id: str, key):
+    await client.runs.wait(thread_id, "steps", input=STEPS, headers=key)
+    with pytest.raises(UnprocessableEntityError, match="Idempotency-Key"):
+        await client.runs.create(thread_id, "steps", input=None, headers=key)
+    other = await client.threads.create()
+    assert (await client.runs.wait(other["thread_id"], "steps", input=STEPS, headers=key))["done"]
+
+
+async def test_a_key_without_sense_is_refused(http: httpx2.AsyncClient):
+    for value in ("", "x" * 256):
+        answer = await http.post("/runs", json={"assistant_id": "steps"}, headers={"Idempotency-Key": value})
+        assert (answer.status_code, "Idempotency-Key" in answer.text) == (422, True)
+
+
+async def test_the_document_tells_of_the_key(http: httpx2.AsyncClient):
+    paths = (await http.get("/openapi.json")).json()["paths"]
+    keyed = {
+        path
+        for path, operations in paths.items()
+        for parameter in operations.get("post", {}).get("parameters", [])
+        if parameter["name"] == "Idempotency-Key"
+    }
+    assert keyed == {
+        "/threads/{thread_id}/runs", "/threads/{thread_id}/runs/wait", "/threads/{thread_id}/runs/stream",
+        "/runs", "/runs/wait", "/runs/stream", "/runs/batch",
+    }  # fmt: skip

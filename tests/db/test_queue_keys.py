@@ -1,0 +1,146 @@
+"""Runs that are asked for twice: the key of a request names the run that was made first."""
+
+import asyncio
+from collections.abc import AsyncIterator, Awaitable, Callable
+from typing import Any
+from uuid import UUID, uuid4
+
+import pytest
+
+from portside.agent.queue import lifecycle
+from portside.agent.queue.lifecycle import (
+    Admission,
+    Admitted,
+    Cancellation,
+    CancelScope,
+    ClaimedRun,
+    Ending,
+    RequestKey,
+)
+from portside.agent.queue.sweep import DueThreads, LapsedRunKeys
+from portside.agent.runs.requests import STATELESS
+from portside.kernel.db import Database
+from portside.kernel.ids import uuid7
+from portside.kernel.migrations import migrate
+
+WORKER = uuid4()
+DONE = Ending(status="success", thread_status="idle", values=b'{"n":1}', interrupts={})
+
+
+@pytest.fixture
+async def db(fresh_database: Callable[[], Awaitable[str]]) -> AsyncIterator[Database]:
+    opened = await Database.connect(await fresh_database(), schema="portside", max_size=12)
+    await migrate(opened, ["portside.agent"], schema="portside")
+    yield opened
+    await opened.close()
+
+
+def asked(thread_id: UUID | None = None, key: str | None = "k", digest: str = "d", **options: Any) -> Admission:
+    given = {
+        "strategy": "enqueue", "temporary": thread_id is None, "delay_s": 0.0, "metadata": {}, "thread_metadata": {},
+        "kwargs": {"config": {"configurable": {"graph_id": "g"}, "metadata": {}}}, "create_thread": True, **options,
+    }  # fmt: skip
+    named = None if key is None else RequestKey(thread_id or STATELESS, key, digest)
+    return Admission(run_id=uuid7(), thread_id=thread_id or uuid7(), assistant_id=uuid4(), key=named, **given)
+
+
+async def admit(db: Database, admission: Admission, *, starts: bool = False) -> Admitted:
+    return await lifecycle.admit_run(db, admission, WORKER, has_free_slot=starts)
+
+
+async def count(db: Database, table: str = "runs") -> int:
+    return await db.pool.fetchval(f"select count(*) from {table}")
+
+
+@pytest.mark.parametrize("thread_id", [None, uuid4()])
+async def test_many_who_ask_at_once_get_one_run(db: Database, thread_id: UUID | None):
+    admitted = await asyncio.gather(*(admit(db, asked(thread_id)) for _ in range(20)))
+    assert sorted(one.outcome for one in admitted) == ["pending", *["repeated"] * 19]
+    assert len({(one.run_id, one.thread_id) for one in admitted}) == 1
+    assert (await count(db), await count(db, "threads")) == (1, 1)
+    assert await db.pool.fetchval("select active_runs from threads") == 1
+
+
+async def test_keys_are_their_threads_own(db: Database):
+    scopes = [None, uuid4(), uuid4()]
+    assert [(await admit(db, asked(scope))).outcome for scope in scopes] == ["pending"] * 3
+    assert (await admit(db, asked(scopes[1]))).outcome == "repeated"
+
+
+async def test_another_request_under_the_same_key_is_told_so_and_makes_nothing(db: Database):
+    for scope in (None, uuid4()):
+        await admit(db, asked(scope))
+        assert (await admit(db, asked(scope, digest="other"))).outcome == "reused"
+    assert (await count(db), await count(db, "threads")) == (2, 2)
+
+
+async def test_a_repetition_is_no_second_run_whatever_the_strategy(db: Database):
+    thread_id = uuid4()
+    first = await admit(db, asked(thread_id, strategy="reject"))
+    for strategy in ("reject", "interrupt", "rollback", "enqueue"):
+        again = await admit(db, asked(thread_id, strategy=strategy))
+        assert (again.outcome, again.run_id) == ("repeated", first.run_id)
+    assert await db.pool.fetchval("select status from runs") == "pending"
+
+
+async def test_a_refused_request_keeps_no_key(db: Database):
+    thread_id = uuid4()
+    await admit(db, asked(thread_id, key=None))
+    assert (await admit(db, asked(thread_id, strategy="reject"))).outcome == "busy"
+    await lifecycle.cancel_runs(db, CancelScope(thread_id=thread_id), Cancellation("rollback", "because"))
+    assert (await admit(db, asked(thread_id, strategy="reject"))).outcome == "pending"
+    assert (await admit(db, asked(uuid4(), create_thread=False))).outcome == "missing"
+
+
+async def test_a_key_stands_for_a_day(db: Database):
+    for scope in (None, uuid4()):
+        first = await admit(db, asked(scope))
+        await db.pool.execute(
+            "update runs set created_at = now() - interval '25 hours' where run_id = $1", first.run_id
+        )
+        again = await admit(db, asked(scope, digest="other"))
+        assert (again.outcome, again.run_id != first.run_id) == ("pending", True)
+    await db.pool.execute("update runs set created_at = now() - interval '25 hours'")
+    assert (await LapsedRunKeys(db).activate()).did == {"forgotten": 2}
+    assert await db.pool.fetchval("select count(request_key) from runs") == 0
+
+
+async def begun(db: Database, admission: Admission) -> ClaimedRun:
+    admitted = await admit(db, admission, starts=True)
+    assert admitted.outcome == "running"
+    return ClaimedRun(
+        run_id=admission.run_id, thread_id=admission.thread_id, assistant_id=admission.assistant_id, kwargs={},
+        attempt=1, is_temporary=True,
+    )  # fmt: skip
+
+
+async def test_a_stateless_run_is_kept_as_long_as_its_key(db: Database):
+    kept, gone = await begun(db, asked()), await begun(db, asked(key=None))
+    for run in (kept, gone):
+        assert await lifecycle.end_run(db, WORKER, run, DONE) == "ended"
+    rows = await db.pool.fetch("select thread_id, delete_after - now() as left from threads")
+    assert [row["thread_id"] for row in rows] == [kept.thread_id]
+    assert 23.9 < rows[0]["left"].total_seconds() / 3600 <= 24
+    assert (await admit(db, asked())).run_id == kept.run_id
+    await db.pool.execute("update threads set delete_after = now() - interval '1 s'")
+    await DueThreads(db).activate()
+    assert (await admit(db, asked())).outcome == "pending"
+
+
+async def test_a_run_inherits_from_assistant_and_thread_and_says_the_rest_itself(db: Database):
+    thread_id = uuid4()
+    first = asked(thread_id, key=None, thread_metadata={"graph_id": "g", "assistant_id": "a"})
+    await admit(db, first)
+    await db.pool.execute(
+        """update threads set metadata = metadata || '{"a": "thread", "b": "thread", "c": "thread"}'"""
+    )
+    config = {"configurable": {"graph_id": "g2"}, "metadata": {"a": "x", "given": 1}}
+    second = asked(
+        thread_id, key=None, inherited={"a": "assistant", "d": "assistant"}, metadata={"b": "own", "graph_id": "g2"},
+        kwargs={"config": config},
+    )  # fmt: skip
+    labels = {"a": "thread", "b": "own", "c": "thread", "d": "assistant", "graph_id": "g2"}
+    assert (await admit(db, second)).metadata == labels
+    row = await db.pool.fetchrow("select metadata, kwargs from runs where run_id = $1", second.run_id)
+    assert row["metadata"] == labels
+    assert row["kwargs"]["config"]["metadata"] == {**labels, "given": 1}

@@ -1,0 +1,128 @@
+"""Which run is claimed next: by its turn, and at the same cost whatever waits behind it."""
+
+import json
+from collections.abc import AsyncIterator, Awaitable, Callable
+from typing import Any
+from uuid import UUID, uuid4
+
+import pytest
+
+from portside.agent.queue import lifecycle
+from portside.agent.queue.lifecycle import Admission
+from portside.agent.queue.priorities import priority_of
+from portside.kernel.db import Database
+from portside.kernel.errors import Invalid
+from portside.kernel.ids import uuid7
+from portside.kernel.migrations import migrate
+
+WORKER = uuid4()
+# What `claim_runs` looks for, as the statement in it does.
+READY = """
+explain (analyze, buffers, format json) select run_id from runs
+where status = 'pending' and not is_blocked and not is_delayed and run_after <= now()
+order by turn_at, number limit 10 for update skip locked
+"""
+
+
+@pytest.fixture
+async def db(fresh_database: Callable[[], Awaitable[str]]) -> AsyncIterator[Database]:
+    opened = await Database.connect(await fresh_database(), schema="portside")
+    await migrate(opened, ["portside.agent"], schema="portside")
+    yield opened
+    await opened.close()
+
+
+async def admit(db: Database, *, thread_id: UUID | None = None, priority: int = 0, delay_s: float = 0.0) -> UUID:
+    run_id = uuid7()
+    kwargs: dict[str, Any] = {"config": {"configurable": {"graph_id": "g"}}}
+    admission = Admission(
+        run_id=run_id, thread_id=thread_id or uuid4(), assistant_id=uuid4(), metadata={}, kwargs=kwargs,
+        strategy="enqueue", thread_metadata={}, create_thread=True, temporary=False, delay_s=delay_s, priority=priority,
+    )  # fmt: skip
+    await lifecycle.admit_run(db, admission, WORKER, has_free_slot=False)
+    return run_id
+
+
+async def claim(db: Database, limit: int = 1) -> list[UUID]:
+    return [run.run_id for run in await lifecycle.claim_runs(db, WORKER, limit)]
+
+
+async def older(db: Database, run_id: UUID, minutes: float) -> None:
+    await db.pool.execute(
+        "update runs set turn_at = turn_at - make_interval(secs => $2 * 60) where run_id = $1", run_id, minutes
+    )
+
+
+async def test_the_lowest_number_goes_first_and_equals_in_their_order(db: Database):
+    last = await admit(db, priority=5)
+    plain = [await admit(db) for _ in range(3)]
+    first = await admit(db, priority=-5)
+    assert [(await claim(db))[0] for _ in range(5)] == [first, *plain, last]
+
+
+async def test_a_run_that_waited_long_enough_goes_before_those_with_priority(db: Database):
+    patient = await admit(db, priority=5)
+    await older(db, patient, 10.1)
+    urgent = await admit(db, priority=-5)
+    assert [*await claim(db), *await claim(db)] == [patient, urgent]
+
+
+async def test_priority_does_not_change_the_order_within_a_thread(db: Database):
+    thread_id = uuid4()
+    plain = await admit(db, thread_id=thread_id)
+    await admit(db, thread_id=thread_id, priority=-5)
+    assert await claim(db, 10) == [plain]
+
+
+async def test_a_delayed_run_waits_for_its_time_and_is_then_as_old_as_that(db: Database):
+    delayed = await admit(db, delay_s=600)
+    plain = await admit(db)
+    assert await claim(db, 10) == [plain]
+    await db.pool.execute("update runs set run_after = now() - interval '1 s' where run_id = $1", delayed)
+    assert await claim(db, 10) == [delayed]
+    assert not await db.pool.fetchval("select is_delayed from runs where run_id = $1", delayed)
+
+
+@pytest.mark.parametrize("value", ["high", 6, -6, 1.5, True, [1]])
+def test_what_is_no_priority_is_refused_by_name(value: Any):
+    with pytest.raises(Invalid) as refused:
+        priority_of({"run_priority": value})
+    assert refused.value.problems[0].loc == ["body", "metadata", "run_priority"]
+
+
+async def pages_of_a_claim(db: Database) -> tuple[int, str]:
+    """How many pages the look for ready runs reads, and by which index."""
+    async with db.pool.acquire() as connection, connection.transaction():
+        await connection.execute("set local enable_seqscan = off")
+        await connection.execute("set local enable_bitmapscan = off")
+        told = await connection.fetchval(READY)
+    plan = (json.loads(told) if isinstance(told, str) else told)[0]["Plan"]
+    text = json.dumps(plan)
+    return plan["Shared Hit Blocks"] + plan["Shared Read Blocks"], text
+
+
+FILL = """
+with made as (
+    insert into threads (thread_id, active_runs) select gen_random_uuid(), 1 from generate_series(1, $1)
+    returning thread_id
+)
+insert into runs (
+    run_id, thread_id, assistant_id, status, is_blocked, is_delayed, kwargs, multitask_strategy, run_after, turn_at
+)
+select gen_random_uuid(), thread_id, gen_random_uuid(), 'pending', $2, $3, '{}', 'enqueue',
+    now() + case when $3 then interval '1 hour' else interval '0' end, now()
+from made
+"""
+
+
+@pytest.mark.parametrize("kind", ["ready", "blocked", "delayed"])
+async def test_a_claim_reads_as_much_behind_three_runs_as_behind_twenty_thousand(db: Database, kind: str):
+    await db.pool.execute(FILL, 3, False, False)
+    few, _ = await pages_of_a_claim(db)
+    await db.pool.execute(FILL, 20_000, kind == "blocked", kind == "delayed")
+    await db.pool.execute("vacuum analyze runs")
+    many, plan = await pages_of_a_claim(db)
+    assert "runs_ready" in plan
+    assert "Seq Scan" not in plan
+    # The rows that are found, and the height of the index.
+    assert many <= few + 40
