@@ -145,3 +145,21 @@ async def pour(state: Flood) -> dict:
 
 
 flood = StateGraph(Flood).add_node("pour", pour).add_edge(START, "pour").compile()
+
+
+class Count(TypedDict):
+    upto: int
+    done: bool
+
+
+async def count(state: Count) -> dict:
+    """Write numbers, as fast as tokens never come."""
+    write = get_stream_writer()
+    for number in range(state["upto"]):
+        write(number)
+        if number % 100 == 0:
+            await asyncio.sleep(0)
+    return {"done": True}
+
+
+counting = StateGraph(Count).add_node("count", count).add_edge(START, "count").compile()

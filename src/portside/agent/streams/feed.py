@@ -53,8 +53,6 @@ class Feed:
         self.is_started = self.is_local = False
         # Whether what others tell of the run can be taken as it comes: all before it is here, or nobody wants it.
         self.is_whole = False
-        # Whether the run was awaited here before it began here.
-        self.is_expected = True
         self.mirror: object = None
         self.ended = asyncio.Event()
         self.ending: Any = None

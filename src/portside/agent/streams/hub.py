@@ -5,8 +5,11 @@ which is also told what they may want of ours; without one the process is alone.
 """
 
 import asyncio
+import time
+from collections import deque
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
+from itertools import islice
 from uuid import UUID
 from weakref import WeakValueDictionary
 
@@ -34,6 +37,8 @@ class Hub:
         self._kept: set[Feed] = set()
         self._keep_s = keep_s
         self._last_ids: dict[UUID, list[str]] = {}
+        # Threads whose last run ended so lately that the wish to follow it may still be on its way.
+        self._ended: deque[tuple[float, ThreadFeed]] = deque()
         self._retention = Retention(keep_s)
         self._brief = Retention(NEWS_S, BRIEF_LIMIT_BYTES)
 
@@ -59,10 +64,9 @@ class Hub:
         """Open the feed of a run that is about to begin here, with what others told before; mostly that is nothing."""
         is_expected = start.run_id in self._feeds
         feed = self.open(start.run_id, start.thread_id, is_resumable=start.is_resumable)
-        feed.is_expected = is_expected or not self.relay.has_others
         if start.was_begun or start.attempt > 1 or self.relay.mirrors(start.thread_id):
             await self.relay.catch_up(start, feed)
-        elif not feed.is_expected:
+        elif not is_expected and self.relay.has_others:
             # Another process admitted it, and may have clients that follow it.
             self.relay.look()
         return feed
@@ -99,8 +103,10 @@ class Hub:
             return
         if end is not None or not feed.followers() or not self.relay.adopt(feed):
             feed.end()
-        keeper = self._retention if not feed.is_stateless else None if feed.is_expected else self._brief
+        keeper = self._retention if not feed.is_stateless else self._brief if self.relay.has_others else None
         feed.thread.finish(run_id, end, keeper=keeper, ids=self._last_ids.pop(run_id, ()))
+        if self.relay.has_others:
+            self._note_ended(feed.thread)
         self.relay.say_ended(run_id)
         if feed.is_resumable and end is not None:
             self._kept.add(feed)
@@ -173,8 +179,18 @@ class Hub:
 
     def untold(self, most: int) -> list[ThreadFeed]:
         """Return threads of which others may want to know more than they do."""
-        threads = [*(feed.thread for feed in self._running.values()), *self._brief.newest(most)]
-        return [thread for thread in threads if thread.has_untold()]
+        self._forget_ended()
+        running = (feed.thread for feed in self._running.values())
+        ended = (thread for _, thread in islice(reversed(self._ended), most))
+        return [thread for thread in (*running, *ended) if thread.has_untold()]
+
+    def _note_ended(self, thread: ThreadFeed) -> None:
+        self._forget_ended()
+        self._ended.append((time.monotonic() + NEWS_S, thread))
+
+    def _forget_ended(self) -> None:
+        while self._ended and self._ended[0][0] < time.monotonic():
+            self._ended.popleft()
 
     @property
     def has_others(self) -> bool:

@@ -29,11 +29,6 @@ class Retention:
             self._forget_first()
         self._schedule()
 
-    def newest(self, most: int) -> "list[ThreadFeed]":
-        """Return the threads of what is kept, the newest first."""
-        count = min(most, len(self._kept))
-        return [self._kept[-place][1] for place in range(1, count + 1)]
-
     def _schedule(self) -> None:
         if self._timer is None and self._kept:
             wait_s = max(0.0, self._kept[0][0] - time.monotonic())

@@ -1,0 +1,244 @@
+"""Following on one server what another executes: live, in order, without gap or duplicate; with hints and without."""
+
+import asyncio
+import time
+from collections.abc import AsyncIterator, Iterator
+from typing import NamedTuple
+
+import httpx2
+import pytest
+
+from tests.api.pair import pair_of
+from tests.api.streaming import Sent, Stream, new_id, opened
+
+HI = {"messages": [{"role": "user", "content": "hi"}]}
+WAYS = {"hints": {}, "no hints": {"STREAM_BUS": "none"}}
+
+
+class Two(NamedTuple):
+    """A client of each of two servers."""
+
+    worker: httpx2.AsyncClient
+    front: httpx2.AsyncClient
+    has_hints: bool
+
+
+@pytest.fixture(scope="module", params=WAYS)
+def pair(request: pytest.FixtureRequest, module_database, tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple]:
+    with pair_of(module_database, tmp_path_factory.mktemp("pair"), **WAYS[request.param]) as running:
+        yield running, request.param == "hints"
+
+
+@pytest.fixture
+async def two(pair: tuple) -> AsyncIterator[Two]:
+    servers, has_hints = pair
+    limits = httpx2.Limits(max_connections=200)
+    async with (
+        httpx2.AsyncClient(base_url=servers.worker.url, timeout=60, limits=limits) as worker,
+        httpx2.AsyncClient(base_url=servers.front.url, timeout=60, limits=limits) as front,
+    ):
+        yield Two(worker, front, has_hints)
+
+
+def places(events: list[Sent]) -> list[tuple[int, ...]]:
+    return [tuple(map(int, (event.event_id or "").split("-"))) for event in events]
+
+
+def names(events: list[Sent]) -> list[str]:
+    """Return the names without the ids of subgraphs, which are new each time."""
+    return [event.name.partition(":")[0] for event in events]
+
+
+def is_done(event: Sent) -> bool:
+    return event.name == "metadata" and event.data.get("status") == "run_done"
+
+
+async def new_thread(http: httpx2.AsyncClient) -> str:
+    return (await http.post("/threads", json={})).json()["thread_id"]
+
+
+async def run_on(http: httpx2.AsyncClient, thread_id: str | None, **body) -> tuple[list[Sent], httpx2.Headers]:
+    path = f"/threads/{thread_id}/runs/stream" if thread_id else "/runs/stream"
+    async with opened(http, "POST", path, json=body) as stream:
+        return await stream.all(), stream.headers
+
+
+@pytest.mark.parametrize("is_resumable", [False, True])
+@pytest.mark.parametrize(
+    "body",
+    [
+        {"assistant_id": "echo", "input": HI, "stream_mode": ["values", "updates"]},
+        {"assistant_id": "chat", "input": HI, "stream_mode": ["messages-tuple", "messages"]},
+        {"assistant_id": "parent", "input": {"foo": []}, "stream_mode": ["values", "custom"], "stream_subgraphs": True},
+        {"assistant_id": "boom", "input": {"foo": []}},
+    ],
+)
+async def test_a_stream_that_is_executed_elsewhere_is_like_one_that_is_not(two, body, is_resumable):
+    body = {**body, "stream_resumable": is_resumable}
+    here, _ = await run_on(two.worker, await new_thread(two.worker), **body)
+    elsewhere, _ = await run_on(two.front, await new_thread(two.front), **body)
+    assert names(elsewhere) == names(here)
+    assert elsewhere[0].data["attempt"] == 1
+    if is_resumable:
+        assert places(elsewhere) == sorted(set(places(elsewhere)))
+    stateless, _ = await run_on(two.front, None, **body)
+    assert names(stateless) == names(here)
+
+
+async def test_waiting_clients_are_woken(two):
+    thread_id = await new_thread(two.front)
+    await two.front.post(f"/threads/{thread_id}/runs/wait", json={"assistant_id": "echo", "input": HI})
+    began = time.monotonic()
+    for _ in range(5):
+        answer = await two.front.post(f"/threads/{thread_id}/runs/wait", json={"assistant_id": "echo", "input": HI})
+        assert answer.json()["messages"][-1]["content"] == "echo: hi"
+    if two.has_hints:
+        assert time.monotonic() - began < 2.0
+
+
+async def test_a_run_is_joined_where_it_is_not_executed(two, tmp_path):
+    thread_id, path = await new_thread(two.worker), tmp_path / "gate"
+    body = {"assistant_id": "gate", "input": {"path": str(path), "done": []}, "stream_mode": ["updates"]}
+    run = (await two.worker.post(f"/threads/{thread_id}/runs", json=body)).json()
+    await _is_running(two.worker, thread_id, run["run_id"])
+    async with opened(two.front, "GET", f"/threads/{thread_id}/runs/{run['run_id']}/stream") as stream:
+        path.touch()
+        events = await stream.all()
+    # Only what is new: the node before the gate was over already.
+    assert [list(event.data) for event in events] == [["wait"], ["after"]]
+
+
+async def _is_running(http: httpx2.AsyncClient, thread_id: str, run_id: str) -> None:
+    """Wait until a run has passed its first node."""
+    while True:
+        state = (await http.get(f"/threads/{thread_id}/state")).json()
+        if state["values"].get("done"):
+            return
+        await asyncio.sleep(0.02)
+
+
+async def test_a_resumable_run_is_read_again_elsewhere(two):
+    thread_id = await new_thread(two.worker)
+    events, headers = await run_on(
+        two.worker, thread_id, assistant_id="parent", input={"foo": []}, stream_resumable=True
+    )
+    path = headers["location"]
+    for mark, expected in (("-1", events), (events[1].event_id, events[2:]), ("garbage", [])):
+        async with opened(two.front, "GET", path, headers={"Last-Event-ID": mark}) as stream:
+            assert [event.raw for event in await stream.all()] == [event.raw for event in expected]
+
+
+async def test_a_thread_is_followed_over_runs_elsewhere_and_changes_here(two):
+    thread_id = await new_thread(two.front)
+    query = "stream_modes=run_modes&stream_modes=state_update"
+    async with opened(two.front, "GET", f"/threads/{thread_id}/stream?{query}") as stream:
+        for http in (two.worker, two.front, two.worker):
+            await http.post(f"/threads/{thread_id}/runs/wait", json={"assistant_id": "echo", "input": HI})
+        await two.front.post(f"/threads/{thread_id}/state", json={"values": {"messages": []}})
+        events = [event for _ in range(3) for event in await stream.until(is_done)]
+        events.append(await stream.next())
+    assert [event.name for event in events] == [*["metadata", "values", "values", "metadata"] * 3, "state_update"]
+    assert places(events) == sorted(set(places(events)))
+
+
+async def test_a_change_of_the_state_is_told_elsewhere(two):
+    thread_id = await new_thread(two.front)
+    async with opened(two.front, "GET", f"/threads/{thread_id}/stream?stream_modes=state_update") as stream:
+        await two.worker.post(f"/threads/{thread_id}/runs/wait", json={"assistant_id": "echo", "input": HI})
+        await two.worker.post(f"/threads/{thread_id}/state", json={"values": {"messages": []}})
+        assert (await stream.next()).name == "state_update"
+
+
+async def test_the_protocol_elsewhere(two):
+    thread_id, begin = (
+        new_id(),
+        {"id": 1, "method": "run.start", "params": {"assistant_id": "approval", "input": {"text": "a"}}},
+    )
+    asked = {"channels": ["values", "lifecycle", "input"]}
+    async with opened(two.front, "POST", f"/threads/{thread_id}/stream/events", json=asked) as stream:
+        assert (await two.front.post(f"/threads/{thread_id}/commands", json=begin)).json()["type"] == "success"
+        first = await stream.until(lambda event: event.data["params"]["data"].get("event") == "interrupted")
+        question = next(event for event in first if event.name == "input.requested")
+        answer = {"interrupt_id": question.data["params"]["data"]["interrupt_id"], "response": "yes"}
+        command = {"id": 2, "method": "input.respond", "params": {"namespace": [], **answer}}
+        reply = (await two.worker.post(f"/threads/{thread_id}/commands", json=command)).json()
+        assert reply["type"] == "success"
+        second = await stream.until(lambda event: event.data["params"]["data"].get("event") == "completed")
+    events = [*first, *second]
+    assert [event.data["seq"] for event in events] == sorted({event.data["seq"] for event in events})
+    assert [event.name for event in events if event.name in ("lifecycle", "input.requested")] == [
+        "lifecycle", "input.requested", "lifecycle", "lifecycle", "lifecycle"
+    ]  # fmt: skip
+    # Whoever comes back elsewhere goes on where he was: the numbers are the same.
+    last = first[-1].data["seq"]
+    again = {**asked, "since": last}
+    async with opened(two.worker, "POST", f"/threads/{thread_id}/stream/events", json=again) as stream:
+        rest = await stream.until(lambda event: event.data["params"]["data"].get("event") == "completed")
+    assert [event.data["seq"] for event in rest] == [event.data["seq"] for event in second]
+    assert [event.data["event_id"] for event in rest] == [event.data["event_id"] for event in second]
+
+
+async def test_a_protocol_run_that_is_cancelled_while_it_waits_is_told_to_have_failed(two, tmp_path):
+    thread_id, path = await new_thread(two.worker), tmp_path / "gate"
+    body = {"assistant_id": "gate", "input": {"path": str(path), "done": []}}
+    before = (await two.worker.post(f"/threads/{thread_id}/runs", json=body)).json()
+    begin = {"id": 1, "method": "run.start", "params": {"assistant_id": "echo", "input": HI}}
+    async with opened(
+        two.front, "POST", f"/threads/{thread_id}/stream/events", json={"channels": ["lifecycle"]}
+    ) as stream:
+        reply = (await two.front.post(f"/threads/{thread_id}/commands", json=begin)).json()
+        await two.worker.post(f"/threads/{thread_id}/runs/{reply['result']['run_id']}/cancel")
+        events = await stream.until(lambda event: event.data["params"]["data"]["event"] == "failed")
+        assert events[-1].data["params"]["data"]["graph_name"] == "echo"
+        assert "cancel" in events[-1].data["params"]["data"]["error"]
+        path.touch()
+        rest = await stream.until(lambda event: event.data["params"]["data"]["event"] == "completed")
+    assert rest[-1].data["params"]["data"]["graph_name"] == "gate"
+    assert before["run_id"] in rest[-1].data["event_id"]
+
+
+@pytest.mark.parametrize("way", ["delete", "prune"])
+async def test_a_thread_that_is_no_more_ends_its_followers_everywhere(two, way):
+    thread_id = await new_thread(two.front)
+    async with (
+        opened(two.front, "GET", f"/threads/{thread_id}/stream") as stream,
+        opened(two.worker, "GET", f"/threads/{thread_id}/stream") as other,
+    ):
+        # Both have seen it.
+        await two.worker.post(f"/threads/{thread_id}/runs/wait", json={"assistant_id": "echo", "input": HI})
+        await stream.until(is_done)
+        await other.until(is_done)
+        await asyncio.gather(_followed_for_a_look(two.front, thread_id), _followed_for_a_look(two.worker, thread_id))
+        if way == "delete":
+            assert (await two.worker.delete(f"/threads/{thread_id}")).status_code == 204
+        else:
+            answer = await two.worker.post("/threads/prune", json={"thread_ids": [thread_id], "strategy": "delete"})
+            assert answer.status_code == 200, answer.text
+        assert await stream.next() is None
+        assert await other.next() is None
+
+
+async def _followed_for_a_look(http: httpx2.AsyncClient, thread_id: str) -> None:
+    """A server looks once a second which of the threads exist that it follows."""
+    async with opened(http, "GET", f"/threads/{thread_id}/stream"):
+        await asyncio.sleep(1.5)
+
+
+async def test_fifty_followers_of_ten_thousand_events(two):
+    thread_id = await new_thread(two.front)
+    body = {"assistant_id": "count", "input": {"upto": 10_000}, "stream_mode": ["custom"], "stream_resumable": True}
+
+    async def read(stream: Stream) -> list[Sent]:
+        return [event for event in await stream.all() if event.name == "custom"]
+
+    async with opened(two.front, "POST", f"/threads/{thread_id}/runs/stream", json=body) as first:
+        path = first.headers["location"]
+
+        async def follow() -> list[Sent]:
+            async with opened(two.front, "GET", path, headers={"Last-Event-ID": "-1"}) as stream:
+                return await read(stream)
+
+        everything = await asyncio.gather(read(first), *(follow() for _ in range(49)))
+    for events in everything:
+        assert [event.data for event in events] == list(range(10_000))
+        assert places(events) == sorted(places(events))
