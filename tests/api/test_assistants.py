@@ -202,6 +202,9 @@ async def test_pages_tell_the_true_total(client: LangGraphClient, http: httpx2.A
     assert await client.assistants.count(metadata=mark) == 5
     assert await client.assistants.count(metadata=mark, name="SAM", graph_id="chat") == 5
     assert await client.assistants.count(metadata=mark, graph_id="parent") == 0
+    for ask in (client.assistants.count, client.assistants.search):
+        with pytest.raises(APIStatusError, match="Graph .nowhere. not found"):
+            await ask(graph_id="nowhere")
 
 
 async def test_delete_leaves_threads_unless_told_otherwise(client: LangGraphClient):

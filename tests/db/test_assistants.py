@@ -99,7 +99,6 @@ async def test_threads_of_an_assistant_go_with_their_runs_and_others_stay(db):
         left = await connection.fetch("select t.metadata from threads t join runs using (thread_id)")
         assert [row["metadata"]["assistant_id"] for row in left] == [str(two)]
         assert await connection.fetchval("select count(*) from assistant_versions") == 1
-        assert await connection.fetchval("select count(*) from deleted_threads") == 1
 
 
 @pytest.mark.parametrize(

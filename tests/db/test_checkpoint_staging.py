@@ -11,6 +11,7 @@ from langgraph.checkpoint.conformance.test_utils import generate_checkpoint, gen
 
 from portside.agent.checkpoints import PostgresSaver, staging
 from portside.agent.checkpoints.staging import Holder, LeaseLost
+from portside.agent.threads import records
 from portside.kernel.db import Database
 from portside.kernel.migrations import migrate
 from tests.conftest import eventually
@@ -182,3 +183,23 @@ async def test_the_channels_names_may_hold_any_character(saver):
     found = await saver.aget_tuple(written)
     assert found is not None
     assert found.checkpoint["channel_values"] == checkpoint["channel_values"]
+
+
+async def test_nothing_is_left_of_a_thread_that_is_deleted_while_its_run_writes(db, saver):
+    """Wherever the deletion falls: before a write, or while one is under way."""
+
+    async def write_until_refused(thread_id: str, begun: asyncio.Event) -> None:
+        with pytest.raises(LeaseLost):
+            async with saver.hold(thread_id, await running(db, thread_id)):
+                while True:
+                    await chain(saver).ainvoke(INPUT, config(thread_id), durability="sync")
+                    begun.set()
+
+    threads = [(str(uuid4()), asyncio.Event()) for _ in range(10)]
+    writers = [asyncio.create_task(write_until_refused(*thread)) for thread in threads]
+    for thread_id, begun in threads:
+        await begun.wait()
+        await records.delete_thread(db, UUID(thread_id))
+    await asyncio.gather(*writers)
+    for table in ("checkpoints", "checkpoint_values", "checkpoint_writes"):
+        assert await db.pool.fetchval(f"select count(*) from {table}") == 0, table

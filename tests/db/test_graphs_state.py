@@ -15,7 +15,7 @@ from portside.agent.graphs.load import Graphs
 from portside.agent.graphs.state import read_history, read_state, update_state
 from portside.kernel.codec import dump_user, load
 from portside.kernel.db import Database
-from portside.kernel.errors import BadRequest
+from portside.kernel.errors import BadRequest, Invalid
 from portside.kernel.migrations import migrate
 
 
@@ -150,7 +150,7 @@ async def test_history_newest_first_with_limit_before_and_filter(graphs):
         assert await read_history(two, config, limit=10, before=before) == history[2:]
     assert await read_history(two, config, limit=10, filter={"source": "input"}) == history[3:]
     for bad in (3, {}, {"configurable": {}}, {"checkpoint_id": 1}, {"configurable": None}):
-        with pytest.raises(BadRequest):
+        with pytest.raises(Invalid):
             await read_history(two, config, limit=10, before=bad)
 
 

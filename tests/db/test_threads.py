@@ -18,7 +18,7 @@ from portside.agent.checkpoints.transactions import in_transaction
 from portside.agent.config import ThreadTtl
 from portside.agent.sql import sql
 from portside.agent.threads import records
-from portside.agent.threads.lifetimes import DeletedThreads, ExpiredThreads, set_default_lifetime
+from portside.agent.threads.lifetimes import ExpiredThreads, set_default_lifetime
 from portside.agent.threads.records import ThreadNotFound
 from portside.agent.types.threads import ThreadCreate, ThreadPatch, ThreadPrune, ThreadSearch, Ttl
 from portside.kernel.db import Database
@@ -170,22 +170,6 @@ async def test_pruning_by_hand_in_opposite_orders_at_once(db):
     assert sum(pruned) == 4
 
 
-async def test_what_a_run_writes_after_its_thread_was_deleted_goes_too(db):
-    busy, idle, again = await made(db, runs=1), await made(db), await made(db, runs=1)
-    for thread_id in (busy, idle, again):
-        await records.delete_thread(db, thread_id)
-    await records.create_thread(db, ThreadCreate(thread_id=again))
-    for thread_id in (busy, again):
-        await graph(db).ainvoke({"log": ["late"]}, at(thread_id))
-    task = DeletedThreads(db)
-    assert (await task.activate()).did == {"cleared": 0}
-    await db.pool.execute("update deleted_threads set deleted_at = now() - interval '11 minutes'")
-    assert (await task.activate()).did == {"cleared": 1}
-    assert await left(db, busy) == [0, 0, 0]
-    assert (await left(db, again))[0] == 4
-    assert await db.pool.fetchval("select count(*) from deleted_threads") == 0
-
-
 async def test_a_change_in_a_transaction_happens_wholly_or_not_at_all(db):
     thread_id = await made(db)
     before = await left(db, thread_id)
@@ -250,6 +234,27 @@ async def test_every_search_finds_what_a_scan_finds_in_a_stable_order(db):
             ranks = {row["thread_id"]: row["rank"] for row in keys}
             shown = [ranks[one] for one in found]
             assert shown == sorted(shown, reverse=order == "desc"), (where, by, order, place)
+
+
+ODD = (
+    "1", "1.0", '"1"', '"1.0"', "null", "true", "false", '""', '"a:\\"b"', f'"{"long" * 200}"', "1e500", "-0.0",
+    "12e-1", "[]", "{}", "[1]", '{"a": 1}', '{"a": 1, "b": {"c": null}}', '[{"a": 1}, 2]',
+)  # fmt: skip
+INSERT = """insert into threads (thread_id, metadata, "values") values ($1, $2::text::jsonb, $3::text::jsonb)"""
+FIND = "find_threads(null, $1::text::jsonb, $2::text::jsonb, null, 'updated_at desc', $3, 0)"
+
+
+async def test_odd_fields_are_found_as_containment_finds_them(db):
+    for whole in ("null", "[1]", '"text"', *(f'{{"k": {value}, "other": 1}}' for value in ODD)):
+        await db.pool.execute(INSERT, uuid4(), whole if whole.startswith("{") else "{}", whole)
+    for value, field in itertools.product(ODD, ("metadata", "values")):
+        for wanted in (f'{{"k": {value}}}', f'{{"k": {value}, "other": 1.0}}', f'{{"k:": {value}}}'):
+            scan = f"""select thread_id from threads where "{field}" @> $1::text::jsonb order by updated_at desc, 1"""
+            expected = [row["thread_id"] for row in await db.pool.fetch(scan, wanted)]
+            asked = (wanted, None) if field == "metadata" else (None, wanted)
+            found = await db.pool.fetchval(f"select thread_ids from {FIND}", *asked, 99)
+            assert found == expected, (field, wanted)
+            assert await db.pool.fetchval(f"select total from {FIND}", *asked, 0) == len(expected), (field, wanted)
 
 
 async def blocks_read(db: Database, fields: list[str]) -> int:

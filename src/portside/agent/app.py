@@ -37,7 +37,7 @@ from portside.agent.streams.choose import open_bus
 from portside.agent.streams.chores import OldStreams
 from portside.agent.streams.hub import Hub
 from portside.agent.streams.relay import PostgresRelay, Work
-from portside.agent.threads.lifetimes import DeletedThreads, ExpiredThreads, set_default_lifetime
+from portside.agent.threads.lifetimes import ExpiredThreads, set_default_lifetime
 from portside.agent.threads.states import States
 from portside.kernel.db import Database
 from portside.kernel.diagnostics import Diagnostics
@@ -130,9 +130,8 @@ async def _join(
     services[Manual] = describe(routes, engine.graphs.ids())
     if settings.debug_folder is not None:
         services[Diagnostics] = Diagnostics(Path(settings.debug_folder))
-    lifetimes = [ExpiredThreads(db, config.thread_ttl), DeletedThreads(db)]
-    chores = [*_queue_chores(db, worker, settings), *lifetimes, due_crons, *store_chores(db, setup)]
-    chores.append(OldStreams(db, settings.resumable_stream_ttl_seconds))
+    kept = [ExpiredThreads(db, config.thread_ttl), OldStreams(db, settings.resumable_stream_ttl_seconds)]
+    chores = [*_queue_chores(db, worker, settings), *kept, due_crons, *store_chores(db, setup)]
     sockets = served_routes(protocol.sockets, config.http, has_diagnostics=False)
     if settings.tier == "queue":
         routes, sockets = without_api(routes), []

@@ -172,8 +172,7 @@ class Assistants:
 
     async def search(self, query: AssistantSearch) -> Page[SelectedAssistant]:
         """Find assistants that match, newest first unless told otherwise. Raises NotFound for an unknown graph."""
-        if query.graph_id is not None:
-            self._graphs.description(query.graph_id)
+        self._check_graph(query)
         order = f"{query.sort_by or 'created_at'} {query.sort_order or 'desc'}"
         limit, offset = query.limit or DEFAULT_LIMIT, query.offset or 0
         rows = await self._db.fetch(sql.search_assistants, **_matching(query), order=order, limit=limit, offset=offset)
@@ -182,9 +181,14 @@ class Assistants:
         return Page([_select(from_row(Assistant, row), query.select) for row in rows], total)
 
     async def count(self, query: AssistantFilter) -> int:
-        """Count the assistants that match."""
+        """Count the assistants that match. Raises NotFound for an unknown graph."""
+        self._check_graph(query)
         total: int = await self._db.fetchval(sql.count_assistants, **_matching(query))
         return total
+
+    def _check_graph(self, query: AssistantFilter) -> None:
+        if query.graph_id is not None:
+            self._graphs.description(query.graph_id)
 
 
 def _matching(query: AssistantFilter) -> dict[str, Any]:

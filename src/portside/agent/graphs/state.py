@@ -38,7 +38,7 @@ async def read_history(
 ) -> list[dict[str, Any]]:
     """Return states, newest first. `before` may be a checkpoint id, a checkpoint or a config that holds one.
 
-    Raises BadRequest when `before` names no checkpoint, or the config a subgraph that is not there.
+    Raises Invalid when `before` names no checkpoint, and BadRequest when the config names a subgraph that is not there.
     """
     history = graph.aget_state_history(
         config, filter=dict(filter) if filter else None, before=_before(before), limit=limit
@@ -112,7 +112,7 @@ def _task(task: PregelTask) -> dict[str, Any]:
 
 
 def _metadata(snapshot: StateSnapshot) -> dict[str, Any] | None:
-    """Add where a checkpoint is to its metadata: that is not stored there, so that copies of a thread tell the truth."""
+    """Add its place to a checkpoint's metadata: that is not stored there, so that copies of a thread tell the truth."""
     if snapshot.metadata is None:
         return None
     place = snapshot.config["configurable"]
@@ -148,5 +148,5 @@ def _before(raw: Any) -> RunnableConfig | None:
     holder = raw.get("configurable", raw) if isinstance(raw, dict) else {"checkpoint_id": raw}
     checkpoint_id = holder.get("checkpoint_id") if isinstance(holder, dict) else None
     if not isinstance(checkpoint_id, str):
-        raise BadRequest("`before` must be a checkpoint id, a checkpoint, or a config with one")
+        raise Invalid.field(["body", "before"], "Expected a checkpoint id, a checkpoint, or a config with one")
     return {"configurable": {"checkpoint_id": checkpoint_id}}

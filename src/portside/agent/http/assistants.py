@@ -41,7 +41,7 @@ async def search_assistants(ctx: Context, body: AssistantSearch) -> list[Selecte
     return show_page(ctx, await ctx.get(Assistants).search(body), body.offset or 0)
 
 
-@routes.post("/assistants/count")
+@routes.post("/assistants/count", raises=(NotFound,))
 async def count_assistants(ctx: Context, body: AssistantFilter) -> int:
     """Count the assistants that match."""
     return await ctx.get(Assistants).count(body)

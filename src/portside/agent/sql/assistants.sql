@@ -76,8 +76,7 @@ order by version desc limit :limit offset :offset
 
 -- name: delete_assistant
 -- Its versions and crons go with it. So do the threads that its runs were made on, where that is asked for: locked in
--- the order of their ids, as everything does that locks several, and remembered while a run of theirs is under way,
--- which may write once more before it has stopped.
+-- the order of their ids, as everything does that locks several.
 with gone as (
     delete from assistants where assistant_id = :assistant_id returning assistant_id
 ), its_threads as (
@@ -86,10 +85,7 @@ with gone as (
         and t.metadata @> jsonb_build_object('assistant_id', :assistant_id::uuid::text)
     order by t.thread_id for update
 ), gone_threads as (
-    delete from threads where thread_id in (select thread_id from its_threads) returning thread_id, active_runs
-), noted as (
-    insert into deleted_threads (thread_id) select thread_id from gone_threads where active_runs > 0
-    on conflict (thread_id) do update set deleted_at = now()
+    delete from threads where thread_id in (select thread_id from its_threads)
 )
 select assistant_id from gone
 

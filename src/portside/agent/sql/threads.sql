@@ -58,25 +58,9 @@ returning thread_id, created_at, updated_at, state_updated_at, metadata::text, c
           case when :is_shown then "values"::text end as "values", interrupts::text, error::text
 
 -- name: delete_thread
--- Runs go with the thread, and what it remembers (a trigger). A run under way may write once more before it has stopped.
-with gone as (
-    delete from threads where thread_id = :thread_id returning thread_id, active_runs
-), noted as (
-    insert into deleted_threads (thread_id) select thread_id from gone where active_runs > 0
-    on conflict (thread_id) do update set deleted_at = now()
-)
-select thread_id from gone
-
--- name: forget_deleted_threads
--- What runs wrote after their thread had been deleted. A thread that was made anew under the same id keeps everything.
-with due as (
-    select thread_id from deleted_threads where deleted_at < now() - interval '10 minutes'
-    order by deleted_at limit :limit for update skip locked
-), dropped as (
-    delete from deleted_threads using due where deleted_threads.thread_id = due.thread_id
-)
-select due.thread_id::text as thread_id from due
-where not exists (select from threads t where t.thread_id = due.thread_id)
+-- Runs go with the thread, and what it remembers (a trigger). `write_checkpoints` locks the row of its run, so what a run
+-- under way writes is there before the trigger looks, or is not written.
+delete from threads where thread_id = :thread_id returning thread_id
 
 -- name: copy_thread
 -- The checkpoints follow in the same transaction.

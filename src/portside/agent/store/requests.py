@@ -51,7 +51,7 @@ class StoreRequests:
         """Return an item, or None where there is none. Raises BadRequest."""
         if query.key is None:
             raise BadRequest("Key is required")
-        namespace = query.namespace.split(".") if query.namespace else []
+        namespace = query.namespace.split(".")
         _check_name(namespace, query.key, "query")
         [row] = await self._items.get([GetOp(tuple(namespace), query.key, self._refreshes(query.refresh_ttl))])
         return _shown(StoredItem, row) if row else None

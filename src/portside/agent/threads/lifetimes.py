@@ -3,8 +3,6 @@
 Each chore is safe on every node at once: what another one is busy with is skipped.
 """
 
-from typing import ClassVar
-
 from portside.agent.config import ThreadTtl
 from portside.agent.sql import sql
 from portside.kernel.db import Database
@@ -44,23 +42,3 @@ class ExpiredThreads(Task):
                 await tx.execute(sql.keep_latest_checkpoints, thread_ids=thread_ids)
                 await tx.execute(sql.note_pruned_threads, thread_ids=thread_ids)
         return len(thread_ids)
-
-
-class DeletedThreads(Task):
-    """Deletes what runs wrote in the moments after their thread had been deleted."""
-
-    every_s: ClassVar[float] = 300.0
-    batch: ClassVar[int] = 500
-
-    def __init__(self, db: Database) -> None:
-        super().__init__()
-        self._db = db
-
-    async def activate(self) -> Status:
-        """Clear up after one batch of threads."""
-        async with self._db.transaction() as tx:
-            rows = await tx.fetch(sql.forget_deleted_threads, limit=self.batch)
-            if rows:
-                thread_ids = [row["thread_id"] for row in rows]
-                await tx.execute(sql.delete_checkpoints_of_threads, thread_ids=thread_ids)
-        return Status(did={"cleared": len(rows)}, again=len(rows) == self.batch)

@@ -121,7 +121,7 @@ class States:
     async def history(self, thread_id: UUID, query: HistorySearch) -> list[dict[str, Any]]:
         """Return states, newest first.
 
-        Raises ThreadNotFound and NotFound as `read` does, and BadRequest when `before` names no checkpoint.
+        Raises ThreadNotFound and NotFound as `read` does, and Invalid when `before` names no checkpoint.
         """
         graph_id = await self._graph_of(thread_id)
         if graph_id is None:
@@ -130,7 +130,7 @@ class States:
 
         async def reading(graphs: Graphs) -> list[dict[str, Any]]:
             async with graphs.open(graph_id, config, access="threads.read") as graph:
-                bounds = {"limit": query.limit or 1, "before": query.before, "filter": query.metadata}
+                bounds: Any = {"limit": query.limit or 1, "before": query.before, "filter": query.metadata}
                 states = await read_history(graph, config, **bounds)
                 return [select_fields(state, query.select) for state in states]
 

@@ -24,7 +24,7 @@ class ItemPut(msgspec.Struct):
 class ItemQuery(msgspec.Struct):
     """Which item to read; the labels of its namespace are joined by periods."""
 
-    namespace: str = ""
+    namespace: Annotated[str, msgspec.Meta(min_length=1)]
     key: str | None = None
     refresh_ttl: bool | None = None
 

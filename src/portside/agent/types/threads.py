@@ -232,7 +232,7 @@ class HistorySearch(msgspec.Struct):
     """Which history to read; `before` may be a checkpoint id, a checkpoint or a config."""
 
     limit: Limit | None = 1
-    before: Any = None
+    before: str | dict[str, Any] | None = None
     metadata: dict[str, Any] | None = None
     checkpoint: Checkpoint | None = None
     select: list[StateField] | None = None
