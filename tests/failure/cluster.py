@@ -83,7 +83,7 @@ class Cluster:
 
     def start_all(self) -> None:
         """Do as `start` where there is no event loop."""
-        with ThreadPoolExecutor(len(self.servers)) as pool:
+        with ThreadPoolExecutor(max(1, len(self.servers))) as pool:
             list(pool.map(lambda server: server.start(120), self.servers))
 
     def close(self) -> None:

@@ -8,6 +8,7 @@ A run that stopped because the database failed is given back when that answers a
 import asyncio
 import time
 from collections.abc import Iterable, Sequence
+from typing import Any, NamedTuple
 from uuid import UUID
 
 import msgspec
@@ -18,9 +19,24 @@ from portside.kernel.db import Database
 from portside.kernel.logs import get_logger
 
 log = get_logger(__name__)
+LOOK_WITHIN_S = LEASE_S / 10
 ANSWER_WITHIN_S = LEASE_S / 2
 LONGEST_DELAY_S = 60.0
-Renewed = dict[UUID, Cancellation | None]
+
+
+class Renewed(NamedTuple):
+    """Runs whose leases were to be renewed; those of them that are still ours, each with what is asked of it."""
+
+    asked: list[UUID]
+    ours: dict[UUID, Cancellation | None]
+
+
+class Asking(NamedTuple):
+    """A renewal that is under way, since a moment of this process's clock."""
+
+    run_ids: list[UUID]
+    at: float
+    answer: asyncio.Task[dict[UUID, Cancellation | None]]
 
 
 class Lease(msgspec.Struct):
@@ -38,6 +54,7 @@ class Leases:
         self._worker_id = worker_id
         self._held: dict[UUID, Lease] = {}
         self._returning: dict[UUID, int] = {}
+        self._asking: Asking | None = None
 
     def take(self, run: ClaimedRun) -> None:
         """Note the lease of a run that was just claimed."""
@@ -57,24 +74,29 @@ class Leases:
         return [run_id for run_id in run_ids if run_id in self._held and self._held[run_id].until < moment]
 
     async def renew(self, run_ids: Sequence[UUID]) -> Renewed | None:
-        """Renew leases; return those that are still ours and what is asked of them, or None without an answer."""
-        asked_at = time.monotonic()
-        asking = asyncio.create_task(lifecycle.renew_leases(self._db, self._worker_id, run_ids))
-        # Not awaited any longer: a call on a dead connection may not even notice that it is cancelled.
-        await asyncio.wait([asking], timeout=ANSWER_WITHIN_S)
-        if not asking.done():
-            asking.cancel()
-            asking.add_done_callback(_look_at)
-            log.warning("leases could not be renewed: the database does not answer")
+        """Renew leases. None is no answer yet, or no good one; a slow answer is returned by a later call."""
+        asking = self._asking
+        if asking is not None and not asking.answer.done() and time.monotonic() - asking.at > ANSWER_WITHIN_S:
+            # Not awaited: a call on a dead connection may not even notice that it is cancelled.
+            asking.answer.cancel()
+            asking.answer.add_done_callback(_look_at)
+            asking = None
+        if asking is None:
+            call = lifecycle.renew_leases(self._db, self._worker_id, run_ids)
+            asking = self._asking = Asking(list(run_ids), time.monotonic(), asyncio.create_task(call))
+        await asyncio.wait([asking.answer], timeout=LOOK_WITHIN_S)
+        if not asking.answer.done():
+            log.warning("leases are not renewed yet: the database does not answer")
             return None
-        if (failure := asking.exception()) is not None:
+        self._asking = None
+        if (failure := asking.answer.exception()) is not None:
             log.warning("leases could not be renewed", reason=f"{type(failure).__name__}: {failure}")
             return None
-        ours = asking.result()
+        ours = asking.answer.result()
         for run_id in ours:
             if run_id in self._held:
-                self._held[run_id].until = asked_at + LEASE_S
-        return ours
+                self._held[run_id].until = asking.at + LEASE_S
+        return Renewed(asking.run_ids, ours)
 
     def attempts(self, run_ids: Iterable[UUID]) -> dict[UUID, int]:
         """Return the attempts that this worker makes at runs."""
@@ -94,7 +116,7 @@ class Leases:
             log.warning("runs could not be given back yet", reason=f"{type(failure).__name__}: {failure}")
 
 
-def _look_at(asking: asyncio.Task[Renewed]) -> None:
+def _look_at(asking: asyncio.Task[Any]) -> None:
     """Take note of how an abandoned renewal ended, so that nobody complains that it was not looked at."""
     if not asking.cancelled():
         asking.exception()

@@ -182,18 +182,18 @@ class Worker:
             await self._leases.hand_back_returning()
 
     async def _renew_held(self, held: list[UUID]) -> None:
-        ours = await self._leases.renew(held)
-        if ours is None:
+        renewed = await self._leases.renew(held)
+        if renewed is None:
             for run_id in self._leases.run_out(held):
                 self._give_up(run_id)
             return
-        for run_id in held:
-            cancellation = ours.get(run_id)
+        for run_id in renewed.asked:
+            cancellation = renewed.ours.get(run_id)
             if cancellation is not None and run_id not in self._cancelled and run_id in self._running:
                 self._cancelled[run_id] = cancellation
                 self._stop(run_id)
             # One that is just being ended may be missing because its end is committed and the answer on its way.
-            elif run_id not in ours:
+            elif run_id not in renewed.ours:
                 self._give_up(run_id)
 
     def _give_up(self, run_id: UUID) -> None:

@@ -1,0 +1,102 @@
+"""A server that is alone cut off from the database: it stops what it executes when its leases are over, unasked."""
+
+import asyncio
+import contextlib
+import tempfile
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
+from pathlib import Path
+from urllib.parse import parse_qs, quote, urlsplit
+
+import pytest
+
+from tests.failure.cluster import LEASE_S, Client, Cluster, cluster_of, steps_of
+
+NOTICED_WITHIN_S = 2.0
+
+
+class Wire:
+    """Carries connections to Postgres, until it is told to let nothing through in either direction."""
+
+    def __init__(self, target: str) -> None:
+        self._target = target
+        self._is_open = asyncio.Event()
+        self._is_open.set()
+
+    @contextlib.asynccontextmanager
+    async def listening(self, path: Path) -> AsyncIterator[None]:
+        async with await asyncio.start_unix_server(self._carry, path):
+            yield
+
+    def cut(self) -> None:
+        self._is_open.clear()
+
+    def mend(self) -> None:
+        self._is_open.set()
+
+    async def _carry(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        far_reader, far_writer = await asyncio.open_unix_connection(self._target)
+        with contextlib.suppress(ConnectionError, asyncio.CancelledError):
+            await asyncio.gather(self._copy(reader, far_writer), self._copy(far_reader, writer))
+        writer.close()
+        far_writer.close()
+
+    async def _copy(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        while data := await reader.read(65536):
+            await self._is_open.wait()
+            writer.write(data)
+            await writer.drain()
+        writer.close()
+
+
+def through(url: str, folder: Path) -> tuple[str, str]:
+    """Return the path of a database's socket, and its URL with the socket in another folder."""
+    query = parse_qs(urlsplit(url).query)
+    path = f"{query.get('host', [''])[0]}/.s.PGSQL.5432"
+    return path, f"{url.partition('?')[0]}?host={quote(str(folder))}"
+
+
+@pytest.fixture
+def short_folder() -> Iterator[Path]:
+    """A folder whose path is short enough for a socket in it."""
+    with tempfile.TemporaryDirectory(dir="/tmp") as folder:
+        yield Path(folder)
+
+
+async def test_a_server_that_is_cut_off_stops_when_its_leases_end(
+    fresh_database: Callable[[], Awaitable[str]], tmp_path: Path, short_folder: Path
+):
+    url = await fresh_database()
+    target, cut_url = through(url, short_folder)
+    wire = Wire(target)
+    with cluster_of(0, url, tmp_path) as cluster:
+        if target.startswith("/.s"):
+            pytest.skip("the database is not behind a socket file")
+        alone, other = cluster.add(), cluster.add()
+        alone.environment = {**cluster.environment, "DATABASE_URI": cut_url}
+        async with wire.listening(short_folder / ".s.PGSQL.5432"):
+            await cluster.start(alone)
+            async with Client(alone) as client:
+                threads = [await client.thread() for _ in range(3)]
+                # Durability that waits for nothing: only the clock can stop these runs.
+                runs = [await client.run(t, steps=150, pause_s=0.05, durability="exit") for t in threads]
+            for run in runs:
+                await cluster.ledger.begun(run, 2)
+            await cluster.start(other)
+            wire.cut()
+            leases = [(await cluster.run_row(run))["leased_until"].timestamp() for run in runs]
+            for run in runs:
+                await cluster.ledger.begun(run, 3, attempt=2)
+            await asyncio.sleep(NOTICED_WITHIN_S)
+            wire.mend()
+            assert await cluster.over(*runs) == ["success"] * 3
+    for run, lease in zip(runs, leases, strict=True):
+        last = max(e.at for e in cluster.ledger.entries(run) if (e.event, e.attempt) == ("begin", 1))
+        assert last <= lease + NOTICED_WITHIN_S
+        assert lease <= last + LEASE_S
+    await check_states(cluster, threads, runs)
+
+
+async def check_states(cluster: Cluster, threads: list[str], runs: list[str]) -> None:
+    for thread, run in zip(threads, runs, strict=True):
+        done = steps_of((await cluster.thread_row(thread))["values"], run)
+        assert done == [(step, 2) for step in range(150)]
