@@ -20,7 +20,7 @@ async def wrong_after(load: Load) -> list[str]:
     """Return everything that is wrong; nothing may run any more."""
     cluster = load.cluster
     rows = {str(row["run_id"]): dict(row) for row in await cluster.fetch("select * from runs order by number")}
-    entries = sober(cluster.ledger.entries(), cluster.paused)
+    entries = sober(cluster.ledger.entries(), cluster.paused, rows)
     return [
         *load.surprises,
         *(text for one in load.promised.values() for text in wrong_run(one, rows.get(one.run))),
@@ -32,18 +32,18 @@ async def wrong_after(load: Load) -> list[str]:
     ]
 
 
-def sober(entries: list[Entry], paused: set[int]) -> list[Entry]:
-    """Leave out what a process did that was paused after its run had gone to another one: no lease can prevent that.
+def sober(entries: list[Entry], paused: set[int], rows: dict[str, dict[str, Any]]) -> list[Entry]:
+    """Leave out what a process that was paused did for runs that had gone to another one: no lease can prevent that.
 
     It may end the step it was in, or begin the one whose turn it was; that nothing of it is kept is checked in the
-    states of threads.
+    states of threads. Whoever took a run over need not have executed it: one that was cancelled is only settled.
     """
-    kept, newest = [], dict[str, int]()
-    for entry in entries:
-        if entry.attempt >= newest.get(entry.run, 0) or entry.pid not in paused:
-            kept.append(entry)
-        newest[entry.run] = max(entry.attempt, newest.get(entry.run, 0))
-    return kept
+
+    def is_late(entry: Entry) -> bool:
+        row = rows.get(entry.run)
+        return entry.pid in paused and (row is None or entry.attempt < row["attempt"])
+
+    return [entry for entry in entries if not is_late(entry)]
 
 
 def wrong_run(promised: Promised, row: dict[str, Any] | None) -> list[str]:
