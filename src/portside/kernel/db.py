@@ -25,6 +25,8 @@ T = TypeVar("T")
 Record = asyncpg.Record
 Isolation = Literal["repeatable_read"]
 STATEMENT_TIMEOUT_S = 900.0
+# A process that is paused inside a transaction holds what others wait for.
+IDLE_IN_TRANSACTION_S = 60.0
 # Postgres' words for a transaction that it undid because of another one: a deadlock, and a conflict of serialization.
 CROSSED_STATES = frozenset({"40P01", "40001"})
 TRIES = 4
@@ -129,7 +131,11 @@ class Database(Session):
     @classmethod
     async def connect(cls, url: str, *, max_size: int = 20, schema: str | None = None) -> "Database":
         """Open a pool. Raises OutOfReach when the database cannot be reached or refuses the credentials."""
-        settings = {"application_name": "portside", "statement_timeout": str(int(STATEMENT_TIMEOUT_S * 1000))}
+        settings = {
+            "application_name": "portside",
+            "statement_timeout": str(int(STATEMENT_TIMEOUT_S * 1000)),
+            "idle_in_transaction_session_timeout": str(int(IDLE_IN_TRANSACTION_S * 1000)),
+        }
         if schema:
             settings["search_path"] = f"{schema},public"
         try:
