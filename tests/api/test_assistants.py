@@ -203,7 +203,7 @@ async def test_pages_tell_the_true_total(client: LangGraphClient, http: httpx2.A
     assert await client.assistants.count(metadata=mark, name="SAM", graph_id="chat") == 5
     assert await client.assistants.count(metadata=mark, graph_id="parent") == 0
     for ask in (client.assistants.count, client.assistants.search):
-        with pytest.raises(APIStatusError, match="Graph .nowhere. not found"):
+        with pytest.raises(APIStatusError, match="nowhere"):
             await ask(graph_id="nowhere")
 
 

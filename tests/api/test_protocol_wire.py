@@ -246,17 +246,17 @@ async def test_how_commands_fail(http):
     assert unknown["error"] == "unknown_error"
     assert unknown["message"].startswith(("422: ", "404: "))
     path = f"/threads/{thread_id}/commands"
-    for body in (
-        {"method": "run.start"},
-        {"id": "1", "method": "run.start"},
-        {"id": 1},
-        [],
-        {"id": True, "method": "x"},
+    for body, named in (
+        ({"method": "run.start"}, None),
+        ({"id": "1", "method": "run.start"}, "1"),
+        ({"id": 1}, 1),
+        ([], None),
+        ({"id": True, "method": "x"}, None),
     ):
         answer = await http.post(path, json=body)
         assert answer.status_code == 400
         assert answer.json() == {
-            "type": "error", "id": None, "error": "invalid_argument",
+            "type": "error", "id": named, "error": "invalid_argument",
             "message": "Protocol commands must include an integer id and string method.",
         }  # fmt: skip
     broken = await http.post(path, content=b"{")

@@ -99,7 +99,8 @@ def test_a_subgraph_that_a_tool_call_began():
     inner = {"id": "t2", "name": "n", "input": {}, "metadata": {"lc_agent_name": "researcher"}}
     started = next(iter(channels.convert(("tools:t1",), "tasks", inner)))
     assert started.data == {
-        "event": "started", "graph_name": "researcher", "cause": {"type": "toolCall", "tool_call_id": "call-1"},
+        "event": "started", "graph_name": "researcher", "namespace": ["tools:t1"], "trigger_call_id": "t1",
+        "cause": {"type": "toolCall", "tool_call_id": "call-1"},
     }  # fmt: skip
     failed = {"id": "t1", "name": "tools", "error": {"error": "ValueError", "message": "no"}, "result": {}}
     assert list(channels.convert((), "tasks", failed))[-1] == (

@@ -80,7 +80,8 @@ class Channels:
         name, _, parent = namespace[-1].partition(":")
         self._subgraphs[namespace] = parent
         agent = (task.get("metadata") or {}).get("lc_agent_name")
-        started: dict[str, Any] = {"event": "started", "graph_name": agent or name}
+        place = {"namespace": list(namespace), "trigger_call_id": parent}
+        started: dict[str, Any] = {"event": "started", "graph_name": agent or name, **place}
         if parent in self._calls:
             started["cause"] = {"type": "toolCall", "tool_call_id": self._calls[parent]}
         yield ChannelEvent("lifecycle", namespace, started)

@@ -11,7 +11,7 @@ from uuid import UUID
 import msgspec
 
 from portside.agent.graphs.events import STREAM_PROTOCOL
-from portside.agent.protocol.envelopes import Command, answer, read_command, refuse
+from portside.agent.protocol.envelopes import Command, NoCommand, answer, read_command, refuse
 from portside.agent.protocol.errors import CommandFailed, failure_of
 from portside.agent.protocol.params import (
     GetTree,
@@ -69,8 +69,8 @@ class Commands:
         """
         try:
             command = read_command(raw)
-        except CommandFailed as failure:
-            return refuse(None, failure), False
+        except NoCommand as failure:
+            return refuse(failure.id, failure), False
         # What a client sees from here on is news: taken before the command does anything.
         before = (await Session.join(self._runs.hub, self._thread_id)).session.last_seq
         try:

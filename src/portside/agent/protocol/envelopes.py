@@ -10,6 +10,15 @@ from portside.kernel.http.vetting import read_json
 NO_ENVELOPE = "Protocol commands must include an integer id and string method."
 
 
+class NoCommand(CommandFailed):
+    """What was sent is no command; `id` is what it calls itself, for clients that look for their answer by it."""
+
+    def __init__(self, message: str, value: Any) -> None:
+        super().__init__("invalid_argument", message)
+        given = value.get("id") if isinstance(value, dict) else None
+        self.id = given if _is_id(given) or isinstance(given, str) else None
+
+
 class Command(NamedTuple):
     """One command of a client."""
 
@@ -19,16 +28,16 @@ class Command(NamedTuple):
 
 
 def read_command(raw: bytes | str) -> Command:
-    """Read a command. Raises BadRequest for what is no JSON, and CommandFailed for what is no command."""
+    """Read a command. Raises BadRequest for what is no JSON, and NoCommand for what is no command."""
     try:
         value = read_json(raw if isinstance(raw, bytes) else raw.encode())
     except Invalid as exc:
         raise BadRequest("Invalid JSON body") from exc
     if not isinstance(value, dict) or not isinstance(value.get("method"), str) or not _is_id(value.get("id")):
-        raise CommandFailed("invalid_argument", NO_ENVELOPE)
+        raise NoCommand(NO_ENVELOPE, value)
     params = value.get("params")
     if params is not None and not isinstance(params, dict):
-        raise CommandFailed("invalid_argument", "params must be an object")
+        raise NoCommand("params must be an object", value)
     return Command(value["id"], value["method"], params or {})
 
 
@@ -38,7 +47,7 @@ def answer(command: Command, result: Any, applied_through_seq: int) -> bytes:
     return dump_user({"type": "success", "id": command.id, "result": result, "meta": meta})
 
 
-def refuse(command_id: int | None, failure: CommandFailed) -> bytes:
+def refuse(command_id: int | str | None, failure: CommandFailed) -> bytes:
     """Write down that a command was not done, and why."""
     return dump_user({"type": "error", "id": command_id, "error": failure.code, "message": str(failure)})
 
