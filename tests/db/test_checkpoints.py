@@ -125,6 +125,14 @@ async def test_a_saver_may_be_used_from_another_loop(saver):
     assert (await graph.aget_state(config)).values["log"] == ["in", "a", "b"]
 
 
+async def test_who_asked_and_in_which_request_is_not_remembered(saver):
+    asked = {"langgraph_auth_user_id": "me", "langgraph_request_id": "r", "graph_auth_user_id": "me", "tenant": "t"}
+    await chain(saver).ainvoke({"log": ["in"], "big": "", "hits": 0}, config := thread(**asked))
+    found = await saver.aget_tuple(config)
+    assert found.metadata["tenant"] == "t"
+    assert not {name for name in found.metadata if "auth" in name or "request" in name}
+
+
 async def test_nul_and_other_odd_characters_do_not_break_metadata_or_its_filter(saver):
     odd = "nul \0 slash \\u0000 face \N{GRINNING FACE}"
     config = {**generate_config(), "metadata": {"note": odd}}

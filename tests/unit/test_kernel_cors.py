@@ -108,3 +108,11 @@ async def test_only_pages_that_may_call_may_open_a_websocket(rules, headers, is_
     scope = {"type": "websocket", "headers": [(k.encode(), v.encode()) for k, v in headers.items()]}
     await Cors(app, rules)(scope, receive, send)
     assert sent == (["accepted"] if is_let_in else ["websocket.close"])
+
+
+def test_origins_are_read_from_a_setting():
+    assert CorsRules.of("*").allow_origins == ["*"]
+    assert CorsRules.of("https://a.example, https://b.example,").allow_origins == [
+        "https://a.example", "https://b.example",
+    ]  # fmt: skip
+    assert CorsRules.of("none").allow_origins == []

@@ -158,8 +158,7 @@ def _front(api: SocketApi, http: HttpConfig, settings: AgentSettings, draining: 
     app: Any = LimitBody(api, settings.http_max_request_body_bytes)
     if prefix := http.mount_prefix or settings.mount_prefix:
         app = MountBelow(app, prefix, ALSO_AT_ROOT)
-    origins = [origin.strip() for origin in settings.cors_allow_origins.split(",") if origin.strip()]
-    rules = http.cors or CorsRules(allow_origins=origins)
+    rules = http.cors or CorsRules.of(settings.cors_allow_origins)
     return Cors(Observe(CloseWhileDraining(app, draining), ErrorForm.TEXT), rules)
 
 

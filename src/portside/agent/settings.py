@@ -71,7 +71,7 @@ class AgentSettings(msgspec.Struct, frozen=True, kw_only=True):
         ),
     ] = ""
     cors_allow_origins: Annotated[
-        str, setting("Origins of the web pages that may call this server, separated by commas; * is any.")
+        str, setting("Origins of the web pages that may call this server, separated by commas; * is any, none is none.")
     ] = "*"
     debug_folder: Annotated[
         str | None,

@@ -24,6 +24,8 @@ from portside.kernel.db import Record
 
 # Keeping short values in the checkpoint takes a run of an echo graph from 3.9 ms of CPU to 3.2.
 INLINE_CHARACTERS = 256
+# Who asked for a run, and in which request, is no part of what a thread remembers (spec: Authentication).
+_OF_THE_REQUEST = ("langgraph_auth_", "langgraph_request_id", "graph_auth_", "graph_request_id")
 _PLAIN = (type(None), bool, int, float)
 CHECKPOINT_COLUMNS = (
     "c_thread", "c_ns", "c_id", "c_parent", "c_metadata", "c_kind", "c_body", "c_channels", "c_versions",
@@ -128,7 +130,8 @@ def write_rows(
 def metadata_json(config: RunnableConfig, metadata: CheckpointMetadata) -> str:
     """Write the metadata of a checkpoint, with what the config adds to it, as JSON that `jsonb` takes."""
     told = get_serializable_checkpoint_metadata(config, metadata)
-    return without_nul(dump_user({**told, **_whereabouts(config)})).decode()
+    kept = {name: value for name, value in told.items() if not name.startswith(_OF_THE_REQUEST)}
+    return without_nul(dump_user({**kept, **_whereabouts(config)})).decode()
 
 
 def _whereabouts(config: RunnableConfig) -> dict[str, Any]:

@@ -34,6 +34,12 @@ class CorsRules(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
             except re.error as exc:
                 raise ValueError(f"allow_origin_regex is no regular expression: {exc}") from exc
 
+    @classmethod
+    def of(cls, origins: str) -> "CorsRules":
+        """Make rules of origins separated by commas; `*` is any page, `none` is no page."""
+        named = [origin.strip() for origin in origins.split(",") if origin.strip()]
+        return cls(allow_origins=[] if named == ["none"] else named)
+
 
 class Cors:
     """Applies the rules to every HTTP request."""
