@@ -134,8 +134,9 @@ async def test_a_thread_is_followed_over_runs_elsewhere_and_changes_here(two):
     async with opened(two.front, "GET", f"/threads/{thread_id}/stream?{query}") as stream:
         for http in (two.worker, two.front, two.worker):
             await http.post(f"/threads/{thread_id}/runs/wait", json={"assistant_id": "echo", "input": HI})
-        await two.front.post(f"/threads/{thread_id}/state", json={"values": {"messages": []}})
         events = [event for _ in range(3) for event in await stream.until(is_done)]
+        answer = await two.front.post(f"/threads/{thread_id}/state", json={"values": {"messages": []}})
+        assert answer.status_code == 200, answer.text
         events.append(await stream.next())
     assert [event.name for event in events] == [*["metadata", "values", "values", "metadata"] * 3, "state_update"]
     assert places(events) == sorted(set(places(events)))

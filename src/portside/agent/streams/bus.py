@@ -21,8 +21,8 @@ class Hints(msgspec.Struct, omit_defaults=True, kw_only=True):
     hello: bool = False
     claims: bool = False
     cancels: bool = False
-    followed: bool = False
     gone: bool = False
+    followed: list[UUID] = []
     written: list[UUID] = []
     ended: list[UUID] = []
     # There was too much to name: any of it may have happened.
@@ -33,6 +33,8 @@ class Hints(msgspec.Struct, omit_defaults=True, kw_only=True):
         return not any(getattr(self, name) for name in self.__struct_fields__ if name != "sender")
 
 
+# Who says what nobody said: that something may have been missed.
+NOBODY = UUID(int=0)
 Receive = Callable[[Hints, list[Chunk]], None]
 
 

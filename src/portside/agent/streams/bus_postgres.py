@@ -12,7 +12,7 @@ import asyncpg
 import msgspec
 
 from portside.agent.sql import sql
-from portside.agent.streams.bus import Hints, Receive
+from portside.agent.streams.bus import NOBODY, Hints, Receive
 from portside.agent.streams.chunks import Chunk
 from portside.kernel.logs import get_logger
 
@@ -35,10 +35,13 @@ class PostgresBus:
         self._connection: asyncpg.Connection[Any] | None = None
         self._keeping: asyncio.Task[None] | None = None
         self._saying = asyncio.Lock()
+        self._is_open = asyncio.Event()
 
     async def open(self, receive: Receive) -> None:
         """Begin to hear the others, now or as soon as the database lets us."""
         self._keeping = asyncio.create_task(self._keep(receive))
+        with contextlib.suppress(TimeoutError):
+            await asyncio.wait_for(self._is_open.wait(), WITHIN_S)
 
     async def say(self, hints: Hints, _chunks: list[Chunk]) -> None:
         """Tell the others."""
@@ -80,6 +83,10 @@ class PostgresBus:
             connection.add_termination_listener(lambda _connection: lost.set())
             await connection.add_listener(CHANNEL, on_notify)
             self._connection = connection
+            if self._is_open.is_set():
+                # Nobody knows what was said meanwhile.
+                receive(Hints(sender=NOBODY, many=True), [])
+            self._is_open.set()
             await lost.wait()
         finally:
             self._connection = None

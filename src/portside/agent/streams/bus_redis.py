@@ -6,21 +6,19 @@ that Redis may refuse for its size goes without them; the hint in it names where
 
 import asyncio
 import contextlib
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import msgspec
 
-from portside.agent.streams.bus import Hints, Receive
+from portside.agent.streams.bus import NOBODY, Hints, Receive
 from portside.agent.streams.chunks import Chunk
 from portside.kernel.errors import UserMistake
 from portside.kernel.logs import get_logger
 
-if TYPE_CHECKING:
-    from redis.asyncio import Redis
-
 log = get_logger(__name__)
 MESSAGE_LIMIT_BYTES = 128 * 1024 * 1024
 AGAIN_AFTER_S = 1.0
+WITHIN_S = 5.0
 
 
 class Message(msgspec.Struct, array_like=True):
@@ -43,10 +41,13 @@ class RedisBus:
         self._channel = channel
         self._redis = _connect(url, max_connections)
         self._keeping: asyncio.Task[None] | None = None
+        self._is_open = asyncio.Event()
 
     async def open(self, receive: Receive) -> None:
         """Begin to hear the others, now or as soon as Redis lets us."""
         self._keeping = asyncio.create_task(self._keep(receive))
+        with contextlib.suppress(TimeoutError):
+            await asyncio.wait_for(self._is_open.wait(), WITHIN_S)
 
     async def say(self, hints: Hints, chunks: list[Chunk]) -> None:
         """Tell the others, with the events themselves unless they are too large."""
@@ -73,6 +74,10 @@ class RedisBus:
     async def _hear(self, receive: Receive) -> None:
         async with self._redis.pubsub() as channel:
             await channel.subscribe(self._channel)
+            if self._is_open.is_set():
+                # Nobody knows what was said meanwhile.
+                receive(Hints(sender=NOBODY, many=True), [])
+            self._is_open.set()
             async for given in channel.listen():
                 if given["type"] == "message":
                     with contextlib.suppress(msgspec.DecodeError):
@@ -80,7 +85,7 @@ class RedisBus:
                         receive(message.hints, message.chunks)
 
 
-def _connect(url: str, max_connections: int) -> "Redis[Any]":
+def _connect(url: str, max_connections: int) -> Any:
     try:
         from redis.asyncio import Redis
     except ImportError as exc:

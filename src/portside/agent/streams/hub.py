@@ -75,7 +75,8 @@ class Hub:
         """Open the feed of a run that is executed here from now on, with the events that come first."""
         feed = self.open(start.run_id, start.thread_id, is_resumable=start.is_resumable)
         feed.is_stateless, feed.is_resumable, feed.is_local = start.is_stateless, start.is_resumable, True
-        feed.thread.open(start.run_id, attempt=start.attempt, is_logged=start.is_resumable)
+        is_logged = start.is_resumable or self.relay.is_followed(start.thread_id)
+        feed.thread.open(start.run_id, attempt=start.attempt, is_logged=is_logged)
         self._running[start.run_id] = feed
         feed.publish(
             [
@@ -105,7 +106,7 @@ class Hub:
             feed.end()
         keeper = self._retention if not feed.is_stateless else self._brief if self.relay.has_others else None
         feed.thread.finish(run_id, end, keeper=keeper, ids=self._last_ids.pop(run_id, ()))
-        if self.relay.has_others:
+        if not feed.is_stateless or self.relay.has_others:
             self._note_ended(feed.thread)
         self.relay.say_ended(run_id)
         if feed.is_resumable and end is not None:

@@ -57,6 +57,10 @@ class Relay(Protocol):
         """Let others know that there are runs to claim or to stop."""
         ...
 
+    def is_followed(self, thread_id: UUID, /) -> bool:
+        """Whether another process follows a thread, as far as is known."""
+        ...
+
     def mirrors(self, thread_id: UUID, /) -> bool:
         """Whether the events that others make of a thread are wanted here."""
         ...
@@ -106,6 +110,10 @@ class Alone:
 
     def say_work(self, *, claims: bool = False, cancels: bool = False) -> None:
         """Say nothing."""
+
+    def is_followed(self, _thread_id: UUID, /) -> bool:
+        """Know of nobody."""
+        return False
 
     def mirrors(self, _thread_id: UUID, /) -> bool:
         """Mirror nothing."""

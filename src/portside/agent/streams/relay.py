@@ -53,6 +53,8 @@ class PostgresRelay:
         self._chunks: list[Chunk] = []
         self._has_news, self._to_look, self._to_read = asyncio.Event(), asyncio.Event(), asyncio.Event()
         self._check_at = 0.0
+        # Threads that others follow, as hints said or as was seen when runs of theirs were here.
+        self._followed: set[UUID] = set()
         self._noted: dict[UUID, tuple[str, int]] = {}
         self._tasks: list[asyncio.Task[None]] = []
 
@@ -106,6 +108,10 @@ class PostgresRelay:
             self._hints.cancels = self._hints.cancels or cancels
             self._has_news.set()
 
+    def is_followed(self, thread_id: UUID, /) -> bool:
+        """Whether another process follows a thread, as far as is known."""
+        return thread_id in self._followed
+
     def mirrors(self, thread_id: UUID) -> bool:
         """Whether the events that others make of a thread are wanted here."""
         return thread_id in self._mirrors
@@ -114,7 +120,7 @@ class PostgresRelay:
         """Have what others tell of a thread here, for as long as the result is held. Raises what the database does."""
         mirror = await self._mirrors.follow(thread, feed)
         if self.has_others:
-            self._hints.followed = True
+            self._hints.followed.append(thread.thread_id)
             self._has_news.set()
         return mirror
 
@@ -169,6 +175,7 @@ class PostgresRelay:
             self._work.on_cancels()
         if hints.gone:
             self._check_at = 0.0
+        self._followed.update(hints.followed)
         if hints.followed or hints.gone or hints.many:
             self._to_look.set()
         self._hear_events(hints, chunks)
@@ -215,7 +222,7 @@ class PostgresRelay:
     async def _say(self) -> None:
         hints, self._hints = self._hints, Hints(sender=self._process_id)
         chunks, self._chunks = self._chunks, []
-        if len(hints.written) + len(hints.ended) > NAMED_AT_ONCE and not self._bus.carries_chunks:
+        if len(hints.written) + len(hints.ended) + len(hints.followed) > NAMED_AT_ONCE and not self._bus.carries_chunks:
             hints = Hints(sender=self._process_id, many=True)
         if not hints.is_empty():
             await self._bus.say(hints, chunks)
@@ -243,11 +250,14 @@ class PostgresRelay:
 
     async def _look(self) -> None:
         threads = {thread.thread_id: thread for thread in self._hub.untold(THREADS_AT_ONCE)}
-        if not threads:
+        asked = self._followed | set(threads)
+        if not asked:
             return
-        rows = await self._db.fetch(sql.followed_elsewhere, process_id=self._process_id, thread_ids=list(threads))
-        for row in rows:
-            threads[row["thread_id"]].tell_all()
+        rows = await self._db.fetch(sql.followed_elsewhere, process_id=self._process_id, thread_ids=list(asked))
+        # What was said to be followed meanwhile is asked about the next time.
+        self._followed = {row["thread_id"] for row in rows} | (self._followed - asked)
+        for thread_id in self._followed & set(threads):
+            threads[thread_id].tell_all()
 
 
 async def _wait(event: asyncio.Event, within_s: float) -> None:
