@@ -119,9 +119,9 @@ async def test_the_runs_of_a_deleted_assistant_are_stopped_and_say_why(client: L
     await client.assistants.delete(name)
     for thread_id, run in ((started, running), (waiting, later)):
         await client.runs.join(thread_id, run["run_id"])
-        run = await client.runs.get(thread_id, run["run_id"])
-        assert run["status"] == "interrupted"
-        assert run["cancel_reason"] == f"interrupt requested via DELETE /assistants/{name}"
+        stopped = await client.runs.get(thread_id, run["run_id"])
+        assert stopped["status"] == "interrupted"
+        assert stopped["cancel_reason"] == f"interrupt requested via DELETE /assistants/{name}"
     assert (await client.runs.get(waiting, kept["run_id"]))["status"] == "pending"
     await client.assistants.delete(other["assistant_id"], delete_threads=True)
 

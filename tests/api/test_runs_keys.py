@@ -44,9 +44,12 @@ def key() -> dict[str, str]:
     return {"Idempotency-Key": str(uuid4())}
 
 
-@pytest.mark.parametrize("is_stateless", [False, True])
-async def test_creating_twice_makes_one_run(client: LangGraphClient, thread_id: str, key, is_stateless: bool):
-    where = None if is_stateless else thread_id
+@pytest.fixture(params=["thread", "stateless"])
+def where(request: pytest.FixtureRequest, thread_id: str) -> str | None:
+    return thread_id if request.param == "thread" else None
+
+
+async def test_creating_twice_makes_one_run(client: LangGraphClient, where: str | None, key):
     first = await client.runs.create(where, "steps", input=STEPS, headers=key)
     values = await client.runs.join(first["thread_id"], first["run_id"])
     again = await client.runs.create(where, "steps", input=STEPS, headers=key)
@@ -54,15 +57,12 @@ async def test_creating_twice_makes_one_run(client: LangGraphClient, thread_id: 
     assert again["metadata"] == first["metadata"]
     assert values["done"] == ["one", "two", "three"]
     assert await client.runs.wait(where, "steps", input=STEPS, headers=key) == values
-    if not is_stateless:
-        assert len(await client.runs.list(thread_id)) == 1
+    if where is not None:
+        assert len(await client.runs.list(where)) == 1
 
 
-@pytest.mark.parametrize("is_stateless", [False, True])
-async def test_those_who_wait_at_once_wait_for_one_run(
-    client: LangGraphClient, thread_id: str, key, is_stateless: bool
-):
-    where, slow = None if is_stateless else thread_id, {"done": [], "pause_s": 0.2}
+async def test_those_who_wait_at_once_wait_for_one_run(client: LangGraphClient, where: str | None, key):
+    slow = {"done": [], "pause_s": 0.2}
     answers = await asyncio.gather(*(client.runs.wait(where, "steps", input=slow, headers=key) for _ in range(5)))
     assert [answer["done"] for answer in answers] == [["one", "two", "three"]] * 5
 

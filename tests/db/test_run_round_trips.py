@@ -1,0 +1,186 @@
+"""How many statements each operation on a run costs. A statement of the pool is one trip to Postgres and back.
+
+What belongs to no operation is left out: leases that are renewed each second, and looks into the queue.
+"""
+
+import asyncio
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import asynccontextmanager
+from typing import Any
+from uuid import UUID
+
+import pytest
+import pytest_asyncio
+
+from portside.agent.app import SCHEMA
+from portside.agent.assistants.records import Assistants
+from portside.agent.config import load_config
+from portside.agent.engine import Engine
+from portside.agent.graphs.load import load_graphs
+from portside.agent.runs.service import Runs
+from portside.agent.settings import AgentSettings
+from portside.agent.sql import sql
+from portside.agent.types.runs import RunCreate
+from portside.kernel.db import Database, Isolation, Transaction
+from portside.kernel.ids import uuid7
+from portside.kernel.migrations import migrate
+from portside.kernel.reconcile import Driver
+from tests.conftest import eventually
+from tests.servers import PROJECTS
+
+pytestmark = pytest.mark.asyncio(loop_scope="module")
+NAMES = {query.sql: query.name for query in sql}
+NOISE = {"claim_runs", "renew_leases"}
+HI = {"messages": [{"role": "user", "content": "hi"}]}
+# The first checkpoint of a run is read before, the others are written together once it has stopped or a second is over.
+ON_THREAD = ["get_assistant", "admit_run", "read_checkpoint", "write_checkpoints", "end_run"]
+
+
+class Source:
+    """A pool that notes the statements that pass."""
+
+    def __init__(self, source: Any, texts: list[str]) -> None:
+        self._source, self._texts = source, texts
+
+    def __getattr__(self, name: str) -> Callable[..., Awaitable[Any]]:
+        async def noted(text: str, *args: Any) -> Any:
+            self._texts.append(text)
+            return await getattr(self._source, name)(text, *args)
+
+        return noted
+
+
+class CountingDatabase(Database):
+    """A database that notes what is sent to it."""
+
+    def __init__(self, pool: Any, texts: list[str]) -> None:
+        super().__init__(pool)
+        self._texts = texts
+        self._source = Source(self._source, texts)
+
+    @asynccontextmanager
+    async def transaction(self, *, isolation: Isolation | None = None) -> AsyncIterator[Transaction]:
+        """Count the words that begin and end a transaction as well."""
+        async with super().transaction(isolation=isolation) as transaction:
+            self._texts.append("begin")
+            transaction._source = Source(transaction._source, self._texts)
+            yield transaction
+            self._texts.append("commit")
+
+
+class Server:
+    """The part of a server that makes and executes runs."""
+
+    def __init__(self, db: Database, runs: Runs, texts: list[str]) -> None:
+        self.db, self.runs, self._texts = db, runs, texts
+
+    def create(self, thread_id: UUID | None, graph: str = "echo", **fields: Any) -> Awaitable[Any]:
+        body = RunCreate(assistant_id=graph, input=fields.pop("input", HI), **fields)
+        return self.runs.create(thread_id, body, "request", is_streamed=True)
+
+    async def wait(self, thread_id: UUID | None, graph: str = "echo", **fields: Any) -> bytes:
+        made = await self.create(thread_id, graph, **fields)
+        # As a request waits: the run, which is a task of its own already, begins first.
+        return await asyncio.create_task(self.runs.result(made.run.thread_id, made.run.run_id))
+
+    async def thread(self) -> UUID:
+        thread_id = uuid7()
+        await self.db.pool.execute("insert into threads (thread_id) values ($1)", thread_id)
+        return thread_id
+
+    async def idle(self) -> None:
+        """Wait until what was begun has been written."""
+
+        async def is_idle() -> bool:
+            return self.runs.worker.busy_slots == 0
+
+        await eventually(is_idle)
+
+    async def cost(self, work: Awaitable[Any]) -> list[str]:
+        """The names of the statements of some work and of the runs it makes, in their order."""
+        self._texts.clear()
+        await work
+        await self.idle()
+        return [name for text in self._texts if (name := NAMES.get(text, text)) not in NOISE]
+
+
+@pytest_asyncio.fixture(scope="module", loop_scope="module")
+async def server(module_database: str) -> AsyncIterator[Server]:
+    url, texts = module_database, []
+    config = load_config(PROJECTS / "graphs" / "langgraph.json")
+
+    async def connect() -> Database:
+        return CountingDatabase((await Database.connect(url, schema=SCHEMA)).pool, texts)
+
+    db = await connect()
+    await migrate(db, ["portside.agent"], schema=SCHEMA)
+    engine = await Engine.start(load_graphs(config), connect)
+    known = Assistants(db, engine.graphs)
+    await known.make_system_assistants()
+    runs = Runs(db, known, engine, AgentSettings(database_url=url), asyncio.Event())
+    runs.worker.start(Driver([]))
+    yield Server(db, runs, texts)
+    await runs.worker.drain(5.0)
+    await engine.close()
+    await db.close()
+
+
+async def test_a_stateless_run_that_is_waited_for(server: Server):
+    assert await server.cost(server.wait(None)) == ["get_assistant", "admit_run", "end_run"]
+
+
+async def test_a_stateless_run_of_several_steps_costs_no_more(server: Server):
+    steps = server.wait(None, "steps", input={"done": [], "pause_s": 0})
+    assert await server.cost(steps) == ["get_assistant", "admit_run", "end_run"]
+
+
+async def test_a_streamed_run(server: Server):
+    async def stream() -> None:
+        async for _ in server.runs.events(await server.create(None)):
+            pass
+
+    assert await server.cost(stream()) == ["get_assistant", "admit_run", "end_run"]
+
+
+async def test_a_run_on_a_thread(server: Server):
+    thread_id = await server.thread()
+    assert await server.cost(server.wait(thread_id)) == ON_THREAD
+    assert await server.cost(server.wait(thread_id)) == ON_THREAD
+    steps = server.wait(thread_id, "steps", input={"done": [], "pause_s": 0})
+    assert await server.cost(steps) == ON_THREAD
+
+
+async def test_a_run_in_the_background_costs_what_one_costs_that_is_waited_for(server: Server):
+    assert await server.cost(server.create(await server.thread())) == ON_THREAD
+
+
+async def test_a_batch(server: Server):
+    bodies = [RunCreate(assistant_id="echo", input=HI) for _ in range(5)]
+    found = await server.cost(server.runs.create_batch(bodies, "request"))
+    assert found[:2] == ["get_assistant", "admit_runs"]
+    assert set(found[2:]) <= {"end_run"}
+
+
+async def test_joining_a_run_that_is_over(server: Server):
+    thread_id = await server.thread()
+    run = (await server.create(thread_id)).run
+    await server.runs.result(thread_id, run.run_id)
+    await server.idle()
+    assert await server.cost(server.runs.result(thread_id, run.run_id)) == ["run_result"]
+
+
+async def test_cancelling(server: Server):
+    thread_id = await server.thread()
+    later = (await server.create(thread_id, after_seconds=600)).run
+    # Nobody began it.
+    assert await server.cost(server.runs.cancel(thread_id, later.run_id, "interrupt")) == ["cancel_runs"]
+    run = (await server.create(thread_id, "steps", input={"done": [], "pause_s": 60})).run
+
+    async def has_begun() -> bool:
+        return server.runs.hub.find(run.run_id) is not None
+
+    await eventually(has_begun)
+    found = await server.cost(server.runs.cancel(thread_id, run.run_id, "interrupt"))
+    assert found[:1] == ["cancel_runs"]
+    assert found[-1:] == ["end_run"]
+    assert len(found) <= 4
