@@ -1,0 +1,69 @@
+"""Statements that Postgres undid because they crossed others: run again on the pool, told of after a transaction."""
+
+import asyncio
+from collections.abc import AsyncIterator, Awaitable, Callable
+
+import asyncpg
+import pytest
+
+from portside.kernel.db import TRIES, Database
+from portside.kernel.errors import Conflict
+from portside.kernel.http.refusals import error_of
+from portside.kernel.queries import Query
+
+# Locks one row, gives another one time to lock the other, and asks for that as well.
+CROSS = Query("cross", "select cross_rows(:first::int, :second::int)")
+SETUP = """
+create table pairs (id int primary key, n int not null default 0);
+insert into pairs values (1), (2);
+create function cross_rows(p_first int, p_second int) returns int language plpgsql as $$
+begin
+    update pairs set n = n + 1 where id = p_first;
+    perform pg_sleep(0.2);
+    update pairs set n = n + 1 where id = p_second;
+    return p_first;
+end $$;
+create function always_crossed() returns int language plpgsql as $$
+begin
+    raise exception 'crossed' using errcode = '40001';
+end $$;
+create sequence tries;
+"""
+
+
+@pytest.fixture
+async def db(fresh_database: Callable[[], Awaitable[str]]) -> AsyncIterator[Database]:
+    url = await fresh_database()
+    opened = await Database.connect(url)
+    await opened.pool.execute(SETUP)
+    yield opened
+    await opened.close()
+
+
+async def test_both_sides_of_a_deadlock_are_done(db: Database):
+    done = await asyncio.gather(
+        db.fetchval(CROSS, first=1, second=2), db.fetchrow(CROSS, first=2, second=1), return_exceptions=True
+    )
+    assert [result if isinstance(result, int) else result[0] for result in done] == [1, 2]
+    assert [row["n"] for row in await db.pool.fetch("select n from pairs")] == [2, 2]
+
+
+async def test_what_always_crosses_is_given_up_and_is_a_conflict(db: Database):
+    again = Query("again", "select nextval('tries'), always_crossed()")
+    with pytest.raises(asyncpg.SerializationError) as failed:
+        await db.fetchval(again)
+    assert await db.pool.fetchval("select last_value from tries") == TRIES
+    assert isinstance(error_of(failed.value, "/runs"), Conflict)
+
+
+async def test_a_transaction_is_not_run_again_by_halves(db: Database):
+    async def crossing(first: int, second: int) -> None:
+        async with db.transaction() as transaction:
+            await transaction.fetchval(CROSS, first=first, second=second)
+
+    results = await asyncio.gather(crossing(1, 2), crossing(2, 1), return_exceptions=True)
+    failed = [result for result in results if isinstance(result, BaseException)]
+    assert [type(error) for error in failed] == [asyncpg.DeadlockDetectedError]
+    told = error_of(failed[0], "/threads")  # type: ignore[arg-type]
+    assert (told.status, "send it again" in told.message) == (409, True)
+    assert [row["n"] for row in await db.pool.fetch("select n from pairs")] == [1, 1]
