@@ -6,6 +6,7 @@ names refer to the same things. Whatever else is compared is left as it is.
 
 import re
 import uuid
+from collections import Counter
 from typing import Any
 
 UUID = re.compile(r"[0-9a-f]{8}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{12}", re.IGNORECASE)
@@ -26,18 +27,18 @@ class Names:
     def __init__(self) -> None:
         self.known: dict[str, str] = {}
         self.step = ""
-        self.count = 0
+        self.counts: Counter[str] = Counter()
 
     def begin(self, step: str) -> None:
         """Name the ids first seen from now on after this step."""
-        self.step, self.count = step, 0
+        self.step, self.counts = step, Counter()
 
     def of(self, found: str, key: str) -> str:
         if found not in self.known:
             key = PARENTS.get(key, key)
             kind = f" v{uuid.UUID(found).version}" if key in RESOURCES else ""
-            self.known[found] = f"<{key}{kind} {self.step}.{self.count}>"
-            self.count += 1
+            self.known[found] = f"<{key}{kind} {self.step}.{self.counts[key]}>"
+            self.counts[key] += 1
         return self.known[found]
 
     def replace(self, text: str, key: str) -> str:
