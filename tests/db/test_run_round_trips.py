@@ -32,8 +32,7 @@ pytestmark = pytest.mark.asyncio(loop_scope="module")
 NAMES = {query.sql: query.name for query in sql}
 NOISE = {"claim_runs", "renew_leases"}
 HI = {"messages": [{"role": "user", "content": "hi"}]}
-# The first checkpoint of a run is read before, the others are written together once it has stopped or a second is over.
-ON_THREAD = ["get_assistant", "admit_run", "read_checkpoint", "write_checkpoints", "end_run"]
+BEFORE, AFTER = ["get_assistant", "admit_run", "read_checkpoint"], ["end_run"]
 
 
 class Source:
@@ -125,6 +124,14 @@ async def server(module_database: str) -> AsyncIterator[Server]:
     await db.close()
 
 
+def check_on_thread(found: list[str], *, checkpoints: int) -> None:
+    """What a run's steps leave within a few milliseconds is written together, so at most as often as there is one."""
+    writes = found[len(BEFORE) : -len(AFTER)]
+    assert found == [*BEFORE, *writes, *AFTER]
+    assert set(writes) == {"write_checkpoints"}
+    assert len(writes) <= checkpoints
+
+
 async def test_a_stateless_run_that_is_waited_for(server: Server):
     assert await server.cost(server.wait(None)) == ["get_assistant", "admit_run", "end_run"]
 
@@ -144,14 +151,14 @@ async def test_a_streamed_run(server: Server):
 
 async def test_a_run_on_a_thread(server: Server):
     thread_id = await server.thread()
-    assert await server.cost(server.wait(thread_id)) == ON_THREAD
-    assert await server.cost(server.wait(thread_id)) == ON_THREAD
+    for _ in range(2):
+        check_on_thread(await server.cost(server.wait(thread_id)), checkpoints=3)
     steps = server.wait(thread_id, "steps", input={"done": [], "pause_s": 0})
-    assert await server.cost(steps) == ON_THREAD
+    check_on_thread(await server.cost(steps), checkpoints=5)
 
 
 async def test_a_run_in_the_background_costs_what_one_costs_that_is_waited_for(server: Server):
-    assert await server.cost(server.create(await server.thread())) == ON_THREAD
+    check_on_thread(await server.cost(server.create(await server.thread())), checkpoints=3)
 
 
 async def test_a_batch(server: Server):

@@ -17,7 +17,10 @@ from portside.kernel.errors import Invalid
         ({"goto": "a"}, Command(goto="a")),
         ({"goto": ["a", "b"]}, Command(goto=["a", "b"])),
         ({"goto": {"node": "a", "input": 1}}, Command(goto=Send("a", 1))),
-        ({"goto": [{"node": "a", "input": 1}, {"node": "b", "input": None}]}, Command(goto=[Send("a", 1), Send("b", None)])),
+        (
+            {"goto": [{"node": "a", "input": 1}, {"node": "b", "input": None}]},
+            Command(goto=[Send("a", 1), Send("b", None)]),
+        ),
         ({"update": {"x": 1}}, Command(update={"x": 1})),
         ({"update": [["x", 1], ["x", 2]]}, Command(update=[("x", 1), ("x", 2)])),
         ({"update": {"x": 1}, "resume": 3, "goto": None}, Command(update={"x": 1}, resume=3)),
