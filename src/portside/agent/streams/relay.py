@@ -55,6 +55,7 @@ class PostgresRelay:
         self._check_at = 0.0
         # Threads that others follow, as hints said or as was seen when runs of theirs were here.
         self._followed: set[UUID] = set()
+        self._clock_error_s = 60.0
         self._noted: dict[UUID, tuple[str, int]] = {}
         self._tasks: list[asyncio.Task[None]] = []
 
@@ -233,7 +234,10 @@ class PostgresRelay:
         assert row is not None  # noqa: S101 - it always returns one row
         ended = time.time()
         self.has_others = row["others"] > 0
-        if ended - began < LOOK_S:
+        # The quicker the answer, the better the time in it; an old one is worth a little less with every look.
+        self._clock_error_s *= 1.2
+        if ended - began < self._clock_error_s:
+            self._clock_error_s = ended - began
             self._hub.clock.ahead_s = row["seconds"] - (began + ended) / 2
         if row["was_dead"]:
             self._mirrors.forget_recorded()
