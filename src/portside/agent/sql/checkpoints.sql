@@ -18,7 +18,8 @@ order by checkpoint_id desc, thread_id desc, checkpoint_ns desc limit :count::in
 
 -- name: write_checkpoints
 -- The checkpoints, values and writes of many threads in one statement, for each thread whose run is still the one that
--- made them (or that no run made). The lock keeps a run from being given to another worker in between.
+-- made them (or that no run made). The locks keep runs from being given to another worker in between; they are taken in
+-- the order that all take them in.
 -- A version is never reused with another value, so a value that is there already is the same one. Ordinary writes are
 -- kept as they were first made; a special one (negative place) is replaced, since a task may be interrupted again.
 with made as (
@@ -26,7 +27,7 @@ with made as (
     from unnest(:threads::text[], :runs::uuid[], :attempts::int[]) as m (thread_id, run_id, attempt)
 ), owned as (
     select made.thread_id from runs r join made on r.run_id = made.run_id and r.attempt = made.attempt
-    where r.status = 'running' for share of r
+    where r.status = 'running' order by r.thread_id for share of r
 ), held as materialized (
     select thread_id from owned union all select thread_id from made where run_id is null
 ), new_values as (
