@@ -280,6 +280,19 @@ async def test_a_stateless_run_is_followed_by_its_id_alone(client: LangGraphClie
     await eventually(is_gone)
 
 
+async def test_a_background_run_without_a_thread_is_joined_after_its_end_too(
+    client: LangGraphClient, http: httpx2.AsyncClient
+):
+    made = await client.runs.create(None, "echo", input=HI)
+
+    async def is_gone() -> bool:
+        return (await http.get(f"/threads/{made['thread_id']}")).status_code == 404
+
+    await eventually(is_gone)
+    result = await client.runs.join(made["thread_id"], made["run_id"])
+    assert [message["content"] for message in result["messages"]] == ["hi", "echo: hi"]
+
+
 async def test_a_run_that_is_rolled_back_ends_for_those_who_wait(client: LangGraphClient, thread_id: str):
     run = await client.runs.create(thread_id, "steps", input={"done": [], "pause_s": 20})
     joining = asyncio.create_task(client.runs.join(thread_id, run["run_id"]))

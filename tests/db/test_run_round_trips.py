@@ -75,7 +75,7 @@ class Server:
 
     def create(self, thread_id: UUID | None, graph: str = "echo", **fields: Any) -> Awaitable[Any]:
         body = RunCreate(assistant_id=graph, input=fields.pop("input", HI), **fields)
-        return self.runs.create(thread_id, body, "request", is_streamed=True)
+        return self.runs.create(thread_id, body, "request", awaited="events")
 
     async def wait(self, thread_id: UUID | None, graph: str = "echo", **fields: Any) -> bytes:
         made = await self.create(thread_id, graph, **fields)

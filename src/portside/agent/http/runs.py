@@ -9,7 +9,7 @@ from starlette.responses import Response
 from portside.agent.assistants.records import AssistantNotFound
 from portside.agent.runs.errors import NothingToCancel, RunNotFound, ThreadBusy
 from portside.agent.runs.following import Made
-from portside.agent.runs.service import Runs
+from portside.agent.runs.service import Awaited, Runs
 from portside.agent.streams.events import asked_modes
 from portside.agent.threads.records import ThreadNotFound
 from portside.agent.types.runs import (
@@ -51,13 +51,13 @@ async def wait_run(ctx: Context, thread_id: UUID, body: RunCreate) -> Response:
 @routes.post("/threads/{thread_id}/runs/stream", raises=ON_CREATE, headers=LOCATED, takes=KEYED, media_type=SSE)
 async def stream_run(ctx: Context, thread_id: UUID, body: RunCreate) -> Response:
     """Start a run and stream its events."""
-    return _stream(ctx, await _create(ctx, thread_id, body, is_streamed=True), body)
+    return _stream(ctx, await _create(ctx, thread_id, body, awaited="events"), body)
 
 
 @routes.post("/runs", raises=ON_CREATE, headers=LOCATED[:1], takes=KEYED)
 async def create_stateless_run(ctx: Context, body: RunCreate) -> Run:
     """Start a run in the background on a thread of its own."""
-    return _located(ctx, (await _create(ctx, None, body)).run)
+    return _located(ctx, (await _create(ctx, None, body, awaited="nothing")).run)
 
 
 @routes.post("/runs/wait", raises=ON_CREATE, headers=LOCATED, takes=KEYED)
@@ -69,7 +69,7 @@ async def wait_stateless_run(ctx: Context, body: RunCreate) -> Response:
 @routes.post("/runs/stream", raises=ON_CREATE, headers=LOCATED, takes=KEYED, media_type=SSE)
 async def stream_stateless_run(ctx: Context, body: RunCreate) -> Response:
     """Run on a thread of its own and stream its events."""
-    return _stream(ctx, await _create(ctx, None, body, is_streamed=True), body)
+    return _stream(ctx, await _create(ctx, None, body, awaited="events"), body)
 
 
 @routes.post("/runs/batch", raises=(AssistantNotFound, BadRequest), takes=KEYED)
@@ -145,9 +145,9 @@ async def join_stateless_stream(ctx: Context, run_id: UUID, query: StreamQuery) 
     return await _follow(ctx, await ctx.get(Runs).thread_of(run_id), run_id, query)
 
 
-async def _create(ctx: Context, thread_id: UUID | None, body: RunCreate, *, is_streamed: bool = False) -> Made:
+async def _create(ctx: Context, thread_id: UUID | None, body: RunCreate, awaited: Awaited = "end") -> Made:
     request_id, key = ctx.request.state.request_id, _key(ctx)
-    return await ctx.get(Runs).create(thread_id, body, request_id, is_streamed=is_streamed, key=key)
+    return await ctx.get(Runs).create(thread_id, body, request_id, awaited=awaited, key=key)
 
 
 def _key(ctx: Context) -> str | None:

@@ -157,24 +157,29 @@ class DeletedRun(NamedTuple):
     taken: ClaimedRun | None
 
 
-async def admit_run(db: Session, admission: Admission, worker_id: UUID, *, has_free_slot: bool) -> Admitted:
-    """Admit a run under its thread's lock; where the worker has a free slot it starts if nothing is before it."""
+async def admit_run(
+    db: Session, admission: Admission, worker_id: UUID, *, has_free_slot: bool, is_awaited: bool = True
+) -> Admitted:
+    """Admit a run under its thread's lock; where the worker has a free slot it starts if nothing is before it.
+
+    What a stateless run leaves goes with its end where a client of this process waits for that, else a minute later.
+    """
     values = admission.values()
-    starter = worker_id if has_free_slot else None
+    starter, waiter = worker_id if has_free_slot else None, worker_id if is_awaited else None
     with ADMISSIONS.time():
-        row = await db.fetchrow(sql.admit_run, **values, admitted_by=worker_id, worker_id=starter, lease_s=LEASE_S)
+        row = await db.fetchrow(sql.admit_run, **values, admitted_by=waiter, worker_id=starter, lease_s=LEASE_S)
     assert row is not None  # noqa: S101 - the function always returns one row
     return Admitted(**dict(row))
 
 
-async def admit_runs(db: Session, admissions: Sequence[Admission], worker_id: UUID) -> list[Admitted]:
+async def admit_runs(db: Session, admissions: Sequence[Admission]) -> list[Admitted]:
     """Admit a batch, all or none; they wait for a worker to claim them."""
     # A driver may bring UUIDs of its own kind, which the encoder of JSON values does not know.
     plain = [
         {name: str(value) if isinstance(value, UUID) else value for name, value in one.values().items()}
         for one in admissions
     ]
-    rows = await db.fetch(sql.admit_runs, admissions=plain, admitted_by=worker_id)
+    rows = await db.fetch(sql.admit_runs, admissions=plain)
     return [Admitted(**dict(row)) for row in rows]
 
 

@@ -8,7 +8,7 @@ themselves. How runs are cancelled is told in `cancelling`, how they are execute
 
 import asyncio
 from collections.abc import AsyncIterator
-from typing import Any, NamedTuple
+from typing import Any, Literal, NamedTuple
 from uuid import UUID
 
 from portside.agent.assistants.records import Assistants
@@ -34,6 +34,8 @@ from portside.kernel.ids import uuid7
 
 SUPERSEDING = frozenset({"interrupt", "rollback"})
 FROM_THE_START = "-1"
+
+Awaited = Literal["end", "events", "nothing"]
 
 
 class Scheduled(NamedTuple):
@@ -64,10 +66,12 @@ class Runs:
         body: RunCreate,
         request_id: str,
         *,
-        is_streamed: bool = False,
+        awaited: Awaited = "end",
         key: str | None = None,
     ) -> Made:
         """Admit a run, on a thread of its own where none is named; with a key that was used before, find that run.
+
+        Where nothing of it is awaited here, what a stateless run leaves can be joined for another minute.
 
         The feed is followed before the admission: a run that is claimed at once may be over when that returns.
         Raises Invalid, AssistantNotFound, ThreadNotFound and ThreadBusy, and RunNotFound when that run is gone.
@@ -76,15 +80,19 @@ class Runs:
         assistant = await self._assistants.resolve(body.assistant_id)
         ids = Ids(uuid7(), thread_id or uuid7(), request_id)
         feed = self.hub.open(ids.run_id, ids.thread_id, is_resumable=bool(body.stream_resumable))
-        followed = feed.follow() if is_streamed else None
+        followed = feed.follow() if awaited == "events" else None
         named = request_key(key, thread_id, [body])
         admission = admission_of(assistant, body, ids, is_stateless=thread_id is None, key=named)
         admitted = await lifecycle.admit_run(
-            self._db, admission, self.worker.worker_id, has_free_slot=self.worker.free_slots > 0
+            self._db,
+            admission,
+            self.worker.worker_id,
+            has_free_slot=self.worker.free_slots > 0,
+            is_awaited=awaited != "nothing",
         )
         refuse_outcome(admitted, ids.thread_id)
         if admitted.outcome == "repeated":
-            return self._again(await self.get(admitted.thread_id, admitted.run_id), is_streamed=is_streamed)
+            return self._again(await self.get(admitted.thread_id, admitted.run_id), is_streamed=awaited == "events")
         complete(admission, admitted)
         feed.is_local = admitted.outcome == "running"
         self._start(admission, admitted)
@@ -119,10 +127,10 @@ class Runs:
 
     async def _admit_batch(self, admissions: list[Admission]) -> list[Admitted]:
         if admissions[0].key is None:
-            return await lifecycle.admit_runs(self._db, admissions, self.worker.worker_id)
+            return await lifecycle.admit_runs(self._db, admissions)
         # A key that was used for another batch is found at some place of it: nothing of this one may stay.
         async with self._db.transaction() as transaction:
-            admitted = await lifecycle.admit_runs(transaction, admissions, self.worker.worker_id)
+            admitted = await lifecycle.admit_runs(transaction, admissions)
             for each in admitted:
                 refuse_outcome(each, each.thread_id)
             return admitted

@@ -19,7 +19,7 @@ from rows from (jsonb_to_recordset(:admissions::jsonb) as (
 cross join lateral admit_run(
     n.run_id, n.thread_id, n.assistant_id, n.inherited, n.metadata, n.kwargs, n.strategy, n.priority,
     n.thread_metadata, n.thread_config, n.create_thread, n.temporary, make_interval(secs => n.delay_s), n.key_scope,
-    n.key, n.key_place, n.digest, :admitted_by::uuid, null, interval '0'
+    n.key, n.key_place, n.digest, null, null, interval '0'
 ) a
 order by n.place
 

@@ -10,10 +10,11 @@ returning thread_id, created_at, updated_at, state_updated_at, metadata::text, c
           "values"::text as "values", interrupts::text, error::text
 
 -- name: get_thread
+-- What a stateless run left can be joined for a while, but is no thread any more.
 select thread_id, created_at, updated_at, state_updated_at, metadata::text, config::text, status,
        "values"::text as "values", interrupts::text, error::text,
        ttl_minutes, ttl_strategy, thread_expiry(updated_at, ttl_minutes) as expires_at
-from threads where thread_id = :thread_id
+from threads where thread_id = :thread_id and delete_after is null
 
 -- name: search_threads
 -- `find_threads` picks the rows of the page; only they are read, and of them only what was selected: a page without
@@ -103,7 +104,7 @@ select
 from threads t where t.thread_id = :thread_id
 
 -- name: graph_of_thread
-select metadata ->> 'graph_id' as graph_id from threads where thread_id = :thread_id
+select metadata ->> 'graph_id' as graph_id from threads where thread_id = :thread_id and delete_after is null
 
 -- name: lock_thread
 -- Until the transaction ends no run is admitted to the thread.
