@@ -5,6 +5,7 @@ from typing import Any
 from langchain_core.messages import AIMessage, AIMessageChunk, HumanMessage, ToolMessage
 
 from portside.agent.graphs.channels import Channels
+from portside.agent.graphs.listening import MODEL_RUN, Spoken
 from portside.agent.graphs.messages import Narrator
 
 PLACE = {"langgraph_checkpoint_ns": "chat:t1", "langgraph_node": "chat", "ls_provider": "acme", "tags": ["x"]}
@@ -73,9 +74,59 @@ def test_thoughts_and_words_are_blocks_of_their_own():
 def test_messages_that_never_streamed():
     whole = AIMessage("hello", id="a", tool_calls=[{"name": "look", "args": {}, "id": "c", "type": "tool_call"}])
     told = tell(whole, whole, HumanMessage("hi", id="h"), ToolMessage("done", id="t", tool_call_id="c"))
-    assert [event.get("role") for event in told if event["event"] == "message-start"] == ["ai", "human"]
-    assert [block["type"] for block in blocks(told)] == ["text", "tool_call", "text"]
+    assert [event["role"] for event in told if event["event"] == "message-start"] == ["ai"]
+    assert [block["type"] for block in blocks(told)] == ["text", "tool_call"]
     assert "usage" not in told[-1]
+
+
+def test_what_a_node_made_itself_is_no_message():
+    returned = {key: value for key, value in PLACE.items() if key != "ls_provider"}
+    assert not list(Narrator().tell(AIMessage("hello", id="a"), {**returned, "ls_integration": "langgraph"}))
+
+
+def spoken(name: str, **rest: Any) -> Spoken:
+    return Spoken({"event": name, **rest}, {**PLACE, MODEL_RUN: "r1"})
+
+
+def test_a_model_that_speaks_the_protocol_is_quoted():
+    narrator = Narrator()
+    delta = {"index": 0, "delta": {"type": "text-delta", "text": "one"}}
+    said = [
+        spoken("message-start", role="ai", id="m"),
+        spoken("content-block-delta", **delta),
+        spoken("message-finish"),
+    ]
+    assert [told for event in said for told in narrator.quote(event)] == [
+        {
+            "event": "message-start", "role": "ai", "id": "m",
+            "metadata": {"provider": "acme", "langgraph_node": "chat"},
+        },
+        {"event": "content-block-delta", "message_id": "m", **delta},
+        {"event": "message-finish", "message_id": "m"},
+    ]  # fmt: skip
+    assert not list(narrator.tell(AIMessage("one", id="m"), said[0].metadata))
+
+
+def test_a_model_that_is_heard_in_two_ways_is_told_once():
+    narrator = Narrator()
+    place = {**PLACE, MODEL_RUN: "r1"}
+    told = [
+        *narrator.tell(AIMessageChunk("one", id="m"), place),
+        *narrator.quote(spoken("message-start", role="ai", id="m")),
+        *narrator.quote(spoken("content-block-delta", index=0, delta={"type": "text-delta", "text": "one"})),
+        *narrator.tell(AIMessageChunk(" two", id="m"), place),
+        *narrator.tell(AIMessage("one two", id="other"), place),
+        *narrator.quote(spoken("message-finish")),
+    ]
+    assert [event["delta"]["text"] for event in told if event["event"] == "content-block-delta"] == ["one", " two"]
+    assert [event["event"] for event in told].count("message-finish") == 1
+
+
+def test_a_quoted_model_that_fails_is_over_with_its_task():
+    channels = Channels()
+    list(channels.convert((), "custom", spoken("message-start", role="ai", id="m")))
+    result = {"id": "t1", "name": "chat", "error": "no", "result": {}, "interrupts": []}
+    assert next(iter(channels.convert((), "tasks", result))).data == {"event": "message-finish", "message_id": "m"}
 
 
 def test_two_models_at_once_are_told_apart():
@@ -108,12 +159,7 @@ def test_a_subgraph_that_a_tool_call_began():
     )  # fmt: skip
 
 
-def test_what_nodes_write():
+def test_what_nodes_write_is_told_as_they_wrote_it():
     channels = Channels()
-    written = [{"name": "n", "payload": 1}, {"name": "n", "more": 1}, {"name": 5}, "text"]
-    assert [next(iter(channels.convert((), "custom", item))).data for item in written] == [
-        {"name": "n", "payload": 1},
-        {"name": "n", "payload": {"name": "n", "more": 1}},
-        {"payload": {"name": 5}},
-        {"payload": "text"},
-    ]
+    written = [{"name": "n", "payload": 1}, {"step": 1, "name": "n"}, {"name": 5}, "text"]
+    assert [next(iter(channels.convert((), "custom", item))).data for item in written] == written

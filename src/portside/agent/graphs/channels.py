@@ -9,6 +9,7 @@ from typing import Any, NamedTuple
 
 from langchain_core.messages import AIMessageChunk, BaseMessage, convert_to_messages
 
+from portside.agent.graphs.listening import Spoken
 from portside.agent.graphs.messages import Narrator
 
 MODES = frozenset({"updates", "messages", "custom", "tasks", "checkpoints", "tools"})
@@ -40,8 +41,11 @@ class Channels:
             yield from _updates(namespace, payload)
         elif mode == "messages":
             yield from self._messages(namespace, *payload)
+        elif mode == "custom" and isinstance(payload, Spoken):
+            for told in self._narrator(namespace).quote(payload):
+                yield ChannelEvent("messages", namespace, told)
         elif mode == "custom":
-            yield ChannelEvent("custom", namespace, _custom(payload))
+            yield ChannelEvent("custom", namespace, payload)
         elif mode == "tasks":
             yield from self._tasks(namespace, payload)
         elif mode == "checkpoints":
@@ -50,11 +54,13 @@ class Channels:
             yield ChannelEvent("tools", namespace, payload)
 
     def _messages(self, namespace: Namespace, message: Any, metadata: dict[str, Any]) -> Iterator[ChannelEvent]:
-        narrator = self._narrators.setdefault(namespace, Narrator())
         if not isinstance(message, BaseMessage):
             message = _read_message(message)
-        for told in narrator.tell(message, metadata):
+        for told in self._narrator(namespace).tell(message, metadata):
             yield ChannelEvent("messages", namespace, told)
+
+    def _narrator(self, namespace: Namespace) -> Narrator:
+        return self._narrators.setdefault(namespace, Narrator())
 
     def _tasks(self, namespace: Namespace, task: dict[str, Any]) -> Iterator[ChannelEvent]:
         if "result" not in task:
@@ -93,14 +99,6 @@ def _updates(namespace: Namespace, payload: Any) -> Iterator[ChannelEvent]:
     for node, update in payload.items():
         if node != INTERRUPT:
             yield ChannelEvent("updates", namespace, {"node": node, "values": update})
-
-
-def _custom(payload: Any) -> dict[str, Any]:
-    """Give what a node wrote its envelope; a string under `name` makes it reachable as `custom:<name>`."""
-    name = payload.get("name") if isinstance(payload, Mapping) else None
-    if not isinstance(name, str) or not name:
-        return {"payload": payload}
-    return {"name": name, "payload": payload["payload"] if set(payload) == {"name", "payload"} else payload}
 
 
 def _checkpoint(payload: Mapping[str, Any]) -> dict[str, Any]:

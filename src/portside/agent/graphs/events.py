@@ -24,12 +24,12 @@ _CHECKPOINT_KEYS = ("checkpoint_id", "thread_id", "checkpoint_ns", "checkpoint_m
 def langgraph_modes(request: RunRequest) -> set[str]:
     """Return what langgraph has to stream for a run: what was asked for, and always the values, for the outcome."""
     asked = {_LANGGRAPH_MODES.get(mode, mode) for mode in request.stream_modes} - {"events"}
-    return asked | {"values"} | (CHANNEL_MODES if _has_channels(request) else set())
+    return asked | {"values"} | (CHANNEL_MODES if has_channels(request) else set())
 
 
 def encoder_for(request: RunRequest) -> "EventEncoder":
     """Return the encoder of a run's events."""
-    return EventEncoder(request.stream_modes or ["values"], Channels() if _has_channels(request) else None)
+    return EventEncoder(request.stream_modes or ["values"], Channels() if has_channels(request) else None)
 
 
 class EventEncoder:
@@ -77,7 +77,8 @@ def _suffix(namespace: tuple[str, ...]) -> str:
     return f"|{'|'.join(namespace)}" if namespace else ""
 
 
-def _has_channels(request: RunRequest) -> bool:
+def has_channels(request: RunRequest) -> bool:
+    """Whether a run makes the events of the protocol's channels."""
     return bool((request.config.get("configurable") or {}).get(STREAM_PROTOCOL))
 
 

@@ -9,6 +9,7 @@ from collections.abc import AsyncGenerator, AsyncIterator
 from typing import Any
 from uuid import UUID
 
+from langchain_core.callbacks import BaseCallbackHandler
 from langchain_core.runnables import RunnableConfig
 from langchain_core.tracers import LangChainTracer
 from langgraph.types import StateSnapshot
@@ -16,11 +17,12 @@ from langsmith.utils import tracing_is_enabled
 
 from portside.agent.graphs.commands import parse_command
 from portside.agent.graphs.contexts import context_for
-from portside.agent.graphs.events import encoder_for, langgraph_modes
+from portside.agent.graphs.events import encoder_for, has_channels, langgraph_modes
 from portside.agent.graphs.factories import Graph
+from portside.agent.graphs.listening import Listener
 from portside.agent.graphs.load import Graphs
 from portside.agent.graphs.protocol import Emitted, Outcome, RunRequest
-from portside.kernel.codec import dump_user
+from portside.kernel.codec import dump_user, storable
 
 INTERRUPT = "__interrupt__"
 _MISSING = object()
@@ -72,11 +74,13 @@ class LocalExecution:
                 raise
             # The user's code let a cancellation of its own out; nobody asked for an end of this run.
             failure: BaseException = exc
-        except (Exception, SystemExit) as exc:  # noqa: BLE001 - what the user's code raises belongs in the run
+        except GeneratorExit:
+            raise
+        except BaseException as exc:  # noqa: BLE001 - what the user's code raises belongs in the run
             failure = exc
         else:
             return
-        error = {"error": type(failure).__name__, "message": str(failure)}
+        error = {"error": type(failure).__name__, "message": _text(failure)}
         values = None if self._values is _MISSING else dump_user(_select(self._values, output))
         is_refused = type(failure).__name__ == UNKNOWN_INTERRUPT
         self.outcome = Outcome(values=values, interrupts={}, has_next=False, error=error, is_refused=is_refused)
@@ -156,6 +160,14 @@ async def _items_among_events(stream: AsyncIterator[Any]) -> AsyncGenerator[Item
             yield (), "events", event
 
 
+def _text(failure: BaseException) -> str:
+    """Return what an exception says, as every client and database takes it."""
+    try:
+        return storable(str(failure))
+    except Exception as exc:  # noqa: BLE001 - the exception is the user's, and so is what it says of itself
+        return f"the exception has no text: its __str__ raised {type(exc).__name__}"
+
+
 def _input(request: RunRequest) -> Any:
     if request.resume:
         return None
@@ -176,13 +188,18 @@ def _config(request: RunRequest) -> RunnableConfig:
     )
     if request.strict_resume:
         configurable[STRICT_RESUME] = True
-    if request.tracer and tracing_is_enabled():
-        config["callbacks"] = [LangChainTracer(**request.tracer)]
+    if callbacks := _callbacks(request):
+        config["callbacks"] = callbacks
     if given.get("recursion_limit"):
         config["recursion_limit"] = given["recursion_limit"]
     if run_id := configurable.get("run_id"):
         config["run_id"] = UUID(str(run_id))
     return config
+
+
+def _callbacks(request: RunRequest) -> list[BaseCallbackHandler]:
+    tracers = [LangChainTracer(**request.tracer)] if request.tracer and tracing_is_enabled() else []
+    return [*tracers, *([Listener()] if has_channels(request) else [])]
 
 
 def _latest(config: RunnableConfig) -> RunnableConfig:

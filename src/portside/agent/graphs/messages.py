@@ -1,8 +1,8 @@
 """Messages as the event streaming protocol tells them: start, blocks that grow, finish (contract: section 13.2).
 
-What a model streams comes piece by piece and is told piece by piece; a message that was never streamed is told at once.
-Results of tools are not messages here, they belong to the `tools` channel. Every event names its message, so that two
-models that speak at the same time can be told apart.
+What a model streams comes piece by piece and is told piece by piece; an answer that was never streamed is told at once.
+Only models speak here: what a node made itself is in the values, results of tools belong to the `tools` channel. Every
+event names its message, so that two models that speak at the same time can be told apart.
 """
 
 import json
@@ -12,7 +12,10 @@ from typing import Any
 from langchain_core.messages import AIMessage, AIMessageChunk, BaseMessage
 from langchain_core.messages.ai import add_usage
 
-_ROLES = {"ai": "ai", "AIMessageChunk": "ai", "human": "human", "system": "system"}
+from portside.agent.graphs.listening import MODEL_RUN, Spoken
+
+# Langgraph's metadata of a message that a node returned has none of these.
+_OF_MODELS = frozenset({"ls_model_type", "ls_provider", "ls_model_name"})
 _GROWING = {"text": "text", "reasoning": "reasoning", "tool_call_chunk": "args", "server_tool_call_chunk": "args"}
 _DELTAS = {
     "text": "text-delta",
@@ -44,10 +47,9 @@ class Telling:
         self._places: dict[Any, int] = {}
         self._usage: Any = None
 
-    def start(self, role: str, metadata: dict[str, Any]) -> Told:
+    def start(self, metadata: dict[str, Any]) -> Told:
         """Say that the message begins."""
-        shown = {name: metadata[key] for key, name in _METADATA.items() if metadata.get(key) is not None}
-        return {"event": "message-start", "role": role, "id": self._id, "metadata": shown}
+        return {"event": "message-start", "role": "ai", "id": self._id, "metadata": _shown(metadata)}
 
     def grow(self, message: BaseMessage) -> Iterator[Told]:
         """Tell what a piece adds."""
@@ -75,36 +77,84 @@ class Telling:
         return {"event": name, "message_id": self._id, **rest}
 
 
+class Quoting:
+    """One message of a model that speaks the protocol itself, while it is told."""
+
+    def __init__(self, message_id: str, task: str) -> None:
+        self.task = task
+        self._id = message_id
+
+    def quote(self, spoken: Spoken) -> Told:
+        """Tell what the model said; it only names the message where it begins."""
+        event = spoken.event
+        if event["event"] == "message-start":
+            return {**event, "id": self._id, "metadata": {**_shown(spoken.metadata), **(event.get("metadata") or {})}}
+        return {**event, "message_id": self._id}
+
+    def finish(self) -> Iterator[Told]:
+        """Tell that the message is over, which its model could not say any more."""
+        yield {"event": "message-finish", "message_id": self._id}
+
+
 class Narrator:
-    """Tells the messages of one run."""
+    """Tells the messages of one run. A model that is heard in two ways is told the way it was heard first."""
 
     def __init__(self) -> None:
-        self._open: dict[str, Telling] = {}
+        self._open: dict[str, Telling | Quoting] = {}
         self._told: set[str] = set()
 
     def tell(self, message: BaseMessage, metadata: dict[str, Any]) -> Iterator[Told]:
-        """Tell a message or a piece of one."""
-        role = _ROLES.get(message.type)
-        message_id = str(message.id)
-        if role is None or message_id in self._told:
+        """Tell a message or a piece of one, if a model made it."""
+        key = str(metadata.get(MODEL_RUN) or message.id)
+        if not isinstance(message, AIMessage) or _OF_MODELS.isdisjoint(metadata) or key in self._told:
             return
-        telling = self._open.get(message_id)
+        telling = self._open.get(key)
+        if isinstance(telling, Quoting):
+            return
         if telling is None:
-            task = str(metadata.get("langgraph_checkpoint_ns", "")).rpartition(":")[2]
-            telling = self._open[message_id] = Telling(message_id, task)
-            yield telling.start(role, metadata)
+            telling = self._open[key] = Telling(str(message.id), _task_of(metadata))
+            yield telling.start(metadata)
+        elif not isinstance(message, AIMessageChunk):
+            # The whole of what was told piece by piece.
+            yield from self._close(key)
+            return
         yield from telling.grow(message)
         if not isinstance(message, AIMessageChunk) or message.chunk_position == "last":
-            yield from self._close(message_id)
+            yield from self._close(key)
+
+    def quote(self, spoken: Spoken) -> Iterator[Told]:
+        """Tell what a model says in the protocol's own events."""
+        key, name = spoken.metadata[MODEL_RUN], spoken.event["event"]
+        telling = self._open.get(key)
+        if telling is None:
+            if name != "message-start" or key in self._told:
+                return
+            message_id = spoken.event.get("id") or f"lc_run--{key}"
+            telling = self._open[key] = Quoting(message_id, _task_of(spoken.metadata))
+        if isinstance(telling, Quoting):
+            yield telling.quote(spoken)
+            if name in {"message-finish", "error"}:
+                self._told.add(key)
+                del self._open[key]
+        elif name == "message-finish":
+            yield from self._close(key)
 
     def end_task(self, task: str) -> Iterator[Told]:
         """Finish what a task left open: older models do not say which piece is the last."""
-        for message_id in [key for key, telling in self._open.items() if telling.task == task]:
-            yield from self._close(message_id)
+        for key in [key for key, telling in self._open.items() if telling.task == task]:
+            yield from self._close(key)
 
-    def _close(self, message_id: str) -> Iterator[Told]:
-        self._told.add(message_id)
-        yield from self._open.pop(message_id).finish()
+    def _close(self, key: str) -> Iterator[Told]:
+        self._told.add(key)
+        yield from self._open.pop(key).finish()
+
+
+def _task_of(metadata: dict[str, Any]) -> str:
+    return str(metadata.get("langgraph_checkpoint_ns", "")).rpartition(":")[2]
+
+
+def _shown(metadata: dict[str, Any]) -> dict[str, Any]:
+    return {name: metadata[key] for key, name in _METADATA.items() if metadata.get(key) is not None}
 
 
 def _blocks_of(message: BaseMessage) -> list[dict[str, Any]]:

@@ -91,17 +91,29 @@ class Commands:
         if not params.get("assistant_id"):
             raise CommandFailed("invalid_argument", "run.start requires an assistant_id.")
         asked = read_params(params, RunStart)
-        run = await self._run(
-            RunCreate(
-                assistant_id=asked.assistant_id,
-                input=asked.input,
-                config=_speaking(asked.config),
-                metadata=asked.metadata,
-                langsmith_tracer=asked.langsmith_tracer,
-                on_not_exist="create",
-            )
+        body = RunCreate(
+            assistant_id=asked.assistant_id,
+            input=asked.input,
+            config=_speaking(asked.config),
+            metadata=asked.metadata,
+            langsmith_tracer=asked.langsmith_tracer,
+            on_not_exist="create",
         )
-        return {"run_id": str(run.run_id)}
+        questions = await self._questions_for(asked)
+        if not questions:
+            return {"run_id": str((await self._run(body)).run_id)}
+        body.input, body.command = None, Steering(resume=asked.input)
+        return {"run_id": str((await self._resume(body, questions[0])).run_id)}
+
+    async def _questions_for(self, asked: RunStart) -> list[str]:
+        """Return what an input answers: all that the thread waits for, whatever the input looks like.
+
+        That is how clients resume, for the command has no other place for an answer, and answers are objects as often
+        as inputs are. Without an input, or from a checkpoint that is named, a run only goes on.
+        """
+        if asked.input is None or ((asked.config and asked.config.configurable) or {}).get("checkpoint_id"):
+            return []
+        return await records.open_questions(self._db, self._thread_id)
 
     async def _respond(self, params: dict[str, Any]) -> dict[str, Any]:
         asked = read_params(params, InputRespond)
@@ -117,13 +129,8 @@ class Commands:
             command=Steering(resume=resume, update=asked.update, goto=asked.goto),
             config=_speaking(asked.config),
             metadata=asked.metadata,
-            multitask_strategy="reject",
         )
-        try:
-            await self._run(body)
-        except ThreadBusy as exc:
-            # Somebody else's answer is being worked on.
-            raise _consumed(answers[0].interrupt_id) from exc
+        await self._resume(body, answers[0].interrupt_id)
         return {}
 
     async def _fork(self, params: dict[str, Any]) -> dict[str, Any]:
@@ -139,6 +146,14 @@ class Commands:
             )
         )
         return {"run_id": str(run.run_id), "thread_id": str(run.thread_id)}
+
+    async def _resume(self, body: RunCreate, interrupt_id: str) -> Run:
+        body.multitask_strategy = "reject"
+        try:
+            return await self._run(body)
+        except ThreadBusy as exc:
+            # Somebody else's answer is being worked on.
+            raise _consumed(interrupt_id) from exc
 
     async def _run(self, body: RunCreate) -> Run:
         body.stream_mode, body.stream_subgraphs = ["values"], True

@@ -182,6 +182,7 @@ def _channel(method: str, data: bytes) -> str:
     """Return the channel that carries a method; what a node wrote under a name has one of its own."""
     if method == "input.requested":
         return "input"
-    if method != "custom" or not data.startswith(b'{"name":'):
+    if method != "custom" or not data.startswith(b"{") or b'"name"' not in data:
         return method
-    return f"custom:{load(data)['name']}"
+    name = load(data).get("name")
+    return f"custom:{name}" if isinstance(name, str) and name else method

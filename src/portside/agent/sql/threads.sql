@@ -106,6 +106,11 @@ from threads t where t.thread_id = :thread_id
 -- name: graph_of_thread
 select metadata ->> 'graph_id' as graph_id from threads where thread_id = :thread_id and delete_after is null
 
+-- name: open_questions
+-- What a thread waits for right now; while a run goes on its questions are those of the run before.
+select interrupts::text from threads
+where thread_id = :thread_id and status = 'interrupted' and delete_after is null
+
 -- name: lock_thread
 -- Until the transaction ends no run is admitted to the thread.
 select active_runs from threads where thread_id = :thread_id for update

@@ -28,6 +28,7 @@ from portside.agent.types.threads import (
     Ttl,
 )
 from portside.kernel.clock import iso
+from portside.kernel.codec import load
 from portside.kernel.db import Database, Record, Session
 from portside.kernel.errors import Conflict, NotFound
 from portside.kernel.ids import uuid7
@@ -84,6 +85,13 @@ async def get_thread(db: Session, thread_id: UUID, *, with_ttl: bool = False) ->
     if with_ttl and row["ttl_minutes"] is not None:
         thread.ttl = ShownTtl(row["ttl_strategy"], row["ttl_minutes"], iso(row["expires_at"]))
     return thread
+
+
+async def open_questions(db: Session, thread_id: UUID) -> list[str]:
+    """Return the ids of the interrupts that a thread waits at; none while a run goes on, or without a thread."""
+    row = await db.fetchrow(sql.open_questions, thread_id=thread_id)
+    interrupts = None if row is None or row["interrupts"] is None else load(row["interrupts"])
+    return [question["id"] for questions in (interrupts or {}).values() for question in questions]
 
 
 async def search_threads(db: Database, query: ThreadSearch) -> Page[Thread]:
