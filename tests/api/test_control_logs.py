@@ -34,7 +34,7 @@ def messages(page: dict) -> list[str]:
 
 async def test_entries_come_back_as_they_were_sent(plane: Control) -> None:
     made = await plane.create()
-    await add(plane, made, "build", "one", "two\0")
+    await add(plane, made, "build", "one", "two\ufffd")
     await add(plane, made, "deploy", "served")
     page = await read(plane, made, type="build")
     assert [(e["timestamp"], e["level"], e["message"]) for e in page["logs"]] == [

@@ -30,11 +30,13 @@ async def test_a_revision_becomes_active_when_it_is_deployed_and_not_before(plan
     assert (await plane.get(made["id"]))["active_revision_id"] == first
     second = await push(plane, made["id"], "next")
     await plane.listener.walk(made["id"], second, "AWAITING_BUILD", "BUILDING")
-    failed = await plane.listener.report(made["id"], second, "BUILD_FAILED", reason="no such ref\0")
+    refused = await plane.listener.report(made["id"], second, "BUILD_FAILED", reason="no such ref\0")
+    assert (refused.status_code, refused.json()["detail"][0]["loc"]) == (422, ["body", "reason"])
+    failed = await plane.listener.report(made["id"], second, "BUILD_FAILED", reason="no such ref")
     assert failed.status_code == 204
     seen = await plane.get(made["id"])
     assert (seen["active_revision_id"], seen["latest_revision_id"]) == (first, second)
-    assert (await plane.revisions(made["id"]))[0]["status_message"] == "no such ref\ufffd"
+    assert (await plane.revisions(made["id"]))[0]["status_message"] == "no such ref"
 
 
 async def test_reports_may_be_repeated_but_not_leave_the_table(plane: Control) -> None:

@@ -298,3 +298,13 @@ async def test_a_remote_graph_reads_a_thread_without_a_state(client):
     thread_id = (await client.threads.create(graph_id="approval"))["thread_id"]
     state = await RemoteGraph("approval", client=client).aget_state({"configurable": {"thread_id": thread_id}})
     assert (state.values, state.next) == ({}, ())
+
+
+async def test_a_thread_whose_run_failed_on_its_input_can_be_read(client: LangGraphClient):
+    thread_id = (await client.threads.create())["thread_id"]
+    result = await client.runs.wait(thread_id, "echo", input={"messages": [{"role": "nope"}]}, raise_error=False)
+    assert result["__error__"]["error"] == "ValueError"
+    state = await client.threads.get_state(thread_id)
+    assert (state["values"], state["next"]) == ({"messages": []}, ["__start__"])
+    await client.runs.wait(thread_id, "echo", input=HI)
+    assert len((await client.threads.get_state(thread_id))["values"]["messages"]) == 2

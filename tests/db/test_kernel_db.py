@@ -128,3 +128,7 @@ async def test_a_cancelled_transaction_leaves_its_connection_usable(fresh_databa
     assert await other.fetchval(COUNT) == 40
     await one.close()
     await other.close()
+
+
+async def test_json_is_stored_without_nul_which_postgres_cannot_hold(db):
+    assert await db.pool.fetchval("select $1::jsonb", {"a": "x\0y"}) == {"a": "x\ufffdy"}

@@ -5,7 +5,6 @@ from portside.control.errors import BadCombination, IllegalMove, Immutable, Sour
 from portside.control.moves import AT_THE_END, MOVES, check_move
 from portside.control.reserved_names import RESERVED
 from portside.control.secrets import check_secrets
-from portside.control.texts import storable
 from portside.control.types.deployments import DeploymentCreate, DeploymentPatch, Secret
 from portside.control.types.statuses import RevisionStatus
 from portside.kernel.errors import Invalid
@@ -298,8 +297,3 @@ def test_moves_along_the_table_and_repetitions_pass(before: S, after: S) -> None
 def test_moves_off_the_table_are_refused(before: S, after: S) -> None:
     with pytest.raises(IllegalMove, match=f"{before} cannot become {after}"):
         check_move(before, after)
-
-
-def test_text_is_cut_between_characters_and_without_nul() -> None:
-    assert storable("é" * 10, 5) == "éé"
-    assert storable("a\0b") == "a\ufffdb"

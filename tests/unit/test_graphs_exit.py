@@ -1,54 +1,64 @@
-"""A node that exits ends its run, not the executor."""
+"""Whatever a node raises ends its run and nothing else."""
 
 import asyncio
-import sys
-import threading
 from typing import Any
 
 import pytest
 from langgraph.graph import START, StateGraph
 
+from portside.agent.engine import GraphLoop
 from portside.agent.graphs.execute import LocalExecutor
 from portside.agent.graphs.load import Graphs
 from portside.agent.graphs.protocol import RunRequest
 
 
-async def leaves(_: Any) -> Any:
-    sys.exit(3)
+class OfItsOwn(BaseException):
+    """Neither an error nor an exit."""
 
 
-def leaves_from_a_thread(_: Any) -> Any:
-    sys.exit(3)
+class Wordless(Exception):
+    def __str__(self) -> str:
+        raise ValueError
 
 
-@pytest.mark.parametrize("node", [leaves, leaves_from_a_thread])
-def test_sys_exit_in_a_node_fails_the_run(node):
+FAILURES: list[tuple[Any, str, str]] = [
+    (SystemExit(3), "SystemExit", "3"),
+    (KeyboardInterrupt(), "KeyboardInterrupt", ""),
+    (OfItsOwn("mine"), "OfItsOwn", "mine"),
+    (ValueError("a\ud800b\0c"), "ValueError", "a?b\ufffdc"),
+    (Wordless(), "Wordless", "the exception has no text: its __str__ raised ValueError"),
+]
+
+
+def failing(failure: BaseException, *, in_a_thread: bool) -> Any:
+    async def on_the_loop(_: Any) -> Any:
+        raise failure
+
+    def off_the_loop(_: Any) -> Any:
+        raise failure
+
     builder = StateGraph(dict)
-    builder.add_node("node", node)
+    builder.add_node("node", off_the_loop if in_a_thread else on_the_loop)
     builder.add_edge(START, "node")
-    execution = LocalExecutor(Graphs({"g": builder.compile()}, {})).execute(RunRequest(graph_id="g", input={}))
-    loop = asyncio.new_event_loop()
-    stopped = threading.Event()
+    return builder.compile()
+
+
+@pytest.mark.parametrize("in_a_thread", [False, True])
+@pytest.mark.parametrize(("failure", "name", "text"), FAILURES)
+async def test_what_a_node_raises_fails_its_run_alone(failure, name, text, in_a_thread):
+    graph = failing(failure, in_a_thread=in_a_thread)
+    execution = LocalExecutor(Graphs({"g": graph}, {})).execute(RunRequest(graph_id="g", input={}))
 
     async def run() -> list[str]:
         return [event async for event, _ in execution]
 
-    def serve() -> None:
-        # asyncio lets a SystemExit out through the loop as well; who owns the loop goes on with it.
-        while not stopped.is_set():
-            try:
-                loop.run_forever()
-            except SystemExit:
-                continue
+    async def work() -> str:
+        return "still here"
 
-    thread = threading.Thread(target=serve)
-    thread.start()
+    loop = GraphLoop("test")
     try:
-        assert asyncio.run_coroutine_threadsafe(run(), loop).result(10)[-1] == "error"
-        assert execution.outcome.error == {"error": "SystemExit", "message": "3"}
+        assert (await asyncio.wait_for(loop.call(run()), 10))[-1] == "error"
+        assert execution.outcome.error == {"error": name, "message": text}
+        assert await asyncio.wait_for(loop.call(work()), 10) == "still here"
     finally:
-        stopped.set()
-        loop.call_soon_threadsafe(loop.stop)
-        thread.join(10)
-        loop.run_until_complete(loop.shutdown_default_executor())
         loop.close()

@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from portside.kernel.codec import MAX_DEPTH, dump_api, dump_user, load, without_nul
+from portside.kernel.codec import MAX_DEPTH, dump_api, dump_user, load, storable, without_nul
 
 Point = namedtuple("Point", "x y")  # noqa: PYI024 - the plain kind is what users have
 MOMENT = datetime(2026, 1, 5, 12, tzinfo=UTC)
@@ -113,3 +113,8 @@ def test_nul_is_replaced_in_json_text_and_nothing_else_is(text: str) -> None:
     | st.text(), lambda inner: st.lists(inner) | st.dictionaries(st.text(), inner)))  # fmt: skip
 def test_json_comes_back_as_it_went(value) -> None:
     assert json.loads(dump_user(value)) == value
+
+
+def test_a_text_is_stored_without_nul_and_lone_surrogates_and_cut_between_characters():
+    assert storable("a\0b\ud800") == "a\ufffdb?"
+    assert storable("é" * 10, 5) == "éé"

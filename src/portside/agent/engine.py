@@ -67,8 +67,8 @@ class GraphLoop:
     def _run(self) -> None:
         asyncio.set_event_loop(self._loop)
         while not self._is_closing:
-            # A node that calls sys.exit() ends its run, not the loop that the other runs share.
-            with contextlib.suppress(SystemExit):
+            # A node that calls sys.exit(), or raises KeyboardInterrupt, ends its run, not the loop that all runs share.
+            with contextlib.suppress(SystemExit, KeyboardInterrupt):
                 self._loop.run_forever()
 
     async def call(self, work: Coroutine[Any, Any, T]) -> T:

@@ -50,8 +50,10 @@ class AgentSettings(msgspec.Struct, frozen=True, kw_only=True):
     ] = 120
     stream_bus: Annotated[
         Literal["auto", "none"],
-        setting("How processes of one database tell each other that it is time to look: auto is Redis where REDIS_URI "
-                "names one, else Postgres; with none they look once in a while, which is slower and as true."),
+        setting(
+            "How processes of one database tell each other that it is time to look: auto is Redis where REDIS_URI "
+            "names one, else Postgres; with none they look once in a while, which is slower and as true."
+        ),
     ] = "auto"
     redis_uri: Annotated[
         str | None,

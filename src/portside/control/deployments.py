@@ -10,10 +10,10 @@ from uuid import UUID
 from portside.control import revisions, rules
 from portside.control.errors import BeingDeleted, DeploymentNotFound, NameTaken, NotBeingDeleted
 from portside.control.revisions import RevisionContent, lock_deployment
+from portside.control.rules import MAX_TEXT_BYTES
 from portside.control.scope import Scope
 from portside.control.secrets import open_secrets
 from portside.control.sql import sql
-from portside.control.texts import storable
 from portside.control.types.dataplane import DeploymentReport
 from portside.control.types.deployments import (
     Deployment,
@@ -29,6 +29,7 @@ from portside.control.views import show_deployment
 from portside.identity import keys
 from portside.identity.keys import KeyNotFound, Owner
 from portside.identity.types import KeyRequest
+from portside.kernel.codec import storable
 from portside.kernel.db import Record, Session, Transaction
 from portside.kernel.errors import Invalid
 from portside.kernel.ids import uuid7
@@ -179,7 +180,7 @@ async def report_deployment(scope: Scope, deployment_id: UUID, report: Deploymen
             sql.report_deployment,
             id=deployment_id,
             status=report.status,
-            reason=storable(report.reason) if report.reason else None,
+            reason=storable(report.reason, MAX_TEXT_BYTES) if report.reason else None,
             custom_url=report.custom_url,
         )
 

@@ -9,10 +9,11 @@ from uuid import UUID
 
 from portside.control.errors import RevisionNotFound
 from portside.control.revisions import check_deployment, find_revision
+from portside.control.rules import MAX_TEXT_BYTES
 from portside.control.scope import Scope
 from portside.control.sql import sql
-from portside.control.texts import storable
 from portside.control.types.logs import LogBatch, LogEntry, LogFilter, LogPage, LogType
+from portside.kernel.codec import storable
 from portside.kernel.db import Record
 from portside.kernel.errors import Invalid
 
@@ -34,7 +35,7 @@ async def add_logs(scope: Scope, deployment_id: UUID, revision_id: UUID, batch: 
             type=batch.type,
             moments=[datetime.fromtimestamp(entry.timestamp / 1000, UTC) for entry in batch.entries],
             levels=[storable(entry.level, 20).upper() for entry in batch.entries],
-            messages=[storable(entry.message) for entry in batch.entries],
+            messages=[storable(entry.message, MAX_TEXT_BYTES) for entry in batch.entries],
         )
         await tx.execute(sql.trim_logs, revision_id=revision_id, type=batch.type, keep=KEEP_ENTRIES)
 

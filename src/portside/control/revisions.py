@@ -10,14 +10,15 @@ import msgspec
 
 from portside.control.errors import DeploymentNotFound, RevisionNotFound
 from portside.control.moves import AT_THE_END, check_move
+from portside.control.rules import MAX_TEXT_BYTES
 from portside.control.scope import Scope
 from portside.control.secrets import seal_secrets
 from portside.control.sql import sql
-from portside.control.texts import storable
 from portside.control.types.dataplane import RevisionReport
 from portside.control.types.deployments import Revision, RevisionList, RevisionQuery, Secret
 from portside.control.types.statuses import RevisionStatus
 from portside.control.views import show_revision
+from portside.kernel.codec import storable
 from portside.kernel.db import Record, Session, Transaction
 from portside.kernel.errors import Invalid
 from portside.kernel.ids import uuid7
@@ -65,7 +66,7 @@ async def report_revision(scope: Scope, deployment_id: UUID, revision_id: UUID, 
             sql.report_revision,
             id=revision_id,
             status=target,
-            reason=storable(report.reason) if report.reason else None,
+            reason=storable(report.reason, MAX_TEXT_BYTES) if report.reason else None,
             repo_commit_sha=report.repo_commit_sha,
         )
         if is_last and row["status"] != target:

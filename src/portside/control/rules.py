@@ -20,6 +20,7 @@ from portside.kernel.db import Record
 from portside.kernel.errors import Invalid
 from portside.kernel.spellings import canonical_source
 
+MAX_TEXT_BYTES = 8192
 _DNS_LABEL = re.compile(r"[a-z0-9]([-a-z0-9]{0,61}[a-z0-9])?")
 _FORBIDDEN_IN_COMMAND = re.compile(r"[\"`\\|;$><\n\r\0\t]|(?<!&)&(?!&)|&{3,}")
 _ONLY_IMAGES = ("resource_spec", "listener_id", "listener_config")

@@ -32,6 +32,7 @@ from portside.dataplane.types import (
     LogKind,
     RevisionReport,
 )
+from portside.kernel.codec import storable
 from portside.kernel.logs import get_logger
 
 log = get_logger(__name__)
@@ -84,7 +85,7 @@ class Delivery:
         log.info("a revision failed", revision=str(revision.id), status=failure.status)
         # Cleared away first: once reported, the revision is nobody's any more and this work may be cancelled.
         await asyncio.to_thread(discard_build, self.folder.revision(revision.id))
-        await self._report(revision, failure.status, reason=str(failure)[:_MAX_REASON])
+        await self._report(revision, failure.status, reason=storable(str(failure)[:_MAX_REASON]))
 
     async def remove(self) -> None:
         """Leave nothing of the deployment: servers, database, folder; then say so."""

@@ -14,6 +14,7 @@ from typing import Any
 from portside.dataplane.backoff import Backoff
 from portside.dataplane.failures import Refused, Unreachable
 from portside.dataplane.types import LogEntry
+from portside.kernel.codec import storable
 
 _BATCH = 1000
 _MAX_WAITING = 20_000
@@ -38,8 +39,7 @@ class RevisionLog:
     def add(self, message: str, level: str = "INFO", timestamp: int | None = None) -> None:
         """Write one line; `timestamp` is epoch milliseconds, now by default."""
         moment = int(time.time() * 1000) if timestamp is None else timestamp
-        # Postgres text holds neither NUL nor lone surrogates.
-        text = message[:_MAX_MESSAGE].replace("\0", "").encode("utf-8", "replace").decode()
+        text = storable(message[:_MAX_MESSAGE])
         self._waiting.append(LogEntry(moment, level, text))
         self._empty.clear()
         self._wake.set()

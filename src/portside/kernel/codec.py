@@ -38,6 +38,11 @@ def without_nul(raw: bytes) -> bytes:
     return _NUL.sub(rb"\1\\ufffd", raw) if b"\\u0000" in raw else raw
 
 
+def storable(text: str, max_bytes: int | None = None) -> str:
+    """Replace what Postgres and JSON cannot hold in a text, NUL and lone surrogates; cut it to its first bytes."""
+    return text.encode("utf-8", "replace")[:max_bytes].decode(errors="ignore").replace("\0", "\ufffd")
+
+
 def _user_default(value: Any) -> Any:
     """Turn one unknown object into something orjson knows."""
     return repr(value) if isinstance(value, type) else _instance(value)

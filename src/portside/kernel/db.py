@@ -15,7 +15,7 @@ from typing import Any, Literal, Protocol, TypeVar
 
 import asyncpg
 
-from portside.kernel.codec import dump_user, load
+from portside.kernel.codec import dump_user, load, without_nul
 from portside.kernel.errors import OutOfReach
 from portside.kernel.logs import get_logger
 from portside.kernel.queries import Query
@@ -177,6 +177,9 @@ class Database(Session):
 
 
 async def _prepare(connection: Any) -> None:
-    await connection.set_type_codec(
-        "jsonb", schema="pg_catalog", encoder=lambda value: dump_user(value).decode(), decoder=load, format="text"
-    )
+    await connection.set_type_codec("jsonb", schema="pg_catalog", encoder=_encode, decoder=load, format="text")
+
+
+def _encode(value: Any) -> str:
+    """Encode a value for `jsonb`, which cannot hold NUL characters: values out of users' graphs may."""
+    return without_nul(dump_user(value)).decode()

@@ -25,7 +25,13 @@ async def read_state(graph: Graph, config: RunnableConfig, *, subgraphs: bool = 
     Raises BadRequest when the config names a subgraph that is not there.
     """
     with _known_subgraph(config):
-        return thread_state(await graph.aget_state(config, subgraphs=subgraphs))
+        try:
+            return thread_state(await graph.aget_state(config, subgraphs=subgraphs))
+        except REFUSALS:
+            # A reducer does not take the writes that wait there, such as the input of a run that failed on it.
+            async for snapshot in graph.aget_state_history(config, limit=1):
+                return thread_state(snapshot)
+            raise
 
 
 async def read_history(
