@@ -65,11 +65,21 @@ def test_where_a_follower_of_a_thread_left_off():
 
 async def test_a_reader_too_far_behind_hears_goodbye_and_no_more(monkeypatch):
     monkeypatch.setattr(buffer, "BUFFER_LIMIT_BYTES", 10)
+    monkeypatch.setattr(buffer, "FRAMES_AT_LEAST", 1)
     reader = Buffer(b"goodbye")
     reader.push(b"12345")
     reader.push(b"678901")
     reader.push(b"never")
     assert [chunk async for chunk in reader] == [b"goodbye"]
+
+
+async def test_a_reader_of_large_events_is_not_slow(monkeypatch):
+    monkeypatch.setattr(buffer, "BUFFER_LIMIT_BYTES", 10)
+    reader = Buffer(b"goodbye")
+    for _ in range(4):
+        reader.push(b"one step in every mode")
+    reader.end()
+    assert [chunk async for chunk in reader] == [b"one step in every mode" * 4]
 
 
 async def test_what_waits_comes_in_one_piece():

@@ -8,6 +8,8 @@ import asyncio
 from collections.abc import AsyncIterator
 
 BUFFER_LIMIT_BYTES = 32 * 1024 * 1024
+# One step of a run may say the same large value in every mode: nobody is slow because of that.
+FRAMES_AT_LEAST = 16
 
 
 class Buffer:
@@ -16,7 +18,7 @@ class Buffer:
     def __init__(self, goodbye: bytes = b"") -> None:
         self._waiting: list[bytes] = []
         # What the reader took last counts until it asks again: it is still on its way.
-        self._size = self._taken = 0
+        self._size = self._taken = self._largest = 0
         self._is_ended = False
         self._goodbye = goodbye
         self._wake = asyncio.Event()
@@ -27,7 +29,8 @@ class Buffer:
             return
         self._waiting.append(frame)
         self._size += len(frame)
-        if self._size > BUFFER_LIMIT_BYTES:
+        self._largest = max(self._largest, len(frame))
+        if self._size > max(BUFFER_LIMIT_BYTES, FRAMES_AT_LEAST * self._largest):
             self.fail(self._goodbye)
         self._wake.set()
 
