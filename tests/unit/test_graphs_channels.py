@@ -2,6 +2,7 @@
 
 from typing import Any
 
+import pytest
 from langchain_core.messages import AIMessage, AIMessageChunk, HumanMessage, ToolMessage
 
 from portside.agent.graphs.channels import Channels
@@ -9,6 +10,9 @@ from portside.agent.graphs.listening import MODEL_RUN, Spoken
 from portside.agent.graphs.messages import Narrator
 
 PLACE = {"langgraph_checkpoint_ns": "chat:t1", "langgraph_node": "chat", "ls_provider": "acme", "tags": ["x"]}
+
+
+STREAMED = (AIMessageChunk("a", id="m"), PLACE)
 
 
 def tell(*messages: Any) -> list[dict[str, Any]]:
@@ -122,11 +126,13 @@ def test_a_model_that_is_heard_in_two_ways_is_told_once():
     assert [event["event"] for event in told].count("message-finish") == 1
 
 
-def test_a_quoted_model_that_fails_is_over_with_its_task():
+@pytest.mark.parametrize("mode, said", [("custom", spoken("message-start", id="m")), ("messages", STREAMED)])
+def test_a_model_that_fails_says_so(mode, said):
     channels = Channels()
-    list(channels.convert((), "custom", spoken("message-start", role="ai", id="m")))
+    list(channels.convert((), mode, said))
     result = {"id": "t1", "name": "chat", "error": "no", "result": {}, "interrupts": []}
-    assert next(iter(channels.convert((), "tasks", result))).data == {"event": "message-finish", "message_id": "m"}
+    told = next(iter(channels.convert((), "tasks", result))).data
+    assert told == {"event": "error", "message_id": "m", "message": "no"}
 
 
 def test_two_models_at_once_are_told_apart():

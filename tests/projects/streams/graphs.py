@@ -5,8 +5,10 @@ import operator
 from pathlib import Path
 from typing import Annotated, TypedDict
 
+from langchain_core.language_models import BaseChatModel
 from langchain_core.language_models.fake_chat_models import GenericFakeChatModel
-from langchain_core.messages import AIMessage
+from langchain_core.messages import AIMessage, AIMessageChunk, ToolMessage
+from langchain_core.outputs import ChatGeneration, ChatGenerationChunk, ChatResult
 from langchain_core.tools import tool
 from langgraph.config import get_stream_writer
 from langgraph.graph import START, MessagesState, StateGraph
@@ -163,3 +165,98 @@ async def count(state: Count) -> dict:
 
 
 counting = StateGraph(Count).add_node("count", count).add_edge(START, "count").compile()
+
+
+class Voice(BaseChatModel):
+    """Speaks word for word; `reports` is how models of providers do it, that tell of each piece themselves."""
+
+    words: tuple[str, ...] = ("Hello,", " wor", "ld!")
+    reports: bool = False
+    fails: bool = False
+    piece_id: str | None = None
+
+    @property
+    def _llm_type(self) -> str:
+        return "voice"
+
+    def _generate(self, messages, stop=None, run_manager=None, **kwargs) -> ChatResult:
+        return ChatResult(generations=[ChatGeneration(message=AIMessage("".join(self.words)))])
+
+    async def _astream(self, messages, stop=None, run_manager=None, **kwargs):
+        for word in self.words:
+            piece = ChatGenerationChunk(message=AIMessageChunk(word, id=self.piece_id))
+            if self.reports and run_manager is not None:
+                await run_manager.on_llm_new_token(word, chunk=piece)
+            yield piece
+            if self.fails:
+                raise ValueError("lost its voice")
+
+
+async def _heard(model: BaseChatModel) -> AIMessage:
+    """Call a model the newest way and put its message together."""
+    text, message_id = "", None
+    async for event in await model.astream_events([], version="v3"):
+        if event["event"] == "message-start":
+            message_id = event["id"]
+        elif event["event"] == "content-block-delta":
+            text += event["delta"]["text"]
+    return AIMessage(text, id=message_id)
+
+
+async def speak(state: MessagesState) -> dict:
+    """Call a model the way that the input names; what else is returned no model made."""
+    match state["messages"][-1].content:
+        case "events":
+            said = await _heard(Voice())
+        case "events, reported":
+            said = await _heard(Voice(reports=True, piece_id="piece"))
+        case "fails":
+            said = await _heard(Voice(fails=True))
+        case "astream":
+            pieces = [piece async for piece in Voice().astream([])]
+            said = pieces[0] + pieces[1] + pieces[2]
+        case "two":
+            one, two = await asyncio.gather(_heard(Voice(words=("a", "b"))), _heard(Voice(words=("c", "d"))))
+            return {"messages": [one, two]}
+        case _:
+            said = await Voice().ainvoke([])
+    asked = AIMessage("", tool_calls=[{"name": "look_up", "args": {}, "id": "c", "type": "tool_call"}])
+    return {"messages": [said, asked, ToolMessage("rain", tool_call_id="c")]}
+
+
+voice = StateGraph(MessagesState).add_node("speak", speak).add_edge(START, "speak").compile()
+
+
+async def stage(state: MessagesState) -> dict:
+    """Read another graph's events: a node finds in them what that graph wrote, and nothing else."""
+    read, answer = [], None
+    async for mode, part in voice.astream({"messages": state["messages"]}, stream_mode=["custom", "values"]):
+        if mode == "custom":
+            read.append(part)
+        else:
+            answer = part["messages"]
+    return {"messages": [*answer, AIMessage(f"read {read}")]}
+
+
+staged = StateGraph(MessagesState).add_node("stage", stage).add_edge(START, "stage").compile()
+
+
+class Steps(TypedDict):
+    items: Annotated[list[str], operator.add]
+
+
+def report(name: str):
+    def run(_state: Steps) -> dict:
+        write = get_stream_writer()
+        write({"step": name, "phase": "start", "name": "progress"})
+        answer = interrupt("Are we good?") if name == "ask" else name
+        write({"step": name, "phase": "end", "name": "progress"})
+        return {"items": [str(answer)]}
+
+    return run
+
+
+steps = (
+    StateGraph(Steps).add_node("plan", report("plan")).add_node("ask", report("ask"))
+    .add_edge(START, "plan").add_edge("plan", "ask").compile()
+)  # fmt: skip

@@ -68,7 +68,7 @@ class Channels:
             yield ChannelEvent("tasks", namespace, task)
             return
         if namespace in self._narrators:
-            for told in self._narrators[namespace].end_task(task["id"]):
+            for told in self._narrators[namespace].end_task(task["id"], _error_of(task)):
                 yield ChannelEvent("messages", namespace, told)
         yield ChannelEvent("tasks", namespace, task)
         if namespace and task.get("interrupts"):
@@ -121,10 +121,16 @@ def _ending(namespace: Namespace, task: dict[str, Any]) -> dict[str, Any]:
     name = namespace[-1].partition(":")[0]
     if task.get("interrupts"):
         return {"event": "interrupted", "graph_name": name}
-    if error := task.get("error"):
-        text = error.get("message") if isinstance(error, dict) else str(error)
-        return {"event": "failed", "graph_name": name, "error": text}
+    if (error := _error_of(task)) is not None:
+        return {"event": "failed", "graph_name": name, "error": error}
     return {"event": "completed", "graph_name": name}
+
+
+def _error_of(task: dict[str, Any]) -> str | None:
+    error = task.get("error")
+    if isinstance(error, dict):
+        error = error.get("message")
+    return str(error) if error else None
 
 
 def _tool_call_of(given: Any) -> str | None:

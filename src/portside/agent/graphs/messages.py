@@ -42,14 +42,14 @@ class Telling:
 
     def __init__(self, message_id: str, task: str) -> None:
         self.task = task
-        self._id = message_id
+        self.message_id = message_id
         self._blocks: list[dict[str, Any]] = []
         self._places: dict[Any, int] = {}
         self._usage: Any = None
 
     def start(self, metadata: dict[str, Any]) -> Told:
         """Say that the message begins."""
-        return {"event": "message-start", "role": "ai", "id": self._id, "metadata": _shown(metadata)}
+        return {"event": "message-start", "role": "ai", "id": self.message_id, "metadata": _shown(metadata)}
 
     def grow(self, message: BaseMessage) -> Iterator[Told]:
         """Tell what a piece adds."""
@@ -74,7 +74,7 @@ class Telling:
         yield self._event("message-finish", **usage)
 
     def _event(self, name: str, **rest: Any) -> Told:
-        return {"event": name, "message_id": self._id, **rest}
+        return {"event": name, "message_id": self.message_id, **rest}
 
 
 class Quoting:
@@ -82,18 +82,22 @@ class Quoting:
 
     def __init__(self, message_id: str, task: str) -> None:
         self.task = task
-        self._id = message_id
+        self.message_id = message_id
 
     def quote(self, spoken: Spoken) -> Told:
         """Tell what the model said; it only names the message where it begins."""
         event = spoken.event
         if event["event"] == "message-start":
-            return {**event, "id": self._id, "metadata": {**_shown(spoken.metadata), **(event.get("metadata") or {})}}
-        return {**event, "message_id": self._id}
+            return {
+                **event,
+                "id": self.message_id,
+                "metadata": {**_shown(spoken.metadata), **(event.get("metadata") or {})},
+            }
+        return {**event, "message_id": self.message_id}
 
     def finish(self) -> Iterator[Told]:
         """Tell that the message is over, which its model could not say any more."""
-        yield {"event": "message-finish", "message_id": self._id}
+        yield {"event": "message-finish", "message_id": self.message_id}
 
 
 class Narrator:
@@ -139,10 +143,14 @@ class Narrator:
         elif name == "message-finish":
             yield from self._close(key)
 
-    def end_task(self, task: str) -> Iterator[Told]:
-        """Finish what a task left open: older models do not say which piece is the last."""
+    def end_task(self, task: str, error: str | None) -> Iterator[Told]:
+        """Finish what a task left open: older models do not say which piece is the last, failed ones say nothing."""
         for key in [key for key, telling in self._open.items() if telling.task == task]:
-            yield from self._close(key)
+            if error is None:
+                yield from self._close(key)
+            else:
+                self._told.add(key)
+                yield {"event": "error", "message_id": self._open.pop(key).message_id, "message": error}
 
     def _close(self, key: str) -> Iterator[Told]:
         self._told.add(key)
