@@ -22,7 +22,7 @@ from portside.agent.graphs.factories import Graph
 from portside.agent.graphs.listening import Listener
 from portside.agent.graphs.load import Graphs
 from portside.agent.graphs.protocol import Emitted, Outcome, RunRequest
-from portside.kernel.codec import dump_user
+from portside.kernel.codec import dump_user, storable
 
 INTERRUPT = "__interrupt__"
 _MISSING = object()
@@ -74,11 +74,13 @@ class LocalExecution:
                 raise
             # The user's code let a cancellation of its own out; nobody asked for an end of this run.
             failure: BaseException = exc
-        except (Exception, SystemExit) as exc:  # noqa: BLE001 - what the user's code raises belongs in the run
+        except GeneratorExit:
+            raise
+        except BaseException as exc:  # noqa: BLE001 - what the user's code raises belongs in the run
             failure = exc
         else:
             return
-        error = {"error": type(failure).__name__, "message": str(failure)}
+        error = {"error": type(failure).__name__, "message": _text(failure)}
         values = None if self._values is _MISSING else dump_user(_select(self._values, output))
         is_refused = type(failure).__name__ == UNKNOWN_INTERRUPT
         self.outcome = Outcome(values=values, interrupts={}, has_next=False, error=error, is_refused=is_refused)
@@ -156,6 +158,14 @@ async def _items_among_events(stream: AsyncIterator[Any]) -> AsyncGenerator[Item
             yield chunk if len(chunk) == 3 else ((), *chunk)
         else:
             yield (), "events", event
+
+
+def _text(failure: BaseException) -> str:
+    """Return what an exception says, as every client and database takes it."""
+    try:
+        return storable(str(failure))
+    except Exception as exc:  # noqa: BLE001 - the exception is the user's, and so is what it says of itself
+        return f"the exception has no text: its __str__ raised {type(exc).__name__}"
 
 
 def _input(request: RunRequest) -> Any:
