@@ -1,11 +1,11 @@
 """What assistants' graphs look like over HTTP, by the stock SDK and by RemoteGraph; factories among them."""
 
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import Iterator
 
 import httpx2
 import pytest
 from langgraph.pregel.remote import RemoteGraph
-from langgraph_sdk import get_client, get_sync_client
+from langgraph_sdk import get_sync_client
 from langgraph_sdk.client import LangGraphClient
 from langgraph_sdk.errors import APIStatusError
 
@@ -18,12 +18,6 @@ NOBODY = "01a1fbd3-88f9-7738-8000-000000000000"
 def server(module_database: str, tmp_path_factory: pytest.TempPathFactory) -> Iterator[ServerProcess]:
     with agent_server(module_database, tmp_path_factory.mktemp("agent"), project="assistants") as running:
         yield running
-
-
-@pytest.fixture
-async def client(server: ServerProcess) -> AsyncIterator[LangGraphClient]:
-    async with get_client(url=server.url, api_key="") as opened:
-        yield opened
 
 
 async def id_of(client: LangGraphClient, graph_id: str) -> str:

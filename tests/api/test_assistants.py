@@ -6,7 +6,7 @@ from uuid import uuid4
 
 import httpx2
 import pytest
-from langgraph_sdk import get_client, get_sync_client
+from langgraph_sdk import get_sync_client
 from langgraph_sdk.client import LangGraphClient
 from langgraph_sdk.errors import APIStatusError
 
@@ -20,12 +20,6 @@ NOBODY = "01a1fbd3-88f9-7738-8000-000000000000"
 def server(module_database: str, tmp_path_factory: pytest.TempPathFactory) -> Iterator[ServerProcess]:
     with agent_server(module_database, tmp_path_factory.mktemp("agent"), project="assistants") as running:
         yield running
-
-
-@pytest.fixture
-async def client(server: ServerProcess) -> AsyncIterator[LangGraphClient]:
-    async with get_client(url=server.url, api_key="") as opened:
-        yield opened
 
 
 @pytest.fixture

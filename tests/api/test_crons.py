@@ -1,6 +1,6 @@
 """Crons by the stock Python SDK: made, found, changed, paused, deleted, and really fired."""
 
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import Iterator
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from uuid import uuid4
@@ -8,7 +8,6 @@ from zoneinfo import ZoneInfo
 
 import httpx2
 import pytest
-from langgraph_sdk import get_client
 from langgraph_sdk.client import LangGraphClient
 from langgraph_sdk.errors import APIStatusError
 
@@ -29,12 +28,6 @@ def step_log(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def server(module_database: str, tmp_path_factory: pytest.TempPathFactory, step_log: Path) -> Iterator[ServerProcess]:
     with agent_server(module_database, tmp_path_factory.mktemp("agent"), STEP_LOG=str(step_log)) as running:
         yield running
-
-
-@pytest.fixture
-async def client(server: ServerProcess) -> AsyncIterator[LangGraphClient]:
-    async with get_client(url=server.url, api_key="") as opened:
-        yield opened
 
 
 @pytest.fixture

@@ -4,12 +4,11 @@ Locally is langgraph's own `astream_events(version="v3")`; here are the stock SD
 """
 
 import asyncio
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import Iterator
 
 import pytest
 from langgraph.pregel.remote import RemoteGraph
 from langgraph.types import Command
-from langgraph_sdk import get_client
 from langgraph_sdk.client import LangGraphClient
 
 from tests.api.streaming import new_id
@@ -22,12 +21,6 @@ WITHIN_S = 15.0
 def server(module_database: str, tmp_path_factory: pytest.TempPathFactory) -> Iterator[ServerProcess]:
     with agent_server(module_database, tmp_path_factory.mktemp("agent"), project="streams") as running:
         yield running
-
-
-@pytest.fixture
-async def client(server: ServerProcess) -> AsyncIterator[LangGraphClient]:
-    async with get_client(url=server.url, api_key="") as opened:
-        yield opened
 
 
 async def heard(client: LangGraphClient, how: str, assistant_id: str = "voice") -> list[tuple[str | None, list[str]]]:

@@ -1,11 +1,9 @@
 """The stock SDK's thread stream against our event streaming protocol, over SSE and over WebSocket."""
 
 import asyncio
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import Iterator
 
 import pytest
-from langgraph_sdk import get_client
-from langgraph_sdk.client import LangGraphClient
 
 from tests.api.streaming import new_id
 from tests.servers import ServerProcess, agent_server
@@ -19,12 +17,6 @@ WITHIN_S = 15.0
 def server(module_database: str, tmp_path_factory: pytest.TempPathFactory) -> Iterator[ServerProcess]:
     with agent_server(module_database, tmp_path_factory.mktemp("agent"), project="streams") as running:
         yield running
-
-
-@pytest.fixture
-async def client(server: ServerProcess) -> AsyncIterator[LangGraphClient]:
-    async with get_client(url=server.url, api_key="") as opened:
-        yield opened
 
 
 @pytest.mark.parametrize("transport", TRANSPORTS)

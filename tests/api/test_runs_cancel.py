@@ -7,7 +7,6 @@ from pathlib import Path
 
 import httpx2
 import pytest
-from langgraph_sdk import get_client
 from langgraph_sdk.client import LangGraphClient
 from langgraph_sdk.errors import APIStatusError, NotFoundError
 
@@ -28,12 +27,6 @@ def server(module_database: str, step_log: Path, tmp_path_factory: pytest.TempPa
     environment = {"STEP_LOG": str(step_log), "BG_JOB_TIMEOUT_SECS": "10"}
     with agent_server(module_database, tmp_path_factory.mktemp("agent"), **environment) as running:
         yield running
-
-
-@pytest.fixture
-async def client(server: ServerProcess) -> AsyncIterator[LangGraphClient]:
-    async with get_client(url=server.url, api_key="") as opened:
-        yield opened
 
 
 @pytest.fixture

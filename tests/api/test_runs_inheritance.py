@@ -5,7 +5,6 @@ from collections.abc import AsyncIterator, Iterator
 import httpx2
 import pytest
 from langgraph.version import __version__ as langgraph_version
-from langgraph_sdk import get_client
 from langgraph_sdk.client import LangGraphClient
 from langgraph_sdk.errors import UnprocessableEntityError
 
@@ -19,12 +18,6 @@ HI = {"messages": [{"role": "user", "content": "hi"}]}
 def server(module_database: str, tmp_path_factory: pytest.TempPathFactory) -> Iterator[ServerProcess]:
     with agent_server(module_database, tmp_path_factory.mktemp("agent"), N_JOBS_PER_WORKER="2") as running:
         yield running
-
-
-@pytest.fixture
-async def client(server: ServerProcess) -> AsyncIterator[LangGraphClient]:
-    async with get_client(url=server.url, api_key="") as opened:
-        yield opened
 
 
 @pytest.fixture

@@ -1,31 +1,18 @@
 """Runs that are asked for twice, through the stock SDK: a key makes every way to create a run safe to repeat."""
 
 import asyncio
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator
 from typing import Any
 from uuid import uuid4
 
 import httpx2
 import pytest
-from langgraph_sdk import get_client
 from langgraph_sdk.client import LangGraphClient
 from langgraph_sdk.errors import UnprocessableEntityError
 
-from tests.servers import ServerProcess, agent_server
+from tests.servers import ServerProcess
 
 STEPS = {"done": [], "pause_s": 0}
-
-
-@pytest.fixture(scope="module")
-def server(module_database: str, tmp_path_factory: pytest.TempPathFactory) -> Iterator[ServerProcess]:
-    with agent_server(module_database, tmp_path_factory.mktemp("agent")) as running:
-        yield running
-
-
-@pytest.fixture
-async def client(server: ServerProcess) -> AsyncIterator[LangGraphClient]:
-    async with get_client(url=server.url, api_key="") as opened:
-        yield opened
 
 
 @pytest.fixture

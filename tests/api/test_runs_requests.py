@@ -2,32 +2,19 @@
 
 import asyncio
 import json
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator
 
 import httpx2
 import pytest
-from langgraph_sdk import get_client
 from langgraph_sdk.client import LangGraphClient
 from langgraph_sdk.errors import APIStatusError, NotFoundError
 
 from tests.conftest import eventually
-from tests.servers import ServerProcess, agent_server
+from tests.servers import ServerProcess
 
 HI = {"messages": [{"role": "user", "content": "hi"}]}
 NOBODY = "01a1fbd3-88f9-7738-8000-000000000000"
 MODES = ["values", "messages", "messages-tuple", "updates", "events", "tasks", "checkpoints", "debug", "custom"]
-
-
-@pytest.fixture(scope="module")
-def server(module_database: str, tmp_path_factory: pytest.TempPathFactory) -> Iterator[ServerProcess]:
-    with agent_server(module_database, tmp_path_factory.mktemp("agent")) as running:
-        yield running
-
-
-@pytest.fixture
-async def client(server: ServerProcess) -> AsyncIterator[LangGraphClient]:
-    async with get_client(url=server.url, api_key="") as opened:
-        yield opened
 
 
 @pytest.fixture

@@ -20,12 +20,6 @@ def server(module_database: str, tmp_path_factory: pytest.TempPathFactory) -> It
 
 
 @pytest.fixture
-async def client(server: ServerProcess) -> AsyncIterator[LangGraphClient]:
-    async with get_client(url=server.url, api_key="") as opened:
-        yield opened
-
-
-@pytest.fixture
 async def http(server: ServerProcess) -> AsyncIterator[httpx2.AsyncClient]:
     async with httpx2.AsyncClient(base_url=server.url) as opened:
         yield opened

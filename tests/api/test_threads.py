@@ -1,31 +1,17 @@
 """Threads as the stock Python SDK makes, finds, changes, copies and deletes them."""
 
 import asyncio
-from collections.abc import AsyncIterator, Iterator
 from datetime import datetime, timedelta
 from uuid import uuid4
 
 import httpx2
 import pytest
-from langgraph_sdk import get_client
 from langgraph_sdk.client import LangGraphClient
 from langgraph_sdk.errors import APIStatusError, ConflictError, NotFoundError
 
-from tests.servers import ServerProcess, agent_server
+from tests.servers import ServerProcess
 
 HI = {"messages": [{"role": "user", "content": "hi"}]}
-
-
-@pytest.fixture(scope="module")
-def server(module_database: str, tmp_path_factory: pytest.TempPathFactory) -> Iterator[ServerProcess]:
-    with agent_server(module_database, tmp_path_factory.mktemp("agent")) as running:
-        yield running
-
-
-@pytest.fixture
-async def client(server: ServerProcess) -> AsyncIterator[LangGraphClient]:
-    async with get_client(url=server.url, api_key="") as opened:
-        yield opened
 
 
 @pytest.fixture

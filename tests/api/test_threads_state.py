@@ -1,35 +1,19 @@
 """The state and history of threads as the stock Python SDK and RemoteGraph read and change them."""
 
 import asyncio
-from collections.abc import AsyncIterator, Iterator
 from uuid import uuid4
 
 import httpx2
 import pytest
 from langgraph.pregel.remote import RemoteGraph
-from langgraph_sdk import get_client
 from langgraph_sdk.client import LangGraphClient
 from langgraph_sdk.errors import APIStatusError
-
-from tests.servers import ServerProcess, agent_server
 
 HI = {"messages": [{"role": "user", "content": "hi"}]}
 FIELDS = {
     "values", "next", "tasks", "metadata", "created_at", "checkpoint", "parent_checkpoint", "interrupts",
     "checkpoint_id", "parent_checkpoint_id",
 }  # fmt: skip
-
-
-@pytest.fixture(scope="module")
-def server(module_database: str, tmp_path_factory: pytest.TempPathFactory) -> Iterator[ServerProcess]:
-    with agent_server(module_database, tmp_path_factory.mktemp("agent")) as running:
-        yield running
-
-
-@pytest.fixture
-async def client(server: ServerProcess) -> AsyncIterator[LangGraphClient]:
-    async with get_client(url=server.url, api_key="") as opened:
-        yield opened
 
 
 @pytest.fixture

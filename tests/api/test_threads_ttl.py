@@ -1,10 +1,9 @@
 """Lifetimes from the configuration file: every thread gets one, and threads are swept when it is over."""
 
 import json
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import Iterator
 
 import pytest
-from langgraph_sdk import get_client
 from langgraph_sdk.client import LangGraphClient
 from langgraph_sdk.errors import NotFoundError
 
@@ -23,12 +22,6 @@ def server(module_database: str, tmp_path_factory: pytest.TempPathFactory) -> It
     (folder / "langgraph.json").write_text(json.dumps(config))
     with agent_server(module_database, folder, project=str(folder)) as running:
         yield running
-
-
-@pytest.fixture
-async def client(server: ServerProcess) -> AsyncIterator[LangGraphClient]:
-    async with get_client(url=server.url, api_key="") as opened:
-        yield opened
 
 
 async def is_gone(client: LangGraphClient, thread_id: str) -> bool:

@@ -1,0 +1,21 @@
+"""An agent server on a database of its own for each module, and the stock client for it; a module may bring others."""
+
+from collections.abc import AsyncIterator, Iterator
+
+import pytest
+from langgraph_sdk import get_client
+from langgraph_sdk.client import LangGraphClient
+
+from tests.servers import ServerProcess, agent_server
+
+
+@pytest.fixture(scope="module")
+def server(module_database: str, tmp_path_factory: pytest.TempPathFactory) -> Iterator[ServerProcess]:
+    with agent_server(module_database, tmp_path_factory.mktemp("agent")) as running:
+        yield running
+
+
+@pytest.fixture
+async def client(server: ServerProcess) -> AsyncIterator[LangGraphClient]:
+    async with get_client(url=server.url, api_key="") as opened:
+        yield opened
