@@ -3,7 +3,7 @@
 Only the fields that the data plane acts on are declared; the rest of an answer is ignored.
 """
 
-from typing import Literal
+from typing import Any, Literal
 from uuid import UUID
 
 import msgspec
@@ -25,7 +25,11 @@ class Secret(msgspec.Struct, frozen=True):
 
 
 class DesiredRevision(msgspec.Struct, frozen=True, kw_only=True):
-    """One revision that is in progress or active."""
+    """One revision that is in progress or active.
+
+    `repo_credential` is a user name and a password for the repository's host. `built_from` is the revision whose build
+    this one serves again. `resource_spec` has every default filled in (spec: ResourceSpec).
+    """
 
     id: UUID
     number: int
@@ -34,8 +38,16 @@ class DesiredRevision(msgspec.Struct, frozen=True, kw_only=True):
     repo_url: str | None = None
     repo_ref: str | None = None
     repo_commit_sha: str | None = None
+    repo_credential: Secret | None = None
     graph_config_path: str | None = None
+    source_tarball_path: str | None = None
+    image_uri: str | None = None
+    install_command: str | None = None
+    build_command: str | None = None
     secrets: list[Secret] = []
+    secret_references: list[dict[str, str]] = []
+    resource_spec: dict[str, Any] = {}
+    built_from: UUID | None = None
 
 
 class DesiredDeployment(msgspec.Struct, frozen=True, kw_only=True):
@@ -46,6 +58,8 @@ class DesiredDeployment(msgspec.Struct, frozen=True, kw_only=True):
     status: str
     active_revision_id: UUID | None = None
     custom_url: str | None = None
+    deployment_type: str | None = None
+    k8s_namespace: str | None = None
     environment: dict[str, str] = {}
     revisions: list[DesiredRevision] = []
 

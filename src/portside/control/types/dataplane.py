@@ -61,7 +61,11 @@ class DesiredQuery(msgspec.Struct):
 
 
 class DesiredRevision(msgspec.Struct, kw_only=True):
-    """A revision that is to be built or served."""
+    """A revision that is to be built or served.
+
+    `repo_credential` is a user name and a password for the repository's host. `built_from` is the revision whose build
+    this one serves again, so that nothing is built. `resource_spec` has every default filled in.
+    """
 
     id: UUID
     number: int
@@ -70,12 +74,16 @@ class DesiredRevision(msgspec.Struct, kw_only=True):
     repo_url: str | None
     repo_ref: str | None
     repo_commit_sha: str | None
+    repo_credential: Secret | None = None
     graph_config_path: str | None
+    source_tarball_path: str | None = None
     image_uri: str | None = None
     install_command: str | None
     build_command: str | None
     secrets: list[Secret]
+    secret_references: list[dict[str, str]] = []
     resource_spec: dict[str, Any]
+    built_from: UUID | None = None
     created_at: Moment
 
 
@@ -88,6 +96,8 @@ class DesiredDeployment(msgspec.Struct, kw_only=True):
     status: DeploymentStatus
     active_revision_id: UUID | None
     custom_url: str | None
+    deployment_type: str | None = None
+    k8s_namespace: str | None = None
     environment: dict[str, str]
     revisions: list[DesiredRevision]
 
