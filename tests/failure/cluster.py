@@ -3,8 +3,10 @@
 import asyncio
 import contextlib
 import json
+import math
 import os
 import signal
+import time
 from collections.abc import AsyncIterator, Awaitable, Callable
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -13,6 +15,7 @@ from uuid import UUID
 
 import asyncpg
 import httpx2
+import msgspec
 
 from tests.conftest import eventually
 from tests.servers import PROJECTS, ServerProcess, free_port
@@ -31,6 +34,14 @@ class Entry(NamedTuple):
     run: str
     thread: str
     attempt: int
+
+
+class Pause(msgspec.Struct):
+    """When a process was stopped and went on, in seconds of the ledger's clock."""
+
+    pid: int
+    began: float
+    ended: float = math.inf
 
 
 class Ledger:
@@ -64,7 +75,7 @@ class Cluster:
             "DATABASE_URI": url, "LANGSMITH_TRACING": "false", "ENGINE_LEDGER": str(self.ledger.path), **environment
         }  # fmt: skip
         self.servers: list[ServerProcess] = []
-        self.paused: set[int] = set()
+        self.pauses: list[Pause] = []
 
     def add(self, *arguments: str) -> ServerProcess:
         """Make one more server, not started yet; `arguments` are added to its command."""
@@ -96,10 +107,14 @@ class Cluster:
 
     def pause(self, server: ServerProcess) -> None:
         assert server.process is not None
-        self.paused.add(server.process.pid)
+        self.pauses.append(Pause(server.process.pid, time.time()))
         server.send(signal.SIGSTOP)
 
     def resume(self, server: ServerProcess) -> None:
+        assert server.process is not None
+        for pause in self.pauses:
+            if pause.pid == server.process.pid and pause.ended == math.inf:
+                pause.ended = time.time()
         server.send(signal.SIGCONT)
 
     def by_pid(self, pid: int) -> ServerProcess:

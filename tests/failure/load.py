@@ -4,6 +4,7 @@ import asyncio
 import contextlib
 import json
 import random
+import time
 from typing import Any
 
 import httpx2
@@ -15,6 +16,8 @@ from tests.servers import ServerProcess
 STRATEGIES = ("enqueue", "reject", "interrupt", "rollback")
 LOST = (httpx2.TransportError, httpx2.StreamError)
 STREAM_WITHIN_S = 120.0
+REJOINED_WITHIN_S = 60.0
+REPLAYED_WITHIN_S = 20.0
 
 
 class Promised(msgspec.Struct):
@@ -24,6 +27,7 @@ class Promised(msgspec.Struct):
     thread: str
     steps: int
     is_temporary: bool
+    is_asking: bool = False
     may_stop: bool = False
     may_vanish: bool = False
 
@@ -32,6 +36,7 @@ class Heard(msgspec.Struct):
     """What one client heard of a run, over all its connections."""
 
     run: str
+    is_resumable: bool
     ids: list[str] = []
     events: list[tuple[str, Any]] = []
     is_over: bool = False
@@ -93,11 +98,11 @@ class Load:
         """Return where to ask for a run, what to ask, and what would be promised."""
         thread = self.rng.choice(list(self.threads)) if self.rng.random() < 0.7 else None
         strategy = self.threads[thread] if thread else "enqueue"
-        steps = self.rng.randint(1, 4)
+        steps, is_asking = self.rng.randint(1, 4), self.rng.random() < 0.1
         body = work(
             steps=steps,
             pause_s=self.rng.choice((0, 0, 0.02, 0.1)),
-            ask_at=steps - 1 if self.rng.random() < 0.1 else -1,
+            ask_at=steps - 1 if is_asking else -1,
             graph=self.rng.choice(("ledger", "ledger", "blocking")),
             multitask_strategy=strategy,
             stream_mode=["values", "custom"],
@@ -105,7 +110,7 @@ class Load:
         )
         if self.rng.random() < 0.15:
             body["after_seconds"] = round(self.rng.random(), 2)
-        promised = Promised("", thread or "", steps, thread is None)
+        promised = Promised("", thread or "", steps, thread is None, is_asking)
         promised.may_stop = strategy == "interrupt"
         promised.may_vanish = strategy == "rollback"
         return (f"/threads/{thread}/runs" if thread else "/runs"), body, promised
@@ -169,16 +174,17 @@ class Load:
                 if noted is None:
                     await answer.aread()
                     return
-                heard = Heard(noted.run, [], [])
+                heard = Heard(noted.run, is_resumable, [], [])
                 self.heard.append(heard)
-                await _listen(answer, heard)
+                await listen(answer, heard)
         except LOST:
             if heard is None or not is_resumable:
                 raise
             await self._rejoin(promised, heard)
 
     async def _rejoin(self, promised: Promised, heard: Heard) -> None:
-        for _ in range(40):
+        deadline = time.monotonic() + REJOINED_WITHIN_S
+        while time.monotonic() < deadline:
             await asyncio.sleep(0.3)
             headers = {"Last-Event-ID": heard.ids[-1] if heard.ids else "-"}
             with contextlib.suppress(*LOST):
@@ -186,11 +192,12 @@ class Load:
                 async with self._http().stream("GET", path, headers=headers) as answer:
                     if answer.status_code not in {200, 404}:
                         self._wonder(answer)
-                    await _listen(answer, heard)
+                    await listen(answer, heard)
                     return
 
 
-async def _listen(answer: httpx2.Response, heard: Heard) -> None:
+async def listen(answer: httpx2.Response, heard: Heard) -> None:
+    """Take down what a stream tells, to its end. Raises what it broke with."""
     name = ""
     async for line in answer.aiter_lines():
         field, _, value = line.partition(":")

@@ -4,8 +4,16 @@ from collections import defaultdict
 from itertools import pairwise
 from typing import Any, NamedTuple
 
-from tests.failure.cluster import OVER, Cluster, Entry, begun_twice_after_its_end
-from tests.failure.load import Heard, Load, Promised
+import httpx2
+
+from tests.failure.cluster import LEASE_S, OVER, Cluster, Entry, Pause, begun_twice_after_its_end
+from tests.failure.load import REPLAYED_WITHIN_S, Heard, Load, Promised, listen
+from tests.failure.stories import wrong_story
+
+# A lease was renewed a second before a pause, or a little earlier: it may run out so long after the pause began.
+SURELY_HELD_S = LEASE_S - 2.5
+# How soon a process that goes on must have noticed what it lost, on a machine that is busy.
+NOTICED_WITHIN_S = 5.0
 
 
 class Interval(NamedTuple):
@@ -20,30 +28,50 @@ async def wrong_after(load: Load) -> list[str]:
     """Return everything that is wrong; nothing may run any more."""
     cluster = load.cluster
     rows = {str(row["run_id"]): dict(row) for row in await cluster.fetch("select * from runs order by number")}
-    entries = sober(cluster.ledger.entries(), cluster.paused, rows)
+    late, entries = told_apart(cluster.ledger.entries(), cluster.pauses, rows)
     return [
         *load.surprises,
         *(text for one in load.promised.values() for text in wrong_run(one, rows.get(one.run))),
         *[text for thread in load.threads for text in await wrong_thread(cluster, thread, rows, load)],
         *wrong_order(entries, rows),
+        *wrong_lateness(late),
         *(f"step begun again: {entry}" for entry in begun_twice_after_its_end(entries)),
         *await orphans(cluster),
-        *(text for heard in load.heard for text in wrong_stream(heard)),
+        *(text for heard in load.heard for text in wrong_stream(heard, load, rows.get(heard.run))),
+        *await wrong_replays(load, rows),
     ]
 
 
-def sober(entries: list[Entry], paused: set[int], rows: dict[str, dict[str, Any]]) -> list[Entry]:
-    """Leave out what a process that was paused did for runs that had gone to another one: no lease can prevent that.
+def told_apart(
+    entries: list[Entry], pauses: list[Pause], rows: dict[str, dict[str, Any]]
+) -> tuple[list[Entry], list[Entry]]:
+    """Return what paused processes did for runs that had gone to another one meanwhile, and all else.
 
-    It may end the step it was in, or begin the one whose turn it was; that nothing of it is kept is checked in the
-    states of threads. Whoever took a run over need not have executed it: one that was cancelled is only settled.
+    No lease can keep a process from ending the step that it was in, or from beginning the one whose turn it was, before
+    it looks at the clock; that nothing of it is kept is checked in the states of threads and in the streams. A run that
+    has no row any more was ended by somebody else: by whom is not written anywhere, so the time alone tells.
     """
 
     def is_late(entry: Entry) -> bool:
         row = rows.get(entry.run)
-        return entry.pid in paused and (row is None or entry.attempt < row["attempt"])
+        if row is not None and entry.attempt >= row["attempt"]:
+            return False
+        after_s = 0 if row is not None else SURELY_HELD_S
+        return any(
+            pause.pid == entry.pid and pause.began + after_s <= entry.at <= pause.ended + NOTICED_WITHIN_S
+            for pause in pauses
+        )
 
-    return [entry for entry in entries if not is_late(entry)]
+    late = [entry for entry in entries if is_late(entry)]
+    return late, [entry for entry in entries if not is_late(entry)]
+
+
+def wrong_lateness(late: list[Entry]) -> list[str]:
+    """A process that lost a run ends at most one step of it and begins at most one."""
+    counts: dict[tuple[str, int, int, str], int] = defaultdict(int)
+    for entry in late:
+        counts[entry.run, entry.attempt, entry.pid, entry.event] += 1
+    return [f"{count} times late: {key}" for key, count in counts.items() if count > 1]
 
 
 def wrong_run(promised: Promised, row: dict[str, Any] | None) -> list[str]:
@@ -71,8 +99,8 @@ async def wrong_thread(cluster: Cluster, thread: str, rows: dict[str, dict[str, 
         if steps != list(range(len(steps))):
             wrong.append(f"run {run} left the steps {steps}")
         promised = load.promised.get(run)
-        asked = promised is not None and promised.steps - 1 == len(steps)
-        if promised and rows[run]["status"] == "success" and len(steps) != promised.steps and not asked:
+        whole = promised.steps - promised.is_asking if promised else 0
+        if promised and rows[run]["status"] == "success" and len(steps) != whole:
             wrong.append(f"run {run} left {len(steps)} of {promised.steps} steps")
     return wrong
 
@@ -111,13 +139,31 @@ async def orphans(cluster: Cluster) -> list[str]:
     return wrong
 
 
-def wrong_stream(heard: Heard) -> list[str]:
-    """Ids grow, so that no event came twice, and attempts never go back."""
-    wrong = []
+def wrong_stream(heard: Heard, load: Load, row: dict[str, Any] | None) -> list[str]:
+    """A stream that can be resumed ended; ids grow, so that no event came twice; what was heard is the whole story."""
+    wrong = [f"{heard.run}: the stream never ended"] if heard.is_resumable and not heard.is_over else []
     places = [tuple(int(part) for part in name.split("-")) for name in heard.ids]
     if any(after <= before for before, after in pairwise(places)):
         wrong.append(f"ids of run {heard.run}: {heard.ids}")
-    attempts = [data["attempt"] for _, data in heard.events if isinstance(data, dict) and "attempt" in data]
-    if attempts != sorted(attempts):
-        wrong.append(f"attempts of run {heard.run}: {attempts}")
+    has_succeeded = heard.is_over and row is not None and row["status"] == "success"
+    promised = load.promised[heard.run]
+    steps = promised.steps - promised.is_asking if has_succeeded else None
+    return wrong + [f"stream of run {heard.run}: {text} {heard.events}" for text in wrong_story(heard.events, steps)]
+
+
+async def wrong_replays(load: Load, rows: dict[str, dict[str, Any]]) -> list[str]:
+    """Whoever followed a resumable run, over however many connections, heard what anybody is told who comes later."""
+    wrong = []
+    async with httpx2.AsyncClient(timeout=REPLAYED_WITHIN_S) as http:
+        for number, heard in enumerate(one for one in load.heard if one.is_resumable and one.is_over):
+            row = rows.get(heard.run)
+            if row is None or row["is_temporary"]:
+                continue
+            front = load.fronts[number % len(load.fronts)]
+            again = Heard(heard.run, True, [], [])
+            path = f"{front.url}/threads/{row['thread_id']}/runs/{heard.run}/stream"
+            async with http.stream("GET", path, headers={"Last-Event-ID": "-1"}) as answer:
+                await listen(answer, again)
+            if again.ids != heard.ids:
+                wrong.append(f"run {heard.run} was heard as {heard.ids} and is told as {again.ids}")
     return wrong
