@@ -6,6 +6,7 @@ from typing import Annotated
 import msgspec
 
 from portside.kernel.settings import setting
+from portside.limits.types import Region
 
 DEFAULT_HOME = str(Path("~/.portside"))
 
@@ -35,6 +36,21 @@ class PlatformSettings(msgspec.Struct, frozen=True, kw_only=True):
     http_max_request_body_bytes: Annotated[
         int, msgspec.Meta(ge=1024), setting("Largest request body that is accepted, in bytes; larger ones get 413.")
     ] = 25_000_000
+    region: Annotated[
+        Region, setting("Region of this installation, `us` or `eu`: which rate limits hold.", "PORTSIDE_REGION")
+    ] = Region.US
+    rate_limits: Annotated[bool, setting("Hold the rate limits of the hosted API.")] = True
+    rate_limits_file: Annotated[
+        str | None,
+        setting("Rate limits to hold instead of the documented ones, in the form that `portside limits` prints."),
+    ] = None
+    trusted_proxies: Annotated[
+        str,
+        setting(
+            "Addresses and networks, separated by commas, of proxies whose `X-Forwarded-For` tells where requests "
+            "come from."
+        ),
+    ] = ""
     log_level: Annotated[str, setting("DEBUG, INFO, WARNING or ERROR.")] = "WARNING"
     log_json: Annotated[bool, setting("Write each log line as JSON.")] = False
 

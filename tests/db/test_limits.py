@@ -1,0 +1,238 @@
+"""Budgets on a real Postgres, with a clock that the test moves: at the limit, past it, and after the window's end."""
+
+import asyncio
+import multiprocessing
+import secrets
+from collections.abc import AsyncIterator
+from datetime import UTC, datetime, timedelta
+from typing import Any
+
+import msgspec
+import pytest
+
+from portside.identity import first_start
+from portside.identity.keys import Keyring
+from portside.kernel.db import Database
+from portside.kernel.migrations import migrate
+from portside.limits.callers import STRANGERS_OF_ONE_ADDRESS, Callers
+from portside.limits.middleware import RateLimits
+from portside.limits.sql import sql
+from portside.limits.table import Table, read_table
+from portside.limits.types import Limit, Region
+from portside.limits.windows import GIVE_BACK_S, Windows
+from tests.conftest import eventually
+
+GOOD = "lsv2_pt_0123456789abcdef_0123456789"
+NOON = datetime(2026, 6, 1, 12, tzinfo=UTC)
+ROWS = read_table()
+DIFFERENT = [row for row in ROWS if row.limits[Region.US] != row.limits[Region.EU]]
+
+
+class Clock:
+    """A clock that stands until it is moved."""
+
+    def __init__(self) -> None:
+        self.now = NOON
+
+    def __call__(self) -> datetime:
+        return self.now
+
+    def move(self, seconds: float) -> None:
+        self.now += timedelta(seconds=seconds)
+
+
+@pytest.fixture
+async def db(module_database: str) -> AsyncIterator[Database]:
+    database = await Database.connect(module_database)
+    await migrate(database, ["portside.identity", "portside.limits"])
+    yield database
+    await database.close()
+
+
+async def spend(windows: Windows, name: bytes, limit: Limit, times: int) -> list[bool]:
+    return [not (await windows.spend(name, limit)).is_over for _ in range(times)]
+
+
+@pytest.mark.parametrize(
+    ("row", "region"),
+    [*((row, Region.US) for row in ROWS), *((row, Region.EU) for row in DIFFERENT)],
+    ids=lambda value: getattr(value, "match", value),
+)
+async def test_a_row_at_its_limit_past_it_and_in_its_next_window(db, row, region) -> None:
+    clock, name, limit = Clock(), secrets.token_bytes(16), row.limits[region]
+    windows = Windows(db, clock)
+    assert all(await spend(windows, name, limit, limit.count))
+    over = await windows.spend(name, limit)
+    assert (over.is_over, over.remaining, over.seconds_left) == (True, 0, limit.seconds)
+    clock.move(limit.seconds - 0.5)
+    assert (await windows.spend(name, limit)).is_over
+    clock.move(0.5)
+    assert all(await spend(windows, name, limit, min(limit.count, 50)))
+
+
+async def test_a_window_starts_with_its_first_request_and_tells_what_is_left(db) -> None:
+    clock, name, limit = Clock(), secrets.token_bytes(16), Limit(3, 10)
+    windows = Windows(db, clock)
+    clock.move(7)
+    assert (await windows.spend(name, limit)).remaining == 2
+    clock.move(9)
+    budget = await windows.spend(name, limit)
+    assert (budget.remaining, budget.seconds_left) == (1, 1)
+    clock.move(1)
+    assert (await windows.spend(name, limit)).remaining == 2
+
+
+async def test_a_window_of_another_process_goes_on_after_a_restart(db) -> None:
+    clock, name, limit = Clock(), secrets.token_bytes(16), Limit(30, 60)
+    assert all(await spend(Windows(db, clock), name, limit, 30))
+    assert await spend(Windows(db, clock), name, limit, 2) == [False, False]
+
+
+async def test_what_is_reserved_and_not_wanted_is_given_back(db) -> None:
+    name, limit = secrets.token_bytes(16), Limit(6400, 600)
+    idle, busy = Windows(db), Windows(db)
+    async with idle.kept():
+        await idle.spend(name, limit)
+        row = await db.fetchrow(sql.read_window, budget=name, now=datetime.now(UTC))
+        assert row["used"] == 100
+
+        async def is_given_back() -> bool:
+            row = await db.fetchrow(sql.read_window, budget=name, now=datetime.now(UTC))
+            return row["used"] == 1
+
+        await eventually(is_given_back)
+    assert sum(await spend(busy, name, limit, 6400)) == 6399
+
+
+async def test_one_who_waited_hears_of_what_was_given_back(db) -> None:
+    clock, name, limit = Clock(), secrets.token_bytes(16), Limit(10, 60)
+    windows = Windows(db, clock)
+    assert await spend(windows, name, limit, 11) == [True] * 10 + [False]
+    row = await db.fetchrow(sql.read_window, budget=name, now=clock())
+    await db.execute(sql.give_back, budgets=[name], ends=[row["ends_at"]], amounts=[1])
+    assert await spend(windows, name, limit, 1) == [False]
+    clock.move(GIVE_BACK_S)
+    assert await spend(windows, name, limit, 2) == [True, False]
+
+
+async def test_many_at_once_pass_exactly_as_often_as_the_limit_says(db) -> None:
+    name, limit = secrets.token_bytes(16), Limit(100, 600)
+    windows = Windows(db)
+    budgets = await asyncio.gather(*(windows.spend(name, limit) for _ in range(300)))
+    assert sum(not budget.is_over for budget in budgets) == 100
+
+
+def _spend_in_a_process(url: str, name: bytes, started: Any, passed: Any) -> None:
+    async def work() -> int:
+        database = await Database.connect(url)
+        started.wait()
+        count = sum(await spend(Windows(database), name, Limit(1000, 600), 600))
+        await database.close()
+        return count
+
+    passed.put(asyncio.run(work()))
+
+
+async def test_four_processes_share_one_budget(db, module_database) -> None:
+    context = multiprocessing.get_context("spawn")
+    name, started, passed = secrets.token_bytes(16), context.Barrier(4), context.Queue()
+    workers = [
+        context.Process(target=_spend_in_a_process, args=(module_database, name, started, passed)) for _ in range(4)
+    ]
+    for worker in workers:
+        worker.start()
+    counts = [await asyncio.to_thread(passed.get, timeout=120) for _ in workers]
+    for worker in workers:
+        worker.join()
+    assert sum(counts) == 1000
+
+
+async def test_ten_thousand_callers_have_budgets_of_their_own_and_are_forgotten(db) -> None:
+    clock, limit = Clock(), Limit(15, 10)
+    windows = Windows(db, clock)
+    names = [number.to_bytes(16) for number in range(10_000)]
+    await spend(windows, names[0], limit, 15)
+    for part in range(0, len(names), 500):
+        budgets = await asyncio.gather(*(windows.spend(name, limit) for name in names[part : part + 500]))
+        assert sum(budget.is_over for budget in budgets) == (1 if part == 0 else 0)
+    clock.move(11)
+    assert await db.execute(sql.forget_ended, now=clock()) == 10_000
+
+
+# The middleware
+
+
+async def answered(scope: Any, _receive: Any, send: Any) -> None:
+    await send({"type": "http.response.start", "status": 200, "headers": []})
+    await send({"type": "http.response.body", "body": scope["path"].encode()})
+
+
+async def ask(app: RateLimits, method: str, path: str, **headers: str) -> tuple[int, dict[str, str], bytes]:
+    address = headers.pop("address", "192.0.2.1")
+    raw = [(name.replace("_", "-").encode(), value.encode()) for name, value in headers.items()]
+    scope = {
+        "type": "http", "method": method, "path": path, "raw_path": path.encode(),
+        "headers": raw, "client": (address, 5000),
+    }  # fmt: skip
+    said: list[Any] = []
+
+    async def receive() -> Any:
+        return {"type": "http.request", "body": b""}
+
+    async def send(message: Any) -> None:
+        said.append(message)
+
+    await app(scope, receive, send)
+    told = {name.decode().lower(): value.decode() for name, value in said[0]["headers"]}
+    return said[0]["status"], told, said[1]["body"]
+
+
+@pytest.fixture
+async def app(db: Database) -> RateLimits:
+    """The limits of the US before an application that answers all."""
+    await first_start.set_up(db, api_key=GOOD)
+    return RateLimits(answered, Table(ROWS, Region.US), Callers(Keyring(db)), Windows(db), spared=("/ok",))
+
+
+async def test_a_refusal_says_when_to_come_back(app) -> None:
+    user = {"x_user_id": secrets.token_hex(8)}
+    for left in range(29, -1, -1):
+        status, headers, body = await ask(app, "POST", "/runs/x/trigger", **user)
+        assert (status, headers["x-ratelimit-limit"], headers["x-ratelimit-remaining"]) == (200, "30", str(left))
+        assert body == b"/runs/x/trigger"
+    status, headers, body = await ask(app, "POST", "/runs/x/trigger", **user)
+    assert (status, headers["content-type"]) == (429, "application/json")
+    assert 1 <= int(headers["retry-after"]) <= 60
+    assert headers["x-ratelimit-reset"] == headers["retry-after"]
+    said = f"Rate limit exceeded; try again in {headers['retry-after']} s."
+    assert msgspec.json.decode(body) == {"detail": said, "error": said}
+
+
+async def test_a_key_has_one_budget_wherever_it_is_used(app) -> None:
+    passed = [(await ask(app, "POST", "/runs/query", x_api_key=GOOD, address=f"192.0.2.{n}"))[0] for n in range(16)]
+    assert passed == [200] * 15 + [429]
+
+
+async def test_a_user_has_a_budget_for_each_address(app) -> None:
+    user = {"x_user_id": secrets.token_hex(8)}
+    assert (await ask(app, "GET", "/sessions", **user, address="192.0.2.1"))[1]["x-ratelimit-remaining"] == "999"
+    assert (await ask(app, "GET", "/sessions", **user, address="192.0.2.2"))[1]["x-ratelimit-remaining"] == "999"
+    assert (await ask(app, "HEAD", "/sessions", **user, address="192.0.2.2"))[1]["x-ratelimit-remaining"] == "998"
+
+
+async def test_made_up_identities_soon_share_the_budget_of_their_address(app) -> None:
+    for number in range(STRANGERS_OF_ONE_ADDRESS):
+        headers = (await ask(app, "GET", "/sessions", x_api_key=f"made-up-{number}", address="198.51.100.1"))[1]
+        assert headers["x-ratelimit-limit"] == "1000"
+    for left in range(99, -1, -1):
+        made_up = secrets.token_hex(8)
+        _, headers, _ = await ask(app, "GET", "/sessions", x_user_id=made_up, address="198.51.100.1")
+        assert (headers["x-ratelimit-limit"], headers["x-ratelimit-remaining"]) == ("100", str(left))
+    assert (await ask(app, "GET", "/sessions", x_api_key="made-up", address="198.51.100.1"))[0] == 429
+    assert (await ask(app, "GET", "/sessions", x_api_key=GOOD, address="198.51.100.1"))[0] == 200
+
+
+async def test_what_is_not_the_hosted_api_is_not_counted(app) -> None:
+    status, headers, _ = await ask(app, "GET", "/ok")
+    assert status == 200
+    assert not {name for name in headers if name.startswith("x-ratelimit")}

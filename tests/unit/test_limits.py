@@ -1,0 +1,148 @@
+"""The table of limits and who asks, without any counting."""
+
+import pytest
+
+from portside.kernel.errors import UserMistake
+from portside.limits.callers import client_address, read_networks
+from portside.limits.patterns import read_pattern
+from portside.limits.table import Table, read_table, write_table
+from portside.limits.types import Identity, Region
+
+KEY, USER, IP = Identity.API_KEY, Identity.USER, Identity.IP
+RUN = "/runs/0190a0c0-0000-7000-8000-000000000001"
+ALL = (KEY, USER, IP)
+
+# Requests and the limits that the spec's table gives them: method, path, who asks, US, EU, category.
+CASES = [
+    ("OPTIONS", "/runs/query", ALL, "2000/10", "2000/10", "High throughput"),
+    ("GET", "/info", ALL, "2000/10", "2000/10", "High throughput"),
+    ("POST", "/some/v1/metadata/submit", (IP,), "2000/10", "2000/10", "High throughput"),
+    ("GET", "/auth", (KEY, IP), "2000/10", "2000/10", "High throughput"),
+    ("GET", "/auth", (USER, IP), "2000/10", "2000/10", "High throughput"),
+    ("GET", "/auth", (IP,), "100/60", "100/60", "Public (catch-all)"),
+    ("POST", "/v1/beacon", (IP,), "2000/10", "2000/10", "High throughput"),
+    ("GET", "/repos/-/greeting", (KEY, IP), "100/60", "100/60", "Repository"),
+    ("POST", "/repos", (USER, IP), "100/60", "100/60", "Repository"),
+    ("GET", "/repository", (KEY, IP), "1000/10", "1000/10", "Default (API key)"),
+    ("POST", "/runs/batch", (KEY, IP), "2000/10", "2000/10", "High throughput"),
+    ("POST", "/otel/v1/traces", (KEY, IP), "2000/10", "2000/10", "Run ingest"),
+    ("POST", "/charts/preview", (KEY, IP), "750/600", "750/600", "Charts"),
+    ("POST", "/sections/charts", (USER, IP), "750/600", "750/600", "Charts"),
+    ("GET", "/charts/x", (KEY, IP), "1000/10", "1000/10", "Default (API key)"),
+    ("POST", "/runs/multipart", (KEY, IP), "6000/10", "6000/10", "Multipart ingest"),
+    ("POST", "/runs/query", (KEY, IP), "15/10", "15/10", "Run query (API)"),
+    ("POST", "/runs/query", (USER, IP), "300/10", "300/10", "Run query (User)"),
+    ("POST", "/generate", (KEY, IP), "30/3600", "30/3600", "Generation"),
+    ("POST", "/generate", (USER, IP), "30/3600", "30/3600", "Generation"),
+    ("GET", "/commits/-/greeting/latest", (KEY, IP), "10000/60", "2000/60", "Commits"),
+    ("POST", "/commits/-/greeting", (USER, IP), "10000/60", "2000/60", "Commits"),
+    ("DELETE", "/sessions", (KEY, IP), "10/60", "10/60", "Deletion"),
+    ("DELETE", "/sessions/x", (USER, IP), "30/60", "30/60", "Deletion"),
+    ("POST", "/runs/rules/trigger", (KEY, IP), "10/60", "10/60", "Deletion"),
+    ("POST", "/runs/rules/x/trigger", (USER, IP), "30/60", "30/60", "Deletion"),
+    ("GET", "/sessions", (KEY, IP), "1000/10", "1000/10", "Default (API key)"),
+    ("POST", "/runs", (KEY, IP), "2000/10", "2000/10", "Run ingest"),
+    ("PATCH", RUN, (KEY, IP), "2000/10", "2000/10", "Run ingest"),
+    ("POST", "/feedback", (KEY, IP), "2000/10", "2000/10", "High throughput"),
+    ("GET", RUN, (KEY, IP), "30/60", "30/60", "Run lookup"),
+    ("GET", RUN + "/share", (KEY, IP), "1000/10", "1000/10", "Default (API key)"),
+    ("GET", "/datasets/x/examples", (KEY, IP), "5000/60", "5000/60", "Examples"),
+    ("GET", "/workspaces", (KEY, IP), "1000/10", "1000/10", "Default (API key)"),
+    ("GET", RUN, (USER, IP), "1000/10", "1000/10", "Default (User)"),
+    ("GET", "/public/download", (IP,), "5000/60", "5000/60", "Public download"),
+    ("POST", "/runs/stats", (KEY, IP), "1/10", "20/10", "Stats"),
+    ("POST", "/runs/stats", (IP,), "100/60", "100/60", "Public (catch-all)"),
+    ("POST", "/runs", (IP,), "100/60", "100/60", "Public (catch-all)"),
+]
+
+
+@pytest.mark.parametrize(("method", "path", "who", "us", "eu", "category"), CASES)
+def test_the_row_of_a_request(method, path, who, us, eu, category) -> None:
+    rows = read_table()
+    for region, limit in ((Region.US, us), (Region.EU, eu)):
+        row = Table(rows, region).row(method, {path}, who)
+        assert row is not None
+        assert (str(row.limits[region]), row.category) == (limit, category)
+
+
+def test_a_row_is_found_with_and_without_a_prefix() -> None:
+    table = Table(read_table(), Region.US)
+    row = table.row("POST", {"/beacon", "/api/v1/beacon"}, (IP,))
+    assert row is not None
+    assert row.category == "Public (catch-all)"
+    row = table.row("POST", {"/metadata/submit", "/api/v1/metadata/submit"}, (IP,))
+    assert row is not None
+    assert row.category == "High throughput"
+
+
+def test_what_is_written_is_read_as_the_same(tmp_path) -> None:
+    rows = read_table()
+    file = tmp_path / "limits.txt"
+    file.write_text(write_table(rows))
+    assert len(rows) == 29
+    assert write_table(read_table(file)) == write_table(rows)
+
+
+def test_a_row_can_be_switched_off(tmp_path) -> None:
+    file = tmp_path / "limits.txt"
+    file.write_text("/slow | x-api-key | 1/10 | off | Slow\nany | IP | off | 5/1 | Rest\n")
+    slow, rest = read_table(file)
+    assert (str(slow.limits[Region.US]), slow.limits[Region.EU]) == ("1/10", None)
+    assert (rest.limits[Region.US], str(rest.limits[Region.EU])) == (None, "5/1")
+
+
+@pytest.mark.parametrize(
+    ("line", "says"),
+    [
+        ("/a | IP | 1/1 | 1/1", "five columns"),
+        ("/a | nobody | 1/1 | 1/1 | A", "'nobody' is no identity"),
+        ("/a | IP | 0/1 | 1/1 | A", "out of range"),
+        ("/a | IP | 1/1 | many | A", "'many' is no limit"),
+        ("FETCH /a | IP | 1/1 | 1/1 | A", "is no pattern"),
+        ("a | IP | 1/1 | 1/1 | A", "is no pattern"),
+        ("containing | IP | 1/1 | 1/1 | A", "is no pattern"),
+    ],
+)
+def test_a_table_that_cannot_be_read_names_its_line(tmp_path, line, says) -> None:
+    file = tmp_path / "limits.txt"
+    file.write_text(f"# mine\n\n{line}\n")
+    with pytest.raises(UserMistake, match="line 3") as caught:
+        read_table(file)
+    assert says in str(caught.value)
+
+
+def test_a_file_that_is_not_there(tmp_path) -> None:
+    with pytest.raises(UserMistake, match="cannot be read"):
+        read_table(tmp_path / "none.txt")
+
+
+def test_paths_are_matched_by_whole_segments() -> None:
+    pattern = read_pattern("/auth")
+    assert pattern.fits("GET", "/auth")
+    assert pattern.fits("POST", "/auth/public")
+    assert not pattern.fits("GET", "/authority")
+    assert not pattern.fits("GET", "/x/auth")
+
+
+@pytest.mark.parametrize(
+    ("peer", "forwarded", "trusted", "address"),
+    [
+        ("10.0.0.1", None, "", "10.0.0.1"),
+        ("10.0.0.1", "1.2.3.4", "", "10.0.0.1"),
+        ("10.0.0.1", "1.2.3.4", "10.0.0.0/8", "1.2.3.4"),
+        ("10.0.0.1", "9.9.9.9, 1.2.3.4, 10.0.0.7", "10.0.0.0/8", "1.2.3.4"),
+        ("10.0.0.1", "10.0.0.8, 10.0.0.7", "10.0.0.0/8", "10.0.0.8"),
+        ("10.0.0.1", "nonsense", "10.0.0.0/8", "unknown"),
+        ("2001:db8:1:2:3:4:5:6", None, "", "2001:db8:1:2::/64"),
+        ("::ffff:1.2.3.4", None, "", "1.2.3.4"),
+    ],
+)
+def test_where_a_request_comes_from(peer, forwarded, trusted, address) -> None:
+    headers = [(b"x-forwarded-for", forwarded.encode())] if forwarded else []
+    scope = {"type": "http", "client": (peer, 1), "headers": headers}
+    assert client_address(scope, read_networks(trusted)) == address
+
+
+def test_proxies_that_are_no_addresses() -> None:
+    with pytest.raises(UserMistake, match="TRUSTED_PROXIES"):
+        read_networks("10.0.0.0/8, nowhere")
