@@ -1,5 +1,6 @@
 """What has to be true when a load is over, whatever was done to the servers; each check names what is wrong."""
 
+import math
 from collections import defaultdict
 from itertools import pairwise
 from typing import Any, NamedTuple
@@ -11,7 +12,7 @@ from tests.failure.load import REPLAYED_WITHIN_S, Heard, Load, Promised, listen
 from tests.failure.stories import wrong_story
 
 # A lease was renewed a second before a pause, or a little earlier: it may run out so long after the pause began.
-SURELY_HELD_S = LEASE_S - 2.5
+SURELY_HELD_S = LEASE_S - 1.5
 # How soon a process that goes on must have noticed what it lost, on a machine that is busy.
 NOTICED_WITHIN_S = 5.0
 
@@ -34,7 +35,7 @@ async def wrong_after(load: Load) -> list[str]:
         *(text for one in load.promised.values() for text in wrong_run(one, rows.get(one.run))),
         *[text for thread in load.threads for text in await wrong_thread(cluster, thread, rows, load)],
         *wrong_order(entries, rows),
-        *wrong_lateness(late),
+        *wrong_lateness(late, entries),
         *(f"step begun again: {entry}" for entry in begun_twice_after_its_end(entries)),
         *await orphans(cluster),
         *(text for heard in load.heard for text in wrong_stream(heard, load, rows.get(heard.run))),
@@ -56,9 +57,8 @@ def told_apart(
         row = rows.get(entry.run)
         if row is not None and entry.attempt >= row["attempt"]:
             return False
-        after_s = 0 if row is not None else SURELY_HELD_S
         return any(
-            pause.pid == entry.pid and pause.began + after_s <= entry.at <= pause.ended + NOTICED_WITHIN_S
+            pause.pid == entry.pid and pause.began + SURELY_HELD_S <= entry.at <= pause.ended + NOTICED_WITHIN_S
             for pause in pauses
         )
 
@@ -66,11 +66,16 @@ def told_apart(
     return late, [entry for entry in entries if not is_late(entry)]
 
 
-def wrong_lateness(late: list[Entry]) -> list[str]:
-    """A process that lost a run ends at most one step of it and begins at most one."""
+def wrong_lateness(late: list[Entry], entries: list[Entry]) -> list[str]:
+    """A process ends at most one step, and begins at most one, of a run that another one goes on with already."""
+    taken_over: dict[tuple[str, int], float] = {}
+    for entry in entries:
+        for attempt in range(1, entry.attempt):
+            taken_over.setdefault((entry.run, attempt), entry.at)
     counts: dict[tuple[str, int, int, str], int] = defaultdict(int)
     for entry in late:
-        counts[entry.run, entry.attempt, entry.pid, entry.event] += 1
+        if entry.at > taken_over.get((entry.run, entry.attempt), math.inf):
+            counts[entry.run, entry.attempt, entry.pid, entry.event] += 1
     return [f"{count} times late: {key}" for key, count in counts.items() if count > 1]
 
 
