@@ -16,6 +16,7 @@ import pytest
 from portside.dataplane.compute import output
 from portside.dataplane.compute.output import Follower
 from portside.dataplane.compute.process import ReplicaPlan
+from portside.dataplane.compute.running import RunningRevision
 from portside.dataplane.compute.serving import Serving
 from portside.dataplane.compute.sockets import open_private, open_stable
 from portside.dataplane.failures import DeployFailed, Unreachable
@@ -34,7 +35,13 @@ class House:
     def __init__(self, folder: Path) -> None:
         self.folder = DeploymentFolder(folder, UUID(int=1))
         self.lines: list[LogEntry] = []
-        self.serving = Serving(self.folder, "127.0.0.1", self._log, grace_s=20)
+        self.serving = Serving(self.folder, "127.0.0.1", grace_s=20)
+
+    async def switch(self, plan: ReplicaPlan) -> None:
+        await self.serving.switch(self.fleet(plan))
+
+    def fleet(self, plan: ReplicaPlan) -> RunningRevision:
+        return RunningRevision(plan, self.serving.stable, self.folder, self._log(plan.revision_id))
 
     def _log(self, _revision: UUID) -> RevisionLog:
         return RevisionLog(self._ship)
@@ -71,7 +78,7 @@ async def get(port: int, path: str = "/") -> dict[str, Any]:
 
 
 async def test_a_switch_loses_no_request_and_is_complete_when_it_returns(house: House):
-    await house.serving.switch(house.plan("old", SLOW_S="0.5"))
+    await house.switch(house.plan("old", SLOW_S="0.5"))
     port, names, done = house.serving.port, [], False
 
     async def client() -> None:
@@ -81,7 +88,7 @@ async def test_a_switch_loses_no_request_and_is_complete_when_it_returns(house: 
     clients = [asyncio.create_task(client()) for _ in range(4)]
     slow = asyncio.create_task(get(port, "/slow"))
     await eventually(lambda: asyncio.sleep(0, len(names) > 20))
-    await house.serving.switch(house.plan("new"))
+    await house.switch(house.plan("new"))
     assert {(await get(port))["name"] for _ in range(20)} == {"new"}
     done = True
     await asyncio.gather(*clients)
@@ -95,9 +102,9 @@ async def test_a_switch_loses_no_request_and_is_complete_when_it_returns(house: 
     [("exit", 20, "this module does not import"), ("deaf", 0.5, "has not answered GET /ok after 0.5 seconds")],
 )
 async def test_a_revision_that_fails_leaves_the_old_one_serving(house: House, fail: str, timeout_s: float, words: str):
-    await house.serving.switch(house.plan("old"))
+    await house.switch(house.plan("old"))
     with pytest.raises(DeployFailed, match=words) as failure:
-        await house.serving.switch(house.plan("new", timeout_s, FAIL=fail))
+        await house.switch(house.plan("new", timeout_s, FAIL=fail))
     assert "plain words from new" in str(failure.value)
     assert (await get(house.serving.port))["name"] == "old"
     assert len(house.folder.state.replicas) == 1
@@ -105,7 +112,7 @@ async def test_a_revision_that_fails_leaves_the_old_one_serving(house: House, fa
 
 
 async def test_a_replica_that_dies_is_replaced_while_requests_wait(house: House):
-    await house.serving.switch(house.plan("one"))
+    await house.switch(house.plan("one"))
     port = house.serving.port
     first = (await get(port))["pid"]
     os.kill(first, signal.SIGKILL)
@@ -117,7 +124,7 @@ async def test_a_replica_that_dies_is_replaced_while_requests_wait(house: House)
 
 async def test_output_becomes_the_log_with_levels(house: House):
     plan = house.plan("talker")
-    await house.serving.switch(plan)
+    await house.switch(plan)
 
     async def said() -> bool:
         return {"plain words from talker", "ready port=1"} <= {entry.message for entry in house.lines}
@@ -129,16 +136,16 @@ async def test_output_becomes_the_log_with_levels(house: House):
 
 async def test_a_server_sees_nothing_of_the_listeners_environment(house: House, monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setenv("CONTROL_PLANE_API_KEY", "not for servers")
-    await house.serving.switch(house.plan("one"))
+    await house.switch(house.plan("one"))
     assert "CONTROL_PLANE_API_KEY" not in (await get(house.serving.port))["env"]
 
 
 async def test_stop_leaves_no_process_even_of_those_that_drain(house: House):
-    await house.serving.switch(house.plan("old", SLOW_S="600"))
+    await house.switch(house.plan("old", SLOW_S="600"))
     port = house.serving.port
     slow = asyncio.create_task(get(port, "/slow"))
     await get(port)
-    await house.serving.switch(house.plan("new"))
+    await house.switch(house.plan("new"))
     marks = [record.process for record in house.folder.state.replicas]
     assert [mark.is_alive for mark in marks] == [True, True]
     async with asyncio.timeout(10):
@@ -158,7 +165,7 @@ from tests.db.test_dataplane_compute import House
 
 async def main():
     house = House(Path(sys.argv[1]))
-    await house.serving.switch(house.plan("orphan"))
+    await house.switch(house.plan("orphan"))
     os._exit(0)
 
 asyncio.run(main())
@@ -174,7 +181,7 @@ async def test_a_new_listener_finds_the_port_and_ends_the_orphan_once_its_own_re
     assert port is not None
     orphan = house.folder.state.replicas[0].process
     assert (await get(port))["name"] == "orphan"
-    house.serving.restore(house.plan("heir"))
+    house.serving.restore(house.fleet(house.plan("heir")))
     try:
         assert house.serving.port == port
 

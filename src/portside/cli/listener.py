@@ -5,7 +5,7 @@ import click
 
 @click.command()
 @click.option("--compute", type=click.Choice(["process"]), default="process", show_default=True)
-def listener(compute: str) -> None:  # noqa: ARG001 - one kind of compute so far, named so that scripts can say it
+def listener(compute: str) -> None:
     """Run a listener. It asks the control plane that CONTROL_PLANE_URL names what to run, and runs it here."""
     import asyncio
     import os
@@ -13,6 +13,7 @@ def listener(compute: str) -> None:  # noqa: ARG001 - one kind of compute so far
 
     import uvloop
 
+    from portside.dataplane.compute.kinds import open_compute
     from portside.dataplane.listener import run_listener
     from portside.dataplane.settings import ListenerSettings
     from portside.kernel.logs import configure_logs
@@ -25,6 +26,6 @@ def listener(compute: str) -> None:  # noqa: ARG001 - one kind of compute so far
         stop = asyncio.Event()
         for number in (signal.SIGTERM, signal.SIGINT):
             asyncio.get_running_loop().add_signal_handler(number, stop.set)
-        await run_listener(settings, stop)
+        await run_listener(settings, stop, open_compute(compute, settings))
 
     uvloop.run(run())

@@ -43,9 +43,9 @@ class ControlPlane:
         """Close the connections."""
         await self._client.aclose()
 
-    async def connect(self, compute_id: str, version: str) -> UUID:
+    async def connect(self, compute_type: str, compute_id: str, version: str) -> UUID:
         """Introduce this listener and return its id. Raises Unreachable and Refused."""
-        body = {"compute_type": "process", "compute_id": compute_id, "version": version}
+        body = {"compute_type": compute_type, "compute_id": compute_id, "version": version}
         raw = await self._call("POST", "/internal/listeners/connect", body)
         return msgspec.json.decode(raw, type=_Connected).listener_id
 

@@ -9,7 +9,7 @@ import contextlib
 import fcntl
 import os
 import time
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from importlib.metadata import version
 from pathlib import Path
@@ -17,8 +17,8 @@ from uuid import UUID
 
 from portside.dataplane.api import ControlPlane
 from portside.dataplane.backoff import Backoff
-from portside.dataplane.databases import Databases
-from portside.dataplane.delivery import SERVE, Workplace
+from portside.dataplane.compute.interface import Compute
+from portside.dataplane.delivery import Workplace
 from portside.dataplane.failures import Refused, Unreachable
 from portside.dataplane.reconciler import Reconciler
 from portside.dataplane.settings import ListenerSettings
@@ -34,20 +34,16 @@ _PARENT_CHECK_S = 1.0
 _MAX_BUILDS = 2
 
 
-async def run_listener(
-    settings: ListenerSettings, stop: asyncio.Event, *, serve_arguments: Sequence[str] = SERVE
-) -> None:
-    """Run a listener until `stop` is set; returns when no process of it is left.
+async def run_listener(settings: ListenerSettings, stop: asyncio.Event, compute: Compute) -> None:
+    """Run a listener for a compute until `stop` is set; returns when no process of it is left.
 
-    `serve_arguments` are what a revision's interpreter is started with. Raises UserMistake when another listener
-    works in the same home.
+    Raises UserMistake when another listener works in the same home.
     """
     parent = os.getppid()
     make_private_dir(settings.folder)
     async with _only_one(settings.folder / "listener.lock", stop):
         control = ControlPlane(settings.control_plane_url, settings.control_plane_api_key)
-        databases = Databases(settings.provision_database_url)
-        workplace = Workplace(settings, control, databases, asyncio.Semaphore(_MAX_BUILDS), serve_arguments)
+        workplace = Workplace(settings, control, compute, asyncio.Semaphore(_MAX_BUILDS))
         listener = Listener(workplace)
         work = asyncio.create_task(listener.run())
         ends = [work, asyncio.create_task(stop.wait())]
@@ -60,6 +56,7 @@ async def run_listener(
                 task.cancel()
             await asyncio.gather(*ends, return_exceptions=True)
             await listener.close()
+            await compute.close()
             await control.close()
         if not work.cancelled():
             work.result()
@@ -99,8 +96,8 @@ class Listener:
     async def _poll(self) -> Desired:
         control = self._workplace.control
         if self._listener_id is None:
-            compute_id = self._workplace.settings.compute_id
-            self._listener_id = await control.connect(compute_id, version("portside"))
+            kind, compute_id = self._workplace.compute.compute_type, self._workplace.settings.compute_id
+            self._listener_id = await control.connect(kind, compute_id, version("portside"))
             self._generation = 0
             log.info("connected to the control plane", listener=str(self._listener_id))
         desired = await control.desired(self._listener_id, self._generation, _WAIT_S)

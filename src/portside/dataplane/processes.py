@@ -41,6 +41,15 @@ class ProcessMark(msgspec.Struct, frozen=True):
             kill_group(self.pid)
 
 
+def ending(code: int) -> str:
+    """Say how a process ended."""
+    if code >= 0:
+        return f"exited with code {code}"
+    with contextlib.suppress(ValueError):
+        return f"was killed by {signal.Signals(-code).name}"
+    return f"was killed by signal {-code}"
+
+
 def kill_group(group: int) -> None:
     """Kill what is left of a process group."""
     with contextlib.suppress(ProcessLookupError, PermissionError):

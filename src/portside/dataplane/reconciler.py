@@ -56,7 +56,7 @@ class Reconciler:
 
     async def close(self) -> None:
         """Stop all servers of the deployment; returns when none is left."""
-        await self._delivery.serving.stop()
+        await self._delivery.berth.close()
 
     def _is_pointless(self, desired: DesiredDeployment) -> bool:
         if self._working_on is None:
@@ -82,9 +82,10 @@ class Reconciler:
             await self._delivery.remove()
             self.is_gone = True
             return
-        if not await self._has_database():
+        if not await self._is_provisioned():
             return
         await self._restore_once()
+        await self._delivery.berth.follow(self._desired)
         while (revision := self._next()) is not None:
             await self._advance(revision)
 
@@ -92,13 +93,13 @@ class Reconciler:
         waiting = [r for r in self._desired.revisions if r.status in IN_PROGRESS and r.id not in self._finished]
         return min(waiting, key=lambda revision: revision.number, default=None)
 
-    async def _has_database(self) -> bool:
-        """Make the database where there is none. False ends the revisions that wait for it."""
-        folder, is_new = self._delivery.folder, self._desired.status == "AWAITING_DATABASE"
-        if not is_new and folder.password_file.exists():
+    async def _is_provisioned(self) -> bool:
+        """Make what every revision needs where it is not there. False ends the revisions that wait for it."""
+        berth, is_new = self._delivery.berth, self._desired.status == "AWAITING_DATABASE"
+        if not is_new and berth.is_provisioned:
             return True
         try:
-            await self._workplace.databases.ensure(self._desired.id, folder.password_file)
+            await berth.provision()
         except CreateFailed as exc:
             while (revision := self._next()) is not None:
                 self._finished.add(revision.id)
@@ -110,7 +111,7 @@ class Reconciler:
 
     async def _restore_once(self) -> None:
         """After a start of the listener, bring back what served before."""
-        if self._was_restored or self._delivery.serving.is_running:
+        if self._was_restored or self._delivery.berth.is_running:
             return
         active = self._desired.revision(self._desired.active_revision_id)
         if active is not None:

@@ -4,7 +4,8 @@ deployments/<id>/state.json          port, active and previous revision, replica
                  database-password   (0600)
                  home/               HOME of its processes, kept over revisions
                  logs/<revision>.log output of its servers
-                 revisions/<id>/     source and virtual environment of a build (builds/)
+                 revisions/<id>/     source and virtual environment of a build (builds/), or a link to
+                                     the revision whose build is served again
 """
 
 import shutil
@@ -57,6 +58,21 @@ class DeploymentFolder:
         """Return the folder of a revision's build, which may not exist."""
         return self.path / "revisions" / str(revision_id)
 
+    def share_revision(self, built: UUID, revision_id: UUID) -> None:
+        """Let a revision be served from the build of another one, if that is still there."""
+        original, shared = self.revision(built).resolve(), self.revision(revision_id)
+        if original.is_dir() and not shared.exists():
+            shared.unlink(missing_ok=True)
+            shared.symlink_to(original.name, target_is_directory=True)
+
+    def unshare_revision(self, revision_id: UUID) -> bool:
+        """Forget that a revision is served from another one's build; return whether it was."""
+        shared = self.revision(revision_id)
+        if not shared.is_symlink():
+            return False
+        shared.unlink(missing_ok=True)
+        return True
+
     def save(self) -> None:
         """Write the state file."""
         make_private_dir(self.path)
@@ -81,8 +97,9 @@ class DeploymentFolder:
             self.save()
 
     def remove_revisions_except(self, kept: set[UUID]) -> None:
-        """Remove the builds and logs of all other revisions."""
+        """Remove the builds and logs of all other revisions, but for builds that kept ones share."""
         names = {str(revision_id) for revision_id in kept}
+        names |= {self.revision(revision_id).resolve().name for revision_id in kept}
         for parent in (self.path / "revisions", self.path / "logs"):
             for entry in parent.iterdir() if parent.exists() else ():
                 if entry.name.split(".", 1)[0] not in names:

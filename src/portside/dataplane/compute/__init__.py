@@ -1,4 +1,5 @@
-"""Compute of type `process`: the servers of deployments as processes of this machine.
+"""Where deployments run, behind one interface (`interface.py`); `kinds.py` knows the kinds by name.
 
-`process.py` is one replica, `running.py` keeps one alive, `serving.py` is what a deployment's address leads to.
+On this machine (`machine.py`): `process.py` is one replica, `running.py` keeps one alive, `serving.py` is what a
+deployment's address leads to.
 """

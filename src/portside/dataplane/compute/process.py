@@ -19,7 +19,7 @@ from uuid import UUID
 from portside.dataplane.compute.output import last_lines, open_output
 from portside.dataplane.compute.sockets import is_refused, open_private, probe
 from portside.dataplane.failures import DeployFailed
-from portside.dataplane.processes import ProcessMark, kill_group
+from portside.dataplane.processes import ProcessMark, ending, kill_group
 
 _POLL_S = 0.05
 _WITHDRAW_S = 5.0
@@ -125,15 +125,6 @@ class Replica:
         if self._handover >= 0:
             os.close(self._handover)
             self._handover = -1
-
-
-def ending(code: int) -> str:
-    """Say how a process ended."""
-    if code >= 0:
-        return f"exited with code {code}"
-    with contextlib.suppress(ValueError):
-        return f"was killed by {signal.Signals(-code).name}"
-    return f"was killed by signal {-code}"
 
 
 async def _spawn(plan: ReplicaPlan, fds: Mapping[str, int], output: int) -> asyncio.subprocess.Process:

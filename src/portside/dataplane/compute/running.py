@@ -8,13 +8,14 @@ import asyncio
 import signal
 import socket
 import time
-from collections.abc import Awaitable, Callable
 
 from portside.dataplane.backoff import Backoff
+from portside.dataplane.compute.interface import OnUp
 from portside.dataplane.compute.output import Follower, parse_line
-from portside.dataplane.compute.process import Replica, ReplicaPlan, ending
+from portside.dataplane.compute.process import Replica, ReplicaPlan
 from portside.dataplane.failures import DeployFailed
 from portside.dataplane.logs import RevisionLog
+from portside.dataplane.processes import ending
 from portside.dataplane.state import DeploymentFolder, ReplicaRecord
 
 
@@ -40,7 +41,7 @@ class RunningRevision:
             await self._close()
             raise
 
-    def keep(self, on_up: Callable[[], Awaitable[None]] | None = None) -> None:
+    def keep(self, on_up: OnUp | None = None) -> None:
         """Keep a replica alive from here on; `on_up` is called each time one serves."""
         self._keeper = asyncio.create_task(self._keep(on_up))
 
@@ -68,7 +69,7 @@ class RunningRevision:
         self.interrupt()
         await self.end(kill_after_s)
 
-    async def _keep(self, on_up: Callable[[], Awaitable[None]] | None) -> None:
+    async def _keep(self, on_up: OnUp | None) -> None:
         backoff = Backoff()
         while True:
             healthy_s = 0.0

@@ -9,13 +9,10 @@ import asyncio
 import signal
 import socket
 import time
-from collections.abc import Callable
 from uuid import UUID
 
-from portside.dataplane.compute.process import ReplicaPlan
-from portside.dataplane.compute.running import RunningRevision
+from portside.dataplane.compute.interface import Fleet
 from portside.dataplane.compute.sockets import open_stable, url_of
-from portside.dataplane.logs import RevisionLog
 from portside.dataplane.state import DeploymentFolder, ReplicaRecord
 
 _KILL_AFTER_S = 15.0
@@ -23,17 +20,15 @@ _POLL_S = 0.05
 # A server hands its runs back when its own grace is over; it is not killed while it does.
 _HAND_BACK_S = 5.0
 
-LogOf = Callable[[UUID], RevisionLog]
-
 
 class Serving:
     """The serving side of one deployment."""
 
-    def __init__(self, folder: DeploymentFolder, host: str, log_of: LogOf, grace_s: float) -> None:
-        self._folder, self._host, self._log_of, self._grace_s = folder, host, log_of, grace_s
+    def __init__(self, folder: DeploymentFolder, host: str, grace_s: float) -> None:
+        self._folder, self._host, self._grace_s = folder, host, grace_s
         self._public: socket.socket | None = None
-        self._current: RunningRevision | None = None
-        self._retiring: dict[asyncio.Task[None], RunningRevision] = {}
+        self._current: Fleet | None = None
+        self._retiring: dict[asyncio.Task[None], Fleet] = {}
         self._orphans = list(folder.state.replicas)
         self._burial: asyncio.Task[None] | None = None
 
@@ -43,9 +38,18 @@ class Serving:
         return self._current is not None
 
     @property
+    def stable(self) -> socket.socket:
+        """The stable socket, which opens when it is first asked for."""
+        if self._public is None:
+            self._public = open_stable(self._host, self._folder.state.port)
+            self._folder.state.port = self._public.getsockname()[1]
+            self._folder.save()
+        return self._public
+
+    @property
     def port(self) -> int:
         """The port of the stable socket."""
-        return int(self._open().getsockname()[1])
+        return int(self.stable.getsockname()[1])
 
     @property
     def url(self) -> str:
@@ -57,21 +61,20 @@ class Serving:
         running = {revision.revision_id for revision in self._retiring.values()}
         return running | ({self._current.revision_id} if self._current else set())
 
-    def restore(self, plan: ReplicaPlan) -> None:
+    def restore(self, fleet: Fleet) -> None:
         """Bring the active revision back in the background, for as long as it takes."""
-        self._current = RunningRevision(plan, self._open(), self._folder, self._log_of(plan.revision_id))
-        self._current.keep(self._end_orphans)
+        self._current = fleet
+        fleet.keep(self._end_orphans)
 
-    async def switch(self, plan: ReplicaPlan) -> None:
+    async def switch(self, fresh: Fleet) -> None:
         """Let another revision serve. Raises DeployFailed, and then what served before still does.
 
         When this returns, no new request reaches the old revision.
         """
-        fresh = RunningRevision(plan, self._open(), self._folder, self._log_of(plan.revision_id))
         await fresh.start()
         old, self._current = self._current, fresh
         fresh.keep()
-        self._folder.activate(plan.revision_id)
+        self._folder.activate(fresh.revision_id)
         await self._end_orphans()
         if old is not None:
             await self._retire(old)
@@ -85,14 +88,7 @@ class Serving:
             self._public.close()
             self._public = None
 
-    def _open(self) -> socket.socket:
-        if self._public is None:
-            self._public = open_stable(self._host, self._folder.state.port)
-            self._folder.state.port = self._public.getsockname()[1]
-            self._folder.save()
-        return self._public
-
-    async def _retire(self, old: RunningRevision) -> None:
+    async def _retire(self, old: Fleet) -> None:
         """Drain a revision in the background; returns when it accepts no more requests."""
         withdrawn = asyncio.Event()
         task = asyncio.create_task(self._drain(old, withdrawn))
@@ -100,7 +96,7 @@ class Serving:
         task.add_done_callback(self._retiring.pop)
         await withdrawn.wait()
 
-    async def _drain(self, old: RunningRevision, withdrawn: asyncio.Event) -> None:
+    async def _drain(self, old: Fleet, withdrawn: asyncio.Event) -> None:
         try:
             await old.withdraw()
         finally:
