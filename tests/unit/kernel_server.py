@@ -13,7 +13,7 @@ from portside.kernel.errors import Unauthorized
 from portside.kernel.http.middleware import CloseWhileDraining, LimitBody, Observe
 from portside.kernel.http.prefixes import StripPrefix
 from portside.kernel.http.refusals import ErrorForm
-from portside.kernel.http.routes import Api, Context, Route, Routes
+from portside.kernel.http.routes import Api, Context, Route, Routes, body_limits
 from portside.kernel.http.server import Server, listen
 
 MAX_BODY = 1000
@@ -60,7 +60,8 @@ async def serve(
     """Serve routes behind the kernel's middleware, with bodies of at most MAX_BODY bytes."""
     draining, stopping = asyncio.Event(), asyncio.Event()
     api = Api(list(routes), {asyncio.Event: draining, **(services or {})}, guard)
-    app = Observe(CloseWhileDraining(LimitBody(StripPrefix(api, ("/api/v1", "/api")), MAX_BODY), draining), form)
+    bounded = LimitBody(api, MAX_BODY, body_limits(api.routes))
+    app = Observe(CloseWhileDraining(StripPrefix(bounded, ("/api/v1", "/api")), draining), form)
     listening = listening or listen("127.0.0.1", 0)
     port = listening.getsockname()[1]
     server = Server(app, draining=draining, grace_s=1)

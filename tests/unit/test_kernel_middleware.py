@@ -21,6 +21,12 @@ async def size(ctx: Context) -> int:
     return len(await ctx.request.body())
 
 
+@routes.put("/large/{name}", public=True, max_body_bytes=5 * MAX_BODY)
+async def large(ctx: Context, name: str) -> int:
+    """Return the size of a body that may be larger than others."""
+    return len(await ctx.request.body())
+
+
 @routes.post("/deaf", public=True)
 async def deaf(_ctx: Context) -> str:
     """Answer without reading the body."""
@@ -159,3 +165,12 @@ async def test_requests_are_counted_by_route_below_a_prefix_too(served) -> None:
 
 async def _is(value: bool) -> bool:  # noqa: FBT001 - a probe
     return value
+
+
+async def test_a_route_with_a_limit_of_its_own_takes_more_and_no_more(served) -> None:
+    for prefix in ("", "/api"):
+        fits = await served.client.put(f"{prefix}/large/x", content=b"x" * 5 * MAX_BODY)
+        assert fits.json() == 5 * MAX_BODY
+        refused = await served.client.put(f"{prefix}/large/x", content=b"x" * (5 * MAX_BODY + 1))
+        assert refused.status_code == 413
+        assert f"{5 * MAX_BODY} bytes" in refused.json()["detail"]

@@ -2,6 +2,7 @@
 
 import re
 import time
+from collections.abc import Mapping
 from typing import Any
 from uuid import uuid4
 
@@ -67,11 +68,15 @@ class Observe:
 
 
 class LimitBody:
-    """Refuses bodies over the limit, by their declared length or while they arrive (413)."""
+    """Refuses bodies over the limit, by their declared length or while they arrive (413).
 
-    def __init__(self, app: Any, max_bytes: int) -> None:
+    Routes with a limit of their own are told apart by what their paths begin with.
+    """
+
+    def __init__(self, app: Any, max_bytes: int, special: Mapping[str, int] | None = None) -> None:
         self.app = app
         self.max_bytes = max_bytes
+        self.special = special or {}
 
     async def __call__(self, scope: Any, receive: Any, send: Any) -> None:
         """Count the body of an HTTP request as it is read."""
@@ -79,9 +84,10 @@ class LimitBody:
             await self.app(scope, receive, send)
             return
         declared = Headers(scope=scope).get("content-length", "0")
-        if declared.isdigit() and int(declared) > self.max_bytes:
+        max_bytes = self._limit_of(scope["path"])
+        if declared.isdigit() and int(declared) > max_bytes:
             await _read_away(receive)
-            raise self._too_large()
+            raise self._too_large(max_bytes)
         seen = 0
 
         async def count() -> Any:
@@ -89,18 +95,21 @@ class LimitBody:
             message = await receive()
             if message["type"] == "http.request":
                 seen += len(message.get("body", b""))
-                if seen > self.max_bytes:
+                if seen > max_bytes:
                     if message.get("more_body"):
                         await _read_away(receive)
-                    raise self._too_large()
+                    raise self._too_large(max_bytes)
             return message
 
         await self.app(scope, count, send)
 
-    def _too_large(self) -> BodyTooLarge:
+    def _limit_of(self, path: str) -> int:
+        return next((limit for start, limit in self.special.items() if path.startswith(start)), self.max_bytes)
+
+    def _too_large(self, max_bytes: int) -> BodyTooLarge:
+        setting = " of this server (setting HTTP_MAX_REQUEST_BODY_BYTES)" if max_bytes == self.max_bytes else ""
         return BodyTooLarge(
-            f"The request body is larger than {self.max_bytes} bytes, the limit of this server "
-            "(setting HTTP_MAX_REQUEST_BODY_BYTES).",
+            f"The request body is larger than {max_bytes} bytes, the limit{setting}.",
             headers={"Connection": "close"},
         )
 

@@ -78,11 +78,18 @@ class Route:
     """Headers of the answer that clients look at."""
     takes: tuple[str, ...] = ()
     """Headers of the request that are acted on, beside those that every request may have."""
+    max_body_bytes: int | None = None
+    """The largest body, where it is not the server's own limit; `body_limits` tells the server."""
 
     @property
     def name(self) -> str:
         """The operation's name, which is its handler's."""
         return self.handler.__name__
+
+
+def body_limits(routes: Sequence[Route]) -> dict[str, int]:
+    """Return what the paths of routes with a limit of their own begin with, and that limit."""
+    return {route.path.split("{")[0]: route.max_body_bytes for route in routes if route.max_body_bytes is not None}
 
 
 class Routes:
