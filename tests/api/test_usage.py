@@ -1,5 +1,6 @@
 """Billable usage over HTTP: exact counts in the right buckets, and only for those who may read them."""
 
+import csv
 from collections.abc import AsyncIterator, Awaitable, Callable
 from datetime import datetime
 from typing import Any
@@ -142,3 +143,87 @@ async def test_it_needs_the_permission(server: Hosted):
     assert (await server.client.get(PATH, params=params, headers=key)).status_code == 403
     key = {"x-api-key": await server.new_key("organization:read")}
     assert (await server.client.get(PATH, params=params, headers=key)).status_code == 200
+
+
+# The CSV export
+
+COLUMNS = (
+    "Time Bucket Start,Time Bucket End,Workspace ID,Workspace Name,Project ID,Project Name,"
+    "User ID,User Email,API Key Short Key,Traces"
+)
+
+
+async def export(server: Hosted, **params: Any) -> Any:
+    query = {
+        "start_time": "2026-01-01T00:00:00Z",
+        "end_time": "2026-02-01T00:00:00Z",
+        "workspace_ids": str(server.actor.workspace_id),
+        **params,
+    }
+    return await server.client.get(f"{PATH}/export", params=query)
+
+
+async def test_all_columns_are_exported_and_those_of_the_grouping_filled(server: Hosted):
+    await received_at(server, await receive(server, "a", 2), "2026-01-15T10:00:00Z")
+    actor, span = server.actor, "2026-01-15T00:00:00Z,2026-01-16T00:00:00Z"
+    project = await server.db.pool.fetchval("select id from projects where name = 'a'")
+    lines = {
+        "workspace": f"{span},{actor.workspace_id},Default,,,,,,2",
+        "project": f"{span},,,{project},a,,,,2",
+        "user": f"{span},,,,,{actor.user_id},{actor.user_email},,2",
+        "api_key": f"{span},,,,,,,{actor.short_key},2",
+    }
+    for group_by, line in lines.items():
+        answer = await export(server, group_by=group_by)
+        assert answer.headers["content-type"] == "text/csv; charset=utf-8"
+        assert f'filename="usage-by-{group_by}-20260101-20260201.csv"' in answer.headers["content-disposition"]
+        assert answer.text == f"{COLUMNS}\r\n{line}\r\n"
+
+
+async def test_an_empty_export_has_its_header(server: Hosted):
+    assert (await export(server)).text == f"{COLUMNS}\r\n"
+
+
+async def test_a_name_is_never_a_formula_nor_breaks_its_line(server: Hosted):
+    names = ["=1+1", "+1", "-1", "@sum", "a,b", 'say "x"', "plain"]
+    for name in names:
+        await received_at(server, await receive(server, name), "2026-01-15T10:00:00Z")
+    rows = list(csv.DictReader((await export(server, group_by="project")).text.splitlines()))
+    expected = {f"'{name}" if name[0] in "=+-@" else name for name in names}
+    assert {row["Project Name"] for row in rows} == expected
+
+
+async def test_a_large_export_is_streamed(server: Hosted):
+    await receive(server, "a")
+    await server.db.pool.execute(
+        "insert into projects (id, workspace_id, name) "
+        "select gen_random_uuid(), $1, 'p' || n from generate_series(1, 3000) n",
+        server.actor.workspace_id,
+    )
+    columns = [
+        record["column_name"]
+        for record in await server.db.pool.fetch(
+            "select column_name from information_schema.columns where table_name = 'traces' and table_schema = 'public'"
+        )
+    ]
+    kept = [name for name in columns if name not in {"trace_id", "project_id"}]
+    await server.db.pool.execute(
+        f"insert into traces (trace_id, project_id, {', '.join(kept)}) "
+        f"select gen_random_uuid(), p.id, {', '.join('t.' + name for name in kept)} from traces t, projects p"
+    )
+    pieces = 0
+    query = {"start_time": "2020-01-01", "end_time": "2100-01-01", "workspace_ids": str(server.actor.workspace_id)}
+    async with server.client.stream("GET", f"{PATH}/export", params={**query, "group_by": "project"}) as answer:
+        text = "".join([piece async for piece in answer.aiter_text() if (pieces := pieces + 1)])
+    assert len(text.splitlines()) == 3002
+    assert pieces > 1
+
+
+async def test_the_export_refuses_what_the_counts_refuse(server: Hosted):
+    answer = await export(server, end_time="2026-01-01T00:00:00Z")
+    assert (answer.status_code, answer.json()) == (400, {"detail": "end_time must be after start_time"})
+    answer = await export(server, group_by="colour")
+    assert answer.status_code == 422
+    key = {"x-api-key": await server.new_key("runs:read")}
+    answer = await server.client.get(f"{PATH}/export", headers=key)
+    assert answer.status_code == 403

@@ -25,6 +25,14 @@ class Platform:
 
     def call(self, method: str, path: str, *, body: Any = None, **query: Any) -> Any:
         """Send a request and return the decoded answer. Raises UserMistake with the platform's own words."""
+        answer = self._send(method, path, body, query)
+        return answer.json() if answer.content else None
+
+    def text(self, path: str, **query: Any) -> str:
+        """Get something that is not JSON. Raises UserMistake like `call`."""
+        return str(self._send("GET", path, None, query).text)
+
+    def _send(self, method: str, path: str, body: Any, query: dict[str, Any]) -> Any:
         import httpx2
 
         given = {name: value for name, value in query.items() if value is not None}
@@ -38,7 +46,7 @@ class Platform:
             )
         if answer.is_error:
             raise UserMistake(f"{answer.status_code}: {explain(answer)}")
-        return answer.json() if answer.content else None
+        return answer
 
 
 def explain(answer: Any) -> str:

@@ -16,10 +16,14 @@ PATH = "/api/v1/orgs/current/billing/granular-usage"
 @click.option(
     "--by", type=click.Choice(["project", "workspace", "user", "api_key"]), default="project", show_default=True
 )
+@click.option("--csv", "as_csv", is_flag=True, help="Print the file that the platform exports.")
 @json_option
 @connection_options
-def usage(platform: Platform, days: int, by: str, *, as_json: bool) -> None:
+def usage(platform: Platform, days: int, by: str, *, as_csv: bool, as_json: bool) -> None:
     """Show the traces received, per time bucket."""
+    if as_csv:
+        click.echo(platform.text(f"{PATH}/export", **_question(platform, days=days, by=by)), nl=False)
+        return
     found = fetch_usage(platform, days=days, by=by)
     if as_json:
         show_json(found)
@@ -30,17 +34,18 @@ def usage(platform: Platform, days: int, by: str, *, as_json: bool) -> None:
 
 def fetch_usage(platform: Platform, *, days: int, by: str) -> dict[str, Any]:
     """Return the usage records of the key's workspace."""
-    end = datetime.now(UTC) + timedelta(minutes=1)
-    workspace = platform.call("GET", "/auth")["tenant_id"]
-    found: dict[str, Any] = platform.call(
-        "GET",
-        PATH,
-        start_time=(end - timedelta(days=days)).isoformat(),
-        end_time=end.isoformat(),
-        workspace_ids=[workspace],
-        group_by=by,
-    )
+    found: dict[str, Any] = platform.call("GET", PATH, **_question(platform, days=days, by=by))
     return found
+
+
+def _question(platform: Platform, *, days: int, by: str) -> dict[str, Any]:
+    end = datetime.now(UTC) + timedelta(minutes=1)
+    return {
+        "start_time": (end - timedelta(days=days)).isoformat(),
+        "end_time": end.isoformat(),
+        "workspace_ids": [platform.call("GET", "/auth")["tenant_id"]],
+        "group_by": by,
+    }
 
 
 def label(dimensions: dict[str, str | None]) -> str:

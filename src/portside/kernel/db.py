@@ -30,6 +30,7 @@ IDLE_IN_TRANSACTION_S = 60.0
 # Postgres' words for a transaction that it undid because of another one: a deadlock, and a conflict of serialization.
 CROSSED_STATES = frozenset({"40P01", "40001"})
 TRIES = 4
+_PREFETCH = 500
 
 
 class _Connection(asyncpg.Connection):
@@ -119,6 +120,11 @@ class Transaction(Session):
     def __init__(self, connection: Any) -> None:
         super().__init__(connection)
         self.connection = connection
+
+    async def stream(self, query: Query, **values: Any) -> AsyncIterator[Record]:
+        """Run the query and yield its rows as they are wanted, so that no answer is too large to hold."""
+        async for row in self.connection.cursor(query.sql, *query.arguments(values), prefetch=_PREFETCH):
+            yield row
 
 
 class Database(Session):

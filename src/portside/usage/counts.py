@@ -1,14 +1,15 @@
 """Counts traces in buckets of time, by one of four dimensions."""
 
+from typing import Any
 from uuid import UUID
 
 from portside.identity.types import Actor
 from portside.kernel.db import Session
-from portside.usage.ranges import read_range
+from portside.usage.ranges import Range, read_range
 from portside.usage.sql import sql
 from portside.usage.types import GroupBy, Usage, UsageQuery, UsageRecord
 
-_QUERIES = {
+QUERIES = {
     GroupBy.WORKSPACE: sql.usage_by_workspace,
     GroupBy.PROJECT: sql.usage_by_project,
     GroupBy.USER: sql.usage_by_user,
@@ -23,14 +24,7 @@ async def count_usage(db: Session, query: UsageQuery, *, by: Actor) -> Usage:
     Raises Invalid and RangeEmpty for a bad range.
     """
     within = read_range(query.start_time, query.end_time)
-    rows = await db.fetch(
-        _QUERIES[query.group_by],
-        workspace_ids=_readable(query.workspace_ids, by),
-        start_time=within.start,
-        end_time=within.end,
-        stride=within.width,
-        origin=within.origin,
-    )
+    rows = await db.fetch(QUERIES[query.group_by], **arguments(query, within, by))
     records = [
         UsageRecord(
             row["time_bucket"],
@@ -40,6 +34,17 @@ async def count_usage(db: Session, query: UsageQuery, *, by: Actor) -> Usage:
         for row in rows
     ]
     return Usage(within.stride, records)
+
+
+def arguments(query: UsageQuery, within: Range, actor: Actor) -> dict[str, Any]:
+    """Return the arguments that all of the queries take."""
+    return {
+        "workspace_ids": _readable(query.workspace_ids, actor),
+        "start_time": within.start,
+        "end_time": within.end,
+        "stride": within.width,
+        "origin": within.origin,
+    }
 
 
 def _readable(workspace_ids: list[UUID], actor: Actor) -> list[UUID]:

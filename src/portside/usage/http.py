@@ -1,8 +1,11 @@
 """The routes of usage."""
 
+from starlette.responses import StreamingResponse
+
 from portside.kernel.http.routes import Context, Routes
 from portside.usage.counts import count_usage
-from portside.usage.ranges import RangeEmpty
+from portside.usage.export import export_usage, file_name
+from portside.usage.ranges import RangeEmpty, read_range
 from portside.usage.types import Usage, UsageQuery
 
 routes = Routes("usage")
@@ -12,3 +15,20 @@ routes = Routes("usage")
 async def show_granular_usage(ctx: Context, query: UsageQuery) -> Usage:
     """Count the traces received, by workspace, project, user or API key."""
     return await count_usage(ctx.db, query, by=ctx.actor)
+
+
+@routes.get(
+    "/orgs/current/billing/granular-usage/export",
+    permission="organization:read",
+    raises=(RangeEmpty,),
+    media_type="text/csv",
+)
+async def export_granular_usage(ctx: Context, query: UsageQuery) -> StreamingResponse:
+    """Write the same counts as CSV: all columns always, filled as `group_by` says."""
+    within = read_range(query.start_time, query.end_time)
+    lines = export_usage(ctx.db, query, within, by=ctx.actor)
+    return StreamingResponse(
+        lines,
+        media_type="text/csv",
+        headers={"Content-Disposition": f'attachment; filename="{file_name(query, within)}"'},
+    )
