@@ -5,24 +5,31 @@ revision. What the fields must look like is in `rules.py`; revisions are in `rev
 """
 
 import contextlib
+from datetime import timedelta
 from uuid import UUID
 
-from portside.control import revisions, rules
+from portside.control import placements, revisions, rules, sources
+from portside.control.archives import check_issued
+from portside.control.content import RevisionContent, change, check_content, has_code, next_content
 from portside.control.errors import BeingDeleted, DeploymentNotFound, NameTaken, NotBeingDeleted
-from portside.control.revisions import RevisionContent, lock_deployment
+from portside.control.git_source import check_push
+from portside.control.integrations import check_named
+from portside.control.placements import Placement
+from portside.control.revisions import lock_deployment
 from portside.control.rules import MAX_TEXT_BYTES
 from portside.control.scope import Scope
-from portside.control.secrets import open_secrets
+from portside.control.secrets import seal_secrets
 from portside.control.sql import sql
 from portside.control.types.dataplane import DeploymentReport
 from portside.control.types.deployments import (
+    DeletedDeployments,
     Deployment,
     DeploymentCreate,
     DeploymentList,
     DeploymentPatch,
     DeploymentQuery,
+    Revision,
     SourceConfig,
-    SourceRevisionRequest,
 )
 from portside.control.types.statuses import DeploymentStatus
 from portside.control.views import show_deployment
@@ -33,30 +40,51 @@ from portside.kernel.codec import storable
 from portside.kernel.db import Record, Session, Transaction
 from portside.kernel.errors import Invalid
 from portside.kernel.ids import uuid7
+from portside.kernel.spellings import canonical_source
 from portside.tracing import projects
 
 SERVICE_KEY_PERMISSIONS = ["runs:*", "projects:*"]
-_FILTERS_NOT_BUILT = ("image_version", "remote_reconciled", "tag_value_ids")
+# A listener asks at least every half minute; one that has not for so long says nothing about now.
+SILENT_AFTER = timedelta(minutes=2)
 
 
 async def create_deployment(scope: Scope, body: DeploymentCreate) -> Deployment:
     """Create a deployment and its first revision.
 
-    Raises Invalid, SourceNotAvailable or BadCombination for the body, and NameTaken.
+    An upload and a pushed image come later, and the first revision with them. Raises Invalid, SourceNotAvailable or
+    BadCombination for the body, and NameTaken.
     """
     rules.check_create(body)
-    revision = body.source_revision_config
-    content = RevisionContent(
-        body.source, revision.repo_ref or "", revision.graph_config_path or "", body.secrets or []
-    )
+    content = _first_content(body)
+    has_revision = canonical_source(body.source) not in sources.CODE_COMES_LATER or has_code(content)
+    if has_revision:
+        check_content(content, build_on_push=body.source_config.build_on_push)
     deployment_id = uuid7()
     async with scope.change() as tx:
-        await _insert(tx, scope, deployment_id, body)
-        await revisions.start_revision(tx, scope, deployment_id, content)
+        await check_named(tx, scope, body.source_config.integration_id, body.source_config.repo_url)
+        place = await placements.place(tx, scope, canonical_source(body.source), body.source_config)
+        placements.check_references(place, has_references=bool(content.secret_references))
+        await _insert(tx, scope, deployment_id, body, place)
+        if has_revision:
+            await _start(tx, scope, deployment_id, content, archive=content.source_tarball_path)
     return await get_deployment(scope, deployment_id)
 
 
-async def _insert(tx: Transaction, scope: Scope, deployment_id: UUID, body: DeploymentCreate) -> None:
+def _first_content(body: DeploymentCreate) -> RevisionContent:
+    content = RevisionContent(source=body.source, secrets=[])
+    change(
+        content,
+        DeploymentPatch(
+            source_config=body.source_config,
+            source_revision_config=body.source_revision_config,
+            secrets=body.secrets,
+            secret_references=body.secret_references,
+        ),
+    )
+    return content
+
+
+async def _insert(tx: Transaction, scope: Scope, deployment_id: UUID, body: DeploymentCreate, place: Placement) -> None:
     project = await projects.ensure_project(tx, scope.workspace_id, body.name)
     owner = Owner(scope.actor.organization_id, scope.workspace_id)
     key = await keys.create_key(tx, owner, KeyRequest(f"Deployment {body.name}", SERVICE_KEY_PERMISSIONS))
@@ -71,6 +99,10 @@ async def _insert(tx: Transaction, scope: Scope, deployment_id: UUID, body: Depl
         repo_url=config.repo_url,
         deployment_type=config.deployment_type,
         build_on_push=bool(config.build_on_push),
+        asked_url=config.custom_url,
+        listener_id=place.listener_id,
+        k8s_namespace=place.k8s_namespace,
+        secrets_sealed=seal_secrets(scope.box, deployment_id, body.secrets or []),
         install_command=config.install_command,
         build_command=config.build_command,
         tracing_project_id=project.id,
@@ -94,10 +126,9 @@ async def _find(db: Session, scope: Scope, deployment_id: UUID) -> Record:
 
 
 async def list_deployments(scope: Scope, query: DeploymentQuery) -> DeploymentList:
-    """List the workspace's deployments, newest first. Raises Invalid for a filter that is not built yet."""
-    for name in _FILTERS_NOT_BUILT:
-        if getattr(query, name) is not None:
-            raise Invalid.field(["query", name], "is not available yet", "not_supported")
+    """List the workspace's deployments, newest first. Raises Invalid for a filter by tags."""
+    if query.tag_value_ids:
+        raise Invalid.field(["query", "tag_value_ids"], "deployments have no tags here", "not_supported")
     rows = await _fetch(scope.db, scope, query)
     return DeploymentList([show_deployment(scope, row) for row in rows], query.offset + len(rows))
 
@@ -111,6 +142,9 @@ async def _fetch(db: Session, scope: Scope, query: DeploymentQuery) -> list[Reco
         name_contains=query.name_contains or None,
         status=query.status,
         deployment_type=query.deployment_type,
+        image_version=query.image_version or None,
+        names_listener=query.remote_reconciled,
+        silent_after=SILENT_AFTER,
         limit=query.limit,
         offset=query.offset,
     )
@@ -121,17 +155,57 @@ async def patch_deployment(scope: Scope, deployment_id: UUID, body: DeploymentPa
 
     Raises DeploymentNotFound, BeingDeleted, Immutable, and what `rules.check_patch` raises.
     """
-    rules.check_patch(body)
     async with scope.change() as tx:
-        row = await lock_deployment(tx, scope, deployment_id)
-        if row["status"] == DeploymentStatus.AWAITING_DELETE:
-            raise BeingDeleted
-        latest = await _find(tx, scope, deployment_id)
-        rules.check_patch_against(body, row, latest["repo_ref"])
-        await _update(tx, deployment_id, body)
-        if rules.makes_revision(body):
-            await revisions.start_revision(tx, scope, deployment_id, _merge(scope, latest, body))
+        await _apply(tx, scope, deployment_id, body, always=False)
     return await get_deployment(scope, deployment_id)
+
+
+async def add_revision(scope: Scope, deployment_id: UUID, body: DeploymentPatch) -> Revision:
+    """Change a deployment as a PATCH does, and make a revision whatever the change is. Raises what a PATCH raises."""
+    async with scope.change() as tx:
+        revision_id = await _apply(tx, scope, deployment_id, body, always=True)
+    assert revision_id is not None  # noqa: S101 - always makes one
+    return await revisions.get_revision(scope, deployment_id, revision_id)
+
+
+async def _apply(
+    tx: Transaction, scope: Scope, deployment_id: UUID, body: DeploymentPatch, *, always: bool
+) -> UUID | None:
+    """Do what a PATCH says and return the revision that this made, if any."""
+    row = await lock_deployment(tx, scope, deployment_id)
+    if row["status"] == DeploymentStatus.AWAITING_DELETE:
+        raise BeingDeleted
+    rules.check_patch(body, row)
+    build_on_push = _build_on_push(body, row)
+    content = await next_content(tx, scope, row, body.revision_source)
+    change(content, body)
+    place = await placements.place_of(tx, scope, row)
+    placements.check_references(place, has_references=bool(body.secret_references))
+    check_push(build_on_push=build_on_push, repo_ref=content.repo_ref)
+    await _update(tx, deployment_id, body)
+    if not always and not rules.makes_revision(body):
+        return None
+    if not always and row["latest_revision_id"] is None and not has_code(content):
+        sealed = seal_secrets(scope.box, deployment_id, content.secrets)
+        await tx.execute(sql.keep_secrets, id=deployment_id, secrets_sealed=sealed)
+        return None
+    check_content(content, build_on_push=build_on_push)
+    archive = body.source_revision_config.source_tarball_path if body.source_revision_config else None
+    return await _start(tx, scope, deployment_id, content, archive=archive)
+
+
+def _build_on_push(body: DeploymentPatch, row: Record) -> bool:
+    asked = body.source_config.build_on_push if body.source_config else None
+    return bool(row["build_on_push"] if asked is None else asked)
+
+
+async def _start(
+    tx: Transaction, scope: Scope, deployment_id: UUID, content: RevisionContent, *, archive: str | None
+) -> UUID:
+    """Start a revision, of a newly named archive where there is one."""
+    if archive is not None:
+        await check_issued(tx, deployment_id, archive)
+    return await revisions.start_revision(tx, scope, deployment_id, content)
 
 
 async def _update(tx: Transaction, deployment_id: UUID, body: DeploymentPatch) -> None:
@@ -143,31 +217,38 @@ async def _update(tx: Transaction, deployment_id: UUID, body: DeploymentPatch) -
         build_on_push=config.build_on_push,
         install_command=config.install_command,
         build_command=config.build_command,
+        asked_url=config.custom_url,
     )
 
 
-def _merge(scope: Scope, latest: Record, body: DeploymentPatch) -> RevisionContent:
-    """Make the content of the next revision: what the PATCH says over the latest revision.
-
-    An empty list of secrets keeps them, as it does on the service that clients know: command-line clients send one
-    whenever they find no local secrets, and must not wipe out those that were set elsewhere.
-    """
-    revision = body.source_revision_config or SourceRevisionRequest()
-    secrets = body.secrets or open_secrets(scope.box, latest["latest_revision_id"], latest["secrets_sealed"])
-    return RevisionContent(
-        body.revision_source or latest["source"],
-        revision.repo_ref or latest["repo_ref"],
-        revision.graph_config_path or latest["graph_config_path"],
-        secrets,
-    )
+async def redeploy(scope: Scope, deployment_id: UUID, revision_id: UUID) -> Deployment:
+    """Serve again what a revision was made of. Raises what `revisions.redeploy_revision` raises."""
+    await revisions.redeploy_revision(scope, deployment_id, revision_id)
+    return await get_deployment(scope, deployment_id)
 
 
 async def delete_deployment(scope: Scope, deployment_id: UUID, *, delete_tracing_project: bool) -> None:
     """Ask for a delete; the deployment can be read until its listener has cleaned up. Raises DeploymentNotFound."""
     async with scope.change() as tx:
         await lock_deployment(tx, scope, deployment_id)
-        await tx.execute(sql.await_delete, id=deployment_id, delete_tracing_project=delete_tracing_project)
-        await revisions.stop_revisions(tx, deployment_id)
+        await _give_up(tx, deployment_id, delete_tracing_project=delete_tracing_project)
+
+
+async def delete_deployments(scope: Scope, ids: list[UUID]) -> DeletedDeployments:
+    """Ask for the delete of several deployments, all or none. Raises DeploymentNotFound for the first unknown one."""
+    async with scope.change() as tx:
+        rows = await tx.fetch(sql.lock_deployments, ids=ids, workspace_id=scope.workspace_id)
+        unknown = [deployment_id for deployment_id in ids if deployment_id not in {row["id"] for row in rows}]
+        if unknown:
+            raise DeploymentNotFound.of(unknown[0])
+        for row in rows:
+            await _give_up(tx, row["id"], delete_tracing_project=False)
+    return DeletedDeployments([row["id"] for row in rows])
+
+
+async def _give_up(tx: Transaction, deployment_id: UUID, *, delete_tracing_project: bool) -> None:
+    await tx.execute(sql.await_delete, id=deployment_id, delete_tracing_project=delete_tracing_project)
+    await revisions.stop_revisions(tx, deployment_id)
 
 
 async def report_deployment(scope: Scope, deployment_id: UUID, report: DeploymentReport) -> None:

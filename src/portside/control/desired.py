@@ -12,6 +12,8 @@ from itertools import groupby
 from uuid import UUID
 
 from portside.control.errors import ListenerNotFound
+from portside.control.integrations import credential_of
+from portside.control.resources import resources_of
 from portside.control.scope import PlatformAddress, Scope
 from portside.control.secrets import open_secrets
 from portside.control.sql import sql
@@ -19,6 +21,7 @@ from portside.control.types.dataplane import Desired, DesiredDeployment, Desired
 from portside.control.types.statuses import DeploymentStatus, RevisionStatus
 from portside.kernel.clock import iso
 from portside.kernel.db import Record
+from portside.kernel.spellings import canonical_source
 
 LOOK_AGAIN_S = 1.0
 
@@ -57,6 +60,8 @@ def _deployment(scope: Scope, address: PlatformAddress, rows: Sequence[Record]) 
         status=DeploymentStatus(first["status"]),
         active_revision_id=first["active_revision_id"],
         custom_url=first["custom_url"],
+        deployment_type=first["deployment_type"],
+        k8s_namespace=first["k8s_namespace"],
         environment=_environment(scope, address, first),
         revisions=[_revision(scope, row) for row in rows if row["revision_id"] is not None],
     )
@@ -80,14 +85,19 @@ def _revision(scope: Scope, row: Record) -> DesiredRevision:
         id=row["revision_id"],
         number=row["number"],
         status=RevisionStatus(row["revision_status"]),
-        source=row["source"],
+        source=canonical_source(row["source"]),
         repo_url=row["repo_url"],
         repo_ref=row["repo_ref"],
         repo_commit_sha=row["repo_commit_sha"],
+        repo_credential=credential_of(scope.box, row),
         graph_config_path=row["graph_config_path"],
+        source_tarball_path=row["source_tarball_path"],
+        image_uri=row["image_uri"],
         install_command=row["install_command"],
         build_command=row["build_command"],
         secrets=open_secrets(scope.box, row["revision_id"], row["secrets_sealed"]),
-        resource_spec={},
+        secret_references=row["secret_references"] or [],
+        resource_spec=resources_of(row["deployment_type"], row["resource_spec"]),
+        built_from=row["built_from"],
         created_at=iso(row["created_at"]),
     )

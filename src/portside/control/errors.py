@@ -44,6 +44,24 @@ class NameTaken(Conflict):
     code = "deployment_name_taken"
 
 
+class ListenerExists(Conflict):
+    """The workspace has a listener of this compute id already."""
+
+    code = "listener_exists"
+
+
+class ListenerInUse(Conflict):
+    """The listener has deployments; delete them first."""
+
+    code = "listener_in_use"
+
+
+class OtherCompute(Conflict):
+    """The compute id stands for a listener of another compute type; choose another id."""
+
+    code = "other_compute_type"
+
+
 class BeingDeleted(Conflict):
     """The deployment is being deleted and cannot be changed any more."""
 
@@ -63,7 +81,7 @@ class IllegalMove(Conflict):
 
 
 class SourceNotAvailable(BadRequest):
-    """Deployments from such a source are not available on this installation yet; deploy from `git_hosting`."""
+    """Deployments from such a source are not available; name one that is."""
 
     code = "source_not_available"
 
@@ -72,6 +90,18 @@ class BadCombination(BadRequest):
     """Each field is good, but together they make no deployment."""
 
     code = "bad_combination"
+
+
+class NeverBuilt(BadRequest):
+    """The revision was never built, so there is nothing to deploy again; make a new one."""
+
+    code = "revision_never_built"
+
+
+class DeploymentLeaving(BadRequest):
+    """The deployment is being deleted, and no revision of it is deployed any more."""
+
+    code = "deployment_leaving"
 
 
 class Immutable(BadRequest):

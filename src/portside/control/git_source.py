@@ -7,6 +7,7 @@ talks to a repository. Refusals name the field and say what is accepted.
 import re
 from urllib.parse import urlsplit
 
+from portside.control.errors import BadCombination
 from portside.kernel.errors import Invalid
 
 _REMOTE = re.compile(
@@ -15,6 +16,7 @@ _REMOTE = re.compile(
 _LOCAL = re.compile(r"(?:file://)?/[^\x00-\x1f\x7f]*")
 _SCP_LIKE = re.compile(r"[A-Za-z0-9_][\w.-]*@[A-Za-z0-9][A-Za-z0-9.-]*:(?!:)[^\s\x00-\x1f\x7f]+")
 _UNFIT_FOR_REF = re.compile(r"[\x00-\x20\x7f~^:?*\[\\]|\.\.|@\{|//|/\.|\.lock(?:/|$)|^[-/.]|[/.]$|^@$")
+_COMMIT = re.compile(r"[0-9a-f]{40}(?:[0-9a-f]{24})?")
 _CREDENTIALS = re.compile(r"^(https?://)[^/@]+@")
 
 
@@ -47,6 +49,14 @@ def check_repo_ref(ref: str) -> None:
 def is_tag(ref: str) -> bool:
     """Whether the ref is a tag and so can never be pushed to."""
     return ref.startswith("refs/tags/")
+
+
+def check_push(*, build_on_push: bool | None, repo_ref: str | None) -> None:
+    """Check the two fields that exclude each other. Raises BadCombination."""
+    if build_on_push and (is_tag(repo_ref or "") or _COMMIT.fullmatch(repo_ref or "")):
+        raise BadCombination(
+            "source_config.build_on_push must be false when source_revision_config.repo_ref is a tag or a commit."
+        )
 
 
 def check_config_path(path: str) -> None:

@@ -1,18 +1,29 @@
-"""Listeners: the places that introduced themselves to run deployments."""
+"""Listeners: the places where deployments run. Clusters are made by a client first, processes introduce themselves."""
 
 from uuid import UUID
 
+import msgspec
+
+from portside.control.errors import ListenerExists, ListenerInUse, ListenerNotFound, OtherCompute
 from portside.control.scope import Scope
 from portside.control.sql import sql
-from portside.control.types.dataplane import ComputeConfig, Connect, Connected, Listener, ListenerList
+from portside.control.types.dataplane import (
+    ComputeConfig,
+    Connect,
+    Connected,
+    Listener,
+    ListenerCreate,
+    ListenerList,
+    ListenerPatch,
+)
 from portside.kernel.clock import iso
 from portside.kernel.db import Record
 from portside.kernel.ids import uuid7
 
 
 async def connect(scope: Scope, body: Connect) -> Connected:
-    """Register a listener, or find it again by its compute id."""
-    listener_id: UUID = await scope.db.fetchval(
+    """Register a listener, or find it again by its compute id. Raises OtherCompute."""
+    listener_id: UUID | None = await scope.db.fetchval(
         sql.connect_listener,
         id=uuid7(),
         workspace_id=scope.workspace_id,
@@ -20,13 +31,77 @@ async def connect(scope: Scope, body: Connect) -> Connected:
         compute_id=body.compute_id,
         version=body.version,
     )
+    if listener_id is None:
+        raise OtherCompute
     return Connected(listener_id)
+
+
+async def create_listener(scope: Scope, body: ListenerCreate) -> Listener:
+    """Make a listener that will connect later. Raises ListenerExists."""
+    listener_id: UUID | None = await scope.db.fetchval(
+        sql.insert_listener,
+        id=uuid7(),
+        workspace_id=scope.workspace_id,
+        compute_type=body.compute_type,
+        compute_id=body.compute_id,
+        compute_config=msgspec.to_builtins(body.compute_config),
+        version=body.version,
+    )
+    if listener_id is None:
+        raise ListenerExists(
+            f"Listener for LangSmith workspace ID '{scope.workspace_id}' and compute ID '{body.compute_id}' "
+            "already exists."
+        )
+    return await get_listener(scope, listener_id)
+
+
+async def get_listener(scope: Scope, listener_id: UUID) -> Listener:
+    """Return one listener. Raises ListenerNotFound."""
+    rows = await _find(scope, listener_id=listener_id)
+    if not rows:
+        raise ListenerNotFound.of(listener_id)
+    return _show(rows[0])
 
 
 async def list_listeners(scope: Scope, limit: int, offset: int) -> ListenerList:
     """List the workspace's listeners, newest first."""
-    rows = await scope.db.fetch(sql.list_listeners, workspace_id=scope.workspace_id, limit=limit, offset=offset)
+    rows = await _find(scope, limit=limit, offset=offset)
     return ListenerList([_show(row) for row in rows], offset + len(rows))
+
+
+async def patch_listener(scope: Scope, listener_id: UUID, body: ListenerPatch) -> Listener:
+    """Change a listener; deployments stay in the namespaces that they are in. Raises ListenerNotFound."""
+    changed = await scope.db.fetchval(
+        sql.update_listener,
+        id=listener_id,
+        workspace_id=scope.workspace_id,
+        version=body.version,
+        compute_config=None if body.compute_config is None else msgspec.to_builtins(body.compute_config),
+    )
+    if changed is None:
+        raise ListenerNotFound.of(listener_id)
+    return await get_listener(scope, listener_id)
+
+
+async def delete_listener(scope: Scope, listener_id: UUID) -> None:
+    """Forget a listener that has no deployments. Raises ListenerNotFound and ListenerInUse."""
+    async with scope.db.transaction() as tx:
+        if await tx.fetchval(sql.lock_listener, id=listener_id, workspace_id=scope.workspace_id) is None:
+            raise ListenerNotFound.of(listener_id)
+        if await tx.fetchval(sql.is_listener_used, id=listener_id):
+            raise ListenerInUse
+        await tx.execute(sql.delete_listener, id=listener_id)
+
+
+async def _find(scope: Scope, *, listener_id: UUID | None = None, limit: int = 1, offset: int = 0) -> list[Record]:
+    return await scope.db.fetch(
+        sql.find_listeners,
+        workspace_id=scope.workspace_id,
+        id=listener_id,
+        compute_type=None,
+        limit=limit,
+        offset=offset,
+    )
 
 
 def _show(row: Record) -> Listener:
@@ -34,9 +109,9 @@ def _show(row: Record) -> Listener:
         id=row["id"],
         compute_type=row["compute_type"],
         compute_id=row["compute_id"],
-        compute_config=ComputeConfig(),
+        compute_config=msgspec.convert(row["compute_config"], ComputeConfig),
         version=row["version"],
-        last_seen_at=iso(row["last_seen_at"]),
+        last_seen_at=None if row["last_seen_at"] is None else iso(row["last_seen_at"]),
         created_at=iso(row["created_at"]),
         updated_at=iso(row["updated_at"]),
     )

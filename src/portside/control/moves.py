@@ -1,7 +1,7 @@
 """The state machine of revisions: which state may follow which (contract: section 5.1).
 
 The listener that works on a revision reports its moves; the control plane itself makes those into and out of the queue
-and the interruption by a delete. A state at the end is never left. `revisions.py` writes the rows.
+and the interruptions by a user or a delete. A state at the end is never left. `revisions.py` writes the rows.
 """
 
 from portside.control.errors import IllegalMove
@@ -31,7 +31,13 @@ MOVES: dict[S, frozenset[S]] = {
 }
 
 
+def check_moves_on(current: S, target: S) -> None:
+    """Let a step along the table pass, and no repetition. Raises IllegalMove."""
+    if target not in MOVES[current]:
+        raise IllegalMove(f"A revision that is {current} cannot become {target}.")
+
+
 def check_move(current: S, target: S) -> None:
     """Let a report pass that moves along the table or repeats the state. Raises IllegalMove."""
-    if target != current and target not in MOVES[current]:
-        raise IllegalMove(f"A revision that is {current} cannot become {target}.")
+    if target != current:
+        check_moves_on(current, target)

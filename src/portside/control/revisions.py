@@ -6,35 +6,28 @@ Every function that writes holds the deployment's lock, so a deployment has at m
 
 from uuid import UUID
 
-import msgspec
-
-from portside.control.errors import DeploymentNotFound, RevisionNotFound
-from portside.control.moves import AT_THE_END, check_move
+from portside.control.content import RevisionContent, content_again
+from portside.control.errors import DeploymentLeaving, DeploymentNotFound, NeverBuilt, RevisionNotFound
+from portside.control.moves import AT_THE_END, check_move, check_moves_on
 from portside.control.rules import MAX_TEXT_BYTES
 from portside.control.scope import Scope
 from portside.control.secrets import seal_secrets
+from portside.control.sources import image_version
 from portside.control.sql import sql
 from portside.control.types.dataplane import RevisionReport
-from portside.control.types.deployments import Revision, RevisionList, RevisionQuery, Secret
-from portside.control.types.statuses import RevisionStatus
+from portside.control.types.deployments import Move, Revision, RevisionHistory, RevisionList, RevisionQuery
+from portside.control.types.statuses import DeploymentStatus, RevisionStatus
 from portside.control.views import show_revision
+from portside.kernel.clock import iso
 from portside.kernel.codec import storable
 from portside.kernel.db import Record, Session, Transaction
-from portside.kernel.errors import Invalid
 from portside.kernel.ids import uuid7
 
-
-class RevisionContent(msgspec.Struct):
-    """What a new revision is made of."""
-
-    source: str
-    repo_ref: str
-    graph_config_path: str
-    secrets: list[Secret]
+INTERRUPTED = "It was interrupted."
 
 
-async def start_revision(tx: Transaction, scope: Scope, deployment_id: UUID, content: RevisionContent) -> None:
-    """Add a revision to a locked deployment: at work at once, or in the place of whatever waits."""
+async def start_revision(tx: Transaction, scope: Scope, deployment_id: UUID, content: RevisionContent) -> UUID:
+    """Add a revision to a locked deployment: at work at once, or in the place of whatever waits. Returns its id."""
     await _move_waiting(tx, deployment_id, RevisionStatus.SKIPPED, "A newer revision took its place.")
     busy = await tx.fetchval(sql.revision_at_work, deployment_id=deployment_id)
     revision_id = uuid7()
@@ -45,10 +38,52 @@ async def start_revision(tx: Transaction, scope: Scope, deployment_id: UUID, con
         status=RevisionStatus.QUEUED if busy else RevisionStatus.CREATING,
         source=content.source,
         repo_ref=content.repo_ref,
+        repo_commit_sha=content.repo_commit_sha,
         graph_config_path=content.graph_config_path,
+        image_uri=content.image_uri,
+        image_version=image_version(content.image_uri),
+        source_tarball_path=content.source_tarball_path,
+        install_command=content.install_command,
+        build_command=content.build_command,
+        resource_spec=content.resource_spec,
+        secret_references=content.secret_references or None,
+        built_from=content.built_from,
         secrets_sealed=seal_secrets(scope.box, revision_id, content.secrets),
     )
     await tx.execute(sql.set_latest_revision, id=deployment_id, revision_id=revision_id)
+    return revision_id
+
+
+async def redeploy_revision(scope: Scope, deployment_id: UUID, revision_id: UUID) -> None:
+    """Start a revision of what this one was made of, at its commit and without building it again.
+
+    Raises DeploymentNotFound, RevisionNotFound, DeploymentLeaving and NeverBuilt.
+    """
+    async with scope.change() as tx:
+        deployment = await lock_deployment(tx, scope, deployment_id)
+        row = await find_revision(tx, scope, deployment_id, revision_id)
+        if deployment["status"] == DeploymentStatus.AWAITING_DELETE:
+            raise DeploymentLeaving
+        if not row["is_built"] and row["image_uri"] is None:
+            raise NeverBuilt
+        await start_revision(tx, scope, deployment_id, content_again(scope, row))
+
+
+async def interrupt_revision(scope: Scope, deployment_id: UUID, revision_id: UUID) -> Revision:
+    """Stop a revision that is at work, or take it out of the queue; the waiting one starts in its place.
+
+    Raises DeploymentNotFound, RevisionNotFound, and IllegalMove for a revision that is at its end.
+    """
+    async with scope.change() as tx:
+        await lock_deployment(tx, scope, deployment_id)
+        row = await find_revision(tx, scope, deployment_id, revision_id)
+        if row["status"] == RevisionStatus.QUEUED:
+            await _move_waiting(tx, deployment_id, RevisionStatus.SKIPPED, INTERRUPTED)
+        else:
+            check_moves_on(RevisionStatus(row["status"]), RevisionStatus.INTERRUPTED)
+            await tx.execute(sql.interrupt_revision_at_work, deployment_id=deployment_id, reason=INTERRUPTED)
+            await _move_waiting(tx, deployment_id, RevisionStatus.CREATING, None)
+    return await get_revision(scope, deployment_id, revision_id)
 
 
 async def report_revision(scope: Scope, deployment_id: UUID, revision_id: UUID, report: RevisionReport) -> None:
@@ -122,15 +157,21 @@ async def get_revision(scope: Scope, deployment_id: UUID, revision_id: UUID) -> 
 
 
 async def list_revisions(scope: Scope, deployment_id: UUID, query: RevisionQuery) -> RevisionList:
-    """List a deployment's revisions, newest first. Raises DeploymentNotFound; Invalid for a filter not built yet."""
-    if query.remote_reconciled is not None:
-        raise Invalid.field(["query", "remote_reconciled"], "is not available yet", "not_supported")
+    """List a deployment's revisions, newest first. Raises DeploymentNotFound."""
     await check_deployment(scope.db, scope, deployment_id)
     rows = await scope.db.fetch(
         sql.list_revisions,
         deployment_id=deployment_id,
         statuses=query.status or None,
+        names_listener=query.remote_reconciled,
         limit=query.limit,
         offset=query.offset,
     )
     return RevisionList([show_revision(row) for row in rows], query.offset + len(rows))
+
+
+async def show_history(scope: Scope, deployment_id: UUID, revision_id: UUID) -> RevisionHistory:
+    """Return every state that a revision was in. Raises DeploymentNotFound and RevisionNotFound."""
+    await find_revision(scope.db, scope, deployment_id, revision_id)
+    rows = await scope.db.fetch(sql.revision_history, revision_id=revision_id)
+    return RevisionHistory([Move(RevisionStatus(row["status"]), row["reason"], iso(row["at"])) for row in rows])

@@ -1,12 +1,25 @@
 """From rows to what the API shows. Values of secrets, and credentials inside addresses, are shown to editors only."""
 
+import msgspec
+
 from portside.control.git_source import hide_credentials
+from portside.control.resources import show_resources
 from portside.control.scope import Scope
 from portside.control.secrets import open_secrets, without_values
-from portside.control.types.deployments import Deployment, Revision, Secret, SourceConfig, SourceRevisionConfig
+from portside.control.sources import GIT
+from portside.control.types.compute import ListenerConfig
+from portside.control.types.deployments import (
+    Deployment,
+    Revision,
+    Secret,
+    SecretReference,
+    SourceConfig,
+    SourceRevisionConfig,
+)
 from portside.control.types.statuses import DeploymentStatus, RevisionStatus
 from portside.kernel.clock import iso
 from portside.kernel.db import Record
+from portside.kernel.spellings import canonical_source
 
 
 def show_deployment(scope: Scope, row: Record) -> Deployment:
@@ -20,10 +33,12 @@ def show_deployment(scope: Scope, row: Record) -> Deployment:
         source_config=_source_config(scope, row),
         source_revision_config=_source_revision_config(row),
         secrets=_secrets(scope, row),
+        secret_references=msgspec.convert(row["secret_references"], list[SecretReference] | None),
         status=DeploymentStatus(row["status"]),
-        status_message=row["status_message"],
+        status_message=_status_message(row),
         latest_revision_id=row["latest_revision_id"],
         active_revision_id=row["active_revision_id"],
+        image_version=row["image_version"],
         created_at=iso(row["created_at"]),
         updated_at=iso(row["updated_at"]),
     )
@@ -46,16 +61,33 @@ def _may_see_secrets(scope: Scope) -> bool:
     return scope.actor.may("deployments:update")
 
 
+def _status_message(row: Record) -> str | None:
+    """Say why a status is what it is: a listener's own words, or that there are none any more."""
+    if row["is_silent"]:
+        return f"Its listener was last seen at {iso(row['last_seen_at'])}; what runs there may go on running."
+    message: str | None = row["status_message"]
+    return message
+
+
 def _source_config(scope: Scope, row: Record) -> SourceConfig:
+    """Show the fields that the source has; the others are null, so that what was read can be sent back."""
+    is_git = canonical_source(row["source"]) == GIT
     return SourceConfig(
         integration_id=row["integration_id"],
-        repo_url=row["repo_url"] if _may_see_secrets(scope) else hide_credentials(row["repo_url"]),
+        repo_url=_shown_url(scope, row["repo_url"]),
         deployment_type=row["deployment_type"],
-        build_on_push=row["build_on_push"],
+        build_on_push=row["build_on_push"] if is_git else None,
         custom_url=row["custom_url"],
+        resource_spec=None if row["resource_spec"] is None else show_resources(row["resource_spec"]),
+        listener_id=row["listener_id"],
+        listener_config=ListenerConfig(row["k8s_namespace"]) if row["k8s_namespace"] else None,
         install_command=row["install_command"],
         build_command=row["build_command"],
     )
+
+
+def _shown_url(scope: Scope, url: str | None) -> str | None:
+    return url if url is None or _may_see_secrets(scope) else hide_credentials(url)
 
 
 def _source_revision_config(row: Record) -> SourceRevisionConfig:
@@ -64,9 +96,11 @@ def _source_revision_config(row: Record) -> SourceRevisionConfig:
         graph_config_path=row["graph_config_path"],
         langgraph_config_path=row["graph_config_path"],
         repo_commit_sha=row["repo_commit_sha"],
+        image_uri=row["image_uri"],
+        source_tarball_path=row["source_tarball_path"],
     )
 
 
 def _secrets(scope: Scope, row: Record) -> list[Secret]:
-    secrets = open_secrets(scope.box, row["latest_revision_id"], row["secrets_sealed"])
+    secrets = open_secrets(scope.box, row["latest_revision_id"] or row["id"], row["secrets_sealed"])
     return secrets if _may_see_secrets(scope) else without_values(secrets)

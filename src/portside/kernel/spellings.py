@@ -31,6 +31,11 @@ def canonical_source(name: str) -> str:
     return SOURCES.get(name, name)
 
 
+def source_names(canonical: str) -> list[str]:
+    """Return every name of a deployment source, the contract's first."""
+    return [canonical, *(other for other, name in SOURCES.items() if name == canonical)]
+
+
 def environment_names(name: str) -> tuple[str, ...]:
     """Return every name under which an environment variable may be given, the contract's first."""
     for prefix, others in ENVIRONMENT_PREFIXES.items():

@@ -10,6 +10,7 @@ from portside.control.errors import (
     IllegalMove,
     ListenerNotFound,
     NotBeingDeleted,
+    OtherCompute,
     RevisionNotFound,
 )
 from portside.control.http.scoping import scope_of
@@ -31,7 +32,7 @@ PERMISSION = "listeners:work"
 _REVISION = "/internal/deployments/{deployment_id}/revisions/{revision_id}"
 
 
-@routes.post("/internal/listeners/connect", permission=PERMISSION)
+@routes.post("/internal/listeners/connect", permission=PERMISSION, raises=(OtherCompute,))
 async def connect_listener(ctx: Context, body: Connect) -> Connected:
     """Register a listener, or find it again by its compute id."""
     return await listeners.connect(scope_of(ctx), body)

@@ -1,17 +1,48 @@
 -- name: connect_listener
--- A restarted listener keeps its id, and with it the deployments that it holds.
-insert into listeners (id, workspace_id, compute_type, compute_id, version)
-values (:id, :workspace_id, :compute_type, :compute_id, :version)
+-- A restarted listener keeps its id, and with it the deployments that it holds. No row comes back where the compute id
+-- stands for another kind of compute.
+insert into listeners (id, workspace_id, compute_type, compute_id, version, last_seen_at)
+values (:id, :workspace_id, :compute_type, :compute_id, :version, now())
 on conflict (workspace_id, compute_id) do update set
-    compute_type = excluded.compute_type, version = excluded.version, updated_at = now(), last_seen_at = now()
+    version = excluded.version, updated_at = now(), last_seen_at = now()
+where listeners.compute_type = excluded.compute_type
 returning id
+
+-- name: insert_listener
+-- No row comes back where the compute id has a listener already.
+insert into listeners (id, workspace_id, compute_type, compute_id, compute_config, version)
+values (:id, :workspace_id, :compute_type, :compute_id, :compute_config, :version)
+on conflict (workspace_id, compute_id) do nothing
+returning id
+
+-- name: update_listener
+-- Null keeps what is there.
+update listeners set
+    version = coalesce(:version, version),
+    compute_config = coalesce(:compute_config, compute_config),
+    updated_at = now()
+where id = :id and workspace_id = :workspace_id
+returning id
+
+-- name: lock_listener
+-- Keeps deployments from being given to a listener that is about to be deleted.
+select id from listeners where id = :id and workspace_id = :workspace_id for update
+
+-- name: is_listener_used
+select exists (select from deployments where held_by = :id or listener_id = :id)
+
+-- name: delete_listener
+delete from listeners where id = :id
 
 -- name: touch_listener
 update listeners set last_seen_at = now() where id = :id and workspace_id = :workspace_id returning id
 
--- name: list_listeners
-select id, compute_type, compute_id, version, last_seen_at, created_at, updated_at
-from listeners where workspace_id = :workspace_id
+-- name: find_listeners
+select id, compute_type, compute_id, compute_config, version, last_seen_at, created_at, updated_at
+from listeners
+where workspace_id = :workspace_id
+  and (:id::uuid is null or id = :id)
+  and (:compute_type::text is null or compute_type = :compute_type)
 order by created_at desc, id desc
 limit :limit offset :offset
 
@@ -31,11 +62,14 @@ where workspace_id = :workspace_id and held_by is null
 
 -- name: desired_state
 -- One statement, and so one snapshot, of the deployments and of the revisions that matter to a listener.
-select d.id, d.name, d.workspace_id, d.status, d.active_revision_id, d.custom_url, d.service_key_sealed, d.repo_url,
-       d.install_command, d.build_command,
+select d.id, d.name, d.workspace_id, d.status, d.active_revision_id, d.deployment_type,
+       coalesce(d.asked_url, d.custom_url) as custom_url, d.k8s_namespace, d.service_key_sealed, d.repo_url,
        r.id as revision_id, r.number, r.status as revision_status, r.source, r.repo_ref, r.repo_commit_sha,
-       r.graph_config_path, r.secrets_sealed, r.created_at
+       r.graph_config_path, r.source_tarball_path, r.image_uri, r.install_command, r.build_command, r.resource_spec,
+       r.secret_references, r.built_from, r.secrets_sealed, r.created_at,
+       i.id as integration_id, i.kind, i.base_url, i.token_sealed
 from deployments d
+left join integrations i on i.id = d.integration_id
 left join revisions r on r.deployment_id = d.id and (
     r.id = d.active_revision_id
     or r.status in ('CREATING', 'QUEUED', 'AWAITING_BUILD', 'BUILDING', 'AWAITING_DEPLOY', 'DEPLOYING')

@@ -1,8 +1,11 @@
 -- name: insert_revision
 -- The caller holds the deployment's lock, so that no other insert takes the same number.
-insert into revisions (id, deployment_id, number, status, source, repo_ref, graph_config_path, secrets_sealed)
-select :id, :deployment_id, coalesce(max(number), 0) + 1, :status, :source, :repo_ref, :graph_config_path,
-       :secrets_sealed
+insert into revisions
+    (id, deployment_id, number, status, source, repo_ref, repo_commit_sha, graph_config_path, image_uri, image_version,
+     source_tarball_path, install_command, build_command, resource_spec, secret_references, built_from, secrets_sealed)
+select :id, :deployment_id, coalesce(max(number), 0) + 1, :status, :source, :repo_ref, :repo_commit_sha,
+       :graph_config_path, :image_uri, :image_version, :source_tarball_path, :install_command, :build_command,
+       :resource_spec, :secret_references, :built_from, :secrets_sealed
 from revisions where deployment_id = :deployment_id
 
 -- name: revision_at_work
@@ -12,18 +15,33 @@ where deployment_id = :deployment_id
   and status in ('CREATING', 'AWAITING_BUILD', 'BUILDING', 'AWAITING_DEPLOY', 'DEPLOYING')
 
 -- name: get_revision
-select r.id, r.status, r.status_message, r.source, r.repo_ref, r.graph_config_path, r.repo_commit_sha,
-       r.secrets_sealed, r.created_at, r.updated_at
+select r.id, r.status, r.status_message, r.source, r.repo_ref, r.graph_config_path, r.repo_commit_sha, r.image_uri,
+       r.source_tarball_path, r.install_command, r.build_command, r.resource_spec, r.secret_references, r.built_from,
+       r.is_built, r.secrets_sealed, r.created_at, r.updated_at
 from revisions r
 join deployments d on d.id = r.deployment_id
 where r.id = :id and r.deployment_id = :deployment_id and d.workspace_id = :workspace_id
 
--- name: list_revisions
-select id, status, status_message, source, repo_ref, graph_config_path, repo_commit_sha, created_at, updated_at
+-- name: latest_revision_of_source
+-- What the next revision of this source takes over.
+select id, repo_ref, graph_config_path, image_uri, source_tarball_path
 from revisions
-where deployment_id = :deployment_id and (:statuses::text[] is null or status = any(:statuses))
-order by number desc
+where deployment_id = :deployment_id and source = any(:sources::text[])
+order by number desc limit 1
+
+-- name: list_revisions
+select r.id, r.status, r.status_message, r.source, r.repo_ref, r.graph_config_path, r.repo_commit_sha, r.image_uri,
+       r.source_tarball_path, r.created_at, r.updated_at
+from revisions r
+join deployments d on d.id = r.deployment_id
+where r.deployment_id = :deployment_id
+  and (:statuses::text[] is null or r.status = any(:statuses))
+  and (:names_listener::boolean is null or (d.listener_id is not null) = :names_listener)
+order by r.number desc
 limit :limit offset :offset
+
+-- name: revision_history
+select status, reason, at from revision_moves where revision_id = :revision_id order by id
 
 -- name: deployment_exists
 select true from deployments where id = :id and workspace_id = :workspace_id
@@ -34,6 +52,7 @@ update revisions set
     status = :status,
     status_message = coalesce(:reason, status_message),
     repo_commit_sha = coalesce(:repo_commit_sha, repo_commit_sha),
+    is_built = is_built or :status in ('AWAITING_DEPLOY', 'DEPLOYING', 'DEPLOYED'),
     updated_at = now()
 where id = :id
 

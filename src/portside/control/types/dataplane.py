@@ -6,10 +6,12 @@ from uuid import UUID
 import msgspec
 from msgspec import Meta
 
+from portside.control.types.compute import Label
 from portside.control.types.deployments import ONE_LINE, Line, Moment, Secret
 from portside.control.types.statuses import DeploymentStatus, RevisionStatus
 
 ComputeType = Literal["process", "k8s"]
+ComputeId = Annotated[str, Meta(min_length=1, max_length=253, pattern=ONE_LINE)]
 Reason = Annotated[str, Meta(max_length=100_000)]
 
 
@@ -17,7 +19,7 @@ class Connect(msgspec.Struct):
     """A listener's introduction; `compute_id` stays the same over its restarts."""
 
     compute_type: ComputeType
-    compute_id: Annotated[str, Meta(min_length=1, max_length=253, pattern=ONE_LINE)]
+    compute_id: ComputeId
     version: Line | None = None
 
 
@@ -28,20 +30,36 @@ class Connected(msgspec.Struct):
 
 
 class ComputeConfig(msgspec.Struct):
-    """What a Kubernetes listener may use; nothing for processes."""
+    """What a Kubernetes listener may use, null for whatever is there; nothing for processes."""
 
-    k8s_namespaces: list[str] | None = None
+    k8s_namespaces: Annotated[list[Label], Meta(min_length=1, max_length=1000)] | None = None
+
+
+class ListenerCreate(msgspec.Struct, kw_only=True):
+    """The body of a create (contract: section 3.6). The listener connects later, under the same compute id."""
+
+    compute_type: Literal["k8s"]
+    compute_id: ComputeId
+    compute_config: ComputeConfig
+    version: Line | None = None
+
+
+class ListenerPatch(msgspec.Struct):
+    """The body of a PATCH; what is null stays as it is."""
+
+    version: Line | None = None
+    compute_config: ComputeConfig | None = None
 
 
 class Listener(msgspec.Struct, kw_only=True):
-    """A listener as clients see it (contract: section 3.6)."""
+    """A listener as clients see it (contract: section 3.6); `last_seen_at` is null until it connects."""
 
     id: UUID
     compute_type: ComputeType
     compute_id: str
     compute_config: ComputeConfig
     version: str | None
-    last_seen_at: Moment
+    last_seen_at: Moment | None
     created_at: Moment
     updated_at: Moment
 

@@ -35,9 +35,9 @@ class Secret(msgspec.Struct):
 class SecretReference(msgspec.Struct):
     """A key of a Kubernetes secret that becomes an environment variable (image deployments only)."""
 
-    name: str
-    secret_name: str
-    secret_key: str
+    name: Annotated[str, Meta(pattern=r"^[A-Za-z_][A-Za-z0-9_]{0,255}$(?!\n)")]
+    secret_name: Annotated[str, Meta(pattern=r"^[a-z0-9]([-a-z0-9.]{0,251}[a-z0-9])?$(?!\n)")]
+    secret_key: Annotated[str, Meta(pattern=r"^[-._A-Za-z0-9]{1,253}$(?!\n)")]
 
 
 class SourceConfig(msgspec.Struct):
@@ -72,7 +72,7 @@ class DeploymentCreate(msgspec.Struct, kw_only=True):
     source_config: SourceConfig
     source_revision_config: SourceRevisionRequest
     secrets: Annotated[list[Secret], Meta(max_length=500)] | None = None
-    secret_references: list[SecretReference] | None = None
+    secret_references: Annotated[list[SecretReference], Meta(max_length=500)] | None = None
 
 
 class DeploymentPatch(msgspec.Struct, kw_only=True):
@@ -85,7 +85,7 @@ class DeploymentPatch(msgspec.Struct, kw_only=True):
     source_config: SourceConfig | None = None
     source_revision_config: SourceRevisionRequest | None = None
     secrets: Annotated[list[Secret], Meta(max_length=500)] | None = None
-    secret_references: list[SecretReference] | None = None
+    secret_references: Annotated[list[SecretReference], Meta(max_length=500)] | None = None
 
 
 class SourceRevisionConfig(msgspec.Struct):
@@ -132,6 +132,20 @@ class Revision(msgspec.Struct, kw_only=True):
     updated_at: Moment
 
 
+class Move(msgspec.Struct):
+    """A state that a revision came into; `reason` is what was said of it."""
+
+    status: RevisionStatus
+    reason: str | None
+    at: Moment
+
+
+class RevisionHistory(msgspec.Struct):
+    """Every state that a revision was in, first to last."""
+
+    moves: list[Move]
+
+
 class DeploymentList(msgspec.Struct):
     """A page of deployments, newest first; `offset` is where the next page starts."""
 
@@ -168,6 +182,18 @@ class RevisionQuery(msgspec.Struct):
     offset: Offset = 0
     status: list[RevisionStatus] | None = None
     remote_reconciled: bool | None = None
+
+
+class DeleteManyQuery(msgspec.Struct):
+    """Which deployments to delete, all or none of them."""
+
+    deployment_ids: Annotated[list[UUID], Meta(min_length=1, max_length=100)]
+
+
+class DeletedDeployments(msgspec.Struct):
+    """The deployments that are being deleted now."""
+
+    deployment_ids: list[UUID]
 
 
 class DeleteQuery(msgspec.Struct):

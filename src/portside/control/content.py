@@ -1,0 +1,132 @@
+"""What a revision is made of: taken over from the revisions before it, changed by a PATCH, and checked to be whole.
+
+Secrets, references and the resource spec go on from the latest revision; what the code comes from goes on from the
+latest revision of the same source, because a deployment may have revisions of several.
+"""
+
+from typing import Any
+from uuid import UUID
+
+import msgspec
+
+from portside.control import sources
+from portside.control.git_source import check_push
+from portside.control.resources import given_fields
+from portside.control.scope import Scope
+from portside.control.secrets import check_secrets, open_secrets
+from portside.control.sql import sql
+from portside.control.types.deployments import DeploymentPatch, Secret, SourceConfig, SourceRevisionRequest
+from portside.kernel.db import Record, Transaction
+from portside.kernel.spellings import canonical_source, source_names
+
+_FROM_SAME_SOURCE = ("repo_ref", "graph_config_path", "image_uri", "source_tarball_path")
+
+
+class RevisionContent(msgspec.Struct, kw_only=True):
+    """What a new revision is made of.
+
+    `repo_commit_sha` pins a commit of the ref. `built_from` is the revision whose build is served again.
+    """
+
+    source: str
+    secrets: list[Secret]
+    secret_references: list[dict[str, str]] = []
+    resource_spec: dict[str, Any] | None = None
+    repo_ref: str | None = None
+    repo_commit_sha: str | None = None
+    graph_config_path: str | None = None
+    image_uri: str | None = None
+    source_tarball_path: str | None = None
+    install_command: str | None = None
+    build_command: str | None = None
+    built_from: UUID | None = None
+
+
+async def next_content(
+    tx: Transaction, scope: Scope, deployment: Record, revision_source: str | None = None
+) -> RevisionContent:
+    """Return what the next revision of a locked deployment is made of where nothing changes; nothing pins a commit."""
+    source = revision_source or deployment["source"]
+    code = await tx.fetchrow(
+        sql.latest_revision_of_source,
+        deployment_id=deployment["id"],
+        sources=source_names(canonical_source(source)),
+    )
+    content = await _carried_over(tx, scope, deployment, source)
+    if code is not None:
+        for name in _FROM_SAME_SOURCE:
+            setattr(content, name, code[name])
+    return content
+
+
+async def _carried_over(tx: Transaction, scope: Scope, deployment: Record, source: str) -> RevisionContent:
+    commands = {name: deployment[name] for name in ("install_command", "build_command")}
+    latest_id = deployment["latest_revision_id"]
+    if latest_id is None:
+        secrets = open_secrets(scope.box, deployment["id"], deployment["secrets_sealed"])
+        return RevisionContent(source=source, secrets=secrets, **commands)
+    latest = await tx.fetchrow(
+        sql.get_revision, id=latest_id, deployment_id=deployment["id"], workspace_id=scope.workspace_id
+    )
+    assert latest is not None  # noqa: S101 - the deployment is locked and its latest revision is its own
+    return RevisionContent(
+        source=source,
+        secrets=open_secrets(scope.box, latest_id, latest["secrets_sealed"]),
+        secret_references=latest["secret_references"] or [],
+        resource_spec=latest["resource_spec"],
+        **commands,
+    )
+
+
+def content_again(scope: Scope, revision: Record) -> RevisionContent:
+    """Return what a revision was made of, pinned to its commit and its build, so that it can be served again."""
+    return RevisionContent(
+        source=revision["source"],
+        secrets=open_secrets(scope.box, revision["id"], revision["secrets_sealed"]),
+        secret_references=revision["secret_references"] or [],
+        built_from=(revision["built_from"] or revision["id"]) if revision["is_built"] else None,
+        **{
+            name: revision[name]
+            for name in (
+                "repo_ref", "repo_commit_sha", "graph_config_path", "image_uri", "source_tarball_path",
+                "install_command", "build_command", "resource_spec",
+            )
+        },
+    )  # fmt: skip
+
+
+def change(content: RevisionContent, body: DeploymentPatch) -> None:
+    """Put what a PATCH says over what was taken over; null keeps what is there.
+
+    An empty list of secrets keeps them, as it does on the service that clients know: command-line clients send one
+    whenever they find no local secrets, and must not wipe out those that were set elsewhere. An empty list of
+    references takes all away.
+    """
+    revision, config = body.source_revision_config or SourceRevisionRequest(), body.source_config or SourceConfig()
+    for name in _FROM_SAME_SOURCE:
+        setattr(content, name, getattr(revision, name) or getattr(content, name))
+    for name in ("install_command", "build_command"):
+        if getattr(config, name) is not None:
+            setattr(content, name, getattr(config, name))
+    content.secrets = body.secrets or content.secrets
+    if body.secret_references is not None:
+        content.secret_references = [msgspec.to_builtins(reference) for reference in body.secret_references]
+    if config.resource_spec is not None:
+        content.resource_spec = given_fields(config.resource_spec)
+
+
+def has_code(content: RevisionContent) -> bool:
+    """Whether there is anything to build or to run, be it not enough."""
+    return any(getattr(content, name) for name in _FROM_SAME_SOURCE)
+
+
+def check_content(content: RevisionContent, *, build_on_push: bool | None) -> None:
+    """Raises BadCombination where no revision can be made of the content."""
+    source = canonical_source(content.source)
+    for name in sources.REQUIRED[source]:
+        if not getattr(content, name):
+            raise sources.required(source, f"source_revision_config.{name}")
+    if source == sources.GIT:
+        check_push(build_on_push=build_on_push, repo_ref=content.repo_ref)
+    names = [reference["name"] for reference in content.secret_references]
+    check_secrets([*content.secrets, *(Secret(name, "") for name in names)])

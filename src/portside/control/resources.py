@@ -1,0 +1,128 @@
+"""The compute of image deployments: what a ResourceSpec may say, field against field, and the defaults it leaves open.
+
+What the user gave is stored as it was given; `with_defaults` makes the whole of it whenever it is shown or acted on
+(spec: ResourceSpec; contract: section 3.5).
+"""
+
+from collections.abc import Iterable, Iterator
+from typing import Any
+
+import msgspec
+
+from portside.control.errors import BadCombination
+from portside.control.types.compute import Container, ResourceSpec
+from portside.kernel.errors import Invalid
+
+SCALE, CPU, MEMORY_MB = 1, 1, 2048
+# What a deployment that is built has by its type (contract: section 8); one replica of the defaults without a type.
+_SMALL = {"min_scale": 1, "max_scale": 1, "cpu": 1, "memory_mb": 1024}
+_BY_TYPE: dict[str, dict[str, Any]] = {
+    **dict.fromkeys(("dev", "dev_free", "dev_zero", "dev_free_zero"), _SMALL),
+    "prod": {"min_scale": 1, "max_scale": 10, "cpu": 2, "memory_mb": 2048},
+}
+_WHERE = "source_config.resource_spec"
+_NOT_USED = ("orchestrator_", "executor_")
+_RANGES = (
+    ("min_scale", "max_scale"),
+    ("queue_min_scale", "queue_max_scale"),
+    ("cpu", "cpu_limit"),
+    ("memory_mb", "memory_limit_mb"),
+    ("queue_cpu", "queue_cpu_limit"),
+    ("queue_memory_mb", "queue_memory_limit_mb"),
+    ("redis_cpu", "redis_cpu_limit"),
+    ("redis_memory_mb", "redis_memory_limit_mb"),
+    ("db_cpu", "db_cpu_limit"),
+    ("db_memory_mb", "db_memory_limit_mb"),
+)
+
+
+def check_resources(spec: ResourceSpec) -> None:
+    """Check a spec's fields against one another. Raises Invalid for fields that nothing acts on, BadCombination."""
+    for name in given_fields(spec):
+        if name.startswith(_NOT_USED):
+            raise Invalid.field(["body", *_WHERE.split("."), name], "is not acted on; leave it out", "not_supported")
+    for name in ("min_scale", "queue_min_scale"):
+        if getattr(spec, name) == 0:
+            raise BadCombination(f"{_WHERE}.{name} must be at least 1: images are not scaled to zero.")
+    whole = with_defaults(given_fields(spec))
+    for least, most in _RANGES:
+        if least in whole and whole[least] > whole[most]:
+            raise BadCombination(f"{_WHERE}.{least} must not be greater than {most}: {whole[least]} > {whole[most]}.")
+    _check_pod(spec)
+
+
+def given_fields(spec: ResourceSpec) -> dict[str, Any]:
+    """Return what was given of a spec, for its row: CPU counts to one decimal, nothing that is null."""
+    return {
+        name: round(value, 1) if isinstance(value, float) else value
+        for name, value in _without_nulls(msgspec.to_builtins(spec)).items()
+    }
+
+
+def with_defaults(given: dict[str, Any]) -> dict[str, Any]:
+    """Fill in what was left open: one replica of 1 CPU and 2 GB, queue like API, limits twice what they limit."""
+    spec = {"min_scale": SCALE, "cpu": CPU, "memory_mb": MEMORY_MB, **given}
+    spec.setdefault("max_scale", max(SCALE, spec["min_scale"]))
+    spec.setdefault("queue_max_scale", max(spec["max_scale"], spec.get("queue_min_scale", 0)))
+    spec.setdefault("queue_min_scale", min(spec["min_scale"], spec["queue_max_scale"]))
+    for name in ("cpu", "memory_mb"):
+        spec.setdefault(f"queue_{name}", spec[name])
+    for name in ("cpu", "queue_cpu", "redis_cpu", "db_cpu"):
+        if name in spec:
+            spec.setdefault(f"{name}_limit", _twice(spec[name]))
+    for part in ("", "queue_", "db_"):
+        if f"{part}memory_mb" in spec:
+            spec.setdefault(f"{part}memory_limit_mb", 2 * spec[f"{part}memory_mb"])
+    if "redis_memory_mb" in spec:
+        spec.setdefault("redis_memory_limit_mb", spec["redis_memory_mb"])
+    return spec
+
+
+def resources_of(deployment_type: str | None, given: dict[str, Any] | None) -> dict[str, Any]:
+    """Return the whole spec to act on: an image's own, or what its type gives a deployment that we build."""
+    return with_defaults(given or _BY_TYPE.get(deployment_type or "", {}))
+
+
+def show_resources(given: dict[str, Any]) -> ResourceSpec:
+    """Show a stored spec with its defaults."""
+    return msgspec.convert(with_defaults(given), ResourceSpec)
+
+
+def _twice(cpu: float) -> float:
+    return round(2 * cpu, 1)
+
+
+def _check_pod(spec: ResourceSpec) -> None:
+    """Names that Kubernetes wants to be unique in a pod, and mounts of volumes that there are."""
+    containers = [*(spec.init_containers or []), *(spec.sidecars or [])]
+    _check_unique("volumes", [volume.name for volume in spec.volumes or []])
+    _check_unique("init_containers and sidecars", [container.name for container in containers])
+    volumes = {volume.name for volume in spec.volumes or []}
+    for mount in _mounts(spec, containers):
+        if mount not in volumes:
+            raise BadCombination(f"{_WHERE} mounts the volume {mount}, which is not among its volumes.")
+    for variable in (variable for container in containers for variable in container.env or []):
+        if variable.value and variable.value_from is not None:
+            raise BadCombination(f"{_WHERE}: the variable {variable.name} has both value and valueFrom.")
+
+
+def _mounts(spec: ResourceSpec, containers: Iterable[Container]) -> Iterator[str]:
+    yield from (mount.name for mount in spec.volume_mounts or [])
+    for container in containers:
+        yield from (mount.name for mount in container.volume_mounts or [])
+
+
+def _check_unique(what: str, names: list[str]) -> None:
+    for name in names:
+        if names.count(name) > 1:
+            raise BadCombination(f"{_WHERE}: two of its {what} are named {name}.")
+
+
+def _without_nulls(value: Any) -> Any:
+    """Leave nulls out of our own structs' fields, also of those inside lists. Objects passed on as they are lose none.
+
+    Kubernetes' own objects hold no nulls that mean anything.
+    """
+    if isinstance(value, dict):
+        return {key: _without_nulls(item) for key, item in value.items() if item is not None}
+    return [_without_nulls(item) for item in value] if isinstance(value, list) else value
