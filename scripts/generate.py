@@ -12,6 +12,7 @@ from portside.agent.app import ROUTES as AGENT_ROUTES
 from portside.agent.http.system import DESCRIBED
 from portside.agent.settings import AgentSettings
 from portside.cli.main import COMMANDS, portside
+from portside.dataplane.compute.kubernetes.settings import KubernetesSettings
 from portside.dataplane.settings import ListenerSettings
 from portside.kernel.errors import error_classes
 from portside.kernel.http.openapi import Described, document
@@ -27,6 +28,7 @@ PROGRAMS = {
     "The platform (`portside up`)": PlatformSettings,
     "The agent server (`portside serve`, `portside dev`, deployments)": AgentSettings,
     "The listener (`portside listener`)": ListenerSettings,
+    "The listener on a cluster (`portside listener --compute kubernetes`)": KubernetesSettings,
 }
 
 

@@ -4,9 +4,13 @@ import click
 
 
 @click.command()
-@click.option("--compute", type=click.Choice(["process"]), default="process", show_default=True)
+@click.option("--compute", type=click.Choice(["process", "kubernetes"]), default="process", show_default=True)
 def listener(compute: str) -> None:
-    """Run a listener. It asks the control plane that CONTROL_PLANE_URL names what to run, and runs it here."""
+    """Run a listener. It asks the control plane that CONTROL_PLANE_URL names what to run, and runs it.
+
+    With compute process it runs it on this machine, with compute kubernetes on the cluster of the service account or of
+    KUBECONFIG.
+    """
     import asyncio
     import os
     import signal

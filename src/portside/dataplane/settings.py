@@ -15,8 +15,12 @@ class ListenerSettings(msgspec.Struct, frozen=True, kw_only=True):
     control_plane_api_key: Annotated[str, setting("API key that may do the work of a listener.")]
     portside_home: Annotated[str, setting("Folder for builds, logs and the state of deployments.")]
     provision_database_url: Annotated[
-        str, setting("Postgres 15 or newer where deployments' databases are made, as a role that may make them.")
-    ]
+        str | None,
+        setting(
+            "Postgres 15 or newer where deployments' databases are made, as a role that may make them. Compute process "
+            "needs it."
+        ),
+    ] = None
     deployment_host: Annotated[str, setting("Address that deployments listen on.")] = "127.0.0.1"
     deployment_start_timeout_s: Annotated[
         float, msgspec.Meta(gt=0), setting("How long a new revision may take to answer GET /ok, in seconds.")

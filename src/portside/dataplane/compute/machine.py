@@ -15,6 +15,7 @@ from portside.dataplane.failures import DeployFailed
 from portside.dataplane.settings import ListenerSettings
 from portside.dataplane.state import DeploymentFolder
 from portside.dataplane.types import DesiredDeployment
+from portside.kernel.errors import UserMistake
 
 SERVE = ("-P", "-m", "portside", "serve")
 
@@ -27,6 +28,8 @@ class Machine:
 
     def __init__(self, settings: ListenerSettings, serve_arguments: Sequence[str] = SERVE) -> None:
         self.settings, self.serve_arguments = settings, serve_arguments
+        if settings.provision_database_url is None:
+            raise UserMistake("setting PROVISION_DATABASE_URL: not set; compute process needs it")
         self.databases = Databases(settings.provision_database_url)
 
     def berth(self, deployment_id: UUID, log_of: LogOf) -> "MachineBerth":

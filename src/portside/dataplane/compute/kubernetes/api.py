@@ -1,0 +1,132 @@
+"""The API server of a cluster: the only module that knows its client. Needs the extra `portside[kubernetes]`.
+
+Objects are plain dictionaries on both ways, so that nothing a user wrote is dropped: what the cluster does not know, it
+refuses itself. Calls raise `ClusterAway` for what may pass and `ClusterRefused` for what will not.
+"""
+
+import contextlib
+from collections.abc import AsyncIterator, Iterator, Mapping
+from typing import Any
+
+import httpx2
+from lightkube import ApiError, AsyncClient, KubeConfig
+from lightkube.core.exceptions import ConfigError
+from lightkube.generic_resource import GenericNamespacedResource, create_api_info
+from lightkube.types import CascadeType
+
+from portside.dataplane.compute.kubernetes.objects import KINDS, MANAGER
+from portside.dataplane.compute.kubernetes.settings import KubernetesSettings
+from portside.kernel.errors import UserMistake
+
+Json = dict[str, Any]
+
+_READ = {"Pod": ("", "v1", "pods"), "Event": ("", "v1", "events")}
+_MAY_PASS = frozenset({408, 409, 425, 429})
+_TIMEOUT_S = 30.0
+
+
+class ClusterAway(Exception):
+    """The API server does not answer, or not now; the same call may work later."""
+
+
+class ClusterRefused(Exception):
+    """The API server will not do this; the message says why."""
+
+    def __init__(self, status: int, message: str) -> None:
+        super().__init__(message)
+        self.status = status
+
+
+class KubernetesApi:
+    """The cluster that the service account or the kubeconfig file leads to."""
+
+    def __init__(self, config: KubeConfig, context: str | None = None) -> None:
+        self._client = AsyncClient(
+            config=config.get(context), timeout=httpx2.Timeout(_TIMEOUT_S), field_manager=MANAGER
+        )
+
+    @classmethod
+    def from_environment(cls, settings: KubernetesSettings) -> "KubernetesApi":
+        """Find the cluster: the one this runs in, else that of KUBECONFIG or ~/.kube/config. Raises UserMistake."""
+        try:
+            return cls(KubeConfig.from_env(), settings.kubernetes_context)
+        except (ConfigError, OSError, KeyError) as exc:
+            raise UserMistake(f"there is no cluster to deploy to: {exc}") from exc
+
+    async def close(self) -> None:
+        """Close the connections."""
+        await self._client.close()
+
+    async def apply(self, manifest: Json) -> Json:
+        """Make an object as it is described, or change it. Fields that somebody else set are taken over."""
+        kind, metadata = manifest["kind"], manifest["metadata"]
+        with _translated(f"{kind} {metadata['name']}"):
+            return dict(
+                await self._client.apply(
+                    _RESOURCES[kind](manifest), metadata["name"], namespace=metadata["namespace"], force=True
+                )
+            )
+
+    async def get(self, kind: str, namespace: str, name: str) -> Json | None:
+        """Return an object, or None when there is none."""
+        try:
+            with _translated(f"{kind} {name}"):
+                return dict(await self._client.get(_RESOURCES[kind], name, namespace=namespace))
+        except ClusterRefused as exc:
+            if exc.status == 404:
+                return None
+            raise
+
+    async def list(
+        self, kind: str, namespace: str, labels: Mapping[str, str], fields: Mapping[str, str] | None = None
+    ) -> list[Json]:
+        """Return the objects of a kind with these labels."""
+        with _translated(f"the list of {KINDS.get(kind, _READ.get(kind, ('', '', kind)))[2]} in {namespace}"):
+            found = self._client.list(
+                _RESOURCES[kind], namespace=namespace, labels=dict(labels) or None, fields=dict(fields or {}) or None
+            )
+            return [{"kind": kind, **item} async for item in found]
+
+    async def delete(self, kind: str, namespace: str, name: str) -> None:
+        """Remove an object with what it owns; a no-op where it is gone."""
+        try:
+            with _translated(f"{kind} {name}"):
+                await self._client.delete(_RESOURCES[kind], name, namespace=namespace, cascade=CascadeType.BACKGROUND)
+        except ClusterRefused as exc:
+            if exc.status != 404:
+                raise
+
+    async def follow_log(
+        self, pod: Json, container: str, *, since_s: int | None = None, tail: int | None = None, follow: bool = True
+    ) -> AsyncIterator[str]:
+        """Give the lines of a container's log; with `follow` until the container ends."""
+        metadata = pod["metadata"]
+        with _translated(f"the log of pod {metadata['name']}"):
+            lines = self._client.log(
+                metadata["name"], namespace=metadata["namespace"], container=container, follow=follow,
+                since=since_s, tail_lines=tail, newlines=False,
+            )  # fmt: skip
+            async for line in lines:
+                yield line
+
+
+def _resource(kind: str, group: str, version: str, plural: str) -> Any:
+    return type(kind, (GenericNamespacedResource,), {"_api_info": create_api_info(group, version, kind, plural)})
+
+
+_RESOURCES: dict[str, Any] = {kind: _resource(kind, *where) for kind, where in {**KINDS, **_READ}.items()}
+
+
+@contextlib.contextmanager
+def _translated(what: str) -> Iterator[None]:
+    try:
+        yield
+    except ApiError as exc:
+        code, message = exc.response.status_code, f"{what}: {exc.status.message or exc.status.reason}"
+        if code in _MAY_PASS or code >= 500:
+            raise ClusterAway(f"{code}: {message}") from exc
+        raise ClusterRefused(code, message) from exc
+    except httpx2.HTTPStatusError as exc:
+        raise ClusterAway(f"{what}: {exc.response.status_code}") from exc
+    except httpx2.HTTPError as exc:
+        raise ClusterAway(f"{what}: {type(exc).__name__}: {exc}") from exc

@@ -1,0 +1,77 @@
+"""The settings of a listener that deploys to Kubernetes, read from the environment beside those of every listener."""
+
+from typing import Annotated, Literal
+
+import msgspec
+
+from portside.kernel.settings import setting
+
+Image = Annotated[str, msgspec.Meta(min_length=1)]
+
+
+class KubernetesSettings(msgspec.Struct, frozen=True, kw_only=True):
+    """Where on a cluster deployments go, and how they are reached there."""
+
+    kubernetes_namespaces: Annotated[
+        str,
+        msgspec.Meta(min_length=1),
+        setting(
+            "Namespaces that deployments may be put in, separated by commas. The first one is used where a deployment "
+            "names none."
+        ),
+    ]
+    kubernetes_context: Annotated[
+        str | None, setting("Context of the kubeconfig file to use; only outside a cluster.")
+    ] = None
+    kubernetes_cluster_domain: Annotated[str, setting("Domain of the cluster's services.")] = "cluster.local"
+    kubernetes_ingress_url: Annotated[
+        str | None,
+        msgspec.Meta(pattern=r"^https?://(\*\.)?[a-z0-9.-]+(:[0-9]+)?(/[A-Za-z0-9._~/-]*)?$(?!\n)"),
+        setting(
+            "Where deployments are reached from outside, such as https://*.agents.example.com for a host of each "
+            "deployment's own or https://example.com/agents for a path of each. Without it there is no Ingress and "
+            "deployments are reached inside the cluster alone."
+        ),
+    ] = None
+    kubernetes_ingress_class: Annotated[str | None, setting("Class of the Ingress; the cluster's default without.")] = (
+        None
+    )
+    kubernetes_ingress_tls_secret: Annotated[
+        str | None, setting("Secret with the certificate of the Ingress, in each namespace.")
+    ] = None
+    kubernetes_health_check: Annotated[
+        Literal["service", "ingress", "none"],
+        setting(
+            "What must answer GET /ok before a revision is DEPLOYED: its service, which only a listener inside the "
+            "cluster reaches, its public address, or nothing but its pods' own probes."
+        ),
+    ] = "service"
+    kubernetes_queue_timeout_s: Annotated[
+        float, msgspec.Meta(gt=0), setting("How long the queue's pods may take to become ready, in seconds.")
+    ] = 600
+    kubernetes_storage_class: Annotated[
+        str | None, setting("Storage class of the databases' volumes; the cluster's default without.")
+    ] = None
+    kubernetes_postgres_image: Annotated[Image, setting("Image of the deployments' databases.")] = (
+        "pgvector/pgvector:pg15"
+    )
+    kubernetes_redis: Annotated[
+        bool, setting("Give each deployment a Redis that carries hints between its pods; without it Postgres does.")
+    ] = True
+    kubernetes_redis_image: Annotated[Image, setting("Image of that Redis.")] = "redis:6"
+    kubernetes_pending_runs_metric: Annotated[
+        str | None,
+        setting(
+            "External metric with the pending runs of a deployment, labelled portside_deployment, by which the queue "
+            "is scaled at 10 runs a replica. Without it the queue is scaled by CPU and memory alone."
+        ),
+    ] = None
+    kubernetes_platform_url: Annotated[
+        str | None,
+        setting("Address at which pods reach the platform, for traces. [default: CONTROL_PLANE_URL]"),
+    ] = None
+
+    @property
+    def namespaces(self) -> list[str]:
+        """The namespaces in the order they were given."""
+        return [name.strip() for name in self.kubernetes_namespaces.split(",") if name.strip()]
