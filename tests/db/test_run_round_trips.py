@@ -13,13 +13,14 @@ import pytest
 import pytest_asyncio
 
 from portside.agent.app import SCHEMA
-from portside.agent.assistants.records import Assistants
+from portside.agent.assistants.records import AssistantNotFound, Assistants
 from portside.agent.config import load_config
 from portside.agent.engine import Engine
 from portside.agent.graphs.load import load_graphs
 from portside.agent.runs.service import Runs
 from portside.agent.settings import AgentSettings
 from portside.agent.sql import sql
+from portside.agent.types.assistants import AssistantCreate, AssistantPatch
 from portside.agent.types.runs import RunCreate
 from portside.kernel.db import Database, Isolation, Transaction
 from portside.kernel.ids import uuid7
@@ -32,7 +33,7 @@ pytestmark = pytest.mark.asyncio(loop_scope="module")
 NAMES = {query.sql: query.name for query in sql}
 NOISE = {"claim_runs", "renew_leases"}
 HI = {"messages": [{"role": "user", "content": "hi"}]}
-BEFORE, AFTER = ["get_assistant", "admit_run", "read_checkpoint"], ["end_run"]
+BEFORE, AFTER = ["admit_run", "read_checkpoint"], ["end_run"]
 
 
 class Source:
@@ -70,8 +71,8 @@ class CountingDatabase(Database):
 class Server:
     """The part of a server that makes and executes runs."""
 
-    def __init__(self, db: Database, runs: Runs, texts: list[str]) -> None:
-        self.db, self.runs, self._texts = db, runs, texts
+    def __init__(self, db: Database, runs: Runs, assistants: Assistants, texts: list[str]) -> None:
+        self.db, self.runs, self.assistants, self._texts = db, runs, assistants, texts
 
     def create(self, thread_id: UUID | None, graph: str = "echo", **fields: Any) -> Awaitable[Any]:
         body = RunCreate(assistant_id=graph, input=fields.pop("input", HI), **fields)
@@ -118,7 +119,9 @@ async def server(module_database: str) -> AsyncIterator[Server]:
     await known.make_system_assistants()
     runs = Runs(db, known, engine, AgentSettings(database_url=url), asyncio.Event())
     runs.worker.start(Driver([]))
-    yield Server(db, runs, texts)
+    for graph in ("echo", "steps"):
+        await known.recall(graph)
+    yield Server(db, runs, known, texts)
     await runs.worker.drain(5.0)
     await engine.close()
     await db.close()
@@ -133,12 +136,12 @@ def check_on_thread(found: list[str], *, checkpoints: int) -> None:
 
 
 async def test_a_stateless_run_that_is_waited_for(server: Server):
-    assert await server.cost(server.wait(None)) == ["get_assistant", "admit_run", "end_run"]
+    assert await server.cost(server.wait(None)) == ["admit_run", "end_run"]
 
 
 async def test_a_stateless_run_of_several_steps_costs_no_more(server: Server):
     steps = server.wait(None, "steps", input={"done": [], "pause_s": 0})
-    assert await server.cost(steps) == ["get_assistant", "admit_run", "end_run"]
+    assert await server.cost(steps) == ["admit_run", "end_run"]
 
 
 async def test_a_streamed_run(server: Server):
@@ -146,7 +149,25 @@ async def test_a_streamed_run(server: Server):
         async for _ in server.runs.events(await server.create(None)):
             pass
 
-    assert await server.cost(stream()) == ["get_assistant", "admit_run", "end_run"]
+    assert await server.cost(stream()) == ["admit_run", "end_run"]
+
+
+async def test_an_assistant_that_changed_is_read_again(server: Server):
+    made = await server.assistants.create(AssistantCreate(graph_id="echo"))
+    name = str(made.assistant_id)
+    assert await server.cost(server.wait(None, name)) == ["get_assistant", "admit_run", "end_run"]
+    assert await server.cost(server.wait(None, name)) == ["admit_run", "end_run"]
+
+    await server.assistants.patch(made.assistant_id, AssistantPatch(context={"mood": "new"}))
+    again = asyncio.create_task(server.create(await server.thread(), name))
+    assert (await server.cost(again))[:3] == ["admit_run", "get_assistant", "admit_run"]
+    assert (await again).run.kwargs["context"] == {"mood": "new"}
+    assert await server.db.pool.fetchval("select count(*) from runs where assistant_id = $1", made.assistant_id) == 1
+
+    await server.assistants.delete(made.assistant_id, delete_threads=True)
+    with pytest.raises(AssistantNotFound):
+        await server.wait(None, name)
+    assert await server.db.pool.fetchval("select count(*) from runs where assistant_id = $1", made.assistant_id) == 0
 
 
 async def test_a_run_on_a_thread(server: Server):

@@ -31,6 +31,7 @@ from portside.kernel.errors import BadRequest, Conflict, Invalid, NotFound
 
 SYSTEM_NAMESPACE = UUID("6ba7b821-9dad-11d1-80b4-00c04fd430c8")
 DEFAULT_LIMIT = 10
+REMEMBERED_AT_MOST = 1000
 _LIKE_SPECIAL = re.compile(r"([\\%_])")
 
 
@@ -52,6 +53,7 @@ class Assistants:
     def __init__(self, db: Database, graphs: Graphs) -> None:
         self._db = db
         self._graphs = graphs
+        self._remembered: dict[str, Assistant] = {}
 
     async def make_system_assistants(self) -> None:
         """Make the assistant of every graph; what people changed on one stays, and a deleted one comes back."""
@@ -120,6 +122,23 @@ class Assistants:
             raise Invalid.field(["body", "assistant_id"], exc.problems[0].msg) from None
         except AssistantNotFound:
             raise AssistantNotFound("Thread or assistant not found.") from None
+
+    async def recall(self, name: str) -> Assistant:
+        """Return the assistant that a run names, maybe as it was: whoever uses it has to look whether it still is.
+
+        Raises Invalid for no such graph, AssistantNotFound.
+        """
+        assistant = self._remembered.get(name)
+        if assistant is None:
+            assistant = await self.resolve(name)
+            if len(self._remembered) >= REMEMBERED_AT_MOST:
+                self._remembered.clear()
+            self._remembered[name] = assistant
+        return assistant
+
+    def forget(self, name: str) -> None:
+        """Read an assistant anew when it is named the next time."""
+        self._remembered.pop(name, None)
 
     async def patch(self, assistant_id: UUID, patch: AssistantPatch) -> Assistant:
         """Change an assistant, which makes a new version of it.

@@ -70,10 +70,15 @@ class RequestKey(NamedTuple):
     place: int = 0
 
 
+class AssistantChanged(Exception):
+    """The assistant is not what it was when the run was made of it; nothing was admitted."""
+
+
 class Admission(msgspec.Struct, kw_only=True):
     """A run that asks to be admitted to its thread.
 
-    Its metadata is what it inherits, under its thread's, under its own.
+    Its metadata is what it inherits, under its thread's, under its own. `seen` is when the assistant was last changed,
+    where it is known from before and may have changed since.
     """
 
     run_id: UUID
@@ -90,6 +95,7 @@ class Admission(msgspec.Struct, kw_only=True):
     thread_config: dict[str, Any] = {}
     priority: int = 0
     key: RequestKey | None = None
+    seen: str | None = None
 
     def values(self) -> dict[str, Any]:
         """Return the parameters that the database admits it by."""
@@ -163,12 +169,14 @@ async def admit_run(
     """Admit a run under its thread's lock; where the worker has a free slot it starts if nothing is before it.
 
     What a stateless run leaves goes with its end where a client of this process waits for that, else a minute later.
+    Raises AssistantChanged.
     """
     values = admission.values()
     starter, waiter = worker_id if has_free_slot else None, worker_id if is_awaited else None
     with ADMISSIONS.time():
         row = await db.fetchrow(sql.admit_run, **values, admitted_by=waiter, worker_id=starter, lease_s=LEASE_S)
-    assert row is not None  # noqa: S101 - the function always returns one row
+    if row is None:
+        raise AssistantChanged
     return Admitted(**dict(row))
 
 

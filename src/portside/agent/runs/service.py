@@ -7,14 +7,14 @@ themselves. How runs are cancelled is told in `cancelling`, how they are execute
 """
 
 import asyncio
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from typing import Any, Literal, NamedTuple
 from uuid import UUID
 
 from portside.agent.assistants.records import Assistants
 from portside.agent.engine import Engine
 from portside.agent.queue import lifecycle
-from portside.agent.queue.lifecycle import Admission, Admitted
+from portside.agent.queue.lifecycle import Admission, Admitted, AssistantChanged
 from portside.agent.queue.worker import Worker
 from portside.agent.rows import from_row
 from portside.agent.runs.admission import admission_of, begun_run, complete, refuse_outcome, shown_run
@@ -58,7 +58,7 @@ class Runs:
         executions = Executions(db, engine, self.hub, timeout_s=settings.bg_job_timeout_secs)
         self.worker = Worker(db, executions, slots=settings.slots, draining=draining)
         self._following = Following(db, self.hub, self.worker)
-        self._cancelling = Cancelling(db, self.worker, self._following, draining)
+        self._cancelling = Cancelling(db, self.worker, self._following, self.hub, draining)
 
     async def create(
         self,
@@ -77,19 +77,15 @@ class Runs:
         Raises Invalid, AssistantNotFound, ThreadNotFound and ThreadBusy, and RunNotFound when that run is gone.
         """
         refuse_unsupported(body)
-        assistant = await self._assistants.resolve(body.assistant_id)
         ids = Ids(uuid7(), thread_id or uuid7(), request_id)
         feed = self.hub.open(ids.run_id, ids.thread_id, is_resumable=bool(body.stream_resumable))
         followed = feed.follow() if awaited == "events" else None
         named = request_key(key, thread_id, [body])
-        admission = admission_of(assistant, body, ids, is_stateless=thread_id is None, key=named)
-        admitted = await lifecycle.admit_run(
-            self._db,
-            admission,
-            self.worker.worker_id,
-            has_free_slot=self.worker.free_slots > 0,
-            is_awaited=awaited != "nothing",
-        )
+
+        def admission_to(assistant: Assistant) -> Admission:
+            return admission_of(assistant, body, ids, is_stateless=thread_id is None, key=named)
+
+        admission, admitted = await self._admit(body.assistant_id, admission_to, is_awaited=awaited != "nothing")
         refuse_outcome(admitted, ids.thread_id)
         if admitted.outcome == "repeated":
             return self._again(await self.get(admitted.thread_id, admitted.run_id), is_streamed=awaited == "events")
@@ -97,6 +93,22 @@ class Runs:
         feed.is_local = admitted.outcome == "running"
         self._start(admission, admitted)
         return Made(shown_run(admission, admitted), feed, followed)
+
+    async def _admit(
+        self, assistant: str, admission_to: Callable[[Assistant], Admission], *, is_awaited: bool
+    ) -> tuple[Admission, Admitted]:
+        """Admit a run of an assistant as it is remembered here; where it has changed since, as it is now."""
+        while True:
+            remembered = await self._assistants.recall(assistant)
+            admission = admission_to(remembered)
+            admission.seen = remembered.updated_at
+            has_free_slot = self.worker.free_slots > 0
+            try:
+                return admission, await lifecycle.admit_run(
+                    self._db, admission, self.worker.worker_id, has_free_slot=has_free_slot, is_awaited=is_awaited
+                )
+            except AssistantChanged:
+                self._assistants.forget(assistant)
 
     async def create_batch(self, bodies: list[RunCreate], request_id: str, *, key: str | None = None) -> list[Run]:
         """Admit stateless runs, all or none. Raises Invalid and AssistantNotFound."""
@@ -216,6 +228,10 @@ class Runs:
         """Pass on what a client is sent; one that leaves before the end takes the run with it."""
         return self._cancelling.ending_with(source, thread_id, run_id)
 
+    def tell_workers(self) -> None:
+        """Have the workers look, here and elsewhere: runs were scheduled, and may have taken the place of others."""
+        self._cancelling.tell_workers()
+
     def client_left(self, thread_id: UUID, run_id: UUID) -> None:
         """Cancel the run of a client that disconnected."""
         self._cancelling.client_left(thread_id, run_id)
@@ -223,12 +239,10 @@ class Runs:
     async def cancel(self, thread_id: UUID, run_id: UUID, action: CancelAction) -> None:
         """Ask a run to stop; `result` returns when it has. Raises NothingToCancel."""
         await self._cancelling.cancel(thread_id, run_id, action)
-        self.hub.relay.say_work(claims=True, cancels=True)
 
     async def cancel_many(self, body: CancelMany, action: CancelAction) -> None:
         """Ask several runs to stop. Raises Invalid and NothingToCancel."""
         await self._cancelling.cancel_many(body, action)
-        self.hub.relay.say_work(claims=True, cancels=True)
 
     async def delete_assistant(self, assistant_id: UUID, *, delete_threads: bool) -> None:
         """Delete an assistant, with its threads where asked for, and stop its runs. Raises AssistantNotFound."""

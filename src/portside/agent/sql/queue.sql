@@ -1,8 +1,12 @@
 -- name: admit_run
+-- The worker knows the assistant from before. Where it is not as it was seen then, nothing is done and no row returned.
 select outcome, attempt, created_at, run_id, thread_id, metadata from admit_run(
     :run_id, :thread_id, :assistant_id, :inherited, :metadata, :kwargs, :strategy, :priority, :thread_metadata,
     :thread_config, :create_thread, :temporary, make_interval(secs => :delay_s), :key_scope, :key, :key_place, :digest,
     :admitted_by, :worker_id, make_interval(secs => :lease_s)
+)
+where :seen::text is null or exists (
+    select from assistants where assistant_id = :assistant_id and updated_at = :seen::timestamptz
 )
 
 -- name: admit_runs
