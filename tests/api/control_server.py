@@ -3,12 +3,15 @@
 import asyncio
 import dataclasses
 import os
+import tempfile
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
+from pathlib import Path
 from typing import Any
 
 import httpx2
 
+from portside.control.archive_store import ArchiveStore
 from portside.control.http import routes as control_routes
 from portside.control.scope import DesiredChanges, PlatformAddress
 from portside.identity import first_start, http, keys
@@ -18,7 +21,7 @@ from portside.identity.types import Actor, KeyRequest
 from portside.kernel.crypto import SecretBox
 from portside.kernel.db import Database
 from portside.kernel.http.middleware import LimitBody, Observe
-from portside.kernel.http.routes import Api
+from portside.kernel.http.routes import Api, body_limits
 from portside.kernel.http.server import Server, listen
 from portside.kernel.migrations import migrate
 
@@ -34,6 +37,7 @@ class Control:
     db: Database
     actor: Actor
     listener: "ListenerSide"
+    services: dict[type, Any]
 
     async def create(self, name: str = "agent", **over: Any) -> Any:
         """Create a deployment and return it."""
@@ -125,24 +129,27 @@ async def control(url: str) -> AsyncIterator[Control]:
     key = await first_start.set_up(db)
     assert key is not None
     keyring, changes = Keyring(db), DesiredChanges()
-    services = {
+    archives = tempfile.TemporaryDirectory()
+    services: dict[type, Any] = {
         Database: db,
         Keyring: keyring,
         SecretBox: SecretBox(os.urandom(32)),
         DesiredChanges: changes,
         PlatformAddress: ADDRESS,
+        ArchiveStore: ArchiveStore(Path(archives.name)),
     }
     api = Api([*http.routes, *control_routes], services, guard)
     stop, listening = asyncio.Event(), listen("127.0.0.1", 0)
-    server = Server(Observe(LimitBody(api, 25 * 1024 * 1024)), draining=asyncio.Event())
+    server = Server(Observe(LimitBody(api, 25 * 1024 * 1024, body_limits(api.routes))), draining=asyncio.Event())
     await server.open([listening])
     serving = asyncio.create_task(server.serve_until(stop))
     base = f"http://127.0.0.1:{listening.getsockname()[1]}"
     try:
         async with httpx2.AsyncClient(base_url=base, headers={"x-api-key": key}, timeout=60) as client:
-            yield Control(client, db, await keyring.authenticate(key), ListenerSide(client))
+            yield Control(client, db, await keyring.authenticate(key), ListenerSide(client), services)
     finally:
         changes.close()
         stop.set()
         await serving
         await db.close()
+        archives.cleanup()

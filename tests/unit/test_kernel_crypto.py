@@ -4,7 +4,7 @@ import stat
 
 import pytest
 
-from portside.kernel.crypto import SecretBox
+from portside.kernel.crypto import SecretBox, begin_rotation, end_rotation
 from portside.kernel.errors import UserMistake
 
 ROW, OTHER_ROW = "deployment-1", "deployment-2"
@@ -62,3 +62,22 @@ def test_a_damaged_key_file_is_refused_and_left_alone(tmp_path, text: str) -> No
     with pytest.raises(UserMistake, match="base64 key of 32 bytes"):
         SecretBox.from_file(path)
     assert path.read_bytes() == before
+
+
+def test_while_keys_are_rotated_both_open_and_the_new_one_seals(tmp_path) -> None:
+    path = tmp_path / "master-key"
+    before = SecretBox.from_file(path)
+    old = before.seal(b"old", ROW)
+    rotating = begin_rotation(path)
+    new = rotating.seal(b"new", ROW)
+    assert (rotating.open(old, ROW), rotating.open(new, ROW)) == (b"old", b"new")
+    assert SecretBox.from_file(path).open(old, ROW) == b"old", "a platform that starts meanwhile opens both"
+    with pytest.raises(UserMistake, match="another master key"):
+        before.open(new, ROW)
+    assert begin_rotation(path).key_id == rotating.key_id, "begun again it goes on with the same key"
+    end_rotation(path)
+    after = SecretBox.from_file(path)
+    assert after.open(new, ROW) == b"new"
+    with pytest.raises(UserMistake, match="another master key"):
+        after.open(old, ROW)
+    assert stat.S_IMODE(path.stat().st_mode) == 0o600

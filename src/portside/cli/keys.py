@@ -1,4 +1,7 @@
-"""`portside keys`: the API keys of the workspace."""
+"""`portside keys`: the API keys of the workspace, and the master key that seals secrets."""
+
+import asyncio
+import os
 
 import click
 
@@ -8,7 +11,7 @@ from portside.cli.output import json_option, show_json, show_table
 
 @click.group()
 def keys() -> None:
-    """List, make and revoke API keys."""
+    """List, make and revoke API keys; change the master key."""
 
 
 @keys.command("list")
@@ -48,3 +51,30 @@ def revoke(platform: Platform, key_id: str) -> None:
     """Revoke the key with this id."""
     platform.call("DELETE", f"/api-key/{key_id}")
     click.echo("revoked")
+
+
+@keys.command("rotate-master")
+@click.option("--home", help="Folder of the platform. [default: PORTSIDE_HOME or ~/.portside]")
+def rotate_master(home: str | None) -> None:
+    """Seal every secret with a new master key, while the platform is stopped.
+
+    Stopped in the middle nothing is lost: the key file holds both keys until the end, and the same command goes on.
+    """
+    from portside.kernel.embedded import EmbeddedPostgres
+    from portside.kernel.settings import load_settings
+    from portside.platform.home import Home
+    from portside.platform.rotation import check_home, rotate_master_key
+    from portside.platform.settings import PlatformSettings
+
+    settings = load_settings(PlatformSettings, os.environ, home=home)
+    place = Home(settings.home_path)
+    check_home(place)
+    place.lock()
+    embedded = None if settings.database_url else EmbeddedPostgres(place.path)
+    try:
+        database_url = settings.database_url or (embedded.acquire() if embedded else "")
+        count = asyncio.run(rotate_master_key(place, database_url))
+    finally:
+        if embedded is not None:
+            embedded.release()
+    click.echo(f"{count} values are sealed with the new master key in {place.master_key}; make a backup of it")

@@ -20,36 +20,67 @@ _KEY_SIZE, _KEY_ID_SIZE, _NONCE_SIZE = 32, 4, 12
 
 
 class SecretBox:
-    """Seals and opens secrets with one key."""
+    """Seals with one key, and opens what was sealed with it or with an older one."""
 
-    def __init__(self, key: bytes) -> None:
-        self._cipher = AESGCM(key)
-        self._key_id = hashlib.sha256(b"key id" + key).digest()[:_KEY_ID_SIZE]
+    def __init__(self, key: bytes, *older: bytes) -> None:
+        self.key_id = _id_of(key)
+        self._ciphers = {_id_of(one): AESGCM(one) for one in (key, *older)}
 
     @classmethod
     def from_file(cls, path: Path) -> "SecretBox":
         """Read the key file, or make it with mode 0600. Raises UserMistake when it is damaged."""
         if not path.exists():
-            write_private(path, base64.b64encode(os.urandom(_KEY_SIZE)).decode() + "\n")
-        try:
-            key = base64.b64decode(path.read_bytes().strip(), validate=True)
-        except ValueError:
-            key = b""
-        if len(key) != _KEY_SIZE:
-            raise UserMistake(f"{path} does not hold a base64 key of {_KEY_SIZE} bytes")
-        return cls(key)
+            _write_keys(path, os.urandom(_KEY_SIZE))
+        return cls(*_read_keys(path))
 
     def seal(self, plain: bytes, owner: str) -> bytes:
         """Encrypt for the row `owner`."""
         nonce = os.urandom(_NONCE_SIZE)
-        return _VERSION + self._key_id + nonce + self._cipher.encrypt(nonce, plain, owner.encode())
+        return _VERSION + self.key_id + nonce + self._ciphers[self.key_id].encrypt(nonce, plain, owner.encode())
 
     def open(self, sealed: bytes, owner: str) -> bytes:
         """Decrypt what was sealed for the row `owner`. Raises UserMistake for another key, row or a changed value."""
-        if sealed[:1] != _VERSION or sealed[1 : 1 + _KEY_ID_SIZE] != self._key_id:
+        cipher = self._ciphers.get(sealed[1 : 1 + _KEY_ID_SIZE])
+        if sealed[:1] != _VERSION or cipher is None:
             raise UserMistake("a secret was sealed with another master key; restore that key file")
         nonce = sealed[1 + _KEY_ID_SIZE :][:_NONCE_SIZE]
         try:
-            return self._cipher.decrypt(nonce, sealed[1 + _KEY_ID_SIZE + _NONCE_SIZE :], owner.encode())
+            return cipher.decrypt(nonce, sealed[1 + _KEY_ID_SIZE + _NONCE_SIZE :], owner.encode())
         except (InvalidTag, ValueError) as exc:
             raise UserMistake("a sealed secret was changed or moved; it cannot be opened") from exc
+
+
+def begin_rotation(path: Path) -> SecretBox:
+    """Put a new key before the one in the file, unless a rotation is under way; both open until it ends.
+
+    Raises UserMistake when the file is damaged.
+    """
+    keys = _read_keys(path)
+    if len(keys) == 1:
+        keys = [os.urandom(_KEY_SIZE), *keys]
+        _write_keys(path, *keys)
+    return SecretBox(*keys)
+
+
+def end_rotation(path: Path) -> None:
+    """Forget every key but the newest; nothing that was sealed with another one can be opened any more."""
+    _write_keys(path, _read_keys(path)[0])
+
+
+def _read_keys(path: Path) -> list[bytes]:
+    """Return the keys of a file, the one to seal with first."""
+    try:
+        keys = [base64.b64decode(line, validate=True) for line in path.read_bytes().split()]
+    except ValueError:
+        keys = []
+    if not keys or any(len(key) != _KEY_SIZE for key in keys):
+        raise UserMistake(f"{path} does not hold a base64 key of {_KEY_SIZE} bytes")
+    return keys
+
+
+def _write_keys(path: Path, *keys: bytes) -> None:
+    write_private(path, "".join(base64.b64encode(key).decode() + "\n" for key in keys))
+
+
+def _id_of(key: bytes) -> bytes:
+    return hashlib.sha256(b"key id" + key).digest()[:_KEY_ID_SIZE]

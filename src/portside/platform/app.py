@@ -3,10 +3,12 @@
 import asyncio
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
+from pathlib import Path
 from typing import Any
 
 import msgspec
 
+from portside.control.archive_store import ArchiveStore
 from portside.control.http import routes as control
 from portside.control.scope import DesiredChanges, PlatformAddress
 from portside.identity import first_start
@@ -20,17 +22,35 @@ from portside.kernel.errors import UserMistake
 from portside.kernel.http import health
 from portside.kernel.http.middleware import CloseWhileDraining, LimitBody, Observe
 from portside.kernel.http.prefixes import StripPrefix
-from portside.kernel.http.routes import Api, Route
+from portside.kernel.http.routes import Api, Route, body_limits
 from portside.kernel.migrations import migrate
+from portside.kernel.outbound import OutboundRules
+from portside.limits.callers import Callers, read_networks
+from portside.limits.middleware import RateLimits
+from portside.limits.table import Table, read_table
+from portside.limits.windows import Windows
+from portside.platform.chores import chores
 from portside.platform.home import Home, read_key
 from portside.platform.settings import PlatformSettings
 from portside.tracing.http import routes as tracing
 from portside.usage.http import routes as usage
 
-ROOMS = ["portside.identity", "portside.tracing", "portside.control"]
+ROOMS = ["portside.identity", "portside.limits", "portside.tracing", "portside.control"]
 PREFIXES = ("/api/v1", "/api-host", "/api")
 ROUTES: list[Route] = [*health.routes, *identity, *tracing, *usage, *control]
 LISTENER_PERMISSION = "listeners:work"
+# What is not the hosted API, so that no rate limit speaks of it.
+UNLIMITED = (
+    "/ok",
+    "/metrics",
+    "/internal/",
+    "/v2/deployments",
+    "/v2/listeners",
+    "/v2/uploads/",
+    "/v1/projects/",
+    "/v1/integrations/",
+    "/v1/webhooks/",
+)
 
 
 class PlatformApp(msgspec.Struct):
@@ -60,16 +80,21 @@ async def open_platform(home: Home, settings: PlatformSettings, database_url: st
         changes = DesiredChanges()
         services: dict[type, Any] = {
             Database: db,
-            Keyring: Keyring(db),
+            Keyring: (keyring := Keyring(db)),
             SecretBox: SecretBox.from_file(home.master_key),
             health.HealthChecks: health.HealthChecks({"postgres": db.is_alive}),
             DesiredChanges: changes,
             PlatformAddress: PlatformAddress(settings.public_url),
+            ArchiveStore: ArchiveStore(home.archives),
+            OutboundRules: OutboundRules(allow_private=settings.allow_private_git_hosts),
         }
         draining = asyncio.Event()
-        api = StripPrefix(Api(ROUTES, services, guard), PREFIXES)
-        asgi = Observe(CloseWhileDraining(LimitBody(api, settings.http_max_request_body_bytes), draining))
-        yield PlatformApp(asgi, draining, changes, new_key, await _listener_key(db, home))
+        windows = Windows(db)
+        api = _limited(Api(ROUTES, services, guard), settings, keyring, windows)
+        bounded = LimitBody(api, settings.http_max_request_body_bytes, body_limits(ROUTES))
+        asgi = Observe(CloseWhileDraining(StripPrefix(bounded, PREFIXES), draining))
+        async with windows.kept(), chores(services, settings):
+            yield PlatformApp(asgi, draining, changes, new_key, await _listener_key(db, home))
     finally:
         await db.close()
 
@@ -82,3 +107,12 @@ async def _listener_key(db: Database, home: Home) -> str:
         key = (await create_key(db, await first_start.first_owner(db), request)).key
         home.keep_key(home.listener_key, key)
     return key
+
+
+def _limited(api: Any, settings: PlatformSettings, keyring: Keyring, windows: Windows) -> Any:
+    """Put the rate limits before the routes. Raises UserMistake for a table or proxies that cannot be read."""
+    if not settings.rate_limits:
+        return api
+    file = Path(settings.rate_limits_file) if settings.rate_limits_file else None
+    callers = Callers(keyring, read_networks(settings.trusted_proxies))
+    return RateLimits(api, Table(read_table(file), settings.region), callers, windows, spared=UNLIMITED)

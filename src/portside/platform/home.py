@@ -49,6 +49,11 @@ class Home:
         return self.path / "master-key"
 
     @property
+    def archives(self) -> Path:
+        """The source archives that were uploaded."""
+        return self.path / "archives"
+
+    @property
     def example(self) -> Path:
         """The git repository of the example agent."""
         return self.path / "examples" / "hello-agent"

@@ -51,6 +51,17 @@ class PlatformSettings(msgspec.Struct, frozen=True, kw_only=True):
             "come from."
         ),
     ] = ""
+    repository_poll_s: Annotated[
+        float,
+        msgspec.Meta(ge=0, le=86_400),
+        setting(
+            "Seconds between two looks at the branch of a deployment that builds on push, for git hosts that cannot "
+            "call this platform; 0 looks at none."
+        ),
+    ] = 60.0
+    allow_private_git_hosts: Annotated[
+        bool, setting("Let integrations list repositories of git hosts in private networks and on this machine.")
+    ] = False
     log_level: Annotated[str, setting("DEBUG, INFO, WARNING or ERROR.")] = "WARNING"
     log_json: Annotated[bool, setting("Write each log line as JSON.")] = False
 

@@ -1,6 +1,14 @@
 """The routes of the control plane: `routes` lists them all, the listeners' internal ones with them."""
 
-from portside.control.http import dataplane, deployments, logs, placement
+from portside.control.http import archives, dataplane, deployments, integrations, logs, placement, pushes
 from portside.kernel.http.routes import Route
 
-routes: list[Route] = [*deployments.routes, *logs.routes, *placement.routes, *dataplane.routes]
+routes: list[Route] = [
+    *deployments.routes,
+    *archives.routes,
+    *logs.routes,
+    *placement.routes,
+    *integrations.routes,
+    *pushes.routes,
+    *dataplane.routes,
+]

@@ -1,0 +1,39 @@
+-- name: insert_archive
+insert into source_archives (id, deployment_id, token_hash, expires_at)
+values (:id, :deployment_id, :token_hash, now() + make_interval(secs => :lifetime_s))
+
+-- name: drop_surplus_archives
+-- Whoever asks for address after address and puts something at each fills no disk.
+delete from source_archives where id in (
+    select id from source_archives
+    where deployment_id = :deployment_id and used_at is null
+    order by created_at desc, id desc
+    offset :keep
+)
+
+-- name: awaited_archive
+select id, deployment_id from source_archives
+where id = :id and token_hash = :token_hash and expires_at > now() and uploaded_at is null
+
+-- name: finish_archive
+-- Of two uploads to one address one gets in; what a revision may be made of already never changes.
+update source_archives set uploaded_at = now(), size_bytes = :size_bytes
+where id = :id and uploaded_at is null
+returning id
+
+-- name: use_archive
+update source_archives set used_at = coalesce(used_at, now())
+where id = :id and deployment_id = :deployment_id and uploaded_at is not null
+returning id
+
+-- name: archive_of_revision
+select r.source_tarball_path from revisions r
+join deployments d on d.id = r.deployment_id
+where r.id = :revision_id and r.deployment_id = :deployment_id and d.workspace_id = :workspace_id
+
+-- name: drop_unused_archives
+delete from source_archives
+where used_at is null and created_at < now() - make_interval(secs => :older_than_s)
+
+-- name: archives_known
+select id from source_archives where id = any(:ids)

@@ -1,0 +1,40 @@
+-- name: deployment_keys_to_reseal
+-- A sealed value begins with its version, one byte, and the id of its key, four.
+select id, service_key_sealed as sealed from deployments
+where substring(service_key_sealed from 2 for 4) <> :key_id
+limit :limit for no key update
+
+-- name: reseal_deployment_key
+update deployments set service_key_sealed = :sealed where id = :id
+
+-- name: deployment_secrets_to_reseal
+select id, secrets_sealed as sealed from deployments
+where substring(secrets_sealed from 2 for 4) <> :key_id
+limit :limit for no key update
+
+-- name: reseal_deployment_secrets
+update deployments set secrets_sealed = :sealed where id = :id
+
+-- name: revision_secrets_to_reseal
+select id, secrets_sealed as sealed from revisions
+where substring(secrets_sealed from 2 for 4) <> :key_id
+limit :limit for no key update
+
+-- name: reseal_revision_secrets
+update revisions set secrets_sealed = :sealed where id = :id
+
+-- name: integration_tokens_to_reseal
+select id, token_sealed as sealed from integrations
+where substring(token_sealed from 2 for 4) <> :key_id
+limit :limit for no key update
+
+-- name: reseal_integration_token
+update integrations set token_sealed = :sealed where id = :id
+
+-- name: webhook_secrets_to_reseal
+select id, webhook_secret_sealed as sealed from integrations
+where substring(webhook_secret_sealed from 2 for 4) <> :key_id
+limit :limit for no key update
+
+-- name: reseal_webhook_secret
+update integrations set webhook_secret_sealed = :sealed where id = :id

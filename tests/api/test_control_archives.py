@@ -1,0 +1,169 @@
+"""Source archives over HTTP: the address, what may be put there, which revision may name it, and the listener's way."""
+
+import asyncio
+import gzip
+import os
+from urllib.parse import urlsplit
+from uuid import UUID
+
+import pytest
+import pytest_asyncio
+
+from portside.control import archive_store, archives
+from portside.control.archive_store import ArchiveStore
+from portside.control.archives import UnusedArchives
+from tests.api.control_server import control
+
+pytestmark = pytest.mark.asyncio(loop_scope="module")
+ARCHIVE = gzip.compress(b"as good as a tar file, to who does not unpack it")
+
+
+@pytest_asyncio.fixture(scope="module", loop_scope="module")
+async def platform(module_database):
+    async with control(module_database) as platform:
+        yield platform
+
+
+async def make(platform, name: str):
+    """A deployment that waits for its first archive, as command-line clients make it."""
+    body = {"name": name, "source": "internal_source", "source_config": {}, "source_revision_config": {}}
+    answer = await platform.client.post("/v2/deployments", json=body)
+    assert answer.status_code == 201, answer.text
+    return answer.json()
+
+
+async def address(platform, deployment_id: str, **body):
+    answer = await platform.client.post(f"/v2/deployments/{deployment_id}/upload-url", json=body or None)
+    assert answer.status_code == 200, answer.text
+    return answer.json()
+
+
+async def put(platform, url: str, content: bytes, **options):
+    """As a client without a key does."""
+    headers = {"x-api-key": "", "content-type": "application/gzip"}
+    return await platform.client.put(url, content=content, headers=headers, **options)
+
+
+def revision_of(path: str):
+    return {
+        "revision_source": "internal_source",
+        "source_revision_config": {"source_tarball_path": path, "langgraph_config_path": "langgraph.json"},
+    }
+
+
+async def test_an_archive_becomes_a_revision_and_reaches_the_listener(platform) -> None:
+    made = await make(platform, "whole")
+    where = await address(platform, made["id"], supports_upload_headers=True)
+    assert where["upload_url"].startswith(str(platform.client.base_url).rstrip("/"))
+    assert where["upload_headers"] == {"Content-Type": "application/gzip"}
+    assert (await put(platform, where["upload_url"], ARCHIVE)).status_code == 204
+    patched = await platform.patch(made["id"], **revision_of(where["object_path"]))
+    revision = (await platform.revisions(made["id"]))[0]
+    assert patched["latest_revision_id"] == revision["id"]
+    assert revision["source_revision_config"]["source_tarball_path"] == where["object_path"]
+    path = f"/internal/deployments/{made['id']}/revisions/{revision['id']}/archive"
+    got = await platform.client.get(path)
+    assert (got.status_code, got.headers["content-type"], got.content) == (200, "application/gzip", ARCHIVE)
+    refused = await platform.client.get(path, headers=await platform.headers("deployments:read"))
+    assert refused.status_code == 403
+
+
+async def test_an_address_takes_one_archive_and_only_with_its_token(platform) -> None:
+    made = await make(platform, "once")
+    url = (await address(platform, made["id"]))["upload_url"]
+    for wrong in (url.split("?")[0], url[:-1], url.replace(url.split("/")[-1][:8], "00000000")):
+        refused = await put(platform, wrong, ARCHIVE)
+        assert refused.status_code == 401, wrong
+    assert (await put(platform, url, ARCHIVE)).status_code == 204
+    assert (await put(platform, url, ARCHIVE)).status_code == 401
+
+
+async def test_what_is_no_archive_can_be_put_again(platform, monkeypatch) -> None:
+    made = await make(platform, "again")
+    url = (await address(platform, made["id"]))["upload_url"]
+    for nothing in (b"", b"PK\x03\x04"):
+        assert (await put(platform, url, nothing)).json()["detail"].startswith("What arrived is no gzip file")
+    monkeypatch.setattr(archive_store, "MAX_ARCHIVE_BYTES", 1_500_000)
+    assert (await put(platform, url, b"\x1f\x8b" + os.urandom(1_500_000))).status_code == 413
+    assert not await arriving(platform)
+    assert (await put(platform, url, b"\x1f\x8b" + os.urandom(1_400_000))).status_code == 204
+
+
+async def arriving(platform) -> list[str]:
+    folder = platform.services[ArchiveStore].path(UUID(int=0)).parent
+    return [file.name for file in folder.iterdir() if file.name.endswith(".arriving")]
+
+
+async def test_an_expired_address_takes_nothing(platform, monkeypatch) -> None:
+    monkeypatch.setattr(archives, "UPLOAD_WITHIN_S", -1.0)
+    made = await make(platform, "late")
+    url = (await address(platform, made["id"]))["upload_url"]
+    assert (await put(platform, url, ARCHIVE)).status_code == 401
+
+
+async def test_two_uploads_at_once_leave_one_archive(platform) -> None:
+    made = await make(platform, "race")
+    url = (await address(platform, made["id"]))["upload_url"]
+    answers = await asyncio.gather(*(put(platform, url, ARCHIVE) for _ in range(6)))
+    statuses = [answer.status_code for answer in answers]
+    assert statuses.count(204) == 1
+    assert set(statuses) <= {204, 401, 409}
+
+
+@pytest.mark.parametrize(
+    "path", ["uploads/x.tar.gz", "../../etc/passwd", "uploads/{id}/{id}.tar.gz", "{unput}", "{others}"]
+)
+async def test_a_path_that_was_not_issued_to_the_deployment_makes_no_revision(platform, path: str) -> None:
+    name = f"strange-{abs(hash(path))}"
+    made, other = await make(platform, name), await make(platform, f"{name}-other")
+    others = await address(platform, other["id"])
+    await put(platform, others["upload_url"], ARCHIVE)
+    unput = (await address(platform, made["id"]))["object_path"]
+    named = path.format(id=made["id"], unput=unput, others=others["object_path"])
+    answer = await platform.client.patch(f"/v2/deployments/{made['id']}", json=revision_of(named))
+    assert answer.status_code == 400, answer.text
+    assert "source_tarball_path" in answer.json()["detail"]
+    assert (await platform.get(made["id"]))["latest_revision_id"] is None
+
+
+async def test_unused_archives_go_and_used_ones_stay(platform, monkeypatch) -> None:
+    store = platform.services[ArchiveStore]
+    chore = UnusedArchives(platform.db, store)
+    made = await make(platform, "kept")
+    used, unused = [await address(platform, made["id"]) for _ in range(2)]
+    for where in (used, unused):
+        assert (await put(platform, where["upload_url"], ARCHIVE)).status_code == 204
+    await platform.patch(made["id"], **revision_of(used["object_path"]))
+    files = [store.path(UUID(urlsplit(where["upload_url"]).path.rsplit("/", 1)[-1])) for where in (used, unused)]
+    await chore.activate()
+    assert [file.exists() for file in files] == [True, True]
+    monkeypatch.setattr(archives, "UNUSED_FOR_S", 0.0)
+    monkeypatch.setattr(archive_store, "SETTLED_AFTER_S", 0.0)
+    await chore.activate()
+    assert [file.exists() for file in files] == [True, False]
+    await platform.client.delete(f"/v2/deployments/{made['id']}")
+    assert (await platform.listener.drop(made["id"])).status_code == 204
+    await chore.activate()
+    assert [file.exists() for file in files] == [False, False]
+
+
+async def test_a_deployment_does_not_collect_addresses(platform, monkeypatch) -> None:
+    monkeypatch.setattr(archives, "UNUSED_KEPT", 2)
+    made = await make(platform, "many")
+    urls = [(await address(platform, made["id"]))["upload_url"] for _ in range(3)]
+    assert [(await put(platform, url, ARCHIVE)).status_code for url in urls] == [401, 204, 204]
+
+
+async def test_no_address_for_what_is_deleted_or_unknown(platform) -> None:
+    made = await make(platform, "gone")
+    await platform.client.delete(f"/v2/deployments/{made['id']}")
+    path = "/v2/deployments/{}/upload-url"
+    assert (await platform.client.post(path.format(made["id"]))).status_code == 409
+    assert (await platform.client.post(path.format(UUID(int=1)))).status_code == 404
+
+
+async def test_the_address_leads_back_through_the_proxy_the_client_came_by(platform) -> None:
+    made = await make(platform, "proxied")
+    headers = {"x-forwarded-proto": "https", "host": "platform.example"}
+    answer = await platform.client.post(f"/v2/deployments/{made['id']}/upload-url", headers=headers)
+    assert answer.json()["upload_url"].startswith("https://platform.example/v2/uploads/")
