@@ -1,7 +1,7 @@
 """The listener's settings, read from the environment."""
 
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Literal
 
 import msgspec
 
@@ -34,6 +34,23 @@ class ListenerSettings(msgspec.Struct, frozen=True, kw_only=True):
     stop_grace_s: Annotated[
         float, msgspec.Meta(ge=0), setting("How long a replaced server may finish its requests and runs, in seconds.")
     ] = 180
+    container_runtime: Annotated[
+        Literal["auto", "podman", "docker", "none"],
+        setting("What runs container images: auto takes podman or docker, whichever works; none refuses images."),
+    ] = "auto"
+    container_network: Annotated[
+        str | None, setting("Network of containers. By default the runtime's own: podman, or docker's bridge.")
+    ] = None
+    container_host_address: Annotated[
+        str | None,
+        setting(
+            "How containers call this machine, where they reach its loopback interface by it (Docker Desktop: "
+            "host.docker.internal). By default the gateway of their network."
+        ),
+    ] = None
+    container_read_only: Annotated[
+        bool, setting("Containers may write to /tmp, /run, /var/tmp and emptyDir volumes only.")
+    ] = True
     compute_id: Annotated[str, setting("Name of this compute, unique in its workspace.")] = "local"
     exit_with_parent: Annotated[bool, setting("Stop when the program that started the listener is gone.")] = False
 

@@ -5,13 +5,13 @@ from collections.abc import Sequence
 from uuid import UUID
 
 from portside.dataplane.builds.environment import python_of
+from portside.dataplane.compute.containers.bay import Bay, Containers
 from portside.dataplane.compute.interface import Build, Fleet, LogOf, Release
 from portside.dataplane.compute.process import ReplicaPlan
 from portside.dataplane.compute.running import RunningRevision
 from portside.dataplane.compute.serving import Serving
 from portside.dataplane.compute.variables import Fixtures, server_environment
 from portside.dataplane.databases import Databases
-from portside.dataplane.failures import DeployFailed
 from portside.dataplane.settings import ListenerSettings
 from portside.dataplane.state import DeploymentFolder
 from portside.dataplane.types import DesiredDeployment
@@ -31,13 +31,15 @@ class Machine:
         if settings.provision_database_url is None:
             raise UserMistake("setting PROVISION_DATABASE_URL: not set; compute process needs it")
         self.databases = Databases(settings.provision_database_url)
+        self.containers = Containers(settings)
 
     def berth(self, deployment_id: UUID, log_of: LogOf) -> "MachineBerth":
         """Return the place of a deployment."""
         return MachineBerth(self, deployment_id, log_of)
 
     async def close(self) -> None:
-        """Nothing is shared."""
+        """Let go of what containers share."""
+        self.containers.close()
 
 
 class MachineBerth:
@@ -46,6 +48,7 @@ class MachineBerth:
     def __init__(self, machine: Machine, deployment_id: UUID, log_of: LogOf) -> None:
         self._machine, self._deployment_id, self._log_of = machine, deployment_id, log_of
         self._folder = DeploymentFolder(machine.settings.folder, deployment_id)
+        self._bay = Bay(machine.containers, deployment_id, self._folder)
         self._serving = Serving(self._folder, machine.settings.deployment_host, machine.settings.stop_grace_s)
 
     @property
@@ -87,6 +90,7 @@ class MachineBerth:
     async def withdraw(self) -> None:
         """Stop the servers; drop the database, its role and the state."""
         await self._serving.stop()
+        await self._bay.clear()
         await self._machine.databases.drop(self._deployment_id)
 
     async def close(self) -> None:
@@ -95,7 +99,8 @@ class MachineBerth:
 
     def _fleet(self, release: Release) -> Fleet:
         if release.build is None:
-            raise DeployFailed("this listener runs no container images; it needs podman or docker on its machine")
+            url = self._machine.databases.url(self._deployment_id, self._folder.password_file)
+            return self._bay.fleet(release, url, self._serving.stable, self._log_of)
         plan = self._plan(release, release.build)
         return RunningRevision(plan, self._serving.stable, self._folder, self._log_of(plan.revision_id))
 

@@ -1,0 +1,161 @@
+"""Running podman or docker: which one this machine has, and its commands with a time limit each.
+
+The programs see few of the listener's variables, because podman's monitor of a container lives as long as it does.
+"""
+
+import asyncio
+import contextlib
+import os
+import shutil
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+from portside.dataplane.compute.containers.commands import Confinement
+from portside.dataplane.failures import DeployFailed
+from portside.dataplane.settings import ListenerSettings
+from portside.kernel.logs import get_logger
+
+log = get_logger(__name__)
+_COMMAND_S = 120.0
+_LOOK_S = 20.0
+_KINDS = ("podman", "docker")
+_KEPT = frozenset({
+    "PATH", "HOME", "USER", "LOGNAME", "LANG", "TMPDIR", "DBUS_SESSION_BUS_ADDRESS", "SSL_CERT_FILE", "SSL_CERT_DIR",
+    "HTTP_PROXY", "HTTPS_PROXY", "NO_PROXY", "http_proxy", "https_proxy", "no_proxy",
+})  # fmt: skip
+_KEPT_PREFIXES = ("XDG_", "DOCKER_", "CONTAINERS_", "CONTAINER_HOST", "REGISTRY_AUTH_FILE", "STORAGE_")
+_ID_RANGES = (Path("/etc/subuid"), Path("/etc/subgid"))
+# A network of podman without root, in which this machine's loopback interface has an address of its own.
+_ROOTLESS_NETWORK, _ROOTLESS_HOST = "slirp4netns:allow_host_loopback=true", "10.0.2.2"
+
+
+class CommandFailed(Exception):
+    """A command of the container runtime failed; the message is what it said."""
+
+
+@dataclass(frozen=True)
+class Runtime:
+    """A container runtime. `host` is how containers call this machine, and `gateway` where it listens for them."""
+
+    program: str
+    confinement: Confinement
+    host: str
+    gateway: str
+
+    async def run(self, arguments: Sequence[str], *, given: bytes = b"", within_s: float = _COMMAND_S) -> str:
+        """Run a command and return what it printed. Raises CommandFailed."""
+        return await _run([self.program, *arguments], given, within_s)
+
+    async def start(self, arguments: Sequence[str], output: int) -> asyncio.subprocess.Process:
+        """Start a command whose output goes to a file. Raises CommandFailed."""
+        try:
+            return await asyncio.create_subprocess_exec(
+                self.program, *arguments, env=passed_on(os.environ), start_new_session=True,
+                stdin=asyncio.subprocess.DEVNULL, stdout=output, stderr=output,
+            )  # fmt: skip
+        except OSError as exc:
+            raise CommandFailed(f"{self.program}: {exc.strerror}") from exc
+
+
+async def find_runtime(settings: ListenerSettings) -> Runtime:
+    """Return the runtime that the settings choose, or the first that works. Raises DeployFailed when there is none."""
+    wanted = settings.container_runtime
+    if wanted == "none":
+        raise DeployFailed("this listener runs no container images (setting CONTAINER_RUNTIME)")
+    reasons = []
+    for kind in _KINDS if wanted == "auto" else (wanted,):
+        if (program := shutil.which(kind)) is None:
+            reasons.append(f"{kind} is not installed")
+            continue
+        try:
+            return await _look(kind, program, settings)
+        except (CommandFailed, msgspec.MsgspecError, LookupError, TypeError) as exc:
+            reasons.append(f"{kind} does not work: {exc}")
+    raise DeployFailed(f"this machine runs no container images: {'; '.join(reasons)}")
+
+
+def passed_on(environ: Mapping[str, str]) -> dict[str, str]:
+    """Return the variables that a container runtime needs, and nothing of the listener's own."""
+    return {name: value for name, value in environ.items() if name in _KEPT or name.startswith(_KEPT_PREFIXES)}
+
+
+async def _look(kind: str, program: str, settings: ListenerSettings) -> Runtime:
+    async def ask(*arguments: str) -> Any:
+        return msgspec.json.decode(await _run([program, *arguments], b"", _LOOK_S))
+
+    host = (await ask("info", "--format", "{{json .Host}}")) if kind == "podman" else None
+    is_rootless = bool(host and host["security"]["rootless"])
+    network = settings.container_network or _default_network(kind, is_rootless=is_rootless)
+    confinement = Confinement(
+        kind,
+        network,
+        is_read_only=settings.container_read_only,
+        own_user_ids=host is not None and not is_rootless and _has_id_ranges(),
+        limits=_limits(host, is_rootless=is_rootless),
+    )
+    if settings.container_host_address is not None:
+        address, gateway = settings.container_host_address, "127.0.0.1"
+    elif is_rootless:
+        address, gateway = _ROOTLESS_HOST, "127.0.0.1"
+    else:
+        address = gateway = _gateway_of((await ask("network", "inspect", network))[0])
+    found = Runtime(program, confinement, address, gateway)
+    log.info("containers are run", runtime=kind, network=network, rootless=is_rootless)
+    return found
+
+
+def _default_network(kind: str, *, is_rootless: bool) -> str:
+    if is_rootless:
+        return _ROOTLESS_NETWORK
+    return "podman" if kind == "podman" else "bridge"
+
+
+def _gateway_of(network: Mapping[str, Any]) -> str:
+    """Return the address of this machine in a network, as podman or docker describe it. Raises LookupError."""
+    subnets = network.get("subnets") or (network.get("IPAM") or {}).get("Config") or []
+    for subnet in subnets:
+        address: str | None = subnet.get("gateway") or subnet.get("Gateway")
+        if address and ":" not in address:
+            return address
+    raise LookupError(f"the network {network.get('name', network.get('Name'))!r} has no gateway; set CONTAINER_NETWORK")
+
+
+def _limits(host: Mapping[str, Any] | None, *, is_rootless: bool) -> frozenset[str]:
+    every = frozenset({"cpu", "memory", "pids"})
+    if host is None or not is_rootless:
+        return every
+    return every & frozenset(host.get("cgroupControllers") or []) if host.get("cgroupVersion") == "v2" else frozenset()
+
+
+def _has_id_ranges() -> bool:
+    """Whether podman may give each container user ids of its own (`--userns auto`)."""
+    with contextlib.suppress(OSError):
+        return all(file.read_text().startswith("containers:") or "\ncontainers:" in file.read_text()
+                   for file in _ID_RANGES)  # fmt: skip
+    return False
+
+
+async def _run(argv: Sequence[str], given: bytes, within_s: float) -> str:
+    try:
+        process = await asyncio.create_subprocess_exec(
+            *argv, env=passed_on(os.environ), start_new_session=True,
+            stdin=asyncio.subprocess.PIPE, stdout=asyncio.subprocess.PIPE, stderr=asyncio.subprocess.PIPE,
+        )  # fmt: skip
+    except OSError as exc:
+        raise CommandFailed(f"{argv[0]}: {exc.strerror}") from exc
+    try:
+        output, errors = await asyncio.wait_for(process.communicate(given), within_s)
+    except TimeoutError as exc:
+        raise CommandFailed(f"{Path(argv[0]).name} {argv[1]} took longer than {within_s:g} seconds") from exc
+    finally:
+        if process.returncode is None:
+            process.kill()
+            await process.wait()
+    if process.returncode != 0:
+        said = errors.decode("utf-8", "replace").strip()[-2000:] or f"exit code {process.returncode}"
+        raise CommandFailed(said)
+    return output.decode("utf-8", "replace").strip()
