@@ -1,6 +1,7 @@
 import pytest
 
 from portside.control import git_source, rules
+from portside.control.content import first_content
 from portside.control.errors import BadCombination, IllegalMove, Immutable, SourceNotAvailable
 from portside.control.moves import AT_THE_END, MOVES, check_move
 from portside.control.reserved_names import RESERVED
@@ -14,8 +15,20 @@ from tests.api.control_server import create_body
 S = RevisionStatus
 
 
+LISTENER = "6f0bb0b1-77c8-4bd6-8f8e-7a9d3e9d1f00"
+ROW = {
+    "name": "a", "source": "github", "integration_id": None, "repo_url": "https://h/x", "deployment_type": "dev",
+    "custom_url": "http://127.0.0.1:1", "listener_id": None, "k8s_namespace": None,
+}  # fmt: skip
+
+
 def create(**over: object) -> DeploymentCreate:
     return convert(create_body(**over), DeploymentCreate, "body")
+
+
+def check_create(body: DeploymentCreate) -> None:
+    rules.check_create(body)
+    first_content(body)
 
 
 def patch(**body: object) -> DeploymentPatch:
@@ -104,92 +117,89 @@ def test_a_name_is_a_dns_label(name: str) -> None:
         rules.check_create(create(name=name))
 
 
-@pytest.mark.parametrize(
-    "source", ["external_image", "external_docker", "internal_docker", "internal_source", "internal_template"]
-)
-def test_sources_that_are_not_there_yet_are_named(source: str) -> None:
-    with pytest.raises(SourceNotAvailable, match=f"{source} is not available on this installation yet"):
-        rules.check_create(create(source=source))
+def test_sources_that_are_not_there_are_named() -> None:
+    with pytest.raises(SourceNotAvailable, match="internal_template is not available"):
+        rules.check_create(create(source="internal_template"))
     with pytest.raises(SourceNotAvailable):
-        rules.check_patch(patch(revision_source=source))
+        rules.check_patch(patch(revision_source="internal_template"), ROW)
 
 
 @pytest.mark.parametrize(
     ("config", "named"),
     [
-        ({"resource_spec": {}}, "resource_spec"),
-        ({"listener_id": "6f0bb0b1-77c8-4bd6-8f8e-7a9d3e9d1f00"}, "listener_id"),
+        ({"resource_spec": {}}, "resource_spec can only be set for external_image"),
+        ({"listener_id": LISTENER}, "listener_id"),
         ({"listener_config": {"k8s_namespace": "x"}}, "listener_config"),
-        ({"custom_url": "http://x"}, "custom_url"),
-        ({"integration_id": "6f0bb0b1-77c8-4bd6-8f8e-7a9d3e9d1f00"}, "integration_id"),
-        ({"repo_url": None}, "repo_url is required"),
+        ({"custom_url": "http://x"}, "custom_url is set by the platform"),
+        ({"repo_url": None}, "repo_url is required for git_hosting"),
         ({"install_command": "npm ci; id"}, "install_command"),
         ({"build_command": "npm run build\n"}, "build_command"),
     ],
 )
 def test_source_fields_that_make_no_git_deployment_are_named(config: dict[str, object], named: str) -> None:
     with pytest.raises(BadCombination, match=named):
-        rules.check_create(create(source_config=config))
+        check_create(create(source_config=config))
 
 
 @pytest.mark.parametrize(
     ("revision", "named"),
     [
-        ({"image_uri": "x:1"}, "image_uri"),
-        ({"source_tarball_path": "x"}, "source_tarball_path"),
+        ({"image_uri": "x:1"}, "image_uri can only be set for external_image and internal_docker revisions"),
+        ({"source_tarball_path": "x"}, "source_tarball_path can only be set for internal_source"),
         ({"repo_ref": None}, "repo_ref is required"),
         ({"graph_config_path": None}, "graph_config_path is required"),
     ],
 )
 def test_revision_fields_that_make_no_git_revision_are_named(revision: dict[str, object], named: str) -> None:
     with pytest.raises(BadCombination, match=named):
-        rules.check_create(create(source_revision_config=revision))
+        check_create(create(source_revision_config=revision))
 
 
 @pytest.mark.parametrize("character", ['"', "'`", "\\", "|", ";", "$", ">", "<", "\n", "\r", "\0", "\t", "&", "&&&"])
 def test_commands_hold_nothing_that_a_shell_would_act_on(character: str) -> None:
-    rules.check_create(create(source_config={"install_command": "npm ci && npm run 'prepare' --if-present"}))
+    check_create(create(source_config={"install_command": "npm ci && npm run 'prepare' --if-present"}))
     with pytest.raises(BadCombination, match="install_command"):
         rules.check_create(create(source_config={"install_command": f"npm ci {character} x"}))
 
 
-def test_a_tag_excludes_build_on_push_before_it_is_said_to_be_missing() -> None:
+@pytest.mark.parametrize("ref", ["refs/tags/v1", "a" * 40])
+def test_what_never_moves_excludes_build_on_push(ref: str) -> None:
     with pytest.raises(BadCombination, match="tag"):
-        rules.check_create(
-            create(source_config={"build_on_push": True}, source_revision_config={"repo_ref": "refs/tags/v1"})
-        )
-    with pytest.raises(Invalid, match=r"source_config\.build_on_push: is not available yet"):
-        rules.check_create(create(source_config={"build_on_push": True}))
-    rules.check_create(
-        create(source_config={"build_on_push": False}, source_revision_config={"repo_ref": "refs/tags/v1"})
-    )
+        check_create(create(source_config={"build_on_push": True}, source_revision_config={"repo_ref": ref}))
+    check_create(create(source_config={"build_on_push": False}, source_revision_config={"repo_ref": ref}))
+    check_create(create(source_config={"build_on_push": True}))
 
 
-def test_a_patch_is_checked_on_what_it_leads_to() -> None:
-    row = {
-        "name": "a", "source": "github", "integration_id": None, "repo_url": "https://h/x", "deployment_type": "dev",
-        "custom_url": "http://127.0.0.1:1", "build_on_push": True,
-    }  # fmt: skip
-    with pytest.raises(BadCombination, match="tag"):
-        rules.check_patch_against(patch(source_revision_config={"repo_ref": "refs/tags/v1"}), row, "main")
-    row["build_on_push"] = False
-    with pytest.raises(BadCombination, match="tag"):
-        rules.check_patch_against(patch(source_config={"build_on_push": True}), row, "refs/tags/v1")
+def test_a_patch_cannot_change_what_is_fixed() -> None:
     same = {"repo_url": "https://h/x", "deployment_type": "dev", "custom_url": "http://127.0.0.1:1"}
-    rules.check_patch_against(patch(name="a", source="git_hosting", source_config=same), row, "main")
-    for field, value in {"repo_url": "https://h/y", "deployment_type": "prod", "custom_url": "http://x"}.items():
+    rules.check_patch(patch(name="a", source="git_hosting", source_config=same), ROW)
+    fixed = {"repo_url": "https://h/y", "deployment_type": "prod", "custom_url": "http://x", "listener_id": LISTENER,
+             "integration_id": LISTENER}  # fmt: skip
+    for field, value in fixed.items():
         with pytest.raises(Immutable, match=f"source_config.{field} cannot be changed"):
-            rules.check_patch_against(patch(source_config={field: value}), row, "main")
+            rules.check_patch(patch(source_config={field: value}), ROW)
+    with pytest.raises(Immutable, match=r"^source_config.listener_config.k8s_namespace"):
+        rules.check_patch(patch(source_config={"listener_config": {"k8s_namespace": "b"}}), ROW)
     with pytest.raises(Immutable, match=r"^name"):
-        rules.check_patch_against(patch(name="b"), row, "main")
+        rules.check_patch(patch(name="b"), ROW)
+    with pytest.raises(Immutable, match=r"^source "):
+        rules.check_patch(patch(source="external_image"), ROW)
+
+
+def test_an_image_s_own_address_may_change() -> None:
+    image = {**ROW, "source": "external_image", "repo_url": None, "deployment_type": None}
+    rules.check_patch(patch(source_config={"custom_url": "https://new.example.com"}), image)
 
 
 def test_only_some_fields_of_a_patch_make_a_revision() -> None:
-    assert rules.makes_revision(patch(source_revision_config={"repo_ref": "main"}))
-    assert rules.makes_revision(patch(source_revision_config={"graph_config_path": "x.json"}))
+    for name in ("repo_ref", "graph_config_path", "image_uri", "source_tarball_path"):
+        assert rules.makes_revision(patch(source_revision_config={name: "x"}))
     assert rules.makes_revision(patch(secrets=[]))
+    assert rules.makes_revision(patch(secret_references=[]))
+    assert rules.makes_revision(patch(source_config={"resource_spec": {}}))
     assert not rules.makes_revision(patch(display_name="x", source_config={"build_on_push": False}))
     assert not rules.makes_revision(patch(source_config={"install_command": "npm ci"}, source_revision_config={}))
+    assert not rules.makes_revision(patch(source_config={"custom_url": "http://x"}, revision_source="github"))
 
 
 @pytest.mark.parametrize("name", ["", "1A", "A-B", "A B", "A=B", "A\n", "A" * 257])
@@ -219,50 +229,6 @@ def test_secrets_that_would_have_no_effect_or_two_are_refused() -> None:
         check_secrets([Secret("POSTGRES_URI_CUSTOM", "x")])
     with pytest.raises(BadCombination, match="more than once"):
         check_secrets([Secret("A", "1"), Secret("A", "2")])
-
-
-@pytest.mark.parametrize(
-    ("spec", "loc"),
-    [
-        ({"cpu": 9}, "cpu"),
-        ({"cpu": 0.05}, "cpu"),
-        ({"memory_mb": 0}, "memory_mb"),
-        ({"min_scale": -1}, "min_scale"),
-        ({"min_scale": 1.5}, "min_scale"),
-        ({"labels": {"a": 1}}, "labels"),
-        ({"volumes": [{"name": "Bad"}]}, "name"),
-        ({"volumes": [{}]}, "name"),
-        ({"volume_mounts": [{"name": "x"}]}, "mountPath"),
-        ({"sidecars": [{"name": "x", "image": "y", "imagePullPolicy": "Maybe"}]}, "imagePullPolicy"),
-        ({"init_containers": [{"name": "x", "image": "y", "env": [{"name": "1"}]}]}, "name"),
-        ({"image_pull_secrets": [{}]}, "name"),
-    ],
-)
-def test_a_resource_spec_of_the_wrong_shape_is_located(spec: dict[str, object], loc: str) -> None:
-    with pytest.raises(Invalid) as refused:
-        create(source_config={"resource_spec": spec})
-    assert refused.value.problems[0].loc[:3] == ["body", "source_config", "resource_spec"]
-    assert refused.value.problems[0].loc[-1] in (loc, "...")
-
-
-def test_a_full_resource_spec_is_understood() -> None:
-    container = {
-        "name": "c", "image": "i:1", "imagePullPolicy": "Always", "command": ["a"], "args": ["b"], "workingDir": "/",
-        "env": [{"name": "A", "value": "1"}], "envFrom": [{"secretRef": {"name": "s"}}], "restartPolicy": "Always",
-        "resources": {"limits": {"cpu": "1"}, "requests": {"cpu": "1"}}, "securityContext": {"runAsUser": 1},
-        "volumeMounts": [{"name": "v", "mountPath": "/v", "readOnly": True, "subPath": "x"}],
-    }  # fmt: skip
-    spec = create(
-        source_config={
-            "resource_spec": {
-                "cpu": 0.5, "cpu_limit": 16, "db_cpu": 2.5, "sidecars": [container], "init_containers": [container],
-                "volumes": [{"name": "v", "emptyDir": {}, "downwardAPI": {"items": []}}],
-            }
-        }
-    ).source_config.resource_spec  # fmt: skip
-    assert spec is not None
-    assert spec.volumes is not None
-    assert (spec.cpu, spec.volumes[0].downward_api, spec.volumes[0].empty_dir) == (0.5, {"items": []}, {})
 
 
 def test_no_state_at_the_end_is_ever_left_and_every_other_one_can_reach_an_end() -> None:

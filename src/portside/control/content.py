@@ -15,7 +15,13 @@ from portside.control.resources import given_fields
 from portside.control.scope import Scope
 from portside.control.secrets import check_secrets, open_secrets
 from portside.control.sql import sql
-from portside.control.types.deployments import DeploymentPatch, Secret, SourceConfig, SourceRevisionRequest
+from portside.control.types.deployments import (
+    DeploymentCreate,
+    DeploymentPatch,
+    Secret,
+    SourceConfig,
+    SourceRevisionRequest,
+)
 from portside.kernel.db import Record, Transaction
 from portside.kernel.spellings import canonical_source, source_names
 
@@ -40,6 +46,22 @@ class RevisionContent(msgspec.Struct, kw_only=True):
     install_command: str | None = None
     build_command: str | None = None
     built_from: UUID | None = None
+
+
+def first_content(body: DeploymentCreate) -> RevisionContent | None:
+    """Return what a create makes its first revision of; None where the code comes later. Raises BadCombination."""
+    content = RevisionContent(source=body.source, secrets=[])
+    said = DeploymentPatch(
+        source_config=body.source_config,
+        source_revision_config=body.source_revision_config,
+        secrets=body.secrets,
+        secret_references=body.secret_references,
+    )
+    change(content, said)
+    if canonical_source(body.source) in sources.CODE_COMES_LATER and not has_code(content):
+        return None
+    check_content(content, build_on_push=body.source_config.build_on_push)
+    return content
 
 
 async def next_content(

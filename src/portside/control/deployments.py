@@ -8,9 +8,9 @@ import contextlib
 from datetime import timedelta
 from uuid import UUID
 
-from portside.control import placements, revisions, rules, sources
+from portside.control import placements, revisions, rules
 from portside.control.archives import check_issued
-from portside.control.content import RevisionContent, change, check_content, has_code, next_content
+from portside.control.content import RevisionContent, change, check_content, first_content, has_code, next_content
 from portside.control.errors import BeingDeleted, DeploymentNotFound, NameTaken, NotBeingDeleted
 from portside.control.git_source import check_push
 from portside.control.integrations import check_named
@@ -55,33 +55,16 @@ async def create_deployment(scope: Scope, body: DeploymentCreate) -> Deployment:
     BadCombination for the body, and NameTaken.
     """
     rules.check_create(body)
-    content = _first_content(body)
-    has_revision = canonical_source(body.source) not in sources.CODE_COMES_LATER or has_code(content)
-    if has_revision:
-        check_content(content, build_on_push=body.source_config.build_on_push)
+    content = first_content(body)
     deployment_id = uuid7()
     async with scope.change() as tx:
         await check_named(tx, scope, body.source_config.integration_id, body.source_config.repo_url)
         place = await placements.place(tx, scope, canonical_source(body.source), body.source_config)
-        placements.check_references(place, has_references=bool(content.secret_references))
+        placements.check_references(place, has_references=bool(body.secret_references))
         await _insert(tx, scope, deployment_id, body, place)
-        if has_revision:
+        if content is not None:
             await _start(tx, scope, deployment_id, content, archive=content.source_tarball_path)
     return await get_deployment(scope, deployment_id)
-
-
-def _first_content(body: DeploymentCreate) -> RevisionContent:
-    content = RevisionContent(source=body.source, secrets=[])
-    change(
-        content,
-        DeploymentPatch(
-            source_config=body.source_config,
-            source_revision_config=body.source_revision_config,
-            secrets=body.secrets,
-            secret_references=body.secret_references,
-        ),
-    )
-    return content
 
 
 async def _insert(tx: Transaction, scope: Scope, deployment_id: UUID, body: DeploymentCreate, place: Placement) -> None:

@@ -40,6 +40,7 @@ def check_create(body: DeploymentCreate) -> None:
     source, config = canonical_source(body.source), body.source_config
     _check_fields(config, body.source_revision_config, body)
     sources.check_belonging(source, source, config, body.source_revision_config)
+    _check_references(source, body)
     if source != sources.IMAGE and config.custom_url is not None:
         raise BadCombination(f"source_config.custom_url is set by the platform for {source} deployments.")
     if source == sources.GIT and config.repo_url is None:
@@ -62,6 +63,7 @@ def check_patch(body: DeploymentPatch, row: Record | dict[str, Any]) -> None:
     if source != sources.IMAGE:
         _unchanged("source_config.custom_url", config.custom_url, row["custom_url"])
     sources.check_belonging(source, canonical_source(body.revision_source or source), config, revision)
+    _check_references(source, body)
 
 
 def makes_revision(body: DeploymentPatch) -> bool:
@@ -99,6 +101,11 @@ def _check_fields(
     check_secrets(body.secrets or [])
     _check_command("source_config.install_command", config.install_command)
     _check_command("source_config.build_command", config.build_command)
+
+
+def _check_references(source: str, body: DeploymentCreate | DeploymentPatch) -> None:
+    if body.secret_references and source != sources.IMAGE:
+        raise BadCombination("secret_references can only be set for external_image deployments.")
 
 
 def _check_unchanged(body: DeploymentPatch, config: SourceConfig, row: Record | dict[str, Any]) -> None:
