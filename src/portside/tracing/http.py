@@ -1,6 +1,9 @@
 """The routes of tracing. Deliveries are answered with 202 once they are stored (contract: hosted API, section f.3)."""
 
+from functools import partial
 from uuid import UUID
+
+from starlette.responses import Response
 
 from portside.kernel.errors import BodyTooLarge, Invalid
 from portside.kernel.http.routes import Context, Routes
@@ -8,6 +11,8 @@ from portside.tracing import deliveries, projects, runs
 from portside.tracing.encodings import EncodingBroken, EncodingUnknown
 from portside.tracing.info import Info
 from portside.tracing.ingest import receive
+from portside.tracing.otlp.spans import from_otlp
+from portside.tracing.otlp.wire import JSON, PROTOBUF
 from portside.tracing.projects import ProjectContested, ProjectQuery
 from portside.tracing.runs import RunNotFound
 from portside.tracing.types import Accepted, Run, RunQuery, TracerSession
@@ -56,6 +61,21 @@ async def update_run(ctx: Context, run_id: UUID) -> Accepted:
     delivery = await deliveries.read(await request.body(), request.headers, deliveries.from_update(run_id))
     await receive(ctx.db, delivery, by=ctx.actor)
     return Accepted()
+
+
+@routes.post("/otel/v1/traces", permission="runs:create", raises=_REFUSALS)
+async def ingest_otlp(ctx: Context) -> Response:
+    """Store the spans of an OpenTelemetry exporter as runs: protobuf or JSON, plain or compressed.
+
+    They go to the project that each names (`langsmith.trace.session_name`), else to that of the header
+    `Langsmith-Project`.
+    """
+    request = ctx.request
+    project = request.headers.get("langsmith-project") or None
+    reader = partial(from_otlp, project=project)
+    await receive(ctx.db, await deliveries.read(await request.body(), request.headers, reader), by=ctx.actor)
+    is_json = request.headers.get("content-type", "").startswith(JSON)
+    return Response(b"{}" if is_json else b"", media_type=JSON if is_json else PROTOBUF)
 
 
 @routes.get("/runs/{run_id}", permission="runs:read", raises=(RunNotFound,))

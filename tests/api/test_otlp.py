@@ -1,0 +1,254 @@
+"""Traces from OpenTelemetry: the stock exporter, JSON, several instrumentations' conventions, and bad input."""
+
+import asyncio
+import gzip
+import json
+from collections.abc import AsyncIterator, Awaitable, Callable
+from typing import Any
+from uuid import UUID, uuid5
+
+import pytest
+from opentelemetry.exporter.otlp.proto.http import Compression
+from opentelemetry.exporter.otlp.proto.http.trace_exporter import OTLPSpanExporter
+from opentelemetry.sdk.trace import TracerProvider
+from opentelemetry.sdk.trace.export import SimpleSpanProcessor
+
+from portside.tracing.otlp.wire import MAX_SPANS
+from tests.api.hosted import Hosted, hosted
+
+TRACE, ROOT, CHILD = "0190a0c0000070008000000000000001", "00000000000000aa", "00000000000000bb"
+SECOND = 1_000_000_000
+AT = 1_790_000_000 * SECOND
+
+
+@pytest.fixture
+async def server(fresh_database: Callable[[], Awaitable[str]]) -> AsyncIterator[Hosted]:
+    async with hosted(await fresh_database()) as running:
+        yield running
+
+
+async def runs_of(server: Hosted) -> dict[str, dict[str, Any]]:
+    rows = await server.db.pool.fetch("select id from runs where name is not null")
+    answers = [await server.client.get(f"/runs/{row['id']}") for row in rows]
+    return {run["name"]: run for run in (answer.json() for answer in answers)}
+
+
+def value(content: Any) -> dict[str, Any]:
+    match content:
+        case bool():
+            return {"boolValue": content}
+        case int():
+            return {"intValue": str(content)}
+        case float():
+            return {"doubleValue": content}
+        case list():
+            return {"arrayValue": {"values": [value(item) for item in content]}}
+        case dict():
+            return {"kvlistValue": {"values": pairs(content)}}
+        case _:
+            return {"stringValue": content}
+
+
+def pairs(attributes: dict[str, Any]) -> list[dict[str, Any]]:
+    return [{"key": key, "value": value(content)} for key, content in attributes.items()]
+
+
+def span(name: str, attributes: dict[str, Any] | None = None, **fields: Any) -> dict[str, Any]:
+    return {
+        "traceId": TRACE,
+        "spanId": ROOT,
+        "name": name,
+        "startTimeUnixNano": str(AT),
+        "endTimeUnixNano": str(AT + SECOND),
+        "attributes": pairs(attributes or {}),
+        **fields,
+    }
+
+
+async def send(server: Hosted, *spans: dict[str, Any], **headers: str) -> Any:
+    body = {"resourceSpans": [{"resource": {"attributes": []}, "scopeSpans": [{"spans": list(spans)}]}]}
+    return await server.client.post("/otel/v1/traces", json=body, headers=headers)
+
+
+async def run_from(server: Hosted, attributes: dict[str, Any], **fields: Any) -> dict[str, Any]:
+    answer = await send(server, span("one", attributes, **fields))
+    assert (answer.status_code, answer.json()) == (200, {})
+    return (await runs_of(server))["one"]
+
+
+@pytest.mark.parametrize("compression", [Compression.NoCompression, Compression.Gzip])
+@pytest.mark.parametrize("prefix", ["", "/api/v1"])
+async def test_the_stock_exporter_delivers(server: Hosted, compression: Compression, prefix: str):
+    headers = {"x-api-key": server.key, "Langsmith-Project": "from otel"}
+    exporter = OTLPSpanExporter(f"{server.url}{prefix}/otel/v1/traces", headers=headers, compression=compression)
+    provider = TracerProvider()
+    provider.add_span_processor(SimpleSpanProcessor(exporter))
+    tracer = provider.get_tracer("test")
+
+    def work() -> None:
+        with tracer.start_as_current_span("parent", attributes={"input.value": "in", "langsmith.span.tags": "a, b"}):
+            with tracer.start_as_current_span("child", attributes={"gen_ai.operation.name": "chat"}):
+                pass
+            with pytest.raises(ValueError, match="no good"), tracer.start_as_current_span("broken"):
+                raise ValueError("no good")
+
+    await asyncio.to_thread(work)
+    runs = await runs_of(server)
+    parent, child, broken = runs["parent"], runs["child"], runs["broken"]
+    assert (parent["parent_run_id"], parent["inputs"], parent["tags"]) == (None, {"value": "in"}, ["a", "b"])
+    assert (child["parent_run_id"], child["run_type"], child["status"]) == (parent["id"], "llm", "success")
+    assert child["trace_id"] == parent["trace_id"]
+    assert child["dotted_order"].startswith(parent["dotted_order"] + ".")
+    assert broken["status"] == "error"
+    assert broken["error"].startswith("no good\n\nTraceback")
+    assert [record["traces"] for record in await server.usage("project")] == [1]
+    assert (await server.usage("project"))[0]["dimensions"]["project_name"] == "from otel"
+    provider.shutdown()
+
+
+async def test_children_may_come_before_their_parents_and_twice(server: Hosted):
+    root, child = span("root"), span("child", spanId=CHILD, parentSpanId=ROOT)
+    for delivery in ([child], [root], [child, root]):
+        assert (await send(server, *delivery)).status_code == 200
+    runs = await runs_of(server)
+    assert set(runs) == {"root", "child"}
+    assert runs["child"]["parent_run_id"] == runs["root"]["id"] == str(uuid5(UUID(TRACE), ROOT))
+    assert runs["child"]["dotted_order"].startswith(runs["root"]["dotted_order"] + ".")
+    assert {run["trace_id"] for run in runs.values()} == {str(UUID(TRACE))}
+    assert [record["traces"] for record in await server.usage("workspace")] == [1]
+
+
+async def test_a_root_whose_span_is_named_after_its_trace_gets_its_own_id_back(server: Hosted):
+    run = await run_from(server, {}, spanId=TRACE[:16])
+    assert run["id"] == run["trace_id"] == str(UUID(TRACE))
+
+
+async def test_a_span_names_its_project_kind_tags_and_metadata(server: Hosted):
+    run = await run_from(
+        server,
+        {
+            "langsmith.trace.session_name": "mine",
+            "langsmith.trace.name": "one",
+            "langsmith.span.kind": "RETRIEVER",
+            "langsmith.span.tags": "x,y",
+            "langsmith.metadata.user": "u",
+            "traceloop.association.properties.tenant": "t",
+            "metadata": '{"k": 1}',
+            "service.name": "svc",
+        },
+    )
+    assert (run["run_type"], run["tags"]) == ("retriever", ["x", "y"])
+    assert run["extra"]["metadata"] == {"user": "u", "tenant": "t", "k": 1, "service.name": "svc"}
+    assert (await server.client.get("/sessions", params={"name": "mine"})).json()[0]["id"] == run["session_id"]
+
+
+async def test_a_model_call_of_numbered_messages(server: Hosted):
+    run = await run_from(
+        server,
+        {
+            "gen_ai.system": "openai",
+            "gen_ai.operation.name": "chat",
+            "gen_ai.request.model": "gpt",
+            "gen_ai.request.temperature": 0.5,
+            "gen_ai.request.stop_sequences": ["."],
+            "gen_ai.prompt.0.role": "system",
+            "gen_ai.prompt.0.content": "be kind",
+            "gen_ai.prompt.1.role": "user",
+            "gen_ai.prompt.1.content": "hi",
+            "gen_ai.completion.0.role": "assistant",
+            "gen_ai.completion.0.content": "hello",
+            "gen_ai.usage.input_tokens": 3,
+            "gen_ai.usage.completion_tokens": 4,
+        },
+    )
+    assert run["run_type"] == "llm"
+    messages = [{"role": "system", "content": "be kind"}, {"role": "user", "content": "hi"}]
+    assert run["inputs"] == {"messages": messages}
+    assert run["outputs"] == {"messages": [{"role": "assistant", "content": "hello"}]}
+    assert run["extra"] == {
+        "metadata": {
+            "ls_provider": "openai",
+            "ls_model_name": "gpt",
+            "usage_metadata": {"input_tokens": 3, "output_tokens": 4, "total_tokens": 7},
+        },
+        "invocation_params": {"model": "gpt", "temperature": 0.5, "stop": ["."]},
+    }
+
+
+@pytest.mark.parametrize(
+    ("attributes", "inputs", "outputs"),
+    [
+        ({"input.value": '{"a": 1}', "output.value": "text"}, {"a": 1}, {"value": "text"}),
+        ({"gen_ai.input.messages": '[{"role": "user"}]'}, {"messages": [{"role": "user"}]}, {}),
+        ({"traceloop.entity.input": "{broken"}, {"value": "{broken"}, {}),
+        ({"traceloop.entity.output": "[1]"}, {}, {"messages": [1]}),
+        (
+            {"llm.input_messages.0.message.role": "user", "llm.output_messages.0.message.content": "x"},
+            {"messages": [{"role": "user"}]},
+            {"messages": [{"content": "x"}]},
+        ),
+        (
+            {"retrieval.documents.0.document.content": "d", "retrieval.documents.0.document.metadata": '{"p": 1}'},
+            {},
+            {"documents": [{"page_content": "d", "metadata": {"p": 1}, "type": "Document"}]},
+        ),
+    ],
+)  # fmt: skip
+async def test_what_went_in_and_came_out(server: Hosted, attributes, inputs, outputs):
+    run = await run_from(server, attributes)
+    assert (run["inputs"], run["outputs"]) == (inputs, outputs)
+
+
+async def test_messages_that_were_told_as_events(server: Hosted):
+    events = [
+        {"name": "gen_ai.user.message", "timeUnixNano": str(AT), "attributes": pairs({"content": "hi"})},
+        {"name": "gen_ai.choice", "timeUnixNano": str(AT), "attributes": pairs({"message": '{"content": "yo"}'})},
+    ]
+    run = await run_from(server, {}, events=events)
+    assert run["inputs"] == {"messages": [{"role": "user", "content": "hi"}]}
+    assert run["outputs"] == {"messages": [{"role": "assistant", "content": "yo"}]}
+
+
+async def test_a_status_that_is_an_error(server: Hosted):
+    run = await run_from(server, {}, status={"code": 2, "message": "out of tokens"})
+    assert (run["status"], run["error"]) == ("error", "out of tokens")
+
+
+@pytest.mark.parametrize(
+    ("content_type", "body", "status", "says"),
+    [
+        ("application/x-protobuf", b"\xff\xff\xff", 422, "no ExportTraceServiceRequest"),
+        ("application/json", b"{", 422, "Invalid JSON"),
+        ("application/json", b'{"resourceSpans": 1}', 422, "resourceSpans"),
+        ("application/json", json.dumps({"resourceSpans": [{"scopeSpans": [{"spans": [span("x", traceId="zz")]}]}]}),
+         422, "traceId"),
+        ("application/json", json.dumps({"resourceSpans": [{"scopeSpans": [{"spans": [span("x", traceId="aa")]}]}]}),
+         422, "16 bytes"),
+    ],
+)  # fmt: skip
+async def test_what_is_no_trace_is_refused(server: Hosted, content_type, body, status, says):
+    answer = await server.client.post("/otel/v1/traces", content=body, headers={"content-type": content_type})
+    assert answer.status_code == status
+    assert says in answer.text
+    assert await runs_of(server) == {}
+
+
+async def test_a_bomb_is_refused(server: Hosted):
+    bomb = gzip.compress(b"\x00" * 50_000_000)
+    headers = {"content-type": "application/x-protobuf", "content-encoding": "gzip"}
+    answer = await server.client.post("/otel/v1/traces", content=bomb, headers=headers)
+    assert answer.status_code == 413
+
+
+async def test_too_many_spans_are_refused(server: Hosted):
+    few = {"traceId": TRACE, "spanId": ROOT}
+    body = {"resourceSpans": [{"scopeSpans": [{"spans": [few] * (MAX_SPANS + 1)}]}]}
+    answer = await server.client.post("/otel/v1/traces", json=body)
+    assert (answer.status_code, f"more than {MAX_SPANS} spans" in answer.text) == (422, True)
+
+
+async def test_an_empty_request_is_fine_and_answered_in_its_own_form(server: Hosted):
+    answer = await server.client.post(
+        "/otel/v1/traces", content=b"", headers={"content-type": "application/x-protobuf"}
+    )
+    assert (answer.status_code, answer.content, answer.headers["content-type"]) == (200, b"", "application/x-protobuf")
