@@ -1,6 +1,7 @@
 """How the checkpoints of runs reach Postgres: together, in time, and only while the run is still its worker's."""
 
 import asyncio
+import contextlib
 from collections.abc import AsyncIterator
 from typing import Any
 from uuid import UUID, uuid4
@@ -203,3 +204,52 @@ async def test_nothing_is_left_of_a_thread_that_is_deleted_while_its_run_writes(
     await asyncio.gather(*writers)
     for table in ("checkpoints", "checkpoint_values", "checkpoint_writes"):
         assert await db.pool.fetchval(f"select count(*) from {table}") == 0, table
+
+
+def made_by(holder: Holder, thread_id: str) -> Any:
+    return config(thread_id, run_id=str(holder.run_id)) | {"metadata": {"run_attempt": holder.attempt}}
+
+
+async def test_what_a_node_writes_that_was_left_behind_is_refused(db, saver):
+    """Its run has let go of the thread, and another run may have it."""
+    thread_id = str(uuid4())
+    left_behind = await running(db, thread_id)
+    await db.pool.execute("update runs set status = 'interrupted'")
+    late = made_by(left_behind, thread_id)
+    with pytest.raises(LeaseLost):
+        await saver.aput(late, generate_checkpoint(), generate_metadata(), {})
+    next_one = await running(db, thread_id)
+    async with saver.hold(thread_id, next_one):
+        with pytest.raises(LeaseLost):
+            await saver.aput(late, generate_checkpoint(), generate_metadata(), {})
+        await saver.aput(made_by(next_one, thread_id), generate_checkpoint(), generate_metadata(), {})
+    assert await stored(db, thread_id) == 1
+
+
+async def test_a_read_that_the_database_failed_is_told_to_whoever_executes_the_run(db, saver):
+    thread_id = str(uuid4())
+    holder = await running(db, thread_id)
+
+    async def go_on() -> None:
+        async with saver.hold(thread_id, holder):
+            await db.pool.execute("alter view checkpoint_tuples rename to elsewhere")
+            try:
+                await saver.aget_tuple(config(thread_id))
+            except asyncpg.UndefinedTableError:
+                return
+            pytest.fail("the read went well")
+
+    with pytest.raises(asyncpg.UndefinedTableError):
+        await go_on()
+
+
+async def test_what_failed_is_told_of_a_thread_that_goes_with_its_run_too(db, saver):
+    """The graph may have taken it for a mistake of its own."""
+    thread_id = str(uuid4())
+    holder = await running(db, thread_id)
+    await db.pool.execute("update runs set attempt = 2")
+    with pytest.raises(LeaseLost):
+        async with saver.hold(thread_id, holder._replace(is_new=True)):
+            await saver.aput(config(thread_id), generate_checkpoint(), generate_metadata(), {})
+            with contextlib.suppress(LeaseLost):
+                await saver.aget_tuple(config(thread_id))

@@ -20,6 +20,7 @@ from portside.kernel.migrations import migrate
 from tests.api.streaming import Sent, opened
 from tests.conftest import eventually
 from tests.failure.cluster import Client, Cluster, cluster_of, work
+from tests.failure.stories import wrong_story
 
 
 @pytest.fixture(scope="module")
@@ -92,6 +93,41 @@ async def test_who_follows_a_paused_server_hears_the_next(all_up: Cluster, tmp_p
             cluster.resume(executing)
     assert places(events) == sorted(set(places(events)))
     assert [event.data["attempt"] for event in events if "attempt" in event.data][-1] == 2
+
+
+async def test_a_paused_owner_tells_its_own_clients_nothing_late(all_up: Cluster, tmp_path: Path):
+    """Who follows it there hears what is heard elsewhere: the next owner goes on where the run was, in order, once."""
+    cluster, gate = all_up, tmp_path / "gate"
+    first, second = tmp_path / "gate.1", tmp_path / "gate.2"
+    async with Client(cluster.servers[0]) as client:
+        thread = await client.thread()
+        body = work(steps=4, gates={2: gate}, stream_resumable=True, stream_mode=["values", "custom"])
+        run = await client.run(thread, **body)
+    executing = cluster.by_pid((await cluster.ledger.begun(run, 2)).pid)
+    path, everything = f"/threads/{thread}/runs/{run}/stream", {"Last-Event-ID": "-1"}
+    async with (
+        httpx2.AsyncClient(base_url=executing.url, timeout=60) as here,
+        httpx2.AsyncClient(base_url=cluster.other(executing).url, timeout=60) as there,
+        opened(here, "GET", path, headers=everything) as near,
+        opened(there, "GET", path, headers=everything) as far,
+    ):
+        heard_near = [await near.next() for _ in range(6)]
+        cluster.pause(executing)
+        try:
+            await cluster.ledger.begun(run, 2, attempt=2)
+            second.touch()
+            assert await cluster.over(run) == ["success"]
+            first.touch()
+        finally:
+            cluster.resume(executing)
+        heard_near += await near.all()
+        heard_far = await far.all()
+        async with opened(here, "GET", path, headers=everything) as stream:
+            replayed = await stream.all()
+    assert places(heard_far) == sorted(set(places(heard_far)))
+    assert [event.raw for event in heard_near] == [event.raw for event in heard_far]
+    assert [event.raw for event in replayed] == [event.raw for event in heard_far]
+    assert wrong_story([(event.name, event.data) for event in heard_far], 4) == []
 
 
 class Process:

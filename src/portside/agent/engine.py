@@ -11,7 +11,7 @@ import asyncio
 import concurrent.futures
 import contextlib
 import threading
-from collections.abc import Awaitable, Callable, Coroutine
+from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine
 from contextvars import ContextVar
 from typing import Any, TypeVar
 from uuid import UUID
@@ -38,6 +38,10 @@ MakeStore = Callable[[Database], Awaitable[BaseStore]]
 
 _Jobs = set[concurrent.futures.Future[Any]]
 _jobs: ContextVar[_Jobs | None] = ContextVar("jobs", default=None)
+
+
+class RanTooLong(Exception):
+    """The run took longer than runs may."""
 
 
 class NodeThreads(concurrent.futures.ThreadPoolExecutor):
@@ -80,7 +84,7 @@ class GraphLoop:
             _jobs.set(jobs)
             try:
                 return await work
-            except (asyncio.CancelledError, TimeoutError):
+            except (asyncio.CancelledError, RanTooLong):
                 await _settle(*jobs)
                 raise
             finally:
@@ -143,8 +147,8 @@ class Engine:
     async def execute(self, request: RunRequest, publish: Publish, *, timeout_s: float) -> Outcome:
         """Run a graph to its end, handing its events to `publish` on the calling loop.
 
-        What it remembers is stored when this returns. Raises TimeoutError when it takes too long, Invalid on a command
-        without sense, LeaseLost when the run goes on elsewhere, and what the database failed with.
+        What it remembers is stored when this returns. Raises RanTooLong, Invalid on a command without sense, LeaseLost
+        when the run goes on elsewhere, and what the database failed with, a TimeoutError of its own among it.
         """
         conduit: Conduit[tuple[str, bytes]] = Conduit(asyncio.get_running_loop(), publish)
         loop = min(self._loops, key=lambda candidate: candidate.load)
@@ -171,11 +175,31 @@ class Engine:
         emitted: Emitted
         configurable = request.config["configurable"]
         holder = Holder(UUID(configurable["run_id"]), request.attempt, is_new=request.is_passing)
-        async with self._saver.hold(configurable["thread_id"], holder), asyncio.timeout(timeout_s):
+        failures: list[Emitted] = []
+        async with self._saver.hold(configurable["thread_id"], holder), _no_longer_than(timeout_s):
             async for emitted in execution:
-                push((emitted.event, emitted.data))
+                if emitted.event == "error":
+                    failures.append(emitted)
+                else:
+                    push((emitted.event, emitted.data))
+        # Told when it is known to be the graph's own: one of the database's, or a lost lease, is not the run's end.
+        for emitted in failures:
+            push((emitted.event, emitted.data))
         assert execution.outcome is not None  # noqa: S101 - the protocol promises it after the end
         return execution.outcome
+
+
+@contextlib.asynccontextmanager
+async def _no_longer_than(timeout_s: float) -> AsyncIterator[None]:
+    """Raise RanTooLong at the limit; a TimeoutError of something inside stays what it is."""
+    limit = asyncio.timeout(timeout_s)
+    try:
+        async with limit:
+            yield
+    except TimeoutError as exc:
+        if limit.expired():
+            raise RanTooLong from exc
+        raise
 
 
 async def _settle(*work: concurrent.futures.Future[Any]) -> None:

@@ -9,6 +9,7 @@ from collections.abc import AsyncIterator, Coroutine, Iterator, Sequence
 from contextlib import asynccontextmanager
 from random import getrandbits
 from typing import Any, TypeVar
+from uuid import UUID
 
 from langchain_core.runnables import RunnableConfig
 from langgraph.checkpoint.base import (
@@ -79,7 +80,7 @@ class PostgresSaver(BaseCheckpointSaver[str]):
 
     async def _end(self, hold: Hold, *, is_dropped: bool) -> None:
         try:
-            if not is_dropped:
+            if hold.failure is not None or not is_dropped:
                 await hold.settle()
         finally:
             self._stage.release(hold)
@@ -95,12 +96,18 @@ class PostgresSaver(BaseCheckpointSaver[str]):
             if hold.is_empty(checkpoint_ns):
                 return None
             await hold.settle()
-        return await self._db.fetchrow(
-            sql.read_checkpoint,
-            thread_id=thread_id,
-            checkpoint_ns=checkpoint_ns,
-            checkpoint_id=config["configurable"].get("checkpoint_id") or None,
-        )
+        try:
+            return await self._db.fetchrow(
+                sql.read_checkpoint,
+                thread_id=thread_id,
+                checkpoint_ns=checkpoint_ns,
+                checkpoint_id=config["configurable"].get("checkpoint_id") or None,
+            )
+        except Exception as exc:
+            # The graph cannot tell this from a mistake of its own; whoever executes it can.
+            if hold:
+                hold.failure = hold.failure or exc
+            raise
 
     async def alist(
         self,
@@ -154,10 +161,11 @@ class PostgresSaver(BaseCheckpointSaver[str]):
         await self._at_home(self._put(config, rows))
 
     async def _put(self, config: RunnableConfig, rows: Rows) -> None:
-        thread_id = thread_of(config)
+        thread_id, maker = thread_of(config), _maker(config)
         hold = self._stage.find(thread_id)
-        if hold is None:
-            await self._stage.write(thread_id, rows)
+        # A node that was left behind in its thread may still write when another run has the thread.
+        if hold is None or not hold.is_for(maker):
+            await self._stage.write(thread_id, rows, by=maker)
             return
         await hold.put(config["configurable"].get("checkpoint_ns", ""), rows)
         if config["configurable"].get(DURABILITY) == "sync":
@@ -259,3 +267,12 @@ class PostgresSaver(BaseCheckpointSaver[str]):
                 "in async code use ainvoke, astream, aget_state and so on"
             )
         return asyncio.run_coroutine_threadsafe(call, self._loop).result()
+
+
+def _maker(config: RunnableConfig) -> Holder | None:
+    """Return the attempt of a run that a graph is executed by; people, and users' own graphs, write without one."""
+    run_id, attempt = config["configurable"].get("run_id"), config.get("metadata", {}).get("run_attempt")
+    try:
+        return Holder(UUID(str(run_id)), attempt) if isinstance(attempt, int) else None
+    except ValueError:
+        return None

@@ -47,6 +47,10 @@ class Hold:
         # A run on a thread of its own that is over in a moment needs no checkpoint.
         self._opens = asyncio.get_running_loop().call_later(NEW_THREAD_WAITS_S, self._join) if holder.is_new else None
 
+    def is_for(self, holder: Holder | None) -> bool:
+        """Whether what somebody writes to the thread is this run's, as everything is that does not say whose."""
+        return holder is None or holder[:2] == self.holder[:2]
+
     async def put(self, checkpoint_ns: str, rows: Rows) -> None:
         """Take rows. Raises what an earlier write failed with."""
         if self.failure is not None:
@@ -129,9 +133,17 @@ class Stage:
         """Have the next batch written now."""
         self._urgent.set()
 
-    async def write(self, thread_id: str, rows: Rows) -> None:
-        """Write rows that no run holds, at once."""
-        await self._db.execute(sql.write_checkpoints, threads=[thread_id], runs=[None], attempts=[0], **rows.columns())
+    async def write(self, thread_id: str, rows: Rows, *, by: Holder | None) -> None:
+        """Write rows at once that are on no hold. Raises LeaseLost where a run made them that is not that attempt's."""
+        written = await self._db.fetch(
+            sql.write_checkpoints,
+            threads=[thread_id],
+            runs=[by and by.run_id],
+            attempts=[by.attempt if by else 0],
+            **rows.columns(),
+        )
+        if not written:
+            raise LeaseLost("the run goes on elsewhere, or is over")
 
     async def _write_batches(self) -> None:
         while self._batch is not None:

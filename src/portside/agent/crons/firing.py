@@ -75,9 +75,8 @@ class DueCrons(Task):
         several = asyncio.Semaphore(FIRED_AT_ONCE)
         outcomes = await asyncio.gather(*(self._fire(DueCron(**dict(row)), several) for row in rows))
         if rows:
-            self._runs.worker.wake()
             # A strategy of a cron on a thread may have cancelled the run before.
-            self._runs.worker.look_for_cancels()
+            self._runs.tell_workers()
         if len(rows) < self.batch:
             await self._set_alarm()
         return Status(did=dict(Counter(outcomes)), again=len(rows) == self.batch)

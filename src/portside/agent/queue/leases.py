@@ -55,6 +55,7 @@ class Leases:
         self._held: dict[UUID, Lease] = {}
         self._returning: dict[UUID, int] = {}
         self._asking: Asking | None = None
+        self._renewed = asyncio.Event()
 
     def take(self, run: ClaimedRun) -> None:
         """Note the lease of a run that was just claimed."""
@@ -67,6 +68,16 @@ class Leases:
     def return_later(self, run: ClaimedRun) -> None:
         """Give a run back with one of the next renewals: it stopped through no fault of its own."""
         self._returning[run.run_id] = run.attempt
+
+    def is_sure(self, run: ClaimedRun) -> bool:
+        """Whether an attempt is surely this worker's: by its own clock, which goes on while it is paused."""
+        lease = self._held.get(run.run_id)
+        return lease is not None and lease.attempt == run.attempt and lease.until > time.monotonic()
+
+    async def sure(self, run: ClaimedRun) -> None:
+        """Wait until that is so. Whoever waits for what is lost is cancelled."""
+        while not self.is_sure(run):
+            await self._renewed.wait()
 
     def run_out(self, run_ids: Iterable[UUID]) -> list[UUID]:
         """Return those of the runs whose leases were not renewed in time."""
@@ -96,6 +107,8 @@ class Leases:
         for run_id in ours:
             if run_id in self._held:
                 self._held[run_id].until = asking.at + LEASE_S
+        self._renewed.set()
+        self._renewed = asyncio.Event()
         return Renewed(asking.run_ids, ours)
 
     def attempts(self, run_ids: Iterable[UUID]) -> dict[UUID, int]:

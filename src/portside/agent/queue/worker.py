@@ -46,8 +46,8 @@ RETRIED = Counter("lg_api_run_retries_total", "Runs that this process began agai
 class Work(Protocol):
     """What is to be done with a run that the worker holds."""
 
-    async def execute(self, run: ClaimedRun) -> Ending:
-        """Execute it to its end."""
+    async def execute(self, run: ClaimedRun, leases: Leases) -> Ending:
+        """Execute it to its end; the leases tell whether it is surely ours still."""
         ...
 
     async def settle(self, run: ClaimedRun, cancellation: Cancellation) -> Ending:
@@ -211,7 +211,7 @@ class Worker:
         if run.run_id not in self._cancelled:
             self._executing.add(run.run_id)
             try:
-                return await self._work.execute(run)
+                return await self._work.execute(run, self._leases)
             except asyncio.CancelledError:
                 if run.run_id not in self._cancelled or run.run_id in self._lost or not _goes_on():
                     raise

@@ -1,9 +1,9 @@
 """Stopping runs, wherever they are executed, and deleting them.
 
-What is asked is written on the run's row. If this process holds the run its worker is told to look at once; another
-process notices when it next renews its leases, within a second. A run that nobody began yet is ended by the database
-itself. Only the worker that holds a run writes its end (`queue.worker`), so whoever waits for the cancelled run to end
-waits until its nodes have stopped.
+What is asked is written on the run's row. The worker of this process is told to look at once, those of others by a
+hint; without one they notice when they next renew their leases, within a second. A run that nobody began yet is ended
+by the database itself. Only the worker that holds a run writes its end (`queue.worker`), so whoever waits for the
+cancelled run to end waits until its nodes have stopped.
 """
 
 import asyncio
@@ -17,6 +17,7 @@ from portside.agent.queue.worker import Worker
 from portside.agent.runs.errors import NothingToCancel, RunNotFound, ThreadBusy
 from portside.agent.runs.following import Following
 from portside.agent.sql import sql
+from portside.agent.streams.hub import Hub
 from portside.agent.types.runs import CancelAction, CancelMany
 from portside.kernel.db import Database
 from portside.kernel.errors import Invalid
@@ -30,10 +31,11 @@ STATUSES = {"all": ["pending", "running"], "pending": ["pending"], "running": ["
 class Cancelling:
     """Cancels and deletes runs."""
 
-    def __init__(self, db: Database, worker: Worker, following: Following, draining: asyncio.Event) -> None:
+    def __init__(self, db: Database, worker: Worker, following: Following, hub: Hub, draining: asyncio.Event) -> None:
         self._db = db
         self._worker = worker
         self._following = following
+        self._hub = hub
         self._draining = draining
         self._under_way: set[asyncio.Task[None]] = set()
 
@@ -54,7 +56,7 @@ class Cancelling:
         """Stop the runs of an assistant that is gone. Those whose threads went with it are lost to their workers."""
         reason = f"interrupt requested via DELETE /assistants/{assistant_id}"
         await self._cancel(CancelScope(assistant_id=assistant_id), Cancellation("interrupt", reason))
-        self._worker.look_for_cancels()
+        self.tell_workers()
 
     async def delete(self, thread_id: UUID, run_id: UUID) -> None:
         """Stop a run if need be and delete it with its checkpoints; returns when it is gone.
@@ -71,7 +73,7 @@ class Cancelling:
             return
         if deleted.taken is not None:
             self._worker.begin(deleted.taken)
-        self._worker.look_for_cancels()
+        self.tell_workers()
         await self._following.gone(thread_id, run_id)
 
     async def ending_with(self, source: AsyncIterator[bytes], thread_id: UUID, run_id: UUID) -> AsyncIterator[bytes]:
@@ -102,9 +104,14 @@ class Cancelling:
         for run in cancelled:
             self._let_go(run)
         if cancelled:
-            self._worker.look_for_cancels()
-            self._worker.wake()
+            self.tell_workers()
         return cancelled
+
+    def tell_workers(self) -> None:
+        """Have the workers look, here and elsewhere: there are runs to stop, and others may begin instead."""
+        self._worker.look_for_cancels()
+        self._worker.wake()
+        self._hub.relay.say_work(claims=True, cancels=True)
 
     def _let_go(self, run: CancelledRun) -> None:
         if run.outcome == "interrupted":

@@ -6,13 +6,15 @@ engine gives up waiting for goes on in its thread: its result is dropped, its ef
 holds for what a node started and does not await, and for graphs on other servers that it called.
 """
 
+from collections.abc import Callable
 from typing import Any
 
-from portside.agent.engine import Engine, Publish
+from portside.agent.engine import Engine, Publish, RanTooLong
 from portside.agent.graphs.execute import read_rest
 from portside.agent.graphs.load import Graphs
 from portside.agent.graphs.protocol import Outcome, RunRequest
 from portside.agent.queue import lifecycle
+from portside.agent.queue.leases import Leases
 from portside.agent.queue.lifecycle import Cancellation, ClaimedRun, Ending
 from portside.agent.runs.edges import end_of, start_of
 from portside.agent.runs.requests import ending_of, execution_request
@@ -26,6 +28,27 @@ log = get_logger(__name__)
 NOTHING_LEFT = Outcome(values=None, interrupts={}, has_next=False, error=None)
 
 
+class _Told:
+    """Events on their way to a run's feed. They wait while the run may have gone to another worker.
+
+    A process that was paused would otherwise tell its own clients what the next owner tells again, or tells otherwise.
+    """
+
+    def __init__(self, publish: Publish, is_ours: Callable[[], bool]) -> None:
+        self._publish = publish
+        self._is_ours = is_ours
+        self._waiting: list[tuple[str, bytes]] = []
+
+    def tell(self, events: list[tuple[str, bytes]]) -> None:
+        """Pass events on, now or with the next ones."""
+        if not self._is_ours():
+            self._waiting += events
+            return
+        told, self._waiting = (self._waiting + events, []) if self._waiting else (events, self._waiting)
+        if told:
+            self._publish(told)
+
+
 class Executions:
     """What the worker does with a run: execute it, settle it when it was stopped, and let its followers go."""
 
@@ -35,12 +58,18 @@ class Executions:
         self._hub = hub
         self._timeout_s = timeout_s
 
-    async def execute(self, run: ClaimedRun) -> Ending:
-        """Execute a run; its events go to its feed."""
+    async def execute(self, run: ClaimedRun, leases: Leases) -> Ending:
+        """Execute a run; its events go to its feed, for as long as it is surely this worker's."""
         start = start_of(run)
         feed = await self._hub.prepare(start)
+        await leases.sure(run)
         self._hub.begin(start)
-        ending = await self._attempt(run, feed.publish)
+        told = _Told(feed.publish, lambda: leases.is_sure(run))
+        try:
+            ending = await self._attempt(run, told.tell)
+            await leases.sure(run)
+        finally:
+            told.tell([])
         await self._hub.conclude(run.run_id)
         return ending
 
@@ -50,7 +79,7 @@ class Executions:
         request = execution_request(run, resume=resume)
         try:
             return ending_of(await self._engine.execute(request, publish, timeout_s=self._timeout_s))
-        except TimeoutError:
+        except RanTooLong:
             return await self._timed_out(run)
         except PortsideError as exc:
             # The graph never began, and would not at another attempt either.
