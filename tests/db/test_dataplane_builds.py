@@ -9,8 +9,9 @@ from pathlib import Path
 import pytest
 
 from portside.dataplane.builds.environment import python_of
+from portside.dataplane.builds.git import GitSource
+from portside.dataplane.builds.output import Output
 from portside.dataplane.builds.revision import BuildOrder, build_revision, discard_build, find_build
-from portside.dataplane.builds.source import Checkout, Source
 from portside.dataplane.builds.wheel import pack_wheel
 from portside.dataplane.failures import BuildFailed
 from portside.dataplane.logs import RevisionLog
@@ -74,7 +75,7 @@ class Lines:
 
 
 async def fetch(folder: Path, url: str, ref: str | None = "main", commit: str | None = None) -> str:
-    return await Checkout(Source(url, ref, commit, LIMIT), folder, lambda _line: None).fetch()
+    return await GitSource(url, ref, commit, LIMIT).checkout(folder, Output(print)).fetch()
 
 
 async def test_branches_tags_and_commits(repository: Repository, tmp_path: Path):
@@ -117,9 +118,9 @@ async def test_dangerous_and_unknown_addresses_fail(tmp_path: Path, url: str):
 
 async def test_credentials_do_not_show(tmp_path: Path):
     lines: list[str] = []
-    source = Source("http://user:very-secret@127.0.0.1:9/x.git", "main", None, LIMIT)
+    source = GitSource("http://user:very-secret@127.0.0.1:9/x.git", "main", None, LIMIT)
     with pytest.raises(BuildFailed) as failure:
-        await Checkout(source, tmp_path / "out", lines.append).fetch()
+        await source.checkout(tmp_path / "out", Output(lines.append)).fetch()
     assert "127.0.0.1" in str(failure.value)
     assert "very-secret" not in str(failure.value) + "".join(lines)
 
@@ -127,7 +128,9 @@ async def test_credentials_do_not_show(tmp_path: Path):
 async def test_a_repository_over_the_limit_is_refused(repository: Repository, tmp_path: Path):
     repository.commit({"big": "x" * 2_000_000})
     with pytest.raises(BuildFailed, match="larger than 1000000 bytes"):
-        await Checkout(Source(str(repository.folder), "main", None, 1_000_000), tmp_path / "out", print).fetch()
+        await (
+            GitSource(str(repository.folder), "main", None, 1_000_000).checkout(tmp_path / "out", Output(print)).fetch()
+        )
 
 
 async def test_hooks_and_configuration_of_the_machine_do_not_matter(
@@ -157,7 +160,7 @@ def test_the_wheel_is_deterministic_and_installs_the_package(tmp_path: Path):
 def order(tmp_path: Path, repository: Repository, **changes: object) -> BuildOrder:
     fields: dict[str, object] = {
         "folder": tmp_path / "revision with space",
-        "source": Source(str(repository.folder), "main", None, LIMIT),
+        "source": GitSource(str(repository.folder), "main", None, LIMIT),
         "config_path": "graph.json",
         "wheels": tmp_path / "wheels",
         "timeout_s": 200.0,

@@ -26,7 +26,8 @@ def test_dependencies_are_sorted_by_kind(tmp_path: Path):
     config = read_config(
         repository(tmp_path, dependencies=["./project", "./plain", "./bare", "orjson>=3"]), "graph.json"
     )
-    assert config.packages == [str(tmp_path / "project"), "orjson>=3"]
+    assert config.packages == ["orjson>=3"]
+    assert config.projects == [tmp_path / "project"]
     assert config.requirements == [tmp_path / "plain" / "requirements.txt"]
     assert config.python_version is None
 
@@ -38,7 +39,7 @@ def test_folders_are_relative_to_the_file(tmp_path: Path):
     (tmp_path / "apps" / "shared" / "setup.py").write_text("")
     repository(below, dependencies=["../shared"])
     config = read_config(tmp_path, "apps/one/graph.json")
-    assert config.packages == [str(tmp_path / "apps" / "shared")]
+    assert config.projects == [tmp_path / "apps" / "shared"]
     assert config.path == below / "graph.json"
 
 
@@ -47,16 +48,21 @@ def test_folders_are_relative_to_the_file(tmp_path: Path):
     [
         ({"graphs": {}}, "no graphs"),
         ({"graphs": {"a": 1}}, "'a'"),
-        ({"graphs": {"a": "./a.ts:graph"}}, "JavaScript"),
-        ({"graphs": {"a": {"path": "./a.mts:graph"}}}, "JavaScript"),
-        ({"node_version": "20"}, "JavaScript"),
+        ({"node_version": "18"}, "20 or newer"),
+        ({"node_version": "20.1"}, "major version alone"),
         ({"dependencies": "."}, "$.dependencies"),
         ({"dependencies": ["--index-url=http://elsewhere"]}, "is not a dependency"),
         ({"dependencies": ["./nowhere"]}, "'./nowhere'"),
         ({"dependencies": [".."]}, "leads out"),
         ({"python_version": "3.9"}, "3.11 or newer"),
         ({"python_version": "3.12.1"}, "major.minor"),
-        ({"source": {"kind": "uv"}}, "'source'"),
+        ({"source": {"kind": "pip"}}, "the one kind is 'uv'"),
+        ({"source": {"kind": "uv"}}, "no pyproject.toml with a uv.lock"),
+        ({"source": {"kind": "uv"}, "dependencies": ["orjson"]}, "remove 'dependencies'"),
+        ({"source": {"kind": "uv", "root": ".."}}, "leads out"),
+        ({"source": {"kind": "uv", "package": "--all"}}, "package"),
+        ({"pip_config_file": "../pip.conf"}, "leads out"),
+        ({"pip_config_file": "pip.conf"}, "no such file"),
     ],
 )
 def test_a_bad_file_is_refused_with_its_name(tmp_path: Path, config: dict[str, object], words: str):

@@ -8,13 +8,13 @@ import pytest
 
 from portside.dataplane.backoff import Backoff
 from portside.dataplane.builds.commands import minimal_environment
-from portside.dataplane.builds.source import folder_size, mask_credentials
+from portside.dataplane.builds.output import mask_credentials
+from portside.dataplane.builds.source import folder_size
 from portside.dataplane.compute.output import last_lines, parse_line
-from portside.dataplane.compute.process import ending
 from portside.dataplane.compute.sockets import url_of
 from portside.dataplane.compute.variables import Fixtures, server_environment
 from portside.dataplane.databases import deployment_url, scram_verifier
-from portside.dataplane.processes import ProcessMark
+from portside.dataplane.processes import ProcessMark, ending
 from portside.dataplane.settings import ListenerSettings
 from portside.dataplane.state import DeploymentFolder, ReplicaRecord
 from portside.dataplane.types import DesiredDeployment, DesiredRevision, LogEntry, Secret

@@ -7,6 +7,7 @@ back-off until the control plane has answered, because nothing that runs may sto
 import asyncio
 import ipaddress
 from collections.abc import Awaitable, Callable
+from pathlib import Path
 from typing import TypeVar
 from uuid import UUID
 
@@ -14,7 +15,7 @@ import httpx2
 import msgspec
 
 from portside.dataplane.backoff import Backoff
-from portside.dataplane.failures import Refused, Unreachable
+from portside.dataplane.failures import BuildFailed, Refused, Unreachable
 from portside.dataplane.types import DeploymentReport, Desired, LogEntry, LogKind, RevisionReport
 from portside.kernel.logs import get_logger
 
@@ -73,6 +74,14 @@ class ControlPlane:
         path = f"/internal/deployments/{deployment_id}/revisions/{revision_id}/logs"
         await self._call("POST", path, {"type": kind, "entries": entries})
 
+    async def fetch_archive(self, deployment_id: UUID, revision_id: UUID, into: Path) -> None:
+        """Write the source archive of a revision into a file, for as long as it takes. Raises BuildFailed."""
+        path = f"/internal/deployments/{deployment_id}/revisions/{revision_id}/archive"
+        try:
+            await self._insist(lambda: self._download(path, into))
+        except Refused as exc:
+            raise BuildFailed(f"the uploaded archive cannot be had: {exc}") from exc
+
     async def forget_deployment(self, deployment_id: UUID) -> None:
         """Say that nothing is left of a deployment, for as long as it takes. Raises Refused."""
         try:
@@ -88,13 +97,20 @@ class ControlPlane:
             answer = await self._client.request(method, path, content=content, headers=headers, timeout=timeout_s)
         except httpx2.HTTPError as exc:
             raise Unreachable(f"{type(exc).__name__}: {exc}") from exc
-        if answer.is_success:
-            return answer.content
-        detail = answer.text[:500]
-        # A key that is not valid yet or any more is for the operator to mend; deployments go on meanwhile.
-        if answer.status_code in _RETRIED or answer.status_code >= 500:
-            raise Unreachable(f"{answer.status_code}: {detail}")
-        raise Refused(answer.status_code, detail)
+        _check(answer)
+        return answer.content
+
+    async def _download(self, path: str, into: Path) -> None:
+        try:
+            async with self._client.stream("GET", path) as answer:
+                if not answer.is_success:
+                    await answer.aread()
+                _check(answer)
+                with into.open("wb") as file:
+                    async for chunk in answer.aiter_bytes():
+                        await asyncio.to_thread(file.write, chunk)
+        except httpx2.HTTPError as exc:
+            raise Unreachable(f"{type(exc).__name__}: {exc}") from exc
 
     async def _insist(self, call: Callable[[], Awaitable[T]]) -> T:
         backoff = Backoff(limit_s=10)
@@ -105,6 +121,17 @@ class ControlPlane:
                 delay = backoff.next()
                 log.warning("the control plane does not answer", error=str(exc), again_in_s=delay)
                 await asyncio.sleep(delay)
+
+
+def _check(answer: httpx2.Response) -> None:
+    """Raise Unreachable or Refused for an answer that is no success."""
+    if answer.is_success:
+        return
+    detail = answer.text[:500]
+    # A key that is not valid yet or any more is for the operator to mend; deployments go on meanwhile.
+    if answer.status_code in _RETRIED or answer.status_code >= 500:
+        raise Unreachable(f"{answer.status_code}: {detail}")
+    raise Refused(answer.status_code, detail)
 
 
 def _is_loopback(host: str) -> bool:

@@ -4,10 +4,15 @@ How a build is made is in `builds/`; here is when, in which folder and with whic
 """
 
 import asyncio
+from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from uuid import UUID
 
+from portside.dataplane.builds.archive import ArchiveSource
+from portside.dataplane.builds.git import GitSource
+from portside.dataplane.builds.javascript import Scripts
 from portside.dataplane.builds.revision import BuildOrder, Built, build_revision, discard_build, find_build
 from portside.dataplane.builds.source import Source
 from portside.dataplane.compute.interface import Build, LogOf
@@ -18,17 +23,18 @@ from portside.dataplane.types import DesiredRevision
 from portside.kernel.logs import get_logger
 
 log = get_logger(__name__)
-BUILT_SOURCES = frozenset({"git_hosting", "internal_source"})
-_GIT = "git_hosting"
+_GIT, _ARCHIVE = "git_hosting", "internal_source"
+BUILT_SOURCES = frozenset({_GIT, _ARCHIVE})
 
 
 @dataclass(frozen=True)
 class Builder:
-    """Builds the revisions of one deployment, in its folder."""
+    """Builds the revisions of one deployment, in its folder; `fetch_archive` puts a revision's archive into a file."""
 
     settings: ListenerSettings
     folder: DeploymentFolder
     log_of: LogOf
+    fetch_archive: Callable[[UUID, Path], Awaitable[None]]
 
     def find(self, revision: DesiredRevision) -> Build | None:
         """Return the finished build of a revision, its own or the one it serves again, or None."""
@@ -61,15 +67,26 @@ class Builder:
             await asyncio.to_thread(discard_build, self.folder.revision(revision_id))
 
     def _order(self, revision: DesiredRevision) -> BuildOrder:
-        if revision.source != _GIT or not revision.repo_url or not revision.graph_config_path:
-            raise BuildFailed(f"source {revision.source!r} cannot be built by this listener")
+        if not revision.graph_config_path:
+            raise BuildFailed("the revision names no graph configuration file")
         return BuildOrder(
             self.folder.revision(revision.id),
-            Source(revision.repo_url, revision.repo_ref, revision.repo_commit_sha, self.settings.max_source_bytes),
+            self._source(revision),
             revision.graph_config_path,
             self.settings.folder / "wheels",
             self.settings.build_timeout_s,
+            Scripts(revision.install_command, revision.build_command),
+            [secret.value for secret in revision.secrets],
         )
+
+    def _source(self, revision: DesiredRevision) -> Source:
+        limit = self.settings.max_source_bytes
+        if revision.source == _ARCHIVE:
+            return ArchiveSource(partial(self.fetch_archive, revision.id), limit)
+        if revision.source != _GIT or not revision.repo_url:
+            raise BuildFailed(f"source {revision.source!r} cannot be built by this listener")
+        ref, commit = revision.repo_ref, revision.repo_commit_sha
+        return GitSource(revision.repo_url, ref, commit, limit, revision.repo_credential)
 
 
 def _build_of(folder: Path, built: Built) -> Build:

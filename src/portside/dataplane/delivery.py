@@ -49,7 +49,8 @@ class Delivery:
     def __init__(self, workplace: Workplace, deployment_id: UUID) -> None:
         self._workplace, self._deployment_id = workplace, deployment_id
         self._folder = DeploymentFolder(workplace.settings.folder, deployment_id)
-        self._builder = Builder(workplace.settings, self._folder, self._log_of("build"))
+        fetch_archive = partial(workplace.control.fetch_archive, deployment_id)
+        self._builder = Builder(workplace.settings, self._folder, self._log_of("build"), fetch_archive)
         self.berth = workplace.compute.berth(deployment_id, self._log_of("deploy"))
 
     async def deliver(self, deployment: DesiredDeployment, revision: DesiredRevision) -> None:
@@ -65,7 +66,7 @@ class Delivery:
         try:
             build = None
             if revision.source in BUILT_SOURCES:
-                build = self._builder.find(revision) or await self._builder.make(revision)
+                build = self._builder.find(revision) or await self._rebuild(revision)
             await self.berth.restore(Release(deployment, revision, build))
         except RevisionFailed as exc:
             log.error("the active revision cannot be brought back", revision=str(revision.id), reason=str(exc))  # noqa: TRY400
@@ -96,7 +97,7 @@ class Delivery:
             return await self._find_or_rebuild(revision)
         if revision.status == "CREATING":
             if revision.built_from is not None and (found := self._builder.find(revision)) is not None:
-                await self._report(revision, "AWAITING_DEPLOY", commit=found.commit)
+                await self._report(revision, "AWAITING_DEPLOY", commit=found.commit or None)
                 return found
             await self._report(revision, "AWAITING_BUILD")
         return await self._build(revision)
@@ -108,17 +109,20 @@ class Delivery:
             if revision.status != "BUILDING":
                 await self._report(revision, "BUILDING")
             build = await self._builder.make(revision)
-        await self._report(revision, "AWAITING_DEPLOY", commit=build.commit)
+        await self._report(revision, "AWAITING_DEPLOY", commit=build.commit or None)
         return build
 
     async def _find_or_rebuild(self, revision: DesiredRevision) -> Build:
         if (found := self._builder.find(revision)) is not None:
             return found
         try:
-            async with self._workplace.build_slots:
-                return await self._builder.make(revision)
+            return await self._rebuild(revision)
         except BuildFailed as exc:
             raise DeployFailed(f"its build is lost and fails when repeated: {exc}") from exc
+
+    async def _rebuild(self, revision: DesiredRevision) -> Build:
+        async with self._workplace.build_slots:
+            return await self._builder.make(revision)
 
     async def _deploy(self, release: Release) -> None:
         revision = release.revision

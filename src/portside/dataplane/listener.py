@@ -17,6 +17,7 @@ from uuid import UUID
 
 from portside.dataplane.api import ControlPlane
 from portside.dataplane.backoff import Backoff
+from portside.dataplane.builds.revision import discard_unfinished
 from portside.dataplane.compute.interface import Compute
 from portside.dataplane.delivery import Workplace
 from portside.dataplane.failures import Refused, Unreachable
@@ -42,6 +43,7 @@ async def run_listener(settings: ListenerSettings, stop: asyncio.Event, compute:
     parent = os.getppid()
     make_private_dir(settings.folder)
     async with _only_one(settings.folder / "listener.lock", stop):
+        await asyncio.to_thread(discard_unfinished, settings.folder / "deployments")
         control = ControlPlane(settings.control_plane_url, settings.control_plane_api_key)
         workplace = Workplace(settings, control, compute, asyncio.Semaphore(_MAX_BUILDS))
         listener = Listener(workplace)

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from portside.dataplane.builds.commands import minimal_environment
-from portside.dataplane.builds.source import mask_credentials
+from portside.dataplane.builds.output import mask_credentials
 from portside.dataplane.types import DesiredDeployment, DesiredRevision
 
 
