@@ -4,7 +4,7 @@ They are applied in two steps: what has to be there first (`stores`), and what n
 """
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 from portside.dataplane.compute.interface import Release
@@ -52,8 +52,9 @@ class Objects:
 
     place: Place
     address: Address
-    stores: list[Json]
-    servers: list[Json]
+    # Not shown: among them are Secrets.
+    stores: list[Json] = field(repr=False)
+    servers: list[Json] = field(repr=False)
 
     @property
     def names(self) -> set[tuple[str, str]]:

@@ -92,7 +92,7 @@ def _autoscaler(place: Place, part: Part, settings: KubernetesSettings) -> Json:
         "scaleTargetRef": {"apiVersion": "apps/v1", "kind": "Deployment", "name": name},
         "minReplicas": max(least, 1),
         "maxReplicas": most,
-        "metrics": metrics,
+        **({"metrics": metrics} if metrics else {}),
         "behavior": {"scaleDown": {"stabilizationWindowSeconds": _SCALE_DOWN_AFTER_S}},
     }
     return place.manifest("HorizontalPodAutoscaler", name, part.component, {"spec": spec})

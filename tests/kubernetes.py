@@ -1,0 +1,109 @@
+"""What the tests of compute kubernetes share: a release, and all its objects."""
+
+import base64
+import functools
+import re
+from typing import Any
+from uuid import UUID
+
+from jsonschema.validators import Draft202012Validator
+from kubernetes_validate.utils import schema_contents
+from referencing import Registry, Resource
+
+from portside.control.resources import with_defaults
+from portside.dataplane.compute.interface import Release
+from portside.dataplane.compute.kubernetes.environment import Passwords
+from portside.dataplane.compute.kubernetes.manifests import Cluster, Objects, objects_of
+from portside.dataplane.compute.kubernetes.settings import KubernetesSettings
+from portside.dataplane.settings import ListenerSettings
+from portside.dataplane.types import DesiredDeployment, DesiredRevision, Secret
+
+DEPLOYMENT_ID = UUID("01930000-0000-7000-8000-00000000abcd")
+REVISION_ID = UUID("01930000-0000-7000-8000-00000000beef")
+PASSWORDS = Passwords("postgres-password", "redis-password")
+FULL_SPEC = with_defaults({})
+
+LISTENER = ListenerSettings(
+    control_plane_url="http://platform.example:8700", control_plane_api_key="key", portside_home="/nowhere"
+)
+
+
+def settings(**changes: Any) -> KubernetesSettings:
+    return KubernetesSettings(**{"kubernetes_namespaces": "agents, more-agents", **changes})
+
+
+def revision(**changes: Any) -> DesiredRevision:
+    given = {
+        "id": REVISION_ID,
+        "number": 1,
+        "status": "DEPLOYING",
+        "source": "external_image",
+        "image_uri": "agents/hello:1",
+        "secrets": [Secret("TOKEN", "s3cr3t")],
+        "resource_spec": FULL_SPEC,
+    }
+    return DesiredRevision(**{**given, **changes})
+
+
+def deployment(*revisions: DesiredRevision, **changes: Any) -> DesiredDeployment:
+    given = {
+        "id": DEPLOYMENT_ID,
+        "name": "Hello World",
+        "status": "READY",
+        "environment": {"LANGSMITH_ENDPOINT": "http://127.0.0.1:8700", "LANGSMITH_PROJECT": "Hello World"},
+        "revisions": list(revisions),
+    }
+    return DesiredDeployment(**{**given, **changes})
+
+
+def objects(of: DesiredRevision | None = None, kubernetes: KubernetesSettings | None = None, **changes: Any) -> Objects:
+    one = of or revision()
+    release = Release(deployment(one, **changes), one, None)
+    return objects_of(release, Cluster(LISTENER, kubernetes or settings()), PASSWORDS)
+
+
+def validate(manifest: dict[str, Any], version: str) -> None:
+    """Check an object against the schema that Kubernetes publishes for it; unknown fields are errors."""
+    group = re.sub(r"^([^./]*)(?:\.[^/]*)?/", r"\1-", manifest["apiVersion"])
+    _validator(f"{manifest['kind'].lower()}-{group}.json", version).validate(manifest)
+
+
+@functools.cache
+def _validator(name: str, version: str) -> Draft202012Validator:
+    schema = schema_contents(f"kubernetes-json-schema/v{version}.0-local-strict/{name}", version)
+    return Draft202012Validator(schema, registry=Resource.from_contents(schema) @ _definitions(version))
+
+
+@functools.cache
+def _definitions(version: str) -> Registry:
+    contents = schema_contents(f"kubernetes-json-schema/v{version}.0-local-strict/_definitions.json", version)
+    return Resource.from_contents(contents) @ Registry()
+
+
+def every(found: Objects) -> list[dict[str, Any]]:
+    return [*found.stores, *found.servers]
+
+
+def named(found: Objects, kind: str, name_end: str = "") -> dict[str, Any]:
+    """The one object of this kind whose name ends like this after the deployment's own."""
+    name = f"{found.place.name}{name_end}"
+    (match,) = [manifest for manifest in found.of_kind(kind) if manifest["metadata"]["name"] == name]
+    return match
+
+
+def pod_of(found: Objects, name_end: str = "") -> dict[str, Any]:
+    return named(found, "Deployment", name_end)["spec"]["template"]["spec"]
+
+
+def server_of(found: Objects, name_end: str = "") -> dict[str, Any]:
+    (server,) = [one for one in pod_of(found, name_end)["containers"] if one["name"] == "api-server"]
+    return server
+
+
+def variables(found: Objects, name_end: str = "") -> dict[str, Any]:
+    """What a server finds in its environment, resolved as Kubernetes does it; references stay as they are."""
+    server = server_of(found, name_end)
+    (source,) = server["envFrom"]
+    (secret,) = [one for one in found.of_kind("Secret") if one["metadata"]["name"] == source["secretRef"]["name"]]
+    values: dict[str, Any] = {name: base64.b64decode(value).decode() for name, value in secret["data"].items()}
+    return {**values, **{one["name"]: one.get("value", one.get("valueFrom")) for one in server["env"]}}

@@ -1,0 +1,377 @@
+"""From a release to the objects of its cluster: every field has its place, and the published schemas agree."""
+
+import dataclasses
+from typing import Any
+
+import jsonschema
+import msgspec
+import pytest
+
+from portside.control.resources import with_defaults
+from portside.control.types.compute import (
+    Container,
+    EnvVar,
+    LocalObjectReference,
+    ResourceRequirements,
+    ResourceSpec,
+    Volume,
+    VolumeMount,
+)
+from portside.dataplane.compute.kubernetes.objects import object_name
+from portside.dataplane.compute.kubernetes.resources import Resources
+from portside.dataplane.failures import DeployFailed
+from portside.dataplane.types import Secret
+from tests.kubernetes import (
+    DEPLOYMENT_ID,
+    FULL_SPEC,
+    PASSWORDS,
+    deployment,
+    every,
+    named,
+    objects,
+    pod_of,
+    revision,
+    server_of,
+    settings,
+    validate,
+    variables,
+)
+
+OLDEST, NEWEST = "1.28", "1.37"
+REFUSED = ("orchestrator_", "executor_")
+
+MOUNT = VolumeMount("cache", "/cache", "part", "None", read_only=True)
+CONTAINER = Container(
+    name="warm-up",
+    image="busybox:1",
+    image_pull_policy="IfNotPresent",
+    command=["sh"],
+    args=["-c", "true"],
+    working_dir="/tmp",
+    env=[EnvVar("A", "1"), EnvVar("B", value_from={"fieldRef": {"fieldPath": "metadata.name"}})],
+    env_from=[{"configMapRef": {"name": "settings"}}],
+    resources=ResourceRequirements({"cpu": "1"}, {"memory": "64Mi"}),
+    volume_mounts=[MOUNT, VolumeMount("files", "/files", sub_path_expr="$(A)")],
+    security_context={"runAsUser": 1000},
+    restart_policy="Always",
+)
+VOLUMES = [
+    Volume("files", config_map={"name": "files"}),
+    Volume("certificates", secret={"secretName": "certificates"}),
+    Volume("cache", empty_dir={"sizeLimit": "1Gi"}),
+    Volume("claim", persistent_volume_claim={"claimName": "claim"}),
+    Volume("share", nfs={"server": "files.example", "path": "/"}),
+    Volume("all", projected={"sources": [{"secret": {"name": "one"}}]}),
+    Volume("about", downward_api={"items": [{"path": "labels", "fieldRef": {"fieldPath": "metadata.labels"}}]}),
+    Volume("driver", csi={"driver": "csi.example"}),
+]
+
+
+def built(value: Any) -> Any:
+    """A struct as the control plane stores and hands it on: without what was not given."""
+    if isinstance(value, dict):
+        return {name: built(item) for name, item in value.items() if item is not None}
+    return [built(item) for item in value] if isinstance(value, list) else value
+
+
+def as_json(value: Any) -> Any:
+    return built(msgspec.to_builtins(value))
+
+
+def test_the_samples_fill_every_field_of_the_nested_types() -> None:
+    filled = {kind: set() for kind in (Container, EnvVar, ResourceRequirements, Volume, VolumeMount)}
+    samples = [CONTAINER, *CONTAINER.env, CONTAINER.resources, *VOLUMES, *CONTAINER.volume_mounts]
+    for sample in samples:
+        filled[type(sample)] |= {name for name in sample.__struct_fields__ if getattr(sample, name)}
+    for kind, names in filled.items():
+        assert names == set(kind.__struct_fields__), kind
+
+
+# Field → a value, where it has to show, what has to be there.
+SCALARS: dict[str, tuple[Any, Any, Any]] = {
+    "cpu": (0.3, lambda o: server_of(o)["resources"]["requests"]["cpu"], "300m"),
+    "cpu_limit": (2.5, lambda o: server_of(o)["resources"]["limits"]["cpu"], "2500m"),
+    "memory_mb": (300, lambda o: server_of(o)["resources"]["requests"]["memory"], "300Mi"),
+    "memory_limit_mb": (700, lambda o: server_of(o)["resources"]["limits"]["memory"], "700Mi"),
+    "queue_cpu": (3, lambda o: server_of(o, "-queue")["resources"]["requests"]["cpu"], "3000m"),
+    "queue_cpu_limit": (5, lambda o: server_of(o, "-queue")["resources"]["limits"]["cpu"], "5000m"),
+    "queue_memory_mb": (301, lambda o: server_of(o, "-queue")["resources"]["requests"]["memory"], "301Mi"),
+    "queue_memory_limit_mb": (701, lambda o: server_of(o, "-queue")["resources"]["limits"]["memory"], "701Mi"),
+    "min_scale": (3, lambda o: named(o, "Deployment")["spec"]["replicas"], 3),
+    "max_scale": (7, lambda o: named(o, "HorizontalPodAutoscaler")["spec"]["maxReplicas"], 7),
+    "queue_min_scale": (2, lambda o: named(o, "Deployment", "-queue")["spec"]["replicas"], 2),
+    "queue_max_scale": (9, lambda o: named(o, "HorizontalPodAutoscaler", "-queue")["spec"]["maxReplicas"], 9),
+    "redis_cpu": (0.5, lambda o: store(o, "redis")["resources"]["requests"]["cpu"], "500m"),
+    "redis_cpu_limit": (0.7, lambda o: store(o, "redis")["resources"]["limits"]["cpu"], "700m"),
+    "redis_memory_mb": (128, lambda o: store(o, "redis")["resources"]["requests"]["memory"], "128Mi"),
+    "redis_memory_limit_mb": (256, lambda o: store(o, "redis")["resources"]["limits"]["memory"], "256Mi"),
+    "db_cpu": (1.5, lambda o: store(o, "postgres")["resources"]["requests"]["cpu"], "1500m"),
+    "db_cpu_limit": (2.5, lambda o: store(o, "postgres")["resources"]["limits"]["cpu"], "2500m"),
+    "db_memory_mb": (512, lambda o: store(o, "postgres")["resources"]["requests"]["memory"], "512Mi"),
+    "db_memory_limit_mb": (513, lambda o: store(o, "postgres")["resources"]["limits"]["memory"], "513Mi"),
+    "db_storage_gi": (33, lambda o: claim(o)["resources"]["requests"]["storage"], "33Gi"),
+    "db_max_connections": (250, lambda o: store(o, "postgres")["args"][-1], "max_connections=250"),
+    "service_account_name": ("agent", lambda o: pod_of(o)["serviceAccountName"], "agent"),
+    "image_pull_secrets": (
+        as_json([LocalObjectReference("pull")]),
+        lambda o: pod_of(o)["imagePullSecrets"],
+        [{"name": "pull"}],
+    ),
+    "volumes": (as_json(VOLUMES), lambda o: pod_of(o)["volumes"], as_json(VOLUMES)),
+    "volume_mounts": (as_json([MOUNT]), lambda o: server_of(o)["volumeMounts"], as_json([MOUNT])),
+    "init_containers": (
+        as_json([CONTAINER]),
+        lambda o: pod_of(o, "-queue")["initContainers"],
+        as_json([CONTAINER]),
+    ),
+    "sidecars": (as_json([CONTAINER]), lambda o: pod_of(o)["initContainers"], as_json([CONTAINER])),
+    "labels": ({"team": "blue"}, lambda o: {one["metadata"]["labels"]["team"] for one in every(o)}, {"blue"}),
+    "annotations": ({"note": "x"}, lambda o: {one["metadata"]["annotations"]["note"] for one in every(o)}, {"x"}),
+}  # fmt: skip
+
+
+def store(found: Any, component: str) -> dict[str, Any]:
+    (container,) = named(found, "StatefulSet", f"-{component}")["spec"]["template"]["spec"]["containers"]
+    return container
+
+
+def claim(found: Any) -> dict[str, Any]:
+    return named(found, "PersistentVolumeClaim", "-postgres")["spec"]
+
+
+def validated(found: Any, *versions: str) -> None:
+    for manifest in every(found):
+        for version in versions or (NEWEST,):
+            validate(manifest, version)
+
+
+def test_every_field_of_a_resource_spec_has_a_place_or_is_refused_by_the_control_plane() -> None:
+    fields = set(ResourceSpec.__struct_fields__)
+    assert fields == set(SCALARS) | {name for name in fields if name.startswith(REFUSED)}
+    assert set(Resources.__struct_fields__) == set(SCALARS)
+
+
+@pytest.mark.parametrize("field", SCALARS)
+def test_a_field_shows_where_it_belongs_and_the_schemas_agree(field: str) -> None:
+    value, look, expected = SCALARS[field]
+    extra = {"min_scale": {"max_scale": 5}}.get(field, {})
+    found = objects(revision(resource_spec={**FULL_SPEC, **extra, field: value}))
+    assert look(found) == expected
+    validated(found)
+
+
+def test_everything_at_once_is_valid_on_the_oldest_and_the_newest_cluster() -> None:
+    spec = {**FULL_SPEC, **{name: value for name, (value, _, _) in SCALARS.items()}}
+    spec["sidecars"] = as_json([msgspec.structs.replace(CONTAINER, name="proxy", restart_policy=None)])
+    everything = settings(
+        kubernetes_ingress_url="https://*.agents.example.com",
+        kubernetes_ingress_class="nginx",
+        kubernetes_ingress_tls_secret="tls",
+        kubernetes_storage_class="fast",
+        kubernetes_pending_runs_metric="portside_pending_runs",
+    )
+    references = [{"name": "KEY", "secret_name": "keys", "secret_key": "openai"}]
+    found = objects(revision(resource_spec=spec, secret_references=references), everything)
+    assert {manifest["kind"] for manifest in every(found)} == {
+        "Secret", "PersistentVolumeClaim", "Service", "NetworkPolicy", "StatefulSet", "Deployment",
+        "HorizontalPodAutoscaler", "PodDisruptionBudget", "Ingress",
+    }  # fmt: skip
+    validated(found, OLDEST, NEWEST)
+
+
+def test_the_schemas_do_refuse_what_is_wrong() -> None:
+    found = objects(revision(resource_spec={**FULL_SPEC, "volumes": [{"name": "x", "emptyDirectory": {}}]}))
+    with pytest.raises(jsonschema.ValidationError):
+        validated(found)
+
+
+def test_the_pod_is_the_one_of_the_contract() -> None:
+    server, api = server_of(objects()), named(objects(), "Deployment")
+    assert [port["containerPort"] for port in server["ports"]] == [8000]
+    for probe in ("livenessProbe", "readinessProbe"):
+        found = server[probe]
+        assert found["httpGet"] == {"path": "/ok", "port": "http"}
+        assert (found["periodSeconds"], found["timeoutSeconds"], found["failureThreshold"]) == (15, 5, 6)
+    assert api["spec"]["revisionHistoryLimit"] == 10
+    assert api["spec"]["progressDeadlineSeconds"] == 300
+    assert named(objects(), "Deployment", "-queue")["spec"]["progressDeadlineSeconds"] == 600
+    # An old replica leaves only after a new one serves, and has its grace for that.
+    assert api["spec"]["strategy"]["rollingUpdate"] == {"maxUnavailable": 0, "maxSurge": 1}
+    assert pod_of(objects())["terminationGracePeriodSeconds"] > 180
+
+
+def test_a_server_finds_its_environment() -> None:
+    found = objects()
+    api, queue = variables(found), variables(found, "-queue")
+    assert (api["PORTSIDE_TIER"], queue["PORTSIDE_TIER"]) == ("api", "queue")
+    assert api["PORT"] == "8000"
+    assert api["TOKEN"] == "s3cr3t"
+    assert api["DATABASE_URI"] == api["POSTGRES_URI"]
+    assert api["DATABASE_URI"] == f"postgresql://portside:postgres-password@{found.place.name}-postgres:5432/portside"
+    assert api["REDIS_URI"] == f"redis://:redis-password@{found.place.name}-redis:6379/0"
+    assert api["LANGSMITH_PROJECT"] == "Hello World"
+    # The platform's address on its own machine leads nowhere from a pod.
+    assert api["LANGSMITH_ENDPOINT"] == "http://platform.example:8700"
+
+
+def test_a_secret_is_in_secrets_alone() -> None:
+    found = objects()
+    for manifest in every(found):
+        if manifest["kind"] != "Secret":
+            text = msgspec.json.encode(manifest).decode()
+            assert not [secret for secret in ("s3cr3t", PASSWORDS.postgres, PASSWORDS.redis) if secret in text]
+    assert "password" not in repr(PASSWORDS)
+
+
+def test_other_values_are_another_secret_so_that_old_pods_keep_theirs() -> None:
+    def name(value: str) -> str:
+        return server_of(objects(revision(secrets=[Secret("TOKEN", value)])))["envFrom"][0]["secretRef"]["name"]
+
+    assert name("one") == name("one")
+    assert name("one") != name("two")
+
+
+def test_references_to_secrets_of_the_cluster_become_variables() -> None:
+    references = [
+        {"name": "KEY", "secret_name": "keys", "secret_key": "openai"},
+        {"name": "POSTGRES_URI_CUSTOM", "secret_name": "stores", "secret_key": "postgres"},
+        {"name": "PORT", "secret_name": "keys", "secret_key": "port"},
+    ]
+    found = objects(revision(secret_references=references))
+    api = variables(found)
+    assert api["KEY"] == {"secretKeyRef": {"name": "keys", "key": "openai"}}
+    assert api["DATABASE_URI"] == {"secretKeyRef": {"name": "stores", "key": "postgres"}}
+    assert api["PORT"] == "8000"
+    assert not [one for one in found.stores if one["metadata"]["name"].endswith("-postgres")]
+    validated(found)
+
+
+def test_stores_of_the_user_replace_those_of_the_deployment() -> None:
+    secrets = [
+        Secret("POSTGRES_URI_CUSTOM", "postgresql://elsewhere/db"),
+        Secret("REDIS_URI_CUSTOM", "redis://elsewhere"),
+    ]
+    found = objects(revision(secrets=secrets))
+    assert found.stores == []
+    assert variables(found)["DATABASE_URI"] == "postgresql://elsewhere/db"
+    assert variables(found)["REDIS_URI"] == "redis://elsewhere"
+
+
+def test_without_redis_pods_have_their_hints_by_postgres() -> None:
+    found = objects(kubernetes=settings(kubernetes_redis=False))
+    assert "REDIS_URI" not in variables(found)
+    assert {one["metadata"]["name"] for one in found.of_kind("StatefulSet")} == {f"{found.place.name}-postgres"}
+
+
+def test_a_queue_of_no_replicas_leaves_the_runs_to_the_api() -> None:
+    found = objects(revision(resource_spec={**FULL_SPEC, "queue_min_scale": 0, "queue_max_scale": 0}))
+    assert len(found.of_kind("Deployment")) == 1
+    assert variables(found)["PORTSIDE_TIER"] == "all"
+
+
+def test_autoscaling_has_the_targets_of_the_contract() -> None:
+    found = objects(
+        revision(resource_spec=with_defaults({"max_scale": 10})), settings(kubernetes_pending_runs_metric="pending")
+    )
+    queue = named(found, "HorizontalPodAutoscaler", "-queue")["spec"]["metrics"]
+    targets = {one["resource"]["name"]: one["resource"]["target"] for one in queue if one["type"] == "Resource"}
+    assert {name: target["averageUtilization"] for name, target in targets.items()} == {"cpu": 75, "memory": 75}
+    (pending,) = [one["external"] for one in queue if one["type"] == "External"]
+    assert pending["target"] == {"type": "AverageValue", "averageValue": "10"}
+    api = named(found, "HorizontalPodAutoscaler")["spec"]["metrics"]
+    assert {one["type"] for one in api} == {"Resource"}
+
+
+@pytest.mark.parametrize(
+    ("pattern", "url", "path"),
+    [
+        ("https://*.agents.example.com", "https://hello-world-00000000abcd.agents.example.com", ""),
+        (
+            "https://example.com/agents/",
+            "https://example.com/agents/hello-world-00000000abcd",
+            "/agents/hello-world-00000000abcd",
+        ),
+    ],
+)
+def test_a_deployment_has_an_address_of_its_own(pattern: str, url: str, path: str) -> None:
+    found = objects(kubernetes=settings(kubernetes_ingress_url=pattern))
+    (rule,) = named(found, "Ingress")["spec"]["rules"]
+    assert found.address.url == url
+    assert url.removeprefix("https://").split("/")[0] == rule["host"]
+    assert rule["http"]["paths"][0]["path"] == (path or "/")
+    assert variables(found).get("MOUNT_PREFIX", "") == path
+    validated(found)
+
+
+def test_the_url_that_the_user_chose_stays() -> None:
+    found = objects(
+        kubernetes=settings(kubernetes_ingress_url="https://*.agents.example.com"),
+        custom_url="https://chat.example.com/v1",
+    )
+    (rule,) = named(found, "Ingress")["spec"]["rules"]
+    assert (rule["host"], found.address.url) == ("chat.example.com", "https://chat.example.com/v1")
+    assert variables(found)["MOUNT_PREFIX"] == "/v1"
+
+
+def test_without_an_ingress_the_service_is_the_address() -> None:
+    found = objects(custom_url="http://hello-world-00000000abcd.agents.svc.cluster.local:8000")
+    assert found.of_kind("Ingress") == []
+    assert found.address.url == "http://hello-world-00000000abcd.agents.svc.cluster.local:8000"
+
+
+def test_a_sidecar_that_restarts_by_itself_is_up_before_the_server() -> None:
+    native, plain = (
+        as_json(msgspec.structs.replace(CONTAINER, name=name, restart_policy=policy))
+        for name, policy in (("proxy", "Always"), ("shipper", None))
+    )
+    first = as_json(msgspec.structs.replace(CONTAINER, name="first", restart_policy=None))
+    pod = pod_of(
+        objects(revision(resource_spec={**FULL_SPEC, "sidecars": [native, plain], "init_containers": [first]}))
+    )
+    assert [one["name"] for one in pod["initContainers"]] == ["proxy", "first"]
+    assert [one["name"] for one in pod["containers"]] == ["api-server", "shipper"]
+
+
+def test_labels_of_the_user_never_say_whose_an_object_is() -> None:
+    spec = {**FULL_SPEC, "labels": {"portside/deployment": "another", "app.kubernetes.io/managed-by": "me"}}
+    for manifest in every(objects(revision(resource_spec=spec))):
+        assert manifest["metadata"]["labels"]["portside/deployment"] == str(DEPLOYMENT_ID)
+        assert manifest["metadata"]["labels"]["app.kubernetes.io/managed-by"] == "portside"
+
+
+@pytest.mark.parametrize(
+    ("changes", "expected"),
+    [
+        ({"image_uri": None}, "names no image"),
+        ({"resource_spec": {**FULL_SPEC, "sidecars": [{"name": "api-server", "image": "x"}]}}, "may be named"),
+        ({"resource_spec": {**FULL_SPEC, "cpu": "much"}}, "resource_spec"),
+    ],
+)
+def test_what_cannot_be_ends_with_a_reason(changes: dict[str, Any], expected: str) -> None:
+    with pytest.raises(DeployFailed, match=expected):
+        objects(revision(**changes))
+
+
+def test_a_namespace_that_the_listener_was_not_told_of_is_refused() -> None:
+    assert objects(k8s_namespace="more-agents").place.namespace == "more-agents"
+    assert objects().place.namespace == "agents"
+    with pytest.raises(DeployFailed, match="agents, more-agents, not to kube-system"):
+        objects(k8s_namespace="kube-system")
+
+
+@pytest.mark.parametrize("name", ["Hello World", "42", "---", "Ünïcode ✓", "a" * 200, "x" * 23 + "--y"])
+def test_names_are_dns_labels_with_room_for_what_is_appended(name: str) -> None:
+    found = object_name(name, DEPLOYMENT_ID)
+    assert len(found) <= 37
+    for manifest in every(objects(revision(), name=name)):
+        # The label that a StatefulSet gives its pods is its name and eleven characters.
+        assert len(manifest["metadata"]["name"]) <= (52 if manifest["kind"] == "StatefulSet" else 63)
+    assert found[0].isalpha()
+    assert found.replace("-", "").isalnum()
+    assert found.isascii()
+    assert "--" not in found
+
+
+def test_the_same_release_is_the_same_objects() -> None:
+    assert dataclasses.asdict(objects()) == dataclasses.asdict(objects())
+    assert deployment(revision()) == deployment(revision())
