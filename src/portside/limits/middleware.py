@@ -8,7 +8,7 @@ from starlette.datastructures import MutableHeaders
 from starlette.responses import Response
 
 from portside.kernel.codec import dump_api
-from portside.kernel.errors import TooManyRequests
+from portside.kernel.errors import PortsideError, TooManyRequests
 from portside.limits.callers import Callers
 from portside.limits.table import Row, Table
 from portside.limits.types import Budget
@@ -49,7 +49,11 @@ class RateLimits:
                 MutableHeaders(scope=message).update(headers)
             await send(message)
 
-        await (_refusal(headers) if budget.is_over else self.app)(scope, receive, tell)
+        try:
+            await (_refusal(headers) if budget.is_over else self.app)(scope, receive, tell)
+        except PortsideError as exc:
+            exc.headers.update(headers)
+            raise
 
     async def _count(self, scope: Any) -> Budget | None:
         names = await self._callers.names(scope)

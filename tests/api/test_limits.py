@@ -1,0 +1,71 @@
+"""The rate limits of a whole platform: what they hold, what they leave alone, how an operator changes them."""
+
+import asyncio
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Any
+
+import httpx2
+import pytest
+
+from portside.kernel.errors import UserMistake
+from portside.kernel.http.server import Server, listen
+from portside.limits.types import Region
+from portside.platform.app import open_platform
+from portside.platform.home import Home
+from portside.platform.settings import PlatformSettings
+
+KEY = "lsv2_pt_0123456789abcdef_0123456789"
+
+
+@asynccontextmanager
+async def platform(folder: Path, database: str, **settings: Any) -> AsyncIterator[httpx2.AsyncClient]:
+    async with open_platform(Home(folder), PlatformSettings(api_key=KEY, **settings), database) as app:
+        stop, listening = asyncio.Event(), listen("127.0.0.1", 0)
+        server = Server(app.asgi, draining=app.draining, grace_s=1)
+        await server.open([listening])
+        serving = asyncio.create_task(server.serve_until(stop))
+        base = f"http://127.0.0.1:{listening.getsockname()[1]}"
+        try:
+            async with httpx2.AsyncClient(base_url=base, timeout=20, headers={"x-api-key": KEY}) as client:
+                yield client
+        finally:
+            app.changes.close()
+            stop.set()
+            await serving
+
+
+async def test_the_documented_limits_hold_under_every_prefix(fresh_database, tmp_path) -> None:
+    async with platform(tmp_path, await fresh_database(), region=Region.EU) as client:
+        told = [(await client.get(f"{prefix}/workspaces")).headers for prefix in ("", "/api/v1", "/api")]
+        assert [headers["x-ratelimit-remaining"] for headers in told] == ["999", "998", "997"]
+        answer = await client.get("/ok", headers={"x-api-key": ""})
+        assert "x-ratelimit-limit" not in answer.headers
+        answer = await client.get("/api-host/v2/deployments")
+        assert (answer.status_code, "x-ratelimit-limit" in answer.headers) == (200, False)
+        answer = await client.post("/runs/stats")
+        assert answer.headers["x-ratelimit-limit"] == "20"
+
+
+async def test_an_operators_table_holds_instead(fresh_database, tmp_path) -> None:
+    table = tmp_path / "limits.txt"
+    table.write_text("/workspaces | x-api-key | 2/600 | 9/600 | Few\n/auth | x-api-key | off | off | None\n")
+    async with platform(tmp_path, await fresh_database(), rate_limits_file=str(table)) as client:
+        assert [(await client.get("/workspaces")).status_code for _ in range(3)] == [200, 200, 429]
+        assert (await client.get("/api/v1/workspaces")).status_code == 429
+        assert {(await client.get("/auth")).status_code for _ in range(5)} == {200}
+        assert "x-ratelimit-limit" not in (await client.get("/sessions")).headers
+
+
+async def test_limits_can_be_switched_off(fresh_database, tmp_path) -> None:
+    async with platform(tmp_path, await fresh_database(), rate_limits=False) as client:
+        assert {(await client.post("/runs/stats")).status_code for _ in range(3)} != {429}
+
+
+async def test_a_table_that_cannot_be_read_stops_the_start(fresh_database, tmp_path) -> None:
+    table = tmp_path / "limits.txt"
+    table.write_text("/workspaces | x-api-key | lots | 9/600 | Few\n")
+    with pytest.raises(UserMistake, match="line 1: 'lots' is no limit"):
+        async with platform(tmp_path, await fresh_database(), rate_limits_file=str(table)):
+            pass
