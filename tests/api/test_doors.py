@@ -28,6 +28,8 @@ PUBLIC = Path(__file__).parents[1] / "public_routes.txt"
 SOME_ID = "0190a0c0-0000-7000-8000-000000000001"
 # Routes that any key may use, and that therefore have to say nothing but what concerns the key itself.
 FOR_ANY_KEY = {"GET /auth", "GET /workspaces"}
+# Public routes whose callers show something else than a key: they are refused like those without one.
+SIGNED = {"POST /v1/webhooks/{integration_id}", "PUT /v2/uploads/{archive_id}"}
 MAX_BODY = 2000
 
 
@@ -110,7 +112,7 @@ async def test_without_a_key_every_door_is_shut_but_the_public_ones(platform) ->
             if prefix == "/api" and route.path.startswith("/v1/"):
                 continue  # `/api` before `/v1/…` reads as the prefix `/api/v1`
             answer = await platform.send(route, prefix + address(route))
-            if label(route) in agreed:
+            if label(route) in agreed and label(route) not in SIGNED:
                 assert answer.status_code == 200, label(route)
                 continue
             assert answer.status_code == 401, prefix + label(route)
@@ -195,7 +197,7 @@ async def test_no_value_of_a_field_breaks_a_route(platform, value: Any) -> None:
 
 async def test_a_body_over_the_limit_is_413_on_every_route_that_reads_one(platform) -> None:
     for route in ROUTES:
-        if route.method in {"POST", "PATCH", "PUT"}:
+        if route.method in {"POST", "PATCH", "PUT"} and route.max_body_bytes is None:
             answer = await platform.send_as(platform.key, route, content=b"x" * (MAX_BODY + 1))
             assert answer.status_code == 413, label(route)
             check_shape(answer, label(route))

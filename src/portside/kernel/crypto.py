@@ -23,8 +23,9 @@ class SecretBox:
     """Seals with one key, and opens what was sealed with it or with an older one."""
 
     def __init__(self, key: bytes, *older: bytes) -> None:
+        self.keys = (key, *older)
         self.key_id = _id_of(key)
-        self._ciphers = {_id_of(one): AESGCM(one) for one in (key, *older)}
+        self._ciphers = {_id_of(one): AESGCM(one) for one in self.keys}
 
     @classmethod
     def from_file(cls, path: Path) -> "SecretBox":

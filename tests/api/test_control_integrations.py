@@ -1,0 +1,356 @@
+"""Integrations, push webhooks and polled branches against a git host of the test's own, over HTTP."""
+
+import hashlib
+import hmac
+import json
+from typing import Any
+from uuid import uuid4
+
+import httpx2
+import pytest
+import pytest_asyncio
+
+from portside.control.background import Services
+from portside.control.polling import PolledBranches
+from portside.control.pushes import OldDeliveries
+from portside.control.resealing import COLUMNS, reseal
+from portside.control.scope import DesiredChanges
+from portside.identity.keys import Keyring
+from portside.kernel.crypto import SecretBox
+from portside.kernel.db import Database
+from portside.kernel.outbound import OutboundRules
+from tests.api.control_server import control, create_body
+from tests.api.git_host import TOKEN, git_host
+from tests.repositories import Repository
+
+pytestmark = pytest.mark.asyncio(loop_scope="module")
+PATH = "/v1/integrations/git_hosting"
+GONE = "0" * 40
+
+
+@pytest_asyncio.fixture(scope="module", loop_scope="module")
+async def platform(module_database):
+    async with control(module_database) as platform:
+        platform.services[OutboundRules] = OutboundRules(allow_private=True)
+        yield platform
+
+
+@pytest_asyncio.fixture(scope="module", loop_scope="module")
+async def host(tmp_path_factory):
+    async with git_host(tmp_path_factory.mktemp("host")) as host:
+        yield host
+
+
+async def add(platform, **over: Any) -> Any:
+    body = {"name": f"host-{uuid4()}", "kind": "github", "token": TOKEN, **over}
+    answer = await platform.client.post(PATH, json=body)
+    assert answer.status_code == 201, answer.text
+    return answer.json()
+
+
+async def test_an_integration_is_listed_where_clients_look_and_its_token_nowhere(platform, host) -> None:
+    made = await add(platform, base_url=host.url + "/")
+    assert (made["base_url"], made["has_token"], made["has_webhook"]) == (host.url, True, False)
+    for path in ("/v1/integrations/git_hosting/install", "/v1/integrations/github/install",
+                 "/v1/integrations/forge/github/install"):  # fmt: skip
+        answer = await platform.client.get(path)
+        assert made in answer.json()
+        assert answer.json()[0]["name"] == "git"
+        assert TOKEN not in answer.text
+    again = await platform.client.post(PATH, json={"name": made["name"], "kind": "github"})
+    assert again.status_code == 409
+    assert (await platform.client.delete(f"{PATH}/{made['id']}")).status_code == 204
+    for request in ("DELETE", "PATCH"):
+        gone = await platform.client.request(request, f"{PATH}/{made['id']}", json={"token": "x"})
+        assert gone.status_code == 404
+
+
+@pytest.mark.parametrize(
+    "body",
+    [
+        {"kind": "gitea"}, {"kind": "svn"}, {"base_url": "ftp://host"}, {"base_url": "https://me:pw@host"},
+        {"base_url": "https://host?x"}, {"base_url": "host"}, {"token": ""}, {"token": "a b"}, {"name": ""},
+    ],
+)  # fmt: skip
+async def test_what_makes_no_integration_is_422(platform, body) -> None:
+    answer = await platform.client.post(PATH, json={"name": "bad", "kind": "github", **body})
+    assert answer.status_code == 422, answer.text
+    assert answer.json()["detail"][0]["loc"][1] in {*body, "base_url"}
+
+
+@pytest.mark.parametrize("kind", ["github", "gitlab", "gitea"])
+async def test_repositories_are_listed_by_every_kind_of_host(platform, host, kind: str) -> None:
+    host.listed = [f"team/repository-{number}" for number in range(130)]
+    made = await add(platform, kind=kind, base_url=host.url)
+    for start in ("git_hosting", "github", "forge/github"):
+        answer = await platform.client.get(f"/v1/integrations/{start}/{made['id']}/repos")
+        assert answer.status_code == 200, answer.text
+        assert len(answer.json()) == 130
+    last = answer.json()[-1]
+    assert last == {
+        "host_integration_id": made["id"], "id": 129, "name": "repository-129", "owner": "team",
+        "url": f"{host.url}/team/repository-129.git", "default_branch": None if kind == "gitlab" else "main",
+    }  # fmt: skip
+
+
+async def test_a_host_that_refuses_or_fails_is_told_as_such(platform, host, monkeypatch) -> None:
+    made = await add(platform, base_url=host.url, token="wrong")
+    path = f"{PATH}/{made['id']}/repos"
+    refused = await platform.client.get(path)
+    assert (refused.status_code, "401" in refused.json()["detail"]) == (400, True)
+    assert (await platform.client.patch(f"{PATH}/{made['id']}", json={"token": TOKEN})).status_code == 200
+    assert (await platform.client.get(path)).status_code == 200
+    monkeypatch.setattr(host, "status", 500)
+    assert (await platform.client.get(path)).status_code == 503
+    monkeypatch.setitem(platform.services, OutboundRules, OutboundRules(allow_private=False))
+    closed = await platform.client.get(path)
+    assert (closed.status_code, "private network" in closed.json()["detail"]) == (400, True)
+    monkeypatch.setitem(platform.services, OutboundRules, OutboundRules(allow_private=True, max_bytes=1))
+    assert (await platform.client.get(path)).status_code == 503
+    nowhere = await add(platform, base_url="http://127.0.0.1:9")
+    assert (await platform.client.get(f"{PATH}/{nowhere['id']}/repos")).status_code == 503
+
+
+async def follow(platform, integration: Any, repo_url: str, branch: str = "main", *, build_on_push: bool = True) -> Any:
+    """A deployment of a repository; its first revision is at its end, so that the next one starts at once."""
+    config = {"integration_id": integration["id"], "repo_url": repo_url, "build_on_push": build_on_push}
+    revision = {"repo_ref": branch, "graph_config_path": "langgraph.json"}
+    made = await platform.create(f"d-{uuid4()}", source_config=config, source_revision_config=revision)
+    await platform.listener.walk(made["id"], made["latest_revision_id"], "CREATE_FAILED")
+    return made
+
+
+async def test_a_token_goes_to_its_own_host_alone(platform, host) -> None:
+    made = await add(platform, kind="gitlab", base_url=f"{host.url}/Git")
+    good = f"{host.url}/Git/team/agent.git"
+    deployment = await platform.create(f"d-{uuid4()}", source_config={"integration_id": made["id"], "repo_url": good})
+    listener = await platform.listener.connect("credentials")
+    found = {d["id"]: d for d in (await platform.listener.desired(listener))["deployments"]}[deployment["id"]]
+    assert found["revisions"][0]["repo_credential"] == {"name": "oauth2", "value": TOKEN}
+    assert TOKEN not in json.dumps(deployment)
+    port = int(host.url.rsplit(":", 1)[1])
+    for other in ("https://evil.example/team/agent.git", f"{host.url}/team/agent.git", f"{host.url}/Git/../agent.git",
+                  f"http://127.0.0.1:{port + 1}/Git/agent.git", "git@127.0.0.1:Git/agent.git"):  # fmt: skip
+        body = create_body("stolen", source_config={"integration_id": made["id"], "repo_url": other})
+        answer = await platform.client.post("/v2/deployments", json=body)
+        assert (answer.status_code, "repo_url" in answer.json()["detail"]) == (400, True), other
+    used = await platform.client.delete(f"{PATH}/{made['id']}")
+    assert (used.status_code, deployment["name"] in used.json()["detail"]) == (409, True)
+
+
+async def test_a_token_inside_an_address_is_refused_with_the_way_to_do_it(platform) -> None:
+    for url in ("https://me:secret@git.example.com/a.git", "https://secret@git.example.com/a.git"):
+        answer = await platform.client.post("/v2/deployments", json=create_body("x", source_config={"repo_url": url}))
+        assert answer.status_code == 400
+        assert "source_config.integration_id" in answer.json()["detail"]
+        assert "secret" not in answer.json()["detail"]
+
+
+class Hook:
+    """A webhook as the three kinds of hosts call it."""
+
+    def __init__(self, client: httpx2.AsyncClient, kind: str, told: Any) -> None:
+        self.client, self.kind, self.url, self.secret = client, kind, told["url"], told["secret"]
+
+    async def send(self, body: Any, event: str = "push", **over: str | bytes) -> httpx2.Response:
+        raw = body if isinstance(body, bytes) else json.dumps(body).encode()
+        digest = hmac.new(self.secret.encode(), raw, hashlib.sha256).hexdigest()
+        headers = {
+            "github": {
+                "x-github-event": event,
+                "x-github-delivery": str(uuid4()),
+                "x-hub-signature-256": f"sha256={digest}",
+            },
+            "gitlab": {
+                "x-gitlab-event": "Push Hook",
+                "x-gitlab-event-uuid": str(uuid4()),
+                "x-gitlab-token": self.secret,
+            },
+            "gitea": {"x-gitea-event": event, "x-gitea-delivery": str(uuid4()), "x-gitea-signature": digest},
+        }[self.kind]
+        headers = {"x-api-key": "", "content-type": "application/json", **headers, **over}
+        return await self.client.post(self.url, content=raw, headers=headers)
+
+    async def push(self, url: str, commit: str, branch: str = "main", **over: Any) -> list[str]:
+        """Return the revisions that a push made."""
+        names = {"git_http_url": url} if self.kind == "gitlab" else {"clone_url": url, "ssh_url": "git@other:x.git"}
+        where = "project" if self.kind == "gitlab" else "repository"
+        answer = await self.send(
+            {"ref": f"refs/heads/{branch}", "before": "b" * 40, "after": commit, where: names, **over}
+        )
+        assert answer.status_code == 200, answer.text
+        return answer.json()["revision_ids"]
+
+
+async def hook_of(platform, integration: Any) -> Hook:
+    answer = await platform.client.post(f"{PATH}/{integration['id']}/webhook")
+    assert answer.status_code == 201, answer.text
+    return Hook(platform.client, integration["kind"], answer.json())
+
+
+@pytest.mark.parametrize("kind", ["github", "gitlab", "gitea"])
+async def test_a_push_builds_its_commit_where_it_is_followed(platform, host, kind: str) -> None:
+    integration = await add(platform, kind=kind, base_url=host.url)
+    hook = await hook_of(platform, integration)
+    url = f"{host.url}/{kind}/agent"
+    follows = await follow(platform, integration, f"{url}.git")
+    for branch, pushed in (("other", True), ("main", False)):
+        await follow(platform, integration, url, branch, build_on_push=pushed)
+    await follow(platform, integration, f"{url}-other")
+    await follow(platform, await add(platform, kind=kind, base_url=host.url), url)
+    commit = "c" * 40
+    (revision_id,) = await hook.push(url, commit)
+    newest = (await platform.revisions(follows["id"]))[0]
+    assert newest["id"] == revision_id
+    assert newest["source_revision_config"]["repo_commit_sha"] == commit
+    assert newest["source_revision_config"]["repo_ref"] == "main"
+    assert await hook.push(url, commit) == [], "it has this commit already"
+    assert await hook.push(url, GONE, deleted=True) == []
+    assert await hook.push(url, "d" * 40, before=GONE) == []
+    assert await hook.push(url, "d" * 40, created=True) == []
+
+
+async def test_a_delivery_counts_once(platform, host) -> None:
+    integration = await add(platform, base_url=host.url)
+    hook, url = await hook_of(platform, integration), f"{host.url}/team/once"
+    deployment = await follow(platform, integration, url)
+    event = {"ref": "refs/heads/main", "before": "b" * 40, "after": "e" * 40, "repository": {"clone_url": url}}
+    first = await hook.send(event, **{"x-github-delivery": "same"})
+    assert len(first.json()["revision_ids"]) == 1
+    await platform.listener.walk(deployment["id"], first.json()["revision_ids"][0], "CREATE_FAILED")
+    again = await hook.send({**event, "after": "f" * 40}, **{"x-github-delivery": "same"})
+    assert again.json() == {"revision_ids": [], "ignored": "this delivery has arrived before"}
+    assert await platform.db.fetchval(statement("select count(*) from push_deliveries where delivery_id = 'same'")) == 1
+    await platform.db.execute(statement("update push_deliveries set received_at = now() - interval '30 days'"))
+    await OldDeliveries(platform.db).activate()
+    assert await platform.db.fetchval(statement("select count(*) from push_deliveries")) == 0
+
+
+def statement(text: str) -> Any:
+    from portside.kernel.queries import Query
+
+    return Query("of a test", text)
+
+
+@pytest.mark.parametrize("kind", ["github", "gitlab", "gitea"])
+async def test_who_does_not_know_the_secret_is_not_heard(platform, host, kind: str) -> None:
+    integration = await add(platform, kind=kind, base_url=host.url)
+    hook = await hook_of(platform, integration)
+    event = {"ref": "refs/heads/main", "after": "a" * 40, "repository": {"clone_url": f"{host.url}/a"}}
+    name = {"github": "x-hub-signature-256", "gitlab": "x-gitlab-token", "gitea": "x-gitea-signature"}[kind]
+    for wrong in ("", "sha256=" + "0" * 64, "é".encode()):
+        assert (await hook.send(event, **{name: wrong})).status_code == 401
+    assert (await hook.send(event)).status_code == 200
+    renewed = await hook_of(platform, integration)
+    assert (await hook.send(event)).status_code == 401, "the old secret is void"
+    assert (await renewed.send(event)).status_code == 200
+    renewed.url = renewed.url.rsplit("/", 1)[0] + f"/{uuid4()}"
+    assert (await renewed.send(event)).status_code == 401
+    without = await add(platform, kind=kind, base_url=host.url)
+    renewed.url = renewed.url.rsplit("/", 1)[0] + f"/{without['id']}"
+    assert (await renewed.send(event)).status_code == 401
+
+
+async def test_pings_and_other_events_are_answered_and_nonsense_is_422(platform, host) -> None:
+    hook = await hook_of(platform, await add(platform, base_url=host.url))
+    assert (await hook.send({"zen": "x", "hook_id": 1}, event="ping")).status_code == 200
+    assert "no push" in (await hook.send({}, event="issues")).json()["ignored"]
+    tag = await hook.send({"ref": "refs/tags/v1", "after": "a" * 40})
+    assert tag.json()["ignored"] == "only pushes to branches are built"
+    for bad in (b"", b"{", b"[]", b"{}", b'{"ref": 1}', b'{"ref": "refs/heads/main", "after": "--upload-pack=x"}'):
+        assert (await hook.send(bad)).status_code == 422, bad
+    form = b"payload=%7B%22ref%22%3A%22refs%2Fheads%2Fmain%22%2C%22after%22%3A%22" + b"a" * 40 + b"%22%7D"
+    sent = await hook.send(form, **{"content-type": "application/x-www-form-urlencoded"})
+    assert sent.json()["ignored"].startswith("no deployment follows")
+    assert (await hook.send(b"x" * (5 * 1024 * 1024 + 1))).status_code == 413
+
+
+@pytest.fixture
+def poll(platform):
+    box, keyring = platform.services[SecretBox], platform.services[Keyring]
+    services = Services(platform.services[Database], box, keyring, platform.services[DesiredChanges])
+
+    async def look() -> None:
+        """Look at every branch, as if each were due."""
+        await platform.db.execute(statement("update branch_polls set looked_at = now() - interval '1 day'"))
+        chore = PolledBranches(services, 3600.0)
+        while (await chore.activate()).again:
+            pass
+
+    return look
+
+
+async def commits_of(platform, deployment: Any) -> list[str | None]:
+    found = await platform.revisions(deployment["id"])
+    return [revision["source_revision_config"]["repo_commit_sha"] for revision in reversed(found)]
+
+
+async def test_a_branch_is_looked_after_where_the_host_cannot_call(platform, host, poll) -> None:
+    repository = Repository(host.folder / "team" / "polled.git")
+    first = repository.commit({"a": "1"})
+    integration = await add(platform, base_url=host.url)
+    url = f"{host.url}/team/polled.git"
+    deployment = await follow(platform, integration, url)
+    await poll()
+    assert await commits_of(platform, deployment) == [None], "the first look only takes note"
+    second = repository.commit({"a": "2"})
+    await poll()
+    await poll()
+    assert await commits_of(platform, deployment) == [None, second]
+    newest = (await platform.revisions(deployment["id"]))[0]
+    await platform.listener.deploy(deployment["id"], newest["id"])
+    older = (await platform.revisions(deployment["id"]))[0]["id"]
+    third = repository.commit({"a": "3"})
+    await poll()
+    assert (await commits_of(platform, deployment))[-1] == third
+    latest = (await platform.revisions(deployment["id"]))[0]
+    await platform.listener.deploy(deployment["id"], latest["id"])
+    back = await platform.client.post(f"/v2/deployments/{deployment['id']}/revisions/{older}/redeploy")
+    assert back.status_code == 200, back.text
+    await poll()
+    assert (await commits_of(platform, deployment))[-1] == second, "a rollback stays until somebody pushes"
+    assert first not in await commits_of(platform, deployment)
+
+
+async def test_a_repository_that_does_not_answer_is_noted_without_its_token(platform, host, poll) -> None:
+    integration = await add(platform, base_url=host.url, token="secret-and-wrong")
+    deployment = await follow(platform, integration, f"{host.url}/team/polled.git")
+    await poll()
+    query = statement(f"select failure from branch_polls where deployment_id = '{deployment['id']}'")
+    failure = await platform.db.fetchval(query)
+    assert failure
+    assert "secret-and-wrong" not in failure
+
+
+async def test_one_look_in_a_period_however_many_look(platform, host, poll) -> None:
+    await poll()
+    before = len(host.asked)
+    box, keyring = platform.services[SecretBox], platform.services[Keyring]
+    services = Services(platform.services[Database], box, keyring, platform.services[DesiredChanges])
+    assert (await PolledBranches(services, 3600.0).activate()).did["looked"] == 0
+    assert len(host.asked) == before
+
+
+async def test_every_sealed_column_is_sealed_anew_with_a_new_key(platform, host) -> None:
+    integration = await add(platform, base_url=host.url)
+    hook = await hook_of(platform, integration)
+    await follow(platform, integration, f"{host.url}/team/rotated")
+    columns = await platform.db.fetch(
+        statement(
+            "select table_name, column_name from information_schema.columns"
+            " where table_schema = 'public' and column_name like '%sealed'"
+        )
+    )
+    assert {(row["table_name"], row["column_name"]) for row in columns} == set(COLUMNS)
+    old = platform.services[SecretBox]
+    both = SecretBox(b"n" * 32, *old.keys)
+    resealed = await reseal(platform.db, both)
+    assert resealed > 5
+    assert await reseal(platform.db, both) == 0
+    platform.services[SecretBox] = SecretBox(b"n" * 32)
+    try:
+        assert (await platform.client.get("/v2/deployments", params={"limit": 100})).status_code == 200
+        assert await hook.push(f"{host.url}/team/rotated", "a" * 40)
+    finally:
+        await reseal(platform.db, SecretBox(old.keys[0], b"n" * 32))
+        platform.services[SecretBox] = old
