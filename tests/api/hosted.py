@@ -20,6 +20,7 @@ from portside.kernel.http.routes import Api
 from portside.kernel.http.server import Server, listen
 from portside.kernel.migrations import migrate
 from portside.tracing import http as tracing_http
+from portside.tracing.info import Info
 from portside.usage import http as usage_http
 
 MAX_BODY_BYTES = 25 * 1024 * 1024
@@ -76,7 +77,7 @@ async def hosted(url: str) -> AsyncIterator[Hosted]:
     assert key is not None
     keyring = Keyring(db)
     routes = [*http.routes, *tracing_http.routes, *usage_http.routes]
-    api = Api(routes, {Database: db, Keyring: keyring}, guard)
+    api = Api(routes, {Database: db, Keyring: keyring, Info: Info()}, guard)
     app = Observe(LimitBody(StripPrefix(api, ("/api/v1", "/api")), MAX_BODY_BYTES))
     stop = asyncio.Event()
     server = Server(app, draining=asyncio.Event())

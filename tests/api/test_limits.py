@@ -46,6 +46,7 @@ async def test_the_documented_limits_hold_under_every_prefix(fresh_database, tmp
         assert (answer.status_code, "x-ratelimit-limit" in answer.headers) == (200, False)
         answer = await client.post("/runs/stats")
         assert answer.headers["x-ratelimit-limit"] == "20"
+        assert (await client.get("/info")).json()["region"] == "eu"
 
 
 async def test_an_operators_table_holds_instead(fresh_database, tmp_path) -> None:

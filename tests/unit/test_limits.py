@@ -1,7 +1,11 @@
 """The table of limits and who asks, without any counting."""
 
-import pytest
+import json
 
+import pytest
+from click.testing import CliRunner
+
+from portside.cli.allowlist import allowlist
 from portside.kernel.errors import UserMistake
 from portside.limits.callers import client_address, read_networks
 from portside.limits.patterns import read_pattern
@@ -146,3 +150,15 @@ def test_where_a_request_comes_from(peer, forwarded, trusted, address) -> None:
 def test_proxies_that_are_no_addresses() -> None:
     with pytest.raises(UserMistake, match="TRUSTED_PROXIES"):
         read_networks("10.0.0.0/8, nowhere")
+
+
+def test_the_addresses_of_the_hosted_service() -> None:
+    """The lists of the spec, for one region and for both."""
+    shown = json.loads(CliRunner().invoke(allowlist, ["--json"]).output)
+    assert {region: {way: len(found) for way, found in of.items()} for region, of in shown.items()} == {
+        "us": {"egress": 8, "ingress": 2},
+        "eu": {"egress": 8, "ingress": 2},
+    }
+    assert shown["us"]["egress"][0] == "34.59.65.97"
+    lines = CliRunner().invoke(allowlist, ["--region", "eu"]).output.splitlines()
+    assert (len(lines), lines[-1].split()) == (11, ["eu", "ingress", "34.13.73.122"])

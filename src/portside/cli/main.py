@@ -18,6 +18,7 @@ COMMANDS = {
     "deploy": "Deploy an agent from a git repository.",
     "deployments": "List, show, follow and delete deployments.",
     "keys": "List, make and revoke API keys.",
+    "allowlist": "Show the addresses of the hosted service.",
     "limits": "Show the rate limits of the hosted API.",
     "usage": "Show how many traces were received.",
 }

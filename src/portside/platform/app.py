@@ -33,6 +33,7 @@ from portside.platform.chores import chores
 from portside.platform.home import Home, read_key
 from portside.platform.settings import PlatformSettings
 from portside.tracing.http import routes as tracing
+from portside.tracing.info import Info
 from portside.usage.http import routes as usage
 
 ROOMS = ["portside.identity", "portside.limits", "portside.tracing", "portside.control"]
@@ -84,6 +85,7 @@ async def open_platform(home: Home, settings: PlatformSettings, database_url: st
             SecretBox: SecretBox.from_file(home.master_key),
             health.HealthChecks: health.HealthChecks({"postgres": db.is_alive}),
             DesiredChanges: changes,
+            Info: Info(settings.region),
             PlatformAddress: PlatformAddress(settings.public_url),
             ArchiveStore: ArchiveStore(home.archives),
             OutboundRules: OutboundRules(allow_private=settings.allow_private_git_hosts),

@@ -22,9 +22,9 @@ _REFUSALS = (EncodingBroken, ProjectContested, BodyTooLarge, EncodingUnknown, In
 
 
 @routes.get("/info", public=True)
-async def show_info(_ctx: Context) -> Info:
-    """Tell SDKs how to deliver."""
-    return Info()
+async def show_info(ctx: Context) -> Info:
+    """Tell SDKs where they are and how to deliver."""
+    return ctx.get(Info)
 
 
 @routes.post("/runs/multipart", status=202, permission="runs:create", raises=_REFUSALS)

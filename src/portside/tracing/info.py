@@ -3,6 +3,7 @@
 import msgspec
 
 from portside import __version__
+from portside.limits.types import Region
 
 CONTRACT_VERSION = "0.16.40"
 
@@ -25,8 +26,9 @@ class InstanceFlags(msgspec.Struct):
 
 
 class Info(msgspec.Struct):
-    """The server's versions and limits; `version` is that of the contract, which SDKs compare."""
+    """The server's region, versions and limits; `version` is that of the contract, which SDKs compare."""
 
+    region: Region = Region.US
     version: str = CONTRACT_VERSION
     portside_version: str = __version__
     batch_ingest_config: BatchIngestConfig = msgspec.field(default_factory=BatchIngestConfig)
