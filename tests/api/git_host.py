@@ -21,12 +21,16 @@ TOKEN = "ghp_a-token-of-the-test"
 
 @dataclass
 class GitHost:
-    """The host; `folder` holds `owner/name.git`, each a repository or a link to one."""
+    """The host; `folder` holds `owner/name.git`, each a repository or a link to one.
+
+    `asked` are the paths that were asked for, `shown` the names and passwords that git came with.
+    """
 
     folder: Path
     url: str = ""
     listed: list[str] = field(default_factory=list)
     asked: list[str] = field(default_factory=list)
+    shown: list[str] = field(default_factory=list)
     status: int = 200
 
     async def __call__(self, scope: Any, receive: Any, send: Any) -> None:
@@ -61,6 +65,7 @@ class GitHost:
 
     async def _git(self, request: Request) -> Response:
         sent = base64.b64decode(request.headers.get("authorization", "Basic ").partition(" ")[2]).decode()
+        self.shown += [sent] if sent else []
         if sent.partition(":")[2] != TOKEN:
             return Response(status_code=401, headers={"WWW-Authenticate": 'Basic realm="git"'})
         return await asyncio.to_thread(self._backend, request, await request.body())
