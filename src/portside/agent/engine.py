@@ -31,6 +31,7 @@ from portside.kernel.logs import get_logger
 log = get_logger(__name__)
 T = TypeVar("T")
 STOP_WITHIN_S = 60.0
+CLOSED_WITHIN_S = 3.0
 THREADS = 64
 Publish = Callable[[list[tuple[str, bytes]]], None]
 MakeStore = Callable[[Database], Awaitable[BaseStore]]
@@ -163,8 +164,8 @@ class Engine:
         return await self._loops[0].call(reading())
 
     async def close(self) -> None:
-        """Close the database and stop the loops."""
-        await self._loops[0].call(self._db.close())
+        """Close the database and stop the loops; what blocks them is left behind."""
+        await asyncio.wait([asyncio.create_task(self._loops[0].call(self._db.close()))], timeout=CLOSED_WITHIN_S)
         for loop in self._loops:
             loop.close()
 

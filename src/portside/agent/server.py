@@ -5,11 +5,14 @@ it answers on the deployment's own socket too, and the replica before it is told
 """
 
 import asyncio
+import contextlib
 import gc
 import os
 import signal
 import socket
+import threading
 from collections.abc import Callable
+from functools import partial
 
 import msgspec
 
@@ -22,15 +25,20 @@ from portside.kernel.logs import get_logger
 
 log = get_logger(__name__)
 STREAMS_LEFT_S = 5.0
+GONE_WITHIN_S = 10.0
 COLLECT_AFTER = (10_000, 10, 10)
 
 
 class Sockets(msgspec.Struct, frozen=True):
-    """Inherited descriptors: what to listen on, the deployment's own socket, and the hand-over pipe."""
+    """Inherited descriptors: what to listen on, the deployment's own socket, and the hand-over pipe.
+
+    At `heir_fd` a later data plane asks for the deployment's own socket, when the one that has it now has died.
+    """
 
     private_fd: int | None = None
     public_fd: int | None = None
     handover_fd: int | None = None
+    heir_fd: int | None = None
 
 
 class Served(msgspec.Struct, frozen=True):
@@ -45,22 +53,29 @@ class Served(msgspec.Struct, frozen=True):
 async def serve(served: Served, sockets: Sockets, *, on_ready: Callable[[], None] = lambda: None) -> None:
     """Serve until SIGTERM (runs may end within the grace period) or SIGINT (runs are handed back at once).
 
-    Raises OutOfReach when the port or the database is not to be had.
+    A second signal of either kind ends the grace period. Raises OutOfReach when the port or the database is not to be
+    had.
     """
     settings = served.settings
-    stop, grace_s = asyncio.Event(), [settings.bg_job_shutdown_grace_period_secs]
+    stop, hurry = asyncio.Event(), asyncio.Event()
     loop = asyncio.get_running_loop()
 
     listening = _listening(settings, sockets)
     async with open_app(served.config, served.graphs, settings, served.database_url) as app:
         server = Server(app.asgi, draining=app.draining, grace_s=STREAMS_LEFT_S, speaks_websocket=True)
 
-        def hurry() -> None:
-            grace_s[0] = server.idle_drain_s = 0.0
+        def leave(*, at_once: bool) -> None:
+            if at_once or stop.is_set():
+                server.idle_drain_s = 0.0
+                hurry.set()
             stop.set()
 
-        loop.add_signal_handler(signal.SIGTERM, stop.set)
-        loop.add_signal_handler(signal.SIGINT, hurry)
+        async def hand_over() -> None:
+            await app.worker.drain(settings.bg_job_shutdown_grace_period_secs, hurry)
+            _be_gone_in_time()
+
+        loop.add_signal_handler(signal.SIGTERM, partial(leave, at_once=False))
+        loop.add_signal_handler(signal.SIGINT, partial(leave, at_once=True))
         await server.open([listening])
         address = str(listening.getsockname())
         log.info("agent server ready", address=address, tier=settings.tier, graphs=served.graphs.ids())
@@ -69,8 +84,25 @@ async def serve(served: Served, sockets: Sockets, *, on_ready: Callable[[], None
         if sockets.public_fd is not None and sockets.handover_fd is not None:
             app.traffic.is_served = False
             _await_handover(server, app, sockets.public_fd, sockets.handover_fd)
-        await server.serve_until(stop, lambda: app.worker.drain(grace_s[0]))
+            if sockets.heir_fd is not None:
+                _await_heir(sockets.public_fd, sockets.heir_fd)
+        await server.serve_until(stop, hand_over)
     log.info("agent server stopped")
+
+
+def _be_gone_in_time() -> None:
+    """End this process although something in it does not end: a node that blocks its thread, a dead connection.
+
+    Its runs are handed back by now, and what it still does to them is refused.
+    """
+
+    def be_gone() -> None:
+        log.warning("something in this process does not end, and is cut off", within_s=GONE_WITHIN_S)
+        os._exit(0)
+
+    timer = threading.Timer(GONE_WITHIN_S, be_gone)
+    timer.daemon = True
+    timer.start()
 
 
 def _spare_collections() -> None:
@@ -108,3 +140,18 @@ def _await_handover(server: Server, app: AgentApp, public_fd: int, pipe: int) ->
         os.close(pipe)
 
     loop.add_reader(pipe, on_readable)
+
+
+def _await_heir(public_fd: int, heir_fd: int) -> None:
+    # The server closes its own descriptor when it drains; what waits in the socket's queue must outlive that.
+    kept, heir = os.dup(public_fd), socket.socket(fileno=heir_fd)
+    heir.setblocking(False)
+
+    def on_readable() -> None:
+        # Another replica may have been faster, and whoever asked may be gone.
+        with contextlib.suppress(OSError):
+            asking, _address = heir.accept()
+            with asking:
+                socket.send_fds(asking, [b"1"], [kept, heir.fileno()])
+
+    asyncio.get_running_loop().add_reader(heir.fileno(), on_readable)

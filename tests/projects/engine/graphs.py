@@ -101,6 +101,16 @@ blocking = (
 )
 
 
+async def hog(state: Work, config: RunnableConfig) -> Work:
+    """Block the loop itself, as code does that is async in name alone."""
+    return block(state, config)
+
+
+hogging = (
+    StateGraph(Work).add_node("step", hog).add_edge(START, "step").add_conditional_edges("step", is_left).compile()
+)
+
+
 class Census(TypedDict, total=False):
     objects: dict[str, int]
     memory_mb: float

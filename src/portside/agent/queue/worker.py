@@ -25,7 +25,8 @@ from portside.kernel.reconcile import Driver
 
 log = get_logger(__name__)
 POLL_S = 1.0
-HAND_BACK_AFTER_S = 10.0
+HAND_BACK_AFTER_S = 5.0
+CLOSED_WITHIN_S = 5.0
 RUNNING = Gauge("lg_api_workers_active", "Runs being executed by this process.")
 SLOTS = Gauge("lg_api_workers_max", "Runs this process may execute at once.")
 ENDED = Counter("lg_api_runs_total", "Runs ended by this process.", ["status"])
@@ -132,23 +133,42 @@ class Worker:
         else:
             await asyncio.wait([task], timeout=within_s)
 
-    async def drain(self, grace_s: float) -> None:
-        """Take no more runs, let those under way end within the grace, and hand the rest back."""
+    async def drain(self, grace_s: float, hurry: asyncio.Event | None = None) -> None:
+        """Take no more runs, let those under way end within the grace or until told to hurry, and hand the rest back.
+
+        It takes at most HAND_BACK_AFTER_S and twice CLOSED_WITHIN_S longer than the grace, whatever nodes and the
+        database do; runs that could not be handed back are found when their leases run out.
+        """
         self._is_accepting = False
-        if self._running:
-            await asyncio.wait(list(self._running.values()), timeout=grace_s)
+        await self._let_end(grace_s, hurry or asyncio.Event())
         left = dict(self._running)
         attempts = self._leases.attempts(left)
         for task in left.values():
             task.cancel()
         if left:
             await asyncio.wait(list(left.values()), timeout=HAND_BACK_AFTER_S)
-            await lifecycle.hand_back_runs(self._db, self.worker_id, attempts)
-            log.info("runs handed back", runs=len(left))
-        await self._chores.close()
+            await self._hand_back(attempts)
         for loop in self._loops:
             loop.cancel()
-        await asyncio.gather(*self._loops, return_exceptions=True)
+        closing = [asyncio.create_task(self._chores.close()), *self._loops]
+        await asyncio.wait(closing, timeout=CLOSED_WITHIN_S)
+
+    async def _let_end(self, within_s: float, hurry: asyncio.Event) -> None:
+        hurried = asyncio.create_task(hurry.wait())
+        running, until = set(self._running.values()), time.monotonic() + within_s
+        while running and not hurry.is_set() and (left_s := until - time.monotonic()) > 0:
+            done, _ = await asyncio.wait({*running, hurried}, timeout=left_s, return_when=asyncio.FIRST_COMPLETED)
+            running -= done
+        hurried.cancel()
+
+    async def _hand_back(self, attempts: dict[UUID, int]) -> None:
+        handing = asyncio.create_task(lifecycle.hand_back_runs(self._db, self.worker_id, attempts))
+        await asyncio.wait([handing], timeout=CLOSED_WITHIN_S)
+        failure = handing.exception() if handing.done() else TimeoutError("the database does not answer")
+        if failure is not None:
+            log.warning("runs were not handed back; their leases will run out", runs=len(attempts), reason=str(failure))
+        else:
+            log.info("runs handed back", runs=len(attempts))
 
     async def _claim(self) -> None:
         # A server that drains still executes what its last clients ask for, but takes nothing else from the queue.
