@@ -41,17 +41,7 @@ PREFIXES = ("/api/v1", "/api-host", "/api")
 ROUTES: list[Route] = [*health.routes, *identity, *tracing, *usage, *control]
 LISTENER_PERMISSION = "listeners:work"
 # What is not the hosted API, so that no rate limit speaks of it.
-UNLIMITED = (
-    "/ok",
-    "/metrics",
-    "/internal/",
-    "/v2/deployments",
-    "/v2/listeners",
-    "/v2/uploads/",
-    "/v1/projects/",
-    "/v1/integrations/",
-    "/v1/webhooks/",
-)
+UNLIMITED = tuple(sorted({route.path.split("{", 1)[0] for route in (*health.routes, *control)}))
 
 
 class PlatformApp(msgspec.Struct):
