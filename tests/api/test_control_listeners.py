@@ -4,6 +4,7 @@ from uuid import uuid4
 
 import pytest
 
+from portside.control.resources import with_defaults
 from tests.api.control_server import ADDRESS, Control, control
 from tests.conftest import eventually
 
@@ -31,6 +32,69 @@ async def test_a_listener_keeps_its_id_and_is_listed(plane: Control) -> None:
         assert (await plane.client.post("/internal/listeners/connect", json=body)).status_code == 422
 
 
+async def test_a_listener_of_a_cluster_is_made_first_and_connects_later(plane: Control) -> None:
+    body = {"compute_type": "k8s", "compute_id": "cluster", "compute_config": {"k8s_namespaces": ["one"]}}
+    made = (await plane.client.post("/v2/listeners", json=body)).json()
+    path = f"/v2/listeners/{made['id']}"
+    assert (made["compute_config"], made["version"], made["last_seen_at"]) == ({"k8s_namespaces": ["one"]}, None, None)
+    again = await plane.client.post("/v2/listeners", json=body)
+    assert (again.status_code, again.json()["detail"]) == (
+        409,
+        f"Listener for LangSmith workspace ID '{plane.actor.workspace_id}' and compute ID 'cluster' already exists.",
+    )
+    patched = await plane.client.patch(path, json={"compute_config": {"k8s_namespaces": ["two"]}, "version": "3"})
+    assert (patched.json()["compute_config"], patched.json()["version"]) == ({"k8s_namespaces": ["two"]}, "3")
+    kept = await plane.client.patch(path, json={"version": None})
+    assert kept.json()["version"] == "3"
+    assert await plane.listener.connect("cluster", compute_type="k8s", version="4") == made["id"]
+    seen = (await plane.client.get(path)).json()
+    assert (seen["compute_config"], seen["version"]) == ({"k8s_namespaces": ["two"]}, "4")
+    assert seen["last_seen_at"] is not None
+    other = {"compute_type": "process", "compute_id": "cluster"}
+    assert (await plane.client.post("/internal/listeners/connect", json=other)).status_code == 409
+    assert (await plane.client.delete(path)).status_code == 204
+    for answer in (
+        await plane.client.get(path),
+        await plane.client.delete(path),
+        await plane.client.patch(path, json={}),
+    ):
+        assert (answer.status_code, answer.json()["detail"]) == (404, f"Listener ID {made['id']} not found.")
+    for bad in ({"compute_type": "process"}, {"compute_config": None}, {"compute_config": {"k8s_namespaces": ["B"]}},
+                {"compute_config": {"k8s_namespaces": []}}, {"compute_id": None}):  # fmt: skip
+        assert (await plane.client.post("/v2/listeners", json={**body, **bad})).status_code == 422
+
+
+async def test_a_listener_with_deployments_stays(plane: Control) -> None:
+    listener_id = await plane.listener.connect()
+    made = await plane.create()
+    await plane.listener.desired(listener_id)
+    refused = await plane.client.delete(f"/v2/listeners/{listener_id}")
+    assert (refused.status_code, "has deployments" in refused.json()["detail"]) == (409, True)
+    await plane.client.delete(f"/v2/deployments/{made['id']}")
+    await plane.listener.drop(made["id"])
+    assert (await plane.client.delete(f"/v2/listeners/{listener_id}")).status_code == 204
+
+
+async def test_nothing_is_known_of_what_a_silent_listener_runs(plane: Control) -> None:
+    listener_id = await plane.listener.connect()
+    made = await plane.create()
+    await plane.listener.desired(listener_id)
+    await plane.client.put(f"/internal/deployments/{made['id']}/status", json={"status": "READY"})
+    assert (await plane.get(made["id"]))["status"] == "READY"
+    await plane.listener.walk(made["id"], made["latest_revision_id"], "CREATE_FAILED")
+    assert (await plane.get(made["id"]))["status"] == "UNUSED"
+    await plane.db.pool.execute("update listeners set last_seen_at = now() - interval '3 minutes'")
+    silent = await plane.get(made["id"])
+    assert (silent["status"], "was last seen at" in silent["status_message"]) == ("UNKNOWN", True)
+    found = (await plane.client.get("/v2/deployments", params={"status": "UNKNOWN"})).json()["resources"]
+    assert [deployment["id"] for deployment in found] == [made["id"]]
+    await plane.listener.desired(listener_id)
+    assert (await plane.get(made["id"]))["status"] == "UNUSED"
+    await plane.db.pool.execute("update listeners set last_seen_at = now() - interval '3 minutes'")
+    await plane.client.delete(f"/v2/deployments/{made['id']}")
+    assert (await plane.get(made["id"]))["status"] == "AWAITING_DELETE"
+
+
 async def test_the_desired_state_holds_all_that_a_listener_needs(plane: Control) -> None:
     made = await plane.create(
         secrets=[{"name": "FOO", "value": "bar"}], source_config={"install_command": "npm ci", "build_command": "x"}
@@ -54,8 +118,10 @@ async def test_the_desired_state_holds_all_that_a_listener_needs(plane: Control)
     assert revision == {
         "id": made["latest_revision_id"], "number": 1, "status": "CREATING", "source": "git_hosting",
         "repo_url": made["source_config"]["repo_url"], "repo_ref": "main", "repo_commit_sha": None,
-        "graph_config_path": "langgraph.json", "image_uri": None, "install_command": "npm ci", "build_command": "x",
-        "secrets": [{"name": "FOO", "value": "bar"}], "resource_spec": {},
+        "graph_config_path": "langgraph.json", "source_tarball_path": None, "image_uri": None,
+        "install_command": "npm ci", "build_command": "x", "secrets": [{"name": "FOO", "value": "bar"}],
+        "secret_references": [], "repo_credential": None, "built_from": None,
+        "resource_spec": with_defaults({}),
     }  # fmt: skip
 
 

@@ -94,8 +94,98 @@ async def test_revisions_are_listed_newest_first_by_page_and_status(plane: Contr
     assert [revision["id"] for revision in await plane.revisions(made["id"], limit=2, offset=1)] == [ids[3], ids[2]]
     assert [r["id"] for r in await plane.revisions(made["id"], status="QUEUED,CREATING")] == [ids[4], ids[0]]
     assert len(await plane.revisions(made["id"], status="SKIPPED")) == 3
-    for bad in ({"status": "LOST"}, {"limit": 101}, {"remote_reconciled": "true"}):
+    assert await plane.revisions(made["id"], remote_reconciled="true") == []
+    assert len(await plane.revisions(made["id"], remote_reconciled="false")) == 5
+    for bad in ({"status": "LOST"}, {"limit": 101}, {"remote_reconciled": "maybe"}):
         assert (await plane.client.get(f"/v2/deployments/{made['id']}/revisions", params=bad)).status_code == 422
+
+
+async def test_a_revision_is_made_on_demand(plane: Control) -> None:
+    made = await plane.create(secrets=[{"name": "FOO", "value": "bar"}])
+    path = f"/v2/deployments/{made['id']}/revisions"
+    empty = await plane.client.post(path, json={})
+    assert (empty.status_code, empty.json()["status"]) == (201, "QUEUED")
+    changed = await plane.client.post(path, json={"display_name": "Mine", "source_revision_config": {"repo_ref": "b"}})
+    assert changed.json()["source_revision_config"]["repo_ref"] == "b"
+    seen = await plane.get(made["id"])
+    assert (seen["latest_revision_id"], seen["display_name"]) == (changed.json()["id"], "Mine")
+    assert seen["secrets"] == [{"name": "FOO", "value": "bar"}]
+    assert await plane.statuses(made["id"]) == ["CREATING", "SKIPPED", "QUEUED"]
+    refused = await plane.client.post(path, json={"source_config": {"repo_url": "https://h/other"}})
+    assert refused.status_code == 400
+
+
+async def test_a_redeploy_serves_a_build_again(plane: Control) -> None:
+    made = await plane.create(secrets=[{"name": "FOO", "value": "1"}], source_config={"install_command": "npm ci"})
+    first = made["latest_revision_id"]
+    path = f"/v2/deployments/{made['id']}/revisions"
+    early = await plane.client.post(f"{path}/{first}/redeploy")
+    assert (early.status_code, "never built" in early.json()["detail"]) == (400, True)
+    await plane.listener.walk(made["id"], first, "AWAITING_BUILD")
+    await plane.listener.report(made["id"], first, "BUILDING", repo_commit_sha=COMMIT)
+    await plane.listener.walk(made["id"], first, "AWAITING_DEPLOY", "DEPLOYING", "DEPLOYED")
+    second = (await plane.patch(made["id"], secrets=[{"name": "FOO", "value": "2"}],
+                                source_config={"install_command": "yarn"},
+                                source_revision_config={"repo_ref": "next"}))["latest_revision_id"]  # fmt: skip
+    await plane.listener.deploy(made["id"], second)
+    answer = await plane.client.post(f"{path}/{first}/redeploy")
+    assert answer.status_code == 200
+    again = answer.json()
+    assert again["active_revision_id"] == second
+    assert again["latest_revision_id"] not in (first, second)
+    assert again["secrets"] == [{"name": "FOO", "value": "1"}]
+    assert again["source_revision_config"] == (await plane.revisions(made["id"]))[2]["source_revision_config"]
+    wanted = (await plane.listener.desired(await plane.listener.connect()))["deployments"][0]["revisions"][-1]
+    assert (wanted["built_from"], wanted["repo_commit_sha"], wanted["install_command"]) == (first, COMMIT, "npm ci")
+    await plane.listener.walk(made["id"], again["latest_revision_id"], "AWAITING_DEPLOY", "DEPLOYING", "DEPLOYED")
+    third = (await plane.client.post(f"{path}/{again['latest_revision_id']}/redeploy")).json()
+    wanted = (await plane.listener.desired(await plane.listener.connect()))["deployments"][0]["revisions"][-1]
+    assert (wanted["id"], wanted["built_from"]) == (third["latest_revision_id"], first)
+    newer = await plane.patch(made["id"], secrets=[])
+    assert newer["source_revision_config"]["repo_commit_sha"] is None
+    await plane.client.delete(f"/v2/deployments/{made['id']}")
+    late = await plane.client.post(f"{path}/{first}/redeploy")
+    assert (late.status_code, "being deleted" in late.json()["detail"]) == (400, True)
+
+
+async def test_an_interrupt_stops_what_is_on_its_way(plane: Control) -> None:
+    made = await plane.create()
+    first = made["latest_revision_id"]
+    path = f"/v2/deployments/{made['id']}/revisions"
+    await plane.listener.walk(made["id"], first, "AWAITING_BUILD", "BUILDING")
+    waiting = await push(plane, made["id"], "next")
+    out = await plane.client.post(f"{path}/{waiting}/interrupt")
+    assert (out.status_code, out.json()["status"]) == (200, "SKIPPED")
+    waiting = await push(plane, made["id"], "next")
+    stopped = await plane.client.post(f"{path}/{first}/interrupt")
+    assert (stopped.json()["status"], stopped.json()["status_message"]) == ("INTERRUPTED", "It was interrupted.")
+    assert await plane.statuses(made["id"]) == ["INTERRUPTED", "SKIPPED", "CREATING"]
+    assert (await plane.listener.report(made["id"], first, "AWAITING_DEPLOY")).status_code == 409
+    await plane.listener.deploy(made["id"], waiting)
+    for ended in (first, waiting):
+        assert (await plane.client.post(f"{path}/{ended}/interrupt")).status_code == 409
+    assert (await plane.get(made["id"]))["active_revision_id"] == waiting
+
+
+async def test_every_state_that_a_revision_was_in_is_kept(plane: Control) -> None:
+    made = await plane.create()
+    first = made["latest_revision_id"]
+    waiting = await push(plane, made["id"], "next")
+    await plane.listener.walk(made["id"], first, "AWAITING_BUILD", "AWAITING_BUILD", "BUILDING")
+    await plane.listener.report(made["id"], first, "BUILD_FAILED", reason="no such ref")
+
+    async def history(revision: str) -> list[dict]:
+        answer = await plane.client.get(f"/v2/deployments/{made['id']}/revisions/{revision}/history")
+        return answer.json()["moves"]
+
+    moves = await history(first)
+    assert [(move["status"], move["reason"]) for move in moves] == [
+        ("CREATING", None), ("AWAITING_BUILD", None), ("BUILDING", None), ("BUILD_FAILED", "no such ref"),
+    ]  # fmt: skip
+    assert [move["at"] for move in moves] == sorted(move["at"] for move in moves)
+    assert [move["status"] for move in await history(waiting)] == ["QUEUED", "CREATING"]
+    unknown = await plane.client.get(f"/v2/deployments/{made['id']}/revisions/{made['id']}/history")
+    assert unknown.status_code == 404
 
 
 async def test_many_changes_at_once_leave_a_right_state(plane: Control) -> None:

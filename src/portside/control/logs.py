@@ -8,7 +8,7 @@ from datetime import UTC, datetime
 from uuid import UUID
 
 from portside.control.errors import RevisionNotFound
-from portside.control.revisions import check_deployment, find_revision
+from portside.control.revisions import find_deployment, find_revision
 from portside.control.rules import MAX_TEXT_BYTES
 from portside.control.scope import Scope
 from portside.control.sql import sql
@@ -50,7 +50,7 @@ async def read_revision_logs(
 
 async def read_deployment_logs(scope: Scope, deployment_id: UUID, kind: LogType, wanted: LogFilter) -> LogPage:
     """Read a page of the logs of all revisions of a deployment. Raises DeploymentNotFound."""
-    await check_deployment(scope.db, scope, deployment_id)
+    await find_deployment(scope.db, scope, deployment_id)
     return await _read(scope, (deployment_id, None), kind, wanted)
 
 

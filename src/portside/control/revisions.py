@@ -140,15 +140,17 @@ async def find_revision(db: Session, scope: Scope, deployment_id: UUID, revision
         sql.get_revision, id=revision_id, deployment_id=deployment_id, workspace_id=scope.workspace_id
     )
     if row is None:
-        await check_deployment(db, scope, deployment_id)
+        await find_deployment(db, scope, deployment_id)
         raise RevisionNotFound.of(revision_id)
     return row
 
 
-async def check_deployment(db: Session, scope: Scope, deployment_id: UUID) -> None:
-    """Raises DeploymentNotFound where the workspace has no such deployment."""
-    if not await db.fetchval(sql.deployment_exists, id=deployment_id, workspace_id=scope.workspace_id):
+async def find_deployment(db: Session, scope: Scope, deployment_id: UUID) -> Record:
+    """Return what does not change of a deployment: its source. Raises DeploymentNotFound."""
+    row = await db.fetchrow(sql.deployment_source, id=deployment_id, workspace_id=scope.workspace_id)
+    if row is None:
         raise DeploymentNotFound.of(deployment_id)
+    return row
 
 
 async def get_revision(scope: Scope, deployment_id: UUID, revision_id: UUID) -> Revision:
@@ -158,7 +160,7 @@ async def get_revision(scope: Scope, deployment_id: UUID, revision_id: UUID) -> 
 
 async def list_revisions(scope: Scope, deployment_id: UUID, query: RevisionQuery) -> RevisionList:
     """List a deployment's revisions, newest first. Raises DeploymentNotFound."""
-    await check_deployment(scope.db, scope, deployment_id)
+    await find_deployment(scope.db, scope, deployment_id)
     rows = await scope.db.fetch(
         sql.list_revisions,
         deployment_id=deployment_id,

@@ -16,6 +16,7 @@ from portside.control.errors import (
     SourceNotAvailable,
 )
 from portside.control.http.scoping import scope_of
+from portside.control.push_tokens import NoRegistry, PushTokenRequest, refuse_push_token
 from portside.control.types.deployments import (
     DeletedDeployments,
     DeleteManyQuery,
@@ -33,6 +34,7 @@ from portside.control.types.deployments import (
 from portside.kernel.http.routes import Context, Routes
 
 routes = Routes("deployments")
+NO_WISHES = PushTokenRequest()
 _REVISION = "/v2/deployments/{deployment_id}/revisions/{revision_id}"
 
 
@@ -136,3 +138,13 @@ async def redeploy_revision(ctx: Context, deployment_id: UUID, revision_id: UUID
 async def interrupt_revision(ctx: Context, deployment_id: UUID, revision_id: UUID) -> Revision:
     """Stop a revision that is on its way, or take it out of the queue."""
     return await revisions.interrupt_revision(scope_of(ctx), deployment_id, revision_id)
+
+
+@routes.post(
+    "/v2/deployments/{deployment_id}/push-token",
+    permission="deployments:update",
+    raises=(DeploymentNotFound, BadCombination, NoRegistry),
+)
+async def make_push_token(ctx: Context, deployment_id: UUID, body: PushTokenRequest = NO_WISHES) -> None:  # noqa: ARG001
+    """Say why no token can be had to push an image with."""
+    await refuse_push_token(scope_of(ctx), deployment_id)

@@ -43,8 +43,8 @@ limit :limit offset :offset
 -- name: revision_history
 select status, reason, at from revision_moves where revision_id = :revision_id order by id
 
--- name: deployment_exists
-select true from deployments where id = :id and workspace_id = :workspace_id
+-- name: deployment_source
+select source from deployments where id = :id and workspace_id = :workspace_id
 
 -- name: report_revision
 -- A report of the state it is in already may still bring the commit.
