@@ -12,6 +12,7 @@ import signal
 import socket
 import sys
 from contextlib import suppress
+from pathlib import Path
 
 
 class StandIn:
@@ -27,6 +28,12 @@ class StandIn:
         listening.setblocking(False)
         self.servers.append(await asyncio.start_server(self.answer, sock=listening))
 
+    def body(self, path: str) -> str:
+        if not path.startswith("/metrics"):
+            return ""
+        pending = Path(os.environ["PENDING"]).read_text() if "PENDING" in os.environ else "0"
+        return json.dumps({"queue": {"n_pending": int(pending), "n_running": 0}})
+
     async def answer(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         self.open += 1
         self.idle.clear()
@@ -37,7 +44,9 @@ class StandIn:
             if path == "/slow":
                 await asyncio.sleep(float(os.environ.get("SLOW_S", "0")))
             ok = path != "/ok?serving=1" or self.serving
-            body = json.dumps({"name": os.environ.get("NAME", ""), "pid": os.getpid(), "env": dict(os.environ)})
+            body = self.body(path) or json.dumps(
+                {"name": os.environ.get("NAME", ""), "pid": os.getpid(), "env": dict(os.environ)}
+            )
             head = f"HTTP/1.1 {'200 OK' if ok else '503 Not Yet'}\r\nContent-Length: {len(body)}\r\nConnection: close"
             writer.write(f"{head}\r\n\r\n{body}".encode())
             await writer.drain()
@@ -50,10 +59,18 @@ class StandIn:
                 self.idle.set()
 
 
+def give_sockets(heir: socket.socket, public: int) -> None:
+    with suppress(OSError):
+        asking, _address = heir.accept()
+        with asking:
+            socket.send_fds(asking, [b"1"], [public, heir.fileno()])
+
+
 async def main() -> None:
     parser = argparse.ArgumentParser()
     parser.add_argument("--config")
-    for name in ("fd", "handover-fd", "public-fd"):
+    parser.add_argument("--tier")
+    for name in ("fd", "handover-fd", "public-fd", "heir-fd"):
         parser.add_argument(f"--{name}", type=int)
     options = parser.parse_args()
     sys.stdout.write(f"plain words from {os.environ.get('NAME', 'the server')}\n")
@@ -76,7 +93,13 @@ async def main() -> None:
             server.serving = True
 
     tasks: list[asyncio.Task[None]] = []
-    loop.add_reader(options.handover_fd, lambda: tasks or tasks.append(asyncio.create_task(hand_over())))
+    if options.heir_fd is not None:
+        kept, heir = os.dup(options.public_fd), socket.socket(fileno=options.heir_fd)
+        loop.add_reader(heir, give_sockets, heir, kept)
+    if options.tier == "queue":
+        server.serving = True
+    else:
+        loop.add_reader(options.handover_fd, lambda: tasks or tasks.append(asyncio.create_task(hand_over())))
     await drain.wait()
     for accepting in server.servers:
         accepting.close()

@@ -35,6 +35,7 @@ TIERS = {
 @click.option("--fd", type=int, hidden=True)
 @click.option("--public-fd", type=int, hidden=True)
 @click.option("--handover-fd", type=int, hidden=True)
+@click.option("--heir-fd", type=int, hidden=True)
 def serve(config: Path | None, home: str | None, **options: Any) -> None:
     """Serve the agent that a configuration file describes.
 
@@ -69,7 +70,7 @@ def _serve(
 
     graphs = load_graphs(described)
     url = database()
-    sockets = Sockets(options["fd"], options["public_fd"], options["handover_fd"])
+    sockets = Sockets(options["fd"], options["public_fd"], options["handover_fd"], options["heir_fd"])
 
     def show() -> None:
         if sockets.private_fd is None and not settings.log_json:

@@ -25,6 +25,16 @@ class ListenerSettings(msgspec.Struct, frozen=True, kw_only=True):
     deployment_start_timeout_s: Annotated[
         float, msgspec.Meta(gt=0), setting("How long a new revision may take to answer GET /ok, in seconds.")
     ] = 300
+    queue_start_timeout_s: Annotated[
+        float,
+        msgspec.Meta(gt=0),
+        setting("The same for replicas that only execute runs, in seconds."),
+    ] = 600
+    scale_down_after_s: Annotated[
+        float,
+        msgspec.Meta(ge=0),
+        setting("How long fewer replicas must have been enough before there are fewer, in seconds."),
+    ] = 1800
     build_timeout_s: Annotated[float, msgspec.Meta(gt=0), setting("Time limit of one build, in seconds.")] = 900
     max_source_bytes: Annotated[
         int,

@@ -10,6 +10,7 @@ deployments/<id>/state.json          port, active and previous revision, replica
 
 import shutil
 from pathlib import Path
+from typing import Literal
 from uuid import UUID
 
 import msgspec
@@ -22,10 +23,16 @@ log = get_logger(__name__)
 
 
 class ReplicaRecord(msgspec.Struct, frozen=True):
-    """A replica that was started, so that one that outlives the listener is found again."""
+    """A replica that was started, so that one that outlives the listener is found again.
+
+    `port` is its private one, `fingerprint` what it was started with.
+    """
 
     process: ProcessMark
     revision_id: UUID
+    tier: Literal["all", "api", "queue"] = "all"
+    port: int = 0
+    fingerprint: str = ""
 
 
 class State(msgspec.Struct):

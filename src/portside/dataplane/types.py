@@ -50,8 +50,20 @@ class DesiredRevision(msgspec.Struct, frozen=True, kw_only=True):
     built_from: UUID | None = None
 
 
+class ScaleBounds(msgspec.Struct, frozen=True, kw_only=True):
+    """How many replicas a deployment may have, where its owner has said so; None leaves it to the revision."""
+
+    min_scale: int | None = None
+    max_scale: int | None = None
+    queue_min_scale: int | None = None
+    queue_max_scale: int | None = None
+
+
 class DesiredDeployment(msgspec.Struct, frozen=True, kw_only=True):
-    """One deployment with the revisions that need work, and the active one."""
+    """One deployment with the revisions that need work, and the active one.
+
+    `scale` wins over what the revisions' `resource_spec` say of replicas.
+    """
 
     id: UUID
     name: str
@@ -60,6 +72,7 @@ class DesiredDeployment(msgspec.Struct, frozen=True, kw_only=True):
     custom_url: str | None = None
     deployment_type: str | None = None
     k8s_namespace: str | None = None
+    scale: ScaleBounds = ScaleBounds()
     environment: dict[str, str] = {}
     revisions: list[DesiredRevision] = []
 
@@ -97,3 +110,20 @@ class LogEntry(msgspec.Struct, frozen=True):
     timestamp: int
     level: str
     message: str
+
+
+class Measures(msgspec.Struct, frozen=True, kw_only=True):
+    """What a deployment uses and has to do at a moment; None is what cannot be told on this compute.
+
+    `replicas` answer requests, `queue_replicas` only execute runs. `cpu` is in cores, `memory_mb` is resident memory;
+    both are sums. `restarts` counts the replicas that died since its listener began. `problem` is why one is missing.
+    """
+
+    replicas: int
+    queue_replicas: int = 0
+    cpu: float | None = None
+    memory_mb: float | None = None
+    restarts: int = 0
+    pending_runs: int | None = None
+    active_runs: int | None = None
+    problem: str | None = None

@@ -12,7 +12,8 @@ from typing import Protocol
 from uuid import UUID
 
 from portside.dataplane.logs import RevisionLog
-from portside.dataplane.types import DesiredDeployment, DesiredRevision
+from portside.dataplane.processes import ProcessMark
+from portside.dataplane.types import DesiredDeployment, DesiredRevision, Measures
 
 LogOf = Callable[[UUID], RevisionLog]
 OnUp = Callable[[], Awaitable[None]]
@@ -72,6 +73,9 @@ class Berth(Protocol):
     async def follow(self, deployment: DesiredDeployment) -> None:
         """Take note of how many replicas are desired now; called whenever what is desired has changed."""
 
+    def measures(self) -> Measures | None:
+        """Return what was measured last, None where nothing was. Never waits."""
+
     async def withdraw(self) -> None:
         """Leave nothing of the deployment on the compute, its database included."""
 
@@ -94,7 +98,7 @@ class Compute(Protocol):
 
 
 class Fleet(Protocol):
-    """What serves one release at its deployment's socket on this machine."""
+    """What serves one release at its deployment's socket on this machine; what an earlier listener left is adopted."""
 
     @property
     def revision_id(self) -> UUID:
@@ -108,6 +112,15 @@ class Fleet(Protocol):
 
         `on_up` is called each time that something serves.
         """
+
+    def follow(self, deployment: DesiredDeployment) -> None:
+        """Take note of how many replicas are desired now."""
+
+    def measures(self) -> Measures | None:
+        """Return what was measured last, None where nothing was."""
+
+    def replicas(self) -> set[ProcessMark]:
+        """Return the processes that it runs, so that they are not taken for strays of an earlier listener."""
 
     async def withdraw(self) -> None:
         """Accept no more requests; those under way go on."""

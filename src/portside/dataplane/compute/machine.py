@@ -6,15 +6,18 @@ from uuid import UUID
 
 from portside.dataplane.builds.environment import python_of
 from portside.dataplane.compute.containers.bay import Bay, Containers
+from portside.dataplane.compute.fleet import ProcessFleet
+from portside.dataplane.compute.group import Yard
 from portside.dataplane.compute.interface import Build, Fleet, LogOf, Release
+from portside.dataplane.compute.limits import cores_for
 from portside.dataplane.compute.process import ReplicaPlan
-from portside.dataplane.compute.running import RunningRevision
+from portside.dataplane.compute.scale import scale_of
 from portside.dataplane.compute.serving import Serving
 from portside.dataplane.compute.variables import Fixtures, server_environment
 from portside.dataplane.databases import Databases
 from portside.dataplane.settings import ListenerSettings
 from portside.dataplane.state import DeploymentFolder
-from portside.dataplane.types import DesiredDeployment
+from portside.dataplane.types import DesiredDeployment, Measures
 from portside.kernel.errors import UserMistake
 
 SERVE = ("-P", "-m", "portside", "serve")
@@ -85,7 +88,13 @@ class MachineBerth:
         self._serving.restore(self._fleet(release))
 
     async def follow(self, deployment: DesiredDeployment) -> None:
-        """There is one replica for each deployment."""
+        """Take note of how many replicas are desired now."""
+        if self._serving.current is not None:
+            self._serving.current.follow(deployment)
+
+    def measures(self) -> Measures | None:
+        """Return what the serving release was found to use last."""
+        return None if self._serving.current is None else self._serving.current.measures()
 
     async def withdraw(self) -> None:
         """Stop the servers; drop the database, its role and the state."""
@@ -100,16 +109,19 @@ class MachineBerth:
     def _fleet(self, release: Release) -> Fleet:
         if release.build is None:
             url = self._machine.databases.url(self._deployment_id, self._folder.password_file)
-            return self._bay.fleet(release, url, self._serving.stable, self._log_of)
+            return self._bay.fleet(release, url, self._serving.stable.public, self._log_of)
+        settings, revision = self._machine.settings, release.revision
         plan = self._plan(release, release.build)
-        return RunningRevision(plan, self._serving.stable, self._folder, self._log_of(plan.revision_id))
+        log = self._log_of(revision.id)
+        yard = Yard(plan, self._serving.stable, self._folder, log, settings.stop_grace_s)
+        return ProcessFleet(yard, revision, scale_of(release.deployment, revision), settings.scale_down_after_s)
 
     def _plan(self, release: Release, build: Build) -> ReplicaPlan:
         settings, revision = self._machine.settings, release.revision
-        python = python_of(build.folder)
+        python, spec = python_of(build.folder), revision.resource_spec
         fixtures = Fixtures(
             database_url=self._machine.databases.url(self._deployment_id, self._folder.password_file),
-            port=self._serving.port,
+            port=self._serving.stable.port,
             home=self._folder.home(),
             binaries=python.parent,
             commit=build.commit,
@@ -121,4 +133,7 @@ class MachineBerth:
             server_environment(release.deployment, revision, fixtures, os.environ),
             self._folder.server_log(revision.id),
             settings.deployment_start_timeout_s,
+            settings.queue_start_timeout_s,
+            cores_for(self._deployment_id, spec.get("cpu_limit")),
+            spec["memory_limit_mb"] * 2**20 if "memory_limit_mb" in spec else None,
         )

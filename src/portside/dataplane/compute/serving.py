@@ -1,18 +1,17 @@
 """What a deployment's address leads to: one stable socket and the revision that serves it.
 
 Switching starts the new revision beside the old one and lets it take over the socket only once it has passed the gate;
-then the old one drains in the background. Replicas that an earlier listener left behind go on until their successor
-serves.
+then the old one drains in the background. Processes that an earlier listener left behind and that the fleet did not
+adopt go on until something else serves.
 """
 
 import asyncio
 import signal
-import socket
 import time
 from uuid import UUID
 
 from portside.dataplane.compute.interface import Fleet
-from portside.dataplane.compute.sockets import open_stable, url_of
+from portside.dataplane.compute.sockets import Stable, open_stable, url_of
 from portside.dataplane.state import DeploymentFolder, ReplicaRecord
 
 _KILL_AFTER_S = 15.0
@@ -26,7 +25,7 @@ class Serving:
 
     def __init__(self, folder: DeploymentFolder, host: str, grace_s: float) -> None:
         self._folder, self._host, self._grace_s = folder, host, grace_s
-        self._public: socket.socket | None = None
+        self._stable: Stable | None = None
         self._current: Fleet | None = None
         self._retiring: dict[asyncio.Task[None], Fleet] = {}
         self._orphans = list(folder.state.replicas)
@@ -38,23 +37,24 @@ class Serving:
         return self._current is not None
 
     @property
-    def stable(self) -> socket.socket:
-        """The stable socket, which opens when it is first asked for."""
-        if self._public is None:
-            self._public = open_stable(self._host, self._folder.state.port)
-            self._folder.state.port = self._public.getsockname()[1]
-            self._folder.save()
-        return self._public
+    def current(self) -> Fleet | None:
+        """What serves or is being brought back."""
+        return self._current
 
     @property
-    def port(self) -> int:
-        """The port of the stable socket."""
-        return int(self.stable.getsockname()[1])
+    def stable(self) -> Stable:
+        """The stable socket, which opens when it is first asked for."""
+        if self._stable is None:
+            state = self._folder.state
+            self._stable = open_stable(self._host, state.port, self._folder.path)
+            state.port = self._stable.port
+            self._folder.save()
+        return self._stable
 
     @property
     def url(self) -> str:
         """The deployment's address."""
-        return url_of(self._host, self.port)
+        return url_of(self._host, self.stable.port)
 
     def revisions(self) -> set[UUID]:
         """Return the revisions that have a replica, serving or draining."""
@@ -83,10 +83,11 @@ class Serving:
         """Stop everything quickly and close the socket; returns when no process is left."""
         current, self._current = self._current, None
         ends = [current.stop(_KILL_AFTER_S)] if current else []
-        await asyncio.gather(*ends, self._stop_retiring(), self._stop_orphans())
-        if self._public is not None:
-            self._public.close()
-            self._public = None
+        await asyncio.gather(*ends, self._stop_retiring())
+        await self._stop_orphans()
+        if self._stable is not None:
+            self._stable.close()
+            self._stable = None
 
     async def _retire(self, old: Fleet) -> None:
         """Drain a revision in the background; returns when it accepts no more requests."""
@@ -114,7 +115,9 @@ class Serving:
             await asyncio.gather(*late, return_exceptions=True)
 
     async def _end_orphans(self) -> None:
-        """Drain in the background what an earlier listener left behind."""
+        """Drain in the background what an earlier listener left behind, but for what was adopted."""
+        adopted = self._current.replicas() if self._current is not None else set()
+        self._orphans = [orphan for orphan in self._orphans if orphan.process not in adopted]
         if self._orphans and self._burial is None:
             self._burial = asyncio.create_task(self._bury_orphans(signal.SIGTERM, self._grace_s + _HAND_BACK_S))
 

@@ -25,6 +25,7 @@ from portside.dataplane.failures import DeployFailed
 
 _POLL_S = 0.1
 _LOOK_AGAIN_S = 1.0
+_KILLED = 137
 
 
 class Container:
@@ -174,6 +175,9 @@ def _port_of(found: Mapping[str, Any]) -> int:
 
 
 def _ending(state: Mapping[str, Any]) -> str:
+    code = state.get("ExitCode")
     if state.get("OOMKilled"):
         return "used more memory than its limit (memory_limit_mb) and was killed"
-    return f"exited with code {state.get('ExitCode')}"
+    # Not every runtime can tell; nothing of ours kills a container that it waits for.
+    hint = ", as one is that uses more memory than its limit (memory_limit_mb)" if code == _KILLED else ""
+    return f"exited with code {code}{hint}"

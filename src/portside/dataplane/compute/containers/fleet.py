@@ -28,6 +28,8 @@ from portside.dataplane.compute.interface import OnUp
 from portside.dataplane.compute.output import Follower, parse_line
 from portside.dataplane.failures import DeployFailed
 from portside.dataplane.logs import RevisionLog
+from portside.dataplane.processes import ProcessMark
+from portside.dataplane.types import DesiredDeployment, Measures
 
 
 @dataclass(frozen=True)
@@ -84,6 +86,17 @@ class ContainerFleet:
     def keep(self, on_up: OnUp | None = None) -> None:
         """Keep all containers alive; without a `start` before it, take over what runs or come up in the background."""
         self._keepers.append(asyncio.create_task(self._keep_all(on_up)))
+
+    def follow(self, deployment: DesiredDeployment) -> None:
+        """The number of containers is the revision's."""
+
+    def measures(self) -> Measures | None:
+        """Return how many containers there are; what they use is the runtime's to tell."""
+        return Measures(replicas=len(self._containers))
+
+    def replicas(self) -> set[ProcessMark]:
+        """Return nothing: containers are found by their labels, not by their processes."""
+        return set()
 
     async def withdraw(self) -> None:
         """Accept no more requests; those under way go on."""

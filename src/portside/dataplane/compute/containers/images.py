@@ -54,11 +54,12 @@ class Images:
 
     async def discard(self, runtime: Runtime) -> None:
         """Remove what was pulled for the deployment, but for what others use."""
-        for image in {pin.id for pin in self._pins.values() if pin.was_pulled}:
+        pulled = [pin for pin in self._pins.values() if pin.was_pulled]
+        for image in [*{pin.image for pin in pulled}, *{pin.id for pin in pulled}]:
             try:
                 await runtime.run(commands.remove_image(image))
             except CommandFailed:
-                continue  # Another deployment's containers use it, or it has another name too: it stays.
+                continue  # Gone with its name, or used by others, or known by another name too: it stays.
 
     async def _fetch(self, runtime: Runtime, image: str, log: RevisionLog) -> Pin:
         pull = commands.pull(runtime.confinement.kind, image)

@@ -29,7 +29,7 @@ from portside.dataplane.compute.kubernetes.settings import KubernetesSettings
 from portside.dataplane.compute.kubernetes.watching import Pace, Watch, insist
 from portside.dataplane.failures import CreateFailed, DeployFailed
 from portside.dataplane.settings import ListenerSettings
-from portside.dataplane.types import IN_PROGRESS, DesiredDeployment
+from portside.dataplane.types import IN_PROGRESS, DesiredDeployment, Measures
 from portside.kernel.logs import get_logger
 
 log = get_logger(__name__)
@@ -136,6 +136,10 @@ class KubernetesBerth:
             if release != self._serving:
                 self._keep(release)
                 self._dirty.set()
+
+    def measures(self) -> Measures | None:
+        """Return nothing: the cluster's own metrics tell what its pods use."""
+        return None
 
     async def withdraw(self) -> None:
         """Remove everything of the deployment with its data. Raises TimeoutError when it does not go."""
