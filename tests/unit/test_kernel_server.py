@@ -5,6 +5,7 @@ import httpx2
 import pytest
 
 from portside.kernel.errors import UserMistake
+from portside.kernel.http.connections import GATHERED_AT_MOST_BYTES, Gathering
 from portside.kernel.http.routes import Context, Routes
 from portside.kernel.http.server import Server, listen
 from tests.conftest import eventually
@@ -47,6 +48,38 @@ async def test_answers_are_not_held_back_for_the_next_packet() -> None:
         assert (await served.client.post("/ask", content=b"x")).status_code == 200
     assert nodelay
     assert all(nodelay)
+
+
+class Sent(asyncio.Transport):
+    """A transport that notes each piece that it sends."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.pieces: list[bytes] = []
+
+    def write(self, data: bytes) -> None:
+        self.pieces.append(data)
+
+    def close(self) -> None:
+        self.pieces.append(b"closed")
+
+
+async def test_what_is_written_in_one_turn_is_sent_at_once() -> None:
+    sent = Sent()
+    transport = Gathering(sent)
+    transport.write(b"head ")
+    transport.write(b"body")
+    assert sent.pieces == []
+    await asyncio.sleep(0)
+    assert sent.pieces == [b"head body"]
+    large = b"x" * (GATHERED_AT_MOST_BYTES + 1)
+    transport.write(b"more ")
+    transport.write(large)
+    assert sent.pieces[1:] == [b"more " + large]
+    transport.write(b"last")
+    transport.close()
+    await asyncio.sleep(0)
+    assert sent.pieces[2:] == [b"last", b"closed"]
 
 
 class Connections:

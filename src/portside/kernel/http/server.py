@@ -13,6 +13,7 @@ from typing import Any
 import uvicorn
 
 from portside.kernel.errors import OutOfReach
+from portside.kernel.http.connections import GatheringProtocol
 
 KEEP_ALIVE_S = 75
 IDLE_DRAIN_S = 3.0
@@ -36,6 +37,7 @@ class Server(uvicorn.Server):
             timeout_keep_alive=KEEP_ALIVE_S,
             timeout_graceful_shutdown=max(1, int(grace_s)),
             lifespan="off",
+            http=GatheringProtocol,
             # It reads the next frame when the application took the last one, so nothing piles up.
             ws="websockets-sansio" if speaks_websocket else "none",
             ws_max_size=MAX_FRAME_BYTES,
