@@ -71,6 +71,7 @@ async def create_key(db: Session, owner: Owner, request: KeyRequest, *, key: str
         key_hash=hash_key(key),
         permissions=request.permissions if request.permissions is not None else [EVERYTHING],
         expires_at=expires_at,
+        is_org_scoped=request.is_org_scoped,
     )
     assert row is not None  # noqa: S101 - an insert returns its row
     return NewKey(**dict(row), key=key)
@@ -127,6 +128,7 @@ class Keyring:
             user_email=row["email"],
             permissions=frozenset(row["permissions"]),
             expires_at=row["expires_at"],
+            is_org_scoped=row["is_org_scoped"],
         )
         if len(self._known) >= _REMEMBER_AT_MOST:
             self._known.clear()
@@ -140,7 +142,9 @@ class Keyring:
 
 
 def check_grant(actor: Actor, request: KeyRequest) -> None:
-    """Refuse a key that could do more than the one that asks for it. Raises Forbidden."""
+    """Refuse a key that could do more, or in more places, than the one that asks for it. Raises Forbidden."""
+    if request.is_org_scoped and not (actor.is_org_scoped or (actor.user_id and actor.may("organization:manage"))):
+        raise Forbidden("Only a user's key with organization:manage, or an org-scoped one, can make an org-scoped key.")
     wanted = request.permissions if request.permissions is not None else [EVERYTHING]
     beyond = [permission for permission in wanted if not actor.may(permission)]
     if beyond:

@@ -28,6 +28,18 @@ TAKEN = {
         "without one, is answered for 24 hours with what the first one made."
     ),
 }
+SCHEMES = {
+    "ApiKey": {"type": "apiKey", "in": "header", "name": "X-Api-Key"},
+    "BearerAuth": {"type": "http", "scheme": "bearer"},
+    "TenantId": {"type": "apiKey", "in": "header", "name": "X-Tenant-Id"},
+}
+# The workspace's id is no secret: it goes with a key, and must where the key is the organization's.
+ALTERNATIVES: list[dict[str, list[str]]] = [
+    {"ApiKey": []},
+    {"BearerAuth": []},
+    {"ApiKey": [], "TenantId": []},
+    {"BearerAuth": [], "TenantId": []},
+]
 _REFERENCE = "#/components/schemas/{name}"
 _ALWAYS = ("X-Request-Id", "X-Ignored-Fields")
 
@@ -49,7 +61,7 @@ def document(server: Described, routes: Sequence[Route]) -> dict[str, Any]:
         paths.setdefault(route.path, {})[route.method.lower()] = _Operation(server, route, schemas).describe()
     described: dict[str, Any] = {"schemas": components, "headers": _headers()}
     if server.wants_key:
-        described["securitySchemes"] = {"ApiKey": {"type": "apiKey", "in": "header", "name": "X-Api-Key"}}
+        described["securitySchemes"] = SCHEMES
     info = {"title": server.title, "version": server.version}
     return {"openapi": "3.1.0", "info": info, "paths": paths, "components": described}
 
@@ -98,7 +110,7 @@ class _Operation:
             "summary": text.split("\n", 1)[0],
             "parameters": [*self._path_parameters(), *self._query_parameters(), *self._header_parameters()],
             "responses": self._responses(),
-            "security": [] if self.is_open else [{"ApiKey": []}],
+            "security": [] if self.is_open else ALTERNATIVES,
         }
         if route.body_type is not None:
             operation["requestBody"] = {
