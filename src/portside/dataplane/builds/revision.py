@@ -94,9 +94,10 @@ async def _build(order: BuildOrder, output: Output) -> Built:
     config = await asyncio.to_thread(read_config, checkout.files, order.config_path)
     for skipped in (*config.skipped, *(f"pip_config_file: {name}" for name in config.pip.skipped)):
         output.say(f"Skipped: {skipped} (it is for images, or uv cannot be told)")
+    # A front end first: a Python package may take in what it makes.
+    await JavaScript(order.folder, checkout.files, output).make(config, order.scripts)
     wheel = await asyncio.to_thread(pack_wheel, order.wheels)
     await Environment(order.folder, output).make(config, wheel)
-    await JavaScript(order.folder, checkout.files, output).make(config, order.scripts)
     await asyncio.to_thread(checkout.forget_history)
     await asyncio.to_thread(kill_strays, order.folder)
     output.say("Build finished")
