@@ -44,36 +44,6 @@ async def test_a_key_may_come_as_a_bearer_token(platform) -> None:
         assert (await client.get("/v2/deployments", headers=both)).status_code == 200
 
 
-async def test_an_org_scoped_key_acts_in_the_workspace_that_is_named(platform) -> None:
-    other, foreign = uuid4(), uuid4()
-    await platform.db.pool.execute(
-        "insert into workspaces (id, organization_id, display_name, tenant_handle) values ($1, $2, 'Other', 'other')",
-        other, platform.actor.organization_id,
-    )  # fmt: skip
-    await platform.db.pool.execute(
-        "with o as (insert into organizations (id, display_name) values (gen_random_uuid(), 'x') returning id) "
-        "insert into workspaces (id, organization_id, display_name, tenant_handle) select $1, id, 'f', 'f' from o",
-        foreign,
-    )
-    made = (await platform.client.post("/api-key", json={"is_org_scoped": True})).json()
-    mine = {"x-api-key": made["key"]}
-    assert made["is_org_scoped"]
-    unnamed = await platform.client.get("/v2/deployments", headers=mine)
-    assert (unnamed.status_code, "requires workspace specification" in unnamed.json()["detail"]) == (403, True)
-    assert len((await platform.client.get("/workspaces", headers=mine)).json()) == 2
-    await platform.create("here")
-    for tenant, names in ((platform.actor.workspace_id, ["here"]), (other, [])):
-        listed = await platform.client.get("/v2/deployments", headers={**mine, "X-Tenant-ID": str(tenant)})
-        assert [deployment["name"] for deployment in listed.json()["resources"]] == names
-    there = (await platform.client.get("/auth", headers={**mine, "X-Tenant-ID": str(other)})).json()
-    assert (there["tenant_id"], there["workspace_name"]) == (str(other), "Other")
-    for tenant in (foreign, "x"):
-        refused = await platform.client.get("/v2/deployments", headers={**mine, "X-Tenant-ID": str(tenant)})
-        assert refused.status_code == 403
-    limited = await platform.headers("*")
-    assert (await platform.client.post("/api-key", json={"is_org_scoped": True}, headers=limited)).status_code == 403
-
-
 async def test_a_key_is_made_used_and_revoked(platform) -> None:
     made = await platform.client.post("/api-key", json={"description": "for CI", "permissions": ["deployments:read"]})
     assert made.status_code == 200
