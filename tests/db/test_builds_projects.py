@@ -134,11 +134,6 @@ async def test_a_locked_workspace_installs_what_its_lock_file_names(workshop: Wo
     assert await asyncio.to_thread(workshop.python, code) == "1.3.0"
 
 
-async def test_an_interpreter_that_is_missing_is_refused_with_those_that_are_there(workshop: Workshop):
-    workshop.write({"agent.py": ""}, python_version="3.99")
-    await workshop.refuses(rf"3\.99 is not installed on this machine; there is .*3\.{sys.version_info.minor}")
-
-
 PACKAGE = {"name": "front", "version": "1.0.0", "dependencies": {"local": "file:./local"}}
 LOCAL = {
     "local/package.json": json.dumps({"name": "local", "version": "1.0.0"}),

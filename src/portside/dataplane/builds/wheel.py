@@ -5,11 +5,13 @@ same from an editable and from a normal installation; equal contents give an equ
 """
 
 import base64
+import contextlib
 import hashlib
 import importlib.util
 import io
 import os
 import re
+import time
 import zipfile
 from importlib.metadata import distribution
 from pathlib import Path
@@ -17,11 +19,12 @@ from pathlib import Path
 NAME = "portside"
 _EPOCH = (1980, 1, 1, 0, 0, 0)
 _WHEEL = "Wheel-Version: 1.0\nGenerator: portside\nRoot-Is-Purelib: true\nTag: py3-none-any\n"
+_KEPT_S = 24 * 3600.0
 _VERSION = re.compile(r"^Version: (.*)$", re.MULTILINE)
 
 
 def pack_wheel(folder: Path) -> Path:
-    """Return the wheel of the installed platform, writing it into the folder unless it is there."""
+    """Return the wheel of the installed platform, writing it into the folder unless it is there; old ones go."""
     installed = distribution(NAME)
     metadata = installed.read_text("METADATA") or ""
     files = {f"{NAME}/{name}": content for name, content in _package_files().items()}
@@ -39,7 +42,16 @@ def pack_wheel(folder: Path) -> Path:
     temporary = folder / f".{path.name}.{os.getpid()}"
     temporary.write_bytes(_zip(files))
     temporary.replace(path)
+    _forget_others(path)
     return path
+
+
+def _forget_others(wheel: Path) -> None:
+    """Remove the wheels of other versions, but for those that a build may be installing at this moment."""
+    for other in wheel.parent.iterdir():
+        with contextlib.suppress(FileNotFoundError):
+            if other != wheel and time.time() - other.stat().st_mtime > _KEPT_S:
+                other.unlink()
 
 
 def _package_files() -> dict[str, bytes]:
