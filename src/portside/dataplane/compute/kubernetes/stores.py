@@ -61,7 +61,7 @@ def redis(place: Place, resources: Resources, settings: KubernetesSettings, pass
 def _guarded(place: Place, component: str, port: int) -> list[Json]:
     """Return the Service of a store, and the policy that lets the deployment's own servers in and nobody else."""
     name = store_name(place, component)
-    service = {"selector": place.selector_of(component), "ports": [{"name": component, "port": port}]}
+    service = {"selector": place.selector_of(component), "ports": [_port(component, port=port)]}
     servers = {
         "matchLabels": {DEPLOYMENT: str(place.deployment_id)},
         "matchExpressions": [{"key": COMPONENT, "operator": "In", "values": ["api", "queue"]}],
@@ -75,6 +75,11 @@ def _guarded(place: Place, component: str, port: int) -> list[Json]:
         place.manifest("Service", name, component, {"spec": service}),
         place.manifest("NetworkPolicy", name, component, {"spec": policy}),
     ]
+
+
+def _port(name: str, **number: int) -> Json:
+    # The protocol is part of a port's key, which older API servers do not fill in when they merge.
+    return {"name": name, "protocol": "TCP", **number}
 
 
 def _stateful_set(place: Place, component: str, pod: Json) -> Json:
@@ -97,7 +102,7 @@ def _postgres_pod(name: str, resources: Resources, settings: KubernetesSettings)
         "name": "postgres",
         "image": settings.kubernetes_postgres_image,
         "args": ["postgres", "-c", f"max_connections={resources.db_max_connections or 100}"],
-        "ports": [{"name": "postgres", "containerPort": POSTGRES_PORT}],
+        "ports": [_port("postgres", containerPort=POSTGRES_PORT)],
         "env": [
             {"name": "POSTGRES_USER", "value": "portside"},
             {"name": "POSTGRES_DB", "value": "portside"},
@@ -136,7 +141,7 @@ def _redis_pod(name: str, resources: Resources, settings: KubernetesSettings) ->
         "image": settings.kubernetes_redis_image,
         # The password stands in the file: arguments can be read by whoever may list processes.
         "command": ["redis-server", "/etc/portside/redis.conf"],
-        "ports": [{"name": "redis", "containerPort": REDIS_PORT}],
+        "ports": [_port("redis", containerPort=REDIS_PORT)],
         "readinessProbe": {"tcpSocket": {"port": "redis"}, "periodSeconds": 5, "timeoutSeconds": 5},
         "securityContext": {"allowPrivilegeEscalation": False, "capabilities": {"drop": ["ALL"]}},
         "volumeMounts": [{"name": "configuration", "mountPath": "/etc/portside", "readOnly": True}],
