@@ -107,7 +107,7 @@ def test_version() -> None:
         (("up", "--port", "99999"), "99999"),
         (("deployments", "list", "--limit", "0"), "--limit"),
         (("usage", "--by", "moon"), "'moon'"),
-        (("deploy",), "REPOSITORY"),
+        (("rollback",), "DEPLOYMENT"),
         (("keys", "list", "--nope"), "--nope"),
     ],
 )
@@ -126,6 +126,11 @@ def test_a_wrong_command_line_is_explained(arguments, says: str) -> None:
         (("keys", "list", "--url", "not an address"), "not an address"),
         (("keys", "list", "--url", "http://127.0.0.1:9", "--api-key", "sp ace\n"), "error: "),
         (("deploy", "///", "--url", "http://127.0.0.1:9"), "--name"),
+        (
+            ("deploy", "/", "--name", "x", "--url", "http://127.0.0.1:9"),
+            "no git repository and holds no langgraph.json",
+        ),
+        (("deploy", "./not-there", "--url", "http://127.0.0.1:9"), "there is no folder"),
     ],
 )
 def test_a_mistake_is_one_line_and_exit_1(tmp_path, arguments, says: str) -> None:

@@ -1,8 +1,9 @@
 """The command line's way to a platform: its address, the key, and answers or one-line mistakes."""
 
-from collections.abc import Callable
+import sys
+from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import IO, Any, TypeVar
 from urllib.parse import urlsplit
 
 import click
@@ -11,7 +12,9 @@ from portside.kernel.errors import UserMistake
 
 F = TypeVar("F", bound=Callable[..., Any])
 DEFAULT_URL = "http://127.0.0.1:8700"
+LOOPBACK = frozenset({"127.0.0.1", "localhost", "::1"})
 TIMEOUT_S = 60.0
+UPLOAD_CHUNK = 256 * 1024
 
 
 class Platform:
@@ -40,13 +43,35 @@ class Platform:
             answer = self._client.request(method, path, json=body, params=given)
         except httpx2.HTTPError as exc:
             raise UserMistake(f"no platform answers at {self.url} ({exc}); start one with 'portside up'") from exc
+        self._check(answer)
+        return answer
+
+    def upload(self, url: str, file: IO[bytes], size: int, headers: dict[str, str]) -> None:
+        """PUT a file to an address of the platform's, showing how far it is. Raises UserMistake."""
+        import httpx2
+
+        file.seek(0)
+        with click.progressbar(length=size, label="· uploading", file=sys.stderr) as progress:
+
+            def chunks() -> Iterator[bytes]:
+                while chunk := file.read(UPLOAD_CHUNK):
+                    yield chunk
+                    progress.update(len(chunk))
+
+            told = {**headers, "Content-Length": str(size)}
+            try:
+                answer = httpx2.put(url, content=chunks(), headers=told, timeout=TIMEOUT_S)
+            except httpx2.HTTPError as exc:
+                raise UserMistake(f"the upload to {urlsplit(url).netloc} failed: {exc}") from exc
+        self._check(answer)
+
+    def _check(self, answer: Any) -> None:
         if answer.status_code == 401:
             raise UserMistake(
                 f"{self.url} does not accept this key; set PORTSIDE_API_KEY, or --home to the platform's folder"
             )
         if answer.is_error:
             raise UserMistake(f"{answer.status_code}: {explain(answer)}")
-        return answer
 
 
 def explain(answer: Any) -> str:
@@ -72,7 +97,7 @@ def connection_options(command: F) -> F:
     @wraps(command)
     def connected(*args: Any, url: str, api_key: str | None, home: str, **kwargs: Any) -> Any:
         # The key of this machine's platform is not sent to others.
-        if api_key is None and urlsplit(url).hostname in {"127.0.0.1", "localhost", "::1"}:
+        if api_key is None and urlsplit(url).hostname in LOOPBACK:
             api_key = _key_in(Path(home).expanduser())
         return command(*args, platform=Platform(url, api_key), **kwargs)
 

@@ -20,3 +20,8 @@ def show_table(headings: Sequence[str], rows: Sequence[Sequence[Any]]) -> None:
     widths = [max(len(row[column]) for row in table) for column in range(len(headings))]
     for row in table:
         click.echo("  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip())
+
+
+def say(line: str) -> None:
+    """Show progress, beside what scripts read."""
+    click.echo(f"· {line}", err=True)

@@ -6,6 +6,8 @@ from typing import Any
 
 import click
 
+from portside.cli.output import say
+
 
 @click.command()
 @click.option("--home", help="Folder for data, keys and builds. [default: PORTSIDE_HOME or ~/.portside]")
@@ -43,11 +45,6 @@ def up(*, example: bool, **options: Any) -> None:
         if embedded is not None:
             embedded.release()
         say("stopped")
-
-
-def say(line: str) -> None:
-    """Show progress."""
-    click.echo(f"· {line}", err=True)
 
 
 def _greet(home: Any, url: str, *, with_example: bool) -> None:

@@ -1,0 +1,112 @@
+"""`portside integrations`: accounts at git hosts, whose tokens open private repositories."""
+
+import sys
+from typing import Any
+
+import click
+
+from portside.cli.client import Platform, connection_options
+from portside.cli.output import json_option, show_json, show_table
+from portside.kernel.errors import UserMistake
+
+PATH = "/v1/integrations/git_hosting"
+
+
+@click.group()
+def integrations() -> None:
+    """Add, list and remove accounts at git hosts."""
+
+
+@integrations.command("list")
+@json_option
+@connection_options
+def list_(platform: Platform, *, as_json: bool) -> None:
+    """List the integrations; plain git is built in."""
+    found = platform.call("GET", f"{PATH}/install")
+    if as_json:
+        show_json(found)
+        return
+    yes = {True: "yes", False: "no"}
+    rows = [(i["name"], i["kind"], i["base_url"], yes[i["has_token"]], yes[i["has_webhook"]], i["id"]) for i in found]
+    show_table(("NAME", "KIND", "ADDRESS", "TOKEN", "WEBHOOK", "ID"), rows)
+
+
+@integrations.command()
+@click.argument("name")
+@click.option("--kind", type=click.Choice(["github", "gitlab", "gitea"]), required=True, help="Forgejo is gitea.")
+@click.option("--base-url", help="The host's address. [default: github.com or gitlab.com]")
+@click.option("--no-token", is_flag=True, help="Add it without a token, for public repositories.")
+@json_option
+@connection_options
+def add(platform: Platform, *, no_token: bool, as_json: bool, **named: Any) -> None:
+    """Add an account under a NAME. Its token is asked for, or read from standard input; it is not shown again."""
+    made = platform.call("POST", PATH, body={**named, "token": None if no_token else _read_token()})
+    if as_json:
+        show_json(made)
+    else:
+        click.echo(made["id"])
+
+
+@integrations.command()
+@click.argument("name")
+@connection_options
+def token(platform: Platform, name: str) -> None:
+    """Give the integration NAME a new token, asked for or read from standard input."""
+    found = _find(platform, name)
+    platform.call("PATCH", f"{PATH}/{found['id']}", body={"token": _read_token()})
+    click.echo(f"{name} has a new token")
+
+
+@integrations.command()
+@click.argument("name")
+@json_option
+@connection_options
+def repos(platform: Platform, name: str, *, as_json: bool) -> None:
+    """List the repositories that the integration NAME reaches."""
+    found = platform.call("GET", f"{PATH}/{_find(platform, name)['id']}/repos")
+    if as_json:
+        show_json(found)
+        return
+    show_table(
+        ("OWNER", "NAME", "BRANCH", "ADDRESS"), [(r["owner"], r["name"], r["default_branch"], r["url"]) for r in found]
+    )
+
+
+@integrations.command()
+@click.argument("name")
+@json_option
+@connection_options
+def webhook(platform: Platform, name: str, *, as_json: bool) -> None:
+    """Make the webhook of the integration NAME, or a new secret for it, and print what to enter at the git host."""
+    made = platform.call("POST", f"{PATH}/{_find(platform, name)['id']}/webhook")
+    if as_json:
+        show_json(made)
+        return
+    for label, value in (("address", made["url"]), ("secret", made["secret"]), ("content type", made["content_type"]),
+                         ("events", ", ".join(made["events"]))):  # fmt: skip
+        click.echo(f"{label:<14}{value}")
+
+
+@integrations.command()
+@click.argument("name")
+@connection_options
+def remove(platform: Platform, name: str) -> None:
+    """Remove the integration NAME, from which no deployment comes any more."""
+    platform.call("DELETE", f"{PATH}/{_find(platform, name)['id']}")
+    click.echo(f"{name} is removed")
+
+
+def _find(platform: Platform, name: str) -> dict[str, Any]:
+    """Return an integration by name or id. Raises UserMistake when there is none."""
+    for found in platform.call("GET", f"{PATH}/install"):
+        if name in {found["name"], found["id"]}:
+            return dict(found)
+    raise UserMistake(f"there is no integration named {name}; 'portside integrations list' shows them")
+
+
+def _read_token() -> str:
+    """Read a token, which is on no command line, where others could see it. Raises UserMistake."""
+    text = str(click.prompt("Token", hide_input=True, err=True)) if sys.stdin.isatty() else sys.stdin.read(5000)
+    if not text.strip():
+        raise UserMistake("no token was given; write it to standard input, or use --no-token")
+    return text.strip()

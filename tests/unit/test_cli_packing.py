@@ -1,0 +1,126 @@
+import io
+import json
+import tarfile
+from pathlib import Path
+
+import pytest
+
+from portside.cli import packing
+from portside.cli.packing import Packed, pack, read_project
+from portside.kernel.errors import UserMistake
+
+CONFIG = {"dependencies": ["."], "graphs": {"agent": "./agent.py:graph"}}
+
+
+def write(folder: Path, files: dict[str, str]) -> Path:
+    for name, text in files.items():
+        (folder / name).parent.mkdir(parents=True, exist_ok=True)
+        (folder / name).write_text(text)
+    return folder
+
+
+@pytest.fixture
+def project(tmp_path: Path) -> Path:
+    return write(tmp_path / "agent", {"langgraph.json": json.dumps(CONFIG), "agent.py": "graph = 1\n"})
+
+
+def packed(folder: Path, config: str = "langgraph.json") -> tuple[dict[str, bytes], Packed]:
+    """Pack a folder and return what is in the archive."""
+    file = io.BytesIO()
+    told = pack(read_project(folder, config), file)
+    assert told.size == len(file.getvalue())
+    file.seek(0)
+    with tarfile.open(fileobj=file, mode="r:gz") as archive:
+        members = archive.getmembers()
+        assert all(member.isreg() and (member.uid, member.mtime, member.uname) == (0, 0, "") for member in members)
+        found = {member.name: archive.extractfile(member).read() for member in members}
+    assert len(found) == len(members) == told.files
+    return found, told
+
+
+def test_what_is_made_anew_or_left_out_by_rules_stays_behind(project: Path) -> None:
+    write(project, {
+        ".gitignore": "*.log\nout/\n!keep.log\n/top.txt\n", ".dockerignore": "# a comment\ndata\n*.md\n!README.md\n",
+        "a.log": "", "keep.log": "", "out/x": "", "top.txt": "", "sub/top.txt": "", "sub/.gitignore": "mine\n!b.log\n",
+        "sub/mine": "", "sub/b.log": "", "data/x": "", "sub/data/x": "", "README.md": "", "NOTES.md": "",
+        ".git/config": "", ".venv/x": "", "node_modules/x": "", "sub/__pycache__/x.pyc": "", "x.pyc": "",
+    })  # fmt: skip
+    assert set(packed(project)[0]) == {
+        "langgraph.json", "agent.py", ".gitignore", ".dockerignore", "keep.log", "sub/top.txt", "sub/.gitignore",
+        "sub/b.log", "sub/data/x", "README.md",
+    }  # fmt: skip
+
+
+def test_the_rules_of_the_repository_around_hold_too(project: Path) -> None:
+    write(project.parent, {".git/HEAD": "", ".gitignore": "*.secret\n"})
+    write(project, {"a.secret": ""})
+    assert set(packed(project)[0]) == {"langgraph.json", "agent.py"}
+
+
+def test_no_link_leads_out(project: Path, tmp_path: Path) -> None:
+    write(tmp_path, {"outside.txt": "private"})
+    write(project, {"real.txt": "mine", "folder/x": ""})
+    (project / "inside.txt").symlink_to("real.txt")
+    (project / "outside.txt").symlink_to(tmp_path / "outside.txt")
+    (project / "nowhere").symlink_to("missing")
+    (project / "folder-link").symlink_to("folder")
+    (project / "round").symlink_to(".")
+    found, told = packed(project)
+    assert found["inside.txt"] == b"mine"
+    assert sorted(told.left_out) == ["folder-link", "nowhere", "outside.txt", "round"]
+    assert b"private" not in b"".join(found.values())
+
+
+def test_dependencies_beside_the_folder_come_along_and_nothing_else(tmp_path: Path) -> None:
+    config = {**CONFIG, "dependencies": [".", "../../shared", "./sub", "requests"]}
+    write(tmp_path, {
+        "apps/agent/langgraph.json": json.dumps(config), "apps/agent/sub/x.py": "", "shared/pyproject.toml": "",
+        "apps/other/x.py": "", "x.py": "",
+    })  # fmt: skip
+    project = read_project(tmp_path / "apps" / "agent", "langgraph.json")
+    assert project.config == "apps/agent/langgraph.json"
+    found, _ = packed(tmp_path / "apps" / "agent")
+    assert set(found) == {"apps/agent/langgraph.json", "apps/agent/sub/x.py", "shared/pyproject.toml"}
+
+
+def test_the_env_file_is_packed_empty(project: Path) -> None:
+    write(
+        project, {"langgraph.json": json.dumps({**CONFIG, "env": ".env"}), ".env": "KEY=secret", ".gitignore": ".env"}
+    )
+    found, _ = packed(project)
+    assert found[".env"] == b""
+
+
+def test_the_same_files_give_the_same_bytes(project: Path) -> None:
+    archives = []
+    for _ in range(2):
+        file = io.BytesIO()
+        pack(read_project(project, "langgraph.json"), file)
+        archives.append(file.getvalue())
+        (project / "agent.py").touch()
+    assert archives[0] == archives[1]
+
+
+@pytest.mark.parametrize(
+    ("files", "config", "says"),
+    [
+        ({}, "nope.json", "holds no nope.json"),
+        ({}, "../outside.json", "is not inside"),
+        ({"langgraph.json": "{"}, "langgraph.json", "cannot be read"),
+        ({"langgraph.json": '{"dependencies": 1}'}, "langgraph.json", "must be a list"),
+        ({"langgraph.json": '{"dependencies": ["./no"]}'}, "langgraph.json", "./no"),
+        ({"langgraph.json": '{"env": ".env"}'}, "langgraph.json", ".env"),
+        ({"langgraph.json": '{"env": "/etc/passwd"}'}, "langgraph.json", "/etc/passwd"),
+    ],
+)
+def test_what_cannot_be_packed_is_said(project: Path, files, config: str, says: str) -> None:
+    write(project, files)
+    with pytest.raises(UserMistake, match=says):
+        packed(project, config)
+
+
+def test_an_archive_that_grows_too_large_is_given_up(project: Path, monkeypatch) -> None:
+    monkeypatch.setattr(packing, "MAX_ARCHIVE_BYTES", 10)
+    write(project, {f"{number}.txt": str(number) * 100_000 for number in range(20)})
+    with pytest.raises(UserMistake, match="dockerignore"):
+        packed(project)
