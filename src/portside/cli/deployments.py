@@ -6,6 +6,7 @@ from portside.cli.client import Platform, connection_options
 from portside.cli.finding import find, revisions_of, show_revisions
 from portside.cli.logs import logs
 from portside.cli.output import json_option, show_json, show_table
+from portside.cli.scaling import scale, show_usage, usage_of
 
 
 @click.group()
@@ -36,12 +37,14 @@ def show(platform: Platform, deployment: str, *, as_json: bool) -> None:
     """Show a DEPLOYMENT (name or id) and its newest revisions."""
     found = find(platform, deployment)
     newest = revisions_of(platform, found, limit=10)
+    usage = usage_of(platform, found)
     if as_json:
-        show_json({**found, "revisions": newest})
+        show_json({**found, "revisions": newest, "metrics": usage})
         return
     url = found["source_config"].get("custom_url")
     show_table(("NAME", "STATUS", "URL", "ID"), [(found["name"], found["status"], url, found["id"])])
     click.echo()
+    show_usage(usage)
     show_revisions(found, newest)
 
 
@@ -62,6 +65,7 @@ def revisions(platform: Platform, deployment: str, limit: int, offset: int, *, a
 
 
 deployments.add_command(logs)
+deployments.add_command(scale)
 
 
 @deployments.command()

@@ -14,6 +14,7 @@ from uuid import UUID
 from portside.control.errors import ListenerNotFound
 from portside.control.integrations import credential_of
 from portside.control.resources import resources_of
+from portside.control.scaling import show_scale
 from portside.control.scope import PlatformAddress, Scope
 from portside.control.secrets import open_secrets
 from portside.control.sql import sql
@@ -62,6 +63,7 @@ def _deployment(scope: Scope, address: PlatformAddress, rows: Sequence[Record]) 
         custom_url=first["custom_url"],
         deployment_type=first["deployment_type"],
         k8s_namespace=first["k8s_namespace"],
+        scale=show_scale(first),
         environment=_environment(scope, address, first),
         revisions=[_revision(scope, row) for row in rows if row["revision_id"] is not None],
     )

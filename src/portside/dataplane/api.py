@@ -16,7 +16,7 @@ import msgspec
 
 from portside.dataplane.backoff import Backoff
 from portside.dataplane.failures import BuildFailed, Refused, Unreachable
-from portside.dataplane.types import DeploymentReport, Desired, LogEntry, LogKind, RevisionReport
+from portside.dataplane.types import DeploymentReport, Desired, LogEntry, LogKind, Measures, RevisionReport
 from portside.kernel.logs import get_logger
 
 log = get_logger(__name__)
@@ -68,6 +68,10 @@ class ControlPlane:
         """Move a revision, for as long as it takes. Raises Refused when the move is not allowed."""
         path = f"/internal/deployments/{deployment_id}/revisions/{revision_id}/status"
         await self._insist(lambda: self._call("PUT", path, report))
+
+    async def put_metrics(self, deployment_id: UUID, measures: Measures) -> None:
+        """Tell what a deployment uses. Raises Unreachable and Refused."""
+        await self._call("PUT", f"/internal/deployments/{deployment_id}/metrics", measures)
 
     async def add_logs(self, deployment_id: UUID, revision_id: UUID, kind: LogKind, entries: list[LogEntry]) -> None:
         """Append to a revision's log, at most 1,000 entries. Raises Unreachable and Refused."""

@@ -12,6 +12,8 @@ from dataclasses import dataclass
 from functools import partial
 from uuid import UUID
 
+import msgspec
+
 from portside.dataplane.api import ControlPlane
 from portside.dataplane.building import BUILT_SOURCES, Builder
 from portside.dataplane.compute.interface import Build, Compute, Release
@@ -51,6 +53,7 @@ class Delivery:
         self._folder = DeploymentFolder(workplace.settings.folder, deployment_id)
         fetch_archive = partial(workplace.control.fetch_archive, deployment_id)
         self._builder = Builder(workplace.settings, self._folder, self._log_of("build"), fetch_archive)
+        self._told_problem: str | None = None
         self.berth = workplace.compute.berth(deployment_id, self._log_of("deploy"))
 
     async def deliver(self, deployment: DesiredDeployment, revision: DesiredRevision) -> None:
@@ -80,6 +83,18 @@ class Delivery:
         # Cleared away first: once reported, the revision is nobody's any more and this work may be cancelled.
         await self._builder.discard(revision.id)
         await self._report(revision, failure.status, reason=storable(str(failure)[:_MAX_REASON]))
+
+    async def tell_measures(self) -> None:
+        """Tell what the deployment uses; a problem of its replicas becomes its reason. Raises Unreachable, Refused."""
+        measures = self.berth.measures()
+        if measures is None:
+            return
+        problem = None if measures.problem is None else storable(measures.problem[:_MAX_REASON])
+        await self._workplace.control.put_metrics(
+            self._deployment_id, msgspec.structs.replace(measures, problem=problem)
+        )
+        if problem != self._told_problem:
+            await self._report_url(problem)
 
     async def remove(self) -> None:
         """Leave nothing of the deployment: servers, database, folder; then say so."""
@@ -137,9 +152,10 @@ class Delivery:
         await self._report(revision, "DEPLOYED")
         await asyncio.to_thread(self._folder.remove_revisions_except, self.berth.revisions())
 
-    async def _report_url(self) -> None:
-        report = DeploymentReport("READY", custom_url=self.berth.url)
+    async def _report_url(self, problem: str | None = None) -> None:
+        report = DeploymentReport("READY", custom_url=self.berth.url, reason=problem)
         await self._workplace.control.report_deployment(self._deployment_id, report)
+        self._told_problem = problem
 
     async def _report(
         self, revision: DesiredRevision, status: str, *, reason: str | None = None, commit: str | None = None

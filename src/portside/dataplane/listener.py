@@ -33,6 +33,7 @@ _WAIT_S = 25
 _LOCK_WAIT_S = 30.0
 _PARENT_CHECK_S = 1.0
 _MAX_BUILDS = 2
+_TELL_EVERY_S = 5.0
 
 
 async def run_listener(settings: ListenerSettings, stop: asyncio.Event, compute: Compute) -> None:
@@ -48,7 +49,7 @@ async def run_listener(settings: ListenerSettings, stop: asyncio.Event, compute:
         workplace = Workplace(settings, control, compute, asyncio.Semaphore(_MAX_BUILDS))
         listener = Listener(workplace)
         work = asyncio.create_task(listener.run())
-        ends = [work, asyncio.create_task(stop.wait())]
+        ends = [work, asyncio.create_task(listener.tell_measures()), asyncio.create_task(stop.wait())]
         if settings.exit_with_parent:
             ends.append(asyncio.create_task(_parent_gone(parent)))
         try:
@@ -60,8 +61,9 @@ async def run_listener(settings: ListenerSettings, stop: asyncio.Event, compute:
             await listener.close()
             await compute.close()
             await control.close()
-        if not work.cancelled():
-            work.result()
+        for task in ends:
+            if not task.cancelled():
+                task.result()
 
 
 class Listener:
@@ -87,6 +89,15 @@ class Listener:
                 delay = backoff.next()
                 log.warning("the control plane does not answer", error=str(exc), again_in_s=delay)
                 await asyncio.sleep(delay)
+
+    async def tell_measures(self) -> None:
+        """Tell what all deployments use, every few seconds, for ever."""
+        while True:
+            await asyncio.sleep(_TELL_EVERY_S)
+            for reconciler in list(self._reconcilers.values()):
+                # What is not heard now is told anew in a moment.
+                with contextlib.suppress(Unreachable, Refused):
+                    await reconciler.tell_measures()
 
     async def close(self) -> None:
         """Stop all work and all servers; returns when no process is left."""

@@ -54,6 +54,11 @@ class Reconciler:
                 with contextlib.suppress(TimeoutError):
                     await asyncio.wait_for(self._changed.wait(), backoff.next() if failed else None)
 
+    async def tell_measures(self) -> None:
+        """Tell the control plane what the deployment uses. Raises Unreachable and Refused."""
+        if not self.is_gone and self._desired.status == "READY":
+            await self._delivery.tell_measures()
+
     async def close(self) -> None:
         """Stop all servers of the deployment; returns when none is left."""
         await self._delivery.berth.close()

@@ -15,6 +15,7 @@ from portside.control.errors import (
 )
 from portside.control.http.scoping import scope_of
 from portside.control.logs import add_logs
+from portside.control.metrics import forget_metrics
 from portside.control.scope import PlatformAddress
 from portside.control.types.dataplane import (
     Connect,
@@ -81,3 +82,4 @@ async def add_revision_logs(ctx: Context, deployment_id: UUID, revision_id: UUID
 async def drop_deployment(ctx: Context, deployment_id: UUID) -> None:
     """Say that a deployment's compute is gone; its rows go too."""
     await deployments.drop_deployment(scope_of(ctx), deployment_id)
+    forget_metrics(deployment_id)

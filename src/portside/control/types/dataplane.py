@@ -8,6 +8,7 @@ from msgspec import Meta
 
 from portside.control.types.compute import Label
 from portside.control.types.deployments import ONE_LINE, Line, Moment, Secret
+from portside.control.types.operations import Scale
 from portside.control.types.statuses import DeploymentStatus, RevisionStatus
 
 ComputeType = Literal["process", "k8s"]
@@ -116,6 +117,7 @@ class DesiredDeployment(msgspec.Struct, kw_only=True):
     custom_url: str | None
     deployment_type: str | None = None
     k8s_namespace: str | None = None
+    scale: Scale = msgspec.field(default_factory=Scale)
     environment: dict[str, str]
     revisions: list[DesiredRevision]
 

@@ -1,0 +1,70 @@
+"""What an operator sets and sees of a deployment: how many replicas it may have, and what it uses."""
+
+from collections.abc import AsyncIterator, Awaitable, Callable
+from uuid import uuid4
+
+import pytest
+
+from tests.api.control_server import Control, control
+
+NONE = {"min_scale": None, "max_scale": None, "queue_min_scale": None, "queue_max_scale": None}
+
+
+@pytest.fixture
+async def plane(fresh_database: Callable[[], Awaitable[str]]) -> AsyncIterator[Control]:
+    async with control(await fresh_database()) as running:
+        yield running
+
+
+async def test_a_scale_reaches_the_listener_without_a_new_revision(plane: Control):
+    deployment = (await plane.create("scaled"))["id"]
+    path = f"/v2/deployments/{deployment}/scale"
+    assert (await plane.client.get(path)).json() == NONE
+    listener = await plane.listener.connect()
+    before = await plane.listener.desired(listener)
+    answer = await plane.client.put(path, json={"max_scale": 4, "queue_min_scale": 2})
+    assert (answer.status_code, answer.json()) == (200, {**NONE, "max_scale": 4, "queue_min_scale": 2})
+    after = await plane.listener.desired(listener)
+    assert after["generation"] > before["generation"]
+    (found,) = [one for one in after["deployments"] if one["id"] == deployment]
+    assert found["scale"] == {**NONE, "max_scale": 4, "queue_min_scale": 2}
+    assert len(await plane.revisions(deployment)) == 1
+    assert (await plane.client.put(path, json={"min_scale": 2})).json() == {**NONE, "min_scale": 2}
+    assert (await plane.client.get(path)).json() == {**NONE, "min_scale": 2}
+
+
+@pytest.mark.parametrize(
+    ("body", "status", "words"),
+    [
+        ({"min_scale": 3, "max_scale": 2}, 400, "min_scale must not be greater than max_scale: 3 > 2"),
+        ({"queue_min_scale": 3, "queue_max_scale": 2}, 400, "queue_min_scale must not be greater"),
+        ({"min_scale": 0}, 422, "min_scale"),
+        ({"max_scale": 1001}, 422, "max_scale"),
+        ({"queue_max_scale": "2"}, 422, "queue_max_scale"),
+    ],
+)
+async def test_a_scale_that_cannot_be_is_refused(plane: Control, body: dict[str, object], status: int, words: str):
+    deployment = (await plane.create(f"refused-{uuid4().hex[:8]}"))["id"]
+    answer = await plane.client.put(f"/v2/deployments/{deployment}/scale", json=body)
+    assert (answer.status_code, words in answer.text) == (status, True), answer.text
+    assert (await plane.client.get(f"/v2/deployments/{deployment}/scale")).json() == NONE
+
+
+async def test_what_a_deployment_uses_is_shown_as_it_was_told_last(plane: Control):
+    deployment = (await plane.create("measured"))["id"]
+    path = f"/v2/deployments/{deployment}/metrics"
+    empty = (await plane.client.get(path)).json()
+    assert set(empty.values()) == {None}
+    told = {"replicas": 2, "cpu": 0.25, "memory_mb": 210.5, "restarts": 1, "pending_runs": 3, "problem": "why"}
+    assert (await plane.client.put(f"/internal{path.removeprefix('/v2')}", json=told)).status_code == 204
+    found = (await plane.client.get(path)).json()
+    assert {**empty, **told, "measured_at": found["measured_at"]} == found
+    assert found["measured_at"].endswith(("Z", "+00:00"))
+
+
+@pytest.mark.parametrize("path", ["scale", "metrics"])
+async def test_there_is_nothing_of_a_deployment_that_is_not_there(plane: Control, path: str):
+    answer = await plane.client.get(f"/v2/deployments/{uuid4()}/{path}")
+    assert answer.status_code == 404
+    writes = {"scale": f"/v2/deployments/{uuid4()}/scale", "metrics": f"/internal/deployments/{uuid4()}/metrics"}
+    assert (await plane.client.put(writes[path], json={})).status_code == 404

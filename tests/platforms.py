@@ -1,0 +1,151 @@
+"""A platform of one's own with its listener, repositories to deploy from, and what runs because of it."""
+
+import asyncio
+import contextlib
+import subprocess
+from collections.abc import AsyncIterator, Iterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Any
+
+import httpx2
+
+from tests.conftest import eventually
+from tests.servers import ServerProcess, free_port
+
+AGENT = """
+from typing import TypedDict
+from langgraph.graph import END, START, StateGraph
+
+class State(TypedDict, total=False):
+    seen: int
+    version: str
+
+def answer(state):
+    return {{"seen": state.get("seen", 0) + 1, "version": "{version}"}}
+
+graph = StateGraph(State).add_node("answer", answer).add_edge(START, "answer").add_edge("answer", END).compile()
+"""
+CONFIG = '{"dependencies": ["."], "graphs": {"agent": "./agent.py:graph"}}'
+
+
+class Repository:
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        folder.mkdir()
+        self._git("init", "--quiet", "--initial-branch=main")
+
+    def commit(self, version: str, *, agent: str = AGENT, config: str = CONFIG) -> str:
+        (self.folder / "agent.py").write_text(agent.format(version=version))
+        (self.folder / "langgraph.json").write_text(config)
+        self._git("add", "-A")
+        self._git("-c", "user.name=t", "-c", "user.email=t@example.org", "commit", "--quiet", "-m", version)
+        return self._git("rev-parse", "HEAD")
+
+    def _git(self, *arguments: str) -> str:
+        done = subprocess.run(["git", *arguments], cwd=self.folder, check=True, capture_output=True, text=True)
+        return done.stdout.strip()
+
+
+class Platform:
+    """A running platform and a client that holds its first key."""
+
+    def __init__(self, server: ServerProcess, home: Path) -> None:
+        self.server, self.home = server, home
+        headers = {"X-Api-Key": (home / "api-key").read_text().strip()}
+        self.client = httpx2.AsyncClient(base_url=server.url, headers=headers, timeout=60)
+
+    async def call(self, method: str, path: str, **body: Any) -> Any:
+        answer = await self.client.request(method, path, json=body or None)
+        assert answer.is_success, answer.text
+        return answer.json() if answer.content else None
+
+    async def deploy(self, repository: Repository, name: str = "my-agent") -> str:
+        integrations = await self.call("GET", "/v1/integrations/git_hosting/install")
+        made = await self.call(
+            "POST", "/v2/deployments", name=name, source="git_hosting",
+            source_config={
+                "integration_id": integrations[0]["id"], "repo_url": str(repository.folder),
+                "deployment_type": "dev", "build_on_push": False,
+            },
+            source_revision_config={"repo_ref": "main", "graph_config_path": "langgraph.json"},
+            secrets=[{"name": "MY_SECRET", "value": "s3cret"}],
+        )  # fmt: skip
+        return str(made["id"])
+
+    async def redeploy(self, deployment: str) -> None:
+        await self.call("PATCH", f"/v2/deployments/{deployment}", source_revision_config={"repo_ref": "main"})
+
+    async def ended(self, deployment: str) -> Any:
+        """Wait for the latest revision to end, and return it."""
+        latest = (await self.call("GET", f"/v2/deployments/{deployment}"))["latest_revision_id"]
+
+        async def look() -> Any:
+            revision = await self.call("GET", f"/v2/deployments/{deployment}/revisions/{latest}")
+            return revision if revision["status"] == "DEPLOYED" or "FAILED" in revision["status"] else None
+
+        return await eventually(look, 120)
+
+    async def url(self, deployment: str) -> str:
+        return str((await self.call("GET", f"/v2/deployments/{deployment}"))["source_config"]["custom_url"])
+
+    async def logs(self, deployment: str, revision: str, kind: str) -> str:
+        path = f"/v2/deployments/{deployment}/revisions/{revision}/logs?type={kind}&limit=1000"
+        return "\n".join(entry["message"] for entry in (await self.call("GET", path))["logs"])
+
+    async def delete(self, deployment: str) -> None:
+        await self.call("DELETE", f"/v2/deployments/{deployment}")
+
+        async def is_gone() -> bool:
+            return (await self.client.get(f"/v2/deployments/{deployment}")).status_code == 404
+
+        await eventually(is_gone, 60)
+
+
+def processes_of(home: Path) -> list[int]:
+    """The processes whose program lies in the home: the agent servers."""
+    return [pid for pid, arguments in _processes() if arguments[0].startswith(str(home))]
+
+
+def listener_of(server: ServerProcess) -> int:
+    assert server.process is not None
+    (found,) = [
+        pid for pid, arguments in _processes()
+        if "listener" in arguments and f"\nPPid:\t{server.process.pid}\n" in Path(f"/proc/{pid}/status").read_text()
+    ]  # fmt: skip
+    return found
+
+
+def _processes() -> Iterator[tuple[int, list[str]]]:
+    for entry in Path("/proc").iterdir():
+        if entry.name.isdigit():
+            with contextlib.suppress(OSError):
+                arguments = (entry / "cmdline").read_bytes().decode().split("\0")
+                if arguments[0]:
+                    yield int(entry.name), arguments
+
+
+async def run(client: httpx2.AsyncClient, url: str, thread: str | None = None) -> Any:
+    path = f"{url}/threads/{thread}/runs/wait" if thread else f"{url}/runs/wait"
+    answer = await client.post(path, json={"assistant_id": "agent", "input": {}})
+    assert answer.status_code == 200, answer.text
+    return answer.json()
+
+
+@asynccontextmanager
+async def open_platform(folder: Path, database_url: str, **environment: str) -> AsyncIterator[Platform]:
+    """Run a platform whose home is in the folder; afterwards nothing of its deployments may be left."""
+    home, port = folder / "a home", free_port()
+    command = ["up", "--no-example", "--home", str(home), "--port", str(port)]
+    environment = {"DATABASE_URL": database_url, "DEPLOYMENT_START_TIMEOUT_S": "60", **environment}
+    server = ServerProcess(command, f"http://127.0.0.1:{port}", environment, folder / "up.log")
+    await asyncio.to_thread(server.start)
+    platform = Platform(server, home)
+    try:
+        yield platform
+        for deployment in (await platform.call("GET", "/v2/deployments"))["resources"]:
+            await platform.delete(deployment["id"])
+    finally:
+        await platform.client.aclose()
+        await asyncio.to_thread(server.stop)
+    assert processes_of(home) == []
