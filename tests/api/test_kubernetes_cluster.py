@@ -31,7 +31,7 @@ pytestmark = [
 ]
 BAD_IMAGE = "agents/does-not-exist:1"
 # Older clusters than those that are supported lack autoscaling/v2 and policy/v1; one replica needs neither.
-FIRST = revision()
+FIRST = revision(status="DEPLOYED")
 
 
 @dataclass
