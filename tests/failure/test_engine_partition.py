@@ -1,4 +1,7 @@
-"""A server that is alone cut off from the database: it stops what it executes when its leases are over, unasked."""
+"""A server that is alone cut off from the database: it stops what it executes when its leases are over, unasked.
+
+Where nothing says that the connections are dead it finds that out itself.
+"""
 
 import asyncio
 import contextlib
@@ -9,9 +12,11 @@ from urllib.parse import parse_qs, quote, urlsplit
 
 import pytest
 
+from tests.conftest import eventually
 from tests.failure.cluster import LEASE_S, Client, Cluster, cluster_of, steps_of
 
 NOTICED_WITHIN_S = 2.0
+RECOVERED_WITHIN_S = 90.0
 
 
 class Wire:
@@ -21,6 +26,9 @@ class Wire:
         self._target = target
         self._is_open = asyncio.Event()
         self._is_open.set()
+        self._never = asyncio.Event()
+        self._lost: set[asyncio.StreamWriter] = set()
+        self._carried: set[asyncio.StreamWriter] = set()
 
     @contextlib.asynccontextmanager
     async def listening(self, path: Path) -> AsyncIterator[None]:
@@ -33,8 +41,14 @@ class Wire:
     def mend(self) -> None:
         self._is_open.set()
 
+    def lose(self) -> int:
+        """Let nothing more through on the connections that there are, for good, and tell nobody; return how many."""
+        self._lost |= self._carried
+        return len(self._lost)
+
     async def _carry(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         far_reader, far_writer = await asyncio.open_unix_connection(self._target)
+        self._carried |= {writer, far_writer}
         with contextlib.suppress(ConnectionError, asyncio.CancelledError):
             await asyncio.gather(self._copy(reader, far_writer), self._copy(far_reader, writer))
         writer.close()
@@ -42,7 +56,7 @@ class Wire:
 
     async def _copy(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         while data := await reader.read(65536):
-            await self._is_open.wait()
+            await (self._never if writer in self._lost else self._is_open).wait()
             writer.write(data)
             await writer.drain()
         writer.close()
@@ -94,6 +108,38 @@ async def test_a_server_that_is_cut_off_stops_when_its_leases_end(
         assert last <= lease + NOTICED_WITHIN_S
         assert lease <= last + LEASE_S
     await check_states(cluster, threads, runs)
+
+
+async def test_a_server_gets_over_connections_that_are_dead_and_do_not_say_so(
+    fresh_database: Callable[[], Awaitable[str]], tmp_path: Path, short_folder: Path
+):
+    """As behind a firewall that forgot them. What is under way there is given up in time, and done on new ones."""
+    url = await fresh_database()
+    target, wired_url = through(url, short_folder)
+    wire = Wire(target)
+    with cluster_of(0, url, tmp_path) as cluster:
+        if target.startswith("/.s"):
+            pytest.skip("the database is not behind a socket file")
+        server = cluster.add()
+        server.environment = {**cluster.environment, "DATABASE_URI": wired_url}
+        async with wire.listening(short_folder / ".s.PGSQL.5432"):
+            await cluster.start(server)
+            async with Client(server) as client:
+                threads = [await client.thread() for _ in range(3)]
+                runs = [await client.run(thread, steps=20, pause_s=0.05) for thread in threads]
+            for run in runs:
+                await cluster.ledger.begun(run, 2)
+            assert wire.lose() > 2
+            assert await cluster.over(*runs, within_s=RECOVERED_WITHIN_S) == ["success"] * 3
+            async with Client(server) as client:
+                await eventually(lambda: is_well(client))
+            for thread, run in zip(threads, runs, strict=True):
+                done = steps_of((await cluster.thread_row(thread))["values"], run)
+                assert [step for step, _ in done] == list(range(20))
+
+
+async def is_well(client: Client) -> bool:
+    return (await client.http.get("/ok")).status_code == 200
 
 
 async def check_states(cluster: Cluster, threads: list[str], runs: list[str]) -> None:

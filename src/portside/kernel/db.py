@@ -8,7 +8,9 @@ The pool skips the RESET on release, which is safe only while nobody sets sessio
 """
 
 import asyncio
+import os
 import random
+import socket
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterable
 from contextlib import asynccontextmanager
 from typing import Any, Literal, Protocol, TypeVar
@@ -27,6 +29,10 @@ Isolation = Literal["repeatable_read"]
 STATEMENT_TIMEOUT_S = 900.0
 # A process that is paused inside a transaction holds what others wait for.
 IDLE_IN_TRANSACTION_S = 60.0
+CONNECTED_WITHIN_S = 10.0
+CANCELLED_WITHIN_S = 5.0
+# A server, or a network on the way to it, that lets nothing through any more is noticed within half a minute.
+_KEEPALIVE = {"TCP_KEEPIDLE": 10, "TCP_KEEPINTVL": 5, "TCP_KEEPCNT": 3, "TCP_USER_TIMEOUT": 20_000}
 # Postgres' words for a transaction that it undid because of another one: a deadlock, and a conflict of serialization.
 CROSSED_STATES = frozenset({"40P01", "40001"})
 TRIES = 4
@@ -34,6 +40,25 @@ _PREFETCH = 500
 
 
 class _Connection(asyncpg.Connection):
+    def on_dead(self) -> Any:
+        """Say to the pool that a connection was found dead."""
+
+    def _cancel_current_command(self, waiter: Any, acknowledged: Any = None) -> None:
+        """Ask the server to stop a statement. One that says nothing to that is not there: the connection goes.
+
+        Without this the driver waits for the word of the server for as long as a statement may take. The others of the
+        pool have most likely died with it, and are made anew before they are used.
+        """
+        super()._cancel_current_command(waiter, acknowledged)  # type: ignore[misc]
+
+        def look() -> None:
+            if not (acknowledged or waiter).done():
+                log.warning("a connection to the database is dead")
+                self.terminate()
+                self.on_dead()
+
+        asyncio.get_running_loop().call_later(CANCELLED_WITHIN_S, look)
+
     def get_reset_query(self) -> str:
         """Reset nothing: no session state is ever set. What the driver still does is to end a transaction.
 
@@ -144,19 +169,27 @@ class Database(Session):
         }
         if schema:
             settings["search_path"] = f"{schema},public"
+        kind: Any = type("_Connection", (_Connection,), {})
         try:
             pool = await asyncpg.create_pool(
                 url,
                 min_size=1,
                 max_size=max_size,
                 init=_prepare,
-                connection_class=_Connection,
+                connection_class=kind,
                 server_settings=settings,
                 command_timeout=STATEMENT_TIMEOUT_S,
+                timeout=CONNECTED_WITHIN_S,
             )
         except (OSError, ValueError, asyncpg.PostgresError, asyncpg.InterfaceError) as exc:
             raise OutOfReach(f"the database does not answer: {exc or type(exc).__name__}") from exc
-        return cls(pool)
+        database = cls(pool)
+        kind.on_dead = database.make_anew
+        return database
+
+    def make_anew(self, *_: Any) -> None:
+        """Have every connection replaced before it is used again."""
+        self._replacing = asyncio.ensure_future(self.pool.expire_connections())
 
     @asynccontextmanager
     async def transaction(self, *, isolation: Isolation | None = None) -> AsyncIterator[Transaction]:
@@ -183,7 +216,21 @@ class Database(Session):
 
 
 async def _prepare(connection: Any) -> None:
+    watch(connection)
     await connection.set_type_codec("jsonb", schema="pg_catalog", encoder=_encode, decoder=load, format="text")
+
+
+def watch(connection: Any) -> None:
+    """Have the system notice when the other end of a connection is not there any more."""
+    # What the transport calls its socket need not be able to set options.
+    with socket.socket(fileno=os.dup(connection._transport.get_extra_info("socket").fileno())) as own:  # noqa: SLF001
+        if own.family == socket.AF_UNIX:
+            return
+        own.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
+        for name, value in _KEEPALIVE.items():
+            # Not every system has all of them.
+            if (option := getattr(socket, name, None)) is not None:
+                own.setsockopt(socket.IPPROTO_TCP, option, value)
 
 
 def _encode(value: Any) -> str:

@@ -16,6 +16,8 @@ from portside.agent.sql import sql
 from portside.kernel.db import Session
 
 WRITE_WITHIN_S = 0.005
+# A database that takes longer is not there, or not in time: the runs are given back.
+WRITTEN_WITHIN_S = 15.0
 NEW_THREAD_WAITS_S = 0.1
 STAGED_LIMIT_BYTES = 64 * 1024 * 1024
 NEW_THREAD_LIMIT_BYTES = 1024 * 1024
@@ -164,6 +166,9 @@ class Stage:
             hold.staged = Rows()
         try:
             await self._write_together(holds, staged)
+        except TimeoutError as exc:
+            for hold in holds:
+                hold.failure = exc
         except Exception:  # noqa: BLE001 - told to the runs below
             # What one run wrote may be what Postgres cannot take; the others must not suffer for it.
             for hold, rows in zip(holds, staged, strict=True):
@@ -176,13 +181,14 @@ class Stage:
         rows = Rows()
         for part in staged:
             rows.merge(part)
-        written = await self._db.fetch(
-            sql.write_checkpoints,
-            threads=[hold.thread_id for hold in holds],
-            runs=[hold.holder.run_id for hold in holds],
-            attempts=[hold.holder.attempt for hold in holds],
-            **rows.columns(),
-        )
+        async with asyncio.timeout(WRITTEN_WITHIN_S):
+            written = await self._db.fetch(
+                sql.write_checkpoints,
+                threads=[hold.thread_id for hold in holds],
+                runs=[hold.holder.run_id for hold in holds],
+                attempts=[hold.holder.attempt for hold in holds],
+                **rows.columns(),
+            )
         ours = {row["thread_id"] for row in written}
         for hold in holds:
             if hold.thread_id not in ours:

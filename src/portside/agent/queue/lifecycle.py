@@ -4,6 +4,7 @@ What is asked of a run that was begun stands on its row, and reaches the worker 
 lease. One that was never begun is ended by the database, in the same statement.
 """
 
+import asyncio
 from collections.abc import Mapping, Sequence
 from typing import Any, Literal, NamedTuple
 from uuid import UUID
@@ -16,6 +17,8 @@ from portside.kernel.codec import dump_api, load, without_nul
 from portside.kernel.db import Database, Session
 
 LEASE_S = 5.0
+# No move takes so long of a database that is there; one that does not answer must not hold a run or a slot for longer.
+ANSWERED_WITHIN_S = 15.0
 _TRIP_S = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10)
 ADMISSIONS = Histogram("lg_api_run_admission_seconds", "Time to admit a run, in seconds.", buckets=_TRIP_S)
 CLAIMS = Histogram("lg_api_run_claim_seconds", "Time to claim a batch of runs, in seconds.", buckets=_TRIP_S)
@@ -174,7 +177,8 @@ async def admit_run(
     values = admission.values()
     starter, waiter = worker_id if has_free_slot else None, worker_id if is_awaited else None
     with ADMISSIONS.time():
-        row = await db.fetchrow(sql.admit_run, **values, admitted_by=waiter, worker_id=starter, lease_s=LEASE_S)
+        async with asyncio.timeout(ANSWERED_WITHIN_S):
+            row = await db.fetchrow(sql.admit_run, **values, admitted_by=waiter, worker_id=starter, lease_s=LEASE_S)
     if row is None:
         raise AssistantChanged
     return Admitted(**dict(row))
@@ -194,7 +198,8 @@ async def admit_runs(db: Session, admissions: Sequence[Admission]) -> list[Admit
 async def claim_runs(db: Database, worker_id: UUID, limit: int) -> list[ClaimedRun]:
     """Take up to `limit` runs whose turn it is: the oldest first, moved by their priority."""
     with CLAIMS.time():
-        rows = await db.fetch(sql.claim_runs, worker_id=worker_id, lease_s=LEASE_S, limit=limit)
+        async with asyncio.timeout(ANSWERED_WITHIN_S):
+            rows = await db.fetch(sql.claim_runs, worker_id=worker_id, lease_s=LEASE_S, limit=limit)
     return [ClaimedRun(**dict(row)) for row in rows]
 
 
@@ -206,18 +211,19 @@ async def renew_leases(db: Database, worker_id: UUID, run_ids: Sequence[UUID]) -
 
 async def end_run(db: Database, worker_id: UUID, run: ClaimedRun, ending: Ending) -> str:
     """End a run and promote its thread's next one. Returns `ended`, `lost` or `rollback`; only the first wrote."""
-    outcome: str = await db.fetchval(
-        sql.end_run,
-        run_id=run.run_id,
-        thread_id=run.thread_id,
-        worker_id=worker_id,
-        attempt=run.attempt,
-        status=ending.status,
-        thread_status=ending.thread_status,
-        values=_thread_values(ending),
-        interrupts=ending.interrupts,
-        error=ending.error,
-    )
+    async with asyncio.timeout(ANSWERED_WITHIN_S):
+        outcome: str = await db.fetchval(
+            sql.end_run,
+            run_id=run.run_id,
+            thread_id=run.thread_id,
+            worker_id=worker_id,
+            attempt=run.attempt,
+            status=ending.status,
+            thread_status=ending.thread_status,
+            values=_thread_values(ending),
+            interrupts=ending.interrupts,
+            error=ending.error,
+        )
     return outcome
 
 
@@ -296,10 +302,11 @@ def _cancellation(action: str | None, reason: str | None) -> Cancellation | None
 
 async def hand_back_runs(db: Database, worker_id: UUID, attempts: Mapping[UUID, int], *, delay_s: float = 0.0) -> None:
     """Return runs, each with the attempt that was made at it, to the queue; they go on from their last checkpoints."""
-    await db.execute(
-        sql.hand_back_runs,
-        worker_id=worker_id,
-        run_ids=list(attempts),
-        attempts=list(attempts.values()),
-        delay_s=delay_s,
-    )
+    async with asyncio.timeout(ANSWERED_WITHIN_S):
+        await db.execute(
+            sql.hand_back_runs,
+            worker_id=worker_id,
+            run_ids=list(attempts),
+            attempts=list(attempts.values()),
+            delay_s=delay_s,
+        )

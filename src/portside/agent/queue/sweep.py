@@ -3,11 +3,13 @@
 Safe on every node at once.
 """
 
+import asyncio
 from collections.abc import Callable
 from typing import ClassVar
 
 from prometheus_client import Counter
 
+from portside.agent.queue.lifecycle import ANSWERED_WITHIN_S
 from portside.agent.sql import sql
 from portside.kernel.db import Database
 from portside.kernel.logs import get_logger
@@ -31,7 +33,8 @@ class ExpiredLeases(Task):
 
     async def activate(self) -> Status:
         """Release one batch."""
-        rows = await self._db.fetch(sql.release_expired_runs, limit=self.batch, max_attempts=self._max_attempts)
+        async with asyncio.timeout(ANSWERED_WITHIN_S):
+            rows = await self._db.fetch(sql.release_expired_runs, limit=self.batch, max_attempts=self._max_attempts)
         for row in rows:
             log.warning("a run's worker was lost", run_id=str(row["run_id"]), outcome=row["outcome"])
             EXPIRED.labels(row["outcome"]).inc()

@@ -29,6 +29,7 @@ BREATH_S = 0.005
 CATCH_UP_S = 2.0
 THREADS_AT_ONCE = 1000
 NAMED_AT_ONCE = 150
+WITHIN_S = 20.0
 
 
 class Work(NamedTuple):
@@ -274,6 +275,7 @@ async def _wait(event: asyncio.Event, within_s: float) -> None:
 
 async def _try(what: str, work: Callable[[], Awaitable[object]]) -> None:
     try:
-        await work()
+        async with asyncio.timeout(WITHIN_S):
+            await work()
     except Exception as exc:  # noqa: BLE001 - whatever it is, the next look may go better
         log.warning("failed, and is tried again", what=what, error=str(exc) or type(exc).__name__)
