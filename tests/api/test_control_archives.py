@@ -136,9 +136,9 @@ async def test_unused_archives_go_and_used_ones_stay(platform, monkeypatch) -> N
     await platform.patch(made["id"], **revision_of(used["object_path"]))
     files = [store.path(UUID(urlsplit(where["upload_url"]).path.rsplit("/", 1)[-1])) for where in (used, unused)]
     await chore.activate()
-    assert [file.exists() for file in files] == [True, True]
+    assert [file.stat().st_mode & 0o777 for file in files] == [0o600, 0o600]
     monkeypatch.setattr(archives, "UNUSED_FOR_S", 0.0)
-    monkeypatch.setattr(archive_store, "SETTLED_AFTER_S", 0.0)
+    monkeypatch.setattr(archive_store, "SETTLED_AFTER_S", {".tar.gz": 0.0})
     await chore.activate()
     assert [file.exists() for file in files] == [True, False]
     await platform.client.delete(f"/v2/deployments/{made['id']}")

@@ -13,8 +13,9 @@ from portside.kernel.errors import BadRequest, BodyTooLarge, Conflict
 from portside.kernel.files import make_private_dir
 
 MAX_ARCHIVE_BYTES = 200 * 1024 * 1024
-SETTLED_AFTER_S = 7200.0
 _SUFFIX, _ARRIVING = ".tar.gz", ".arriving"
+# A file appears a moment before its row says so; one that arrives is written to while a client is slow.
+SETTLED_AFTER_S = {_SUFFIX: 60.0, _ARRIVING: 7200.0}
 _GZIP = b"\x1f\x8b"
 _WRITE_BYTES = 1024 * 1024
 
@@ -89,7 +90,7 @@ class ArchiveStore:
         temporary = self._folder / f"{archive_id}{_ARRIVING}"
         await asyncio.to_thread(make_private_dir, self._folder)
         try:
-            file = await asyncio.to_thread(temporary.open, "x+b", 0)
+            file = await asyncio.to_thread(_make, temporary)
         except FileExistsError as exc:
             raise UploadUnderWay from exc
         try:
@@ -99,12 +100,16 @@ class ArchiveStore:
             temporary.unlink(missing_ok=True)
 
     def settled(self) -> list[UUID]:
-        """Return the ids of the files that have not been written to for two hours."""
+        """Return the ids of the files that nobody writes any more."""
         if not self._folder.is_dir():
             return []
-        until = time.time() - SETTLED_AFTER_S
-        files = [file for file in self._folder.iterdir() if file.name.endswith((_SUFFIX, _ARRIVING))]
-        return list({UUID(file.name.split(".")[0]) for file in files if file.stat().st_mtime < until})
+        now, found = time.time(), set()
+        for file in self._folder.iterdir():
+            name, _, ending = file.name.partition(".")
+            after_s = SETTLED_AFTER_S.get(f".{ending}")
+            if after_s is not None and file.stat().st_mtime < now - after_s:
+                found.add(UUID(name))
+        return list(found)
 
     def remove(self, archive_ids: Iterable[UUID]) -> int:
         """Remove archives, and what is left of any that never arrived; return how many files there were."""
@@ -115,3 +120,8 @@ class ArchiveStore:
                     file.unlink(missing_ok=True)
                     removed += 1
         return removed
+
+
+def _make(path: Path) -> BinaryIO:
+    """Make a file that only its owner can read. Raises FileExistsError."""
+    return os.fdopen(os.open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL, 0o600), "w+b")

@@ -141,7 +141,7 @@ def _hash(token: str) -> bytes:
 class UnusedArchives(Task):
     """Forget archives that no revision was made of, and remove the files of those that are forgotten."""
 
-    every_s = 600.0
+    every_s = 60.0
 
     def __init__(self, db: Database, store: ArchiveStore) -> None:
         super().__init__()
