@@ -4,6 +4,7 @@ from portside.control import git_source, rules
 from portside.control.content import first_content
 from portside.control.errors import BadCombination, IllegalMove, Immutable, SourceNotAvailable
 from portside.control.moves import AT_THE_END, MOVES, check_move
+from portside.control.placements import Placement, check_cluster_only
 from portside.control.reserved_names import RESERVED
 from portside.control.secrets import check_secrets
 from portside.control.types.deployments import DeploymentCreate, DeploymentPatch, Secret
@@ -224,9 +225,14 @@ def test_names_that_the_platform_sets_are_reserved(name: str) -> None:
         check_secrets([Secret(name, "x")])
 
 
-def test_secrets_that_would_have_no_effect_or_two_are_refused() -> None:
-    with pytest.raises(BadCombination, match="POSTGRES_URI_CUSTOM is not available"):
-        check_secrets([Secret("POSTGRES_URI_CUSTOM", "x")])
+def test_stores_of_the_users_own_are_for_clusters_alone() -> None:
+    body = DeploymentPatch(secrets=[Secret("POSTGRES_URI_CUSTOM", "x")])
+    check_cluster_only(Placement(compute_type="k8s"), body)
+    with pytest.raises(BadCombination, match="POSTGRES_URI_CUSTOM can only be set for deployments on a listener"):
+        check_cluster_only(Placement(), body)
+
+
+def test_secrets_given_twice_are_refused() -> None:
     with pytest.raises(BadCombination, match="more than once"):
         check_secrets([Secret("A", "1"), Secret("A", "2")])
 

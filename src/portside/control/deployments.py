@@ -60,7 +60,7 @@ async def create_deployment(scope: Scope, body: DeploymentCreate) -> Deployment:
     async with scope.change() as tx:
         await check_named(tx, scope, body.source_config.integration_id, body.source_config.repo_url)
         place = await placements.place(tx, scope, canonical_source(body.source), body.source_config)
-        placements.check_references(place, has_references=bool(body.secret_references))
+        placements.check_cluster_only(place, body)
         await _insert(tx, scope, deployment_id, body, place)
         if content is not None:
             await _start(tx, scope, deployment_id, content, archive=content.source_tarball_path)
@@ -163,7 +163,7 @@ async def _apply(
     content = await next_content(tx, scope, row, body.revision_source)
     change(content, body)
     place = await placements.place_of(tx, scope, row)
-    placements.check_references(place, has_references=bool(body.secret_references))
+    placements.check_cluster_only(place, body)
     check_push(build_on_push=build_on_push, repo_ref=content.repo_ref)
     await _update(tx, deployment_id, body)
     if not always and not rules.makes_revision(body):

@@ -9,11 +9,12 @@ from uuid import UUID
 import msgspec
 
 from portside.control.errors import BadCombination
+from portside.control.reserved_names import ON_CLUSTERS
 from portside.control.scope import Scope
 from portside.control.sources import IMAGE
 from portside.control.sql import sql
 from portside.control.types.dataplane import ComputeConfig
-from portside.control.types.deployments import SourceConfig
+from portside.control.types.deployments import DeploymentCreate, DeploymentPatch, SourceConfig
 from portside.kernel.db import Record, Transaction
 
 SHOWN_LISTENERS = 100
@@ -50,10 +51,17 @@ async def place_of(tx: Transaction, scope: Scope, deployment: Record) -> Placeme
     return Placement(listener_id, listener["compute_type"], deployment["k8s_namespace"])
 
 
-def check_references(place: Placement, *, has_references: bool) -> None:
-    """Raises BadCombination where there is no cluster whose secrets could be referred to."""
-    if has_references and place.compute_type != "k8s":
+def check_cluster_only(place: Placement, body: DeploymentCreate | DeploymentPatch) -> None:
+    """Raises BadCombination for what only a cluster has: secrets to refer to, and stores of the user's own."""
+    if place.compute_type == "k8s":
+        return
+    if body.secret_references:
         raise BadCombination("secret_references can only be set for deployments on a listener of compute type k8s.")
+    for secret in body.secrets or []:
+        if secret.name in ON_CLUSTERS:
+            raise BadCombination(
+                f"The secret {secret.name} can only be set for deployments on a listener of compute type k8s."
+            )
 
 
 async def find_listener(tx: Transaction, scope: Scope, listener_id: UUID) -> Record | None:

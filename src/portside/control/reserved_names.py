@@ -49,5 +49,5 @@ RESERVED = _SET_BY_PLATFORM | {
     "GRAPH_" + name.removeprefix("LANGGRAPH_") for name in _SET_BY_PLATFORM if name.startswith("LANGGRAPH_")
 }
 
-# A database or cache of the user's own: refused rather than passed on and not used.
-NOT_AVAILABLE = frozenset({"POSTGRES_URI_CUSTOM", "REDIS_URI_CUSTOM"})
+# A database or cache of the user's own. On a machine they would be passed on and not used, so they are refused there.
+ON_CLUSTERS = frozenset({"POSTGRES_URI_CUSTOM", "REDIS_URI_CUSTOM"})

@@ -11,7 +11,7 @@ from uuid import UUID
 import msgspec
 
 from portside.control.errors import BadCombination
-from portside.control.reserved_names import NOT_AVAILABLE, RESERVED
+from portside.control.reserved_names import RESERVED
 from portside.control.types.deployments import Secret
 from portside.kernel.codec import dump_api
 from portside.kernel.crypto import SecretBox
@@ -51,8 +51,6 @@ def _check_shape(secret: Secret, position: int) -> None:
 def _check_name(name: str, names: list[str]) -> None:
     if name in RESERVED:
         raise BadCombination(f"The secret name {name} is reserved: the platform sets it itself.")
-    if name in NOT_AVAILABLE:
-        raise BadCombination(f"The secret {name} is not available on this installation yet; leave it out.")
     if names.count(name) > 1:
         raise BadCombination(f"The secret {name} is given more than once.")
 
