@@ -1,0 +1,56 @@
+"""An image for tests of containers, made of a root file system that Debian's packages are put together to.
+
+No registry is asked. The root file system is kept in the user's cache, and so is the image in its runtime's store;
+where there is no runtime, or nothing to make an image of, the tests that want one are skipped.
+"""
+
+import os
+import shutil
+import subprocess
+from pathlib import Path
+
+import pytest
+
+IMAGE = "localhost/portside-test-server:5"
+BASE = "localhost/portside-test-base:1"
+_CACHE = Path(os.environ.get("XDG_CACHE_HOME") or "~/.cache").expanduser() / "portside" / "containers"
+_LEFT_OUT = ("man", "doc", "locale")
+
+
+def image_for_tests() -> str:
+    """Return the name of the image, which is on this machine then."""
+    if shutil.which("podman") is None:
+        pytest.skip("podman is not installed")
+    if _run("podman", "info", check=False).returncode != 0:
+        pytest.skip("podman does not work on this machine")
+    if _run("podman", "image", "exists", IMAGE, check=False).returncode != 0:
+        base = _base()
+        _run("podman", "build", "--quiet", "--isolation", "chroot", "--build-arg", f"BASE={base}", "--tag", IMAGE,
+             str(Path(__file__).parent))  # fmt: skip
+    return IMAGE
+
+
+def _base() -> str:
+    if _run("podman", "image", "exists", BASE, check=False).returncode != 0:
+        archive = _CACHE / "rootfs.tar"
+        if not archive.exists():
+            if shutil.which("mmdebstrap") is None:
+                pytest.skip("there is no image to test with: mmdebstrap is not installed")
+            archive.parent.mkdir(parents=True, exist_ok=True)
+            smaller = [f"--dpkgopt=path-exclude=/usr/share/{name}/*" for name in _LEFT_OUT]
+            partial = archive.with_name("partial.tar")
+            _run(
+                "mmdebstrap",
+                "--variant=minbase",
+                "--include=python3,ca-certificates",
+                *smaller,
+                "bookworm",
+                str(partial),
+            )
+            partial.replace(archive)
+        _run("podman", "import", "--quiet", str(archive), BASE)
+    return BASE
+
+
+def _run(*argv: str, check: bool = True) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(argv, capture_output=True, text=True, check=check, timeout=200)
