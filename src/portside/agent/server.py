@@ -113,6 +113,7 @@ def _spare_collections() -> None:
     gc.collect()
     gc.freeze()
     gc.set_threshold(*COLLECT_AFTER)
+    gc.enable()
 
 
 def _listening(settings: AgentSettings, sockets: Sockets) -> socket.socket:
