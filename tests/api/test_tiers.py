@@ -93,11 +93,14 @@ async def test_a_background_run_is_joined_and_its_state_read(client: LangGraphCl
     assert (await client.threads.get_state(thread["thread_id"]))["values"]["done"] == [*ALL_STEPS, "by hand"]
 
 
-async def test_a_stream_ends_when_the_run_does(client: LangGraphClient) -> None:
+async def test_a_stream_has_every_event_and_ends_when_the_run_does(client: LangGraphClient) -> None:
     thread = await client.threads.create()
     stream = client.runs.stream(thread["thread_id"], "steps", input={"done": []}, stream_mode="updates")
-    events = [part.event async for part in stream]
-    assert "error" not in events
+    parts = [part async for part in stream]
+    assert [part.event for part in parts] == ["metadata", "updates", "updates", "updates"]
+    assert [name for part in parts[1:] for name in part.data] == ALL_STEPS
+    alone = client.runs.stream(None, "steps", input={"done": []}, stream_mode="updates")
+    assert [part.event async for part in alone] == ["metadata", "updates", "updates", "updates"]
     run = (await client.runs.list(thread["thread_id"]))[0]
     assert run["status"] == "success"
     assert [part async for part in client.runs.join_stream(thread["thread_id"], run["run_id"])] == []

@@ -103,6 +103,26 @@ async def test_each_overdue_cron_fires_once_and_goes_on(house: House):
     assert await house.runs_of(*crons) == [1] * 100
 
 
+async def test_a_cron_that_comes_more_often_than_its_thread_can_follow_waits_once(house: House):
+    """The one that waits stands for all instants until it begins; other crons of the thread wait beside it."""
+    thread_id = await house.thread()
+    often = await house.add(overdue_s=60, thread_id=thread_id, on_run_completed=None)
+    other = await house.add(overdue_s=60, thread_id=thread_id, on_run_completed=None)
+    await house.db.pool.execute("update threads set active_runs = 1, status = 'busy'")
+    for _ in range(3):
+        await house.look_until_moved(often)
+        await house.db.pool.execute("update crons set next_run_date = now() where cron_id = $1", often)
+    await house.look_until_moved(often, other)
+    assert await house.runs_of(often, other) == [1, 1]
+    await house.db.pool.execute(
+        "update runs set status = 'running', is_blocked = false where kwargs #>> '{config,configurable,cron_id}' = $1",
+        str(often),
+    )
+    await house.db.pool.execute("update crons set next_run_date = now() where cron_id = $1", often)
+    await house.look_until_moved(often)
+    assert await house.runs_of(often, other) == [2, 1]
+
+
 async def test_one_claim_fired_twice_makes_one_run(house: House):
     """A process that was paused wakes up with a claim that has run out and was taken by another."""
     thread_id = await house.thread()

@@ -1,4 +1,7 @@
-"""Every constant that the contract tells of the agent server, with the default that it tells."""
+"""Every constant that the contract tells of the agent server, with the default that it tells.
+
+One has no counterpart: there is no gRPC server that could be slow to start.
+"""
 
 from datetime import UTC, datetime
 from typing import Any
@@ -9,6 +12,7 @@ import pytest
 from portside.agent.runs.admission import admission_of
 from portside.agent.runs.requests import Ids
 from portside.agent.settings import AgentSettings
+from portside.agent.streams.bus_redis import MESSAGE_LIMIT_BYTES
 from portside.agent.types.assistants import Assistant
 from portside.agent.types.runs import RunCreate
 from portside.agent.types.threads import HistoryQuery, HistorySearch
@@ -31,6 +35,8 @@ MINUTE_S = 60
         (LOCK_TIMEOUT_S, 60),
         (HistoryQuery().limit, 1),
         (HistorySearch().limit, 1),
+        # Above it a message is not skipped but goes without its events, which are read from Postgres then.
+        (MESSAGE_LIMIT_BYTES, 128 * 1024 * 1024),
     ],
 )
 def test_constants_of_the_servers_table(is_so: float, told: float) -> None:

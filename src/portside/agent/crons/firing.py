@@ -3,7 +3,8 @@
 A process claims what is due, which keeps the others away for a while, and fires each in one transaction that admits
 the run and moves the cron on to its next instant. If the cron has moved already, the transaction is undone. So a crash
 loses nothing and doubles nothing. Instants that passed while no process ran are made up for once, not one by one, and
-not any more when the cron's end is past as well.
+not any more when the cron's end is past as well. Where a cron comes more often than its thread can follow, one run
+of it waits and no second one.
 
 Between activations the task sleeps until the next instant, or for as long as another process may go without telling it
 of a new cron. The clock is the database's: the processes agree on what is due.
@@ -23,6 +24,7 @@ from portside.agent.crons.records import next_firing
 from portside.agent.crons.schedules import Schedule
 from portside.agent.runs.service import Runs, Scheduled
 from portside.agent.sql import sql
+from portside.agent.types.runs import RunCreate
 from portside.kernel.db import Database, Session
 from portside.kernel.errors import Invalid, PortsideError
 from portside.kernel.logs import get_logger
@@ -118,12 +120,23 @@ class DueCrons(Task):
         thread_metadata = cron.metadata if cron.thread_id is None else {}
         async with self._db.transaction() as transaction:
             scheduled = Scheduled(cron.thread_id, thread_metadata, configurable)
-            outcome = await self._runs.admit_scheduled(transaction, assistant, run, scheduled)
+            if await _is_waiting(transaction, cron, run):
+                outcome = "waiting"
+            else:
+                outcome = await self._runs.admit_scheduled(transaction, assistant, run, scheduled)
             if not await _advance(transaction, cron):
                 raise FiredElsewhere
-        if outcome == "busy":
-            log.info("a cron was skipped: its thread is busy", cron_id=str(cron.cron_id))
+        if outcome in {"busy", "waiting"}:
+            log.info("a cron was skipped: its thread is busy", cron_id=str(cron.cron_id), outcome=outcome)
         return outcome
+
+
+async def _is_waiting(session: Session, cron: DueCron, run: RunCreate) -> bool:
+    """Whether a run of the cron waits for its thread already; a second one would only make the queue longer."""
+    if cron.thread_id is None or run.multitask_strategy not in {None, "enqueue"}:
+        return False
+    is_waiting: bool = await session.fetchval(sql.cron_is_waiting, thread_id=cron.thread_id, cron_id=str(cron.cron_id))
+    return is_waiting
 
 
 async def _advance(session: Session, cron: DueCron) -> bool:

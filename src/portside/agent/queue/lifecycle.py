@@ -36,7 +36,8 @@ class Cancellation(NamedTuple):
 
 class ClaimedRun(msgspec.Struct, kw_only=True):
     """A run that this worker holds a lease on; `was_begun` tells that an earlier attempt may have left checkpoints,
-    `waited_s` how long it could have been executed before it was claimed.
+    `waited_s` how long it could have been executed before it was claimed, `is_foreign` that another process admitted it
+    and may have clients that follow it.
     """
 
     run_id: UUID
@@ -49,6 +50,7 @@ class ClaimedRun(msgspec.Struct, kw_only=True):
     cancel_action: str | None = None
     cancel_reason: str | None = None
     waited_s: float = 0.0
+    is_foreign: bool = False
 
     @property
     def is_passing(self) -> bool:

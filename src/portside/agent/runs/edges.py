@@ -15,6 +15,7 @@ def start_of(run: ClaimedRun) -> Start:
         is_resumable=bool(run.kwargs.get("resumable")),
         is_stateless=run.is_temporary,
         was_begun=run.was_begun,
+        is_foreign=run.is_foreign,
     )
 
 

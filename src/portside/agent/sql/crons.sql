@@ -91,3 +91,9 @@ returning cron_id
 -- A firing that another process has claimed is due when its claim runs out. Null when nothing is due within the time.
 select extract(epoch from min(greatest(next_run_date, claimed_until)) - now())::float8
 from crons where is_enabled and next_run_date <= now() + make_interval(secs => :within_s)
+
+-- name: cron_is_waiting
+select exists (
+    select from runs
+    where thread_id = :thread_id and status = 'pending' and kwargs #>> '{config,configurable,cron_id}' = :cron_id
+)

@@ -38,7 +38,8 @@ where run_id in (
 
 -- name: claim_runs
 -- A batch per trip. Only the head of a thread is not blocked, so the cost does not grow with a thread's backlog.
-select run_id, thread_id, assistant_id, kwargs, attempt, is_temporary, was_begun, cancel_action, cancel_reason, waited_s
+select run_id, thread_id, assistant_id, kwargs, attempt, is_temporary, was_begun, cancel_action, cancel_reason,
+    waited_s, is_foreign
 from claim_runs(:worker_id, make_interval(secs => :lease_s), :limit)
 
 -- name: renew_leases

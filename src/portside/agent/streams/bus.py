@@ -44,7 +44,10 @@ class Bus(Protocol):
     carries_chunks: bool
 
     async def open(self, receive: Receive) -> None:
-        """Begin to hear the others. A bus that cannot be reached keeps trying on its own."""
+        """Begin to hear the others, without waiting for it. A bus that cannot be reached keeps trying on its own.
+
+        Each time that it is reached it says so, in the name of nobody.
+        """
         ...
 
     async def say(self, hints: Hints, chunks: list[Chunk]) -> None:

@@ -35,13 +35,10 @@ class PostgresBus:
         self._connection: asyncpg.Connection[Any] | None = None
         self._keeping: asyncio.Task[None] | None = None
         self._saying = asyncio.Lock()
-        self._is_open = asyncio.Event()
 
     async def open(self, receive: Receive) -> None:
-        """Begin to hear the others, now or as soon as the database lets us."""
+        """Begin to hear the others as soon as the database lets us; nobody waits for that."""
         self._keeping = asyncio.create_task(self._keep(receive))
-        with contextlib.suppress(TimeoutError):
-            await asyncio.wait_for(self._is_open.wait(), WITHIN_S)
 
     async def say(self, hints: Hints, _chunks: list[Chunk]) -> None:
         """Tell the others."""
@@ -83,10 +80,8 @@ class PostgresBus:
             connection.add_termination_listener(lambda _connection: lost.set())
             await connection.add_listener(CHANNEL, on_notify)
             self._connection = connection
-            if self._is_open.is_set():
-                # Nobody knows what was said meanwhile.
-                receive(Hints(sender=NOBODY, many=True), [])
-            self._is_open.set()
+            # Nobody knows what was said meanwhile.
+            receive(Hints(sender=NOBODY, many=True), [])
             await lost.wait()
         finally:
             self._connection = None

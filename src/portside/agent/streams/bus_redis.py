@@ -18,7 +18,6 @@ from portside.kernel.logs import get_logger
 log = get_logger(__name__)
 MESSAGE_LIMIT_BYTES = 128 * 1024 * 1024
 AGAIN_AFTER_S = 1.0
-WITHIN_S = 5.0
 
 
 class Message(msgspec.Struct, array_like=True):
@@ -41,13 +40,10 @@ class RedisBus:
         self._channel = channel
         self._redis = _connect(url, max_connections)
         self._keeping: asyncio.Task[None] | None = None
-        self._is_open = asyncio.Event()
 
     async def open(self, receive: Receive) -> None:
-        """Begin to hear the others, now or as soon as Redis lets us."""
+        """Begin to hear the others as soon as Redis lets us; nobody waits for that."""
         self._keeping = asyncio.create_task(self._keep(receive))
-        with contextlib.suppress(TimeoutError):
-            await asyncio.wait_for(self._is_open.wait(), WITHIN_S)
 
     async def say(self, hints: Hints, chunks: list[Chunk]) -> None:
         """Tell the others, with the events themselves unless they are too large."""
@@ -74,10 +70,8 @@ class RedisBus:
     async def _hear(self, receive: Receive) -> None:
         async with self._redis.pubsub() as channel:
             await channel.subscribe(self._channel)
-            if self._is_open.is_set():
-                # Nobody knows what was said meanwhile.
-                receive(Hints(sender=NOBODY, many=True), [])
-            self._is_open.set()
+            # Nobody knows what was said meanwhile.
+            receive(Hints(sender=NOBODY, many=True), [])
             async for given in channel.listen():
                 if given["type"] == "message":
                     with contextlib.suppress(msgspec.DecodeError):

@@ -66,7 +66,7 @@ class Hub:
         feed = self.open(start.run_id, start.thread_id, is_resumable=start.is_resumable)
         if start.was_begun or start.attempt > 1 or self.relay.mirrors(start.thread_id):
             await self.relay.catch_up(start, feed)
-        elif not is_expected and self.relay.has_others:
+        elif start.is_foreign or (not is_expected and self.relay.has_others):
             # Another process admitted it, and may have clients that follow it.
             self.relay.look()
         return feed

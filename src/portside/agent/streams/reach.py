@@ -18,6 +18,7 @@ class Start(NamedTuple):
     is_resumable: bool
     is_stateless: bool
     was_begun: bool = False
+    is_foreign: bool = False
 
 
 class Relay(Protocol):
@@ -42,7 +43,7 @@ class Relay(Protocol):
         ...
 
     def look(self) -> None:
-        """Look soon who follows what here."""
+        """Look soon who follows what here, and take it that there are others until they are counted."""
         ...
 
     def say_ended(self, run_id: UUID) -> None:

@@ -11,7 +11,7 @@ from typing import NamedTuple
 from uuid import UUID, uuid4
 
 from portside.agent.sql import sql
-from portside.agent.streams.bus import Bus, Hints
+from portside.agent.streams.bus import NOBODY, Bus, Hints
 from portside.agent.streams.chunks import Chunk, Telling, unpack
 from portside.agent.streams.feed import Feed
 from portside.agent.streams.hub import Hub
@@ -90,7 +90,8 @@ class PostgresRelay:
         await self._log.written()
 
     def look(self) -> None:
-        """Look soon who follows what here."""
+        """Look soon who follows what here, and take it that there are others until they are counted."""
+        self.has_others = True
         self._to_look.set()
 
     def say_ended(self, run_id: UUID) -> None:
@@ -171,6 +172,10 @@ class PostgresRelay:
             return
         if hints.hello:
             self.has_others = True
+        if hints.sender == NOBODY:
+            # The way to the others is open from now on: they do not know of this process yet.
+            self._hints.hello = True
+            self._has_news.set()
         if hints.claims or hints.many:
             self._work.on_claims()
         if hints.cancels or hints.many:
