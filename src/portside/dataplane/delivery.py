@@ -54,6 +54,8 @@ class Delivery:
         fetch_archive = partial(workplace.control.fetch_archive, deployment_id)
         self._builder = Builder(workplace.settings, self._folder, self._log_of("build"), fetch_archive)
         self._told_problem: str | None = None
+        # From when a release may serve until the control plane knows that it does.
+        self._is_switching = False
         self.berth = workplace.compute.berth(deployment_id, self._log_of("deploy"))
 
     async def deliver(self, deployment: DesiredDeployment, revision: DesiredRevision) -> None:
@@ -76,6 +78,19 @@ class Delivery:
             return
         if deployment.custom_url != self.berth.url:
             await self._report_url()
+
+    async def take_back(self, deployment: DesiredDeployment) -> None:
+        """Let the active revision serve again where one took over that was given up before it was known to serve.
+
+        Raises RevisionFailed where it cannot, and is then to be called again.
+        """
+        if not self._is_switching:
+            return
+        active = deployment.revision(deployment.active_revision_id)
+        if active is not None and self._folder.state.active_revision_id != active.id:
+            build = await self._find_or_rebuild(active) if active.source in BUILT_SOURCES else None
+            await self.berth.switch(Release(deployment, active, build))
+        self._is_switching = False
 
     async def fail(self, revision: DesiredRevision, failure: RevisionFailed) -> None:
         """End a revision with the reason."""
@@ -143,13 +158,18 @@ class Delivery:
         revision = release.revision
         if revision.status != "DEPLOYING":
             await self._report(revision, "DEPLOYING")
+        self._is_switching = True
         try:
             await self.berth.switch(release)
-        except (OSError, ValueError) as exc:
+        except (DeployFailed, OSError, ValueError) as exc:
+            self._is_switching = False
+            if isinstance(exc, DeployFailed):
+                raise
             log.exception("a deploy broke", revision=str(revision.id))
             raise DeployFailed(f"the deploy broke: {exc}") from exc
         await self._report_url()
         await self._report(revision, "DEPLOYED")
+        self._is_switching = False
         await asyncio.to_thread(self._folder.remove_revisions_except, self.berth.revisions())
 
     async def _report_url(self, problem: str | None = None) -> None:

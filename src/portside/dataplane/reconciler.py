@@ -90,6 +90,7 @@ class Reconciler:
         if not await self._is_provisioned():
             return
         await self._restore_once()
+        await self._delivery.take_back(self._desired)
         await self._delivery.berth.follow(self._desired)
         while (revision := self._next()) is not None:
             await self._advance(revision)
