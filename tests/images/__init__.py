@@ -30,6 +30,11 @@ def image_for_tests() -> str:
     return IMAGE
 
 
+def digest_of(image: str) -> str:
+    """Return the digest by which an image of this machine can be named."""
+    return _run("podman", "image", "inspect", "--format", "{{.Digest}}", image).stdout.strip()
+
+
 def _base() -> str:
     if _run("podman", "image", "exists", BASE, check=False).returncode != 0:
         archive = _CACHE / "rootfs.tar"

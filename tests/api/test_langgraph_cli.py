@@ -1,0 +1,149 @@
+"""The stock `langgraph deploy` against a platform of which it knows the address and a key, nothing else.
+
+What its users type is run as a program; what it prints, one JSON object a line, is what they would see.
+"""
+
+import contextlib
+import json
+import os
+import subprocess
+import sys
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import httpx2
+import pytest
+
+from tests.images import digest_of, image_for_tests
+from tests.repositories import AGENT, CONFIG
+from tests.servers import KEY, platform_server
+
+pytestmark = pytest.mark.timeout(300)
+LANGGRAPH = Path(sys.executable).parent / "langgraph"
+
+
+@dataclass
+class Shell:
+    """A project's folder, and a shell in it with two variables set."""
+
+    url: str
+    project: Path
+
+    def langgraph(self, *arguments: str) -> subprocess.CompletedProcess[str]:
+        environment = {
+            "PATH": os.environ["PATH"], "HOME": str(self.project.parent), "LANGGRAPH_CLI_NO_ANALYTICS": "1",
+            "LANGGRAPH_HOST_URL": self.url, "LANGSMITH_API_KEY": KEY,
+        }  # fmt: skip
+        return subprocess.run(
+            [str(LANGGRAPH), "deploy", *arguments], cwd=self.project, env=environment, timeout=200,
+            capture_output=True, text=True, check=False,
+        )  # fmt: skip
+
+    def says(self, *arguments: str) -> str:
+        done = self.langgraph(*arguments)
+        assert done.returncode == 0, done.stdout + done.stderr
+        return done.stdout
+
+    def deploy(self, *arguments: str) -> tuple[int, list[dict[str, Any]]]:
+        done = self.langgraph("--no-input", "--json", *arguments)
+        return done.returncode, [json.loads(line) for line in done.stdout.splitlines()]
+
+    def write(self, **files: str) -> None:
+        for name, text in files.items():
+            (self.project / name.replace("__", ".")).write_text(text)
+
+    def get(self, path: str) -> Any:
+        return httpx2.get(f"{self.url}{path}", headers={"X-Api-Key": KEY}, timeout=30).json()
+
+
+@pytest.fixture(scope="module")
+def shell(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Shell]:
+    folder = tmp_path_factory.mktemp("stock")
+    with platform_server(folder / "home", DEPLOYMENT_START_TIMEOUT_S="30") as server:
+        project = folder / "a project"
+        project.mkdir()
+        yield Shell(server.url, project)
+
+
+def test_a_folder_is_deployed_and_deployed_again(shell: Shell):
+    config = json.dumps({**CONFIG, "env": ".env"})
+    shell.write(langgraph__json=config, requirements__txt="", agent__py=AGENT.format(answer="one"), __env='A="x & y"\n')
+    code, events = shell.deploy("--remote", "--name", "demo")
+    result = events[-1]
+    assert (code, result["status"]) == (0, "succeeded"), events
+    assert _ask(result["url"]) == "one: hi"
+    shown = shell.get(f"/v2/deployments/{result['deployment_id']}")
+    assert {secret["name"]: secret["value"] for secret in shown["secrets"]} == {"A": "x & y"}
+    _look_at_it(shell, result["deployment_id"], result["url"])
+    shell.write(agent__py=AGENT.format(answer="two"))
+    code, events = shell.deploy("--remote", "--name", "demo")
+    assert (code, events[-1]["deployment_id"]) == (0, result["deployment_id"]), events
+    assert (events[-1]["url"], _ask(result["url"])) == (result["url"], "two: hi")
+    assert shell.says("revisions", "list", result["deployment_id"]).count("DEPLOYED") == 1
+    _break_it(shell, result)
+    assert "Deleted deployment" in shell.says("delete", "--force", result["deployment_id"])
+    assert result["deployment_id"] not in shell.says("list") or _status(shell, result) == "AWAITING_DELETE"
+
+
+def _look_at_it(shell: Shell, deployment_id: str, url: str) -> None:
+    """The commands that show what there is."""
+    listed = shell.says("list")
+    assert deployment_id in listed and url in listed
+    assert "demo" in shell.says("list", "--name-contains", "dem")
+    assert "DEPLOYED" in shell.says("revisions", "list", deployment_id)
+    assert "local" in shell.says("listeners", "list")
+    assert "Build finished" in shell.says("logs", "--deployment-id", deployment_id, "--type", "build")
+    assert "agent server ready" in shell.says("logs", "--name", "demo", "--query", "ready")
+    assert "agent server ready" in _followed(shell, deployment_id)
+
+
+def _followed(shell: Shell, deployment_id: str) -> str:
+    """What `logs -f` prints up to the line that is waited for; it would go on for ever."""
+    command = [str(LANGGRAPH), "deploy", "logs", "-f", "--deployment-id", deployment_id]
+    environment = {**os.environ, "LANGGRAPH_HOST_URL": shell.url, "LANGSMITH_API_KEY": KEY, "PYTHONUNBUFFERED": "1"}
+    with subprocess.Popen(command, cwd=shell.project, env=environment, stdout=subprocess.PIPE, text=True) as following:
+        assert following.stdout is not None
+        with contextlib.closing(following.stdout):
+            said = next((line for line in following.stdout if "agent server ready" in line), "")
+            following.kill()
+    return said
+
+
+def _break_it(shell: Shell, result: dict[str, Any]) -> None:
+    """A build that fails shows its log and leaves what serves as it is."""
+    shell.write(requirements__txt="no-such-package-anywhere==99.9")
+    code, events = shell.deploy("--remote", "--name", "demo")
+    assert (code, events[-1]["status"]) == (1, "failed")
+    assert any("no-such-package-anywhere" in event["message"] for event in events if event["event"] == "log")
+    assert _ask(result["url"]) == "two: hi"
+
+
+def _status(shell: Shell, result: dict[str, Any]) -> str | None:
+    return shell.get(f"/v2/deployments/{result['deployment_id']}").get("status")
+
+
+def _ask(url: str) -> str:
+    answer = httpx2.post(f"{url}/runs/wait", json={"assistant_id": "agent", "input": {"text": "hi"}}, timeout=60)
+    return str(answer.raise_for_status().json()["text"])
+
+
+def test_an_image_is_deployed(shell: Shell):
+    name, digest = image_for_tests().rpartition(":")[0], digest_of(image_for_tests())
+    shell.write(langgraph__json=json.dumps(CONFIG), requirements__txt="", agent__py=AGENT.format(answer="one"))
+    code, events = shell.deploy("--image-uri", f"{name}@{digest}", "--name", "imaged")
+    assert (code, events[-1]["status"]) == (0, "succeeded"), events
+    assert httpx2.get(f"{events[-1]['url']}/ok", timeout=30).status_code == 200
+    assert "the server is up" in shell.says("logs", "--deployment-id", events[-1]["deployment_id"])
+    assert "Deleted deployment" in shell.says("delete", "--force", events[-1]["deployment_id"])
+
+
+def test_what_cannot_be_is_refused_with_a_reason(shell: Shell):
+    missing = "registry.invalid/no/such@sha256:" + "0" * 64
+    shell.write(langgraph__json=json.dumps(CONFIG), requirements__txt="", agent__py=AGENT.format(answer="one"))
+    code, events = shell.deploy("--image-uri", missing, "--name", "missing")
+    assert (code, events[-1]["status"]) == (1, "failed")
+    shown = shell.get(f"/v2/deployments/{events[-1]['deployment_id']}/revisions")["resources"][0]
+    assert shown["status"] == "DEPLOY_FAILED"
+    assert "image" in shown["status_message"]
