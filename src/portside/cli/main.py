@@ -15,6 +15,7 @@ COMMANDS = {
     "dev": "Serve the agent in this folder, with reload on change.",
     "serve": "Serve an agent.",
     "listener": "Run a listener that deploys what the control plane asks for.",
+    "manifests": "Print the platform as objects for a Kubernetes cluster.",
     "deploy": "Deploy an agent from a folder or a git repository.",
     "rollback": "Let an earlier revision serve again.",
     "logs": "Print what a deployment's build and server say.",

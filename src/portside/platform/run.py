@@ -28,7 +28,8 @@ async def run_platform(
         closing = asyncio.Event()
         serving = asyncio.create_task(server.serve_until(closing))
         listener = ListenerProcess(_listener_environment(home, settings, database_url, app), home.listener_log)
-        listener.start()
+        if settings.own_listener:
+            listener.start()
         stopped = asyncio.create_task(stop.wait())
         ready = asyncio.ensure_future(on_ready(app))
         try:

@@ -62,6 +62,13 @@ class PlatformSettings(msgspec.Struct, frozen=True, kw_only=True):
     allow_private_git_hosts: Annotated[
         bool, setting("Let integrations list repositories of git hosts in private networks and on this machine.")
     ] = False
+    own_listener: Annotated[
+        bool,
+        setting(
+            "Run a listener beside the platform that deploys on this machine; without it others do the work.",
+            "PORTSIDE_OWN_LISTENER",
+        ),
+    ] = True
     log_level: Annotated[str, setting("DEBUG, INFO, WARNING or ERROR.")] = "WARNING"
     log_json: Annotated[bool, setting("Write each log line as JSON.")] = False
 

@@ -7,6 +7,7 @@ import msgspec
 from portside.kernel.settings import setting
 
 Image = Annotated[str, msgspec.Meta(min_length=1)]
+UrlPattern = Annotated[str, msgspec.Meta(pattern=r"^https?://(\*\.)?[a-z0-9.-]+(:[0-9]+)?(/[A-Za-z0-9._~/-]*)?$(?!\n)")]
 
 
 class KubernetesSettings(msgspec.Struct, frozen=True, kw_only=True):
@@ -25,8 +26,7 @@ class KubernetesSettings(msgspec.Struct, frozen=True, kw_only=True):
     ] = None
     kubernetes_cluster_domain: Annotated[str, setting("Domain of the cluster's services.")] = "cluster.local"
     kubernetes_ingress_url: Annotated[
-        str | None,
-        msgspec.Meta(pattern=r"^https?://(\*\.)?[a-z0-9.-]+(:[0-9]+)?(/[A-Za-z0-9._~/-]*)?$(?!\n)"),
+        UrlPattern | None,
         setting(
             "Where deployments are reached from outside, such as https://*.agents.example.com for a host of each "
             "deployment's own or https://example.com/agents for a path of each. Without it there is no Ingress and "

@@ -1,0 +1,122 @@
+"""The objects that `portside manifests` prints: valid, without secrets, with no right that is not needed."""
+
+from typing import Any
+
+import pytest
+import yaml
+from click.testing import CliRunner
+
+from portside.agent.settings import AgentSettings
+from portside.cli.manifests import manifests
+from portside.dataplane.compute.kubernetes.objects import KINDS
+from portside.dataplane.compute.kubernetes.settings import KubernetesSettings
+from portside.dataplane.settings import ListenerSettings
+from portside.kernel.settings import describe, load_settings
+from portside.platform.settings import PlatformSettings
+from tests.kubernetes import validate
+
+EVERYTHING = [
+    "--host", "portside.example.com", "--ingress-class", "nginx", "--tls-secret", "tls", "--storage-class", "fast",
+    "--agents-namespace", "red", "--agents-namespace", "blue", "--agents-url", "https://*.agents.example.com",
+]  # fmt: skip
+
+
+def printed(*arguments: str) -> list[dict[str, Any]]:
+    answer = CliRunner().invoke(manifests, arguments)
+    assert answer.exit_code == 0, answer.output
+    return list(yaml.safe_load_all(answer.output))
+
+
+def of_kind(found: list[dict[str, Any]], kind: str) -> list[dict[str, Any]]:
+    return [one for one in found if one["kind"] == kind]
+
+
+def container_of(found: list[dict[str, Any]], name: str) -> dict[str, Any]:
+    (match,) = [
+        one for one in found if one["metadata"]["name"] == name and one["kind"] in {"Deployment", "StatefulSet"}
+    ]
+    (container,) = match["spec"]["template"]["spec"]["containers"]
+    return container
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [[], EVERYTHING, ["--no-postgres"], ["--no-listener"]],
+    ids=["plain", "everything", "external", "alone"],
+)
+@pytest.mark.parametrize("version", ["1.28", "1.37"])
+def test_every_object_is_valid(arguments: list[str], version: str) -> None:
+    found = printed(*arguments)
+    for manifest in found:
+        validate(manifest, version)
+    names = [(one["kind"], one["metadata"].get("namespace"), one["metadata"]["name"]) for one in found]
+    assert len(names) == len(set(names))
+
+
+def test_no_secret_is_printed_and_each_one_that_is_needed_is_named() -> None:
+    answer = CliRunner().invoke(manifests, [])
+    found = list(yaml.safe_load_all(answer.output))
+    assert of_kind(found, "Secret") == []
+    notes = "".join(line for line in answer.output.splitlines() if line.startswith("#"))
+    for name in ("portside", "portside-listener", "portside-postgres"):
+        for variable in container_of(found, name)["env"]:
+            if "valueFrom" in variable:
+                reference = variable["valueFrom"]["secretKeyRef"]
+                assert f"generic {reference['name']} " in notes
+                assert f"--from-literal={reference['key']}=" in notes
+
+
+@pytest.mark.parametrize(
+    ("name", "kinds"), [("portside", [PlatformSettings]), ("portside-listener", [ListenerSettings, KubernetesSettings])]
+)
+def test_the_programs_understand_their_environment(name: str, kinds: list[Any]) -> None:
+    variables = {one["name"]: one.get("value", "given") for one in container_of(printed(*EVERYTHING), name)["env"]}
+    known = {known for kind in kinds for doc in describe(kind) for known in doc.names}
+    assert set(variables) <= known
+    for kind in kinds:
+        load_settings(kind, variables)
+
+
+def test_the_platform_on_a_cluster_deploys_nothing_on_its_own_pod() -> None:
+    variables = {one["name"]: one.get("value") for one in container_of(printed(), "portside")["env"]}
+    assert (
+        load_settings(PlatformSettings, {**variables, "DATABASE_URL": "x", "PORTSIDE_API_KEY": "y"}).own_listener
+        is False
+    )
+
+
+def test_a_listener_may_do_its_work_in_its_namespaces_and_nothing_more() -> None:
+    found = printed(*EVERYTHING)
+    assert of_kind(found, "ClusterRole") == []
+    assert {one["metadata"]["namespace"] for one in of_kind(found, "Role")} == {"red", "blue"}
+    for role in of_kind(found, "Role"):
+        rights = {(*rule["apiGroups"], *rule["resources"]): set(rule["verbs"]) for rule in role["rules"]}
+        changed = {what for what, verbs in rights.items() if verbs & {"create", "patch", "delete"}}
+        assert changed == {(group, plural) for group, _, plural in KINDS.values()}
+        assert {"*"}.isdisjoint(word for rule in role["rules"] for words in rule.values() for word in words)
+    for binding in of_kind(found, "RoleBinding"):
+        assert binding["subjects"] == [{"kind": "ServiceAccount", "name": "portside-listener", "namespace": "portside"}]
+
+
+def test_pods_run_as_nobody_special() -> None:
+    for workload in of_kind(printed(), "Deployment"):
+        pod = workload["spec"]["template"]["spec"]
+        assert pod["securityContext"]["runAsNonRoot"] is True
+        assert pod["containers"][0]["securityContext"]["readOnlyRootFilesystem"] is True
+        assert pod["containers"][0]["securityContext"]["capabilities"] == {"drop": ["ALL"]}
+
+
+def test_a_database_elsewhere_leaves_postgres_out() -> None:
+    assert of_kind(printed("--no-postgres"), "StatefulSet") == []
+    assert len(of_kind(printed(), "StatefulSet")) == 1
+
+
+def test_the_agent_server_understands_what_its_pods_are_told() -> None:
+    from tests.kubernetes import objects, variables
+
+    told = {name: value for name, value in variables(objects()).items() if isinstance(value, str)}
+    read = load_settings(AgentSettings, told)
+    assert (read.host, read.port, read.tier) == ("0.0.0.0", 8000, "api")
+    assert read.database_url == told["DATABASE_URI"]
+    assert read.redis_uri == told["REDIS_URI"]
+    assert (read.revision_id, read.bg_job_shutdown_grace_period_secs) == (told["LANGSMITH_HOST_REVISION_ID"], 180)
