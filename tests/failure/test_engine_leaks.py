@@ -4,7 +4,9 @@ LEAK_RUNS is how many of each kind; without it the suite, which has no time for 
 """
 
 import asyncio
+import json
 import os
+import socket
 from collections.abc import Awaitable, Callable
 from typing import Any
 
@@ -18,6 +20,8 @@ RUNS = int(os.environ.get("LEAK_RUNS") or 200)
 AT_ONCE = 8
 # What each run has one of, while it lasts.
 OF_A_RUN = ("Feed", "ThreadFeed", "Subscription", "Hold", "Lease", "Task", "Future", "_FutureProxy", "ClaimedRun")
+# 32 MB wait for the reader, 16 MB are kept of the run, on top of what was on its way; the run tells 400 MB.
+SLOW_READER_MB = 200.0
 KEPT_MB = 4.0
 KEPT_MB_OF_A_RUN = 0.004
 Kind = Callable[[Client, int], Awaitable[None]]
@@ -103,6 +107,46 @@ async def test_runs_leave_nothing_behind(cluster: Cluster):
     assert await orphans(cluster) == []
     for table in ("runs", "threads", "checkpoints", "checkpoint_values", "checkpoint_writes"):
         assert (await cluster.fetch(f"select count(*) from {table}"))[0][0] == 0, table
+
+
+@pytest.mark.timeout(200)
+async def test_a_reader_that_stands_still_costs_the_server_its_buffer_and_no_more(cluster: Cluster):
+    """A real socket that is not read from, while the run tells many times what may be kept for it."""
+    flood = {"assistant_id": "flood", "input": {"events": 100_000, "size": 4000}, "stream_mode": "custom"}
+    port = int(cluster.servers[0].url.rpartition(":")[2])
+    async with Client(cluster.servers[0]) as client:
+        thread = await client.thread()
+        before = await census(client)
+        with socket.socket() as reader:
+            reader.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
+            reader.connect(("127.0.0.1", port))
+            body = json.dumps({**flood, "on_disconnect": "continue"}).encode()
+            reader.sendall(
+                f"POST /threads/{thread}/runs/stream HTTP/1.1\r\nHost: x\r\nContent-Type: application/json\r\n"
+                f"Content-Length: {len(body)}\r\n\r\n".encode()
+                + body
+            )
+            await patiently(lambda: has_succeeded(client, thread), 120)
+            after = await census(client)
+            last_words = await asyncio.to_thread(read_to_the_end, reader)
+        await client.http.delete(f"/threads/{thread}")
+    assert b"SlowReader" in last_words
+    kept = after["memory_mb"] - before["memory_mb"]
+    assert kept < SLOW_READER_MB
+
+
+async def has_succeeded(client: Client, thread: str) -> bool:
+    runs = (await client.http.get(f"/threads/{thread}/runs")).json()
+    return [run["status"] for run in runs] == ["success"]
+
+
+def read_to_the_end(reader: socket.socket) -> bytes:
+    """Return the end of what waits on a socket; a stream ends with an empty chunk."""
+    reader.settimeout(30)
+    tail = b""
+    while not tail.endswith(b"0\r\n\r\n"):
+        tail = tail[-4096:] + reader.recv(1 << 20)
+    return tail
 
 
 async def of_every_kind(client: Client, count: int) -> None:

@@ -111,6 +111,24 @@ hogging = (
 )
 
 
+class Flood(TypedDict, total=False):
+    events: int
+    size: int
+
+
+async def pour(state: Flood) -> Flood:
+    """Tell many things, each at once, but let others work in between."""
+    write, text = get_stream_writer(), "x" * state["size"]
+    for number in range(state["events"]):
+        write({"number": number, "text": text})
+        if number % 50 == 0:
+            await asyncio.sleep(0)
+    return {"events": 0}
+
+
+flood = StateGraph(Flood).add_node("pour", pour).add_edge(START, "pour").compile()
+
+
 class Census(TypedDict, total=False):
     objects: dict[str, int]
     memory_mb: float
