@@ -50,8 +50,8 @@ class Repository:
 class Platform:
     """A running platform and a client that holds its first key."""
 
-    def __init__(self, server: ServerProcess, home: Path) -> None:
-        self.server, self.home = server, home
+    def __init__(self, server: ServerProcess, home: Path, database_url: str) -> None:
+        self.server, self.home, self.database_url = server, home, database_url
         headers = {"X-Api-Key": (home / "api-key").read_text().strip()}
         self.client = httpx2.AsyncClient(base_url=server.url, headers=headers, timeout=60)
 
@@ -140,7 +140,7 @@ async def open_platform(folder: Path, database_url: str, **environment: str) -> 
     environment = {"DATABASE_URL": database_url, "DEPLOYMENT_START_TIMEOUT_S": "60", **environment}
     server = ServerProcess(command, f"http://127.0.0.1:{port}", environment, folder / "up.log")
     await asyncio.to_thread(server.start)
-    platform = Platform(server, home)
+    platform = Platform(server, home, database_url)
     try:
         yield platform
         for deployment in (await platform.call("GET", "/v2/deployments"))["resources"]:

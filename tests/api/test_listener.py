@@ -103,8 +103,12 @@ async def test_what_ran_comes_back_after_every_kind_of_death_without_a_rebuild(
     await serves_again(platform, url, thread, 2, replica)
 
     (replica,) = processes_of(platform.home)
+    before_at = (await measured(platform, deployment))["measured_at"]
     os.kill(listener_of(platform.server), signal.SIGKILL)
-    await serves_again(platform, url, thread, 3, replica)
+    await eventually(lambda: is_measured_after(platform, deployment, before_at), 60)
+    assert processes_of(platform.home) == [replica], "the next listener adopts what serves"
+    async with httpx2.AsyncClient(timeout=60) as agent:
+        assert (await run(agent, url, thread))["seen"] == 3
 
     (replica,) = processes_of(platform.home)
     await asyncio.to_thread(platform.server.kill)
@@ -114,6 +118,21 @@ async def test_what_ran_comes_back_after_every_kind_of_death_without_a_rebuild(
     assert built.stat().st_mtime_ns == before
     found = await platform.call("GET", f"/v2/deployments/{deployment}")
     assert found["latest_revision_id"] == found["active_revision_id"] == revision["id"]
+
+
+async def measured(platform: Platform, deployment: str) -> Any:
+    """Wait until it was told what a deployment uses, and return it."""
+
+    async def look() -> Any:
+        found = await platform.call("GET", f"/v2/deployments/{deployment}/metrics")
+        return found if found["replicas"] else None
+
+    return await eventually(look, 60)
+
+
+async def is_measured_after(platform: Platform, deployment: str, moment: str) -> bool:
+    found = await measured(platform, deployment)
+    return bool(found["measured_at"] > moment and found["replicas"] == 1 and found["restarts"] == 0)
 
 
 async def serves_again(platform: Platform, url: str, thread: str, seen: int, gone: int) -> None:

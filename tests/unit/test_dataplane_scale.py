@@ -15,23 +15,23 @@ SPEC = {"min_scale": 1, "max_scale": 1, "queue_min_scale": 1, "queue_max_scale":
 
 
 @pytest.mark.parametrize(
-    ("kind", "said", "spec", "scale"),
+    ("said", "spec", "scale"),
     [
-        ("dev", {}, SPEC, {"all": (1, 1)}),
-        (None, {}, {}, {"all": (1, 1)}),
-        ("prod", {}, SPEC, {"api": (1, 10), "queue": (1, 10)}),
-        ("prod", {"max_scale": 1}, SPEC, {"all": (1, 1)}),
-        ("dev", {"max_scale": 3}, SPEC, {"api": (1, 3), "queue": (1, 3)}),
-        ("dev", {"queue_max_scale": 4}, SPEC, {"api": (1, 1), "queue": (1, 4)}),
-        ("dev", {"min_scale": 2}, SPEC, {"api": (2, 2), "queue": (2, 2)}),
-        (None, {}, {**SPEC, "min_scale": 2, "max_scale": 5}, {"api": (2, 5), "queue": (1, 1)}),
-        (None, {"queue_min_scale": 3}, {**SPEC, "max_scale": 5}, {"api": (1, 5), "queue": (3, 3)}),
+        ({}, SPEC, {"all": (1, 1)}),
+        ({}, {}, {"all": (1, 1)}),
+        ({}, {**SPEC, "max_scale": 10, "queue_max_scale": 10}, {"api": (1, 10), "queue": (1, 10)}),
+        ({"max_scale": 1}, {**SPEC, "max_scale": 10, "queue_max_scale": 10}, {"all": (1, 1)}),
+        ({"max_scale": 3}, SPEC, {"api": (1, 3), "queue": (1, 3)}),
+        ({"queue_max_scale": 4}, SPEC, {"api": (1, 1), "queue": (1, 4)}),
+        ({"min_scale": 2}, SPEC, {"api": (2, 2), "queue": (2, 2)}),
+        ({}, {**SPEC, "min_scale": 2, "max_scale": 5}, {"api": (2, 5), "queue": (1, 1)}),
+        ({"queue_min_scale": 3}, {**SPEC, "max_scale": 5}, {"api": (1, 5), "queue": (3, 3)}),
     ],
 )
-def test_the_owner_wins_over_the_type_and_that_over_the_spec(
-    kind: str | None, said: dict[str, int], spec: dict[str, Any], scale: dict[str, tuple[int, int]]
+def test_the_owner_wins_over_the_revision(
+    said: dict[str, int], spec: dict[str, Any], scale: dict[str, tuple[int, int]]
 ):
-    deployment = DesiredDeployment(id=ONE, name="x", status="READY", deployment_type=kind, scale=ScaleBounds(**said))
+    deployment = DesiredDeployment(id=ONE, name="x", status="READY", scale=ScaleBounds(**said))
     revision = DesiredRevision(id=ONE, number=1, status="DEPLOYED", resource_spec=spec)
     assert scale_of(deployment, revision) == {tier: Bounds(*bounds) for tier, bounds in scale.items()}
 

@@ -19,8 +19,6 @@ from portside.dataplane.types import DesiredDeployment, DesiredRevision
 Tier = Literal["all", "api", "queue"]
 RUNS_PER_REPLICA = 10
 CPU_TARGET = 0.75
-# Contract: the replicas of the types that are built from sources; the spec of an image names its own.
-_BY_TYPE: Mapping[str, Mapping[str, int]] = {"prod": {"max_scale": 10, "queue_max_scale": 10}}
 
 
 @dataclass(frozen=True)
@@ -37,11 +35,10 @@ class Bounds:
 
 def scale_of(deployment: DesiredDeployment, revision: DesiredRevision) -> dict[Tier, Bounds]:
     """Return which kinds of replicas serve a revision, and how many of each."""
-    by_type = {} if revision.image_uri else _BY_TYPE.get(deployment.deployment_type or "", {})
     said = {name: value for name, value in msgspec.to_builtins(deployment.scale).items() if value is not None}
     # What the owner says of all replicas holds for the queue too, unless something is said of the queue.
     queue_too = {f"queue_{name}": value for name, value in said.items() if not name.startswith("queue_")}
-    spec = {**revision.resource_spec, **by_type, **queue_too, **said}
+    spec = {**revision.resource_spec, **queue_too, **said}
     api, queue = _bounds(spec, ""), _bounds(spec, "queue_")
     return {"all": api} if api == queue and api.most == 1 else {"api": api, "queue": queue}
 

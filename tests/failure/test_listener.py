@@ -1,0 +1,196 @@
+"""What a listener owes when things die: requests that all are answered, revisions that truly end, nothing left behind.
+
+PORTSIDE_SWITCHES says through how many switches requests are sent, PORTSIDE_CHAOS_SEEDS for how many seeds the control
+plane, the listener and builds are killed at random.
+"""
+
+import asyncio
+import contextlib
+import os
+import random
+import signal
+from collections.abc import AsyncIterator, Awaitable, Callable
+from pathlib import Path
+from typing import Any
+from uuid import UUID
+
+import asyncpg
+import httpx2
+import pytest
+
+from portside.dataplane.databases import database_name
+from tests.conftest import eventually
+from tests.platforms import Platform, Repository, listener_of, open_platform, processes_of, run
+
+pytestmark = [
+    pytest.mark.timeout(900),
+    pytest.mark.skipif(not Path("/proc/self").exists(), reason="finds processes in /proc"),
+]
+SWITCHES = int(os.environ.get("PORTSIDE_SWITCHES", "4"))
+SEEDS = range(int(os.environ.get("PORTSIDE_CHAOS_SEEDS", "0")))
+AT_THE_END = {"DEPLOYED", "CREATE_FAILED", "BUILD_FAILED", "DEPLOY_FAILED", "SKIPPED", "INTERRUPTED"}
+
+
+@pytest.fixture
+async def platform(fresh_database: Callable[[], Awaitable[str]], tmp_path: Path) -> AsyncIterator[Platform]:
+    async with open_platform(tmp_path, await fresh_database()) as platform:
+        yield platform
+
+
+@pytest.fixture
+def repository(tmp_path: Path) -> Repository:
+    repository = Repository(tmp_path / "repository")
+    repository.commit("one")
+    return repository
+
+
+class Visitors:
+    """Clients without an end: some keep their connection, some open one for each run. What fails is kept."""
+
+    def __init__(self, url: str) -> None:
+        self.answered, self.failures = 0, list[str]()
+        self._url, self._done = url, False
+        self._tasks = [asyncio.create_task(self._visit(keeps=keeps)) for keeps in (True, False)]
+
+    async def _visit(self, *, keeps: bool) -> None:
+        limits = httpx2.Limits(max_keepalive_connections=None if keeps else 0)
+        async with httpx2.AsyncClient(timeout=120, limits=limits) as client:
+            while not self._done:
+                try:
+                    await run(client, self._url)
+                    self.answered += 1
+                except (httpx2.HTTPError, AssertionError) as exc:
+                    self.failures.append(repr(exc))
+
+    async def leave(self) -> None:
+        """Stop after the requests under way."""
+        self._done = True
+        await asyncio.gather(*self._tasks)
+
+
+async def test_no_request_fails_through_many_switches_and_a_dead_listener(platform: Platform, repository: Repository):
+    deployment = await platform.deploy(repository)
+    first = await platform.ended(deployment)
+    assert first["status"] == "DEPLOYED", first
+    visitors = Visitors(await platform.url(deployment))
+    for number in range(SWITCHES):
+        if number == SWITCHES // 2:
+            await kill_listener(platform)
+        await platform.call("POST", f"/v2/deployments/{deployment}/revisions/{first['id']}/redeploy")
+        assert (await platform.ended(deployment))["status"] == "DEPLOYED"
+    await visitors.leave()
+    assert visitors.failures == []
+    assert visitors.answered > SWITCHES
+
+
+async def kill_listener(platform: Platform) -> None:
+    """Kill the listener while a replica serves; when the next one is there, that replica still is."""
+    serving = set(processes_of(platform.home))
+    killed = listener_of(platform.server)
+    os.kill(killed, signal.SIGKILL)
+    await eventually(lambda: asyncio.sleep(0, known_listener(platform) not in {None, killed}), 60)
+    assert serving & set(processes_of(platform.home)), "a replica that serves is adopted"
+
+
+@pytest.mark.parametrize("seed", SEEDS)
+async def test_whatever_is_killed_every_revision_truly_ends_and_nothing_is_left(
+    platform: Platform, repository: Repository, seed: int
+):
+    chance = random.Random(seed)
+    deployments = [await platform.deploy(repository, f"agent-{number}") for number in range(3)]
+    for step in range(8):
+        await asyncio.sleep(chance.uniform(0.1, 4))
+        await _kill_something(platform, chance)
+        if chance.random() < 0.6:
+            repository.commit(f"step-{step}")
+            await platform.redeploy(chance.choice(deployments))
+    for deployment in deployments:
+        await truly_ended(platform, deployment)
+    await nothing_is_left(platform, deployments)
+
+
+async def test_a_listener_killed_while_it_builds_builds_anew_and_leaves_nothing(
+    platform: Platform, repository: Repository
+):
+    deployment = await platform.deploy(repository)
+    await eventually(lambda: at_work(platform, deployment, "BUILDING"))
+    os.kill(listener_of(platform.server), signal.SIGKILL)
+    await truly_ended(platform, deployment)
+    await nothing_is_left(platform, [deployment])
+
+
+async def at_work(platform: Platform, deployment: str, status: str) -> bool:
+    revisions = (await platform.call("GET", f"/v2/deployments/{deployment}/revisions"))["resources"]
+    return bool(revisions[0]["status"] == status)
+
+
+async def _kill_something(platform: Platform, chance: random.Random) -> None:
+    """Kill the platform, its listener, or one of the agents."""
+    what = chance.choice(["platform", "listener", "agent"])
+    if what == "platform":
+        await asyncio.to_thread(platform.server.kill)
+        await asyncio.to_thread(platform.server.start)
+        return
+    listener = known_listener(platform)
+    running = processes_of(platform.home) if what == "agent" else [listener] * (listener is not None)
+    if running and (chosen := chance.choice(running)) is not None:
+        with contextlib.suppress(ProcessLookupError):
+            os.kill(chosen, signal.SIGKILL)
+
+
+def known_listener(platform: Platform) -> int | None:
+    try:
+        return listener_of(platform.server)
+    except ValueError:
+        return None
+
+
+async def truly_ended(platform: Platform, deployment: str) -> None:
+    """Wait until no revision is on its way; then the active one answers, and it is the newest that was deployed."""
+
+    async def all_ended() -> Any:
+        found = (await platform.call("GET", f"/v2/deployments/{deployment}/revisions", limit=100))["resources"]
+        return found if {revision["status"] for revision in found} <= AT_THE_END else None
+
+    revisions = await eventually(all_ended, 180)
+    deployed = [revision["id"] for revision in revisions if revision["status"] == "DEPLOYED"]
+    active = (await platform.call("GET", f"/v2/deployments/{deployment}"))["active_revision_id"]
+    assert active == (deployed[0] if deployed else None), revisions
+    assert deployed, revisions
+    url = await platform.url(deployment)
+    async with httpx2.AsyncClient(timeout=60) as client:
+
+        async def answers() -> bool:
+            try:
+                found = (await client.get(f"{url}/info")).json()
+            except httpx2.TransportError:
+                return False
+            return bool(found["host"]["revision_id"] == active)
+
+        await eventually(answers, 60)
+        await run(client, url)
+
+
+async def nothing_is_left(platform: Platform, deployments: list[str]) -> None:
+    """Delete deployments; then neither process, folder, port nor database of them is there."""
+    urls = [await platform.url(deployment) for deployment in deployments]
+    for deployment in deployments:
+        await platform.delete(deployment)
+    assert processes_of(platform.home) == []
+    assert list((platform.home / "dataplane" / "deployments").iterdir()) == []
+    async with httpx2.AsyncClient() as client:
+        for url in urls:
+            with pytest.raises(httpx2.ConnectError):
+                await client.get(f"{url}/ok")
+    connection = await asyncpg.connect(platform.database_url)
+    try:
+        names = {row["datname"] for row in await connection.fetch("select datname from pg_database")}
+        roles = {row["rolname"] for row in await connection.fetch("select rolname from pg_roles")}
+    finally:
+        await connection.close()
+    assert names.isdisjoint(map(name_of, deployments))
+    assert roles.isdisjoint(map(name_of, deployments))
+
+
+def name_of(deployment: str) -> str:
+    return database_name(UUID(deployment))
