@@ -20,7 +20,7 @@ from portside.control.types.compute import (
 from portside.dataplane.compute.kubernetes.objects import object_name
 from portside.dataplane.compute.kubernetes.resources import Resources
 from portside.dataplane.failures import DeployFailed
-from portside.dataplane.types import Secret
+from portside.dataplane.types import ScaleBounds, Secret
 from tests.kubernetes import (
     DEPLOYMENT_ID,
     FULL_SPEC,
@@ -261,6 +261,12 @@ def test_without_redis_pods_have_their_hints_by_postgres() -> None:
     found = objects(kubernetes=settings(kubernetes_redis=False))
     assert "REDIS_URI" not in variables(found)
     assert {one["metadata"]["name"] for one in found.of_kind("StatefulSet")} == {f"{found.place.name}-postgres"}
+
+
+def test_a_scale_of_the_owners_wins_over_the_revision() -> None:
+    found = objects(scale=ScaleBounds(min_scale=2, queue_max_scale=0, queue_min_scale=0))
+    assert named(found, "Deployment")["spec"]["replicas"] == 2
+    assert len(found.of_kind("Deployment")) == 1
 
 
 def test_a_queue_of_no_replicas_leaves_the_runs_to_the_api() -> None:

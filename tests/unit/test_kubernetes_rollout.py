@@ -4,6 +4,8 @@ from typing import Any
 
 import pytest
 
+from portside.dataplane.compute.kubernetes.measures import measure
+from portside.dataplane.compute.kubernetes.objects import COMPONENT
 from portside.dataplane.compute.kubernetes.rollout import crashed_containers, judge, pod_troubles
 
 
@@ -111,6 +113,26 @@ def test_what_is_on_its_way_is_no_trouble() -> None:
     assert list(pod_troubles(pod(*quiet))) == []
     done = {**container({"terminated": {"exitCode": 0, "reason": "Completed"}}), "name": "first"}
     assert list(pod_troubles(pod(initContainerStatuses=[done]))) == []
+
+
+def test_pods_say_how_many_serve_and_what_is_wrong() -> None:
+    def of(component: str, one: dict[str, Any], **more: Any) -> dict[str, Any]:
+        return {**one, "metadata": {**one["metadata"], "labels": {COMPONENT: component}, **more}}
+
+    ready = {"type": "Ready", "status": "True"}
+    up = pod(container({"running": {}}, ready=True, restartCount=2), conditions=[ready])
+    found = measure(
+        [
+            of("api", up),
+            of("api", up, deletionTimestamp="now"),
+            of("queue", up),
+            of("queue", pod(waiting("ImagePullBackOff"))),
+            of("postgres", up),
+        ]
+    )
+    assert (found.replicas, found.queue_replicas, found.restarts) == (1, 1, 4)
+    assert found.problem == "container api-server of pod hello-1: ImagePullBackOff: because"
+    assert measure([]).problem is None
 
 
 def test_many_pods_with_one_trouble_tell_it_once() -> None:

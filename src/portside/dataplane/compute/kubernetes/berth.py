@@ -21,9 +21,9 @@ from portside.dataplane.compute.kubernetes.applying import (
     read_passwords,
     remove_all,
 )
+from portside.dataplane.compute.kubernetes.following import PodFollower
 from portside.dataplane.compute.kubernetes.manifests import Cluster, Objects, objects_of, place_of
 from portside.dataplane.compute.kubernetes.objects import COMPONENT, Place
-from portside.dataplane.compute.kubernetes.podlogs import PodLogs
 from portside.dataplane.compute.kubernetes.resources import Resources, read_resources
 from portside.dataplane.compute.kubernetes.settings import KubernetesSettings
 from portside.dataplane.compute.kubernetes.watching import Pace, Watch, insist
@@ -76,7 +76,7 @@ class KubernetesBerth:
         self._url: str | None = None
         self._dirty = asyncio.Event()
         self._keeper: asyncio.Task[None] | None = None
-        self._pod_logs: PodLogs | None = None
+        self._follower: PodFollower | None = None
 
     @property
     def url(self) -> str | None:
@@ -115,7 +115,7 @@ class KubernetesBerth:
         """Take over what an earlier listener applied; see to it that it stays so."""
         place = place_of(release.deployment, read_resources(release.revision.resource_spec), self._cluster.kubernetes)
         self._url = self._address(release, place)
-        self._follow_logs(place, from_now=True)
+        self._follow_pods(place, from_now=True)
         self._keep(release)
         if not _has_work(release.deployment):
             self._dirty.set()
@@ -138,8 +138,8 @@ class KubernetesBerth:
                 self._dirty.set()
 
     def measures(self) -> Measures | None:
-        """Return nothing: the cluster's own metrics tell what its pods use."""
-        return None
+        """Return what the pods said last; what they use is told by the cluster's own metrics."""
+        return None if self._follower is None else self._follower.measures
 
     async def withdraw(self) -> None:
         """Remove everything of the deployment with its data. Raises TimeoutError when it does not go."""
@@ -150,16 +150,16 @@ class KubernetesBerth:
     async def close(self) -> None:
         """Stop looking after the deployment; it goes on by itself."""
         await self._stop_keeping()
-        if self._pod_logs is not None:
-            await self._pod_logs.close()
-            self._pod_logs = None
+        if self._follower is not None:
+            await self._follower.close()
+            self._follower = None
 
     async def _roll_out(self, release: Release) -> None:
         revision_log = self._log_of(release.revision.id)
         try:
             objects = await self._objects(release)
             self._unfinished = objects.place
-            self._follow_logs(objects.place, from_now=self._serving is not None)
+            self._follow_pods(objects.place, from_now=self._serving is not None)
             watch = Watch(self._api, objects.place, revision_log.add, self._compute.pace)
             api_limit_s = self._cluster.limits["api"]
             await insist(lambda: apply_stores(self._api, objects), _APPLY_LIMIT_S)
@@ -242,9 +242,9 @@ class KubernetesBerth:
         await apply_servers(self._api, objects)
         await prune(self._api, objects.place, objects.names)
 
-    def _follow_logs(self, place: Place, *, from_now: bool) -> None:
-        if self._pod_logs is None:
-            self._pod_logs = PodLogs(self._api, place, self._log_of, from_now=from_now)
+    def _follow_pods(self, place: Place, *, from_now: bool) -> None:
+        if self._follower is None:
+            self._follower = PodFollower(self._api, place, self._log_of, from_now=from_now)
 
 
 def _has_work(deployment: DesiredDeployment) -> bool:

@@ -81,7 +81,7 @@ def place_of(deployment: DesiredDeployment, resources: Resources, settings: Kube
 def objects_of(release: Release, cluster: Cluster, passwords: Passwords) -> Objects:
     """Return every object that the release's deployment shall have. Raises DeployFailed for what cannot be."""
     deployment, revision, settings = release.deployment, release.revision, cluster.kubernetes
-    resources = read_resources(revision.resource_spec)
+    resources = read_resources(revision.resource_spec, deployment.scale)
     place = place_of(deployment, resources, settings)
     address = address_of(place.name, place.namespace, deployment.custom_url, settings)
     stores: list[Json] = []

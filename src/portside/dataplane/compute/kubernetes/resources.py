@@ -9,8 +9,10 @@ from typing import Any
 import msgspec
 
 from portside.dataplane.failures import DeployFailed
+from portside.dataplane.types import ScaleBounds
 
 Json = dict[str, Any]
+_AS_SPECIFIED = ScaleBounds()
 
 
 class Resources(msgspec.Struct, frozen=True, kw_only=True):
@@ -60,12 +62,19 @@ class Resources(msgspec.Struct, frozen=True, kw_only=True):
         return self.queue_replicas[1] > 0
 
 
-def read_resources(spec: Json) -> Resources:
-    """Return the spec of a revision. Raises DeployFailed for one that this listener does not understand."""
+def read_resources(spec: Json, scale: ScaleBounds = _AS_SPECIFIED) -> Resources:
+    """Return the spec of a revision; `scale` wins over what it says of replicas.
+
+    Raises DeployFailed for a spec that this listener does not understand.
+    """
     try:
-        return msgspec.convert({name: value for name, value in spec.items() if value is not None}, Resources)
+        return msgspec.convert({**_said(spec), **_said(msgspec.structs.asdict(scale))}, Resources)
     except msgspec.ValidationError as exc:
         raise DeployFailed(f"source_config.resource_spec: {exc}") from exc
+
+
+def _said(values: Json) -> Json:
+    return {name: value for name, value in values.items() if value is not None}
 
 
 def compute_of(cpu: float | None, cpu_limit: float | None, memory: int | None, memory_limit: int | None) -> Json:

@@ -1,4 +1,4 @@
-"""The output of a deployment's pods on its way to the deploy logs of their revisions.
+"""A deployment's pods, followed: their output on its way to the deploy logs, and what they say of the deployment.
 
 Pods are looked for every few seconds; each container has a follower until it ends. Those that ran when the listener
 started are followed from then on, all others from their first line.
@@ -12,10 +12,12 @@ from uuid import UUID
 
 from portside.dataplane.compute.interface import LogOf
 from portside.dataplane.compute.kubernetes.api import ClusterAway, ClusterRefused, KubernetesApi
+from portside.dataplane.compute.kubernetes.measures import measure
 from portside.dataplane.compute.kubernetes.objects import COMPONENT, REVISION, Place, owned_by
 from portside.dataplane.compute.kubernetes.pods import CONTAINER
 from portside.dataplane.compute.output import parse_line
 from portside.dataplane.logs import RevisionLog
+from portside.dataplane.types import Measures
 from portside.kernel.logs import get_logger
 
 Json = dict[str, Any]
@@ -28,13 +30,14 @@ _MAX_FOLLOWED = 200
 _PARTS = frozenset({"api", "queue"})
 
 
-class PodLogs:
+class PodFollower:
     """Follows the servers' pods of one deployment until it is closed."""
 
     def __init__(self, api: KubernetesApi, place: Place, log_of: LogOf, *, from_now: bool) -> None:
         self._api, self._place, self._log_of, self._from_now = api, place, log_of, from_now
         self._logs: dict[UUID, RevisionLog] = {}
         self._followers: dict[Key, asyncio.Task[None]] = {}
+        self.measures: Measures | None = None
         self._task = asyncio.create_task(self._run())
 
     async def close(self) -> None:
@@ -54,6 +57,7 @@ class PodLogs:
                     "the pods of a deployment cannot be listed", namespace=self._place.namespace, error=str(exc)
                 )
             else:
+                self.measures = measure(pods)
                 self._follow(pods)
                 await self._close_logs(pods)
                 self._from_now = False
