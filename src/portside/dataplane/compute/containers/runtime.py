@@ -10,7 +10,8 @@ import shutil
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from tempfile import TemporaryFile
+from typing import IO, Any
 
 import msgspec
 
@@ -22,6 +23,8 @@ from portside.kernel.logs import get_logger
 log = get_logger(__name__)
 _COMMAND_S = 120.0
 _LOOK_S = 20.0
+_MAX_OUTPUT = 16_000_000
+_SHOWN = 2000
 _KINDS = ("podman", "docker")
 _KEPT = frozenset({
     "PATH", "HOME", "USER", "LOGNAME", "LANG", "TMPDIR", "DBUS_SESSION_BUS_ADDRESS", "SSL_CERT_FILE", "SSL_CERT_DIR",
@@ -140,22 +143,39 @@ def _has_id_ranges() -> bool:
 
 
 async def _run(argv: Sequence[str], given: bytes, within_s: float) -> str:
-    try:
-        process = await asyncio.create_subprocess_exec(
-            *argv, env=passed_on(os.environ), start_new_session=True,
-            stdin=asyncio.subprocess.PIPE, stdout=asyncio.subprocess.PIPE, stderr=asyncio.subprocess.PIPE,
-        )  # fmt: skip
-    except OSError as exc:
-        raise CommandFailed(f"{argv[0]}: {exc.strerror}") from exc
-    try:
-        output, errors = await asyncio.wait_for(process.communicate(given), within_s)
-    except TimeoutError as exc:
-        raise CommandFailed(f"{Path(argv[0]).name} {argv[1]} took longer than {within_s:g} seconds") from exc
-    finally:
-        if process.returncode is None:
-            process.kill()
-            await process.wait()
-    if process.returncode != 0:
-        said = errors.decode("utf-8", "replace").strip()[-2000:] or f"exit code {process.returncode}"
-        raise CommandFailed(said)
-    return output.decode("utf-8", "replace").strip()
+    # Files rather than pipes. An event loop may use sockets for pipes, which `--env-file /dev/stdin` cannot open; and a
+    # container's monitor, which goes on, may keep the writing end of a pipe open.
+    with _nameless(given) as source, _nameless() as output, _nameless() as errors:
+        try:
+            process = await asyncio.create_subprocess_exec(
+                *argv, env=passed_on(os.environ), start_new_session=True, stdin=source, stdout=output, stderr=errors
+            )
+        except OSError as exc:
+            raise CommandFailed(f"{argv[0]}: {exc.strerror}") from exc
+        try:
+            code = await asyncio.wait_for(process.wait(), within_s)
+        except TimeoutError as exc:
+            raise CommandFailed(f"{Path(argv[0]).name} {argv[1]} took longer than {within_s:g} seconds") from exc
+        finally:
+            if process.returncode is None:
+                process.kill()
+                await process.wait()
+        if code != 0:
+            raise CommandFailed(_text(errors)[-_SHOWN:] or f"{Path(argv[0]).name} {argv[1]}: exit code {code}")
+        return _text(output)
+
+
+def _nameless(content: bytes = b"") -> IO[bytes]:
+    """Make a file that nobody else can open."""
+    if hasattr(os, "memfd_create"):
+        file: IO[bytes] = os.fdopen(os.memfd_create("portside"), "w+b")
+    else:
+        file = TemporaryFile()  # noqa: SIM115 - the caller closes it
+    file.write(content)
+    file.seek(0)
+    return file
+
+
+def _text(file: IO[bytes]) -> str:
+    file.seek(0)
+    return file.read(_MAX_OUTPUT).decode("utf-8", "replace").strip()
