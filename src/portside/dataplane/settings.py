@@ -39,7 +39,7 @@ class ListenerSettings(msgspec.Struct, frozen=True, kw_only=True):
     max_source_bytes: Annotated[
         int,
         msgspec.Meta(ge=1_000_000),
-        setting("Largest repository that is built, in bytes with its files checked out."),
+        setting("Largest source that is built, in bytes with its files checked out or unpacked."),
     ] = 1_000_000_000
     stop_grace_s: Annotated[
         float, msgspec.Meta(ge=0), setting("How long a replaced server may finish its requests and runs, in seconds.")
