@@ -1,14 +1,9 @@
-"""Measures an agent server beside the reference development server and the bare graph. Run it with `make bench`.
-
-The reference keeps everything in memory; ours writes to Postgres. With `BENCH_REFERENCE=0` it is left out.
-"""
+"""Measures one agent server over HTTP, ours or the reference: `measure`; and starts ours: `ours`."""
 
 import asyncio
 import contextlib
 import json
-import os
 import signal
-import subprocess
 import sys
 import tempfile
 import time
@@ -20,20 +15,22 @@ import asyncpg
 
 ROOT = Path(__file__).parents[1]
 PROJECT = Path(__file__).parent / "project"
-sys.path[:0] = [str(ROOT), str(PROJECT)]
+sys.path[:0] = [str(ROOT)]
 
-from bench.client import Connection, cpu_s, events_per_s, first_events, load, memory_mb  # noqa: E402
-from bench.reference import reference_process  # noqa: E402
+from bench.client import (  # noqa: E402
+    Connection,
+    Figures,
+    cpu_s,
+    events_per_s,
+    first_events,
+    load,
+    memory_mb,
+    runs_figures,
+)  # fmt: skip
+from bench.workload import BACKLOG, BATCH, BURST, LATER, RUN, STREAMS, TOKENS  # noqa: E402
 from tests.servers import ServerProcess, free_port  # noqa: E402
 
 from portside.kernel.embedded import EmbeddedPostgres  # noqa: E402
-
-INPUT = {"messages": [{"role": "user", "content": "hi"}]}
-RUN = {"assistant_id": "echo", "input": INPUT}
-TOKENS = {"assistant_id": "tokens", "input": INPUT, "stream_mode": ["custom"]}
-BURST = {"assistant_id": "burst", "input": {"count": 500}, "stream_mode": ["custom"]}
-STREAMS = (1, 20, 200)
-Figures = dict[str, float]
 
 
 class Server(NamedTuple):
@@ -42,20 +39,6 @@ class Server(NamedTuple):
     port: int
     pid: int
     database: str | None = None
-
-
-def main() -> None:
-    columns = {"bare graph": {"cpu_ms_per_run_16": bare_graph_ms()}}
-    with ours() as (server, cold_start_s):
-        columns["portside"] = {"cold_start_s": cold_start_s, **asyncio.run(measure(server))}
-    if os.environ.get("BENCH_REFERENCE") != "0":
-        began = time.perf_counter()
-        with reference_process(PROJECT) as running:
-            cold_start_s = time.perf_counter() - began
-            figures = asyncio.run(measure(Server(running.port, running.pid)))
-        columns["reference"] = {"cold_start_s": cold_start_s, **figures}
-    show(columns)
-    keep(columns)
 
 
 async def measure(server: Server) -> Figures:
@@ -74,7 +57,9 @@ async def measure(server: Server) -> Figures:
     found["searches_per_s_16"] = (
         await load(server.port, 16, lambda c: c.send("POST", "/threads/search", search))
     ).per_s
-    return found
+    await put_off(server.port)
+    behind = await runs(server, 16)
+    return found | {f"{name}_behind_{BACKLOG}": behind[name] for name in ("runs_per_s_16", "p50_ms_16")}
 
 
 async def wait(connection: Connection) -> bytes:
@@ -85,15 +70,20 @@ async def runs(server: Server, clients: int) -> Figures:
     """Stateless runs of the echo graph that clients wait for."""
     cpu, trips = cpu_s(server.pid), await transactions(server.database)
     done = await load(server.port, clients, wait)
-    found = {
-        f"runs_per_s_{clients}": done.per_s,
-        f"p50_ms_{clients}": done.p50_ms,
-        f"p99_ms_{clients}": done.p99_ms,
-        f"cpu_ms_per_run_{clients}": (cpu_s(server.pid) - cpu) / done.count * 1000,
-    }
+    found = runs_figures(clients, done.per_s, done.times, cpu_s(server.pid) - cpu)
     if server.database:
-        found[f"transactions_per_run_{clients}"] = (await transactions(server.database) - trips) / done.count
+        trips = await transactions(server.database) - trips
+        found[f"round_trips_per_run_{clients}"] = trips / len(done.times)
     return found
+
+
+async def put_off(port: int) -> None:
+    """Ask for runs that are for later; what comes after them must not pay for it."""
+    connection = Connection(port)
+    await connection.open()
+    for _ in range(BACKLOG // BATCH):
+        await connection.send("POST", "/runs/batch", [LATER] * BATCH)
+    connection.writer.close()
 
 
 async def transactions(database: str | None) -> int:
@@ -117,20 +107,6 @@ async def make_thread(port: int) -> str:
     return made["thread_id"]
 
 
-def bare_graph_ms() -> float:
-    """CPU of one run of the graph with nothing around it."""
-    import graphs
-
-    async def run(count: int) -> None:
-        for _ in range(count):
-            await graphs.echo.ainvoke(INPUT)
-
-    asyncio.run(run(100))
-    began = time.process_time()
-    asyncio.run(run(1000))
-    return time.process_time() - began
-
-
 @contextlib.contextmanager
 def ours() -> Iterator[tuple[Server, float]]:
     """A server of ours on a Postgres of its own, and how long its second start took."""
@@ -152,27 +128,3 @@ def ours() -> Iterator[tuple[Server, float]]:
         finally:
             server.stop(signal.SIGINT)
             embedded.release()
-
-
-def show(columns: dict[str, Figures]) -> None:
-    """Print the figures side by side, with what ours is to the reference."""
-    names = dict.fromkeys(name for figures in columns.values() for name in figures)
-    print(f"{'':<26}" + "".join(f"{column:>14}" for column in columns) + f"{'ratio':>10}")
-    for name in names:
-        cells = "".join(f"{columns[column].get(name, float('nan')):14.2f}" for column in columns)
-        pair = [columns.get(column, {}).get(name) for column in ("portside", "reference")]
-        ratio = f"{pair[0] / pair[1]:10.2f}" if all(pair) else ""
-        print(f"{name:<26}{cells}{ratio}".replace("nan", "  -"))
-
-
-def keep(columns: dict[str, Figures]) -> None:
-    """Write the figures to a file named after the commit."""
-    results = ROOT / "bench" / "results"
-    results.mkdir(exist_ok=True)
-    command = ["git", "rev-parse", "--short", "HEAD"]
-    commit = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False).stdout.strip()
-    (results / f"agent-server-{commit or 'unknown'}.json").write_text(json.dumps(columns, indent=2) + "\n")
-
-
-if __name__ == "__main__":
-    main()

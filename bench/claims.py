@@ -1,9 +1,8 @@
-"""Measures what claiming a run costs behind few and behind many. Run it with `python bench/claims.py`."""
+"""Measures what claiming a run costs behind few and behind many, inside Postgres. A part of `make bench`."""
 
 import asyncio
 import json
 import statistics
-import sys
 import tempfile
 from pathlib import Path
 from uuid import uuid4
@@ -65,23 +64,18 @@ async def measure(db: Database, threads: int, runs: int, is_delayed: bool) -> di
     }
 
 
-async def compare(url: str) -> None:
+async def compare(url: str) -> dict[str, dict[str, float]]:
     db = await Database.connect(url, schema="portside")
     await migrate(db, ["portside.agent"], schema="portside")
-    for name, backlog in BACKLOGS.items():
-        found = await measure(db, *backlog)
-        sys.stdout.write(f"{name:34} " + "  ".join(f"{key} {value:.3g}" for key, value in found.items()) + "\n")
+    found = {name: await measure(db, *backlog) for name, backlog in BACKLOGS.items()}
     await db.close()
+    return found
 
 
-def main() -> None:
+def measure_claims() -> dict[str, dict[str, float]]:
     with tempfile.TemporaryDirectory() as folder:
         embedded = EmbeddedPostgres(Path(folder))
         try:
-            asyncio.run(compare(embedded.acquire()))
+            return asyncio.run(compare(embedded.acquire()))
         finally:
             embedded.release()
-
-
-if __name__ == "__main__":
-    main()

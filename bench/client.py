@@ -13,6 +13,7 @@ from typing import NamedTuple
 SECONDS = float(os.environ.get("BENCH_SECONDS", "5"))
 TICK = os.sysconf("SC_CLK_TCK")
 Request = Callable[["Connection"], Awaitable[bytes]]
+Figures = dict[str, float]
 
 
 class Connection:
@@ -50,12 +51,10 @@ class Connection:
 
 
 class Load(NamedTuple):
-    """What came of some seconds of load."""
+    """What came of some seconds of load; the times are in seconds."""
 
     per_s: float
-    p50_ms: float
-    p99_ms: float
-    count: int
+    times: list[float]
 
 
 async def load(port: int, clients: int, request: Request, seconds: float = SECONDS) -> Load:
@@ -74,8 +73,14 @@ async def load(port: int, clients: int, request: Request, seconds: float = SECON
 
     began = time.perf_counter()
     await asyncio.gather(*(client() for _ in range(clients)))
-    per_s = len(times) / (time.perf_counter() - began)
-    return Load(per_s, *percentiles(times), len(times))
+    return Load(len(times) / (time.perf_counter() - began), times)
+
+
+def runs_figures(clients: int, per_s: float, times: list[float], cpu_s: float) -> Figures:
+    """Tell of some seconds of runs how many there were, how long they took, and what each cost."""
+    p50, p99 = percentiles(times)
+    found = {"runs_per_s": per_s, "p50_ms": p50, "p99_ms": p99, "cpu_ms_per_run": cpu_s / len(times) * 1000}
+    return {f"{name}_{clients}": figure for name, figure in found.items()}
 
 
 def percentiles(times: list[float]) -> tuple[float, float]:

@@ -1,8 +1,6 @@
-"""Measures searches among many threads. Run it with `make bench`, or alone with `python bench/threads.py`."""
+"""Measures searches among many threads, over HTTP. A part of `make bench`."""
 
 import asyncio
-import itertools
-import json
 import os
 import random
 import signal
@@ -16,7 +14,7 @@ import asyncpg
 ROOT = Path(__file__).parents[1]
 sys.path[:0] = [str(ROOT)]
 
-from bench.client import Connection, load  # noqa: E402
+from bench.client import Connection, load, percentiles  # noqa: E402
 from tests.servers import PROJECTS, ServerProcess, free_port  # noqa: E402
 
 from portside.kernel.embedded import EmbeddedPostgres  # noqa: E402
@@ -106,11 +104,13 @@ def measure(port: int) -> dict[str, dict[str, float]]:
             return await connection.send("POST", "/threads/search", body())
 
         done = asyncio.run(load(port, CLIENTS, search))
-        found[name] = {"per_s": done.per_s, "p50_ms": done.p50_ms, "p99_ms": done.p99_ms}
+        p50, p99 = percentiles(done.times)
+        found[name] = {"per_s": done.per_s, "p50_ms": p50, "p99_ms": p99}
     return found
 
 
-def main() -> None:
+def measure_searches() -> dict[str, dict[str, float]]:
+    """Fill a database with threads and search among them."""
     with tempfile.TemporaryDirectory() as folder:
         embedded = EmbeddedPostgres(Path(folder))
         url, port = embedded.acquire(), free_port()
@@ -120,17 +120,7 @@ def main() -> None:
         try:
             server.start()
             asyncio.run(fill(url))
-            found = measure(port)
+            return measure(port)
         finally:
             server.stop(signal.SIGINT)
             embedded.release()
-    print(f"{THREADS} threads, {CLIENTS} clients{'per s':>16}{'p50 ms':>10}{'p99 ms':>10}")
-    for name, figures in found.items():
-        print(f"{name:<28}", *(f"{figure:9.1f}" for figure in itertools.chain(figures.values())))
-    results = ROOT / "bench" / "results"
-    results.mkdir(exist_ok=True)
-    (results / "threads.json").write_text(json.dumps(found, indent=2) + "\n")
-
-
-if __name__ == "__main__":
-    main()

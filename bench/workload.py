@@ -1,0 +1,10 @@
+"""What every server, and the bare graph, is asked to do."""
+
+INPUT = {"messages": [{"role": "user", "content": "hi"}]}
+RUN = {"assistant_id": "echo", "input": INPUT}
+TOKENS = {"assistant_id": "tokens", "input": INPUT, "stream_mode": ["custom"]}
+BURST = {"assistant_id": "burst", "input": {"count": 500}, "stream_mode": ["custom"]}
+# Runs that wait for tomorrow, sent in batches.
+LATER = {**RUN, "after_seconds": 86_400}
+BACKLOG, BATCH = 2000, 100
+STREAMS = (1, 20, 200)
