@@ -8,7 +8,7 @@ from portside.cli.client import Platform
 from portside.kernel.errors import UserMistake
 
 POLL_S = 0.5
-FAILED = ("CREATE_FAILED", "BUILD_FAILED", "DEPLOY_FAILED", "SKIPPED", "INTERRUPTED")
+FAILED = ("CREATE_FAILED", "BUILD_FAILED", "DEPLOY_FAILED", "SKIPPED", "INTERRUPTED", "UNKNOWN")
 
 
 def follow_revision(
