@@ -141,10 +141,10 @@ LOCAL = {
 }
 
 
-# It leaves a process behind, in a session of its own.
+# It leaves a process behind, in a session of its own and with a hold on the output.
 BUNDLE = """\
 require("fs").writeFileSync("built.txt", String(require("local")) + process.cwd());
-const child = require("child_process").spawn("sleep", ["600"], {detached: true, stdio: "ignore"});
+const child = require("child_process").spawn("sleep", ["600"], {detached: true, stdio: "inherit"});
 child.unref();
 console.log("left behind", child.pid, "a-secret-value");
 """

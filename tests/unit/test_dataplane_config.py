@@ -52,6 +52,7 @@ def test_folders_are_relative_to_the_file(tmp_path: Path):
         ({"node_version": "20.1"}, "major version alone"),
         ({"dependencies": "."}, "$.dependencies"),
         ({"dependencies": ["--index-url=http://elsewhere"]}, "is not a dependency"),
+        ({"dependencies": ["orjson\n--index-url=http://elsewhere"]}, "is not a dependency"),
         ({"dependencies": ["./nowhere"]}, "'./nowhere'"),
         ({"dependencies": [".."]}, "leads out"),
         ({"python_version": "3.9"}, "3.11 or newer"),

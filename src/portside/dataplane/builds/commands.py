@@ -11,7 +11,7 @@ import contextlib
 import os
 import signal
 from collections import deque
-from collections.abc import AsyncIterator, Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -26,6 +26,7 @@ _MAX_LINE = 8000
 _TAIL_LINES = 30
 _BUILD_VARIABLE = "PORTSIDE_BUILD"
 _STRAY_ROUNDS = 20
+_DRAIN_S = 2.0
 _PROCESSES = Path("/proc")
 
 # What a program may see of the listener's environment: how to reach the network, and nothing secret of ours.
@@ -68,47 +69,86 @@ def minimal_environment(environ: Mapping[str, str], **more: str) -> dict[str, st
 
 async def run(command: Command, output: Output) -> Outcome:
     """Run a program to its end, handing each line of its output on. Raises BuildFailed when it cannot be started."""
-    environment = {**command.env, _BUILD_VARIABLE: str(command.build)}
+    lines, write_end = await _open_lines()
     try:
-        process = await asyncio.create_subprocess_exec(
-            *command.argv, cwd=command.cwd, env=environment, start_new_session=True,
-            stdin=asyncio.subprocess.DEVNULL, stdout=asyncio.subprocess.PIPE, stderr=asyncio.subprocess.STDOUT,
-        )  # fmt: skip
+        process = await _start(command, write_end)
     except OSError as exc:
+        lines.close()
         raise BuildFailed(f"{Path(command.argv[0]).name} cannot be run: {exc.strerror}") from exc
+    finally:
+        os.close(write_end)
     tail: deque[str] = deque(maxlen=_TAIL_LINES)
+    reading = asyncio.create_task(lines.each(lambda line: tail.append(output.say(line))))
     mark = _mark_of(command.build)
     try:
         _write_mark(mark, process.pid)
-        async for line in _lines(process):
-            tail.append(output.say(line))
         code = await process.wait()
+        await _end_of_output(process.pid, command.build, reading)
     finally:
-        # Also after a good end: a program that left something running in its group does not get to keep it.
         kill_group(process.pid)
+        reading.cancel()
+        await asyncio.gather(reading, return_exceptions=True)
+        lines.close()
         await process.wait()
         mark.unlink(missing_ok=True)
     return Outcome(code, list(tail))
 
 
-async def _lines(process: asyncio.subprocess.Process) -> AsyncIterator[str]:
-    """Yield lines; a progress bar's carriage returns end lines too, and what is too long ends at a space.
+async def _start(command: Command, output: int) -> asyncio.subprocess.Process:
+    return await asyncio.create_subprocess_exec(
+        *command.argv, cwd=command.cwd, env={**command.env, _BUILD_VARIABLE: str(command.build)},
+        start_new_session=True, stdin=asyncio.subprocess.DEVNULL, stdout=output, stderr=output,
+    )  # fmt: skip
 
-    A text without any space is dropped when it is too long: cut anywhere, a value in it could not be masked.
-    """
-    assert process.stdout is not None  # noqa: S101 - narrows the type
-    decoder = codecs.getincrementaldecoder("utf-8")("replace")
-    rest = ""
-    while chunk := await process.stdout.read(_CHUNK):
-        *whole, rest = (rest + decoder.decode(chunk)).replace("\r", "\n").split("\n")
-        if len(rest) > _MAX_LINE:
-            end = rest.rfind(" ")
-            whole, rest = ([*whole, rest[:end]], rest[end:]) if end > 0 else (whole, "")
-        for line in whole:
-            if line.strip():
-                yield line.rstrip()
-    if rest.strip():
-        yield rest.rstrip()
+
+async def _end_of_output(group: int, build: Path, reading: asyncio.Task[None]) -> None:
+    """Wait for the last line; a program that left something running does not get to keep the build waiting for it."""
+    kill_group(group)
+    await asyncio.wait({reading}, timeout=_DRAIN_S)
+    if not reading.done():
+        await asyncio.to_thread(kill_strays, build)
+        await asyncio.wait({reading}, timeout=_DRAIN_S)
+
+
+class _Lines:
+    """The output of a program, line by line, from a pipe of our own: its end does not hang on that of the program."""
+
+    def __init__(self, reader: asyncio.StreamReader, transport: asyncio.BaseTransport) -> None:
+        self._reader, self._transport = reader, transport
+
+    def close(self) -> None:
+        """Close the reading end."""
+        self._transport.close()
+
+    async def each(self, on_line: Callable[[str], object]) -> None:
+        """Hand on each line until the end.
+
+        A progress bar's carriage returns end lines too, and what is too long ends at a space. A text without any space
+        is dropped when it is too long: cut anywhere, a value in it could not be masked.
+        """
+        decoder = codecs.getincrementaldecoder("utf-8")("replace")
+        rest = ""
+        while chunk := await self._reader.read(_CHUNK):
+            *whole, rest = (rest + decoder.decode(chunk)).replace("\r", "\n").split("\n")
+            if len(rest) > _MAX_LINE:
+                end = rest.rfind(" ")
+                whole, rest = ([*whole, rest[:end]], rest[end:]) if end > 0 else (whole, "")
+            for line in whole:
+                if line.strip():
+                    on_line(line.rstrip())
+        if rest.strip():
+            on_line(rest.rstrip())
+
+
+async def _open_lines() -> tuple[_Lines, int]:
+    """Open a pipe: its reading end as lines, its writing end as it is."""
+    read_end, write_end = os.pipe()
+    reader = asyncio.StreamReader()
+    loop = asyncio.get_running_loop()
+    transport, _protocol = await loop.connect_read_pipe(
+        lambda: asyncio.StreamReaderProtocol(reader), os.fdopen(read_end, "rb", buffering=0)
+    )
+    return _Lines(reader, transport), write_end
 
 
 def kill_left_behind(build: Path) -> None:

@@ -133,7 +133,7 @@ def _dependencies(
                 projects.append(folder)
             elif (folder / "requirements.txt").is_file():
                 requirements.append(_inside(repository, folder / "requirements.txt", f"{dependency}/requirements.txt"))
-        elif dependency.startswith("-") or not dependency.strip():
+        elif dependency.startswith("-") or not dependency.strip() or len(dependency.splitlines()) > 1:
             raise BuildFailed(f"{name}: {dependency!r} is not a dependency")
         else:
             packages.append(dependency)

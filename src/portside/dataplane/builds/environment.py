@@ -44,9 +44,12 @@ class Environment:
         cwd = config.path.parent
         if config.uv is not None:
             requirements, cwd = ["-r", str(await self._locked(config, config.uv))], config.uv.root
+        # In a file: arguments are visible to other users, and a requirement may be an address with a token in it.
+        packages = self.folder / "packages.txt"
+        packages.write_text("".join(f"{package}\n" for package in config.packages))
         installed = await self._uv(
             config, "pip", "install", "--python", str(python_of(self.folder)), *requirements, *projects,
-            "--", str(wheel), *config.packages, cwd=cwd,
+            "-r", str(packages), "--", str(wheel), cwd=cwd,
         )  # fmt: skip
         if installed.code != 0:
             raise BuildFailed(f"the dependencies cannot be installed: {_error(installed)}")
