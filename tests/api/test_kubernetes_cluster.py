@@ -21,6 +21,7 @@ from portside.dataplane.compute.kubernetes.objects import KINDS, owned_by
 from portside.dataplane.failures import DeployFailed
 from portside.dataplane.logs import RevisionLog
 from portside.dataplane.types import DesiredRevision, LogEntry, Secret
+from portside.platform.installation import listener_rights
 from tests.conftest import eventually
 from tests.kubernetes import DEPLOYMENT_ID, LISTENER, deployment, revision, settings
 
@@ -73,8 +74,9 @@ async def bench() -> AsyncIterator[Bench]:
     api = KubernetesApi(KubeConfig.from_file(Path(KUBECONFIG or "")))
     namespace = f"portside-test-{secrets.token_hex(4)}"
     await api._client.create(Namespace(metadata=ObjectMeta(name=namespace)))
+    listener = await api_of_a_listener(api, namespace)
     cluster = Cluster(LISTENER, settings(kubernetes_namespaces=namespace, kubernetes_health_check="none"))
-    compute = Kubernetes(cluster, api, Pace(poll_s=0.2, patience_s=1.0))
+    compute = Kubernetes(cluster, listener, Pace(poll_s=0.2, patience_s=1.0))
     lines: list[str] = []
 
     async def ship(entries: list[LogEntry]) -> None:
@@ -88,6 +90,28 @@ async def bench() -> AsyncIterator[Bench]:
     await asyncio.gather(nodes, return_exceptions=True)
     await api._client.delete(Namespace, namespace)
     await compute.close()
+    await api.close()
+
+
+async def api_of_a_listener(admin: Any, namespace: str) -> Any:
+    """The API server as a listener sees it that was installed by `portside manifests`: with its rights alone."""
+    from lightkube import KubeConfig, codecs
+    from lightkube.config.models import User
+    from lightkube.models.authentication_v1 import TokenRequestSpec
+    from lightkube.models.meta_v1 import ObjectMeta
+    from lightkube.resources.core_v1 import ServiceAccount, ServiceAccountToken
+
+    from portside.dataplane.compute.kubernetes.api import KubernetesApi
+
+    await admin._client.create(ServiceAccount(metadata=ObjectMeta(name="portside-listener", namespace=namespace)))
+    for manifest in listener_rights(namespace, namespace):
+        await admin._client.create(codecs.from_dict(manifest))
+    request = ServiceAccountToken(metadata=ObjectMeta(), spec=TokenRequestSpec(audiences=[]))
+    token = await admin._client.create(request, "portside-listener", namespace=namespace)
+    config = KubeConfig.from_one(
+        cluster=admin._client.config.cluster, user=User(token=token.status.token), namespace=namespace
+    )
+    return KubernetesApi(config)
 
 
 async def report_like_a_node(api: Any, namespace: str) -> None:
