@@ -112,9 +112,12 @@ async def _page(kind: GitHostKind, url: str, token: str | None, rules: OutboundR
     if answer.status != 200:
         raise HostUnreachable(f"{host} answered {answer.status} when it was asked for repositories.")
     try:
-        return msgspec.json.decode(answer.body, type=list[_Project] if kind == "gitlab" else list[_Repository])
+        listed: list[_Repository | _Project] = msgspec.json.decode(
+            answer.body, type=list[_Project] if kind == "gitlab" else list[_Repository]
+        )
     except msgspec.MsgspecError as exc:
         raise HostUnreachable(f"{host} does not list repositories as {kind} does: {exc}") from exc
+    return listed
 
 
 def _shown(kind: GitHostKind, token: str | None) -> dict[str, str]:
