@@ -14,7 +14,7 @@ import zlib
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
-from typing import IO
+from typing import IO, cast
 
 from portside.dataplane.builds.output import Output
 from portside.dataplane.builds.source import too_large
@@ -90,7 +90,7 @@ class _Unpacking:
         """Unpack everything. Raises BuildFailed."""
         self._folder.mkdir(parents=True)
         try:
-            with gzip.open(archive) as content, tarfile.open(fileobj=_Measured(content), mode="r:") as tar:
+            with gzip.open(archive) as content, _open_tar(content) as tar:
                 for number, entry in enumerate(tar):
                     if number >= _MAX_ENTRIES:
                         raise BuildFailed(f"the archive has more than {_MAX_ENTRIES} entries")
@@ -143,10 +143,14 @@ def _path_of(entry: tarfile.TarInfo) -> PurePosixPath:
     return path
 
 
+def _open_tar(content: gzip.GzipFile) -> tarfile.TarFile:
+    return tarfile.open(fileobj=cast("IO[bytes]", _Measured(content)), mode="r:")
+
+
 class _Measured:
     """A stream that is only read in pieces: descriptions in an archive cannot fill the memory."""
 
-    def __init__(self, stream: IO[bytes]) -> None:
+    def __init__(self, stream: gzip.GzipFile) -> None:
         self._stream = stream
 
     def read(self, size: int = -1) -> bytes:
