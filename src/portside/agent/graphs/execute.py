@@ -55,6 +55,7 @@ class LocalExecution:
         self._input = _input(request)
         self._config = _config(request)
         self._values: Any = _MISSING
+        self._told: bytes | None = None
         self._stopped = False
 
     async def __aiter__(self) -> AsyncIterator[Emitted]:
@@ -67,6 +68,8 @@ class LocalExecution:
                 async for item in self._stream(graph):
                     self._watch(*item)
                     for emitted in encoder.encode(*item):
+                        if emitted.event == "values":
+                            self._told = emitted.data
                         yield emitted
                 self.outcome = await self._ended(graph)
         except asyncio.CancelledError as exc:
@@ -117,8 +120,12 @@ class LocalExecution:
         if graph.checkpointer and (self._stopped or self._values is _MISSING):
             state = await graph.aget_state(_latest(self._config))
             return _outcome(graph, state, state.values if self._values is _MISSING else self._values)
-        values = _select(None if self._values is _MISSING else self._values, _output_keys(graph))
-        return Outcome(values=dump_user(values), interrupts={}, has_next=False, error=None)
+        given: Any = None if self._values is _MISSING else self._values
+        values = _select(given, _output_keys(graph))
+        # A long conversation is the most that is encoded of a run: not once more where its last event was all of it.
+        is_told = self._told is not None and isinstance(values, dict) and len(values) == len(given)
+        encoded = self._told if is_told else dump_user(values)
+        return Outcome(values=encoded, interrupts={}, has_next=False, error=None)
 
 
 async def read_rest(graphs: Graphs, request: RunRequest) -> Outcome:
