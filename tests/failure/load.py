@@ -73,9 +73,10 @@ class Load:
         await asyncio.gather(*tasks)
 
     async def _make_threads(self) -> None:
-        for number in range(self.thread_count):
-            made = (await self._http().post("/threads", json={})).json()["thread_id"]
-            self.threads[made] = STRATEGIES[number % len(STRATEGIES)]
+        while len(self.threads) < self.thread_count:
+            with contextlib.suppress(*LOST):
+                made = (await self._http().post("/threads", json={})).json()["thread_id"]
+                self.threads[made] = STRATEGIES[len(self.threads) % len(STRATEGIES)]
 
     def _http(self) -> httpx2.AsyncClient:
         front = self.rng.choice([server for server in self.fronts if is_up(server)] or self.fronts)
