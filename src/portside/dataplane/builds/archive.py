@@ -97,7 +97,7 @@ class _Unpacking:
                     if self._stop.is_set():
                         return
                     self._unpack(tar, entry)
-                    tar.members = []  # It would remember all of them.
+                    vars(tar).update(members=[], pax_headers={})  # It would remember all of them.
         except (tarfile.TarError, zlib.error, gzip.BadGzipFile, EOFError, RecursionError, ValueError) as exc:
             raise BuildFailed(f"the archive cannot be read as a gzipped tar: {exc}") from exc
 
