@@ -84,14 +84,10 @@ class End(asyncio.Protocol):
         if (to := self._writable()) is not None:
             to.resume_reading()
 
-    def connection_lost(self, exc: Exception | None) -> None:
+    def connection_lost(self, exc: Exception | None) -> None:  # noqa: ARG002 - of the protocol
         self._relay.ends.discard(self)
         if (to := self._writable()) is not None:
-            # What broke off must not look complete to the other side.
-            if exc is None:
-                to.close()
-            else:
-                to.abort()
+            to.close()
         self.other = None
 
     def abort(self) -> None:
@@ -105,17 +101,32 @@ class End(asyncio.Protocol):
 
 
 class _Caller(End):
-    """The end that was accepted; it is read from once the other one is there."""
+    """The end that was accepted; what it says before the other one is there is kept, one piece of it."""
 
     def __init__(self, relay: Relay) -> None:
         super().__init__(relay)
         self._dialling: asyncio.Task[None] | None = None
+        self._early: list[bytes] = []
+        self._said_all = False
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         super().connection_made(transport)
-        assert self.transport is not None  # noqa: S101 - set above
-        self.transport.pause_reading()
         self._dialling = asyncio.create_task(self._dial())
+
+    def data_received(self, data: bytes) -> None:
+        if self.other is not None:
+            super().data_received(data)
+            return
+        self._early.append(data)
+        # Not before something was read: uvloop does not take up reading that was paused before it began.
+        if self.transport is not None:
+            self.transport.pause_reading()
+
+    def eof_received(self) -> bool:
+        if self.other is not None:
+            return super().eof_received()
+        self._said_all = True
+        return True
 
     def connection_lost(self, exc: Exception | None) -> None:
         if self._dialling is not None:
@@ -130,11 +141,16 @@ class _Caller(End):
                 self.abort()
                 return
             await asyncio.sleep(_DIAL_AGAIN_S)
-        self.other = reached
-        if self.transport is not None and not self.transport.is_closing():
-            self.transport.resume_reading()
-        else:
+        if self.transport is None or self.transport.is_closing():
             reached.abort()
+            return
+        self.other = reached
+        for data in self._early:
+            super().data_received(data)
+        self._early.clear()
+        if self._said_all:
+            super().eof_received()
+        self.transport.resume_reading()
 
     async def _reach(self) -> End | None:
         dial, answered = self._relay.next(), End(self._relay)

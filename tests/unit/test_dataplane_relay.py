@@ -1,0 +1,119 @@
+"""The relay in front of containers, on both event loops: the listener's and the plain one."""
+
+import asyncio
+import contextlib
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import asynccontextmanager
+from typing import Any
+
+import pytest
+import uvloop
+
+from portside.dataplane.compute.containers.relay import Relay, to_port
+from portside.kernel.http.server import listen
+
+RUNS: list[Callable[[Any], Any]] = [asyncio.run, uvloop.run]
+either_loop = pytest.mark.parametrize("run", RUNS, ids=["asyncio", "uvloop"])
+
+
+@asynccontextmanager
+async def echo(name: bytes = b"") -> AsyncIterator[int]:
+    """A server that says what it hears, behind its name."""
+
+    tasks: set[asyncio.Task[None] | None] = set()
+
+    async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        tasks.add(asyncio.current_task())
+        with contextlib.suppress(ConnectionError):
+            writer.write(name)
+            while data := await reader.read(100_000):
+                writer.write(data)
+                await writer.drain()
+            writer.close()
+            await writer.wait_closed()
+
+    server = await asyncio.start_server(serve, "127.0.0.1", 0)
+    async with server:
+        yield server.sockets[0].getsockname()[1]
+        await asyncio.wait_for(asyncio.gather(*(task for task in tasks if task)), 20)
+
+
+@asynccontextmanager
+async def relay(*ports: int) -> AsyncIterator[tuple[Relay, int]]:
+    listening = listen("127.0.0.1", 0)
+    made = Relay(listening)
+    for port in ports:
+        await made.add(str(port), to_port(port))
+    yield made, listening.getsockname()[1]
+    made.close()
+    while made.ends:
+        await asyncio.sleep(0)
+    listening.close()
+
+
+async def say(port: int, data: bytes) -> bytes:
+    """Say all, end, and hear all."""
+    reader, writer = await asyncio.open_connection("127.0.0.1", port)
+    heard = asyncio.create_task(reader.read())
+    writer.write(data)
+    writer.write_eof()
+    answer = await asyncio.wait_for(heard, 20)
+    writer.close()
+    await writer.wait_closed()
+    return answer
+
+
+def of(test: Callable[[], Awaitable[None]], run: Callable[[Any], Any]) -> None:
+    run(test())
+
+
+@either_loop
+def test_what_is_said_arrives_whole_both_ways(run: Callable[[Any], Any]):
+    async def large() -> None:
+        data = bytes(range(256)) * 20_000
+        async with echo() as server, relay(server) as (_, port):
+            assert await asyncio.gather(*(say(port, data) for _ in range(3))) == [data] * 3
+
+    of(large, run)
+
+
+@either_loop
+def test_targets_take_turns_and_one_that_left_gets_nothing_new(run: Callable[[Any], Any]):
+    async def turns() -> None:
+        async with echo(b"a:") as first, echo(b"b:") as second, relay(first, second) as (made, port):
+            assert sorted([await say(port, b"x") for _ in range(4)]) == [b"a:x", b"a:x", b"b:x", b"b:x"]
+            reader, writer = await asyncio.open_connection("127.0.0.1", port)
+            begun = await reader.readexactly(2)
+            made.remove(str(first))
+            assert {await say(port, b"x") for _ in range(3)} == {b"b:x"}
+            made.remove(str(second))
+            writer.write(b"still")
+            assert await asyncio.wait_for(reader.readexactly(5), 20) == b"still"
+            assert begun in {b"a:", b"b:"}
+            writer.close()
+            await writer.wait_closed()
+
+    of(turns, run)
+
+
+@either_loop
+def test_connections_wait_until_there_is_a_target(run: Callable[[Any], Any]):
+    async def waits() -> None:
+        async with echo() as server, relay() as (made, port):
+            waiting = asyncio.create_task(say(port, b"early"))
+            await asyncio.sleep(0)
+            await made.add("late", to_port(server))
+            assert await waiting == b"early"
+
+    of(waits, run)
+
+
+@either_loop
+def test_a_target_that_is_gone_is_passed_over(run: Callable[[Any], Any]):
+    async def passed_over() -> None:
+        async with echo() as gone:
+            pass
+        async with echo() as server, relay(gone, server) as (_, port):
+            assert [await say(port, b"x") for _ in range(3)] == [b"x"] * 3
+
+    of(passed_over, run)
