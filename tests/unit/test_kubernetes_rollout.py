@@ -53,6 +53,11 @@ def test_a_deployment_of_no_replicas_is_ready() -> None:
     assert judge(workload(wanted=0, updatedReplicas=0), []).is_ready
 
 
+def test_replicas_of_the_revision_before_are_not_counted_as_ready() -> None:
+    progress = judge(workload(replicas=3, updatedReplicas=1, availableReplicas=2), [])
+    assert str(progress).startswith("0 of 2 replicas")
+
+
 def test_a_stateful_set_is_judged_by_what_is_ready() -> None:
     status = {"replicas": 1, "updatedReplicas": 1, "readyReplicas": 1}
     assert judge(workload("StatefulSet", 1, **status), []).is_ready

@@ -12,6 +12,7 @@ import httpx2
 from lightkube import ApiError, AsyncClient, KubeConfig
 from lightkube.core.exceptions import ConfigError
 from lightkube.generic_resource import GenericNamespacedResource, create_api_info
+from lightkube.resources.core_v1 import PodLog
 from lightkube.types import CascadeType
 
 from portside.dataplane.compute.kubernetes.objects import KINDS, MANAGER
@@ -101,13 +102,23 @@ class KubernetesApi:
     ) -> AsyncIterator[str]:
         """Give the lines of a container's log; with `follow` until the container ends."""
         metadata = pod["metadata"]
+        given = {"container": container, "follow": follow, "sinceSeconds": since_s, "tailLines": tail}
+        # The client's own `log` cannot read a refusal while it follows, and never closes what it followed.
+        inner: Any = self._client._client  # noqa: SLF001
+        asked = inner.prepare_request(
+            "get", PodLog, name=metadata["name"], namespace=metadata["namespace"], params=given
+        )
+        asked.timeout = httpx2.Timeout(_TIMEOUT_S, read=None if follow else _TIMEOUT_S)
         with _translated(f"the log of pod {metadata['name']}"):
-            lines = self._client.log(
-                metadata["name"], namespace=metadata["namespace"], container=container, follow=follow,
-                since=since_s, tail_lines=tail, newlines=False,
-            )  # fmt: skip
-            async for line in lines:
-                yield line
+            answer = await inner.send(inner.build_adapter_request(asked), stream=True)
+            try:
+                if answer.is_error:
+                    await answer.aread()
+                inner.raise_for_status(answer)
+                async for line in answer.aiter_lines():
+                    yield line
+            finally:
+                await answer.aclose()
 
 
 def _resource(kind: str, group: str, version: str, plural: str) -> Any:

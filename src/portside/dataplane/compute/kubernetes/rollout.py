@@ -50,9 +50,9 @@ def judge(workload: Json, pods: Iterable[Json]) -> Progress:
     up = status.get("availableReplicas" if workload["kind"] == "Deployment" else "readyReplicas", 0)
     updated = status.get("updatedReplicas", 0)
     # While pods of the revision before are there, requests may still reach them.
-    is_alone = status.get("replicas", 0) == updated
-    replicas = f"{min(up, updated)} of {wanted}"
-    if is_seen and updated >= wanted and up >= wanted and is_alone:
+    others = status.get("replicas", 0) - updated
+    replicas = f"{max(0, min(up - others, updated))} of {wanted}"
+    if is_seen and updated >= wanted and up >= wanted and others == 0:
         return Progress(is_ready=True, replicas=replicas)
     troubles = [*_conditions(status), *(trouble for pod in pods for trouble in pod_troubles(pod))]
     return Progress(is_ready=False, replicas=replicas, troubles=tuple(troubles))
