@@ -1,0 +1,16 @@
+# The platform: control plane, hosted API and, unless told otherwise, one listener for deployments from sources.
+#
+#   docker build -f docker/platform.Dockerfile -t portside .
+#   docker run -p 127.0.0.1:8700:8700 -v portside:/data -e DATABASE_URL=postgresql://… portside
+ARG PYTHON=python:3.13-slim
+FROM ${PYTHON}
+RUN apt-get update && apt-get install -y --no-install-recommends git ca-certificates && rm -rf /var/lib/apt/lists/*
+COPY pyproject.toml README.md LICENSE CHANGELOG.md /src/
+COPY src /src/src
+RUN pip install --no-cache-dir /src && rm -rf /src \
+ && install -d -o 65534 -g 65534 -m 700 /data
+ENV PORTSIDE_HOME=/data HOME=/data PORTSIDE_HOST=0.0.0.0 PYTHONUNBUFFERED=1
+VOLUME /data
+EXPOSE 8700
+USER 65534:65534
+CMD ["portside", "up", "--no-example"]
