@@ -28,5 +28,7 @@ async def container_environment(
         "DATABASE_URI": database,
         "POSTGRES_URI": database,
         "PORT": str(SERVER_PORT),
+        # All addresses of the container, whose port is published on this machine's loopback interface only.
+        "GRAPH_SERVER_HOST": "0.0.0.0",  # noqa: S104
         "LANGSMITH_HOST_REVISION_ID": str(revision.id),
     }
