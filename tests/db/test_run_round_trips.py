@@ -14,6 +14,7 @@ import pytest_asyncio
 
 from portside.agent.app import SCHEMA
 from portside.agent.assistants.records import AssistantNotFound, Assistants
+from portside.agent.checkpoints import staging
 from portside.agent.config import load_config
 from portside.agent.engine import Engine
 from portside.agent.graphs.load import load_graphs
@@ -121,7 +122,10 @@ async def server(module_database: str) -> AsyncIterator[Server]:
     runs.worker.start(Driver([]))
     for graph in ("echo", "steps"):
         await known.recall(graph)
-    yield Server(db, runs, known, texts)
+    with pytest.MonkeyPatch.context() as patch:
+        # However slow the machine is, a short run is over before its checkpoints would be written.
+        patch.setattr(staging, "NEW_THREAD_WAITS_S", 60.0)
+        yield Server(db, runs, known, texts)
     await runs.worker.drain(5.0)
     await engine.close()
     await db.close()
