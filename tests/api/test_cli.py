@@ -142,6 +142,20 @@ async def test_the_log_that_matters_is_printed(platform, portside) -> None:
     assert await portside("logs", "one", "--build", "--revision", made["latest_revision_id"]) != ""
 
 
+async def test_replicas_are_set_and_what_they_use_is_shown(platform, portside) -> None:
+    made = await platform.create("one")
+    assert "REPLICAS" not in await portside("deployments", "show", "one")
+    scale = json.loads(await portside("deployments", "scale", "one", "--max", "3", "--queue-min", "2", "--json"))
+    assert scale == {"min_scale": None, "max_scale": 3, "queue_min_scale": 2, "queue_max_scale": None}
+    assert "as its revision says" in await portside("deployments", "scale", "one", "--min", "2")
+    told = {"replicas": 2, "cpu": 0.25, "restarts": 41}
+    answer = await platform.client.put(f"/internal/deployments/{made['id']}/metrics", json=told)
+    assert answer.status_code == 204
+    shown = await portside("deployments", "show", "one")
+    assert "RESTARTS" in shown
+    assert "41" in shown
+
+
 async def test_integrations_are_added_used_and_removed(platform, portside) -> None:
     added = await portside("integrations", "add", "forge", "--kind", "gitea", "--base-url", "https://git.example.com",
                            stdin="token-1\n")  # fmt: skip

@@ -5,6 +5,7 @@ from uuid import uuid4
 
 import pytest
 
+from portside.kernel.metrics import exposition
 from tests.api.control_server import Control, control
 
 NONE = {"min_scale": None, "max_scale": None, "queue_min_scale": None, "queue_max_scale": None}
@@ -60,6 +61,7 @@ async def test_what_a_deployment_uses_is_shown_as_it_was_told_last(plane: Contro
     found = (await plane.client.get(path)).json()
     assert {**empty, **told, "measured_at": found["measured_at"]} == found
     assert found["measured_at"].endswith(("Z", "+00:00"))
+    assert f'portside_deployment_replicas{{deployment_id="{deployment}"}} 2.0' in exposition()[0].decode()
 
 
 @pytest.mark.parametrize("path", ["scale", "metrics"])
