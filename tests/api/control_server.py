@@ -16,7 +16,8 @@ from portside.control.http import routes as control_routes
 from portside.control.scope import DesiredChanges, PlatformAddress
 from portside.identity import first_start, http, keys
 from portside.identity.guard import guard
-from portside.identity.keys import Keyring, Owner
+from portside.identity.keyring import Keyring
+from portside.identity.keys import Owner
 from portside.identity.types import Actor, KeyRequest
 from portside.kernel.crypto import SecretBox
 from portside.kernel.db import Database

@@ -11,7 +11,8 @@ import httpx2
 
 from portside.identity import first_start, http, keys
 from portside.identity.guard import guard
-from portside.identity.keys import Keyring, Owner
+from portside.identity.keyring import Keyring
+from portside.identity.keys import Owner
 from portside.identity.types import Actor, KeyRequest
 from portside.kernel.db import Database
 from portside.kernel.http.middleware import LimitBody, Observe

@@ -182,7 +182,7 @@ async def test_every_verb_needs_its_permission(plane: Control) -> None:
         ],
         "deployments:read": [
             ("GET", f"/v2/deployments{rest}", None)
-            for rest in ("", f"/{made['id']}", f"/{made['id']}/revisions", 
+            for rest in ("", f"/{made['id']}", f"/{made['id']}/revisions",
                          of_revision[15:], f"{of_revision[15:]}/history")
         ] + [("GET", "/v2/listeners", None), ("GET", f"/v2/listeners/{listener}", None)],
         "deployments:update": [

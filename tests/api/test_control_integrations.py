@@ -16,7 +16,7 @@ from portside.control.polling import PolledBranches
 from portside.control.pushes import OldDeliveries
 from portside.control.resealing import COLUMNS, reseal
 from portside.control.scope import DesiredChanges
-from portside.identity.keys import Keyring
+from portside.identity.keyring import Keyring
 from portside.kernel.crypto import SecretBox
 from portside.kernel.db import Database
 from portside.kernel.outbound import OutboundRules

@@ -4,7 +4,9 @@ from datetime import UTC, datetime, timedelta
 import pytest
 
 from portside.identity.first_start import first_owner, set_up
-from portside.identity.keys import Keyring, Owner, create_key, hash_key, list_keys, revoke_key
+from portside.identity.keyring import Keyring
+from portside.identity.keys import Owner, Shelf, create_key, list_keys, revoke_key
+from portside.identity.tokens import hash_token
 from portside.identity.types import Actor, KeyRequest
 from portside.kernel.db import Database
 from portside.kernel.errors import Forbidden, Invalid, NotFound, Unauthorized, UserMistake
@@ -27,6 +29,10 @@ async def key(db) -> str:
     key = await set_up(db)
     assert key is not None
     return key
+
+
+def of_workspace(actor: Actor) -> Shelf:
+    return Shelf(organization_id=actor.organization_id, workspace_id=actor.workspace_id)
 
 
 async def new_key(db: Database, **request) -> str:
@@ -68,7 +74,7 @@ async def test_only_the_hash_of_a_key_is_kept(db, key) -> None:
     for secret in (key, other):
         assert secret not in dump
         assert secret.split("_")[2] not in dump
-        assert str(hash_key(secret)) in dump, "the dump shows what is kept"
+        assert str(hash_token(secret)) in dump, "the dump shows what is kept"
 
 
 async def test_short_keys_show_little(db, key) -> None:
@@ -95,20 +101,21 @@ async def test_a_revoked_key_is_forgotten_at_once(db, key) -> None:
     admin = await keyring.authenticate(key)
     other = await new_key(db)
     actor = await keyring.authenticate(other)
-    await revoke_key(db, keyring, admin, actor.key_id)
+    await revoke_key(db, keyring, admin, actor.key_id, of_workspace(admin))
     with pytest.raises(Unauthorized):
         await keyring.authenticate(other)
     with pytest.raises(NotFound):
-        await revoke_key(db, keyring, admin, actor.key_id)
-    assert [listed.id for listed in await list_keys(db, admin.workspace_id)] == [admin.key_id]
+        await revoke_key(db, keyring, admin, actor.key_id, of_workspace(admin))
+    assert [listed.id for listed in await list_keys(db, of_workspace(admin))] == [admin.key_id]
 
 
 async def test_another_process_forgets_a_revoked_key_within_seconds(db, key, monkeypatch) -> None:
-    monkeypatch.setattr("portside.identity.keys.REMEMBER_S", -1.0)
+    monkeypatch.setattr("portside.identity.keyring.REMEMBER_S", -1.0)
     here, there = Keyring(db), Keyring(db)
     other = await new_key(db)
     actor = await there.authenticate(other)
-    await revoke_key(db, here, await here.authenticate(key), actor.key_id)
+    admin = await here.authenticate(key)
+    await revoke_key(db, here, admin, actor.key_id, of_workspace(admin))
     with pytest.raises(Unauthorized):
         await there.authenticate(other)
 
@@ -117,7 +124,7 @@ async def test_a_key_cannot_revoke_itself_nor_one_of_another_workspace(db, key) 
     keyring = Keyring(db)
     admin = await keyring.authenticate(key)
     with pytest.raises(Forbidden):
-        await revoke_key(db, keyring, admin, admin.key_id)
+        await revoke_key(db, keyring, admin, admin.key_id, of_workspace(admin))
     await db.pool.execute(
         "insert into workspaces (id, organization_id, display_name, tenant_handle)"
         " select gen_random_uuid(), id, 'Other', 'other' from organizations"
@@ -125,8 +132,8 @@ async def test_a_key_cannot_revoke_itself_nor_one_of_another_workspace(db, key) 
     other = await db.pool.fetchval("select id from workspaces where tenant_handle = 'other'")
     foreign = await create_key(db, Owner(admin.organization_id, other), KeyRequest())
     with pytest.raises(NotFound):
-        await revoke_key(db, keyring, admin, foreign.id)
-    assert foreign.id not in [listed.id for listed in await list_keys(db, admin.workspace_id)]
+        await revoke_key(db, keyring, admin, foreign.id, of_workspace(admin))
+    assert foreign.id not in [listed.id for listed in await list_keys(db, of_workspace(admin))]
 
 
 async def test_an_expired_key_is_worthless_even_while_it_is_remembered(db, key) -> None:
@@ -172,6 +179,6 @@ def test_permissions() -> None:
 async def test_the_last_use_of_a_key_is_kept_for_people(db, key) -> None:
     keyring = Keyring(db)
     admin = await keyring.authenticate(key)
-    (listed,) = await list_keys(db, admin.workspace_id)
+    (listed,) = await list_keys(db, of_workspace(admin))
     assert listed.last_used_at is not None
     assert abs(listed.last_used_at - datetime.now(UTC)) < timedelta(minutes=1)

@@ -11,7 +11,7 @@ import msgspec
 import pytest
 
 from portside.identity import first_start
-from portside.identity.keys import Keyring
+from portside.identity.keyring import Keyring
 from portside.kernel.db import Database
 from portside.kernel.migrations import migrate
 from portside.limits.callers import STRANGERS_OF_ONE_ADDRESS, Callers

@@ -12,7 +12,8 @@ import msgspec
 import pytest
 
 from portside.identity import first_start, keys
-from portside.identity.keys import Keyring, Owner
+from portside.identity.keyring import Keyring
+from portside.identity.keys import Owner
 from portside.identity.types import Actor, KeyRequest
 from portside.kernel.db import Database
 from portside.kernel.errors import Invalid

@@ -18,8 +18,10 @@ def keys() -> None:
 @json_option
 @connection_options
 def list_(platform: Platform, *, as_json: bool) -> None:
-    """List the keys, by the part of them that may be shown."""
+    """List the workspace's service keys and one's own keys, by the part of them that may be shown."""
     found = platform.call("GET", "/api-key")
+    if platform.call("GET", "/auth")["user_id"] is not None:
+        found += platform.call("GET", "/api-key/current")
     if as_json:
         show_json(found)
         return
@@ -49,7 +51,8 @@ def create(platform: Platform, description: str, permissions: tuple[str, ...], *
 @connection_options
 def revoke(platform: Platform, key_id: str) -> None:
     """Revoke the key with this id."""
-    platform.call("DELETE", f"/api-key/{key_id}")
+    own = {key["id"] for key in platform.call("GET", "/api-key")}
+    platform.call("DELETE", f"/api-key/{key_id}" if key_id in own else f"/api-key/current/{key_id}")
     click.echo("revoked")
 
 

@@ -4,7 +4,7 @@ from dataclasses import dataclass
 from uuid import UUID
 
 from portside.control.scope import DesiredChanges, Scope
-from portside.identity.keys import Keyring
+from portside.identity.keyring import Keyring
 from portside.identity.types import Actor
 from portside.kernel.crypto import SecretBox
 from portside.kernel.db import Database
@@ -27,7 +27,7 @@ class Services:
             key_id=NOBODY,
             short_key="",
             organization_id=organization_id,
-            workspace_id=workspace_id,
+            workspace=workspace_id,
             workspace_name="",
             tenant_handle="",
             user_id=None,

@@ -34,7 +34,7 @@ from portside.control.types.deployments import (
 from portside.control.types.statuses import DeploymentStatus
 from portside.control.views import show_deployment
 from portside.identity import keys
-from portside.identity.keys import KeyNotFound, Owner
+from portside.identity.keys import KeyNotFound, Owner, Shelf
 from portside.identity.types import KeyRequest
 from portside.kernel.codec import storable
 from portside.kernel.db import Record, Session, Transaction
@@ -262,4 +262,7 @@ async def drop_deployment(scope: Scope, deployment_id: UUID) -> None:
         if row["delete_tracing_project"]:
             await projects.delete_project(tx, scope.workspace_id, row["tracing_project_id"])
         with contextlib.suppress(KeyNotFound):
-            await keys.revoke_key(tx, scope.keyring, scope.actor, row["service_key_id"])
+            shelf = Shelf(
+                organization_id=scope.actor.organization_id, workspace_id=scope.workspace_id, of_services=True
+            )
+            await keys.revoke_key(tx, scope.keyring, scope.actor, row["service_key_id"], shelf)

@@ -13,7 +13,7 @@ from uuid import UUID
 import msgspec
 
 from portside.control.sql import sql
-from portside.identity.keys import Keyring
+from portside.identity.keyring import Keyring
 from portside.identity.types import Actor
 from portside.kernel.crypto import SecretBox
 from portside.kernel.db import Database, Transaction

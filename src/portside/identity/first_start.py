@@ -1,11 +1,12 @@
 """What a new installation begins with: one organization, workspace, user and API key."""
 
-from uuid import uuid4
+from uuid import UUID, uuid4
 
 from portside.identity.keys import Owner, check_given_key, create_key
+from portside.identity.roles import ORGANIZATION_ADMIN, WORKSPACE_ADMIN
 from portside.identity.sql import sql
 from portside.identity.types import KeyRequest
-from portside.kernel.db import Database
+from portside.kernel.db import Database, Session
 
 
 async def set_up(db: Database, *, api_key: str | None = None) -> str | None:
@@ -21,16 +22,32 @@ async def set_up(db: Database, *, api_key: str | None = None) -> str | None:
             check_given_key(api_key)
         organization_id, workspace_id, user_id = uuid4(), uuid4(), uuid4()
         await tx.execute(sql.insert_organization, id=organization_id, display_name="My organization")
-        await tx.execute(
+        await tx.fetchval(
             sql.insert_workspace,
             id=workspace_id,
             organization_id=organization_id,
             display_name="Default",
             tenant_handle="default",
         )
-        await tx.execute(sql.insert_user, id=user_id, organization_id=organization_id, email="admin@localhost")
+        await add_admin(tx, organization_id, workspace_id, user_id)
         owner = Owner(organization_id, workspace_id, user_id)
         return (await create_key(tx, owner, KeyRequest("First key"), key=api_key)).key
+
+
+async def add_admin(tx: Session, organization_id: UUID, workspace_id: UUID, user_id: UUID) -> None:
+    """Make the first user, who may do everything."""
+    await tx.execute(
+        sql.insert_user,
+        id=user_id,
+        organization_id=organization_id,
+        email="admin@localhost",
+        full_name=None,
+        password=None,
+    )
+    await tx.execute(
+        sql.insert_organization_member, organization_id=organization_id, user_id=user_id, role=ORGANIZATION_ADMIN
+    )
+    await tx.execute(sql.insert_workspace_members, workspace_ids=[workspace_id], user_id=user_id, role=WORKSPACE_ADMIN)
 
 
 async def is_set_up(db: Database) -> bool:

@@ -1,53 +1,61 @@
-"""API keys: made, hashed, looked up and revoked.
+"""API keys: made, hashed, listed and revoked. Who a request's key stands for is `keyring.py`'s business.
 
-A key is shown once. Looked-up keys are remembered for a few seconds, because trace ingest would otherwise ask the
-database for the same key hundreds of times a second; revoking one in this process forgets it at once.
+A key is shown once. A service key belongs to a workspace, or to the organization or some of its workspaces; a personal
+key acts as its user, who may never do more with it than without.
 """
 
-import hashlib
-import hmac
 import secrets
-import time
+from collections.abc import Sequence
 from datetime import UTC, datetime
+from typing import Any
 from uuid import UUID
 
 import msgspec
 
+from portside.identity.keyring import Keyring
+from portside.identity.roles import ORGANIZATION_ROLES, READ_ONLY, WORKSPACE_ROLES, find_role
 from portside.identity.sql import sql
+from portside.identity.tokens import hash_token
 from portside.identity.types import EVERYTHING, Actor, Key, KeyRequest, NewKey
 from portside.kernel.clock import now
-from portside.kernel.db import Database, Session
-from portside.kernel.errors import Forbidden, Invalid, NotFound, Unauthorized, UserMistake
+from portside.kernel.db import Session
+from portside.kernel.errors import Forbidden, Invalid, NotFound, UserMistake
 from portside.kernel.ids import uuid7
 
 PERSONAL, SERVICE = "lsv2_pt", "lsv2_sk"
 MAX_KEY_LENGTH = 512
-REMEMBER_S = 10.0
-_REMEMBER_AT_MOST = 10_000
 
 
 class KeyNotFound(NotFound):
-    """No API key with this id exists in the workspace."""
+    """No API key with this id exists where you look."""
 
     code = "api_key_not_found"
 
 
 class Owner(msgspec.Struct, frozen=True):
-    """Where a new key belongs; without a user it is a service key."""
+    """Where a new key belongs; without a user it is a service key, without a workspace one of the organization.
+
+    `workspaces` are those that a key of the organization may enter, None for all of them.
+    """
 
     organization_id: UUID
-    workspace_id: UUID
+    workspace_id: UUID | None
     user_id: UUID | None = None
+    workspaces: Sequence[UUID] | None = None
+
+
+class Shelf(msgspec.Struct, frozen=True, kw_only=True):
+    """Which keys are meant: those of a workspace, of a user, or all service keys of the organization."""
+
+    organization_id: UUID
+    workspace_id: UUID | None = None
+    user_id: UUID | None = None
+    of_services: bool = False
 
 
 def generate_key(prefix: str) -> str:
     """Make a random key."""
     return f"{prefix}_{secrets.token_hex(16)}_{secrets.token_hex(5)}"
-
-
-def hash_key(key: str) -> bytes:
-    """Return what is stored of a key."""
-    return hashlib.sha256(key.encode()).digest()
 
 
 def shorten(key: str) -> str:
@@ -57,24 +65,49 @@ def shorten(key: str) -> str:
 
 
 async def create_key(db: Session, owner: Owner, request: KeyRequest, *, key: str | None = None) -> NewKey:
-    """Store a new key and return it, readable this once. Raises Invalid for an expiry in the past."""
+    """Store a new key and return it, readable this once.
+
+    Raises Invalid for an expiry in the past, an unknown role or permissions beside a role.
+    """
     expires_at = None if request.expires_at is None else _future(request.expires_at)
     key = key or generate_key(PERSONAL if owner.user_id else SERVICE)
-    row = await db.fetchrow(
+    key_id = uuid7()
+    await db.execute(
         sql.insert_key,
-        id=uuid7(),
+        id=key_id,
         organization_id=owner.organization_id,
         workspace_id=owner.workspace_id,
+        workspaces=owner.workspaces,
         user_id=owner.user_id,
         description=request.description,
         short_key=shorten(key),
-        key_hash=hash_key(key),
-        permissions=request.permissions if request.permissions is not None else [EVERYTHING],
+        key_hash=hash_token(key),
+        permissions=granted(request),
+        read_only=request.read_only,
         expires_at=expires_at,
-        is_org_scoped=request.is_org_scoped,
     )
-    assert row is not None  # noqa: S101 - an insert returns its row
-    return NewKey(**dict(row), key=key)
+    (row,) = await _rows(db, Shelf(organization_id=owner.organization_id), key_id)
+    return NewKey(**row, key=key)
+
+
+def granted(request: KeyRequest) -> list[str]:
+    """Return the permissions that a key is made with. Raises Invalid."""
+    if request.permissions is not None and (request.role_id or request.org_role_id):
+        raise Invalid.field(["body", "permissions"], "cannot be given beside a role")
+    wanted = set(request.permissions if request.permissions is not None else ())
+    if request.role_id:
+        wanted.update(find_role(WORKSPACE_ROLES, request.role_id, "role_id").permissions)
+    if request.org_role_id:
+        wanted.update(find_role(ORGANIZATION_ROLES, request.org_role_id, "org_role_id").permissions)
+    if request.permissions is None and not wanted:
+        wanted = {EVERYTHING}
+    if not request.read_only:
+        return sorted(wanted)
+    return sorted(permission for permission in READ_ONLY if _covers(wanted, permission))
+
+
+def _covers(held: set[str], permission: str) -> bool:
+    return not held.isdisjoint({permission, f"{permission.split(':', 1)[0]}:*", EVERYTHING})
 
 
 def check_given_key(key: str) -> None:
@@ -95,75 +128,34 @@ def _future(moment: datetime) -> datetime:
     return moment
 
 
-class Keyring:
-    """Authenticates keys, and remembers for a short time which are good."""
-
-    def __init__(self, db: Database) -> None:
-        self._db = db
-        self._known: dict[bytes, tuple[float, Actor]] = {}
-
-    async def authenticate(self, key: str | None) -> Actor:
-        """Return the actor behind a key. Raises Unauthorized for none, an unknown, expired or revoked one."""
-        if not key or len(key) > MAX_KEY_LENGTH:
-            raise Unauthorized
-        digest = hash_key(key)
-        known = self._known.get(digest)
-        if known is not None and known[0] > time.monotonic() and not _is_over(known[1]):
-            return known[1]
-        return await self._look_up(digest)
-
-    async def _look_up(self, digest: bytes) -> Actor:
-        row = await self._db.fetchrow(sql.key_by_hash, key_hash=digest)
-        if row is None or not hmac.compare_digest(row["key_hash"], digest):
-            self._known.pop(digest, None)
-            raise Unauthorized
-        actor = Actor(
-            key_id=row["id"],
-            short_key=row["short_key"],
-            organization_id=row["organization_id"],
-            workspace_id=row["workspace_id"],
-            workspace_name=row["workspace_name"],
-            tenant_handle=row["tenant_handle"],
-            user_id=row["user_id"],
-            user_email=row["email"],
-            permissions=frozenset(row["permissions"]),
-            expires_at=row["expires_at"],
-            is_org_scoped=row["is_org_scoped"],
-        )
-        if len(self._known) >= _REMEMBER_AT_MOST:
-            self._known.clear()
-        self._known[digest] = (time.monotonic() + REMEMBER_S, actor)
-        await self._db.execute(sql.touch_key, id=actor.key_id)
-        return actor
-
-    def forget(self, key_id: UUID) -> None:
-        """Stop remembering a key that was revoked."""
-        self._known = {digest: known for digest, known in self._known.items() if known[1].key_id != key_id}
-
-
 def check_grant(actor: Actor, request: KeyRequest) -> None:
-    """Refuse a key that could do more, or in more places, than the one that asks for it. Raises Forbidden."""
-    if request.is_org_scoped and not (actor.is_org_scoped or (actor.user_id and actor.may("organization:manage"))):
-        raise Forbidden("Only a user's key with organization:manage, or an org-scoped one, can make an org-scoped key.")
-    wanted = request.permissions if request.permissions is not None else [EVERYTHING]
-    beyond = [permission for permission in wanted if not actor.may(permission)]
+    """Refuse a key that could do more than the one that asks for it. Raises Forbidden and Invalid."""
+    beyond = [permission for permission in granted(request) if not actor.may(permission)]
     if beyond:
         raise Forbidden(f"A key can only grant what it may do itself; it lacks {', '.join(beyond)}.")
 
 
-async def list_keys(db: Session, workspace_id: UUID) -> list[Key]:
-    """List a workspace's keys, newest first."""
-    return [Key(**dict(row)) for row in await db.fetch(sql.list_keys, workspace_id=workspace_id)]
+def refuse_fields(request: KeyRequest, names: Sequence[str]) -> None:
+    """Refuse fields that make no sense for the kind of key. Raises Invalid."""
+    for name in names:
+        if getattr(request, name) is not None:
+            raise Invalid.field(["body", name], "is not for keys of this kind")
 
 
-async def revoke_key(db: Session, keyring: Keyring, actor: Actor, key_id: UUID) -> None:
+async def list_keys(db: Session, shelf: Shelf) -> list[Key]:
+    """List keys, newest first."""
+    return [Key(**row) for row in await _rows(db, shelf)]
+
+
+async def _rows(db: Session, shelf: Shelf, key_id: UUID | None = None) -> list[dict[str, Any]]:
+    rows = await db.fetch(sql.list_keys, id=key_id, **msgspec.structs.asdict(shelf))
+    return [dict(row) for row in rows]
+
+
+async def revoke_key(db: Session, keyring: Keyring, actor: Actor, key_id: UUID, shelf: Shelf) -> None:
     """Make a key worthless. Raises KeyNotFound, and Forbidden for the key that asks."""
     if key_id == actor.key_id:
         raise Forbidden("A key cannot revoke itself; use another one.")
-    if await db.fetchval(sql.revoke_key, id=key_id, workspace_id=actor.workspace_id) is None:
+    if await db.fetchval(sql.revoke_key, id=key_id, **msgspec.structs.asdict(shelf)) is None:
         raise KeyNotFound
     keyring.forget(key_id)
-
-
-def _is_over(actor: Actor) -> bool:
-    return actor.expires_at is not None and actor.expires_at <= now()

@@ -22,7 +22,7 @@ Handle = Annotated[str, msgspec.Meta(max_length=100, pattern=r"^[a-z0-9]([a-z0-9
 
 
 class WorkspaceRequired(Forbidden):
-    """This key belongs to the organization; the route requires workspace specification by the header X-Tenant-Id."""
+    """The key belongs to the organization; the route requires workspace specification by the header X-Tenant-Id."""
 
     code = "org_scoped_key_requires_workspace"
     error: ClassVar[str | None] = "org_scoped_key_requires_workspace"
@@ -32,7 +32,7 @@ class Actor(msgspec.Struct, frozen=True):
     """Who is asking, in which workspace if any, and what they may do.
 
     `permissions` are the key's; of those a user has only what `role_permissions` hold too, which are None for a service
-    key.
+    key. A service key of the organization may enter `workspaces`, None for all.
     """
 
     key_id: UUID
@@ -47,6 +47,7 @@ class Actor(msgspec.Struct, frozen=True):
     expires_at: datetime | None = None
     role_permissions: frozenset[str] | None = None
     workspaces: frozenset[UUID] | None = None
+    is_of_organization: bool = False
 
     @property
     def workspace_id(self) -> UUID:

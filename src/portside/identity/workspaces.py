@@ -1,49 +1,121 @@
-"""Workspaces of an organization, and acting in one of them with a key of the organization."""
+"""Workspaces of an organization, and which of them a caller may enter."""
 
+import re
 from uuid import UUID
 
-import msgspec
-
+from portside.identity.roles import WORKSPACE_ADMIN, WORKSPACE_ROLES
 from portside.identity.sql import sql
-from portside.identity.types import Actor, Workspace
-from portside.kernel.db import Session
-from portside.kernel.errors import Forbidden
+from portside.identity.types import EVERYTHING, Actor, Organization, Workspace, WorkspaceRequest
+from portside.kernel.db import Database, Record, Session
+from portside.kernel.errors import Conflict, Invalid, NotFound
+from portside.kernel.ids import uuid7
+
+_NOT_IN_HANDLES = re.compile(r"[^a-z0-9]+")
 
 
-class WorkspaceNotNamed(Forbidden):
-    """An org-scoped API key requires workspace specification: send a workspace's id in X-Tenant-Id."""
+class WorkspaceNotFound(NotFound):
+    """No workspace with this id exists in the organization."""
 
-    code = "workspace_not_named"
-
-
-class ForeignWorkspace(Forbidden):
-    """The key does not belong to the workspace that X-Tenant-Id names."""
-
-    code = "foreign_workspace"
+    code = "workspace_not_found"
 
 
-async def list_workspaces(db: Session, organization_id: UUID) -> list[Workspace]:
-    """List an organization's workspaces, oldest first."""
-    rows = await db.fetch(sql.list_workspaces, organization_id=organization_id)
-    return [Workspace(**dict(row)) for row in rows]
+class WorkspaceTaken(Conflict):
+    """A workspace with this id or handle exists already."""
+
+    code = "workspace_taken"
 
 
-async def act_in(db: Session, actor: Actor, tenant: str | None) -> Actor:
-    """Return the actor in the workspace that a request names, be it none. Raises ForeignWorkspace."""
-    if not tenant or tenant.lower() == str(actor.workspace_id):
-        return actor
-    row = None
-    if actor.is_org_scoped and (workspace_id := _uuid(tenant)) is not None:
-        row = await db.fetchrow(sql.find_workspace, id=workspace_id, organization_id=actor.organization_id)
-    if row is None:
-        raise ForeignWorkspace
-    return msgspec.structs.replace(
-        actor, workspace_id=row["id"], workspace_name=row["display_name"], tenant_handle=row["tenant_handle"]
+async def list_workspaces(db: Session, actor: Actor) -> list[Workspace]:
+    """List the workspaces that the actor may enter, oldest first."""
+    rows = await db.fetch(
+        sql.list_workspaces,
+        organization_id=actor.organization_id,
+        user_id=actor.user_id,
+        enters_all=_enters_all(actor),
+        only=sorted(actor.workspaces or ({actor.workspace} if actor.workspace else ())),
+    )
+    return [_show(row, actor) for row in rows]
+
+
+def _enters_all(actor: Actor) -> bool:
+    if actor.role_permissions is not None:
+        return EVERYTHING in actor.role_permissions
+    return actor.is_of_organization and actor.workspaces is None
+
+
+def _show(row: Record, actor: Actor) -> Workspace:
+    name = row["role"] or (WORKSPACE_ADMIN if actor.user_id and _enters_all(actor) else None)
+    role = WORKSPACE_ROLES.get(name) if name else None
+    return Workspace(
+        id=row["id"],
+        organization_id=row["organization_id"],
+        display_name=row["display_name"],
+        tenant_handle=row["tenant_handle"],
+        created_at=row["created_at"],
+        role_id=role.id if role else None,
+        role_name=role.display_name if role else None,
+        permissions=list(role.permissions) if role else actor.effective_permissions(),
     )
 
 
-def _uuid(text: str) -> UUID | None:
-    try:
-        return UUID(text)
-    except ValueError:
-        return None
+async def create_workspace(db: Database, actor: Actor, body: WorkspaceRequest) -> Workspace:
+    """Make a workspace; a user who makes one is its admin. Raises WorkspaceTaken and Invalid."""
+    workspace_id, handle = body.id or uuid7(), body.tenant_handle or _handle(body.display_name)
+    async with db.transaction() as tx:
+        inserted = await tx.fetchval(
+            sql.insert_workspace,
+            id=workspace_id,
+            organization_id=actor.organization_id,
+            display_name=body.display_name,
+            tenant_handle=handle,
+        )
+        if inserted is None:
+            raise WorkspaceTaken(f"A workspace with this id or the handle {handle} exists already.")
+        if actor.user_id is not None:
+            await tx.execute(
+                sql.insert_workspace_members,
+                workspace_ids=[workspace_id],
+                user_id=actor.user_id,
+                role=WORKSPACE_ADMIN,
+            )
+    return next(found for found in await list_workspaces(db, actor) if found.id == workspace_id)
+
+
+def _handle(name: str) -> str:
+    handle = _NOT_IN_HANDLES.sub("-", name.lower()).strip("-")[:100].strip("-")
+    if not handle:
+        raise Invalid.field(["body", "tenant_handle"], "must be given, as none follows from the name")
+    return handle
+
+
+async def rename_workspace(db: Session, actor: Actor, workspace_id: UUID, name: str) -> Workspace:
+    """Give a workspace another name. Raises WorkspaceNotFound."""
+    renamed = await db.fetchval(
+        sql.rename_workspace, id=workspace_id, organization_id=actor.organization_id, display_name=name
+    )
+    found = {workspace.id: workspace for workspace in await list_workspaces(db, actor)}
+    if renamed is None or workspace_id not in found:
+        raise WorkspaceNotFound
+    return found[workspace_id]
+
+
+async def check_workspaces(db: Session, actor: Actor, ids: list[UUID]) -> None:
+    """Raise Invalid unless all are workspaces of the organization."""
+    rows = await db.fetch(sql.workspaces_of_organization, organization_id=actor.organization_id, ids=ids)
+    unknown = set(ids) - {row["id"] for row in rows}
+    if unknown:
+        raise Invalid.field(["body", "workspaces"], f"the organization has no workspace {min(unknown)}")
+
+
+async def show_organization(db: Session, actor: Actor) -> Organization:
+    """Return the actor's organization."""
+    row = await db.fetchrow(sql.get_organization, id=actor.organization_id)
+    assert row is not None  # noqa: S101 - whoever has an actor has an organization
+    return Organization(**dict(row))
+
+
+async def rename_organization(db: Session, actor: Actor, name: str) -> Organization:
+    """Give the organization another name."""
+    row = await db.fetchrow(sql.rename_organization, id=actor.organization_id, display_name=name)
+    assert row is not None  # noqa: S101 - whoever has an actor has an organization
+    return Organization(**dict(row))

@@ -36,6 +36,8 @@ class PortsideError(Exception):
 
     status: ClassVar[int] = 500
     code: ClassVar[str] = "internal_error"
+    # A word that some clients of the hosted API look for beside `detail`.
+    error: ClassVar[str | None] = None
 
     def __init__(self, message: str | None = None, *, headers: Mapping[str, str] | None = None) -> None:
         self.message = message or (type(self).__doc__ or "").strip().split("\n", 1)[0]

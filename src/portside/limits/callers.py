@@ -12,7 +12,8 @@ from typing import Any
 
 from starlette.datastructures import Headers
 
-from portside.identity.keys import Keyring
+from portside.identity.guard import bearer_of
+from portside.identity.keyring import Keyring
 from portside.kernel.errors import Unauthorized, UserMistake
 from portside.limits.types import Identity
 
@@ -79,6 +80,9 @@ class Callers:
         address = client_address(scope, self._trusted)
         found = {Identity.IP: address}
         key, user = headers.get("x-api-key"), headers.get("x-user-id")
+        if (token := bearer_of(headers.get("authorization"))) and (known := await self._user_name(token)):
+            found[Identity.USER] = f"{known} {address}"
+            user = None
         if key:
             known, digest = await self._key_name(key), _digest(key)
             if known is not None or self._admits(address, digest):
@@ -90,6 +94,12 @@ class Callers:
     async def _key_name(self, key: str) -> str | None:
         try:
             return str((await self._keyring.authenticate(key)).key_id)
+        except Unauthorized:
+            return None
+
+    async def _user_name(self, token: str) -> str | None:
+        try:
+            return str((await self._keyring.authenticate_login(token)).user_id)
         except Unauthorized:
             return None
 

@@ -14,7 +14,8 @@ from portside.control.scope import DesiredChanges, PlatformAddress
 from portside.identity import first_start
 from portside.identity.guard import guard
 from portside.identity.http import routes as identity
-from portside.identity.keys import Keyring, create_key
+from portside.identity.keyring import Keyring
+from portside.identity.keys import create_key
 from portside.identity.types import KeyRequest
 from portside.kernel.crypto import SecretBox
 from portside.kernel.db import Database

@@ -10,7 +10,7 @@ from portside.control.background import Services
 from portside.control.polling import PolledBranches
 from portside.control.pushes import OldDeliveries
 from portside.control.scope import DesiredChanges
-from portside.identity.keys import Keyring
+from portside.identity.keyring import Keyring
 from portside.kernel.crypto import SecretBox
 from portside.kernel.db import Database
 from portside.kernel.reconcile import Driver, Task

@@ -1,9 +1,9 @@
 """Counts traces in buckets of time, by one of four dimensions."""
 
 from typing import Any
-from uuid import UUID
 
 from portside.identity.types import Actor
+from portside.identity.workspaces import list_workspaces
 from portside.kernel.db import Session
 from portside.usage.ranges import Range, read_range
 from portside.usage.sql import sql
@@ -24,7 +24,7 @@ async def count_usage(db: Session, query: UsageQuery, *, by: Actor) -> Usage:
     Raises Invalid and RangeEmpty for a bad range.
     """
     within = read_range(query.start_time, query.end_time)
-    rows = await db.fetch(QUERIES[query.group_by], **arguments(query, within, by))
+    rows = await db.fetch(QUERIES[query.group_by], **await arguments(db, query, within, by))
     records = [
         UsageRecord(
             row["time_bucket"],
@@ -36,16 +36,13 @@ async def count_usage(db: Session, query: UsageQuery, *, by: Actor) -> Usage:
     return Usage(within.stride, records)
 
 
-def arguments(query: UsageQuery, within: Range, actor: Actor) -> dict[str, Any]:
+async def arguments(db: Session, query: UsageQuery, within: Range, actor: Actor) -> dict[str, Any]:
     """Return the arguments that all of the queries take."""
+    enterable = {workspace.id for workspace in await list_workspaces(db, actor)}
     return {
-        "workspace_ids": _readable(query.workspace_ids, actor),
+        "workspace_ids": sorted(enterable.intersection(query.workspace_ids)),
         "start_time": within.start,
         "end_time": within.end,
         "stride": within.width,
         "origin": within.origin,
     }
-
-
-def _readable(workspace_ids: list[UUID], actor: Actor) -> list[UUID]:
-    return [workspace_id for workspace_id in set(workspace_ids) if workspace_id == actor.workspace_id]

@@ -32,8 +32,9 @@ async def export_usage(db: Database, query: UsageQuery, within: Range, *, by: Ac
     buffer = io.StringIO()
     writer = csv.writer(buffer, lineterminator="\r\n")
     writer.writerow(HEADER)
+    given = await arguments(db, query, within, by)
     async with db.transaction() as tx:
-        async for row in tx.stream(QUERIES[query.group_by], **arguments(query, within, by)):
+        async for row in tx.stream(QUERIES[query.group_by], **given):
             writer.writerow(_cells(row, within))
             if buffer.tell() >= _CHUNK_BYTES:
                 yield buffer.getvalue()

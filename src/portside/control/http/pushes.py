@@ -7,7 +7,7 @@ from portside.control.push_events import MAX_PUSH_BYTES
 from portside.control.pushes import PushNotSigned, receive_push
 from portside.control.scope import DesiredChanges
 from portside.control.types.integrations import PushAnswer
-from portside.identity.keys import Keyring
+from portside.identity.keyring import Keyring
 from portside.kernel.crypto import SecretBox
 from portside.kernel.errors import BodyTooLarge, Invalid
 from portside.kernel.http.routes import Context, Routes

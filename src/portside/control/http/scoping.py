@@ -1,7 +1,7 @@
 """From a request to the scope that domain calls take."""
 
 from portside.control.scope import DesiredChanges, Scope
-from portside.identity.keys import Keyring
+from portside.identity.keyring import Keyring
 from portside.kernel.crypto import SecretBox
 from portside.kernel.http.routes import Context
 

@@ -23,10 +23,11 @@ _NUL_STATES = frozenset({"22P05", "22021"})
 _VALUE_STATES = frozenset({"22000", "22001", "22003", "22007", "22008", "22P02", "54000", "54001"})
 
 
-class ErrorBody(msgspec.Struct):
-    """An error, in words."""
+class ErrorBody(msgspec.Struct, omit_defaults=True):
+    """An error, in words; with the one word that some clients look for, where there is one."""
 
     detail: str
+    error: str | None = None
 
 
 class ProblemsBody(msgspec.Struct):
@@ -51,7 +52,7 @@ class ErrorForm(enum.Enum):
 
 def error_response(error: PortsideError, form: ErrorForm = ErrorForm.PROBLEMS) -> Response:
     """Make the answer that an error is."""
-    body: Any = ErrorBody(error.message)
+    body: Any = ErrorBody(error.message, error.error)
     if isinstance(error, Invalid):
         is_text = form is ErrorForm.TEXT
         body = TextBody(in_words(error.problems), error.problems) if is_text else ProblemsBody(error.problems)

@@ -1,0 +1,79 @@
+"""Roles, and what they permit (contract: hosted API, section g).
+
+An organization's admins may do everything in all of its workspaces. Everybody else has a role in each workspace that
+they belong to.
+"""
+
+from collections.abc import Collection
+from uuid import NAMESPACE_URL, UUID, uuid5
+
+import msgspec
+
+from portside.identity.types import EVERYTHING
+from portside.kernel.errors import Invalid
+
+ORGANIZATION_ADMIN, WORKSPACE_ADMIN = "Organization Admin", "Admin"
+_RESOURCES = (
+    "projects", "runs", "datasets", "feedback", "prompts", "charts", "deployments", "annotation-queues", "rules",
+    "workspaces",
+)  # fmt: skip
+_NOT_FOR_EDITORS = frozenset({"runs:delete", "workspaces:manage", "deployments:delete"})
+_VERBS = ("create", "read", "update", "delete", "share", "manage")
+
+
+class Role(msgspec.Struct, frozen=True):
+    """A role that users may have in an organization or in a workspace."""
+
+    id: UUID
+    name: str
+    display_name: str
+    access_scope: str
+    permissions: tuple[str, ...]
+
+
+def _role(name: str, scope: str, permissions: Collection[str]) -> Role:
+    code = name.upper().replace(" ", "_") if scope == "organization" else f"WORKSPACE_{name.upper()}"
+    return Role(uuid5(NAMESPACE_URL, f"portside:role:{code}"), code, name, scope, tuple(sorted(permissions)))
+
+
+_EVERY = [f"{resource}:{verb}" for resource in _RESOURCES for verb in _VERBS]
+ORGANIZATION_ROLES = {
+    role.display_name: role
+    for role in (
+        _role(ORGANIZATION_ADMIN, "organization", {EVERYTHING}),
+        _role(
+            "Organization Operator",
+            "organization",
+            {"organization:read", "organization:manage", "organization:pats:create"},
+        ),
+        _role("Organization User", "organization", {"organization:read", "organization:pats:create"}),
+        _role("Organization Viewer", "organization", {"organization:read"}),
+    )
+}
+WORKSPACE_ROLES = {
+    role.display_name: role
+    for role in (
+        _role(WORKSPACE_ADMIN, "workspace", {f"{resource}:*" for resource in _RESOURCES}),
+        _role("Editor", "workspace", set(_EVERY) - _NOT_FOR_EDITORS),
+        _role("Viewer", "workspace", {f"{resource}:read" for resource in _RESOURCES}),
+    )
+}
+READ_ONLY = frozenset({"organization:read", *WORKSPACE_ROLES["Viewer"].permissions})
+
+
+def find_role(roles: dict[str, Role], given: str, field: str) -> Role:
+    """Return a role by its id, name or display name. Raises Invalid that names the field."""
+    for role in roles.values():
+        if given in {str(role.id), role.name, role.display_name}:
+            return role
+    raise Invalid.field(["body", field], f"is no role; there are {', '.join(roles)}")
+
+
+def permissions_of(organization_role: str | None, workspace_role: str | None) -> frozenset[str]:
+    """Return what a user may do who has these roles."""
+    held: set[str] = set()
+    if organization_role in ORGANIZATION_ROLES:
+        held.update(ORGANIZATION_ROLES[organization_role].permissions)
+    if workspace_role in WORKSPACE_ROLES:
+        held.update(WORKSPACE_ROLES[workspace_role].permissions)
+    return frozenset(held)

@@ -1,0 +1,224 @@
+"""Organizations, workspaces, members, roles, logins and every kind of key, over HTTP."""
+
+from collections.abc import AsyncIterator, Awaitable, Callable
+from typing import Any
+from uuid import uuid4
+
+import pytest
+
+from tests.api.hosted import Hosted, hosted
+
+PASSWORD = "correct horse battery"
+ROUTES_OF_WORKSPACES = ("/api-key", "/sessions", "/workspaces/current/members")
+
+
+@pytest.fixture
+async def server(fresh_database: Callable[[], Awaitable[str]]) -> AsyncIterator[Hosted]:
+    async with hosted(await fresh_database()) as running:
+        yield running
+
+
+async def send(server: Hosted, method: str, path: str, body: Any = None, **headers: str) -> Any:
+    """Send a request as the first admin, unless headers say otherwise."""
+    named = {name.replace("_", "-"): value for name, value in headers.items()}
+    if "authorization" in named:
+        named["x-api-key"] = ""
+    return await server.client.request(method, path, json=body, headers=named)
+
+
+async def made(server: Hosted, path: str, body: Any, **headers: str) -> Any:
+    answer = await send(server, "POST", path, body, **headers)
+    assert answer.status_code == 200, answer.text
+    return answer.json()
+
+
+async def new_member(server: Hosted, email: str, **fields: Any) -> dict[str, Any]:
+    return await made(server, "/orgs/current/members", {"email": email, "password": PASSWORD, **fields})
+
+
+async def log_in(server: Hosted, email: str, tenant: str | None = None) -> dict[str, str]:
+    token = (await made(server, "/login", {"email": email, "password": PASSWORD}))["access_token"]
+    return {"authorization": f"Bearer {token}"} | ({"x_tenant_id": tenant} if tenant else {})
+
+
+async def statuses(server: Hosted, paths: tuple[str, ...], **headers: str) -> list[int]:
+    return [(await send(server, "GET", path, **headers)).status_code for path in paths]
+
+
+async def test_a_workspace_is_made_listed_and_renamed(server: Hosted):
+    workspace = await made(server, "/workspaces", {"display_name": "Team B!"})
+    assert (workspace["tenant_handle"], workspace["role_name"]) == ("team-b", "Admin")
+    listed = (await send(server, "GET", "/workspaces")).json()
+    assert [found["display_name"] for found in listed] == ["Default", "Team B!"]
+    answer = await send(server, "PATCH", f"/workspaces/{workspace['id']}", {"display_name": "Team C"})
+    assert (answer.json()["display_name"], answer.json()["tenant_handle"]) == ("Team C", "team-b")
+    assert (await send(server, "POST", "/workspaces", {"display_name": "Team b"})).status_code == 409
+    assert (await send(server, "POST", "/workspaces", {"display_name": "!"})).status_code == 422
+    assert (await send(server, "PATCH", f"/workspaces/{uuid4()}", {"display_name": "x"})).status_code == 404
+
+
+async def test_a_personal_key_goes_where_its_user_may(server: Hosted):
+    other = (await made(server, "/workspaces", {"display_name": "Other"}))["id"]
+    found = (await send(server, "GET", "/auth", x_tenant_id=other)).json()
+    assert (found["tenant_id"], found["workspace_name"]) == (other, "Other")
+    own = str(server.actor.workspace_id)
+    await new_member(server, "b@example.com", workspaces=[own])
+    login = await log_in(server, "b@example.com", own)
+    key = (await made(server, "/api-key/current", {"description": "mine"}, **login))["key"]
+    assert key.startswith("lsv2_pt_")
+    assert (await send(server, "GET", "/auth", x_api_key=key)).json()["tenant_id"] == own
+    assert (await send(server, "GET", "/auth", x_api_key=key, x_tenant_id=other)).status_code == 403
+    assert [k["description"] for k in (await send(server, "GET", "/api-key/current", x_api_key=key)).json()] == ["mine"]
+
+
+async def test_roles_permit_what_they_say(server: Hosted):
+    own = str(server.actor.workspace_id)
+    for role, reads, makes, manages in (("Viewer", 200, 403, 403), ("Editor", 200, 202, 403), ("Admin", 200, 202, 200)):
+        email = f"{role}@example.com"
+        await new_member(server, email, workspaces=[own], workspace_role=role)
+        login = await log_in(server, email, own)
+        assert (await send(server, "GET", "/sessions", **login)).status_code == reads
+        assert (await send(server, "POST", "/runs", {"name": "r"}, **login)).status_code == makes
+        assert (await send(server, "POST", "/api-key", {"permissions": ["runs:read"]}, **login)).status_code == manages
+        assert (await send(server, "GET", "/orgs/current/members", **login)).status_code == 200
+        assert (await send(server, "POST", "/workspaces", {"display_name": "x"}, **login)).status_code == 403
+
+
+async def test_a_role_that_changes_is_felt_at_once(server: Hosted):
+    own = str(server.actor.workspace_id)
+    user = (await new_member(server, "b@example.com", workspaces=[own], workspace_role="Editor"))["id"]
+    login = await log_in(server, "b@example.com", own)
+    assert (await send(server, "POST", "/runs", {"name": "r"}, **login)).status_code == 202
+    answer = await send(server, "PATCH", f"/workspaces/current/members/{user}", {"role_id": "WORKSPACE_VIEWER"})
+    assert answer.json()["role_name"] == "Viewer"
+    assert (await send(server, "POST", "/runs", {"name": "r"}, **login)).status_code == 403
+    assert (await send(server, "DELETE", f"/workspaces/current/members/{user}")).status_code == 204
+    assert (await send(server, "GET", "/sessions", **login)).status_code == 403
+    assert (await send(server, "DELETE", f"/workspaces/current/members/{user}")).status_code == 404
+
+
+async def test_whoever_is_removed_loses_keys_and_logins_at_once(server: Hosted):
+    own = str(server.actor.workspace_id)
+    user = (await new_member(server, "b@example.com", workspaces=[own]))["id"]
+    login = await log_in(server, "b@example.com", own)
+    key = (await made(server, "/api-key/current", {}, **login))["key"]
+    assert (await send(server, "GET", "/sessions", x_api_key=key)).status_code == 200
+    assert (await send(server, "DELETE", f"/orgs/current/members/{user}")).status_code == 204
+    assert (await send(server, "GET", "/sessions", x_api_key=key)).status_code == 401
+    assert (await send(server, "GET", "/sessions", **login)).status_code == 401
+    body = {"email": "b@example.com", "password": PASSWORD}
+    assert (await send(server, "POST", "/login", body)).status_code == 401
+    await new_member(server, "b@example.com")
+
+
+async def test_an_organization_keeps_an_admin_and_nobody_rises_above_themselves(server: Hosted):
+    admin = str(server.actor.user_id)
+    assert (await send(server, "DELETE", f"/orgs/current/members/{admin}")).status_code == 409
+    viewer = {"role_id": "Organization Viewer"}
+    assert (await send(server, "PATCH", f"/orgs/current/members/{admin}", viewer)).status_code == 409
+    await new_member(server, "op@example.com", role_id="Organization Operator")
+    operator = await log_in(server, "op@example.com")
+    body = {"email": "x@example.com", "role_id": "Organization Admin"}
+    refused = await send(server, "POST", "/orgs/current/members", body, **operator)
+    assert (refused.status_code, "Organization Admin" in refused.text) == (403, True)
+    assert (await send(server, "DELETE", f"/orgs/current/members/{admin}", **operator)).status_code == 403
+    await new_member(server, "second@example.com", role_id="ORGANIZATION_ADMIN")
+    assert (await send(server, "PATCH", f"/orgs/current/members/{admin}", viewer)).status_code == 200
+    assert (await send(server, "POST", "/workspaces", {"display_name": "x"})).status_code == 403
+
+
+async def test_a_key_of_the_organization_needs_a_workspace_where_one_is_needed(server: Hosted):
+    other = (await made(server, "/workspaces", {"display_name": "Other"}))["id"]
+    key = (await made(server, "/orgs/current/service-keys", {"description": "all"}))["key"]
+    assert (await send(server, "GET", "/orgs/current/members", x_api_key=key)).status_code == 200
+    for path in ROUTES_OF_WORKSPACES:
+        refused = await send(server, "GET", path, x_api_key=key)
+        assert refused.status_code == 403
+        assert refused.json()["error"] == "org_scoped_key_requires_workspace"
+        assert "requires workspace specification" in refused.json()["detail"]
+        assert (await send(server, "GET", path, x_api_key=key, x_tenant_id=other)).status_code == 200
+    assert len((await send(server, "GET", "/workspaces", x_api_key=key)).json()) == 2
+    body = {"workspaces": [other], "role_id": "Viewer"}
+    limited = await made(server, "/orgs/current/service-keys", body)
+    assert limited["workspace_names"] == ["Other"]
+    own = str(server.actor.workspace_id)
+    headers = {"x_api_key": limited["key"]}
+    assert await statuses(server, ROUTES_OF_WORKSPACES, **headers, x_tenant_id=other) == [200] * 3
+    assert await statuses(server, ROUTES_OF_WORKSPACES, **headers, x_tenant_id=own) == [403] * 3
+    assert [w["id"] for w in (await send(server, "GET", "/workspaces", **headers)).json()] == [other]
+
+
+async def test_a_read_only_key_reads(server: Hosted):
+    key = (await made(server, "/api-key", {"read_only": True}))["key"]
+    assert (await send(server, "GET", "/sessions", x_api_key=key)).status_code == 200
+    assert (await send(server, "POST", "/runs", {"name": "r"}, x_api_key=key)).status_code == 403
+    assert (await send(server, "POST", "/api-key", {}, x_api_key=key)).status_code == 403
+
+
+async def test_an_api_key_may_come_as_a_bearer_token_and_a_login_ends(server: Hosted):
+    assert (await send(server, "GET", "/sessions", authorization=f"Bearer {server.key}")).status_code == 200
+    assert (await send(server, "GET", "/sessions", authorization="Bearer nonsense")).status_code == 401
+    assert (await send(server, "GET", "/sessions", authorization=f"Basic {server.key}")).status_code == 401
+    await new_member(server, "b@example.com", workspaces=[str(server.actor.workspace_id)])
+    login = await log_in(server, "b@example.com")
+    assert (await send(server, "GET", "/sessions", **login)).json()["error"] == "org_scoped_key_requires_workspace"
+    assert (await send(server, "GET", "/auth", **login)).json()["user_email"] == "b@example.com"
+    organization = str(server.actor.organization_id)
+    assert (await send(server, "GET", "/orgs/current", **login, x_organization_id=organization)).status_code == 200
+    assert (await send(server, "GET", "/orgs/current", **login, x_organization_id=str(uuid4()))).status_code == 403
+    assert (await send(server, "POST", "/logout", **login)).status_code == 204
+    assert (await send(server, "GET", "/auth", **login)).status_code == 401
+
+
+async def test_passwords(server: Hosted):
+    await new_member(server, "b@example.com")
+    for email, password in (("b@example.com", "wrong"), ("nobody@example.com", PASSWORD), ("admin@localhost", "")):
+        answer = await send(server, "POST", "/login", {"email": email, "password": password})
+        assert (answer.status_code, answer.json()) == (401, {"detail": "No user has this email and password."})
+    login = await log_in(server, "b@example.com")
+    new = {"new": "another good password"}
+    assert (await send(server, "PUT", "/users/me/password", new, **login)).status_code == 401
+    assert (await send(server, "PUT", "/users/me/password", {**new, "current": PASSWORD}, **login)).status_code == 204
+    body = {"email": "b@example.com", "password": PASSWORD}
+    assert (await send(server, "POST", "/login", body)).status_code == 401
+    assert (await send(server, "POST", "/login", {**body, "password": new["new"]})).status_code == 200
+    stored = await server.db.pool.fetchval("select password from users where email = 'b@example.com'")
+    assert len(stored) == 48
+    assert PASSWORD.encode() not in stored
+    service = await server.new_key()
+    assert (await send(server, "PUT", "/users/me/password", new, x_api_key=service)).status_code == 403
+
+
+@pytest.mark.parametrize(
+    ("path", "body", "field"),
+    [
+        ("/orgs/current/members", {"email": "no address"}, "email"),
+        ("/orgs/current/members", {"email": "a@b", "password": "short"}, "password"),
+        ("/orgs/current/members", {"email": "a@b", "role_id": "King"}, "role_id"),
+        ("/orgs/current/members", {"email": "a@b", "workspaces": [str(uuid4())]}, "workspaces"),
+        ("/workspaces/current/members", {"user_id": str(uuid4())}, "user_id"),
+        ("/workspaces", {"display_name": ""}, "display_name"),
+        ("/workspaces", {"display_name": "x", "tenant_handle": "No Handle"}, "tenant_handle"),
+        ("/api-key", {"role_id": "Viewer", "permissions": ["runs:read"]}, "permissions"),
+        ("/api-key", {"workspaces": [str(uuid4())]}, "workspaces"),
+        ("/api-key/current", {"role_id": "Viewer"}, "role_id"),
+        ("/orgs/current/service-keys", {"workspaces": [str(uuid4())]}, "workspaces"),
+        ("/orgs/current/service-keys", {"default_workspace_id": str(uuid4())}, "default_workspace_id"),
+    ],
+)
+async def test_what_makes_no_sense_is_refused_by_field(server: Hosted, path: str, body: Any, field: str):
+    answer = await send(server, "POST", path, body)
+    assert answer.status_code == 422, answer.text
+    assert answer.json()["detail"][0]["loc"][:2] == ["body", field]
+
+
+async def test_members_are_told_once(server: Hosted):
+    member = await new_member(server, "b@example.com", full_name="B", workspaces=[str(server.actor.workspace_id)])
+    assert (member["role_name"], member["full_name"]) == ("Organization User", "B")
+    again = {"email": "b@example.com"}
+    assert (await send(server, "POST", "/orgs/current/members", again)).status_code == 409
+    joined = {"user_id": member["id"]}
+    assert (await send(server, "POST", "/workspaces/current/members", joined)).status_code == 409
+    emails = [found["email"] for found in (await send(server, "GET", "/orgs/current/members")).json()]
+    assert emails == ["admin@localhost", "b@example.com"]
+    assert len((await send(server, "GET", "/orgs/current/roles")).json()) == 7
