@@ -12,6 +12,7 @@ from typing import Any, cast
 
 _DIAL_FOR_S = 20.0
 _DIAL_AGAIN_S = 0.1
+_DIAL_ONCE_S = 1.0
 
 Dial = Callable[[Callable[[], asyncio.Protocol]], Coroutine[Any, Any, None]]
 
@@ -158,7 +159,9 @@ class _Caller(End):
         if dial is None:
             return None
         try:
-            await dial(lambda: answered)
+            # The port of a container that just died may swallow what is sent to it.
+            async with asyncio.timeout(_DIAL_ONCE_S):
+                await dial(lambda: answered)
         except OSError:
             return None
         return answered
