@@ -206,6 +206,22 @@ async def test_nothing_is_left_of_a_thread_that_is_deleted_while_its_run_writes(
         assert await db.pool.fetchval(f"select count(*) from {table}") == 0, table
 
 
+async def test_what_was_told_is_written_down_before_the_checkpoint_that_follows_it(db, saver):
+    """Whoever goes on from the checkpoint does not tell it again."""
+    thread_id = str(uuid4())
+    holder = await running(db, thread_id)
+    order: list[int] = []
+
+    async def written() -> None:
+        order.append(await stored(db, thread_id))
+
+    async with saver.hold(thread_id, holder._replace(told=written)):
+        for _ in range(3):
+            await saver.aput(config(thread_id), generate_checkpoint(), generate_metadata(), {})
+            await saver.aget_tuple(config(thread_id))
+    assert order[:3] == [0, 1, 2]
+
+
 def made_by(holder: Holder, thread_id: str) -> Any:
     return config(thread_id, run_id=str(holder.run_id)) | {"metadata": {"run_attempt": holder.attempt}}
 

@@ -33,6 +33,7 @@ T = TypeVar("T")
 STOP_WITHIN_S = 60.0
 CLOSED_WITHIN_S = 3.0
 THREADS = 64
+Told = Callable[[], Awaitable[None] | None]
 Publish = Callable[[list[tuple[str, bytes]]], None]
 MakeStore = Callable[[Database], Awaitable[BaseStore]]
 
@@ -145,15 +146,19 @@ class Engine:
         """The connections of the graphs."""
         return self._db
 
-    async def execute(self, request: RunRequest, publish: Publish, *, timeout_s: float) -> Outcome:
+    async def execute(
+        self, request: RunRequest, publish: Publish, *, timeout_s: float, told: Told = lambda: None
+    ) -> Outcome:
         """Run a graph to its end, handing its events to `publish` on the calling loop.
+
+        `told` is asked in any thread before checkpoints are written; what it returns is awaited on the calling loop.
 
         What it remembers is stored when this returns. Raises RanTooLong, Invalid on a command without sense, LeaseLost
         when the run goes on elsewhere, and what the database failed with, a TimeoutError of its own among it.
         """
         conduit: Conduit[tuple[str, bytes]] = Conduit(asyncio.get_running_loop(), publish)
         loop = min(self._loops, key=lambda candidate: candidate.load)
-        return await loop.call(self._consume(request, conduit.push, timeout_s))
+        return await loop.call(self._consume(request, conduit.push, timeout_s, _from(asyncio.get_running_loop(), told)))
 
     async def read(self, work: Callable[[Graphs], Awaitable[T]]) -> T:
         """Do something with the graphs on a graph loop: read a state, update it, describe a graph."""
@@ -170,12 +175,12 @@ class Engine:
             loop.close()
 
     async def _consume(
-        self, request: RunRequest, push: Callable[[tuple[str, bytes]], None], timeout_s: float
+        self, request: RunRequest, push: Callable[[tuple[str, bytes]], None], timeout_s: float, told: Told
     ) -> Outcome:
         execution = self._executor.execute(request)
         emitted: Emitted
         configurable = request.config["configurable"]
-        holder = Holder(UUID(configurable["run_id"]), request.attempt, is_new=request.is_passing)
+        holder = Holder(UUID(configurable["run_id"]), request.attempt, is_new=request.is_passing, told=told)
         failures: list[Emitted] = []
         async with self._saver.hold(configurable["thread_id"], holder), _no_longer_than(timeout_s):
             async for emitted in execution:
@@ -188,6 +193,19 @@ class Engine:
             push((emitted.event, emitted.data))
         assert execution.outcome is not None  # noqa: S101 - the protocol promises it after the end
         return execution.outcome
+
+
+def _from(home: asyncio.AbstractEventLoop, told: Told) -> Told:
+    """Let what belongs to one loop be awaited on another."""
+
+    async def waiting(what: Awaitable[None]) -> None:
+        await what
+
+    def ask() -> Awaitable[None] | None:
+        what = told()
+        return None if what is None else asyncio.wrap_future(asyncio.run_coroutine_threadsafe(waiting(what), home))
+
+    return ask
 
 
 @contextlib.asynccontextmanager

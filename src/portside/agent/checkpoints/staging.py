@@ -8,6 +8,7 @@ cannot write over what its successor did.
 
 import asyncio
 import contextlib
+from collections.abc import Awaitable, Callable
 from typing import NamedTuple
 from uuid import UUID
 
@@ -28,11 +29,16 @@ class LeaseLost(Exception):
 
 
 class Holder(NamedTuple):
-    """The attempt of a run that writes to a thread; `is_new` says that nobody wrote to the thread before."""
+    """The attempt of a run that writes to a thread; `is_new` says that nobody wrote to the thread before.
+
+    `told` gives what to wait for until what the run told so far outlives this process, where that is wanted: who goes
+    on from a checkpoint does not tell again what was told before it.
+    """
 
     run_id: UUID
     attempt: int
     is_new: bool = False
+    told: Callable[[], Awaitable[None] | None] = lambda: None
 
 
 class Hold:
@@ -165,6 +171,9 @@ class Stage:
             staged.append(hold.staged)
             hold.staged = Rows()
         try:
+            for waiting in [hold.holder.told() for hold in holds]:
+                if waiting is not None:
+                    await waiting
             await self._write_together(holds, staged)
         except TimeoutError as exc:
             for hold in holds:

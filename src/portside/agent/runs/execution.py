@@ -9,7 +9,7 @@ holds for what a node started and does not await, and for graphs on other server
 from collections.abc import Callable
 from typing import Any
 
-from portside.agent.engine import Engine, Publish, RanTooLong
+from portside.agent.engine import Engine, Publish, RanTooLong, Told
 from portside.agent.graphs.execute import read_rest
 from portside.agent.graphs.load import Graphs
 from portside.agent.graphs.protocol import Outcome, RunRequest
@@ -66,19 +66,20 @@ class Executions:
         self._hub.begin(start)
         told = _Told(feed.publish, lambda: leases.is_sure(run))
         try:
-            ending = await self._attempt(run, told.tell)
+            ending = await self._attempt(run, told.tell, lambda: self._hub.known(feed))
             await leases.sure(run)
         finally:
             told.tell([])
         await self._hub.conclude(run.run_id)
         return ending
 
-    async def _attempt(self, run: ClaimedRun, publish: Publish) -> Ending:
+    async def _attempt(self, run: ClaimedRun, publish: Publish, told: Told) -> Ending:
         begun = run.was_begun or run.attempt > 1
         resume = begun and await lifecycle.has_own_checkpoint(self._db, run)
         request = execution_request(run, resume=resume)
         try:
-            return ending_of(await self._engine.execute(request, publish, timeout_s=self._timeout_s))
+            outcome = await self._engine.execute(request, publish, timeout_s=self._timeout_s, told=told)
+            return ending_of(outcome)
         except RanTooLong:
             return await self._timed_out(run)
         except PortsideError as exc:

@@ -7,7 +7,7 @@ which is also told what they may want of ours; without one the process is alone.
 import asyncio
 import time
 from collections import deque
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
 from itertools import islice
 from uuid import UUID
@@ -89,6 +89,10 @@ class Hub:
     def find(self, run_id: UUID) -> Feed | None:
         """Return the run's feed, or None when nobody in this process has to do with it."""
         return self._feeds.get(run_id)
+
+    def known(self, feed: Feed) -> Awaitable[None] | None:
+        """Wait until what a run told so far is written down; None where nobody else wants it. Asked in any thread."""
+        return self.relay.written() if feed.thread.is_logged(feed.run_id) else None
 
     async def conclude(self, run_id: UUID) -> None:
         """Let what a run told be known to others before its end is: its thread's next run may begin there at once."""
