@@ -21,7 +21,7 @@ from portside.kernel.migrations import migrate
 from portside.tracing.deliveries import from_batch, from_run, from_update
 from portside.tracing.folding import BITS, PLACE
 from portside.tracing.ingest import receive
-from portside.tracing.projects import delete_project, ensure_project
+from portside.tracing.projects import delete_projects, ensure_project
 from portside.tracing.runs import RunNotFound, show_run
 from portside.tracing.sql import sql
 from portside.tracing.types import RunQuery, RunWrite
@@ -222,10 +222,10 @@ async def test_a_deleted_project_takes_its_runs_but_not_the_bill(db: Database, a
     await receive(db, batch(post=[post(ROOT, session_name="p"), post(CHILD, session_name="q")]), by=actor)
     project = await ensure_project(db, actor.workspace_id, "p")
     other = await stranger(db)
-    await delete_project(db, other.workspace_id, project.id)
+    await delete_projects(db, other.workspace_id, [project.id])
     assert ROOT in await stored(db)
     for _ in range(2):
-        await delete_project(db, actor.workspace_id, project.id)
+        await delete_projects(db, actor.workspace_id, [project.id])
     assert list(await stored(db)) == [CHILD]
     assert len(await counted(db)) == 2
     assert (await ensure_project(db, actor.workspace_id, "p")).id != project.id

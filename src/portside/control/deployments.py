@@ -260,7 +260,7 @@ async def drop_deployment(scope: Scope, deployment_id: UUID) -> None:
             raise NotBeingDeleted
         await tx.execute(sql.delete_deployment, id=deployment_id)
         if row["delete_tracing_project"]:
-            await projects.delete_project(tx, scope.workspace_id, row["tracing_project_id"])
+            await projects.delete_projects(tx, scope.workspace_id, [row["tracing_project_id"]])
         with contextlib.suppress(KeyNotFound):
             shelf = Shelf(
                 organization_id=scope.actor.organization_id, workspace_id=scope.workspace_id, of_services=True

@@ -66,10 +66,14 @@ def moment(value: str | float | None, where: str) -> datetime | None:
     try:
         if not isinstance(value, str):
             return datetime.fromtimestamp(value / 1000, UTC)
-        read = datetime.fromisoformat(value)
-        return (read if read.tzinfo else read.replace(tzinfo=UTC)).astimezone(UTC)
+        return aware(datetime.fromisoformat(value))
     except (ValueError, OverflowError, OSError) as exc:
         raise Invalid.field(["body", where], "must be an ISO 8601 time or epoch milliseconds") from exc
+
+
+def aware(value: datetime) -> datetime:
+    """Return a time in UTC; one without an offset is in UTC already."""
+    return (value if value.tzinfo else value.replace(tzinfo=UTC)).astimezone(UTC)
 
 
 def uuid_of(text: str, where: str) -> UUID:

@@ -1,23 +1,28 @@
-"""Tracing projects: made on demand by name, listed, deleted.
+"""Tracing projects: made on demand by name, or asked for; listed, changed, deleted.
 
 Control makes one for every deployment in its own transaction; ingest makes those that runs name.
 """
 
 from collections.abc import Iterable
-from typing import Annotated
+from datetime import datetime
+from typing import Annotated, Any, Literal
 from uuid import UUID
 
 import msgspec
+from asyncpg import UniqueViolationError
 
 from portside.kernel.db import Session
-from portside.kernel.errors import Conflict, Invalid
+from portside.kernel.errors import Conflict, Invalid, NotFound
+from portside.kernel.http.vetting import read_json
 from portside.kernel.ids import uuid7
+from portside.tracing.fields import aware
 from portside.tracing.sql import sql
 from portside.tracing.types import Project, TracerSession
 
 DEFAULT_PROJECT = "default"
 MAX_NAME_CHARS = 500
 _TRIES = 3
+_WRITABLE = ("name", "description", "extra", "start_time", "default_dataset_id", "reference_dataset_id")
 
 
 class ProjectContested(Conflict):
@@ -26,8 +31,25 @@ class ProjectContested(Conflict):
     code = "project_contested"
 
 
+class ProjectExists(Conflict):
+    """A project of this name or id exists already; choose another, or send upsert=true."""
+
+    code = "project_exists"
+
+
+class ProjectNotFound(NotFound):
+    """Project not found"""  # noqa: D415 - the exact text that clients know
+
+    code = "project_not_found"
+
+
+Name = Annotated[str, msgspec.Meta(min_length=1, max_length=MAX_NAME_CHARS)]
+Description = Annotated[str, msgspec.Meta(max_length=20_000)]
+Sort = Literal["name", "start_time"]
+
+
 class ProjectQuery(msgspec.Struct):
-    """Which projects to list; the filters that are not acted on yet are refused."""
+    """Which projects to list, in which order; the filters that are not acted on are refused."""
 
     name: str | None = None
     name_contains: str | None = None
@@ -35,9 +57,52 @@ class ProjectQuery(msgspec.Struct):
     limit: Annotated[int, msgspec.Meta(ge=1, le=100)] = 100
     offset: Annotated[int, msgspec.Meta(ge=0, le=1_000_000_000)] = 0
     metadata: str | None = None
+    reference_dataset: list[UUID] | None = None
+    reference_free: bool | None = None
+    sort_by: Sort = "start_time"
+    sort_by_desc: bool = True
+    include_stats: bool = False
+    facets: bool = False
     filter: str | None = None
-    reference_dataset: list[str] | None = None
     tag_value_id: list[str] | None = None
+
+
+class ProjectRequest(msgspec.Struct):
+    """What to make a project of."""
+
+    name: Name
+    id: UUID | None = None
+    description: Description | None = None
+    extra: dict[str, Any] | None = None
+    start_time: datetime | None = None
+    default_dataset_id: UUID | None = None
+    reference_dataset_id: UUID | None = None
+    trace_tier: str | None = None
+
+
+class ProjectPatch(msgspec.Struct):
+    """What to change of a project; null means unchanged."""
+
+    name: Name | None = None
+    description: Description | None = None
+    extra: dict[str, Any] | None = None
+    start_time: datetime | None = None
+    end_time: datetime | None = None
+    default_dataset_id: UUID | None = None
+    reference_dataset_id: UUID | None = None
+    trace_tier: str | None = None
+
+
+class CreateQuery(msgspec.Struct):
+    """Whether a project of the name may be there already."""
+
+    upsert: bool = False
+
+
+class ProjectsToDelete(msgspec.Struct):
+    """The projects to delete."""
+
+    session_ids: Annotated[list[UUID], msgspec.Meta(min_length=1, max_length=1000)]
 
 
 async def ensure_project(db: Session, workspace_id: UUID, name: str) -> Project:
@@ -72,29 +137,98 @@ async def check_projects(db: Session, workspace_id: UUID, ids: set[UUID]) -> Non
 
 
 async def list_projects(db: Session, workspace_id: UUID, query: ProjectQuery) -> list[TracerSession]:
-    """List projects, newest first. Raises Invalid for a filter that is not acted on yet."""
-    for name in ("metadata", "filter", "reference_dataset", "tag_value_id"):
+    """List projects, newest first unless the query says otherwise. Raises Invalid for a filter that is not acted on."""
+    for name in ("filter", "tag_value_id", "include_stats", "facets"):
         if getattr(query, name):
-            raise Invalid.field(["query", name], "this filter is not supported yet", "not_supported")
+            raise Invalid.field(["query", name], "this is not supported", "not_supported")
     rows = await db.fetch(
         sql.list_projects,
         workspace_id=workspace_id,
         ids=query.id,
         name=query.name,
         name_contains=query.name_contains,
+        metadata=None if query.metadata is None else _read_metadata(query.metadata),
+        reference_datasets=query.reference_dataset,
+        reference_free=query.reference_free,
+        sort_by=query.sort_by,
+        descending=query.sort_by_desc,
         limit=query.limit,
         offset=query.offset,
     )
     return [TracerSession(**dict(row)) for row in rows]
 
 
-async def delete_project(db: Session, workspace_id: UUID, project_id: UUID) -> None:
-    """Delete a project and its runs; what was billed stays. Nothing happens where there is none."""
-    await db.execute(sql.delete_project, workspace_id=workspace_id, project_id=project_id)
-    await db.execute(sql.delete_runs_of_project, workspace_id=workspace_id, project_id=project_id)
+async def show_project(db: Session, workspace_id: UUID, project_id: UUID) -> TracerSession:
+    """Return a project. Raises ProjectNotFound."""
+    row = await db.fetchrow(sql.project_by_id, workspace_id=workspace_id, project_id=project_id)
+    if row is None:
+        raise ProjectNotFound
+    return TracerSession(**dict(row))
+
+
+async def create_project(db: Session, workspace_id: UUID, body: ProjectRequest, *, upsert: bool) -> TracerSession:
+    """Make a project; with `upsert` change the one that has its name. Raises ProjectExists and Invalid."""
+    _refuse_tier(body.trace_tier)
+    _checked(body.name)
+    wanted = _said(body, _WRITABLE)
+    made = await db.fetchval(sql.create_project, id=body.id or uuid7(), workspace_id=workspace_id, **wanted)
+    if made is None and upsert:
+        found = await db.fetch(sql.projects_by_name, workspace_id=workspace_id, names=[body.name])
+        if found:
+            made = found[0]["id"]
+            owner = {"workspace_id": workspace_id, "project_id": made}
+            await db.fetchval(sql.update_project, **owner, **wanted, end_time=None)
+    if made is None:
+        raise ProjectExists
+    return await show_project(db, workspace_id, made)
+
+
+async def update_project(db: Session, workspace_id: UUID, project_id: UUID, patch: ProjectPatch) -> TracerSession:
+    """Change a project. Raises ProjectNotFound, ProjectExists when another has the name, and Invalid."""
+    _refuse_tier(patch.trace_tier)
+    if patch.name is not None:
+        _checked(patch.name)
+    wanted = _said(patch, (*_WRITABLE, "end_time"))
+    owner = {"workspace_id": workspace_id, "project_id": project_id}
+    try:
+        changed = await db.fetchval(sql.update_project, **owner, **wanted)
+    except UniqueViolationError as exc:
+        raise ProjectExists from exc
+    project = await show_project(db, workspace_id, project_id)
+    if changed is None:
+        raise ProjectExists
+    return project
+
+
+async def delete_projects(db: Session, workspace_id: UUID, ids: list[UUID]) -> None:
+    """Delete projects and their runs; what was billed stays. Those that are not there are passed over."""
+    await db.execute(sql.delete_projects, workspace_id=workspace_id, ids=ids)
+    await db.execute(sql.delete_runs_of_projects, workspace_id=workspace_id, ids=ids)
 
 
 def _checked(name: str) -> str:
     if not name or len(name) > MAX_NAME_CHARS or "\x00" in name:
         raise Invalid.field(["body", "session_name"], f"a project name has 1 to {MAX_NAME_CHARS} characters")
     return name
+
+
+def _said(body: ProjectRequest | ProjectPatch, names: Iterable[str]) -> dict[str, Any]:
+    """Return what a request says; times without an offset are in UTC."""
+    values = {name: getattr(body, name) for name in names}
+    return {name: aware(value) if isinstance(value, datetime) else value for name, value in values.items()}
+
+
+def _refuse_tier(tier: str | None) -> None:
+    if tier is not None:
+        why = "traces have no tiers here: they are kept until they are deleted"
+        raise Invalid.field(["body", "trace_tier"], why, "not_supported")
+
+
+def _read_metadata(text: str) -> dict[str, Any]:
+    try:
+        value = read_json(text.encode())
+    except Invalid as exc:
+        raise Invalid.field(["query", "metadata"], "must be a JSON object", "json_invalid") from exc
+    if not isinstance(value, dict):
+        raise Invalid.field(["query", "metadata"], "must be a JSON object", "type_error")
+    return value

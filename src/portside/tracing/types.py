@@ -4,7 +4,7 @@ User data stays the JSON text that came; only what the platform acts on is decod
 """
 
 from datetime import datetime
-from typing import NewType
+from typing import Any, NewType
 from uuid import UUID
 
 import msgspec
@@ -114,8 +114,9 @@ class TracerSession(msgspec.Struct, kw_only=True):
     start_time: datetime
     end_time: datetime | None = None
     description: str | None = None
-    extra: dict[str, str] | None = None
+    extra: dict[str, Any] | None = None
     reference_dataset_id: UUID | None = None
+    default_dataset_id: UUID | None = None
 
 
 class Accepted(msgspec.Struct):

@@ -14,24 +14,62 @@ from unnest(:ids::uuid[], :names::text[]) as x (id, name)
 order by x.name
 on conflict do nothing
 
+-- name: project_by_id
+select id, workspace_id as tenant_id, name, coalesce(start_time, created_at) as start_time, end_time, description, extra,
+       reference_dataset_id, default_dataset_id
+from projects
+where workspace_id = :workspace_id and id = :project_id and deleted_at is null
+
 -- name: list_projects
-select id, workspace_id as tenant_id, name, created_at as start_time
+-- Sorted by two keys, of which the chosen order fills one: text or seconds.
+select id, workspace_id as tenant_id, name, coalesce(start_time, created_at) as start_time, end_time, description, extra,
+       reference_dataset_id, default_dataset_id
 from projects
 where workspace_id = :workspace_id and deleted_at is null
   and (:ids::uuid[] is null or id = any(:ids::uuid[]))
   and (:name::text is null or name = :name::text)
   and (:name_contains::text is null or position(lower(:name_contains::text) in lower(name)) > 0)
-order by created_at desc, id desc
+  and (:reference_datasets::uuid[] is null or reference_dataset_id = any(:reference_datasets::uuid[]))
+  and (:reference_free::boolean is null or (reference_dataset_id is null) = :reference_free::boolean)
+  and (:metadata::jsonb is null or extra -> 'metadata' @> :metadata::jsonb)
+order by
+    case when :descending::boolean and :sort_by::text = 'name' then name end desc,
+    case when not :descending::boolean and :sort_by::text = 'name' then name end,
+    case when not :descending::boolean and :sort_by::text <> 'name' then coalesce(start_time, created_at) end,
+    coalesce(start_time, created_at) desc, id desc
 limit :limit::int offset :offset::int
 
--- name: delete_project
-update projects set deleted_at = now()
-where workspace_id = :workspace_id and id = :project_id and deleted_at is null
+-- name: create_project
+insert into projects (id, workspace_id, name, description, extra, start_time, reference_dataset_id, default_dataset_id)
+values (:id, :workspace_id, :name, :description, :extra::jsonb, :start_time, :reference_dataset_id, :default_dataset_id)
+on conflict do nothing
+returning id
 
--- name: delete_runs_of_project
+-- name: update_project
+-- Null leaves what is there. No row where there is no such project, or where another one has the name.
+update projects p set
+    name = coalesce(:name::text, name),
+    description = coalesce(:description::text, description),
+    extra = coalesce(:extra::jsonb, extra),
+    start_time = coalesce(:start_time::timestamptz, start_time),
+    end_time = coalesce(:end_time::timestamptz, end_time),
+    reference_dataset_id = coalesce(:reference_dataset_id::uuid, reference_dataset_id),
+    default_dataset_id = coalesce(:default_dataset_id::uuid, default_dataset_id)
+where workspace_id = :workspace_id and id = :project_id and deleted_at is null
+  and not exists (
+      select from projects o
+      where o.workspace_id = :workspace_id and o.name = :name::text and o.deleted_at is null and o.id <> p.id
+  )
+returning id
+
+-- name: delete_projects
+update projects set deleted_at = now()
+where workspace_id = :workspace_id and id = any(:ids::uuid[]) and deleted_at is null
+
+-- name: delete_runs_of_projects
 -- The traces stay: what was received has been billed.
 with gone as (
-    delete from runs where workspace_id = :workspace_id and project_id = :project_id returning id
+    delete from runs where workspace_id = :workspace_id and project_id = any(:ids::uuid[]) returning id
 ),
 without_attachments as (
     delete from attachments a using gone where a.workspace_id = :workspace_id and a.run_id = gone.id

@@ -1,4 +1,4 @@
-"""The routes of tracing. Deliveries are answered with 202 once they are stored (contract: hosted API, section f.3)."""
+"""Deliveries, answered with 202 once they are stored, and `/info` (contract: hosted API, sections f.2 and f.3)."""
 
 from functools import partial
 from uuid import UUID
@@ -7,15 +7,14 @@ from starlette.responses import Response
 
 from portside.kernel.errors import BodyTooLarge, Invalid
 from portside.kernel.http.routes import Context, Routes
-from portside.tracing import deliveries, projects, runs
+from portside.tracing import deliveries
 from portside.tracing.encodings import EncodingBroken, EncodingUnknown
 from portside.tracing.info import Info
 from portside.tracing.ingest import receive
 from portside.tracing.otlp.spans import from_otlp
 from portside.tracing.otlp.wire import JSON, PROTOBUF
-from portside.tracing.projects import ProjectContested, ProjectQuery
-from portside.tracing.runs import RunNotFound
-from portside.tracing.types import Accepted, Run, RunQuery, TracerSession
+from portside.tracing.projects import ProjectContested
+from portside.tracing.types import Accepted
 
 routes = Routes("tracing")
 _REFUSALS = (EncodingBroken, ProjectContested, BodyTooLarge, EncodingUnknown, Invalid)
@@ -76,15 +75,3 @@ async def ingest_otlp(ctx: Context) -> Response:
     await receive(ctx.db, await deliveries.read(await request.body(), request.headers, reader), by=ctx.actor)
     is_json = request.headers.get("content-type", "").startswith(JSON)
     return Response(b"{}" if is_json else b"", media_type=JSON if is_json else PROTOBUF)
-
-
-@routes.get("/runs/{run_id}", permission="runs:read", raises=(RunNotFound,))
-async def show_run(ctx: Context, run_id: UUID, query: RunQuery) -> Run:
-    """Return one run."""
-    return await runs.show_run(ctx.db, run_id, query, by=ctx.actor)
-
-
-@routes.get("/sessions", permission="projects:read")
-async def list_sessions(ctx: Context, query: ProjectQuery) -> list[TracerSession]:
-    """List the workspace's projects, newest first."""
-    return await projects.list_projects(ctx.db, ctx.actor.workspace_id, query)

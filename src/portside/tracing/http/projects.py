@@ -1,0 +1,58 @@
+"""Projects, which the API calls sessions (contract: hosted API, section f.4)."""
+
+from uuid import UUID
+
+from portside.kernel.errors import Invalid
+from portside.kernel.http.routes import Context, Routes
+from portside.tracing import projects
+from portside.tracing.projects import (
+    CreateQuery,
+    ProjectExists,
+    ProjectNotFound,
+    ProjectPatch,
+    ProjectQuery,
+    ProjectRequest,
+    ProjectsToDelete,
+)
+from portside.tracing.types import Accepted, TracerSession
+
+routes = Routes("tracing")
+
+
+@routes.get("/sessions", permission="projects:read", raises=(Invalid,))
+async def list_sessions(ctx: Context, query: ProjectQuery) -> list[TracerSession]:
+    """List the workspace's projects, newest first unless the query sorts them."""
+    return await projects.list_projects(ctx.db, ctx.actor.workspace_id, query)
+
+
+@routes.post("/sessions", permission="projects:create", raises=(ProjectExists, Invalid))
+async def create_session(ctx: Context, query: CreateQuery, body: ProjectRequest) -> TracerSession:
+    """Make a project; with `upsert` change the one that has its name."""
+    return await projects.create_project(ctx.db, ctx.actor.workspace_id, body, upsert=query.upsert)
+
+
+@routes.delete("/sessions", status=202, permission="projects:delete", raises=(Invalid,))
+async def delete_sessions(ctx: Context, query: ProjectsToDelete) -> Accepted:
+    """Delete several projects and their runs; those that are not there are passed over."""
+    await projects.delete_projects(ctx.db, ctx.actor.workspace_id, query.session_ids)
+    return Accepted()
+
+
+@routes.get("/sessions/{session_id}", permission="projects:read", raises=(ProjectNotFound,))
+async def show_session(ctx: Context, session_id: UUID) -> TracerSession:
+    """Return one project."""
+    return await projects.show_project(ctx.db, ctx.actor.workspace_id, session_id)
+
+
+@routes.patch("/sessions/{session_id}", permission="projects:update", raises=(ProjectNotFound, ProjectExists, Invalid))
+async def update_session(ctx: Context, session_id: UUID, body: ProjectPatch) -> TracerSession:
+    """Change a project; null means unchanged."""
+    return await projects.update_project(ctx.db, ctx.actor.workspace_id, session_id, body)
+
+
+@routes.delete("/sessions/{session_id}", status=202, permission="projects:delete", raises=(ProjectNotFound,))
+async def delete_session(ctx: Context, session_id: UUID) -> Accepted:
+    """Delete a project and its runs; what was billed stays."""
+    await projects.show_project(ctx.db, ctx.actor.workspace_id, session_id)
+    await projects.delete_projects(ctx.db, ctx.actor.workspace_id, [session_id])
+    return Accepted()

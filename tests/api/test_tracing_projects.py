@@ -1,0 +1,121 @@
+"""Projects over HTTP and with the stock client: made, found, changed, deleted; another workspace sees none of it."""
+
+import asyncio
+from collections.abc import AsyncIterator
+from typing import Any
+from uuid import uuid4
+
+import httpx2
+import pytest
+import pytest_asyncio
+from langsmith import Client
+from langsmith.utils import LangSmithConflictError, LangSmithNotFoundError
+
+from tests.api.hosted import Hosted, hosted
+
+pytestmark = pytest.mark.asyncio(loop_scope="module")
+
+
+@pytest_asyncio.fixture(scope="module", loop_scope="module")
+async def server(module_database: str) -> AsyncIterator[Hosted]:
+    async with hosted(module_database) as running:
+        yield running
+
+
+async def make(server: Hosted, name: str, **fields: Any) -> dict[str, Any]:
+    answer = await server.client.post("/sessions", json={"name": name, **fields})
+    assert answer.status_code == 200, answer.text
+    made: dict[str, Any] = answer.json()
+    return made
+
+
+async def listed(server: Hosted, **params: Any) -> list[str]:
+    answer = await server.client.get("/sessions", params=params)
+    assert answer.status_code == 200, answer.text
+    return [project["name"] for project in answer.json()]
+
+
+async def test_the_stock_client_makes_changes_and_deletes_projects(server: Hosted):
+    client = Client(api_url=server.url, api_key=server.key)
+
+    def work() -> None:
+        made = client.create_project("sdk", description="d", metadata={"team": "a"})
+        assert client.read_project(project_id=made.id).description == "d"
+        with pytest.raises(LangSmithConflictError):
+            client.create_project("sdk")
+        again = client.create_project("sdk", description="d2", upsert=True)
+        assert (again.id, again.description, again.metadata) == (made.id, "d2", {"team": "a"})
+        changed = client.update_project(made.id, name="sdk2")
+        assert (changed.name, changed.description, changed.metadata) == ("sdk2", "d2", {"team": "a"})
+        assert [p.name for p in client.list_projects(metadata={"team": "a"}, reference_free=True)] == ["sdk2"]
+        client.delete_project(project_name="sdk2")
+        with pytest.raises(LangSmithNotFoundError):
+            client.read_project(project_id=made.id)
+
+    await asyncio.to_thread(work)
+
+
+async def test_lists_are_filtered_and_sorted(server: Hosted):
+    dataset = str(uuid4())
+    await make(server, "sort-b", start_time="2026-01-03T00:00:00")
+    await make(server, "sort-c", start_time="2026-01-01T00:00:00Z", reference_dataset_id=dataset)
+    await make(server, "sort-a", start_time="2026-01-02T02:00:00+02:00", extra={"metadata": {"k": "v", "n": 1}})
+    some = {"name_contains": "SORT-"}
+    assert await listed(server, **some) == ["sort-b", "sort-a", "sort-c"]
+    assert await listed(server, **some, sort_by_desc=False) == ["sort-c", "sort-a", "sort-b"]
+    assert await listed(server, **some, sort_by="name", sort_by_desc=False) == ["sort-a", "sort-b", "sort-c"]
+    assert await listed(server, **some, sort_by="name", limit=1, offset=1) == ["sort-b"]
+    assert await listed(server, reference_dataset=dataset) == ["sort-c"]
+    assert await listed(server, **some, reference_free=True) == ["sort-b", "sort-a"]
+    assert await listed(server, metadata='{"k": "v"}') == ["sort-a"]
+    assert await listed(server, metadata='{"k": "w"}') == []
+    for params in ({"metadata": "[1]"}, {"metadata": "{"}, {"sort_by": "colour"}, {"filter": "x"}, {"limit": 101}):
+        answer = await server.client.get("/sessions", params=params)
+        assert (answer.status_code, answer.json()["detail"][0]["loc"][:2]) == (422, ["query", next(iter(params))])
+
+
+async def test_a_name_is_one_projects_and_free_again_after_it(server: Hosted):
+    one, two = await make(server, "taken-1"), await make(server, "taken-2")
+    answer = await server.client.patch(f"/sessions/{two['id']}", json={"name": "taken-1"})
+    assert answer.status_code == 409
+    assert (await server.client.post("/sessions", json={"name": "other", "id": one["id"]})).status_code == 409
+    ids = [("session_ids", one["id"]), ("session_ids", two["id"]), ("session_ids", str(uuid4()))]
+    assert (await server.client.delete("/sessions", params=ids)).status_code == 202
+    assert await listed(server, name_contains="taken-") == []
+    await make(server, "taken-1")
+
+
+async def test_an_end_is_kept_and_null_changes_nothing(server: Hosted):
+    made = await make(server, "ends", description="d")
+    path = f"/sessions/{made['id']}"
+    await server.client.patch(path, json={"end_time": "2026-02-01T00:00:00Z", "description": None})
+    shown = (await server.client.patch(path, json={"name": None, "end_time": None})).json()
+    assert (shown["name"], shown["description"], shown["end_time"]) == ("ends", "d", "2026-02-01T00:00:00Z")
+    refused = await server.client.patch(path, json={"trace_tier": "longlived"})
+    assert (refused.status_code, refused.json()["detail"][0]["loc"]) == (422, ["body", "trace_tier"])
+
+
+async def test_deleting_a_project_deletes_its_runs(server: Hosted):
+    run_id = str(uuid4())
+    await server.client.post("/runs", json={"id": run_id, "name": "r", "run_type": "chain", "session_name": "gone"})
+    (project,) = (await server.client.get("/sessions", params={"name": "gone"})).json()
+    assert (await server.client.delete(f"/sessions/{project['id']}")).status_code == 202
+    assert (await server.client.get(f"/runs/{run_id}")).status_code == 404
+    assert (await server.client.delete(f"/sessions/{project['id']}")).status_code == 404
+
+
+async def test_another_workspace_neither_sees_nor_changes_projects(server: Hosted):
+    made = await make(server, "mine")
+    workspace = await server.new_workspace("Others")
+    headers = {"x-api-key": await server.new_key(workspace_id=workspace)}
+    async with httpx2.AsyncClient(base_url=server.url, headers=headers) as other:
+        path = f"/sessions/{made['id']}"
+        assert (await other.get(path)).status_code == 404
+        assert (await other.patch(path, json={"name": "theirs"})).status_code == 404
+        assert (await other.delete(path)).status_code == 404
+        assert (await other.delete("/sessions", params={"session_ids": made["id"]})).status_code == 202
+        assert (await other.get("/sessions", params={"id": made["id"]})).json() == []
+        assert (await other.post("/sessions", json={"name": "mine"}, params={"upsert": True})).json()["id"] != made[
+            "id"
+        ]
+    assert await listed(server, id=made["id"]) == ["mine"]
