@@ -222,3 +222,57 @@ async def test_members_are_told_once(server: Hosted):
     emails = [found["email"] for found in (await send(server, "GET", "/orgs/current/members")).json()]
     assert emails == ["admin@localhost", "b@example.com"]
     assert len((await send(server, "GET", "/orgs/current/roles")).json()) == 7
+
+
+async def test_a_key_of_a_workspace_does_not_change_the_organization(server: Hosted):
+    other = (await made(server, "/workspaces", {"display_name": "Other"}))["id"]
+    bound = (await made(server, "/api-key", {}, x_tenant_id=other))["key"]
+    several = (await made(server, "/orgs/current/service-keys", {"workspaces": [other]}))["key"]
+    for key in (bound, several):
+        headers = {"x_api_key": key, "x_tenant_id": other}
+        for path, body in (
+            ("/orgs/current/service-keys", {}),
+            ("/orgs/current/members", {"email": "x@example.com", "role_id": "Organization Admin"}),
+            ("/workspaces", {"display_name": "Third"}),
+        ):
+            assert (await send(server, "POST", path, body, **headers)).status_code == 403
+        assert (
+            await send(server, "POST", "/api-key", {"permissions": ["organization:manage"]}, **headers)
+        ).status_code == 403
+        assert (await send(server, "POST", "/api-key", {}, **headers)).status_code == 200
+        assert (await send(server, "GET", "/orgs/current", **headers)).status_code == 200
+    whole = (await made(server, "/orgs/current/service-keys", {}))["key"]
+    assert (await send(server, "POST", "/workspaces", {"display_name": "Third"}, x_api_key=whole)).status_code == 200
+
+
+async def test_nobody_hands_out_what_they_hold_in_another_workspace(server: Hosted):
+    own, other = str(server.actor.workspace_id), (await made(server, "/workspaces", {"display_name": "Other"}))["id"]
+    role = {"role_id": "Organization Operator"}
+    await new_member(server, "op@example.com", **role, workspaces=[own], workspace_role="Editor")
+    operator = await log_in(server, "op@example.com", own)
+    for fields, status in (
+        ({"workspaces": [own], "workspace_role": "Admin"}, 403),
+        ({"workspaces": [own, other], "workspace_role": "Viewer"}, 403),
+        ({"workspaces": [own], "workspace_role": "Viewer"}, 200),
+        ({}, 200),
+    ):
+        body = {"email": f"{uuid4()}@example.com", **role, **fields}
+        assert (await send(server, "POST", "/orgs/current/members", body, **operator)).status_code == status
+    for body, status in (
+        ({"permissions": ["runs:read"]}, 403),
+        ({"permissions": ["runs:read"], "workspaces": [other]}, 403),
+        ({"permissions": ["runs:read"], "workspaces": [own]}, 200),
+        ({"permissions": ["organization:read"]}, 200),
+    ):
+        assert (await send(server, "POST", "/orgs/current/service-keys", body, **operator)).status_code == status
+
+
+async def test_a_limited_key_of_a_user_gets_no_further(server: Hosted):
+    reads = (await made(server, "/api-key/current", {"read_only": True}))["key"]
+    answer = await send(server, "PUT", "/users/me/password", {"new": PASSWORD}, x_api_key=reads)
+    assert (answer.status_code, "password" in answer.json()["detail"]) == (403, True)
+    makes = (await made(server, "/api-key/current", {"permissions": ["organization:pats:create"]}))["key"]
+    assert (await send(server, "POST", "/api-key/current", {}, x_api_key=makes)).status_code == 403
+    assert (await send(server, "POST", "/api-key/current", {"read_only": True}, x_api_key=makes)).status_code == 403
+    body = {"permissions": ["organization:pats:create"]}
+    assert (await send(server, "POST", "/api-key/current", body, x_api_key=makes)).status_code == 200

@@ -6,7 +6,7 @@ from uuid import UUID
 from portside.identity import keys, logins, members, workspaces
 from portside.identity.keyring import Keyring
 from portside.identity.keys import KeyNotFound, Owner, Shelf
-from portside.identity.logins import LoginRefused, NotAUser
+from portside.identity.logins import LimitedKey, LoginRefused, NotAUser
 from portside.identity.members import LastAdmin, MemberNotFound, MemberTaken
 from portside.identity.roles import ORGANIZATION_ROLES, WORKSPACE_ROLES, Role
 from portside.identity.types import (
@@ -67,7 +67,7 @@ async def log_out(ctx: Context) -> None:
     await logins.log_out(ctx.db, ctx.get(Keyring), ctx.actor)
 
 
-@routes.put("/users/me/password", status=204, raises=(NotAUser, LoginRefused))
+@routes.put("/users/me/password", status=204, raises=(NotAUser, LimitedKey, LoginRefused))
 async def set_password(ctx: Context, body: NewPassword) -> None:
     """Give the user who asks another password."""
     await logins.set_password(ctx.db, ctx.actor, body)
@@ -267,7 +267,7 @@ async def _create_personal_key(ctx: Context, body: KeyRequest) -> NewKey:
     actor: Actor = ctx.actor
     user_id = _of_user(actor).user_id
     keys.refuse_fields(body, ("workspaces", "org_role_id", "role_id"))
-    if body.permissions is not None:
+    if body.permissions is not None or not actor.is_unlimited:
         keys.check_grant(actor, body)
     if body.default_workspace_id is not None:
         await workspaces.check_workspaces(ctx.db, actor, [body.default_workspace_id])
@@ -296,6 +296,7 @@ async def create_service_key(ctx: Context, body: KeyRequest) -> NewKey:
     actor: Actor = ctx.actor
     keys.refuse_fields(body, ("default_workspace_id",))
     keys.check_grant(actor, body)
+    workspaces.check_held_there(actor, keys.granted(body), body.workspaces)
     if body.workspaces is not None:
         await workspaces.check_workspaces(ctx.db, actor, body.workspaces)
     owner = Owner(actor.organization_id, None, workspaces=body.workspaces)

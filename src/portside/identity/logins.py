@@ -28,6 +28,12 @@ class NotAUser(Forbidden):
     code = "not_a_user"
 
 
+class LimitedKey(Forbidden):
+    """A key that may not do all that its user may cannot set the password; log in, or use another key."""
+
+    code = "limited_key"
+
+
 async def log_in(db: Session, credentials: Credentials) -> LoggedIn:
     """Return a token for a user. Raises LoginRefused, after as long as a good login takes."""
     row = await db.fetchrow(sql.password_of_user, email=credentials.email, id=None)
@@ -49,9 +55,14 @@ async def log_out(db: Session, keyring: Keyring, actor: Actor) -> None:
 
 
 async def set_password(db: Session, actor: Actor, body: NewPassword) -> None:
-    """Give the user who asks another password. Raises NotAUser, and LoginRefused for a wrong current one."""
+    """Give the user who asks another password.
+
+    Raises NotAUser, LimitedKey, and LoginRefused for a wrong current one.
+    """
     if actor.user_id is None:
         raise NotAUser
+    if not actor.is_unlimited:
+        raise LimitedKey
     row = await db.fetchrow(sql.password_of_user, email=None, id=actor.user_id)
     stored = row["password"] if row else None
     if stored is not None and not await is_password(body.current or "", stored):

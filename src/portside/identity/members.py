@@ -11,7 +11,7 @@ from portside.identity.passwords import hash_password
 from portside.identity.roles import ORGANIZATION_ADMIN, ORGANIZATION_ROLES, WORKSPACE_ROLES, Role, find_role
 from portside.identity.sql import sql
 from portside.identity.types import Actor, Member, MemberRequest, WorkspaceMemberRequest
-from portside.identity.workspaces import check_workspaces
+from portside.identity.workspaces import check_held_there, check_workspaces
 from portside.kernel.db import Database, Record, Session, Transaction
 from portside.kernel.errors import Conflict, Forbidden, Invalid, NotFound
 from portside.kernel.ids import uuid7
@@ -52,6 +52,9 @@ async def add_member(db: Database, actor: Actor, body: MemberRequest) -> Member:
     role = find_role(ORGANIZATION_ROLES, body.role_id, "role_id")
     workspace_role = find_role(WORKSPACE_ROLES, body.workspace_role, "workspace_role")
     _check_reach(actor, role)
+    if body.workspaces:
+        _check_reach(actor, workspace_role)
+        check_held_there(actor, workspace_role.permissions, body.workspaces)
     await check_workspaces(db, actor, body.workspaces)
     user_id, password = uuid7(), await hash_password(body.password) if body.password else None
     async with db.transaction() as tx:

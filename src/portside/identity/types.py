@@ -12,6 +12,7 @@ OrganizationId = NewType("OrganizationId", UUID)
 WorkspaceId = NewType("WorkspaceId", UUID)
 KeyId = NewType("KeyId", UUID)
 EVERYTHING = "*"
+_READS_ORGANIZATION = "organization:read"
 # `resource:verb`, `resource:*` or everything.
 Permission = Annotated[
     str, msgspec.Meta(max_length=100, pattern=r"^(\*|[a-z_-]+:([a-z_-]+|\*)|organization:pats:create)$(?!\n)")
@@ -56,8 +57,23 @@ class Actor(msgspec.Struct, frozen=True):
             raise WorkspaceRequired
         return self.workspace
 
+    @property
+    def is_unlimited(self) -> bool:
+        """Whether the key or login may do all that its user or its workspaces allow."""
+        return EVERYTHING in self.permissions
+
+    @property
+    def is_of_some_workspaces(self) -> bool:
+        """Whether this is a service key that is kept to workspaces, whatever it may do there."""
+        return self.user_id is None and not (self.is_of_organization and self.workspaces is None)
+
     def may(self, permission: str) -> bool:
-        """Whether the actor holds `resource:verb`, `resource:*` or everything."""
+        """Whether the actor holds `resource:verb`, `resource:*` or everything.
+
+        A key that is kept to workspaces changes nothing of the organization: it could let itself into the others.
+        """
+        if self.is_of_some_workspaces and permission.startswith("organization:") and permission != _READS_ORGANIZATION:
+            return False
         return _holds(self.permissions, permission) and (
             self.role_permissions is None or _holds(self.role_permissions, permission)
         )

@@ -1,13 +1,14 @@
 """Workspaces of an organization, and which of them a caller may enter."""
 
 import re
+from collections.abc import Collection
 from uuid import UUID
 
 from portside.identity.roles import WORKSPACE_ADMIN, WORKSPACE_ROLES
 from portside.identity.sql import sql
 from portside.identity.types import EVERYTHING, Actor, Organization, Workspace, WorkspaceRequest
 from portside.kernel.db import Database, Record, Session
-from portside.kernel.errors import Conflict, Invalid, NotFound
+from portside.kernel.errors import Conflict, Forbidden, Invalid, NotFound
 from portside.kernel.ids import uuid7
 
 _NOT_IN_HANDLES = re.compile(r"[^a-z0-9]+")
@@ -105,6 +106,23 @@ async def check_workspaces(db: Session, actor: Actor, ids: list[UUID]) -> None:
     unknown = set(ids) - {row["id"] for row in rows}
     if unknown:
         raise Invalid.field(["body", "workspaces"], f"the organization has no workspace {min(unknown)}")
+
+
+def check_held_there(actor: Actor, permissions: Collection[str], ids: Collection[UUID] | None) -> None:
+    """Raise Forbidden where a user would hand out permissions in workspaces in which they are not known to hold them.
+
+    Other than an admin of the organization, a user has in each workspace what their role there permits. `ids` are None
+    for all workspaces.
+    """
+    if actor.role_permissions is None or EVERYTHING in actor.role_permissions:
+        return
+    if all(permission.startswith("organization:") for permission in permissions):
+        return
+    if ids is None or not set(ids) <= {actor.workspace}:
+        raise Forbidden(
+            "Only an admin of the organization can give permissions in workspaces other than the one of the request; "
+            "name that one alone in workspaces and in X-Tenant-Id."
+        )
 
 
 async def show_organization(db: Session, actor: Actor) -> Organization:
