@@ -24,7 +24,7 @@ async def receive(db: Database, delivery: Delivery, *, by: Actor) -> None:
     runs = _with_awaited_parents(runs)
     async with db.transaction() as tx:
         awaited = await _write_runs(tx, runs, by)
-        await _write_feedback(tx, by.workspace_id, delivery.feedback)
+        await write_feedback(tx, by.workspace_id, delivery.feedback)
         await _write_attachments(tx, by.workspace_id, delivery.attachments)
     while awaited:
         placed = await db.fetch(sql.place_children, workspace_id=by.workspace_id, ids=awaited)
@@ -62,7 +62,8 @@ async def _write_runs(tx: Session, runs: list[RunWrite], by: Actor) -> list[UUID
     return [row["id"] for row in await tx.fetch(sql.write_runs, **owner, **columns)]
 
 
-async def _write_feedback(tx: Session, workspace_id: UUID, feedback: list[FeedbackWrite]) -> None:
+async def write_feedback(tx: Session, workspace_id: UUID, feedback: list[FeedbackWrite]) -> None:
+    """Write feedback; of one piece the latest stays."""
     latest = list({item.id: item for item in sorted(feedback, key=lambda item: item.modified_at)}.values())
     if latest:
         columns = {name: [getattr(item, name) for item in latest] for name in FeedbackWrite.__struct_fields__}

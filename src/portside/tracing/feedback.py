@@ -1,0 +1,198 @@
+"""Feedback on runs and on projects: written, found, changed, deleted (contract: hosted API, section f.4).
+
+What came is kept as one JSON text, whether a delivery or a request brought it; reading fills in what it leaves out.
+"""
+
+from datetime import datetime
+from typing import Annotated, Any, Literal
+from uuid import UUID
+
+import msgspec
+
+from portside.identity.types import Actor
+from portside.kernel.clock import iso, now
+from portside.kernel.codec import dump_user
+from portside.kernel.db import Database, Record, Session
+from portside.kernel.errors import Invalid, NotFound
+from portside.kernel.ids import uuid7
+from portside.tracing.fields import aware, read_json
+from portside.tracing.ingest import write_feedback
+from portside.tracing.projects import check_projects
+from portside.tracing.sql import sql
+from portside.tracing.types import FeedbackWrite
+
+MAX_KEY_CHARS = 180
+Key = Annotated[str, msgspec.Meta(min_length=1, max_length=MAX_KEY_CHARS)]
+Score = bool | int | float | None
+Value = bool | int | float | str | dict[str, Any] | None
+Comment = str | None
+Correction = str | dict[str, Any] | None
+_FROM_BODY = ("score", "value", "comment", "correction", "feedback_source", "extra")
+
+
+class FeedbackNotFound(NotFound):
+    """Feedback not found"""  # noqa: D415 - the exact text that clients know
+
+    code = "feedback_not_found"
+
+
+class FeedbackSource(msgspec.Struct):
+    """Who or what gives the feedback."""
+
+    type: Literal["api", "model", "app", "auto_eval"] = "api"
+    metadata: dict[str, Any] | None = None
+    user_id: str | None = None
+    user_name: str | None = None
+
+
+class FeedbackRequest(msgspec.Struct, kw_only=True):
+    """Feedback on a run, or on the project `session_id` where no run is named."""
+
+    key: Key
+    id: UUID | None = None
+    run_id: UUID | None = None
+    trace_id: UUID | None = None
+    session_id: UUID | None = None
+    start_time: datetime | None = None
+    created_at: datetime | None = None
+    modified_at: datetime | None = None
+    score: Score = None
+    value: Value = None
+    comment: Comment = None
+    correction: Correction = None
+    feedback_source: FeedbackSource | None = None
+    feedback_config: dict[str, Any] | None = None
+    extra: dict[str, Any] | None = None
+    error: bool | None = None
+    extend_trace_retention: bool = True
+
+
+class FeedbackPatch(msgspec.Struct):
+    """What to change of feedback; null means unchanged."""
+
+    score: Score = None
+    value: Value = None
+    comment: Comment = None
+    correction: Correction = None
+    feedback_config: dict[str, Any] | None = None
+
+
+class FeedbackQuery(msgspec.Struct):
+    """Which feedback to list."""
+
+    run: list[UUID] | None = None
+    session: list[UUID] | None = None
+    key: list[str] | None = None
+    source: list[Literal["api", "model", "app", "auto_eval"]] | None = None
+    user: list[str] | None = None
+    has_comment: bool | None = None
+    has_score: bool | None = None
+    level: Literal["run", "session"] | None = None
+    limit: Annotated[int, msgspec.Meta(ge=1, le=100)] = 100
+    offset: Annotated[int, msgspec.Meta(ge=0, le=1_000_000_000)] = 0
+
+
+class Feedback(msgspec.Struct, kw_only=True):
+    """Feedback as the API shows it; what users sent is shown as they sent it."""
+
+    id: UUID
+    key: str
+    run_id: UUID | None
+    trace_id: UUID | None
+    session_id: str | None
+    created_at: str
+    modified_at: datetime
+    score: Any = None
+    value: Any = None
+    comment: Any = None
+    correction: Any = None
+    feedback_source: Any = None
+    extra: Any = None
+
+
+async def create_feedback(db: Database, body: FeedbackRequest, *, by: Actor) -> Feedback:
+    """Store feedback; the same id again replaces it. Raises Invalid where it is about nothing, or no such project."""
+    if body.run_id is None and body.session_id is None:
+        raise Invalid.field(["body", "run_id"], "feedback is about a run (run_id) or a project (session_id)", "missing")
+    if body.session_id is not None:
+        await check_projects(db, by.workspace_id, {body.session_id})
+    source = body.feedback_source or FeedbackSource()
+    source.user_id = str(by.user_id) if by.user_id else source.user_id
+    body.feedback_source = source
+    feedback_id = body.id or uuid7()
+    await store_feedback(db, by.workspace_id, feedback_id, body)
+    return await show_feedback(db, feedback_id, by=by)
+
+
+async def store_feedback(db: Session, workspace_id: UUID, feedback_id: UUID, body: FeedbackRequest) -> None:
+    """Write feedback as a delivery would."""
+    modified_at = aware(body.modified_at) if body.modified_at else now()
+    body.created_at = aware(body.created_at) if body.created_at else modified_at
+    text = msgspec.json.encode(body).decode()
+    write = FeedbackWrite(feedback_id, body.run_id, body.trace_id, body.key, text, modified_at)
+    await write_feedback(db, workspace_id, [write])
+
+
+async def list_feedback(db: Session, query: FeedbackQuery, *, by: Actor) -> list[Feedback]:
+    """List feedback, what was changed last first."""
+    return await _find(db, by.workspace_id, query, None)
+
+
+async def show_feedback(db: Session, feedback_id: UUID, *, by: Actor) -> Feedback:
+    """Return one piece of feedback. Raises FeedbackNotFound."""
+    found = await _find(db, by.workspace_id, FeedbackQuery(), [feedback_id])
+    if not found:
+        raise FeedbackNotFound
+    return found[0]
+
+
+async def update_feedback(db: Database, feedback_id: UUID, patch: FeedbackPatch, *, by: Actor) -> Feedback:
+    """Change feedback; null means unchanged. Raises FeedbackNotFound."""
+    async with db.transaction() as tx:
+        owner = {"workspace_id": by.workspace_id, "feedback_id": feedback_id}
+        row = await tx.fetchrow(sql.feedback_to_change, **owner)
+        if row is None:
+            raise FeedbackNotFound
+        said = {name: value for name, value in msgspec.structs.asdict(patch).items() if value is not None}
+        body = dump_user({**_read(row["body"]), **said}).decode()
+        await tx.execute(sql.change_feedback, **owner, body=body, modified_at=now())
+    return await show_feedback(db, feedback_id, by=by)
+
+
+async def delete_feedback(db: Session, feedback_id: UUID, *, by: Actor) -> None:
+    """Delete feedback. Raises FeedbackNotFound."""
+    if not await db.execute(sql.delete_feedback, workspace_id=by.workspace_id, feedback_id=feedback_id):
+        raise FeedbackNotFound
+
+
+async def _find(db: Session, workspace_id: UUID, query: FeedbackQuery, ids: list[UUID] | None) -> list[Feedback]:
+    rows = await db.fetch(
+        sql.list_feedback,
+        workspace_id=workspace_id,
+        ids=ids,
+        runs=query.run,
+        sessions=None if query.session is None else [str(session) for session in query.session],
+        keys=query.key,
+        sources=query.source,
+        users=query.user,
+        has_comment=query.has_comment,
+        has_score=query.has_score,
+        level=query.level,
+        limit=query.limit,
+        offset=query.offset,
+    )
+    return [_shown(row) for row in rows]
+
+
+def _shown(row: Record) -> Feedback:
+    fields = dict(row)
+    body = _read(fields.pop("body"))
+    created_at = body.get("created_at")
+    fields["created_at"] = created_at if isinstance(created_at, str) else iso(row["modified_at"])
+    fields.update({name: body.get(name) for name in _FROM_BODY})
+    return Feedback(**fields)
+
+
+def _read(text: str) -> dict[str, Any]:
+    body = read_json(text.encode(), object, "body")
+    return body if isinstance(body, dict) else {}
