@@ -69,7 +69,7 @@ def minimal_environment(environ: Mapping[str, str], **more: str) -> dict[str, st
 
 async def run(command: Command, output: Output) -> Outcome:
     """Run a program to its end, handing each line of its output on. Raises BuildFailed when it cannot be started."""
-    lines, write_end = await _open_lines()
+    lines, write_end = _open_lines()
     try:
         process = await _start(command, write_end)
     except OSError as exc:
@@ -111,14 +111,35 @@ async def _end_of_output(group: int, build: Path, reading: asyncio.Task[None]) -
 
 
 class _Lines:
-    """The output of a program, line by line, from a pipe of our own: its end does not hang on that of the program."""
+    """The output of a program, line by line, from a pipe of our own: its end does not hang on that of the program.
 
-    def __init__(self, reader: asyncio.StreamReader, transport: asyncio.BaseTransport) -> None:
-        self._reader, self._transport = reader, transport
+    The loop is not given the pipe as a transport: uvloop closes the descriptor of such a one twice, and the second time
+    it may be a file that another thread has just opened.
+    """
+
+    def __init__(self, read_end: int) -> None:
+        os.set_blocking(read_end, False)
+        self._read_end = read_end
 
     def close(self) -> None:
-        """Close the reading end."""
-        self._transport.close()
+        """Close the reading end; nobody reads any more."""
+        os.close(self._read_end)
+
+    async def _read(self) -> bytes:
+        """Return what is there, once something is; nothing at the end."""
+        while True:
+            await self._readable()
+            with contextlib.suppress(BlockingIOError):
+                return os.read(self._read_end, _CHUNK)
+
+    async def _readable(self) -> None:
+        loop = asyncio.get_running_loop()
+        readable = asyncio.Event()
+        loop.add_reader(self._read_end, readable.set)
+        try:
+            await readable.wait()
+        finally:
+            loop.remove_reader(self._read_end)
 
     async def each(self, on_line: Callable[[str], object]) -> None:
         """Hand on each line until the end.
@@ -128,7 +149,7 @@ class _Lines:
         """
         decoder = codecs.getincrementaldecoder("utf-8")("replace")
         rest = ""
-        while chunk := await self._reader.read(_CHUNK):
+        while chunk := await self._read():
             *whole, rest = (rest + decoder.decode(chunk)).replace("\r", "\n").split("\n")
             if len(rest) > _MAX_LINE:
                 end = rest.rfind(" ")
@@ -140,15 +161,10 @@ class _Lines:
             on_line(rest.rstrip())
 
 
-async def _open_lines() -> tuple[_Lines, int]:
+def _open_lines() -> tuple[_Lines, int]:
     """Open a pipe: its reading end as lines, its writing end as it is."""
     read_end, write_end = os.pipe()
-    reader = asyncio.StreamReader()
-    loop = asyncio.get_running_loop()
-    transport, _protocol = await loop.connect_read_pipe(
-        lambda: asyncio.StreamReaderProtocol(reader), os.fdopen(read_end, "rb", buffering=0)
-    )
-    return _Lines(reader, transport), write_end
+    return _Lines(read_end), write_end
 
 
 def kill_left_behind(build: Path) -> None:
