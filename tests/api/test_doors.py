@@ -35,6 +35,8 @@ ABOUT_NOTHING = {
     "POST /login": 422,
     "GET /feedback/tokens/{token}": 404,
     "POST /feedback/tokens/{token}": 404,
+    "GET /public/{share_token}/run": 404,
+    "GET /public/{share_token}/run/{run_id}": 404,
 }
 MAX_BODY = 2000
 

@@ -1,16 +1,18 @@
-"""Runs, read again."""
+"""Runs, read again: one by its id, or several in the order of their ids."""
 
+from typing import Any
 from uuid import UUID
 
 import msgspec
 
 from portside.identity.types import Actor
-from portside.kernel.db import Session
+from portside.kernel.db import Record, Session
 from portside.kernel.errors import NotFound
 from portside.tracing.sql import sql
 from portside.tracing.types import Run, RunQuery
 
-_JSON = ("inputs", "outputs", "extra", "events", "serialized")
+_JSON = ("inputs", "outputs", "extra", "events", "serialized", "feedback_stats")
+_COSTS = ("prompt_cost", "completion_cost", "total_cost")
 _NOTHING = {"inputs": b"{}"}  # SDKs refuse a run whose inputs are null
 
 
@@ -22,12 +24,27 @@ class RunNotFound(NotFound):
 
 async def show_run(db: Session, run_id: UUID, query: RunQuery, *, by: Actor) -> Run:
     """Return a run of the actor's workspace. Raises RunNotFound."""
-    row = await db.fetchrow(sql.run_by_id, workspace_id=by.workspace_id, run_id=run_id)
-    if row is None:
+    shown = [name for name in _JSON if name != "serialized" or not query.exclude_serialized]
+    found = await show_runs(db, by.workspace_id, [run_id], shown)
+    if not found:
         raise RunNotFound
-    fields = dict(row)
+    return found[0]
+
+
+async def show_runs(db: Session, workspace_id: UUID, ids: list[UUID], shown: list[str]) -> list[Run]:
+    """Return the runs of these ids that there are, in this order; of large fields those that are `shown`."""
+    rows = await db.fetch(sql.runs_by_id, workspace_id=workspace_id, ids=ids, shown=shown)
+    found = {row["id"]: _run(row, workspace_id) for row in rows}
+    return [found[run_id] for run_id in ids if run_id in found]
+
+
+def _run(row: Record, workspace_id: UUID) -> Run:
+    fields: dict[str, Any] = dict(row)
     for name in _JSON:
-        is_shown = fields[name] is not None and not (name == "serialized" and query.exclude_serialized)
-        fields[name] = msgspec.Raw(fields[name].encode() if is_shown else _NOTHING.get(name, b"null"))
-    app_path = f"/o/{by.workspace_id}/projects/p/{row['session_id']}/r/{run_id}"
-    return Run(**fields, app_path=app_path)
+        text = fields[name]
+        fields[name] = msgspec.Raw(_NOTHING.get(name, b"null") if text is None else text.encode())
+    for name in _COSTS:
+        fields[name] = None if fields[name] is None else format(fields[name], "f")
+    ancestors = [part[-36:] for part in row["dotted_order"].split(".")[:-1]]
+    app_path = f"/o/{workspace_id}/projects/p/{row['session_id']}/r/{row['id']}"
+    return Run(**fields, parent_run_ids=ancestors, app_path=app_path)

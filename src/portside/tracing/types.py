@@ -97,6 +97,15 @@ class Run(msgspec.Struct, kw_only=True):
     extra: msgspec.Raw
     events: msgspec.Raw
     serialized: msgspec.Raw
+    parent_run_ids: list[str]
+    first_token_time: datetime | None
+    prompt_tokens: int
+    completion_tokens: int
+    total_tokens: int
+    prompt_cost: str | None
+    completion_cost: str | None
+    total_cost: str | None
+    feedback_stats: msgspec.Raw
 
 
 class RunQuery(msgspec.Struct):

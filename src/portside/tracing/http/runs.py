@@ -1,10 +1,16 @@
-"""Runs, read again (contract: hosted API, section f.4)."""
+"""Runs, read again and shared (contract: hosted API, section f.4)."""
 
 from uuid import UUID
 
-from portside.kernel.http.routes import Context, Routes
-from portside.tracing import runs
+from starlette.responses import Response
+
+from portside.kernel.errors import Invalid
+from portside.kernel.http.routes import Context, Routes, encode_response
+from portside.tracing import run_queries, runs, sharing
+from portside.tracing.filter_language import FilterInvalid
+from portside.tracing.run_queries import CursorInvalid, FoundRuns, LimitTooLarge, RunPage
 from portside.tracing.runs import RunNotFound
+from portside.tracing.sharing import Share, ShareNotFound, ShareRequest, ShareTokenTaken
 from portside.tracing.types import Run, RunQuery
 
 routes = Routes("tracing")
@@ -14,3 +20,40 @@ routes = Routes("tracing")
 async def show_run(ctx: Context, run_id: UUID, query: RunQuery) -> Run:
     """Return one run."""
     return await runs.show_run(ctx.db, run_id, query, by=ctx.actor)
+
+
+@routes.post("/runs/query", permission="runs:read", raises=(LimitTooLarge, CursorInvalid, FilterInvalid, Invalid))
+async def query_runs(ctx: Context, body: RunPage) -> FoundRuns:
+    """Find runs, newest first unless the body says otherwise, in pages that cursors lead through."""
+    return await run_queries.query_runs(ctx.db, ctx.actor.workspace_id, body)
+
+
+@routes.put("/runs/{run_id}/share", permission="runs:share", raises=(RunNotFound, ShareTokenTaken, Invalid))
+async def share_run(ctx: Context, run_id: UUID, body: ShareRequest = ShareRequest()) -> Share:  # noqa: B008
+    """Share a run and all that is below it with whoever has the link."""
+    return await sharing.share_run(ctx.db, run_id, body, by=ctx.actor)
+
+
+@routes.get("/runs/{run_id}/share", permission="runs:read", returns=Share | None)
+async def show_share(ctx: Context, run_id: UUID) -> Response:
+    """Return how a run is shared; null where it is not."""
+    shared = await sharing.find_share(ctx.db, run_id, by=ctx.actor)
+    return encode_response(shared, 200) if shared else Response(b"null", media_type="application/json")
+
+
+@routes.delete("/runs/{run_id}/share", status=204, permission="runs:share")
+async def unshare_run(ctx: Context, run_id: UUID) -> None:
+    """Stop sharing a run."""
+    await sharing.unshare_run(ctx.db, run_id, by=ctx.actor)
+
+
+@routes.get("/public/{share_token}/run", public=True, raises=(ShareNotFound,))
+async def show_shared_run(ctx: Context, share_token: UUID) -> Run:
+    """Return a shared run, without a key."""
+    return await sharing.show_shared_run(ctx.db, share_token)
+
+
+@routes.get("/public/{share_token}/run/{run_id}", public=True, raises=(ShareNotFound, RunNotFound))
+async def show_run_below_shared(ctx: Context, share_token: UUID, run_id: UUID) -> Run:
+    """Return a run below a shared one, without a key."""
+    return await sharing.show_shared_run(ctx.db, share_token, run_id)

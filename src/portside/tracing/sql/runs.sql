@@ -1,5 +1,50 @@
--- name: run_by_id
-select id, name, run_type, status, trace_id, dotted_order, parent_run_id, session_id, reference_example_id, start_time,
-       end_time, tags, error, inputs, outputs, extra, events, serialized
-from readable_runs
-where workspace_id = :workspace_id and id = :run_id
+-- name: runs_by_id
+-- Large fields are read only where they are shown.
+select r.id, r.name, r.run_type, r.status, r.trace_id, r.dotted_order, r.parent_run_id, r.session_id,
+       r.reference_example_id, r.start_time, r.end_time, r.tags, r.error,
+       case when 'inputs' = any(:shown::text[]) then r.inputs end as inputs,
+       case when 'outputs' = any(:shown::text[]) then r.outputs end as outputs,
+       case when 'extra' = any(:shown::text[]) then r.extra end as extra,
+       case when 'events' = any(:shown::text[]) then r.events end as events,
+       case when 'serialized' = any(:shown::text[]) then r.serialized end as serialized,
+       r.first_token_time, r.prompt_tokens, r.completion_tokens, r.total_tokens,
+       r.prompt_cost, r.completion_cost, r.total_cost, f.stats as feedback_stats
+from readable_runs r
+left join lateral (
+    select json_object_agg(k.key, json_build_object('n', k.n, 'avg', k.avg))::text as stats
+    from (
+        select f.key, count(*) as n, avg(f.score) as avg
+        from readable_feedback f
+        where f.workspace_id = r.workspace_id and f.run_id = r.id
+        group by f.key
+    ) k
+) f on true
+where r.workspace_id = :workspace_id and r.id = any(:ids::uuid[])
+
+-- name: newest_runs
+-- Conditions take the place of `true`.
+select r.id, r.start_time from readable_runs r where true order by r.start_time desc, r.id desc limit :limit::int
+
+-- name: oldest_runs
+select r.id, r.start_time from readable_runs r where true order by r.start_time, r.id limit :limit::int
+
+-- name: share_run
+-- Only what is there is shared. A run that is shared already keeps its token; a token of another run is not given away.
+insert into shared_runs (share_token, workspace_id, run_id)
+select :share_token::uuid, r.workspace_id, r.id
+from readable_runs r
+where r.workspace_id = :workspace_id and r.id = :run_id
+on conflict do nothing
+
+-- name: share_of_run
+select share_token from shared_runs where workspace_id = :workspace_id and run_id = :run_id
+
+-- name: unshare_run
+delete from shared_runs where workspace_id = :workspace_id and run_id = :run_id
+
+-- name: shared_run
+-- Asked for without a key: the token is what opens this door, and it names the workspace.
+select s.workspace_id, r.id, r.dotted_order
+from shared_runs s
+join readable_runs r on r.workspace_id = s.workspace_id and r.id = s.run_id
+where s.share_token = :share_token

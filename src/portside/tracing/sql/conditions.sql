@@ -1,0 +1,133 @@
+-- Conditions on `r`, a readable run. Each is a statement that stands alone, so that it is tested as any other;
+-- `conditions.py` takes what follows the first `where`.
+
+-- name: when_workspace
+select from readable_runs r where r.workspace_id = :value::uuid
+
+-- name: when_ids
+select from readable_runs r where r.id = any(:value::uuid[])
+
+-- name: when_trace
+select from readable_runs r where r.trace_id = :value::uuid
+
+-- name: when_parent
+select from readable_runs r where r.parent_run_id = :value::uuid
+
+-- name: when_in_project
+select from readable_runs r where r.session_id = :value::uuid
+
+-- name: when_in_projects
+select from readable_runs r where r.session_id = any(:value::uuid[])
+
+-- name: when_reference_examples
+select from readable_runs r where r.reference_example_id = any(:value::uuid[])
+
+-- name: when_from
+select from readable_runs r where r.start_time >= :value::timestamptz
+
+-- name: when_until
+select from readable_runs r where r.start_time <= :value::timestamptz
+
+-- name: when_before
+select from readable_runs r where (r.start_time, r.id) < (:moment::timestamptz, :id::uuid)
+
+-- name: when_after
+select from readable_runs r where (r.start_time, r.id) > (:moment::timestamptz, :id::uuid)
+
+-- name: when_failed
+select from readable_runs r where (r.error is not null) = :value::boolean
+
+-- name: when_root
+select from readable_runs r where r.is_root = :value::boolean
+
+-- name: when_id
+select from readable_runs r where says(r.id::text, :op::text, :value::text[])
+
+-- name: when_trace_id
+select from readable_runs r where says(r.trace_id::text, :op::text, :value::text[])
+
+-- name: when_parent_run_id
+select from readable_runs r where says(r.parent_run_id::text, :op::text, :value::text[])
+
+-- name: when_name
+select from readable_runs r where says(r.name, :op::text, :value::text[])
+
+-- name: when_run_type
+select from readable_runs r where says(r.run_type, :op::text, :value::text[])
+
+-- name: when_status
+select from readable_runs r where says(r.status, :op::text, :value::text[])
+
+-- name: when_error
+select from readable_runs r where says(r.error, :op::text, :value::text[])
+
+-- name: when_inputs
+select from readable_runs r where says(r.inputs, :op::text, :value::text[])
+
+-- name: when_outputs
+select from readable_runs r where says(r.outputs, :op::text, :value::text[])
+
+-- name: when_start_time
+select from readable_runs r where falls(r.start_time, :op::text, :value::timestamptz[])
+
+-- name: when_end_time
+select from readable_runs r where falls(r.end_time, :op::text, :value::timestamptz[])
+
+-- name: when_latency
+select from readable_runs r where weighs(r.latency, :op::text, :value::float8[])
+
+-- name: when_total_tokens
+select from readable_runs r where weighs(r.total_tokens, :op::text, :value::float8[])
+
+-- name: when_prompt_tokens
+select from readable_runs r where weighs(r.prompt_tokens, :op::text, :value::float8[])
+
+-- name: when_completion_tokens
+select from readable_runs r where weighs(r.completion_tokens, :op::text, :value::float8[])
+
+-- name: when_execution_order
+-- A run's number in its trace, the root's being 1.
+select from readable_runs r where weighs((
+    select 1 + count(*) from readable_runs o
+    where o.workspace_id = r.workspace_id and o.trace_id = r.trace_id and o.dotted_order < r.dotted_order
+), :op::text, :value::float8[])
+
+-- name: when_tagged
+select from readable_runs r where r.tags && :value::text[]
+
+-- name: when_any_tag
+select from readable_runs r where cardinality(r.tags) > 0
+
+-- name: when_metadata_holds
+select from readable_runs r where readable_json(r.extra) -> 'metadata' @> :value::jsonb
+
+-- name: when_searched
+select from readable_runs r
+where position(lower(:value::text) in lower(concat_ws(' ', r.name, r.error, r.inputs, r.outputs))) > 0
+
+-- name: when_feedback
+-- Key and score of one and the same piece of feedback.
+select from readable_runs r where exists (
+    select from readable_feedback f
+    where f.workspace_id = r.workspace_id and f.run_id = r.id
+      and says(f.key, :key_op::text, :key_value::text[]) and weighs(f.score, :score_op::text, :score_value::float8[])
+)
+
+-- name: when_metadata
+-- Key and value of one and the same entry.
+select from readable_runs r where exists (
+    select from jsonb_each_text(
+        case when jsonb_typeof(readable_json(r.extra) -> 'metadata') = 'object' then readable_json(r.extra) -> 'metadata' end
+    ) as m (key, value)
+    where says(m.key, :key_op::text, :key_value::text[]) and says(m.value, :value_op::text, :value_value::text[])
+)
+
+-- name: when_root_of_trace
+select from readable_runs r where r.trace_id in (
+    select r.id from readable_runs r where r.workspace_id = :workspace_id::uuid and r.is_root and true
+)
+
+-- name: when_any_of_trace
+select from readable_runs r where r.trace_id in (
+    select r.trace_id from readable_runs r where r.workspace_id = :workspace_id::uuid and true
+)

@@ -1,0 +1,235 @@
+"""Runs found by what they are, in pages, and shared: over HTTP and with the stock client."""
+
+import asyncio
+import json
+import random
+from collections.abc import AsyncIterator
+from typing import Any
+from uuid import UUID, uuid4
+
+import httpx2
+import pytest
+import pytest_asyncio
+from langsmith import Client
+
+from tests.api.hosted import Hosted, hosted
+
+pytestmark = pytest.mark.asyncio(loop_scope="module")
+ROOT, MODEL, TOOL, FAILED, OPEN = (UUID(int=n) for n in range(1, 6))
+
+
+def run(run_id: UUID, name: str, at: int, lasts: float | None, **fields: Any) -> dict[str, Any]:
+    start = f"2026-11-21T02:00:{at:02}.000000"
+    stamp = f"20260000T0000{at:02}000000Z{run_id}"
+    ends = None if lasts is None else f"2026-11-21T02:00:{at + lasts:09.6f}"
+    above = f"20260000T000010000000Z{ROOT}."
+    place = {"dotted_order": stamp, "trace_id": str(run_id)}
+    if "parent_run_id" in fields:
+        place = {"dotted_order": above + stamp, "trace_id": str(ROOT)}
+    named = {"id": str(run_id), "name": name, "run_type": "chain", "session_name": "p", "inputs": {"n": at}}
+    return {**named, "start_time": start, "end_time": ends, **place, **fields}
+
+
+RUNS = [
+    run(ROOT, "root", 10, 9, tags=["a", "b"], extra={"metadata": {"k": "v", "other": "w", "n": 3}}),
+    run(
+        MODEL, "model", 11, 6, run_type="llm", parent_run_id=str(ROOT), tags=["b"],
+        extra={"metadata": {"usage_metadata": {"input_tokens": 7, "output_tokens": 5, "total_cost": 0.25}}},
+        events=[{"name": "new_token", "time": "2026-11-21T02:00:12Z"}], outputs={"text": "Grüße"},
+    ),
+    run(TOOL, "tool", 13, 0.5, run_type="tool", parent_run_id=str(ROOT),
+        outputs={"usage_metadata": {"total_tokens": 2}}),
+    run(FAILED, "failed", 20, 1, error="ValueError: no\ngood"),
+    run(OPEN, "open", 30, None, extra={"metadata": {"k": "w", "other": "v", "bad": "\ud800"}}),
+]  # fmt: skip
+FILTERS = {
+    'eq(run_type, "llm")': {"model"},
+    "neq(run_type, 'chain')": {"model", "tool"},
+    'gt(latency, "5s")': {"root", "model"},
+    'and(gt(latency, 0.4), lt(latency, "1500ms"))': {"tool", "failed"},
+    "gte(total_tokens, 12)": {"model"},
+    "eq(total_tokens, 2)": {"tool"},
+    'has(tags, "b")': {"root", "model"},
+    'and(has(tags, "b"), not(has(tags, "a")))': {"model"},
+    'in(tags, ["a", "z"])': {"root"},
+    "exists(error)": {"failed"},
+    "neq(error, null)": {"failed"},
+    "eq(error, null)": {"root", "model", "tool", "open"},
+    'search(error, "NO\\ngood")': {"failed"},
+    'search("grüsse")': set(),
+    'search("grüße")': {"model"},
+    'eq(status, "pending")': {"open"},
+    'or(eq(name, "open"), eq(name, "tool"))': {"open", "tool"},
+    'in(name, ["open", "tool", "x"])': {"open", "tool"},
+    'gt(start_time, "2026-11-21T02:00:15Z")': {"failed", "open"},
+    'lte(end_time, "2026-11-21T02:00:13.5+00:00")': {"tool"},
+    "exists(end_time)": {"root", "model", "tool", "failed"},
+    f'eq(id, "{OPEN}")': {"open"},
+    "eq(is_root, true)": {"root", "failed", "open"},
+    "eq(execution_order, 1)": {"root", "failed", "open"},
+    "eq(execution_order, 3)": {"tool"},
+    'eq(metadata_key, "k")': {"root", "open"},
+    'and(eq(metadata_key, "k"), eq(metadata_value, "v"))': {"root"},
+    'and(eq(metadata_key, "k"), eq(metadata_value, "w"))': {"open"},
+    'and(eq(metadata_key, "k"), eq(metadata_value, "v"), eq(metadata_key, "n"), eq(metadata_value, 3))': {"root"},
+    'has(metadata, \'{"k": "v"}\')': {"root"},
+    'eq(feedback_key, "stars")': {"root", "tool"},
+    'and(eq(feedback_key, "stars"), gt(feedback_score, 0.5))': {"root"},
+    'and(eq(feedback_key, "stars"), gt(feedback_score, 0.1), lt(feedback_score, 0.5))': {"tool"},
+    'and(eq(run_type, "tool"), or(eq(feedback_key, "x"), lte(feedback_score, 0.2)))': {"tool"},
+}
+BROKEN = {
+    "": None, "eq(name": 8, "name": 1, "eq(name, )": 10, 'eq(name, "x"))': 14, 'foo(name, "x")': 1,
+    'eq(nothing, "x")': 4,
+    "eq(name)": 1, 'gt(latency, "soon")': 13, "eq(start_time, 5)": 16, "in(name, 5)": 10, "has(name, 'x')": 5,
+    "has(metadata, '[1]')": 15, "eq(name, x)": 10, 'search(latency, "x")': 1, "not(" * 30: None,
+    "and(" + "exists(error)," * 300: None,
+    'eq(name, "x': 10, "eq(name, [1])": 10, "eq(name, \"'; drop table runs; --\")": 0,
+}  # fmt: skip
+
+
+@pytest_asyncio.fixture(scope="module", loop_scope="module")
+async def server(module_database: str) -> AsyncIterator[Hosted]:
+    async with hosted(module_database) as running:
+        assert (await running.client.post("/runs/batch", json={"post": RUNS[:4]})).status_code == 202
+        # A half of a surrogate pair, which no jsonb holds.
+        answer = await running.client.post("/runs", content=json.dumps(RUNS[4]))
+        assert answer.status_code == 202, answer.text
+        for run_id, score in ((ROOT, 1), (TOOL, 0.2)):
+            await running.client.post("/feedback", json={"run_id": str(run_id), "key": "stars", "score": score})
+        yield running
+
+
+async def found(server: Hosted, **body: Any) -> list[str]:
+    answer = await server.client.post("/runs/query", json=body)
+    assert answer.status_code == 200, answer.text
+    return [item["name"] for item in answer.json()["runs"]]
+
+
+async def test_filters_find_what_they_say(server: Hosted):
+    told = {text: set(await found(server, filter=text)) for text in FILTERS}
+    assert told == FILTERS
+
+
+async def test_filters_that_do_not_read_name_the_place(server: Hosted):
+    for text, place in BROKEN.items():
+        answer = await server.client.post("/runs/query", json={"filter": text})
+        if not text or place == 0:
+            assert answer.status_code == 200, text
+            continue
+        assert answer.status_code == 400, text
+        where = f"Invalid filter at character {'' if place is None else f'{place}:'}"
+        assert answer.json()["detail"].startswith(where), (text, answer.json())
+
+
+async def test_no_filter_breaks_the_server(server: Hosted):
+    dice = random.Random(11)
+    bits = [*"()[],\"'\\ ", "and(", "eq(", "not(", "in(", "has(", "tags", "name", "latency", "metadata_key", "5",
+            "-1.5e9", "null",
+            "feedback_score", "true", "\x00", "é", "start_time", '"2026"', "9" * 40]  # fmt: skip
+    for _ in range(150):
+        text = "".join(dice.choice(bits) for _ in range(dice.randrange(1, 14)))
+        answer = await server.client.post("/runs/query", json={"filter": text})
+        assert answer.status_code in {200, 400, 422}, (text, answer.text)
+
+
+async def test_the_other_fields_of_the_body(server: Hosted):
+    project = (await server.client.get(f"/runs/{ROOT}")).json()["session_id"]
+    everything = ["open", "failed", "tool", "model", "root"]
+    assert await found(server, session=[project], start_time=None) == everything
+    assert await found(server, session=[project, str(uuid4())], order="asc") == everything[::-1]
+    assert await found(server, session=[str(uuid4())]) == []
+    assert await found(server, trace=str(ROOT)) == ["tool", "model", "root"]
+    assert await found(server, parent_run=str(ROOT)) == ["tool", "model"]
+    assert await found(server, id=[str(OPEN), str(TOOL)]) == ["open", "tool"]
+    assert await found(server, run_type="llm") == ["model"]
+    assert await found(server, is_root=True) == await found(server, execution_order=1) == ["open", "failed", "root"]
+    assert await found(server, error=True) == ["failed"]
+    assert await found(server, start_time="2026-11-21T02:00:11", end_time="2026-11-21T02:00:20Z") == everything[1:4]
+    assert await found(server, query="GRÜSSE") == []
+    assert await found(server, query="valueerror") == ["failed"]
+    assert await found(server, trace_filter='has(tags, "a")', run_type="llm") == ["model"]
+    assert await found(server, tree_filter='eq(name, "tool")', is_root=True) == ["root"]
+    assert await found(server, reference_example=[str(uuid4())]) == []
+
+
+async def test_what_is_asked_wrongly_is_refused(server: Hosted):
+    over = await server.client.post("/runs/query", json={"limit": 101})
+    assert (over.status_code, over.json()) == (400, {"detail": "Limit exceeds maximum allowed value of 100"})
+    for cursor in ("x", "e30=", "WzEsMiwzXQ=="):
+        assert (await server.client.post("/runs/query", json={"cursor": cursor})).status_code == 400
+    odd = await server.client.post("/runs/query", json={"select": ["id", "colour"]})
+    assert (odd.status_code, odd.json()["detail"][0]["loc"]) == (422, ["body", "select"])
+
+
+@pytest.mark.parametrize("order", ["asc", "desc"])
+async def test_cursors_lead_forth_and_back(server: Hosted, order: str):
+    async def page(cursor: str | None) -> tuple[list[str], dict[str, str | None]]:
+        body = {"limit": 2, "order": order, "cursor": cursor, "select": ["name"]}
+        answer = (await server.client.post("/runs/query", json=body)).json()
+        return [item["name"] for item in answer["runs"]], answer["cursors"]
+
+    first, one = await page(None)
+    second, two = await page(one["next"])
+    third, three = await page(two["next"])
+    expected = await found(server, order=order)
+    assert (first, second, third) == (expected[:2], expected[2:4], expected[4:])
+    assert (one["prev"], three["next"]) == (None, None)
+    back, four = await page(three["prev"])
+    assert back == second
+    assert (await page(four["prev"]))[0] == first
+    assert (await page(four["next"]))[0] == third
+    body = {"limit": 2, "skip_pagination": True}
+    answer = await server.client.post("/runs/query", json=body)
+    assert answer.json()["cursors"] == {"next": None, "prev": None}
+
+
+@pytest.mark.filterwarnings("ignore:.*is deprecated")
+async def test_the_stock_client_lists_runs(server: Hosted):
+    client = Client(api_url=server.url, api_key=server.key)
+
+    def work() -> dict[str, Any]:
+        return {item.name: item for item in client.list_runs(project_name="p", filter="not(eq(name, 'open'))")}
+
+    runs = await asyncio.to_thread(work)
+    model = runs["model"]
+    assert set(runs) == {"root", "model", "tool", "failed"}
+    assert (model.prompt_tokens, model.completion_tokens, model.total_tokens) == (7, 5, 12)
+    assert (str(model.total_cost), model.first_token_time.second, model.parent_run_ids) == ("0.25", 12, [ROOT])
+    assert runs["root"].feedback_stats["stars"] == {"n": 1, "avg": 1}
+    assert (runs["failed"].status, runs["root"].inputs) == ("error", {"n": 10})
+
+
+@pytest.mark.filterwarnings("ignore:.*is deprecated")
+async def test_a_run_is_shared_with_whoever_has_the_link_and_no_further(server: Hosted):
+    client = Client(api_url=server.url, api_key=server.key)
+
+    def share() -> tuple[str, Any]:
+        assert client.read_run_shared_link(MODEL) is None
+        link = client.share_run(MODEL)
+        assert client.share_run(MODEL) == link == client.read_run_shared_link(MODEL)
+        token = link.split("/")[-2]
+        return token, client.read_shared_run(token)
+
+    token, shown = await asyncio.to_thread(share)
+    assert (shown.id, shown.outputs) == (MODEL, {"text": "Grüße"})
+    async with httpx2.AsyncClient(base_url=server.url) as nobody:
+        assert (await nobody.get(f"/public/{token}/run/{MODEL}")).status_code == 200
+        assert (await nobody.get(f"/public/{token}/run/{ROOT}")).status_code == 404
+        taken = await server.client.put(f"/runs/{TOOL}/share", json={"share_token": token})
+        assert taken.status_code == 409
+        await asyncio.to_thread(client.unshare_run, MODEL)
+        assert (await nobody.get(f"/public/{token}/run")).status_code == 404
+    assert (await server.client.put(f"/runs/{uuid4()}/share", json={})).status_code == 404
+
+
+async def test_another_workspace_finds_and_shares_none_of_it(server: Hosted):
+    headers = {"x-api-key": await server.new_key(workspace_id=await server.new_workspace("Others"))}
+    async with httpx2.AsyncClient(base_url=server.url, headers=headers) as other:
+        for body in ({}, {"trace": str(ROOT)}, {"id": [str(ROOT)]}, {"filter": "or(exists(name), not(exists(name)))"}):
+            assert (await other.post("/runs/query", json=body)).json()["runs"] == []
+        assert (await other.put(f"/runs/{ROOT}/share", json={})).status_code == 404
+        run = {"id": str(ROOT), "name": "theirs", "run_type": "chain", "session_name": "p"}
+        assert (await other.post("/runs", json=run)).status_code == 202
+        tree = {"tree_filter": 'eq(name, "root")'}
+        assert (await other.post("/runs/query", json=tree)).json()["runs"] == []
