@@ -175,6 +175,20 @@ async def test_an_ordinary_write_stays_and_a_special_one_is_replaced(saver):
     assert {channel: value for _, channel, value in found.pending_writes} == {"x": 1, "__error__": "second"}
 
 
+async def test_a_node_that_is_cut_off_before_its_edges_are_followed_runs_again(saver):
+    builder = StateGraph(Chain)
+    builder.add_node("step", lambda state: {"hits": state["hits"] + 1, "log": ["step"]})
+    builder.add_edge(START, "step")
+    builder.add_conditional_edges("step", lambda state: "step" if state["hits"] < 3 else END, ["step", END])
+    graph, config = builder.compile(checkpointer=saver), thread()
+    await graph.ainvoke({"log": [], "big": "", "hits": 0}, config, interrupt_before=["step"])
+    state = await graph.aget_state(config)
+    # What langgraph has of a node that returned, and was cancelled while its conditional edge was looked at.
+    cut_off = [("hits", 1), ("log", ["step"]), ("__error__", asyncio.CancelledError())]
+    await saver.aput_writes(state.config, cut_off, state.tasks[0].id)
+    assert (await graph.ainvoke(None, config))["log"] == ["step"] * 3
+
+
 async def test_deleting_a_run_leaves_no_values_behind_and_takes_its_writes_on_older_checkpoints(db, saver):
     def ask(_: Chain) -> dict[str, Any]:
         return {"log": [interrupt("go on?")]}

@@ -5,6 +5,7 @@ from the strings it copies into metadata, and deeper down it is replaced here, i
 for alike. State is kept as the serializer wrote it, byte for byte, so nothing is lost there.
 """
 
+from asyncio import CancelledError
 from collections.abc import Sequence
 from typing import Any, cast
 
@@ -18,6 +19,7 @@ from langgraph.checkpoint.base import (
     get_serializable_checkpoint_metadata,
 )
 from langgraph.checkpoint.serde.base import SerializerProtocol
+from langgraph.checkpoint.serde.types import ERROR
 
 from portside.kernel.codec import dump_user, without_nul
 from portside.kernel.db import Record
@@ -111,14 +113,21 @@ def checkpoint_rows(
 def write_rows(
     serde: SerializerProtocol, config: RunnableConfig, writes: Sequence[tuple[str, Any]], task: tuple[str, str]
 ) -> Rows:
-    """Make the rows of the writes of a task, which is named by its id and its path."""
+    """Make the rows of the writes of a task, which is named by its id and its path.
+
+    Of a task that was cut off only what marks it is kept. With some of its output langgraph would take it for finished:
+    a node whose edges were not yet followed would end the run there when it is resumed.
+    """
     thread_id, checkpoint_ns = _place(config)
     task_id, task_path = task
     configurable = config["configurable"]
     checkpoint_id = configurable["checkpoint_id"]
     run_id = configurable.get("run_id") or config.get("metadata", {}).get("run_id")
     rows = Rows()
+    is_cut_off = any(isinstance(value, CancelledError) for channel, value in writes if channel == ERROR)
     for number, (channel, value) in enumerate(writes):
+        if is_cut_off and channel not in WRITES_IDX_MAP:
+            continue
         place = WRITES_IDX_MAP.get(channel, number)
         kind, data = serde.dumps_typed(value)
         key = (thread_id, checkpoint_ns, checkpoint_id, task_id, place)
