@@ -5,6 +5,8 @@ import asyncpg
 _PASSING = (
     OSError,
     asyncpg.InterfaceError,
+    # What the driver says of a connection that broke while it was at it, and of a server that is still starting.
+    asyncpg.InternalClientError,
     asyncpg.PostgresConnectionError,
     asyncpg.InsufficientResourcesError,
     asyncpg.OperatorInterventionError,
