@@ -16,6 +16,7 @@ import msgspec
 
 from portside.dataplane.api import ControlPlane
 from portside.dataplane.building import BUILT_SOURCES, Builder
+from portside.dataplane.builds.output import masked
 from portside.dataplane.compute.interface import Build, Compute, Release
 from portside.dataplane.failures import BuildFailed, DeployFailed, RevisionFailed
 from portside.dataplane.logs import RevisionLog
@@ -33,6 +34,11 @@ from portside.kernel.logs import get_logger
 
 log = get_logger(__name__)
 _MAX_REASON = 4000
+
+
+def reason_of(revision: DesiredRevision, failure: RevisionFailed) -> str:
+    """Return why a revision failed, as whoever may read the deployment may read it: without its secrets."""
+    return storable(masked(str(failure), [secret.value for secret in revision.secrets])[:_MAX_REASON])
 
 
 @dataclass(frozen=True)
@@ -97,7 +103,7 @@ class Delivery:
         log.info("a revision failed", revision=str(revision.id), status=failure.status)
         # Cleared away first: once reported, the revision is nobody's any more and this work may be cancelled.
         await self._builder.discard(revision.id)
-        await self._report(revision, failure.status, reason=storable(str(failure)[:_MAX_REASON]))
+        await self._report(revision, failure.status, reason=reason_of(revision, failure))
 
     async def tell_measures(self) -> None:
         """Tell what the deployment uses; a problem of its replicas becomes its reason. Raises Unreachable, Refused."""

@@ -8,10 +8,11 @@ import asyncio
 import contextlib
 import time
 from collections import deque
-from collections.abc import Callable, Coroutine
+from collections.abc import Callable, Coroutine, Iterable
 from typing import Any
 
 from portside.dataplane.backoff import Backoff
+from portside.dataplane.builds.output import Output
 from portside.dataplane.failures import Refused, Unreachable
 from portside.dataplane.types import LogEntry
 from portside.kernel.codec import storable
@@ -29,6 +30,7 @@ class RevisionLog:
 
     def __init__(self, ship: Ship) -> None:
         self._ship = ship
+        self._mask: Callable[[str], str] = str
         self._waiting: deque[LogEntry] = deque(maxlen=_MAX_WAITING)
         self._wake = asyncio.Event()
         self._hurry = asyncio.Event()
@@ -36,10 +38,14 @@ class RevisionLog:
         self._empty.set()
         self._task = asyncio.create_task(self._run())
 
+    def hide(self, values: Iterable[str]) -> None:
+        """Let values not show in what is written from now on."""
+        self._mask = Output(lambda _line: None, values).mask
+
     def add(self, message: str, level: str = "INFO", timestamp: int | None = None) -> None:
         """Write one line; `timestamp` is epoch milliseconds, now by default."""
         moment = int(time.time() * 1000) if timestamp is None else timestamp
-        text = storable(message[:_MAX_MESSAGE])
+        text = storable(self._mask(message)[:_MAX_MESSAGE])
         self._waiting.append(LogEntry(moment, level, text))
         self._empty.clear()
         self._wake.set()

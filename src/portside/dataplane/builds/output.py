@@ -47,6 +47,11 @@ class Output:
         return quiet
 
 
+def masked(text: str, hidden: Iterable[str]) -> str:
+    """Hide values, and the user and password of every address, in one text."""
+    return Output(lambda _line: None, hidden).mask(text)
+
+
 def mask_credentials(text: str) -> str:
     """Hide the user and password in the addresses of a text."""
     return _CREDENTIALS.sub(f"{_MASK}@", text)

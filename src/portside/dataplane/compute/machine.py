@@ -113,6 +113,7 @@ class MachineBerth:
         settings, revision = self._machine.settings, release.revision
         plan = self._plan(release, release.build)
         log = self._log_of(revision.id)
+        log.hide(secret.value for secret in revision.secrets)
         yard = Yard(plan, self._serving.stable, self._folder, log, settings.stop_grace_s)
         return ProcessFleet(yard, revision, scale_of(release.deployment, revision), settings.scale_down_after_s)
 

@@ -60,7 +60,9 @@ class Bay:
             return await self._prepare(release, database_url, log)
 
         output, timeout_s = self._folder.server_log(revision_id), self._containers.settings.deployment_start_timeout_s
-        return ContainerFleet(Order(revision_id, prepare, output, timeout_s), public, log_of(revision_id))
+        log = log_of(revision_id)
+        log.hide(secret.value for secret in release.revision.secrets)
+        return ContainerFleet(Order(revision_id, prepare, output, timeout_s), public, log)
 
     async def clear(self) -> None:
         """Remove every container of the deployment, and the images that were pulled for it."""
