@@ -162,6 +162,18 @@ async def test_what_is_asked_wrongly_is_refused(server: Hosted):
     assert (odd.status_code, odd.json()["detail"][0]["loc"]) == (422, ["body", "select"])
 
 
+async def test_stats_are_those_of_the_runs_that_are_asked_for(server: Hosted):
+    stats = (await server.client.post("/runs/stats", json={})).json()
+    assert (stats["run_count"], stats["error_rate"], stats["streaming_rate"]) == (5, 0.2, 0.2)
+    assert (stats["prompt_tokens"], stats["total_tokens"], float(stats["total_cost"])) == (7, 14, 0.25)
+    assert (stats["latency_p50"], stats["first_token_p99"]) == (3.5, 1)
+    assert stats["feedback_stats"] == {"stars": {"n": 2, "avg": 0.6}}
+    none = (await server.client.post("/runs/stats", json={"filter": 'eq(name, "none")'})).json()
+    assert (none["run_count"], none["latency_p50"], none["feedback_stats"]) == (0, None, {})
+    refused = await server.client.post("/runs/stats", json={"group_by": {"attribute": "name"}})
+    assert (refused.status_code, refused.json()["detail"][0]["loc"]) == (422, ["body", "group_by"])
+
+
 @pytest.mark.parametrize("order", ["asc", "desc"])
 async def test_cursors_lead_forth_and_back(server: Hosted, order: str):
     async def page(cursor: str | None) -> tuple[list[str], dict[str, str | None]]:
@@ -228,6 +240,7 @@ async def test_another_workspace_finds_and_shares_none_of_it(server: Hosted):
     async with httpx2.AsyncClient(base_url=server.url, headers=headers) as other:
         for body in ({}, {"trace": str(ROOT)}, {"id": [str(ROOT)]}, {"filter": "or(exists(name), not(exists(name)))"}):
             assert (await other.post("/runs/query", json=body)).json()["runs"] == []
+            assert (await other.post("/runs/stats", json=body)).json()["run_count"] == 0
         assert (await other.put(f"/runs/{ROOT}/share", json={})).status_code == 404
         run = {"id": str(ROOT), "name": "theirs", "run_type": "chain", "session_name": "p"}
         assert (await other.post("/runs", json=run)).status_code == 202

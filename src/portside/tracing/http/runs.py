@@ -6,9 +6,10 @@ from starlette.responses import Response
 
 from portside.kernel.errors import Invalid
 from portside.kernel.http.routes import Context, Routes, encode_response
-from portside.tracing import run_queries, runs, sharing
+from portside.tracing import run_queries, run_stats, runs, sharing
 from portside.tracing.filter_language import FilterInvalid
 from portside.tracing.run_queries import CursorInvalid, FoundRuns, LimitTooLarge, RunPage
+from portside.tracing.run_stats import RunStats, StatsRequest
 from portside.tracing.runs import RunNotFound
 from portside.tracing.sharing import Share, ShareNotFound, ShareRequest, ShareTokenTaken
 from portside.tracing.types import Run, RunQuery
@@ -26,6 +27,12 @@ async def show_run(ctx: Context, run_id: UUID, query: RunQuery) -> Run:
 async def query_runs(ctx: Context, body: RunPage) -> FoundRuns:
     """Find runs, newest first unless the body says otherwise, in pages that cursors lead through."""
     return await run_queries.query_runs(ctx.db, ctx.actor.workspace_id, body)
+
+
+@routes.post("/runs/stats", permission="runs:read", raises=(FilterInvalid, Invalid))
+async def show_stats(ctx: Context, body: StatsRequest) -> RunStats:
+    """Return the figures of the runs that filters find."""
+    return await run_stats.stats_of_runs(ctx.db, ctx.actor.workspace_id, body)
 
 
 @routes.put("/runs/{run_id}/share", permission="runs:share", raises=(RunNotFound, ShareTokenTaken, Invalid))
