@@ -1,5 +1,6 @@
 """Organizations, workspaces, members, roles, logins and every kind of key, over HTTP."""
 
+import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable
 from typing import Any
 from uuid import uuid4
@@ -276,3 +277,21 @@ async def test_a_limited_key_of_a_user_gets_no_further(server: Hosted):
     assert (await send(server, "POST", "/api-key/current", {"read_only": True}, x_api_key=makes)).status_code == 403
     body = {"permissions": ["organization:pats:create"]}
     assert (await send(server, "POST", "/api-key/current", body, x_api_key=makes)).status_code == 200
+
+
+async def test_a_flood_of_logins_is_turned_away(server: Hosted):
+    body = {"email": "nobody@example.com", "password": PASSWORD}
+    answers = await asyncio.gather(*(send(server, "POST", "/login", body) for _ in range(60)))
+    told = [answer.status_code for answer in answers]
+    assert set(told) == {401, 429}
+    assert next(a for a in answers if a.status_code == 429).headers["retry-after"] == "1"
+
+
+async def test_a_new_password_ends_the_users_other_logins(server: Hosted):
+    await new_member(server, "b@example.com")
+    here, there = await log_in(server, "b@example.com"), await log_in(server, "b@example.com")
+    assert (await send(server, "GET", "/auth", **there)).status_code == 200
+    body = {"new": "another good password", "current": PASSWORD}
+    assert (await send(server, "PUT", "/users/me/password", body, **here)).status_code == 204
+    assert (await send(server, "GET", "/auth", **there)).status_code == 401
+    assert (await send(server, "GET", "/auth", **here)).status_code == 200

@@ -8,6 +8,7 @@ from portside.identity.keyring import Keyring
 from portside.identity.keys import KeyNotFound, Owner, Shelf
 from portside.identity.logins import LimitedKey, LoginRefused, NotAUser
 from portside.identity.members import LastAdmin, MemberNotFound, MemberTaken
+from portside.identity.passwords import TooManyLogins
 from portside.identity.roles import ORGANIZATION_ROLES, WORKSPACE_ROLES, Role
 from portside.identity.types import (
     Actor,
@@ -55,7 +56,7 @@ async def show_identity(ctx: Context) -> Identity:
 # Logins
 
 
-@routes.post("/login", public=True, raises=(LoginRefused,))
+@routes.post("/login", public=True, raises=(LoginRefused, TooManyLogins))
 async def log_in(ctx: Context, body: Credentials) -> LoggedIn:
     """Return a bearer token for a user; it lasts twelve hours."""
     return await logins.log_in(ctx.db, body)
@@ -70,7 +71,7 @@ async def log_out(ctx: Context) -> None:
 @routes.put("/users/me/password", status=204, raises=(NotAUser, LimitedKey, LoginRefused))
 async def set_password(ctx: Context, body: NewPassword) -> None:
     """Give the user who asks another password."""
-    await logins.set_password(ctx.db, ctx.actor, body)
+    await logins.set_password(ctx.db, ctx.get(Keyring), ctx.actor, body)
 
 
 # The organization and its workspaces

@@ -54,7 +54,7 @@ async def log_out(db: Session, keyring: Keyring, actor: Actor) -> None:
     keyring.forget(actor.key_id)
 
 
-async def set_password(db: Session, actor: Actor, body: NewPassword) -> None:
+async def set_password(db: Session, keyring: Keyring, actor: Actor, body: NewPassword) -> None:
     """Give the user who asks another password.
 
     Raises NotAUser, LimitedKey, and LoginRefused for a wrong current one.
@@ -67,4 +67,5 @@ async def set_password(db: Session, actor: Actor, body: NewPassword) -> None:
     stored = row["password"] if row else None
     if stored is not None and not await is_password(body.current or "", stored):
         raise LoginRefused("The current password is wrong.")
-    await db.execute(sql.set_password, id=actor.user_id, password=await hash_password(body.new))
+    await db.execute(sql.set_password, id=actor.user_id, login_id=actor.key_id, password=await hash_password(body.new))
+    keyring.forget_user(actor.user_id)

@@ -67,6 +67,10 @@ select u.id, u.password from users u
 where u.removed_at is null and (u.email = :email::text or u.id = :id::uuid)
 
 -- name: set_password
+-- Whoever logged in with the old one is logged out; the login that asks stays.
+with logged_out as (
+    delete from logins where user_id = :id and id <> :login_id
+)
 update users set password = :password where id = :id
 
 -- name: insert_login
