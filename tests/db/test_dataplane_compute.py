@@ -108,7 +108,7 @@ async def test_a_switch_loses_no_request_and_is_complete_when_it_returns(house: 
 
 @pytest.mark.parametrize(
     ("fail", "timeout_s", "words"),
-    [("exit", 20, "this module does not import"), ("deaf", 0.5, "has not answered GET /ok after 0.5 seconds")],
+    [("exit", 20, "this module does not import"), ("deaf", 3, "has not answered GET /ok after 3 seconds")],
 )
 async def test_a_revision_that_fails_leaves_the_old_one_serving(house: House, fail: str, timeout_s: float, words: str):
     await house.switch(house.plan("old"))

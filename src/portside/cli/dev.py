@@ -4,6 +4,7 @@ import os
 import signal
 import subprocess
 import sys
+import threading
 from pathlib import Path
 
 import click
@@ -53,16 +54,19 @@ def _run(command: list[str], watched: Path | None) -> None:
     """
     from portside.kernel.errors import OutOfReach
 
-    signal.signal(signal.SIGTERM, signal.default_int_handler)
+    stop = threading.Event()
+    for number in (signal.SIGINT, signal.SIGTERM):
+        signal.signal(number, lambda *_: stop.set())
     server = _start(command)
     try:
         if watched is None:
-            sys.exit(server.wait())
+            _wait(server, stop)
+            return
         from watchfiles import watch
 
         first = server
         for changes in watch(
-            watched, watch_filter=_matters, raise_interrupt=True, rust_timeout=LOOK_EVERY_MS, yield_on_timeout=True
+            watched, watch_filter=_matters, stop_event=stop, rust_timeout=LOOK_EVERY_MS, yield_on_timeout=True
         ):
             if not changes:
                 if server is first and server.poll() == OutOfReach.exit_code:
@@ -72,10 +76,15 @@ def _run(command: list[str], watched: Path | None) -> None:
             click.echo(f"· {', '.join(names[:3])} changed, starting again", err=True)
             _stop(server)
             server = _start(command)
-    except KeyboardInterrupt:
-        pass
     finally:
         _stop(server)
+
+
+def _wait(server: "subprocess.Popen[bytes]", stop: threading.Event) -> None:
+    """Wait until the server ends, and end as it did; or until there is a signal."""
+    while not stop.wait(LOOK_EVERY_MS / 1000):
+        if server.poll() is not None:
+            sys.exit(server.returncode)
 
 
 def _start(command: list[str]) -> "subprocess.Popen[bytes]":
