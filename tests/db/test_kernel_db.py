@@ -132,3 +132,19 @@ async def test_a_cancelled_transaction_leaves_its_connection_usable(fresh_databa
 
 async def test_json_is_stored_without_nul_which_postgres_cannot_hold(db):
     assert await db.pool.fetchval("select $1::jsonb", {"a": "x\0y"}) == {"a": "x\ufffdy"}
+
+
+async def test_a_statement_that_is_cancelled_between_its_parts_leaves_nothing_open(db) -> None:
+    """The driver prepares, waits, then executes: the server must not wait for the rest with a snapshot held."""
+    left = Query(
+        "left", "select count(*) from pg_stat_activity where datname = current_database() and state = 'active'"
+    )
+    for turns in range(40):
+        # A text of its own each time, else it is prepared already.
+        asking = asyncio.create_task(db.fetchval(Query("new", f"select {turns} as n{turns} from things")))
+        for _ in range(turns):
+            await asyncio.sleep(0)
+        asking.cancel()
+        await asyncio.gather(asking, return_exceptions=True)
+        async with db.pool.acquire(), db.pool.acquire() as other:
+            assert await other.fetchval(left.sql) == 1, turns

@@ -95,9 +95,10 @@ async def test_a_server_that_is_cut_off_stops_when_its_leases_end(
                 runs = [await client.run(t, steps=150, pause_s=0.05, durability="exit") for t in threads]
             for run in runs:
                 await cluster.ledger.begun(run, 2)
-            await cluster.start(other)
             wire.cut()
             leases = [(await cluster.run_row(run))["leased_until"].timestamp() for run in runs]
+            # Not before: it may take so long to start that nothing would be left to cut off.
+            await cluster.start(other)
             for run in runs:
                 await cluster.ledger.begun(run, 3, attempt=2)
             await asyncio.sleep(NOTICED_WITHIN_S)

@@ -156,7 +156,7 @@ class Engine:
         What it remembers is stored when this returns. Raises RanTooLong, Invalid on a command without sense, LeaseLost
         when the run goes on elsewhere, and what the database failed with, a TimeoutError of its own among it.
         """
-        conduit: Conduit[tuple[str, bytes]] = Conduit(asyncio.get_running_loop(), publish)
+        conduit: Conduit[tuple[str, bytes]] = Conduit(asyncio.get_running_loop(), publish, lambda event: len(event[1]))
         loop = min(self._loops, key=lambda candidate: candidate.load)
         return await loop.call(self._consume(request, conduit.push, timeout_s, _from(asyncio.get_running_loop(), told)))
 

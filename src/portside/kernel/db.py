@@ -37,9 +37,12 @@ _KEEPALIVE = {"TCP_KEEPIDLE": 10, "TCP_KEEPINTVL": 5, "TCP_KEEPCNT": 3, "TCP_USE
 CROSSED_STATES = frozenset({"40P01", "40001"})
 TRIES = 4
 _PREFETCH = 500
+_SETTLE = "select"
 
 
 class _Connection(asyncpg.Connection):
+    _is_left_halfway = False
+
     def on_dead(self) -> Any:
         """Say to the pool that a connection was found dead."""
 
@@ -58,6 +61,27 @@ class _Connection(asyncpg.Connection):
                 self.on_dead()
 
         asyncio.get_running_loop().call_later(CANCELLED_WITHIN_S, look)
+
+    async def _do_execute(self, *args: Any, **options: Any) -> Any:
+        """Run a statement, and remember one that was left halfway."""
+        self._is_left_halfway = True
+        try:
+            result = await super()._do_execute(*args, **options)  # type: ignore[misc]
+        except asyncpg.PostgresError:
+            self._is_left_halfway = False
+            raise
+        self._is_left_halfway = False
+        return result
+
+    async def reset(self, *, timeout: float | None = None) -> None:  # noqa: ASYNC109 - the driver's signature
+        """Make the connection fit for its next user.
+
+        Where a statement was cancelled between its parts the server waits for the rest, and holds a snapshot meanwhile.
+        """
+        await super().reset(timeout=timeout)
+        if self._is_left_halfway:
+            await self.execute(_SETTLE, timeout=timeout)
+            self._is_left_halfway = False
 
     def get_reset_query(self) -> str:
         """Reset nothing: no session state is ever set. What the driver still does is to end a transaction.
@@ -164,6 +188,8 @@ class Database(Session):
         """Open a pool. Raises OutOfReach when the database cannot be reached or refuses the credentials."""
         settings = {
             "application_name": "portside",
+            # No statement here gains from it, and the driver would switch it off and on around its own.
+            "jit": "off",
             "statement_timeout": str(int(STATEMENT_TIMEOUT_S * 1000)),
             "idle_in_transaction_session_timeout": str(int(IDLE_IN_TRANSACTION_S * 1000)),
         }
