@@ -167,11 +167,33 @@ async def test_stats_are_those_of_the_runs_that_are_asked_for(server: Hosted):
     assert (stats["run_count"], stats["error_rate"], stats["streaming_rate"]) == (5, 0.2, 0.2)
     assert (stats["prompt_tokens"], stats["total_tokens"], float(stats["total_cost"])) == (7, 14, 0.25)
     assert (stats["latency_p50"], stats["first_token_p99"]) == (3.5, 1)
-    assert stats["feedback_stats"] == {"stars": {"n": 2, "avg": 0.6}}
+    assert stats["feedback_stats"] == {"stars": {"n": 2, "avg": 0.6, "values": {}}}
     none = (await server.client.post("/runs/stats", json={"filter": 'eq(name, "none")'})).json()
     assert (none["run_count"], none["latency_p50"], none["feedback_stats"]) == (0, None, {})
-    refused = await server.client.post("/runs/stats", json={"group_by": {"attribute": "name"}})
-    assert (refused.status_code, refused.json()["detail"][0]["loc"]) == (422, ["body", "group_by"])
+
+
+async def test_stats_are_told_by_group_and_as_far_as_they_are_selected(server: Hosted):
+    async def grouped(**body: Any) -> dict[str, int]:
+        answer = await server.client.post("/runs/stats", json=body)
+        assert answer.status_code == 200, answer.text
+        return {group: stats["run_count"] for group, stats in answer.json().items()}
+
+    assert await grouped(group_by={"attribute": "run_type"}) == {"chain": 3, "llm": 1, "tool": 1}
+    assert list(await grouped(group_by={"attribute": "name", "max_groups": 2})) == ["failed", "model"]
+    assert await grouped(group_by={"attribute": "tag"}, groups=["b"]) == {"b": 2}
+    assert await grouped(group_by={"attribute": "metadata", "path": "k"}) == {"v": 1, "w": 1}
+    assert await grouped(group_by={"attribute": "tag"}, filter='eq(name, "none")') == {}
+    body = {"group_by": {"attribute": "name"}, "groups": ["root"], "select": ["feedback_stats", "latency_avg"]}
+    (root,) = (await server.client.post("/runs/stats", json=body)).json().values()
+    assert root == {"feedback_stats": {"stars": {"n": 1, "avg": 1.0, "values": {}}}, "latency_avg": 9.0}
+    for wrong, field in (
+        ({"group_by": {"attribute": "metadata"}}, ["body", "group_by", "path"]),
+        ({"group_by": {"attribute": "colour"}}, ["body", "group_by", "attribute"]),
+        ({"groups": ["a"]}, ["body", "groups"]),
+        ({"select": ["colour"]}, ["body", "select"]),
+    ):
+        answer = await server.client.post("/runs/stats", json=wrong)
+        assert (answer.status_code, answer.json()["detail"][0]["loc"]) == (422, field)
 
 
 @pytest.mark.parametrize("order", ["asc", "desc"])

@@ -1,5 +1,6 @@
 """Runs, read again and shared (contract: hosted API, section f.4)."""
 
+from typing import Any
 from uuid import UUID
 
 from starlette.responses import Response
@@ -7,9 +8,10 @@ from starlette.responses import Response
 from portside.kernel.errors import Invalid
 from portside.kernel.http.routes import Context, Routes, encode_response
 from portside.tracing import run_queries, run_stats, runs, sharing
+from portside.tracing.figures import RunStats
 from portside.tracing.filter_language import FilterInvalid
 from portside.tracing.run_queries import CursorInvalid, FoundRuns, LimitTooLarge, RunPage
-from portside.tracing.run_stats import RunStats, StatsRequest
+from portside.tracing.run_stats import StatsRequest
 from portside.tracing.runs import RunNotFound
 from portside.tracing.sharing import Share, ShareNotFound, ShareRequest, ShareTokenTaken
 from portside.tracing.types import Run, RunQuery
@@ -29,9 +31,9 @@ async def query_runs(ctx: Context, body: RunPage) -> FoundRuns:
     return await run_queries.query_runs(ctx.db, ctx.actor.workspace_id, body)
 
 
-@routes.post("/runs/stats", permission="runs:read", raises=(FilterInvalid, Invalid))
-async def show_stats(ctx: Context, body: StatsRequest) -> RunStats:
-    """Return the figures of the runs that filters find."""
+@routes.post("/runs/stats", permission="runs:read", raises=(FilterInvalid, Invalid), returns=RunStats)
+async def show_stats(ctx: Context, body: StatsRequest) -> dict[str, Any]:
+    """Return the figures of the runs that filters find; with `group_by` an object that has them for each group."""
     return await run_stats.stats_of_runs(ctx.db, ctx.actor.workspace_id, body)
 
 

@@ -48,29 +48,3 @@ select s.workspace_id, r.id, r.dotted_order
 from shared_runs s
 join readable_runs r on r.workspace_id = s.workspace_id and r.id = s.run_id
 where s.share_token = :share_token
-
--- name: stats_of_runs
-select count(*) as run_count,
-       percentile_cont(0.5) within group (order by r.latency) as latency_p50,
-       percentile_cont(0.99) within group (order by r.latency) as latency_p99,
-       percentile_cont(0.5) within group (order by extract(epoch from r.first_token_time - r.start_time)::float8)
-           as first_token_p50,
-       percentile_cont(0.99) within group (order by extract(epoch from r.first_token_time - r.start_time)::float8)
-           as first_token_p99,
-       coalesce(sum(r.prompt_tokens), 0)::bigint as prompt_tokens,
-       coalesce(sum(r.completion_tokens), 0)::bigint as completion_tokens,
-       coalesce(sum(r.total_tokens), 0)::bigint as total_tokens,
-       sum(r.prompt_cost)::text as prompt_cost, sum(r.completion_cost)::text as completion_cost,
-       sum(r.total_cost)::text as total_cost,
-       avg((r.error is not null)::int)::float8 as error_rate,
-       avg((r.first_token_time is not null)::int)::float8 as streaming_rate,
-       max(r.start_time) as last_run_start_time
-from readable_runs r
-where true
-
--- name: feedback_of_runs
-select f.key, count(*) as n, avg(f.score) as avg
-from readable_runs r
-join readable_feedback f on f.workspace_id = r.workspace_id and f.run_id = r.id
-where true
-group by f.key

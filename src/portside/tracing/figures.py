@@ -1,0 +1,117 @@
+"""Figures of runs: how many, how long, how dear, what was thought of them; together, by group, or over time.
+
+One statement counts for `POST /runs/stats`, for projects and for charts. Feedback that gives one of several values is
+counted by value.
+"""
+
+from datetime import datetime, timedelta
+from typing import Any
+
+import msgspec
+
+from portside.kernel.db import Record, Session
+from portside.tracing.conditions import Condition, narrow
+from portside.tracing.sql import sql
+
+MAX_SLICES = 20_000
+_SPREADS = {
+    "latency": ("latency_p50", "latency_p99"),
+    "first_token": ("first_token_p50", "first_token_p99"),
+    "prompt_tokens_spread": ("prompt_tokens_p50", "prompt_tokens_p99"),
+    "completion_tokens_spread": ("completion_tokens_p50", "completion_tokens_p99"),
+    "total_tokens_spread": ("median_tokens", "tokens_p99"),
+    "cost": ("cost_p50", "cost_p99"),
+}
+
+
+class FeedbackStats(msgspec.Struct):
+    """How often feedback of one key was given, its average score, and how often each value was given."""
+
+    n: int
+    avg: float | None
+    values: dict[str, int] = {}
+
+
+class RunStats(msgspec.Struct, kw_only=True):
+    """Figures of runs; times in seconds, costs as decimal text, null where nothing tells."""
+
+    run_count: int = 0
+    latency_p50: float | None = None
+    latency_p99: float | None = None
+    latency_avg: float | None = None
+    first_token_p50: float | None = None
+    first_token_p99: float | None = None
+    prompt_tokens: int = 0
+    completion_tokens: int = 0
+    total_tokens: int = 0
+    prompt_tokens_p50: float | None = None
+    prompt_tokens_p99: float | None = None
+    completion_tokens_p50: float | None = None
+    completion_tokens_p99: float | None = None
+    median_tokens: float | None = None
+    tokens_p99: float | None = None
+    prompt_cost: str | None = None
+    completion_cost: str | None = None
+    total_cost: str | None = None
+    cost_p50: float | None = None
+    cost_p99: float | None = None
+    error_rate: float | None = None
+    streaming_rate: float | None = None
+    last_run_start_time: datetime | None = None
+    feedback_stats: dict[str, FeedbackStats] = msgspec.field(default_factory=dict)
+
+
+class Slicing(msgspec.Struct, kw_only=True, frozen=True):
+    """How runs are put into groups and buckets of time; `limit` slices at most are counted, the largest ones."""
+
+    attribute: str | None = None
+    path: str | None = None
+    groups: list[str] | None = None
+    stride: timedelta | None = None
+    origin: datetime | None = None
+    limit: int = MAX_SLICES
+
+
+Slice = tuple[datetime | None, str]
+ALL = Slicing()
+
+
+async def measure(db: Session, condition: Condition, slicing: Slicing = ALL) -> dict[Slice, RunStats]:
+    """Return the figures of the runs that meet a condition by bucket and group; the largest first."""
+    within = {name: getattr(slicing, name) for name in ("attribute", "path", "groups", "stride", "origin")}
+    statement, values = narrow(sql.figures_of_runs, condition, **within, limit=slicing.limit)
+    rows = await db.fetch(statement, **values)
+    found = {(row["bucket"], row["group_name"]): _figures(row) for row in rows}
+    if found:
+        statement, values = narrow(sql.feedback_of_runs, condition, **within)
+        _add_feedback(found, await db.fetch(statement, **values))
+    return found
+
+
+async def measure_all(db: Session, condition: Condition) -> RunStats:
+    """Return the figures of the runs that meet a condition, taken together."""
+    return (await measure(db, condition)).get((None, ""), RunStats())
+
+
+def _figures(row: Record) -> RunStats:
+    fields: dict[str, Any] = dict(row)
+    del fields["bucket"], fields["group_name"]
+    for spread, names in _SPREADS.items():
+        fields.update(zip(names, fields.pop(spread) or (None, None), strict=True))
+    return RunStats(**fields)
+
+
+def _add_feedback(found: dict[Slice, RunStats], rows: list[Record]) -> None:
+    totals: dict[tuple[Slice, str], tuple[int, float]] = {}
+    for row in rows:
+        place = (row["bucket"], row["group_name"])
+        if place not in found:
+            continue
+        stats = found[place].feedback_stats.setdefault(row["key"], FeedbackStats(0, None, {}))
+        stats.n += row["n"]
+        if row["value"] is not None:
+            stats.values[row["value"]] = row["n"]
+        scored, total = totals.get((place, row["key"]), (0, 0.0))
+        scored, total = scored + row["scored"], total + (row["total"] or 0.0)
+        totals[place, row["key"]] = scored, total
+        stats.avg = total / scored if scored else None
