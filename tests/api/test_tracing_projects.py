@@ -69,7 +69,7 @@ async def test_lists_are_filtered_and_sorted(server: Hosted):
     assert await listed(server, **some, reference_free=True) == ["sort-b", "sort-a"]
     assert await listed(server, metadata='{"k": "v"}') == ["sort-a"]
     assert await listed(server, metadata='{"k": "w"}') == []
-    for params in ({"metadata": "[1]"}, {"metadata": "{"}, {"sort_by": "colour"}, {"filter": "x"}, {"limit": 101}):
+    for params in ({"metadata": "[1]"}, {"metadata": "{"}, {"sort_by": "colour"}, {"facets": True}, {"limit": 101}):
         answer = await server.client.get("/sessions", params=params)
         assert (answer.status_code, answer.json()["detail"][0]["loc"][:2]) == (422, ["query", next(iter(params))])
 
@@ -102,6 +102,55 @@ async def test_deleting_a_project_deletes_its_runs(server: Hosted):
     assert (await server.client.delete(f"/sessions/{project['id']}")).status_code == 202
     assert (await server.client.get(f"/runs/{run_id}")).status_code == 404
     assert (await server.client.delete(f"/sessions/{project['id']}")).status_code == 404
+
+
+async def test_projects_are_filtered_by_what_they_are(server: Hosted):
+    await make(server, "filter-a", description="Of the north", extra={"metadata": {"team": "x", "n": 1}})
+    await make(server, "filter-b", start_time="2020-01-01T00:00:00Z", extra={"metadata": {"team": "y"}})
+    some = {"name_contains": "filter-"}
+    for text, expected in (
+        ('eq(name, "filter-a")', ["filter-a"]),
+        ('search("NORTH")', ["filter-a"]),
+        ('lt(start_time, "2021-01-01T00:00:00Z")', ["filter-b"]),
+        ('and(eq(metadata_key, "team"), eq(metadata_value, "y"))', ["filter-b"]),
+        ("or(has(metadata, '{\"n\": 1}'), not(exists(id)))", ["filter-a"]),
+    ):
+        assert await listed(server, **some, filter=text) == expected, text
+    for text in ("eq(run_type, 'llm')", "has(tags, 'x')", "x", "eq(is_root, true)"):
+        assert (await server.client.get("/sessions", params={"filter": text})).status_code == 400, text
+
+
+async def test_projects_tell_and_are_sorted_by_the_figures_of_their_runs(server: Hosted):
+    spent = {"metadata": {"usage_metadata": {"input_tokens": 7, "output_tokens": 5, "total_cost": 0.5}}}
+    for project, seconds, error in (("figures-a", 2, None), ("figures-b", 5, "bad"), ("figures-b", 7, None)):
+        root, child = str(uuid4()), str(uuid4())
+        times = {"start_time": "2026-03-01T00:00:00Z", "end_time": f"2026-03-01T00:00:0{seconds}Z"}
+        run = {"id": root, "name": "r", "run_type": "chain", "session_name": project, "error": error, **times}
+        await server.client.post("/runs", json=run)
+        below = {"id": child, "parent_run_id": root, "name": "m", "run_type": "llm", "extra": spent, **times}
+        await server.client.post("/runs", json={**below, "session_name": project})
+        await server.client.post("/feedback", json={"run_id": root, "key": "k", "score": seconds, "value": "fine"})
+    await make(server, "figures-c")
+    some = {"name_contains": "figures-"}
+    answer = (await server.client.get("/sessions", params={**some, "include_stats": True, "sort_by": "name"})).json()
+    c, b, a = answer
+    assert (a["run_count"], b["run_count"], c["run_count"]) == (1, 2, 0)
+    assert (b["latency_p50"], b["error_rate"], b["total_tokens"], float(b["total_cost"])) == (6, 0.5, 24, 1.0)
+    assert b["feedback_stats"] == {"k": {"n": 2, "avg": 6.0, "values": {"fine": 2}}}
+    assert (c["latency_p50"], c["last_run_start_time"], c["session_feedback_stats"]) == (None, None, {})
+    assert (await server.client.get(f"/sessions/{b['id']}", params={"include_stats": True})).json() == b
+    assert await listed(server, **some, sort_by="runs_count") == ["figures-b", "figures-a", "figures-c"]
+    assert await listed(server, **some, sort_by="error_rate", sort_by_desc=False) == [
+        "figures-a", "figures-b", "figures-c",
+    ]  # fmt: skip
+    by_feedback = {"sort_by": "feedback", "sort_by_feedback_key": "k"}
+    assert await listed(server, **some, **by_feedback, limit=1, offset=1) == ["figures-a"]
+    assert (await server.client.get("/sessions", params={"sort_by": "feedback"})).status_code == 422
+    shown = (await server.client.get("/sessions", params={**some, "sort_by": "latency_p99", "limit": 1})).json()
+    assert (shown[0]["name"], shown[0]["run_count"]) == ("figures-b", None)
+    client = Client(api_url=server.url, api_key=server.key)
+    project = await asyncio.to_thread(client.read_project, project_name="figures-b", include_stats=True)
+    assert (project.run_count, project.latency_p50.total_seconds(), str(project.total_cost)) == (2, 6, "1.0")
 
 
 async def test_another_workspace_neither_sees_nor_changes_projects(server: Hosted):

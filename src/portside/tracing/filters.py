@@ -1,4 +1,4 @@
-"""What a filter of runs means: from the tree of `filter_language` to a condition of named statements.
+"""What a filter means: from the tree of `filter_language` to a condition of named statements (`vocabularies`).
 
 In one `and`, comparisons of `feedback_key` and `feedback_score` speak of one piece of feedback, those of `metadata_key`
 and `metadata_value` of one entry.
@@ -11,40 +11,27 @@ from typing import Any
 
 from portside.kernel.errors import Invalid
 from portside.kernel.http.vetting import read_json
+from portside.kernel.queries import Query
 from portside.tracing.conditions import Condition, Conditions, all_of, any_of, none_of
 from portside.tracing.fields import moment
 from portside.tracing.filter_language import Call, FilterInvalid, Value, Word, parse
-from portside.tracing.sql import sql
+from portside.tracing.vocabularies import RUNS, Vocabulary
 
 _COMPARISONS = frozenset({"eq", "neq", "gt", "gte", "lt", "lte", "in", "search", "exists"})
-_TEXTS = {
-    "id": sql.when_id, "trace_id": sql.when_trace_id, "parent_run_id": sql.when_parent_run_id, "name": sql.when_name,
-    "run_type": sql.when_run_type, "status": sql.when_status, "error": sql.when_error, "inputs": sql.when_inputs,
-    "outputs": sql.when_outputs,
-}  # fmt: skip
-_NUMBERS = {
-    "latency": sql.when_latency, "total_tokens": sql.when_total_tokens, "prompt_tokens": sql.when_prompt_tokens,
-    "completion_tokens": sql.when_completion_tokens, "execution_order": sql.when_execution_order,
-}  # fmt: skip
-_TIMES = {"start_time": sql.when_start_time, "end_time": sql.when_end_time}
-_PAIRS = {
-    "feedback_key": ("feedback", "key"), "feedback_score": ("feedback", "score"),
-    "metadata_key": ("metadata", "key"), "metadata_value": ("metadata", "value"),
-}  # fmt: skip
-_FAMILIES = {"feedback": (sql.when_feedback, ("key", "score")), "metadata": (sql.when_metadata, ("key", "value"))}
 _DURATION = re.compile(r"(\d{1,12}(?:\.\d{1,9})?)\s*(ms|s|m|h|d)?")
 _SECONDS = {"ms": 0.001, "s": 1.0, "m": 60.0, "h": 3600.0, "d": 86_400.0, None: 1.0}
 Slots = dict[str, tuple[str, list[Any]]]
 
 
-def read_filter(text: str, conditions: Conditions) -> Condition:
+def read_filter(text: str, conditions: Conditions, vocabulary: Vocabulary = RUNS) -> Condition:
     """Read a filter into a condition. Raises FilterInvalid."""
-    return _Meaning(conditions).of(parse(text))
+    return _Meaning(conditions, vocabulary).of(parse(text))
 
 
 class _Meaning:
-    def __init__(self, conditions: Conditions) -> None:
+    def __init__(self, conditions: Conditions, vocabulary: Vocabulary) -> None:
         self._conditions = conditions
+        self._vocabulary = vocabulary
 
     def of(self, tree: Any) -> Condition:
         """Return what a call means."""
@@ -58,18 +45,18 @@ class _Meaning:
             case "not" if len(tree.arguments) == 1:
                 return none_of(self.of(tree.arguments[0]))
             case "search" if len(tree.arguments) == 1:
-                return self._conditions.of(sql.when_searched, value=_text(tree.arguments[0]))
+                return self._conditions.of(self._vocabulary.searched, value=_text(tree.arguments[0]))
             case "has" if len(tree.arguments) == 2:
                 return self._has(*tree.arguments)
         return self._compared(tree)
 
     def _all(self, parts: list[Any]) -> Condition:
         found: list[Condition] = []
-        groups: dict[str, list[Slots]] = {family: [] for family in _FAMILIES}
+        groups: dict[str, list[Slots]] = {family: [] for family in self._vocabulary.families}
         for part in parts:
-            field = _field(part)
-            if field in _PAIRS and part.name in _COMPARISONS:
-                family, slot = _PAIRS[field]
+            pair = self._vocabulary.pair(_field(part))
+            if pair and part.name in _COMPARISONS:
+                family, slot = pair
                 _lay_beside(groups[family], slot, _read_pair(part, slot))
             else:
                 found.append(self.of(part))
@@ -77,40 +64,44 @@ class _Meaning:
         return all_of([*found, *pairs])
 
     def _paired(self, family: str, slots: Slots) -> Condition:
-        query, names = _FAMILIES[family]
+        query, names = self._vocabulary.families[family]
         values: dict[str, Any] = {}
         for name in names:
             values[f"{name}_op"], values[f"{name}_value"] = slots.get(name, (None, []))
         return self._conditions.of(query, **values)
 
     def _has(self, field: Any, wanted: Any) -> Condition:
-        if isinstance(field, Word) and field.name == "tags":
-            return self._conditions.of(sql.when_tagged, value=[_text(wanted)])
+        words = self._vocabulary
+        if isinstance(field, Word) and field.name == "tags" and words.tagged:
+            return self._conditions.of(words.tagged, value=[_text(wanted)])
         if isinstance(field, Word) and field.name == "metadata":
-            return self._conditions.of(sql.when_metadata_holds, value=_object(wanted))
-        raise FilterInvalid.at(field.place, "has() is for tags and metadata")
+            return self._conditions.of(words.metadata, value=_object(wanted))
+        raise FilterInvalid.at(field.place, f"has() is for {'tags and ' if words.tagged else ''}metadata")
 
     def _compared(self, call: Call) -> Condition:
         if call.name not in _COMPARISONS:
             raise FilterInvalid.at(call.place, f"there is no {call.name}() of {len(call.arguments)} arguments")
-        field = _field(call)
-        if field in _PAIRS:
-            family, slot = _PAIRS[field]
+        field, words = _field(call), self._vocabulary
+        if pair := words.pair(field):
+            family, slot = pair
             return self._paired(family, {slot: _read_pair(call, slot)})
-        if field == "tags":
-            return self._tags(call)
-        if field == "is_root":
-            value = _operands(call, _flag)[0] if call.name in {"eq", "neq"} else None
-            if value is None:
-                raise FilterInvalid.at(call.place, "is_root is compared by eq and neq")
-            return self._conditions.of(sql.when_root, value=value == (call.name == "eq"))
-        for fields, read in ((_TEXTS, _text), (_NUMBERS, _number), (_TIMES, _time)):
+        if field == "tags" and words.tagged and words.any_tag:
+            return self._tags(call, words.tagged, words.any_tag)
+        if field == "is_root" and words.root:
+            return self._root(call, words.root)
+        for fields, read in ((words.texts, _text), (words.numbers, _number), (words.times, _time)):
             if field in fields:
                 return self._plain(call, fields[field], read)
         place = call.arguments[0].place if call.arguments else call.place
-        raise FilterInvalid.at(place, f"{call.name}() wants a field of a run first")
+        raise FilterInvalid.at(place, f"{call.name}() wants the name of a field first")
 
-    def _plain(self, call: Call, query: Any, read: Callable[[Any], Any]) -> Condition:
+    def _root(self, call: Call, query: Query) -> Condition:
+        value = _operands(call, _flag)[0] if call.name in {"eq", "neq"} else None
+        if value is None:
+            raise FilterInvalid.at(call.place, "is_root is compared by eq and neq")
+        return self._conditions.of(query, value=value == (call.name == "eq"))
+
+    def _plain(self, call: Call, query: Query, read: Callable[[Any], Any]) -> Condition:
         if call.name == "search" and read is not _text:
             raise FilterInvalid.at(call.place, "search() is for texts")
         last = call.arguments[-1]
@@ -119,12 +110,12 @@ class _Meaning:
             return exists if call.name == "neq" else none_of(exists)
         return self._conditions.of(query, op=call.name, value=_operands(call, read))
 
-    def _tags(self, call: Call) -> Condition:
+    def _tags(self, call: Call, query: Query, any_tag: Query) -> Condition:
         if call.name == "exists":
-            return self._conditions.of(sql.when_any_tag)
+            return self._conditions.of(any_tag)
         if call.name not in {"eq", "neq", "in"}:
             raise FilterInvalid.at(call.place, f"{call.name}() is not for tags")
-        tagged = self._conditions.of(sql.when_tagged, value=_operands(call, _text))
+        tagged = self._conditions.of(query, value=_operands(call, _text))
         return none_of(tagged) if call.name == "neq" else tagged
 
 

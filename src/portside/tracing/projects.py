@@ -1,11 +1,11 @@
-"""Tracing projects: made on demand by name, or asked for; listed, changed, deleted.
+"""Tracing projects: made on demand by name, or asked for; changed, deleted. `project_lists` finds them.
 
 Control makes one for every deployment in its own transaction; ingest makes those that runs name.
 """
 
 from collections.abc import Iterable
 from datetime import datetime
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any
 from uuid import UUID
 
 import msgspec
@@ -13,7 +13,6 @@ from asyncpg import UniqueViolationError
 
 from portside.kernel.db import Session
 from portside.kernel.errors import Conflict, Invalid, NotFound
-from portside.kernel.http.vetting import read_json
 from portside.kernel.ids import uuid7
 from portside.tracing.fields import aware
 from portside.tracing.sql import sql
@@ -45,26 +44,6 @@ class ProjectNotFound(NotFound):
 
 Name = Annotated[str, msgspec.Meta(min_length=1, max_length=MAX_NAME_CHARS)]
 Description = Annotated[str, msgspec.Meta(max_length=20_000)]
-Sort = Literal["name", "start_time"]
-
-
-class ProjectQuery(msgspec.Struct):
-    """Which projects to list, in which order; the filters that are not acted on are refused."""
-
-    name: str | None = None
-    name_contains: str | None = None
-    id: list[UUID] | None = None
-    limit: Annotated[int, msgspec.Meta(ge=1, le=100)] = 100
-    offset: Annotated[int, msgspec.Meta(ge=0, le=1_000_000_000)] = 0
-    metadata: str | None = None
-    reference_dataset: list[UUID] | None = None
-    reference_free: bool | None = None
-    sort_by: Sort = "start_time"
-    sort_by_desc: bool = True
-    include_stats: bool = False
-    facets: bool = False
-    filter: str | None = None
-    tag_value_id: list[str] | None = None
 
 
 class ProjectRequest(msgspec.Struct):
@@ -136,28 +115,6 @@ async def check_projects(db: Session, workspace_id: UUID, ids: set[UUID]) -> Non
         raise Invalid.field(["body", "session_id"], f"no project {min(unknown)} exists in this workspace")
 
 
-async def list_projects(db: Session, workspace_id: UUID, query: ProjectQuery) -> list[TracerSession]:
-    """List projects, newest first unless the query says otherwise. Raises Invalid for a filter that is not acted on."""
-    for name in ("filter", "tag_value_id", "include_stats", "facets"):
-        if getattr(query, name):
-            raise Invalid.field(["query", name], "this is not supported", "not_supported")
-    rows = await db.fetch(
-        sql.list_projects,
-        workspace_id=workspace_id,
-        ids=query.id,
-        name=query.name,
-        name_contains=query.name_contains,
-        metadata=None if query.metadata is None else _read_metadata(query.metadata),
-        reference_datasets=query.reference_dataset,
-        reference_free=query.reference_free,
-        sort_by=query.sort_by,
-        descending=query.sort_by_desc,
-        limit=query.limit,
-        offset=query.offset,
-    )
-    return [TracerSession(**dict(row)) for row in rows]
-
-
 async def show_project(db: Session, workspace_id: UUID, project_id: UUID) -> TracerSession:
     """Return a project. Raises ProjectNotFound."""
     row = await db.fetchrow(sql.project_by_id, workspace_id=workspace_id, project_id=project_id)
@@ -222,13 +179,3 @@ def _refuse_tier(tier: str | None) -> None:
     if tier is not None:
         why = "traces have no tiers here: they are kept until they are deleted"
         raise Invalid.field(["body", "trace_tier"], why, "not_supported")
-
-
-def _read_metadata(text: str) -> dict[str, Any]:
-    try:
-        value = read_json(text.encode())
-    except Invalid as exc:
-        raise Invalid.field(["query", "metadata"], "must be a JSON object", "json_invalid") from exc
-    if not isinstance(value, dict):
-        raise Invalid.field(["query", "metadata"], "must be a JSON object", "type_error")
-    return value

@@ -115,7 +115,10 @@ class RunQuery(msgspec.Struct):
 
 
 class TracerSession(msgspec.Struct, kw_only=True):
-    """A project as the API shows it (contract: TracerSession); SDKs want the key `reference_dataset_id` to be there."""
+    """A project as the API shows it (contract: TracerSession); SDKs want the key `reference_dataset_id` to be there.
+
+    The figures are null unless they are asked for: times in seconds, costs as decimal text.
+    """
 
     id: UUID
     tenant_id: UUID
@@ -126,6 +129,22 @@ class TracerSession(msgspec.Struct, kw_only=True):
     extra: dict[str, Any] | None = None
     reference_dataset_id: UUID | None = None
     default_dataset_id: UUID | None = None
+    run_count: int | None = None
+    latency_p50: float | None = None
+    latency_p99: float | None = None
+    first_token_p50: float | None = None
+    first_token_p99: float | None = None
+    prompt_tokens: int | None = None
+    completion_tokens: int | None = None
+    total_tokens: int | None = None
+    prompt_cost: str | None = None
+    completion_cost: str | None = None
+    total_cost: str | None = None
+    error_rate: float | None = None
+    streaming_rate: float | None = None
+    last_run_start_time: datetime | None = None
+    feedback_stats: dict[str, Any] | None = None
+    session_feedback_stats: dict[str, Any] | None = None
 
 
 class Accepted(msgspec.Struct):

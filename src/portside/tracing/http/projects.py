@@ -4,13 +4,14 @@ from uuid import UUID
 
 from portside.kernel.errors import Invalid
 from portside.kernel.http.routes import Context, Routes
-from portside.tracing import projects
+from portside.tracing import project_lists, projects
+from portside.tracing.filter_language import FilterInvalid
+from portside.tracing.project_lists import ProjectQuery, ShownQuery
 from portside.tracing.projects import (
     CreateQuery,
     ProjectExists,
     ProjectNotFound,
     ProjectPatch,
-    ProjectQuery,
     ProjectRequest,
     ProjectsToDelete,
 )
@@ -19,10 +20,10 @@ from portside.tracing.types import Accepted, TracerSession
 routes = Routes("tracing")
 
 
-@routes.get("/sessions", permission="projects:read", raises=(Invalid,))
+@routes.get("/sessions", permission="projects:read", raises=(FilterInvalid, Invalid))
 async def list_sessions(ctx: Context, query: ProjectQuery) -> list[TracerSession]:
     """List the workspace's projects, newest first unless the query sorts them."""
-    return await projects.list_projects(ctx.db, ctx.actor.workspace_id, query)
+    return await project_lists.list_projects(ctx.db, ctx.actor.workspace_id, query)
 
 
 @routes.post("/sessions", permission="projects:create", raises=(ProjectExists, Invalid))
@@ -39,9 +40,9 @@ async def delete_sessions(ctx: Context, query: ProjectsToDelete) -> Accepted:
 
 
 @routes.get("/sessions/{session_id}", permission="projects:read", raises=(ProjectNotFound,))
-async def show_session(ctx: Context, session_id: UUID) -> TracerSession:
-    """Return one project."""
-    return await projects.show_project(ctx.db, ctx.actor.workspace_id, session_id)
+async def show_session(ctx: Context, session_id: UUID, query: ShownQuery) -> TracerSession:
+    """Return one project, with its figures where they are asked for."""
+    return await project_lists.show_project(ctx.db, ctx.actor.workspace_id, session_id, query)
 
 
 @routes.patch("/sessions/{session_id}", permission="projects:update", raises=(ProjectNotFound, ProjectExists, Invalid))

@@ -131,3 +131,38 @@ select from readable_runs r where r.trace_id in (
 select from readable_runs r where r.trace_id in (
     select r.trace_id from readable_runs r where r.workspace_id = :workspace_id::uuid and true
 )
+
+-- Conditions on `p`, a project.
+
+-- name: when_project_id
+select from projects p where says(p.id::text, :op::text, :value::text[])
+
+-- name: when_project_name
+select from projects p where says(p.name, :op::text, :value::text[])
+
+-- name: when_project_description
+select from projects p where says(p.description, :op::text, :value::text[])
+
+-- name: when_project_reference_dataset
+select from projects p where says(p.reference_dataset_id::text, :op::text, :value::text[])
+
+-- name: when_project_start_time
+select from projects p where falls(coalesce(p.start_time, p.created_at), :op::text, :value::timestamptz[])
+
+-- name: when_project_end_time
+select from projects p where falls(p.end_time, :op::text, :value::timestamptz[])
+
+-- name: when_project_searched
+select from projects p where position(lower(:value::text) in lower(concat_ws(' ', p.name, p.description))) > 0
+
+-- name: when_project_metadata_holds
+select from projects p where p.extra -> 'metadata' @> :value::jsonb
+
+-- name: when_project_metadata
+-- Key and value of one and the same entry.
+select from projects p where exists (
+    select from jsonb_each_text(
+        case when jsonb_typeof(p.extra -> 'metadata') = 'object' then p.extra -> 'metadata' end
+    ) as m (key, value)
+    where says(m.key, :key_op::text, :key_value::text[]) and says(m.value, :value_op::text, :value_value::text[])
+)

@@ -21,23 +21,31 @@ from projects
 where workspace_id = :workspace_id and id = :project_id and deleted_at is null
 
 -- name: list_projects
--- Sorted by two keys, of which the chosen order fills one: text or seconds.
-select id, workspace_id as tenant_id, name, coalesce(start_time, created_at) as start_time, end_time, description, extra,
-       reference_dataset_id, default_dataset_id
-from projects
-where workspace_id = :workspace_id and deleted_at is null
-  and (:ids::uuid[] is null or id = any(:ids::uuid[]))
-  and (:name::text is null or name = :name::text)
-  and (:name_contains::text is null or position(lower(:name_contains::text) in lower(name)) > 0)
-  and (:reference_datasets::uuid[] is null or reference_dataset_id = any(:reference_datasets::uuid[]))
-  and (:reference_free::boolean is null or (reference_dataset_id is null) = :reference_free::boolean)
-  and (:metadata::jsonb is null or extra -> 'metadata' @> :metadata::jsonb)
+-- Sorted by two keys, of which the chosen order fills one: text or seconds. Conditions take the place of `true`.
+select p.id, p.workspace_id as tenant_id, p.name, coalesce(p.start_time, p.created_at) as start_time, p.end_time,
+       p.description, p.extra, p.reference_dataset_id, p.default_dataset_id
+from projects p
+where p.workspace_id = :workspace_id and p.deleted_at is null
+  and (:ids::uuid[] is null or p.id = any(:ids::uuid[]))
+  and (:name::text is null or p.name = :name::text)
+  and (:name_contains::text is null or position(lower(:name_contains::text) in lower(p.name)) > 0)
+  and (:reference_datasets::uuid[] is null or p.reference_dataset_id = any(:reference_datasets::uuid[]))
+  and (:reference_free::boolean is null or (p.reference_dataset_id is null) = :reference_free::boolean)
+  and (:metadata::jsonb is null or p.extra -> 'metadata' @> :metadata::jsonb)
+  and true
 order by
-    case when :descending::boolean and :sort_by::text = 'name' then name end desc,
-    case when not :descending::boolean and :sort_by::text = 'name' then name end,
-    case when not :descending::boolean and :sort_by::text <> 'name' then coalesce(start_time, created_at) end,
-    coalesce(start_time, created_at) desc, id desc
+    case when :descending::boolean and :sort_by::text = 'name' then p.name end desc,
+    case when not :descending::boolean and :sort_by::text = 'name' then p.name end,
+    case when not :descending::boolean and :sort_by::text <> 'name' then coalesce(p.start_time, p.created_at) end,
+    coalesce(p.start_time, p.created_at) desc, p.id desc
 limit :limit::int offset :offset::int
+
+-- name: feedback_of_projects
+-- What was said of the projects themselves.
+select session_id, key, count(*) as n, avg(score) as avg
+from readable_feedback
+where workspace_id = :workspace_id and run_id is null and session_id = any(:ids::text[])
+group by session_id, key
 
 -- name: create_project
 insert into projects (id, workspace_id, name, description, extra, start_time, reference_dataset_id, default_dataset_id)
