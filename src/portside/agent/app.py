@@ -13,6 +13,7 @@ from typing import Any
 
 import msgspec
 
+from portside.agent.access.service import Access
 from portside.agent.assistants.descriptions import Descriptions
 from portside.agent.assistants.records import Assistants
 from portside.agent.config import AgentConfig, HttpConfig
@@ -112,6 +113,7 @@ async def _join(
     due_crons = DueCrons(db, known, service)
     services: dict[type, Any] = {
         Database: db,
+        Access: Access(db, known),
         Assistants: known,
         Descriptions: Descriptions(known, engine),
         States: States(db, engine, service.hub),

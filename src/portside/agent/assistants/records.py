@@ -53,6 +53,7 @@ class Assistants:
     def __init__(self, db: Database, graphs: Graphs) -> None:
         self._db = db
         self._graphs = graphs
+        self._own = frozenset(uuid5(SYSTEM_NAMESPACE, graph_id) for graph_id in graphs.ids())
         self._remembered: dict[str, Assistant] = {}
 
     async def make_system_assistants(self) -> None:
@@ -135,6 +136,10 @@ class Assistants:
                 self._remembered.clear()
             self._remembered[name] = assistant
         return assistant
+
+    def is_of_a_graph(self, assistant_id: UUID) -> bool:
+        """Whether this is the assistant that the server makes of one of its graphs."""
+        return assistant_id in self._own
 
     def forget(self, name: str) -> None:
         """Read an assistant anew when it is named the next time."""
