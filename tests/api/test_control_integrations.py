@@ -32,7 +32,7 @@ GONE = "0" * 40
 @pytest_asyncio.fixture(scope="module", loop_scope="module")
 async def platform(module_database):
     async with control(module_database) as platform:
-        platform.services[OutboundRules] = OutboundRules(allow_private=True)
+        platform.services[OutboundRules] = OutboundRules(allow_private=True, allow_loopback=True)
         yield platform
 
 
@@ -105,8 +105,8 @@ async def test_a_host_that_refuses_or_fails_is_told_as_such(platform, host, monk
     assert (await platform.client.get(path)).status_code == 503
     monkeypatch.setitem(platform.services, OutboundRules, OutboundRules(allow_private=False))
     closed = await platform.client.get(path)
-    assert (closed.status_code, "private network" in closed.json()["detail"]) == (400, True)
-    monkeypatch.setitem(platform.services, OutboundRules, OutboundRules(allow_private=True, max_bytes=1))
+    assert (closed.status_code, "loopback network" in closed.json()["detail"]) == (400, True)
+    monkeypatch.setitem(platform.services, OutboundRules, OutboundRules(allow_loopback=True, max_bytes=1))
     assert (await platform.client.get(path)).status_code == 503
     nowhere = await add(platform, base_url="http://127.0.0.1:9")
     assert (await platform.client.get(f"{PATH}/{nowhere['id']}/repos")).status_code == 503

@@ -3,7 +3,6 @@ import pytest
 from portside.control.git_hosts import is_at
 from portside.control.polling import is_new
 from portside.control.push_events import delivery_id, is_signed, normalise
-from portside.kernel.outbound import is_public
 
 
 def test_the_published_example_of_a_signature() -> None:
@@ -55,19 +54,6 @@ def test_other_repositories_stay_others(url: str) -> None:
 )
 def test_a_token_is_for_one_host(base: str, url: str, expected: bool) -> None:  # noqa: FBT001
     assert is_at(base, url) is expected
-
-
-@pytest.mark.parametrize(
-    ("address", "expected"),
-    [
-        ("8.8.8.8", True), ("2606:4700::1111", True), ("127.0.0.1", False), ("10.1.2.3", False),
-        ("169.254.169.254", False),
-        ("::1", False), ("fe80::1%eth0", False), ("fd00::1", False), ("::ffff:10.0.0.1", False), ("0.0.0.0", False),
-        ("224.0.0.1", False), ("100.64.0.1", False),
-    ],
-)  # fmt: skip
-def test_what_is_private_is_known(address: str, expected: bool) -> None:  # noqa: FBT001
-    assert is_public(address) is expected
 
 
 @pytest.mark.parametrize(

@@ -79,7 +79,9 @@ async def open_platform(home: Home, settings: PlatformSettings, database_url: st
             Info: Info(settings.region),
             PlatformAddress: PlatformAddress(settings.public_url),
             ArchiveStore: ArchiveStore(home.archives),
-            OutboundRules: OutboundRules(allow_private=settings.allow_private_git_hosts),
+            OutboundRules: OutboundRules(
+                allow_private=settings.allow_private_git_hosts, allow_loopback=settings.allow_private_git_hosts
+            ),
         }
         draining = asyncio.Event()
         windows = Windows(db)

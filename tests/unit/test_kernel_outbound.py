@@ -1,0 +1,115 @@
+"""Where requests to users' addresses may lead."""
+
+import asyncio
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+
+import httpx2
+import pytest
+
+from portside.kernel import outbound
+from portside.kernel.outbound import (
+    AddressNotAllowed,
+    HostUnknown,
+    HostUnreachable,
+    OutboundRules,
+    fetch,
+    host_of,
+    network_of,
+    post,
+    resolve,
+)
+
+HERE = OutboundRules(allow_loopback=True, timeout_s=30)
+
+
+@pytest.mark.parametrize(
+    ("address", "expected"),
+    [
+        ("8.8.8.8", "public"), ("2606:4700::1111", "public"), ("64:ff9b::808:808", "public"),
+        ("127.0.0.1", "loopback"), ("127.9.9.9", "loopback"), ("::1", "loopback"), ("::ffff:127.0.0.1", "loopback"),
+        ("64:ff9b::7f00:1", "loopback"),
+        ("10.1.2.3", "private"), ("172.16.0.1", "private"), ("192.168.1.1", "private"), ("100.64.0.1", "private"),
+        ("fd00::1", "private"), ("::ffff:10.0.0.1", "private"),
+        ("169.254.169.254", "reserved"), ("::ffff:169.254.169.254", "reserved"), ("fe80::1%eth0", "reserved"),
+        ("fd00:ec2::254", "reserved"), ("168.63.129.16", "reserved"), ("100.100.100.200", "reserved"),
+        ("192.0.0.192", "reserved"), ("0.0.0.0", "reserved"), ("::", "reserved"), ("224.0.0.1", "reserved"),
+        ("ff02::1", "reserved"), ("255.255.255.255", "reserved"), ("192.0.2.1", "reserved"), ("240.0.0.1", "reserved"),
+        ("2002:7f00:1::", "reserved"), ("2001:0:7f00:1::", "reserved"), ("::7f00:1", "reserved"),
+    ],
+)  # fmt: skip
+def test_the_kind_of_an_address_is_known(address: str, expected: str) -> None:
+    assert network_of(address) == expected
+
+
+# Only digits, so that no name server is asked. Which other spellings there are is the system's to say, and so is what
+# they mean: both are looked at after it has read them.
+@pytest.mark.parametrize(
+    "host", ["127.0.0.1", "127.1", "2130706433", "0x7f000001", "0x7f.1", "0177.0.0.1", "::1", "::ffff:127.0.0.1"]
+)
+async def test_however_an_address_is_spelled_it_is_what_it_means(host: str) -> None:
+    with pytest.raises(AddressNotAllowed, match="loopback"):
+        await resolve(host, OutboundRules(allow_private=True))
+
+
+@pytest.mark.parametrize("host", ["169.254.169.254", "0.0.0.0", "[::]".strip("[]"), "0", "224.0.0.1", "fd00:ec2::254"])
+async def test_reserved_addresses_are_never_connected_to(host: str) -> None:
+    with pytest.raises(AddressNotAllowed):
+        await resolve(host, OutboundRules(allow_private=True, allow_loopback=True))
+
+
+async def test_what_cannot_be_a_name_is_none() -> None:
+    for host in ("a" * 64 + ".example", ""):
+        with pytest.raises((HostUnknown, AddressNotAllowed)):
+            await resolve(host, OutboundRules())
+
+
+def test_a_host_is_read_once_and_in_one_form() -> None:
+    assert host_of(httpx2.URL("http://Example.COM./x")) == "example.com"
+    assert host_of(httpx2.URL("http://127。0。0。1/x")) == "127.0.0.1"
+    assert host_of(httpx2.URL("http://bücher.example/")) == "xn--bcher-kva.example"
+
+
+@asynccontextmanager
+async def answering(raw: bytes, seen: list[bytes]) -> AsyncIterator[int]:
+    async def answer(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        seen.append(await reader.readuntil(b"\r\n\r\n"))
+        writer.write(raw)
+        await writer.drain()
+        writer.close()
+
+    server = await asyncio.start_server(answer, "127.0.0.1", 0)
+    async with server:
+        yield server.sockets[0].getsockname()[1]
+
+
+async def test_redirects_are_not_followed_and_bodies_not_read_beyond_bounds() -> None:
+    seen: list[bytes] = []
+    away = b"HTTP/1.1 302 Found\r\nLocation: http://169.254.169.254/\r\nContent-Length: 9000000\r\n\r\nx"
+    async with answering(away, seen) as port:
+        assert await post(f"http://localhost:{port}/a?b=c", {"X-A": "1"}, b"{}", HERE) == 302
+    assert (len(seen), seen[0].startswith(b"POST /a?b=c "), f"localhost:{port}".encode() in seen[0]) == (1, True, True)
+    long = b"HTTP/1.1 200 OK\r\nContent-Length: 2000\r\n\r\n" + b"x" * 2000
+    async with answering(long, seen) as port:
+        with pytest.raises(HostUnreachable, match="more than"):
+            await fetch(f"http://127.0.0.1:{port}/", {}, OutboundRules(allow_loopback=True, max_bytes=1000))
+
+
+async def test_a_name_is_asked_for_once_and_the_answer_is_what_is_connected_to(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A name server that says another thing each time: first the address that is checked, then a forbidden one."""
+    asked: list[str] = []
+    system = outbound.socket.getaddrinfo
+
+    def rebinding(host: str, *args: object, **options: object) -> object:
+        if host != "rebound.example":
+            return system(host, *args, **options)  # type: ignore[arg-type]
+        asked.append(host)
+        return system("127.0.0.1" if len(asked) == 1 else "169.254.169.254", None, type=outbound.socket.SOCK_STREAM)
+
+    monkeypatch.setattr(outbound.socket, "getaddrinfo", rebinding)
+    seen: list[bytes] = []
+    async with answering(b"HTTP/1.1 204 No Content\r\n\r\n", seen) as port:
+        assert await post(f"http://rebound.example:{port}/", {}, b"", HERE) == 204
+    assert (asked, b"rebound.example" in seen[0]) == (["rebound.example"], True)
+    with pytest.raises(AddressNotAllowed):
+        await post("http://rebound.example/", {}, b"", HERE)
