@@ -2,6 +2,7 @@
 
 import asyncio
 import dataclasses
+import os
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from typing import Any
@@ -14,6 +15,7 @@ from portside.identity.guard import guard
 from portside.identity.keyring import Keyring
 from portside.identity.keys import Owner
 from portside.identity.types import Actor, KeyRequest
+from portside.kernel.crypto import SecretBox
 from portside.kernel.db import Database
 from portside.kernel.http.middleware import LimitBody, Observe
 from portside.kernel.http.prefixes import StripPrefix
@@ -78,7 +80,7 @@ async def hosted(url: str) -> AsyncIterator[Hosted]:
     assert key is not None
     keyring = Keyring(db)
     routes = [*http.routes, *tracing_http.routes, *usage_http.routes]
-    api = Api(routes, {Database: db, Keyring: keyring, Info: Info()}, guard)
+    api = Api(routes, {Database: db, Keyring: keyring, Info: Info(), SecretBox: SecretBox(os.urandom(32))}, guard)
     app = Observe(LimitBody(StripPrefix(api, ("/api/v1", "/api")), MAX_BODY_BYTES))
     stop = asyncio.Event()
     server = Server(app, draining=asyncio.Event())

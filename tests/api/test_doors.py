@@ -35,6 +35,7 @@ ABOUT_NOTHING = {
     "POST /login": 422,
     "GET /feedback/tokens/{token}": 404,
     "POST /feedback/tokens/{token}": 404,
+    "GET /public/download": 422,
     "GET /public/{share_token}/run": 404,
     "GET /public/{share_token}/run/{run_id}": 404,
 }

@@ -14,6 +14,7 @@ import msgspec
 
 from portside.kernel.db import Session
 from portside.kernel.errors import BadRequest, Invalid
+from portside.tracing.attachments import Links
 from portside.tracing.conditions import Condition, Conditions, all_of, narrow, narrowed
 from portside.tracing.fields import aware
 from portside.tracing.filters import read_filter
@@ -25,8 +26,8 @@ MAX_LIMIT = 100
 _ALWAYS = frozenset(
     {"id", "name", "run_type", "trace_id", "dotted_order", "status", "session_id", "app_path", "start_time"}
 )
-# What clients ask for and is not there: attachments are stored, but not handed out.
-_NEVER = frozenset({"s3_urls"})
+# What clients may ask for and is not there: inputs and outputs are always in the answer itself.
+_NEVER = frozenset({"inputs_s3_urls", "outputs_s3_urls"})
 Ids = Annotated[list[UUID], msgspec.Meta(max_length=1000)]
 
 
@@ -98,7 +99,7 @@ class _Place(msgspec.Struct, array_like=True):
     is_backwards: bool
 
 
-async def query_runs(db: Session, workspace_id: UUID, body: RunPage) -> FoundRuns:
+async def query_runs(db: Session, workspace_id: UUID, body: RunPage, links: Links) -> FoundRuns:
     """Return a page of runs. Raises LimitTooLarge, CursorInvalid, FilterInvalid, and Invalid for an unknown field."""
     if body.limit > MAX_LIMIT:
         raise LimitTooLarge
@@ -118,7 +119,7 @@ async def query_runs(db: Session, workspace_id: UUID, body: RunPage) -> FoundRun
     if is_backwards:
         found.reverse()
     has_more = len(rows) > body.limit
-    runs = await show_runs(db, workspace_id, [run_id for _, run_id in found], sorted(fields))
+    runs = await show_runs(db, workspace_id, [run_id for _, run_id in found], sorted(fields), links)
     cursors = Cursors() if body.skip_pagination else _cursors(found, place, has_more=has_more)
     if body.skip_prev_cursor:
         cursors.prev = None

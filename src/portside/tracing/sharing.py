@@ -7,9 +7,10 @@ import msgspec
 from portside.identity.types import Actor
 from portside.kernel.db import Session
 from portside.kernel.errors import Conflict, NotFound
-from portside.tracing.runs import RunNotFound, show_run, show_runs
+from portside.tracing.attachments import Links
+from portside.tracing.runs import EVERYTHING, RunNotFound, show_runs
 from portside.tracing.sql import sql
-from portside.tracing.types import Run, RunQuery
+from portside.tracing.types import Run
 
 
 class ShareTokenTaken(Conflict):
@@ -44,7 +45,8 @@ async def share_run(db: Session, run_id: UUID, request: ShareRequest, *, by: Act
     await db.execute(sql.share_run, **owner, share_token=request.share_token or uuid4())
     shared = await find_share(db, run_id, by=by)
     if shared is None:
-        await show_run(db, run_id, RunQuery(), by=by)
+        if not await db.fetch(sql.run_exists, **owner):
+            raise RunNotFound
         raise ShareTokenTaken
     return shared
 
@@ -60,12 +62,12 @@ async def unshare_run(db: Session, run_id: UUID, *, by: Actor) -> None:
     await db.execute(sql.unshare_run, workspace_id=by.workspace_id, run_id=run_id)
 
 
-async def show_shared_run(db: Session, token: UUID, run_id: UUID | None = None) -> Run:
+async def show_shared_run(db: Session, token: UUID, links: Links, run_id: UUID | None = None) -> Run:
     """Return the shared run, or one below it. Raises ShareNotFound and RunNotFound."""
     row = await db.fetchrow(sql.shared_run, share_token=token)
     if row is None:
         raise ShareNotFound
-    found = await show_runs(db, row["workspace_id"], [run_id or row["id"]], list(Run.__struct_fields__))
+    found = await show_runs(db, row["workspace_id"], [run_id or row["id"]], list(EVERYTHING), links)
     if not found or not f"{found[0].dotted_order}.".startswith(f"{row['dotted_order']}."):
         raise RunNotFound
     return found[0]

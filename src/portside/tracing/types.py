@@ -9,6 +9,8 @@ from uuid import UUID
 
 import msgspec
 
+from portside.tracing.attachments import Attachment
+
 ProjectId = NewType("ProjectId", UUID)
 RunId = NewType("RunId", UUID)
 
@@ -106,12 +108,14 @@ class Run(msgspec.Struct, kw_only=True):
     completion_cost: str | None
     total_cost: str | None
     feedback_stats: msgspec.Raw
+    s3_urls: dict[str, Attachment] | None = None
 
 
 class RunQuery(msgspec.Struct):
     """What to leave out of a run."""
 
     exclude_serialized: bool = False
+    exclude_s3_stored_attributes: bool = False
 
 
 class TracerSession(msgspec.Struct, kw_only=True):

@@ -5,9 +5,11 @@ from uuid import UUID
 
 from starlette.responses import Response
 
+from portside.kernel.crypto import SecretBox
 from portside.kernel.errors import Invalid
 from portside.kernel.http.routes import Context, Routes, encode_response
-from portside.tracing import run_queries, run_stats, runs, sharing
+from portside.tracing import attachments, run_queries, run_stats, runs, sharing
+from portside.tracing.attachments import AttachmentNotFound, DownloadQuery, LinkInvalid, Links
 from portside.tracing.figures import RunStats
 from portside.tracing.filter_language import FilterInvalid
 from portside.tracing.run_queries import CursorInvalid, FoundRuns, LimitTooLarge, RunPage
@@ -17,18 +19,19 @@ from portside.tracing.sharing import Share, ShareNotFound, ShareRequest, ShareTo
 from portside.tracing.types import Run, RunQuery
 
 routes = Routes("tracing")
+_ANY = "application/octet-stream"
 
 
 @routes.get("/runs/{run_id}", permission="runs:read", raises=(RunNotFound,))
 async def show_run(ctx: Context, run_id: UUID, query: RunQuery) -> Run:
     """Return one run."""
-    return await runs.show_run(ctx.db, run_id, query, by=ctx.actor)
+    return await runs.show_run(ctx.db, run_id, query, _links(ctx), by=ctx.actor)
 
 
 @routes.post("/runs/query", permission="runs:read", raises=(LimitTooLarge, CursorInvalid, FilterInvalid, Invalid))
 async def query_runs(ctx: Context, body: RunPage) -> FoundRuns:
     """Find runs, newest first unless the body says otherwise, in pages that cursors lead through."""
-    return await run_queries.query_runs(ctx.db, ctx.actor.workspace_id, body)
+    return await run_queries.query_runs(ctx.db, ctx.actor.workspace_id, body, _links(ctx))
 
 
 @routes.post("/runs/stats", permission="runs:read", raises=(FilterInvalid, Invalid), returns=RunStats)
@@ -59,10 +62,20 @@ async def unshare_run(ctx: Context, run_id: UUID) -> None:
 @routes.get("/public/{share_token}/run", public=True, raises=(ShareNotFound,))
 async def show_shared_run(ctx: Context, share_token: UUID) -> Run:
     """Return a shared run, without a key."""
-    return await sharing.show_shared_run(ctx.db, share_token)
+    return await sharing.show_shared_run(ctx.db, share_token, _links(ctx))
 
 
 @routes.get("/public/{share_token}/run/{run_id}", public=True, raises=(ShareNotFound, RunNotFound))
 async def show_run_below_shared(ctx: Context, share_token: UUID, run_id: UUID) -> Run:
     """Return a run below a shared one, without a key."""
-    return await sharing.show_shared_run(ctx.db, share_token, run_id)
+    return await sharing.show_shared_run(ctx.db, share_token, _links(ctx), run_id)
+
+
+@routes.get(f"/{attachments.PATH}", public=True, raises=(LinkInvalid, AttachmentNotFound), media_type=_ANY)
+async def download_attachment(ctx: Context, query: DownloadQuery) -> Response:
+    """Return the attachment that a link is for; links come with runs and are good for an hour."""
+    return await attachments.download(ctx.db, ctx.get(SecretBox), query)
+
+
+def _links(ctx: Context) -> Links:
+    return Links(ctx.get(SecretBox), str(ctx.request.base_url))

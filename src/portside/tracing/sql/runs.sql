@@ -36,6 +36,9 @@ from readable_runs r
 where r.workspace_id = :workspace_id and r.id = :run_id
 on conflict do nothing
 
+-- name: run_exists
+select from readable_runs where workspace_id = :workspace_id and id = :run_id
+
 -- name: share_of_run
 select share_token from shared_runs where workspace_id = :workspace_id and run_id = :run_id
 
@@ -48,3 +51,12 @@ select s.workspace_id, r.id, r.dotted_order
 from shared_runs s
 join readable_runs r on r.workspace_id = s.workspace_id and r.id = s.run_id
 where s.share_token = :share_token
+
+-- name: attachments_of_runs
+select run_id, name, content_type from attachments
+where workspace_id = :workspace_id and run_id = any(:ids::uuid[])
+order by run_id, name
+
+-- name: attachment
+select content_type, data from attachments
+where workspace_id = :workspace_id and run_id = :run_id and name = :name
