@@ -4,7 +4,7 @@ BIN := .venv/bin
 STAMP := .venv/.installed
 ARGS ?=
 
-.PHONY: help install up test chaos check format generate lock bench parity clean
+.PHONY: help install up test thorough chaos check format generate lock bench parity clean
 help: ## show this list
 	@grep -E '^[a-z]+:.*## ' Makefile | sed 's/:.*## /\t/' | sort
 
@@ -16,8 +16,11 @@ $(STAMP): requirements.lock pyproject.toml scripts/setup
 up: $(STAMP) ## start the platform (make up ARGS="--port 9000")
 	@exec $(BIN)/portside up $(ARGS)
 
-test: $(STAMP) ## run every test
+test: $(STAMP) ## run the tests
 	@sh scripts/test $(ARGS)
+
+thorough: $(STAMP) ## run the tests that take long for what more they tell
+	@sh scripts/test -m thorough $(ARGS)
 
 chaos: $(STAMP) ## break servers under load for some minutes (CHAOS_SECONDS, CHAOS_SEED; LEAK_RUNS)
 	@CHAOS_SECONDS="$${CHAOS_SECONDS:-300}" LEAK_RUNS="$${LEAK_RUNS:-2000}" \

@@ -16,6 +16,22 @@ import pytest
 from portside.kernel.embedded import EmbeddedPostgres
 
 T = TypeVar("T")
+# Modules that wait more than they work, by the minute.
+LONG = (
+    "api/test_platform.py", "failure/test_agent_server.py", "failure/test_engine_crashes.py", "api/test_listener.py",
+    "failure/", "api/test_langgraph_cli.py", "api/test_cli.py", "db/test_dataplane_containers.py",
+)  # fmt: skip
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Begin with the modules that take longest."""
+    folder = Path(__file__).parent
+
+    def rank(item: pytest.Item) -> int:
+        path = item.path.relative_to(folder).as_posix()
+        return next((number for number, start in enumerate(LONG) if path.startswith(start)), len(LONG))
+
+    items.sort(key=rank)
 
 
 @pytest.fixture(scope="session")

@@ -12,6 +12,8 @@ from pathlib import Path
 
 import httpx2
 
+from tests.warm import WarmProcess
+
 PROJECTS = Path(__file__).parent / "projects"
 PARITY_PROJECT = Path(__file__).parents[1] / "bench" / "parity" / "project"
 
@@ -23,18 +25,25 @@ def free_port() -> int:
 
 
 class ServerProcess:
-    """A `portside` command that serves HTTP."""
+    """A `portside` command that serves HTTP; a warm one is as it is a second after its start."""
 
-    def __init__(self, arguments: list[str], url: str, environment: dict[str, str], log: Path) -> None:
+    def __init__(
+        self, arguments: list[str], url: str, environment: dict[str, str], log: Path, *, is_warm: bool = False
+    ) -> None:
         self.arguments, self.url, self.environment, self.log = arguments, url, environment, log
-        self.process: subprocess.Popen[bytes] | None = None
+        self.is_warm = is_warm
+        self.process: subprocess.Popen[bytes] | WarmProcess | None = None
 
     def start(self, within_s: float = 60) -> None:
-        with self.log.open("ab") as output:
-            self.process = subprocess.Popen(
-                [sys.executable, "-m", "portside", *self.arguments], stdin=subprocess.DEVNULL, stdout=output,
-                stderr=output, env={**os.environ, **self.environment}, start_new_session=True,
-            )  # fmt: skip
+        environment = {**os.environ, **self.environment}
+        if self.is_warm:
+            self.process = WarmProcess(self.arguments, environment, self.log)
+        else:
+            with self.log.open("ab") as output:
+                self.process = subprocess.Popen(
+                    [sys.executable, "-m", "portside", *self.arguments], stdin=subprocess.DEVNULL, stdout=output,
+                    stderr=output, env=environment, start_new_session=True,
+                )  # fmt: skip
         self.wait_until_ok(within_s)
 
     def wait_until_ok(self, within_s: float = 60) -> None:
@@ -68,7 +77,7 @@ def agent_server(
     port = free_port()
     settings = {"DATABASE_URI": database_url, "LANGSMITH_TRACING": "false", **environment}
     arguments = ["serve", "--config", str(PROJECTS / project / "langgraph.json"), "--port", str(port)]
-    server = ServerProcess(arguments, f"http://127.0.0.1:{port}", settings, folder / "server.log")
+    server = ServerProcess(arguments, f"http://127.0.0.1:{port}", settings, folder / "server.log", is_warm=True)
     server.start()
     try:
         yield server

@@ -203,7 +203,9 @@ async def test_a_new_commit_takes_over_without_a_failed_request(platform: Platfo
         ({"langgraph__json": "{"}, "BUILD_FAILED", "langgraph.json"),
         ({"requirements__txt": "no-such-package-anywhere==99.9"}, "BUILD_FAILED", "no-such-package-anywhere"),
         ({"agent__py": "import nothing_like_this\n"}, "DEPLOY_FAILED", "nothing_like_this"),
-        ({"agent__py": "import time\ntime.sleep(3600)\n"}, "DEPLOY_FAILED", "30"),
+        pytest.param(
+            {"agent__py": "import time\ntime.sleep(3600)\n"}, "DEPLOY_FAILED", "30", marks=pytest.mark.thorough
+        ),
     ],
     ids=["config", "dependency", "import", "silence"],
 )

@@ -262,6 +262,7 @@ async def test_a_revision_stays_with_the_image_its_tag_named(quay: Quay):
         await quay.fleet(quay.revision("three", named)).start()
 
 
+@pytest.mark.thorough
 async def test_an_image_comes_from_a_registry_and_goes_with_its_deployment(quay: Quay, tmp_path: Path):
     with registry(tmp_path) as address:
         name = f"{address}/demo:1"

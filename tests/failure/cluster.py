@@ -83,7 +83,7 @@ class Cluster:
         config = str(PROJECTS / "engine" / "langgraph.json")
         command = ["serve", "--config", config, "--port", str(port), *arguments]
         log = self.folder / f"server-{len(self.servers)}.log"
-        server = ServerProcess(command, f"http://127.0.0.1:{port}", self.environment, log)
+        server = ServerProcess(command, f"http://127.0.0.1:{port}", self.environment, log, is_warm=True)
         self.servers.append(server)
         return server
 

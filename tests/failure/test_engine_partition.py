@@ -111,6 +111,7 @@ async def test_a_server_that_is_cut_off_stops_when_its_leases_end(
     await check_states(cluster, threads, runs)
 
 
+@pytest.mark.thorough
 async def test_a_server_gets_over_connections_that_are_dead_and_do_not_say_so(
     fresh_database: Callable[[], Awaitable[str]], tmp_path: Path, short_folder: Path
 ):

@@ -68,6 +68,7 @@ class Visitors:
         await asyncio.gather(*self._tasks)
 
 
+@pytest.mark.thorough
 async def test_no_request_fails_through_many_switches_and_a_dead_listener(platform: Platform, repository: Repository):
     deployment = await platform.deploy(repository)
     first = await platform.ended(deployment)
