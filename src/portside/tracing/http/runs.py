@@ -9,9 +9,10 @@ from portside.kernel.crypto import SecretBox
 from portside.kernel.errors import Invalid
 from portside.kernel.http.routes import Context, Routes, encode_response
 from portside.tracing import attachments, run_queries, run_stats, runs, sharing
-from portside.tracing.attachments import AttachmentNotFound, DownloadQuery, LinkInvalid, Links
+from portside.tracing.attachments import AttachmentNotFound, Links
 from portside.tracing.figures import RunStats
 from portside.tracing.filter_language import FilterInvalid
+from portside.tracing.links import DownloadQuery, LinkInvalid
 from portside.tracing.run_queries import CursorInvalid, FoundRuns, LimitTooLarge, RunPage
 from portside.tracing.run_stats import StatsRequest
 from portside.tracing.runs import RunNotFound
@@ -58,24 +59,3 @@ async def unshare_run(ctx: Context, run_id: UUID) -> None:
     """Stop sharing a run."""
     await sharing.unshare_run(ctx.db, run_id, by=ctx.actor)
 
-
-@routes.get("/public/{share_token}/run", public=True, raises=(ShareNotFound,))
-async def show_shared_run(ctx: Context, share_token: UUID) -> Run:
-    """Return a shared run, without a key."""
-    return await sharing.show_shared_run(ctx.db, share_token, _links(ctx))
-
-
-@routes.get("/public/{share_token}/run/{run_id}", public=True, raises=(ShareNotFound, RunNotFound))
-async def show_run_below_shared(ctx: Context, share_token: UUID, run_id: UUID) -> Run:
-    """Return a run below a shared one, without a key."""
-    return await sharing.show_shared_run(ctx.db, share_token, _links(ctx), run_id)
-
-
-@routes.get(f"/{attachments.PATH}", public=True, raises=(LinkInvalid, AttachmentNotFound), media_type=_ANY)
-async def download_attachment(ctx: Context, query: DownloadQuery) -> Response:
-    """Return the attachment that a link is for; links come with runs and are good for an hour."""
-    return await attachments.download(ctx.db, ctx.get(SecretBox), query)
-
-
-def _links(ctx: Context) -> Links:
-    return Links(ctx.get(SecretBox), str(ctx.request.base_url))
