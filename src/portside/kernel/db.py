@@ -134,46 +134,72 @@ async def _tried(run: Callable[..., Awaitable[T]], *args: Any) -> T:
     return await run(*args)
 
 
-class Session:
-    """Named queries on one connection or on the pool."""
+class Codec(Protocol):
+    """Changes what goes into statements and what comes out of them."""
 
-    def __init__(self, source: Any) -> None:
+    async def encode(self, query: Query, values: dict[str, Any]) -> dict[str, Any]:
+        """Return the parameters that the statement is run with."""
+        ...
+
+    async def decode(self, query: Query, rows: list[Record]) -> list[Any]:
+        """Return the rows that the caller gets, each one with names and values as a Record has them."""
+        ...
+
+
+class Session:
+    """Named queries on one connection or on the pool, with what a codec makes of them where there is one."""
+
+    def __init__(self, source: Any, codec: Codec | None = None) -> None:
         self._source: _Source = source
+        self.codec = codec
 
     async def fetch(self, query: Query, **values: Any) -> list[Record]:
         """Run the query and return its rows."""
-        return await self._source.fetch(query.sql, *query.arguments(values))
+        if self.codec is None:
+            return await self._source.fetch(query.sql, *query.arguments(values))
+        encoded = await self.codec.encode(query, values)
+        return await self.codec.decode(query, await self._source.fetch(query.sql, *query.arguments(encoded)))
 
     async def fetchrow(self, query: Query, **values: Any) -> Record | None:
         """Run the query and return its first row, or None."""
-        return await self._source.fetchrow(query.sql, *query.arguments(values))
+        if self.codec is None:
+            return await self._source.fetchrow(query.sql, *query.arguments(values))
+        encoded = await self.codec.encode(query, values)
+        row = await self._source.fetchrow(query.sql, *query.arguments(encoded))
+        return None if row is None else (await self.codec.decode(query, [row]))[0]
 
     async def fetchval(self, query: Query, **values: Any) -> Any:
         """Run the query and return the first column of its first row, or None."""
-        return await self._source.fetchval(query.sql, *query.arguments(values))
+        if self.codec is None:
+            return await self._source.fetchval(query.sql, *query.arguments(values))
+        row = await self.fetchrow(query, **values)
+        return None if row is None else next(iter(row.values()))
 
     async def execute(self, query: Query, **values: Any) -> int:
         """Run the query and return how many rows it touched."""
-        tag = await self._source.execute(query.sql, *query.arguments(values))
+        encoded = values if self.codec is None else await self.codec.encode(query, values)
+        tag = await self._source.execute(query.sql, *query.arguments(encoded))
         count = tag.rsplit(" ", 1)[-1]
         return int(count) if count.isdigit() else 0
 
     async def executemany(self, query: Query, rows: Iterable[dict[str, Any]]) -> None:
         """Run the query once per row, in one batch."""
-        await self._source.executemany(query.sql, [query.arguments(row) for row in rows])
+        encoded = rows if self.codec is None else [await self.codec.encode(query, row) for row in rows]
+        await self._source.executemany(query.sql, [query.arguments(row) for row in encoded])
 
 
 class Transaction(Session):
     """A connection inside a transaction."""
 
-    def __init__(self, connection: Any) -> None:
-        super().__init__(connection)
+    def __init__(self, connection: Any, codec: Codec | None = None) -> None:
+        super().__init__(connection, codec)
         self.connection = connection
 
     async def stream(self, query: Query, **values: Any) -> AsyncIterator[Record]:
         """Run the query and yield its rows as they are wanted, so that no answer is too large to hold."""
-        async for row in self.connection.cursor(query.sql, *query.arguments(values), prefetch=_PREFETCH):
-            yield row
+        encoded = values if self.codec is None else await self.codec.encode(query, values)
+        async for row in self.connection.cursor(query.sql, *query.arguments(encoded), prefetch=_PREFETCH):
+            yield row if self.codec is None else (await self.codec.decode(query, [row]))[0]
 
 
 class Database(Session):
@@ -224,7 +250,7 @@ class Database(Session):
         With `repeatable_read` every statement sees the same moment; otherwise each sees what is committed by then.
         """
         async with self.pool.acquire() as connection, connection.transaction(isolation=isolation):
-            yield Transaction(connection)
+            yield Transaction(connection, self.codec)
 
     async def is_alive(self) -> bool:
         """Whether Postgres answers a trivial query within two seconds."""

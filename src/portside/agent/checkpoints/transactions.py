@@ -33,5 +33,5 @@ async def in_transaction(saver: PostgresSaver) -> AsyncIterator[tuple[PostgresSa
     Enter it on the saver's own event loop. It is committed at the end; an exception rolls back.
     """
     async with saver.database.transaction() as tx:
-        session = Session(_InTurn(tx.connection))
+        session = Session(_InTurn(tx.connection), tx.codec)
         yield PostgresSaver(session, serde=saver.serde), session
