@@ -196,7 +196,6 @@ async def test_packages_modules_and_source_folders(project):
 def test_the_environment_is_there_before_the_code_and_does_not_override_the_servers(project, monkeypatch):
     monkeypatch.setenv("FROM_SERVER", "server")
     code = "import os\nassert os.environ['FROM_FILE'] == 'file'\nassert os.environ['FROM_SERVER'] == 'server'\n"
-    code += "assert os.environ['__LANGGRAPH_DEFER_LOOPBACK_TRANSPORT'] == 'true'\n"
     load(
         project(
             {"agent.py": GRAPH + code + "graph = make('x')"},

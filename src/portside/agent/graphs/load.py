@@ -26,8 +26,6 @@ Export = Graph | Factory
 
 def load_graphs(config: AgentConfig) -> "Graphs":
     """Import every graph of the project. Raises UserMistake that names the graph and the line that failed."""
-    # The SDK looks for its own server while it is imported, unless told that another one will introduce itself.
-    os.environ["__LANGGRAPH_DEFER_LOOPBACK_TRANSPORT"] = "true"
     for name, value in config.env.items():
         os.environ.setdefault(name, value)
     roots = add_to_path(config)
