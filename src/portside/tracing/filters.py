@@ -82,6 +82,8 @@ class _Meaning:
         if call.name not in _COMPARISONS:
             raise FilterInvalid.at(call.place, f"there is no {call.name}() of {len(call.arguments)} arguments")
         field, words = _field(call), self._vocabulary
+        if field == "metadata" and call.name == "exists" and len(call.arguments) == 2 and words.metadata_key:
+            return self._conditions.of(words.metadata_key, value=_text(call.arguments[1]))
         if pair := words.pair(field):
             family, slot = pair
             return self._paired(family, {slot: _read_pair(call, slot)})
