@@ -1,12 +1,12 @@
 """Runs over HTTP: in the background, waited for, and streamed; on a thread or without one; cancelled and deleted."""
 
-import asyncio
-from collections.abc import AsyncIterator, Awaitable
+from collections.abc import Awaitable
 from uuid import UUID
 
 from starlette.responses import Response
 
 from portside.agent.assistants.records import AssistantNotFound
+from portside.agent.http.waiting import answer_when_over
 from portside.agent.runs.errors import NothingToCancel, RunNotFound, ThreadBusy
 from portside.agent.runs.following import Made
 from portside.agent.runs.service import Awaited, Runs
@@ -26,10 +26,9 @@ from portside.agent.types.runs import (
 )
 from portside.kernel.errors import BadRequest
 from portside.kernel.http.routes import Context, Routes
-from portside.kernel.http.sse import KEEP_ALIVE_S, EventStream
+from portside.kernel.http.sse import EventStream
 
 routes = Routes("runs")
-NEWLINE = b"\n"
 LOCATED = ("Content-Location", "Location")
 KEYED = ("Idempotency-Key",)
 SSE = "text/event-stream"
@@ -115,7 +114,7 @@ async def cancel_run(ctx: Context, thread_id: UUID, run_id: UUID, query: CancelQ
     if not query.wait:
         return Response(status_code=202)
     _locate(ctx, thread_id, run_id, "join")
-    return await _answer_when_over(ctx, _nothing_after(runs.result(thread_id, run_id)))
+    return await answer_when_over(ctx, _nothing_after(runs.result(thread_id, run_id)))
 
 
 @routes.get("/threads/{thread_id}/runs/{run_id}/join", raises=(RunNotFound,))
@@ -189,45 +188,9 @@ async def _wait(ctx: Context, made: Made, body: RunCreate) -> Response:
 async def _join(ctx: Context, run: Run, *, takes_run_along: bool) -> Response:
     _locate(ctx, run.thread_id, run.run_id, "join")
     result = ctx.get(Runs).result(run.thread_id, run.run_id)
-    return await _answer_when_over(ctx, result, run if takes_run_along else None)
-
-
-async def _answer_when_over(ctx: Context, work: Awaitable[bytes], taken_along: Run | None = None) -> Response:
-    """Answer plainly when it is quick; else begin at once and keep the connection alive with newlines.
-
-    A client that leaves is noticed in either case, and takes the run along that is named.
-    """
-    runs, result = ctx.get(Runs), asyncio.ensure_future(work)
-    gone = asyncio.ensure_future(_client_gone(ctx))
-    await asyncio.wait([result, gone], timeout=KEEP_ALIVE_S, return_when=asyncio.FIRST_COMPLETED)
-    is_gone = gone.done()
-    gone.cancel()
-    if result.done():
-        return Response(result.result(), media_type="application/json")
-    if is_gone:
-        result.cancel()
-        if taken_along is not None:
-            runs.client_left(taken_along.thread_id, taken_along.run_id)
-        return Response(media_type="application/json")
-    source = _once(result)
-    if taken_along is not None:
-        source = runs.ending_with(source, taken_along.thread_id, taken_along.run_id)
-    return EventStream(source, keep_alive=NEWLINE, media_type="application/json")
-
-
-async def _client_gone(ctx: Context) -> None:
-    while (await ctx.request.receive())["type"] != "http.disconnect":
-        pass
+    return await answer_when_over(ctx, result, run if takes_run_along else None)
 
 
 async def _nothing_after(work: Awaitable[bytes]) -> bytes:
     await work
     return b"{}"
-
-
-async def _once(result: asyncio.Future[bytes]) -> AsyncIterator[bytes]:
-    try:
-        yield NEWLINE
-        yield await result
-    finally:
-        result.cancel()

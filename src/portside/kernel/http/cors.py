@@ -40,6 +40,11 @@ class CorsRules(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
         named = [origin.strip() for origin in origins.split(",") if origin.strip()]
         return cls(allow_origins=[] if named == ["none"] else named)
 
+    def allows(self, origin: str) -> bool:
+        """Whether a page of this origin may call."""
+        is_named = "*" in self.allow_origins or origin in self.allow_origins
+        return is_named or bool(self.allow_origin_regex and re.fullmatch(self.allow_origin_regex, origin))
+
 
 class Cors:
     """Applies the rules to every HTTP request."""
@@ -47,7 +52,6 @@ class Cors:
     def __init__(self, app: Any, rules: CorsRules) -> None:
         self.app = app
         self.rules = rules
-        self._pattern = re.compile(rules.allow_origin_regex) if rules.allow_origin_regex else None
         self._is_for_all = "*" in rules.allow_origins
         self._methods = METHODS if "*" in rules.allow_methods else [method.upper() for method in rules.allow_methods]
 
@@ -77,10 +81,10 @@ class Cors:
     def _connect(self, origin: str | None, host: str | None) -> Any:
         """Choose who answers a WebSocket: browsers let any page open one, so the server has to look."""
         is_own = origin is not None and host is not None and origin.split("://")[-1] == host
-        return self.app if origin is None or is_own or self._is_allowed(origin) else _turn_away
+        return self.app if origin is None or is_own or self.rules.allows(origin) else _turn_away
 
     def _granted(self, origin: str | None) -> dict[str, str]:
-        if origin is None or not self._is_allowed(origin):
+        if origin is None or not self.rules.allows(origin):
             return {}
         granted = {"access-control-allow-origin": "*" if self._is_for_all else origin}
         if self.rules.allow_credentials and not self._is_for_all:
@@ -89,15 +93,11 @@ class Cors:
             granted["access-control-expose-headers"] = ", ".join(self.rules.expose_headers)
         return granted
 
-    def _is_allowed(self, origin: str) -> bool:
-        is_named = self._is_for_all or origin in self.rules.allow_origins
-        return is_named or bool(self._pattern and self._pattern.fullmatch(origin))
-
     def _preflight(self, origin: str, asked: Headers) -> Response:
         refused = [
             name
             for name, is_fine in {
-                "origin": self._is_allowed(origin),
+                "origin": self.rules.allows(origin),
                 "method": asked["access-control-request-method"] in self._methods,
                 "headers": self._takes(asked.get("access-control-request-headers", "")),
             }.items()
