@@ -19,6 +19,7 @@ OPTIONAL = {
     "event streaming": "disable_threads",
     "runs": "disable_runs",
     "store": "disable_store",
+    "a2a": "disable_a2a",
     "system": "disable_meta",
 }
 
