@@ -39,7 +39,7 @@ NOT_SERVED: dict[str, dict[str, Any]] = {
     "checkpointer": {"backend": "default", "ttl": ACTED_ON},
     "encryption": {},
     "http": {
-        "cors": ACTED_ON, "disable_a2a": True, "disable_assistants": ACTED_ON, "disable_mcp": True,
+        "cors": ACTED_ON, "disable_a2a": ACTED_ON, "disable_assistants": ACTED_ON, "disable_mcp": True,
         "disable_meta": ACTED_ON, "disable_runs": ACTED_ON, "disable_store": ACTED_ON, "disable_threads": ACTED_ON,
         "disable_ui": True, "enable_custom_route_auth": False, "middleware_order": "middleware_first",
         "mount_prefix": ACTED_ON,
@@ -106,6 +106,7 @@ class HttpConfig(msgspec.Struct, frozen=True):
     disable_threads: bool = False
     disable_runs: bool = False
     disable_store: bool = False
+    disable_a2a: bool = False
     disable_meta: bool = False
     mount_prefix: Annotated[str, A_PREFIX] = ""
 
