@@ -11,6 +11,7 @@ from starlette.datastructures import Headers, MutableHeaders
 from starlette.requests import ClientDisconnect
 
 from portside.kernel.errors import BodyTooLarge
+from portside.kernel.http.header_rules import HeaderRules, shown
 from portside.kernel.http.refusals import ErrorForm, error_of, error_response
 from portside.kernel.logs import get_logger
 from portside.kernel.metrics import LATENCY, REQUESTS
@@ -22,12 +23,43 @@ _UNSAFE = re.compile(r"[^A-Za-z0-9_.:-]")
 _DISCARD_AT_MOST = 128 * 1024 * 1024
 
 
-class Observe:
-    """Gives each request an id, counts and times it, logs it once, and turns what it raises into an answer."""
+class AnswerErrors:
+    """Turns what is raised into an answer, as long as none has begun."""
 
     def __init__(self, app: Any, form: ErrorForm = ErrorForm.PROBLEMS) -> None:
         self.app = app
         self.form = form
+
+    async def __call__(self, scope: Any, receive: Any, send: Any) -> None:
+        """Pass HTTP requests through; other scopes untouched. Raises what came after the answer had begun."""
+        if scope["type"] != "http":
+            await self.app(scope, receive, send)
+            return
+        has_begun = False
+
+        async def notice(message: Any) -> None:
+            nonlocal has_begun
+            has_begun = True
+            await send(message)
+
+        try:
+            await self.app(scope, receive, notice)
+        except ClientDisconnect:
+            raise
+        except Exception as exc:
+            if has_begun:
+                raise
+            await error_response(error_of(exc, scope["path"]), self.form)(scope, receive, send)
+
+
+class Observe:
+    """Gives each request an id, counts and times it, logs it once, and turns what it raises into an answer."""
+
+    def __init__(
+        self, app: Any, form: ErrorForm = ErrorForm.PROBLEMS, logged_headers: HeaderRules | None = None
+    ) -> None:
+        self.app = AnswerErrors(app, form)
+        self.logged_headers = logged_headers
 
     async def __call__(self, scope: Any, receive: Any, send: Any) -> None:
         """Pass HTTP requests through; other scopes untouched."""
@@ -50,11 +82,9 @@ class Observe:
             await self.app(scope, receive, observe)
         except ClientDisconnect:
             log.info("the client went before its request was whole", path=scope["path"])
-        except Exception as exc:
-            if status:
-                log.exception("failed after the answer began", path=scope["path"])
-                raise
-            await error_response(error_of(exc, scope["path"]), self.form)(scope, receive, observe)
+        except Exception:
+            log.exception("failed after the answer began", path=scope["path"])
+            raise
         finally:
             self._record(scope, status, (time.perf_counter() - began) * 1000)
             structlog.contextvars.unbind_contextvars("request_id")
@@ -64,7 +94,9 @@ class Observe:
         REQUESTS.labels(scope["method"], path, status).inc()
         LATENCY.labels(scope["method"], path).observe(millis)
         if scope["path"] not in QUIET_PATHS:
-            log.info("request", method=scope["method"], path=scope["path"], status=status, ms=round(millis, 1))
+            rules = self.logged_headers
+            more = {} if rules is None else {"headers": shown(rules.choose(scope["headers"]))}
+            log.info("request", method=scope["method"], path=scope["path"], status=status, ms=round(millis, 1), **more)
 
 
 class LimitBody:

@@ -233,6 +233,13 @@ class Api:
             ctx.headers["X-Ignored-Fields"] = _header_text(ignored)
         return encode_response(await route.handler(ctx, **arguments), route.status)
 
+    def find(self, scope: Any) -> Route | None:
+        """Return the route that answers a request; None where there is none for its path and method."""
+        try:
+            return self._match(scope["method"], scope["path"])[0]
+        except (NotFound, MethodNotAllowed):
+            return None
+
     def _match(self, method: str, path: str) -> tuple[Route, list[str]]:
         segments = path.removeprefix("/").split("/")
         for node in _walk(self._root, segments, 0):

@@ -21,7 +21,7 @@ from uuid import uuid4
 import structlog
 from starlette.requests import Request
 
-from portside.kernel.errors import NotFound
+from portside.kernel.errors import NotFound, PortsideError
 from portside.kernel.http.decode import decode_path
 from portside.kernel.http.refusals import ErrorForm, error_of, error_response
 from portside.kernel.http.routes import Api, Context, Guard, Route
@@ -104,6 +104,15 @@ class SocketApi:
         finally:
             structlog.contextvars.unbind_contextvars("request_id")
 
+    def find(self, scope: Any) -> Route | None:
+        """Return the route that answers a request or a WebSocket; None where there is none."""
+        if scope["type"] != "websocket":
+            return self.http.find(scope)
+        try:
+            return _match(self._routes, scope["path"])[0]
+        except PortsideError:
+            return None
+
     async def _serve(self, ctx: SocketContext, scope: Any, receive: Any, send: Any) -> int:
         """Accept a connection and serve it, or refuse it; return the HTTP status that it began with."""
         await receive()
@@ -112,7 +121,7 @@ class SocketApi:
             ctx.actor = await self._guard(ctx, route)
         except Exception as exc:  # noqa: BLE001 - whatever keeps a client out keeps it out
             error = error_of(exc, scope["path"])
-            await _refuse(error_response(error, self._form), scope, send)
+            await refuse(error_response(error, self._form), scope, send)
             return error.status
         await send({"type": "websocket.accept", "headers": [(b"x-request-id", ctx.request_id.encode())]})
         await self._converse(ctx, route.handler(ctx, **arguments))
@@ -151,8 +160,8 @@ def _match(routes: Sequence[Route], path: str) -> tuple[Route, dict[str, Any]]:
     raise NotFound
 
 
-async def _refuse(answer: Any, scope: Any, send: Any) -> None:
-    """Answer the handshake with an HTTP error, where the server can; else the connection is only closed."""
+async def refuse(answer: Any, scope: Any, send: Any) -> None:
+    """Answer a received handshake with an HTTP error, where the server can; else the connection is only closed."""
     if "websocket.http.response" not in (scope.get("extensions") or {}):
         await send({"type": "websocket.close", "code": 4000 + answer.status_code})
         return
