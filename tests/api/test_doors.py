@@ -36,7 +36,10 @@ ABOUT_NOTHING = {
     "GET /feedback/tokens/{token}": 404,
     "POST /feedback/tokens/{token}": 404,
     "GET /public/download": 422,
+    "GET /public/{share_token}/feedbacks": 404,
     "GET /public/{share_token}/run": 404,
+    "POST /public/{share_token}/runs/query": 404,
+    "POST /v2/public/{share_token}/runs/query": 404,
     "GET /public/{share_token}/run/{run_id}": 404,
 }
 MAX_BODY = 2000

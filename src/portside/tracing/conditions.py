@@ -20,15 +20,16 @@ class Condition:
 
 
 class Conditions:
-    """Makes conditions, no two of which have a parameter in common."""
+    """Makes conditions, no two of which have a parameter in common; nor have those of another prefix."""
 
-    def __init__(self) -> None:
+    def __init__(self, prefix: str = "c") -> None:
+        self._prefix = prefix
         self._count = 0
 
     def of(self, query: Query, **values: Any) -> Condition:
         """Make the condition that a named statement holds."""
         self._count += 1
-        prefix = f"c{self._count}_"
+        prefix = f"{self._prefix}{self._count}_"
         text = re.split(r"\bwhere\b", _named(query, prefix), maxsplit=1)[1]
         return Condition(f"({text.strip()})", {prefix + name: value for name, value in values.items()})
 

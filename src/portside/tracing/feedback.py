@@ -135,12 +135,12 @@ async def store_feedback(db: Session, workspace_id: UUID, feedback_id: UUID, bod
 
 async def list_feedback(db: Session, query: FeedbackQuery, *, by: Actor) -> list[Feedback]:
     """List feedback, what was changed last first."""
-    return await _find(db, by.workspace_id, query, None)
+    return await find_feedback(db, by.workspace_id, query)
 
 
 async def show_feedback(db: Session, feedback_id: UUID, *, by: Actor) -> Feedback:
     """Return one piece of feedback. Raises FeedbackNotFound."""
-    found = await _find(db, by.workspace_id, FeedbackQuery(), [feedback_id])
+    found = await find_feedback(db, by.workspace_id, FeedbackQuery(), [feedback_id])
     if not found:
         raise FeedbackNotFound
     return found[0]
@@ -165,7 +165,10 @@ async def delete_feedback(db: Session, feedback_id: UUID, *, by: Actor) -> None:
         raise FeedbackNotFound
 
 
-async def _find(db: Session, workspace_id: UUID, query: FeedbackQuery, ids: list[UUID] | None) -> list[Feedback]:
+async def find_feedback(
+    db: Session, workspace_id: UUID, query: FeedbackQuery, ids: list[UUID] | None = None
+) -> list[Feedback]:
+    """Return the feedback of a workspace that a query and ids find, what was changed last first."""
     rows = await db.fetch(
         sql.list_feedback,
         workspace_id=workspace_id,

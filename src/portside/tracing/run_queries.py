@@ -1,11 +1,8 @@
 """`POST /runs/query`: which runs, in pages by time (contract: hosted API, section f.4).
 
-A page is found by ids first, by conditions alone; what the runs hold is read for those of the page. A cursor tells the
-run where the page before ended, so that new runs move nothing.
+A page is found by ids first, by conditions alone (`pages`); what the runs hold is read for those of the page.
 """
 
-import base64
-import binascii
 from datetime import datetime
 from typing import Annotated, Any, Literal
 from uuid import UUID
@@ -15,9 +12,10 @@ import msgspec
 from portside.kernel.db import Session
 from portside.kernel.errors import BadRequest, Invalid
 from portside.tracing.attachments import Links
-from portside.tracing.conditions import Condition, Conditions, all_of, narrow, narrowed
+from portside.tracing.conditions import Condition, Conditions, all_of, narrowed
 from portside.tracing.fields import aware
 from portside.tracing.filters import read_filter
+from portside.tracing.pages import Cursors, find_page
 from portside.tracing.runs import show_runs
 from portside.tracing.sql import sql
 from portside.tracing.types import Run
@@ -35,12 +33,6 @@ class LimitTooLarge(BadRequest):
     """Limit exceeds maximum allowed value of 100"""  # noqa: D415 - the exact text that clients know
 
     code = "limit_too_large"
-
-
-class CursorInvalid(BadRequest):
-    """The cursor is none of this server; begin with the first page again."""
-
-    code = "cursor_invalid"
 
 
 class RunFilters(msgspec.Struct, kw_only=True):
@@ -76,13 +68,6 @@ class RunPage(RunFilters):
     skip_prev_cursor: bool | None = False
 
 
-class Cursors(msgspec.Struct):
-    """Where the page after and the page before begin."""
-
-    next: str | None = None
-    prev: str | None = None
-
-
 class FoundRuns(msgspec.Struct):
     """One page of runs, each with the fields that were selected."""
 
@@ -91,36 +76,20 @@ class FoundRuns(msgspec.Struct):
     parsed_query: str | None = None
 
 
-class _Place(msgspec.Struct, array_like=True):
-    """A cursor: the run beside which a page begins, and whether that lies behind it."""
-
-    moment: datetime
-    id: UUID
-    is_backwards: bool
-
-
 async def query_runs(db: Session, workspace_id: UUID, body: RunPage, links: Links) -> FoundRuns:
     """Return a page of runs. Raises LimitTooLarge, CursorInvalid, FilterInvalid, and Invalid for an unknown field."""
+    return await page_of_runs(db, workspace_id, body, conditions_of(body, workspace_id, Conditions()), links)
+
+
+async def page_of_runs(db: Session, workspace_id: UUID, body: RunPage, asked: Condition, links: Links) -> FoundRuns:
+    """Return a page of the runs that meet a condition; raises what `query_runs` does."""
     if body.limit > MAX_LIMIT:
         raise LimitTooLarge
     fields = _selected(body.select)
-    conditions = Conditions()
-    asked = [conditions_of(body, workspace_id, conditions)]
-    place = None if body.cursor is None else _read_cursor(body.cursor)
-    is_backwards = place is not None and place.is_backwards
-    is_descending = (body.order != "asc") != is_backwards
-    if place is not None:
-        beside = sql.when_before if is_descending else sql.when_after
-        asked.append(conditions.of(beside, moment=place.moment, id=place.id))
-    query = sql.newest_runs if is_descending else sql.oldest_runs
-    statement, values = narrow(query, all_of(asked), limit=body.limit + 1)
-    rows = await db.fetch(statement, **values)
-    found = [(row["start_time"], row["id"]) for row in rows[: body.limit]]
-    if is_backwards:
-        found.reverse()
-    has_more = len(rows) > body.limit
-    runs = await show_runs(db, workspace_id, [run_id for _, run_id in found], sorted(fields), links)
-    cursors = Cursors() if body.skip_pagination else _cursors(found, place, has_more=has_more)
+    descending = body.order != "asc"
+    page = await find_page(db, asked, body.cursor, limit=body.limit, descending=descending)
+    runs = await show_runs(db, workspace_id, page.ids, sorted(fields), links)
+    cursors = Cursors() if body.skip_pagination else page.cursors
     if body.skip_prev_cursor:
         cursors.prev = None
     return FoundRuns([_shown(run, fields) for run in runs], cursors)
@@ -178,26 +147,3 @@ def _selected(select: list[str] | None) -> frozenset[str]:
 
 def _shown(run: Run, fields: frozenset[str]) -> dict[str, Any]:
     return {name: None if name in _NEVER else getattr(run, name) for name in sorted(fields)}
-
-
-def _cursors(found: list[tuple[datetime, UUID]], place: _Place | None, *, has_more: bool) -> Cursors:
-    """Tell where to go on from a page: forwards if more follows, backwards if it was come to from there."""
-    if not found:
-        return Cursors()
-    is_backwards = place is not None and place.is_backwards
-    follows, precedes = (True, has_more) if is_backwards else (has_more, place is not None)
-    after, before = _Place(*found[-1], is_backwards=False), _Place(*found[0], is_backwards=True)
-    return Cursors(_write_cursor(after) if follows else None, _write_cursor(before) if precedes else None)
-
-
-def _write_cursor(place: _Place) -> str:
-    return base64.urlsafe_b64encode(msgspec.json.encode(place)).decode()
-
-
-def _read_cursor(text: str) -> _Place:
-    try:
-        place = msgspec.json.decode(base64.urlsafe_b64decode(text.encode()), type=_Place)
-        place.moment = aware(place.moment)
-    except (ValueError, OverflowError, binascii.Error, msgspec.MsgspecError) as exc:
-        raise CursorInvalid from exc
-    return place

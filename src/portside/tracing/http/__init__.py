@@ -1,6 +1,6 @@
 """The routes of tracing: `routes` lists them all."""
 
 from portside.kernel.http.routes import Route
-from portside.tracing.http import deliveries, feedback, projects, runs
+from portside.tracing.http import deliveries, feedback, projects, public, runs
 
-routes: list[Route] = [*deliveries.routes, *projects.routes, *feedback.routes, *runs.routes]
+routes: list[Route] = [*deliveries.routes, *projects.routes, *feedback.routes, *runs.routes, *public.routes]

@@ -5,34 +5,45 @@ from uuid import UUID
 
 from starlette.responses import Response
 
-from portside.kernel.crypto import SecretBox
 from portside.kernel.errors import Invalid
 from portside.kernel.http.routes import Context, Routes, encode_response
-from portside.tracing import attachments, run_queries, run_stats, runs, sharing
-from portside.tracing.attachments import AttachmentNotFound, Links
+from portside.tracing import run_queries, run_stats, runs, runs_v2, sharing
 from portside.tracing.figures import RunStats
 from portside.tracing.filter_language import FilterInvalid
-from portside.tracing.links import DownloadQuery, LinkInvalid
-from portside.tracing.run_queries import CursorInvalid, FoundRuns, LimitTooLarge, RunPage
+from portside.tracing.http.public import links_of
+from portside.tracing.pages import CursorInvalid
+from portside.tracing.run_queries import FoundRuns, LimitTooLarge, RunPage
 from portside.tracing.run_stats import StatsRequest
 from portside.tracing.runs import RunNotFound
-from portside.tracing.sharing import Share, ShareNotFound, ShareRequest, ShareTokenTaken
+from portside.tracing.runs_v2 import RunItems, RunSelection, RunsQuery
+from portside.tracing.sharing import Share, ShareRequest, ShareTokenTaken
 from portside.tracing.types import Run, RunQuery
 
 routes = Routes("tracing")
-_ANY = "application/octet-stream"
 
 
 @routes.get("/runs/{run_id}", permission="runs:read", raises=(RunNotFound,))
 async def show_run(ctx: Context, run_id: UUID, query: RunQuery) -> Run:
     """Return one run."""
-    return await runs.show_run(ctx.db, run_id, query, _links(ctx), by=ctx.actor)
+    return await runs.show_run(ctx.db, run_id, query, links_of(ctx), by=ctx.actor)
 
 
 @routes.post("/runs/query", permission="runs:read", raises=(LimitTooLarge, CursorInvalid, FilterInvalid, Invalid))
 async def query_runs(ctx: Context, body: RunPage) -> FoundRuns:
     """Find runs, newest first unless the body says otherwise, in pages that cursors lead through."""
-    return await run_queries.query_runs(ctx.db, ctx.actor.workspace_id, body, _links(ctx))
+    return await run_queries.query_runs(ctx.db, ctx.actor.workspace_id, body, links_of(ctx))
+
+
+@routes.post("/v2/runs/query", permission="runs:read", raises=(CursorInvalid, FilterInvalid, Invalid))
+async def query_runs_v2(ctx: Context, body: RunsQuery) -> RunItems:
+    """Find runs of some projects in the newer form: what is selected in upper case, in pages of up to 1,000."""
+    return await runs_v2.query_runs(ctx.db, ctx.actor.workspace_id, body, links_of(ctx))
+
+
+@routes.get("/v2/runs/{run_id}", permission="runs:read", raises=(RunNotFound, Invalid))
+async def show_run_v2(ctx: Context, run_id: UUID, query: RunSelection) -> dict[str, Any]:
+    """Return what is selected of one run, in the newer form."""
+    return await runs_v2.show_run(ctx.db, ctx.actor.workspace_id, run_id, query, links_of(ctx))
 
 
 @routes.post("/runs/stats", permission="runs:read", raises=(FilterInvalid, Invalid), returns=RunStats)
@@ -58,4 +69,3 @@ async def show_share(ctx: Context, run_id: UUID) -> Response:
 async def unshare_run(ctx: Context, run_id: UUID) -> None:
     """Stop sharing a run."""
     await sharing.unshare_run(ctx.db, run_id, by=ctx.actor)
-

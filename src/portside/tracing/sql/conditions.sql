@@ -13,6 +13,11 @@ select from readable_runs r where r.trace_id = :value::uuid
 -- name: when_parent
 select from readable_runs r where r.parent_run_id = :value::uuid
 
+-- name: when_below
+-- A run and all that is below it, by the place of that run in its trace.
+select from readable_runs r where r.trace_id = :trace_id::uuid
+  and starts_with(r.dotted_order || '.', :dotted_order::text || '.')
+
 -- name: when_in_project
 select from readable_runs r where r.session_id = :value::uuid
 

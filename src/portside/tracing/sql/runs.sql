@@ -47,7 +47,7 @@ delete from shared_runs where workspace_id = :workspace_id and run_id = :run_id
 
 -- name: shared_run
 -- Asked for without a key: the token is what opens this door, and it names the workspace.
-select s.workspace_id, r.id, r.dotted_order
+select s.workspace_id, r.id, r.trace_id, r.dotted_order
 from shared_runs s
 join readable_runs r on r.workspace_id = s.workspace_id and r.id = s.run_id
 where s.share_token = :share_token
@@ -60,3 +60,20 @@ order by run_id, name
 -- name: attachment
 select content_type, data from attachments
 where workspace_id = :workspace_id and run_id = :run_id and name = :name
+
+-- name: details_of_runs
+-- What other tables know of runs. The user is the one whose key brought the trace.
+select r.id, r.usage, p.reference_dataset_id, s.share_token, t.user_id
+from readable_runs r
+join projects p on p.id = r.session_id
+left join shared_runs s on s.workspace_id = r.workspace_id and s.run_id = r.id
+left join traces t on t.workspace_id = r.workspace_id and t.trace_id = r.trace_id
+where r.workspace_id = :workspace_id and r.id = any(:ids::uuid[])
+
+-- name: ids_of_runs
+-- Conditions take the place of `true`.
+select r.id from readable_runs r where true
+
+-- name: projects_of_dataset
+select id from projects
+where workspace_id = :workspace_id and reference_dataset_id = :dataset_id and deleted_at is null

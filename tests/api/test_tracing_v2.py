@@ -1,0 +1,159 @@
+"""Runs in the newer form of the API, and what a link shows of them: with the stock client and over HTTP."""
+
+import asyncio
+from collections.abc import AsyncIterator
+from datetime import UTC, datetime, timedelta
+from typing import Any
+from uuid import UUID, uuid4
+
+import httpx2
+import pytest
+import pytest_asyncio
+from langsmith import Client
+
+from tests.api.hosted import Hosted, hosted
+
+pytestmark = [
+    pytest.mark.asyncio(loop_scope="module"),
+    pytest.mark.filterwarnings("ignore:.*is deprecated"),
+]
+ROOT, MODEL, DEEP, BESIDE = (UUID(int=n) for n in range(1, 5))
+NOW = datetime.now(UTC).replace(microsecond=0)
+EVERY_FIELD = [
+    "ID", "NAME", "RUN_TYPE", "STATUS", "START_TIME", "END_TIME", "LATENCY_SECONDS", "FIRST_TOKEN_TIME", "ERROR",
+    "ERROR_PREVIEW", "EXTRA", "METADATA", "EVENTS", "INPUTS", "INPUTS_PREVIEW", "OUTPUTS", "OUTPUTS_PREVIEW",
+    "MANIFEST", "PARENT_RUN_IDS", "PROJECT_ID", "TRACE_ID", "THREAD_ID", "DOTTED_ORDER", "IS_ROOT",
+    "REFERENCE_EXAMPLE_ID", "REFERENCE_DATASET_ID", "TOTAL_TOKENS", "PROMPT_TOKENS", "COMPLETION_TOKENS",
+    "TOTAL_COST", "PROMPT_COST", "COMPLETION_COST", "PROMPT_TOKEN_DETAILS", "COMPLETION_TOKEN_DETAILS",
+    "PROMPT_COST_DETAILS", "COMPLETION_COST_DETAILS", "PRICE_MODEL_ID", "TAGS", "APP_PATH", "ATTACHMENTS",
+    "THREAD_EVALUATION_TIME", "IS_IN_DATASET", "LAST_QUEUED_AT", "SHARE_URL", "FEEDBACK_STATS", "LS_USER_ID",
+]  # fmt: skip
+
+
+def run(run_id: UUID, above: list[UUID], started: float, **fields: Any) -> dict[str, Any]:
+    start = NOW - timedelta(seconds=60 - started)
+    place = ".".join(f"20260101T00000{level}000000Z{one}" for level, one in enumerate([*above, run_id]))
+    times = {"start_time": start.isoformat(), "end_time": (start + timedelta(seconds=2)).isoformat()}
+    parent = {"parent_run_id": str(above[-1])} if above else {}
+    known = {"id": str(run_id), "trace_id": str(ROOT), "dotted_order": place, "session_name": "p"}
+    return {**known, "run_type": "chain", "inputs": {"n": started}, **times, **parent, **fields}
+
+
+USAGE = {"input_tokens": 7, "output_tokens": 5, "total_cost": 0.25, "input_token_details": {"cache_read": 3}}
+RUNS = [
+    run(ROOT, [], 1, name="root"),
+    run(MODEL, [ROOT], 2, name="model", run_type="llm",
+        extra={"metadata": {"usage_metadata": USAGE, "thread_id": "t1"}}),
+    run(DEEP, [ROOT, MODEL], 3, name="deep", error="bad\n" * 200),
+    run(BESIDE, [ROOT], 4, name="beside"),
+]  # fmt: skip
+
+
+@pytest_asyncio.fixture(scope="module", loop_scope="module")
+async def server(module_database: str) -> AsyncIterator[Hosted]:
+    async with hosted(module_database) as running:
+        assert (await running.client.post("/runs/batch", json={"post": RUNS})).status_code == 202
+        for run_id in (ROOT, MODEL, DEEP):
+            await running.client.post("/feedback", json={"run_id": str(run_id), "key": "k", "score": 1})
+        yield running
+
+
+async def project_of(server: Hosted) -> str:
+    return str((await server.client.get("/sessions", params={"name": "p"})).json()[0]["id"])
+
+
+async def test_the_stock_client_reads_every_field(server: Hosted):
+    project = await project_of(server)
+
+    client = Client(api_url=server.url, api_key=server.key)
+    pager = await client.runs.query(project_ids=[project], selects=EVERY_FIELD, page_size=3)
+    found = [item async for item in pager]
+    one = await client.runs.retrieve(str(MODEL), project_id=project, selects=["NAME", "METADATA"])
+    assert [item.name for item in found] == ["beside", "deep", "model", "root"]
+    model, deep = found[2], found[1]
+    assert (model.status, model.run_type, model.latency_seconds, model.is_root) == ("SUCCESS", "LLM", 2, False)
+    assert (model.total_tokens, model.total_cost, model.prompt_token_details.raw) == (12, 0.25, {"cache_read": 3})
+    assert (model.thread_id, model.project_id, model.parent_run_ids) == ("t1", project, [str(ROOT)])
+    assert (deep.status, len(deep.error_preview), len(deep.error)) == ("ERROR", 250, 800)
+    assert (deep.feedback_stats["k"].n, deep.metadata, deep.attachments) == (1, None, {})
+    assert (one.name, one.id, one.metadata["thread_id"]) == ("model", None, "t1")
+
+
+async def test_questions_narrow_what_is_found(server: Hosted):
+    project = await project_of(server)
+
+    async def names(**body: Any) -> list[str]:
+        asked = {"project_ids": [project], "selects": ["NAME"], **body}
+        answer = await server.client.post("/api/v2/runs/query", json=asked)
+        assert answer.status_code == 200, answer.text
+        return [item["name"] for item in answer.json()["items"]]
+
+    assert await names(run_type="LLM") == await names(trace_id=str(ROOT), filter='eq(name, "model")') == ["model"]
+    assert await names(is_root=True) == ["root"]
+    assert await names(has_error=True) == await names(ids=[str(DEEP)]) == ["deep"]
+    assert await names(max_start_time=RUNS[1]["start_time"]) == ["model", "root"]
+    assert await names(min_start_time=(NOW + timedelta(hours=1)).isoformat()) == []
+    dataset = str(uuid4())
+    assert await names(project_ids=None, reference_dataset_id=dataset) == []
+    await server.client.patch(f"/sessions/{project}", json={"reference_dataset_id": dataset})
+    assert await names(project_ids=None, reference_dataset_id=dataset, is_root=True) == ["root"]
+
+
+async def test_a_run_of_long_ago_is_found_when_its_time_is_asked_for(server: Hosted):
+    old = {**RUNS[0], "id": str(uuid4()), "trace_id": None, "dotted_order": None, "session_name": "old"}
+    old["start_time"] = (NOW - timedelta(days=3)).isoformat()
+    assert (await server.client.post("/runs", json=old)).status_code == 202
+    project = (await server.client.get("/sessions", params={"name": "old"})).json()[0]["id"]
+    for body, count in (({}, 0), ({"min_start_time": "2020-01-01T00:00:00Z"}, 1)):
+        answer = await server.client.post("/api/v2/runs/query", json={"project_ids": [project], **body})
+        assert len(answer.json()["items"]) == count
+
+
+async def test_what_is_asked_wrongly_is_refused(server: Hosted):
+    project = await project_of(server)
+    for body, field in (
+        ({}, "project_ids"),
+        ({"project_ids": []}, "project_ids"),
+        ({"project_ids": [project], "reference_dataset_id": str(uuid4())}, "project_ids"),
+        ({"project_ids": [project], "page_size": 1001}, "page_size"),
+        ({"project_ids": [project], "selects": ["COLOUR"]}, "selects"),
+        ({"project_ids": [project], "ai_search": "angry"}, "ai_search"),
+    ):
+        answer = await server.client.post("/api/v2/runs/query", json=body)
+        assert (answer.status_code, answer.json()["detail"][0]["loc"][:2]) == (422, ["body", field])
+    other = await server.client.get(f"/api/v2/runs/{MODEL}", params={"project_id": str(uuid4())})
+    assert other.status_code == 404
+
+
+async def test_a_link_shows_what_is_below_its_run_and_nothing_else(server: Hosted):
+    token = (await server.client.put(f"/runs/{MODEL}/share", json={})).json()["share_token"]
+    client = Client(api_url=server.url, api_key=server.key)
+    listed = await asyncio.to_thread(lambda: list(client.list_shared_runs(token)))
+    assert {item.name for item in listed} == {"model", "deep"}
+    shown = (await client.public.runs.query(token, selects=["NAME", "INPUTS_PREVIEW"])).items or []
+    assert [(item.name, item.inputs_preview) for item in shown] == [("model", '{"n":2}'), ("deep", '{"n":3}')]
+    async with httpx2.AsyncClient(base_url=server.url) as nobody:
+        path = f"/public/{token}/runs/query"
+        assert (await nobody.post(path, json={"id": [str(ROOT), str(BESIDE)]})).json()["runs"] == []
+        anything = {"filter": "or(exists(name), not(exists(name)))"}
+        assert len((await nobody.post(path, json=anything)).json()["runs"]) == 2
+        for name in ("trace_filter", "tree_filter"):
+            assert (await nobody.post(path, json={name: 'eq(name, "root")'})).status_code == 422
+        feedback = (await nobody.get(f"/public/{token}/feedbacks")).json()
+        assert {item["run_id"] for item in feedback} == {str(MODEL), str(DEEP)}
+        assert all(item["feedback_source"] == {"type": "api"} for item in feedback)
+        one = (await nobody.get(f"/public/{token}/feedbacks", params={"run": [str(DEEP), str(ROOT)]})).json()
+        assert [item["run_id"] for item in one] == [str(DEEP)]
+        hidden = await nobody.post(f"/api/v2/public/{token}/runs/query", json={"selects": ["LS_USER_ID"]})
+        assert hidden.status_code == 422
+        await server.client.delete(f"/runs/{MODEL}/share")
+        assert (await nobody.post(path, json={})).status_code == 404
+
+
+async def test_another_workspace_finds_nothing(server: Hosted):
+    project = await project_of(server)
+    headers = {"x-api-key": await server.new_key(workspace_id=await server.new_workspace("Others"))}
+    async with httpx2.AsyncClient(base_url=server.url, headers=headers) as other:
+        answer = await other.post("/api/v2/runs/query", json={"project_ids": [project]})
+        assert answer.json() == {"items": [], "next_cursor": None, "has_more": False}
+        assert (await other.get(f"/api/v2/runs/{MODEL}", params={"project_id": project})).status_code == 404
