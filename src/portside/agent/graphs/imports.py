@@ -55,7 +55,7 @@ def import_named(config: AgentConfig, label: str, source: str, roots: list[Path]
     except UserMistake:
         raise
     except (Exception, SystemExit) as exc:
-        raise _failure(config, label, source, exc) from exc
+        raise named_failure(config, label, source, exc) from exc
     try:
         return getattr(module, name)
     except AttributeError:
@@ -64,20 +64,21 @@ def import_named(config: AgentConfig, label: str, source: str, roots: list[Path]
 
 def load_failure(config: AgentConfig, graph_id: str, exc: BaseException) -> UserMistake:
     """Describe an exception of the user's code: what, in which graph, and at which line of the project."""
-    return _failure(config, *_graph(config, graph_id), exc)
+    return named_failure(config, *_graph(config, graph_id), exc)
 
 
-def _graph(config: AgentConfig, graph_id: str) -> tuple[str, str]:
-    return f"graph {graph_id!r}", config.graphs[graph_id].path
-
-
-def _failure(config: AgentConfig, label: str, source: str, exc: BaseException) -> UserMistake:
+def named_failure(config: AgentConfig, label: str, source: str, exc: BaseException) -> UserMistake:
+    """Describe an exception of the user's code, in what `label` names: what, and at which line of the project."""
     what = exc.msg if isinstance(exc, SyntaxError) else str(exc)
     said = f"{type(exc).__name__}: {what}" if what else type(exc).__name__
     hint = ""
     if isinstance(exc, ModuleNotFoundError):
         hint = "; add the package that has it to the project's dependencies"
     return UserMistake(f"{config.file}: {label} ({source}) does not load: {said}{_where(config.folder, exc)}{hint}")
+
+
+def _graph(config: AgentConfig, graph_id: str) -> tuple[str, str]:
+    return f"graph {graph_id!r}", config.graphs[graph_id].path
 
 
 def _existing(config: AgentConfig, label: str, place: str) -> Path:

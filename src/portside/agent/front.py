@@ -1,0 +1,37 @@
+"""What every request passes before it comes to the routes: from outside, and from inside of this process."""
+
+import asyncio
+from typing import Any
+
+from portside.agent.config import HttpConfig
+from portside.agent.settings import AgentSettings
+from portside.kernel.http.cors import Cors, CorsRules
+from portside.kernel.http.header_rules import ForwardHeaders
+from portside.kernel.http.middleware import CloseWhileDraining, LimitBody, Observe
+from portside.kernel.http.prefixes import MountBelow
+from portside.kernel.http.refusals import ErrorForm
+
+ALSO_AT_ROOT = frozenset({"/ok", "/metrics"})
+
+
+def from_outside(app: Any, http: HttpConfig, settings: AgentSettings, draining: asyncio.Event) -> Any:
+    """Put before an application what requests of clients pass, outermost last. The file goes before the environment."""
+    app = _bounded(app, http, settings)
+    if prefix := http.mount_prefix or settings.mount_prefix:
+        app = MountBelow(app, prefix, ALSO_AT_ROOT)
+    rules = http.cors or CorsRules.of(settings.cors_allow_origins)
+    return Cors(_observed(CloseWhileDraining(app, draining), http), rules)
+
+
+def from_inside(app: Any, http: HttpConfig, settings: AgentSettings) -> Any:
+    """Put before an application what calls of this process to itself pass: they know no prefix and are no web page."""
+    return _observed(_bounded(app, http, settings), http)
+
+
+def _bounded(app: Any, http: HttpConfig, settings: AgentSettings) -> Any:
+    rules = http.configurable_headers
+    return LimitBody(app if rules is None else ForwardHeaders(app, rules), settings.http_max_request_body_bytes)
+
+
+def _observed(app: Any, http: HttpConfig) -> Any:
+    return Observe(app, ErrorForm.TEXT, http.logging_headers)
