@@ -10,6 +10,7 @@ from uuid import UUID, uuid4
 
 import httpx2
 
+from portside.datasets import http as datasets_http
 from portside.identity import first_start, http, keys
 from portside.identity.guard import guard
 from portside.identity.keyring import Keyring
@@ -27,7 +28,7 @@ from portside.tracing.info import Info
 from portside.usage import http as usage_http
 
 MAX_BODY_BYTES = 25 * 1024 * 1024
-ROOMS = ["portside.identity", "portside.tracing"]
+ROOMS = ["portside.identity", "portside.tracing", "portside.usage", "portside.datasets"]
 
 
 @dataclasses.dataclass
@@ -79,7 +80,7 @@ async def hosted(url: str) -> AsyncIterator[Hosted]:
     key = await first_start.set_up(db)
     assert key is not None
     keyring = Keyring(db)
-    routes = [*http.routes, *tracing_http.routes, *usage_http.routes]
+    routes = [*http.routes, *tracing_http.routes, *datasets_http.routes, *usage_http.routes]
     api = Api(routes, {Database: db, Keyring: keyring, Info: Info(), SecretBox: SecretBox(os.urandom(32))}, guard)
     app = Observe(LimitBody(StripPrefix(api, ("/api/v1", "/api")), MAX_BODY_BYTES))
     stop = asyncio.Event()

@@ -11,6 +11,7 @@ import msgspec
 from portside.control.archive_store import ArchiveStore
 from portside.control.http import routes as control
 from portside.control.scope import DesiredChanges, PlatformAddress
+from portside.datasets.http import routes as datasets
 from portside.identity import first_start
 from portside.identity.guard import guard
 from portside.identity.http import routes as identity
@@ -37,9 +38,16 @@ from portside.tracing.http import routes as tracing
 from portside.tracing.info import Info
 from portside.usage.http import routes as usage
 
-ROOMS = ["portside.identity", "portside.limits", "portside.tracing", "portside.control"]
+ROOMS = [
+    "portside.identity",
+    "portside.limits",
+    "portside.tracing",
+    "portside.usage",
+    "portside.datasets",
+    "portside.control",
+]
 PREFIXES = ("/api/v1", "/api-host", "/api")
-ROUTES: list[Route] = [*health.routes, *identity, *tracing, *usage, *control]
+ROUTES: list[Route] = [*health.routes, *identity, *tracing, *datasets, *usage, *control]
 LISTENER_PERMISSION = "listeners:work"
 # What is not the hosted API, so that no rate limit speaks of it.
 UNLIMITED = tuple(sorted({route.path.split("{", 1)[0] for route in (*health.routes, *control)}))

@@ -23,6 +23,8 @@ class InstanceFlags(msgspec.Struct):
     """What this server understands."""
 
     zstd_compression_enabled: bool = True
+    dataset_examples_multipart_enabled: bool = True
+    examples_multipart_enabled: bool = True
 
 
 class Info(msgspec.Struct):

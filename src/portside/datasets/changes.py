@@ -1,0 +1,339 @@
+"""Examples, written: each request that changes some makes one version of their dataset, or changes nothing.
+
+A state is never changed: what was written ends where the next version begins, and stays readable as of before.
+"""
+
+from collections.abc import Iterable, Sequence
+from datetime import datetime
+from typing import Any
+from uuid import UUID
+
+import msgspec
+
+from portside.datasets.attachments import Names, check_names, keep_attachments
+from portside.datasets.datasets import create_dataset, lock_dataset, show_dataset
+from portside.datasets.errors import ExampleExists, ExampleNotFound
+from portside.datasets.examples import list_splits
+from portside.datasets.schemas import Place, Schemas, check_values
+from portside.datasets.source_runs import fill_from_runs
+from portside.datasets.sql import sql
+from portside.datasets.types import Changed, Dataset, ExamplesChanged, ExampleWrite, NamedPatch, SplitsRequest
+from portside.datasets.uploads import Upload, from_patch
+from portside.datasets.versions import begin_version
+from portside.kernel.db import Database, Record, Transaction
+from portside.kernel.errors import Invalid
+from portside.tracing.fields import aware
+
+SPLITS = "dataset_split"
+_DEFAULT_SPLIT = "base"
+_MAX_METADATA_BYTES = 256 * 1024
+
+
+class _State(msgspec.Struct, kw_only=True):
+    """An example as the new version has it."""
+
+    id: UUID
+    created_at: datetime | None
+    position: int
+    inputs: Any
+    outputs: Any
+    metadata: dict[str, Any]
+    source_run_id: UUID | None
+    attachments: Names
+
+
+class Writer:
+    """One version of one dataset in the making; the dataset is held until the transaction ends."""
+
+    def __init__(self, tx: Transaction, workspace_id: UUID, dataset_id: UUID, schemas: Schemas) -> None:
+        self._tx = tx
+        self._owner = {"workspace_id": workspace_id, "dataset_id": dataset_id}
+        self._schemas = schemas
+
+    async def add(self, writes: Sequence[ExampleWrite]) -> Changed:
+        """Write new examples. Raises ExampleExists and Invalid."""
+        _refuse_twins(writes)
+        if taken := await self._present([write.id for write in writes]):
+            raise _exists(taken)
+        filled = await fill_from_runs(self._tx, self._owner["workspace_id"], writes)
+        states = [await self._new(write, index) for index, write in enumerate(filled)]
+        await self._check(states)
+        return await self._write(states)
+
+    async def change(self, writes: Sequence[ExampleWrite]) -> Changed:
+        """Change examples that are there; null means unchanged. Raises ExampleNotFound and Invalid."""
+        _refuse_twins(writes)
+        rows = await self._present([write.id for write in writes])
+        if missing := {write.id for write in writes} - set(rows):
+            raise ExampleNotFound(f"Example not found: {min(missing)}")
+        states = [await self._changed(rows[write.id], write) for write in writes]
+        await self._check(states)
+        return await self._write(states)
+
+    async def put(self, writes: Sequence[ExampleWrite]) -> Changed:
+        """Write new examples and change those that are there. Raises ExampleExists and Invalid."""
+        _refuse_twins(writes)
+        rows = await self._present([write.id for write in writes])
+        filled = await fill_from_runs(self._tx, self._owner["workspace_id"], writes)
+        states = [
+            await (self._changed(rows[write.id], write) if write.id in rows else self._new(write, index))
+            for index, write in enumerate(filled)
+        ]
+        await self._check(states)
+        return await self._write(states)
+
+    async def move_split(self, body: SplitsRequest) -> None:
+        """Put examples into a split, or take them out. Raises ExampleNotFound."""
+        rows = await self._present(body.examples)
+        if missing := set(body.examples) - set(rows):
+            raise ExampleNotFound(f"Example not found: {min(missing)}")
+        states = []
+        for row in rows.values():
+            held = [split for split in splits_of(row["metadata"]) if split != body.split_name]
+            wanted = held if body.remove else [*held, body.split_name]
+            if wanted != splits_of(row["metadata"]):
+                state = _state_of(row)
+                state.metadata = {**state.metadata, SPLITS: wanted}
+                states.append(state)
+        if states:
+            await self._write(states)
+
+    async def remove(self, ids: Sequence[UUID]) -> int:
+        """End examples with a new version; return how many there were."""
+        if not await self._present(ids):
+            return 0
+        as_of = await begin_version(self._tx, **self._owner)
+        return await self._tx.execute(sql.end_examples, **self._owner, ids=list(ids), as_of=as_of)
+
+    async def forget(self, ids: Sequence[UUID]) -> None:
+        """Remove examples from every version, and the attachments that only they had."""
+        await self._tx.execute(sql.forget_examples, **self._owner, ids=list(ids))
+        await self._tx.execute(sql.forget_attachments, **self._owner)
+
+    async def _present(self, ids: Iterable[UUID]) -> dict[UUID, Record]:
+        rows = await self._tx.fetch(sql.examples_to_change, **self._owner, ids=list(ids))
+        return {row["id"]: row for row in rows}
+
+    async def _new(self, write: ExampleWrite, position: int) -> _State:
+        if write.inputs is None:
+            raise Invalid.field(["body", str(write.id), "inputs"], "Field required", "missing")
+        if write.operations is not None:
+            where = ["body", str(write.id), "attachments_operations"]
+            raise Invalid.field(where, "a new example has no attachments to keep or rename")
+        return _State(
+            id=write.id,
+            created_at=None if write.fields.created_at is None else aware(write.fields.created_at),
+            position=position,
+            inputs=write.inputs,
+            outputs=write.outputs,
+            metadata=_metadata(write, {}),
+            source_run_id=write.fields.source_run_id,
+            attachments=await self._attachments(write, {}),
+        )
+
+    async def _changed(self, row: Record, write: ExampleWrite) -> _State:
+        state = _state_of(row)
+        state.inputs = state.inputs if write.inputs is None else write.inputs
+        state.outputs = state.outputs if write.outputs is None else write.outputs
+        state.metadata = _metadata(write, state.metadata)
+        state.attachments = await self._attachments(write, state.attachments)
+        return state
+
+    async def _attachments(self, write: ExampleWrite, held: Names) -> Names:
+        """Return what an example has after its request: what stays, under its new name, and what came."""
+        names = dict(held)
+        where: Place = ["body", str(write.id), "attachments"]
+        if (wanted := write.operations) is not None:
+            if unknown := ({*wanted.rename, *wanted.retain} - set(held)):
+                raise Invalid.field([*where, min(unknown)], "the example has no attachment of this name")
+            names = {name: held[name] for name in wanted.retain}
+            names.update({new: held[old] for old, new in wanted.rename.items()})
+        check_names([*names, *(file.name for file in write.attachments)], where)
+        kept = await keep_attachments(self._tx, **self._owner, files=write.attachments)
+        names.update(zip((file.name for file in write.attachments), kept, strict=True))
+        return names
+
+    async def _check(self, states: Sequence[_State]) -> None:
+        if self._schemas != Schemas():
+            judged: list[tuple[Place, Any, Any]] = [
+                (["body", str(state.id)], _plain(state.inputs), _plain(state.outputs)) for state in states
+            ]
+            await check_values(self._schemas, judged)
+
+    async def _write(self, states: Sequence[_State]) -> Changed:
+        as_of = await begin_version(self._tx, **self._owner)
+        ids = [state.id for state in states]
+        await self._tx.execute(sql.end_examples, **self._owner, ids=ids, as_of=as_of)
+        written = await self._tx.fetch(
+            sql.write_examples,
+            **self._owner,
+            since=as_of,
+            id=ids,
+            created_at=[state.created_at or as_of for state in states],
+            position=[state.position for state in states],
+            inputs=[_text(state.inputs) for state in states],
+            outputs=[None if state.outputs is None else _text(state.outputs) for state in states],
+            metadata=[_text(state.metadata) for state in states],
+            source_run_id=[state.source_run_id for state in states],
+            attachments=[_text(state.attachments) for state in states],
+        )
+        if len(written) < len(states):
+            raise _exists(set(ids) - {row["id"] for row in written})
+        return Changed(len(ids), ids, as_of)
+
+
+async def open_writer(tx: Transaction, workspace_id: UUID, dataset_id: UUID) -> Writer:
+    """Hold a dataset to change its examples. Raises DatasetNotFound."""
+    return Writer(tx, workspace_id, dataset_id, await lock_dataset(tx, workspace_id, dataset_id))
+
+
+async def add_examples(db: Database, workspace_id: UUID, dataset_id: UUID, writes: Sequence[ExampleWrite]) -> Changed:
+    """Write new examples. Raises DatasetNotFound, ExampleExists and Invalid."""
+    async with db.transaction() as tx:
+        return await (await open_writer(tx, workspace_id, dataset_id)).add(writes)
+
+
+async def change_examples(
+    db: Database, workspace_id: UUID, dataset_id: UUID, writes: Sequence[ExampleWrite]
+) -> Changed:
+    """Change examples of a dataset. Raises DatasetNotFound, ExampleNotFound and Invalid."""
+    async with db.transaction() as tx:
+        return await (await open_writer(tx, workspace_id, dataset_id)).change(writes)
+
+
+async def put_examples(db: Database, workspace_id: UUID, owned: Iterable[tuple[ExampleWrite, UUID | None]]) -> Changed:
+    """Write examples to the datasets that they name, new or not. Raises DatasetNotFound, ExampleExists and Invalid."""
+    made: list[Changed] = []
+    async with db.transaction() as tx:
+        for dataset_id, writes in _by_dataset(owned):
+            made.append(await (await open_writer(tx, workspace_id, dataset_id)).put(writes))
+    ids = [example_id for changed in made for example_id in changed.example_ids]
+    return Changed(len(ids), ids, max(changed.as_of for changed in made))
+
+
+async def add_to_datasets(
+    db: Database, workspace_id: UUID, owned: Iterable[tuple[ExampleWrite, UUID | None]]
+) -> list[UUID]:
+    """Write new examples to the datasets that they name, all or none. Raises as `add_examples` does."""
+    ids: list[UUID] = []
+    async with db.transaction() as tx:
+        for dataset_id, writes in _by_dataset(owned):
+            ids += (await (await open_writer(tx, workspace_id, dataset_id)).add(writes)).example_ids
+    return ids
+
+
+async def change_where_they_are(db: Database, workspace_id: UUID, patches: Sequence[NamedPatch]) -> ExamplesChanged:
+    """Change examples, whichever datasets they are in. Raises ExampleNotFound, and Invalid where a dataset is named
+    that an example is not in: examples do not move.
+    """
+    async with db.transaction() as tx:
+        ids = [patch.id for patch in patches]
+        rows = await tx.fetch(sql.examples_in_datasets, workspace_id=workspace_id, ids=ids)
+        places = {row["id"]: row["dataset_id"] for row in rows}
+        for patch in patches:
+            if patch.id not in places:
+                raise ExampleNotFound(f"Example not found: {patch.id}")
+            if patch.dataset_id not in {None, places[patch.id]}:
+                raise Invalid.field(["body", "dataset_id"], "examples do not move to other datasets", "not_supported")
+        for dataset_id, writes in _by_dataset((from_patch(patch.id, patch), places[patch.id]) for patch in patches):
+            await (await open_writer(tx, workspace_id, dataset_id)).change(writes)
+    return ExamplesChanged(f"{len(ids)} examples updated", len(ids), ids)
+
+
+async def move_split(db: Database, workspace_id: UUID, dataset_id: UUID, body: SplitsRequest) -> list[str]:
+    """Put examples into a split or take them out, and return all splits. Raises DatasetNotFound, ExampleNotFound."""
+    async with db.transaction() as tx:
+        await (await open_writer(tx, workspace_id, dataset_id)).move_split(body)
+        return await list_splits(tx, workspace_id, dataset_id, None)
+
+
+async def create_from_file(db: Database, workspace_id: UUID, upload: Upload) -> Dataset:
+    """Make a dataset with the examples of a file, or nothing. Raises DatasetExists and Invalid."""
+    async with db.transaction() as tx:
+        dataset = await create_dataset(tx, workspace_id, upload.dataset)
+        if upload.examples:
+            await (await open_writer(tx, workspace_id, dataset.id)).add(upload.examples)
+        return await show_dataset(tx, workspace_id, dataset.id)
+
+
+async def delete_example(db: Database, workspace_id: UUID, example_id: UUID) -> None:
+    """Delete an example. Raises ExampleNotFound."""
+    if not await delete_examples(db, workspace_id, [example_id], hard=False):
+        raise ExampleNotFound
+
+
+async def delete_examples(db: Database, workspace_id: UUID, ids: Sequence[UUID], *, hard: bool) -> int:
+    """Delete examples, wherever they are; `hard` removes them from every version too. Return how many there were."""
+    count = 0
+    async with db.transaction() as tx:
+        rows = await tx.fetch(sql.examples_in_datasets, workspace_id=workspace_id, ids=list(ids))
+        found: dict[UUID, list[UUID]] = {}
+        for row in rows:
+            found.setdefault(row["dataset_id"], []).append(row["id"])
+        for dataset_id, held in found.items():
+            writer = await open_writer(tx, workspace_id, dataset_id)
+            count += await writer.remove(held)
+            if hard:
+                await writer.forget(held)
+    return count
+
+
+def _by_dataset(
+    owned: Iterable[tuple[ExampleWrite, UUID | None]],
+) -> list[tuple[UUID, list[ExampleWrite]]]:
+    """Group by dataset, always in the same order, so that two requests do not wait for each other."""
+    found: dict[UUID, list[ExampleWrite]] = {}
+    for write, dataset_id in owned:
+        if dataset_id is None:
+            raise Invalid.field(["body", str(write.id), "dataset_id"], "Field required", "missing")
+        found.setdefault(dataset_id, []).append(write)
+    return sorted(found.items())
+
+
+def splits_of(metadata: dict[str, Any]) -> list[str]:
+    """Return the splits that an example is in."""
+    held = metadata.get(SPLITS)
+    return held if isinstance(held, list) else []
+
+
+def _metadata(write: ExampleWrite, held: dict[str, Any]) -> dict[str, Any]:
+    """Return metadata after a request; an example stays in its splits unless the request names others."""
+    said = write.fields.metadata
+    wanted = dict(held if said is None else said)
+    split = write.fields.split
+    if split is not None:
+        wanted[SPLITS] = [split] if isinstance(split, str) else list(dict.fromkeys(split))
+    elif isinstance(wanted.get(SPLITS), str):
+        wanted[SPLITS] = [wanted[SPLITS]]
+    elif SPLITS not in wanted:
+        wanted[SPLITS] = held.get(SPLITS, [_DEFAULT_SPLIT])
+    if len(msgspec.json.encode(wanted)) > _MAX_METADATA_BYTES:
+        raise Invalid.field(["body", str(write.id), "metadata"], f"has more than {_MAX_METADATA_BYTES} bytes")
+    return wanted
+
+
+def _state_of(row: Record) -> _State:
+    names = {name: UUID(attachment_id) for name, attachment_id in row["attachments"].items()}
+    inputs, outputs = (None if row[name] is None else msgspec.Raw(row[name].encode()) for name in ("inputs", "outputs"))
+    fields = {**dict(row), "inputs": inputs, "outputs": outputs, "attachments": names}
+    return _State(**fields)
+
+
+def _text(value: Any) -> str:
+    return msgspec.json.encode(value).decode()
+
+
+def _exists(ids: Iterable[UUID]) -> ExampleExists:
+    return ExampleExists(f"An example of the id {min(ids)} exists already; change it, or send another id.")
+
+
+def _plain(value: Any) -> Any:
+    return msgspec.json.decode(value) if isinstance(value, msgspec.Raw) else value
+
+
+def _refuse_twins(writes: Sequence[ExampleWrite]) -> None:
+    seen: set[UUID] = set()
+    for write in writes:
+        if write.id in seen:
+            raise Invalid.field(["body", str(write.id)], "two examples of one request have this id")
+        seen.add(write.id)

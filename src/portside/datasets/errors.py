@@ -1,0 +1,51 @@
+"""What requests about datasets can fail of."""
+
+from portside.kernel.errors import Conflict, NotFound
+
+
+class DatasetNotFound(NotFound):
+    """Dataset not found"""  # noqa: D415 - the exact text that clients know
+
+    code = "dataset_not_found"
+
+
+class DatasetExists(Conflict):
+    """Dataset with this name or id already exists."""
+
+    code = "dataset_exists"
+
+
+class ExampleNotFound(NotFound):
+    """Example not found"""  # noqa: D415 - the exact text that clients know
+
+    code = "example_not_found"
+
+
+class ExampleExists(Conflict):
+    """An example of this id exists already; change it, or send another id."""
+
+    code = "example_exists"
+
+
+class VersionNotFound(NotFound):
+    """The dataset has no such version; list its versions."""
+
+    code = "version_not_found"
+
+
+class SharedDatasetNotFound(NotFound):
+    """No dataset is shared by this link, or not any more."""
+
+    code = "shared_dataset_not_found"
+
+
+class ComparisonExists(Conflict):
+    """A comparison of this id exists already; send another id, or none."""
+
+    code = "comparison_exists"
+
+
+class ComparisonNotFound(NotFound):
+    """There is no such comparison of experiments."""
+
+    code = "comparison_not_found"

@@ -1,0 +1,157 @@
+"""Experiments: what was run on the examples of a dataset, and experiments judged against each other.
+
+An experiment is a project with a reference dataset; its root runs name the examples that they ran on.
+"""
+
+from datetime import datetime
+from typing import Annotated, Any
+from uuid import UUID
+
+import msgspec
+
+from portside.datasets.attachments import Links
+from portside.datasets.datasets import show_dataset
+from portside.datasets.errors import ComparisonExists, ComparisonNotFound
+from portside.datasets.examples import EVERYTHING, list_examples, show_examples
+from portside.datasets.sql import sql
+from portside.datasets.types import Example, ExampleQuery, Ids, Limit, Offset, Text
+from portside.kernel.db import Session
+from portside.kernel.errors import Invalid
+from portside.kernel.http.routes import refuse_field
+from portside.kernel.ids import uuid7
+from portside.tracing.attachments import Links as RunLinks
+from portside.tracing.fields import aware
+from portside.tracing.runs import show_runs
+from portside.tracing.types import Run
+
+_OF_RUNS = ["inputs", "outputs", "extra", "feedback_stats"]
+
+
+class ExperimentPage(msgspec.Struct):
+    """Which experiments, and which page of the examples that they ran on. Previews hold everything."""
+
+    session_ids: Annotated[list[UUID], msgspec.Meta(min_length=1, max_length=100)]
+    offset: Offset = 0
+    limit: Limit = 100
+    preview: bool = False
+    comparative_experiment_id: UUID | None = None
+    filters: dict[str, list[str]] | None = None
+
+
+class ExampleWithRuns(Example, kw_only=True):
+    """An example, and what experiments made of it."""
+
+    runs: list[Run]
+
+
+class ComparisonRequest(msgspec.Struct):
+    """Experiments on one dataset to compare."""
+
+    experiment_ids: Annotated[list[UUID], msgspec.Meta(min_length=1, max_length=100)]
+    reference_dataset_id: UUID
+    id: UUID | None = None
+    name: Text | None = None
+    description: Annotated[str, msgspec.Meta(max_length=20_000)] | None = None
+    extra: dict[str, Any] | None = None
+    created_at: datetime | None = None
+
+
+class ComparisonQuery(msgspec.Struct):
+    """Which comparisons to list."""
+
+    id: Ids | None = None
+    name: Text | None = None
+    name_contains: Text | None = None
+    limit: Limit = 100
+    offset: Offset = 0
+
+
+class Comparison(msgspec.Struct):
+    """Experiments that were judged against each other."""
+
+    id: UUID
+    tenant_id: UUID
+    reference_dataset_id: UUID
+    name: str | None
+    description: str | None
+    extra: dict[str, Any] | None
+    created_at: datetime
+    modified_at: datetime
+    experiments_info: list[dict[str, Any]]
+
+
+async def list_results(
+    db: Session, workspace_id: UUID, dataset_id: UUID, page: ExperimentPage, links: tuple[Links, RunLinks]
+) -> list[ExampleWithRuns]:
+    """List the examples that experiments ran on, with their root runs. Raises DatasetNotFound and Invalid."""
+    for name in ("comparative_experiment_id", "filters"):
+        if getattr(page, name):
+            raise refuse_field(name, "this is not supported")
+    await show_dataset(db, workspace_id, dataset_id)
+    sessions = await _experiments_of(db, workspace_id, dataset_id, page.session_ids)
+    ran = await db.fetch(sql.examples_of_experiments, workspace_id=workspace_id, sessions=sessions)
+    query = ExampleQuery(
+        dataset=dataset_id, id=[row["id"] for row in ran], select=["id"], limit=page.limit, offset=page.offset
+    )
+    ids = [example.id for example in await list_examples(db, workspace_id, query, links[0])]
+    rows = await db.fetch(sql.runs_of_examples, workspace_id=workspace_id, sessions=sessions, examples=ids)
+    runs = {run.id: run for run in await show_runs(db, workspace_id, [row["id"] for row in rows], _OF_RUNS, links[1])}
+    by_example: dict[UUID, list[Run]] = {}
+    for row in rows:
+        if row["id"] in runs:
+            by_example.setdefault(row["reference_example_id"], []).append(runs[row["id"]])
+    examples = await show_examples(db, workspace_id, ids, None, links[0], shown=EVERYTHING)
+    return [
+        ExampleWithRuns(**msgspec.structs.asdict(example), runs=by_example.get(example.id, [])) for example in examples
+    ]
+
+
+async def create_comparison(db: Session, workspace_id: UUID, body: ComparisonRequest) -> Comparison:
+    """Remember that experiments are compared. Raises DatasetNotFound, ComparisonExists and Invalid."""
+    await show_dataset(db, workspace_id, body.reference_dataset_id)
+    found = await _experiments_of(db, workspace_id, body.reference_dataset_id, body.experiment_ids)
+    if unknown := set(body.experiment_ids) - set(found):
+        raise Invalid.field(["body", "experiment_ids"], f"{min(unknown)} is no experiment on this dataset")
+    made = await db.fetchval(
+        sql.create_comparison,
+        workspace_id=workspace_id,
+        id=body.id or uuid7(),
+        dataset_id=body.reference_dataset_id,
+        name=body.name,
+        description=body.description,
+        extra=body.extra,
+        experiment_ids=body.experiment_ids,
+        created_at=None if body.created_at is None else aware(body.created_at),
+    )
+    if made is None:
+        raise ComparisonExists
+    query = ComparisonQuery(id=[made])
+    return (await list_comparisons(db, workspace_id, body.reference_dataset_id, query))[0]
+
+
+async def list_comparisons(
+    db: Session, workspace_id: UUID, dataset_id: UUID, query: ComparisonQuery
+) -> list[Comparison]:
+    """List the comparisons of experiments on a dataset, newest first."""
+    rows = await db.fetch(
+        sql.list_comparisons,
+        workspace_id=workspace_id,
+        dataset_id=dataset_id,
+        ids=query.id,
+        name=query.name,
+        name_contains=query.name_contains,
+        limit=query.limit,
+        offset=query.offset,
+    )
+    return [Comparison(**dict(row)) for row in rows]
+
+
+async def delete_comparison(db: Session, workspace_id: UUID, comparison_id: UUID) -> None:
+    """Forget a comparison; the experiments stay. Raises ComparisonNotFound."""
+    if not await db.execute(sql.delete_comparison, workspace_id=workspace_id, comparison_id=comparison_id):
+        raise ComparisonNotFound
+
+
+async def _experiments_of(db: Session, workspace_id: UUID, dataset_id: UUID, ids: list[UUID]) -> list[UUID]:
+    rows = await db.fetch(sql.sessions_of_dataset, workspace_id=workspace_id, dataset_id=dataset_id, ids=ids)
+    return [row["id"] for row in rows]

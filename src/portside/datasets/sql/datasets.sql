@@ -1,0 +1,80 @@
+-- name: create_dataset
+insert into datasets (workspace_id, id, name, description, data_type, extra, inputs_schema, outputs_schema)
+values (
+    :workspace_id, :id, :name, :description, :data_type, :extra::jsonb, :inputs_schema::json, :outputs_schema::json
+)
+on conflict do nothing
+returning id
+
+-- name: list_datasets
+-- Counts are those of the page alone: whoever has a thousand datasets sees a hundred at a time. Sorting by them is the
+-- exception, and costs what it says.
+select d.id, d.workspace_id as tenant_id, d.name, d.description, d.data_type, d.created_at, d.modified_at, d.extra,
+       d.inputs_schema, d.outputs_schema, e.n as example_count, s.n as session_count,
+       s.latest as last_session_start_time
+from datasets d
+cross join lateral (
+    select count(*) as n from examples e
+    where e.workspace_id = d.workspace_id and e.dataset_id = d.id and e.until = 'infinity'
+) e
+cross join lateral (
+    select count(*) as n, max(coalesce(p.start_time, p.created_at)) as latest from projects p
+    where p.workspace_id = d.workspace_id and p.reference_dataset_id = d.id and p.deleted_at is null
+) s
+where d.workspace_id = :workspace_id
+  and (:ids::uuid[] is null or d.id = any(:ids::uuid[]))
+  and (:name::text is null or d.name = :name::text)
+  and (:name_contains::text is null or position(lower(:name_contains::text) in lower(d.name)) > 0)
+  and (:data_types::text[] is null or d.data_type = any(:data_types::text[]))
+  and (:metadata::jsonb is null or d.extra -> 'metadata' @> :metadata::jsonb)
+order by
+    case when :descending::boolean and :sort_by::text = 'name' then d.name end desc,
+    case when not :descending::boolean and :sort_by::text = 'name' then d.name end,
+    case when :sort_by::text <> 'name' then (case when :descending::boolean then -1 else 1 end) * (
+        case :sort_by::text
+            when 'created_at' then extract(epoch from d.created_at)
+            when 'modified_at' then extract(epoch from d.modified_at)
+            when 'last_session_start_time' then extract(epoch from s.latest)
+            when 'example_count' then e.n
+            else s.n
+        end
+    ) end nulls last,
+    d.id
+limit :limit::int offset :offset::int
+
+-- name: update_dataset
+-- No row where there is no such dataset. What is not said stays.
+update datasets set
+    name = coalesce(:name::text, name),
+    description = case when :says_description::boolean then :description::text else description end,
+    extra = case when :says_metadata::boolean
+        then coalesce(extra, '{}'::jsonb) || jsonb_build_object('metadata', :metadata::jsonb) else extra end,
+    inputs_schema = case when :says_inputs_schema::boolean then :inputs_schema::json else inputs_schema end,
+    outputs_schema = case when :says_outputs_schema::boolean then :outputs_schema::json else outputs_schema end,
+    modified_at = now()
+where workspace_id = :workspace_id and id = :dataset_id
+returning id
+
+-- name: delete_dataset
+delete from datasets where workspace_id = :workspace_id and id = :dataset_id
+
+-- name: lock_dataset
+-- Whoever changes examples holds this row, so that the versions of a dataset come one after the other.
+select name, inputs_schema, outputs_schema from datasets
+where workspace_id = :workspace_id and id = :dataset_id
+for update
+
+-- name: share_dataset
+insert into shared_datasets (share_token, workspace_id, dataset_id)
+select :share_token::uuid, d.workspace_id, d.id from datasets d where d.workspace_id = :workspace_id and d.id = :dataset_id
+on conflict do nothing
+
+-- name: share_of_dataset
+select share_token from shared_datasets where workspace_id = :workspace_id and dataset_id = :dataset_id
+
+-- name: unshare_dataset
+delete from shared_datasets where workspace_id = :workspace_id and dataset_id = :dataset_id
+
+-- name: shared_dataset
+-- Asked for without a key: the token is what opens this door, and it names the workspace.
+select workspace_id, dataset_id from shared_datasets where share_token = :share_token

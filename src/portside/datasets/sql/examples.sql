@@ -1,0 +1,127 @@
+-- name: list_examples
+-- Conditions of a filter take the place of `true`.
+select x.id
+from examples x
+where x.workspace_id = :workspace_id
+  and (:dataset_id::uuid is null or x.dataset_id = :dataset_id::uuid)
+  and (:ids::uuid[] is null or x.id = any(:ids::uuid[]))
+  and case when :as_of::timestamptz is null then x.until = 'infinity'
+           else x.since <= :as_of::timestamptz and x.until > :as_of::timestamptz end
+  and (:metadata::jsonb is null or x.metadata @> :metadata::jsonb)
+  and (:splits::text[] is null or x.metadata -> 'dataset_split' ?| :splits::text[])
+  and true
+order by
+    case :order_by::text when 'recent' then x.since when 'recently_created' then x.created_at end desc,
+    case :order_by::text when 'random' then md5(x.id::text || :seed::text) when 'id' then x.id::text end,
+    x.position, x.id
+limit :limit::int offset :offset::int
+
+-- name: examples_by_id
+select x.id, x.dataset_id, d.name as dataset_name, x.created_at, x.since as modified_at,
+       case when 'inputs' = any(:shown::text[]) then x.inputs end as inputs,
+       case when 'outputs' = any(:shown::text[]) then x.outputs end as outputs,
+       x.metadata, x.source_run_id, x.attachments
+from examples x
+join datasets d on d.workspace_id = x.workspace_id and d.id = x.dataset_id
+where x.workspace_id = :workspace_id and x.id = any(:ids::uuid[])
+  and case when :as_of::timestamptz is null then x.until = 'infinity'
+           else x.since <= :as_of::timestamptz and x.until > :as_of::timestamptz end
+
+-- name: dataset_of_example
+-- The one it is in, or was in before it was removed.
+select dataset_id from examples where workspace_id = :workspace_id and id = :example_id order by since desc limit 1
+
+-- name: examples_to_change
+select id, created_at, position, inputs, outputs, metadata, source_run_id, attachments
+from examples
+where workspace_id = :workspace_id and dataset_id = :dataset_id and id = any(:ids::uuid[]) and until = 'infinity'
+
+-- name: examples_in_datasets
+-- Those that they are in, or were in.
+select distinct dataset_id, id from examples
+where workspace_id = :workspace_id and id = any(:ids::uuid[])
+order by dataset_id
+
+-- name: end_examples
+update examples set until = :as_of
+where workspace_id = :workspace_id and dataset_id = :dataset_id and id = any(:ids::uuid[]) and until = 'infinity'
+
+-- name: write_examples
+insert into examples (
+    workspace_id, dataset_id, since, id, created_at, position, inputs, outputs, metadata, source_run_id, attachments
+)
+select :workspace_id, :dataset_id, :since, x.id, x.created_at, x.position, x.inputs::json, x.outputs::json,
+       x.metadata::jsonb, x.source_run_id, x.attachments::jsonb
+from unnest(
+    :id::uuid[], :created_at::timestamptz[], :position::int[], :inputs::text[], :outputs::text[], :metadata::text[],
+    :source_run_id::uuid[], :attachments::text[]
+) as x (id, created_at, position, inputs, outputs, metadata, source_run_id, attachments)
+on conflict do nothing
+returning id
+
+-- name: forget_examples
+delete from examples where workspace_id = :workspace_id and dataset_id = :dataset_id and id = any(:ids::uuid[])
+
+-- name: forget_attachments
+-- Those of a dataset that no state of an example names any more.
+delete from example_attachments a
+where a.workspace_id = :workspace_id and a.dataset_id = :dataset_id
+  and not exists (
+      select from examples x, jsonb_each_text(x.attachments) n (name, id)
+      where x.workspace_id = a.workspace_id and x.dataset_id = a.dataset_id and n.id = a.id::text
+  )
+
+-- name: write_attachments
+insert into example_attachments (id, workspace_id, dataset_id, mime_type, data)
+select x.id, :workspace_id, :dataset_id, x.mime_type, x.data
+from unnest(:id::uuid[], :mime_type::text[], :data::bytea[]) as x (id, mime_type, data)
+
+-- name: attachment_types
+select id, mime_type from example_attachments where workspace_id = :workspace_id and id = any(:ids::uuid[])
+
+-- name: attachment
+-- Asked for by a signed address, which only this server can have made.
+select mime_type, data from example_attachments where id = :attachment_id
+
+-- name: attachments_of_run
+select name, content_type as mime_type, data from attachments
+where workspace_id = :workspace_id and run_id = :run_id and (:names::text[] is null or name = any(:names::text[]))
+order by name
+
+-- name: source_runs
+select id, inputs, outputs from readable_runs where workspace_id = :workspace_id and id = any(:ids::uuid[])
+
+-- name: list_splits
+select distinct s.split
+from examples x, jsonb_array_elements_text(
+    case when jsonb_typeof(x.metadata -> 'dataset_split') = 'array' then x.metadata -> 'dataset_split' else '[]' end
+) as s (split)
+where x.workspace_id = :workspace_id and x.dataset_id = :dataset_id
+  and case when :as_of::timestamptz is null then x.until = 'infinity'
+           else x.since <= :as_of::timestamptz and x.until > :as_of::timestamptz end
+order by 1
+
+-- name: stream_examples
+select x.id, x.inputs, x.outputs, x.metadata
+from examples x
+where x.workspace_id = :workspace_id and x.dataset_id = :dataset_id
+  and case when :as_of::timestamptz is null then x.until = 'infinity'
+           else x.since <= :as_of::timestamptz and x.until > :as_of::timestamptz end
+order by x.created_at, x.position, x.id
+
+-- name: columns_of_dataset
+-- The keys of inputs, and of outputs, in the order in which the first example that has one names it.
+select k.is_output, k.key
+from (
+    select x.created_at, x.position, x.id, p.is_output, j.key, j.place
+    from examples x
+    cross join lateral (values (false, x.inputs), (true, x.outputs)) p (is_output, value)
+    cross join lateral json_object_keys(
+        case when json_typeof(p.value) = 'object' then p.value else '{}' end
+    ) with ordinality j (key, place)
+    where x.workspace_id = :workspace_id and x.dataset_id = :dataset_id
+      and case when :as_of::timestamptz is null then x.until = 'infinity'
+               else x.since <= :as_of::timestamptz and x.until > :as_of::timestamptz end
+) k
+group by k.is_output, k.key
+order by k.is_output, min((k.created_at, k.position, k.place)::text), k.key

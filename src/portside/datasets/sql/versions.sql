@@ -1,0 +1,59 @@
+-- name: begin_version
+-- Later than every version before it, whatever the clock says. The caller holds the dataset's row.
+insert into dataset_versions (workspace_id, dataset_id, as_of)
+select :workspace_id, :dataset_id, greatest(clock_timestamp(), max(v.as_of) + interval '1 microsecond')
+from dataset_versions v
+where v.workspace_id = :workspace_id and v.dataset_id = :dataset_id
+returning as_of
+
+-- name: note_change
+update datasets set modified_at = :as_of where workspace_id = :workspace_id and id = :dataset_id
+
+-- name: list_versions
+select v.as_of, coalesce(t.tags, '{}'::text[]) as tags
+from dataset_versions v
+cross join lateral (
+    select array_agg(t.tag order by t.tag) as tags from dataset_tags t
+    where t.workspace_id = v.workspace_id and t.dataset_id = v.dataset_id and t.as_of = v.as_of
+) t
+where v.workspace_id = :workspace_id and v.dataset_id = :dataset_id
+  and (:search::text is null or exists (
+      select from unnest(t.tags) x (tag) where position(lower(:search::text) in lower(x.tag)) > 0
+  ))
+order by v.as_of desc
+limit :limit::int offset :offset::int
+
+-- name: version_at
+-- The version that held at a moment: the last one until then.
+select max(as_of) from dataset_versions
+where workspace_id = :workspace_id and dataset_id = :dataset_id
+  and (:as_of::timestamptz is null or as_of <= :as_of::timestamptz)
+
+-- name: version_tagged
+select as_of from dataset_tags where workspace_id = :workspace_id and dataset_id = :dataset_id and tag = :tag
+
+-- name: tags_of_version
+select tag from dataset_tags
+where workspace_id = :workspace_id and dataset_id = :dataset_id and as_of = :as_of
+order by tag
+
+-- name: tag_version
+-- Nothing where there is no version of exactly that moment. A tag that is on another version moves.
+insert into dataset_tags (workspace_id, dataset_id, tag, as_of)
+select v.workspace_id, v.dataset_id, :tag, v.as_of from dataset_versions v
+where v.workspace_id = :workspace_id and v.dataset_id = :dataset_id and v.as_of = :as_of
+on conflict (workspace_id, dataset_id, tag) do update set as_of = excluded.as_of
+
+-- name: diff_versions
+-- What of the examples differs between two moments; an example that was changed has a state of its own in each.
+select coalesce(o.id, n.id) as id, o.id is null as is_added, n.id is null as is_removed
+from (
+    select id, since from examples
+    where workspace_id = :workspace_id and dataset_id = :dataset_id and since <= :before and until > :before
+) o
+full join (
+    select id, since from examples
+    where workspace_id = :workspace_id and dataset_id = :dataset_id and since <= :after and until > :after
+) n on n.id = o.id
+where o.since is distinct from n.since
+order by 1

@@ -1,0 +1,468 @@
+"""Datasets with the stock client: made, filled, versioned, split, shared, written to files, and evaluated."""
+
+import asyncio
+import json
+from collections.abc import AsyncIterator
+from typing import Any
+from uuid import uuid4
+
+import httpx2
+import pytest
+import pytest_asyncio
+from langsmith import Client, aevaluate, evaluate
+from langsmith.evaluation import evaluate_comparative
+from langsmith.schemas import DataType, ExampleUpdate
+from langsmith.utils import LangSmithConflictError, LangSmithError, LangSmithNotFoundError
+
+from tests.api.hosted import Hosted, hosted
+
+pytestmark = [
+    pytest.mark.asyncio(loop_scope="module"),
+    pytest.mark.filterwarnings("ignore:.*is deprecated"),
+]
+SCHEMA = {"type": "object", "properties": {"q": {"type": "string", "pattern": "^(a+)+$"}}, "required": ["q"]}
+
+
+@pytest_asyncio.fixture(scope="module", loop_scope="module")
+async def server(module_database: str) -> AsyncIterator[Hosted]:
+    async with hosted(module_database) as running:
+        yield running
+
+
+def client_of(server: Hosted, base: str = "") -> Client:
+    return Client(api_url=server.url + base, api_key=server.key)
+
+
+@pytest.mark.parametrize("base", ["", "/api/v1", "/api"])
+async def test_a_dataset_from_its_making_to_its_end(server: Hosted, base: str):
+    client, name = client_of(server, base), f"life {base}"
+
+    def work() -> None:
+        made = client.create_dataset(name, description="first", metadata={"team": base or "root"})
+        with pytest.raises(LangSmithConflictError):
+            client.create_dataset(name)
+        assert client.has_dataset(dataset_name=name)
+        assert [d.id for d in client.list_datasets(metadata={"team": base or "root"})] == [made.id]
+        named = client.list_datasets(dataset_name_contains=f"LIFE {base}", data_type="kv", limit=1)
+        assert [d.id for d in named] == [made.id]
+        assert not list(client.list_datasets(dataset_ids=[made.id], data_type="llm"))
+        written = client.create_examples(
+            dataset_id=made.id,
+            examples=[{"inputs": {"b": n, "a": "é"}, "reference_outputs": {"n": n * 2}} for n in range(3)],
+        )
+        assert written["count"] == 3
+        shown = client.read_dataset(dataset_id=made.id)
+        assert (shown.example_count, shown.session_count, shown.metadata["team"]) == (3, 0, base or "root")
+        examples = list(client.list_examples(dataset_name=name))
+        assert [(e.inputs["b"], e.outputs["n"]) for e in examples] == [(0, 0), (1, 2), (2, 4)]
+        assert list(examples[0].inputs) == ["b", "a"]
+        client.delete_dataset(dataset_id=made.id)
+        with pytest.raises(LangSmithNotFoundError):
+            client.read_dataset(dataset_name=name)
+        assert not list(client.list_examples(example_ids=[e.id for e in examples]))
+
+    await asyncio.to_thread(work)
+
+
+async def test_versions_keep_what_was(server: Hosted):
+    client = client_of(server)
+
+    def work() -> None:
+        made = client.create_dataset("versions")
+        with pytest.raises(LangSmithNotFoundError):
+            client.read_dataset_version(dataset_id=made.id, tag="latest")
+        one = client.create_example({"q": 1}, dataset_id=made.id, reference_outputs={"a": 1}, metadata={"k": "v"})
+        first = client.read_dataset_version(dataset_id=made.id, tag="latest")
+        client.update_dataset_tag(dataset_id=made.id, as_of=first.as_of, tag="prod")
+        client.update_example(one.id, inputs={"q": 2})
+        two = client.create_example({"q": 3}, dataset_id=made.id)
+        tagged = client.read_dataset_version(dataset_id=made.id, tag="prod")
+        assert (tagged.as_of, tagged.tags) == (first.as_of, ["prod"])
+        assert client.read_dataset_version(dataset_id=made.id, as_of=first.as_of).as_of == first.as_of
+        client.delete_example(one.id)
+        with pytest.raises(LangSmithNotFoundError):
+            client.read_example(one.id)
+        assert client.read_example(one.id, as_of=first.as_of).inputs == {"q": 1}
+        changed = client.list_examples(dataset_id=made.id, as_of="prod")
+        assert [(e.id, e.inputs, e.outputs) for e in changed] == [(one.id, {"q": 1}, {"a": 1})]
+        assert [e.id for e in client.list_examples(dataset_id=made.id, as_of="latest")] == [two.id]
+        versions = list(client.list_dataset_versions(dataset_id=made.id))
+        assert [v.tags for v in versions] == [[], [], [], ["prod"]]
+        assert versions == sorted(versions, key=lambda v: v.as_of, reverse=True)
+        diff = client.diff_dataset_versions(made.id, from_version="prod", to_version="latest")
+        assert (diff.examples_added, diff.examples_removed, diff.examples_modified) == ([two.id], [one.id], [])
+        diff = client.diff_dataset_versions(made.id, from_version="prod", to_version=versions[2].as_of)
+        assert (diff.examples_added, diff.examples_removed, diff.examples_modified) == ([], [], [one.id])
+        with pytest.raises(LangSmithError):
+            list(client.list_examples(dataset_id=made.id, as_of="nothing"))
+        client.delete_examples([two.id], hard_delete=True)
+        assert not list(client.list_examples(dataset_id=made.id, as_of=versions[0].as_of))
+
+    await asyncio.to_thread(work)
+
+
+async def test_examples_are_found_by_what_they_are(server: Hosted):
+    client = client_of(server)
+
+    def found(**query: Any) -> list[int]:
+        return sorted(e.inputs["n"] for e in client.list_examples(dataset_name="found", **query))
+
+    def work() -> None:
+        made = client.create_dataset("found")
+        client.create_examples(
+            dataset_id=made.id,
+            examples=[
+                {"inputs": {"n": n}, "metadata": {"kind": ["odd", "even"][n % 2], "n": n}, "split": split}
+                for n, split in enumerate([None, "test", ["test", "hard"], "train"])
+            ],
+        )
+        assert found() == [0, 1, 2, 3]
+        assert found(metadata={"kind": "odd"}) == [0, 2]
+        assert found(splits=["hard", "train"]) == [2, 3]
+        assert found(filter="""and(not(has(metadata, '{"kind": "odd"}')), exists(metadata, "n"))""") == [1, 3]
+        assert found(filter='or(search(inputs, ":2"), eq(metadata_value, "3"))') == [2, 3]
+        assert found(limit=2, offset=3) == [3]
+        assert client.list_dataset_splits(dataset_id=made.id) == ["base", "hard", "test", "train"]
+        (first, *_) = [e for e in client.list_examples(dataset_id=made.id) if e.inputs["n"] == 0]
+        assert first.metadata == {"kind": "odd", "n": 0, "dataset_split": ["base"]}
+        client.update_dataset_splits(dataset_id=made.id, split_name="hard", example_ids=[first.id])
+        assert found(splits=["hard"]) == [0, 2]
+        client.update_dataset_splits(dataset_id=made.id, split_name="base", example_ids=[first.id], remove=True)
+        assert client.list_dataset_splits(dataset_id=made.id) == ["hard", "test", "train"]
+        assert client.list_dataset_splits(dataset_id=made.id, as_of=first.modified_at) == [
+            "base", "hard", "test", "train",
+        ]  # fmt: skip
+        assert {e.inputs["n"] for e in client.list_examples(dataset_id=made.id, limit=3)} < {0, 1, 2, 3}
+
+    await asyncio.to_thread(work)
+    dataset = (await server.client.get("/datasets", params={"name": "found"})).json()[0]["id"]
+    for select, keys in {
+        "id": {"id", "created_at", "modified_at", "inputs", "name", "dataset_id"},
+        "outputs&exclude_default_fields=true": {"id", "outputs"},
+    }.items():
+        answer = await server.client.get(f"/examples?dataset={dataset}&limit=1&select={select}")
+        assert set(answer.json()[0]) == keys
+    for order in ("recent", "recently_created", "id", "random"):
+        query = {"dataset": dataset, "order": order, "random_seed": 0.5}
+        assert len((await server.client.get("/examples", params=query)).json()) == 4
+    for query in (
+        {"filter": "eq("},
+        {"select": "colour"},
+        {"order": "up"},
+        {"metadata": "[]"},
+        {"as_of": "2026-13-40"},
+    ):
+        answer = await server.client.get("/examples", params={"dataset": dataset, **query})
+        assert answer.status_code in {400, 422}, (query, answer.text)
+
+
+async def test_attachments_go_in_and_come_out(server: Hosted):
+    client, png = client_of(server), b"\x89PNG\r\n--\x00"
+
+    def work() -> str:
+        made = client.create_dataset("attachments")
+        (one,) = client.create_examples(
+            dataset_id=made.id,
+            examples=[{
+                "inputs": {"q": "?"},
+                "attachments": {"cat": {"mime_type": "image/png", "data": png}, "b.txt": ("text/plain", b"b")},
+            }],
+        )["example_ids"]  # fmt: skip
+        (example,) = client.list_examples(dataset_id=made.id, include_attachments=True)
+        assert {name: a["reader"].read() for name, a in example.attachments.items()} == {"cat": png, "b.txt": b"b"}
+        assert example.attachments["cat"]["mime_type"] == "image/png"
+        before = example.modified_at
+        client.update_examples(
+            dataset_id=made.id,
+            updates=[ExampleUpdate(
+                id=one,
+                attachments_operations={"rename": {"cat": "dog"}, "retain": []},
+                attachments={"new": ("text/plain", b"new")},
+            )],
+        )  # fmt: skip
+        shown = client.read_example(one)
+        assert {name: a["reader"].read() for name, a in shown.attachments.items()} == {"dog": png, "new": b"new"}
+        assert set(client.read_example(one, as_of=before).attachments) == {"cat", "b.txt"}
+        with pytest.raises(LangSmithError, match="bird"):
+            operations = {"rename": {"bird": "x"}, "retain": []}
+            client.update_examples(dataset_id=made.id, updates=[{"id": one, "attachments_operations": operations}])
+        return example.attachments["cat"]["presigned_url"]
+
+    url = await asyncio.to_thread(work)
+    async with httpx2.AsyncClient() as nobody:
+        answer = await nobody.get(url)
+        assert (answer.content, answer.headers["content-type"]) == (png, "image/png")
+        assert answer.headers["content-disposition"].startswith("attachment")
+        changed = url[:-6] + ("A" if url[-6] != "A" else "B") + url[-5:]
+        assert (await nobody.get(changed)).status_code == 403
+
+
+async def test_what_does_not_fit_a_schema_is_refused_whole(server: Hosted):
+    client = client_of(server)
+
+    def work() -> Any:
+        return client.create_dataset("schema", inputs_schema=SCHEMA, outputs_schema={"required": ["a"]})
+
+    made = await asyncio.to_thread(work)
+    assert made.inputs_schema == SCHEMA
+
+    def fill() -> None:
+        good = {"inputs": {"q": "a"}, "reference_outputs": {"a": 1}}
+        with pytest.raises(LangSmithError, match="schema_mismatch"):
+            client.create_examples(dataset_id=made.id, examples=[good, {"inputs": {"q": 5}}])
+        with pytest.raises(LangSmithError, match="schema_mismatch"):
+            client.create_example({"q": "a" * 40 + "!"}, dataset_id=made.id, reference_outputs={"a": 1})
+        assert not list(client.list_examples(dataset_id=made.id))
+        (one,) = client.create_examples(dataset_id=made.id, examples=[good])["example_ids"]
+        with pytest.raises(LangSmithError, match="required"):
+            client.update_example(one, outputs={"b": 1}, dataset_id=made.id)
+        client.update_example(one, outputs={"a": 2}, dataset_id=made.id)
+
+    await asyncio.to_thread(fill)
+    address = f"/datasets/{made.id}"
+    for schema, text in (
+        ({"properties": {"q": {"type": "no such type"}}}, "no JSON Schema"),
+        ({"$ref": "http://127.0.0.1:1/schema.json"}, "no JSON Schema"),
+        ({"$ref": "file:///etc/passwd"}, "no JSON Schema"),
+        ({"required": ["z"]}, "required"),
+    ):
+        answer = await server.client.patch(address, json={"inputs_schema_definition": schema})
+        assert (answer.status_code, text in answer.text) == (422, True), answer.text
+    answer = await server.client.patch(address, json={"outputs_schema_definition": None, "description": "new"})
+    assert (answer.json()["outputs_schema_definition"], answer.json()["inputs_schema_definition"]) == (None, SCHEMA)
+    assert (answer.json()["description"], answer.json()["name"]) == ("new", "schema")
+
+
+async def test_examples_without_multipart_come_and_go_too(server: Hosted):
+    info = (await server.client.get("/info")).json()
+    info["instance_flags"]["dataset_examples_multipart_enabled"] = False
+    client = Client(api_url=server.url, api_key=server.key, info=info)
+
+    def work() -> None:
+        made = client.create_dataset("plain")
+        one = client.create_example({"n": 1}, dataset_id=made.id, split="test", metadata={"k": 1})
+        assert one.metadata == {"k": 1, "dataset_split": ["test"]}
+        client.create_examples(inputs=[{"n": 2}, {"n": 3}], reference_outputs=[{"o": 2}, None], dataset_id=made.id)
+        client.update_example(one.id, inputs={"n": 10}, metadata={"k": 2})
+        client.update_examples(example_ids=[one.id], outputs=[{"o": 10}])
+        shown = client.read_example(one.id)
+        assert (shown.inputs, shown.outputs) == ({"n": 10}, {"o": 10})
+        assert shown.metadata == {"k": 2, "dataset_split": ["test"]}
+        client.delete_examples([e.id for e in client.list_examples(dataset_id=made.id) if e.id != one.id])
+        assert [e.id for e in client.list_examples(dataset_id=made.id)] == [one.id]
+        with pytest.raises(LangSmithConflictError):
+            client.create_example({"n": 1}, dataset_id=made.id, example_id=one.id)
+
+    await asyncio.to_thread(work)
+    missing = await server.client.delete(f"/examples/{uuid4()}")
+    assert (missing.status_code, missing.json()) == (404, {"detail": "Example not found"})
+
+
+async def test_a_dataset_out_of_a_csv_file_and_back(server: Hosted):
+    client = client_of(server)
+    text = 'q,hint,a\r\n"one, two",é,3\r\n=2+2,,4\r\n'
+
+    def work() -> None:
+        file = ("sums.csv", text.encode())
+        made = client.upload_csv(file, input_keys=["q", "hint"], output_keys=["a"], name="sums", description="d")
+        assert (made.name, made.description, made.example_count, made.data_type.value) == ("sums", "d", 2, "kv")
+        rows = [(e.inputs, e.outputs) for e in client.list_examples(dataset_id=made.id)]
+        assert rows == [({"q": "one, two", "hint": "é"}, {"a": "3"}), ({"q": "=2+2", "hint": ""}, {"a": "4"})]
+        assert client.upload_csv(file, input_keys=["q"], output_keys=["a"]).name == "sums.csv"
+        with pytest.raises(LangSmithError, match="no column"):
+            client.upload_csv(file, input_keys=["z"], output_keys=[], name="other")
+        assert not client.has_dataset(dataset_name="other")
+
+    await asyncio.to_thread(work)
+    dataset = (await server.client.get("/datasets", params={"name": "sums"})).json()[0]["id"]
+    assert (await server.client.get(f"/datasets/{dataset}/csv")).text == text
+    lines = (await server.client.get(f"/datasets/{dataset}/jsonl")).text.splitlines()
+    assert json.loads(lines[1])["inputs"] == {"q": "=2+2", "hint": ""}
+    assert (await server.client.get(f"/datasets/{dataset}/openai_ft")).status_code == 400
+
+
+async def test_conversations_are_written_as_openai_reads_them(server: Hosted):
+    client = client_of(server)
+
+    def work() -> list[Any]:
+        made = client.create_dataset("chats", data_type=DataType.chat)
+        message = {"type": "human", "data": {"content": "hi"}}
+        client.create_chat_example([message], {"type": "ai", "data": {"content": "ho"}}, dataset_id=made.id)
+        return client.read_dataset_openai_finetuning(made.id)
+
+    asked, answered = {"role": "user", "content": "hi"}, {"role": "assistant", "content": "ho"}
+    assert await asyncio.to_thread(work) == [{"messages": [asked, answered]}]
+    dataset = (await server.client.get("/datasets", params={"data_type": "chat"})).json()[0]["id"]
+    lines = (await server.client.get(f"/datasets/{dataset}/openai")).text
+    assert json.loads(lines) == {"input": [asked], "ideal": "ho"}
+
+
+async def test_an_example_out_of_a_run(server: Hosted):
+    client, run_id = client_of(server), uuid4()
+
+    def work() -> None:
+        client.create_run(
+            "source", {"q": 1}, "chain", id=run_id, trace_id=run_id, outputs={"a": 2},
+            dotted_order=f"20261121T020000000000Z{run_id}", attachments={"f": ("text/plain", b"file")},
+        )  # fmt: skip
+        client.flush(timeout=60)
+        made = client.create_dataset("from runs")
+        example = client.create_example(dataset_id=made.id, source_run_id=run_id, use_source_run_io=True)
+        assert (example.inputs, example.outputs, example.source_run_id) == ({"q": 1}, {"a": 2}, run_id)
+        assert example.attachments["f"]["reader"].read() == b"file"
+        with pytest.raises(LangSmithError, match="no run"):
+            client.create_example(dataset_id=made.id, source_run_id=uuid4(), use_source_run_io=True)
+
+    await asyncio.to_thread(work)
+
+
+@pytest.mark.filterwarnings("ignore::UserWarning")
+async def test_evaluations_from_end_to_end(server: Hosted):
+    client = client_of(server)
+
+    def double(inputs: dict[str, Any]) -> dict[str, Any]:
+        return {"n": inputs["n"] * 2}
+
+    def exact(outputs: dict[str, Any], reference_outputs: dict[str, Any]) -> bool:
+        return outputs["n"] == reference_outputs["n"]
+
+    def mean(outputs: list[dict[str, Any]], reference_outputs: list[dict[str, Any]]) -> dict[str, Any]:
+        return {"key": "share", "score": sum(map(exact, outputs, reference_outputs)) / len(outputs)}
+
+    async def adouble(inputs: dict[str, Any]) -> dict[str, Any]:
+        return double(inputs)
+
+    def work() -> tuple[Any, Any, Any]:
+        made = client.create_dataset("evaluated")
+        client.create_examples(
+            dataset_id=made.id,
+            examples=[{"inputs": {"n": n}, "reference_outputs": {"n": out}} for n, out in ((1, 2), (2, 4), (3, 7))],
+        )
+        options = {"data": "evaluated", "evaluators": [exact], "client": client}
+        first = evaluate(double, summary_evaluators=[mean], experiment_prefix="first", **options)
+        second = asyncio.run(aevaluate(adouble, experiment_prefix="second", **options))
+        rows = {row["example"].inputs["n"]: row["evaluation_results"]["results"][0].score for row in first}
+        assert rows == {1: True, 2: True, 3: False}
+        client.flush(timeout=60)
+        again = evaluate(first.experiment_name, evaluators=[exact], client=client)
+        assert len(list(again)) == 3
+        return made, first.experiment_name, second.experiment_name
+
+    dataset, first, second = await asyncio.to_thread(work)
+
+    def read() -> None:
+        project = client.read_project(project_name=first)
+        assert project.reference_dataset_id == dataset.id
+        assert client.read_dataset(dataset_id=dataset.id).session_count == 2
+        assert {p.name for p in client.list_projects(reference_dataset_id=dataset.id)} == {first, second}
+        results = client.get_experiment_results(name=first)
+        rows = {e.inputs["n"]: [run.outputs for run in e.runs] for e in results["examples_with_runs"]}
+        assert rows == {1: [{"n": 2}], 2: [{"n": 4}], 3: [{"n": 6}]}
+        compared = evaluate_comparative(
+            (first, second), evaluators=[lambda runs, example: {"key": "better", "scores": {r.id: 1 for r in runs}}],
+            client=client,
+        )  # fmt: skip
+        assert len(list(compared)) == 3
+
+    await asyncio.to_thread(read)
+    comparisons = (await server.client.get(f"/datasets/{dataset.id}/comparative")).json()
+    assert {info["name"] for info in comparisons[0]["experiments_info"]} == {first, second}
+    assert (await server.client.delete(f"/datasets/comparative/{comparisons[0]['id']}")).status_code == 200
+    assert (await server.client.get(f"/datasets/{dataset.id}/comparative")).json() == []
+
+
+async def test_a_dataset_is_shared_with_whoever_has_the_link(server: Hosted):
+    client = client_of(server)
+
+    def work() -> tuple[Any, str]:
+        made = client.create_dataset("shared", description="for all")
+        client.create_examples(dataset_id=made.id, examples=[{"inputs": {"n": 1}, "reference_outputs": {"o": 2}}])
+        with pytest.raises(LangSmithNotFoundError):
+            client.read_dataset_shared_schema(made.id)
+        token = str(client.share_dataset(made.id)["share_token"])
+        assert str(client.share_dataset(made.id)["share_token"]) == token
+        assert str(client.read_dataset_shared_schema(made.id)["share_token"]) == token
+        stranger = Client(api_url=server.url, api_key="placeholder")
+        assert stranger.read_shared_dataset(token).name == "shared"
+        assert [e.inputs for e in stranger.list_shared_examples(token)] == [{"n": 1}]
+        assert list(stranger.list_shared_projects(dataset_share_token=token)) == []
+        copy = client.clone_public_dataset(token, dataset_name="copied")
+        assert [e.outputs for e in client.list_examples(dataset_id=copy.id)] == [{"o": 2}]
+        client.unshare_dataset(made.id)
+        return made, token
+
+    _, token = await asyncio.to_thread(work)
+    for place in ("datasets", "examples", "datasets/sessions"):
+        assert (await server.client.get(f"/public/{token}/{place}")).status_code == 404
+
+
+async def test_another_workspace_sees_and_changes_none_of_it(server: Hosted):
+    client = client_of(server)
+
+    def work() -> tuple[Any, Any]:
+        made = client.create_dataset("ours")
+        return made, client.create_example({"n": 1}, dataset_id=made.id)
+
+    dataset, example = await asyncio.to_thread(work)
+    headers = {"x-api-key": await server.new_key(workspace_id=await server.new_workspace("Strangers"))}
+    change = {"inputs": {"n": 2}, "dataset_id": str(dataset.id)}
+    async with httpx2.AsyncClient(base_url=server.url, headers=headers) as other:
+        assert (await other.get("/datasets")).json() == []
+        assert (await other.get("/examples", params={"dataset": str(dataset.id)})).json() == []
+        assert (await other.get("/examples", params={"id": str(example.id)})).json() == []
+        for method, path, body in (
+            ("GET", f"/datasets/{dataset.id}", None),
+            ("PATCH", f"/datasets/{dataset.id}", {"name": "theirs"}),
+            ("DELETE", f"/datasets/{dataset.id}", None),
+            ("PUT", f"/datasets/{dataset.id}/share", {}),
+            ("GET", f"/datasets/{dataset.id}/csv", None),
+            ("GET", f"/datasets/{dataset.id}/splits", None),
+            ("GET", f"/datasets/{dataset.id}/versions", None),
+            ("GET", f"/datasets/{dataset.id}/version?tag=latest", None),
+            ("PUT", f"/datasets/{dataset.id}/tags", {"as_of": "latest", "tag": "x"}),
+            ("POST", f"/datasets/{dataset.id}/runs", {"session_ids": [str(uuid4())]}),
+            ("POST", "/examples", change),
+            ("GET", f"/examples/{example.id}", None),
+            ("PATCH", f"/examples/{example.id}", change),
+            ("DELETE", f"/examples/{example.id}", None),
+        ):
+            answer = await other.request(method, path, json=body)
+            assert answer.status_code == 404, (method, path, answer.text)
+        assert (await other.request("DELETE", f"/examples?example_ids={example.id}")).status_code == 200
+        body = {"id": str(dataset.id), "name": "ours"}
+        assert (await other.post("/datasets", json=body)).json()["example_count"] == 0
+    assert (await server.client.get(f"/examples/{example.id}")).json()["inputs"] == {"n": 1}
+
+
+async def test_bodies_that_make_no_sense_name_their_field_and_change_nothing(server: Hosted):
+    dataset = (await server.client.post("/datasets", json={"name": "odd"})).json()["id"]
+    address, one = f"/v1/platform/datasets/{dataset}/examples", str(uuid4())
+
+    async def send(*parts: tuple[str, str]) -> tuple[int, str]:
+        lines = "".join(
+            f'--b\r\nContent-Disposition: form-data; name="{name}"\r\n\r\n{text}\r\n' for name, text in parts
+        )
+        headers = {"content-type": "multipart/form-data; boundary=b"}
+        answer = await server.client.post(address, content=f"{lines}--b--\r\n".encode(), headers=headers)
+        return answer.status_code, answer.text
+
+    for parts, told in (
+        ([(one, "{}")], "inputs"),
+        ([(f"{one}.inputs", "{}")], "before"),
+        ([(one, "{}"), (f"{one}.inputs", "[]")], "object"),
+        ([(one, "{}"), (f"{one}.inputs", '{"a": "\\u0000"}')], "NUL"),
+        ([(one, "{}"), (f"{one}.colour", "{}")], "colour"),
+        ([("no id", "{}")], "UUID"),
+        ([(one, '{"split": 5}'), (f"{one}.inputs", "{}")], "split"),
+        ([(one, "{}"), (one, "{}")], "two"),
+    ):
+        status, text = await send(*parts)
+        assert (status, told in text) == (422, True), text
+    for body, field in (
+        ({"name": ""}, "name"),
+        ({"name": "x", "transformations": [{}]}, "transformations"),
+        ({"name": "x", "data_type": "tables"}, "data_type"),
+    ):
+        answer = await server.client.post("/datasets", json=body)
+        assert (answer.status_code, answer.json()["detail"][0]["loc"]) == (422, ["body", field])
+    assert (await server.client.get(f"/datasets/{dataset}")).json()["example_count"] == 0
