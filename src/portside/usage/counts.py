@@ -39,10 +39,13 @@ async def count_usage(db: Session, query: UsageQuery, *, by: Actor) -> Usage:
 async def arguments(db: Session, query: UsageQuery, within: Range, actor: Actor) -> dict[str, Any]:
     """Return the arguments that all of the queries take."""
     enterable = {workspace.id for workspace in await list_workspaces(db, actor)}
+    first_day, last_day = within.whole_days(await db.fetchval(sql.counted_until))
     return {
         "workspace_ids": sorted(enterable.intersection(query.workspace_ids)),
         "start_time": within.start,
         "end_time": within.end,
+        "first_day": first_day,
+        "last_day": last_day,
         "stride": within.width,
         "origin": within.origin,
     }

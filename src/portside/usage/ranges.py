@@ -13,6 +13,7 @@ from portside.kernel.errors import BadRequest, Invalid
 from portside.usage.types import Stride
 
 _LOST_PLUS = re.compile(r"(\d\d:\d\d\S*) (\d\d:?\d\d)$")
+_DAY = timedelta(days=1)
 _STRIDES = ((31, Stride(days=1)), (93, Stride(days=7)), (366, Stride(days=30)))
 
 
@@ -38,6 +39,14 @@ class Range(msgspec.Struct, frozen=True):
     def width(self) -> timedelta:
         """How long a bucket is."""
         return timedelta(days=self.stride.days, hours=self.stride.hours)
+
+    def whole_days(self, until: datetime | None) -> tuple[datetime, datetime]:
+        """Return from where to where the range is whole UTC days that end by `until`; nothing is start and start."""
+        first = self.origin if self.origin == self.start else self.origin + _DAY
+        last = self.end.replace(hour=0, minute=0, second=0, microsecond=0)
+        if until is not None:
+            last = min(last, until)
+        return (self.start, self.start) if until is None or self.stride.hours or last <= first else (first, last)
 
 
 def read_range(start_time: str, end_time: str) -> Range:

@@ -1,11 +1,13 @@
 -- name: usage_by_workspace
--- All four queries count first and look names up afterwards: the count is an index-only scan of traces_by_receipt, and
--- buckets times dimensions are few. Buckets have a fixed width from `origin`; only those with traces appear.
+-- All four queries count first and look names up afterwards: the count is two index-only scans of traces_by_receipt and one
+-- of the days that are over, and buckets times dimensions are few. Buckets have a fixed width from `origin`; only those with traces appear.
 with counted as (
     select date_bin(:stride::interval, received_at, :origin::timestamptz) as time_bucket, workspace_id,
-           count(*) as traces
-    from traces
-    where workspace_id = any(:workspace_ids::uuid[]) and received_at >= :start_time and received_at < :end_time
+           sum(traces)::bigint as traces
+    from received(
+        :workspace_ids::uuid[], :start_time::timestamptz, :end_time::timestamptz,
+        :first_day::timestamptz, :last_day::timestamptz
+    )
     group by 1, 2
 )
 select c.time_bucket, c.workspace_id, w.display_name as workspace_name, c.traces
@@ -17,9 +19,11 @@ order by c.time_bucket, c.traces desc, c.workspace_id
 -- Deleted projects keep their names for this.
 with counted as (
     select date_bin(:stride::interval, received_at, :origin::timestamptz) as time_bucket, project_id,
-           count(*) as traces
-    from traces
-    where workspace_id = any(:workspace_ids::uuid[]) and received_at >= :start_time and received_at < :end_time
+           sum(traces)::bigint as traces
+    from received(
+        :workspace_ids::uuid[], :start_time::timestamptz, :end_time::timestamptz,
+        :first_day::timestamptz, :last_day::timestamptz
+    )
     group by 1, 2
 )
 select c.time_bucket, c.project_id, p.name as project_name, c.traces
@@ -30,9 +34,11 @@ order by c.time_bucket, c.traces desc, c.project_id
 -- name: usage_by_user
 -- Traces of service keys have no user; they are one row with nulls.
 with counted as (
-    select date_bin(:stride::interval, received_at, :origin::timestamptz) as time_bucket, user_id, count(*) as traces
-    from traces
-    where workspace_id = any(:workspace_ids::uuid[]) and received_at >= :start_time and received_at < :end_time
+    select date_bin(:stride::interval, received_at, :origin::timestamptz) as time_bucket, user_id, sum(traces)::bigint as traces
+    from received(
+        :workspace_ids::uuid[], :start_time::timestamptz, :end_time::timestamptz,
+        :first_day::timestamptz, :last_day::timestamptz
+    )
     group by 1, 2
 )
 select c.time_bucket, c.user_id, u.email as user_email, c.traces
@@ -44,9 +50,11 @@ order by c.time_bucket, c.traces desc, c.user_id
 -- The short key is all that the contract shows of a key, so keys that share one share a row.
 with counted as (
     select date_bin(:stride::interval, received_at, :origin::timestamptz) as time_bucket, api_key_id,
-           count(*) as traces
-    from traces
-    where workspace_id = any(:workspace_ids::uuid[]) and received_at >= :start_time and received_at < :end_time
+           sum(traces)::bigint as traces
+    from received(
+        :workspace_ids::uuid[], :start_time::timestamptz, :end_time::timestamptz,
+        :first_day::timestamptz, :last_day::timestamptz
+    )
     group by 1, 2
 )
 select c.time_bucket, k.short_key as api_key_short_key, sum(c.traces)::bigint as traces
@@ -54,3 +62,35 @@ from counted c
 left join api_keys k on k.id = c.api_key_id
 group by c.time_bucket, k.short_key
 order by c.time_bucket, traces desc, k.short_key
+
+-- name: next_day
+-- The first day that is not counted yet; none before the first trace.
+select coalesce(
+    (select until from counted_days), (select date_trunc('day', min(received_at), 'UTC') from traces)
+)
+
+-- name: begin_counting
+-- One process at a time; who comes second does without.
+select pg_try_advisory_xact_lock(hashtext('portside.usage.days'))
+
+-- name: is_day_over
+-- A trace bears the moment at which its transaction began, so the day is over when all of those have ended.
+select now() >= :day::timestamptz + interval '25 hours' and not exists (
+    select from pg_stat_activity
+    where datname = current_database() and xact_start < :day::timestamptz + interval '24 hours'
+)
+
+-- name: count_day
+insert into trace_days (workspace_id, day, project_id, user_id, api_key_id, traces)
+select workspace_id, :day::timestamptz, project_id, user_id, api_key_id, count(*)
+from traces
+where workspace_id = any(array(select id from workspaces))
+    and received_at >= :day::timestamptz and received_at < :day::timestamptz + interval '24 hours'
+group by workspace_id, project_id, user_id, api_key_id
+
+-- name: close_day
+insert into counted_days (until) values (:day::timestamptz + interval '24 hours')
+on conflict (is_the_only) do update set until = excluded.until
+
+-- name: counted_until
+select until from counted_days
