@@ -1,0 +1,94 @@
+"""Charts: figures of runs over time (contract: hosted API, section f.4).
+
+A chart that is not stored may ask anything about runs, and so wants the permission to make charts.
+"""
+
+from uuid import UUID
+
+from portside.kernel.errors import Invalid
+from portside.kernel.http.routes import Context, Routes
+from portside.tracing import charts
+from portside.tracing.chart_types import (
+    Chart,
+    ChartPatch,
+    ChartRequest,
+    Preview,
+    PreviewRequest,
+    Section,
+    SectionPatch,
+    SectionRequest,
+    Sections,
+    SectionsView,
+    View,
+)
+from portside.tracing.charts import ChartNotFound, SectionNotFound
+from portside.tracing.filter_language import FilterInvalid
+
+routes = Routes("tracing")
+_ON_WRITE = (ChartNotFound, SectionNotFound, FilterInvalid, Invalid)
+
+
+@routes.post("/charts", permission="charts:read", raises=(Invalid,))
+async def show_charts(ctx: Context, body: SectionsView) -> Sections:
+    """Return all sections with their charts, and what these show."""
+    return await charts.show_sections(ctx.db, ctx.actor.workspace_id, body)
+
+
+@routes.post("/charts/create", permission="charts:create", raises=_ON_WRITE)
+async def create_chart(ctx: Context, body: ChartRequest) -> Chart:
+    """Make a chart."""
+    return await charts.create_chart(ctx.db, ctx.actor.workspace_id, body)
+
+
+@routes.post("/charts/preview", permission="charts:create", raises=(FilterInvalid, Invalid))
+async def preview_chart(ctx: Context, body: PreviewRequest) -> Preview:
+    """Return what a chart would show that is not stored."""
+    return await charts.preview_chart(ctx.db, ctx.actor.workspace_id, body)
+
+
+@routes.get("/charts/section", permission="charts:read")
+async def list_chart_sections(ctx: Context) -> list[Section]:
+    """List the sections of charts, without their charts."""
+    return await charts.list_sections(ctx.db, ctx.actor.workspace_id)
+
+
+@routes.post("/charts/section", permission="charts:create")
+async def create_chart_section(ctx: Context, body: SectionRequest) -> Section:
+    """Make a section of charts."""
+    return await charts.create_section(ctx.db, ctx.actor.workspace_id, body)
+
+
+@routes.post("/charts/section/{section_id}", permission="charts:read", raises=(SectionNotFound, Invalid))
+async def show_chart_section(ctx: Context, section_id: UUID, body: View) -> Section:
+    """Return a section with its charts, and what these show."""
+    return await charts.show_section(ctx.db, ctx.actor.workspace_id, section_id, body)
+
+
+@routes.patch("/charts/section/{section_id}", permission="charts:update", raises=(SectionNotFound,))
+async def update_chart_section(ctx: Context, section_id: UUID, body: SectionPatch) -> Section:
+    """Change a section of charts; null means unchanged."""
+    return await charts.update_section(ctx.db, ctx.actor.workspace_id, section_id, body)
+
+
+@routes.delete("/charts/section/{section_id}", status=204, permission="charts:delete", raises=(SectionNotFound,))
+async def delete_chart_section(ctx: Context, section_id: UUID) -> None:
+    """Delete a section and its charts."""
+    await charts.delete_section(ctx.db, ctx.actor.workspace_id, section_id)
+
+
+@routes.post("/charts/{chart_id}", permission="charts:read", raises=(ChartNotFound, Invalid))
+async def show_chart(ctx: Context, chart_id: UUID, body: View) -> Chart:
+    """Return a chart and what it shows."""
+    return await charts.show_chart(ctx.db, ctx.actor.workspace_id, chart_id, body)
+
+
+@routes.patch("/charts/{chart_id}", permission="charts:update", raises=_ON_WRITE)
+async def update_chart(ctx: Context, chart_id: UUID, body: ChartPatch) -> Chart:
+    """Change a chart; null means unchanged."""
+    return await charts.update_chart(ctx.db, ctx.actor.workspace_id, chart_id, body)
+
+
+@routes.delete("/charts/{chart_id}", status=204, permission="charts:delete", raises=(ChartNotFound,))
+async def delete_chart(ctx: Context, chart_id: UUID) -> None:
+    """Delete a chart."""
+    await charts.delete_chart(ctx.db, ctx.actor.workspace_id, chart_id)

@@ -1,0 +1,141 @@
+"""Charts over HTTP: stored, looked at, changed, deleted; computed from runs; closed to others."""
+
+from collections.abc import AsyncIterator
+from typing import Any
+from uuid import uuid4
+
+import httpx2
+import pytest
+import pytest_asyncio
+
+from tests.api.hosted import Hosted, hosted
+
+pytestmark = pytest.mark.asyncio(loop_scope="module")
+DAY = {"start_time": "2026-03-01T00:00:00Z", "end_time": "2026-03-01T04:00:00Z", "stride": {"hours": 1}}
+USAGE = {"metadata": {"usage_metadata": {"input_tokens": 7, "output_tokens": 5, "total_cost": 0.25}}}
+
+
+@pytest_asyncio.fixture(scope="module", loop_scope="module")
+async def server(module_database: str) -> AsyncIterator[Hosted]:
+    async with hosted(module_database) as running:
+        for hour, minute, name, seconds in ((0, 5, "a", 2), (0, 55, "b", 4), (2, 0, "a", 6), (4, 0, "a", 1)):
+            start = f"2026-03-01T0{hour}:{minute:02}:00Z"
+            times = {"start_time": start, "end_time": start.replace(":00Z", f":0{seconds}Z")}
+            run = {"id": str(uuid4()), "name": name, "run_type": "llm", "session_name": "p", "extra": USAGE, **times}
+            assert (await running.client.post("/runs", json=run)).status_code == 202
+            body = {"run_id": run["id"], "key": "k", "score": seconds, "value": "good" if seconds > 2 else "bad"}
+            await running.client.post("/feedback", json=body)
+        yield running
+
+
+async def values(server: Hosted, view: dict[str, Any] | None = None, **series: Any) -> list[tuple[str, Any, Any]]:
+    body = {"bucket_info": view or DAY, "chart": {"series": [series]}}
+    answer = await server.client.post("/charts/preview", json=body)
+    assert answer.status_code == 200, answer.text
+    return [(point["timestamp"][11:16], point["group"], point["value"]) for point in answer.json()["data"]]
+
+
+async def test_metrics_are_told_by_bucket(server: Hosted):
+    hours = ["00:00", "01:00", "02:00", "03:00"]
+    for metric, expected in (
+        ("run_count", [2, 0, 1, 0]),
+        ("latency_avg", [3, None, 6, None]),
+        ("latency_p50", [3, None, 6, None]),
+        ("total_tokens", [24, 0, 12, 0]),
+        ("total_cost", [0.5, 0, 0.25, 0]),
+        ("error_rate", [0, None, 0, None]),
+        ("feedback_score_avg", [3, None, 6, None]),
+        ("feedback_values", [{"bad": 1, "good": 1}, {}, {"good": 1}, {}]),
+    ):
+        found = await values(server, metric=metric, feedback_key="k")
+        assert found == [(hour, None, value) for hour, value in zip(hours, expected, strict=True)], metric
+    feedback = await values(server, metric="feedback", feedback_key="k")
+    assert feedback[2][2] == {"n": 1, "avg": 6.0, "values": {"good": 1}}
+
+
+async def test_series_are_filtered_and_grouped(server: Hosted):
+    filtered = await values(server, metric="run_count", filters={"filter": 'eq(name, "b")'})
+    assert [value for _, _, value in filtered] == [1, 0, 0, 0]
+    group = {"attribute": "name"}
+    assert await values(server, {**DAY, "stride": {"hours": 3}}, metric="run_count", group_by=group) == [
+        ("00:00", "a", 2), ("03:00", "a", 0), ("00:00", "b", 1), ("03:00", "b", 0),
+    ]  # fmt: skip
+    one = await values(server, metric="run_count", group_by={**group, "max_groups": 1})
+    assert {found for _, found, _ in one} == {"a"}
+    assert await values(server, metric="run_count", filters={"session": [str(uuid4())]}, group_by=group) == []
+    berlin = {**DAY, "stride": {"days": 1}, "timezone": "Europe/Berlin"}
+    assert await values(server, berlin, metric="run_count") == [("23:00", None, 3)]
+
+
+async def test_charts_are_kept_in_sections(server: Hosted):
+    async def send(method: str, path: str, body: Any = None, status: int = 200) -> Any:
+        answer = await server.client.request(method, path, json=body)
+        assert answer.status_code == status, answer.text
+        return answer.json() if answer.content else None
+
+    series = [{"name": "Runs", "metric": "run_count"}]
+    first = await send("POST", "/charts/create", {"title": "Runs", "series": series})
+    section = await send("POST", "/charts/section", {"title": "Mine", "description": "d"})
+    body = {"title": "By name", "section_id": section["id"], "chart_type": "bar", "series": series, "index": 7}
+    second = await send("POST", "/charts/create", body)
+    assert (second["index"], second["series"][0]["name"], second["data"]) == (7, "Runs", [])
+    shown = (await send("POST", "/charts", DAY))["sections"]
+    assert [(part["title"], [chart["title"] for chart in part["charts"]]) for part in shown] == [
+        ("Charts", ["Runs"]), ("Mine", ["By name"]),
+    ]  # fmt: skip
+    assert [point["value"] for point in shown[0]["charts"][0]["data"]] == [2, 0, 1, 0]
+    later = await send("POST", "/charts", {**DAY, "after_index": 0, "omit_data": True})
+    assert [part["charts"][0]["data"] for part in later["sections"]] == [[]]
+    path = f"/charts/{first['id']}"
+    changed = await send("PATCH", path, {"title": "All", "section_id": section["id"], "description": None})
+    assert (changed["title"], changed["section_id"], changed["series"]) == ("All", section["id"], first["series"])
+    assert (await send("POST", path, DAY))["data"][0]["series_id"] == first["series"][0]["id"]
+    await send("PATCH", f"/charts/section/{section['id']}", {"title": "Ours"})
+    assert len((await send("POST", f"/charts/section/{section['id']}", DAY))["charts"]) == 2
+    assert [(part["title"], part["chart_count"]) for part in await send("GET", "/charts/section")][1] == ("Ours", 2)
+    await send("DELETE", path, status=204)
+    await send("POST", path, DAY, status=404)
+    await send("DELETE", f"/charts/section/{section['id']}", status=204)
+    await send("DELETE", f"/charts/{second['id']}", status=404)
+
+
+async def test_what_cannot_be_counted_is_refused_before_it_is_stored(server: Hosted):
+    def chart(**fields: Any) -> dict[str, Any]:
+        return {"title": "t", "series": [{"metric": "run_count", **fields}]}
+
+    for body, status in (
+        (chart(metric="colour"), 422),
+        (chart(metric="feedback"), 422),
+        (chart(filters={"filter": "eq("}), 400),
+        (chart(group_by={"attribute": "metadata"}), 422),
+        ({"title": "t", "series": []}, 422),
+        ({**chart(), "section_id": str(uuid4())}, 404),
+    ):
+        assert (await server.client.post("/charts/create", json=body)).status_code == status, body
+    for wrong in (
+        {"stride": {}},
+        {"stride": {"minutes": 1}, "end_time": "2026-04-01T00:00:00Z"},
+        {"timezone": "Mars/North"},
+        {"timezone": "../etc/passwd"},
+        {"end_time": "2026-02-01T00:00:00Z"},
+    ):
+        answer = await server.client.post("/charts", json={**DAY, **wrong})
+        assert (answer.status_code, answer.json()["detail"][0]["loc"][1]) == (422, next(iter(wrong)))
+
+
+async def test_another_workspace_sees_and_counts_nothing(server: Hosted):
+    made = (await server.client.post("/charts/create", json={"title": "t", "series": [{"metric": "run_count"}]})).json()
+    workspace = await server.new_workspace("Others")
+    headers = {"x-api-key": await server.new_key(workspace_id=workspace)}
+    async with httpx2.AsyncClient(base_url=server.url, headers=headers) as other:
+        path, section = f"/charts/{made['id']}", f"/charts/section/{made['section_id']}"
+        assert (await other.post(path, json=DAY)).status_code == 404
+        assert (await other.patch(path, json={"title": "x"})).status_code == 404
+        assert (await other.delete(path)).status_code == 404
+        assert (await other.post(section, json=DAY)).status_code == 404
+        assert (await other.delete(section)).status_code == 404
+        assert (await other.post("/charts", json=DAY)).json() == {"sections": []}
+        body = {"bucket_info": DAY, "chart": {"series": [{"metric": "run_count"}]}}
+        assert {point["value"] for point in (await other.post("/charts/preview", json=body)).json()["data"]} == {0}
+    reader = {"x-api-key": await server.new_key("charts:read")}
+    assert (await server.client.post("/charts/preview", json=body, headers=reader)).status_code == 403
