@@ -1,7 +1,6 @@
 """The A2A protocol over HTTP: cards of agents, and calls of JSON-RPC (contract: section 10)."""
 
 import re
-from collections.abc import AsyncIterator, Awaitable
 from typing import Any, get_args
 
 import msgspec
@@ -15,6 +14,7 @@ from portside.agent.access.service import caller_of
 from portside.agent.assistants.descriptions import GraphFailed
 from portside.agent.assistants.records import AssistantNotFound
 from portside.agent.config import AgentConfig
+from portside.agent.http.waiting import answer_when_over
 from portside.agent.settings import AgentSettings
 from portside.kernel.codec import dump_api
 from portside.kernel.errors import Forbidden
@@ -23,7 +23,6 @@ from portside.kernel.http.sse import EventStream
 
 routes = Routes("a2a")
 JSON, SSE = "application/json", "text/event-stream"
-NEWLINE = b"\n"
 SCOPE_HEADERS = ("a2a-history-scope", "langgraph-a2a-history-scope")
 UNSAID = {"code": -32602, "message": "Missing required query parameter: assistant_id"}
 ON_CARD = (AssistantNotFound, GraphFailed, Forbidden)
@@ -72,7 +71,7 @@ async def call_agent(ctx: Context, assistant_id: str) -> Response:
     if isinstance(reply, Answer):
         return _plain(reply.body)
     if isinstance(reply, Waiting):
-        return EventStream(_once(reply.body), keep_alive=NEWLINE, media_type=JSON)
+        return await answer_when_over(ctx, reply.body)
     return EventStream(reply.events)
 
 
@@ -125,7 +124,3 @@ def _json(value: Any, status: int = 200) -> Response:
 
 def _plain(body: bytes) -> Response:
     return Response(body, media_type=JSON)
-
-
-async def _once(work: Awaitable[bytes]) -> AsyncIterator[bytes]:
-    yield await work

@@ -23,8 +23,6 @@ HEADERS = {
     "Location": "Where to go on after the connection was lost.",
 }
 TAKEN = {
-    "A2A-Version": "The version of the A2A protocol that the client speaks: 0.3 or 1.0.",
-    "A2A-History-Scope": "Whether the history of a task is that of its context, or of the task alone: context or task.",
     "Idempotency-Key": (
         "A name for the request, of 1 to 255 characters. The same request with the same key, on the same thread or "
         "without one, is answered for 24 hours with what the first one made."
