@@ -16,10 +16,16 @@ import msgspec
 from portside.agent.access.service import Access
 from portside.agent.assistants.descriptions import Descriptions
 from portside.agent.assistants.records import Assistants
+from portside.agent.checkpoints.saver import PostgresSaver
+from portside.agent.checkpoints.serde import make_serde
 from portside.agent.config import AgentConfig, HttpConfig
 from portside.agent.crons.firing import DueCrons
 from portside.agent.crons.records import Crons
+from portside.agent.encryption.codec import vault_of
+from portside.agent.encryption.setup import codec_of, in_context, make_vault
+from portside.agent.encryption.vault import Vault
 from portside.agent.engine import Engine
+from portside.agent.graphs.imports import add_to_path, import_named
 from portside.agent.graphs.load import Graphs
 from portside.agent.http import assistants, crons, debugging, protocol, runs, states, store, streams, system, threads
 from portside.agent.http.serving import describe, served_routes, without_api
@@ -82,16 +88,21 @@ async def open_app(
     config: AgentConfig, graphs: Graphs, settings: AgentSettings, database_url: str
 ) -> AsyncIterator[AgentApp]:
     """Start everything behind the routes, and stop it at the end. Raises UserMistake."""
-    connect = partial(Database.connect, database_url, max_size=settings.graph_postgres_pool_max_size, schema=SCHEMA)
+    vault = _vault(config, settings)
+    size, codec = settings.graph_postgres_pool_max_size, codec_of(vault)
+    connect = partial(Database.connect, database_url, max_size=size, schema=SCHEMA, codec=codec)
+    make_saver = partial(PostgresSaver, serde=make_serde(config.serde), vault=vault)
     db = await connect()
     loops = settings.slots if settings.bg_job_isolated_loops and settings.slots else 1
     try:
         await migrate(db, ["portside.agent"], schema=SCHEMA)
         setup = await open_setup(db, config)
-        engine = await Engine.start(graphs, connect, loops=loops, make_store=make_store(setup))
+        engine = await Engine.start(graphs, connect, loops=loops, make_saver=make_saver, make_store=make_store(setup))
         try:
             app = await _join(db, engine, config, settings, setup)
             bus = await open_bus(db, settings, database_url)
+            # What is sealed is read from the database, where it is opened.
+            bus.carries_chunks = bus.carries_chunks and vault is None
             async with app.hub.joined(lambda hub: PostgresRelay(db, bus, hub, app.work, app.draining)):
                 app.worker.start(app.chores)
                 yield app
@@ -99,6 +110,12 @@ async def open_app(
             await engine.close()
     finally:
         await db.close()
+
+
+def _vault(config: AgentConfig, settings: AgentSettings) -> Vault | None:
+    source = config.encryption.path
+    given = None if source is None else import_named(config, "encryption", source, add_to_path(config))
+    return make_vault(settings, given, f"{config.file}: encryption.path ({source})")
 
 
 async def _join(
@@ -134,10 +151,11 @@ async def _join(
         services[Diagnostics] = Diagnostics(Path(settings.debug_folder))
     kept = [ExpiredThreads(db, config.thread_ttl), OldStreams(db, settings.resumable_stream_ttl_seconds)]
     chores = [*_queue_chores(db, worker, settings), *kept, due_crons, *store_chores(db, setup)]
+    guard = in_context(_let_in, vault_of(db))
     sockets = served_routes(protocol.sockets, config.http, has_diagnostics=False)
     if settings.tier == "queue":
         routes, sockets = without_api(routes), []
-    api = SocketApi(Api(routes, services, _let_in), sockets, _let_in, draining=draining, form=ErrorForm.TEXT)
+    api = SocketApi(Api(routes, services, guard), sockets, guard, draining=draining, form=ErrorForm.TEXT)
     asgi = _front(api, config.http, settings, draining)
     return AgentApp(asgi, worker, traffic, draining, service.hub, Driver([] if settings.tier == "api" else chores))
 

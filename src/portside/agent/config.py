@@ -16,6 +16,7 @@ from typing import Annotated, Any, Literal
 import msgspec
 from dotenv import dotenv_values
 
+from portside.agent.types.encryption import EncryptionConfig, SerdeConfig
 from portside.kernel.errors import UserMistake
 from portside.kernel.http.cors import CorsRules
 from portside.kernel.http.prefixes import A_PREFIX
@@ -36,8 +37,8 @@ ACTED_ON = object()
 # under which it behaves as this server does.
 NOT_SERVED: dict[str, dict[str, Any]] = {
     "auth": {},
-    "checkpointer": {"backend": "default", "ttl": ACTED_ON},
-    "encryption": {},
+    "checkpointer": {"backend": "default", "serde": ACTED_ON, "ttl": ACTED_ON},
+    "encryption": {"path": ACTED_ON},
     "http": {
         "cors": ACTED_ON, "disable_a2a": ACTED_ON, "disable_assistants": ACTED_ON, "disable_mcp": True,
         "disable_meta": ACTED_ON, "disable_runs": ACTED_ON, "disable_store": ACTED_ON, "disable_threads": ACTED_ON,
@@ -124,6 +125,8 @@ class AgentConfig(msgspec.Struct, frozen=True, kw_only=True):
     thread_ttl: ThreadTtl = ThreadTtl()
     store: StoreConfig = StoreConfig()
     http: HttpConfig = HttpConfig()
+    encryption: EncryptionConfig = EncryptionConfig()
+    serde: SerdeConfig = SerdeConfig()
 
     @property
     def folder(self) -> Path:
@@ -183,12 +186,21 @@ def _config(path: Path, content: dict[str, Any], places: dict[str, str]) -> Agen
         thread_ttl=_thread_ttl(place("checkpointer"), _section(content, "checkpointer")),
         store=_typed(place("store"), "store", _section(content, "store"), StoreConfig),
         http=_http(place("http"), _section(content, "http")),
+        encryption=_typed(place("encryption"), "encryption", _section(content, "encryption"), EncryptionConfig),
+        serde=_serde(place("checkpointer"), _section(content, "checkpointer")),
     )
 
 
 def _thread_ttl(place: str, section: dict[str, Any]) -> ThreadTtl:
     ttl: ThreadTtl = _typed(place, "checkpointer.ttl", section.get("ttl") or {}, ThreadTtl)
     return ttl
+
+
+def _serde(place: str, section: dict[str, Any]) -> SerdeConfig:
+    serde: SerdeConfig = _typed(place, "checkpointer.serde", section.get("serde") or {}, SerdeConfig)
+    if serde.pickle_fallback:
+        log.warning("pickles_are_read", file=place, reason="whoever can write to the database can run code here")
+    return serde
 
 
 def _http(place: str, section: dict[str, Any]) -> HttpConfig:

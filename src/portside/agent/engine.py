@@ -125,6 +125,7 @@ class Engine:
         connect: Callable[[], Awaitable[Database]],
         *,
         loops: int = 1,
+        make_saver: Callable[[Database], PostgresSaver] = PostgresSaver,
         make_store: MakeStore | None = None,
     ) -> "Engine":
         """Open the graph loops, and on the first of them the graphs' database with the memories that live in it.
@@ -135,7 +136,7 @@ class Engine:
 
         async def prepare() -> tuple[Database, PostgresSaver, BaseStore | None]:
             db = await connect()
-            return db, PostgresSaver(db), await make_store(db) if make_store else None
+            return db, make_saver(db), await make_store(db) if make_store else None
 
         db, saver, store = await home.call(prepare())
         others = [GraphLoop(f"graphs-{number}") for number in range(1, loops)]

@@ -85,6 +85,21 @@ class AgentSettings(msgspec.Struct, frozen=True, kw_only=True):
         msgspec.Meta(ge=2),
         setting("Connections to Postgres for each pool.", *environment_names("GRAPH_POSTGRES_POOL_MAX_SIZE")),
     ] = 20
+    graph_aes_key: Annotated[
+        str | None,
+        setting(
+            "AES key of 16, 24 or 32 characters that checkpoints and kept events are encrypted with, or several "
+            "separated by commas: the first encrypts, all of them decrypt.", *environment_names("GRAPH_AES_KEY"),
+        ),
+    ] = None  # fmt: skip
+    graph_aes_json_keys: Annotated[
+        str | None,
+        setting(
+            "Names of JSON keys, separated by commas, whose values are encrypted with that key wherever they are in "
+            "threads, runs, crons, assistants and store items; * is every key that the server does not look for.",
+            *environment_names("GRAPH_AES_JSON_KEYS"),
+        ),
+    ] = None
     log_level: Annotated[str, setting("DEBUG, INFO, WARNING or ERROR.")] = "INFO"
     log_json: Annotated[bool, setting("Write each log line as JSON.")] = False
     deployment_id: Annotated[

@@ -205,12 +205,14 @@ class Transaction(Session):
 class Database(Session):
     """A pool of connections to one Postgres database."""
 
-    def __init__(self, pool: Any) -> None:
-        super().__init__(_Again(pool))
+    def __init__(self, pool: Any, codec: Codec | None = None) -> None:
+        super().__init__(_Again(pool), codec)
         self.pool = pool
 
     @classmethod
-    async def connect(cls, url: str, *, max_size: int = 20, schema: str | None = None) -> "Database":
+    async def connect(
+        cls, url: str, *, max_size: int = 20, schema: str | None = None, codec: Codec | None = None
+    ) -> "Database":
         """Open a pool. Raises OutOfReach when the database cannot be reached or refuses the credentials."""
         settings = {
             "application_name": "portside",
@@ -235,7 +237,7 @@ class Database(Session):
             )
         except (OSError, ValueError, asyncpg.PostgresError, asyncpg.InterfaceError) as exc:
             raise OutOfReach(f"the database does not answer: {exc or type(exc).__name__}") from exc
-        database = cls(pool)
+        database = cls(pool, codec)
         kind.on_dead = database.make_anew
         return database
 

@@ -29,7 +29,10 @@ from portside.agent.checkpoints.rows import (
     thread_of,
     write_rows,
 )
+from portside.agent.checkpoints.sealing import sealed_rows
+from portside.agent.checkpoints.serde import make_serde
 from portside.agent.checkpoints.staging import Hold, Holder, Stage
+from portside.agent.encryption.vault import Vault
 from portside.agent.sql import sql
 from portside.kernel.db import Database, Record, Session
 
@@ -42,8 +45,9 @@ T = TypeVar("T")
 class PostgresSaver(BaseCheckpointSaver[str]):
     """Keeps checkpoints in Postgres. Make it on the event loop that its database was connected on."""
 
-    def __init__(self, db: Session, *, serde: SerializerProtocol | None = None) -> None:
-        super().__init__(serde=serde)
+    def __init__(self, db: Session, *, serde: SerializerProtocol | None = None, vault: Vault | None = None) -> None:
+        super().__init__(serde=serde or make_serde())
+        self.vault = vault
         self._db = db
         self._loop = asyncio.get_running_loop()
         self._stage = Stage(db)
@@ -148,7 +152,7 @@ class PostgresSaver(BaseCheckpointSaver[str]):
         new_versions: ChannelVersions,
     ) -> RunnableConfig:
         """Store a checkpoint and the values that changed; return the config that names it."""
-        rows = checkpoint_rows(self.serde, config, checkpoint, metadata, new_versions)
+        rows = await self._sealed(checkpoint_rows(self.serde, config, checkpoint, metadata, new_versions))
         await self._at_home(self._put(config, rows))
         place = {"thread_id": thread_of(config), "checkpoint_ns": config["configurable"].get("checkpoint_ns", "")}
         return {"configurable": {**place, "checkpoint_id": checkpoint["id"]}}
@@ -157,8 +161,12 @@ class PostgresSaver(BaseCheckpointSaver[str]):
         self, config: RunnableConfig, writes: Sequence[tuple[str, Any]], task_id: str, task_path: str = ""
     ) -> None:
         """Store what a task wrote, pending until its step is over."""
-        rows = write_rows(self.serde, config, writes, (task_id, task_path))
+        rows = await self._sealed(write_rows(self.serde, config, writes, (task_id, task_path)))
         await self._at_home(self._put(config, rows))
+
+    async def _sealed(self, rows: Rows) -> Rows:
+        """Encrypt what is to be written, where that is configured. Reading it back is the database's codec's to do."""
+        return rows if self.vault is None else await sealed_rows(self.vault, rows)
 
     async def _put(self, config: RunnableConfig, rows: Rows) -> None:
         thread_id, maker = thread_of(config), _maker(config)

@@ -34,4 +34,4 @@ async def in_transaction(saver: PostgresSaver) -> AsyncIterator[tuple[PostgresSa
     """
     async with saver.database.transaction() as tx:
         session = Session(_InTurn(tx.connection), tx.codec)
-        yield PostgresSaver(session, serde=saver.serde), session
+        yield PostgresSaver(session, serde=saver.serde, vault=saver.vault), session

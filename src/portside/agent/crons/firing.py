@@ -22,6 +22,7 @@ from portside.agent.assistants.records import Assistants
 from portside.agent.crons.payloads import run_of
 from portside.agent.crons.records import next_firing
 from portside.agent.crons.schedules import Schedule
+from portside.agent.encryption.context import KEPT_AS, set_context
 from portside.agent.runs.service import Runs, Scheduled
 from portside.agent.sql import sql
 from portside.agent.types.runs import RunCreate
@@ -102,6 +103,7 @@ class DueCrons(Task):
 
     async def _admit_or_skip(self, cron: DueCron) -> str:
         """Fire a cron. One whose run would be refused at each attempt is skipped until its next instant."""
+        set_context(cron.payload.get(KEPT_AS) or {})
         if cron.ends_at is not None and cron.claimed_at > cron.ends_at + MADE_UP_WITHIN:
             await _advance(self._db, cron)
             return "ended"

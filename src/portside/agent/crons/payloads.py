@@ -5,6 +5,7 @@ from uuid import UUID
 
 import msgspec
 
+from portside.agent.encryption.context import kept_context
 from portside.agent.runs.requests import Ids, refuse_unsupported, run_kwargs
 from portside.agent.types.assistants import Assistant
 from portside.agent.types.crons import CronRun
@@ -35,7 +36,7 @@ def changed_payload(payload: dict[str, Any], patch: CronRun, assistant_id: UUID,
 def _with_cron_id(payload: dict[str, Any], cron_id: UUID) -> dict[str, Any]:
     config = payload.get("config", {})
     configurable = {**config.get("configurable", {}), "cron_id": str(cron_id)}
-    return {**payload, "config": {**config, "configurable": configurable}}
+    return {**payload, "config": {**config, "configurable": configurable}, **kept_context()}
 
 
 def run_of(payload: dict[str, Any], metadata: dict[str, Any], on_run_completed: str | None) -> RunCreate:

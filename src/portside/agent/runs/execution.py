@@ -9,6 +9,7 @@ holds for what a node started and does not await, and for graphs on other server
 from collections.abc import Callable
 from typing import Any
 
+from portside.agent.encryption.codec import refuse_unreadable
 from portside.agent.engine import Engine, Publish, RanTooLong, Told
 from portside.agent.graphs.execute import read_rest
 from portside.agent.graphs.load import Graphs
@@ -78,6 +79,7 @@ class Executions:
         resume = begun and await lifecycle.has_own_checkpoint(self._db, run)
         request = execution_request(run, resume=resume)
         try:
+            refuse_unreadable(run.kwargs)
             outcome = await self._engine.execute(request, publish, timeout_s=self._timeout_s, told=told)
             return ending_of(outcome)
         except RanTooLong:

@@ -8,6 +8,7 @@ from uuid import UUID
 import msgspec
 from langgraph.version import __version__ as langgraph_version
 
+from portside.agent.encryption.context import kept_context
 from portside.agent.graphs.commands import parse_command
 from portside.agent.graphs.protocol import Outcome, RunRequest
 from portside.agent.queue.lifecycle import ClaimedRun, Ending, RequestKey
@@ -95,6 +96,7 @@ def run_kwargs(assistant: Assistant, body: RunCreate, ids: Ids, metadata: dict[s
         "checkpoint_during": durability != "exit",
         "durability": durability,
         **_optional(body),
+        **kept_context(),
     }
 
 

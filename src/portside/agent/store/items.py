@@ -9,6 +9,7 @@ from typing import Any
 
 from langgraph.store.base import GetOp, ListNamespacesOp, PutOp, SearchOp
 
+from portside.agent.encryption.codec import refuse_sealed_search
 from portside.agent.sql import sql
 from portside.agent.store.filters import compile_filter
 from portside.agent.store.names import Pattern, beyond, check_key, check_namespace, joined, pattern_of
@@ -46,7 +47,9 @@ class Items:
         return found
 
     async def search(self, ops: Sequence[SearchOp]) -> list[list[Record]]:
-        """Return what each operation finds. Raises EmbeddingFailed."""
+        """Return what each operation finds. Raises EmbeddingFailed, and Invalid for a filter on what is encrypted."""
+        for op in ops:
+            await refuse_sealed_search(self._db, op.filter)
         index = self.setup.index
         by_meaning = [number for number, op in enumerate(ops) if op.query and index]
         others = [number for number in range(len(ops)) if number not in by_meaning]

@@ -1,0 +1,134 @@
+"""What is encrypted: a dump of the database holds none of it, and clients do not notice."""
+
+import base64
+import json
+from collections.abc import AsyncIterator, Iterator
+
+import asyncpg
+import httpx2
+import pytest
+from langgraph_sdk import get_client
+from langgraph_sdk.client import LangGraphClient
+from langgraph_sdk.errors import UnprocessableEntityError
+
+from tests.servers import ServerProcess, agent_server
+
+MARKER = "swordfish"
+QUESTION = {"word": MARKER, "messages": [{"role": "user", "content": MARKER}], "tenant": "acme"}
+AES = {"GRAPH_AES_KEY": "k" * 32, "GRAPH_AES_JSON_KEYS": "*"}
+
+
+@pytest.fixture(scope="module", params=["handlers", "aes"])
+def server(
+    request: pytest.FixtureRequest, module_database: str, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[ServerProcess]:
+    project, settings = ("encryption", {}) if request.param == "handlers" else ("encryption_aes", AES)
+    folder = tmp_path_factory.mktemp("agent")
+    with agent_server(module_database, folder, project=project, **settings) as running:
+        yield running
+
+
+@pytest.fixture
+async def client(server: ServerProcess) -> AsyncIterator[LangGraphClient]:
+    async with get_client(url=server.url, api_key="") as opened:
+        yield opened
+
+
+async def dump(url: str) -> str:
+    """Write down every row of every table, bytes as text where they are some."""
+    connection = await asyncpg.connect(url)
+    try:
+        tables = await connection.fetch(
+            "select format('%I.%I', schemaname, tablename) as name from pg_tables "
+            "where schemaname not in ('pg_catalog', 'information_schema')"
+        )
+        rows = [row for table in tables for row in await connection.fetch(f"select * from {table['name']}")]
+    finally:
+        await connection.close()
+    return "\n".join(
+        value.decode("latin-1") if isinstance(value, bytes) else str(value) for row in rows for value in row.values()
+    )
+
+
+async def test_a_dump_of_the_database_holds_nothing_of_what_a_client_said(
+    client: LangGraphClient, server: ServerProcess
+) -> None:
+    labels = {"title": MARKER, "tenant": "acme"}
+    thread = await client.threads.create(metadata=labels)
+    events = [
+        part
+        async for part in client.runs.stream(
+            thread["thread_id"], "agent", input=QUESTION, stream_mode=["values", "custom", "messages-tuple"],
+            stream_resumable=True, stream_subgraphs=True, context={"secret": MARKER}, metadata=labels,
+        )
+    ]  # fmt: skip
+    assert not [part for part in events if part.event == "error"]
+    state = await client.threads.get_state(thread["thread_id"])
+    assert state["values"]["notes"] == [MARKER] * 3 or MARKER in state["values"]["notes"]
+    assert (await client.threads.get(thread["thread_id"]))["metadata"]["title"] == MARKER
+    [run] = await client.runs.list(thread["thread_id"])
+    assert run["kwargs"]["input"]["word"] == run["metadata"]["title"] == MARKER
+    assert run["kwargs"]["context"]["secret"] == MARKER
+
+    waiting = await client.threads.create()
+    await client.runs.wait(waiting["thread_id"], "asker", input=QUESTION)
+    assert (await client.threads.get(waiting["thread_id"]))["interrupts"]
+    answered = await client.runs.wait(waiting["thread_id"], "asker", command={"resume": MARKER})
+    assert MARKER in answered["notes"]
+    await client.threads.update_state(waiting["thread_id"], {"word": MARKER + "2"})
+    assert (await client.threads.get_state(waiting["thread_id"]))["values"]["word"] == MARKER + "2"
+    copy = await client.threads.copy(waiting["thread_id"])
+    assert (await client.threads.get_state(copy["thread_id"]))["values"]["word"] == MARKER + "2"
+
+    failed = await client.threads.create()
+    with pytest.raises(Exception, match=MARKER):
+        await client.runs.wait(failed["thread_id"], "failing", input=QUESTION)
+    assert MARKER in str(await client.threads.get(failed["thread_id"]))
+
+    assistant = await client.assistants.create("agent", context={"secret": MARKER}, metadata=labels)
+    changed = await client.assistants.update(assistant["assistant_id"], context={"secret": MARKER + "3"})
+    assert changed["context"]["secret"] == changed["config"]["configurable"]["secret"] == MARKER + "3"
+    await client.runs.wait(None, assistant["assistant_id"], input=QUESTION)
+    await client.runs.create(thread["thread_id"], "agent", input=QUESTION, after_seconds=3600)
+    await client.runs.create_batch([{"assistant_id": "agent", "input": QUESTION, "after_seconds": 3600}])
+    cron = await client.crons.create("agent", schedule="0 0 1 1 *", input=QUESTION, metadata=labels)
+    assert cron["payload"]["input"]["word"] == cron["metadata"]["title"] == MARKER
+    await client.store.put_item(["notes"], "kept", {"text": MARKER, "tenant": "acme"}, index=False)
+    item = await client.store.get_item(["notes"], "kept")
+    assert item["value"] == {"text": MARKER, "tenant": "acme"}
+
+    found = await client.threads.search(ids=[thread["thread_id"]], extract={"word": "values.messages[0].content"})
+    assert found[0]["extracted"] == {"word": MARKER}
+    history = await client.threads.get_history(thread["thread_id"], limit=20)
+    assert len(history) > 2
+    assert history[0]["metadata"]["title"] == MARKER
+
+    written = await dump(server.environment["DATABASE_URI"])
+    assert thread["thread_id"] in written
+    assert [line[:300] for line in written.splitlines() if MARKER in line] == []
+
+
+async def test_what_is_encrypted_cannot_be_searched_for(client: LangGraphClient) -> None:
+    with pytest.raises(UnprocessableEntityError, match=r"title.*is encrypted"):
+        await client.threads.search(metadata={"title": MARKER})
+    with pytest.raises(UnprocessableEntityError, match=r"text.*is encrypted"):
+        await client.store.search_items(["notes"], filter={"text": MARKER})
+    assert await client.threads.search(metadata={"graph_id": "nothing"}) == []
+
+
+async def test_a_client_cannot_pass_off_a_value_as_encrypted(client: LangGraphClient) -> None:
+    for forged in ({"__sealed__": {"aes": "AAAA", "of": "x"}}, {"__sealed__": 1}, [{"__sealed__": {"plain": 1}}]):
+        thread = await client.threads.create(metadata={"forged": forged, "owner": forged})
+        assert (await client.threads.get(thread["thread_id"]))["metadata"] == {"forged": forged, "owner": forged}
+
+
+async def test_a_context_is_an_object_of_bounded_size(server: ServerProcess) -> None:
+    async with httpx2.AsyncClient(base_url=server.url) as http:
+        for bad in ("no base64!", base64.b64encode(b"[1]").decode(), "A" * 5000):
+            answer = await http.post("/threads", json={}, headers={"X-Encryption-Context": bad})
+            assert answer.status_code == 422
+            assert "X-Encryption-Context" in answer.text
+
+
+def context(**metadata: object) -> dict[str, str]:
+    return {"X-Encryption-Context": base64.b64encode(json.dumps(metadata).encode()).decode()}
