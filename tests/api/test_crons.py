@@ -208,7 +208,7 @@ async def test_a_cron_is_changed(client: LangGraphClient, tag: dict[str, str]):
     for patch, status in (
         ({"schedule": "bad"}, 422), ({"schedule": ""}, 422), ({"timezone": ""}, 422),
         ({"multitask_strategy": "reject"}, 422),
-        ({"end_time": "2001-01-01"}, 422), ({"webhook": "http://h/"}, 422), ({"assistant_id": "nothing"}, 422),
+        ({"end_time": "2001-01-01"}, 422), ({"webhook": "http://10.0.0.1/"}, 422), ({"assistant_id": "nothing"}, 422),
         ({"config": {"configurable": {"a": 1}}}, 400), ({"schedule": None}, 400), ({"unknown": 1}, 400),
     ):  # fmt: skip
         with pytest.raises(APIStatusError) as refused:

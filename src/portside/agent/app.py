@@ -5,6 +5,7 @@ of them is safe in several processes at once. A server that only answers keeps i
 """
 
 import asyncio
+import os
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from functools import partial
@@ -27,7 +28,19 @@ from portside.agent.encryption.vault import Vault
 from portside.agent.engine import Engine
 from portside.agent.graphs.imports import add_to_path, import_named
 from portside.agent.graphs.load import Graphs
-from portside.agent.http import assistants, crons, debugging, protocol, runs, states, store, streams, system, threads
+from portside.agent.http import (
+    assistants,
+    crons,
+    debugging,
+    protocol,
+    runs,
+    states,
+    store,
+    streams,
+    system,
+    threads,
+    webhooks,
+)
 from portside.agent.http.serving import describe, served_routes, without_api
 from portside.agent.http.system import Manual, Traffic
 from portside.agent.queue.backlog import Monitor
@@ -46,6 +59,9 @@ from portside.agent.streams.hub import Hub
 from portside.agent.streams.relay import PostgresRelay, Work
 from portside.agent.threads.lifetimes import ExpiredThreads, set_default_lifetime
 from portside.agent.threads.states import States
+from portside.agent.webhooks.deliveries import webhook_chores
+from portside.agent.webhooks.policy import read_policy
+from portside.agent.webhooks.records import WebhookLog
 from portside.kernel.db import Database
 from portside.kernel.diagnostics import Diagnostics
 from portside.kernel.http.cors import Cors, CorsRules
@@ -62,7 +78,7 @@ SCHEMA = "portside"
 ALSO_AT_ROOT = frozenset({"/ok", "/metrics"})
 ROUTES: list[Route] = [
     *system.routes, *debugging.routes, *assistants.routes, *threads.routes, *states.routes, *runs.routes, *crons.routes,
-    *store.routes, *streams.routes, *protocol.routes,
+    *store.routes, *streams.routes, *protocol.routes, *webhooks.routes,
 ]  # fmt: skip
 
 
@@ -127,6 +143,7 @@ async def _join(
     traffic, draining = Traffic(), asyncio.Event()
     service = Runs(db, known, engine, settings, draining)
     worker = service.worker
+    service.webhooks.policy = read_policy(config.webhooks, os.environ, is_disabled=config.http.disable_webhooks)
     due_crons = DueCrons(db, known, service)
     services: dict[type, Any] = {
         Database: db,
@@ -137,7 +154,8 @@ async def _join(
         Hub: service.hub,
         asyncio.Event: draining,
         Runs: service,
-        Crons: Crons(db, known, on_change=due_crons.signal.set),
+        Crons: Crons(db, known, service.webhooks, on_change=due_crons.signal.set),
+        WebhookLog: WebhookLog(db),
         StoreRequests: StoreRequests(Items(db, setup)),
         AgentConfig: config,
         AgentSettings: settings,
@@ -150,8 +168,9 @@ async def _join(
     if settings.debug_folder is not None:
         services[Diagnostics] = Diagnostics(Path(settings.debug_folder))
     kept = [ExpiredThreads(db, config.thread_ttl), OldStreams(db, settings.resumable_stream_ttl_seconds)]
-    chores = [*_queue_chores(db, worker, settings), *kept, due_crons, *store_chores(db, setup)]
     guard = in_context(_let_in, vault_of(db))
+    told = webhook_chores(db, service.webhooks, settings)
+    chores = [*_queue_chores(db, worker, settings), *kept, due_crons, *store_chores(db, setup), *told]
     sockets = served_routes(protocol.sockets, config.http, has_diagnostics=False)
     if settings.tier == "queue":
         routes, sockets = without_api(routes), []

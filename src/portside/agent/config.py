@@ -17,6 +17,7 @@ import msgspec
 from dotenv import dotenv_values
 
 from portside.agent.types.encryption import EncryptionConfig, SerdeConfig
+from portside.agent.types.webhooks import WebhooksConfig
 from portside.kernel.errors import UserMistake
 from portside.kernel.http.cors import CorsRules
 from portside.kernel.http.prefixes import A_PREFIX
@@ -42,14 +43,14 @@ NOT_SERVED: dict[str, dict[str, Any]] = {
     "http": {
         "cors": ACTED_ON, "disable_a2a": ACTED_ON, "disable_assistants": ACTED_ON, "disable_mcp": True,
         "disable_meta": ACTED_ON, "disable_runs": ACTED_ON, "disable_store": ACTED_ON, "disable_threads": ACTED_ON,
-        "disable_ui": True, "enable_custom_route_auth": False, "middleware_order": "middleware_first",
-        "mount_prefix": ACTED_ON,
+        "disable_ui": True, "disable_webhooks": ACTED_ON, "enable_custom_route_auth": False,
+        "middleware_order": "middleware_first", "mount_prefix": ACTED_ON,
     },
     "priority": {},
     "store": {"index": ACTED_ON, "ttl": ACTED_ON},
     "ui": {},
     "ui_config": {},
-    "webhooks": {},
+    "webhooks": dict.fromkeys(WebhooksConfig.__struct_fields__, ACTED_ON),
 }  # fmt: skip
 _READ = frozenset({"$schema", "dependencies", "graphs", "env"})
 GRAPHS_VARIABLE = "LANGSERVE_GRAPHS"
@@ -109,6 +110,7 @@ class HttpConfig(msgspec.Struct, frozen=True):
     disable_store: bool = False
     disable_a2a: bool = False
     disable_meta: bool = False
+    disable_webhooks: bool = False
     mount_prefix: Annotated[str, A_PREFIX] = ""
 
 
@@ -127,6 +129,7 @@ class AgentConfig(msgspec.Struct, frozen=True, kw_only=True):
     http: HttpConfig = HttpConfig()
     encryption: EncryptionConfig = EncryptionConfig()
     serde: SerdeConfig = SerdeConfig()
+    webhooks: WebhooksConfig | None = None
 
     @property
     def folder(self) -> Path:
@@ -188,6 +191,7 @@ def _config(path: Path, content: dict[str, Any], places: dict[str, str]) -> Agen
         http=_http(place("http"), _section(content, "http")),
         encryption=_typed(place("encryption"), "encryption", _section(content, "encryption"), EncryptionConfig),
         serde=_serde(place("checkpointer"), _section(content, "checkpointer")),
+        webhooks=_typed(place("webhooks"), "webhooks", content.get("webhooks"), WebhooksConfig | None),
     )
 
 

@@ -100,6 +100,17 @@ class AgentSettings(msgspec.Struct, frozen=True, kw_only=True):
             *environment_names("GRAPH_AES_JSON_KEYS"),
         ),
     ] = None
+    webhook_max_attempts: Annotated[
+        int, msgspec.Meta(ge=1, le=50), setting("How often a webhook is called at most until it was heard.")
+    ] = 8
+    webhook_retry_after_seconds: Annotated[
+        float,
+        msgspec.Meta(gt=0, le=3600),
+        setting("The first pause between calls of a webhook, in seconds; each one is four times the one before."),
+    ] = 5
+    webhook_log_kept_hours: Annotated[
+        float, msgspec.Meta(gt=0), setting("How long it is told what became of a webhook, in hours.")
+    ] = 168
     log_level: Annotated[str, setting("DEBUG, INFO, WARNING or ERROR.")] = "INFO"
     log_json: Annotated[bool, setting("Write each log line as JSON.")] = False
     deployment_id: Annotated[

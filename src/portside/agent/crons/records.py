@@ -23,6 +23,7 @@ from portside.agent.types.crons import (
     ThreadCronCreate,
 )
 from portside.agent.types.pages import Page
+from portside.agent.webhooks.policy import Webhooks
 from portside.kernel.clock import now
 from portside.kernel.db import Database, Record
 from portside.kernel.errors import BadRequest, Invalid, NotFound
@@ -42,9 +43,10 @@ class CronNotFound(NotFound):
 class Crons:
     """The crons of this server; `on_change` is told when the next firing may be nearer than it was."""
 
-    def __init__(self, db: Database, assistants: Assistants, on_change: Callable[[], None]) -> None:
+    def __init__(self, db: Database, assistants: Assistants, webhooks: Webhooks, on_change: Callable[[], None]) -> None:
         self._db = db
         self._assistants = assistants
+        self._webhooks = webhooks
         self._on_change = on_change
 
     async def create(self, thread_id: UUID | None, body: CronCreate | ThreadCronCreate) -> Cron:
@@ -56,6 +58,7 @@ class Crons:
         payload = payload_of(body, assistant.assistant_id, cron_id)
         completed = (body.on_run_completed or "delete") if isinstance(body, CronCreate) else None
         refuse_bad_run(assistant, run_of(payload, metadata, completed))
+        await self._webhooks.policy.check(body.webhook)
         cron = await self._write(
             sql.insert_cron,
             cron_id=cron_id,
@@ -100,6 +103,7 @@ class Crons:
         """
         if patch == CronPatch():
             raise BadRequest("Request body cannot be empty")
+        await self._webhooks.policy.check(patch.webhook)
         while True:
             before = await self._read(cron_id, f"Cron '{cron_id}' not found")
             values = await self._patched(before, patch)

@@ -21,6 +21,7 @@ from portside.agent.runs.edges import end_of, start_of
 from portside.agent.runs.requests import ending_of, execution_request
 from portside.agent.sql import sql
 from portside.agent.streams.hub import Hub
+from portside.agent.webhooks.policy import Webhooks
 from portside.kernel.db import Database
 from portside.kernel.errors import PortsideError
 from portside.kernel.logs import get_logger
@@ -53,10 +54,11 @@ class _Told:
 class Executions:
     """What the worker does with a run: execute it, settle it when it was stopped, and let its followers go."""
 
-    def __init__(self, db: Database, engine: Engine, hub: Hub, *, timeout_s: float) -> None:
+    def __init__(self, db: Database, engine: Engine, hub: Hub, webhooks: Webhooks, *, timeout_s: float) -> None:
         self._db = db
         self._engine = engine
         self._hub = hub
+        self._webhooks = webhooks
         self._timeout_s = timeout_s
 
     async def execute(self, run: ClaimedRun, leases: Leases) -> Ending:
@@ -112,6 +114,8 @@ class Executions:
         if feed is not None:
             feed.ending = ending
         self._hub.close(run.run_id, end_of(run, ending))
+        if ending is not None and run.kwargs.get("webhook"):
+            self._webhooks.owed.set()
 
     async def _timed_out(self, run: ClaimedRun) -> Ending:
         rest = await self._rest(execution_request(run, resume=False))

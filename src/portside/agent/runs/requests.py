@@ -42,8 +42,6 @@ def refuse_unsupported(body: RunCreate) -> None:
         if mode not in STREAM_MODES:
             allowed = ", ".join(STREAM_MODES)
             raise Invalid.field(["body", "stream_mode"], f"Invalid stream mode '{mode}'; allowed are {allowed}", "enum")
-    if body.webhook is not None:
-        raise refuse_field("webhook", "webhooks are not available yet")
     if body.feedback_keys:
         raise refuse_field("feedback_keys", "no tracing backend that makes feedback links is connected to this server")
 
@@ -88,7 +86,7 @@ def run_kwargs(assistant: Assistant, body: RunCreate, ids: Ids, metadata: dict[s
         "stream_mode": modes_of(body),
         "interrupt_before": body.interrupt_before,
         "interrupt_after": body.interrupt_after,
-        "webhook": None,
+        "webhook": body.webhook,
         "feedback_keys": None,
         "temporary": False,
         "subgraphs": bool(body.stream_subgraphs),

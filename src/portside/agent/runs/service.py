@@ -29,6 +29,7 @@ from portside.agent.streams.hub import Hub
 from portside.agent.threads.records import ThreadNotFound
 from portside.agent.types.assistants import Assistant
 from portside.agent.types.runs import CancelAction, CancelMany, ListedRun, Run, RunCreate, RunListQuery
+from portside.agent.webhooks.policy import Webhooks
 from portside.kernel.db import Database, Session
 from portside.kernel.ids import uuid7
 
@@ -55,7 +56,8 @@ class Runs:
         self._db = db
         self._assistants = assistants
         self.hub = Hub(keep_s=settings.resumable_stream_ttl_seconds)
-        executions = Executions(db, engine, self.hub, timeout_s=settings.bg_job_timeout_secs)
+        self.webhooks = Webhooks()
+        executions = Executions(db, engine, self.hub, self.webhooks, timeout_s=settings.bg_job_timeout_secs)
         self.worker = Worker(db, executions, slots=settings.slots, draining=draining)
         self._following = Following(db, self.hub, self.worker)
         self._cancelling = Cancelling(db, self.worker, self._following, self.hub, draining)
@@ -77,6 +79,7 @@ class Runs:
         Raises Invalid, AssistantNotFound, ThreadNotFound and ThreadBusy, and RunNotFound when that run is gone.
         """
         refuse_unsupported(body)
+        await self.webhooks.policy.check(body.webhook)
         ids = Ids(uuid7(), thread_id or uuid7(), request_id)
         feed = self.hub.open(ids.run_id, ids.thread_id, is_resumable=bool(body.stream_resumable))
         followed = feed.follow() if awaited == "events" else None
@@ -116,6 +119,7 @@ class Runs:
         assistants: dict[str, Assistant] = {}
         for body in bodies:
             refuse_unsupported(body)
+            await self.webhooks.policy.check(body.webhook)
             if body.assistant_id not in assistants:
                 assistants[body.assistant_id] = await self._assistants.resolve(body.assistant_id)
         admissions = [

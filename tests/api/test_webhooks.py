@@ -1,0 +1,188 @@
+"""The ends of runs told to a receiver, by a server of its own."""
+
+import base64
+import hashlib
+import hmac
+import json
+import threading
+import time
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
+from typing import Any
+
+import httpx2
+import pytest
+from langgraph_sdk import get_client
+from langgraph_sdk.client import LangGraphClient
+
+from tests.conftest import eventually
+from tests.servers import ServerProcess, agent_server
+
+SECRET = b"this is a secret of tests"
+
+
+class Host:
+    """A receiver of webhooks: what it was sent, by the path that it was sent to."""
+
+    def __init__(self) -> None:
+        seen: dict[str, tuple[dict[str, str], bytes]] = {}
+
+        class Handler(BaseHTTPRequestHandler):
+            def do_POST(self) -> None:
+                body = self.rfile.read(int(self.headers["Content-Length"]))
+                seen[self.path] = ({name.lower(): value for name, value in self.headers.items()}, body)
+                self.send_response(200)
+                self.send_header("Content-Length", "0")
+                self.end_headers()
+
+            def log_message(self, *_args: object) -> None:
+                pass
+
+        self.seen = seen
+        self.server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
+        self.url = f"http://127.0.0.1:{self.server.server_port}"
+
+    async def told(self, path: str) -> tuple[dict[str, str], bytes]:
+        async def arrived() -> tuple[dict[str, str], bytes] | None:
+            return self.seen.get(path)
+
+        return await eventually(arrived, within_s=60)  # type: ignore[return-value]
+
+
+@pytest.fixture(scope="module")
+def host() -> Iterator[Host]:
+    made = Host()
+    thread = threading.Thread(target=made.server.serve_forever, daemon=True)
+    thread.start()
+    yield made
+    made.server.shutdown()
+    made.server.server_close()
+
+
+@pytest.fixture(scope="module")
+def server(module_database: str, tmp_path_factory: pytest.TempPathFactory) -> Iterator[ServerProcess]:
+    folder = tmp_path_factory.mktemp("agent")
+    with agent_server(module_database, folder, project="webhooks", WEBHOOK_RETRY_AFTER_SECONDS="0.1") as running:
+        yield running
+
+
+@pytest.fixture
+async def client(server: ServerProcess) -> AsyncIterator[LangGraphClient]:
+    async with get_client(url=server.url, api_key="") as opened:
+        yield opened
+
+
+def hi(text: str = "hi") -> dict[str, Any]:
+    return {"messages": [{"role": "user", "content": text}]}
+
+
+def verified(headers: dict[str, str], body: bytes) -> dict[str, Any]:
+    """Verify a call as the guide says a receiver should, and return what it tells."""
+    moment = headers["webhook-timestamp"]
+    assert abs(time.time() - int(moment)) < 300
+    signed = f"{headers['webhook-id']}.{moment}.".encode() + body
+    expected = "v1," + base64.b64encode(hmac.new(SECRET, signed, hashlib.sha256).digest()).decode()
+    assert any(hmac.compare_digest(expected, given) for given in headers["webhook-signature"].split())
+    return json.loads(body)
+
+
+async def test_a_run_on_a_thread(client: LangGraphClient, host: Host):
+    thread = await client.threads.create()
+    run = await client.runs.create(thread["thread_id"], "echo", input=hi(), webhook=f"{host.url}/thread?x=1")
+    assert run["kwargs"]["webhook"] == f"{host.url}/thread?x=1"
+    headers, body = await host.told("/thread?x=1")
+    told = verified(headers, body)
+    assert (headers["authorization"], headers["content-type"]) == ("Bearer t0k3n", "application/json")
+    assert (told["run_id"], told["thread_id"], told["status"]) == (run["run_id"], thread["thread_id"], "success")
+    assert [message["content"] for message in told["values"]["messages"]] == ["hi", "hello"]
+    assert told["run_started_at"] <= told["run_ended_at"] <= told["webhook_sent_at"]
+    assert (told["kwargs"]["input"], told["error"], "metadata" in told) == (hi(), None, False)
+
+    async def delivered() -> Any:
+        path = f"/threads/{thread['thread_id']}/runs/{run['run_id']}/webhook"
+        answer = await client.http.get(path)
+        return answer if answer["status"] == "delivered" else None
+
+    delivery = await eventually(delivered, within_s=60)
+    assert (delivery["next_attempt_at"], [one["status_code"] for one in delivery["attempts"]]) == (None, [200])
+
+
+Start = Callable[[LangGraphClient, str], Awaitable[Any]]
+
+
+async def _streamed(client: LangGraphClient, url: str) -> None:
+    async for _part in client.runs.stream(None, "echo", input=hi(), webhook=url):
+        pass
+
+
+STARTS: dict[str, tuple[Start, str]] = {
+    "stateless": (lambda client, url: client.runs.create(None, "echo", input=hi(), webhook=url), "success"),
+    "wait": (lambda client, url: client.runs.wait(None, "echo", input=hi(), webhook=url), "success"),
+    "stream": (_streamed, "success"),
+    "error": (lambda client, url: client.runs.create(None, "boom", input=hi(), webhook=url), "error"),
+    "interrupt": (lambda client, url: client.runs.create(None, "approval", input=hi(), webhook=url), "success"),
+}
+
+
+@pytest.mark.parametrize("name", STARTS)
+async def test_every_way_to_run(client: LangGraphClient, host: Host, name: str):
+    start, status = STARTS[name]
+    await start(client, f"{host.url}/{name}")
+    told = verified(*await host.told(f"/{name}"))
+    assert told["status"] == status
+    assert told["error"] == ({"error": "ValueError", "message": "kaboom"} if name == "error" else None)
+    if status == "success":
+        assert told["values"]["messages"]
+
+
+async def test_a_batch_tells_each_of_its_runs(client: LangGraphClient, host: Host):
+    payloads = [{"assistant_id": "echo", "input": hi(), "webhook": f"{host.url}/batch/{place}"} for place in range(3)]
+    runs = await client.http.post("/runs/batch", json=payloads)
+    told = [verified(*await host.told(f"/batch/{place}"))["run_id"] for place in range(3)]
+    assert told == [run["run_id"] for run in runs]
+
+
+async def test_a_run_that_was_cancelled(client: LangGraphClient, host: Host):
+    thread = await client.threads.create()
+    run = await client.runs.create(thread["thread_id"], "echo", input=hi("wait"), webhook=f"{host.url}/cancelled")
+    await client.runs.cancel(thread["thread_id"], run["run_id"], wait=True)
+    told = verified(*await host.told("/cancelled"))
+    assert (told["status"], told["error"]["error"]) == ("interrupted", "UserInterrupt")
+
+
+async def test_crons_tell_of_each_run(client: LangGraphClient, host: Host):
+    cron = await client.crons.create("echo", schedule="* * * * * *", input=hi(), webhook=f"{host.url}/cron")
+    assert verified(*await host.told("/cron"))["status"] == "success"
+    await client.crons.delete(cron["cron_id"])
+
+
+async def test_addresses_are_refused_before_anything_is_made(server: ServerProcess):
+    body = {"assistant_id": "echo", "input": hi()}
+    async with httpx2.AsyncClient(base_url=server.url) as http:
+        for url in ("http://10.0.0.1/", "http://169.254.169.254/latest", "ftp://127.0.0.1/", "/relative", "nonsense"):
+            for path, sent in (
+                ("/runs", {**body, "webhook": url}),
+                ("/runs/batch", [body, {**body, "webhook": url}]),
+                ("/runs/crons", {**body, "schedule": "0 0 1 1 *", "webhook": url}),
+            ):
+                answer = await http.post(path, json=sent)
+                assert (answer.status_code, "webhook" in answer.text) == (422, True), (path, url)
+        assert (await http.post("/runs/crons/count", json={})).json() == 0
+
+
+async def test_nothing_is_told_of_a_run_without_webhook(client: LangGraphClient, server: ServerProcess):
+    thread = await client.threads.create()
+    await client.runs.wait(thread["thread_id"], "echo", input=hi())
+    (run,) = await client.runs.list(thread["thread_id"])
+    answer = httpx2.get(f"{server.url}/threads/{thread['thread_id']}/runs/{run['run_id']}/webhook")
+    assert (answer.status_code, "webhook" in answer.json()["detail"]) == (404, True)
+
+
+def test_a_server_does_not_start_without_the_variables_of_its_headers(module_database: str, tmp_path: Path):
+    environment = {"LANGGRAPH_WEBHOOKS": json.dumps({"headers": {"X-A": "${{ env.LG_WEBHOOK_GONE }}"}})}
+    with (
+        pytest.raises(AssertionError, match="LG_WEBHOOK_GONE"),
+        agent_server(module_database, tmp_path, project="webhooks", **environment),
+    ):
+        pass

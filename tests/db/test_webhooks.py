@@ -1,0 +1,250 @@
+"""What is owed to webhooks: noted with the end of a run, whoever ends it, and told until it was heard."""
+
+import asyncio
+import json
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import asynccontextmanager
+from typing import Any
+from uuid import UUID, uuid4
+
+import pytest
+
+from portside.agent.queue import lifecycle
+from portside.agent.queue.lifecycle import Admission, Cancellation, CancelScope, ClaimedRun, Ending
+from portside.agent.queue.sweep import DueThreads
+from portside.agent.sql import sql
+from portside.agent.types.webhooks import WebhookUrls
+from portside.agent.webhooks.deliveries import Deliveries, OldDeliveries, Retries
+from portside.agent.webhooks.policy import WebhookPolicy, Webhooks
+from portside.agent.webhooks.records import DeliveryNotFound, WebhookLog
+from portside.kernel.db import Database
+from portside.kernel.ids import uuid7
+from portside.kernel.migrations import migrate
+from portside.kernel.reconcile import Driver
+from tests.conftest import eventually
+
+WORKER = uuid4()
+HOOK = "http://127.0.0.1:9/never"
+OPEN = WebhookPolicy(urls=WebhookUrls(require_https=False, disable_loopback=False))
+DONE = Ending(status="success", thread_status="idle", values=b'{"n":1}', interrupts={})
+
+
+@pytest.fixture
+async def db(fresh_database: Callable[[], Awaitable[str]]) -> AsyncIterator[Database]:
+    opened = await Database.connect(await fresh_database(), schema="portside", max_size=6)
+    await migrate(opened, ["portside.agent"], schema="portside")
+    yield opened
+    await opened.close()
+
+
+def asked(thread_id: UUID | None = None, url: str | None = HOOK, **options: Any) -> Admission:
+    kwargs = {"webhook": url, "config": {"configurable": {"graph_id": "g", "langgraph_auth_user": {"token": "x"}}}}
+    given = {
+        "strategy": "enqueue", "temporary": thread_id is None, "delay_s": 0.0, "metadata": {"m": 1},
+        "thread_metadata": {}, "kwargs": kwargs, "create_thread": True, **options,
+    }  # fmt: skip
+    return Admission(run_id=uuid7(), thread_id=thread_id or uuid7(), assistant_id=uuid4(), **given)
+
+
+async def begin(db: Database, admission: Admission) -> ClaimedRun:
+    assert (await lifecycle.admit_run(db, admission, WORKER, has_free_slot=True)).outcome == "running"
+    return ClaimedRun(
+        run_id=admission.run_id, thread_id=admission.thread_id, assistant_id=admission.assistant_id, kwargs={},
+        attempt=1, is_temporary=admission.temporary,
+    )  # fmt: skip
+
+
+async def end(db: Database, ending: Ending = DONE, **options: Any) -> ClaimedRun:
+    run = await begin(db, asked(**options))
+    assert await lifecycle.end_run(db, WORKER, run, ending) == "ended"
+    return run
+
+
+async def owed(db: Database) -> list[tuple[str, Any]]:
+    rows = await db.pool.fetch("select run ->> 'status' as status, values from webhook_deliveries order by run_id")
+    return [(row["status"], row["values"]) for row in rows]
+
+
+async def test_every_end_is_owed_with_the_values_it_left(db: Database):
+    await end(db)
+    await end(db, thread_id=uuid4())
+    await end(db, Ending(status="error", thread_status="error", values=b'{"n":2}', error={"error": "E"}))
+    await end(db, Ending(status="timeout", thread_status="error", error={"error": "TimeoutError"}))
+    await end(db, Ending(status="interrupted", thread_status="idle", error={"error": "UserInterrupt"}))
+    waiting = asked()
+    await lifecycle.admit_run(db, waiting, WORKER, has_free_slot=False)
+    scope = CancelScope(thread_id=waiting.thread_id, run_ids=[waiting.run_id])
+    await lifecycle.cancel_runs(db, scope, Cancellation("interrupt", "because"))
+    lost = await begin(db, asked())
+    await db.pool.execute("update runs set leased_until = now() - interval '1 s' where run_id = $1", lost.run_id)
+    await db.fetch(sql.release_expired_runs, limit=9, max_attempts=1)
+    assert await owed(db) == [
+        ("success", {"n": 1}), ("success", {"n": 1}), ("error", {"n": 2}), ("timeout", None), ("interrupted", None),
+        ("interrupted", None), ("error", None),
+    ]  # fmt: skip
+
+
+async def test_what_has_no_end_or_no_address_owes_nothing(db: Database):
+    await end(db, url=None)
+    await end(db, Ending(status="rolled_back", thread_status="idle"))
+    unknown = await begin(db, asked())
+    assert await lifecycle.end_run(db, uuid4(), unknown, DONE) == "lost"
+    await lifecycle.hand_back_runs(db, WORKER, {unknown.run_id: 1})
+    await lifecycle.claim_runs(db, WORKER, 1)
+    with pytest.raises(RuntimeError):
+        async with db.transaction() as undone:
+            claimed = ClaimedRun(**{**_fields(unknown), "attempt": 2})
+            assert await lifecycle.end_run(undone, WORKER, claimed, DONE) == "ended"  # type: ignore[arg-type]
+            raise RuntimeError
+    assert await owed(db) == []
+
+
+def _fields(run: ClaimedRun) -> dict[str, Any]:
+    return {name: getattr(run, name) for name in ClaimedRun.__struct_fields__}
+
+
+async def test_a_run_that_is_deleted_later_is_told_once(db: Database):
+    run = await end(db, thread_id=uuid4())
+    taken = (await lifecycle.delete_run(db, WORKER, run.thread_id, run.run_id)).taken
+    assert taken is not None
+    assert await lifecycle.end_run(db, WORKER, taken, Ending(status="error", thread_status="error")) == "rollback"
+    assert await owed(db) == [("success", {"n": 1})]
+
+
+class Receiver:
+    """A host that notes what it is sent, and answers with one status after the other."""
+
+    def __init__(self, *statuses: int) -> None:
+        self.statuses, self.seen = list(statuses), list[tuple[dict[str, str], Any]]()
+        self.url = ""
+
+    async def answer(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        head = (await reader.readuntil(b"\r\n\r\n")).decode().split("\r\n")
+        headers = {name.lower(): value for name, _, value in (line.partition(": ") for line in head[1:])}
+        body = await reader.readexactly(int(headers["content-length"]))
+        self.seen.append((headers, json.loads(body)))
+        status = self.statuses.pop(0) if self.statuses else 200
+        writer.write(b"HTTP/1.1 %d X\r\nContent-Length: 0\r\n\r\n" % status if status else b"garbage\r\n\r\n")
+        await writer.drain()
+        writer.close()
+
+    @asynccontextmanager
+    async def listening(self) -> AsyncIterator["Receiver"]:
+        server = await asyncio.start_server(self.answer, "127.0.0.1", 0)
+        async with server:
+            self.url = f"http://127.0.0.1:{server.sockets[0].getsockname()[1]}/hook?a=1"
+            yield self
+
+
+@asynccontextmanager
+async def delivering(db: Database, policy: WebhookPolicy = OPEN, attempts: int = 3) -> AsyncIterator[Webhooks]:
+    webhooks = Webhooks()
+    webhooks.policy = policy
+    driver = Driver([Deliveries(db, webhooks, Retries(attempts, 0.01))])
+    driver.start()
+    yield webhooks
+    await driver.close()
+
+
+async def outcome(db: Database, run: ClaimedRun) -> tuple[str, list[int | None]]:
+    """Return how a delivery went when it is over: its status and what each attempt was answered."""
+
+    async def over() -> Any:
+        delivery = await WebhookLog(db).get(run.thread_id, run.run_id)
+        return delivery if delivery.next_attempt_at is None else None
+
+    delivery = await eventually(over, within_s=60)
+    return delivery.status, [attempt.status_code for attempt in delivery.attempts]
+
+
+async def test_it_is_told_until_it_is_heard(db: Database):
+    async with Receiver(503, 0, 200).listening() as receiver, delivering(db):
+        run = await end(db, url=receiver.url)
+        assert await outcome(db, run) == ("delivered", [503, None, 200])
+    headers, body = receiver.seen[-1]
+    assert (len(receiver.seen), {seen[0]["webhook-id"] for seen in receiver.seen}) == (3, {str(run.run_id)})
+    assert (headers["content-type"], body["values"], body["status"]) == ("application/json", {"n": 1}, "success")
+    assert body["run_started_at"] <= body["run_ended_at"] <= body["webhook_sent_at"]
+    assert (body["metadata"], "langgraph_auth_user" in json.dumps(body)) == ({"m": 1}, False)
+    # What was told is not kept.
+    assert await db.pool.fetchval("select count(*) from webhook_deliveries where run is null and values is null") == 1
+
+
+@pytest.mark.parametrize(
+    ("answers", "told"),
+    [([429, 204], "delivered"), ([503, 500, 502], "failed"), ([302], "failed"), ([404], "failed"), ([400], "failed")],
+)
+async def test_what_is_tried_again_and_what_is_not(db: Database, answers: list[int], told: str):
+    async with Receiver(*answers).listening() as receiver, delivering(db):
+        run = await end(db, url=receiver.url)
+        assert await outcome(db, run) == (told, answers)
+
+
+async def test_an_address_is_judged_again_when_it_is_called(db: Database):
+    async with Receiver().listening() as receiver:
+        run = await end(db, url=receiver.url)
+        disabled = await end(db, url=receiver.url)
+        await db.pool.execute("update webhook_deliveries set due_at = now() + interval '1 h'")
+        for policy, one in ((WebhookPolicy(), run), (WebhookPolicy(is_disabled=True), disabled)):
+            await db.pool.execute("update webhook_deliveries set due_at = now() where run_id = $1", one.run_id)
+            async with delivering(db, policy):
+                assert await outcome(db, one) == ("failed", [None])
+    assert receiver.seen == []
+
+
+async def test_what_a_process_leaves_behind_is_told_by_another(db: Database):
+    reached, release = asyncio.Event(), asyncio.Event()
+
+    class Silent(Receiver):
+        async def answer(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+            if not self.seen:
+                self.seen.append(({}, None))
+                reached.set()
+                await release.wait()
+                writer.close()
+            else:
+                await super().answer(reader, writer)
+
+    async with Silent().listening() as receiver:
+        run = await end(db, url=receiver.url)
+        async with delivering(db):
+            await reached.wait()
+        release.set()
+        # The claim of the process that is gone runs out.
+        await db.pool.execute("update webhook_deliveries set due_at = now()")
+        async with delivering(db):
+            assert await outcome(db, run) == ("delivered", [200])
+    assert [body and body["run_id"] for _, body in receiver.seen] == [None, str(run.run_id)]
+
+
+async def test_a_late_word_of_an_attempt_changes_nothing(db: Database):
+    run = await end(db)
+    late = {"run_id": run.run_id, "attempt": 1, "status": "failed", "entry": [], "delay_s": 0.0}
+    await db.fetch(sql.claim_webhooks, claim_s=0, busy_hosts=[], limit=1)
+    await db.fetch(sql.claim_webhooks, claim_s=0, busy_hosts=[], limit=1)
+    assert await db.execute(sql.settle_webhook, **late) == 0
+    assert await db.execute(sql.settle_webhook, **{**late, "attempt": 2, "status": "delivered"}) == 1
+    assert await db.execute(sql.settle_webhook, **{**late, "attempt": 2}) == 0
+    assert await db.fetch(sql.claim_webhooks, claim_s=0, busy_hosts=[], limit=1) == []
+
+
+async def test_a_host_that_does_not_answer_holds_up_nobody_else(db: Database):
+    for _ in range(3):
+        await end(db, url="https://Silent.example/x")
+    other = await end(db, url="https://other.example:8443/x")
+    rows = await db.fetch(sql.claim_webhooks, claim_s=30, busy_hosts=["silent.example"], limit=9)
+    assert [row["run_id"] for row in rows] == [other.run_id]
+
+
+async def test_what_became_of_it_outlives_the_run_and_is_forgotten_in_time(db: Database):
+    async with Receiver().listening() as receiver, delivering(db):
+        run = await end(db, url=receiver.url)
+        assert (await outcome(db, run))[0] == "delivered"
+    await db.pool.execute("update threads set delete_after = now() - interval '1 s'")
+    assert (await DueThreads(db).activate()).did == {"deleted": 1}
+    assert (await WebhookLog(db).get(run.thread_id, run.run_id)).status == "delivered"
+    assert (await OldDeliveries(db, 3600).activate()).did == {"deleted": 0}
+    await db.pool.execute("update webhook_deliveries set updated_at = now() - interval '2 h'")
+    assert (await OldDeliveries(db, 3600).activate()).did == {"deleted": 1}
+    with pytest.raises(DeliveryNotFound):
+        await WebhookLog(db).get(run.thread_id, run.run_id)

@@ -1,0 +1,25 @@
+"""Graphs whose ends are told."""
+
+import asyncio
+
+from langgraph.graph import START, MessagesState, StateGraph
+from langgraph.types import interrupt
+
+
+async def answer(state: MessagesState) -> dict:
+    if state["messages"][-1].content == "wait":
+        await asyncio.Event().wait()
+    return {"messages": [("ai", "hello")]}
+
+
+def explode(_state: MessagesState) -> dict:
+    raise ValueError("kaboom")
+
+
+def ask(_state: MessagesState) -> dict:
+    return {"messages": [("ai", interrupt("may I?"))]}
+
+
+echo = StateGraph(MessagesState).add_node("answer", answer).add_edge(START, "answer").compile()
+boom = StateGraph(MessagesState).add_node("explode", explode).add_edge(START, "explode").compile()
+approval = StateGraph(MessagesState).add_node("ask", ask).add_edge(START, "ask").compile()
