@@ -117,7 +117,7 @@ def _is_input(data: Any, fields: Fields) -> bool:
 def _structured(parts: list[Plain]) -> Plain:
     given: Plain = {}
     for place, part in enumerate(parts):
-        where = f"Invalid params: params.message.parts[{place}]"
+        where = f"Invalid params: params.message.parts.{place}"
         if part["kind"] != "data":
             raise BadParams(f"{where}: this agent takes no {part['kind']}; send its input as a data part")
         if not isinstance(part["data"], dict):

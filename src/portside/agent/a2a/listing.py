@@ -11,6 +11,7 @@ from portside.agent.a2a.dialects import old_state
 from portside.agent.a2a.errors import BadParams
 from portside.agent.a2a.params import Listing
 from portside.agent.a2a.tasks import ACTIVE, TERMINAL, Standing
+from portside.agent.graphs.execute import UNKNOWN_INTERRUPT
 from portside.agent.sql import sql
 from portside.agent.types.access import Filter
 from portside.kernel.db import Database
@@ -39,6 +40,7 @@ async def list_tasks(db: Database, agent: Agent, asked: Listing, access: Filter 
         "state": _state(asked.status),
         "after": _moment(asked.status_timestamp_after) if asked.status_timestamp_after else None,
         "access": access,
+        "came_late": UNKNOWN_INTERRUPT,
         "before_at": before_at,
         "before_id": before_id,
     }

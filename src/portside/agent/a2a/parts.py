@@ -25,7 +25,7 @@ Plain = dict[str, Any]
 
 def read_parts(parts: list[Part]) -> list[Plain]:
     """Check parts and return them in the words of version 0.3. Raises BadParams that names the part, WrongMedia."""
-    return [_read(part, f"params.message.parts[{place}]") for place, part in enumerate(parts)]
+    return [_read(part, f"params.message.parts.{place}") for place, part in enumerate(parts)]
 
 
 def text_of(parts: list[Plain]) -> str | None:

@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 
 import msgspec
 
-from portside.agent.a2a.agents import Agent, Agents
+from portside.agent.a2a.agents import Agents
 from portside.agent.a2a.conversations import Tools
 from portside.agent.a2a.dialects import MODERN, OLD, Dialect
 from portside.agent.a2a.envelopes import BadCall, Request, answer, event, refuse
@@ -43,7 +43,7 @@ from portside.kernel.logs import get_logger
 log = get_logger(__name__)
 VERSIONS = frozenset({"", "0.3", "1.0"})
 STREAMING = frozenset({"message/stream", "tasks/resubscribe", "SendStreamingMessage", "SubscribeToTask"})
-PUSH = "PushNotificationConfig"
+PUSH = "pushnotificationconfig"
 
 Plain = dict[str, Any]
 
@@ -145,21 +145,13 @@ class A2A:
             if not _is_spoken(incoming.version):
                 raise WrongVersion
             if method is None:
-                raise (
-                    NoPush
-                    if request.method.replace("/", "").lower().find(PUSH.lower()) >= 0
-                    else NoMethod(f"Method not found: {request.method[:100]}")
-                )
-            agent = await self._agent(incoming.agent)
-            asker = Asker(caller, agent, incoming.request_id)
+                raise _unknown(request.method)
+            asker = Asker(caller, await self._agents.find(incoming.agent), incoming.request_id)
             return await method(Asking(asker, dialect, request, incoming.base_url, incoming.scope))
         except PortsideError as exc:
             return _failed(request, dialect, failure_of(exc))
         except CallFailed as exc:
             return _failed(request, dialect, exc)
-
-    async def _agent(self, name: str) -> Agent:
-        return await self._agents.find(name)
 
     async def _send(self, asking: Asking) -> Reply:
         send = read_params(asking.request.params, Send)
@@ -231,10 +223,8 @@ class A2A:
         value: Plain = {"metadata": {}, "limit": asked.page_size, "offset": 0}
         allowed = await self._access.may(asking.asker.caller, "threads", "search", value)
         page = await list_tasks(self._db, asking.asker.agent, asked, allowed)
-        wish, with_artifacts = (
-            _wish(asking, asked.history_length or 0, asked.history_scope),
-            bool(asked.include_artifacts),
-        )
+        wish = _wish(asking, asked.history_length or 0, asked.history_scope)
+        with_artifacts = bool(asked.include_artifacts)
         shown = [
             await self._tasks.show(asking.asker.agent.assistant_id, standing, wish, with_artifacts=with_artifacts)
             for standing in page.standings
@@ -257,7 +247,8 @@ class A2A:
         return await self._tasks.find(asking.asker.agent.assistant_id, thread_id, start)
 
     async def _shown(self, asking: Asking, started: Started, wish: Wish) -> Plain:
-        standing = await self._tasks.find(asking.asker.agent.assistant_id, started.thread_id, started.start)
+        names = (started.thread_id, started.made.run.run_id, started.start)
+        standing = await self._tasks.after(asking.asker.agent.assistant_id, *names)
         return await self._task(asking, standing, wish)
 
     async def _task(self, asking: Asking, standing: Standing, wish: Wish) -> Plain:
@@ -274,7 +265,8 @@ class A2A:
                 async for told in spoken(source, standing):
                     yield event(answer(request.id, dialect.event(told)))
                 await self._runs.result(standing.thread_id, standing.run_id)
-            now = await self._tasks.find(asking.asker.agent.assistant_id, standing.thread_id, standing.start)
+            names = (standing.thread_id, standing.run_id, standing.start)
+            now = await self._tasks.after(asking.asker.agent.assistant_id, *names)
             for told in outcome(now, await self._task(asking, now, Wish(length=0))):
                 yield event(answer(request.id, dialect.event(told)))
         except Exception as exc:  # noqa: BLE001 - the answer has begun: its last event says what went wrong
@@ -318,6 +310,10 @@ async def _once(chunk: bytes) -> AsyncIterator[bytes]:
 def _dialect(version: str) -> Dialect:
     """Return the version that is spoken where no method tells."""
     return MODERN if version.startswith("1.") else OLD
+
+
+def _unknown(method: str) -> CallFailed:
+    return NoPush() if PUSH in method.lower() else NoMethod(f"Method not found: {method[:100]}")
 
 
 def _is_spoken(version: str) -> bool:

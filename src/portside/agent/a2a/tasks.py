@@ -18,8 +18,9 @@ from portside.agent.a2a.conversations import (
     of_task,
     task_id_of,
 )
-from portside.agent.a2a.errors import NoTask
+from portside.agent.a2a.errors import NoTask, Unsupported
 from portside.agent.a2a.parts import data_part, text_part
+from portside.agent.graphs.execute import UNKNOWN_INTERRUPT
 from portside.agent.runs.service import Runs
 from portside.agent.sql import sql
 from portside.agent.threads import records
@@ -73,10 +74,23 @@ class Tasks:
 
     async def find(self, assistant_id: UUID, thread_id: UUID, start: str) -> Standing:
         """Return where a task of an assistant stands. Raises NoTask."""
-        row = await self._db.fetchrow(sql.a2a_task, assistant_id=assistant_id, thread_id=thread_id, start=start)
+        names = {"assistant_id": assistant_id, "thread_id": thread_id, "start": start}
+        row = await self._db.fetchrow(sql.a2a_task, **names, came_late=UNKNOWN_INTERRUPT)
         if row is None:
             raise NoTask
         return Standing.of(row)
+
+    async def after(self, assistant_id: UUID, thread_id: UUID, run_id: UUID, start: str) -> Standing:
+        """Return where a task stands after one of its runs.
+
+        Raises NoTask, and Unsupported where the run was an answer that came after another one.
+        """
+        standing = await self.find(assistant_id, thread_id, start)
+        if standing.run_id != run_id:
+            error = (await self._runs.get(thread_id, run_id)).error or {}
+            if error.get("error") == UNKNOWN_INTERRUPT:
+                raise Unsupported("The question has been answered by another message")
+        return standing
 
     async def show(self, assistant_id: UUID, standing: Standing, wish: Wish, *, with_artifacts: bool = True) -> Plain:
         """Return a task. Raises NoTask, ThreadNotFound and RunNotFound when it goes meanwhile."""

@@ -1,6 +1,7 @@
 -- name: a2a_task
 -- Where a task of the A2A protocol stands: its last run, and whether what the thread keeps is that run's. What was said
--- and what came of it is read elsewhere.
+-- and what came of it is read elsewhere. An answer that came after another one ended in the error `came_late`, and has
+-- done nothing.
 select last.run_id, last.thread_id, :start::text as start, last.updated_at, last.is_last,
        a2a_state(last.status, last.is_closed, last.is_last, t.status = 'interrupted') as state
 from (
@@ -11,6 +12,7 @@ from (
     from runs r
     where r.thread_id = :thread_id and r.assistant_id = :assistant_id
       and r.metadata ? 'a2a.task_start_id' and r.metadata ->> 'a2a.task_start_id' = :start::text
+      and r.error ->> 'error' is distinct from :came_late::text
     order by r.number desc limit 1
 ) last
 join threads t using (thread_id)
@@ -55,6 +57,7 @@ with last_runs as (
     from runs r
     where r.metadata ? 'a2a.task_start_id' and r.assistant_id = :assistant_id
       and (:thread_id::uuid is null or r.thread_id = :thread_id)
+      and r.error ->> 'error' is distinct from :came_late::text
     order by r.thread_id, r.metadata ->> 'a2a.task_start_id', r.number desc
 ), standing as (
     select r.*, t.status = 'interrupted' as is_waiting, not exists (
