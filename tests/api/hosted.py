@@ -23,12 +23,14 @@ from portside.kernel.http.prefixes import StripPrefix
 from portside.kernel.http.routes import Api
 from portside.kernel.http.server import Server, listen
 from portside.kernel.migrations import migrate
+from portside.prompts import http as prompts_http
 from portside.tracing import http as tracing_http
 from portside.tracing.info import Info
+from portside.tracing.retention import Retention
 from portside.usage import http as usage_http
 
 MAX_BODY_BYTES = 25 * 1024 * 1024
-ROOMS = ["portside.identity", "portside.tracing", "portside.usage", "portside.datasets"]
+ROOMS = ["portside.identity", "portside.tracing", "portside.usage", "portside.datasets", "portside.prompts"]
 
 
 @dataclasses.dataclass
@@ -80,8 +82,12 @@ async def hosted(url: str) -> AsyncIterator[Hosted]:
     key = await first_start.set_up(db)
     assert key is not None
     keyring = Keyring(db)
-    routes = [*http.routes, *tracing_http.routes, *datasets_http.routes, *usage_http.routes]
-    api = Api(routes, {Database: db, Keyring: keyring, Info: Info(), SecretBox: SecretBox(os.urandom(32))}, guard)
+    routes = [*http.routes, *tracing_http.routes, *datasets_http.routes, *prompts_http.routes, *usage_http.routes]
+    api = Api(
+        routes,
+        {Database: db, Keyring: keyring, Info: Info(), SecretBox: SecretBox(os.urandom(32)), Retention: Retention()},
+        guard,
+    )
     app = Observe(LimitBody(StripPrefix(api, ("/api/v1", "/api")), MAX_BODY_BYTES))
     stop = asyncio.Event()
     server = Server(app, draining=asyncio.Event())

@@ -91,7 +91,9 @@ async def test_an_end_is_kept_and_null_changes_nothing(server: Hosted):
     await server.client.patch(path, json={"end_time": "2026-02-01T00:00:00Z", "description": None})
     shown = (await server.client.patch(path, json={"name": None, "end_time": None})).json()
     assert (shown["name"], shown["description"], shown["end_time"]) == ("ends", "d", "2026-02-01T00:00:00Z")
-    refused = await server.client.patch(path, json={"trace_tier": "longlived"})
+    tiered = await server.client.patch(path, json={"trace_tier": "shortlived"})
+    assert tiered.json()["trace_tier"] == "shortlived"
+    refused = await server.client.patch(path, json={"trace_tier": "endless"})
     assert (refused.status_code, refused.json()["detail"][0]["loc"]) == (422, ["body", "trace_tier"])
 
 

@@ -15,9 +15,11 @@ from portside.identity import first_start, keys
 from portside.identity.keyring import Keyring
 from portside.identity.keys import Owner
 from portside.identity.types import Actor, KeyRequest
+from portside.kernel.crypto import SecretBox
 from portside.kernel.db import Database
 from portside.kernel.errors import Invalid
 from portside.kernel.migrations import migrate
+from portside.tracing.attachments import Links
 from portside.tracing.deliveries import from_batch, from_run, from_update
 from portside.tracing.folding import BITS, PLACE
 from portside.tracing.ingest import receive
@@ -26,6 +28,7 @@ from portside.tracing.runs import RunNotFound, show_run
 from portside.tracing.sql import sql
 from portside.tracing.types import RunQuery, RunWrite
 
+LINKS = Links(SecretBox(bytes(32)), "")
 ROOT, CHILD, GRANDCHILD = (UUID(int=n) for n in (30, 20, 10))
 
 
@@ -73,7 +76,7 @@ async def counted(db: Database) -> list[UUID]:
 
 async def test_a_posted_run_is_there(db: Database, actor: Actor):
     await receive(db, batch(post=[post(ROOT, inputs={"a": 1}, tags=["t"], session_name="p")]), by=actor)
-    run = await show_run(db, ROOT, RunQuery(), by=actor)
+    run = await show_run(db, ROOT, RunQuery(), LINKS, by=actor)
     assert (run.name, run.status, run.trace_id, run.tags) == ("r", "pending", ROOT, ["t"])
     assert (bytes(run.inputs), bytes(run.outputs)) == (b'{"a": 1}', b"null")
     assert run.dotted_order == f"20261121T020440000000Z{ROOT}"
@@ -119,10 +122,10 @@ async def test_one_body_and_many_give_the_same(db: Database, actor: Actor):
 async def test_an_early_patch_is_not_a_run_until_it_is_posted(db: Database, actor: Actor):
     await receive(db, from_update(ROOT)(b'{"outputs": {"b": 2}, "end_time": 1795226925431}', ""), by=actor)
     with pytest.raises(RunNotFound):
-        await show_run(db, ROOT, RunQuery(), by=actor)
+        await show_run(db, ROOT, RunQuery(), LINKS, by=actor)
     assert await counted(db) == []
     await receive(db, from_run(json.dumps(post(ROOT), default=str).encode(), ""), by=actor)
-    run = await show_run(db, ROOT, RunQuery(), by=actor)
+    run = await show_run(db, ROOT, RunQuery(), LINKS, by=actor)
     assert (run.status, bytes(run.outputs)) == ("success", b'{"b": 2}')
     assert await counted(db) == [ROOT]
 
@@ -166,15 +169,15 @@ async def test_a_chain_without_end_costs_no_more_than_its_start(db: Database, ac
     found = await stored(db)
     assert found[ids[200]]["trace_id"] == ids[0]
     assert found[ids[-1]]["trace_id"] is None
-    assert (await show_run(db, ids[-1], RunQuery(), by=actor)).trace_id == ids[-1]
+    assert (await show_run(db, ids[-1], RunQuery(), LINKS, by=actor)).trace_id == ids[-1]
 
 
 async def test_a_child_whose_parent_never_comes_is_still_shown(db: Database, actor: Actor):
     await receive(
         db, batch(post=[post(CHILD, parent_run_id=ROOT), post(GRANDCHILD, parent_run_id=GRANDCHILD)]), by=actor
     )
-    assert (await show_run(db, CHILD, RunQuery(), by=actor)).trace_id == CHILD
-    assert (await show_run(db, GRANDCHILD, RunQuery(), by=actor)).parent_run_id is None
+    assert (await show_run(db, CHILD, RunQuery(), LINKS, by=actor)).trace_id == CHILD
+    assert (await show_run(db, GRANDCHILD, RunQuery(), LINKS, by=actor)).parent_run_id is None
 
 
 async def test_overlapping_batches_at_once_neither_deadlock_nor_lose(db: Database, actor: Actor):
@@ -200,8 +203,8 @@ async def test_run_ids_mean_something_only_in_their_workspace(db: Database, acto
     other = await stranger(db)
     await receive(db, batch(post=[post(ROOT, name="mine")]), by=actor)
     await receive(db, batch(post=[post(ROOT, name="theirs")]), by=other)
-    assert (await show_run(db, ROOT, RunQuery(), by=actor)).name == "mine"
-    assert (await show_run(db, ROOT, RunQuery(), by=other)).name == "theirs"
+    assert (await show_run(db, ROOT, RunQuery(), LINKS, by=actor)).name == "mine"
+    assert (await show_run(db, ROOT, RunQuery(), LINKS, by=other)).name == "theirs"
     project = await ensure_project(db, actor.workspace_id, "p")
     with pytest.raises(Invalid, match="no project"):
         await receive(db, batch(post=[post(CHILD, session_id=project.id)]), by=other)

@@ -34,8 +34,10 @@ from portside.limits.windows import Windows
 from portside.platform.chores import chores
 from portside.platform.home import Home, read_key
 from portside.platform.settings import PlatformSettings
+from portside.prompts.http import routes as prompts
 from portside.tracing.http import routes as tracing
 from portside.tracing.info import Info
+from portside.tracing.retention import Retention
 from portside.usage.http import routes as usage
 
 ROOMS = [
@@ -44,10 +46,11 @@ ROOMS = [
     "portside.tracing",
     "portside.usage",
     "portside.datasets",
+    "portside.prompts",
     "portside.control",
 ]
 PREFIXES = ("/api/v1", "/api-host", "/api")
-ROUTES: list[Route] = [*health.routes, *identity, *tracing, *datasets, *usage, *control]
+ROUTES: list[Route] = [*health.routes, *identity, *tracing, *datasets, *prompts, *usage, *control]
 LISTENER_PERMISSION = "listeners:work"
 # What is not the hosted API, so that no rate limit speaks of it.
 UNLIMITED = tuple(sorted({route.path.split("{", 1)[0] for route in (*health.routes, *control)}))
@@ -85,6 +88,7 @@ async def open_platform(home: Home, settings: PlatformSettings, database_url: st
             health.HealthChecks: health.HealthChecks({"postgres": db.is_alive}),
             DesiredChanges: changes,
             Info: Info(settings.region),
+            Retention: Retention(settings.shortlived_trace_days, settings.longlived_trace_days, settings.trace_tier),
             PlatformAddress: PlatformAddress(settings.public_url),
             ArchiveStore: ArchiveStore(home.archives),
             OutboundRules: OutboundRules(

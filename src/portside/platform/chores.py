@@ -15,6 +15,7 @@ from portside.kernel.crypto import SecretBox
 from portside.kernel.db import Database
 from portside.kernel.reconcile import Driver, Task
 from portside.platform.settings import PlatformSettings
+from portside.tracing.retention import ExpiredTraces, Retention
 from portside.usage.days import DaysThatAreOver
 
 
@@ -22,7 +23,12 @@ from portside.usage.days import DaysThatAreOver
 async def chores(services: Mapping[type, Any], settings: PlatformSettings) -> AsyncIterator[None]:
     """Run the chores until the end of the block."""
     db: Database = services[Database]
-    tasks: list[Task] = [UnusedArchives(db, services[ArchiveStore]), OldDeliveries(db), DaysThatAreOver(db)]
+    tasks: list[Task] = [
+        UnusedArchives(db, services[ArchiveStore]),
+        OldDeliveries(db),
+        ExpiredTraces(db, services[Retention]),
+        DaysThatAreOver(db),
+    ]
     if settings.repository_poll_s:
         acting = Services(db, services[SecretBox], services[Keyring], services[DesiredChanges])
         tasks.append(PolledBranches(acting, settings.repository_poll_s))

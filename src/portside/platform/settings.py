@@ -1,7 +1,7 @@
 """The platform's settings, read from the environment."""
 
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Literal
 
 import msgspec
 
@@ -44,6 +44,16 @@ class PlatformSettings(msgspec.Struct, frozen=True, kw_only=True):
         str | None,
         setting("Rate limits to hold instead of the documented ones, in the form that `portside limits` prints."),
     ] = None
+    trace_tier: Annotated[
+        Literal["shortlived", "longlived"],
+        setting("Tier of traces whose project names none: `shortlived` or `longlived`."),
+    ] = "longlived"
+    shortlived_trace_days: Annotated[
+        int, msgspec.Meta(ge=0, le=36_500), setting("Days that short-lived traces are kept; 0 keeps them for ever.")
+    ] = 14
+    longlived_trace_days: Annotated[
+        int, msgspec.Meta(ge=0, le=36_500), setting("Days that long-lived traces are kept; 0 keeps them for ever.")
+    ] = 400
     trusted_proxies: Annotated[
         str,
         setting(

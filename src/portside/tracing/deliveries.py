@@ -205,4 +205,5 @@ def _feedback(feedback_id: UUID, part: multipart.Part) -> FeedbackWrite:
         key=name_text(fields.key) or "",
         body=json_text(read_json(part.data, msgspec.Raw, part.name)) or "{}",
         modified_at=moment(fields.modified_at, "modified_at") or now(),
+        extends_trace=fields.extend_trace_retention is not False,
     )

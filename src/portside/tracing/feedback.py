@@ -129,7 +129,9 @@ async def store_feedback(db: Session, workspace_id: UUID, feedback_id: UUID, bod
     modified_at = aware(body.modified_at) if body.modified_at else now()
     body.created_at = aware(body.created_at) if body.created_at else modified_at
     text = msgspec.json.encode(body).decode()
-    write = FeedbackWrite(feedback_id, body.run_id, body.trace_id, body.key, text, modified_at)
+    write = FeedbackWrite(
+        feedback_id, body.run_id, body.trace_id, body.key, text, modified_at, body.extend_trace_retention
+    )
     await write_feedback(db, workspace_id, [write])
 
 

@@ -114,3 +114,4 @@ class FeedbackFields(msgspec.Struct):
     run_id: UUID | None = None
     trace_id: UUID | None = None
     modified_at: str | float | None = None
+    extend_trace_retention: bool | None = None

@@ -15,15 +15,19 @@ from portside.tracing.sql import sql
 from portside.tracing.types import AttachmentWrite, Delivery, FeedbackWrite, RunWrite
 
 _COLUMNS = tuple(name for name in RunWrite.__struct_fields__ if name not in {"is_post", "session_name"})
+_FEEDBACK_COLUMNS = tuple(name for name in FeedbackWrite.__struct_fields__ if name != "extends_trace")
 
 
-async def receive(db: Database, delivery: Delivery, *, by: Actor) -> None:
-    """Store a delivery; the same one again changes nothing. Raises Invalid for a project that does not exist."""
+async def receive(db: Database, delivery: Delivery, *, by: Actor, tier: str = "longlived") -> None:
+    """Store a delivery; the same one again changes nothing. Traces of projects without a tier of their own get `tier`.
+
+    Raises Invalid for a project that does not exist.
+    """
     runs = fold(delivery.runs)
     await _find_projects(db, by.workspace_id, runs)
     runs = _with_awaited_parents(runs)
     async with db.transaction() as tx:
-        awaited = await _write_runs(tx, runs, by)
+        awaited = await _write_runs(tx, runs, by, tier)
         await write_feedback(tx, by.workspace_id, delivery.feedback)
         await _write_attachments(tx, by.workspace_id, delivery.attachments)
     while awaited:
@@ -53,21 +57,23 @@ def _with_awaited_parents(runs: list[RunWrite]) -> list[RunWrite]:
     return fold([*runs, *(RunWrite(id=parent, is_awaited=True) for parent in parents)])
 
 
-async def _write_runs(tx: Session, runs: list[RunWrite], by: Actor) -> list[UUID]:
+async def _write_runs(tx: Session, runs: list[RunWrite], by: Actor, tier: str) -> list[UUID]:
     """Write runs and count their traces; return the runs whose children wait for them."""
     if not runs:
         return []
     columns = {name: [getattr(run, name) for run in runs] for name in _COLUMNS}
-    owner = {"workspace_id": by.workspace_id, "api_key_id": by.key_id, "user_id": by.user_id}
+    owner = {"workspace_id": by.workspace_id, "api_key_id": by.key_id, "user_id": by.user_id, "tier": tier}
     return [row["id"] for row in await tx.fetch(sql.write_runs, **owner, **columns)]
 
 
 async def write_feedback(tx: Session, workspace_id: UUID, feedback: list[FeedbackWrite]) -> None:
-    """Write feedback; of one piece the latest stays."""
+    """Write feedback; of one piece the latest stays. It makes traces long-lived, unless it says otherwise."""
     latest = list({item.id: item for item in sorted(feedback, key=lambda item: item.modified_at)}.values())
     if latest:
-        columns = {name: [getattr(item, name) for item in latest] for name in FeedbackWrite.__struct_fields__}
+        columns = {name: [getattr(item, name) for item in latest] for name in _FEEDBACK_COLUMNS}
         await tx.execute(sql.write_feedback, workspace_id=workspace_id, **columns)
+        if run_ids := [item.run_id for item in latest if item.run_id is not None and item.extends_trace]:
+            await tx.execute(sql.extend_traces, workspace_id=workspace_id, run_ids=run_ids)
 
 
 async def _write_attachments(tx: Session, workspace_id: UUID, attachments: list[AttachmentWrite]) -> None:

@@ -17,15 +17,17 @@ _BOUNDARY = re.compile(
     r"^multipart/form-data\b.*?;\s*boundary=(?:\"([^\"]{1,200})\"|([^\s;,\"]{1,200}))", re.IGNORECASE
 )
 _NAME = re.compile(r";\s*name=(?:\"((?:[^\"\\]|\\.)*)\"|([^\s;]+))", re.IGNORECASE)
+_FILENAME = re.compile(r";\s*filename=(?:\"((?:[^\"\\]|\\.)*)\"|([^\s;]+))", re.IGNORECASE)
 _EXTENDED_NAME = re.compile(r";\s*name\*=utf-8''([^\s;]+)", re.IGNORECASE)
 
 
 class Part(NamedTuple):
-    """One part: its name, content type and bytes."""
+    """One part: its name, content type and bytes, and what the file was called if it is one."""
 
     name: str
     content_type: str
     data: bytes
+    filename: str = ""
 
 
 def parse(body: bytes, content_type: str) -> Iterator[Part]:
@@ -46,7 +48,7 @@ def parse(body: bytes, content_type: str) -> Iterator[Part]:
             raise _broken(f"more than {MAX_PARTS} parts")
         data_at, headers = _headers(body, start)
         end = _next_delimiter(body, delimiter, data_at)
-        yield Part(_name(headers), headers.get("content-type", ""), body[data_at:end])
+        yield Part(_name(headers), headers.get("content-type", ""), body[data_at:end], _filename(headers))
         at = end + len(delimiter)
 
 
@@ -90,6 +92,15 @@ def _name(headers: dict[str, str]) -> str:
     match = _NAME.search(disposition)
     if match is None:
         raise _broken("a part has no name")
+    return _unquoted(match)
+
+
+def _filename(headers: dict[str, str]) -> str:
+    match = _FILENAME.search(headers.get("content-disposition", ""))
+    return "" if match is None else _unquoted(match)
+
+
+def _unquoted(match: re.Match[str]) -> str:
     return re.sub(r"\\(.)", r"\1", match[1]) if match[1] is not None else match[2]
 
 

@@ -5,7 +5,7 @@ Control makes one for every deployment in its own transaction; ingest makes thos
 
 from collections.abc import Iterable
 from datetime import datetime
-from typing import Annotated, Any
+from typing import Annotated, Any, Literal
 from uuid import UUID
 
 import msgspec
@@ -21,7 +21,9 @@ from portside.tracing.types import Project, TracerSession
 DEFAULT_PROJECT = "default"
 MAX_NAME_CHARS = 500
 _TRIES = 3
-_WRITABLE = ("name", "description", "extra", "start_time", "default_dataset_id", "reference_dataset_id")
+_WRITABLE = (
+    "name", "description", "extra", "start_time", "default_dataset_id", "reference_dataset_id", "trace_tier",
+)  # fmt: skip
 
 
 class ProjectContested(Conflict):
@@ -56,7 +58,7 @@ class ProjectRequest(msgspec.Struct):
     start_time: datetime | None = None
     default_dataset_id: UUID | None = None
     reference_dataset_id: UUID | None = None
-    trace_tier: str | None = None
+    trace_tier: Literal["shortlived", "longlived"] | None = None
 
 
 class ProjectPatch(msgspec.Struct):
@@ -69,7 +71,7 @@ class ProjectPatch(msgspec.Struct):
     end_time: datetime | None = None
     default_dataset_id: UUID | None = None
     reference_dataset_id: UUID | None = None
-    trace_tier: str | None = None
+    trace_tier: Literal["shortlived", "longlived"] | None = None
 
 
 class CreateQuery(msgspec.Struct):
@@ -125,7 +127,6 @@ async def show_project(db: Session, workspace_id: UUID, project_id: UUID) -> Tra
 
 async def create_project(db: Session, workspace_id: UUID, body: ProjectRequest, *, upsert: bool) -> TracerSession:
     """Make a project; with `upsert` change the one that has its name. Raises ProjectExists and Invalid."""
-    _refuse_tier(body.trace_tier)
     _checked(body.name)
     wanted = _said(body, _WRITABLE)
     made = await db.fetchval(sql.create_project, id=body.id or uuid7(), workspace_id=workspace_id, **wanted)
@@ -142,7 +143,6 @@ async def create_project(db: Session, workspace_id: UUID, body: ProjectRequest, 
 
 async def update_project(db: Session, workspace_id: UUID, project_id: UUID, patch: ProjectPatch) -> TracerSession:
     """Change a project. Raises ProjectNotFound, ProjectExists when another has the name, and Invalid."""
-    _refuse_tier(patch.trace_tier)
     if patch.name is not None:
         _checked(patch.name)
     wanted = _said(patch, (*_WRITABLE, "end_time"))
@@ -173,9 +173,3 @@ def _said(body: ProjectRequest | ProjectPatch, names: Iterable[str]) -> dict[str
     """Return what a request says; times without an offset are in UTC."""
     values = {name: getattr(body, name) for name in names}
     return {name: aware(value) if isinstance(value, datetime) else value for name, value in values.items()}
-
-
-def _refuse_tier(tier: str | None) -> None:
-    if tier is not None:
-        why = "traces have no tiers here: they are kept until they are deleted"
-        raise Invalid.field(["body", "trace_tier"], why, "not_supported")

@@ -58,6 +58,7 @@ class FeedbackWrite(msgspec.Struct):
     key: str
     body: str
     modified_at: datetime
+    extends_trace: bool = True
 
 
 class AttachmentWrite(msgspec.Struct):
@@ -108,6 +109,7 @@ class Run(msgspec.Struct, kw_only=True):
     completion_cost: str | None
     total_cost: str | None
     feedback_stats: msgspec.Raw
+    trace_tier: str | None = None
     s3_urls: dict[str, Attachment] | None = None
 
 
@@ -133,6 +135,7 @@ class TracerSession(msgspec.Struct, kw_only=True):
     extra: dict[str, Any] | None = None
     reference_dataset_id: UUID | None = None
     default_dataset_id: UUID | None = None
+    trace_tier: str | None = None
     run_count: int | None = None
     latency_p50: float | None = None
     latency_p99: float | None = None

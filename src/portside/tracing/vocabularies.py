@@ -24,6 +24,8 @@ class Vocabulary(NamedTuple):
     """Meets things that hold a text somewhere."""
     metadata: Query
     """Meets things whose metadata holds an object."""
+    metadata_key: Query | None = None
+    """Meets things whose metadata has a key."""
     tagged: Query | None = None
     any_tag: Query | None = None
     root: Query | None = None

@@ -14,6 +14,7 @@ from portside.tracing.ingest import receive
 from portside.tracing.otlp.spans import from_otlp
 from portside.tracing.otlp.wire import JSON, PROTOBUF
 from portside.tracing.projects import ProjectContested
+from portside.tracing.retention import Retention
 from portside.tracing.types import Accepted
 
 routes = Routes("tracing")
@@ -31,7 +32,7 @@ async def ingest_multipart(ctx: Context) -> Accepted:
     """Store the runs, feedback and attachments of a multipart body, plain or compressed with zstd or gzip."""
     request = ctx.request
     delivery = await deliveries.read(await request.body(), request.headers, deliveries.from_multipart)
-    await receive(ctx.db, delivery, by=ctx.actor)
+    await receive(ctx.db, delivery, by=ctx.actor, tier=ctx.get(Retention).default_tier)
     return Accepted()
 
 
@@ -40,7 +41,7 @@ async def ingest_batch(ctx: Context) -> Accepted:
     """Store the runs of `{"post": […], "patch": […]}`."""
     request = ctx.request
     delivery = await deliveries.read(await request.body(), request.headers, deliveries.from_batch)
-    await receive(ctx.db, delivery, by=ctx.actor)
+    await receive(ctx.db, delivery, by=ctx.actor, tier=ctx.get(Retention).default_tier)
     return Accepted()
 
 
@@ -49,7 +50,7 @@ async def create_run(ctx: Context) -> Accepted:
     """Store one run."""
     request = ctx.request
     delivery = await deliveries.read(await request.body(), request.headers, deliveries.from_run)
-    await receive(ctx.db, delivery, by=ctx.actor)
+    await receive(ctx.db, delivery, by=ctx.actor, tier=ctx.get(Retention).default_tier)
     return Accepted()
 
 
@@ -58,7 +59,7 @@ async def update_run(ctx: Context, run_id: UUID) -> Accepted:
     """Store what changed of a run; null means unchanged. The run itself may still be on its way."""
     request = ctx.request
     delivery = await deliveries.read(await request.body(), request.headers, deliveries.from_update(run_id))
-    await receive(ctx.db, delivery, by=ctx.actor)
+    await receive(ctx.db, delivery, by=ctx.actor, tier=ctx.get(Retention).default_tier)
     return Accepted()
 
 
@@ -72,6 +73,11 @@ async def ingest_otlp(ctx: Context) -> Response:
     request = ctx.request
     project = request.headers.get("langsmith-project") or None
     reader = partial(from_otlp, project=project)
-    await receive(ctx.db, await deliveries.read(await request.body(), request.headers, reader), by=ctx.actor)
+    await receive(
+        ctx.db,
+        await deliveries.read(await request.body(), request.headers, reader),
+        by=ctx.actor,
+        tier=ctx.get(Retention).default_tier,
+    )
     is_json = request.headers.get("content-type", "").startswith(JSON)
     return Response(b"{}" if is_json else b"", media_type=JSON if is_json else PROTOBUF)

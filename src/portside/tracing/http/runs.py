@@ -7,17 +7,19 @@ from starlette.responses import Response
 
 from portside.kernel.errors import Invalid
 from portside.kernel.http.routes import Context, Routes, encode_response
-from portside.tracing import run_queries, run_stats, runs, runs_v2, sharing
+from portside.tracing import retention, run_queries, run_stats, runs, runs_v2, sharing
 from portside.tracing.figures import RunStats
 from portside.tracing.filter_language import FilterInvalid
 from portside.tracing.http.public import links_of
 from portside.tracing.pages import CursorInvalid
+from portside.tracing.projects import ProjectNotFound
+from portside.tracing.retention import TracesToDelete
 from portside.tracing.run_queries import FoundRuns, LimitTooLarge, RunPage
 from portside.tracing.run_stats import StatsRequest
 from portside.tracing.runs import RunNotFound
 from portside.tracing.runs_v2 import RunItems, RunSelection, RunsQuery
 from portside.tracing.sharing import Share, ShareRequest, ShareTokenTaken
-from portside.tracing.types import Run, RunQuery
+from portside.tracing.types import Accepted, Run, RunQuery
 
 routes = Routes("tracing")
 
@@ -32,6 +34,13 @@ async def show_run(ctx: Context, run_id: UUID, query: RunQuery) -> Run:
 async def query_runs(ctx: Context, body: RunPage) -> FoundRuns:
     """Find runs, newest first unless the body says otherwise, in pages that cursors lead through."""
     return await run_queries.query_runs(ctx.db, ctx.actor.workspace_id, body, links_of(ctx))
+
+
+@routes.post("/runs/delete", status=202, permission="runs:delete", raises=(ProjectNotFound,))
+async def delete_traces(ctx: Context, body: TracesToDelete) -> Accepted:
+    """Delete traces of a project with all that belongs to them; what was billed stays."""
+    await retention.delete_traces(ctx.db, ctx.actor.workspace_id, body)
+    return Accepted("Deleted")
 
 
 @routes.post("/v2/runs/query", permission="runs:read", raises=(CursorInvalid, FilterInvalid, Invalid))

@@ -56,11 +56,13 @@ with written as (
     returning r.id, r.trace_id, r.project_id, r.is_awaited
 ),
 counted as (
-    insert into traces (workspace_id, trace_id, project_id, api_key_id, user_id)
-    select distinct on (trace_id) :workspace_id, trace_id, project_id, :api_key_id::uuid, :user_id::uuid
-    from written
-    where trace_id is not null and project_id is not null
-    order by trace_id, id = trace_id desc, id
+    insert into traces (workspace_id, trace_id, project_id, api_key_id, user_id, tier)
+    select distinct on (w.trace_id) :workspace_id, w.trace_id, w.project_id, :api_key_id::uuid, :user_id::uuid,
+           coalesce(p.trace_tier, :tier::text)
+    from written w
+    join projects p on p.id = w.project_id
+    where w.trace_id is not null
+    order by w.trace_id, w.id = w.trace_id desc, w.id
     on conflict do nothing
 )
 select id from written where is_awaited

@@ -16,14 +16,14 @@ on conflict do nothing
 
 -- name: project_by_id
 select id, workspace_id as tenant_id, name, coalesce(start_time, created_at) as start_time, end_time, description, extra,
-       reference_dataset_id, default_dataset_id
+       reference_dataset_id, default_dataset_id, trace_tier
 from projects
 where workspace_id = :workspace_id and id = :project_id and deleted_at is null
 
 -- name: list_projects
 -- Sorted by two keys, of which the chosen order fills one: text or seconds. Conditions take the place of `true`.
 select p.id, p.workspace_id as tenant_id, p.name, coalesce(p.start_time, p.created_at) as start_time, p.end_time,
-       p.description, p.extra, p.reference_dataset_id, p.default_dataset_id
+       p.description, p.extra, p.reference_dataset_id, p.default_dataset_id, p.trace_tier
 from projects p
 where p.workspace_id = :workspace_id and p.deleted_at is null
   and (:ids::uuid[] is null or p.id = any(:ids::uuid[]))
@@ -48,8 +48,13 @@ where workspace_id = :workspace_id and run_id is null and session_id = any(:ids:
 group by session_id, key
 
 -- name: create_project
-insert into projects (id, workspace_id, name, description, extra, start_time, reference_dataset_id, default_dataset_id)
-values (:id, :workspace_id, :name, :description, :extra::jsonb, :start_time, :reference_dataset_id, :default_dataset_id)
+insert into projects (
+    id, workspace_id, name, description, extra, start_time, reference_dataset_id, default_dataset_id, trace_tier
+)
+values (
+    :id, :workspace_id, :name, :description, :extra::jsonb, :start_time, :reference_dataset_id, :default_dataset_id,
+    :trace_tier
+)
 on conflict do nothing
 returning id
 
@@ -62,7 +67,8 @@ update projects p set
     start_time = coalesce(:start_time::timestamptz, start_time),
     end_time = coalesce(:end_time::timestamptz, end_time),
     reference_dataset_id = coalesce(:reference_dataset_id::uuid, reference_dataset_id),
-    default_dataset_id = coalesce(:default_dataset_id::uuid, default_dataset_id)
+    default_dataset_id = coalesce(:default_dataset_id::uuid, default_dataset_id),
+    trace_tier = coalesce(:trace_tier::text, trace_tier)
 where workspace_id = :workspace_id and id = :project_id and deleted_at is null
   and not exists (
       select from projects o

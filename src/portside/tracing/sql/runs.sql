@@ -8,8 +8,9 @@ select r.id, r.name, r.run_type, r.status, r.trace_id, r.dotted_order, r.parent_
        case when 'events' = any(:shown::text[]) then r.events end as events,
        case when 'serialized' = any(:shown::text[]) then r.serialized end as serialized,
        r.first_token_time, r.prompt_tokens, r.completion_tokens, r.total_tokens,
-       r.prompt_cost, r.completion_cost, r.total_cost, f.stats as feedback_stats
+       r.prompt_cost, r.completion_cost, r.total_cost, f.stats as feedback_stats, t.tier as trace_tier
 from readable_runs r
+left join traces t on t.workspace_id = r.workspace_id and t.trace_id = r.trace_id
 left join lateral (
     select json_object_agg(k.key, json_build_object('n', k.n, 'avg', k.avg))::text as stats
     from (

@@ -1,0 +1,81 @@
+"""How long traces are kept: short-lived ones and long-lived ones, and their deletion (contract: hosted API, section h).
+
+A trace gets the tier of its project when it is first received. Feedback on one of its runs makes it long-lived, unless
+that feedback says otherwise. What a deleted trace was billed for stays.
+"""
+
+from datetime import timedelta
+from typing import Annotated, Literal
+from uuid import UUID
+
+import msgspec
+
+from portside.kernel.clock import now
+from portside.kernel.db import Database, Session
+from portside.kernel.reconcile import Status, Task
+from portside.tracing.projects import show_project
+from portside.tracing.sql import sql
+
+Tier = Literal["shortlived", "longlived"]
+_BATCH = 200
+
+
+class Retention(msgspec.Struct, frozen=True):
+    """Days that traces of each tier are kept, 0 for ever; and the tier of projects that name none."""
+
+    shortlived_days: int = 14
+    longlived_days: int = 400
+    default_tier: Tier = "longlived"
+
+
+class TracesToDelete(msgspec.Struct):
+    """Which traces of which project to delete."""
+
+    session_id: UUID
+    trace_ids: Annotated[list[UUID], msgspec.Meta(min_length=1, max_length=1000)]
+
+
+async def delete_traces(db: Database, workspace_id: UUID, body: TracesToDelete) -> None:
+    """Delete traces; those that are not in the project are passed over. Raises ProjectNotFound."""
+    await show_project(db, workspace_id, body.session_id)
+    async with db.transaction() as tx:
+        rows = await tx.fetch(
+            sql.traces_of_project, workspace_id=workspace_id, project_id=body.session_id, trace_ids=body.trace_ids
+        )
+        await _delete(tx, [(workspace_id, row["trace_id"]) for row in rows])
+
+
+class ExpiredTraces(Task):
+    """Deletes traces whose time is over, a batch of each tier at a time."""
+
+    every_s = 300.0
+
+    def __init__(self, db: Database, retention: Retention) -> None:
+        super().__init__()
+        self._db = db
+        self._days: dict[Tier, int] = {"shortlived": retention.shortlived_days, "longlived": retention.longlived_days}
+
+    async def activate(self) -> Status:
+        """Delete one batch of each tier."""
+        found = {tier: await self._expire(tier, days) for tier, days in self._days.items() if days}
+        return Status({f"{tier}_traces": count for tier, count in found.items()}, again=_BATCH in found.values())
+
+    async def _expire(self, tier: Tier, days: int) -> int:
+        before = now() - timedelta(days=days)
+        async with self._db.transaction() as tx:
+            rows = await tx.fetch(sql.due_traces, tier=tier, before=before, batch=_BATCH)
+            due = {(row["workspace_id"], row["trace_id"]) for row in rows}
+            if tier == "shortlived":
+                extended = await tx.fetch(sql.extend_due_traces, **_columns(sorted(due)))
+                due -= {(row["workspace_id"], row["trace_id"]) for row in extended}
+            await _delete(tx, sorted(due))
+        return len(rows)
+
+
+async def _delete(tx: Session, traces: list[tuple[UUID, UUID]]) -> None:
+    if traces:
+        await tx.execute(sql.delete_traces, **_columns(traces))
+
+
+def _columns(traces: list[tuple[UUID, UUID]]) -> dict[str, list[UUID]]:
+    return {"workspace_ids": [one for one, _ in traces], "trace_ids": [trace for _, trace in traces]}

@@ -1,0 +1,60 @@
+-- name: extend_traces
+-- Feedback makes the traces of its runs long-lived. Sorted, so that two deliveries wait for each other.
+with held as (
+    select t.workspace_id, t.trace_id
+    from traces t
+    where t.workspace_id = :workspace_id and t.tier = 'shortlived' and t.trace_id in (
+        select coalesce(r.trace_id, r.id) from runs r
+        where r.workspace_id = :workspace_id and r.id = any(:run_ids::uuid[])
+    )
+    order by t.trace_id
+    for update
+)
+update traces t set tier = 'longlived', extended_at = now()
+from held h where t.workspace_id = h.workspace_id and t.trace_id = h.trace_id
+
+-- name: due_traces
+-- Traces of a tier that were received too long ago, the oldest first. Two sweepers take different ones.
+select workspace_id, trace_id from traces
+where expired_at is null and tier = :tier and received_at < :before
+order by received_at
+limit :batch::int
+for update skip locked
+
+-- name: extend_due_traces
+-- Feedback may have come before its run: such traces are made long-lived instead of deleted.
+update traces t set tier = 'longlived', extended_at = now()
+from unnest(:workspace_ids::uuid[], :trace_ids::uuid[]) as d (workspace_id, trace_id)
+where t.workspace_id = d.workspace_id and t.trace_id = d.trace_id and exists (
+    select from runs r
+    join feedback f on f.workspace_id = r.workspace_id and f.run_id = r.id
+    where r.workspace_id = d.workspace_id and coalesce(r.trace_id, r.id) = d.trace_id and extends_trace(f.body)
+)
+returning t.workspace_id, t.trace_id
+
+-- name: traces_of_project
+select trace_id from traces
+where workspace_id = :workspace_id and project_id = :project_id and trace_id = any(:trace_ids::uuid[])
+  and expired_at is null
+
+-- name: delete_traces
+-- Runs and all that belongs to them; the traces stay as what was billed.
+with doomed as (
+    select * from unnest(:workspace_ids::uuid[], :trace_ids::uuid[]) as d (workspace_id, trace_id)
+),
+gone as (
+    delete from runs r using doomed d
+    where r.workspace_id = d.workspace_id and coalesce(r.trace_id, r.id) = d.trace_id
+    returning r.workspace_id, r.id
+),
+without_attachments as (
+    delete from attachments a using gone g where a.workspace_id = g.workspace_id and a.run_id = g.id
+),
+without_feedback as (
+    delete from feedback f using gone g where f.workspace_id = g.workspace_id and f.run_id = g.id
+),
+unshared as (
+    delete from shared_runs s using gone g where s.workspace_id = g.workspace_id and s.run_id = g.id
+)
+update traces t set expired_at = now()
+from doomed d where t.workspace_id = d.workspace_id and t.trace_id = d.trace_id

@@ -1,0 +1,115 @@
+"""Traces go when their time is over; feedback keeps them longer; what was billed stays."""
+
+import json
+from collections.abc import AsyncIterator, Awaitable, Callable
+from datetime import timedelta
+from typing import Any
+from uuid import UUID, uuid4
+
+import pytest
+
+from portside.identity import first_start
+from portside.identity.keyring import Keyring
+from portside.identity.types import Actor
+from portside.kernel.clock import now
+from portside.kernel.db import Database
+from portside.kernel.migrations import migrate
+from portside.tracing.deliveries import from_batch, from_multipart
+from portside.tracing.feedback import FeedbackRequest, create_feedback
+from portside.tracing.ingest import receive
+from portside.tracing.projects import ProjectNotFound, ProjectRequest, create_project
+from portside.tracing.retention import ExpiredTraces, Retention, TracesToDelete, delete_traces
+
+
+@pytest.fixture
+async def db(fresh_database: Callable[[], Awaitable[str]]) -> AsyncIterator[Database]:
+    db = await Database.connect(await fresh_database())
+    await migrate(db, ["portside.identity", "portside.tracing"])
+    yield db
+    await db.close()
+
+
+@pytest.fixture
+async def actor(db: Database) -> Actor:
+    return await Keyring(db).authenticate(await first_start.set_up(db))
+
+
+async def stored(db: Database, actor: Actor, days: int, tier: str = "shortlived", project: str = "p") -> UUID:
+    """Store a trace of two runs that was received some days ago."""
+    root = uuid4()
+    runs = [{"id": root, "name": "r", "session_name": project}]
+    runs.append({**runs[0], "id": uuid4(), "parent_run_id": root})
+    body = json.dumps({"post": runs}, default=str).encode()
+    await receive(db, from_batch(body, ""), by=actor, tier=tier)
+    ago = now() - timedelta(days=days)
+    await db.pool.execute("update traces set received_at = $2 where trace_id = $1", root, ago)
+    return root
+
+
+async def kept(db: Database) -> dict[UUID, int]:
+    """How many runs there are of each trace."""
+    rows = await db.pool.fetch("select trace_id, count(*) as runs from runs group by 1")
+    return {row["trace_id"]: row["runs"] for row in rows}
+
+
+async def test_each_tier_goes_after_its_own_time(db: Database, actor: Actor):
+    old = await stored(db, actor, 15)
+    young = await stored(db, actor, 13)
+    longer = await stored(db, actor, 15, "longlived")
+    oldest = await stored(db, actor, 401, "longlived")
+    task = ExpiredTraces(db, Retention())
+    assert (await task.activate()).did == {"shortlived_traces": 1, "longlived_traces": 1}
+    assert await kept(db) == {young: 2, longer: 2}
+    assert (await task.activate()).did == {"shortlived_traces": 0, "longlived_traces": 0}
+    billed = await db.pool.fetch("select trace_id from traces where expired_at is not null")
+    assert {row["trace_id"] for row in billed} == {old, oldest}
+
+
+async def test_nothing_goes_where_time_has_no_end(db: Database, actor: Actor):
+    await stored(db, actor, 5000)
+    await stored(db, actor, 5000, "longlived")
+    assert (await ExpiredTraces(db, Retention(0, 0)).activate()).did == {}
+    assert len(await kept(db)) == 2
+
+
+async def test_feedback_makes_a_trace_long_lived_unless_it_says_otherwise(db: Database, actor: Actor):
+    traces = {name: await stored(db, actor, 15) for name in ("given", "delivered", "not", "early", "none")}
+    await create_feedback(db, FeedbackRequest(key="k", run_id=traces["given"], score=1), by=actor)
+    unextending = FeedbackRequest(key="k", run_id=traces["not"], score=1, extend_trace_retention=False)
+    await create_feedback(db, unextending, by=actor)
+    part = f'--b\r\nContent-Disposition: form-data; name="feedback.{uuid4()}"\r\n\r\n'
+    text = json.dumps({"key": "k", "run_id": str(traces["delivered"])})
+    body = f"{part}{text}\r\n--b--\r\n".encode()
+    await receive(db, from_multipart(body, "multipart/form-data; boundary=b"), by=actor)
+    # Feedback that came before its run found no trace to extend.
+    await create_feedback(db, FeedbackRequest(key="k", run_id=traces["early"]), by=actor)
+    await db.pool.execute("update traces set tier = 'shortlived' where trace_id = $1", traces["early"])
+    await ExpiredTraces(db, Retention()).activate()
+    assert set(await kept(db)) == {traces["given"], traces["delivered"], traces["early"]}
+    tiers = await db.pool.fetch("select tier, extended_at is null as is_plain from traces where expired_at is null")
+    assert {(row["tier"], row["is_plain"]) for row in tiers} == {("longlived", False)}
+
+
+async def test_a_project_decides_about_its_traces(db: Database, actor: Actor):
+    for tier in ("shortlived", "longlived"):
+        request = ProjectRequest(tier, trace_tier=tier)  # type: ignore[arg-type]
+        await create_project(db, actor.workspace_id, request, upsert=False)
+        await stored(db, actor, 15, "longlived" if tier == "shortlived" else "shortlived", project=tier)
+    rows = await db.pool.fetch("select p.name, t.tier from traces t join projects p on p.id = t.project_id")
+    assert {row["name"]: row["tier"] for row in rows} == {"shortlived": "shortlived", "longlived": "longlived"}
+
+
+async def test_traces_are_deleted_with_all_that_belongs_to_them(db: Database, actor: Actor):
+    gone, stays, elsewhere = [await stored(db, actor, 0, project=name) for name in ("p", "p", "q")]
+    for run_id in (gone, stays):
+        await create_feedback(db, FeedbackRequest(key="k", run_id=run_id), by=actor)
+        insert = "insert into attachments values ($1, $2, 'a', 'text/plain', 'x')"
+        await db.pool.execute(insert, actor.workspace_id, run_id)
+        await db.pool.execute("insert into shared_runs values ($1, $2, $3)", uuid4(), actor.workspace_id, run_id)
+    project: Any = await db.pool.fetchval("select id from projects where name = 'p'")
+    await delete_traces(db, actor.workspace_id, TracesToDelete(project, [gone, elsewhere, uuid4()]))
+    assert await kept(db) == {stays: 2, elsewhere: 2}
+    for table in ("feedback", "attachments", "shared_runs"):
+        assert [row["run_id"] for row in await db.pool.fetch(f"select run_id from {table}")] == [stays]
+    with pytest.raises(ProjectNotFound):
+        await delete_traces(db, uuid4(), TracesToDelete(project, [stays]))
