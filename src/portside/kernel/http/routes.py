@@ -185,7 +185,7 @@ class Api:
 
     def _insert(self, route: Route) -> None:
         node = self._root
-        for segment in route.path.strip("/").split("/"):
+        for segment in route.path.removeprefix("/").split("/"):
             if segment.startswith("{"):
                 node.parameter = node.parameter or _Node()
                 node = node.parameter
