@@ -35,7 +35,8 @@ class House:
         values = {
             "cron_id": cron_id, "assistant_id": ECHO, "thread_id": thread_id, "schedule": "@yearly",
             "timezone": None, "end_time": None, "ends_at": None, "payload": payload, "metadata": {},
-            "on_run_completed": "keep", "is_enabled": True, **columns,
+            "on_run_completed": "keep", "is_enabled": True, "user_id": "", "owner": None,
+            "thread_access": None, **columns,
         }  # fmt: skip
         due = await self.db.pool.fetchval("select date_trunc('minute', now()) - make_interval(secs => $1)", overdue_s)
         await self.db.execute(sql.insert_cron, **values, next_run_date=due)

@@ -16,10 +16,12 @@ from typing import Annotated, Any, Literal
 import msgspec
 from dotenv import dotenv_values
 
+from portside.agent.types.access import AuthConfig
 from portside.agent.types.encryption import EncryptionConfig, SerdeConfig
 from portside.agent.types.webhooks import WebhooksConfig
 from portside.kernel.errors import UserMistake
 from portside.kernel.http.cors import CorsRules
+from portside.kernel.http.header_rules import HeaderRules
 from portside.kernel.http.prefixes import A_PREFIX
 from portside.kernel.logs import get_logger
 from portside.kernel.spellings import CONFIG_FILES, environment_names
@@ -37,14 +39,15 @@ ACTED_ON = object()
 # Sections that change how a server behaves, each with the settings this server acts on, or the value
 # under which it behaves as this server does.
 NOT_SERVED: dict[str, dict[str, Any]] = {
-    "auth": {},
+    "auth": dict.fromkeys(AuthConfig.__struct_fields__, ACTED_ON),
     "checkpointer": {"backend": "default", "serde": ACTED_ON, "ttl": ACTED_ON},
     "encryption": {"path": ACTED_ON},
     "http": {
-        "cors": ACTED_ON, "disable_a2a": ACTED_ON, "disable_assistants": ACTED_ON, "disable_mcp": True,
+        "cors": ACTED_ON, "disable_a2a": ACTED_ON, "disable_assistants": ACTED_ON, "disable_mcp": ACTED_ON,
         "disable_meta": ACTED_ON, "disable_runs": ACTED_ON, "disable_store": ACTED_ON, "disable_threads": ACTED_ON,
-        "disable_ui": True, "disable_webhooks": ACTED_ON, "enable_custom_route_auth": False,
-        "middleware_order": "middleware_first", "mount_prefix": ACTED_ON,
+        "disable_ui": True, "app": ACTED_ON, "configurable_headers": ACTED_ON, "enable_custom_route_auth": ACTED_ON,
+        "logging_headers": ACTED_ON, "middleware_order": ACTED_ON, "mount_prefix": ACTED_ON,
+        "disable_webhooks": ACTED_ON,
     },
     "priority": {},
     "store": {"index": ACTED_ON, "ttl": ACTED_ON},
@@ -101,7 +104,10 @@ class StoreConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class HttpConfig(msgspec.Struct, frozen=True):
-    """Which groups of routes there are, below which path, and which web pages may call them."""
+    """Which groups of routes there are, below which path, which web pages may call them, and what the project adds.
+
+    `app` names the project's own web application, like a graph.
+    """
 
     cors: CorsRules | None = None
     disable_assistants: bool = False
@@ -109,9 +115,15 @@ class HttpConfig(msgspec.Struct, frozen=True):
     disable_runs: bool = False
     disable_store: bool = False
     disable_a2a: bool = False
+    disable_mcp: bool = False
     disable_meta: bool = False
     disable_webhooks: bool = False
     mount_prefix: Annotated[str, A_PREFIX] = ""
+    app: Annotated[str, msgspec.Meta(pattern=r"^.*\S.*:[A-Za-z_]\w*$", max_length=1000)] | None = None
+    middleware_order: Literal["middleware_first", "auth_first"] = "middleware_first"
+    enable_custom_route_auth: bool = False
+    configurable_headers: HeaderRules | None = None
+    logging_headers: HeaderRules | None = None
 
 
 class AgentConfig(msgspec.Struct, frozen=True, kw_only=True):
@@ -127,6 +139,7 @@ class AgentConfig(msgspec.Struct, frozen=True, kw_only=True):
     thread_ttl: ThreadTtl = ThreadTtl()
     store: StoreConfig = StoreConfig()
     http: HttpConfig = HttpConfig()
+    auth: AuthConfig = AuthConfig()
     encryption: EncryptionConfig = EncryptionConfig()
     serde: SerdeConfig = SerdeConfig()
     webhooks: WebhooksConfig | None = None
@@ -189,6 +202,7 @@ def _config(path: Path, content: dict[str, Any], places: dict[str, str]) -> Agen
         thread_ttl=_thread_ttl(place("checkpointer"), _section(content, "checkpointer")),
         store=_typed(place("store"), "store", _section(content, "store"), StoreConfig),
         http=_http(place("http"), _section(content, "http")),
+        auth=_typed(place("auth"), "auth", _section(content, "auth"), AuthConfig),
         encryption=_typed(place("encryption"), "encryption", _section(content, "encryption"), EncryptionConfig),
         serde=_serde(place("checkpointer"), _section(content, "checkpointer")),
         webhooks=_typed(place("webhooks"), "webhooks", content.get("webhooks"), WebhooksConfig | None),
@@ -213,6 +227,9 @@ def _http(place: str, section: dict[str, Any]) -> HttpConfig:
     http: HttpConfig = _typed(place, "http", given, HttpConfig)
     if http.cors and http.cors.allow_credentials and "*" in http.cors.allow_origins:
         log.warning("cors_without_credentials", file=place, reason="pages that may send them have to be named")
+    for rules in (http.configurable_headers, http.logging_headers):
+        if rules is not None and rules.never:
+            log.warning("headers_never_passed_on", file=place, headers=rules.never, reason="they carry secrets")
     return http
 
 

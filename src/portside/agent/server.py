@@ -16,6 +16,7 @@ from functools import partial
 
 import msgspec
 
+from portside.agent.access.loading import refuse_open_address
 from portside.agent.app import AgentApp, open_app
 from portside.agent.config import AgentConfig
 from portside.agent.graphs.load import Graphs
@@ -54,9 +55,11 @@ async def serve(served: Served, sockets: Sockets, *, on_ready: Callable[[], None
     """Serve until SIGTERM (runs may end within the grace period) or SIGINT (runs are handed back at once).
 
     A second signal of either kind ends the grace period. Raises OutOfReach when the port or the database is not to be
-    had.
+    had, and UserMistake when it would be open to other machines without a word about it.
     """
     settings = served.settings
+    if sockets.private_fd is None:
+        refuse_open_address(served.config, settings)
     stop, hurry = asyncio.Event(), asyncio.Event()
     loop = asyncio.get_running_loop()
 

@@ -72,6 +72,20 @@ class AgentSettings(msgspec.Struct, frozen=True, kw_only=True):
             "Path below which all routes answer, such as /agents/mine; only /ok and /metrics answer at the root too."
         ),
     ] = ""
+    public_url: Annotated[
+        str,
+        msgspec.Meta(pattern=r"^(https?://[^/?#\s]+)?$", max_length=300),
+        setting(
+            "Where clients find this server, without the mount prefix: the cards of agents say so. Without it they say "
+            "what the client called, by its Host and X-Forwarded headers.", "PORTSIDE_PUBLIC_URL",
+        ),
+    ] = ""  # fmt: skip
+    a2a_allowed_tool_call_results: Annotated[
+        str,
+        setting(
+            "Tools whose results the histories of A2A tasks tell, separated by commas; all is every tool, none is none."
+        ),
+    ] = "all"
     cors_allow_origins: Annotated[
         str, setting("Origins of the web pages that may call this server, separated by commas; * is any, none is none.")
     ] = "*"
@@ -85,6 +99,19 @@ class AgentSettings(msgspec.Struct, frozen=True, kw_only=True):
         msgspec.Meta(ge=2),
         setting("Connections to Postgres for each pool.", *environment_names("GRAPH_POSTGRES_POOL_MAX_SIZE")),
     ] = 20
+    auth_type: Annotated[
+        Literal["auto", "noop", "custom", "langsmith"],
+        setting(
+            "Who is let in: custom asks the project's own handler (auth.path), langsmith asks the platform for keys, "
+            "noop lets everybody in, also from other machines. auto is the first of custom and langsmith that is "
+            "configured; with neither, only this machine is let in.",
+            *environment_names("GRAPH_AUTH_TYPE"),
+        ),
+    ] = "auto"
+    auth_endpoint: Annotated[
+        str | None,
+        setting("The platform that knows whose a key is; deployments get it from theirs.", "LANGSMITH_AUTH_ENDPOINT"),
+    ] = None
     graph_aes_key: Annotated[
         str | None,
         setting(

@@ -15,6 +15,7 @@ from portside.agent.engine import Engine
 from portside.agent.graphs import describe
 from portside.agent.graphs.factories import Graph
 from portside.agent.graphs.load import Graphs
+from portside.agent.types.access import ANYONE, Caller, told_of
 from portside.agent.types.assistants import Assistant, Drawing, GraphSchemas, Schemas
 from portside.kernel.errors import PortsideError
 
@@ -34,23 +35,23 @@ class Descriptions:
         self._assistants = assistants
         self._engine = engine
 
-    async def draw(self, name: str, xray: str | None) -> Drawing:
+    async def draw(self, name: str, xray: str | None, caller: Caller = ANYONE) -> Drawing:
         """Draw the graph of an assistant, by its id or the graph's; `xray` says how deep to look into subgraphs.
 
         Raises Invalid, AssistantNotFound, and GraphFailed.
         """
         depth = describe.parse_xray(xray)
         assistant = await self._assistants.find(name)
-        return await self._read(assistant, lambda graph, config: describe.draw(graph, config, depth))
+        return await self._read(assistant, caller, lambda graph, config: describe.draw(graph, config, depth))
 
-    async def schemas(self, assistant_id: UUID) -> GraphSchemas:
+    async def schemas(self, assistant_id: UUID, caller: Caller = ANYONE) -> GraphSchemas:
         """Return the schemas of an assistant's graph. Raises AssistantNotFound and GraphFailed."""
         assistant = await self._assistants.get(assistant_id)
 
         async def reading(graph: Graph, _config: RunnableConfig) -> Schemas:
             return describe.schemas_of(graph)
 
-        found = await self._read(assistant, reading)
+        found = await self._read(assistant, caller, reading)
         return GraphSchemas(
             found.input_schema,
             found.output_schema,
@@ -60,15 +61,19 @@ class Descriptions:
             graph_id=assistant.graph_id,
         )
 
-    async def subgraphs(self, assistant_id: UUID, namespace: str | None, *, recurse: bool) -> dict[str, Schemas]:
+    async def subgraphs(
+        self, assistant_id: UUID, namespace: str | None, *, recurse: bool, caller: Caller = ANYONE
+    ) -> dict[str, Schemas]:
         """Return the schemas of the subgraphs, or of one by its namespace. Raises AssistantNotFound and GraphFailed."""
         assistant = await self._assistants.get(assistant_id)
         return await self._read(
-            assistant, lambda graph, _config: describe.subgraph_schemas(graph, namespace, recurse=recurse)
+            assistant, caller, lambda graph, _config: describe.subgraph_schemas(graph, namespace, recurse=recurse)
         )
 
-    async def _read(self, assistant: Assistant, work: Callable[[Graph, RunnableConfig], Awaitable[T]]) -> T:
-        config = _config(assistant)
+    async def _read(
+        self, assistant: Assistant, caller: Caller, work: Callable[[Graph, RunnableConfig], Awaitable[T]]
+    ) -> T:
+        config = _config(assistant, caller)
 
         async def reading(graphs: Graphs) -> T:
             opened = graphs.open(assistant.graph_id, config, access="assistants.read", context=assistant.context)
@@ -82,8 +87,8 @@ class Descriptions:
         return await self._engine.read(reading)
 
 
-def _config(assistant: Assistant) -> Any:
+def _config(assistant: Assistant, caller: Caller) -> Any:
     """Return the part of a run's config that an assistant brings."""
     own = {"graph_id": assistant.graph_id, "assistant_id": str(assistant.assistant_id)}
-    config: Any = {**assistant.config, "configurable": {**assistant.context, **own}}
+    config: Any = {**assistant.config, "configurable": {**assistant.context, **own, **told_of(caller)}}
     return config

@@ -14,6 +14,7 @@ from portside.agent.graphs.load import Graphs
 from portside.agent.queue.priorities import priority_of
 from portside.agent.rows import from_row
 from portside.agent.sql import sql
+from portside.agent.types.access import Filter
 from portside.agent.types.assistants import (
     Assistant,
     AssistantConfig,
@@ -70,8 +71,8 @@ class Assistants:
             ],
         )
 
-    async def create(self, request: AssistantCreate) -> Assistant:
-        """Make an assistant, or return the one that is there when the request allows it.
+    async def create(self, request: AssistantCreate, seen: Filter | None = None) -> Assistant:
+        """Make an assistant, or return the one that is there, and seen, when the request allows it.
 
         Raises NotFound for a graph that is not loaded, BadRequest when both context and configurable are given,
         Invalid for a run_priority that is none, and AssistantExists.
@@ -92,9 +93,15 @@ class Assistants:
             metadata=request.metadata or {},
         )
         assert row is not None  # noqa: S101 - the statement returns the new assistant or the old one
-        if not row["is_new"] and request.if_exists != "do_nothing":
+        if not row["is_new"] and (request.if_exists != "do_nothing" or not await self.fits(assistant_id, seen)):
             raise AssistantExists(f"Assistant {assistant_id} already exists")
         return from_row(Assistant, row)
+
+    async def fits(self, assistant_id: UUID, wanted: Filter | None) -> bool:
+        """Whether there is such an assistant as a filter wants it."""
+        if wanted is None:
+            return True
+        return bool(await self._db.fetchval(sql.assistant_fits, assistant_id=assistant_id, access=wanted))
 
     async def get(self, assistant_id: UUID) -> Assistant:
         """Return an assistant. Raises AssistantNotFound."""
@@ -141,6 +148,10 @@ class Assistants:
         """Whether this is the assistant that the server makes of one of its graphs."""
         return assistant_id in self._own
 
+    def of_graphs(self) -> list[UUID]:
+        """Return the assistants that the server makes of its graphs."""
+        return list(self._own)
+
     def forget(self, name: str) -> None:
         """Read an assistant anew when it is named the next time."""
         self._remembered.pop(name, None)
@@ -168,9 +179,14 @@ class Assistants:
             raise AssistantNotFound(f"Assistant {assistant_id} not found")
         return from_row(Assistant, row)
 
-    async def delete(self, assistant_id: UUID, *, delete_threads: bool) -> None:
-        """Delete an assistant with its versions, and its threads where that is asked for. Raises AssistantNotFound."""
-        gone = await self._db.fetchval(sql.delete_assistant, assistant_id=assistant_id, delete_threads=delete_threads)
+    async def delete(self, assistant_id: UUID, *, delete_threads: bool, threads: Filter | None = None) -> None:
+        """Delete an assistant with its versions, and its threads that fit where that is asked for.
+
+        Raises AssistantNotFound.
+        """
+        gone = await self._db.fetchval(
+            sql.delete_assistant, assistant_id=assistant_id, delete_threads=delete_threads, access=threads
+        )
         if gone is None:
             raise AssistantNotFound(f"Assistant with ID {assistant_id} not found")
 
@@ -194,20 +210,24 @@ class Assistants:
             raise AssistantNotFound(f"Version {version} not found for assistant {assistant_id}")
         return from_row(Assistant, row)
 
-    async def search(self, query: AssistantSearch) -> Page[SelectedAssistant]:
-        """Find assistants that match, newest first unless told otherwise. Raises NotFound for an unknown graph."""
+    async def search(self, query: AssistantSearch, seen: Filter | None = None) -> Page[SelectedAssistant]:
+        """Find assistants that match and are seen, newest first unless told otherwise.
+
+        Raises NotFound for an unknown graph.
+        """
         self._check_graph(query)
         order = f"{query.sort_by or 'created_at'} {query.sort_order or 'desc'}"
         limit, offset = query.limit or DEFAULT_LIMIT, query.offset or 0
-        rows = await self._db.fetch(sql.search_assistants, **_matching(query), order=order, limit=limit, offset=offset)
+        page = {"order": order, "limit": limit, "offset": offset}
+        rows = await self._db.fetch(sql.search_assistants, **_matching(query), access=seen, **page)
         is_last = len(rows) < limit and (rows or not offset)
-        total = offset + len(rows) if is_last else await self.count(query)
+        total = offset + len(rows) if is_last else await self.count(query, seen)
         return Page([_select(from_row(Assistant, row), query.select) for row in rows], total)
 
-    async def count(self, query: AssistantFilter) -> int:
-        """Count the assistants that match. Raises NotFound for an unknown graph."""
+    async def count(self, query: AssistantFilter, seen: Filter | None = None) -> int:
+        """Count the assistants that match and are seen. Raises NotFound for an unknown graph."""
         self._check_graph(query)
-        total: int = await self._db.fetchval(sql.count_assistants, **_matching(query))
+        total: int = await self._db.fetchval(sql.count_assistants, **_matching(query), access=seen)
         return total
 
     def _check_graph(self, query: AssistantFilter) -> None:

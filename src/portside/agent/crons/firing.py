@@ -25,6 +25,7 @@ from portside.agent.crons.schedules import Schedule
 from portside.agent.encryption.context import KEPT_AS, set_context
 from portside.agent.runs.service import Runs, Scheduled
 from portside.agent.sql import sql
+from portside.agent.types.access import Filter
 from portside.agent.types.runs import RunCreate
 from portside.kernel.db import Database, Session
 from portside.kernel.errors import Invalid, PortsideError
@@ -45,6 +46,9 @@ class DueCron(msgspec.Struct):
     cron_id: UUID
     assistant_id: UUID
     thread_id: UUID | None
+    user_id: str
+    owner: dict[str, Any] | None
+    thread_access: Filter | None
     schedule: str
     timezone: str | None
     ends_at: datetime | None
@@ -117,11 +121,13 @@ class DueCrons(Task):
     async def _admit(self, cron: DueCron) -> str:
         run = run_of(cron.payload, cron.metadata, cron.on_run_completed)
         assistant = await self._assistants.get(cron.assistant_id)
-        configurable = {"cron_id": str(cron.cron_id), "langgraph_auth_user": NOBODY, "langgraph_request_id": None}
+        owner = {"user_id": cron.user_id, "langgraph_auth_user_id": cron.user_id}
+        asker = {"langgraph_auth_user": cron.owner or NOBODY, "langgraph_request_id": None}
+        configurable = {"cron_id": str(cron.cron_id), **owner, **asker}
         # A thread made for the run is told what it is for; one that was there keeps its own metadata.
         thread_metadata = cron.metadata if cron.thread_id is None else {}
         async with self._db.transaction() as transaction:
-            scheduled = Scheduled(cron.thread_id, thread_metadata, configurable)
+            scheduled = Scheduled(cron.thread_id, thread_metadata, configurable, cron.thread_access)
             if await _is_waiting(transaction, cron, run):
                 outcome = "waiting"
             else:
@@ -130,6 +136,8 @@ class DueCrons(Task):
                 raise FiredElsewhere
         if outcome in {"busy", "waiting"}:
             log.info("a cron was skipped: its thread is busy", cron_id=str(cron.cron_id), outcome=outcome)
+        if outcome == "missing":
+            log.warning("a cron was skipped: its owner may not run on its thread any more", cron_id=str(cron.cron_id))
         return outcome
 
 

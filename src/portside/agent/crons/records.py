@@ -13,6 +13,7 @@ from portside.agent.crons.schedules import Schedule
 from portside.agent.rows import from_row
 from portside.agent.sql import sql
 from portside.agent.threads.records import ThreadNotFound
+from portside.agent.types.access import Caller, CronFilters, CronGrant
 from portside.agent.types.crons import (
     Cron,
     CronCreate,
@@ -32,6 +33,8 @@ from portside.kernel.ids import uuid7
 from portside.kernel.queries import Query
 
 DEFAULT_LIMIT = 10
+ALL = CronFilters()
+NOBODYS = CronGrant()
 
 
 class CronNotFound(NotFound):
@@ -49,12 +52,14 @@ class Crons:
         self._webhooks = webhooks
         self._on_change = on_change
 
-    async def create(self, thread_id: UUID | None, body: CronCreate | ThreadCronCreate) -> Cron:
+    async def create(
+        self, thread_id: UUID | None, body: CronCreate | ThreadCronCreate, grant: CronGrant = NOBODYS
+    ) -> Cron:
         """Make a cron. Raises Invalid, BadRequest, AssistantNotFound and ThreadNotFound."""
         schedule = Schedule(body.schedule, body.timezone)
         ends_at = None if body.end_time is None else read_end(body.end_time)
         assistant = await self._assistants.resolve(body.assistant_id)
-        cron_id, metadata = uuid7(), body.metadata or {}
+        cron_id, metadata = grant.cron_id or uuid7(), body.metadata or {}
         payload = payload_of(body, assistant.assistant_id, cron_id)
         completed = (body.on_run_completed or "delete") if isinstance(body, CronCreate) else None
         refuse_bad_run(assistant, run_of(payload, metadata, completed))
@@ -64,6 +69,9 @@ class Crons:
             cron_id=cron_id,
             assistant_id=assistant.assistant_id,
             thread_id=thread_id,
+            user_id=grant.caller.identity,
+            owner=_owner(grant.caller),
+            thread_access=grant.thread,
             schedule=body.schedule,
             timezone=body.timezone,
             end_time=body.end_time,
@@ -131,12 +139,18 @@ class Crons:
         if await self._db.fetchval(sql.delete_cron, cron_id=cron_id) is None:
             raise CronNotFound("Not Found")
 
-    async def search(self, query: CronSearch) -> Page[SelectedCron]:
-        """Find crons that match, newest first unless told otherwise."""
+    async def check(self, cron_id: UUID, seen: CronFilters) -> None:
+        """Raise CronNotFound unless there is such a cron among those that are seen."""
+        if not await self._db.fetchval(sql.cron_fits, cron_id=cron_id, **seen._asdict()):
+            raise CronNotFound("Not Found")
+
+    async def search(self, query: CronSearch, seen: CronFilters = ALL) -> Page[SelectedCron]:
+        """Find crons that match among those that are seen, newest first unless told otherwise."""
         offset = query.offset or 0
         rows = await self._db.fetch(
             sql.search_crons,
             **_matching(query),
+            **seen._asdict(),
             sort_by=query.sort_by or "created_at",
             is_descending=query.sort_order != "asc",
             limit=query.limit or DEFAULT_LIMIT,
@@ -145,13 +159,20 @@ class Crons:
         if rows or not offset:
             total = rows[0]["total"] if rows else 0
         else:
-            total = await self.count(query)
+            total = await self.count(query, seen)
         return Page([_select(from_row(Cron, row), query) for row in rows], total)
 
-    async def count(self, query: CronFilter) -> int:
-        """Count the crons that match."""
-        counted: int = await self._db.fetchval(sql.count_crons, **_matching(query))
+    async def count(self, query: CronFilter, seen: CronFilters = ALL) -> int:
+        """Count the crons that match among those that are seen."""
+        counted: int = await self._db.fetchval(sql.count_crons, **_matching(query), **seen._asdict())
         return counted
+
+
+def _owner(caller: Caller) -> dict[str, Any] | None:
+    """Return whom the runs of a cron are for. What a person may do today says nothing of what they may do then."""
+    if caller.user is None:
+        return None
+    return {"identity": caller.identity, "display_name": caller.display_name, "is_authenticated": True}
 
 
 def _missing(exc: asyncpg.ForeignKeyViolationError, values: dict[str, Any]) -> NotFound:

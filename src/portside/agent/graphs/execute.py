@@ -22,6 +22,7 @@ from portside.agent.graphs.factories import Graph
 from portside.agent.graphs.listening import Listener
 from portside.agent.graphs.load import Graphs
 from portside.agent.graphs.protocol import Emitted, Outcome, RunRequest
+from portside.agent.types.access import User
 from portside.kernel.codec import dump_user, storable
 
 INTERRUPT = "__interrupt__"
@@ -29,6 +30,7 @@ _MISSING = object()
 # Langgraph has no public name for the one, and older versions of it do not know the other.
 STRICT_RESUME = "__pregel_strict_resume"
 UNKNOWN_INTERRUPT = "UnknownInterruptError"
+USER = "langgraph_auth_user"
 _POSITION = ("checkpoint_id", "checkpoint_ns", "checkpoint_map")
 
 Item = tuple[tuple[str, ...], str, Any]
@@ -190,6 +192,8 @@ def _config(request: RunRequest) -> RunnableConfig:
         for key, value in (given.get("configurable") or {}).items()
         if not key.startswith("__pregel_") and key not in dropped
     }
+    if user := configurable.get(USER):
+        configurable[USER] = User(user)
     config = RunnableConfig(
         configurable=configurable, metadata=dict(given.get("metadata") or {}), tags=list(given.get("tags") or ())
     )

@@ -15,6 +15,7 @@ from langgraph.pregel import Pregel
 from langgraph.store.base import BaseStore
 
 from portside.agent.graphs.contexts import context_for
+from portside.agent.types.access import User
 
 AccessContext = Literal["threads.create_run", "threads.update", "threads.read", "assistants.read"]
 Graph = Pregel[Any, Any, Any, Any]
@@ -116,10 +117,12 @@ def _server_runtime(use: Use, annotation: Any) -> Any:
     from langgraph_sdk.runtime import _ExecutionRuntime, _ReadRuntime
 
     store: Any = use.store
+    told = use.config.get("configurable", {}).get("langgraph_auth_user")
+    user: Any = User(told) if type(told) is dict else told
     if use.access != "threads.create_run":
-        return _ReadRuntime(access_context=use.access, store=store)
+        return _ReadRuntime(access_context=use.access, store=store, user=user)
     context = _typed_context(annotation, use.context)
-    return _ExecutionRuntime(access_context=use.access, store=store, context=context)
+    return _ExecutionRuntime(access_context=use.access, store=store, context=context, user=user)
 
 
 def _typed_context(annotation: Any, given: dict[str, Any] | None) -> Any:

@@ -1,10 +1,12 @@
 """Runs over HTTP: in the background, waited for, and streamed; on a thread or without one; cancelled and deleted."""
 
 from collections.abc import Awaitable
+from typing import Any
 from uuid import UUID
 
 from starlette.responses import Response
 
+from portside.agent.access.service import Access, caller_of
 from portside.agent.assistants.records import AssistantNotFound
 from portside.agent.http.waiting import answer_when_over
 from portside.agent.runs.errors import NothingToCancel, RunNotFound, ThreadBusy
@@ -74,30 +76,40 @@ async def stream_stateless_run(ctx: Context, body: RunCreate) -> Response:
 @routes.post("/runs/batch", raises=(AssistantNotFound, BadRequest), takes=KEYED)
 async def create_runs(ctx: Context, body: RunBatch) -> list[Run]:
     """Start several runs in the background, each on a thread of its own: all of them or none."""
-    return await ctx.get(Runs).create_batch(body, ctx.request.state.request_id, key=_key(ctx))
+    access, caller = ctx.get(Access), caller_of(ctx)
+    for each in body:
+        await access.start_run(caller, None, each)
+    return await ctx.get(Runs).create_batch(body, ctx.request.state.request_id, key=_key(ctx), caller=caller)
 
 
 @routes.post("/runs/cancel", raises=(NothingToCancel,), status=204)
 async def cancel_runs(ctx: Context, query: CancelManyQuery, body: CancelMany) -> None:
     """Stop several runs: those of a status, or some of a thread."""
-    await ctx.get(Runs).cancel_many(body, query.action)
+    asked: dict[str, Any] = {"run_ids": body.run_ids, "status": body.status}
+    value = {"thread_id": body.thread_id, "action": query.action, "metadata": asked}
+    seen = await ctx.get(Access).may(caller_of(ctx), "threads", "update", value)
+    await ctx.get(Runs).cancel_many(body, query.action, seen)
 
 
 @routes.get("/threads/{thread_id}/runs", raises=(ThreadNotFound,))
 async def list_runs(ctx: Context, thread_id: UUID, query: RunListQuery) -> list[ListedRun]:
     """List the runs of a thread, newest first."""
+    value: dict[str, Any] = {"metadata": {}, "status": query.status, "limit": query.limit, "offset": query.offset}
+    await ctx.get(Access).see_thread(caller_of(ctx), "search", thread_id, value)
     return await ctx.get(Runs).list(thread_id, query)
 
 
 @routes.get("/threads/{thread_id}/runs/{run_id}", raises=(RunNotFound,))
 async def get_run(ctx: Context, thread_id: UUID, run_id: UUID) -> Run:
     """Return a run."""
+    await _see(ctx, thread_id, run_id)
     return await ctx.get(Runs).get(thread_id, run_id)
 
 
 @routes.delete("/threads/{thread_id}/runs/{run_id}", raises=(RunNotFound, ThreadBusy), status=204)
 async def delete_run(ctx: Context, thread_id: UUID, run_id: UUID) -> None:
     """Delete a run with its checkpoints; one under way is stopped first."""
+    await ctx.get(Access).see_thread(caller_of(ctx), "delete", thread_id, {"run_id": run_id})
     await ctx.get(Runs).delete(thread_id, run_id)
 
 
@@ -110,6 +122,7 @@ async def delete_run(ctx: Context, thread_id: UUID, run_id: UUID) -> None:
 async def cancel_run(ctx: Context, thread_id: UUID, run_id: UUID, query: CancelQuery) -> Response:
     """Stop a run. With `wait` the answer comes when its nodes have stopped and its end is written."""
     runs = ctx.get(Runs)
+    await _may_cancel(ctx, thread_id, run_id, query.action)
     await runs.cancel(thread_id, run_id, query.action)
     if not query.wait:
         return Response(status_code=202)
@@ -120,6 +133,7 @@ async def cancel_run(ctx: Context, thread_id: UUID, run_id: UUID, query: CancelQ
 @routes.get("/threads/{thread_id}/runs/{run_id}/join", raises=(RunNotFound,))
 async def join_run(ctx: Context, thread_id: UUID, run_id: UUID, query: JoinQuery) -> Response:
     """Wait until a run is over and answer with its final values."""
+    await _see(ctx, thread_id, run_id, cancels=query.cancel_on_disconnect)
     run = await ctx.get(Runs).get(thread_id, run_id)
     return await _join(ctx, run, takes_run_along=query.cancel_on_disconnect)
 
@@ -127,26 +141,50 @@ async def join_run(ctx: Context, thread_id: UUID, run_id: UUID, query: JoinQuery
 @routes.get("/runs/{run_id}/join", raises=(RunNotFound,))
 async def join_stateless_run(ctx: Context, run_id: UUID, query: JoinQuery) -> Response:
     """Wait until a run that is named without its thread is over and answer with its final values."""
-    runs = ctx.get(Runs)
-    run = await runs.get(await runs.thread_of(run_id), run_id)
+    thread_id = await _thread_of(ctx, run_id, cancels=query.cancel_on_disconnect)
+    run = await ctx.get(Runs).get(thread_id, run_id)
     return await _join(ctx, run, takes_run_along=query.cancel_on_disconnect)
 
 
 @routes.get("/threads/{thread_id}/runs/{run_id}/stream", raises=(RunNotFound,), media_type=SSE)
 async def join_stream(ctx: Context, thread_id: UUID, run_id: UUID, query: StreamQuery) -> Response:
     """Follow the events of a run, from after the one that Last-Event-ID names where it is given."""
+    await _see(ctx, thread_id, run_id, cancels=query.cancel_on_disconnect)
     return await _follow(ctx, thread_id, run_id, query)
 
 
 @routes.get("/runs/{run_id}/stream", raises=(RunNotFound,), media_type=SSE)
 async def join_stateless_stream(ctx: Context, run_id: UUID, query: StreamQuery) -> Response:
     """Follow the events of a run that is named without its thread."""
-    return await _follow(ctx, await ctx.get(Runs).thread_of(run_id), run_id, query)
+    thread_id = await _thread_of(ctx, run_id, cancels=query.cancel_on_disconnect)
+    return await _follow(ctx, thread_id, run_id, query)
 
 
 async def _create(ctx: Context, thread_id: UUID | None, body: RunCreate, awaited: Awaited = "end") -> Made:
-    request_id, key = ctx.request.state.request_id, _key(ctx)
-    return await ctx.get(Runs).create(thread_id, body, request_id, awaited=awaited, key=key)
+    grant = (await ctx.get(Access).start_run(caller_of(ctx), thread_id, body))._replace(key=_key(ctx))
+    return await ctx.get(Runs).create(thread_id, body, ctx.request.state.request_id, awaited=awaited, grant=grant)
+
+
+async def _see(ctx: Context, thread_id: UUID, run_id: UUID, *, cancels: bool = False) -> None:
+    """Let those in who may read the thread, and cancel its runs where the client's leaving does that."""
+    await ctx.get(Access).see_thread(caller_of(ctx), "read", thread_id, {"run_id": run_id})
+    if cancels:
+        await _may_cancel(ctx, thread_id, run_id, "interrupt")
+
+
+async def _may_cancel(ctx: Context, thread_id: UUID, run_id: UUID, action: str) -> None:
+    value = {"action": action, "metadata": {"run_ids": [run_id], "status": None}}
+    await ctx.get(Access).see_thread(caller_of(ctx), "update", thread_id, value)
+
+
+async def _thread_of(ctx: Context, run_id: UUID, *, cancels: bool) -> UUID:
+    """Return the thread of a run that is named without it; who may not see it learns nothing of it."""
+    thread_id = await ctx.get(Runs).thread_of(run_id)
+    try:
+        await _see(ctx, thread_id, run_id, cancels=cancels)
+    except ThreadNotFound as exc:
+        raise RunNotFound from exc
+    return thread_id
 
 
 def _key(ctx: Context) -> str | None:

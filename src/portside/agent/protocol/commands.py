@@ -6,11 +6,11 @@ runs could give them; they are answered like any command that is not known.
 
 from collections.abc import Awaitable, Callable
 from typing import Any
-from uuid import UUID
 
 import msgspec
 
 from portside.agent.graphs.events import STREAM_PROTOCOL
+from portside.agent.protocol.doors import Door
 from portside.agent.protocol.envelopes import Command, NoCommand, answer, read_command, refuse
 from portside.agent.protocol.errors import CommandFailed, failure_of
 from portside.agent.protocol.params import (
@@ -45,9 +45,10 @@ class Commands:
     """The commands of one thread, by one client."""
 
     def __init__(
-        self, services: tuple[Database, Runs, States], thread_id: UUID, request_id: str, subscriptions: Subscriptions
+        self, services: tuple[Database, Runs, States], door: Door, request_id: str, subscriptions: Subscriptions
     ) -> None:
         self._db, self._runs, self._states = services
+        self._door, thread_id = door, door.thread_id
         self._thread_id = thread_id
         self._request_id = request_id
         self._subscriptions = subscriptions
@@ -113,6 +114,7 @@ class Commands:
         """
         if asked.input is None or ((asked.config and asked.config.configurable) or {}).get("checkpoint_id"):
             return []
+        await self._door.see_if_there()
         return await records.open_questions(self._db, self._thread_id)
 
     async def _respond(self, params: dict[str, Any]) -> dict[str, Any]:
@@ -157,11 +159,13 @@ class Commands:
 
     async def _run(self, body: RunCreate) -> Run:
         body.stream_mode, body.stream_subgraphs = ["values"], True
-        made = await self._runs.create(self._thread_id, body, self._request_id)
+        grant = await self._door.start_run(body)
+        made = await self._runs.create(self._thread_id, body, self._request_id, grant=grant)
         await self._runs.hub.announce(made.feed, str(made.run.kwargs["config"]["configurable"]["graph_id"]))
         return made.run
 
     async def _subscribe(self, params: dict[str, Any]) -> dict[str, Any]:
+        await self._door.see_if_there()
         try:
             return await self._subscriptions.begin(params)
         except BadRequest as exc:
@@ -175,6 +179,7 @@ class Commands:
 
     async def _show_tree(self, params: dict[str, Any]) -> dict[str, Any]:
         run_id = read_params(params, GetTree).run_id
+        await self._door.see_if_there()
         tree = (await Session.join(self._runs.hub, self._thread_id)).session.tree
         if run_id is None and not tree.is_running:
             raise CommandFailed("no_such_run", "No run of this thread is under way.")
@@ -199,19 +204,22 @@ class Commands:
         place = Checkpoint(checkpoint_ns="|".join(asked.namespace or ()))
         search = HistorySearch(limit=asked.limit or DEFAULT_CHECKPOINTS, before=asked.before, checkpoint=place)
         try:
-            history = await self._states.history(self._thread_id, search)
+            await self._door.see()
+            history = await self._states.history(self._thread_id, search, self._door.caller)
         except ThreadNotFound:
             history = []
         return {"checkpoints": [_summary(state) for state in history]}
 
     async def _state(self, at: Checkpoint) -> dict[str, Any]:
         try:
-            return await self._states.read(self._thread_id, StateAtCheckpoint(at))
+            await self._door.see()
+            return await self._states.read(self._thread_id, StateAtCheckpoint(at), self._door.caller)
         except CheckpointNotFound as exc:
             raise CommandFailed("no_such_checkpoint", str(exc)) from exc
 
     async def _thread(self) -> Thread:
         try:
+            await self._door.see()
             return await records.get_thread(self._db, self._thread_id)
         except ThreadNotFound as exc:
             raise CommandFailed("no_such_run", str(exc)) from exc

@@ -4,6 +4,7 @@ import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine
 from typing import Any
 
+from portside.agent.access.watching import UNWATCHED, Watch
 from portside.agent.protocol.commands import Commands
 from portside.agent.protocol.envelopes import refuse
 from portside.agent.protocol.errors import CommandFailed
@@ -16,8 +17,9 @@ Send = Callable[[bytes], Awaitable[None]]
 class Conversation:
     """One connection. It ends when the client leaves, or when a subscription ends that the client did not end."""
 
-    def __init__(self, frames: AsyncIterator[str], send: Send) -> None:
+    def __init__(self, frames: AsyncIterator[str], send: Send, watch: Watch = UNWATCHED) -> None:
         self._frames = frames
+        self._watch = watch
         self._send = send
         self._new: list[Reader] = []
         self._tasks: set[asyncio.Task[bool]] = set()
@@ -46,7 +48,11 @@ class Conversation:
         return True
 
     async def _tell(self, reader: Reader) -> bool:
+        is_seen = False
         while waiting := await reader.take():
+            is_seen = is_seen or await self._watch.is_seen()
+            if not is_seen:
+                return True
             for frame in waiting:
                 await self._send(frame)
         return not reader.is_left

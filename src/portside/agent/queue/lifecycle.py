@@ -13,6 +13,7 @@ import msgspec
 from prometheus_client import Histogram
 
 from portside.agent.sql import sql
+from portside.agent.types.access import Filter
 from portside.kernel.codec import dump_api, load, without_nul
 from portside.kernel.db import Database, Session
 
@@ -23,6 +24,7 @@ _TRIP_S = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 1
 ADMISSIONS = Histogram("lg_api_run_admission_seconds", "Time to admit a run, in seconds.", buckets=_TRIP_S)
 CLAIMS = Histogram("lg_api_run_claim_seconds", "Time to claim a batch of runs, in seconds.", buckets=_TRIP_S)
 THREADS_AT_ONCE = 200
+_RULES = frozenset({"access", "new_thread"})
 # What a client gets that waits for a run which is rolled back meanwhile.
 GONE = dump_api({"__error__": {"error": "HTTPException", "message": "404: Run not found"}})
 
@@ -83,7 +85,8 @@ class Admission(msgspec.Struct, kw_only=True):
     """A run that asks to be admitted to its thread.
 
     Its metadata is what it inherits, under its thread's, under its own. `seen` is when the assistant was last changed,
-    where it is known from before and may have changed since.
+    where it is known from before and may have changed since. `access` is what the thread has to be like, and
+    `new_thread` the metadata of one to be made, where there are rules about who may see which.
     """
 
     run_id: UUID
@@ -101,10 +104,12 @@ class Admission(msgspec.Struct, kw_only=True):
     priority: int = 0
     key: RequestKey | None = None
     seen: str | None = None
+    access: Filter | None = None
+    new_thread: dict[str, Any] | None = None
 
     def values(self) -> dict[str, Any]:
         """Return the parameters that the database admits it by."""
-        values = {name: getattr(self, name) for name in self.__struct_fields__}
+        values = {name: getattr(self, name) for name in self.__struct_fields__ if name not in _RULES}
         key = self.key or (None, None, None, None)
         return values | dict(zip(("key_scope", "key", "digest", "key_place"), key, strict=True))
 
@@ -178,9 +183,13 @@ async def admit_run(
     """
     values = admission.values()
     starter, waiter = worker_id if has_free_slot else None, worker_id if is_awaited else None
+    query = sql.admit_run
+    if admission.access is not None or admission.new_thread is not None:
+        query = sql.admit_run_for
+        values |= {"access": admission.access, "new_thread": admission.new_thread}
     with ADMISSIONS.time():
         async with asyncio.timeout(ANSWERED_WITHIN_S):
-            row = await db.fetchrow(sql.admit_run, **values, admitted_by=waiter, worker_id=starter, lease_s=LEASE_S)
+            row = await db.fetchrow(query, **values, admitted_by=waiter, worker_id=starter, lease_s=LEASE_S)
     if row is None:
         raise AssistantChanged
     return Admitted(**dict(row))

@@ -11,6 +11,7 @@ from portside.agent.queue.priorities import priority_of
 from portside.agent.runs.errors import ThreadBusy
 from portside.agent.runs.requests import KEY_LOC, Ids, own_metadata, run_kwargs
 from portside.agent.threads.records import ThreadNotFound
+from portside.agent.types.access import Grant
 from portside.agent.types.assistants import Assistant
 from portside.agent.types.runs import Run, RunCreate
 from portside.kernel.clock import iso
@@ -42,6 +43,14 @@ def admission_of(
         delay_s=max(0.0, body.after_seconds or 0.0),
         key=key,
     )
+
+
+def restrict(admission: Admission, grant: Grant, *, is_stateless: bool) -> Admission:
+    """Have a run admitted only where its caller may run one. A stateless run makes a thread of its own."""
+    if not is_stateless:
+        admission.access, admission.new_thread = grant.thread, grant.new_thread
+        admission.create_thread = admission.create_thread and grant.creates
+    return admission
 
 
 def _priority(assistant: Assistant) -> int:

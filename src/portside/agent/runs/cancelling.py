@@ -11,6 +11,8 @@ from collections.abc import AsyncIterator, Coroutine
 from typing import Any
 from uuid import UUID
 
+import msgspec
+
 from portside.agent.queue import lifecycle
 from portside.agent.queue.lifecycle import Cancellation, CancelledRun, CancelScope, Ending
 from portside.agent.queue.worker import Worker
@@ -18,6 +20,7 @@ from portside.agent.runs.errors import NothingToCancel, RunNotFound, ThreadBusy
 from portside.agent.runs.following import Following
 from portside.agent.sql import sql
 from portside.agent.streams.hub import Hub
+from portside.agent.types.access import Filter
 from portside.agent.types.runs import CancelAction, CancelMany
 from portside.kernel.db import Database
 from portside.kernel.errors import Invalid
@@ -46,11 +49,29 @@ class Cancelling:
         if not await self._cancel(scope, Cancellation(action, reason)):
             await self._refuse(scope)
 
-    async def cancel_many(self, body: CancelMany, action: CancelAction) -> None:
-        """Ask several runs to stop. Raises Invalid unless the body names them in one way, NothingToCancel."""
+    async def cancel_many(self, body: CancelMany, action: CancelAction, seen: Filter | None) -> None:
+        """Ask several runs to stop, on threads that are seen.
+
+        Raises Invalid unless the body names them in one way, NothingToCancel.
+        """
         scope = _scope(body)
-        if not await self._cancel(scope, Cancellation(action, f"{action} requested via POST /runs/cancel")):
-            await self._refuse(scope)
+        cancelled = [
+            await self._cancel(each, Cancellation(action, f"{action} requested via POST /runs/cancel"))
+            for each in ([scope] if seen is None else await self._seen(scope, seen))
+        ]
+        if any(cancelled):
+            return
+        if seen is not None:
+            # Not even whether there is such a run.
+            raise NothingToCancel
+        await self._refuse(scope)
+
+    async def _seen(self, scope: CancelScope, seen: Filter) -> list[CancelScope]:
+        """Return a scope for each thread of a scope that is seen."""
+        rows = await self._db.fetch(
+            sql.threads_at_work, statuses=scope.statuses, thread_id=scope.thread_id, access=seen
+        )
+        return [msgspec.structs.replace(scope, thread_id=row["thread_id"]) for row in rows]
 
     async def assistant_deleted(self, assistant_id: UUID) -> None:
         """Stop the runs of an assistant that is gone. Those whose threads went with it are lost to their workers."""

@@ -12,9 +12,12 @@ from portside.agent.encryption.context import kept_context
 from portside.agent.graphs.commands import parse_command
 from portside.agent.graphs.protocol import Outcome, RunRequest
 from portside.agent.queue.lifecycle import ClaimedRun, Ending, RequestKey
+from portside.agent.types.access import ANYONE, Caller
 from portside.agent.types.assistants import Assistant
 from portside.agent.types.runs import STREAM_MODES, RunCreate
+from portside.kernel.codec import dump_user, load
 from portside.kernel.errors import BadRequest, Invalid
+from portside.kernel.http.header_rules import forwarded_headers
 from portside.kernel.http.routes import refuse_field
 
 DEFAULT_MODES = ["values"]
@@ -25,11 +28,12 @@ STATELESS = UUID(int=0)
 
 
 class Ids(NamedTuple):
-    """The names of a run that is being made."""
+    """The names of a run that is being made, and who asks for it."""
 
     run_id: UUID
     thread_id: UUID
     request_id: str
+    caller: Caller = ANYONE
 
 
 def refuse_unsupported(body: RunCreate) -> None:
@@ -52,12 +56,20 @@ def modes_of(body: RunCreate) -> list[str]:
     return modes if isinstance(modes, list) else [modes]
 
 
-def request_key(given: str | None, thread_id: UUID | None, bodies: list[RunCreate]) -> RequestKey | None:
-    """Return the key that a client sent, in its scope: the thread, or the runs that have none. Raises Invalid."""
+def request_key(
+    given: str | None, thread_id: UUID | None, bodies: list[RunCreate], caller: Caller = ANYONE
+) -> RequestKey | None:
+    """Return the key that a client sent, in its scope: the thread, or the runs that have none, of this caller.
+
+    Raises Invalid.
+    """
     if given is None:
         return None
     if not 0 < len(given) <= KEY_LIMIT:
         raise Invalid.field(KEY_LOC, f"Expected 1 to {KEY_LIMIT} characters")
+    if caller.identity:
+        # The same word of somebody else is another key.
+        given = f"{hashlib.sha256(caller.identity.encode('utf-8', 'replace')).hexdigest()}:{given}"
     digest = hashlib.sha256(msgspec.json.encode([_as_meant(body) for body in bodies], order="sorted"))
     return RequestKey(thread_id or STATELESS, given, digest.hexdigest())
 
@@ -122,15 +134,14 @@ def _config(assistant: Assistant, body: RunCreate, ids: Ids, metadata: dict[str,
         **assistant.config.get("configurable", {}),
         **assistant.context,
         **(given.get("configurable") or body.context or {}),
+        # What a gateway says in a header is not for a body to say otherwise.
+        **forwarded_headers(),
         **_checkpoint(body),
         "run_id": str(ids.run_id),
         "thread_id": str(ids.thread_id),
         "graph_id": assistant.graph_id,
         "assistant_id": str(assistant.assistant_id),
-        "user_id": "",
-        "langgraph_auth_user": None,
-        "langgraph_auth_user_id": "",
-        "langgraph_auth_permissions": [],
+        **_asker(ids.caller),
         "langgraph_request_id": ids.request_id,
         "__request_start_time_ms__": time.time_ns() // 1_000_000,
         "__after_seconds__": body.after_seconds or 0,
@@ -138,6 +149,16 @@ def _config(assistant: Assistant, body: RunCreate, ids: Ids, metadata: dict[str,
     config = {**assistant.config, **given, "configurable": configurable}
     config["metadata"] = {**(given.get("metadata") or {}), **metadata}
     return config
+
+
+def _asker(caller: Caller) -> dict[str, Any]:
+    """Return what a graph is told of who asks; a user is told as plain data, whatever authentication made of it."""
+    return {
+        "user_id": caller.identity,
+        "langgraph_auth_user": None if caller.user is None else load(dump_user(dict(caller.user))),
+        "langgraph_auth_user_id": caller.identity,
+        "langgraph_auth_permissions": list(caller.permissions),
+    }
 
 
 def _checkpoint(body: RunCreate) -> dict[str, Any]:

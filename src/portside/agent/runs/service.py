@@ -17,7 +17,7 @@ from portside.agent.queue import lifecycle
 from portside.agent.queue.lifecycle import Admission, Admitted, AssistantChanged
 from portside.agent.queue.worker import Worker
 from portside.agent.rows import from_row
-from portside.agent.runs.admission import admission_of, begun_run, complete, refuse_outcome, shown_run
+from portside.agent.runs.admission import admission_of, begun_run, complete, refuse_outcome, restrict, shown_run
 from portside.agent.runs.cancelling import Cancelling
 from portside.agent.runs.errors import RunNotFound
 from portside.agent.runs.execution import Executions
@@ -27,6 +27,7 @@ from portside.agent.settings import AgentSettings
 from portside.agent.sql import sql
 from portside.agent.streams.hub import Hub
 from portside.agent.threads.records import ThreadNotFound
+from portside.agent.types.access import ANYONE, FREE, Caller, Filter, Grant
 from portside.agent.types.assistants import Assistant
 from portside.agent.types.runs import CancelAction, CancelMany, ListedRun, Run, RunCreate, RunListQuery
 from portside.agent.webhooks.policy import Webhooks
@@ -45,6 +46,7 @@ class Scheduled(NamedTuple):
     thread_id: UUID | None
     thread_metadata: dict[str, Any]
     configurable: dict[str, Any]
+    access: Filter | None = None
 
 
 class Runs:
@@ -69,7 +71,7 @@ class Runs:
         request_id: str,
         *,
         awaited: Awaited = "end",
-        key: str | None = None,
+        grant: Grant = FREE,
     ) -> Made:
         """Admit a run, on a thread of its own where none is named; with a key that was used before, find that run.
 
@@ -80,13 +82,14 @@ class Runs:
         """
         refuse_unsupported(body)
         await self.webhooks.policy.check(body.webhook)
-        ids = Ids(uuid7(), thread_id or uuid7(), request_id)
+        ids = Ids(grant.run_id or uuid7(), thread_id or uuid7(), request_id, grant.caller)
         feed = self.hub.open(ids.run_id, ids.thread_id, is_resumable=bool(body.stream_resumable))
         followed = feed.follow() if awaited == "events" else None
-        named = request_key(key, thread_id, [body])
+        named = request_key(grant.key, thread_id, [body], grant.caller)
 
         def admission_to(assistant: Assistant) -> Admission:
-            return admission_of(assistant, body, ids, is_stateless=thread_id is None, key=named)
+            made = admission_of(assistant, body, ids, is_stateless=thread_id is None, key=named)
+            return restrict(made, grant, is_stateless=thread_id is None)
 
         admission, admitted = await self._admit(body.assistant_id, admission_to, is_awaited=awaited != "nothing")
         refuse_outcome(admitted, ids.thread_id)
@@ -113,9 +116,11 @@ class Runs:
             except AssistantChanged:
                 self._assistants.forget(assistant)
 
-    async def create_batch(self, bodies: list[RunCreate], request_id: str, *, key: str | None = None) -> list[Run]:
+    async def create_batch(
+        self, bodies: list[RunCreate], request_id: str, *, key: str | None = None, caller: Caller = ANYONE
+    ) -> list[Run]:
         """Admit stateless runs, all or none. Raises Invalid and AssistantNotFound."""
-        named = request_key(key, None, bodies)
+        named = request_key(key, None, bodies, caller)
         assistants: dict[str, Assistant] = {}
         for body in bodies:
             refuse_unsupported(body)
@@ -126,7 +131,7 @@ class Runs:
             admission_of(
                 assistants[body.assistant_id],
                 body,
-                Ids(uuid7(), uuid7(), request_id),
+                Ids(uuid7(), uuid7(), request_id, caller),
                 is_stateless=True,
                 key=named and named._replace(place=place),
             )
@@ -169,6 +174,7 @@ class Runs:
         """Admit a run inside the caller's transaction; the caller wakes the worker after it. Returns the outcome."""
         ids = Ids(uuid7(), scheduled.thread_id or uuid7(), "")
         admission = admission_of(assistant, body, ids, is_stateless=scheduled.thread_id is None)
+        admission.access = scheduled.access if scheduled.thread_id is not None else None
         admission.thread_metadata = {**scheduled.thread_metadata, **admission.thread_metadata}
         admission.kwargs["config"]["configurable"].update(scheduled.configurable)
         admitted = await lifecycle.admit_run(session, admission, self.worker.worker_id, has_free_slot=False)
@@ -244,13 +250,18 @@ class Runs:
         """Ask a run to stop; `result` returns when it has. Raises NothingToCancel."""
         await self._cancelling.cancel(thread_id, run_id, action)
 
-    async def cancel_many(self, body: CancelMany, action: CancelAction) -> None:
-        """Ask several runs to stop. Raises Invalid and NothingToCancel."""
-        await self._cancelling.cancel_many(body, action)
+    async def cancel_many(self, body: CancelMany, action: CancelAction, seen: Filter | None = None) -> None:
+        """Ask several runs to stop, on threads that are seen. Raises Invalid and NothingToCancel."""
+        await self._cancelling.cancel_many(body, action, seen)
 
-    async def delete_assistant(self, assistant_id: UUID, *, delete_threads: bool) -> None:
-        """Delete an assistant, with its threads where asked for, and stop its runs. Raises AssistantNotFound."""
-        await self._assistants.delete(assistant_id, delete_threads=delete_threads)
+    async def delete_assistant(
+        self, assistant_id: UUID, *, delete_threads: bool, threads: Filter | None = None
+    ) -> None:
+        """Delete an assistant, with its threads that fit where asked for, and stop its runs.
+
+        Raises AssistantNotFound.
+        """
+        await self._assistants.delete(assistant_id, delete_threads=delete_threads, threads=threads)
         await self._cancelling.assistant_deleted(assistant_id)
 
     async def delete(self, thread_id: UUID, run_id: UUID) -> None:

@@ -75,14 +75,15 @@ where assistant_id = :assistant_id and (:metadata::jsonb is null or metadata @> 
 order by version desc limit :limit offset :offset
 
 -- name: delete_assistant
--- Its versions and crons go with it. So do the threads that its runs were made on, where that is asked for: locked in
--- the order of their ids, as everything does that locks several.
+-- Its versions and crons go with it. So do the threads that its runs were made on, where that is asked for, and that who
+-- asks may delete: locked in the order of their ids, as everything does that locks several.
 with gone as (
     delete from assistants where assistant_id = :assistant_id returning assistant_id
 ), its_threads as (
     select t.thread_id from threads t
     where :delete_threads::boolean and exists (select from gone)
         and t.metadata @> jsonb_build_object('assistant_id', :assistant_id::uuid::text)
+        and (:access::jsonb is null or fits(t.metadata, :access))
     order by t.thread_id for update
 ), gone_threads as (
     delete from threads where thread_id in (select thread_id from its_threads)
@@ -97,6 +98,7 @@ from assistants
 where (:graph_id::text is null or graph_id = :graph_id)
   and (:name::text is null or lower(name) like lower(:name))
   and (:metadata::jsonb is null or metadata @> :metadata)
+  and (:access::jsonb is null or fits(metadata, :access))
 order by
     case when :order::text = 'created_at asc' then created_at when :order = 'updated_at asc' then updated_at end,
     case when :order = 'created_at desc' then created_at when :order = 'updated_at desc' then updated_at end desc,
@@ -111,3 +113,4 @@ select count(*) from assistants
 where (:graph_id::text is null or graph_id = :graph_id)
   and (:name::text is null or lower(name) like lower(:name))
   and (:metadata::jsonb is null or metadata @> :metadata)
+  and (:access::jsonb is null or fits(metadata, :access))

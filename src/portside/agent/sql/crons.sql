@@ -1,11 +1,11 @@
 -- name: insert_cron
 -- Whether assistant and thread are there is left to the foreign keys: they cannot go between a look and this.
 insert into crons (
-    cron_id, assistant_id, thread_id, schedule, timezone, end_time, ends_at, payload, metadata,
-    on_run_completed, is_enabled, next_run_date
+    cron_id, assistant_id, thread_id, user_id, owner, thread_access, schedule, timezone, end_time, ends_at, payload,
+    metadata, on_run_completed, is_enabled, next_run_date
 ) values (
-    :cron_id, :assistant_id, :thread_id, :schedule, :timezone, :end_time, :ends_at, :payload, :metadata,
-    :on_run_completed, :is_enabled, :next_run_date
+    :cron_id, :assistant_id, :thread_id, :user_id, :owner, :thread_access, :schedule, :timezone, :end_time, :ends_at,
+    :payload, :metadata, :on_run_completed, :is_enabled, :next_run_date
 )
 returning cron_id, assistant_id, thread_id, user_id, end_time, schedule, timezone, payload, next_run_date, metadata,
           on_run_completed, is_enabled, is_enabled as enabled, created_at, updated_at
@@ -54,6 +54,10 @@ where (:assistant_id::uuid is null or assistant_id = :assistant_id)
   and (:thread_id::uuid is null or thread_id = :thread_id)
   and (:is_enabled::boolean is null or is_enabled = :is_enabled)
   and (:metadata::jsonb is null or metadata @> :metadata)
+  and (:access::jsonb is null or fits(metadata, :access))
+  and (:thread_access::jsonb is null or thread_id is null or exists (
+      select from threads t where t.thread_id = crons.thread_id and fits(t.metadata, :thread_access)
+  ))
 order by
     case when :is_descending then place end desc nulls last,
     case when not :is_descending then place end asc nulls last,
@@ -67,6 +71,10 @@ where (:assistant_id::uuid is null or assistant_id = :assistant_id)
   and (:thread_id::uuid is null or thread_id = :thread_id)
   and (:is_enabled::boolean is null or is_enabled = :is_enabled)
   and (:metadata::jsonb is null or metadata @> :metadata)
+  and (:access::jsonb is null or fits(metadata, :access))
+  and (:thread_access::jsonb is null or thread_id is null or exists (
+      select from threads t where t.thread_id = crons.thread_id and fits(t.metadata, :thread_access)
+  ))
 
 -- name: claim_due_crons
 -- Only spreads the work: another process leaves these alone for a while, and takes them if this one dies.
@@ -76,8 +84,8 @@ where cron_id in (
     where is_enabled and next_run_date <= now() and (claimed_until is null or claimed_until <= now())
     order by next_run_date limit :limit for update skip locked
 )
-returning cron_id, assistant_id, thread_id, schedule, timezone, ends_at, payload, metadata, on_run_completed,
-          next_run_date as due_at, now() as claimed_at
+returning cron_id, assistant_id, thread_id, user_id, owner, thread_access, schedule, timezone, ends_at, payload, metadata,
+          on_run_completed, next_run_date as due_at, now() as claimed_at
 
 -- name: advance_cron
 -- In the transaction that admits the run. No row when the instant is fired already, or was taken back by a change:

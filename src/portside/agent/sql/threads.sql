@@ -38,14 +38,16 @@ select
         from jsonb_array_elements(:extract::jsonb) e
     ) as extracted
 from find_threads(
-    :ids::uuid[], :metadata::jsonb, :values::jsonb, :status::text, :sort::text, :limit::int, :offset::int
+    :ids::uuid[], :metadata::jsonb, :values::jsonb, :status::text, :sort::text, :limit::int, :offset::int,
+    :access::jsonb
 ) found
 left join lateral unnest(found.thread_ids) with ordinality as page (thread_id, place) on true
 left join threads t on t.thread_id = page.thread_id
 order by page.place
 
 -- name: count_threads
-select total from find_threads(null, :metadata::jsonb, :values::jsonb, :status::text, 'updated_at desc', 0, 0)
+select total
+from find_threads(null, :metadata::jsonb, :values::jsonb, :status::text, 'updated_at desc', 0, 0, :access::jsonb)
 
 -- name: patch_thread
 -- A caller who does not want to see the thread has no values read.
@@ -66,7 +68,7 @@ delete from threads where thread_id = :thread_id returning thread_id
 -- name: copy_thread
 -- The checkpoints follow in the same transaction.
 insert into threads (thread_id, metadata, config, "values", ttl_minutes, ttl_strategy)
-select :target, metadata, config, "values", ttl_minutes, ttl_strategy from threads where thread_id = :source
+select :target, coalesce(:metadata::jsonb, metadata), config, "values", ttl_minutes, ttl_strategy from threads where thread_id = :source
 returning thread_id, created_at, updated_at, state_updated_at, metadata::text, config::text, status,
           "values"::text as "values", interrupts::text, error::text
 

@@ -11,6 +11,7 @@ from msgspec import UNSET
 
 from portside.agent.sql import sql
 from portside.agent.threads.paths import parse_paths
+from portside.agent.types.access import Filter
 from portside.agent.types.pages import Page
 from portside.agent.types.threads import (
     ChannelSpace,
@@ -55,11 +56,11 @@ class ThreadExists(Conflict):
     code = "thread_exists"
 
 
-async def create_thread(db: Database, request: ThreadCreate) -> Thread:
-    """Make a thread, or return the one that is there when the request allows it. Raises ThreadExists."""
+async def create_thread(db: Database, request: ThreadCreate, seen: Filter | None = None) -> Thread:
+    """Make a thread, or return the one that is there, and seen, when the request allows it. Raises ThreadExists."""
     thread_id = request.thread_id or uuid7()
     made = await insert_thread(db, thread_id, request)
-    return made or await existing_thread(db, thread_id, request)
+    return made or await existing_thread(db, thread_id, request, seen)
 
 
 async def insert_thread(session: Session, thread_id: UUID, request: ThreadCreate) -> Thread | None:
@@ -69,9 +70,15 @@ async def insert_thread(session: Session, thread_id: UUID, request: ThreadCreate
     return _shown(row) if row else None
 
 
-async def existing_thread(db: Database, thread_id: UUID, request: ThreadCreate) -> Thread:
-    """Return the thread that stood in the way of a new one, if the request allows it. Raises ThreadExists."""
-    if request.if_exists != "do_nothing":
+async def existing_thread(
+    db: Database, thread_id: UUID, request: ThreadCreate, seen: Filter | None = None
+) -> Thread:
+    """Return the thread that stood in the way of a new one, if it is seen and the request allows it.
+
+    Raises ThreadExists.
+    """
+    is_seen = seen is None or await db.fetchval(sql.thread_fits, thread_id=thread_id, access=seen)
+    if request.if_exists != "do_nothing" or not is_seen:
         raise ThreadExists(f"Thread with ID {thread_id} already exists")
     return await get_thread(db, thread_id)
 
@@ -94,8 +101,11 @@ async def open_questions(db: Session, thread_id: UUID) -> list[str]:
     return [question["id"] for questions in (interrupts or {}).values() for question in questions]
 
 
-async def search_threads(db: Database, query: ThreadSearch) -> Page[Thread]:
-    """Find threads that match, in the order that was asked for. Raises Invalid for a path without sense."""
+async def search_threads(db: Database, query: ThreadSearch, seen: Filter | None = None) -> Page[Thread]:
+    """Find threads that match and are seen, in the order that was asked for.
+
+    Raises Invalid for a path without sense.
+    """
     fields = frozenset(query.select or _ALL)
     rows = await db.fetch(
         sql.search_threads,
@@ -108,17 +118,17 @@ async def search_threads(db: Database, query: ThreadSearch) -> Page[Thread]:
         offset=query.offset or 0,
         fields=list(fields),
         extract=parse_paths(query.extract),
+        access=seen,
     )
     # A thread may be deleted while it is being found.
     threads = [_shown(row, fields) for row in rows if row["thread_id"] is not None]
     return Page(threads, rows[0]["total"])
 
 
-async def count_threads(db: Database, query: ThreadCount) -> int:
-    """Count the threads that match."""
-    count: int = await db.fetchval(
-        sql.count_threads, metadata=query.metadata or None, values=query.values or None, status=query.status
-    )
+async def count_threads(db: Database, query: ThreadCount, seen: Filter | None = None) -> int:
+    """Count the threads that match and are seen."""
+    wanted = {"metadata": query.metadata or None, "values": query.values or None}
+    count: int = await db.fetchval(sql.count_threads, **wanted, status=query.status, access=seen)
     return count
 
 
@@ -140,11 +150,16 @@ async def delete_thread(db: Database, thread_id: UUID) -> None:
         raise ThreadNotFound.of(thread_id)
 
 
-async def copy_thread(db: Database, thread_id: UUID) -> Thread:
-    """Copy a thread with its metadata, values and whole history, but not its runs. Raises ThreadNotFound."""
-    target = uuid7()
+async def copy_thread(
+    db: Database, thread_id: UUID, target: UUID | None = None, metadata: dict[str, Any] | None = None
+) -> Thread:
+    """Copy a thread with its metadata, unless it gets other, its values and whole history, but not its runs.
+
+    Raises ThreadNotFound.
+    """
+    target = target or uuid7()
     async with db.transaction(isolation="repeatable_read") as tx:
-        row = await tx.fetchrow(sql.copy_thread, source=thread_id, target=target)
+        row = await tx.fetchrow(sql.copy_thread, source=thread_id, target=target, metadata=metadata)
         if row is None:
             raise ThreadNotFound.of(thread_id)
         await tx.execute(sql.copy_checkpoints, source=str(thread_id), target=str(target))

@@ -28,6 +28,7 @@ from portside.agent.threads import records
 from portside.agent.threads.fields import empty_state, select_fields
 from portside.agent.threads.records import ThreadNotFound
 from portside.agent.threads.supersteps import graph_of, read_supersteps
+from portside.agent.types.access import ANYONE, Caller, Filter, told_of
 from portside.agent.types.threads import (
     Checkpoint,
     HistorySearch,
@@ -74,13 +75,15 @@ class States:
         self._hub = hub
         self._changes = asyncio.Semaphore(CHANGES_AT_ONCE)
 
-    async def create(self, request: ThreadCreate) -> Thread:
+    async def create(self, request: ThreadCreate, seen: Filter | None = None) -> Thread:
         """Make a thread, with a state where supersteps are given: the two appear together or not at all.
+
+        Of threads that are there already, those that do not fit are not seen.
 
         Raises ThreadExists, and Invalid when the graph cannot take the supersteps.
         """
         if not request.supersteps:
-            return await records.create_thread(self._db, request)
+            return await records.create_thread(self._db, request, seen)
         thread_id = request.thread_id or uuid7()
         graph_id, supersteps = graph_of(request, self._engine.graphs.ids()), read_supersteps(request.supersteps)
         config = _config(thread_id, None)
@@ -95,15 +98,15 @@ class States:
 
         async with self._changes:
             made = await self._engine.read(creating)
-        return made or await records.existing_thread(self._db, thread_id, request)
+        return made or await records.existing_thread(self._db, thread_id, request, seen)
 
-    async def read(self, thread_id: UUID, query: StateAtCheckpoint) -> dict[str, Any]:
+    async def read(self, thread_id: UUID, query: StateAtCheckpoint, caller: Caller = ANYONE) -> dict[str, Any]:
         """Return a state, the latest unless a checkpoint is named.
 
         Raises ThreadNotFound, CheckpointNotFound, and NotFound when this server does not have the thread's graph.
         """
         graph_id = await self._graph_of(thread_id)
-        at, config = query.checkpoint, _config(thread_id, query.checkpoint)
+        at, config = query.checkpoint, _config(thread_id, query.checkpoint, caller)
 
         async def reading(graphs: Graphs, graph_id: str) -> dict[str, Any]:
             async with graphs.open(graph_id, config, access="threads.read") as graph:
@@ -118,7 +121,9 @@ class States:
             state |= {"checkpoint": place, "metadata": {}}
         return select_fields(state, query.select)
 
-    async def history(self, thread_id: UUID, query: HistorySearch) -> list[dict[str, Any]]:
+    async def history(
+        self, thread_id: UUID, query: HistorySearch, caller: Caller = ANYONE
+    ) -> list[dict[str, Any]]:
         """Return states, newest first.
 
         Raises ThreadNotFound and NotFound as `read` does, and Invalid when `before` names no checkpoint.
@@ -126,7 +131,7 @@ class States:
         graph_id = await self._graph_of(thread_id)
         if graph_id is None:
             return []
-        config = _config(thread_id, query.checkpoint)
+        config = _config(thread_id, query.checkpoint, caller)
 
         async def reading(graphs: Graphs) -> list[dict[str, Any]]:
             async with graphs.open(graph_id, config, access="threads.read") as graph:
@@ -136,7 +141,7 @@ class States:
 
         return await self._engine.read(reading)
 
-    async def update(self, thread_id: UUID, update: StateUpdate) -> dict[str, Any]:
+    async def update(self, thread_id: UUID, update: StateUpdate, caller: Caller = ANYONE) -> dict[str, Any]:
         """Change a state.
 
         Raises ThreadNotFound, CheckpointNotFound, ThreadInFlight, and BadRequest when the graph cannot take it.
@@ -145,7 +150,7 @@ class States:
         if graph_id is None:
             raise BadRequest(f"Thread '{thread_id}' has no assigned graph ID; start a run on it first")
         at = _named(update)
-        config = _config(thread_id, at)
+        config = _config(thread_id, at, caller)
 
         async def updating(graphs: Graphs) -> tuple[dict[str, Any], bytes]:
             async with _changing(graphs, graph_id, config) as (graph, tx):
@@ -231,10 +236,10 @@ def _told(config: Any, graph_id: str) -> Any:
     return {**config, "metadata": {"graph_id": graph_id}}
 
 
-def _config(thread_id: UUID, at: Checkpoint | None) -> Any:
+def _config(thread_id: UUID, at: Checkpoint | None, caller: Caller = ANYONE) -> Any:
     configurable: dict[str, Any] = {"thread_id": str(thread_id), "checkpoint_ns": (at and at.checkpoint_ns) or ""}
     if at is not None and at.checkpoint_id:
         configurable["checkpoint_id"] = at.checkpoint_id
     if at is not None and at.checkpoint_map:
         configurable["checkpoint_map"] = at.checkpoint_map
-    return {"configurable": configurable}
+    return {"configurable": configurable | told_of(caller)}
