@@ -65,8 +65,7 @@ def test_graph_json_is_found_before_langgraph_json(tmp_path):
         ("auth", {"path": "./auth.py:auth"}, "auth.path"),
         ("encryption", {"path": "./e.py:e"}, "encryption.path"),
         ("priority", {"path": "./p.py:p"}, "priority.path"),
-        ("http", {"app": "./app.py:app"}, "http.app"),
-        ("http", {"configurable_headers": {"includes": ["x-*"]}}, "http.configurable_headers"),
+        ("http", {"something": "./app.py:app"}, "http.something"),
         ("checkpointer", {"path": "./c.py:c"}, "checkpointer.path"),
         ("checkpointer", {"backend": "mongo"}, "checkpointer.backend"),
         ("checkpointer", {"serde": {"pickle_fallback": True}}, "checkpointer.serde"),
@@ -90,7 +89,7 @@ def test_the_http_section_is_read(tmp_path):
     http = read(tmp_path, http={"cors": cors, "mount_prefix": "/my/api", "disable_threads": True}).http
     assert http.cors == CorsRules(allow_origins=["https://a.example"], allow_credentials=True, max_age=5)
     assert (http.mount_prefix, http.disable_threads, http.disable_runs) == ("/my/api", True, False)
-    assert read(tmp_path, http={"cors": {}, "mount_prefix": "", "disable_mcp": True}).http == HttpConfig()
+    assert read(tmp_path, http={"cors": {}, "mount_prefix": "", "disable_ui": True}).http == HttpConfig()
 
 
 @pytest.mark.parametrize(
@@ -101,6 +100,11 @@ def test_the_http_section_is_read(tmp_path):
         ({"mount_prefix": "/a b"}, "http.mount_prefix"),
         ({"mount_prefix": "/{x}"}, "http.mount_prefix"),
         ({"disable_runs": "yes"}, "http.disable_runs"),
+        ({"app": "web.py"}, "http.app"),
+        ({"middleware_order": "last"}, "http.middleware_order"),
+        ({"enable_custom_route_auth": "maybe"}, "http.enable_custom_route_auth"),
+        ({"configurable_headers": {"includes": "x"}}, "http.configurable_headers.includes"),
+        ({"logging_headers": {"only": []}}, "http.logging_headers"),
         ({"cors": {"allow_origin": ["x"]}}, "allow_origin"),
         ({"cors": {"allow_origin_regex": "("}}, "regular expression"),
         ({"cors": {"max_age": -1}}, "http.cors.max_age"),
@@ -228,7 +232,7 @@ def test_an_image_needs_no_file(tmp_path):
     ("name", "value", "says"),
     [
         ("LANGGRAPH_HTTP", "{", "LANGGRAPH_HTTP is not valid JSON"),
-        ("LANGGRAPH_HTTP", '{"app": "./web.py:app"}', "LANGGRAPH_HTTP: http.app cannot be honoured"),
+        ("LANGGRAPH_HTTP", '{"something": 1}', "LANGGRAPH_HTTP: http.something cannot be honoured"),
         ("LANGGRAPH_AUTH", '{"path": "./auth.py:auth"}', "LANGGRAPH_AUTH: auth.path cannot be honoured"),
         ("LANGGRAPH_ENCRYPTION", '{"path": "./keys.py:keys"}', "LANGGRAPH_ENCRYPTION: encryption.path cannot"),
         ("LANGGRAPH_WEBHOOKS", '{"url": {}, "header": {"a": "b"}}', "LANGGRAPH_WEBHOOKS: webhooks.header cannot"),

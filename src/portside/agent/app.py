@@ -19,13 +19,16 @@ from portside.agent.assistants.descriptions import Descriptions
 from portside.agent.assistants.records import Assistants
 from portside.agent.checkpoints.saver import PostgresSaver
 from portside.agent.checkpoints.serde import make_serde
-from portside.agent.config import AgentConfig, HttpConfig
+from portside.agent.config import AgentConfig
 from portside.agent.crons.firing import DueCrons
 from portside.agent.crons.records import Crons
+from portside.agent.custom.application import CustomApp, join_custom, running
+from portside.agent.custom.description import described_with
 from portside.agent.encryption.codec import vault_of
 from portside.agent.encryption.setup import codec_of, in_context, make_vault
 from portside.agent.encryption.vault import Vault
 from portside.agent.engine import Engine
+from portside.agent.front import from_inside, from_outside
 from portside.agent.graphs.imports import add_to_path, import_named
 from portside.agent.graphs.load import Graphs
 from portside.agent.http import (
@@ -64,10 +67,7 @@ from portside.agent.webhooks.policy import read_policy
 from portside.agent.webhooks.records import WebhookLog
 from portside.kernel.db import Database
 from portside.kernel.diagnostics import Diagnostics
-from portside.kernel.http.cors import Cors, CorsRules
 from portside.kernel.http.health import HealthChecks
-from portside.kernel.http.middleware import CloseWhileDraining, LimitBody, Observe
-from portside.kernel.http.prefixes import MountBelow
 from portside.kernel.http.refusals import ErrorForm
 from portside.kernel.http.routes import Api, Context, Route
 from portside.kernel.http.websockets import SocketApi
@@ -75,7 +75,6 @@ from portside.kernel.migrations import migrate
 from portside.kernel.reconcile import Driver, Task
 
 SCHEMA = "portside"
-ALSO_AT_ROOT = frozenset({"/ok", "/metrics"})
 ROUTES: list[Route] = [
     *system.routes, *debugging.routes, *assistants.routes, *threads.routes, *states.routes, *runs.routes, *crons.routes,
     *store.routes, *streams.routes, *protocol.routes, *webhooks.routes,
@@ -91,6 +90,8 @@ class AgentApp(msgspec.Struct):
     draining: asyncio.Event
     hub: Hub
     chores: Driver
+    inside: Any
+    custom: CustomApp | None
     takeover: asyncio.Task[None] | None = None
 
     @property
@@ -119,7 +120,8 @@ async def open_app(
             bus = await open_bus(db, settings, database_url)
             # What is sealed is read from the database, where it is opened.
             bus.carries_chunks = bus.carries_chunks and vault is None
-            async with app.hub.joined(lambda hub: PostgresRelay(db, bus, hub, app.work, app.draining)):
+            relayed = app.hub.joined(lambda hub: PostgresRelay(db, bus, hub, app.work, app.draining))
+            async with relayed, running(app.custom, app.inside):
                 app.worker.start(app.chores)
                 yield app
         finally:
@@ -164,7 +166,7 @@ async def _join(
         HealthChecks: _checks(db, worker, settings, draining),
     }
     routes = served_routes(ROUTES, config.http, has_diagnostics=settings.debug_folder is not None)
-    services[Manual] = describe(routes, engine.graphs.ids())
+    services[Manual] = manual = describe(routes, engine.graphs.ids())
     if settings.debug_folder is not None:
         services[Diagnostics] = Diagnostics(Path(settings.debug_folder))
     kept = [ExpiredThreads(db, config.thread_ttl), OldStreams(db, settings.resumable_stream_ttl_seconds)]
@@ -172,11 +174,18 @@ async def _join(
     told = webhook_chores(db, service.webhooks, settings)
     chores = [*_queue_chores(db, worker, settings), *kept, due_crons, *store_chores(db, setup), *told]
     sockets = served_routes(protocol.sockets, config.http, has_diagnostics=False)
-    if settings.tier == "queue":
-        routes, sockets = without_api(routes), []
     api = SocketApi(Api(routes, services, guard), sockets, guard, draining=draining, form=ErrorForm.TEXT)
-    asgi = _front(api, config.http, settings, draining)
-    return AgentApp(asgi, worker, traffic, draining, service.hub, Driver([] if settings.tier == "api" else chores))
+    custom = join_custom(config, api, services[Access])
+    if custom is not None:
+        services[Manual] = msgspec.structs.replace(manual, openapi=described_with(manual.openapi, custom.app))
+    shown: Any = custom or api
+    inside = from_inside(shown, config.http, settings)
+    if settings.tier == "queue":
+        operated = Api(without_api(routes), services, guard)
+        shown = SocketApi(operated, [], guard, draining=draining, form=ErrorForm.TEXT)
+    asgi = from_outside(shown, config.http, settings, draining)
+    driver = Driver([] if settings.tier == "api" else chores)
+    return AgentApp(asgi, worker, traffic, draining, service.hub, driver, inside, custom)
 
 
 def _queue_chores(db: Database, worker: Worker, settings: AgentSettings) -> list[Task]:
@@ -190,15 +199,6 @@ def _checks(db: Database, worker: Worker, settings: AgentSettings, draining: asy
 
     checks = {"postgres": db.is_alive}
     return HealthChecks(checks | {"worker": is_working} if settings.tier == "queue" else checks)
-
-
-def _front(api: SocketApi, http: HttpConfig, settings: AgentSettings, draining: asyncio.Event) -> Any:
-    """Put what every request passes before the routes, outermost last. The file goes before the environment."""
-    app: Any = LimitBody(api, settings.http_max_request_body_bytes)
-    if prefix := http.mount_prefix or settings.mount_prefix:
-        app = MountBelow(app, prefix, ALSO_AT_ROOT)
-    rules = http.cors or CorsRules.of(settings.cors_allow_origins)
-    return Cors(Observe(CloseWhileDraining(app, draining), ErrorForm.TEXT), rules)
 
 
 async def _let_in(_ctx: Context, _route: Route) -> None:

@@ -1,0 +1,231 @@
+"""The project's application joined with our routes, in one process: who is asked who they are, and in which order."""
+
+import asyncio
+import json
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Any
+
+import httpx2
+import pytest
+from langgraph_sdk import Auth
+
+from portside.agent.access.custom import CustomAuthentication
+from portside.agent.access.loading import OPEN, Protection
+from portside.agent.access.service import Access
+from portside.agent.config import AgentConfig, load_config
+from portside.agent.custom.application import CustomApp, running
+from portside.agent.custom.loopback import INSIDE
+from portside.kernel.errors import UserMistake
+from portside.kernel.http.inside import Call
+from portside.kernel.http.middleware import Observe
+from portside.kernel.http.refusals import ErrorForm
+from portside.kernel.http.routes import Api, Context, Routes
+from portside.kernel.http.websockets import SocketApi
+
+WEB = """
+from starlette.applications import Starlette
+from starlette.authentication import requires
+from starlette.exceptions import HTTPException
+from starlette.middleware import Middleware
+from starlette.responses import JSONResponse, PlainTextResponse, Response
+from starlette.routing import Mount, Route
+
+
+class Look:
+    def __init__(self, app):
+        self.app = app
+
+    async def __call__(self, scope, receive, send):
+        if scope["type"] == "http":
+            seen.append(scope["user"].identity if "user" in scope else None)
+        await self.app(scope, receive, send)
+
+
+seen = []
+
+
+async def me(request):
+    sent = (await request.body()).decode()
+    return JSONResponse({"me": request.user.display_name, "may": request.auth.scopes, "sent": sent})
+
+
+async def free(request):
+    return PlainTextResponse("free")
+
+
+async def teapot(request):
+    raise HTTPException(418, "short")
+
+
+async def boom(request):
+    raise RuntimeError("hunter2")
+
+
+routes = [
+    Route("/me", me, methods=["GET", "POST"]), Route("/free", free), Route("/teapot", teapot), Route("/boom", boom),
+    Route("/hello", free, methods=["PUT"]), Mount("", PlainTextResponse("free")),
+]
+app = Starlette(routes=routes, middleware=[Middleware(Look)], debug=True)
+"""
+
+ours = Routes("ours")
+
+
+@ours.get("/hello")
+async def hello(ctx: Context) -> dict[str, str]:
+    """Greet who asks."""
+    return {"hello": ctx.actor.identity}
+
+
+@ours.get("/ok", public=True)
+async def ok(_ctx: Context) -> dict[str, bool]:
+    """Answer."""
+    return {"ok": True}
+
+
+asked: list[str] = []
+
+
+async def authenticate(authorization: str | None, body: Any = None) -> dict[str, Any]:
+    asked.append(str(authorization))
+    if authorization is None:
+        raise Auth.exceptions.HTTPException(401)
+    return {"identity": authorization, "display_name": authorization.title(), "permissions": ["read"]}
+
+
+Joined = Callable[..., tuple[httpx2.AsyncClient, list[str | None]]]
+
+
+@pytest.fixture
+def project(tmp_path: Path, request: pytest.FixtureRequest) -> Callable[..., AgentConfig]:
+    def write(code: str = WEB, **http: Any) -> AgentConfig:
+        name = f"web_{tmp_path.name}".replace("-", "_")
+        (tmp_path / f"{name}.py").write_text(code)
+        content = {"graphs": {"a": "./a.py:g"}, "http": {"app": f"./{name}.py:app", **http}}
+        (tmp_path / "langgraph.json").write_text(json.dumps(content))
+        return load_config(tmp_path / "langgraph.json")
+
+    return write
+
+
+@pytest.fixture
+def joined(project: Callable[..., AgentConfig]) -> Joined:
+    """An application with our routes, behind what every request passes; and whom its middleware saw."""
+
+    def join(protection: Protection | None = None, **http: Any) -> tuple[httpx2.AsyncClient, list[str | None]]:
+        asked.clear()
+        config = project(**http)
+        custom = CustomApp(config, str(config.http.app))
+        protected = Protection(custom=CustomAuthentication(authenticate)) if protection is None else protection
+        access = Access(None, None, protected)  # type: ignore[arg-type]  # nothing is looked up here
+        api = SocketApi(Api(list(ours), {}, access.guard), [], access.guard, draining=asyncio.Event())
+        custom.join(api, access)
+        transport = httpx2.ASGITransport(Observe(custom, ErrorForm.TEXT))
+        module = __import__(Path(str(config.http.app).split(":")[0]).stem)
+        return httpx2.AsyncClient(transport=transport, base_url="http://x"), module.seen
+
+    return join
+
+
+async def test_by_default_only_our_routes_ask_and_after_the_middleware(joined: Joined) -> None:
+    http, seen = joined()
+    assert (await http.get("/hello")).status_code == 401
+    assert (await http.get("/hello", headers={"authorization": "ada"})).json() == {"hello": "ada"}
+    assert (await http.get("/free")).text == "free"
+    assert (await http.get("/ok")).json() == {"ok": True}
+    assert seen == [None, None, None, None]
+    assert asked == ["None", "ada"]
+
+
+async def test_routes_of_the_project_can_ask_as_well(joined: Joined) -> None:
+    http, seen = joined(enable_custom_route_auth=True)
+    for path in ("/me", "/free", "/below/the/root"):
+        refused = await http.get(path)
+        assert (refused.status_code, list(refused.json())) == (401, ["detail"])
+    answer = await http.post("/me", headers={"authorization": "ada"}, content="what was sent")
+    assert answer.json() == {"me": "Ada", "may": ["read"], "sent": "what was sent"}
+    assert (await http.get("/ok")).status_code == 200
+    assert (await http.get("/hello", headers={"authorization": "ada"})).json() == {"hello": "ada"}
+    assert set(seen) == {None}
+
+
+async def test_authentication_can_come_before_the_middleware(joined: Joined) -> None:
+    http, seen = joined(middleware_order="auth_first")
+    assert (await http.get("/hello")).status_code == 401
+    assert seen == []
+    assert (await http.get("/hello", headers={"authorization": "ada"})).json() == {"hello": "ada"}
+    assert seen == ["ada"]
+    assert asked == ["None", "ada"]
+    assert (await http.get("/free")).text == "free"
+    assert (await http.get("/ok")).status_code == 200
+
+
+async def test_a_route_of_theirs_in_the_place_of_ours_is_theirs_to_protect(joined: Joined) -> None:
+    http, _seen = joined(middleware_order="auth_first", enable_custom_route_auth=True)
+    assert (await http.put("/hello")).status_code == 401
+    assert (await http.put("/hello", headers={"authorization": "ada"})).text == "free"
+    assert (await http.get("/hello")).status_code == 401
+
+
+async def test_on_an_open_server_nobody_has_a_name(joined: Joined) -> None:
+    http, _seen = joined(OPEN, enable_custom_route_auth=True)
+    assert (await http.get("/me")).json() == {"me": "", "may": [], "sent": ""}
+
+
+async def test_errors_have_our_form_and_show_nothing(joined: Joined) -> None:
+    http, _seen = joined()
+    boom = await http.get("/boom")
+    assert (boom.status_code, list(boom.json())) == (500, ["detail"])
+    assert "hunter2" not in boom.text
+    assert (await http.get("/teapot")).json() == {"detail": "short"}
+
+
+async def test_the_root_is_theirs_where_they_serve_everything_below_it(joined: Joined) -> None:
+    http, _seen = joined()
+    assert (await http.get("/")).text == "free"
+    assert (await http.get("/ok/")).text == "free"
+
+
+LIFE = """
+from contextlib import asynccontextmanager
+from starlette.applications import Starlette
+
+@asynccontextmanager
+async def lifespan(app):
+    {before}
+    yield {{"shelf": "full"}}
+    {after}
+
+app = Starlette(lifespan=lifespan)
+"""
+
+
+@asynccontextmanager
+async def lived(config: AgentConfig) -> AsyncIterator[CustomApp]:
+    custom = CustomApp(config, str(config.http.app))
+    async with running(custom, custom):
+        yield custom
+
+
+async def test_a_lifespan_that_fails_names_the_line(project: Callable[..., AgentConfig]) -> None:
+    config = project(LIFE.format(before="raise ValueError('no warehouse')", after=""))
+    with pytest.raises(
+        UserMistake, match=r"http\.app \(.*\) does not load: ValueError: no warehouse \(web_.*line 7: raise"
+    ):
+        async with lived(config):
+            pass
+
+
+async def test_a_lifespan_that_fails_at_the_end_lets_the_rest_stop(project: Callable[..., AgentConfig]) -> None:
+    async with lived(project(LIFE.format(before="pass", after="raise ValueError('late')"))):
+        head, exchange = await INSIDE.ask(Call("GET", "/nowhere", b"/nowhere", b"", [], b""))
+        assert head.status == 404
+        await exchange.leave()
+
+
+def test_what_is_no_application_is_told(project: Callable[..., AgentConfig]) -> None:
+    config = project("app = {}")
+    with pytest.raises(UserMistake, match="is of type dict; export a Starlette or FastAPI app"):
+        CustomApp(config, str(config.http.app))
