@@ -3,14 +3,16 @@
 import base64
 import json
 from collections.abc import AsyncIterator, Iterator
+from uuid import UUID, uuid4
 
 import asyncpg
 import httpx2
 import pytest
 from langgraph_sdk import get_client
 from langgraph_sdk.client import LangGraphClient
-from langgraph_sdk.errors import UnprocessableEntityError
+from langgraph_sdk.errors import InternalServerError, UnprocessableEntityError
 
+from tests.conftest import eventually
 from tests.servers import ServerProcess, agent_server
 
 MARKER = "swordfish"
@@ -34,6 +36,10 @@ async def client(server: ServerProcess) -> AsyncIterator[LangGraphClient]:
         yield opened
 
 
+def context(**metadata: object) -> dict[str, str]:
+    return {"X-Encryption-Context": base64.b64encode(json.dumps(metadata).encode()).decode()}
+
+
 async def dump(url: str) -> str:
     """Write down every row of every table, bytes as text where they are some."""
     connection = await asyncpg.connect(url)
@@ -50,9 +56,7 @@ async def dump(url: str) -> str:
     )
 
 
-async def test_a_dump_of_the_database_holds_nothing_of_what_a_client_said(
-    client: LangGraphClient, server: ServerProcess
-) -> None:
+async def test_a_dump_of_the_database_holds_nothing_of_what_a_client_said(client, server):
     labels = {"title": MARKER, "tenant": "acme"}
     thread = await client.threads.create(metadata=labels)
     events = [
@@ -108,7 +112,7 @@ async def test_a_dump_of_the_database_holds_nothing_of_what_a_client_said(
     assert [line[:300] for line in written.splitlines() if MARKER in line] == []
 
 
-async def test_what_is_encrypted_cannot_be_searched_for(client: LangGraphClient) -> None:
+async def test_what_is_encrypted_cannot_be_searched_for(client):
     with pytest.raises(UnprocessableEntityError, match=r"title.*is encrypted"):
         await client.threads.search(metadata={"title": MARKER})
     with pytest.raises(UnprocessableEntityError, match=r"text.*is encrypted"):
@@ -116,13 +120,13 @@ async def test_what_is_encrypted_cannot_be_searched_for(client: LangGraphClient)
     assert await client.threads.search(metadata={"graph_id": "nothing"}) == []
 
 
-async def test_a_client_cannot_pass_off_a_value_as_encrypted(client: LangGraphClient) -> None:
+async def test_a_client_cannot_pass_off_a_value_as_encrypted(client):
     for forged in ({"__sealed__": {"aes": "AAAA", "of": "x"}}, {"__sealed__": 1}, [{"__sealed__": {"plain": 1}}]):
         thread = await client.threads.create(metadata={"forged": forged, "owner": forged})
         assert (await client.threads.get(thread["thread_id"]))["metadata"] == {"forged": forged, "owner": forged}
 
 
-async def test_a_context_is_an_object_of_bounded_size(server: ServerProcess) -> None:
+async def test_a_context_is_an_object_of_bounded_size(server):
     async with httpx2.AsyncClient(base_url=server.url) as http:
         for bad in ("no base64!", base64.b64encode(b"[1]").decode(), "A" * 5000):
             answer = await http.post("/threads", json={}, headers={"X-Encryption-Context": bad})
@@ -130,5 +134,53 @@ async def test_a_context_is_an_object_of_bounded_size(server: ServerProcess) -> 
             assert "X-Encryption-Context" in answer.text
 
 
-def context(**metadata: object) -> dict[str, str]:
-    return {"X-Encryption-Context": base64.b64encode(json.dumps(metadata).encode()).decode()}
+ONLY_HANDLERS = pytest.mark.parametrize("server", ["handlers"], indirect=True)
+
+
+async def rows_of(server, statement, *values):
+    connection = await asyncpg.connect(server.environment["DATABASE_URI"])
+    try:
+        return [str(dict(row)) for row in await connection.fetch(statement, *values)]
+    finally:
+        await connection.close()
+
+
+@ONLY_HANDLERS
+async def test_a_run_is_encrypted_in_the_context_of_its_request_and_replaced_when_it_is_read(client, server):
+    headers = context(key="old")
+    thread = await client.threads.create(metadata={"title": MARKER}, headers=headers)
+    thread_id = UUID(thread["thread_id"])
+    await client.runs.wait(thread["thread_id"], "asker", input=QUESTION, headers=headers)
+    checkpoints = "select encode(body, 'escape') as body from portside.checkpoints where thread_id = $1"
+    in_context = await rows_of(server, checkpoints, thread["thread_id"])
+    # The last one was read already, to see what the run stopped at.
+    assert all("handler" in row for row in in_context)
+    assert any("old:" in row for row in in_context)
+    assert "'from': 'handler'" in str(await client.runs.list(thread["thread_id"]))
+
+    async def is_replaced():
+        assert (await client.threads.get(thread["thread_id"]))["metadata"]["title"] == MARKER
+        assert (await client.threads.get_state(thread["thread_id"]))["values"]["word"] == MARKER
+        stored = await rows_of(
+            server, 'select metadata, "values", interrupts from portside.threads where thread_id = $1', thread_id
+        )
+        latest = await rows_of(server, checkpoints + " order by checkpoint_id desc limit 1", thread["thread_id"])
+        return "enc:" not in str(stored) and "new:" in str(stored) and "old:" not in str(latest)
+
+    assert await eventually(is_replaced, 60)
+
+
+@ONLY_HANDLERS
+async def test_what_cannot_be_encrypted_is_not_stored(client, server):
+    thread_id = uuid4()
+    with pytest.raises(InternalServerError, match=r"encrypt\.json raised RuntimeError"):
+        await client.threads.create(thread_id=str(thread_id), metadata={"title": MARKER}, headers=context(fail=True))
+    assert await rows_of(server, "select from portside.threads where thread_id = $1", thread_id) == []
+
+
+@pytest.mark.parametrize("server", ["aes"], indirect=True)
+async def test_a_context_is_refused_where_nothing_would_be_done_with_it(server):
+    async with httpx2.AsyncClient(base_url=server.url) as http:
+        answer = await http.post("/threads", json={}, headers=context(tenant="acme"))
+    assert answer.status_code == 422
+    assert "X-Encryption-Context" in answer.text

@@ -25,7 +25,7 @@ from portside.agent.crons.records import Crons
 from portside.agent.custom.application import CustomApp, join_custom, running
 from portside.agent.custom.description import described_with
 from portside.agent.encryption.codec import vault_of
-from portside.agent.encryption.setup import codec_of, in_context, make_vault
+from portside.agent.encryption.setup import codec_of, in_context, let_replace, make_vault
 from portside.agent.encryption.vault import Vault
 from portside.agent.engine import Engine
 from portside.agent.front import from_inside, from_outside
@@ -113,6 +113,7 @@ async def open_app(
     loops = settings.slots if settings.bg_job_isolated_loops and settings.slots else 1
     try:
         await migrate(db, ["portside.agent"], schema=SCHEMA)
+        let_replace(db)
         setup = await open_setup(db, config)
         engine = await Engine.start(graphs, connect, loops=loops, make_saver=make_saver, make_store=make_store(setup))
         try:

@@ -10,6 +10,7 @@ from portside.agent.encryption.errors import CannotDecrypt
 from portside.agent.encryption.extracts import extracted, first_steps
 from portside.agent.encryption.handlers import Place
 from portside.agent.encryption.opening import open_document
+from portside.agent.encryption.replacing import Replacer, blob_statement, document_statements
 from portside.agent.encryption.vault import Vault
 from portside.kernel.codec import dump_api, load
 from portside.kernel.db import Record, Session
@@ -19,6 +20,8 @@ from portside.kernel.queries import Query
 UNREADABLE = "__unreadable__"
 _TAKES_RUNS = frozenset({"claim_runs", "delete_run", "claim_due_crons"})
 _MARK = f'"{MARK}"'
+# It returns what it was given, and nobody looks at that where it is sealed.
+_UNREAD = frozenset({"append_stream_chunks"})
 _SEARCH = "search_threads"
 
 
@@ -38,6 +41,7 @@ class SealingCodec:
 
     def __init__(self, vault: Vault) -> None:
         self.vault = vault
+        self.replacer: Replacer | None = None
 
     async def encode(self, query: Query, values: dict[str, Any]) -> dict[str, Any]:
         """Return the parameters with what is to be sealed sealed. Raises EncryptionFailed, and Invalid for searches."""
@@ -83,6 +87,8 @@ class SealingCodec:
 
     async def decode(self, query: Query, rows: list[Record]) -> list[Any]:
         """Return the rows opened. Raises CannotDecrypt; where a run is taken, its kwargs say so instead."""
+        if query.name in _UNREAD:
+            return rows
         opened = await asyncio.gather(*(self._row(query.name, row) for row in rows))
         return list(opened)
 
@@ -90,25 +96,28 @@ class SealingCodec:
         changed: dict[str, Any] = {}
         for column, value in row.items():
             if column in places.BLOB_COLUMNS and value is not None:
-                changed[column] = await self._blobs(value)
+                changed[column] = await self._blobs(row, column, value)
             elif column == "extracted" and value is not None:
                 found = (await open_document(self.vault, load(value)))[0]
                 changed[column] = dump_api(extracted(found)).decode()
+            elif column == "reason" and _may_be_sealed(value):
+                changed[column] = await self._reason(value)
             elif column in places.DOCUMENT_COLUMNS and _may_be_sealed(value):
-                changed[column] = await self._open(name, column, value)
+                changed[column] = await self._open(name, row, column)
         return {**dict(row), **changed} if changed else row
 
-    async def _open(self, name: str, column: str, value: Any) -> Any:
-        if not isinstance(value, str):
-            try:
-                return (await open_document(self.vault, value))[0]
-            except CannotDecrypt as exc:
-                if name not in _TAKES_RUNS:
-                    raise
-                return {**value, UNREADABLE: exc.message}
-        if column == "reason":
-            return await self._reason(value)
-        return dump_api((await open_document(self.vault, load(value)))[0]).decode()
+    async def _open(self, name: str, row: Record, column: str) -> Any:
+        value = row[column]
+        is_text = isinstance(value, str)
+        try:
+            opened, replaced = await open_document(self.vault, load(value) if is_text else value)
+        except CannotDecrypt as exc:
+            if name not in _TAKES_RUNS or not isinstance(value, dict):
+                raise
+            return {**value, UNREADABLE: exc.message}
+        if replaced and self.replacer is not None:
+            self.replacer.offer(document_statements(name, row, column, replaced))
+        return dump_api(opened).decode() if is_text else opened
 
     async def _reason(self, text: str) -> str:
         """Open a text out of a document; what only looks like an envelope is a text."""
@@ -118,10 +127,17 @@ class SealingCodec:
             return text
         return opened if isinstance(opened, str) else text
 
-    async def _blobs(self, value: Any) -> Any:
+    async def _blobs(self, row: Record, column: str, value: Any) -> Any:
         if isinstance(value, list):
-            return await asyncio.gather(*(self._blobs(one) for one in value))
-        return (await self.vault.open_blob(value))[0]
+            return await asyncio.gather(*(self._blob(row, column, place, one) for place, one in enumerate(value)))
+        return await self._blob(row, column, 0, value)
+
+    async def _blob(self, row: Record, column: str, place: int, stored: bytes) -> bytes:
+        plain, replacement = await self.vault.open_blob(stored)
+        if replacement is not None and self.replacer is not None:
+            statement = blob_statement(row, column, place, (stored, replacement))
+            self.replacer.offer([] if statement is None else [statement])
+        return plain
 
 
 def refuse_unreadable(kwargs: Mapping[str, Any]) -> None:

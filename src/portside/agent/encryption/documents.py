@@ -10,7 +10,7 @@ _STEPS = frozenset({"source", "step", "parents", "counters_since_delta_snapshot"
 _CLEAR = {
     "metadata": _IDS | {"created_by"},
     "configurable": _IDS,
-    "kwargs": frozenset({"langsmith_tracer", "encryption_context", "temporary", "resumable"}),
+    "kwargs": frozenset({"langsmith_tracer", "encryption_context", "temporary", "resumable", "webhook"}),
     "payload": frozenset({"assistant_id", "encryption_context"}),
 }
 # The second labels the tasks of another protocol.
@@ -20,7 +20,9 @@ _NOT_SYSTEM = "langgraph_auth_user"
 _WITHIN = {"kwargs": ("config",), "config": ("configurable", "metadata")}
 # No key of these may be encrypted by name: statements look below them.
 STRUCTURE = (
-    _IDS | _STEPS | {"config", "configurable", "metadata", "langsmith_tracer", "encryption_context", "created_by"}
+    _IDS
+    | _STEPS
+    | {"config", "configurable", "metadata", "langsmith_tracer", "encryption_context", "created_by", "webhook"}
 )
 
 

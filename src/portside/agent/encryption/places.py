@@ -72,19 +72,26 @@ LISTS_OF_ACCESS = {"threads_that_fit": "filters"}
 
 _STORE_SEARCH = "parts of a filter, which the store has had judged as a whole"
 _CHECKPOINTER = "sealed by the checkpointer, in the context of the run that wrote it"
+_SEALED = "what a handler sealed"
 IN_CLEAR: dict[str, dict[str, str]] = {
+    **{
+        f"replace_in_{table}": dict.fromkeys(("old", "new"), _SEALED)
+        for table in ("threads", "runs", "assistants", "assistant_versions", "crons", "items", "checkpoints")
+    },
+    **{f"replace_checkpoint_{part}": dict.fromkeys(("old", "new"), _SEALED) for part in ("body", "value", "write")},
     "search_threads": {"extract": "the paths to extract, which the codec follows itself"},
     "search_items": dict.fromkeys(("contains", "paths", "operands", "filters"), _STORE_SEARCH),
     "search_items_by_meaning": dict.fromkeys(("contains", "paths", "operands", "filters"), _STORE_SEARCH),
     "write_checkpoints": dict.fromkeys(("c_metadata", "c_body", "v_data", "w_data"), _CHECKPOINTER),
     "write_items": {"fields": "names of fields"},
+    "settle_webhook": {"entry": "what came of an attempt, nothing of the run"},
     "write_indexed_items": {"fields": "names of fields"},
 }
 
-# Columns that may hold documents, as values or as text; and one that is text out of a document.
+# Columns that may hold documents, as values or as text.
 DOCUMENT_COLUMNS = frozenset(
     {
-        "config", "context", "error", "interrupts", "kwargs", "metadata", "owner", "payload", "reason", "value",
+        "config", "context", "error", "interrupts", "kwargs", "metadata", "owner", "payload", "value",
         "values",
     }
 )  # fmt: skip

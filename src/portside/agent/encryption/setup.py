@@ -7,8 +7,10 @@ from portside.agent.encryption.context import HEADER, read_header, set_context
 from portside.agent.encryption.documents import STRUCTURE
 from portside.agent.encryption.handlers import Handlers
 from portside.agent.encryption.keys import AesKeys
+from portside.agent.encryption.replacing import Replacer
 from portside.agent.encryption.vault import ALL_KEYS, Vault
 from portside.agent.settings import AgentSettings
+from portside.kernel.db import Database
 from portside.kernel.errors import Invalid, UserMistake
 from portside.kernel.http.routes import Context, Guard, Route
 
@@ -35,6 +37,12 @@ def make_vault(settings: AgentSettings, encryption: object = None, name: str = "
 def codec_of(vault: Vault | None) -> SealingCodec | None:
     """Return what seals and opens for database sessions; None where there is nothing to do."""
     return None if vault is None else SealingCodec(vault)
+
+
+def let_replace(db: Database) -> None:
+    """Let what handlers want stored anew be stored through a database of the running loop."""
+    if isinstance(db.codec, SealingCodec):
+        db.codec.replacer = Replacer(db.pool)
 
 
 def in_context(guard: Guard, vault: Vault | None) -> Guard:
