@@ -215,4 +215,5 @@ async def test_cancelling(server: Server):
     found = await server.cost(server.runs.cancel(thread_id, run.run_id, "interrupt"))
     assert found[:1] == ["cancel_runs"]
     assert found[-1:] == ["end_run"]
-    assert len(found) <= 4
+    # The graph may be reading its thread only now.
+    assert len(found) <= 5
