@@ -26,6 +26,7 @@ from portside.kernel.migrations import migrate
 from portside.prompts import http as prompts_http
 from portside.tracing import http as tracing_http
 from portside.tracing.info import Info
+from portside.tracing.quotas import Quotas
 from portside.tracing.retention import Retention
 from portside.usage import http as usage_http
 
@@ -85,7 +86,14 @@ async def hosted(url: str) -> AsyncIterator[Hosted]:
     routes = [*http.routes, *tracing_http.routes, *datasets_http.routes, *prompts_http.routes, *usage_http.routes]
     api = Api(
         routes,
-        {Database: db, Keyring: keyring, Info: Info(), SecretBox: SecretBox(os.urandom(32)), Retention: Retention()},
+        {
+            Database: db,
+            Keyring: keyring,
+            Info: Info(),
+            SecretBox: SecretBox(os.urandom(32)),
+            Retention: Retention(),
+            Quotas: Quotas(db),
+        },
         guard,
     )
     app = Observe(LimitBody(StripPrefix(api, ("/api/v1", "/api")), MAX_BODY_BYTES))

@@ -37,6 +37,7 @@ from portside.platform.settings import PlatformSettings
 from portside.prompts.http import routes as prompts
 from portside.tracing.http import routes as tracing
 from portside.tracing.info import Info
+from portside.tracing.quotas import Quotas
 from portside.tracing.retention import Retention
 from portside.usage.http import routes as usage
 
@@ -88,6 +89,7 @@ async def open_platform(home: Home, settings: PlatformSettings, database_url: st
             health.HealthChecks: health.HealthChecks({"postgres": db.is_alive}),
             DesiredChanges: changes,
             Info: Info(settings.region),
+            Quotas: Quotas(db),
             Retention: Retention(settings.shortlived_trace_days, settings.longlived_trace_days, settings.trace_tier),
             PlatformAddress: PlatformAddress(settings.public_url),
             ArchiveStore: ArchiveStore(home.archives),

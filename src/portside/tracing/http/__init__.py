@@ -1,13 +1,7 @@
 """The routes of tracing: `routes` lists them all."""
 
 from portside.kernel.http.routes import Route
-from portside.tracing.http import charts, deliveries, feedback, projects, public, runs
+from portside.tracing.http import charts, deliveries, feedback, projects, public, quotas, runs
 
-routes: list[Route] = [
-    *deliveries.routes,
-    *projects.routes,
-    *feedback.routes,
-    *runs.routes,
-    *public.routes,
-    *charts.routes,
-]
+_MODULES = (deliveries, projects, feedback, runs, public, charts, quotas)
+routes: list[Route] = [route for module in _MODULES for route in module.routes]

@@ -17,6 +17,7 @@ from portside.tracing.feedback_tokens import (
     TokenQuery,
     TokenRequest,
 )
+from portside.tracing.quotas import LonglivedLimitReached, Quotas
 from portside.tracing.types import Accepted
 
 routes = Routes("tracing")
@@ -24,9 +25,11 @@ _MAX_PUBLIC_BYTES = 256 * 1024
 TokenRequests = Annotated[list[TokenRequest], msgspec.Meta(min_length=1, max_length=feedback_tokens.MAX_TOKENS)]
 
 
-@routes.post("/feedback", permission="feedback:create", raises=(Invalid,))
+@routes.post("/feedback", permission="feedback:create", raises=(Invalid, LonglivedLimitReached))
 async def create_feedback(ctx: Context, body: FeedbackRequest) -> Feedback:
     """Store feedback on a run or on a project."""
+    if body.run_id is not None and body.extend_trace_retention:
+        await ctx.get(Quotas).check_longlived(ctx.actor.workspace_id)
     return await feedback.create_feedback(ctx.db, body, by=ctx.actor)
 
 

@@ -94,3 +94,11 @@ on conflict (is_the_only) do update set until = excluded.until
 
 -- name: counted_until
 select until from counted_days
+
+-- name: longlived_by_workspace
+-- By the moment at which traces became long-lived, which for most is that of their receipt.
+select workspace_id, count(*) as traces
+from traces
+where workspace_id = any(:workspace_ids::uuid[]) and tier = 'longlived'
+  and coalesce(extended_at, received_at) >= :start_time and coalesce(extended_at, received_at) < :end_time
+group by workspace_id

@@ -1,0 +1,133 @@
+"""Limits that workspaces set themselves: traces, and long-lived ones, in a month (contract: hosted API, section g).
+
+Whether a limit is reached is looked up once a minute, so that it holds roughly and costs a delivery nothing. Deliveries
+are refused as a whole, as nobody can tell new traces in them before they are written.
+"""
+
+import time
+from datetime import datetime
+from typing import Annotated, ClassVar, Literal
+from uuid import UUID
+
+import msgspec
+
+from portside.kernel.db import Database, Session
+from portside.kernel.errors import NotFound, TooManyRequests
+from portside.kernel.ids import uuid7
+from portside.tracing.sql import sql
+
+TRACES, LONGLIVED = "monthly_traces", "monthly_longlived_traces"
+LimitType = Literal["monthly_traces", "monthly_longlived_traces"]
+REMEMBER_S = 60.0
+_WHY = "tenant exceeded usage limits: "
+
+
+class TracesLimitReached(TooManyRequests):
+    """The workspace has received as many traces this month as it lets itself; raise its usage limit."""
+
+    code = "usage_limit_reached"
+    error: ClassVar[str | None] = f"Too many requests: {_WHY}Monthly unique traces usage limit exceeded"
+
+
+class LonglivedLimitReached(TooManyRequests):
+    """The workspace keeps as many long-lived traces of this month as it lets itself.
+
+    Send `extend_trace_retention: false`, or raise the usage limit.
+    """
+
+    code = "longlived_limit_reached"
+    error: ClassVar[str | None] = f"Too many requests: {_WHY}Monthly longlived traces usage limit exceeded"
+
+
+class UsageLimitNotFound(NotFound):
+    """The workspace has no usage limit of this id."""
+
+    code = "usage_limit_not_found"
+
+
+class UsageLimitRequest(msgspec.Struct):
+    """A limit to set."""
+
+    limit_type: LimitType
+    limit_value: Annotated[int, msgspec.Meta(ge=0, le=1_000_000_000_000)]
+
+
+class UsageLimit(msgspec.Struct):
+    """A limit that a workspace set itself."""
+
+    id: UUID
+    tenant_id: UUID
+    limit_type: str
+    limit_value: int
+    created_at: datetime
+    updated_at: datetime
+
+
+class UsageState(msgspec.Struct):
+    """Whether deliveries are refused, and by which limit."""
+
+    in_reject_set: bool
+    usage_limit_type: str | None = None
+    tenant_limit: int | None = None
+
+
+class Quotas:
+    """Knows which limits are reached."""
+
+    def __init__(self, db: Database) -> None:
+        self._db = db
+        self._known: dict[UUID, tuple[float, frozenset[str]]] = {}
+
+    async def check_traces(self, workspace_id: UUID) -> None:
+        """Raise TracesLimitReached if the workspace takes no more traces this month."""
+        if TRACES in await self._reached(workspace_id):
+            raise TracesLimitReached
+
+    async def check_longlived(self, workspace_id: UUID) -> None:
+        """Raise LonglivedLimitReached if the workspace extends no more traces this month."""
+        if LONGLIVED in await self._reached(workspace_id):
+            raise LonglivedLimitReached
+
+    async def _reached(self, workspace_id: UUID) -> frozenset[str]:
+        until, reached = self._known.get(workspace_id, (0.0, frozenset()))
+        if until < time.monotonic():
+            reached = await limits_reached(self._db, workspace_id)
+            self._known[workspace_id] = (time.monotonic() + REMEMBER_S, reached)
+        return reached
+
+    def forget(self, workspace_id: UUID) -> None:
+        """Look anew at the next delivery: a limit was changed."""
+        self._known.pop(workspace_id, None)
+
+
+async def limits_reached(db: Session, workspace_id: UUID) -> frozenset[str]:
+    """Return which limits of a workspace are reached."""
+    return frozenset(row["limit_type"] for row in await db.fetch(sql.limits_reached, workspace_id=workspace_id))
+
+
+async def put_limit(db: Session, quotas: Quotas, workspace_id: UUID, body: UsageLimitRequest) -> UsageLimit:
+    """Set a limit, in place of one of its kind."""
+    values = {"limit_type": body.limit_type, "limit_value": body.limit_value}
+    await db.execute(sql.put_usage_limit, id=uuid7(), workspace_id=workspace_id, **values)
+    quotas.forget(workspace_id)
+    return next(one for one in await list_limits(db, workspace_id) if one.limit_type == body.limit_type)
+
+
+async def list_limits(db: Session, workspace_id: UUID) -> list[UsageLimit]:
+    """List the limits of a workspace."""
+    return [UsageLimit(**dict(row)) for row in await db.fetch(sql.usage_limits, workspace_id=workspace_id)]
+
+
+async def delete_limit(db: Session, quotas: Quotas, workspace_id: UUID, limit_id: UUID) -> None:
+    """Lift a limit. Raises UsageLimitNotFound."""
+    if not await db.execute(sql.delete_usage_limit, workspace_id=workspace_id, id=limit_id):
+        raise UsageLimitNotFound
+    quotas.forget(workspace_id)
+
+
+async def show_state(db: Session, workspace_id: UUID) -> UsageState:
+    """Tell whether deliveries are refused; else which of the limits there are, if any."""
+    limits = {limit.limit_type: limit.limit_value for limit in await list_limits(db, workspace_id)}
+    if TRACES in await limits_reached(db, workspace_id):
+        return UsageState(True, TRACES, limits.get(TRACES))
+    return UsageState(False, next(iter(limits), None), next(iter(limits.values()), None))

@@ -1,0 +1,105 @@
+"""Usage limits that a workspace sets itself, what they refuse, and what would be billed."""
+
+from collections.abc import AsyncIterator
+from typing import Any
+from uuid import uuid4
+
+import httpx2
+import pytest
+import pytest_asyncio
+
+from portside.tracing import quotas
+from tests.api.hosted import Hosted, hosted
+
+pytestmark = pytest.mark.asyncio(loop_scope="module")
+
+
+@pytest_asyncio.fixture(scope="module", loop_scope="module")
+async def server(module_database: str) -> AsyncIterator[Hosted]:
+    async with hosted(module_database) as running:
+        yield running
+
+
+@pytest.fixture(autouse=True)
+def _at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Have limits looked up at each delivery."""
+    monkeypatch.setattr(quotas, "REMEMBER_S", -1.0)
+
+
+async def sent(server: Hosted, **headers: str) -> httpx2.Response:
+    run = {"id": str(uuid4()), "name": "r", "run_type": "chain", "session_name": "p"}
+    return await server.client.post("/runs", json=run, headers=headers)
+
+
+async def limit(server: Hosted, kind: str, value: int) -> Any:
+    answer = await server.client.put("/usage-limits", json={"limit_type": kind, "limit_value": value})
+    assert answer.status_code == 200, answer.text
+    return answer.json()
+
+
+async def test_traces_beyond_the_limit_of_the_month_are_refused(server: Hosted):
+    workspace = await server.new_workspace("Limited")
+    headers = {"x-api-key": await server.new_key(workspace_id=workspace)}
+    async with httpx2.AsyncClient(base_url=server.url, headers=headers) as client:
+        limited = Hosted(server.url, headers["x-api-key"], server.actor, server.db, client)
+        assert (await client.get("/workspaces/current/usage_limits")).json()["in_reject_set"] is False
+        made = await limit(limited, "monthly_traces", 2)
+        first = await sent(limited)
+        assert [first.status_code, (await sent(limited)).status_code] == [202, 202]
+        refused = await sent(limited)
+        assert (refused.status_code, refused.headers.get("retry-after")) == (429, None)
+        text = "Too many requests: tenant exceeded usage limits: Monthly unique traces usage limit exceeded"
+        assert refused.json()["error"] == text
+        for path in ("/runs/batch", "/runs/multipart", "/otel/v1/traces"):
+            assert (await client.post(path, content=b"")).status_code == 429
+        state = (await client.get("/workspaces/current/usage_limits")).json()
+        assert state == {"in_reject_set": True, "usage_limit_type": "monthly_traces", "tenant_limit": 2}
+        assert (await sent(server)).status_code == 202, "another workspace has no limit"
+        await server.db.pool.execute(
+            "update traces set received_at = received_at - interval '40 days' where workspace_id = $1", workspace
+        )
+        assert (await sent(limited)).status_code == 202, "another month"
+        assert (await limit(limited, "monthly_traces", 1))["id"] == made["id"]
+        assert (await sent(limited)).status_code == 429
+        assert (await server.client.delete(f"/usage-limits/{made['id']}")).status_code == 404, "not theirs"
+        assert (await client.delete(f"/usage-limits/{made['id']}")).status_code == 204
+        assert (await sent(limited)).status_code == 202
+        assert (await client.get("/usage-limits")).json() == []
+
+
+async def test_no_more_traces_become_long_lived_than_a_limit_allows(server: Hosted):
+    await sent(server)
+    await limit(server, "monthly_longlived_traces", 1)
+    body: dict[str, Any] = {"run_id": str(uuid4()), "key": "k"}
+    refused = await server.client.post("/feedback", json=body)
+    assert (refused.status_code, "longlived" in refused.json()["error"]) == (429, True)
+    unextending = await server.client.post("/feedback", json={**body, "extend_trace_retention": False})
+    assert unextending.status_code == 200
+    assert (await sent(server)).status_code == 202
+
+
+async def test_limits_are_for_those_who_manage_the_workspace(server: Hosted):
+    key = {"x-api-key": await server.new_key("workspaces:read")}
+    body = {"limit_type": "monthly_traces", "limit_value": 0}
+    assert (await server.client.put("/usage-limits", json=body, headers=key)).status_code == 403
+    for wrong in ({**body, "limit_value": -1}, {**body, "limit_type": "daily"}):
+        assert (await server.client.put("/usage-limits", json=wrong)).status_code == 422
+
+
+async def test_billed_are_traces_and_those_that_became_long_lived(server: Hosted):
+    workspace = await server.new_workspace("Billed")
+    key = await server.new_key(workspace_id=workspace)
+    for _ in range(3):
+        assert (await sent(server, **{"x-api-key": key})).status_code == 202
+    insert = "update traces set {} where ctid in (select ctid from traces where workspace_id = $1 limit 1)"
+    await server.db.pool.execute(insert.format("tier = 'shortlived'"), workspace)
+    within = {"starting_on": "2020-01-01T00:00:00Z", "ending_before": "2100-01-01T00:00:00Z"}
+    answer = await server.client.get("/orgs/current/billing/usage", params=within, headers={"x-api-key": key})
+    traces, longlived = answer.json()
+    assert (traces["billable_metric_name"], traces["value"]) == ("Traces", 3)
+    assert traces["groups"] == {str(workspace): 3}
+    assert (longlived["value"], longlived["customer_id"]) == (2, str(server.actor.organization_id))
+    empty = {"starting_on": within["ending_before"], "ending_before": within["starting_on"]}
+    assert (await server.client.get("/orgs/current/billing/usage", params=empty)).status_code == 400
+    other = await server.client.get("/orgs/current/billing/usage", params={**within, "on_current_plan": False})
+    assert other.status_code == 422
