@@ -116,3 +116,22 @@ def test_origins_are_read_from_a_setting():
         "https://a.example", "https://b.example",
     ]  # fmt: skip
     assert CorsRules.of("none").allow_origins == []
+
+
+@pytest.mark.parametrize(
+    ("method", "headers", "status"),
+    [
+        ("POST", {"origin": PAGE}, 200),
+        ("POST", {}, 200),
+        ("POST", {"origin": "https://evil.example"}, 403),
+        ("DELETE", {"origin": "null"}, 403),
+        ("POST", {"origin": "https://evil.example", "sec_fetch_site": "cross-site"}, 403),
+        ("GET", {"origin": "https://evil.example"}, 200),
+        ("POST", {"origin": "http://x"}, 200),
+        ("POST", {"origin": "https://behind.a.proxy", "sec_fetch_site": "same-origin"}, 200),
+    ],
+)
+async def test_pages_that_are_not_allowed_change_nothing(method: str, headers: dict[str, str], status: int) -> None:
+    answer = await call(CorsRules(allow_origins=[PAGE]), method, **headers)
+    assert answer.status_code == status
+    assert (await call(CorsRules(), method, **headers)).status_code == 200

@@ -7,6 +7,7 @@ from portside.agent.config import HttpConfig
 from portside.agent.settings import AgentSettings
 from portside.kernel.http.cors import Cors, CorsRules
 from portside.kernel.http.header_rules import ForwardHeaders
+from portside.kernel.http.hosts import ANY, KnownHosts
 from portside.kernel.http.middleware import CloseWhileDraining, LimitBody, Observe
 from portside.kernel.http.prefixes import MountBelow
 from portside.kernel.http.refusals import ErrorForm
@@ -17,6 +18,9 @@ ALSO_AT_ROOT = frozenset({"/ok", "/metrics"})
 def from_outside(app: Any, http: HttpConfig, settings: AgentSettings, draining: asyncio.Event) -> Any:
     """Put before an application what requests of clients pass, outermost last. The file goes before the environment."""
     app = _bounded(app, http, settings)
+    names = [name.strip() for name in settings.allowed_hosts.split(",") if name.strip()]
+    if ANY not in names:
+        app = KnownHosts(app, names)
     if prefix := http.mount_prefix or settings.mount_prefix:
         app = MountBelow(app, prefix, ALSO_AT_ROOT)
     rules = http.cors or CorsRules.of(settings.cors_allow_origins)

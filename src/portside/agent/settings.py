@@ -89,6 +89,13 @@ class AgentSettings(msgspec.Struct, frozen=True, kw_only=True):
     cors_allow_origins: Annotated[
         str, setting("Origins of the web pages that may call this server, separated by commas; * is any, none is none.")
     ] = "*"
+    allowed_hosts: Annotated[
+        str,
+        setting(
+            "Host names that this server may be called by, separated by commas: *.example.org is any name below that, "
+            "and * any name at all. Other requests get 400, but for /ok and /metrics."
+        ),
+    ] = "*"
     debug_folder: Annotated[
         str | None,
         setting("Folder that heap dumps go to. The routes /heapdump and /profile, which show the inside of the server "

@@ -1,8 +1,9 @@
 """Which web pages may call the server from a browser (contract: CORS default).
 
 Answers preflights itself and marks every other answer, errors too, so it stands outside of what turns errors into
-answers. WebSockets of other pages are turned away, because browsers ask no server before they open one. It is our own
-because the web framework's sends no `Vary` on answers that any page may read.
+answers. WebSockets of other pages are turned away, because browsers ask no server before they open one, and so
+is what other pages send to change something: browsers send forms without asking. It is our own because the web
+framework's sends no `Vary` on answers that any page may read.
 """
 
 import re
@@ -12,8 +13,18 @@ import msgspec
 from starlette.datastructures import Headers, MutableHeaders
 from starlette.responses import Response
 
+from portside.kernel.errors import Forbidden
+from portside.kernel.http.refusals import error_response
+
 METHODS = ["DELETE", "GET", "HEAD", "OPTIONS", "PATCH", "POST", "PUT", "QUERY"]
 EXPOSED = ["x-pagination-total", "x-pagination-next", "content-location"]
+SAFE = frozenset({"GET", "HEAD", "OPTIONS"})
+
+
+class PageNotAllowed(Forbidden):
+    """The web page that sent the request is not among those that may change something here (CORS_ALLOW_ORIGINS)."""
+
+    code = "page_not_allowed"
 
 
 class CorsRules(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -68,6 +79,9 @@ class Cors:
         if origin is not None and scope["method"] == "OPTIONS" and "access-control-request-method" in headers:
             await self._preflight(origin, headers)(scope, receive, send)
             return
+        if origin is not None and scope["method"] not in SAFE and not self._may_change(origin, headers):
+            await error_response(PageNotAllowed())(scope, receive, send)
+            return
 
         async def mark(message: Any) -> None:
             if message["type"] == "http.response.start":
@@ -80,8 +94,17 @@ class Cors:
 
     def _connect(self, origin: str | None, host: str | None) -> Any:
         """Choose who answers a WebSocket: browsers let any page open one, so the server has to look."""
-        is_own = origin is not None and host is not None and origin.split("://")[-1] == host
-        return self.app if origin is None or is_own or self.rules.allows(origin) else _turn_away
+        is_let_in = origin is None or _is_at(origin, host) or self.rules.allows(origin)
+        return self.app if is_let_in else _turn_away
+
+    def _may_change(self, origin: str, headers: Headers) -> bool:
+        """Whether a page may send what changes something: an allowed one, or one of this server's own address.
+
+        Where a proxy has another address than this server, the browser says in a header that only it can set whether
+        the page is from there.
+        """
+        is_own = headers.get("sec-fetch-site") in {"same-origin", "none"} or _is_at(origin, headers.get("host"))
+        return is_own or self.rules.allows(origin)
 
     def _granted(self, origin: str | None) -> dict[str, str]:
         if origin is None or not self.rules.allows(origin):
@@ -118,6 +141,10 @@ class Cors:
         allowed = {name.lower() for name in self.rules.allow_headers}
         wanted = {name.strip().lower() for name in names.split(",")} - {"", "accept", "content-type"}
         return "*" in allowed or wanted <= allowed
+
+
+def _is_at(origin: str, host: str | None) -> bool:
+    return origin.rpartition("://")[2] == host
 
 
 async def _turn_away(_scope: Any, receive: Any, send: Any) -> None:
