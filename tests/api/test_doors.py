@@ -37,7 +37,7 @@ ABOUT_NOTHING = {
     "POST /feedback/tokens/{token}": 404,
     "GET /public/download": 422,
     "GET /public/{share_token}/feedbacks": 404,
-    "GET /public/examples/download": 422,
+    "GET /public/download/examples": 422,
     "GET /public/{share_token}/datasets": 404,
     "GET /public/{share_token}/datasets/sessions": 404,
     "GET /public/{share_token}/examples": 404,

@@ -4,16 +4,18 @@ The package is installed with npm into a cache folder on first use. Without Node
 unless PORTSIDE_REQUIRE_NODE is 1.
 """
 
+import asyncio
 import hashlib
 import json
 import os
 import shutil
 import subprocess
-from collections.abc import Iterator
+from collections.abc import Awaitable, Callable, Iterator
 from pathlib import Path
 
 import pytest
 
+from tests.api.hosted import hosted
 from tests.api.test_sdk_coverage import table
 from tests.servers import PARITY_PROJECT, ServerProcess, agent_server
 
@@ -86,3 +88,13 @@ def test_the_hook_for_web_pages(packages: Path, server: ServerProcess):
     checked = report(packages, "hook.mjs", server)
     assert failures(checked) == []
     assert len(checked) == 7
+
+
+async def test_datasets_evaluations_and_prompts(packages: Path, fresh_database: Callable[[], Awaitable[str]]):
+    shutil.copy(SCRIPTS / "datasets.mjs", packages / "datasets.mjs")
+    async with hosted(await fresh_database()) as running:
+        command = ["node", "datasets.mjs", running.url, running.key]
+        done = await asyncio.to_thread(
+            subprocess.run, command, cwd=packages, capture_output=True, text=True, timeout=180, check=False
+        )
+    assert (done.returncode, "Error" in done.stderr) == (0, False), done.stderr[-3000:]

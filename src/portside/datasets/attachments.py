@@ -15,7 +15,7 @@ from portside.kernel.errors import Invalid, NotFound
 from portside.kernel.ids import uuid7
 from portside.tracing.links import DownloadQuery, Ticket, as_file, open_ticket, seal_ticket
 
-PATH = "public/examples/download"
+PATH = "public/download/examples"
 MAX_ATTACHMENTS = 100
 MAX_NAME_CHARS = 200
 _LASTS = timedelta(hours=1)
