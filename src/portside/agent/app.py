@@ -14,6 +14,7 @@ from typing import Any
 
 import msgspec
 
+from portside.agent.a2a.service import A2A, Services
 from portside.agent.access.service import Access
 from portside.agent.assistants.descriptions import Descriptions
 from portside.agent.assistants.records import Assistants
@@ -32,6 +33,7 @@ from portside.agent.front import from_inside, from_outside
 from portside.agent.graphs.imports import add_to_path, import_named
 from portside.agent.graphs.load import Graphs
 from portside.agent.http import (
+    a2a,
     assistants,
     crons,
     debugging,
@@ -77,7 +79,7 @@ from portside.kernel.reconcile import Driver, Task
 SCHEMA = "portside"
 ROUTES: list[Route] = [
     *system.routes, *debugging.routes, *assistants.routes, *threads.routes, *states.routes, *runs.routes, *crons.routes,
-    *store.routes, *streams.routes, *protocol.routes, *webhooks.routes,
+    *store.routes, *streams.routes, *protocol.routes, *a2a.routes, *webhooks.routes,
 ]  # fmt: skip
 
 
@@ -141,6 +143,7 @@ async def _join(
     db: Database, engine: Engine, config: AgentConfig, settings: AgentSettings, setup: StoreSetup
 ) -> AgentApp:
     known = Assistants(db, engine.graphs)
+    access = Access(db, known)
     await known.make_system_assistants()
     await set_default_lifetime(db, config.thread_ttl)
     traffic, draining = Traffic(), asyncio.Event()
@@ -148,12 +151,14 @@ async def _join(
     worker = service.worker
     service.webhooks.policy = read_policy(config.webhooks, os.environ, is_disabled=config.http.disable_webhooks)
     due_crons = DueCrons(db, known, service)
+    descriptions, thread_states = Descriptions(known, engine), States(db, engine, service.hub)
     services: dict[type, Any] = {
         Database: db,
-        Access: Access(db, known),
+        Access: access,
         Assistants: known,
-        Descriptions: Descriptions(known, engine),
-        States: States(db, engine, service.hub),
+        Descriptions: descriptions,
+        States: thread_states,
+        A2A: A2A(Services(db, service, access, known, descriptions, thread_states), settings),
         Hub: service.hub,
         asyncio.Event: draining,
         Runs: service,
@@ -176,7 +181,7 @@ async def _join(
     chores = [*_queue_chores(db, worker, settings), *kept, due_crons, *store_chores(db, setup), *told]
     sockets = served_routes(protocol.sockets, config.http, has_diagnostics=False)
     api = SocketApi(Api(routes, services, guard), sockets, guard, draining=draining, form=ErrorForm.TEXT)
-    custom = join_custom(config, api, services[Access])
+    custom = join_custom(config, api, access)
     if custom is not None:
         services[Manual] = msgspec.structs.replace(manual, openapi=described_with(manual.openapi, custom.app))
     shown: Any = custom or api
