@@ -10,6 +10,7 @@ from portside.agent.access.service import Access, caller_of
 from portside.agent.assistants.records import AssistantNotFound
 from portside.agent.http.waiting import answer_when_over
 from portside.agent.runs.errors import NothingToCancel, RunNotFound, ThreadBusy
+from portside.agent.runs.feedback import with_feedback
 from portside.agent.runs.following import Made
 from portside.agent.runs.service import Awaited, Runs
 from portside.agent.streams.events import asked_modes
@@ -226,7 +227,7 @@ async def _wait(ctx: Context, made: Made, body: RunCreate) -> Response:
 async def _join(ctx: Context, run: Run, *, takes_run_along: bool) -> Response:
     _locate(ctx, run.thread_id, run.run_id, "join")
     result = ctx.get(Runs).result(run.thread_id, run.run_id)
-    return await answer_when_over(ctx, result, run if takes_run_along else None)
+    return await answer_when_over(ctx, with_feedback(result, run), run if takes_run_along else None)
 
 
 async def _nothing_after(work: Awaitable[bytes]) -> bytes:

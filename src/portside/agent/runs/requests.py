@@ -12,13 +12,13 @@ from portside.agent.encryption.context import kept_context
 from portside.agent.graphs.commands import parse_command
 from portside.agent.graphs.protocol import Outcome, RunRequest
 from portside.agent.queue.lifecycle import ClaimedRun, Ending, RequestKey
+from portside.agent.runs.feedback import refuse_feedback
 from portside.agent.types.access import ANYONE, Caller
 from portside.agent.types.assistants import Assistant
 from portside.agent.types.runs import STREAM_MODES, RunCreate
 from portside.kernel.codec import dump_user, load
 from portside.kernel.errors import BadRequest, Invalid
 from portside.kernel.http.header_rules import forwarded_headers
-from portside.kernel.http.routes import refuse_field
 
 DEFAULT_MODES = ["values"]
 KEY_LOC = ["header", "Idempotency-Key"]
@@ -46,8 +46,7 @@ def refuse_unsupported(body: RunCreate) -> None:
         if mode not in STREAM_MODES:
             allowed = ", ".join(STREAM_MODES)
             raise Invalid.field(["body", "stream_mode"], f"Invalid stream mode '{mode}'; allowed are {allowed}", "enum")
-    if body.feedback_keys:
-        raise refuse_field("feedback_keys", "no tracing backend that makes feedback links is connected to this server")
+    refuse_feedback(body.feedback_keys)
 
 
 def modes_of(body: RunCreate) -> list[str]:
@@ -99,7 +98,7 @@ def run_kwargs(assistant: Assistant, body: RunCreate, ids: Ids, metadata: dict[s
         "interrupt_before": body.interrupt_before,
         "interrupt_after": body.interrupt_after,
         "webhook": body.webhook,
-        "feedback_keys": None,
+        "feedback_keys": body.feedback_keys,
         "temporary": False,
         "subgraphs": bool(body.stream_subgraphs),
         "resumable": bool(body.stream_resumable),

@@ -70,9 +70,7 @@ async def insert_thread(session: Session, thread_id: UUID, request: ThreadCreate
     return _shown(row) if row else None
 
 
-async def existing_thread(
-    db: Database, thread_id: UUID, request: ThreadCreate, seen: Filter | None = None
-) -> Thread:
+async def existing_thread(db: Database, thread_id: UUID, request: ThreadCreate, seen: Filter | None = None) -> Thread:
     """Return the thread that stood in the way of a new one, if it is seen and the request allows it.
 
     Raises ThreadExists.

@@ -121,9 +121,7 @@ class States:
             state |= {"checkpoint": place, "metadata": {}}
         return select_fields(state, query.select)
 
-    async def history(
-        self, thread_id: UUID, query: HistorySearch, caller: Caller = ANYONE
-    ) -> list[dict[str, Any]]:
+    async def history(self, thread_id: UUID, query: HistorySearch, caller: Caller = ANYONE) -> list[dict[str, Any]]:
         """Return states, newest first.
 
         Raises ThreadNotFound and NotFound as `read` does, and Invalid when `before` names no checkpoint.
