@@ -37,6 +37,7 @@ from portside.agent.http import (
     assistants,
     crons,
     debugging,
+    mcp,
     protocol,
     runs,
     states,
@@ -48,6 +49,8 @@ from portside.agent.http import (
 )
 from portside.agent.http.serving import describe, served_routes, without_api
 from portside.agent.http.system import Manual, Traffic
+from portside.agent.mcp.methods import Methods
+from portside.agent.mcp.tools import Tools
 from portside.agent.queue.backlog import Monitor
 from portside.agent.queue.sweep import DueThreads, ExpiredLeases, LapsedRunKeys
 from portside.agent.queue.worker import Worker
@@ -79,7 +82,7 @@ from portside.kernel.reconcile import Driver, Task
 SCHEMA = "portside"
 ROUTES: list[Route] = [
     *system.routes, *debugging.routes, *assistants.routes, *threads.routes, *states.routes, *runs.routes, *crons.routes,
-    *store.routes, *streams.routes, *protocol.routes, *a2a.routes, *webhooks.routes,
+    *store.routes, *streams.routes, *protocol.routes, *a2a.routes, *mcp.routes, *webhooks.routes,
 ]  # fmt: skip
 
 
@@ -159,6 +162,7 @@ async def _join(
         Descriptions: descriptions,
         States: thread_states,
         A2A: A2A(Services(db, service, access, known, descriptions, thread_states), settings),
+        Methods: Methods(Tools(db, known, descriptions, access), service),
         Hub: service.hub,
         asyncio.Event: draining,
         Runs: service,
