@@ -15,6 +15,7 @@ from typing import Any
 import msgspec
 
 from portside.agent.a2a.service import A2A, Services
+from portside.agent.access.loading import load_protection
 from portside.agent.access.service import Access
 from portside.agent.assistants.descriptions import Descriptions
 from portside.agent.assistants.records import Assistants
@@ -37,7 +38,6 @@ from portside.agent.http import (
     assistants,
     crons,
     debugging,
-    mcp,
     protocol,
     runs,
     states,
@@ -46,11 +46,9 @@ from portside.agent.http import (
     system,
     threads,
     webhooks,
-)
+)  # fmt: skip
 from portside.agent.http.serving import describe, served_routes, without_api
 from portside.agent.http.system import Manual, Traffic
-from portside.agent.mcp.methods import Methods
-from portside.agent.mcp.tools import Tools
 from portside.agent.queue.backlog import Monitor
 from portside.agent.queue.sweep import DueThreads, ExpiredLeases, LapsedRunKeys
 from portside.agent.queue.worker import Worker
@@ -74,7 +72,7 @@ from portside.kernel.db import Database
 from portside.kernel.diagnostics import Diagnostics
 from portside.kernel.http.health import HealthChecks
 from portside.kernel.http.refusals import ErrorForm
-from portside.kernel.http.routes import Api, Context, Route
+from portside.kernel.http.routes import Api, Route
 from portside.kernel.http.websockets import SocketApi
 from portside.kernel.migrations import migrate
 from portside.kernel.reconcile import Driver, Task
@@ -82,7 +80,7 @@ from portside.kernel.reconcile import Driver, Task
 SCHEMA = "portside"
 ROUTES: list[Route] = [
     *system.routes, *debugging.routes, *assistants.routes, *threads.routes, *states.routes, *runs.routes, *crons.routes,
-    *store.routes, *streams.routes, *protocol.routes, *a2a.routes, *mcp.routes, *webhooks.routes,
+    *store.routes, *streams.routes, *protocol.routes, *a2a.routes, *webhooks.routes,
 ]  # fmt: skip
 
 
@@ -95,6 +93,7 @@ class AgentApp(msgspec.Struct):
     draining: asyncio.Event
     hub: Hub
     chores: Driver
+    access: Access
     inside: Any
     custom: CustomApp | None
     takeover: asyncio.Task[None] | None = None
@@ -130,6 +129,7 @@ async def open_app(
             async with relayed, running(app.custom, app.inside):
                 app.worker.start(app.chores)
                 yield app
+            await app.access.close()
         finally:
             await engine.close()
     finally:
@@ -146,7 +146,7 @@ async def _join(
     db: Database, engine: Engine, config: AgentConfig, settings: AgentSettings, setup: StoreSetup
 ) -> AgentApp:
     known = Assistants(db, engine.graphs)
-    access = Access(db, known)
+    access = Access(db, known, load_protection(config, settings))
     await known.make_system_assistants()
     await set_default_lifetime(db, config.thread_ttl)
     traffic, draining = Traffic(), asyncio.Event()
@@ -161,8 +161,7 @@ async def _join(
         Assistants: known,
         Descriptions: descriptions,
         States: thread_states,
-        A2A: A2A(Services(db, service, access, known, descriptions, thread_states), settings),
-        Methods: Methods(Tools(db, known, descriptions, access), service),
+        A2A: A2A(Services(db, service, access, known, descriptions, thread_states), settings, config),
         Hub: service.hub,
         asyncio.Event: draining,
         Runs: service,
@@ -176,13 +175,13 @@ async def _join(
         HealthChecks: _checks(db, worker, settings, draining),
     }
     routes = served_routes(ROUTES, config.http, has_diagnostics=settings.debug_folder is not None)
-    services[Manual] = manual = describe(routes, engine.graphs.ids())
+    services[Manual] = manual = describe(routes, engine.graphs.ids(), access.security)
     if settings.debug_folder is not None:
         services[Diagnostics] = Diagnostics(Path(settings.debug_folder))
     kept = [ExpiredThreads(db, config.thread_ttl), OldStreams(db, settings.resumable_stream_ttl_seconds)]
-    guard = in_context(_let_in, vault_of(db))
     told = webhook_chores(db, service.webhooks, settings)
     chores = [*_queue_chores(db, worker, settings), *kept, due_crons, *store_chores(db, setup), *told]
+    guard = in_context(access.guard, vault_of(db))
     sockets = served_routes(protocol.sockets, config.http, has_diagnostics=False)
     api = SocketApi(Api(routes, services, guard), sockets, guard, draining=draining, form=ErrorForm.TEXT)
     custom = join_custom(config, api, access)
@@ -195,7 +194,7 @@ async def _join(
         shown = SocketApi(operated, [], guard, draining=draining, form=ErrorForm.TEXT)
     asgi = from_outside(shown, config.http, settings, draining)
     driver = Driver([] if settings.tier == "api" else chores)
-    return AgentApp(asgi, worker, traffic, draining, service.hub, driver, inside, custom)
+    return AgentApp(asgi, worker, traffic, draining, service.hub, driver, access, inside, custom)
 
 
 def _queue_chores(db: Database, worker: Worker, settings: AgentSettings) -> list[Task]:
@@ -209,7 +208,3 @@ def _checks(db: Database, worker: Worker, settings: AgentSettings, draining: asy
 
     checks = {"postgres": db.is_alive}
     return HealthChecks(checks | {"worker": is_working} if settings.tier == "queue" else checks)
-
-
-async def _let_in(_ctx: Context, _route: Route) -> None:
-    """Let everyone in: the server listens on loopback only (see SECURITY in ARCHITECTURE.md)."""

@@ -17,11 +17,15 @@ from portside.agent.access.platform_keys import PlatformKeys
 from portside.agent.config import AgentConfig
 from portside.agent.graphs.imports import add_to_path, import_named
 from portside.agent.settings import AgentSettings
-from portside.agent.types.access import ANYONE, AuthConfig, Caller
+from portside.agent.types.access import ANYONE, AuthConfig, AuthOpenApi, Caller
 from portside.kernel.errors import UserMistake
 
 LABEL = "auth"
 SCHEME_HEADER, STUDIO_SCHEME = "x-auth-scheme", "langsmith"
+
+PLATFORM_SECURITY = AuthOpenApi(
+    {"api_key": {"type": "apiKey", "in": "header", "name": "X-Api-Key"}}, security=[{"api_key": []}]
+)
 
 
 class Protection(NamedTuple):
@@ -36,6 +40,12 @@ class Protection(NamedTuple):
     def is_open(self) -> bool:
         """Whether nobody is asked who they are."""
         return self.custom is None and self.platform is None
+
+    @property
+    def security(self) -> AuthOpenApi | None:
+        """What the description of the API says of authentication; of their own the project says it itself."""
+        is_platforms = self.custom is None and self.platform is not None
+        return PLATFORM_SECURITY if is_platforms else self.config.openapi
 
     async def identify(self, connection: HTTPConnection) -> Caller:
         """Return who sends a request. Raises Unauthorized, PlatformSilent, and what the project's handler wants."""

@@ -27,13 +27,14 @@ from portside.agent.access.watching import UNWATCHED, Watch
 from portside.agent.assistants.records import AssistantNotFound, Assistants
 from portside.agent.sql import sql
 from portside.agent.threads.records import ThreadNotFound
-from portside.agent.types.access import ANYONE, FREE, INSIDE, Caller, CronFilters, CronGrant, Filter, Grant
+from portside.agent.types.access import ANYONE, FREE, INSIDE, AuthOpenApi, Caller, CronFilters, CronGrant, Filter, Grant
 from portside.agent.types.runs import RunCreate
 from portside.kernel.codec import dump_user
 from portside.kernel.db import Database
 from portside.kernel.errors import Forbidden
 from portside.kernel.http.inside import is_inside
 from portside.kernel.http.routes import Context, Route
+from portside.kernel.http.websockets import WEBSOCKET
 from portside.kernel.ids import uuid7
 
 T = TypeVar("T", bound=msgspec.Struct)
@@ -60,6 +61,11 @@ class Access:
         await self._protection.close()
 
     @property
+    def security(self) -> AuthOpenApi | None:
+        """What the description of the API says of authentication."""
+        return self._protection.security
+
+    @property
     def is_open(self) -> bool:
         """Whether no handler decides about anything."""
         return self._handlers is None
@@ -68,14 +74,19 @@ class Access:
         return self._handlers is None or caller.is_inside
 
     async def guard(self, ctx: Context, route: Route) -> Caller:
-        """Return who asks for a route. Raises as `authenticate` does."""
+        """Return who asks for a route. Raises as `authenticate` does, and ThreadNotFound for a socket on a thread."""
         if self._protection.is_open:
             return ANYONE
         segments = ctx.request.scope["path"].removeprefix("/").split("/")
         names = route.path.removeprefix("/").split("/")
         pairs = zip(names, segments, strict=False)
-        ctx.request.scope["path_params"] = {name[1:-1]: given for name, given in pairs if name.startswith("{")}
-        return await self.authenticate(ctx.request)
+        named = {name[1:-1]: given for name, given in pairs if name.startswith("{")}
+        ctx.request.scope["path_params"] = named
+        caller = await self.authenticate(ctx.request)
+        if route.method == WEBSOCKET and "thread_id" in named:
+            # Before it is open: afterwards there is no status to refuse it with.
+            await self.watch_thread(caller, UUID(named["thread_id"]))
+        return caller
 
     async def authenticate(self, connection: HTTPConnection) -> Caller:
         """Return who sends a request, and leave the user in its scope; it is asked once for each request.

@@ -8,6 +8,7 @@ import msgspec
 from portside.agent.config import HttpConfig
 from portside.agent.http import system
 from portside.agent.http.system import DESCRIBED, Manual
+from portside.agent.types.access import AuthOpenApi
 from portside.kernel.http.openapi import document
 from portside.kernel.http.routes import Route
 
@@ -20,7 +21,6 @@ OPTIONAL = {
     "runs": "disable_runs",
     "store": "disable_store",
     "a2a": "disable_a2a",
-    "mcp": "disable_mcp",
     "system": "disable_meta",
 }
 
@@ -41,11 +41,27 @@ def without_api(routes: Iterable[Route]) -> list[Route]:
     return [route for route in routes if route.path in OPERATED or route.tag == "debugging"]
 
 
-def describe(routes: Sequence[Route], graph_ids: Sequence[str]) -> Manual:
-    """Describe the routes; where a request names a graph, it is one of these."""
+def describe(routes: Sequence[Route], graph_ids: Sequence[str], security: AuthOpenApi | None = None) -> Manual:
+    """Describe the routes; where a request names a graph, it is one of these.
+
+    `security` is how callers say who they are. Routes that are open to everybody want nothing of that.
+    """
     described = document(DESCRIBED, routes)
+    if security is not None:
+        _describe_security(described, routes, security)
     _name_graphs(described, list(graph_ids))
     return Manual(msgspec.json.encode(described), frozenset(route.tag for route in routes))
+
+
+def _describe_security(described: dict[str, Any], routes: Sequence[Route], security: AuthOpenApi) -> None:
+    if security.securitySchemes:
+        described.setdefault("components", {}).setdefault("securitySchemes", {}).update(security.securitySchemes)
+    described["security"] = security.security
+    own = {(path, method.lower()): wanted for path, by in security.paths.items() for method, wanted in by.items()}
+    own |= {(route.path, route.method.lower()): [] for route in routes if route.public}
+    for (path, method), wanted in own.items():
+        if operation := described["paths"].get(path, {}).get(method):
+            operation["security"] = wanted
 
 
 def _name_graphs(described: dict[str, Any], graph_ids: list[str]) -> None:

@@ -203,8 +203,8 @@ class Commands:
         asked = read_params(params, ListCheckpoints)
         place = Checkpoint(checkpoint_ns="|".join(asked.namespace or ()))
         search = HistorySearch(limit=asked.limit or DEFAULT_CHECKPOINTS, before=asked.before, checkpoint=place)
+        await self._door.see_if_there()
         try:
-            await self._door.see()
             history = await self._states.history(self._thread_id, search, self._door.caller)
         except ThreadNotFound:
             history = []

@@ -1,0 +1,332 @@
+"""Custom authentication and authorization over HTTP: who is let in, and that nobody reaches what is somebody else's."""
+
+import contextlib
+import json
+from collections.abc import Iterator
+from typing import Any
+from uuid import uuid4
+
+import httpx2
+import pytest
+from langgraph_sdk import get_client
+from websockets.exceptions import InvalidStatus
+from websockets.sync.client import connect
+
+from portside.agent.app import ROUTES
+from portside.kernel.http.routes import Route
+from tests.conftest import eventually
+from tests.servers import ServerProcess, agent_server
+
+RUN = {"assistant_id": "echo", "input": {"text": "hi"}}
+EVERY_YEAR = {"assistant_id": "echo", "schedule": "@yearly", "input": {}}
+# What has to be sent for a route to do something.
+BODIES: dict[str, Any] = {
+    "POST /threads/{thread_id}/state": {"values": {"text": "x"}, "as_node": "tell"},
+    "PATCH /threads/{thread_id}/state": {"metadata": {"x": 1}},
+    "POST /threads/{thread_id}/state/checkpoint": {"checkpoint": {}},
+    "POST /threads/{thread_id}/runs": RUN,
+    "POST /threads/{thread_id}/runs/wait": RUN,
+    "POST /threads/{thread_id}/runs/stream": RUN,
+    "POST /threads/{thread_id}/runs/crons": EVERY_YEAR,
+    "POST /threads/{thread_id}/stream/events": {"channels": ["values"]},
+    "PATCH /threads/{thread_id}": {"metadata": {"owner": "bob"}, "ttl": {"ttl": 1}},
+    "PATCH /assistants/{assistant_id}": {"metadata": {"owner": "bob"}},
+    "POST /assistants/{assistant_id}/latest": {"version": 1},
+    "PATCH /runs/crons/{cron_id}": {"schedule": "@daily"},
+}
+COMMANDS = "POST /threads/{thread_id}/commands"
+# Spoken with by programs of their own; their doors are tested beside them.
+PROTOCOLS = {"a2a", "mcp"}
+
+
+@pytest.fixture(scope="module")
+def server(module_database: str, tmp_path_factory: pytest.TempPathFactory) -> Iterator[ServerProcess]:
+    with agent_server(module_database, tmp_path_factory.mktemp("agent"), project="guarded") as running:
+        yield running
+
+
+@contextlib.contextmanager
+def someone(server: ServerProcess, token: str | None) -> Iterator[httpx2.Client]:
+    headers = {"Authorization": f"Bearer {token}"} if token else {}
+    with httpx2.Client(base_url=server.url, timeout=60, headers=headers) as client:
+        yield client
+
+
+@pytest.fixture
+def alice(server: ServerProcess) -> Iterator[httpx2.Client]:
+    with someone(server, "alice") as client:
+        yield client
+
+
+@pytest.fixture
+def bob(server: ServerProcess) -> Iterator[httpx2.Client]:
+    with someone(server, "bob") as client:
+        yield client
+
+
+@pytest.fixture(scope="module")
+def hers(server: ServerProcess) -> dict[str, str]:
+    """One of everything of alice's, by the name of the parameter that names it."""
+    with someone(server, "alice") as alice:
+        thread_id = good(alice.post("/threads", json={}))["thread_id"]
+        run = good(alice.post(f"/threads/{thread_id}/runs", json=RUN))
+        good(alice.get(f"/threads/{thread_id}/runs/{run['run_id']}/join"))
+        checkpoint = good(alice.get(f"/threads/{thread_id}/state"))["checkpoint"]
+        cron = good(alice.post(f"/threads/{thread_id}/runs/crons", json=EVERY_YEAR))
+        assistant = good(alice.post("/assistants", json={"graph_id": "echo", "name": "hers"}))
+        return {
+            "thread_id": thread_id, "run_id": run["run_id"], "checkpoint_id": checkpoint["checkpoint_id"],
+            "cron_id": cron["cron_id"], "assistant_id": assistant["assistant_id"], "namespace": "x",
+        }  # fmt: skip
+
+
+def good(answer: httpx2.Response) -> Any:
+    assert answer.status_code < 300, answer.text
+    return answer.json() if answer.content else None
+
+
+def label(route: Route) -> str:
+    return f"{route.method} {route.path}"
+
+
+def address(route: Route, ids: dict[str, str]) -> str:
+    return route.path.format(**{name: ids[name] if name in ids else str(uuid4()) for name in route.path_types})
+
+
+def everything(client: httpx2.Client, ids: dict[str, str]) -> list[Any]:
+    thread, state = f"/threads/{ids['thread_id']}", f"/threads/{ids['thread_id']}/state"
+    places = [thread, state, f"{thread}/history", f"{thread}/runs", f"/runs/crons/{ids['cron_id']}"]
+    found = [good(client.get(place)) for place in [*places, f"/assistants/{ids['assistant_id']}"]]
+    return [*found, good(client.post("/runs/crons/count", json={}))]
+
+
+# Who is let in
+
+
+@pytest.mark.parametrize("route", [route for route in ROUTES if not route.public], ids=label)
+def test_no_route_answers_without_passing_the_door(server: ServerProcess, route: Route) -> None:
+    if route.tag == "debugging":
+        pytest.skip("there only where an operator set a folder")
+    with someone(server, None) as nobody, nobody.stream(route.method, address(route, {})) as answer:
+        answer.read()
+        assert (answer.status_code, answer.json()) == (401, {"detail": "Who are you?"})
+        assert answer.headers["www-authenticate"] == "Bearer"
+
+
+def test_a_socket_is_refused_before_it_is_open(server: ServerProcess, hers: dict[str, str]) -> None:
+    url = f"{server.url.replace('http', 'ws')}/threads/{hers['thread_id']}/stream/events"
+    with pytest.raises(InvalidStatus) as refused:
+        connect(url).close()
+    assert refused.value.response.status_code == 401
+    subscribing = json.dumps({"id": 1, "method": "subscription.subscribe", "params": {"channels": ["values"]}})
+    with (
+        pytest.raises(InvalidStatus),
+        connect(url, additional_headers={"Authorization": "Bearer bob"}) as socket,
+    ):
+        socket.send(subscribing)
+    with connect(url, additional_headers={"Authorization": "Bearer alice"}) as socket:
+        socket.send(subscribing)
+        assert json.loads(socket.recv(60))["type"] == "success"
+
+
+@pytest.mark.parametrize(
+    ("token", "status", "detail"),
+    [
+        ("unwanted", 401, "Unauthorized"), ("banned", 403, "Not you."), ("crash", 500, "Internal Server Error"),
+        ("nobody", 500, "Internal Server Error"),
+    ],
+)  # fmt: skip
+def test_what_the_handler_says_is_said_and_nothing_more(
+    server: ServerProcess, token: str, status: int, detail: str
+) -> None:
+    with someone(server, token) as client:
+        answer = client.post("/threads", json={})
+    assert (answer.status_code, answer.json()) == (status, {"detail": detail})
+
+
+def test_the_handler_is_told_of_the_request(server: ServerProcess) -> None:
+    thread_id = str(uuid4())
+    with someone(server, "echo") as client:
+        answer = client.get(f"/threads/{thread_id}/state?x=1", headers={"X-Note": "noted"})
+    assert answer.json()["detail"] == f"GET /threads/{thread_id}/state {{'thread_id': '{thread_id}'}} noted"
+
+
+def test_open_routes_need_no_one(server: ServerProcess) -> None:
+    with someone(server, None) as nobody:
+        for path in ("/ok", "/", "/info", "/docs", "/metrics"):
+            assert nobody.get(path).status_code == 200, path
+        described = good(nobody.get("/openapi.json"))
+    assert described["components"]["securitySchemes"]["token"]["scheme"] == "bearer"
+    assert described["security"] == [{"token": []}]
+
+
+# What is whose
+
+
+def test_foreign_ids_lead_nowhere_on_any_route(alice: httpx2.Client, bob: httpx2.Client, hers: dict[str, str]) -> None:
+    before, looked_at = everything(alice, hers), set()
+    for route in ROUTES:
+        if route.public or route.tag in PROTOCOLS or not route.path_types:
+            continue
+        looked_at.add(label(route))
+        body = BODIES.get(label(route), {} if route.body_type is not None else None)
+        if label(route) == COMMANDS:
+            continue
+        with bob.stream(route.method, address(route, hers), json=body) as answer:
+            answer.read()
+            assert answer.status_code == 404, (label(route), answer.status_code, answer.text)
+            assert hers["thread_id"] not in answer.text or "{thread_id}" in route.path, label(route)
+    assert looked_at >= set(BODIES)
+    assert everything(alice, hers) == before
+
+
+def test_foreign_threads_take_no_commands(bob: httpx2.Client, hers: dict[str, str]) -> None:
+    commands = {
+        "run.start": {"assistant_id": "echo", "input": {}}, "input.respond": {"interrupt_id": "x", "response": 1},
+        "state.get": {}, "state.fork": {"checkpoint_id": hers["checkpoint_id"]}, "state.listCheckpoints": {},
+        "subscription.subscribe": {"channels": ["values"]}, "agent.getTree": {},
+    }  # fmt: skip
+    for method, params in commands.items():
+        sent = {"id": 1, "method": method, "params": params}
+        answer = good(bob.post(f"/threads/{hers['thread_id']}/commands", json=sent))
+        assert answer["type"] == "error", (method, answer)
+
+
+def test_what_is_there_is_made_again_by_nobody_else(bob: httpx2.Client, hers: dict[str, str]) -> None:
+    thread, assistant = hers["thread_id"], hers["assistant_id"]
+    for if_exists in ("raise", "do_nothing"):
+        assert bob.post("/threads", json={"thread_id": thread, "if_exists": if_exists}).status_code == 409
+        made = bob.post("/assistants", json={"assistant_id": assistant, "graph_id": "echo", "if_exists": if_exists})
+        assert made.status_code == 409
+    run = {**RUN, "if_not_exists": "create"}
+    assert bob.post(f"/threads/{thread}/runs", json=run).status_code == 404
+
+
+def test_searches_and_counts_show_only_what_is_ones_own(
+    alice: httpx2.Client, bob: httpx2.Client, hers: dict[str, str]
+) -> None:
+    for asked in ({}, {"metadata": {"owner": "alice"}}, {"ids": [hers["thread_id"]]}):
+        assert good(bob.post("/threads/search", json=asked)) == [] or asked == {}
+        assert hers["thread_id"] in {found["thread_id"] for found in good(alice.post("/threads/search", json=asked))}
+    assert good(bob.post("/threads/count", json={"metadata": {"owner": "alice"}})) == 0
+    for what in ("assistants", "runs/crons"):
+        assert good(bob.post(f"/{what}/search", json={})) == []
+        assert good(bob.post(f"/{what}/count", json={})) == 0
+        assert len(good(alice.post(f"/{what}/search", json={}))) == good(alice.post(f"/{what}/count", json={})) == 1
+
+
+def test_a_foreign_assistant_runs_for_nobody_else(bob: httpx2.Client, hers: dict[str, str]) -> None:
+    stolen = {**RUN, "assistant_id": hers["assistant_id"]}
+    for path in ("/runs", "/runs/wait", "/runs/stream"):
+        assert bob.post(path, json=stolen).status_code == 404
+    assert bob.post("/runs/batch", json=[RUN, stolen]).status_code == 404
+    assert bob.post("/runs/crons", json={**EVERY_YEAR, "assistant_id": hers["assistant_id"]}).status_code == 404
+
+
+def test_members_read_what_owners_change(alice: httpx2.Client, bob: httpx2.Client, server: ServerProcess) -> None:
+    made = good(alice.post("/threads", json={"metadata": {"members": ["bob", "reader"]}}))
+    thread = f"/threads/{made['thread_id']}"
+    assert good(bob.get(thread))["metadata"]["owner"] == "alice"
+    assert made["thread_id"] in {found["thread_id"] for found in good(bob.post("/threads/search", json={}))}
+    assert bob.patch(thread, json={"ttl": {"ttl": 5}}).status_code == 404
+    assert bob.delete(thread).status_code == 404
+    with someone(server, "reader") as reader:
+        assert reader.patch(thread, json={"ttl": {"ttl": 5}}).json() == {"detail": "Readers read."}
+        assert reader.delete(thread).json() == {"detail": "Forbidden"}
+        assert reader.post("/threads/prune", json={"thread_ids": [made["thread_id"]]}).status_code == 403
+    assert good(bob.post("/threads/prune", json={"thread_ids": [made["thread_id"]]})) == {"pruned_count": 0}
+    assert good(alice.get(f"{thread}?include=ttl")).get("ttl") is None
+
+
+def test_a_copy_belongs_to_who_made_it(alice: httpx2.Client, bob: httpx2.Client) -> None:
+    made = good(alice.post("/threads", json={"metadata": {"members": ["bob"], "note": "kept"}}))
+    copied = good(bob.post(f"/threads/{made['thread_id']}/copy"))
+    assert copied["metadata"] == {"members": ["bob"], "note": "kept", "owner": "bob"}
+    assert good(bob.delete(f"/threads/{copied['thread_id']}")) is None
+
+
+def test_the_store_is_scoped(alice: httpx2.Client, bob: httpx2.Client) -> None:
+    item = {"namespace": ["notes"], "key": "k", "value": {"v": 1}}
+    assert alice.put("/store/items", json=item).status_code == 204
+    assert good(alice.get("/store/items?namespace=notes&key=k"))["namespace"] == ["alice", "notes"]
+    assert good(bob.get("/store/items?namespace=notes&key=k")) is None
+    assert good(bob.get("/store/items?namespace=alice.notes&key=k")) is None
+    assert good(bob.post("/store/items/search", json={"namespace_prefix": ["alice"]})) == {"items": []}
+    assert good(bob.post("/store/namespaces", json={})) == {"namespaces": []}
+    assert good(alice.post("/store/namespaces", json={})) == {"namespaces": [["alice", "notes"]]}
+    assert bob.request("DELETE", "/store/items", json={"namespace": ["notes"], "key": "k"}).status_code == 204
+    assert good(alice.get("/store/items?namespace=notes&key=k"))["value"] == {"v": 1}
+
+
+def test_a_namespace_is_judged_after_it_was_rewritten(server: ServerProcess) -> None:
+    with someone(server, "a.b") as dotted:
+        assert dotted.get("/store/items?namespace=notes&key=k").status_code == 422
+        assert dotted.put("/store/items", json={"namespace": ["n"], "key": "k", "value": {}}).status_code == 422
+
+
+def test_bulk_cancels_stop_only_ones_own(alice: httpx2.Client, bob: httpx2.Client) -> None:
+    thread = good(alice.post("/threads", json={}))["thread_id"]
+    run = good(alice.post(f"/threads/{thread}/runs", json={"assistant_id": "patient", "input": {}}))
+    for asked in ({"status": "all"}, {"thread_id": thread, "run_ids": [run["run_id"]]}):
+        answer = bob.post("/runs/cancel", json=asked)
+        assert (answer.status_code, run["run_id"] in answer.text) == (404, False)
+    assert good(alice.get(f"/threads/{thread}/runs/{run['run_id']}"))["status"] in {"pending", "running"}
+    assert alice.post("/runs/cancel", json={"status": "all"}).status_code == 204
+    good(alice.get(f"/threads/{thread}/runs/{run['run_id']}/join"))
+
+
+def test_the_same_key_of_somebody_else_is_another_key(alice: httpx2.Client, bob: httpx2.Client) -> None:
+    headers = {"Idempotency-Key": "the-same"}
+    body = {**RUN, "on_completion": "keep"}
+    runs = [good(client.post("/runs", json=body, headers=headers)) for client in (alice, bob, alice)]
+    assert runs[0]["run_id"] == runs[2]["run_id"] != runs[1]["run_id"]
+
+
+def test_a_bad_filter_lets_nobody_in(server: ServerProcess, hers: dict[str, str]) -> None:
+    with someone(server, "nosy") as nosy:
+        answer = nosy.get(f"/threads/{hers['thread_id']}")
+    assert answer.status_code == 500
+    assert "alice" not in answer.text
+
+
+# What graphs are told
+
+
+def test_a_graph_is_told_who_it_runs_for(server: ServerProcess) -> None:
+    spoofed = {"configurable": {"langgraph_auth_user": {"identity": "root"}, "langgraph_auth_user_id": "root"}}
+    with someone(server, "carol") as carol:
+        told = good(carol.post("/runs/wait", json={**RUN, "config": spoofed}, headers={"X-Api-Key": "k"}))["told"]
+        graph = good(carol.get("/assistants/made_for/graph"))
+    assert told == {
+        "identity": "carol", "email": "carol@example.test", "permissions": [], "user_id": "carol",
+        "auth_user_id": "carol", "keys": [],
+    }  # fmt: skip
+    assert "for_carol" in json.dumps(graph)
+
+
+def test_a_thread_that_a_run_makes_is_its_callers(alice: httpx2.Client, bob: httpx2.Client) -> None:
+    thread = str(uuid4())
+    with bob.stream("GET", f"/threads/{thread}/stream") as early:
+        assert early.status_code == 200
+        good(alice.post(f"/threads/{thread}/runs/wait", json={**RUN, "if_not_exists": "create"}))
+        assert b"event:" not in early.read()
+    assert good(alice.get(f"/threads/{thread}"))["metadata"]["owner"] == "alice"
+    assert bob.get(f"/threads/{thread}").status_code == 404
+
+
+async def test_a_cron_runs_for_its_owner(server: ServerProcess) -> None:
+    async with get_client(url=server.url, api_key="", headers={"Authorization": "Bearer dora"}) as dora:
+        thread = await dora.threads.create()
+        cron = await dora.crons.create_for_thread(
+            thread["thread_id"], "echo", schedule="* * * * * *", input={"text": "hi"}
+        )
+        assert cron["user_id"] == "dora"
+        assert cron["metadata"] == {"owner": "dora"}
+
+        async def has_run() -> dict[str, Any] | None:
+            return (await dora.threads.get(thread["thread_id"]))["values"]
+
+        try:
+            assert (await eventually(has_run, within_s=60))["told"]["user_id"] == "dora"
+        finally:
+            await dora.crons.delete(cron["cron_id"])

@@ -1,0 +1,75 @@
+"""Authentication by tokens that are names; everybody sees what is theirs, and what they were let into."""
+
+from dataclasses import dataclass, field
+from typing import Any
+
+from langgraph_sdk import Auth
+
+auth = Auth()
+
+
+@dataclass
+class Person:
+    identity: str
+    email: str
+    permissions: list[str] = field(default_factory=list)
+    is_authenticated: bool = True
+
+
+@auth.authenticate
+async def authenticate(
+    authorization: str | None, headers: dict[bytes, bytes], path: str, method: str, path_params: dict[str, str]
+) -> Any:
+    token = (authorization or "").removeprefix("Bearer ")
+    if not token:
+        raise Auth.exceptions.HTTPException(detail="Who are you?", headers={"WWW-Authenticate": "Bearer"})
+    assert token != "unwanted", "a word of the inside"
+    if token == "banned":
+        raise Auth.exceptions.HTTPException(status_code=403, detail="Not you.")
+    if token == "crash":
+        raise RuntimeError("a word of the inside")
+    if token == "nobody":
+        return {"name": "without an identity"}
+    if token == "echo":
+        raise Auth.exceptions.HTTPException(detail=f"{method} {path} {path_params} {headers[b'x-note'].decode()}")
+    if token == "carol":
+        return Person("carol", "carol@example.test")
+    return {"identity": token, "email": f"{token}@example.test", "permissions": [f"be:{token}"]}
+
+
+@auth.on
+async def own(ctx: Auth.types.AuthContext, value: dict[str, Any]) -> Any:
+    """Let people see what is theirs, and what names them as a member."""
+    if ctx.user.identity == "nosy":
+        return {"$or": "everything"}
+    value.setdefault("metadata", {})["owner"] = ctx.user.identity
+    return {"$or": [{"owner": ctx.user.identity}, {"members": {"$contains": ctx.user.identity}}]}
+
+
+@auth.on.threads.search
+async def search(ctx: Auth.types.AuthContext, value: dict[str, Any]) -> Any:
+    return {"$or": [{"owner": ctx.user.identity}, {"members": {"$contains": [ctx.user.identity]}}]}
+
+
+@auth.on.crons.search
+@auth.on.assistants.search
+async def search_others(ctx: Auth.types.AuthContext, value: dict[str, Any]) -> Any:
+    return {"owner": ctx.user.identity}
+
+
+@auth.on.threads.delete
+async def delete(ctx: Auth.types.AuthContext, value: dict[str, Any]) -> Any:
+    return False if ctx.user.identity == "reader" else {"owner": {"$eq": ctx.user.identity}}
+
+
+@auth.on.threads.update
+async def update(ctx: Auth.types.AuthContext, value: dict[str, Any]) -> Any:
+    if ctx.user.identity == "reader":
+        raise Auth.exceptions.HTTPException(status_code=403, detail="Readers read.")
+    return {"owner": ctx.user.identity}
+
+
+@auth.on.store
+async def scope(ctx: Auth.types.AuthContext, value: dict[str, Any]) -> None:
+    assert isinstance(value["namespace"], tuple)
+    value["namespace"] = (ctx.user["identity"], *value["namespace"])

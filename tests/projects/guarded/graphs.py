@@ -1,0 +1,39 @@
+"""Graphs that tell who they run for."""
+
+import asyncio
+from typing import Any, TypedDict
+
+from langchain_core.runnables import RunnableConfig
+from langgraph.graph import START, StateGraph
+from langgraph_sdk.runtime import ServerRuntime
+
+
+class Told(TypedDict, total=False):
+    text: str
+    told: dict[str, Any]
+
+
+def tell(_state: Told, config: RunnableConfig) -> dict:
+    configurable = config["configurable"]
+    user = configurable["langgraph_auth_user"]
+    told = {
+        "identity": user.identity, "email": user.get("email"), "permissions": configurable["langgraph_auth_permissions"],
+        "user_id": configurable["user_id"], "auth_user_id": configurable["langgraph_auth_user_id"],
+        "keys": sorted(name for name in configurable if "api-key" in name.lower()),
+    }  # fmt: skip
+    return {"told": told}
+
+
+async def wait(_state: Told) -> dict:
+    await asyncio.sleep(600)
+    return {}
+
+
+echo = StateGraph(Told).add_node("tell", tell).add_edge(START, "tell").compile()
+patient = StateGraph(Told).add_node("wait", wait).add_edge(START, "wait").compile()
+
+
+def made_for(runtime: ServerRuntime) -> Any:
+    """A graph whose only node bears the name of the user it is made for."""
+    name = f"for_{runtime.ensure_user().identity}"
+    return StateGraph(Told).add_node(name, lambda _: {}).add_edge(START, name).compile()
