@@ -8,6 +8,7 @@ import msgspec
 from portside.agent.a2a.inputs import Fields
 from portside.agent.assistants.descriptions import Descriptions
 from portside.agent.assistants.records import Assistants
+from portside.agent.types.access import AuthOpenApi
 from portside.agent.types.assistants import Assistant
 from portside.kernel.errors import Invalid
 
@@ -30,8 +31,9 @@ class Skill(msgspec.Struct, frozen=True):
 class Agents:
     """The assistants of this server."""
 
-    def __init__(self, assistants: Assistants, descriptions: Descriptions) -> None:
+    def __init__(self, assistants: Assistants, descriptions: Descriptions, security: AuthOpenApi | None) -> None:
         self._assistants, self._descriptions = assistants, descriptions
+        self._security = _security(security)
         self._skills: dict[tuple[UUID, str], Skill] = {}
 
     async def find(self, name: str) -> Agent:
@@ -71,6 +73,7 @@ class Agents:
             "defaultInputModes": MEDIA,
             "defaultOutputModes": MEDIA,
             "skills": [_skill(agent, description, skill)],
+            **self._security,
         }
 
 
@@ -90,6 +93,13 @@ _CAPABILITIES = {
 }
 
 
+def _security(described: AuthOpenApi | None) -> Plain:
+    """Tell how callers show who they are, as far as the project describes it."""
+    if described is None or not described.securitySchemes:
+        return {}
+    return {"securitySchemes": described.securitySchemes, "security": described.security}
+
+
 def _skill(agent: Agent, description: str, skill: Skill) -> Plain:
     schema = {
         "required": skill.schema.get("required", []),
@@ -102,7 +112,7 @@ def _skill(agent: Agent, description: str, skill: Skill) -> Plain:
         "description": description,
         "tags": TAGS,
         "examples": [],
-        "inputModes": MEDIA,
+        "inputModes": MEDIA if skill.fields.takes_messages else MEDIA[:1],
         "outputModes": MEDIA,
         "metadata": {"inputSchema": schema},
     }

@@ -30,6 +30,7 @@ from portside.agent.a2a.tasks import ACTIVE, TERMINAL, Standing, Tasks, Wish
 from portside.agent.access.service import Access
 from portside.agent.assistants.descriptions import Descriptions
 from portside.agent.assistants.records import Assistants
+from portside.agent.config import AgentConfig
 from portside.agent.runs.errors import NothingToCancel
 from portside.agent.runs.service import FROM_THE_START, Runs
 from portside.agent.settings import AgentSettings
@@ -105,10 +106,10 @@ Method = Callable[[Asking], Awaitable[Reply]]
 class A2A:
     """Answers calls."""
 
-    def __init__(self, services: Services, settings: AgentSettings) -> None:
+    def __init__(self, services: Services, settings: AgentSettings, config: AgentConfig) -> None:
         db, runs, access = services.db, services.runs, services.access
         self._db, self._runs, self._access = db, runs, access
-        self._agents = Agents(services.assistants, services.descriptions)
+        self._agents = Agents(services.assistants, services.descriptions, config.auth.openapi)
         self._tasks = Tasks(db, runs, services.states, Tools(settings.a2a_allowed_tool_call_results))
         self._sending = Sending(db, runs, access, self._agents, self._tasks)
         old: Mapping[str, Method] = {

@@ -1,0 +1,68 @@
+"""Tasks of other people through every door of the A2A protocol: to whom they are not, they are not there."""
+
+from collections.abc import Iterator
+
+import httpx2
+import pytest
+
+from tests.api.agents import Remote, agent_id, data, message
+from tests.servers import ServerProcess, agent_server
+
+WORDS = {"text": "mine"}
+
+
+@pytest.fixture(scope="module")
+def server(module_database: str, tmp_path_factory: pytest.TempPathFactory) -> Iterator[ServerProcess]:
+    with agent_server(module_database, tmp_path_factory.mktemp("agent"), project="guarded") as running:
+        yield running
+
+
+def as_user(http: httpx2.AsyncClient, name: str, graph_id: str = "echo") -> Remote:
+    return Remote(http, graph_id, authorization=f"Bearer {name}")
+
+
+async def test_nobody_is_let_in_without_a_token_and_the_card_says_how(server: ServerProcess):
+    echo = agent_id("echo")
+    paths = (
+        f"/a2a/{echo}",
+        f"/a2a/{echo}/.well-known/agent-card.json",
+        f"/.well-known/agent-card.json?assistant_id={echo}",
+    )
+    async with httpx2.AsyncClient(base_url=server.url, timeout=60) as http:
+        for path in paths:
+            assert (await http.get(path)).status_code == 401
+        assert (await http.post(f"/a2a/{echo}", content=b"{")).status_code == 401
+        card = (await http.get(paths[0], headers={"authorization": "Bearer alice"})).json()
+        assert card["securitySchemes"] == {"token": {"type": "http", "scheme": "bearer"}}
+        assert card["security"] == [{"token": []}]
+
+
+async def test_the_tasks_of_others_are_not_there(server: ServerProcess):
+    async with httpx2.AsyncClient(base_url=server.url, timeout=60) as http:
+        alice, bob = as_user(http, "alice"), as_user(http, "bob")
+        task = await alice.send(data(WORDS))
+        assert task["artifacts"][0]["parts"][0]["data"]["told"]["identity"] == "alice"
+        for method in ("tasks/get", "tasks/cancel"):
+            assert (await bob.fails(method, id=task["id"]))[0] == -32001
+        assert (await bob.stream("tasks/resubscribe", id=task["id"]))[0]["code"] == -32001
+        to_task = message(data(WORDS), taskId=task["id"])
+        assert (await bob.fails("message/send", message=to_task))[0] == -32001
+        in_context = message(data(WORDS), contextId=task["contextId"])
+        code, why = await bob.fails("message/send", message=in_context)
+        assert (code, why) == (-32602, "Failed to create run: Thread or assistant not found.")
+        (event,) = await bob.stream("message/stream", message=in_context)
+        assert event["code"] == -32602
+        listed = [await each.ask("ListTasks", contextId=task["contextId"]) for each in (alice, bob)]
+        assert [page["totalSize"] for page in listed] == [1, 0]
+        assert (await alice.ask("tasks/get", id=task["id"]))["id"] == task["id"]
+
+
+async def test_who_may_not_change_a_task_may_not_cancel_it(server: ServerProcess):
+    async with httpx2.AsyncClient(base_url=server.url, timeout=60) as http:
+        reader = as_user(http, "reader", "patient")
+        sent = {"message": message(data(WORDS)), "configuration": {"blocking": False}}
+        task = await reader.ask("message/send", **sent)
+        body = {"jsonrpc": "2.0", "id": 1, "method": "tasks/cancel", "params": {"id": task["id"]}}
+        refused = await http.post(reader.path, json=body, headers=reader.headers)
+        assert (refused.status_code, refused.json()["detail"]) == (403, "Readers read.")
+        assert (await reader.ask("tasks/get", id=task["id"]))["status"]["state"] in {"submitted", "working"}
