@@ -103,3 +103,22 @@ async def test_billed_are_traces_and_those_that_became_long_lived(server: Hosted
     assert (await server.client.get("/orgs/current/billing/usage", params=empty)).status_code == 400
     other = await server.client.get("/orgs/current/billing/usage", params={**within, "on_current_plan": False})
     assert other.status_code == 422
+
+
+async def test_what_is_not_done_here_says_why(server: Hosted):
+    for path in ("/generate", "/runs/rules/trigger", f"/runs/rules/{uuid4()}/trigger"):
+        answer = await server.client.post(path, json={})
+        assert (answer.status_code, set(answer.json())) == (501, {"detail"}), path
+
+
+async def test_reports_of_other_installations_are_taken(server: Hosted):
+    async with httpx2.AsyncClient(base_url=server.url) as nobody:
+        for path in ("/v1/beacon", "/api/v1/beacon", "/v1/metadata/submit", "/api/v1/metadata/submit"):
+            assert (await nobody.post(path, json={"a": 1})).status_code == 200
+            assert (await nobody.post(path, content=b"[1")).status_code == 422
+
+
+async def test_whom_a_key_stands_for_in_short(server: Hosted):
+    found = (await server.client.get("/auth/public")).json()
+    assert found["tenant_id"] == str(server.actor.workspace_id)
+    assert found["user_id"] == found["ls_user_id"] == (str(server.actor.user_id) if server.actor.user_id else None)

@@ -22,6 +22,7 @@ from portside.identity.types import (
     NewKey,
     NewPassword,
     Organization,
+    PublicIdentity,
     RoleChange,
     Workspace,
     WorkspaceMemberRequest,
@@ -51,6 +52,14 @@ async def show_identity(ctx: Context) -> Identity:
         short_key=actor.short_key,
         permissions=actor.effective_permissions(),
     )
+
+
+@routes.get("/auth/public")
+async def show_public_identity(ctx: Context) -> PublicIdentity:
+    """Say whom the key stands for, in the short form that clients ask for."""
+    actor: Actor = ctx.actor
+    user_id, email = actor.user_id, actor.user_email
+    return PublicIdentity(actor.organization_id, actor.workspace, user_id, email, user_id)
 
 
 # Logins

@@ -244,3 +244,13 @@ class Identity(msgspec.Struct):
     user_email: str | None
     short_key: str
     permissions: list[str]
+
+
+class PublicIdentity(msgspec.Struct):
+    """The answer of `GET /auth/public`."""
+
+    organization_id: UUID
+    tenant_id: UUID | None
+    user_id: UUID | None
+    user_email: str | None
+    ls_user_id: UUID | None

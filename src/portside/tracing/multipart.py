@@ -30,8 +30,8 @@ class Part(NamedTuple):
     filename: str = ""
 
 
-def parse(body: bytes, content_type: str) -> Iterator[Part]:
-    """Yield the parts of a body. Raises Invalid when it is malformed or has more than MAX_PARTS parts."""
+def parse(body: bytes, content_type: str, *, max_parts: int = MAX_PARTS) -> Iterator[Part]:
+    """Yield the parts of a body. Raises Invalid when it is malformed or has more than `max_parts` parts."""
     match = _BOUNDARY.match(content_type)
     if match is None:
         raise Invalid.field(["header", "content-type"], "must be multipart/form-data with a boundary")
@@ -44,8 +44,8 @@ def parse(body: bytes, content_type: str) -> Iterator[Part]:
     count = 0
     while (start := _line_end(body, at)) is not None:
         count += 1
-        if count > MAX_PARTS:
-            raise _broken(f"more than {MAX_PARTS} parts")
+        if count > max_parts:
+            raise _broken(f"more than {max_parts} parts")
         data_at, headers = _headers(body, start)
         end = _next_delimiter(body, delimiter, data_at)
         yield Part(_name(headers), headers.get("content-type", ""), body[data_at:end], _filename(headers))
