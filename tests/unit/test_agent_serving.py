@@ -29,6 +29,9 @@ def test_by_default_there_is_all_but_the_look_inside() -> None:
         ("disable_threads", "/threads", "/runs/wait"),
         ("disable_runs", "/threads/{thread_id}/runs", "/threads"),
         ("disable_store", "/store/items", "/threads"),
+        ("disable_mcp", "/mcp", "/threads"),
+        ("disable_a2a", "/a2a/{assistant_id}", "/threads"),
+        ("disable_a2a", "/.well-known/agent-card.json", "/threads"),
         ("disable_meta", "/info", "/ok"),
     ],
 )
