@@ -38,6 +38,7 @@ from portside.agent.http import (
     assistants,
     crons,
     debugging,
+    mcp,
     protocol,
     runs,
     states,
@@ -49,6 +50,8 @@ from portside.agent.http import (
 )  # fmt: skip
 from portside.agent.http.serving import describe, served_routes, without_api
 from portside.agent.http.system import Manual, Traffic
+from portside.agent.mcp.methods import Methods
+from portside.agent.mcp.tools import Tools
 from portside.agent.queue.backlog import Monitor
 from portside.agent.queue.sweep import DueThreads, ExpiredLeases, LapsedRunKeys
 from portside.agent.queue.worker import Worker
@@ -80,7 +83,7 @@ from portside.kernel.reconcile import Driver, Task
 SCHEMA = "portside"
 ROUTES: list[Route] = [
     *system.routes, *debugging.routes, *assistants.routes, *threads.routes, *states.routes, *runs.routes, *crons.routes,
-    *store.routes, *streams.routes, *protocol.routes, *a2a.routes, *webhooks.routes,
+    *store.routes, *streams.routes, *protocol.routes, *a2a.routes, *mcp.routes, *webhooks.routes,
 ]  # fmt: skip
 
 
@@ -162,6 +165,7 @@ async def _join(
         Descriptions: descriptions,
         States: thread_states,
         A2A: A2A(Services(db, service, access, known, descriptions, thread_states), settings, config),
+        Methods: Methods(Tools(db, known, descriptions, access), service),
         Hub: service.hub,
         asyncio.Event: draining,
         Runs: service,

@@ -21,6 +21,7 @@ OPTIONAL = {
     "runs": "disable_runs",
     "store": "disable_store",
     "a2a": "disable_a2a",
+    "mcp": "disable_mcp",
     "system": "disable_meta",
 }
 
