@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 
 from portside.agent.config import AgentConfig, GraphSource, HttpConfig, find_config, load_config
+from portside.agent.types.encryption import SerdeConfig
 from portside.kernel.errors import UserMistake
 from portside.kernel.http.cors import CorsRules
 
@@ -62,13 +63,12 @@ def test_graph_json_is_found_before_langgraph_json(tmp_path):
 @pytest.mark.parametrize(
     ("key", "value", "named"),
     [
-        ("auth", {"path": "./auth.py:auth"}, "auth.path"),
-        ("encryption", {"path": "./e.py:e"}, "encryption.path"),
+        ("auth", {"paths": "./auth.py:auth"}, "auth.paths"),
+        ("encryption", {"keys": ["k"]}, "encryption.keys"),
         ("priority", {"path": "./p.py:p"}, "priority.path"),
         ("http", {"something": "./app.py:app"}, "http.something"),
         ("checkpointer", {"path": "./c.py:c"}, "checkpointer.path"),
         ("checkpointer", {"backend": "mongo"}, "checkpointer.backend"),
-        ("checkpointer", {"serde": {"pickle_fallback": True}}, "checkpointer.serde"),
         ("webhooks", {"retries": 3}, "webhooks.retries"),
         ("ui", {"agent": "./ui.tsx"}, "ui.agent"),
         ("auth", "./auth.py:auth", "auth"),
@@ -82,6 +82,14 @@ def test_settings_that_say_what_holds_anyway_are_accepted(tmp_path):
     read(
         tmp_path, auth=None, webhooks={}, http={"app": None, "disable_mcp": False}, checkpointer={"backend": "default"}
     )
+
+
+def test_what_is_encrypted_and_what_checkpoints_may_hold_is_read(tmp_path):
+    serde = {"allowed_msgpack_modules": [["a.b", "C"]], "allowed_json_modules": None, "pickle_fallback": True}
+    config = read(tmp_path, encryption={"path": "./e.py:e"}, checkpointer={"serde": serde})
+    assert config.encryption.path == "./e.py:e"
+    assert config.serde == SerdeConfig(allowed_msgpack_modules=[["a.b", "C"]], pickle_fallback=True)
+    assert read(tmp_path).serde == SerdeConfig(allowed_msgpack_modules=True, pickle_fallback=False)
 
 
 def test_the_http_section_is_read(tmp_path):
@@ -233,8 +241,9 @@ def test_an_image_needs_no_file(tmp_path):
     [
         ("LANGGRAPH_HTTP", "{", "LANGGRAPH_HTTP is not valid JSON"),
         ("LANGGRAPH_HTTP", '{"something": 1}', "LANGGRAPH_HTTP: http.something cannot be honoured"),
-        ("LANGGRAPH_AUTH", '{"path": "./auth.py:auth"}', "LANGGRAPH_AUTH: auth.path cannot be honoured"),
-        ("LANGGRAPH_ENCRYPTION", '{"path": "./keys.py:keys"}', "LANGGRAPH_ENCRYPTION: encryption.path cannot"),
+        ("LANGGRAPH_AUTH", '{"paths": "./auth.py:auth"}', "LANGGRAPH_AUTH: auth.paths cannot be honoured"),
+        ("LANGGRAPH_ENCRYPTION", '{"keys": 1}', "LANGGRAPH_ENCRYPTION: encryption.keys cannot"),
+        ("LANGGRAPH_CHECKPOINTER", '{"serde": {"pickle": true}}', "LANGGRAPH_CHECKPOINTER: checkpointer.serde"),
         ("LANGGRAPH_WEBHOOKS", '{"url": {}, "header": {"a": "b"}}', "LANGGRAPH_WEBHOOKS: webhooks.header cannot"),
         ("LANGGRAPH_CHECKPOINTER", '{"backend": "mongo"}', "LANGGRAPH_CHECKPOINTER: checkpointer.backend cannot"),
         ("LANGGRAPH_STORE", '{"ttl": {"default_ttl": -1}}', "LANGGRAPH_STORE: store"),
