@@ -87,7 +87,13 @@ class Tools:
         asked: dict[str, Any] = {"graph_id": None, "metadata": {}, "limit": limit, "offset": 0}
         allowed = await self.access.may(caller, "assistants", "search", asked)
         rows = await self._db.fetch(
-            sql.list_tools, access=allowed, own=self._known.of_graphs(), after=after, tool=name, limit=limit
+            sql.list_tools,
+            access=allowed,
+            metadata=asked.get("metadata") or {},
+            own=self._known.of_graphs(),
+            after=after,
+            tool=name,
+            limit=limit,
         )
         return [Tool(*row) for row in rows]
 

@@ -5,7 +5,7 @@
 with visible as (
     select distinct on (name) assistant_id, name, description, created_at, updated_at
     from assistants
-    where fits(metadata, :access) or assistant_id = any(:own::uuid[])
+    where (fits(metadata, :access) and metadata @> :metadata) or assistant_id = any(:own::uuid[])
     order by name, created_at, assistant_id
 ), fitting as (
     select *, case when name ~ '^[A-Za-z0-9_-]{1,64}$' then name else
