@@ -7,12 +7,12 @@ small answer costs most. A stream gains as well when several events come togethe
 import asyncio
 from typing import Any, cast
 
-from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
+from portside.kernel.http.bounds import BoundedProtocol
 
 GATHERED_AT_MOST_BYTES = 64 * 1024
 
 
-class GatheringProtocol(HttpToolsProtocol):
+class GatheringProtocol(BoundedProtocol):
     """Speaks HTTP over a transport that gathers."""
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]

@@ -13,6 +13,7 @@ from typing import Any
 import uvicorn
 
 from portside.kernel.errors import OutOfReach
+from portside.kernel.http.bounds import close_slow
 from portside.kernel.http.connections import GatheringProtocol
 
 KEEP_ALIVE_S = 75
@@ -70,6 +71,7 @@ class Server(uvicorn.Server):
     async def serve_until(self, stop: asyncio.Event, on_drain: Callable[[], Awaitable[None]] | None = None) -> None:
         """Keep serving until `stop` is set, then drain; `on_drain` runs when no more requests are to be expected."""
         ticks = asyncio.create_task(self.main_loop())
+        closing = asyncio.create_task(close_slow(self.server_state.connections))
         await stop.wait()
         self.draining.set()
         for server in self.servers:
@@ -79,6 +81,7 @@ class Server(uvicorn.Server):
             await on_drain()
         self.should_exit = True
         await ticks
+        closing.cancel()
         await self.shutdown()
 
     async def _let_connections_go(self) -> None:
