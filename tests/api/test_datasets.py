@@ -434,6 +434,18 @@ async def test_another_workspace_sees_and_changes_none_of_it(server: Hosted):
     assert (await server.client.get(f"/examples/{example.id}")).json()["inputs"] == {"n": 1}
 
 
+async def test_writers_at_once_make_one_version_each_and_lose_nothing(server: Hosted):
+    dataset = (await server.client.post("/datasets", json={"name": "crowd"})).json()["id"]
+    same = str(uuid4())
+    bodies = [{"dataset_id": dataset, "inputs": {"n": n}} for n in range(8)]
+    bodies += [{"dataset_id": dataset, "inputs": {"n": n}, "id": same} for n in range(3)]
+    answers = await asyncio.gather(*(server.client.post("/examples", json=body) for body in bodies))
+    assert sorted(answer.status_code for answer in answers) == [200] * 9 + [409] * 2
+    moments = [version["as_of"] for version in (await server.client.get(f"/datasets/{dataset}/versions")).json()]
+    assert (len(set(moments)), moments) == (9, sorted(moments, reverse=True))
+    assert (await server.client.get(f"/datasets/{dataset}")).json()["example_count"] == 9
+
+
 async def test_bodies_that_make_no_sense_name_their_field_and_change_nothing(server: Hosted):
     dataset = (await server.client.post("/datasets", json={"name": "odd"})).json()["id"]
     address, one = f"/v1/platform/datasets/{dataset}/examples", str(uuid4())

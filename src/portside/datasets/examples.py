@@ -30,21 +30,24 @@ async def list_examples(db: Session, workspace_id: UUID, query: ExampleQuery, li
     Raises FilterInvalid, Invalid and VersionNotFound.
     """
     moment = await find_moment(db, workspace_id, query.dataset, query.as_of)
-    asked = read_filter(query.filter, Conditions(), EXAMPLES) if query.filter else all_of([])
-    listing, values = narrow(
-        sql.list_examples,
-        asked,
+    conditions = Conditions()
+    asked = conditions.of(
+        sql.when_asked,
         workspace_id=workspace_id,
         dataset_id=query.dataset,
         ids=query.id,
         as_of=moment,
         metadata=read_object(query.metadata, "metadata"),
         splits=query.splits,
-        order_by=query.order,
-        seed=str(query.random_seed or 0.0),
-        limit=query.limit,
-        offset=query.offset,
     )
+    if query.filter:
+        asked = all_of([asked, read_filter(query.filter, conditions, EXAMPLES)])
+    page: dict[str, Any] = {"limit": query.limit, "offset": query.offset}
+    listing = sql.recent_examples
+    if query.order != "recent":
+        listing = sql.ordered_examples
+        page |= {"order_by": query.order, "seed": str(query.random_seed or 0.0)}
+    listing, values = narrow(listing, asked, **page)
     ids = [row["id"] for row in await db.fetch(listing, **values)]
     return await show_examples(db, workspace_id, ids, moment, links, shown=_shown_fields(query))
 

@@ -27,6 +27,8 @@ from portside.tracing.fields import plain_text, uuid_of
 from portside.tracing.links import UNKNOWN_TYPE
 
 MAX_ROWS = 50_000
+# Clients fill bodies by size, with three parts and more for each example.
+MAX_PARTS = 500_000
 _MAX_COLUMNS = 200
 _DATASET_FIELDS = frozenset({"name", "id", "description", "data_type", "inputs_schema_definition",
                              "outputs_schema_definition"})  # fmt: skip
@@ -77,7 +79,7 @@ def from_owned_multipart(body: bytes, content_type: str) -> list[tuple[ExampleWr
     """Read the same where the part of an example may name its dataset. Raises Invalid."""
     writes: dict[UUID, ExampleWrite] = {}
     owners: dict[UUID, UUID | None] = {}
-    for part in multipart.parse(body, content_type):
+    for part in multipart.parse(body, content_type, max_parts=MAX_PARTS):
         id_text, _, field = part.name.partition(".")
         example_id = uuid_of(id_text, part.name[:200])
         if field == "":

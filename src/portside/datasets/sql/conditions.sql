@@ -1,5 +1,16 @@
 -- Conditions of filters: each is the part after `where`.
 
+-- name: when_asked
+-- What a list of examples is asked for, apart from its filter.
+select from examples x
+where x.workspace_id = :workspace_id
+  and (:dataset_id::uuid is null or x.dataset_id = :dataset_id::uuid)
+  and (:ids::uuid[] is null or x.id = any(:ids::uuid[]))
+  and case when :as_of::timestamptz is null then x.until = 'infinity'
+           else x.since <= :as_of::timestamptz and x.until > :as_of::timestamptz end
+  and (:metadata::jsonb is null or x.metadata @> :metadata::jsonb)
+  and (:splits::text[] is null or x.metadata -> 'dataset_split' ?| :splits::text[])
+
 -- name: when_id
 select from examples x where says(x.id::text, :op::text, :value::text[])
 
