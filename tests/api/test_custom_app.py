@@ -111,6 +111,11 @@ async def test_graphs_and_routes_call_the_server_they_run_in(client: LangGraphCl
     assert site.http.get("/streamed").text.split() == ["metadata", "values", "values"]
 
 
+def test_the_cache_of_the_sdk(site: Site) -> None:
+    assert site.http.get("/cached/a").json() == {"known": None, "value": {"loaded": "a"}, "status": "miss"}
+    assert site.http.get("/cached/a").json() == {"known": ["a"], "value": {"loaded": "a"}, "status": "fresh"}
+
+
 async def test_nobody_outside_is_inside(site: Site) -> None:
     assert site.http.get("/noauth/threads/x").text == "page noauth/threads/x"
 

@@ -25,6 +25,7 @@ from portside.agent.config import AgentConfig
 from portside.agent.crons.firing import DueCrons
 from portside.agent.crons.records import Crons
 from portside.agent.custom.application import CustomApp, join_custom, running
+from portside.agent.custom.cache import OldCacheEntries
 from portside.agent.custom.description import described_with
 from portside.agent.encryption.codec import vault_of
 from portside.agent.encryption.setup import codec_of, in_context, let_replace, make_vault
@@ -129,7 +130,7 @@ async def open_app(
             # What is sealed is read from the database, where it is opened.
             bus.carries_chunks = bus.carries_chunks and vault is None
             relayed = app.hub.joined(lambda hub: PostgresRelay(db, bus, hub, app.work, app.draining))
-            async with relayed, running(app.custom, app.inside):
+            async with relayed, running(app.custom, app.inside, db):
                 app.worker.start(app.chores)
                 yield app
             await app.access.close()
@@ -185,6 +186,7 @@ async def _join(
     kept = [ExpiredThreads(db, config.thread_ttl), OldStreams(db, settings.resumable_stream_ttl_seconds)]
     told = webhook_chores(db, service.webhooks, settings)
     chores = [*_queue_chores(db, worker, settings), *kept, due_crons, *store_chores(db, setup), *told]
+    chores.append(OldCacheEntries(db))
     guard = in_context(access.guard, vault_of(db))
     sockets = served_routes(protocol.sockets, config.http, has_diagnostics=False)
     api = SocketApi(Api(routes, services, guard), sockets, guard, draining=draining, form=ErrorForm.TEXT)

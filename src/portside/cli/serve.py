@@ -67,12 +67,13 @@ def _serve(
     gc.disable()
     import uvloop
 
+    from portside.agent.custom import cache
     from portside.agent.custom.loopback import introduce
     from portside.agent.graphs.load import load_graphs
     from portside.agent.server import Served, Sockets
     from portside.agent.server import serve as serve_agent
 
-    introduce()
+    introduce(cache=cache.OFFERED)
     graphs = load_graphs(described)
     url = database()
     sockets = Sockets(options["fd"], options["public_fd"], options["handover_fd"], options["heir_fd"])

@@ -3,12 +3,13 @@
 import os
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
+from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
 from fastapi import FastAPI, HTTPException, Request, WebSocket
 from fastapi.responses import StreamingResponse
-from langgraph_sdk import get_client
+from langgraph_sdk import cache, get_client
 from pydantic import BaseModel
 from starlette.responses import PlainTextResponse
 
@@ -106,6 +107,17 @@ async def streamed() -> StreamingResponse:
             yield f"{part.event}\n"
 
     return StreamingResponse(parts(), media_type="text/plain")
+
+
+@app.get("/cached/{key}")
+async def cached(key: str) -> dict[str, Any]:
+    async def load() -> dict[str, str]:
+        return {"loaded": key}
+
+    known = await cache.cache_get("plain")
+    await cache.cache_set("plain", [key])
+    result = await cache.swr(key, load, fresh_for=timedelta(hours=1))
+    return {"known": known, "value": result.value, "status": result.status}
 
 
 @app.websocket("/talk")

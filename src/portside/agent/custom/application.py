@@ -19,9 +19,11 @@ from starlette.routing import BaseRoute, Match, Mount, NoMatchFound
 from portside.agent.access.service import Access
 from portside.agent.config import AgentConfig
 from portside.agent.custom.authentication import Authenticate
+from portside.agent.custom.cache import CACHE
 from portside.agent.custom.lifespan import started
 from portside.agent.custom.loopback import INSIDE
 from portside.agent.graphs.imports import add_to_path, import_named, named_failure
+from portside.kernel.db import Database
 from portside.kernel.errors import PortsideError, UserMistake
 from portside.kernel.http.middleware import AnswerErrors
 from portside.kernel.http.refusals import ErrorForm, error_response
@@ -95,16 +97,18 @@ class CustomApp:
 
 
 @asynccontextmanager
-async def running(custom: CustomApp | None, inside: Any) -> AsyncIterator[None]:
-    """Keep the project's application started, where it has one, and let this process call itself.
+async def running(custom: CustomApp | None, inside: Any, db: Database | None = None) -> AsyncIterator[None]:
+    """Keep the project's application started, where it has one, and let its code call this server and use its cache.
 
     Raises UserMistake when the application does not start.
     """
     INSIDE.open(inside)
+    CACHE.open(db)
     try:
         async with nullcontext() if custom is None else custom.started():
             yield
     finally:
+        CACHE.open(None)
         await INSIDE.close()
 
 

@@ -86,12 +86,19 @@ class Inside:
             task.cancel()
         await asyncio.gather(*under_way, return_exceptions=True)
 
+    async def run(self, work: Coroutine[Any, Any, T]) -> T:
+        """Do something on the server's loop, for a caller on any. Raises NotServing when there is none."""
+        if self._home is None:
+            work.close()
+            raise NotServing("the server does not run")
+        return await _at(self._home, work)
+
     async def ask(self, call: Call) -> "tuple[Head, Exchange]":
         """Make a call and wait until its answer begins. Raises NotServing and BrokeOff."""
         if self._home is None:
             raise NotServing("the server does not answer yet: call it from nodes and routes, not from imports")
         exchange = Exchange(self._home)
-        return await exchange.at_home(exchange.begin(self._app, call, self._exchanges)), exchange
+        return await _at(self._home, exchange.begin(self._app, call, self._exchanges)), exchange
 
 
 class Exchange:
@@ -108,23 +115,14 @@ class Exchange:
         self._moved = asyncio.Condition()
         self._body = b""
 
-    async def at_home(self, work: Coroutine[Any, Any, T]) -> T:
-        """Do something on the server's loop, for a caller on any. Raises NotServing when that is gone."""
-        try:
-            going_on = asyncio.run_coroutine_threadsafe(work, self._home)
-        except RuntimeError as exc:
-            work.close()
-            raise NotServing("the server is gone") from exc
-        return await asyncio.wrap_future(going_on)
-
     async def next(self) -> bytes:
         """Return what has come of the answer since, for the caller; nothing when it is whole. Raises BrokeOff."""
-        return await self.at_home(self._next())
+        return await _at(self._home, self._next())
 
     async def leave(self) -> None:
         """Tell the application that its client has gone, for the caller."""
         if not self._is_whole:
-            await self.at_home(self._leave())
+            await _at(self._home, self._leave())
 
     async def begin(self, app: Any, call: Call, under_way: set[asyncio.Task[None]]) -> Head:
         """Have the call answered, and wait for the head."""
@@ -187,3 +185,12 @@ class Exchange:
         async with self._moved:
             self._is_left = True
             self._moved.notify_all()
+
+
+async def _at(home: asyncio.AbstractEventLoop, work: Coroutine[Any, Any, T]) -> T:
+    try:
+        going_on = asyncio.run_coroutine_threadsafe(work, home)
+    except RuntimeError as exc:
+        work.close()
+        raise NotServing("the server is gone") from exc
+    return await asyncio.wrap_future(going_on)

@@ -1,0 +1,102 @@
+"""The cache that the SDK offers to the project's code, on a real Postgres."""
+
+import asyncio
+from collections.abc import AsyncIterator, Awaitable, Callable
+from datetime import timedelta
+from typing import Any
+
+import pytest
+from pydantic import BaseModel
+
+from portside.agent.custom.application import running
+from portside.agent.custom.cache import CONTENT_LIMIT_BYTES, OldCacheEntries, cache_get, cache_set, swr
+from portside.kernel.db import Database
+from portside.kernel.http.inside import NotServing
+from portside.kernel.migrations import migrate
+from tests.conftest import eventually
+
+HOUR, DAY, NOW = timedelta(hours=1), timedelta(days=1), timedelta(0)
+
+
+class Price(BaseModel):
+    tea: int
+
+
+@pytest.fixture
+async def db(fresh_database: Callable[[], Awaitable[str]]) -> AsyncIterator[Database]:
+    opened = await Database.connect(await fresh_database(), schema="portside", max_size=4)
+    await migrate(opened, ["portside.agent"], schema="portside")
+    async with running(None, None, opened):
+        yield opened
+    await opened.close()
+
+
+async def test_what_is_set_is_found_from_any_loop(db: Database) -> None:
+    value = {"a": [1, None, "\x00\ud800", 2.5]}
+    await cache_set("key", value)
+    assert await cache_get("key") == value
+    assert await asyncio.to_thread(lambda: asyncio.run(cache_get("key"))) == value
+    assert await cache_get("other") is None
+
+
+async def test_entries_end(db: Database) -> None:
+    await cache_set("short", 1, timedelta(microseconds=1))
+    await cache_set("long", 2, timedelta(days=100))
+    assert await cache_get("short") is None
+    assert (await OldCacheEntries(db).activate()).did == {"deleted": 1}
+    assert (await OldCacheEntries(db).activate()).did == {"deleted": 0}
+    assert await cache_get("long") == 2
+
+
+@pytest.mark.parametrize(
+    ("key", "value", "ttl"),
+    [("", 1, None), ("k" * 2000, 1, None), ("a\0", 1, None), ("k", "x" * CONTENT_LIMIT_BYTES, None),
+     ("k", float("nan"), None), ("k", 1, timedelta(seconds=-1))],
+)  # fmt: skip
+async def test_what_cannot_be_kept_is_refused(db: Database, key: str, value: Any, ttl: timedelta | None) -> None:
+    with pytest.raises(ValueError, match=r"key|value|ttl|Out of range"):
+        await cache_set(key, value, ttl)
+    with pytest.raises(TypeError):
+        await cache_set("k", object())
+
+
+async def test_a_value_is_loaded_when_it_is_missing_or_old_and_behind_the_back_when_it_is_stale(db: Database) -> None:
+    loads = 0
+
+    async def load() -> Price:
+        nonlocal loads
+        loads += 1
+        return Price(tea=loads)
+
+    def ask(fresh_for: timedelta = HOUR, max_age: timedelta = DAY) -> Any:
+        return swr("price", load, fresh_for=fresh_for, max_age=max_age, model=Price)
+
+    first, again = await ask(), await ask()
+    assert [(each.value, each.status) for each in (first, again)] == [(Price(tea=1), "miss"), (Price(tea=1), "fresh")]
+    stale = await ask(fresh_for=NOW)
+    assert (stale.value, stale.status) == (Price(tea=1), "stale")
+
+    async def refreshed() -> bool:
+        return (await ask()).value == Price(tea=2)
+
+    await eventually(refreshed)
+    expired = await ask(max_age=NOW)
+    assert (expired.value, expired.status) == (Price(tea=3), "expired")
+    assert await expired.mutate(Price(tea=9)) == Price(tea=9)
+    assert (await ask()).value == Price(tea=9)
+    assert await expired.mutate() == Price(tea=4)
+    assert (expired.value, expired.status) == (Price(tea=4), "fresh")
+
+
+async def test_an_entry_of_another_form_is_a_miss(db: Database) -> None:
+    async def load() -> Price:
+        return Price(tea=1)
+
+    await cache_set("price", {"coffee": 1})
+    result = await swr("price", load, fresh_for=HOUR, max_age=DAY, model=Price)
+    assert (result.value, result.status) == (Price(tea=1), "miss")
+
+
+async def test_there_is_none_without_a_server() -> None:
+    with pytest.raises(NotServing):
+        await cache_get("key")
