@@ -40,7 +40,7 @@ class CardQuery(msgspec.Struct):
 async def get_agent_card(ctx: Context, query: CardQuery) -> Response:
     """Return the card of an agent, by an assistant's id or a graph's."""
     if not query.assistant_id:
-        return _json({"error": UNSAID}, 400)
+        return _json({"detail": UNSAID["message"], "error": UNSAID}, 400)
     return await _card(ctx, query.assistant_id)
 
 
@@ -66,7 +66,8 @@ async def call_agent(ctx: Context, assistant_id: str) -> Response:
         return _plain(refuse_call(incoming, bad))
     media = SSE if request.method in STREAMING else JSON
     if not _accepts(ctx.request, media):
-        return _json({"error": f"Accept header must include {media}"}, 400)
+        why = f"Accept header must include {media}"
+        return _json({"detail": why, "error": why}, 400)
     reply = await ctx.get(A2A).call(caller_of(ctx), incoming, request)
     if isinstance(reply, Answer):
         return _plain(reply.body)
