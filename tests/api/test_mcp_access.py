@@ -40,8 +40,8 @@ async def test_nobody_is_answered_who_is_not_let_in(server: ServerProcess) -> No
 
 
 async def test_tools_of_others_are_not_there(server: ServerProcess) -> None:
-    client = get_client(url=server.url, api_key="", headers={"Authorization": "Bearer alice"})
-    made = await client.assistants.create("echo", name="diary")
+    async with get_client(url=server.url, api_key="", headers={"Authorization": "Bearer alice"}) as client:
+        made = await client.assistants.create("echo", name="diary")
     assert {"diary", "echo"} <= await names(server, "alice")
     assert "diary" not in await names(server, "bob")
     assert "echo" in await names(server, "bob")
