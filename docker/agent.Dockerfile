@@ -7,6 +7,9 @@
 #   FROM portside-agent
 #   COPY --chown=0:0 . /app
 #   RUN pip install --no-cache-dir -r /app/requirements.txt
+#
+# It listens on all addresses of the container, so without auth.path in the project's configuration and without a platform
+# it starts only where GRAPH_AUTH_TYPE=noop says that everybody is to be let in who reaches the published port.
 ARG PYTHON=python:3.13-slim
 FROM ${PYTHON}
 COPY pyproject.toml README.md LICENSE CHANGELOG.md /src/

@@ -52,8 +52,8 @@ class Platform:
 
     def __init__(self, server: ServerProcess, home: Path, database_url: str) -> None:
         self.server, self.home, self.database_url = server, home, database_url
-        headers = {"X-Api-Key": (home / "api-key").read_text().strip()}
-        self.client = httpx2.AsyncClient(base_url=server.url, headers=headers, timeout=60)
+        self.headers = {"X-Api-Key": (home / "api-key").read_text().strip()}
+        self.client = httpx2.AsyncClient(base_url=server.url, headers=self.headers, timeout=60)
 
     async def call(self, method: str, path: str, **body: Any) -> Any:
         answer = await self.client.request(method, path, json=body or None)

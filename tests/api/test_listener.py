@@ -44,7 +44,7 @@ async def test_a_deployment_is_switched_without_a_lost_request_and_failures_leav
     done = False
 
     async def client() -> None:
-        async with httpx2.AsyncClient(timeout=60) as agent:
+        async with httpx2.AsyncClient(timeout=60, headers=platform.headers) as agent:
             thread = (await agent.post(f"{url}/threads", json={})).json()["thread_id"]
             while not done:
                 answers.append((await run(agent, url, thread))["version"])
@@ -54,14 +54,14 @@ async def test_a_deployment_is_switched_without_a_lost_request_and_failures_leav
     await platform.redeploy(deployment)
     second = await platform.ended(deployment)
     assert (second["status"], second["source_revision_config"]["repo_commit_sha"]) == ("DEPLOYED", commit)
-    async with httpx2.AsyncClient(timeout=60) as agent:
+    async with httpx2.AsyncClient(timeout=60, headers=platform.headers) as agent:
         assert (await run(agent, url))["version"] == "two"
     done = True
     await asyncio.gather(*clients)
     assert set(answers) == {"one", "two"}
     await fails(platform, deployment, repository, "BUILD_FAILED", "langgraph.json", config="{")
     await fails(platform, deployment, repository, "DEPLOY_FAILED", "no_such_module", agent="import no_such_module\n")
-    async with httpx2.AsyncClient(timeout=60) as agent:
+    async with httpx2.AsyncClient(timeout=60, headers=platform.headers) as agent:
         assert (await run(agent, url))["version"] == "two"
     found = await platform.call("GET", f"/v2/deployments/{deployment}")
     assert found["active_revision_id"] == second["id"]
@@ -94,7 +94,7 @@ async def test_what_ran_comes_back_after_every_kind_of_death_without_a_rebuild(
     url = await platform.url(deployment)
     built = next(platform.home.glob("dataplane/deployments/*/revisions/*/built.json"))
     before = built.stat().st_mtime_ns
-    async with httpx2.AsyncClient(timeout=60) as agent:
+    async with httpx2.AsyncClient(timeout=60, headers=platform.headers) as agent:
         thread = (await agent.post(f"{url}/threads", json={})).json()["thread_id"]
         assert (await run(agent, url, thread))["seen"] == 1
 
@@ -107,7 +107,7 @@ async def test_what_ran_comes_back_after_every_kind_of_death_without_a_rebuild(
     os.kill(listener_of(platform.server), signal.SIGKILL)
     await eventually(lambda: is_measured_after(platform, deployment, before_at), 60)
     assert processes_of(platform.home) == [replica], "the next listener adopts what serves"
-    async with httpx2.AsyncClient(timeout=60) as agent:
+    async with httpx2.AsyncClient(timeout=60, headers=platform.headers) as agent:
         assert (await run(agent, url, thread))["seen"] == 3
 
     (replica,) = processes_of(platform.home)
@@ -143,7 +143,7 @@ async def serves_again(platform: Platform, url: str, thread: str, seen: int, gon
         return len(found) == 1 and found != [gone]
 
     await eventually(has_successor, 60)
-    async with httpx2.AsyncClient(timeout=60) as agent:
+    async with httpx2.AsyncClient(timeout=60, headers=platform.headers) as agent:
 
         async def answers() -> Any:
             with contextlib.suppress(httpx2.TransportError):
@@ -163,7 +163,7 @@ async def test_nothing_is_left_of_a_deleted_deployment_even_while_it_builds(plat
     await platform.delete(deployment)
     assert processes_of(platform.home) == []
     assert list((platform.home / "dataplane" / "deployments").iterdir()) == []
-    async with httpx2.AsyncClient() as agent:
+    async with httpx2.AsyncClient(headers=platform.headers) as agent:
         with pytest.raises(httpx2.ConnectError):
             await agent.get(f"{url}/ok")
 

@@ -17,6 +17,7 @@ from langgraph_sdk import get_client
 from tests.repositories import CONFIG, Repository
 from tests.servers import KEY, ServerProcess, platform_server
 
+ALLOWED = {"X-Api-Key": KEY}
 ENDED = ("DEPLOYED", "CREATE_FAILED", "BUILD_FAILED", "DEPLOY_FAILED")
 pytestmark = pytest.mark.timeout(400)
 
@@ -26,7 +27,7 @@ class Platform:
 
     def __init__(self, server: ServerProcess, home: Path) -> None:
         self.server, self.home = server, home
-        self.http = httpx2.Client(base_url=server.url, headers={"X-Api-Key": KEY}, timeout=60)
+        self.http = httpx2.Client(base_url=server.url, headers=ALLOWED, timeout=60)
 
     def create(self, name: str, repository: Repository, **changes: Any) -> httpx2.Response:
         integration = self.http.get("/v1/integrations/git_hosting/install").json()[0]["id"]
@@ -102,7 +103,8 @@ def started(pid: int) -> int:
 
 
 def ask(url: str, text: str = "hi") -> str:
-    answer = httpx2.post(f"{url}/runs/wait", json={"assistant_id": "agent", "input": {"text": text}}, timeout=60)
+    body = {"assistant_id": "agent", "input": {"text": text}}
+    answer = httpx2.post(f"{url}/runs/wait", json=body, headers=ALLOWED, timeout=60)
     return answer.raise_for_status().json()["text"]
 
 
@@ -144,6 +146,10 @@ async def test_a_repository_becomes_a_running_traced_billed_agent(platform: Plat
         assert await client.runs.wait(thread["thread_id"], "agent", input={"text": "again"}) == {"text": "one: again"}
         assert (await client.threads.get_state(thread["thread_id"]))["values"] == {"text": "one: again"}
         assert len(await client.threads.get_history(thread["thread_id"], limit=10)) == 6
+    strangers = ({}, {"X-Api-Key": "lsv2_pt_wrong"}, {"Authorization": "Bearer wrong"}, {"X-Auth-Scheme": "langsmith"})
+    for wrong in strangers:
+        assert httpx2.post(f"{url}/threads", json={}, headers=wrong, timeout=60).status_code == 401
+    assert httpx2.post(f"{url}/threads", json={}, headers={"Authorization": f"Bearer {KEY}"}).status_code == 200
     info = httpx2.get(f"{url}/info").json()["host"]
     assert (info["project_id"], info["host_revision_id"]) == (deployment["id"], deployment["active_revision_id"])
     assert b"FLAVOUR=mint & salt" in environment(platform.replica(deployment)).split(b"\0")
@@ -168,9 +174,9 @@ async def test_a_new_commit_takes_over_without_a_failed_request(platform: Platfo
     done = asyncio.Event()
 
     async def keep_asking(*, reuse: bool) -> None:
-        async with httpx2.AsyncClient(base_url=url, timeout=60) as kept:
+        async with httpx2.AsyncClient(base_url=url, headers=ALLOWED, timeout=60) as kept:
             while not done.is_set():
-                client = kept if reuse else httpx2.AsyncClient(base_url=url, timeout=60)
+                client = kept if reuse else httpx2.AsyncClient(base_url=url, headers=ALLOWED, timeout=60)
                 body = {"assistant_id": "agent", "input": {"text": "hi"}}
                 answer = await client.post("/runs/wait", json=body)
                 assert answer.status_code == 200, answer.text
@@ -227,9 +233,9 @@ def test_a_bad_revision_leaves_the_old_one_serving(
 def test_a_killed_agent_comes_back_with_its_memory(platform: Platform, repository: Repository):
     deployment = platform.deployed("killed", repository)
     url = deployment["source_config"]["custom_url"]
-    thread = httpx2.post(f"{url}/threads", json={}).json()["thread_id"]
+    thread = httpx2.post(f"{url}/threads", json={}, headers=ALLOWED).json()["thread_id"]
     body = {"assistant_id": "agent", "input": {"text": "hi"}}
-    assert httpx2.post(f"{url}/threads/{thread}/runs/wait", json=body, timeout=60).status_code == 200
+    assert httpx2.post(f"{url}/threads/{thread}/runs/wait", json=body, headers=ALLOWED, timeout=60).status_code == 200
     victim = platform.replica(deployment)
     os.kill(victim, signal.SIGKILL)
     wait_for(
@@ -237,7 +243,7 @@ def test_a_killed_agent_comes_back_with_its_memory(platform: Platform, repositor
             platform.replica(deployment) not in (0, victim) and httpx2.get(f"{url}/ok", timeout=20).status_code == 200
         )
     )
-    history = httpx2.get(f"{url}/threads/{thread}/history?limit=10").json()
+    history = httpx2.get(f"{url}/threads/{thread}/history?limit=10", headers=ALLOWED).json()
     assert len(history) == 3
     assert history[0]["values"] == {"text": "one: hi"}
 
@@ -315,15 +321,16 @@ def test_a_killed_platform_loses_nothing(tmp_path: Path):
         platform = Platform(server, home)
         deployment = platform.deployed("survivor", repository)
         url = deployment["source_config"]["custom_url"]
-        thread = httpx2.post(f"{url}/threads", json={"metadata": {"kept": "yes"}}).json()["thread_id"]
+        thread = httpx2.post(f"{url}/threads", json={"metadata": {"kept": "yes"}}, headers=ALLOWED).json()["thread_id"]
         body = {"assistant_id": "agent", "input": {"text": "hi"}}
-        assert httpx2.post(f"{url}/threads/{thread}/runs/wait", json=body, timeout=60).status_code == 200
+        answer = httpx2.post(f"{url}/threads/{thread}/runs/wait", json=body, headers=ALLOWED, timeout=60)
+        assert answer.status_code == 200
         assert server.process is not None
         os.killpg(server.process.pid, signal.SIGKILL)
         server.process.wait()
         server.start()
         wait_for(lambda: ask(url) == "one: hi")
-        kept = httpx2.get(f"{url}/threads/{thread}").json()
+        kept = httpx2.get(f"{url}/threads/{thread}", headers=ALLOWED).json()
         assert (kept["metadata"]["kept"], kept["values"]) == ("yes", {"text": "one: hi"})
         assert platform.get(deployment["id"])["active_revision_id"] == deployment["active_revision_id"]
         platform.http.close()

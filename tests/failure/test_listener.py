@@ -47,14 +47,15 @@ def repository(tmp_path: Path) -> Repository:
 class Visitors:
     """Clients without an end: some keep their connection, some open one for each run. What fails is kept."""
 
-    def __init__(self, url: str) -> None:
+    def __init__(self, url: str, headers: dict[str, str]) -> None:
+        self._headers = headers
         self.answered, self.failures = 0, list[str]()
         self._url, self._done = url, False
         self._tasks = [asyncio.create_task(self._visit(keeps=keeps)) for keeps in (True, False)]
 
     async def _visit(self, *, keeps: bool) -> None:
         limits = httpx2.Limits(max_keepalive_connections=None if keeps else 0)
-        async with httpx2.AsyncClient(timeout=120, limits=limits) as client:
+        async with httpx2.AsyncClient(timeout=120, limits=limits, headers=self._headers) as client:
             while not self._done:
                 try:
                     await run(client, self._url)
@@ -73,7 +74,7 @@ async def test_no_request_fails_through_many_switches_and_a_dead_listener(platfo
     deployment = await platform.deploy(repository)
     first = await platform.ended(deployment)
     assert first["status"] == "DEPLOYED", first
-    visitors = Visitors(await platform.url(deployment))
+    visitors = Visitors(await platform.url(deployment), platform.headers)
     for number in range(SWITCHES):
         if number == SWITCHES // 2:
             await kill_listener(platform)
@@ -159,7 +160,7 @@ async def truly_ended(platform: Platform, deployment: str) -> None:
     assert active == (deployed[0] if deployed else None), revisions
     assert deployed, revisions
     url = await platform.url(deployment)
-    async with httpx2.AsyncClient(timeout=60) as client:
+    async with httpx2.AsyncClient(timeout=60, headers=platform.headers) as client:
 
         async def answers() -> bool:
             try:
@@ -179,7 +180,7 @@ async def nothing_is_left(platform: Platform, deployments: list[str]) -> None:
         await platform.delete(deployment)
     assert processes_of(platform.home) == []
     assert list((platform.home / "dataplane" / "deployments").iterdir()) == []
-    async with httpx2.AsyncClient() as client:
+    async with httpx2.AsyncClient(headers=platform.headers) as client:
         for url in urls:
             with pytest.raises(httpx2.ConnectError):
                 await client.get(f"{url}/ok")

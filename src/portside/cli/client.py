@@ -24,7 +24,8 @@ class Platform:
         import httpx2
 
         self.url = url.rstrip("/")
-        self._client = httpx2.Client(base_url=self.url, headers={"X-Api-Key": api_key or ""}, timeout=TIMEOUT_S)
+        self.headers = {"X-Api-Key": api_key or ""}
+        self._client = httpx2.Client(base_url=self.url, headers=self.headers, timeout=TIMEOUT_S)
 
     def call(self, method: str, path: str, *, body: Any = None, **query: Any) -> Any:
         """Send a request and return the decoded answer. Raises UserMistake with the platform's own words."""

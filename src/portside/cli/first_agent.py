@@ -56,9 +56,10 @@ class Greeting(msgspec.Struct):
         portside = shlex.quote(sys.argv[0]) if Path(sys.argv[0]).name == "portside" else "portside"
         where = "" if self.url == DEFAULT_URL else f" --url {self.url}"
         where += "" if self.home == Path(DEFAULT_HOME).expanduser() else f" --home {shlex.quote(str(self.home))}"
+        key = f'"X-Api-Key: $(cat {shlex.quote(str(self.home / "api-key"))})"'
         ask = '\'{"assistant_id": "agent", "input": {"messages": [{"role": "user", "content": "Hi, I am Ada"}]}}\''
         return [
-            f"curl -s {self.agent_url or 'AGENT_URL'}/runs/wait -H 'Content-Type: application/json' -d {ask}",
+            f"curl -s {self.agent_url or 'AGENT_URL'}/runs/wait -H {key} -H 'Content-Type: application/json' -d {ask}",
             f"{portside} deployments show {NAME}{where}",
             f"{portside} usage{where}",
         ]
@@ -82,7 +83,7 @@ def deploy_example(platform: Platform, home: Home, greeting: Greeting, say: Call
     if home.example_done.exists():
         greeting.traces = _count(platform)
         return
-    greeting.reply = _ask(greeting.agent_url or "")
+    greeting.reply = _ask(greeting.agent_url or "", platform.headers)
     greeting.traces = _wait_for_trace(platform)
     home.example_done.touch()
 
@@ -117,12 +118,13 @@ def _look(platform: Platform, greeting: Greeting, say: Callable[[str], None]) ->
     raise UserMistake(f"{NAME} does not answer; see 'portside deployments logs {NAME}'")
 
 
-def _ask(url: str) -> str:
+def _ask(url: str, headers: dict[str, str]) -> str:
     import httpx2
 
-    thread = httpx2.post(f"{url}/threads", json={}, timeout=30).raise_for_status().json()
-    body = {"assistant_id": "agent", "input": {"messages": [{"role": "user", "content": QUESTION}]}}
-    answer = httpx2.post(f"{url}/threads/{thread['thread_id']}/runs/wait", json=body, timeout=120)
+    with httpx2.Client(base_url=url, headers=headers, timeout=120) as agent:
+        thread = agent.post("/threads", json={}).raise_for_status().json()
+        body = {"assistant_id": "agent", "input": {"messages": [{"role": "user", "content": QUESTION}]}}
+        answer = agent.post(f"/threads/{thread['thread_id']}/runs/wait", json=body)
     values = answer.raise_for_status().json()
     if "messages" not in values:
         raise UserMistake(f"{NAME} failed: {values}")

@@ -70,8 +70,12 @@ def _deployment(scope: Scope, address: PlatformAddress, rows: Sequence[Record]) 
 
 
 def _environment(scope: Scope, address: PlatformAddress, row: Record) -> dict[str, str]:
-    """Return the platform's variables, through which runs arrive as traces in the deployment's own project."""
+    """Return the platform's variables, through which runs arrive as traces in the deployment's own project.
+
+    Whose a key is that somebody sends, its servers ask here, wherever their traces go.
+    """
     return {
+        "LANGSMITH_AUTH_ENDPOINT": address.url,
         "LANGSMITH_ENDPOINT": address.url,
         "LANGSMITH_API_KEY": scope.box.open(row["service_key_sealed"], str(row["id"])).decode(),
         "LANGSMITH_TRACING": "true",

@@ -28,6 +28,10 @@ class Remembered(Generic[T]):
             return None
         return answer
 
+    def drop(self, key: bytes) -> None:
+        """Forget an answer."""
+        self._kept.pop(key, None)
+
     def put(self, key: bytes, answer: T) -> None:
         """Remember an answer; the oldest goes where there are too many."""
         self._kept[key] = (time.monotonic() + self._ttl_s, answer)

@@ -1,10 +1,11 @@
 """The platform's keys: who a key or a login stands for is asked of the platform, and remembered for a while.
 
-The platform's answer decides and nothing else: where it does not answer, nobody is let in who was not just before.
+The platform's answer decides and nothing else. Where it does not answer, those are let in for a while whom it knew when
+it last did, so that agents outlive a restart of their platform; nobody else is.
 """
 
 import asyncio
-from typing import Any
+from typing import Any, NoReturn
 
 import httpx2
 import msgspec
@@ -19,8 +20,10 @@ from portside.kernel.logs import get_logger
 log = get_logger(__name__)
 ANSWERED_WITHIN_S = 10.0
 REMEMBERED_S = 60.0
+KNOWN_S = 600.0
 REFUSED_S = 5.0
 REMEMBERED_AT_MOST = 10_000
+SILENT = 500
 NO_KEY = "No valid API key was sent; put one of the platform's in the X-Api-Key header."
 
 
@@ -47,6 +50,7 @@ class PlatformKeys:
         self._url = f"{endpoint.rstrip('/')}/auth"
         self._tenant_id = tenant_id
         self._let_in = Remembered[Caller](ttl_s=REMEMBERED_S, most=REMEMBERED_AT_MOST)
+        self._known = Remembered[Caller](ttl_s=KNOWN_S, most=REMEMBERED_AT_MOST)
         self._turned_away = Remembered[bool](ttl_s=REFUSED_S, most=REMEMBERED_AT_MOST)
         self._asked: dict[bytes, asyncio.Future[Caller]] = {}
         self._client: httpx2.AsyncClient | None = None
@@ -87,16 +91,29 @@ class PlatformKeys:
             answer = await self._client.get(self._url, headers=given)
         except httpx2.HTTPError as exc:
             log.warning("the platform does not answer for keys", url=self._url, reason=str(exc) or type(exc).__name__)
-            raise PlatformSilent from exc
+            return self._known_before(name, exc)
+        if answer.status_code >= SILENT:
+            return self._known_before(name)
         if answer.status_code in {401, 403}:
-            self._turned_away.put(name, True)
-            raise Unauthorized(NO_KEY)
+            self._refuse(name)
         known = _read(answer)
         if self._tenant_id is not None and known.tenant_id != self._tenant_id:
-            self._turned_away.put(name, True)
-            raise Unauthorized(NO_KEY)
+            self._refuse(name)
         caller = _caller(known)
         self._let_in.put(name, caller)
+        self._known.put(name, caller)
+        return caller
+
+    def _refuse(self, name: bytes) -> NoReturn:
+        self._turned_away.put(name, True)
+        self._known.drop(name)
+        raise Unauthorized(NO_KEY)
+
+    def _known_before(self, name: bytes, cause: Exception | None = None) -> Caller:
+        """Return whom the platform knew when it last answered. Raises PlatformSilent."""
+        caller = self._known.get(name)
+        if caller is None:
+            raise PlatformSilent from cause
         return caller
 
 

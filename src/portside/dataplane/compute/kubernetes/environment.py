@@ -121,8 +121,9 @@ def encoded(values: dict[str, str]) -> dict[str, str]:
 def _platform(deployment: DesiredDeployment, surroundings: Surroundings) -> dict[str, str]:
     """Return what the platform tells its deployments; its address on its own machine leads nowhere from a pod."""
     told = dict(deployment.environment)
-    if urlsplit(told.get("LANGSMITH_ENDPOINT", "")).hostname in _LOOPBACK:
-        told["LANGSMITH_ENDPOINT"] = surroundings.platform_url
+    for name in ("LANGSMITH_ENDPOINT", "LANGSMITH_AUTH_ENDPOINT"):
+        if urlsplit(told.get(name, "")).hostname in _LOOPBACK:
+            told[name] = surroundings.platform_url
     return told
 
 

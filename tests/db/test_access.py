@@ -1,0 +1,92 @@
+"""Filters of handlers in the database: they mean what they mean in the process, and hold where runs are admitted."""
+
+import itertools
+import json
+from collections.abc import AsyncIterator
+from typing import Any
+from uuid import uuid4
+
+import pytest
+
+from portside.agent.access.filters import MOST_CONDITIONS, BadFilter, fits, read_filter
+from portside.agent.sql import sql
+from portside.agent.threads import records
+from portside.agent.types.threads import ThreadCreate, ThreadSearch
+from portside.kernel.db import Database
+from portside.kernel.migrations import migrate
+
+STORED: list[dict[str, Any]] = [
+    {}, {"owner": "ada"}, {"owner": "bob"}, {"owner": ["ada"]}, {"owner": {"is": "ada"}}, {"owner": None},
+    {"owner": True}, {"owner": 1}, {"owner": 1.5}, {"owner": "ada", "team": "x"}, {"members": ["ada", "bob"]},
+    {"members": []},
+    {"members": "ada"}, {"members": [["ada"]]}, {"members": [{"is": "ada", "since": 1}]}, {"owner": "ADA"},
+    {"owner": "o' \" \\ ; drop table threads"}, {"owner": "x" * 400}, {"OWNER": "ada"}, {"a.b": "ada"},
+]  # fmt: skip
+WANTED: list[dict[str, Any]] = [
+    {}, {"owner": "ada"}, {"owner": {"$eq": "ada"}}, {"owner": None}, {"owner": True}, {"owner": 1}, {"owner": 1.0},
+    {"owner": ["ada"]}, {"owner": "ada", "team": "x"}, {"members": {"$contains": "ada"}},
+    {"owner": {"$contains": "ada"}}, {"members": {"$contains": ["bob", "ada"]}}, {"members": {"$contains": []}},
+    {"members": {"$contains": ["ada", "eve"]}},
+    {"members": {"$contains": [["ada"]]}}, {"members": {"$contains": [{"is": "ada"}]}},
+    {"$or": [{"owner": "ada"}, {"members": {"$contains": "ada"}}]}, {"$and": [{"owner": "ada"}, {"owner": "bob"}]},
+    {"$and": [{"$or": [{"owner": "ada"}, {"team": "x"}]}, {"team": "x"}]}, {"$or": [{}, {"owner": "eve"}]},
+    {"owner": "o' \" \\ ; drop table threads"}, {"owner": "x" * 400}, {"owner": "a%"}, {"a.b": "ada"}, {"owner": "*"},
+]  # fmt: skip
+
+
+@pytest.fixture
+async def db(fresh_database) -> AsyncIterator[Database]:
+    database = await Database.connect(await fresh_database(), max_size=5, schema="portside")
+    await migrate(database, ["portside.agent"], schema="portside")
+    yield database
+    await database.close()
+
+
+async def test_a_filter_means_the_same_in_searches_and_in_the_process(db: Database) -> None:
+    made = {(await records.create_thread(db, ThreadCreate(metadata=each))).thread_id: each for each in STORED}
+    for wanted in WANTED:
+        read = read_filter(wanted)
+        fitting = {thread_id for thread_id, metadata in made.items() if fits(metadata, read)}
+        page = await records.search_threads(db, ThreadSearch(limit=1000), read)
+        assert {thread.thread_id for thread in page.items} == fitting, wanted
+        assert page.total == len(fitting), wanted
+        for thread_id, metadata in made.items():
+            one = await db.fetchval(sql.thread_fits, thread_id=thread_id, access=read)
+            assert one is (thread_id in fitting), (wanted, metadata)
+    several = await records.search_threads(db, ThreadSearch(limit=1), read_filter({"owner": "ada"}))
+    assert (len(several.items), several.total) == (1, 2)
+
+
+async def test_a_condition_that_nobody_knows_holds_for_nothing(db: Database) -> None:
+    thread = await records.create_thread(db, ThreadCreate(metadata={"owner": "ada"}))
+    for rest in ([{"op": "not"}], [{}], [{"op": "any", "of": []}]):
+        access = {"equal": {}, "rest": rest}
+        assert await db.fetchval(sql.thread_fits, thread_id=thread.thread_id, access=access) is False
+
+
+@pytest.mark.parametrize(
+    "given",
+    [
+        {"$not": {}}, {"$or": []}, {"$or": {"a": 1}}, {"$and": "x"}, {"owner": {}}, {"owner": {"$gt": 1}},
+        {"owner": {"$eq": 1, "is": 2}}, {1: "x"}, {"$or": [{"a": 1}] * (MOST_CONDITIONS + 1)},
+        {str(n): n for n in range(MOST_CONDITIONS + 1)}, {"a": {"$contains": list(range(MOST_CONDITIONS + 1))}},
+        {"$or": [1]},
+        json.loads('{"$and":[' * 11 + "{}" + "]}" * 11),
+    ],
+)  # fmt: skip
+def test_what_is_no_filter_is_refused(given: dict[Any, Any]) -> None:
+    with pytest.raises(BadFilter):
+        read_filter(given)
+
+
+def test_ids_in_filters_are_the_text_that_is_stored() -> None:
+    owner = uuid4()
+    assert fits({"owner": str(owner)}, read_filter({"owner": owner}))
+
+
+def test_the_order_of_conditions_makes_no_difference() -> None:
+    parts = [{"owner": "ada"}, {"team": "x"}, {"members": {"$contains": "b"}}]
+    metadata = {"owner": "ada", "team": "x", "members": ["b"]}
+    for ordered in itertools.permutations(parts):
+        assert fits(metadata, read_filter({"$and": list(ordered)}))
+        assert not fits({**metadata, "members": []}, read_filter({"$and": list(ordered)}))
