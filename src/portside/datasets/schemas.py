@@ -1,6 +1,8 @@
 """JSON Schema: what a dataset says its inputs and outputs have to be, checked wherever they are written.
 
-Schemas are strangers' code. Nothing is fetched for one, and patterns run in time that grows with the text alone.
+Schemas are strangers' code. Nothing is fetched for one, patterns run in time that grows with the text alone, and what a
+check may cost is known before it begins: references lead within the schema and never in circles, so that a schema is
+as large as it is with all of them written out (`schema_weight`).
 """
 
 import asyncio
@@ -10,9 +12,10 @@ from typing import Any
 import jsonschema_rs
 import msgspec
 
+from portside.datasets.schema_weight import SchemaTooLarge, weigh
 from portside.kernel.errors import Invalid, Problem
 
-MAX_SCHEMA_BYTES = 256 * 1024
+MAX_WORK = 500_000_000
 _MAX_PROBLEMS = 20
 _MAX_MESSAGE_CHARS = 500
 Place = list[str | int]
@@ -26,11 +29,12 @@ class Schemas(msgspec.Struct):
 
 
 def check_schema(schema: dict[str, Any], field: str) -> None:
-    """Raise Invalid unless this is a JSON Schema that needs nothing from elsewhere."""
-    if len(msgspec.json.encode(schema)) > MAX_SCHEMA_BYTES:
-        raise Invalid.field(["body", field], f"a schema has at most {MAX_SCHEMA_BYTES} bytes")
+    """Raise Invalid unless this is a JSON Schema that needs nothing from elsewhere and ends."""
     try:
+        weigh(schema)
         _validator(schema)
+    except SchemaTooLarge as exc:
+        raise Invalid.field(["body", field], str(exc)) from exc
     except (ValueError, jsonschema_rs.ReferencingError) as exc:
         message = getattr(exc, "message", None) or str(exc)
         raise Invalid.field(["body", field], f"is no JSON Schema: {message[:_MAX_MESSAGE_CHARS]}") from exc
@@ -47,13 +51,14 @@ async def check_values(schemas: Schemas, values: Sequence[tuple[Place, Any, Any]
 
 def _find_problems(schemas: Schemas, values: Sequence[tuple[Place, Any, Any]]) -> list[Problem]:
     found: list[Problem] = []
-    judged = [
-        (name, _validator(schema)) for name, schema in msgspec.structs.asdict(schemas).items() if schema is not None
-    ]
+    given = {name: schema for name, schema in msgspec.structs.asdict(schemas).items() if schema is not None}
+    judged = [(name, weigh(schema), _validator(schema)) for name, schema in given.items()]
     for place, inputs, outputs in values:
-        held = {"inputs": inputs, "outputs": outputs}
-        for name, validator in judged:
-            for error in validator.iter_errors(held[name] or {}):
+        held = {"inputs": inputs or {}, "outputs": outputs or {}}
+        for name, weight, validator in judged:
+            if len(msgspec.json.encode(held[name])) * weight > MAX_WORK:
+                return [Problem([*place, name], "is too large for a schema of this size", "schema_mismatch")]
+            for error in validator.iter_errors(held[name]):
                 where = [*place, name, *error.instance_path]
                 found.append(Problem(where, error.message[:_MAX_MESSAGE_CHARS], "schema_mismatch"))
                 if len(found) == _MAX_PROBLEMS:

@@ -1,0 +1,53 @@
+"""Schemas of datasets: what is taken, what is refused before it could cost anything."""
+
+from typing import Any
+
+import pytest
+
+from portside.datasets.schemas import Schemas, check_schema, check_values
+from portside.kernel.errors import Invalid
+
+DOUBLING: dict[str, Any] = {
+    "$ref": "#/$defs/d0",
+    "$defs": {f"d{n}": {"allOf": [{"$ref": f"#/$defs/d{n + 1}"}] * 2} for n in range(40)},
+}
+REFUSED: dict[str, dict[str, Any]] = {
+    "doubles": DOUBLING,
+    "names itself": {"properties": {"a": {"allOf": [{"$ref": "#"}, {"$ref": "#"}]}}},
+    "goes in a circle": {"$ref": "#/$defs/a", "$defs": {"a": {"$ref": "#/$defs/b"}, "b": {"$ref": "#/$defs/a"}}},
+    "leads to a host": {"$ref": "http://127.0.0.1:1/x.json"},
+    "leads to a file": {"properties": {"a": {"$ref": "file:///etc/passwd"}}},
+    "moves its base": {"properties": {"a": {"$id": "http://x/", "$ref": "#/a"}}},
+    "is dynamic": {"$dynamicRef": "#a"},
+    "is large": {"anyOf": [{"const": n} for n in range(6000)]},
+    "looks back": {"pattern": "(a)\\1"},
+    "is no type": {"type": "colour"},
+    "leads nowhere": {"$ref": "#/$defs/none"},
+}
+
+
+@pytest.mark.parametrize("name", REFUSED)
+def test_what_could_cost_or_reach_too_much_is_refused(name: str) -> None:
+    with pytest.raises(Invalid) as caught:
+        check_schema(REFUSED[name], "inputs_schema_definition")
+    assert caught.value.problems[0].loc == ["body", "inputs_schema_definition"]
+
+
+async def test_values_are_judged_by_what_references_lead_to() -> None:
+    name = {"type": "object", "required": ["first"], "properties": {"first": {"pattern": "^(a+)+$"}}}
+    schema = {"properties": {"one": {"$ref": "#/$defs/a~1b"}, "two": {"$ref": "#/$defs/a~1b"}}, "$defs": {"a/b": name}}
+    check_schema(schema, "inputs_schema_definition")
+    good = {"one": {"first": "a"}, "two": {"first": "aa"}}
+    await check_values(Schemas(schema), [(["body"], good, None)])
+    with pytest.raises(Invalid) as caught:
+        bad = {"one": {"first": "a" * 50_000 + "!"}, "two": {}}
+        await check_values(Schemas(schema), [(["body", "id"], bad, None)])
+    places = sorted(problem.loc for problem in caught.value.problems)
+    assert places == [["body", "id", "inputs", "one", "first"], ["body", "id", "inputs", "two"]]
+
+
+async def test_a_value_that_is_too_large_for_its_schema_is_refused_unread() -> None:
+    schema = {"anyOf": [{"const": n} for n in range(4000)]}
+    check_schema(schema, "inputs_schema_definition")
+    with pytest.raises(Invalid, match="too large"):
+        await check_values(Schemas(schema), [(["body"], {"text": "x" * 200_000}, None)])
