@@ -93,12 +93,14 @@ class Tasks:
         return standing
 
     async def show(self, assistant_id: UUID, standing: Standing, wish: Wish, *, with_artifacts: bool = True) -> Plain:
-        """Return a task. Raises NoTask, ThreadNotFound and RunNotFound when it goes meanwhile."""
+        """Return a task. Raises ThreadNotFound and RunNotFound when it goes meanwhile."""
+        if wish.length == 0 and not with_artifacts:
+            return _named(standing) | {"status": _plain_status(standing)}
         thread = await records.get_thread(self._db, standing.thread_id)
         run = await self._runs.get(standing.thread_id, standing.run_id)
         values = _loaded(thread.values) or {}
         said = conversation(_with_input(values, run, standing), standing.thread_id, self._tools)
-        shown: Plain = {"kind": "task", "id": standing.task_id, "contextId": str(standing.thread_id)}
+        shown = _named(standing)
         if wish.length != 0:
             told = [each.message for each in (of_task(said, standing.start) if wish.of_task else said)]
             told = told or await self._told_by_runs(assistant_id, standing)
@@ -153,8 +155,16 @@ def _with_input(values: Any, run: Run, standing: Standing) -> Any:
     return {**values, "messages": [*kept, *(message for message in new if message.get("id") not in known)]}
 
 
+def _named(standing: Standing) -> Plain:
+    return {"kind": "task", "id": standing.task_id, "contextId": str(standing.thread_id)}
+
+
+def _plain_status(standing: Standing) -> Plain:
+    return {"state": standing.state, "timestamp": standing.updated_at}
+
+
 def _status(standing: Standing, run: Run, questions: list[Plain]) -> Plain:
-    status: Plain = {"state": standing.state, "timestamp": standing.updated_at}
+    status = _plain_status(standing)
     parts: list[Plain] = []
     if standing.state == "failed":
         error = run.error or {}
