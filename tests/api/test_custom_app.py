@@ -13,6 +13,7 @@ from langgraph_sdk.client import LangGraphClient
 from tests.servers import ServerProcess, agent_server
 
 OWN = {"x-mine-a": "1", "X-Mine-B": "zwei", "x-mine-secret": "no", "x-api-key": "no", "x-other": "no"}
+A_THREAD = "01a1fbd3-88f9-7738-8000-00000000a2a0"
 CHOSEN = ["x-mine-a=1", "x-mine-b=zwei"]
 
 
@@ -150,6 +151,19 @@ async def test_headers_reach_runs_of_the_event_protocol(client: LangGraphClient,
     assert answer.status_code == 200, answer.text
     (run,) = await client.runs.list(thread["thread_id"])
     assert run["kwargs"]["config"]["configurable"]["x-mine-a"] == "1"
+
+
+async def test_headers_reach_runs_of_other_protocols(client: LangGraphClient, site: Site) -> None:
+    headers = {**OWN, "accept": "application/json, text/event-stream"}
+    call = {"name": "told", "arguments": {"text": "x"}}
+    body = {"jsonrpc": "2.0", "id": 1, "method": "tools/call", "params": call}
+    assert '"x-mine-a=1"' in site.http.post("/mcp", json=body, headers=headers).text.replace("\\", "")
+    part = {"kind": "data", "data": {"text": "x"}}
+    message = {"role": "user", "messageId": "m", "contextId": A_THREAD, "parts": [part]}
+    body = {"jsonrpc": "2.0", "id": 1, "method": "message/send", "params": {"message": message}}
+    answer = site.http.post("/a2a/told", json=body, headers=headers)
+    (run,) = await client.runs.list(A_THREAD)
+    assert run["kwargs"]["config"]["configurable"]["x-mine-a"] == "1", answer.text
 
 
 def test_the_log_shows_chosen_headers(site: Site) -> None:

@@ -12,6 +12,7 @@ from starlette.requests import ClientDisconnect
 
 from portside.kernel.errors import BodyTooLarge
 from portside.kernel.http.header_rules import HeaderRules, shown
+from portside.kernel.http.hosts import check_host
 from portside.kernel.http.refusals import ErrorForm, error_of, error_response
 from portside.kernel.logs import get_logger
 from portside.kernel.metrics import LATENCY, REQUESTS
@@ -79,6 +80,7 @@ class Observe:
             await send(message)
 
         try:
+            check_host(scope)
             await self.app(scope, receive, observe)
         except ClientDisconnect:
             log.info("the client went before its request was whole", path=scope["path"])
@@ -94,8 +96,8 @@ class Observe:
         REQUESTS.labels(scope["method"], path, status).inc()
         LATENCY.labels(scope["method"], path).observe(millis)
         if scope["path"] not in QUIET_PATHS:
-            rules = self.logged_headers
-            more = {} if rules is None else {"headers": shown(rules.choose(scope["headers"]))}
+            chosen = {} if self.logged_headers is None else self.logged_headers.choose(scope["headers"])
+            more = {"headers": shown(chosen)} if chosen else {}
             log.info("request", method=scope["method"], path=scope["path"], status=status, ms=round(millis, 1), **more)
 
 
