@@ -106,7 +106,8 @@ async def test_the_desired_state_holds_all_that_a_listener_needs(plane: Control)
     key = deployment["environment"].pop("LANGSMITH_API_KEY")
     assert key.startswith("lsv2_sk_")
     assert deployment["environment"] == {
-        "LANGSMITH_AUTH_ENDPOINT": ADDRESS.url, "LANGSMITH_ENDPOINT": ADDRESS.url, "LANGSMITH_TRACING": "true", "LANGSMITH_PROJECT": "agent",
+        "LANGSMITH_AUTH_ENDPOINT": ADDRESS.url,
+        "LANGSMITH_ENDPOINT": ADDRESS.url, "LANGSMITH_TRACING": "true", "LANGSMITH_PROJECT": "agent",
         "LANGSMITH_HOST_PROJECT_ID": made["id"], "LANGSMITH_HOST_PROJECT_NAME": "agent",
         "LANGSMITH_TENANT_ID": made["tenant_id"],
     }  # fmt: skip

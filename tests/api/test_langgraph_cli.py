@@ -125,7 +125,8 @@ def _status(shell: Shell, result: dict[str, Any]) -> str | None:
 
 
 def _ask(url: str) -> str:
-    answer = httpx2.post(f"{url}/runs/wait", json={"assistant_id": "agent", "input": {"text": "hi"}}, timeout=60)
+    body = {"assistant_id": "agent", "input": {"text": "hi"}}
+    answer = httpx2.post(f"{url}/runs/wait", json=body, headers={"X-Api-Key": KEY}, timeout=60)
     return str(answer.raise_for_status().json()["text"])
 
 

@@ -17,10 +17,13 @@ def tell(_state: Told, config: RunnableConfig) -> dict:
     configurable = config["configurable"]
     user = configurable["langgraph_auth_user"]
     told = {
-        "identity": user.identity, "email": user.get("email"), "permissions": configurable["langgraph_auth_permissions"],
-        "user_id": configurable["user_id"], "auth_user_id": configurable["langgraph_auth_user_id"],
+        "identity": user.identity,
+        "email": user.get("email"),
+        "permissions": configurable["langgraph_auth_permissions"],
+        "user_id": configurable["user_id"],
+        "auth_user_id": configurable["langgraph_auth_user_id"],
         "keys": sorted(name for name in configurable if "api-key" in name.lower()),
-    }  # fmt: skip
+    }
     return {"told": told}
 
 
