@@ -150,7 +150,17 @@ async def test_a_run_is_encrypted_in_the_context_of_its_request_and_replaced_whe
     headers = context(key="old")
     thread = await client.threads.create(metadata={"title": MARKER}, headers=headers)
     thread_id = UUID(thread["thread_id"])
-    await client.runs.wait(thread["thread_id"], "asker", input=QUESTION, headers=headers)
+    told = [
+        part
+        async for part in client.runs.stream(
+            thread["thread_id"], "asker", input=QUESTION, stream_resumable=True, headers=headers
+        )
+    ]
+    events = "select encode(body, 'escape') as body from portside.stream_chunks where thread_id = $1"
+    chunks = await rows_of(server, events, thread_id)
+    assert told
+    assert chunks
+    assert all("handler" in chunk and "old:" in chunk for chunk in chunks)
     checkpoints = "select encode(body, 'escape') as body from portside.checkpoints where thread_id = $1"
     in_context = await rows_of(server, checkpoints, thread["thread_id"])
     # The last one was read already, to see what the run stopped at.

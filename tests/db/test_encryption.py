@@ -16,9 +16,11 @@ from portside.agent.encryption.vault import Vault
 from portside.agent.queue import lifecycle
 from portside.agent.queue.lifecycle import Admission
 from portside.agent.settings import AgentSettings
+from portside.agent.sql import sql
 from portside.agent.threads.records import create_thread, get_thread, patch_thread, search_threads
 from portside.agent.types.threads import ThreadCreate, ThreadPatch, ThreadSearch
 from portside.kernel.db import Database
+from portside.kernel.errors import Invalid
 from portside.kernel.migrations import migrate
 
 OLD, NEW = "o" * 32, "n" * 32
@@ -107,3 +109,20 @@ async def test_checkpoints_are_sealed_and_their_own_labels_are_found(fresh_datab
     async with opened(url, vault(NEW)) as db:
         with pytest.raises(CannotDecrypt):
             await PostgresSaver(db, vault=vault(NEW)).aget_tuple(placed)
+
+
+@pytest.mark.parametrize(
+    "access",
+    [
+        {"equal": {"title": "x"}, "rest": []},
+        {"equal": {}, "rest": [{"op": "any", "of": [{"op": "has", "key": "title", "values": ["x"]}]}]},
+    ],
+    ids=["equal", "nested"],
+)
+async def test_an_authorization_filter_by_what_is_encrypted_is_refused(fresh_database, access):
+    async with opened(await fresh_database(), vault(OLD, "title")) as db:
+        thread = await create_thread(db, ThreadCreate(metadata={"title": "x", "owner": "ada"}))
+        with pytest.raises(Invalid, match="'title' is encrypted"):
+            await db.fetchval(sql.thread_fits, thread_id=thread.thread_id, access=access)
+        clear = {"equal": {"owner": "ada"}, "rest": []}
+        assert await db.fetchval(sql.thread_fits, thread_id=thread.thread_id, access=clear)

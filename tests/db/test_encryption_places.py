@@ -9,7 +9,7 @@ DOCUMENTS = {"jsonb", "json", "bytea", "jsonb[]", "bytea[]"}
 # Statements of tables that are made where pgvector is: their parameters are those of `write_items` and `search_items`.
 NEED_VECTORS = {"write_indexed_items", "search_items_by_meaning", "index_items"}
 NAMED = (
-    places.DOCUMENTS, places.TEXTS, places.LISTS_OF_TEXTS, places.LISTS_OF_RECORDS, places.LISTS_OF_BLOBS,
+    places.DOCUMENTS, places.TEXTS, places.LISTS_OF_TEXTS, places.LISTS_OF_RECORDS,
     places.SEARCHES, places.IN_CLEAR,
 )  # fmt: skip
 

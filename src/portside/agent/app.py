@@ -28,7 +28,7 @@ from portside.agent.custom.application import CustomApp, join_custom, running
 from portside.agent.custom.cache import OldCacheEntries
 from portside.agent.custom.description import described_with
 from portside.agent.encryption.codec import vault_of
-from portside.agent.encryption.setup import codec_of, in_context, let_replace, make_vault
+from portside.agent.encryption.setup import codec_of, guarded_by, let_replace, make_vault
 from portside.agent.encryption.vault import Vault
 from portside.agent.engine import Engine
 from portside.agent.front import from_inside, from_outside
@@ -187,7 +187,7 @@ async def _join(
     told = webhook_chores(db, service.webhooks, settings)
     chores = [*_queue_chores(db, worker, settings), *kept, due_crons, *store_chores(db, setup), *told]
     chores.append(OldCacheEntries(db))
-    guard = in_context(access.guard, vault_of(db))
+    guard = guarded_by(access.guard, vault_of(db))
     sockets = served_routes(protocol.sockets, config.http, has_diagnostics=False)
     api = SocketApi(Api(routes, services, guard), sockets, guard, draining=draining, form=ErrorForm.TEXT)
     custom = join_custom(config, api, access)

@@ -59,8 +59,6 @@ class SealingCodec:
             sealed[parameter] = await self._text(values[parameter], place)
         for parameter, place in places.LISTS_OF_TEXTS.get(name, {}).items():
             sealed[parameter] = await asyncio.gather(*(self._text(one, place) for one in values[parameter]))
-        for parameter, place in places.LISTS_OF_BLOBS.get(name, {}).items():
-            sealed[parameter] = await asyncio.gather(*(self.vault.seal_blob(one, place) for one in values[parameter]))
         for parameter, fields in places.LISTS_OF_RECORDS.get(name, {}).items():
             sealed[parameter] = await asyncio.gather(*(self._record(one, fields) for one in values[parameter]))
         if name == _SEARCH and values["extract"]:

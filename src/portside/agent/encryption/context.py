@@ -11,6 +11,7 @@ from contextlib import contextmanager
 from contextvars import ContextVar
 from types import MappingProxyType
 from typing import Any
+from uuid import UUID
 
 from portside.kernel.codec import load
 from portside.kernel.errors import Invalid
@@ -20,6 +21,8 @@ LIMIT_BYTES = 4096
 # Where a run's kwargs and a cron's payload keep it.
 KEPT_AS = "encryption_context"
 _LOC = ["header", HEADER]
+RUNS_AT_MOST = 10_000
+_of_runs: dict[UUID, Mapping[str, Any]] = {}
 _current: ContextVar[Mapping[str, Any]] = ContextVar("encryption_context", default=MappingProxyType({}))
 
 
@@ -34,13 +37,28 @@ def set_context(metadata: Mapping[str, Any]) -> None:
 
 
 @contextmanager
-def context_of(holder: Mapping[str, Any]) -> Iterator[None]:
-    """Do something in the context that a run's kwargs or a cron's payload was stored with."""
-    token = _current.set(holder.get(KEPT_AS) or {})
+def in_context(metadata: Mapping[str, Any]) -> Iterator[None]:
+    """Do something in a context."""
+    token = _current.set(metadata)
     try:
         yield
     finally:
         _current.reset(token)
+
+
+def begin_run(run_id: UUID, kwargs: Mapping[str, Any]) -> None:
+    """Let what this task does be done in the context of a run, and what is told of that run later on."""
+    context = kwargs.get(KEPT_AS) or {}
+    set_context(context)
+    if context:
+        while len(_of_runs) >= RUNS_AT_MOST:
+            _of_runs.pop(next(iter(_of_runs)))
+        _of_runs[run_id] = context
+
+
+def context_of_run(run_id: UUID | None) -> Mapping[str, Any]:
+    """Return the context of what is being done; where nothing is, that of a run which lately began here."""
+    return _current.get() or (_of_runs.get(run_id, {}) if run_id is not None else {})
 
 
 def kept_context() -> dict[str, Any]:

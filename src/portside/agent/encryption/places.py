@@ -52,13 +52,12 @@ LISTS_OF_TEXTS: dict[str, dict[str, Place]] = {
 # Lists of objects, some fields of which are documents.
 LISTS_OF_RECORDS: dict[str, dict[str, dict[str, Place]]] = {"admit_runs": {"admissions": _ADMISSION}}
 
-LISTS_OF_BLOBS: dict[str, dict[str, Place]] = {"append_stream_chunks": {"bodies": Place("run", "events")}}
-
 # What is looked for: documents, of which no key may be sealed where they are stored.
 SEARCHES: dict[str, dict[str, Place]] = {
     "search_threads": {"metadata": _THREAD_METADATA, "values": _THREAD_VALUES},
     "count_threads": {"metadata": _THREAD_METADATA, "values": _THREAD_VALUES},
     "list_assistant_versions": {"metadata": _ASSISTANT["metadata"]},
+    "list_tools": {"metadata": _ASSISTANT["metadata"]},
     "search_assistants": {"metadata": _ASSISTANT["metadata"]},
     "count_assistants": {"metadata": _ASSISTANT["metadata"]},
     "search_crons": {"metadata": _CRON["metadata"]},
@@ -84,6 +83,7 @@ IN_CLEAR: dict[str, dict[str, str]] = {
     "search_items_by_meaning": dict.fromkeys(("contains", "paths", "operands", "filters"), _STORE_SEARCH),
     "write_checkpoints": dict.fromkeys(("c_metadata", "c_body", "v_data", "w_data"), _CHECKPOINTER),
     "write_items": {"fields": "names of fields"},
+    "append_stream_chunks": {"bodies": "sealed by the log of events, in the context of each run"},
     "settle_webhook": {"entry": "what came of an attempt, nothing of the run"},
     "write_indexed_items": {"fields": "names of fields"},
 }

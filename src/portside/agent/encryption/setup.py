@@ -2,6 +2,8 @@
 
 from typing import Any
 
+from starlette.authentication import UnauthenticatedUser
+
 from portside.agent.encryption.codec import SealingCodec
 from portside.agent.encryption.context import HEADER, read_header, set_context
 from portside.agent.encryption.documents import STRUCTURE
@@ -45,7 +47,7 @@ def let_replace(db: Database) -> None:
         db.codec.replacer = Replacer(db.pool)
 
 
-def in_context(guard: Guard, vault: Vault | None) -> Guard:
+def guarded_by(guard: Guard, vault: Vault | None) -> Guard:
     """Return a guard that lets in whom the other one does, and gives the request its encryption context.
 
     The header is refused where nothing would be done with it.
@@ -58,7 +60,7 @@ def in_context(guard: Guard, vault: Vault | None) -> Guard:
             if given is not None:
                 raise Invalid.field(["header", HEADER], "this server has no encryption handlers that would be given it")
             return actor
-        user = getattr(actor, "user", None)
+        user = getattr(actor, "user", None) or UnauthenticatedUser()
         set_context(await vault.context(user, read_header(given)))
         return actor
 

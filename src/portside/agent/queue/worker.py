@@ -15,7 +15,7 @@ from uuid import UUID, uuid4
 
 from prometheus_client import Counter, Gauge, Histogram
 
-from portside.agent.encryption.context import KEPT_AS, set_context
+from portside.agent.encryption.context import begin_run
 from portside.agent.queue import lifecycle
 from portside.agent.queue.leases import Leases
 from portside.agent.queue.lifecycle import LEASE_S, Cancellation, ClaimedRun, Ending
@@ -254,7 +254,7 @@ class Worker:
     async def _run(self, run: ClaimedRun, before: asyncio.Task[None] | None) -> None:
         ending: Ending | None = None
         began = time.monotonic()
-        set_context(run.kwargs.get(KEPT_AS) or {})
+        begin_run(run.run_id, run.kwargs)
         try:
             if before is not None:
                 await asyncio.wait([before])

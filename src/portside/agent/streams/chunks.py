@@ -3,7 +3,9 @@
 A chunk says in its own body whose events it holds, so that a bus may carry it as it is.
 """
 
-from typing import NamedTuple
+from collections.abc import Mapping
+from types import MappingProxyType
+from typing import Any, NamedTuple
 from uuid import UUID
 
 import msgspec
@@ -20,6 +22,7 @@ class Telling(NamedTuple):
     run_id: UUID | None
     attempt: int
     events: list[Event]
+    context: Mapping[str, Any] = MappingProxyType({})
 
 
 class Chunk(msgspec.Struct, array_like=True):

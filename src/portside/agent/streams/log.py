@@ -9,6 +9,10 @@ import contextlib
 from collections.abc import Callable, Iterator
 from uuid import UUID
 
+from portside.agent.encryption.codec import vault_of
+from portside.agent.encryption.context import context_of_run, in_context
+from portside.agent.encryption.errors import EncryptionFailed
+from portside.agent.encryption.handlers import Place
 from portside.agent.sql import sql
 from portside.agent.streams.chunks import CHUNK_LIMIT_BYTES, Chunk, Telling, pack
 from portside.agent.streams.events import LOST, Event
@@ -21,6 +25,7 @@ EARLY_BYTES = 64 * 1024
 WAITING_LIMIT_BYTES = 64 * 1024 * 1024
 WITHIN_S = 10.0
 AGAIN_AFTER_S = 0.5
+_EVENTS = Place("run", "events")
 Key = tuple[UUID, UUID | None]
 
 
@@ -29,6 +34,7 @@ class EventLog:
 
     def __init__(self, db: Database, process_id: UUID, on_written: Callable[[list[Chunk]], None]) -> None:
         self._db = db
+        self._vault = vault_of(db)
         self._process_id = process_id
         self._on_written = on_written
         self.on_lost: Callable[[UUID, UUID | None], None] = lambda _thread, _run: None
@@ -47,7 +53,8 @@ class EventLog:
         key = (telling.thread_id, telling.run_id)
         known = self._waiting.get(key)
         if known is None:
-            self._waiting[key] = telling._replace(events=list(telling.events))
+            context = telling.context if self._vault is None else context_of_run(telling.run_id)
+            self._waiting[key] = telling._replace(events=list(telling.events), context=context)
         else:
             self._waiting[key] = known._replace(attempt=telling.attempt)
             known.events.extend(telling.events)
@@ -92,6 +99,7 @@ class EventLog:
     async def _write_batch(self, batch: dict[Key, Telling]) -> None:
         """Write a batch, however often it takes: what is written twice is read once."""
         tellings = [part for telling in batch.values() for part in _parts(telling)]
+        bodies = await asyncio.gather(*(self._body(telling) for telling in tellings))
         while True:
             try:
                 rows = await asyncio.wait_for(
@@ -100,7 +108,7 @@ class EventLog:
                         thread_ids=[telling.thread_id for telling in tellings],
                         run_ids=[telling.run_id for telling in tellings],
                         attempts=[telling.attempt for telling in tellings],
-                        bodies=[pack(telling.events) for telling in tellings],
+                        bodies=bodies,
                         writer=self._process_id,
                     ),
                     WITHIN_S,
@@ -113,6 +121,19 @@ class EventLog:
         self._on_written(
             [Chunk(row["thread_id"], row["number"], row["run_id"], self._process_id, row["body"]) for row in rows]
         )
+
+    async def _body(self, telling: Telling) -> bytes:
+        """Write down events, encrypted where that is configured. What cannot be encrypted is lost, and nothing else."""
+        body = pack(telling.events)
+        if self._vault is None:
+            return body
+        try:
+            with in_context(telling.context):
+                return await self._vault.seal_blob(body, _EVENTS)
+        except EncryptionFailed as exc:
+            log.error("events of a stream were lost: they cannot be encrypted", reason=exc.message)  # noqa: TRY400
+            self.on_lost(telling.thread_id, telling.run_id)
+            return pack([Event(LOST, telling.events[-1].event_id, b"null")])
 
     def _lose(self) -> None:
         log.error("events of streams were lost: Postgres does not take them in time", streams=len(self._waiting))
