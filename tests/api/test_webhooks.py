@@ -157,10 +157,29 @@ async def test_crons_tell_of_each_run(client: LangGraphClient, host: Host):
     await client.crons.delete(cron["cron_id"])
 
 
+async def test_a_path_is_a_route_of_the_projects_own_application(client: LangGraphClient):
+    run = await client.runs.create(None, "echo", input=hi(), webhook="/own/hook?a=1")
+
+    async def told() -> Any:
+        return await client.http.get("/own/told")
+
+    ((query, body),) = await eventually(told, within_s=60)
+    assert (query, body["run_id"], body["status"]) == ("a=1", run["run_id"], "success")
+
+
 async def test_addresses_are_refused_before_anything_is_made(server: ServerProcess):
     body = {"assistant_id": "echo", "input": hi()}
     async with httpx2.AsyncClient(base_url=server.url) as http:
-        for url in ("http://10.0.0.1/", "http://169.254.169.254/latest", "ftp://127.0.0.1/", "/relative", "nonsense"):
+        for url in (
+            "http://10.0.0.1/",
+            "http://169.254.169.254/latest",
+            "ftp://127.0.0.1/",
+            "/relative",
+            "/threads",
+            "//own/hook",
+            "/own/told",
+            "nonsense",
+        ):
             for path, sent in (
                 ("/runs", {**body, "webhook": url}),
                 ("/runs/batch", [body, {**body, "webhook": url}]),

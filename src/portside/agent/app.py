@@ -27,6 +27,7 @@ from portside.agent.crons.records import Crons
 from portside.agent.custom.application import CustomApp, join_custom, running
 from portside.agent.custom.cache import OldCacheEntries
 from portside.agent.custom.description import described_with
+from portside.agent.custom.own_routes import OwnRoutes
 from portside.agent.encryption.codec import vault_of
 from portside.agent.encryption.setup import codec_of, guarded_by, let_replace, make_vault
 from portside.agent.encryption.vault import Vault
@@ -193,6 +194,7 @@ async def _join(
     custom = join_custom(config, api, access)
     if custom is not None:
         services[Manual] = msgspec.structs.replace(manual, openapi=described_with(manual.openapi, custom.app))
+        service.webhooks.policy = msgspec.structs.replace(service.webhooks.policy, own=OwnRoutes(custom))
     shown: Any = custom or api
     inside = from_inside(shown, config.http, settings)
     if settings.tier == "queue":

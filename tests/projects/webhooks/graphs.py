@@ -1,9 +1,14 @@
 """Graphs whose ends are told."""
 
 import asyncio
+from typing import Any
 
 from langgraph.graph import START, MessagesState, StateGraph
 from langgraph.types import interrupt
+from starlette.applications import Starlette
+from starlette.requests import Request
+from starlette.responses import JSONResponse
+from starlette.routing import Route
 
 
 async def answer(state: MessagesState) -> dict:
@@ -23,3 +28,18 @@ def ask(_state: MessagesState) -> dict:
 echo = StateGraph(MessagesState).add_node("answer", answer).add_edge(START, "answer").compile()
 boom = StateGraph(MessagesState).add_node("explode", explode).add_edge(START, "explode").compile()
 approval = StateGraph(MessagesState).add_node("ask", ask).add_edge(START, "ask").compile()
+
+
+told: list[Any] = []
+
+
+async def take(request: Request) -> JSONResponse:
+    told.append([request.url.query, await request.json()])
+    return JSONResponse({})
+
+
+async def show(_request: Request) -> JSONResponse:
+    return JSONResponse(told)
+
+
+app = Starlette(routes=[Route("/own/hook", take, methods=["POST"]), Route("/own/told", show)])

@@ -58,10 +58,14 @@ class Deliveries(Task):
     def __init__(self, db: Database, webhooks: Webhooks, retries: Retries) -> None:
         super().__init__()
         self._db = db
-        self._policy: WebhookPolicy = webhooks.policy
+        self._webhooks = webhooks
         self._retries = retries
         self.signal = webhooks.owed
         self._calls: dict[asyncio.Task[str], str] = {}
+
+    @property
+    def _policy(self) -> WebhookPolicy:
+        return self._webhooks.policy
 
     async def activate(self) -> Status:
         """Claim what is due, and return when a call is over, or when it is time to look again."""
@@ -144,7 +148,10 @@ class Deliveries(Task):
         body = await asyncio.to_thread(payload_of, owed, self._policy, sent_at)
         signed = signature_headers(self._policy.secrets, str(owed["run_id"]), int(sent_at.timestamp()), body)
         headers = {"User-Agent": "portside", **self._policy.headers, "Content-Type": "application/json", **signed}
-        return await post(owed["url"], headers, body, self._policy.rules)
+        url, policy = owed["url"], self._policy
+        if policy.own is not None and url.startswith("/"):
+            return await policy.own.post(url, headers, body, policy.rules.timeout_s)
+        return await post(url, headers, body, policy.rules)
 
 
 class OldDeliveries(Task):

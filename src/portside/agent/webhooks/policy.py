@@ -7,6 +7,7 @@ names change in between.
 import asyncio
 import re
 from collections.abc import Mapping
+from typing import Protocol
 
 import httpx2
 import msgspec
@@ -41,6 +42,18 @@ class UrlRefused(Exception):
     """A webhook's address may not be called; the message says why."""
 
 
+class OwnRoutes(Protocol):
+    """The routes of the project's own application, in this process."""
+
+    def has(self, url: str) -> bool:
+        """Whether there is one of this path that can be called."""
+        ...
+
+    async def post(self, url: str, headers: Mapping[str, str], body: bytes, within_s: float) -> int:
+        """Call one and return the status."""
+        ...
+
+
 class WebhookPolicy(msgspec.Struct, frozen=True):
     """The rules of one server: addresses, headers, secrets, and what is told."""
 
@@ -49,6 +62,7 @@ class WebhookPolicy(msgspec.Struct, frozen=True):
     secrets: list[bytes] = []
     told: frozenset[str] = frozenset(PAYLOAD_FIELDS)
     is_disabled: bool = False
+    own: OwnRoutes | None = None
 
     @property
     def rules(self) -> OutboundRules:
@@ -63,7 +77,8 @@ class WebhookPolicy(msgspec.Struct, frozen=True):
         if url is None or self.is_disabled:
             return
         try:
-            host = self.judge(url)
+            if not (host := self.judge(url)):
+                return
             async with asyncio.timeout(JUDGED_WITHIN_S):
                 await resolve(host, self.rules)
         except UrlRefused as exc:
@@ -76,11 +91,14 @@ class WebhookPolicy(msgspec.Struct, frozen=True):
             return
 
     def judge(self, url: str) -> str:
-        """Return the host of an address that obeys the rules, short of what the host stands for. Raises UrlRefused."""
+        """Return the host of an address that obeys the rules, short of what the host stands for.
+
+        A path that is a route of the project's own has none, and is called inside. Raises UrlRefused.
+        """
         if len(url) > self.urls.max_url_length:
             raise UrlRefused(f"Webhook URL is longer than {self.urls.max_url_length} characters")
         if url.startswith("/"):
-            raise UrlRefused("Webhook must be a whole address: this server has no routes of its own to call")
+            return self._judge_own(url)
         parts, host = _read(url)
         if self.urls.require_https and parts.scheme != "https":
             raise UrlRefused("Webhook must use https")
@@ -93,11 +111,25 @@ class WebhookPolicy(msgspec.Struct, frozen=True):
             raise UrlRefused(f"Webhook port {port} not allowed")
         return host
 
+    def _judge_own(self, url: str) -> str:
+        _refuse_unfit(url)
+        if self.urls.disable_loopback:
+            raise UrlRefused("Webhook must be a whole address: a path is called where url.disable_loopback is false")
+        if url.startswith("//") or self.own is None or not self.own.has(url):
+            raise UrlRefused(
+                "Webhook must be a whole address, or the path of a route of this project's own application"
+            )
+        return ""
+
+
+def _refuse_unfit(url: str) -> None:
+    if _UNFIT.search(url):
+        raise UrlRefused("Webhook must be an address without spaces, backslashes and control characters")
+
 
 def _read(url: str) -> tuple[httpx2.URL, str]:
     """Return the parts and the host of an address that can mean only one thing. Raises UrlRefused."""
-    if _UNFIT.search(url):
-        raise UrlRefused("Webhook must be an address without spaces, backslashes and control characters")
+    _refuse_unfit(url)
     try:
         parts = httpx2.URL(url)
     except httpx2.InvalidURL as exc:
