@@ -5,7 +5,7 @@ order. What needs the database (the project, a place under a parent that came ea
 """
 
 import asyncio
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from uuid import UUID
 
 import msgspec
@@ -17,6 +17,7 @@ from portside.tracing import encodings, multipart
 from portside.tracing.fields import (
     FeedbackFields,
     Fields,
+    check_objects,
     json_text,
     moment,
     name_text,
@@ -29,14 +30,16 @@ from portside.tracing.types import AttachmentWrite, Delivery, FeedbackWrite, Run
 
 _INLINE_BYTES = 128 * 1024
 _MAX_DOTTED_ORDER_CHARS = 20_000
+_MAX_RUNS = 50_000
+_MAX_OBJECTS = 4_000_000
 _BIG_FIELDS = frozenset({"inputs", "outputs", "events", "extra", "serialized"})
 
 
 class Batch(msgspec.Struct):
     """The body of POST /runs/batch."""
 
-    post: list[Fields] | None = None
-    patch: list[Fields] | None = None
+    post: list[msgspec.Raw] | None = None
+    patch: list[msgspec.Raw] | None = None
 
 
 async def read(body: bytes, headers: Mapping[str, str], reader: Callable[[bytes, str], Delivery]) -> Delivery:
@@ -70,9 +73,10 @@ def from_update(run_id: UUID) -> Callable[[bytes, str], Delivery]:
 
 def from_batch(body: bytes, _content_type: str) -> Delivery:
     """Read the body of POST /runs/batch."""
+    check_objects(body, _MAX_OBJECTS)
     batch = read_json(body, Batch, "body")
-    posts = [_posted(_write(_with_id(fields, "post"), None, is_post=True)) for fields in batch.post or ()]
-    patches = [_patched(_write(_with_id(fields, "patch"), None, is_post=False)) for fields in batch.patch or ()]
+    posts = [_posted(_write(fields, None, is_post=True)) for fields in _each(batch.post, "post")]
+    patches = [_patched(_write(fields, None, is_post=False)) for fields in _each(batch.patch, "patch")]
     return Delivery([*posts, *patches])
 
 
@@ -130,6 +134,14 @@ class _Parts:
             setattr(write, field, json_text(read_json(part.data, msgspec.Raw, part.name)))
         else:
             raise Invalid.field(["body", part.name], f"runs have no field {field}")
+
+
+def _each(runs: list[msgspec.Raw] | None, where: str) -> Iterator[Fields]:
+    """Yield the runs of a batch. Raises Invalid for too many, for one that is none and for one without an id."""
+    if len(runs or ()) > _MAX_RUNS:
+        raise Invalid.field(["body", where], f"holds more than {_MAX_RUNS} runs")
+    for raw in runs or ():
+        yield _with_id(read_json(bytes(raw), Fields, f"body.{where}"), where)
 
 
 def _with_id(fields: Fields, where: str) -> Fields:

@@ -14,10 +14,14 @@ from google.protobuf.message import DecodeError
 from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import ExportTraceServiceRequest
 
 from portside.kernel.errors import Invalid
-from portside.tracing.fields import read_json
+from portside.tracing.fields import check_objects, read_json
+from portside.tracing.otlp.bounds import has_more_messages
 
 PROTOBUF, JSON = "application/x-protobuf", "application/json"
 MAX_SPANS = 50_000
+MAX_MESSAGES = 1_000_000
+# What is smaller cannot unfold into more than some hundred megabytes, and is not walked twice.
+_SMALL_BYTES = 4 * 1024 * 1024
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 _LAST_NS = int((datetime(9999, 12, 31, tzinfo=UTC) - _EPOCH).total_seconds()) * 10**9
 _ERROR = 2
@@ -70,6 +74,8 @@ def _moment(nanoseconds: int) -> datetime | None:
 
 
 def _from_protobuf(body: bytes) -> Iterator[Span]:
+    if len(body) > _SMALL_BYTES and has_more_messages(body, ExportTraceServiceRequest.DESCRIPTOR, MAX_MESSAGES):
+        raise Invalid.field(["body"], f"holds more than {MAX_MESSAGES} messages")
     request = ExportTraceServiceRequest()
     try:
         request.ParseFromString(body)
@@ -172,6 +178,7 @@ class _JsonRequest(msgspec.Struct, rename="camel"):
 
 
 def _from_json(body: bytes) -> Iterator[Span]:
+    check_objects(body, MAX_MESSAGES)
     request = read_json(body, _JsonRequest, "body")
     for resource in request.resource_spans:
         for scope in resource.scope_spans:

@@ -1,0 +1,164 @@
+"""Whatever bytes arrive, the parsers of deliveries answer with a delivery or a refusal, within bounds of memory."""
+
+import gzip
+import json
+import tracemalloc
+from collections.abc import Callable
+from uuid import UUID
+
+import pytest
+import zstandard
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import ExportTraceServiceRequest
+
+from portside.kernel.errors import Invalid, PortsideError
+from portside.tracing import deliveries, encodings
+from portside.tracing.otlp import wire
+from portside.tracing.otlp.bounds import has_more_messages
+from portside.tracing.otlp.spans import from_otlp
+from portside.tracing.otlp.wire import JSON, PROTOBUF
+from portside.tracing.types import Delivery
+
+EXAMPLES = settings(max_examples=150, deadline=None, derandomize=True, database=None)
+FORM = "multipart/form-data; boundary=b"
+RUN = str(UUID(int=7))
+Reader = Callable[[bytes], Delivery]
+
+
+def multipart(body: bytes) -> Delivery:
+    return deliveries.from_multipart(body, FORM)
+
+
+def batch(body: bytes) -> Delivery:
+    return deliveries.from_batch(body, "application/json")
+
+
+def otlp(body: bytes) -> Delivery:
+    return from_otlp(body, PROTOBUF, None)
+
+
+def otlp_json(body: bytes) -> Delivery:
+    return from_otlp(body, JSON, None)
+
+
+def part(name: str, data: bytes) -> bytes:
+    return b'--b\r\nContent-Disposition: form-data; name="' + name.encode() + b'"\r\n\r\n' + data + b"\r\n"
+
+
+def spans() -> ExportTraceServiceRequest:
+    request = ExportTraceServiceRequest()
+    span = request.resource_spans.add().scope_spans.add().spans.add()
+    span.trace_id, span.span_id, span.name = bytes(range(16)), bytes(range(8)), "s"
+    span.attributes.add(key="gen_ai.prompt").value.string_value = "hello"
+    inner = span.attributes.add(key="deep").value
+    for _ in range(20):
+        inner = inner.array_value.values.add()
+    span.events.add(name="exception").attributes.add(key="exception.message").value.int_value = 5
+    return request
+
+
+BODIES: dict[Reader, bytes] = {
+    multipart: part(f"post.{RUN}", b'{"name": "r", "start_time": "2026-11-21T02:04:40Z"}')
+    + part(f"post.{RUN}.inputs", b'{"a": [1, {"b": "\\ud800"}]}')
+    + part(f"feedback.{RUN}", b'{"key": "k", "score": 1}')
+    + part(f"attachment.{RUN}.a", b"\x00\r\n--c\xff")
+    + b"--b--\r\n",
+    batch: json.dumps(
+        {"post": [{"id": RUN, "name": "r", "tags": ["t"]}], "patch": [{"id": RUN, "end_time": 5}]}
+    ).encode(),
+    otlp: spans().SerializeToString(),
+    otlp_json: json.dumps(
+        {"resourceSpans": [{"scopeSpans": [{"spans": [{
+            "traceId": "00" * 16, "spanId": "01" * 8, "startTimeUnixNano": "1700000000000000000",
+            "attributes": [{"key": "input.value", "value": {"arrayValue": {"values": [{"intValue": "7"}]}}}],
+        }]}]}]}
+    ).encode(),
+}  # fmt: skip
+READERS = list(BODIES)
+
+
+def check(reader: Reader, body: bytes) -> None:
+    try:
+        assert isinstance(reader(body), Delivery)
+    except PortsideError as exc:
+        assert exc.status in {400, 413, 415, 422}
+
+
+@pytest.mark.parametrize("reader", READERS)
+def test_the_bodies_that_are_changed_below_are_good_ones(reader: Reader) -> None:
+    assert reader(BODIES[reader]).runs
+
+
+@pytest.mark.parametrize("reader", READERS)
+@EXAMPLES
+@given(st.binary(max_size=300))
+def test_noise_is_answered(reader: Reader, noise: bytes) -> None:
+    check(reader, noise)
+
+
+@pytest.mark.parametrize("reader", READERS)
+@EXAMPLES
+@given(st.data())
+def test_a_damaged_body_is_answered(reader: Reader, data: st.DataObject) -> None:
+    body = bytearray(BODIES[reader])
+    for _ in range(data.draw(st.integers(1, 4))):
+        at = data.draw(st.integers(0, max(len(body) - 1, 0)))
+        length = data.draw(st.integers(0, 12))
+        body[at : at + length] = data.draw(st.binary(max_size=12))
+    check(reader, bytes(body))
+
+
+@EXAMPLES
+@given(st.binary(max_size=300), st.sampled_from(["gzip", "zstd", "", "br"]))
+def test_noise_in_an_encoding_is_answered(noise: bytes, encoding: str) -> None:
+    for body in (noise, gzip.compress(noise)[:-1], zstandard.compress(noise)[4:], zstandard.compress(noise) + noise):
+        check(lambda given: multipart(encodings.decode(given, encoding)), body)
+
+
+def bombs() -> dict[str, tuple[Reader, bytes]]:
+    many = 5_000_000
+    return {
+        "zstd": (lambda body: multipart(encodings.decode(body, "zstd")), zstandard.compress(bytes(300 * 1024 * 1024))),
+        "frames": (
+            lambda body: multipart(encodings.decode(body, "zstd")),
+            zstandard.compress(bytes(8 * 1024 * 1024)) * 100,
+        ),
+        "gzip": (lambda body: multipart(encodings.decode(body, "gzip")), gzip.compress(bytes(300 * 1024 * 1024), 1)),
+        "spans": (otlp, b"\x0a\x00" * 600_000),
+        "objects": (otlp_json, b'{"resourceSpans":[' + b"{}," * many + b"{}]}"),
+        "runs": (batch, b'{"post":[' + b"{}," * many + b"{}]}"),
+        "runs within objects": (batch, b'{"post":[' + b"{}," * 60_000 + b"{}]}"),
+        "depth": (otlp_json, b'{"resourceSpans":' + b"[" * 1_000_000),
+    }
+
+
+BOMBS = bombs()
+
+
+@pytest.mark.parametrize("name", BOMBS)
+def test_a_bomb_is_refused_before_it_unfolds(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(wire, "MAX_MESSAGES", 20_000)
+    monkeypatch.setattr(wire, "_SMALL_BYTES", 1024 * 1024)
+    reader, body = BOMBS[name]
+    tracemalloc.start()
+    with pytest.raises(PortsideError):
+        reader(body)
+    _, peak = tracemalloc.get_traced_memory()
+    tracemalloc.stop()
+    assert peak < 450 * 1024 * 1024
+
+
+def test_messages_are_counted_at_every_depth() -> None:
+    request = spans()
+    body, kind = request.SerializeToString(), ExportTraceServiceRequest.DESCRIPTOR
+    # resource, scope, span; two attributes and their values; 20 times an array and a value; event, attribute, value
+    count = 3 + 2 * 2 + 20 * 2 + 3
+    assert has_more_messages(body, kind, count - 1)
+    assert not has_more_messages(body, kind, count)
+
+
+def test_a_batch_of_too_many_runs_is_refused_by_name() -> None:
+    body = b'{"patch":[' + b"{}," * 50_000 + b"{}]}"
+    with pytest.raises(Invalid, match=r"body\.patch: holds more than 50000 runs"):
+        batch(body)
