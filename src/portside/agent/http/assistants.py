@@ -79,7 +79,8 @@ async def delete_assistant(ctx: Context, assistant_id: UUID, query: AssistantDel
     """Delete an assistant with its versions, and its threads where that is asked for; its runs are stopped."""
     access, caller = ctx.get(Access), caller_of(ctx)
     await access.see_assistant(caller, "delete", assistant_id)
-    threads = await access.may(caller, "threads", "delete", {}) if query.delete_threads else None
+    asked = {"thread_id": None, "run_id": None}
+    threads = await access.may(caller, "threads", "delete", asked) if query.delete_threads else None
     await ctx.get(Runs).delete_assistant(assistant_id, delete_threads=query.delete_threads, threads=threads)
 
 
