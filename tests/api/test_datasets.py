@@ -358,6 +358,9 @@ async def test_evaluations_from_end_to_end(server: Hosted):
         results = client.get_experiment_results(name=first)
         rows = {e.inputs["n"]: [run.outputs for run in e.runs] for e in results["examples_with_runs"]}
         assert rows == {1: [{"n": 2}], 2: [{"n": 4}], 3: [{"n": 6}]}
+        wrong = {project.id: ["and(eq(feedback_key, 'exact'), eq(feedback_score, 0))"]}
+        results = client.get_experiment_results(name=first, filters=wrong)
+        assert [e.inputs["n"] for e in results["examples_with_runs"]] == [3]
         compared = evaluate_comparative(
             (first, second), evaluators=[lambda runs, example: {"key": "better", "scores": {r.id: 1 for r in runs}}],
             client=client,

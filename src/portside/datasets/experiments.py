@@ -20,22 +20,28 @@ from portside.kernel.errors import Invalid
 from portside.kernel.http.routes import refuse_field
 from portside.kernel.ids import uuid7
 from portside.tracing.attachments import Links as RunLinks
+from portside.tracing.conditions import Condition, Conditions, all_of, any_of, narrow
 from portside.tracing.fields import aware
+from portside.tracing.filters import read_filter
 from portside.tracing.runs import show_runs
 from portside.tracing.types import Run
 
+Filter = Annotated[str, msgspec.Meta(max_length=20_000)]
 _OF_RUNS = ["inputs", "outputs", "extra", "feedback_stats"]
 
 
 class ExperimentPage(msgspec.Struct):
-    """Which experiments, and which page of the examples that they ran on. Previews hold everything."""
+    """Which experiments, and which page of the examples that they ran on. Previews hold everything.
+
+    `filters` are those of runs, by the experiment whose runs have to meet all of them.
+    """
 
     session_ids: Annotated[list[UUID], msgspec.Meta(min_length=1, max_length=100)]
     offset: Offset = 0
     limit: Limit = 100
     preview: bool = False
     comparative_experiment_id: UUID | None = None
-    filters: dict[str, list[str]] | None = None
+    filters: dict[UUID, Annotated[list[Filter], msgspec.Meta(max_length=20)]] | None = None
 
 
 class ExampleWithRuns(Example, kw_only=True):
@@ -83,18 +89,23 @@ class Comparison(msgspec.Struct):
 async def list_results(
     db: Session, workspace_id: UUID, dataset_id: UUID, page: ExperimentPage, links: tuple[Links, RunLinks]
 ) -> list[ExampleWithRuns]:
-    """List the examples that experiments ran on, with their root runs. Raises DatasetNotFound and Invalid."""
-    for name in ("comparative_experiment_id", "filters"):
-        if getattr(page, name):
-            raise refuse_field(name, "this is not supported")
+    """List the examples that experiments ran on, with their root runs.
+
+    Raises DatasetNotFound, FilterInvalid and Invalid.
+    """
+    if page.comparative_experiment_id:
+        raise refuse_field("comparative_experiment_id", "this is not supported")
     await show_dataset(db, workspace_id, dataset_id)
     sessions = await _experiments_of(db, workspace_id, dataset_id, page.session_ids)
-    ran = await db.fetch(sql.examples_of_experiments, workspace_id=workspace_id, sessions=sessions)
+    asked = _asked(sessions, page.filters or {})
+    listing, values = narrow(sql.examples_of_experiments, asked, workspace_id=workspace_id)
+    ran = await db.fetch(listing, **values)
     query = ExampleQuery(
         dataset=dataset_id, id=[row["id"] for row in ran], select=["id"], limit=page.limit, offset=page.offset
     )
     ids = [example.id for example in await list_examples(db, workspace_id, query, links[0])]
-    rows = await db.fetch(sql.runs_of_examples, workspace_id=workspace_id, sessions=sessions, examples=ids)
+    listing, values = narrow(sql.runs_of_examples, asked, workspace_id=workspace_id, examples=ids)
+    rows = await db.fetch(listing, **values)
     runs = {run.id: run for run in await show_runs(db, workspace_id, [row["id"] for row in rows], _OF_RUNS, links[1])}
     by_example: dict[UUID, list[Run]] = {}
     for row in rows:
@@ -150,6 +161,16 @@ async def delete_comparison(db: Session, workspace_id: UUID, comparison_id: UUID
     """Forget a comparison; the experiments stay. Raises ComparisonNotFound."""
     if not await db.execute(sql.delete_comparison, workspace_id=workspace_id, comparison_id=comparison_id):
         raise ComparisonNotFound
+
+
+def _asked(sessions: list[UUID], filters: dict[UUID, list[Filter]]) -> Condition:
+    """Return the condition on runs: of one of the experiments, and what is asked of the runs of that one."""
+    conditions = Conditions()
+    asked = []
+    for session_id in sessions:
+        own = conditions.of(sql.when_of_experiment, session_id=session_id)
+        asked.append(all_of([own, *(read_filter(text, conditions) for text in filters.get(session_id, []))]))
+    return any_of(asked)
 
 
 async def _experiments_of(db: Session, workspace_id: UUID, dataset_id: UUID, ids: list[UUID]) -> list[UUID]:

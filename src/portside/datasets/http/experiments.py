@@ -16,12 +16,15 @@ from portside.kernel.crypto import SecretBox
 from portside.kernel.errors import Invalid
 from portside.kernel.http.routes import Context, Routes
 from portside.tracing.attachments import Links as RunLinks
+from portside.tracing.filter_language import FilterInvalid
 from portside.tracing.types import Accepted
 
 routes = Routes("datasets")
 
 
-@routes.post("/datasets/{dataset_id}/runs", permission="datasets:read", raises=(DatasetNotFound, Invalid))
+@routes.post(
+    "/datasets/{dataset_id}/runs", permission="datasets:read", raises=(DatasetNotFound, FilterInvalid, Invalid)
+)
 async def list_experiment_results(ctx: Context, dataset_id: UUID, body: ExperimentPage) -> list[ExampleWithRuns]:
     """List the examples that experiments ran on, each with its runs."""
     links = (links_of(ctx), RunLinks(ctx.get(SecretBox), str(ctx.request.base_url)))

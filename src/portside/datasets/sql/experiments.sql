@@ -1,15 +1,17 @@
 -- name: runs_of_examples
--- Root runs of experiments, by the examples that they ran on.
+-- Root runs of experiments, by the examples that they ran on. Conditions take the place of `true`.
 select r.id, r.reference_example_id
 from readable_runs r
-where r.workspace_id = :workspace_id and r.session_id = any(:sessions::uuid[])
-  and r.reference_example_id = any(:examples::uuid[])
+where r.workspace_id = :workspace_id and r.reference_example_id = any(:examples::uuid[]) and true
 order by r.start_time, r.id
 
 -- name: examples_of_experiments
 select distinct r.reference_example_id as id
 from readable_runs r
-where r.workspace_id = :workspace_id and r.session_id = any(:sessions::uuid[]) and r.reference_example_id is not null
+where r.workspace_id = :workspace_id and r.reference_example_id is not null and true
+
+-- name: when_of_experiment
+select from readable_runs r where r.session_id = :session_id::uuid
 
 -- name: sessions_of_dataset
 -- Which of these projects are experiments on the dataset.
