@@ -59,7 +59,12 @@ def impatient(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.mark.usefixtures("impatient")
 @pytest.mark.parametrize(
     "begun",
-    [b"", b"GET /name HTT", b"GET /name HTTP/1.1\r\nA: b\r\n", b"POST /take HTTP/1.1\r\nContent-Length: 9\r\n\r\nx"],
+    [
+        b"",
+        b"GET /name HTT",
+        b"GET /name HTTP/1.1\r\nA: b\r\n",
+        b"POST /take HTTP/1.1\r\nHost: a\r\nContent-Length: 9\r\n\r\nx",
+    ],
     ids=["nothing", "a line", "headers", "a body"],
 )
 async def test_who_does_not_go_on_is_let_go(begun: bytes) -> None:

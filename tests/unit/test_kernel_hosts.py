@@ -1,9 +1,10 @@
+from contextlib import nullcontext
 from typing import Any
 
 import httpx2
 import pytest
 
-from portside.kernel.http.hosts import KnownHosts
+from portside.kernel.http.hosts import HostUnclear, KnownHosts, check_host
 from portside.kernel.http.middleware import Observe
 from tests.unit.test_kernel_cors import hello
 
@@ -45,3 +46,13 @@ async def test_a_web_socket_by_another_name_is_closed() -> None:
     scope = {"type": "websocket", "path": "/", "headers": [(b"host", b"evil.example")]}
     await KnownHosts(hello, NAMES)(scope, receive, send)
     assert sent == [{"type": "websocket.close", "code": 1008}]
+
+
+@pytest.mark.parametrize(
+    ("version", "names", "is_clear"),
+    [("1.1", 1, True), ("1.1", 0, False), ("1.1", 2, False), ("1.0", 0, True), ("1.0", 2, False)],
+)
+def test_it_is_clear_which_host_a_request_is_for(version: str, names: int, *, is_clear: bool) -> None:
+    scope = {"http_version": version, "headers": [(b"accept", b"*/*"), *[(b"host", b"a.example")] * names]}
+    with nullcontext() if is_clear else pytest.raises(HostUnclear):
+        check_host(scope)

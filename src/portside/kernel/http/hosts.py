@@ -21,6 +21,22 @@ class HostNotAllowed(BadRequest):
     code = "host_not_allowed"
 
 
+class HostUnclear(BadRequest):
+    """A request names the host that it is for, once."""
+
+    code = "host_unclear"
+
+
+def check_host(scope: Any) -> None:
+    """Look whether it is clear which host a request is for: whatever stands before this server may have read another.
+
+    Raises HostUnclear.
+    """
+    named = sum(name == b"host" for name, _ in scope["headers"])
+    if named > 1 or (named == 0 and scope["http_version"] == "1.1"):
+        raise HostUnclear
+
+
 class KnownHosts:
     """Refuses requests by names that the server does not have; `*.example.org` is any name below that one."""
 

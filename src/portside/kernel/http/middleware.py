@@ -44,6 +44,7 @@ class AnswerErrors:
             await send(message)
 
         try:
+            check_host(scope)
             await self.app(scope, receive, notice)
         except ClientDisconnect:
             raise
