@@ -8,7 +8,7 @@ from collections.abc import Iterable, Iterator
 from typing import Any, NamedTuple
 from uuid import UUID, uuid5
 
-from portside.agent.a2a.parts import data_part, parts_of
+from portside.agent.a2a.parts import data_part, dict_of, parts_of
 
 TASK_START = "a2a.task_start_id"
 AS_SENT = "a2a.message"
@@ -51,7 +51,7 @@ def conversation(values: Any, thread_id: UUID, tools: Tools) -> list[Said]:
     for place, message in enumerate(messages if isinstance(messages, list) else ()):
         if not isinstance(message, dict):
             continue
-        kept = message.get("additional_kwargs") or {}
+        kept = dict_of(message.get("additional_kwargs"))
         if message.get("type") == "human" or TASK_START in kept:
             start = kept.get(TASK_START)
         shown = _result(message, tools) if message.get("type") == "tool" else _message(message, kept)
@@ -83,8 +83,7 @@ def _message(message: Plain, kept: Plain) -> Plain | None:
     role, parts = _ROLES.get(str(message.get("type"))), parts_of(message.get("content"))
     if role is None or not parts:
         return None
-    sent = kept.get(AS_SENT)
-    return {**(sent if isinstance(sent, dict) else {}), "kind": "message", "role": role, "parts": parts}
+    return {**dict_of(kept.get(AS_SENT)), "kind": "message", "role": role, "parts": parts}
 
 
 def _result(message: Plain, tools: Tools) -> Plain | None:

@@ -58,6 +58,11 @@ def text_part(text: str) -> Plain:
     return {"kind": "text", "text": text}
 
 
+def dict_of(value: Any) -> Plain:
+    """Return a value where an object is expected; what a graph keeps there instead counts as nothing."""
+    return value if isinstance(value, dict) else {}
+
+
 def data_part(data: Any) -> Plain:
     """Make a part of data."""
     return {"kind": "data", "data": data}
@@ -124,7 +129,7 @@ def _told(block: Any) -> Iterator[Plain]:
 
 
 def _told_file(block: Plain) -> Iterator[Plain]:
-    name = block.get("filename") or (block.get("extras") or {}).get("filename")
+    name = block.get("filename") or dict_of(block.get("extras")).get("filename")
     about = {key: value for key, value in (("mimeType", block.get("mime_type")), ("name", name)) if value}
     raw = block.get("base64") or block.get("data")
     if isinstance(block.get("url"), str):

@@ -19,7 +19,7 @@ from portside.agent.a2a.conversations import (
     task_id_of,
 )
 from portside.agent.a2a.errors import NoTask, Unsupported
-from portside.agent.a2a.parts import data_part, text_part
+from portside.agent.a2a.parts import data_part, dict_of, text_part
 from portside.agent.graphs.execute import UNKNOWN_INTERRUPT
 from portside.agent.runs.service import Runs
 from portside.agent.sql import sql
@@ -150,9 +150,10 @@ def _with_input(values: Any, run: Run, standing: Standing) -> Any:
     new = asked.get("messages") if standing.state in ACTIVE and isinstance(asked, dict) else None
     if not isinstance(new, list) or not isinstance(values, dict):
         return values
-    kept = values.get("messages") or []
-    known = {message.get("id") for message in kept}
-    return {**values, "messages": [*kept, *(message for message in new if message.get("id") not in known)]}
+    kept = values.get("messages")
+    kept = kept if isinstance(kept, list) else []
+    known = {dict_of(message).get("id") for message in kept}
+    return {**values, "messages": [*kept, *(message for message in new if dict_of(message).get("id") not in known)]}
 
 
 def _named(standing: Standing) -> Plain:
