@@ -81,7 +81,6 @@ class Observe:
             await send(message)
 
         try:
-            check_host(scope)
             await self.app(scope, receive, observe)
         except ClientDisconnect:
             log.info("the client went before its request was whole", path=scope["path"])
