@@ -9,6 +9,7 @@ from uuid import UUID, uuid4
 
 import pytest
 
+from portside.agent.encryption.codec import UNREADABLE
 from portside.agent.queue import lifecycle
 from portside.agent.queue.lifecycle import Admission, Cancellation, CancelScope, ClaimedRun, Ending
 from portside.agent.queue.sweep import DueThreads
@@ -189,6 +190,16 @@ async def test_an_address_is_judged_again_when_it_is_called(db: Database):
             await db.pool.execute("update webhook_deliveries set due_at = now() where run_id = $1", one.run_id)
             async with delivering(db, policy):
                 assert await outcome(db, one) == ("failed", [None])
+    assert receiver.seen == []
+
+
+async def test_what_cannot_be_decrypted_is_not_told(db: Database):
+    async with Receiver().listening() as receiver:
+        run = await end(db, url=receiver.url)
+        spoil = "update webhook_deliveries set values = jsonb_build_object($1::text, 'the key is not known')"
+        await db.pool.execute(spoil, UNREADABLE)
+        async with delivering(db):
+            assert await outcome(db, run) == ("failed", [None])
     assert receiver.seen == []
 
 

@@ -18,7 +18,7 @@ import prometheus_client
 from portside.agent.settings import AgentSettings
 from portside.agent.sql import sql
 from portside.agent.types.webhooks import DeliveryAttempt
-from portside.agent.webhooks.payloads import payload_of
+from portside.agent.webhooks.payloads import is_readable, payload_of
 from portside.agent.webhooks.policy import UrlRefused, WebhookPolicy, Webhooks
 from portside.agent.webhooks.signing import signature_headers
 from portside.kernel.clock import iso, now
@@ -131,6 +131,8 @@ class Deliveries(Task):
         """Call an address once. Returns the status, why it was not heard, and whether that will stay so."""
         if self._policy.is_disabled:
             return None, "webhooks are disabled (http.disable_webhooks)", True
+        if not is_readable(owed):
+            return None, "what is to be told cannot be decrypted with the keys of this server", True
         try:
             self._policy.judge(owed["url"])
             status = await self._post(owed)

@@ -3,15 +3,22 @@
 from datetime import datetime
 from typing import Any
 
+from portside.agent.encryption.codec import UNREADABLE
 from portside.agent.webhooks.policy import WebhookPolicy
 from portside.kernel.clock import iso
-from portside.kernel.codec import dump_api, load
+from portside.kernel.codec import dump_api
 from portside.kernel.db import Record
 
 IDS = ("run_id", "thread_id", "assistant_id")
+SEALED = ("kwargs", "metadata", "error", "values")
 AS_STORED = ("metadata", "status", "multitask_strategy", "error", "cancel_reason")
 # Whoever asked for the run is known to its receiver by other means, or not at all.
 KEPT_TO_OURSELVES = frozenset({"langgraph_auth_user"})
+
+
+def is_readable(owed: Record) -> bool:
+    """Whether all that is to be told could be decrypted."""
+    return not any(isinstance(owed[name], dict) and UNREADABLE in owed[name] for name in SEALED)
 
 
 def payload_of(owed: Record, policy: WebhookPolicy, sent_at: datetime) -> bytes:
@@ -28,7 +35,7 @@ def payload_of(owed: Record, policy: WebhookPolicy, sent_at: datetime) -> bytes:
         "run_started_at": None if owed["run_started_at"] is None else iso(owed["run_started_at"]),
         "run_ended_at": iso(owed["run_ended_at"]),
         "webhook_sent_at": iso(sent_at),
-        "values": None if owed["values"] is None else load(owed["values"].encode()),
+        "values": owed["values"],
     }
     return dump_api({name: value for name, value in fields.items() if name in policy.told})
 
