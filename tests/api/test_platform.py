@@ -111,7 +111,7 @@ def ask(url: str, text: str = "hi") -> str:
 @pytest.fixture(scope="module")
 def platform(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Platform]:
     home = tmp_path_factory.mktemp("a home") / "portside"
-    with platform_server(home, DEPLOYMENT_START_TIMEOUT_S="30") as server:
+    with platform_server(home, DEPLOYMENT_START_TIMEOUT_S="100") as server:
         asked = Platform(server, home)
         yield asked
         asked.http.close()
@@ -210,7 +210,7 @@ async def test_a_new_commit_takes_over_without_a_failed_request(platform: Platfo
         ({"requirements__txt": "no-such-package-anywhere==99.9"}, "BUILD_FAILED", "no-such-package-anywhere"),
         ({"agent__py": "import nothing_like_this\n"}, "DEPLOY_FAILED", "nothing_like_this"),
         pytest.param(
-            {"agent__py": "import time\ntime.sleep(3600)\n"}, "DEPLOY_FAILED", "30", marks=pytest.mark.thorough
+            {"agent__py": "import time\ntime.sleep(3600)\n"}, "DEPLOY_FAILED", "100", marks=pytest.mark.thorough
         ),
     ],
     ids=["config", "dependency", "import", "silence"],
