@@ -1,12 +1,16 @@
 """The project's application joined with our routes, in one process: who is asked who they are, and in which order."""
 
 import asyncio
+import importlib.util
 import json
+import os
+import sys
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
 
+import httpx
 import httpx2
 import pytest
 from langgraph_sdk import Auth
@@ -16,7 +20,7 @@ from portside.agent.access.loading import OPEN, Protection
 from portside.agent.access.service import Access
 from portside.agent.config import AgentConfig, load_config
 from portside.agent.custom.application import CustomApp, running
-from portside.agent.custom.loopback import INSIDE
+from portside.agent.custom.loopback import INSIDE, LoopbackTransport, introduce
 from portside.kernel.errors import UserMistake
 from portside.kernel.http.inside import Call
 from portside.kernel.http.middleware import Observe
@@ -229,3 +233,25 @@ def test_what_is_no_application_is_told(project: Callable[..., AgentConfig]) -> 
     config = project("app = {}")
     with pytest.raises(UserMistake, match="is of type dict; export a Starlette or FastAPI app"):
         CustomApp(config, str(config.http.app))
+
+
+def test_the_sdk_finds_this_server_and_nothing_else_of_another(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("__LANGGRAPH_DEFER_LOOPBACK_TRANSPORT", "true")
+    introduce(cache={"cache_get": len})
+    try:
+        assert importlib.util.find_spec("langgraph_api") is not None
+        assert importlib.import_module("langgraph_api.server").app is INSIDE
+        assert importlib.import_module("langgraph_api").asgi_transport.ASGITransport is LoopbackTransport
+        assert importlib.import_module("langgraph_api.cache").cache_get is len
+        with pytest.raises(ModuleNotFoundError):
+            importlib.import_module("langgraph_api.auth")
+        assert "__LANGGRAPH_DEFER_LOOPBACK_TRANSPORT" not in os.environ
+    finally:
+        for name in [name for name in sys.modules if name.partition(".")[0] == "langgraph_api"]:
+            del sys.modules[name]
+
+
+async def test_a_client_of_nobody_says_so() -> None:
+    async with httpx.AsyncClient(transport=LoopbackTransport(), base_url="http://api") as client:
+        with pytest.raises(httpx.ConnectError, match="does not answer yet"):
+            await client.get("/ok")

@@ -8,6 +8,7 @@ project's code is imported, so that a client may be made there; it can be used w
 import os
 import sys
 from collections.abc import AsyncIterator
+from importlib.machinery import ModuleSpec
 from types import ModuleType
 from typing import Any
 
@@ -61,16 +62,21 @@ class _Answer(httpx.AsyncByteStream):
 def introduce(**modules: dict[str, Any]) -> None:
     """Have the SDK find this server; `modules` are further ones that it asks a server for, with what is in them."""
     os.environ.pop(_DEFERS, None)
-    package = ModuleType(HOST_PACKAGE, "What the SDK asks the server for that it runs in.")
+    package = _stand_in(HOST_PACKAGE, is_package=True)
     package.__path__ = []
-    sys.modules[HOST_PACKAGE] = package
     offered: dict[str, dict[str, Any]] = {
         "server": {"app": INSIDE},
         "asgi_transport": {"ASGITransport": LoopbackTransport},
         **modules,
     }
     for name, content in offered.items():
-        module = ModuleType(f"{HOST_PACKAGE}.{name}")
+        module = _stand_in(f"{HOST_PACKAGE}.{name}")
         vars(module).update(content)
-        sys.modules[module.__name__] = module
         setattr(package, name, module)
+
+
+def _stand_in(name: str, *, is_package: bool = False) -> ModuleType:
+    module = ModuleType(name, "What the SDK asks the server for that it runs in.")
+    module.__spec__ = ModuleSpec(name, None, is_package=is_package)
+    sys.modules[name] = module
+    return module
