@@ -1,6 +1,7 @@
 """What is turned away before any application sees it."""
 
 import asyncio
+import contextlib
 
 import pytest
 
@@ -71,8 +72,10 @@ async def test_who_does_not_go_on_is_let_go(begun: bytes) -> None:
     async with serve(echoing()) as served:
         reader, writer = await asyncio.open_connection("127.0.0.1", served.port)
         writer.write(begun)
-        async with asyncio.timeout(60):
-            assert await reader.read() == b""
+        # It is closed, maybe before it has read what came: that is a reset.
+        with contextlib.suppress(ConnectionResetError):
+            async with asyncio.timeout(60):
+                assert await reader.read() == b""
         writer.close()
 
 
