@@ -16,10 +16,6 @@ class State(MessagesState):
     tenant: str
 
 
-class Context(dict[str, Any]):
-    """Whatever a run is given."""
-
-
 def embed(texts: list[str]) -> list[list[float]]:
     return [[float(len(text)), 1.0] for text in texts]
 
