@@ -120,7 +120,7 @@ async def test_searches_are_served_by_indexes(db, query, index):
             """
         )
         await connection.execute("vacuum analyze assistants")
-        values = {"metadata": None, "graph_id": None, "name": None, **query}
+        values = {"metadata": None, "graph_id": None, "name": None, "access": None, **query}
         arguments = sql.search_assistants.arguments({**values, "order": "created_at desc", "limit": 10, "offset": 0})
         plan = await connection.fetch("explain " + sql.search_assistants.sql, *arguments)
     assert index in "\n".join(row[0] for row in plan)

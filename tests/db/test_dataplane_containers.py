@@ -187,6 +187,7 @@ async def test_requests_go_to_all_replicas_in_turn_and_the_dead_are_replaced(qua
     await quay.hears("exited with code 3")
 
 
+@pytest.mark.thorough
 async def test_memory_is_bounded_and_the_reason_is_told(quay: Quay):
     await quay.serve("one", resource_spec={"memory_limit_mb": 64})
     with pytest.raises(httpx2.HTTPError):

@@ -74,11 +74,12 @@ async def test_a_log_shows_chosen_headers_and_no_command_for_a_terminal() -> Non
         """Take the answer."""
 
     headers = [(b"x-user", b"\x9b31mada" + b"a" * 1000), (b"authorization", b"Bearer x")]
-    scope = {"type": "http", "method": "GET", "path": "/x", "headers": headers}
+    headers.append((b"host", b"agents"))
+    scope = {"type": "http", "http_version": "1.1", "method": "GET", "path": "/x", "headers": headers}
     structlog.contextvars.clear_contextvars()
     with capture_logs() as logged:
         await Observe(hello, logged_headers=HeaderRules(includes=["*"]))(scope, None, send)
     (line,) = logged
     assert line["headers"]["x-user"].startswith("\\x9b31mada")
     assert len(line["headers"]["x-user"]) < 300
-    assert list(line["headers"]) == ["x-user"]
+    assert list(line["headers"]) == ["x-user", "host"]

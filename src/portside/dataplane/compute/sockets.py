@@ -22,7 +22,7 @@ from portside.kernel.logs import get_logger
 log = get_logger(__name__)
 _WILDCARDS = frozenset({"", "0.0.0.0", "::"})  # noqa: S104 - only compared with
 _PROBE_TIMEOUT_S = 5.0
-_ASK_TIMEOUT_S = 2.0
+_ASK_TIMEOUT_S = 10.0
 _MAX_ANSWER = 1_000_000
 _HEIR = "heir.sock"
 

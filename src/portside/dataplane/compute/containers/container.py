@@ -9,7 +9,7 @@ import contextlib
 import os
 import secrets
 import time
-from collections.abc import Mapping
+from collections.abc import Coroutine, Mapping
 from pathlib import Path
 from typing import Any
 from uuid import UUID
@@ -43,7 +43,7 @@ class Container:
         name = f"portside-{plan.revision_id}-{secrets.token_hex(3)}"
         given = commands.environment_file(plan.env)
         try:
-            container_id = await runtime.run(commands.run(plan, name), given=given)
+            container_id = await _uncut(runtime.run(commands.run(plan, name), given=given))
             port = _port_of(await _look_at(runtime, container_id))
         except BaseException as exc:
             # A start that fails half way leaves a container behind.
@@ -128,6 +128,16 @@ class Container:
     def _reason(self, what: str) -> str:
         said = last_lines(self._output, self._began)
         return f"{what}; it said:\n{said}" if said else f"{what}, and said nothing"
+
+
+async def _uncut(command: Coroutine[Any, Any, str]) -> str:
+    """Run a command to its end even when it is cancelled: a runtime that is killed in a start keeps its locks."""
+    running = asyncio.create_task(command)
+    try:
+        return await asyncio.shield(running)
+    except asyncio.CancelledError:
+        await asyncio.gather(running, return_exceptions=True)
+        raise
 
 
 async def find_containers(runtime: Runtime, deployment_id: UUID) -> list[dict[str, Any]]:
