@@ -244,7 +244,7 @@ async def test_what_a_new_listener_would_start_otherwise_gives_way_without_a_los
     await eventually(lambda: asyncio.sleep(0, not orphan.is_alive))
     await clients.after(20)
     assert await clients.stop() == {"orphan", "heir"}
-    assert len(orphaned.folder.state.replicas) == 1
+    await eventually(lambda: asyncio.sleep(0, len(orphaned.folder.state.replicas) == 1))
 
 
 async def test_an_adopted_replica_that_dies_is_replaced(orphaned: House):
