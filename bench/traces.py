@@ -1,19 +1,25 @@
 """Measures the hosted API with many traces: ingest, usage, CSV export and reading. `python -m bench.traces [COUNT]`.
 
-Traces of 50 workspaces with 20 projects each, over 30 days, are written into the database directly; what is measured
-goes over HTTP. Ten million take some minutes and 12 GB of disk.
+Traces of 50 workspaces with 20 projects each, over 30 days, are made inside the database (`bench.trace_data`); what is
+measured goes over HTTP, ingest by the product's own path beside all that. Ten million take some minutes and 20 GB of
+disk. With `BENCH_FOLDER` they stay there: a load that was cut off goes on, and the next run finds them.
+
+Beside the time of a client stands the CPU that the platform and Postgres took for one question: that depends less on
+what else the machine does. The targets are what the choice of the engine was made by: SQL alone, without a server.
 """
 
 import asyncio
+import contextlib
 import datetime as dt
 import json
+import os
 import statistics
 import sys
 import tempfile
 import time
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Iterator
 from pathlib import Path
-from uuid import UUID, uuid4
+from uuid import UUID
 
 import asyncpg
 import httpx2
@@ -21,72 +27,62 @@ import httpx2
 ROOT = Path(__file__).parents[1]
 sys.path[:0] = [str(ROOT)]
 
+from bench.trace_data import DAYS, fill  # noqa: E402
 from tests.servers import KEY, platform_server  # noqa: E402
 
 from portside.kernel.db import Database  # noqa: E402
 from portside.kernel.embedded import EmbeddedPostgres  # noqa: E402
+from portside.kernel.ids import uuid7  # noqa: E402
 from portside.usage.days import DaysThatAreOver  # noqa: E402
 
 COUNT = 10_000_000
-WORKSPACES = 50
-PROJECTS = 20
-DAYS = 30
 BATCH = 100
-INGEST_S = 10.0
+CLIENTS = 4
+BATCHES = 60
 TIMES = 7
-SLICE = 250_000
-NAMES = """
-insert into workspaces (id, organization_id, display_name, tenant_handle)
-select md5('workspace ' || n)::uuid, (select id from organizations), 'workspace ' || n, 'workspace-' || n
-from generate_series(1, $1) n
-"""
-PLACES = """
-insert into projects (id, workspace_id, name)
-select md5(w.id || ' project ' || n)::uuid, w.id, 'project ' || n
-from workspaces w cross join generate_series(1, $1) n
-"""
-# One run of each trace, with what a small call of a model says.
-RUNS = """
-with made as (
-insert into runs (
-    workspace_id, id, trace_id, dotted_order, project_id, name, run_type, start_time, end_time, error, inputs, outputs,
-    extra, patched, patch_order, is_awaited, received_at
-)
-select p.workspace_id, m.id, m.id, to_char(m.at, 'YYYYMMDD"T"HH24MISSUS"Z"') || m.id, p.id, 'call ' || n % 8, 'llm',
-       m.at, m.at + make_interval(secs => n % 97 / 10.0), case when n % 50 = 0 then 'it failed' end,
-       '{"question": "lorem ipsum dolor sit amet"}', '{"answer": "consectetur adipiscing elit"}',
-       '{"metadata": {"usage_metadata": {"input_tokens": 10, "output_tokens": 20, "total_tokens": 30}}}',
-       0, 0, false, m.at
-from generate_series($1::int, $2::int) n
-cross join lateral (
-    select md5('run ' || n)::uuid as id, now() - make_interval(secs => n::float8 * $3 / $4) as at
-) m
-join (select row_number() over () as place, id, workspace_id from projects) p on p.place = 1 + n % $5
-returning workspace_id, id, project_id, received_at
-)
-insert into traces (workspace_id, trace_id, project_id, api_key_id, user_id, received_at)
-select workspace_id, id, project_id, (select id from api_keys limit 1), (select id from users limit 1), received_at
-from made
-"""
+# Milliseconds and runs a second, by the beginning of what is measured.
+TARGETS = {
+    "usage": 58.0, "CSV": 58.0, "latest 50": 1.3, "figures of a project": 6.0, "figures of a workspace": 320.0,
+    "posted": 48_800.0,
+}  # fmt: skip
+Ask = Callable[[], Awaitable[httpx2.Response]]
 
 
-async def fill(url: str, count: int) -> float:
-    """Write the traces; return how many a second that were."""
-    connection = await asyncpg.connect(url)
-    await connection.execute(NAMES, WORKSPACES)
-    await connection.execute(PLACES, PROJECTS)
-    projects = await connection.fetchval("select count(*) from projects")
-    began = time.perf_counter()
-    for first in range(1, count + 1, SLICE):
-        last = min(first + SLICE - 1, count)
-        await connection.execute(RUNS, first, last, DAYS * 86_400, count, projects)
-        print(f"\r{last:,} of {count:,}", end="", flush=True)
-    print()
-    took = time.perf_counter() - began
-    for table in ("runs", "traces", "projects"):
-        await connection.execute(f"vacuum analyze {table}")
-    await connection.close()
-    return count / took
+class Clock:
+    """Tells how much CPU the platform and the processes of its Postgres have used, in seconds."""
+
+    def __init__(self, platform: int, data: Path) -> None:
+        self._platform = platform
+        self._postmaster = int((data / "postmaster.pid").read_text().split()[0])
+
+    def read(self) -> tuple[float, float]:
+        """Return both."""
+        everything = list(self._all())
+        own = sum(used for process, _, used in everything if process == self._platform)
+        return own, sum(used for process, parent, used in everything if self._postmaster in {process, parent})
+
+    def _all(self) -> Iterator[tuple[int, int, float]]:
+        for folder in Path("/proc").iterdir():
+            if not folder.name.isdigit():
+                continue
+            # It may be gone meanwhile.
+            with contextlib.suppress(OSError):
+                fields = (folder / "stat").read_text().rsplit(")", 1)[1].split()
+                used = sum(int(field) for field in fields[11:15]) / os.sysconf("SC_CLK_TCK")
+                yield int(folder.name), int(fields[1]), used
+
+
+class Figure:
+    """What one thing took: of the client's time, and of the CPU of both servers, in milliseconds or a second."""
+
+    def __init__(self, name: str, value: float, cpu: tuple[float, float]) -> None:
+        self.name, self.value, self.cpu = name, value, cpu
+
+    def show(self) -> None:
+        """Print it in a line, beside its target."""
+        target = next((f"{value:>10,.1f}" for start, value in TARGETS.items() if self.name.startswith(start)), "")
+        cpu = "".join(f"{part:>10,.2f}" for part in self.cpu)
+        print(f"{self.name:<58}{self.value:>12,.1f}{cpu}{target}", flush=True)
 
 
 async def close_days(url: str) -> float:
@@ -99,91 +95,119 @@ async def close_days(url: str) -> float:
     return time.perf_counter() - began
 
 
-async def ingest(client: httpx2.AsyncClient) -> float:
-    """Post batches of runs from four clients at once; return how many runs a second were taken."""
-    posted, deadline = 0, time.perf_counter() + INGEST_S
+async def ingest(client: httpx2.AsyncClient, clock: Clock) -> list[Figure]:
+    """Post runs from several clients at once, then patch each; return how many a second were taken."""
+    moment = dt.datetime.now(dt.UTC).isoformat()
+    begun = [[_begun(moment) for _ in range(BATCH)] for _ in range(BATCHES * CLIENTS)]
+    ends = {"outputs": {"answer": "dolor sit amet"}, "end_time": moment}
+    ended = [
+        [{**{key: run[key] for key in ("id", "trace_id", "dotted_order")}, **ends} for run in runs] for runs in begun
+    ]
+    figures = []
+    for name, key, batches in (("posted", "post", begun), ("patched", "patch", ended)):
+        bodies = [json.dumps({key: batch}).encode() for batch in batches]
 
-    async def post() -> None:
-        nonlocal posted
-        while time.perf_counter() < deadline:
-            moment = dt.datetime.now(dt.UTC).isoformat()
-            runs = [
-                {
-                    "id": str(uuid4()), "name": "call", "run_type": "llm", "session_name": "ingested",
-                    "inputs": {"question": "lorem ipsum"}, "outputs": {"answer": "dolor sit amet"},
-                    "start_time": moment, "end_time": moment,
-                } for _ in range(BATCH)
-            ]  # fmt: skip
-            answer = await client.post("/runs/batch", json={"post": runs})
-            answer.raise_for_status()
-            posted += BATCH
+        async def send(bodies: list[bytes]) -> None:
+            for body in bodies:
+                answer = await client.post("/runs/batch", content=body, headers={"Content-Type": "application/json"})
+                answer.raise_for_status()
 
-    began = time.perf_counter()
-    await asyncio.gather(*(post() for _ in range(4)))
-    return posted / (time.perf_counter() - began)
+        before, began = clock.read(), time.perf_counter()
+        await asyncio.gather(*(send(bodies[number::CLIENTS]) for number in range(CLIENTS)))
+        count, took = BATCH * len(bodies), time.perf_counter() - began
+        cpu = _spent(before, clock.read(), count)
+        figures.append(
+            Figure(f"{name} a second, {CLIENTS} clients, batches of {BATCH}; ms for each", count / took, cpu)
+        )
+    return figures
 
 
-async def timed(ask: Callable[[], Awaitable[httpx2.Response]]) -> float:
-    """Return the median of some askings, in milliseconds."""
-    times = []
+def _begun(moment: str) -> dict[str, object]:
+    run_id = str(uuid7())
+    return {
+        "id": run_id, "trace_id": run_id, "dotted_order": f"20261121T000000000000Z{run_id}", "name": "call",
+        "run_type": "llm", "session_name": "ingested", "inputs": {"question": "lorem ipsum"}, "start_time": moment,
+        "extra": {"metadata": {"usage_metadata": {"input_tokens": 10, "output_tokens": 20}}},
+    }  # fmt: skip
+
+
+def _spent(before: tuple[float, float], after: tuple[float, float], times: int) -> tuple[float, float]:
+    return (after[0] - before[0]) * 1000 / times, (after[1] - before[1]) * 1000 / times
+
+
+async def timed(name: str, ask: Ask, clock: Clock) -> Figure:
+    """Return the median of some askings, and what each took of CPU."""
+    (await ask()).raise_for_status()
+    times, before = [], clock.read()
     for _ in range(TIMES):
         began = time.perf_counter()
         (await ask()).raise_for_status()
         times.append((time.perf_counter() - began) * 1000)
-    return statistics.median(times)
+    return Figure(name, statistics.median(times), _spent(before, clock.read(), TIMES))
 
 
-async def read(client: httpx2.AsyncClient, project: UUID, workspaces: list[UUID]) -> dict[str, float]:
-    """Return the medians of the questions that are asked of many traces, in milliseconds."""
+def questions(client: httpx2.AsyncClient, project: UUID, workspaces: list[UUID]) -> dict[str, Ask]:
+    """Return what is asked of many traces."""
     end = dt.datetime.now(dt.UTC)
     within = {"start_time": (end - dt.timedelta(days=DAYS)).isoformat(), "end_time": end.isoformat()}
+    week = {"start_time": (end - dt.timedelta(days=7)).isoformat()}
     every, one = [str(workspace) for workspace in workspaces], {"X-Tenant-Id": str(workspaces[0])}
-    path = "/orgs/current/billing/granular-usage"
-    asked: dict[str, Callable[[], Awaitable[httpx2.Response]]] = {
-        f"usage by {by}, {DAYS} days, all workspaces": (
-            lambda by=by: client.get(path, params={**within, "workspace_ids": every, "group_by": by})
-        )
-        for by in ("workspace", "project", "user", "api_key")
-    }
-    asked |= {
-        "CSV by project": lambda: client.get(
-            f"{path}/export", params={**within, "workspace_ids": every, "group_by": "project"}
+    usage = "/orgs/current/billing/granular-usage"
+
+    def count(path: str, by: str) -> Ask:
+        return lambda: client.get(path, params={**within, "workspace_ids": every, "group_by": by})
+
+    def post(path: str, **body: object) -> Ask:
+        return lambda: client.post(path, json=body, headers=one)
+
+    own = {"session": [str(project)]}
+    return {
+        **{
+            f"usage by {by}, {DAYS} days, all workspaces": count(usage, by)
+            for by in ("workspace", "project", "user", "api_key")
+        },
+        "CSV by project": count(f"{usage}/export", "project"),
+        "latest 50 runs of a project": post("/runs/query", **own, limit=50, select=["name"]),
+        "latest 50 runs of a project, with all they hold": post("/runs/query", **own, limit=50),
+        "latest 50 runs of a workspace": post("/runs/query", is_root=True, limit=50, select=["name"]),
+        "errors of a project, 7 days": post("/runs/query", **own, **week, error=True, limit=50),
+        "runs of a project by latency and name": post(
+            "/runs/query", **own, limit=50, filter='and(gt(latency, 9.5), eq(name, "call 1"))'
         ),
-        "latest 50 runs of a project": lambda: client.post(
-            "/runs/query", json={"session": [str(project)], "limit": 50}, headers=one
+        "runs of a project by metadata that none has": post(
+            "/runs/query", **own, limit=50, filter='eq(metadata_key, "nobody")'
         ),
-        "errors of a project, 7 days": lambda: client.post(
-            "/runs/query", headers=one,
-            json={
-                "session": [str(project)], "error": True, "limit": 50,
-                "start_time": (end - dt.timedelta(days=7)).isoformat(),
-            },
-        ),
-        "figures of a project, 7 days": lambda: client.post(
-            "/runs/stats", headers=one,
-            json={"session": [str(project)], "start_time": (end - dt.timedelta(days=7)).isoformat()},
-        ),
+        "figures of a project, 7 days": post("/runs/stats", **own, **week),
+        f"figures of a workspace, {DAYS} days": post("/runs/stats"),
     }  # fmt: skip
-    return {name: await timed(ask) for name, ask in asked.items()}
 
 
-async def measure(url: str, address: str, count: int) -> dict[str, float]:
-    """Fill, then measure."""
-    figures = {"traces": float(count), "written_per_s": await fill(url, count)}
+async def measure(url: str, address: str, clock: Clock) -> list[Figure]:
+    """Ask everything, before and after the days that are over are counted, and deliver."""
     connection = await asyncpg.connect(url)
-    workspaces = [
-        row[0] for row in await connection.fetch("select id from workspaces where tenant_handle like 'workspace-%'")
-    ]
+    rows = await connection.fetch("select id from workspaces where tenant_handle like 'workspace-%' order by id")
+    workspaces = [row[0] for row in rows]
     project = await connection.fetchval("select id from projects where workspace_id = $1 limit 1", workspaces[0])
+    figures: list[Figure] = []
+
+    def keep(figure: Figure) -> None:
+        figures.append(figure)
+        figure.show()
+
     async with httpx2.AsyncClient(base_url=address, headers={"X-Api-Key": KEY}, timeout=600) as client:
-        figures |= {
-            f"{name}, trace by trace (ms)": took for name, took in (await read(client, project, workspaces)).items()
-        }
-        figures["days_closed_in_s"] = await close_days(url)
+        asked = questions(client, project, workspaces)
+        is_closed = await connection.fetchval("select count(*) from counted_days")
+        for name, ask in {} if is_closed else asked.items():
+            if name.startswith(("usage", "CSV")):
+                keep(await timed(f"{name}, trace by trace", ask, clock))
+        keep(Figure("days closed in s", await close_days(url), (0.0, 0.0)))
         await connection.execute("vacuum analyze trace_days")
-        figures |= {f"{name} (ms)": took for name, took in (await read(client, project, workspaces)).items()}
-        figures["ingested_per_s"] = await ingest(client)
-    figures["database_gb"] = await connection.fetchval("select pg_database_size(current_database())") / 1e9
+        for name, ask in asked.items():
+            keep(await timed(name, ask, clock))
+        for figure in await ingest(client, clock):
+            keep(figure)
+    size = await connection.fetchval("select pg_database_size(current_database())")
+    keep(Figure("GB of the database", size / 1e9, (0.0, 0.0)))
     await connection.close()
     return figures
 
@@ -191,15 +215,19 @@ async def measure(url: str, address: str, count: int) -> dict[str, float]:
 def main() -> None:
     """Measure with as many traces as the command says."""
     count = int(sys.argv[1]) if len(sys.argv) > 1 else COUNT
-    with tempfile.TemporaryDirectory() as folder:
-        embedded = EmbeddedPostgres(Path(folder) / "postgres")
+    with tempfile.TemporaryDirectory() as temporary:
+        folder = Path(os.environ.get("BENCH_FOLDER") or temporary)
+        embedded = EmbeddedPostgres(folder / "postgres")
         url = embedded.acquire()
         try:
-            with platform_server(Path(folder) / "home", DATABASE_URL=url, RATE_LIMITS="false") as server:
-                figures = asyncio.run(measure(url, server.url, count))
+            with platform_server(folder / "home", DATABASE_URL=url, RATE_LIMITS="false") as server:
+                asyncio.run(fill(url, count))
+                print(f"{'':<58}{'ms or /s':>12}{'CPU ms':>10}{'Postgres':>10}{'target':>10}")
+                process = server.process
+                assert process is not None
+                asyncio.run(measure(url, server.url, Clock(process.pid, embedded.data)))
         finally:
             embedded.release()
-    print(json.dumps(figures, indent=2))
 
 
 if __name__ == "__main__":

@@ -19,10 +19,11 @@ from portside.kernel.crypto import SecretBox
 from portside.kernel.db import Database
 from portside.kernel.errors import Invalid
 from portside.kernel.migrations import migrate
+from portside.tracing import ingest
 from portside.tracing.attachments import Links
 from portside.tracing.deliveries import from_batch, from_run, from_update
 from portside.tracing.folding import BITS, PLACE
-from portside.tracing.ingest import receive
+from portside.tracing.ingest import COPIED_FROM, receive
 from portside.tracing.projects import delete_projects, ensure_project
 from portside.tracing.runs import RunNotFound, show_run
 from portside.tracing.sql import sql
@@ -84,6 +85,13 @@ async def test_a_posted_run_is_there(db: Database, actor: Actor):
     assert await counted(db) == [ROOT]
 
 
+@pytest.fixture(params=["merged", "copied where they may be"])
+def ways_of_writing(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Have deliveries of any size merged, or copied where all their runs seem new."""
+    monkeypatch.setattr(ingest, "COPIED_FROM", 1 if request.param.startswith("copied") else 1_000_000)
+
+
+@pytest.mark.usefixtures("ways_of_writing")
 async def test_every_order_and_repetition_gives_the_same(db: Database, actor: Actor):
     deliveries = [
         {"post": [post(ROOT, inputs={"x": 1}, outputs={}, tags=["a"], extra={"v": 0})]},
@@ -180,6 +188,7 @@ async def test_a_child_whose_parent_never_comes_is_still_shown(db: Database, act
     assert (await show_run(db, GRANDCHILD, RunQuery(), LINKS, by=actor)).parent_run_id is None
 
 
+@pytest.mark.usefixtures("ways_of_writing")
 async def test_overlapping_batches_at_once_neither_deadlock_nor_lose(db: Database, actor: Actor):
     ids = [uuid4() for _ in range(60)]
     last: dict[UUID, int] = {}
@@ -197,6 +206,22 @@ async def test_overlapping_batches_at_once_neither_deadlock_nor_lose(db: Databas
     found = await stored(db)
     assert sorted(found) == sorted(ids) == await counted(db)
     assert {run_id: json.loads(run["outputs"])["n"] for run_id, run in found.items() if run["outputs"]} == last
+
+
+async def test_many_new_runs_are_copied_as_one_would_be_merged(db: Database, actor: Actor):
+    """Also with what else their delivery brings, and where some of them turn out to be there."""
+    ids = [UUID(int=n) for n in range(1, COPIED_FROM + 1)]
+    runs = [post(one, tags=["a", "b"], inputs={"x": "\u0000"}, outputs={"n": 1}, error="e") for one in ids]
+    late = [{"id": one, "end_time": "2026-11-21T02:04:42Z", "outputs": {"n": 2}} for one in ids[::2]]
+    await receive(db, batch(post=runs, patch=late), by=actor, tier="shortlived")
+    copied, tiers = await stored(db), await db.pool.fetch("select trace_id, tier from traces order by 1")
+    assert [tuple(row) for row in tiers] == [(one, "shortlived") for one in ids]
+    await receive(db, batch(post=runs, patch=late), by=actor)
+    assert (await stored(db), await counted(db)) == (copied, ids)
+    await db.pool.execute("truncate runs, traces")
+    for one in [*({"post": [run]} for run in runs), *({"patch": [patch]} for patch in late)]:
+        await receive(db, batch(**one), by=actor)
+    assert (await stored(db), await counted(db)) == (copied, ids)
 
 
 async def test_run_ids_mean_something_only_in_their_workspace(db: Database, actor: Actor):
@@ -244,4 +269,4 @@ def test_folding_knows_every_column():
     described = {*PLACE, *(name for _, name in BITS), "id", "is_post", "patched", "patch_order", "is_awaited"}
     assert described == set(msgspec.structs.asdict(RunWrite(id=ROOT)))
     for bit, name in BITS:
-        assert f"{name} = settle(r.{name}, excluded.{name},\n            (r.patched & {bit}, " in sql.write_runs.sql
+        assert f"{name} = settle(r.{name}, excluded.{name},\n            (r.patched & {bit}, " in sql.merge_runs.sql

@@ -201,6 +201,10 @@ class Transaction(Session):
         async for row in self.connection.cursor(query.sql, *query.arguments(encoded), prefetch=_PREFETCH):
             yield row if self.codec is None else (await self.codec.decode(query, [row]))[0]
 
+    async def copy(self, table: str, columns: Iterable[str], rows: Iterable[tuple[Any, ...]]) -> None:
+        """Append rows to a table by COPY; values go in as they are, past any codec."""
+        await self.connection.copy_records_to_table(table, columns=list(columns), records=rows)
+
 
 class Database(Session):
     """A pool of connections to one Postgres database."""

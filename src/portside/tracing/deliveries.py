@@ -15,12 +15,14 @@ from portside.kernel.errors import Invalid
 from portside.kernel.ids import uuid7
 from portside.tracing import encodings, multipart
 from portside.tracing.fields import (
+    NULL,
     FeedbackFields,
     Fields,
     check_objects,
     json_text,
     moment,
     name_text,
+    own_order,
     plain_text,
     read_json,
     uuid_of,
@@ -167,7 +169,7 @@ def _write(fields: Fields, run_id: UUID | None, *, is_post: bool) -> RunWrite:
         start_time=moment(fields.start_time, "start_time"),
         end_time=moment(fields.end_time, "end_time"),
         tags=None if fields.tags is None else _tags(fields.tags),
-        error=plain_text(read_json(bytes(fields.error), object, "error")),
+        error=None if fields.error is NULL else plain_text(read_json(bytes(fields.error), object, "error")),
         inputs=json_text(fields.inputs),
         outputs=json_text(fields.outputs),
         extra=json_text(fields.extra),
@@ -193,7 +195,7 @@ def _posted(write: RunWrite) -> RunWrite:
     _check_place(write)
     if write.dotted_order is None and write.parent_run_id is None:
         write.trace_id = write.trace_id or write.id
-        write.dotted_order = f"{write.start_time or now():%Y%m%dT%H%M%S%fZ}{write.id}"
+        write.dotted_order = own_order(write.start_time or now(), write.id)
     return write
 
 

@@ -17,7 +17,7 @@ from portside.kernel.http.decode import problem_of
 
 T = TypeVar("T")
 MAX_NAME_CHARS = 2_000
-_NULL = msgspec.Raw(b"null")
+NULL = msgspec.Raw(b"null")
 
 
 def read_json(raw: bytes, kind: type[T], where: str) -> T:
@@ -46,6 +46,8 @@ def check_objects(raw: bytes, limit: int) -> None:
 
 def json_text(value: msgspec.Raw) -> str | None:
     """Return checked JSON as text; None for null."""
+    if value is NULL:
+        return None
     raw = bytes(value)
     if raw == b"null":
         return None
@@ -85,6 +87,13 @@ def aware(value: datetime) -> datetime:
     return (value if value.tzinfo else value.replace(tzinfo=UTC)).astimezone(UTC)
 
 
+def own_order(start: datetime, run_id: UUID) -> str:
+    """Return a run's own part of its dotted order; the start is in UTC. SQL has the same under the same name."""
+    # Several times faster than strftime, and once for every root.
+    digits = start.isoformat(timespec="microseconds")[:26].replace("-", "").replace(":", "").replace(".", "")
+    return f"{digits}Z{run_id}"
+
+
 def uuid_of(text: str, where: str) -> UUID:
     """Read an id. Raises Invalid."""
     try:
@@ -108,12 +117,12 @@ class Fields(msgspec.Struct):
     start_time: str | float | None = None
     end_time: str | float | None = None
     tags: list[str] | None = None
-    error: msgspec.Raw = _NULL
-    inputs: msgspec.Raw = _NULL
-    outputs: msgspec.Raw = _NULL
-    extra: msgspec.Raw = _NULL
-    events: msgspec.Raw = _NULL
-    serialized: msgspec.Raw = _NULL
+    error: msgspec.Raw = NULL
+    inputs: msgspec.Raw = NULL
+    outputs: msgspec.Raw = NULL
+    extra: msgspec.Raw = NULL
+    events: msgspec.Raw = NULL
+    serialized: msgspec.Raw = NULL
 
 
 class FeedbackFields(msgspec.Struct):

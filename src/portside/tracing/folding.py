@@ -1,11 +1,12 @@
 """Lays together what several writes say about one run, by the rule that makes order and repetition harmless.
 
 Where a run stands (trace, parent, project) is said once and never moves. For every other field null never wins, a patch
-outweighs a post, and of two patches the one with the later end time does. `write_runs` applies the same rule in SQL to
+outweighs a post, and of two patches the one with the later end time does. `merge_runs` applies the same rule in SQL to
 what is stored already; tests/db/test_tracing_ingest.py holds the two together.
 """
 
 from collections.abc import Iterable
+from operator import attrgetter
 from uuid import UUID
 
 from portside.tracing.types import RunWrite
@@ -27,6 +28,9 @@ SETTLED = (
 BITS = tuple((1 << index, name) for index, name in enumerate(SETTLED))
 
 
+_number = attrgetter("int")
+
+
 def weigh(patch: RunWrite) -> None:
     """Mark what a patch says, and how late."""
     patch.patched = sum(bit for bit, name in BITS if getattr(patch, name) is not None)
@@ -40,7 +44,8 @@ def fold(writes: Iterable[RunWrite]) -> list[RunWrite]:
         kept = runs.setdefault(write.id, write)
         if kept is not write:
             _lay_over(kept, write)
-    return [runs[run_id] for run_id in sorted(runs)]
+    # By their numbers: ids compare themselves in Python.
+    return [runs[run_id] for run_id in sorted(runs, key=_number)]
 
 
 def _lay_over(kept: RunWrite, came: RunWrite) -> None:

@@ -8,10 +8,11 @@ import csv
 import io
 from collections.abc import AsyncIterator
 from datetime import datetime
+from functools import lru_cache
 from typing import Any
 
 from portside.identity.types import Actor
-from portside.kernel.db import Database, Record
+from portside.kernel.db import Database
 from portside.usage.counts import QUERIES, arguments
 from portside.usage.ranges import Range
 from portside.usage.types import UsageQuery
@@ -33,9 +34,12 @@ async def export_usage(db: Database, query: UsageQuery, within: Range, *, by: Ac
     writer = csv.writer(buffer, lineterminator="\r\n")
     writer.writerow(HEADER)
     given = await arguments(db, query, within, by)
+    # Buckets and combinations of dimensions come again and again.
+    bounds = lru_cache(maxsize=1000)(lambda begin: (_moment(begin), _moment(begin + within.width)))
+    cells = lru_cache(maxsize=10_000)(_cells)
     async with db.transaction() as tx:
         async for row in tx.stream(QUERIES[query.group_by], **given):
-            writer.writerow(_cells(row, within))
+            writer.writerow((*bounds(row["time_bucket"]), *cells(*map(row.get, _DIMENSIONS)), row["traces"]))
             if buffer.tell() >= _CHUNK_BYTES:
                 yield buffer.getvalue()
                 buffer.seek(0)
@@ -48,10 +52,8 @@ def file_name(query: UsageQuery, within: Range) -> str:
     return f"usage-by-{query.group_by.value}-{within.start:%Y%m%d}-{within.end:%Y%m%d}.csv"
 
 
-def _cells(row: Record, within: Range) -> list[str]:
-    begin: datetime = row["time_bucket"]
-    dimensions = (defuse(row.get(name)) for name in _DIMENSIONS)
-    return [_moment(begin), _moment(begin + within.width), *dimensions, str(row["traces"])]
+def _cells(*dimensions: Any) -> tuple[str, ...]:
+    return tuple(defuse(one) for one in dimensions)
 
 
 def defuse(value: Any) -> str:

@@ -10,7 +10,7 @@ from uuid import UUID, uuid5
 import msgspec
 
 from portside.kernel.codec import dump_user
-from portside.tracing.fields import name_text, plain_text
+from portside.tracing.fields import name_text, own_order, plain_text
 from portside.tracing.otlp.attributes import Reading
 from portside.tracing.otlp.wire import Span, read_spans
 from portside.tracing.types import Delivery, RunWrite
@@ -32,7 +32,7 @@ def run_of(span: Span, project: str | None) -> RunWrite:
     session = reading.project() or project
     name = reading.text("langsmith.trace.name") or span.name or "span"
     is_root = not span.parent_id
-    order = f"{span.start:%Y%m%dT%H%M%S%fZ}{run_id}" if is_root and span.start else None
+    order = own_order(span.start, run_id) if is_root and span.start else None
     return RunWrite(
         id=run_id,
         is_post=True,

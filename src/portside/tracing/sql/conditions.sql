@@ -121,9 +121,8 @@ select from readable_runs r where exists (
 -- name: when_metadata
 -- Key and value of one and the same entry.
 select from readable_runs r where exists (
-    select from jsonb_each_text(
-        case when jsonb_typeof(readable_json(r.extra) -> 'metadata') = 'object' then readable_json(r.extra) -> 'metadata' end
-    ) as m (key, value)
+    select from (select readable_json(r.extra) -> 'metadata' as doc offset 0) d
+    cross join lateral jsonb_each_text(case when jsonb_typeof(d.doc) = 'object' then d.doc end) as m (key, value)
     where says(m.key, :key_op::text, :key_value::text[]) and says(m.value, :value_op::text, :value_value::text[])
 )
 

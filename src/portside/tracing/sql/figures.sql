@@ -1,30 +1,35 @@
 -- name: figures_of_runs
 -- By group, and by bucket of time where there is a stride. Conditions take the place of the last `true`; the largest
 -- groups come first.
-select date_bin(:stride::interval, r.start_time, :origin::timestamptz) as bucket, g.name as group_name,
+select date_bin(:stride::interval, f.start_time, :origin::timestamptz) as bucket, f.group_name,
        count(*) as run_count,
-       percentile_cont(array[0.5, 0.99]) within group (order by r.latency) as latency,
-       avg(r.latency)::float8 as latency_avg,
-       percentile_cont(array[0.5, 0.99]) within group (
-           order by extract(epoch from r.first_token_time - r.start_time)::float8
-       ) as first_token,
-       sum(r.prompt_tokens)::bigint as prompt_tokens,
-       sum(r.completion_tokens)::bigint as completion_tokens,
-       sum(r.total_tokens)::bigint as total_tokens,
-       percentile_cont(array[0.5, 0.99]) within group (order by r.prompt_tokens) as prompt_tokens_spread,
-       percentile_cont(array[0.5, 0.99]) within group (order by r.completion_tokens) as completion_tokens_spread,
-       percentile_cont(array[0.5, 0.99]) within group (order by r.total_tokens) as total_tokens_spread,
-       sum(r.prompt_cost)::text as prompt_cost, sum(r.completion_cost)::text as completion_cost,
-       sum(r.total_cost)::text as total_cost,
-       percentile_cont(array[0.5, 0.99]) within group (order by r.total_cost::float8) as cost,
-       avg((r.error is not null)::int)::float8 as error_rate,
-       avg((r.first_token_time is not null)::int)::float8 as streaming_rate,
-       max(r.start_time) as last_run_start_time
-from readable_runs r
-cross join lateral groups_of(
-    :attribute::text, :path::text, r.name, r.run_type, r.tags, r.extra, r.session_id
-) as g (name)
-where g.name is not null and (:groups::text[] is null or g.name = any(:groups::text[])) and true
+       percentile_cont(array[0.5, 0.99]) within group (order by f.latency) as latency,
+       avg(f.latency)::float8 as latency_avg,
+       percentile_cont(array[0.5, 0.99]) within group (order by f.first_token) as first_token,
+       sum(f.prompt_tokens)::bigint as prompt_tokens,
+       sum(f.completion_tokens)::bigint as completion_tokens,
+       sum(f.total_tokens)::bigint as total_tokens,
+       percentile_cont(array[0.5, 0.99]) within group (order by f.prompt_tokens) as prompt_tokens_spread,
+       percentile_cont(array[0.5, 0.99]) within group (order by f.completion_tokens) as completion_tokens_spread,
+       percentile_cont(array[0.5, 0.99]) within group (order by f.total_tokens) as total_tokens_spread,
+       sum(f.prompt_cost)::text as prompt_cost, sum(f.completion_cost)::text as completion_cost,
+       sum(f.total_cost)::text as total_cost,
+       percentile_cont(array[0.5, 0.99]) within group (order by f.total_cost::float8) as cost,
+       avg(f.failed)::float8 as error_rate, avg(f.streamed)::float8 as streaming_rate,
+       max(f.start_time) as last_run_start_time
+from (
+    -- `offset 0` has what each run reports read once, not once for each figure.
+    select r.start_time, g.name as group_name, r.latency,
+           extract(epoch from r.first_token_time - r.start_time)::float8 as first_token,
+           r.prompt_tokens, r.completion_tokens, r.total_tokens, r.prompt_cost, r.completion_cost, r.total_cost,
+           (r.error is not null)::int as failed, (r.first_token_time is not null)::int as streamed
+    from readable_runs r
+    cross join lateral groups_of(
+        :attribute::text, :path::text, r.name, r.run_type, r.tags, r.extra, r.session_id
+    ) as g (name)
+    where g.name is not null and (:groups::text[] is null or g.name = any(:groups::text[])) and true
+    offset 0
+) f
 group by 1, 2
 order by run_count desc, 2
 limit :limit::int

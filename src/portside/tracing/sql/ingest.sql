@@ -1,7 +1,8 @@
--- name: write_runs
+-- name: merge_runs
 -- Deliveries may come twice and in any order. Where a run stands (trace, parent, project) never moves. Every other
 -- field has a bit in `patched`: what a patch said outweighs what a post said, of two patches the later end time does.
 -- Rows are written sorted by id, and traces after all runs, so that overlapping batches wait instead of deadlocking.
+-- Columns that say nothing of any run are null instead of arrays.
 with written as (
     insert into runs as r (
         workspace_id, id, trace_id, parent_run_id, dotted_order, project_id, reference_example_id, name, run_type,
@@ -54,18 +55,19 @@ with written as (
         patch_order = greatest(r.patch_order, excluded.patch_order),
         is_awaited = r.is_awaited or excluded.is_awaited
     returning r.id, r.trace_id, r.project_id, r.is_awaited
-),
-counted as (
-    insert into traces (workspace_id, trace_id, project_id, api_key_id, user_id, tier)
-    select distinct on (w.trace_id) :workspace_id, w.trace_id, w.project_id, :api_key_id::uuid, :user_id::uuid,
-           coalesce(p.trace_tier, :tier::text)
-    from written w
-    join projects p on p.id = w.project_id
-    where w.trace_id is not null
-    order by w.trace_id, w.id = w.trace_id desc, w.id
-    on conflict do nothing
 )
-select id from written where is_awaited
+select array_agg(w.id) filter (where w.is_awaited) as awaited,
+       count_traces(
+           :workspace_id, :api_key_id::uuid, :user_id::uuid, :tier::text,
+           array_agg(w.id), array_agg(w.trace_id), array_agg(w.project_id)
+       )
+from written w
+
+-- name: count_copied_traces
+-- For runs that were copied into their table.
+select count_traces(
+    :workspace_id, :api_key_id::uuid, :user_id::uuid, :tier::text, :id::uuid[], :trace_id::uuid[], :project_id::uuid[]
+)
 
 -- name: place_children
 -- Gives runs that came without trace and dotted order the place under their parent, and on down. Run after the batch
