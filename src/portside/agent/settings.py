@@ -65,6 +65,22 @@ class AgentSettings(msgspec.Struct, frozen=True, kw_only=True):
     http_max_request_body_bytes: Annotated[
         int, msgspec.Meta(ge=1024), setting("Largest request body that is accepted, in bytes; larger ones get 413.")
     ] = 25_000_000
+    max_streams_per_caller: Annotated[
+        int,
+        msgspec.Meta(ge=0),
+        setting(
+            "Streams, awaited results and WebSockets that one caller may have open in one server; more get 429. "
+            "A caller is a user, or without authentication an address. 0 is no limit."
+        ),
+    ] = 2000
+    max_pending_runs_per_caller: Annotated[
+        int,
+        msgspec.Meta(ge=0),
+        setting(
+            "Runs of one caller that may wait to be executed, in all servers of the database; further ones get 429. "
+            "Runs of crons are not counted. 0 is no limit."
+        ),
+    ] = 50_000
     mount_prefix: Annotated[
         str,
         A_PREFIX,
@@ -147,6 +163,13 @@ class AgentSettings(msgspec.Struct, frozen=True, kw_only=True):
     ] = 168
     log_level: Annotated[str, setting("DEBUG, INFO, WARNING or ERROR.")] = "INFO"
     log_json: Annotated[bool, setting("Write each log line as JSON.")] = False
+    self_hosted_logs_enabled: Annotated[
+        bool, setting("Tell the log of this server to SELF_HOSTED_LOGS_ENDPOINT too, without what looks like a secret.")
+    ] = False
+    self_hosted_logs_endpoint: Annotated[
+        str | None,
+        setting("Address that log lines are posted to, as JSON; one without a path means its /v1/metadata/submit."),
+    ] = None
     deployment_id: Annotated[
         str | None, setting("The deployment this server runs for.", "LANGSMITH_HOST_PROJECT_ID")
     ] = None

@@ -27,7 +27,7 @@ from portside.agent.access.watching import UNWATCHED, Watch
 from portside.agent.assistants.records import AssistantNotFound, Assistants
 from portside.agent.sql import sql
 from portside.agent.threads.records import ThreadNotFound
-from portside.agent.types.access import ANYONE, FREE, INSIDE, AuthOpenApi, Caller, CronFilters, CronGrant, Filter, Grant
+from portside.agent.types.access import ANYONE, INSIDE, AuthOpenApi, Caller, CronFilters, CronGrant, Filter, Grant
 from portside.agent.types.runs import RunCreate
 from portside.kernel.codec import dump_user
 from portside.kernel.db import Database
@@ -76,7 +76,8 @@ class Access:
     async def guard(self, ctx: Context, route: Route) -> Caller:
         """Return who asks for a route. Raises as `authenticate` does, and ThreadNotFound for a socket on a thread."""
         if self._protection.is_open:
-            return ANYONE
+            client = ctx.request.scope.get("client")
+            return Caller(address=client[0]) if client else ANYONE
         segments = ctx.request.scope["path"].removeprefix("/").split("/")
         names = route.path.removeprefix("/").split("/")
         pairs = zip(names, segments, strict=False)
@@ -249,7 +250,7 @@ class Access:
         at when the run is admitted.
         """
         if self._is_free(caller):
-            return FREE if caller.user is None else Grant(caller)
+            return Grant(caller)
         run_id = uuid7()
         assistant_id = await self.use_assistant(caller, body.assistant_id)
         value = run_value(body, {"thread_id": thread_id, "assistant_id": assistant_id, "run_id": run_id})
