@@ -65,6 +65,11 @@ class AgentSettings(msgspec.Struct, frozen=True, kw_only=True):
     http_max_request_body_bytes: Annotated[
         int, msgspec.Meta(ge=1024), setting("Largest request body that is accepted, in bytes; larger ones get 413.")
     ] = 25_000_000
+    http_request_body_timeout_seconds: Annotated[
+        float,
+        msgspec.Meta(gt=0, le=86_400),
+        setting("Time for the body of a request to arrive, in seconds, and one more for each 8 KB of it; else 408."),
+    ] = 120
     max_streams_per_caller: Annotated[
         int,
         msgspec.Meta(ge=0),
@@ -114,8 +119,9 @@ class AgentSettings(msgspec.Struct, frozen=True, kw_only=True):
     ] = "*"
     debug_folder: Annotated[
         str | None,
-        setting("Folder that heap dumps go to. The routes /heapdump and /profile, which show the inside of the server "
-                "to whoever may call it, exist only where it is set."),
+        setting("Folder that heap dumps go to. The routes /heapdump and /profile, which show the inside of the server, "
+                "exist only where it is set; they want the permission deployments:update, or without authentication a "
+                "call from the same machine."),
     ] = None  # fmt: skip
     graph_postgres_pool_max_size: Annotated[
         int,
