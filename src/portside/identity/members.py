@@ -114,10 +114,11 @@ async def remove_member(db: Database, keyring: Keyring, actor: Actor, user_id: U
 async def _lock_but_last_admin(tx: Transaction, actor: Actor, user_id: UUID, *, stays_admin: bool) -> None:
     await tx.fetchval(sql.lock_organization, id=actor.organization_id)
     rows = await tx.fetch(sql.list_organization_members, organization_id=actor.organization_id, user_id=user_id)
-    is_admin = bool(rows) and rows[0]["role"] == ORGANIZATION_ADMIN
-    if not is_admin:
+    role = rows[0]["role"] if rows else None
+    if role is not None:
+        _check_reach(actor, ORGANIZATION_ROLES[role])
+    if role != ORGANIZATION_ADMIN:
         return
-    _check_reach(actor, ORGANIZATION_ROLES[ORGANIZATION_ADMIN])
     others = await tx.fetchval(
         sql.count_other_admins, organization_id=actor.organization_id, user_id=user_id, role=ORGANIZATION_ADMIN
     )
@@ -151,24 +152,33 @@ async def add_workspace_member(db: Session, keyring: Keyring, actor: Actor, body
     return await _workspace_member(db, actor, body.user_id)
 
 
-async def set_workspace_role(db: Session, keyring: Keyring, actor: Actor, user_id: UUID, given: str) -> Member:
+async def set_workspace_role(db: Database, keyring: Keyring, actor: Actor, user_id: UUID, given: str) -> Member:
     """Give a member of the workspace another role. Raises MemberNotFound, Forbidden and Invalid."""
     role = find_role(WORKSPACE_ROLES, given, "role_id")
     _check_reach(actor, role)
-    changed = await db.fetchval(
-        sql.set_workspace_role, workspace_id=actor.workspace_id, user_id=user_id, role=role.display_name
-    )
-    if changed is None:
-        raise MemberNotFound
+    place = {"workspace_id": actor.workspace_id, "user_id": user_id}
+    async with db.transaction() as tx:
+        await _lock_workspace_member(tx, actor, user_id)
+        await tx.execute(sql.set_workspace_role, **place, role=role.display_name)
     keyring.forget_user(user_id)
     return await _workspace_member(db, actor, user_id)
 
 
-async def remove_workspace_member(db: Session, keyring: Keyring, actor: Actor, user_id: UUID) -> None:
-    """Take a user out of the workspace. Raises MemberNotFound."""
-    if await db.fetchval(sql.remove_workspace_member, workspace_id=actor.workspace_id, user_id=user_id) is None:
-        raise MemberNotFound
+async def remove_workspace_member(db: Database, keyring: Keyring, actor: Actor, user_id: UUID) -> None:
+    """Take a user out of the workspace. Raises MemberNotFound and Forbidden."""
+    async with db.transaction() as tx:
+        await _lock_workspace_member(tx, actor, user_id)
+        await tx.execute(sql.remove_workspace_member, workspace_id=actor.workspace_id, user_id=user_id)
     keyring.forget_user(user_id)
+
+
+async def _lock_workspace_member(tx: Transaction, actor: Actor, user_id: UUID) -> None:
+    """Look at a member who is to be changed. Raises MemberNotFound, and Forbidden for a role above the actor's."""
+    await tx.fetchval(sql.lock_organization, id=actor.organization_id)
+    rows = await tx.fetch(sql.list_workspace_members, workspace_id=actor.workspace_id, user_id=user_id)
+    if not rows:
+        raise MemberNotFound
+    _check_reach(actor, WORKSPACE_ROLES[rows[0]["role"]])
 
 
 async def _member(db: Session, actor: Actor, user_id: UUID) -> Member:

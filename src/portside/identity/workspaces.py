@@ -91,13 +91,11 @@ def _handle(name: str) -> str:
 
 async def rename_workspace(db: Session, actor: Actor, workspace_id: UUID, name: str) -> Workspace:
     """Give a workspace another name. Raises WorkspaceNotFound."""
-    renamed = await db.fetchval(
-        sql.rename_workspace, id=workspace_id, organization_id=actor.organization_id, display_name=name
-    )
-    found = {workspace.id: workspace for workspace in await list_workspaces(db, actor)}
-    if renamed is None or workspace_id not in found:
+    place = {"id": workspace_id, "organization_id": actor.organization_id, "user_id": actor.user_id}
+    row = await db.fetchrow(sql.rename_workspace, **place, display_name=name)
+    if row is None:
         raise WorkspaceNotFound
-    return found[workspace_id]
+    return _show(row, actor)
 
 
 async def check_workspaces(db: Session, actor: Actor, ids: list[UUID]) -> None:

@@ -17,6 +17,8 @@ order by w.created_at, w.id
 select id from workspaces where organization_id = :organization_id and id = any(:ids::uuid[])
 
 -- name: rename_workspace
-update workspaces set display_name = :display_name
+-- Who manages an organization need not be a member of the workspace.
+update workspaces w set display_name = :display_name
 where id = :id and organization_id = :organization_id
-returning id, organization_id, display_name, tenant_handle, created_at
+returning id, organization_id, display_name, tenant_handle, created_at,
+    (select m.role from workspace_members m where m.workspace_id = w.id and m.user_id = :user_id::uuid) as role
