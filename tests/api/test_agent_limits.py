@@ -21,7 +21,8 @@ SETTINGS = {"MAX_STREAMS_PER_CALLER": "2", "MAX_PENDING_RUNS_PER_CALLER": "2", "
 @pytest.fixture(scope="module")
 def server(module_database: str, tmp_path_factory: pytest.TempPathFactory) -> Iterator[ServerProcess]:
     folder = tmp_path_factory.mktemp("agent")
-    with agent_server(module_database, folder, project="guarded", **SETTINGS) as running:
+    settings = {**SETTINGS, "DEBUG_FOLDER": str(folder / "dumps")}
+    with agent_server(module_database, folder, project="guarded", **settings) as running:
         yield running
 
 
@@ -102,3 +103,12 @@ async def test_waiting_runs_of_one_caller(someone: Any) -> None:
         return cleo.post("/runs/wait", json={"assistant_id": "echo", "input": {}}).status_code == 200
 
     await eventually(is_let_in)
+
+
+def test_only_who_may_deploy_sees_the_inside_of_a_server(someone: Any) -> None:
+    ada, operator, nobody = someone("ada"), someone("operator"), someone("unwanted")
+    asked = [("POST", "/heapdump", {}), ("GET", "/profile", {"seconds": "0.1"})]
+    for method, path, query in asked:
+        answers = [who.request(method, path, params=query) for who in (nobody, ada, operator)]
+        assert [answer.status_code for answer in answers] == [401, 403, 200]
+        assert "deployments:update" in answers[1].json()["detail"]

@@ -88,7 +88,7 @@ def load_protection(config: AgentConfig, settings: AgentSettings) -> Protection:
 def refuse_open_address(config: AgentConfig, settings: AgentSettings) -> None:
     """Refuse to listen to other machines without any authentication. Raises UserMistake that says how to have it."""
     is_told = settings.auth_type != "auto" or config.auth.disable or config.auth.path or settings.auth_endpoint
-    if is_told or settings.tier == "queue" or _is_loopback(settings.host):
+    if is_told or settings.tier == "queue" or is_loopback(settings.host):
         return
     raise UserMistake(
         f"{settings.host} is an address that other machines can reach, and this server asks nobody who they are. "
@@ -115,7 +115,8 @@ def _load(config: AgentConfig, path: str) -> Auth:
     return auth
 
 
-def _is_loopback(host: str) -> bool:
+def is_loopback(host: str) -> bool:
+    """Whether an address is this machine's own, which no other one reaches."""
     try:
         return ipaddress.ip_address(host).is_loopback
     except ValueError:

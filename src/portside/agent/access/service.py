@@ -14,7 +14,7 @@ from starlette.requests import HTTPConnection
 
 from portside.agent.access.errors import HandlerFailed
 from portside.agent.access.filters import fits
-from portside.agent.access.loading import OPEN, Protection
+from portside.agent.access.loading import OPEN, Protection, is_loopback
 from portside.agent.access.requests import (
     run_taken_back,
     run_value,
@@ -74,16 +74,21 @@ class Access:
         return self._handlers is None or caller.is_inside
 
     async def guard(self, ctx: Context, route: Route) -> Caller:
-        """Return who asks for a route. Raises as `authenticate` does, and ThreadNotFound for a socket on a thread."""
+        """Return who asks for a route.
+
+        Raises as `authenticate` does, Forbidden for a route that wants a permission, and ThreadNotFound for a socket on
+        a thread.
+        """
         if self._protection.is_open:
-            client = ctx.request.scope.get("client")
-            return Caller(address=client[0]) if client else ANYONE
+            return _let_in(ctx.request.scope, route)
         segments = ctx.request.scope["path"].removeprefix("/").split("/")
         names = route.path.removeprefix("/").split("/")
         pairs = zip(names, segments, strict=False)
         named = {name[1:-1]: given for name, given in pairs if name.startswith("{")}
         ctx.request.scope["path_params"] = named
         caller = await self.authenticate(ctx.request)
+        if route.permission and not caller.is_inside and route.permission not in caller.permissions:
+            raise Forbidden(f"This wants the permission {route.permission}.")
         if route.method == WEBSOCKET and "thread_id" in named:
             # Before it is open: afterwards there is no status to refuse it with.
             await self.watch_thread(caller, UUID(named["thread_id"]))
@@ -316,3 +321,13 @@ class Access:
         if await self.may(caller, "store", action, value) is not None:
             raise HandlerFailed
         return store_taken_back(body, fields, value)
+
+
+def _let_in(scope: Any, route: Route) -> Caller:
+    """Let in somebody whom nobody asks who they are. Raises Forbidden where that wants a permission and is not here."""
+    client = scope.get("client")
+    if client is None:
+        return ANYONE
+    if route.permission and not is_loopback(client[0]):
+        raise Forbidden("Without authentication this is open to calls from the same machine alone.")
+    return Caller(address=client[0])
