@@ -5,6 +5,7 @@ from typing import Any, TypedDict
 
 from langchain_core.runnables import RunnableConfig
 from langgraph.graph import START, StateGraph
+from langgraph.types import interrupt
 from langgraph_sdk.runtime import ServerRuntime
 
 
@@ -32,8 +33,21 @@ async def wait(_state: Told) -> dict:
     return {}
 
 
+def ask(_state: Told) -> dict:
+    interrupt("Shall I?")
+    return {}
+
+
+def ask_again(_state: Told) -> dict:
+    interrupt("Really?")
+    return {}
+
+
 echo = StateGraph(Told).add_node("tell", tell).add_edge(START, "tell").compile()
 patient = StateGraph(Told).add_node("wait", wait).add_edge(START, "wait").compile()
+
+asking = StateGraph(Told).add_node("ask", ask).add_node("again", ask_again)
+asking = asking.add_edge(START, "ask").add_edge(START, "again").compile()
 
 
 def made_for(runtime: ServerRuntime) -> Any:
