@@ -9,7 +9,7 @@ from portside.identity.keys import KeyNotFound, Owner, Shelf
 from portside.identity.logins import LimitedKey, LoginRefused, NotAUser
 from portside.identity.members import LastAdmin, MemberNotFound, MemberTaken
 from portside.identity.passwords import TooManyLogins
-from portside.identity.roles import ORGANIZATION_ROLES, WORKSPACE_ROLES, Role
+from portside.identity.roles import ORGANIZATION_ROLES, WORKSPACE_ADMIN, WORKSPACE_ROLES, Role
 from portside.identity.types import (
     Actor,
     Credentials,
@@ -49,6 +49,7 @@ async def show_identity(ctx: Context) -> Identity:
         tenant_handle=actor.tenant_handle,
         user_id=actor.user_id,
         user_email=actor.user_email,
+        key_id=actor.key_id,
         short_key=actor.short_key,
         permissions=actor.effective_permissions(),
     )
@@ -120,6 +121,18 @@ async def create_workspace(ctx: Context, body: WorkspaceRequest) -> Workspace:
 async def rename_workspace(ctx: Context, workspace_id: UUID, body: WorkspacePatch) -> Workspace:
     """Give a workspace another name; its handle stays."""
     return await workspaces.rename_workspace(ctx.db, ctx.actor, workspace_id, body.display_name)
+
+
+@routes.delete(
+    "/workspaces/{workspace_id}",
+    permission="organization:manage",
+    status=204,
+    raises=(WorkspaceNotFound, WorkspaceNeeded, WorkspaceOccupied, Forbidden),
+)
+async def delete_workspace(ctx: Context, workspace_id: UUID) -> None:
+    """Delete a workspace in which nothing is deployed, with its keys, traces, datasets, prompts and integrations."""
+    check_reach(ctx.actor, WORKSPACE_ROLES[WORKSPACE_ADMIN])
+    await workspaces.delete_workspace(ctx.db, ctx.get(Keyring), ctx.actor, workspace_id, ctx.get(Occupants))
 
 
 # Members
