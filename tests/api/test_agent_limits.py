@@ -16,6 +16,7 @@ from tests.servers import ServerProcess, agent_server
 WAITING = {"assistant_id": "patient", "input": {}}
 CALL = {"jsonrpc": "2.0", "id": 1, "method": "tools/list"}
 SETTINGS = {"MAX_STREAMS_PER_CALLER": "2", "MAX_PENDING_RUNS_PER_CALLER": "2", "N_JOBS_PER_WORKER": "2"}
+SETTINGS["INSIDE_CALLS_AS_USER"] = "true"
 
 
 @pytest.fixture(scope="module")
@@ -112,3 +113,16 @@ def test_only_who_may_deploy_sees_the_inside_of_a_server(someone: Any) -> None:
         answers = [who.request(method, path, params=query) for who in (nobody, ada, operator)]
         assert [answer.status_code for answer in answers] == [401, 403, 200]
         assert "deployments:update" in answers[1].json()["detail"]
+
+
+def test_a_graph_sees_what_its_user_sees(someone: Any) -> None:
+    eve, finn = someone("eve"), someone("finn")
+    hers = eve.post("/threads", json={}).json()["thread_id"]
+    asked = {"assistant_id": "looking", "input": {"thread_id": hers}}
+    seen, unseen = (who.post("/runs/wait", json=asked).json() for who in (eve, finn))
+    assert seen["found"] == [hers, hers]
+    assert unseen["found"] == ["hidden", "hidden"]
+    assert [(found["told"]["identity"], found["told"]["owner"]) for found in (seen, unseen)] == [
+        ("eve", "eve"), ("finn", "finn"),
+    ]  # fmt: skip
+    assert seen["told"]["permissions"] == ["be:eve"]

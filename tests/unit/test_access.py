@@ -12,7 +12,7 @@ from starlette.requests import Request
 from portside.agent.access.custom import CustomAuthentication
 from portside.agent.access.errors import HandlerFailed, Refused
 from portside.agent.access.handlers import Handlers
-from portside.agent.access.loading import load_protection, refuse_open_address
+from portside.agent.access.loading import Protection, load_protection, refuse_open_address
 from portside.agent.access.memory import Remembered, digest_of
 from portside.agent.access.service import Access
 from portside.agent.access.users import caller_from
@@ -20,6 +20,7 @@ from portside.agent.config import load_config
 from portside.agent.settings import AgentSettings
 from portside.agent.types.access import AuthCache, Caller
 from portside.kernel.errors import Forbidden, UserMistake
+from portside.kernel.http.inside import Call
 from portside.kernel.http.routes import Context, Route
 
 ADA = caller_from("ada")
@@ -254,3 +255,24 @@ async def test_without_authentication_only_this_machine_looks_inside() -> None:
         assert await access.guard(ctx((address, 1)), ordinary)
         with pytest.raises(Forbidden, match="same machine"):
             await access.guard(ctx((address, 1)), inside)
+
+
+async def test_a_run_asks_its_own_server_in_the_name_of_its_user_where_that_is_configured() -> None:
+    async def authenticate() -> str:
+        raise AssertionError("asked who calls from inside")
+
+    def call(user: Any) -> Request:
+        return Request(Call("GET", "/x", b"/x", b"", [], b"", user).scope())
+
+    custom = CustomAuthentication(authenticate)
+    judging = Access(None, None, Protection(custom, judges_inside=True))  # type: ignore[arg-type]
+    ada = await judging.authenticate(
+        call({"identity": "ada", "permissions": ["p"], "is_authenticated": True, "kind": "x"})
+    )
+    assert (ada.identity, ada.permissions, ada.is_inside, ada.user["kind"]) == ("ada", ("p",), False, "x")
+    studio = await judging.authenticate(call({"identity": "lin", "kind": "StudioUser"}))
+    assert isinstance(studio.user, Auth.types.StudioUser)
+    for nobody in (None, {}, {"identity": "", "is_authenticated": True}):
+        assert (await judging.authenticate(call(nobody))).is_inside
+    free = Access(None, None, Protection(custom))  # type: ignore[arg-type]
+    assert (await free.authenticate(call({"identity": "ada"}))).is_inside

@@ -141,6 +141,13 @@ class AgentSettings(msgspec.Struct, frozen=True, kw_only=True):
         str | None,
         setting("The platform that knows whose a key is; deployments get it from theirs.", "LANGSMITH_AUTH_ENDPOINT"),
     ] = None
+    inside_calls_as_user: Annotated[
+        bool,
+        setting(
+            "Calls of a graph to the server it runs in, by get_client() without an address, are judged by the "
+            "project's handlers as if the user of the run made them. Otherwise they see everything."
+        ),
+    ] = False
     graph_aes_key: Annotated[
         str | None,
         setting(

@@ -35,6 +35,8 @@ class Protection(NamedTuple):
     platform: PlatformKeys | None = None
     handlers: Handlers | None = None
     config: AuthConfig = AuthConfig()
+    judges_inside: bool = False
+    """Whether what a run asks of its own server is judged as if its user asked."""
 
     @property
     def is_open(self) -> bool:
@@ -82,7 +84,8 @@ def load_protection(config: AgentConfig, settings: AgentSettings) -> Protection:
     authenticate = auth._authenticate_handler  # noqa: SLF001 - the SDK keeps these names stable for servers
     if authenticate is None:
         raise UserMistake(f"{config.file}: auth ({section.path}) has no @authenticate handler: nobody could be let in")
-    return Protection(CustomAuthentication(authenticate, section.cache), platform, Handlers(auth), section)
+    custom = CustomAuthentication(authenticate, section.cache)
+    return Protection(custom, platform, Handlers(auth), section, settings.inside_calls_as_user)
 
 
 def refuse_open_address(config: AgentConfig, settings: AgentSettings) -> None:

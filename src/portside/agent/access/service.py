@@ -23,6 +23,7 @@ from portside.agent.access.requests import (
     taken_back,
     told,
 )
+from portside.agent.access.users import caller_again
 from portside.agent.access.watching import UNWATCHED, Watch
 from portside.agent.assistants.records import AssistantNotFound, Assistants
 from portside.agent.sql import sql
@@ -32,7 +33,7 @@ from portside.agent.types.runs import RunCreate
 from portside.kernel.codec import dump_user
 from portside.kernel.db import Database
 from portside.kernel.errors import Forbidden
-from portside.kernel.http.inside import is_inside
+from portside.kernel.http.inside import is_inside, user_inside
 from portside.kernel.http.routes import Context, Route
 from portside.kernel.http.websockets import WEBSOCKET
 from portside.kernel.ids import uuid7
@@ -101,7 +102,7 @@ class Access:
         """
         scope = connection.scope
         if is_inside(scope):
-            return INSIDE
+            return self._inside(scope)
         if self._protection.is_open:
             return ANYONE
         state = scope.setdefault("state", {})
@@ -110,6 +111,11 @@ class Access:
             known = state[CALLER] = await self._protection.identify(connection)
             scope["user"], scope["auth"] = known.user, AuthCredentials(known.permissions)
         return known
+
+    def _inside(self, scope: Any) -> Caller:
+        """Return who calls from inside: the process, or the user whose run does where calls are judged as theirs."""
+        user = user_inside(scope) if self._protection.judges_inside else None
+        return caller_again(user) if user else INSIDE
 
     async def may(self, caller: Caller, resource: str, action: str, value: dict[str, Any]) -> Filter | None:
         """Ask the handler of an action, which may change `value`; return what the resource has to be like.
