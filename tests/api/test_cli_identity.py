@@ -60,6 +60,11 @@ async def test_the_organization_and_its_workspaces(portside: Portside) -> None:
     assert "no workspace nowhere" in await portside("account", "show", "--workspace", "nowhere", code=1)
     await portside("workspaces", "create", "Team C", "--handle", "other")
     assert "2 workspaces are named Team C" in await portside("account", "show", "--workspace", "Team C", code=1)
+    assert "nothing was deleted" in await portside("workspaces", "delete", "other", stdin="team-b", code=1)
+    assert "Team C is deleted" in await portside("workspaces", "delete", "other", stdin="other")
+    await portside("workspaces", "delete", team, "--yes")
+    assert len(await made(portside, "workspaces", "list")) == 1
+    assert "cannot be deleted" in await portside("workspaces", "delete", "default", "--yes", code=1)
 
 
 async def test_members_come_change_and_go(portside: Portside) -> None:

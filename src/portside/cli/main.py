@@ -23,7 +23,7 @@ COMMANDS = {
     "integrations": "Add, list and remove accounts at git hosts.",
     "account": "Log in and out, set one's password, show who one is.",
     "organization": "Show and rename the organization.",
-    "workspaces": "List, make and rename workspaces.",
+    "workspaces": "List, make, rename and delete workspaces.",
     "members": "List, add and remove members, change their roles.",
     "roles": "List the roles that members and keys may have.",
     "keys": "List, make and revoke API keys; change the master key.",

@@ -4,13 +4,14 @@ import click
 
 from portside.cli.client import Platform, connection_options
 from portside.cli.output import json_option, show_json, show_table
+from portside.kernel.errors import UserMistake
 
 PATH = "/workspaces"
 
 
 @click.group()
 def workspaces() -> None:
-    """List, make and rename workspaces."""
+    """List, make, rename and delete workspaces."""
 
 
 @workspaces.command("list")
@@ -48,3 +49,20 @@ def rename(platform: Platform, workspace_named: str, name: str) -> None:
     """Give a WORKSPACE (id, handle or name) another NAME; its handle stays."""
     platform.call("PATCH", f"{PATH}/{platform.find_workspace(workspace_named)['id']}", body={"display_name": name})
     click.echo(f"{workspace_named} is now {name}")
+
+
+@workspaces.command()
+@click.argument("workspace_named", metavar="WORKSPACE")
+@click.option("--yes", is_flag=True, help="Do not ask.")
+@connection_options
+def delete(platform: Platform, workspace_named: str, *, yes: bool) -> None:
+    """Delete a WORKSPACE (id, handle or name) without deployments, with all traces, datasets, prompts and keys."""
+    found = platform.find_workspace(workspace_named)
+    if not yes:
+        handle = click.prompt(
+            f"All that is in {found['display_name']} will be lost. Its handle, to delete it", err=True
+        )
+        if handle != found["tenant_handle"]:
+            raise UserMistake(f"the handle is {found['tenant_handle']}; nothing was deleted")
+    platform.call("DELETE", f"{PATH}/{found['id']}")
+    click.echo(f"{found['display_name']} is deleted")

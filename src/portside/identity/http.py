@@ -9,7 +9,7 @@ from portside.identity.keys import KeyNotFound, Owner, Shelf
 from portside.identity.logins import LimitedKey, LoginRefused, NotAUser
 from portside.identity.members import LastAdmin, MemberNotFound, MemberTaken
 from portside.identity.passwords import TooManyLogins
-from portside.identity.roles import ORGANIZATION_ROLES, WORKSPACE_ADMIN, WORKSPACE_ROLES, Role
+from portside.identity.roles import ORGANIZATION_ROLES, WORKSPACE_ROLES, Role
 from portside.identity.types import (
     Actor,
     Credentials,
@@ -30,7 +30,13 @@ from portside.identity.types import (
     WorkspaceRequest,
     WorkspaceRequired,
 )
-from portside.identity.workspaces import WorkspaceNotFound, WorkspaceTaken
+from portside.identity.workspaces import (
+    Occupants,
+    WorkspaceNeeded,
+    WorkspaceNotFound,
+    WorkspaceOccupied,
+    WorkspaceTaken,
+)
 from portside.kernel.errors import Forbidden
 from portside.kernel.http.routes import Context, Routes
 
@@ -131,7 +137,6 @@ async def rename_workspace(ctx: Context, workspace_id: UUID, body: WorkspacePatc
 )
 async def delete_workspace(ctx: Context, workspace_id: UUID) -> None:
     """Delete a workspace in which nothing is deployed, with its keys, traces, datasets, prompts and integrations."""
-    check_reach(ctx.actor, WORKSPACE_ROLES[WORKSPACE_ADMIN])
     await workspaces.delete_workspace(ctx.db, ctx.get(Keyring), ctx.actor, workspace_id, ctx.get(Occupants))
 
 

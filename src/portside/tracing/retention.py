@@ -115,6 +115,15 @@ class LateRuns(Task):
         return int(await self._db.fetchval(sql.delete_stray_runs, **before, batch=_BATCH) or 0)
 
 
+async def empty_workspace(db: Session, workspace_id: UUID) -> bool:
+    """Delete a batch of a workspace's runs, and all else where there are none; whether there may be more."""
+    batch = _BATCH * 10
+    if await db.fetchval(sql.empty_workspace_of_runs, workspace_id=workspace_id, batch=batch) == batch:
+        return True
+    await db.execute(sql.empty_workspace, workspace_id=workspace_id)
+    return False
+
+
 async def _delete(tx: Session, traces: list[tuple[UUID, UUID]]) -> None:
     if traces:
         await tx.execute(sql.delete_traces, **_columns(traces))

@@ -59,6 +59,37 @@ unshared as (
 update traces t set expired_at = now()
 from doomed d where t.workspace_id = d.workspace_id and t.trace_id = d.trace_id
 
+-- name: empty_workspace_of_runs
+with gone as (
+    delete from runs where workspace_id = :workspace_id and id in (
+        select id from runs where workspace_id = :workspace_id order by id limit :batch::int
+    )
+    returning id
+)
+select count(*) from gone
+
+-- name: empty_workspace
+-- What belongs to its runs and projects; the traces stay as what was billed.
+with without_attachments as (
+    delete from attachments where workspace_id = :workspace_id
+),
+without_feedback as (
+    delete from feedback where workspace_id = :workspace_id
+),
+without_tokens as (
+    delete from feedback_tokens where workspace_id = :workspace_id
+),
+unshared as (
+    delete from shared_runs where workspace_id = :workspace_id
+),
+without_charts as (
+    delete from chart_sections where workspace_id = :workspace_id
+),
+unlimited as (
+    delete from usage_limits where workspace_id = :workspace_id
+)
+update projects set deleted_at = now() where workspace_id = :workspace_id and deleted_at is null
+
 -- name: end_of_stretch
 -- Where a stretch of traces ends that begins after one of them; nothing where fewer are left.
 select workspace_id, trace_id from traces
