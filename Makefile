@@ -4,7 +4,7 @@ BIN := .venv/bin
 STAMP := .venv/.installed
 ARGS ?=
 
-.PHONY: help install up test thorough chaos check format generate lock bench parity clean
+.PHONY: help install up test thorough chaos check audit format generate lock bench parity clean
 help: ## show this list
 	@grep -E '^[a-z]+:.*## ' Makefile | sed 's/:.*## /\t/' | sort
 
@@ -26,8 +26,11 @@ chaos: $(STAMP) ## break servers under load for some minutes (CHAOS_SECONDS, CHA
 	@CHAOS_SECONDS="$${CHAOS_SECONDS:-300}" LEAK_RUNS="$${LEAK_RUNS:-2000}" \
 		sh scripts/test -n 0 -s tests/failure/test_engine_chaos.py tests/failure/test_engine_leaks.py
 
-check: $(STAMP) ## the gate: format, lint, types, imports, budgets, generated files
+check: $(STAMP) ## the gate: format, lint, types, imports, budgets, generated files, audit
 	@sh scripts/check
+
+audit: $(STAMP) ## look whether a pinned dependency is known to be vulnerable
+	@$(BIN)/python scripts/audit.py
 
 format: $(STAMP) ## put the code into the house format
 	@$(BIN)/ruff format -q . && $(BIN)/ruff check -q --fix .

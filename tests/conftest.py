@@ -20,6 +20,7 @@ T = TypeVar("T")
 LONG = (
     "api/test_platform.py", "failure/test_agent_server.py", "failure/test_engine_crashes.py", "api/test_listener.py",
     "failure/", "api/test_langgraph_cli.py", "api/test_cli.py", "db/test_dataplane_containers.py",
+    "api/test_streams_elsewhere.py", "api/test_control_deployments.py", "api/test_doors.py", "api/test_members.py",
 )  # fmt: skip
 
 

@@ -13,12 +13,14 @@ import httpx2
 
 from portside.control.archive_store import ArchiveStore
 from portside.control.http import routes as control_routes
+from portside.control.occupancy import occupied_by
 from portside.control.scope import DesiredChanges, PlatformAddress
 from portside.identity import first_start, http, keys
 from portside.identity.guard import guard
 from portside.identity.keyring import Keyring
 from portside.identity.keys import Owner
 from portside.identity.types import Actor, KeyRequest
+from portside.identity.workspaces import Occupants
 from portside.kernel.crypto import SecretBox
 from portside.kernel.db import Database
 from portside.kernel.http.middleware import LimitBody, Observe
@@ -138,6 +140,7 @@ async def control(url: str) -> AsyncIterator[Control]:
         DesiredChanges: changes,
         PlatformAddress: ADDRESS,
         ArchiveStore: ArchiveStore(Path(archives.name)),
+        Occupants: Occupants([occupied_by]),
     }
     api = Api([*http.routes, *control_routes], services, guard)
     stop, listening = asyncio.Event(), listen("127.0.0.1", 0)

@@ -16,6 +16,7 @@ from portside.identity.guard import guard
 from portside.identity.keyring import Keyring
 from portside.identity.keys import Owner
 from portside.identity.types import Actor, KeyRequest
+from portside.identity.workspaces import Occupants
 from portside.kernel.crypto import SecretBox
 from portside.kernel.db import Database
 from portside.kernel.http.middleware import LimitBody, Observe
@@ -93,6 +94,7 @@ async def hosted(url: str) -> AsyncIterator[Hosted]:
             SecretBox: SecretBox(os.urandom(32)),
             Retention: Retention(),
             Quotas: Quotas(db),
+            Occupants: Occupants([]),
         },
         guard,
     )

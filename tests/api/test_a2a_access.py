@@ -57,6 +57,18 @@ async def test_the_tasks_of_others_are_not_there(server: ServerProcess):
         assert (await alice.ask("tasks/get", id=task["id"]))["id"] == task["id"]
 
 
+async def test_what_others_were_asked_is_told_to_nobody(server: ServerProcess):
+    async with httpx2.AsyncClient(base_url=server.url, timeout=60) as http:
+        alice, bob = as_user(http, "alice", "asking"), as_user(http, "bob", "asking")
+        task = await alice.send(data(WORDS))
+        questions = [part["data"]["id"] for part in task["artifacts"][0]["parts"]]
+        assert len(questions) == 2
+        for part in (data(WORDS), data({"command": {"resume": "yes"}})):
+            in_context = message(part, contextId=task["contextId"])
+            refused = await bob.fails("message/send", message=in_context)
+            assert refused == (-32602, "Failed to create run: Thread or assistant not found.")
+
+
 async def test_who_may_not_change_a_task_may_not_cancel_it(server: ServerProcess):
     async with httpx2.AsyncClient(base_url=server.url, timeout=60) as http:
         reader = as_user(http, "reader", "patient")

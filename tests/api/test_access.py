@@ -258,6 +258,17 @@ def test_the_store_is_scoped(alice: httpx2.Client, bob: httpx2.Client) -> None:
     assert good(alice.get("/store/items?namespace=notes&key=k"))["value"] == {"v": 1}
 
 
+def test_a_name_that_stands_for_every_name_sees_nothing(server: ServerProcess) -> None:
+    item = {"namespace": ["private"], "key": "k", "value": {}}
+    with someone(server, "anna") as anna, someone(server, "*") as everybody:
+        assert anna.put("/store/items", json=item).status_code == 204
+        for prefix in ([], ["private"], ["*"]):
+            assert everybody.post("/store/namespaces", json={"prefix": prefix}).status_code == 422
+        assert everybody.put("/store/items", json=item).status_code == 422
+        found = good(anna.post("/store/namespaces", json={"prefix": ["*"], "suffix": ["private"]}))
+    assert found == {"namespaces": [["anna", "private"]]}
+
+
 def test_a_namespace_is_judged_after_it_was_rewritten(server: ServerProcess) -> None:
     with someone(server, "a.b") as dotted:
         assert dotted.get("/store/items?namespace=notes&key=k").status_code == 422

@@ -38,6 +38,17 @@ async def test_whose_a_key_is_says_the_platform(fresh_database) -> None:
     await keys.close()
 
 
+async def test_keys_that_look_alike_are_different_callers(fresh_database) -> None:
+    async with hosted(await fresh_database()) as platform:
+        keys = PlatformKeys(platform.url, str(platform.actor.workspace_id))
+        made = [(await platform.client.post("/api/v1/api-key", json={})).json() for _ in range(2)]
+        await platform.db.pool.execute("update api_keys set short_key = 'lsv2_sk_…cafe'")
+        callers = [await keys(request(x_api_key=one["key"])) for one in made]
+        assert [caller.identity for caller in callers] == [one["id"] for one in made]
+        assert {caller.display_name for caller in callers} == {"lsv2_sk_…cafe"}
+        await keys.close()
+
+
 async def test_a_key_that_was_taken_away_is_forgotten(fresh_database, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(platform_keys, "REMEMBERED_S", 0)
     async with hosted(await fresh_database()) as platform:

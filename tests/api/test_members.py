@@ -276,7 +276,43 @@ async def test_a_limited_key_of_a_user_gets_no_further(server: Hosted):
     assert (await send(server, "POST", "/api-key/current", {}, x_api_key=makes)).status_code == 403
     assert (await send(server, "POST", "/api-key/current", {"read_only": True}, x_api_key=makes)).status_code == 403
     body = {"permissions": ["organization:pats:create"]}
-    assert (await send(server, "POST", "/api-key/current", body, x_api_key=makes)).status_code == 200
+    mine = await made(server, "/api-key/current", body, x_api_key=makes)
+    for path in ("/api-key/current", "/orgs/current/personal-access-tokens"):
+        answer = await send(server, "DELETE", f"{path}/{mine['id']}", x_api_key=reads)
+        assert (answer.status_code, "revoke" in answer.json()["detail"]) == (403, True)
+    assert (await send(server, "GET", "/auth", x_api_key=mine["key"])).status_code == 200
+    body = {"permissions": ["organization:read", "organization:pats:create"]}
+    ends = (await made(server, "/api-key/current", body))["key"]
+    assert (await send(server, "DELETE", f"/api-key/current/{mine['id']}", x_api_key=ends)).status_code == 204
+
+
+async def test_nobody_takes_a_role_that_permits_more_than_their_own(server: Hosted):
+    place = {"workspaces": [str(server.actor.workspace_id)]}
+    admin = await new_member(server, "a@example.com", **place, workspace_role="Admin")
+    viewer = await new_member(server, "v@example.com", **place, workspace_role="Viewer")
+    roles = {role["name"]: role for role in (await send(server, "GET", "/orgs/current/roles")).json()}
+    manages = ["workspaces:manage", *roles["WORKSPACE_VIEWER"]["permissions"]]
+    limited = (await made(server, "/api-key", {"permissions": manages}))["key"]
+    path = "/workspaces/current/members"
+    for method, body in (("PATCH", {"role_id": "Viewer"}), ("DELETE", None)):
+        answer = await send(server, method, f"{path}/{admin['id']}", body, x_api_key=limited)
+        assert (answer.status_code, "the role Admin" in answer.text) == (403, True)
+        assert (await send(server, method, f"{path}/{viewer['id']}", body, x_api_key=limited)).status_code < 300
+    assert {member["role_name"] for member in (await send(server, "GET", path)).json()} == {"Admin"}
+    keeper = (await made(server, "/orgs/current/service-keys", {"permissions": ["organization:manage"]}))["key"]
+    for method, body in (("PATCH", {"role_id": "Organization Viewer"}), ("DELETE", None)):
+        answer = await send(server, method, f"/orgs/current/members/{viewer['id']}", body, x_api_key=keeper)
+        assert answer.status_code == 403
+
+
+async def test_who_manages_an_organization_renames_workspaces_they_are_not_in(server: Hosted):
+    await new_member(server, "op@example.com", role_id="Organization Operator")
+    operator = await log_in(server, "op@example.com")
+    path = f"/workspaces/{server.actor.workspace_id}"
+    answer = await send(server, "PATCH", path, {"display_name": "Renamed"}, **operator)
+    assert (answer.status_code, answer.json()["display_name"], answer.json()["role_name"]) == (200, "Renamed", None)
+    assert (await send(server, "PATCH", path, {"display_name": "Again"})).json()["role_name"] == "Admin"
+    assert (await send(server, "PATCH", f"/workspaces/{uuid4()}", {"display_name": "x"}, **operator)).status_code == 404
 
 
 async def test_a_flood_of_logins_is_turned_away(server: Hosted):

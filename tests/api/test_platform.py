@@ -203,15 +203,17 @@ async def test_a_new_commit_takes_over_without_a_failed_request(platform: Platfo
     assert len(answers) > 50
 
 
+def thorough(*values: object) -> object:
+    return pytest.param(*values, marks=pytest.mark.thorough)
+
+
 @pytest.mark.parametrize(
     ("change", "status", "says"),
     [
         ({"langgraph__json": "{"}, "BUILD_FAILED", "langgraph.json"),
-        ({"requirements__txt": "no-such-package-anywhere==99.9"}, "BUILD_FAILED", "no-such-package-anywhere"),
-        ({"agent__py": "import nothing_like_this\n"}, "DEPLOY_FAILED", "nothing_like_this"),
-        pytest.param(
-            {"agent__py": "import time\ntime.sleep(3600)\n"}, "DEPLOY_FAILED", "100", marks=pytest.mark.thorough
-        ),
+        thorough({"requirements__txt": "no-such-package-anywhere==99.9"}, "BUILD_FAILED", "no-such-package-anywhere"),
+        thorough({"agent__py": "import nothing_like_this\n"}, "DEPLOY_FAILED", "nothing_like_this"),
+        thorough({"agent__py": "import time\ntime.sleep(3600)\n"}, "DEPLOY_FAILED", "100"),
     ],
     ids=["config", "dependency", "import", "silence"],
 )

@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 from uuid import UUID, uuid4
 
+import msgspec
 import pytest
 
 from portside.dataplane.compute import fleet as fleets
@@ -28,7 +29,7 @@ from portside.dataplane.failures import DeployFailed, Unreachable
 from portside.dataplane.logs import RevisionLog
 from portside.dataplane.processes import ProcessMark
 from portside.dataplane.state import DeploymentFolder
-from portside.dataplane.types import DesiredDeployment, DesiredRevision, LogEntry
+from portside.dataplane.types import DesiredDeployment, DesiredRevision, LogEntry, ScaleBounds
 from tests.conftest import eventually
 
 SERVER = Path(__file__).parent.parent / "stand_in_server.py"
@@ -283,6 +284,28 @@ async def test_replicas_follow_what_waits_and_no_request_notices(
     assert await clients.stop() == {"one"}
     serving = {answer["pid"] for answer in clients.answers}
     assert len(serving) >= 3, "two replicas of the tier api, then one of the tier all"
+
+
+async def test_tiers_come_and_go_however_often_they_are_asked_for_and_no_request_notices(house: House):
+    fleet = house.fleet(house.plan("one"))
+    await house.serving.switch(fleet)
+    clients = Clients(house.serving.stable.port)
+    together = DesiredDeployment(id=UUID(int=1), name="x", status="READY")
+    apart = msgspec.structs.replace(together, scale=ScaleBounds(max_scale=3))
+
+    async def tiers() -> list[str]:
+        return sorted(record.tier for record in house.folder.state.replicas)
+
+    for desired, wanted in ((apart, ["api", "queue"]), (together, ["all"]), (apart, ["api", "queue"])):
+        for _ in range(3):
+            fleet.follow(desired)
+            await asyncio.sleep(0)
+        await eventually(lambda wanted=wanted: is_so(tiers, wanted))
+    for desired in (together, apart):  # taken back before it was done
+        fleet.follow(desired)
+        await asyncio.sleep(0)
+    await eventually(lambda: is_so(tiers, ["api", "queue"]))
+    assert await clients.stop() == {"one"}
 
 
 async def is_so(look: Callable[[], Awaitable[Any]], wanted: object) -> bool:

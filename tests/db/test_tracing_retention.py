@@ -14,11 +14,11 @@ from portside.identity.types import Actor
 from portside.kernel.clock import now
 from portside.kernel.db import Database
 from portside.kernel.migrations import migrate
-from portside.tracing.deliveries import from_batch, from_multipart
+from portside.tracing.deliveries import from_batch, from_multipart, from_update
 from portside.tracing.feedback import FeedbackRequest, create_feedback
 from portside.tracing.ingest import receive
 from portside.tracing.projects import ProjectNotFound, ProjectRequest, create_project
-from portside.tracing.retention import ExpiredTraces, Retention, TracesToDelete, delete_traces
+from portside.tracing.retention import ExpiredTraces, LateRuns, Retention, TracesToDelete, delete_traces
 
 
 @pytest.fixture
@@ -113,3 +113,47 @@ async def test_traces_are_deleted_with_all_that_belongs_to_them(db: Database, ac
         assert [row["run_id"] for row in await db.pool.fetch(f"select run_id from {table}")] == [stays]
     with pytest.raises(ProjectNotFound):
         await delete_traces(db, uuid4(), TracesToDelete(project, [stays]))
+
+
+async def patched(db: Database, actor: Actor, run_id: UUID, **fields: Any) -> None:
+    """Deliver a patch of a run."""
+    await receive(db, from_update(run_id)(json.dumps(fields, default=str).encode(), ""), by=actor)
+
+
+async def test_what_comes_after_its_trace_is_over_goes_too(db: Database, actor: Actor):
+    traces = [await stored(db, actor, 15) for _ in range(5)]
+    young = await stored(db, actor, 13)
+    await ExpiredTraces(db, Retention()).activate()
+    for root in (*traces, young):
+        place = {"trace_id": root, "dotted_order": f"20300101T000000000000Z{root}"}
+        await patched(db, actor, root, outputs={"late": True}, **place)
+    assert len(await kept(db)) == 6
+    task = LateRuns(db, Retention())
+    task.stretch = 2
+    swept = [(await task.activate()).did["late_traces"] for _ in range(3)]
+    assert (sum(swept), await kept(db)) == (5, {young: 2})
+    assert await db.pool.fetchval("select count(*) from traces where expired_at is not null") == 5
+    # The stretches begin again from the first.
+    await patched(db, actor, traces[0], trace_id=traces[0], dotted_order=f"20300101T000000000000Z{traces[0]}")
+    assert sum([(await task.activate()).did["late_traces"] for _ in range(3)]) == 1
+
+
+async def test_runs_of_no_trace_go_after_the_time_of_a_trace(db: Database, actor: Actor):
+    lonely, orphan, fresh = uuid4(), uuid4(), uuid4()
+    for run_id in (lonely, fresh):
+        await patched(db, actor, run_id, outputs={"x": 1})
+    child = [{"id": orphan, "name": "child", "parent_run_id": uuid4(), "session_name": "p"}]
+    await receive(db, from_batch(json.dumps({"post": child}, default=str).encode(), ""), by=actor)
+    await create_feedback(db, FeedbackRequest(key="k", run_id=lonely), by=actor)
+    await db.pool.execute("update runs set received_at = now() - interval '15 days' where id <> $1", fresh)
+    whole = await stored(db, actor, 15, "longlived")
+    never, task = LateRuns(db, Retention(0, 0)), LateRuns(db, Retention())
+    assert (await never.activate()).did["stray_runs"] == 0
+    # The patch and the parent that is waited for; who waits for it is kept as long as any trace is.
+    assert (await task.activate()).did["stray_runs"] == 2
+    ids = "select id from runs where id = any($1::uuid[])"
+    left = {row["id"] for row in await db.pool.fetch(ids, [lonely, orphan, fresh, whole])}
+    assert left == {orphan, fresh, whole}
+    assert await db.pool.fetchval("select count(*) from feedback") == 0
+    await db.pool.execute("update runs set received_at = now() - interval '401 days' where id = $1", orphan)
+    assert (await task.activate()).did["stray_runs"] == 1

@@ -121,7 +121,7 @@ def test_dev_reloads_when_a_file_changes(tmp_path: Path):
 
 
 def answer_when_ready(url: str, wanted: str) -> None:
-    deadline = time.monotonic() + 60
+    deadline = time.monotonic() + 100
     body = {"assistant_id": "echo", "input": {"messages": [{"role": "user", "content": "hi"}]}}
     while time.monotonic() < deadline:
         try:

@@ -10,6 +10,7 @@ from typing import Any
 import httpx2
 
 from portside.kernel.errors import Unauthorized
+from portside.kernel.http.bounds import BODY_WITHIN_S
 from portside.kernel.http.middleware import CloseWhileDraining, LimitBody, Observe
 from portside.kernel.http.prefixes import StripPrefix
 from portside.kernel.http.refusals import ErrorForm
@@ -56,6 +57,7 @@ async def serve(
     services: Mapping[type, Any] | None = None,
     listening: socket.socket | None = None,
     form: ErrorForm = ErrorForm.PROBLEMS,
+    body_within_s: float = BODY_WITHIN_S,
 ) -> AsyncIterator[Served]:
     """Serve routes behind the kernel's middleware, with bodies of at most MAX_BODY bytes."""
     draining, stopping = asyncio.Event(), asyncio.Event()
@@ -64,7 +66,7 @@ async def serve(
     app = Observe(CloseWhileDraining(StripPrefix(bounded, ("/api/v1", "/api")), draining), form)
     listening = listening or listen("127.0.0.1", 0)
     port = listening.getsockname()[1]
-    server = Server(app, draining=draining, grace_s=1)
+    server = Server(app, draining=draining, grace_s=1, body_within_s=body_within_s)
     await server.open([listening])
     running = asyncio.create_task(server.serve_until(stopping))
     client = httpx2.AsyncClient(

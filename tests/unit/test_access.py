@@ -12,13 +12,16 @@ from starlette.requests import Request
 from portside.agent.access.custom import CustomAuthentication
 from portside.agent.access.errors import HandlerFailed, Refused
 from portside.agent.access.handlers import Handlers
-from portside.agent.access.loading import load_protection, refuse_open_address
+from portside.agent.access.loading import Protection, load_protection, refuse_open_address
 from portside.agent.access.memory import Remembered, digest_of
+from portside.agent.access.service import Access
 from portside.agent.access.users import caller_from
 from portside.agent.config import load_config
 from portside.agent.settings import AgentSettings
 from portside.agent.types.access import AuthCache, Caller
 from portside.kernel.errors import Forbidden, UserMistake
+from portside.kernel.http.inside import Call
+from portside.kernel.http.routes import Context, Route
 
 ADA = caller_from("ada")
 
@@ -237,3 +240,39 @@ async def test_studio_users_are_known_by_their_class() -> None:
     await decided(auth, "threads.read", caller_from(Auth.types.StudioUser("dev", is_authenticated=True)))
     with pytest.raises(Forbidden):
         await decided(auth, "threads.read")
+
+
+async def test_without_authentication_only_this_machine_looks_inside() -> None:
+    access = Access(None, None)  # type: ignore[arg-type]
+    inside, ordinary = (Route("GET", "/x", print, "t", permission=wanted) for wanted in ("deployments:update", None))
+
+    def ctx(client: tuple[str, int] | None) -> Context:
+        return Context(Request({"type": "http", "path": "/x", "headers": [], "client": client}), {})
+
+    for address in ("127.0.0.1", "::1", "127.9.9.9"):
+        assert (await access.guard(ctx((address, 1)), inside)).address == address
+    for address in ("192.0.2.1", "10.0.0.1", "::ffff:192.0.2.1", "localhost.example", ""):
+        assert await access.guard(ctx((address, 1)), ordinary)
+        with pytest.raises(Forbidden, match="same machine"):
+            await access.guard(ctx((address, 1)), inside)
+
+
+async def test_a_run_asks_its_own_server_in_the_name_of_its_user_where_that_is_configured() -> None:
+    async def authenticate() -> str:
+        raise AssertionError("asked who calls from inside")
+
+    def call(user: Any) -> Request:
+        return Request(Call("GET", "/x", b"/x", b"", [], b"", user).scope())
+
+    custom = CustomAuthentication(authenticate)
+    judging = Access(None, None, Protection(custom, judges_inside=True))  # type: ignore[arg-type]
+    ada = await judging.authenticate(
+        call({"identity": "ada", "permissions": ["p"], "is_authenticated": True, "kind": "x"})
+    )
+    assert (ada.identity, ada.permissions, ada.is_inside, ada.user["kind"]) == ("ada", ("p",), False, "x")
+    studio = await judging.authenticate(call({"identity": "lin", "kind": "StudioUser"}))
+    assert isinstance(studio.user, Auth.types.StudioUser)
+    for nobody in (None, {}, {"identity": "", "is_authenticated": True}):
+        assert (await judging.authenticate(call(nobody))).is_inside
+    free = Access(None, None, Protection(custom))  # type: ignore[arg-type]
+    assert (await free.authenticate(call({"identity": "ada"}))).is_inside

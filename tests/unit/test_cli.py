@@ -1,12 +1,10 @@
-import contextlib
-import io
 import json
 import os
 import socket
 import subprocess
 import sys
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 import click
 import pytest
@@ -19,6 +17,7 @@ from portside.cli.client import explain
 from portside.cli.deploy import normalise
 from portside.cli.serve import summary
 from portside.kernel.errors import OutOfReach, UserMistake
+from tests.commands import run_here
 
 HEAVY = ("asyncpg", "langgraph", "langchain_core", "httpx2", "cryptography", "uvicorn", "starlette")
 
@@ -41,25 +40,6 @@ def run(*arguments: str, home: Path | None = None, **environment: str) -> subpro
         [sys.executable, "-m", "portside", *arguments], env=plain | environment, cwd=home, capture_output=True,
         text=True, check=False, timeout=60, stdin=subprocess.DEVNULL,
     )  # fmt: skip
-
-
-class Done(NamedTuple):
-    """What a command left behind, as a shell sees it."""
-
-    returncode: int
-    stdout: str
-    stderr: str
-
-
-def run_here(*arguments: str) -> Done:
-    """Run a command that starts no server in this process, which is quicker."""
-    code = 0
-    with contextlib.redirect_stdout(io.StringIO()) as out, contextlib.redirect_stderr(io.StringIO()) as err:
-        try:
-            cli.main(list(arguments))
-        except SystemExit as ended:
-            code = ended.code if isinstance(ended.code, int) else 1
-    return Done(code, out.getvalue(), err.getvalue())
 
 
 HELP_OF_ALL = f"""

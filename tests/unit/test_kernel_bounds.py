@@ -8,6 +8,7 @@ import pytest
 from portside.kernel.http import bounds
 from portside.kernel.http.bounds import HEAD_BYTES, HEADERS, TARGET_BYTES
 from portside.kernel.http.routes import Context, Routes
+from tests.conftest import eventually
 from tests.unit.kernel_server import serve
 
 # One byte more than is looked at: nothing is left unread, which would reset the connection and take the answer along.
@@ -77,6 +78,46 @@ async def test_who_does_not_go_on_is_let_go(begun: bytes) -> None:
             async with asyncio.timeout(60):
                 assert await reader.read() == b""
         writer.close()
+
+
+SLOW = b"POST /take HTTP/1.1\r\nHost: a\r\nConnection: close\r\nContent-Length: 9\r\n\r\nx"
+
+
+async def test_a_body_that_trickles_is_ended_with_an_answer(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(bounds, "LOOKED_AT_EVERY_S", 0.01)
+    async with serve(echoing(), body_within_s=0.05) as served:
+        answer = await served.raw(SLOW)
+    assert answer.startswith(b"HTTP/1.1 408 Request Timeout")
+    assert b"HTTP_REQUEST_BODY_TIMEOUT_SECONDS" in answer
+
+
+async def test_a_body_that_keeps_pace_has_all_its_time(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(bounds, "LOOKED_AT_EVERY_S", 0.01)
+    # Each byte earns more time than there is.
+    monkeypatch.setattr(bounds, "LEAST_BYTES_PER_S", 1e-6)
+    looks = 0
+
+    look = bounds.BoundedProtocol.close_if_slow
+
+    def counted(protocol: bounds.BoundedProtocol, at: float, body_within_s: float) -> None:
+        nonlocal looks
+        looks += protocol.cycle is not None
+        look(protocol, at, body_within_s)
+
+    monkeypatch.setattr(bounds.BoundedProtocol, "close_if_slow", counted)
+    async with serve(echoing(), body_within_s=0.001) as served:
+        reader, writer = await asyncio.open_connection("127.0.0.1", served.port)
+        writer.write(SLOW)
+
+        async def has_looked() -> bool:
+            return looks > 3
+
+        await eventually(has_looked)
+        writer.write(b"yyyyyyyy")
+        async with asyncio.timeout(60):
+            answer = await reader.read()
+        writer.close()
+    assert answer.startswith(b"HTTP/1.1 200")
 
 
 async def test_a_connection_that_rests_between_requests_and_one_that_waits_for_its_answer_stay(

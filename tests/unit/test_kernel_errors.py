@@ -3,8 +3,17 @@ import json
 import msgspec
 import pytest
 import pytest_asyncio
+from structlog.testing import capture_logs
 
-from portside.kernel.errors import Invalid, PortsideError, Problem, TooManyRequests, error_classes
+from portside.kernel.errors import (
+    Invalid,
+    NotBuilt,
+    PortsideError,
+    Problem,
+    TooManyRequests,
+    Unavailable,
+    error_classes,
+)
 from portside.kernel.http.refusals import ErrorForm, error_response
 from portside.kernel.http.routes import Context, Routes
 from tests.unit.kernel_server import serve
@@ -69,6 +78,14 @@ async def test_values_that_the_database_refuses_are_the_callers_mistake(fail, st
     answer = await fail(error)
     assert answer.status_code == 400
     assert "secret" not in answer.text
+
+
+@pytest.mark.parametrize(("error", "level"), [(NotBuilt(), "info"), (Unavailable(), "error")])
+async def test_what_is_not_offered_is_no_failure_in_the_log(fail, error: PortsideError, level: str) -> None:
+    with capture_logs() as logged:
+        assert (await fail(error)).status_code == error.status
+    assert level in [line["log_level"] for line in logged if line["event"] != "request"]
+    assert [line for line in logged if line["log_level"] == "error"] == ([] if level == "info" else [logged[0]])
 
 
 async def test_a_message_and_headers_of_its_own(fail) -> None:

@@ -30,7 +30,7 @@ HERE = OutboundRules(allow_loopback=True, timeout_s=30)
         ("127.0.0.1", "loopback"), ("127.9.9.9", "loopback"), ("::1", "loopback"), ("::ffff:127.0.0.1", "loopback"),
         ("64:ff9b::7f00:1", "loopback"),
         ("10.1.2.3", "private"), ("172.16.0.1", "private"), ("192.168.1.1", "private"), ("100.64.0.1", "private"),
-        ("fd00::1", "private"), ("::ffff:10.0.0.1", "private"),
+        ("fd00::1", "private"), ("fec0::1", "private"), ("::ffff:10.0.0.1", "private"),
         ("169.254.169.254", "reserved"), ("::ffff:169.254.169.254", "reserved"), ("fe80::1%eth0", "reserved"),
         ("fd00:ec2::254", "reserved"), ("168.63.129.16", "reserved"), ("100.100.100.200", "reserved"),
         ("192.0.0.192", "reserved"), ("0.0.0.0", "reserved"), ("::", "reserved"), ("224.0.0.1", "reserved"),

@@ -15,6 +15,7 @@ from typing import Any
 import msgspec
 
 from portside.agent.a2a.service import A2A, Services
+from portside.agent.access.crowding import OpenAnswers
 from portside.agent.access.loading import load_protection
 from portside.agent.access.service import Access
 from portside.agent.assistants.descriptions import Descriptions
@@ -188,7 +189,7 @@ async def _join(
     told = webhook_chores(db, service.webhooks, settings)
     chores = [*_queue_chores(db, worker, settings), *kept, due_crons, *store_chores(db, setup), *told]
     chores.append(OldCacheEntries(db))
-    guard = guarded_by(access.guard, vault_of(db))
+    guard = OpenAnswers(settings.max_streams_per_caller).guarded(guarded_by(access.guard, vault_of(db)))
     sockets = served_routes(protocol.sockets, config.http, has_diagnostics=False)
     api = SocketApi(Api(routes, services, guard), sockets, guard, draining=draining, form=ErrorForm.TEXT)
     custom = join_custom(config, api, access)

@@ -202,7 +202,8 @@ def _config(path: Path, content: dict[str, Any], places: dict[str, str]) -> Agen
         thread_ttl=_thread_ttl(place("checkpointer"), _section(content, "checkpointer")),
         store=_typed(place("store"), "store", _section(content, "store"), StoreConfig),
         http=_http(place("http"), _section(content, "http")),
-        auth=_typed(place("auth"), "auth", _section(content, "auth"), AuthConfig),
+        # Documentation of LangGraph writes its flags as texts.
+        auth=_typed(place("auth"), "auth", _section(content, "auth"), AuthConfig, strict=False),
         encryption=_typed(place("encryption"), "encryption", _section(content, "encryption"), EncryptionConfig),
         serde=_serde(place("checkpointer"), _section(content, "checkpointer")),
         webhooks=_typed(place("webhooks"), "webhooks", content.get("webhooks"), WebhooksConfig | None),
@@ -330,8 +331,8 @@ def _as_text(value: object) -> str:
     return str(value).lower() if isinstance(value, bool) else str(value)
 
 
-def _typed(place: str, key: str, value: Any, kind: Any) -> Any:
+def _typed(place: str, key: str, value: Any, kind: Any, *, strict: bool = True) -> Any:
     try:
-        return msgspec.convert(value, kind)
+        return msgspec.convert(value, kind, strict=strict)
     except msgspec.ValidationError as exc:
         raise UserMistake(f"{place}: {key}: {str(exc).replace('`$', f'`{key}')}") from exc

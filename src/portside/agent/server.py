@@ -65,7 +65,13 @@ async def serve(served: Served, sockets: Sockets, *, on_ready: Callable[[], None
 
     listening = _listening(settings, sockets)
     async with open_app(served.config, served.graphs, settings, served.database_url) as app:
-        server = Server(app.asgi, draining=app.draining, grace_s=STREAMS_LEFT_S, speaks_websocket=True)
+        server = Server(
+            app.asgi,
+            draining=app.draining,
+            grace_s=STREAMS_LEFT_S,
+            body_within_s=settings.http_request_body_timeout_seconds,
+            speaks_websocket=True,
+        )
 
         def leave(*, at_once: bool) -> None:
             if at_once or stop.is_set():

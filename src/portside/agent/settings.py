@@ -65,6 +65,27 @@ class AgentSettings(msgspec.Struct, frozen=True, kw_only=True):
     http_max_request_body_bytes: Annotated[
         int, msgspec.Meta(ge=1024), setting("Largest request body that is accepted, in bytes; larger ones get 413.")
     ] = 25_000_000
+    http_request_body_timeout_seconds: Annotated[
+        float,
+        msgspec.Meta(gt=0, le=86_400),
+        setting("Time for the body of a request to arrive, in seconds, and one more for each 8 KB of it; else 408."),
+    ] = 120
+    max_streams_per_caller: Annotated[
+        int,
+        msgspec.Meta(ge=0),
+        setting(
+            "Streams, awaited results and WebSockets that one caller may have open in one server; more get 429. "
+            "A caller is a user, or without authentication an address. 0 is no limit."
+        ),
+    ] = 2000
+    max_pending_runs_per_caller: Annotated[
+        int,
+        msgspec.Meta(ge=0),
+        setting(
+            "Runs of one caller that may wait to be executed, in all servers of the database; further ones get 429. "
+            "Runs of crons are not counted. 0 is no limit."
+        ),
+    ] = 50_000
     mount_prefix: Annotated[
         str,
         A_PREFIX,
@@ -98,8 +119,9 @@ class AgentSettings(msgspec.Struct, frozen=True, kw_only=True):
     ] = "*"
     debug_folder: Annotated[
         str | None,
-        setting("Folder that heap dumps go to. The routes /heapdump and /profile, which show the inside of the server "
-                "to whoever may call it, exist only where it is set."),
+        setting("Folder that heap dumps go to. The routes /heapdump and /profile, which show the inside of the server, "
+                "exist only where it is set; they want the permission deployments:update, or without authentication a "
+                "call from the same machine."),
     ] = None  # fmt: skip
     graph_postgres_pool_max_size: Annotated[
         int,
@@ -119,6 +141,13 @@ class AgentSettings(msgspec.Struct, frozen=True, kw_only=True):
         str | None,
         setting("The platform that knows whose a key is; deployments get it from theirs.", "LANGSMITH_AUTH_ENDPOINT"),
     ] = None
+    inside_calls_as_user: Annotated[
+        bool,
+        setting(
+            "Calls of a graph to the server it runs in, by get_client() without an address, are judged by the "
+            "project's handlers as if the user of the run made them. Otherwise they see everything."
+        ),
+    ] = False
     graph_aes_key: Annotated[
         str | None,
         setting(
@@ -147,6 +176,13 @@ class AgentSettings(msgspec.Struct, frozen=True, kw_only=True):
     ] = 168
     log_level: Annotated[str, setting("DEBUG, INFO, WARNING or ERROR.")] = "INFO"
     log_json: Annotated[bool, setting("Write each log line as JSON.")] = False
+    self_hosted_logs_enabled: Annotated[
+        bool, setting("Tell the log of this server to SELF_HOSTED_LOGS_ENDPOINT too, without what looks like a secret.")
+    ] = False
+    self_hosted_logs_endpoint: Annotated[
+        str | None,
+        setting("Address that log lines are posted to, as JSON; one without a path means its /v1/metadata/submit."),
+    ] = None
     deployment_id: Annotated[
         str | None, setting("The deployment this server runs for.", "LANGSMITH_HOST_PROJECT_ID")
     ] = None

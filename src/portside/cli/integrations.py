@@ -1,10 +1,10 @@
 """`portside integrations`: accounts at git hosts, whose tokens open private repositories."""
 
-import sys
 from typing import Any
 
 import click
 
+from portside.cli.asking import ask_secret
 from portside.cli.client import Platform, connection_options
 from portside.cli.output import json_option, show_json, show_table
 from portside.kernel.errors import UserMistake
@@ -105,8 +105,4 @@ def _find(platform: Platform, name: str) -> dict[str, Any]:
 
 
 def _read_token() -> str:
-    """Read a token, which is on no command line, where others could see it. Raises UserMistake."""
-    text = str(click.prompt("Token", hide_input=True, err=True)) if sys.stdin.isatty() else sys.stdin.read(5000)
-    if not text.strip():
-        raise UserMistake("no token was given; write it to standard input, or use --no-token")
-    return text.strip()
+    return ask_secret("Token", otherwise=", or use --no-token")

@@ -70,6 +70,7 @@ def _serve(
     from portside.agent.custom import cache
     from portside.agent.custom.loopback import introduce
     from portside.agent.graphs.load import load_graphs
+    from portside.agent.log_reports import told_logs
     from portside.agent.server import Served, Sockets
     from portside.agent.server import serve as serve_agent
 
@@ -82,7 +83,8 @@ def _serve(
         if sockets.private_fd is None and not settings.log_json:
             click.echo("\n".join(summary(described, settings, url)), err=True)
 
-    uvloop.run(serve_agent(Served(described, graphs, settings, url), sockets, on_ready=show))
+    with told_logs(settings):
+        uvloop.run(serve_agent(Served(described, graphs, settings, url), sockets, on_ready=show))
 
 
 @contextlib.contextmanager

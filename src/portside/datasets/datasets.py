@@ -197,3 +197,8 @@ def _text(value: dict[str, Any] | None) -> str | None:
 
 def _value(text: str | None) -> Any:
     return None if text is None else msgspec.json.decode(text)
+
+
+async def empty_workspace(db: Session, workspace_id: UUID) -> None:
+    """Delete all datasets of a workspace, with their examples and comparisons."""
+    await db.execute(sql.empty_workspace, workspace_id=workspace_id)

@@ -30,7 +30,13 @@ from portside.identity.types import (
     WorkspaceRequest,
     WorkspaceRequired,
 )
-from portside.identity.workspaces import WorkspaceNotFound, WorkspaceTaken
+from portside.identity.workspaces import (
+    Occupants,
+    WorkspaceNeeded,
+    WorkspaceNotFound,
+    WorkspaceOccupied,
+    WorkspaceTaken,
+)
 from portside.kernel.errors import Forbidden
 from portside.kernel.http.routes import Context, Routes
 
@@ -49,6 +55,7 @@ async def show_identity(ctx: Context) -> Identity:
         tenant_handle=actor.tenant_handle,
         user_id=actor.user_id,
         user_email=actor.user_email,
+        key_id=actor.key_id,
         short_key=actor.short_key,
         permissions=actor.effective_permissions(),
     )
@@ -122,6 +129,17 @@ async def rename_workspace(ctx: Context, workspace_id: UUID, body: WorkspacePatc
     return await workspaces.rename_workspace(ctx.db, ctx.actor, workspace_id, body.display_name)
 
 
+@routes.delete(
+    "/workspaces/{workspace_id}",
+    permission="organization:manage",
+    status=204,
+    raises=(WorkspaceNotFound, WorkspaceNeeded, WorkspaceOccupied, Forbidden),
+)
+async def delete_workspace(ctx: Context, workspace_id: UUID) -> None:
+    """Delete a workspace in which nothing is deployed, with its keys, traces, datasets, prompts and integrations."""
+    await workspaces.delete_workspace(ctx.db, ctx.get(Keyring), ctx.actor, workspace_id, ctx.get(Occupants))
+
+
 # Members
 
 
@@ -186,7 +204,7 @@ async def set_workspace_role(ctx: Context, user_id: UUID, body: RoleChange) -> M
     "/workspaces/current/members/{user_id}",
     permission="workspaces:manage",
     status=204,
-    raises=(MemberNotFound, *_IN_WORKSPACE),
+    raises=(MemberNotFound, Forbidden, *_IN_WORKSPACE),
 )
 async def remove_workspace_member(ctx: Context, user_id: UUID) -> None:
     """Take a user out of the workspace."""
@@ -233,7 +251,7 @@ _CURRENT, _TOKENS = "/api-key/current", "/orgs/current/personal-access-tokens"
 _ON_LIST: dict[str, Any] = {"permission": "organization:read", "raises": (NotAUser,)}
 _ON_MAKE: dict[str, Any] = {"permission": "organization:pats:create", "raises": (NotAUser, Forbidden)}
 _ON_REVOKE: dict[str, Any] = {
-    "permission": "organization:read", "raises": (NotAUser, KeyNotFound, Forbidden), "status": 204,
+    "permission": "organization:read", "raises": (NotAUser, LimitedKey, KeyNotFound, Forbidden), "status": 204,
 }  # fmt: skip
 
 
@@ -264,13 +282,13 @@ async def create_personal_access_token(ctx: Context, body: KeyRequest) -> NewKey
 @routes.delete(f"{_CURRENT}/{{key_id}}", **_ON_REVOKE)
 async def revoke_personal_key(ctx: Context, key_id: UUID) -> None:
     """Revoke one of one's own keys."""
-    await keys.revoke_key(ctx.db, ctx.get(Keyring), ctx.actor, key_id, _of_user(ctx.actor))
+    await _revoke_personal_key(ctx, key_id)
 
 
 @routes.delete(f"{_TOKENS}/{{key_id}}", **_ON_REVOKE)
 async def revoke_personal_access_token(ctx: Context, key_id: UUID) -> None:
     """Revoke one of one's own keys, at the other address that clients know."""
-    await keys.revoke_key(ctx.db, ctx.get(Keyring), ctx.actor, key_id, _of_user(ctx.actor))
+    await _revoke_personal_key(ctx, key_id)
 
 
 async def _create_personal_key(ctx: Context, body: KeyRequest) -> NewKey:
@@ -283,6 +301,15 @@ async def _create_personal_key(ctx: Context, body: KeyRequest) -> NewKey:
         await workspaces.check_workspaces(ctx.db, actor, [body.default_workspace_id])
     owner = Owner(actor.organization_id, body.default_workspace_id or actor.workspace, user_id)
     return await keys.create_key(ctx.db, owner, body)
+
+
+async def _revoke_personal_key(ctx: Context, key_id: UUID) -> None:
+    actor: Actor = ctx.actor
+    shelf = _of_user(actor)
+    # Whoever may make keys may end them; users who may not make any, or not any more, still end those that they have.
+    if not actor.is_unlimited and not actor.may("organization:pats:create"):
+        raise LimitedKey
+    await keys.revoke_key(ctx.db, ctx.get(Keyring), actor, key_id, shelf)
 
 
 def _of_user(actor: Actor) -> Shelf:

@@ -74,6 +74,10 @@ class Keyring:
         """Stop remembering a user whose roles have changed."""
         self._keep(lambda actor: actor.user_id != user_id)
 
+    def forget_workspace(self, workspace_id: UUID) -> None:
+        """Stop remembering who entered a workspace that is deleted."""
+        self._keep(lambda actor: actor.workspace != workspace_id)
+
     def _keep(self, is_kept: Callable[[Actor], bool]) -> None:
         self._known = {digest: known for digest, known in self._known.items() if is_kept(known[1])}
 

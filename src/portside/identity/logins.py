@@ -29,7 +29,7 @@ class NotAUser(Forbidden):
 
 
 class LimitedKey(Forbidden):
-    """A key that may not do all that its user may cannot set the password; log in, or use another key."""
+    """A key that may not do all that its user may cannot set passwords or revoke keys; log in, or use another."""
 
     code = "limited_key"
 

@@ -8,12 +8,19 @@ from uuid import UUID
 
 from portside.identity.keyring import Keyring
 from portside.identity.passwords import hash_password
-from portside.identity.roles import ORGANIZATION_ADMIN, ORGANIZATION_ROLES, WORKSPACE_ROLES, Role, find_role
+from portside.identity.roles import (
+    ORGANIZATION_ADMIN,
+    ORGANIZATION_ROLES,
+    WORKSPACE_ROLES,
+    Role,
+    check_reach,
+    find_role,
+)
 from portside.identity.sql import sql
 from portside.identity.types import Actor, Member, MemberRequest, WorkspaceMemberRequest
 from portside.identity.workspaces import check_held_there, check_workspaces
 from portside.kernel.db import Database, Record, Session, Transaction
-from portside.kernel.errors import Conflict, Forbidden, Invalid, NotFound
+from portside.kernel.errors import Conflict, Invalid, NotFound
 from portside.kernel.ids import uuid7
 
 
@@ -51,9 +58,9 @@ async def add_member(db: Database, actor: Actor, body: MemberRequest) -> Member:
     """Make a user of the organization. Raises MemberTaken, Forbidden for a role above the actor's, and Invalid."""
     role = find_role(ORGANIZATION_ROLES, body.role_id, "role_id")
     workspace_role = find_role(WORKSPACE_ROLES, body.workspace_role, "workspace_role")
-    _check_reach(actor, role)
+    check_reach(actor, role)
     if body.workspaces:
-        _check_reach(actor, workspace_role)
+        check_reach(actor, workspace_role)
         check_held_there(actor, workspace_role.permissions, body.workspaces)
     await check_workspaces(db, actor, body.workspaces)
     user_id, password = uuid7(), await hash_password(body.password) if body.password else None
@@ -86,7 +93,7 @@ async def add_member(db: Database, actor: Actor, body: MemberRequest) -> Member:
 async def set_role(db: Database, keyring: Keyring, actor: Actor, user_id: UUID, given: str) -> Member:
     """Give a member of the organization another role. Raises MemberNotFound, LastAdmin, Forbidden and Invalid."""
     role = find_role(ORGANIZATION_ROLES, given, "role_id")
-    _check_reach(actor, role)
+    check_reach(actor, role)
     async with db.transaction() as tx:
         await _lock_but_last_admin(tx, actor, user_id, stays_admin=role.display_name == ORGANIZATION_ADMIN)
         changed = await tx.fetchval(
@@ -114,10 +121,11 @@ async def remove_member(db: Database, keyring: Keyring, actor: Actor, user_id: U
 async def _lock_but_last_admin(tx: Transaction, actor: Actor, user_id: UUID, *, stays_admin: bool) -> None:
     await tx.fetchval(sql.lock_organization, id=actor.organization_id)
     rows = await tx.fetch(sql.list_organization_members, organization_id=actor.organization_id, user_id=user_id)
-    is_admin = bool(rows) and rows[0]["role"] == ORGANIZATION_ADMIN
-    if not is_admin:
+    role = rows[0]["role"] if rows else None
+    if role is not None:
+        check_reach(actor, ORGANIZATION_ROLES[role])
+    if role != ORGANIZATION_ADMIN:
         return
-    _check_reach(actor, ORGANIZATION_ROLES[ORGANIZATION_ADMIN])
     others = await tx.fetchval(
         sql.count_other_admins, organization_id=actor.organization_id, user_id=user_id, role=ORGANIZATION_ADMIN
     )
@@ -125,17 +133,10 @@ async def _lock_but_last_admin(tx: Transaction, actor: Actor, user_id: UUID, *, 
         raise LastAdmin
 
 
-def _check_reach(actor: Actor, role: Role) -> None:
-    """Nobody gives, or takes from others, a role that permits more than their own. Raises Forbidden."""
-    beyond = [permission for permission in role.permissions if not actor.may(permission)]
-    if beyond:
-        raise Forbidden(f"You cannot act on the role {role.display_name}; you lack {', '.join(beyond)}.")
-
-
 async def add_workspace_member(db: Session, keyring: Keyring, actor: Actor, body: WorkspaceMemberRequest) -> Member:
     """Let a user of the organization into the workspace. Raises MemberTaken, Forbidden and Invalid."""
     role = find_role(WORKSPACE_ROLES, body.role_id, "role_id")
-    _check_reach(actor, role)
+    check_reach(actor, role)
     rows = await db.fetch(sql.list_organization_members, organization_id=actor.organization_id, user_id=body.user_id)
     if not rows:
         raise Invalid.field(["body", "user_id"], "is no member of the organization")
@@ -151,24 +152,33 @@ async def add_workspace_member(db: Session, keyring: Keyring, actor: Actor, body
     return await _workspace_member(db, actor, body.user_id)
 
 
-async def set_workspace_role(db: Session, keyring: Keyring, actor: Actor, user_id: UUID, given: str) -> Member:
+async def set_workspace_role(db: Database, keyring: Keyring, actor: Actor, user_id: UUID, given: str) -> Member:
     """Give a member of the workspace another role. Raises MemberNotFound, Forbidden and Invalid."""
     role = find_role(WORKSPACE_ROLES, given, "role_id")
-    _check_reach(actor, role)
-    changed = await db.fetchval(
-        sql.set_workspace_role, workspace_id=actor.workspace_id, user_id=user_id, role=role.display_name
-    )
-    if changed is None:
-        raise MemberNotFound
+    check_reach(actor, role)
+    place = {"workspace_id": actor.workspace_id, "user_id": user_id}
+    async with db.transaction() as tx:
+        await _lock_workspace_member(tx, actor, user_id)
+        await tx.execute(sql.set_workspace_role, **place, role=role.display_name)
     keyring.forget_user(user_id)
     return await _workspace_member(db, actor, user_id)
 
 
-async def remove_workspace_member(db: Session, keyring: Keyring, actor: Actor, user_id: UUID) -> None:
-    """Take a user out of the workspace. Raises MemberNotFound."""
-    if await db.fetchval(sql.remove_workspace_member, workspace_id=actor.workspace_id, user_id=user_id) is None:
-        raise MemberNotFound
+async def remove_workspace_member(db: Database, keyring: Keyring, actor: Actor, user_id: UUID) -> None:
+    """Take a user out of the workspace. Raises MemberNotFound and Forbidden."""
+    async with db.transaction() as tx:
+        await _lock_workspace_member(tx, actor, user_id)
+        await tx.execute(sql.remove_workspace_member, workspace_id=actor.workspace_id, user_id=user_id)
     keyring.forget_user(user_id)
+
+
+async def _lock_workspace_member(tx: Transaction, actor: Actor, user_id: UUID) -> None:
+    """Look at a member who is to be changed. Raises MemberNotFound, and Forbidden for a role above the actor's."""
+    await tx.fetchval(sql.lock_organization, id=actor.organization_id)
+    rows = await tx.fetch(sql.list_workspace_members, workspace_id=actor.workspace_id, user_id=user_id)
+    if not rows:
+        raise MemberNotFound
+    check_reach(actor, WORKSPACE_ROLES[rows[0]["role"]])
 
 
 async def _member(db: Session, actor: Actor, user_id: UUID) -> Member:

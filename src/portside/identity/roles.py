@@ -9,8 +9,8 @@ from uuid import NAMESPACE_URL, UUID, uuid5
 
 import msgspec
 
-from portside.identity.types import EVERYTHING
-from portside.kernel.errors import Invalid
+from portside.identity.types import EVERYTHING, Actor
+from portside.kernel.errors import Forbidden, Invalid
 
 ORGANIZATION_ADMIN, WORKSPACE_ADMIN = "Organization Admin", "Admin"
 _RESOURCES = (
@@ -77,3 +77,10 @@ def permissions_of(organization_role: str | None, workspace_role: str | None) ->
     if workspace_role in WORKSPACE_ROLES:
         held.update(WORKSPACE_ROLES[workspace_role].permissions)
     return frozenset(held)
+
+
+def check_reach(actor: Actor, role: Role) -> None:
+    """Nobody gives, or takes from others, a role that permits more than their own. Raises Forbidden."""
+    beyond = [permission for permission in role.permissions if not actor.may(permission)]
+    if beyond:
+        raise Forbidden(f"You cannot act on the role {role.display_name}; you lack {', '.join(beyond)}.")

@@ -242,6 +242,7 @@ class Identity(msgspec.Struct):
     tenant_handle: str | None
     user_id: UUID | None
     user_email: str | None
+    key_id: UUID
     short_key: str
     permissions: list[str]
 

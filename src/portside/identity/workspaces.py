@@ -1,10 +1,14 @@
 """Workspaces of an organization, and which of them a caller may enter."""
 
 import re
-from collections.abc import Collection
+from collections.abc import Awaitable, Callable, Collection, Sequence
+from datetime import timedelta
 from uuid import UUID
 
-from portside.identity.roles import WORKSPACE_ADMIN, WORKSPACE_ROLES
+import msgspec
+
+from portside.identity.keyring import Keyring
+from portside.identity.roles import WORKSPACE_ADMIN, WORKSPACE_ROLES, check_reach
 from portside.identity.sql import sql
 from portside.identity.types import EVERYTHING, Actor, Organization, Workspace, WorkspaceRequest
 from portside.kernel.db import Database, Record, Session
@@ -24,6 +28,24 @@ class WorkspaceTaken(Conflict):
     """A workspace with this id or handle exists already."""
 
     code = "workspace_taken"
+
+
+class WorkspaceOccupied(Conflict):
+    """Something is deployed in the workspace; delete that first."""
+
+    code = "workspace_occupied"
+
+
+class WorkspaceNeeded(Conflict):
+    """The first workspace cannot be deleted, because the platform's own listener belongs to it."""
+
+    code = "workspace_needed"
+
+
+class Occupants(msgspec.Struct, frozen=True):
+    """What other rooms say of a workspace that is to be deleted: each in words what is there, or None."""
+
+    asked: Sequence[Callable[[Session, UUID], Awaitable[str | None]]]
 
 
 async def list_workspaces(db: Session, actor: Actor) -> list[Workspace]:
@@ -91,13 +113,45 @@ def _handle(name: str) -> str:
 
 async def rename_workspace(db: Session, actor: Actor, workspace_id: UUID, name: str) -> Workspace:
     """Give a workspace another name. Raises WorkspaceNotFound."""
-    renamed = await db.fetchval(
-        sql.rename_workspace, id=workspace_id, organization_id=actor.organization_id, display_name=name
-    )
-    found = {workspace.id: workspace for workspace in await list_workspaces(db, actor)}
-    if renamed is None or workspace_id not in found:
+    place = {"id": workspace_id, "organization_id": actor.organization_id, "user_id": actor.user_id}
+    row = await db.fetchrow(sql.rename_workspace, **place, display_name=name)
+    if row is None:
         raise WorkspaceNotFound
-    return found[workspace_id]
+    return _show(row, actor)
+
+
+async def delete_workspace(
+    db: Database, keyring: Keyring, actor: Actor, workspace_id: UUID, occupants: Occupants
+) -> None:
+    """Let nobody into a workspace any more; what belongs to it is removed in the background.
+
+    Raises Forbidden to who may not do all that there is to do there, WorkspaceNotFound, WorkspaceNeeded and
+    WorkspaceOccupied.
+    """
+    check_reach(actor, WORKSPACE_ROLES[WORKSPACE_ADMIN])
+    check_held_there(actor, WORKSPACE_ROLES[WORKSPACE_ADMIN].permissions, [workspace_id])
+    async with db.transaction() as tx:
+        found = await tx.fetchrow(sql.lock_workspace, id=workspace_id, organization_id=actor.organization_id)
+        if found is None:
+            raise WorkspaceNotFound
+        if found["is_first"]:
+            raise WorkspaceNeeded
+        for is_there in occupants.asked:
+            if (what := await is_there(tx, workspace_id)) is not None:
+                raise WorkspaceOccupied(f"The workspace is in use; delete this first: {what}.")
+        await tx.execute(sql.delete_workspace, id=workspace_id)
+    keyring.forget_workspace(workspace_id)
+
+
+async def next_to_empty(db: Session, settled_after: timedelta) -> UUID | None:
+    """Return a workspace that was deleted long enough ago and still has something in it."""
+    found: UUID | None = await db.fetchval(sql.next_to_empty, settled_s=settled_after.total_seconds())
+    return found
+
+
+async def tell_empty(db: Session, workspace_id: UUID) -> None:
+    """Write down that nothing belongs to a deleted workspace any more."""
+    await db.execute(sql.tell_empty, id=workspace_id)
 
 
 async def check_workspaces(db: Session, actor: Actor, ids: list[UUID]) -> None:

@@ -1,15 +1,20 @@
 """Structured logs: one line per event on standard error, JSON where LOG_JSON says so.
 
-Loggers are had by `get_logger(__name__)`; request ids and the like are bound as context variables.
+Loggers are had by `get_logger(__name__)`; request ids and the like are bound as context variables. Whoever wants the
+events beside that, to tell them elsewhere, overhears them.
 """
 
+import contextlib
 import logging
 import sys
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
 import structlog
 
 SECRET_WORDS = ("secret", "password", "api_key", "authorization", "token")
+Listener = Callable[[Mapping[str, Any]], None]
+_LISTENERS: list[Listener] = []
 
 
 def get_logger(name: str) -> Any:
@@ -25,6 +30,7 @@ def configure_logs(*, level: str = "INFO", as_json: bool = False) -> None:
         structlog.processors.add_log_level,
         structlog.processors.TimeStamper(fmt="iso", utc=True),
         _hide_secrets,
+        _tell_listeners,
     ]
     renderer = _json_renderer() if as_json else [_console_renderer()]
     structlog.configure(
@@ -41,6 +47,25 @@ def configure_logs(*, level: str = "INFO", as_json: bool = False) -> None:
     logging.basicConfig(level=max(number, logging.INFO), handlers=[handler], force=True)
     for chatty in ("httpx", "httpx2", "httpcore", "uvicorn.access"):
         logging.getLogger(chatty).setLevel(logging.WARNING)
+
+
+@contextlib.contextmanager
+def overheard(listener: Listener) -> Iterator[None]:
+    """Call `listener` with every event of this process, its secrets hidden, in whatever thread logs it.
+
+    It must be quick, must not keep or change the event, and must not raise.
+    """
+    _LISTENERS.append(listener)
+    try:
+        yield
+    finally:
+        _LISTENERS.remove(listener)
+
+
+def _tell_listeners(_logger: Any, _method: str, event: Any) -> Any:
+    for listener in _LISTENERS:
+        listener(event)
+    return event
 
 
 def _console_renderer() -> Any:

@@ -24,7 +24,7 @@ Network = Literal["public", "private", "loopback", "reserved"]
 _PRIVATE, _RESERVED = (
     tuple(ipaddress.ip_network(each) for each in networks.split())
     for networks in (
-        "10.0.0.0/8 172.16.0.0/12 192.168.0.0/16 100.64.0.0/10 fc00::/7",
+        "10.0.0.0/8 172.16.0.0/12 192.168.0.0/16 100.64.0.0/10 fc00::/7 fec0::/10",
         "168.63.129.16/32 100.100.100.200/32 192.0.0.0/24 fd00:ec2::/32 2002::/16 2001::/32",
     )
 )

@@ -10,6 +10,7 @@ import msgspec
 
 from portside.control.archive_store import ArchiveStore
 from portside.control.http import routes as control
+from portside.control.occupancy import occupied_by
 from portside.control.scope import DesiredChanges, PlatformAddress
 from portside.datasets.http import routes as datasets
 from portside.identity import first_start
@@ -18,6 +19,7 @@ from portside.identity.http import routes as identity
 from portside.identity.keyring import Keyring
 from portside.identity.keys import create_key
 from portside.identity.types import KeyRequest
+from portside.identity.workspaces import Occupants
 from portside.kernel.crypto import SecretBox
 from portside.kernel.db import Database
 from portside.kernel.errors import UserMistake
@@ -93,6 +95,7 @@ async def open_platform(home: Home, settings: PlatformSettings, database_url: st
             Retention: Retention(settings.shortlived_trace_days, settings.longlived_trace_days, settings.trace_tier),
             PlatformAddress: PlatformAddress(settings.public_url),
             ArchiveStore: ArchiveStore(home.archives),
+            Occupants: Occupants([occupied_by]),
             OutboundRules: OutboundRules(
                 allow_private=settings.allow_private_git_hosts, allow_loopback=settings.allow_private_git_hosts
             ),

@@ -14,8 +14,9 @@ from portside.identity.keyring import Keyring
 from portside.kernel.crypto import SecretBox
 from portside.kernel.db import Database
 from portside.kernel.reconcile import Driver, Task
+from portside.platform.removal import DeletedWorkspaces
 from portside.platform.settings import PlatformSettings
-from portside.tracing.retention import ExpiredTraces, Retention
+from portside.tracing.retention import ExpiredTraces, LateRuns, Retention
 from portside.usage.days import DaysThatAreOver
 
 
@@ -27,7 +28,9 @@ async def chores(services: Mapping[type, Any], settings: PlatformSettings) -> As
         UnusedArchives(db, services[ArchiveStore]),
         OldDeliveries(db),
         ExpiredTraces(db, services[Retention]),
+        LateRuns(db, services[Retention]),
         DaysThatAreOver(db),
+        DeletedWorkspaces(db),
     ]
     if settings.repository_poll_s:
         acting = Services(db, services[SecretBox], services[Keyring], services[DesiredChanges])

@@ -23,7 +23,12 @@ async def run_platform(
     for number in (signal.SIGINT, signal.SIGTERM):
         asyncio.get_running_loop().add_signal_handler(number, stop.set)
     async with open_platform(home, settings, database_url) as app:
-        server = Server(app.asgi, draining=app.draining, grace_s=STREAMS_LEFT_S)
+        server = Server(
+            app.asgi,
+            draining=app.draining,
+            grace_s=STREAMS_LEFT_S,
+            body_within_s=settings.http_request_body_timeout_seconds,
+        )
         await server.open([listening])
         closing = asyncio.Event()
         serving = asyncio.create_task(server.serve_until(closing))

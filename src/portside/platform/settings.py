@@ -36,6 +36,13 @@ class PlatformSettings(msgspec.Struct, frozen=True, kw_only=True):
     http_max_request_body_bytes: Annotated[
         int, msgspec.Meta(ge=1024), setting("Largest request body that is accepted, in bytes; larger ones get 413.")
     ] = 25_000_000
+    http_request_body_timeout_seconds: Annotated[
+        float,
+        msgspec.Meta(gt=0, le=86_400),
+        setting(
+            "Time for the body of a request to arrive, in seconds, and one more for each 8 KB of it; else 408."
+        ),
+    ] = 120
     region: Annotated[
         Region, setting("Region of this installation, `us` or `eu`: which rate limits hold.", "PORTSIDE_REGION")
     ] = Region.US

@@ -130,3 +130,8 @@ def _liker(by: Actor) -> UUID:
 
 def _fields(struct: Any) -> dict[str, Any]:
     return {name: getattr(struct, name) for name in struct.__struct_fields__}
+
+
+async def empty_workspace(db: Session, workspace_id: UUID) -> None:
+    """Delete all repositories of a workspace, with their commits."""
+    await db.execute(sql.empty_workspace, workspace_id=workspace_id)

@@ -4,7 +4,7 @@ A trace gets the tier of its project when it is first received. Feedback on one 
 that feedback says otherwise. What a deleted trace was billed for stays.
 """
 
-from datetime import timedelta
+from datetime import UTC, datetime, timedelta
 from typing import Annotated, Literal
 from uuid import UUID
 
@@ -18,6 +18,8 @@ from portside.tracing.sql import sql
 
 Tier = Literal["shortlived", "longlived"]
 _BATCH = 200
+_FIRST, _LAST = (UUID(int=0), UUID(int=0)), (UUID(int=2**128 - 1), UUID(int=2**128 - 1))
+_NEVER = datetime(1, 1, 2, tzinfo=UTC)
 
 
 class Retention(msgspec.Struct, frozen=True):
@@ -70,6 +72,56 @@ class ExpiredTraces(Task):
                 due -= {(row["workspace_id"], row["trace_id"]) for row in extended}
             await _delete(tx, sorted(due))
         return len(rows)
+
+
+class LateRuns(Task):
+    """Deletes what was delivered after its trace was over, and runs of no trace, which no tier speaks of.
+
+    All traces are looked at in the order of their ids, a stretch at a time and then from the beginning again, so that
+    no delivery has to ask whether its trace is over.
+    """
+
+    every_s = 300.0
+    stretch = 10_000
+
+    def __init__(self, db: Database, retention: Retention) -> None:
+        super().__init__()
+        self._db = db
+        self._retention = retention
+        self._after = _FIRST
+
+    async def activate(self) -> Status:
+        """Look at one stretch, and delete one batch of runs without a trace."""
+        late = await self._sweep_stretch()
+        stray = await self._delete_strays()
+        return Status({"late_traces": late, "stray_runs": stray}, again=_BATCH in {late, stray})
+
+    async def _sweep_stretch(self) -> int:
+        begin = {"after_workspace": self._after[0], "after_trace": self._after[1]}
+        async with self._db.transaction() as tx:
+            row = await tx.fetchrow(sql.end_of_stretch, **begin, traces=self.stretch)
+            until = _LAST if row is None else (row["workspace_id"], row["trace_id"])
+            found = await tx.fetch(
+                sql.late_traces, **begin, until_workspace=until[0], until_trace=until[1], batch=_BATCH
+            )
+            await _delete(tx, [(each["workspace_id"], each["trace_id"]) for each in found])
+        if len(found) < _BATCH:
+            self._after = _FIRST if row is None else until
+        return len(found)
+
+    async def _delete_strays(self) -> int:
+        days = {"nameless_before": self._retention.shortlived_days, "named_before": self._retention.longlived_days}
+        before = {name: now() - timedelta(days=kept) if kept else _NEVER for name, kept in days.items()}
+        return int(await self._db.fetchval(sql.delete_stray_runs, **before, batch=_BATCH) or 0)
+
+
+async def empty_workspace(db: Session, workspace_id: UUID) -> bool:
+    """Delete a batch of a workspace's runs, and all else where there are none; whether there may be more."""
+    batch = _BATCH * 10
+    if await db.fetchval(sql.empty_workspace_of_runs, workspace_id=workspace_id, batch=batch) == batch:
+        return True
+    await db.execute(sql.empty_workspace, workspace_id=workspace_id)
+    return False
 
 
 async def _delete(tx: Session, traces: list[tuple[UUID, UUID]]) -> None:

@@ -32,6 +32,8 @@ async def authenticate(
         return {"name": "without an identity"}
     if token == "echo":
         raise Auth.exceptions.HTTPException(detail=f"{method} {path} {path_params} {headers[b'x-note'].decode()}")
+    if token == "operator":
+        return {"identity": "operator", "permissions": ["deployments:update"]}
     if token == "carol":
         return Person("carol", "carol@example.test")
     return {"identity": token, "email": f"{token}@example.test", "permissions": [f"be:{token}"]}

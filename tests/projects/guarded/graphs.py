@@ -1,10 +1,14 @@
 """Graphs that tell who they run for."""
 
 import asyncio
-from typing import Any, TypedDict
+import operator
+from typing import Annotated, Any, TypedDict
 
 from langchain_core.runnables import RunnableConfig
 from langgraph.graph import START, StateGraph
+from langgraph.types import interrupt
+from langgraph_sdk import get_client
+from langgraph_sdk.errors import NotFoundError
 from langgraph_sdk.runtime import ServerRuntime
 
 
@@ -32,8 +36,52 @@ async def wait(_state: Told) -> dict:
     return {}
 
 
+def ask(_state: Told) -> dict:
+    interrupt("Shall I?")
+    return {}
+
+
+def ask_again(_state: Told) -> dict:
+    interrupt("Really?")
+    return {}
+
+
 echo = StateGraph(Told).add_node("tell", tell).add_edge(START, "tell").compile()
 patient = StateGraph(Told).add_node("wait", wait).add_edge(START, "wait").compile()
+
+asking = StateGraph(Told).add_node("ask", ask).add_node("again", ask_again)
+asking = asking.add_edge(START, "ask").add_edge(START, "again").compile()
+
+
+class Look(TypedDict, total=False):
+    thread_id: str
+    found: Annotated[list[str], operator.add]
+    told: dict[str, Any]
+
+
+async def look(state: Look) -> Look:
+    """What the server shows to the graph itself."""
+    client = get_client()
+    try:
+        await client.threads.get(state["thread_id"])
+    except NotFoundError:
+        return {"found": ["hidden"]}
+    return {"found": [state["thread_id"]]}
+
+
+def look_from_a_thread(state: Look) -> Look:
+    return asyncio.run(look(state))
+
+
+async def delegate(_state: Look) -> Look:
+    client = get_client()
+    mine = await client.threads.create()
+    answer = await client.runs.wait(mine["thread_id"], "echo", input={})
+    return {"told": {**answer["told"], "owner": mine["metadata"].get("owner")}}
+
+
+looking = StateGraph(Look).add_node("look", look).add_node("thread", look_from_a_thread).add_node("delegate", delegate)
+looking = looking.add_edge(START, "look").add_edge("look", "thread").add_edge("thread", "delegate").compile()
 
 
 def made_for(runtime: ServerRuntime) -> Any:

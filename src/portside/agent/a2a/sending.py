@@ -22,6 +22,7 @@ from portside.kernel.db import Database
 from portside.kernel.ids import uuid7
 
 OWN = "a2a."
+NO_CONTEXT = "Failed to create run: Thread or assistant not found."
 MODES = ["messages-tuple", "values"]
 _MAKES = frozenset({"text/plain", "application/json", "text/*", "application/*", "*/*", "text", "data"})
 
@@ -94,9 +95,17 @@ class Sending:
         row = await self._db.fetchrow(sql.a2a_waiting, thread_id=thread_id, assistant_id=asker.agent.assistant_id)
         if row is None:
             return thread_id, None
+        await self._see_context(asker.caller, thread_id)
         standing = await self._tasks.find(asker.agent.assistant_id, thread_id, row["start"])
         is_command = send.command is not None or command_of(send, parts) is not None
         return thread_id, standing if is_command else standing._replace(state="canceled")
+
+    async def _see_context(self, caller: Caller, thread_id: UUID) -> None:
+        """Ask for a context that waits, before anything about it is told. Raises BadParams as for any other's."""
+        try:
+            await self._access.see_thread(caller, "read", thread_id)
+        except ThreadNotFound as exc:
+            raise BadParams(NO_CONTEXT) from exc
 
     async def _begin(self, agent: Agent, body: RunCreate, send: Send, parts: list[Plain]) -> None:
         body.on_not_exist = "create"
@@ -125,7 +134,7 @@ class Sending:
         except ThreadNotFound as exc:
             # It is there, and not for this caller: what a client names as a context it may not use.
             if isinstance(place, UUID):
-                raise BadParams("Failed to create run: Thread or assistant not found.") from exc
+                raise BadParams(NO_CONTEXT) from exc
             raise
         return Started(made, thread_id, start)
 

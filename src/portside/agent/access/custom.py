@@ -29,6 +29,31 @@ async def _body(connection: HTTPConnection) -> Any:
         return {}
 
 
+class _Headers(dict[bytes, bytes]):
+    """The headers of a request as handlers are given them: bytes by their names, and text by names that are text."""
+
+    @classmethod
+    def of(cls, connection: HTTPConnection) -> "_Headers":
+        """Return the headers of a request; of several of a name the last one."""
+        return cls(connection.scope["headers"])
+
+    def __missing__(self, name: Any) -> Any:
+        return self[_raw(name)].decode("latin-1")
+
+    def __contains__(self, name: object) -> bool:
+        return super().__contains__(_raw(name) if isinstance(name, str) else name)
+
+    def get(self, name: Any, default: Any = None) -> Any:
+        """Return a header, or what stands for one that was not sent."""
+        return self[name] if name in self else default  # noqa: SIM401 - this is what that would call
+
+
+def _raw(name: Any) -> bytes:
+    if not isinstance(name, str):
+        raise KeyError(name)
+    return name.lower().encode("latin-1", "replace")
+
+
 _GIVEN: dict[str, Callable[[HTTPConnection], Any]] = {
     "request": lambda connection: connection,
     "body": _body,
@@ -36,7 +61,7 @@ _GIVEN: dict[str, Callable[[HTTPConnection], Any]] = {
     "method": lambda connection: connection.scope.get("method", "GET"),
     "path_params": lambda connection: dict(connection.scope.get("path_params") or {}),
     "query_params": lambda connection: dict(connection.query_params),
-    "headers": lambda connection: dict(connection.scope["headers"]),
+    "headers": _Headers.of,
     "authorization": lambda connection: connection.headers.get("authorization"),
 }
 

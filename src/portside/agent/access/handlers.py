@@ -18,7 +18,7 @@ from portside.kernel.logs import get_logger
 
 log = get_logger(__name__)
 ANSWERED_WITHIN_S = 30.0
-ANY = "*"
+ANY, STORE = "*", "store"
 
 
 class Handlers:
@@ -57,11 +57,14 @@ class Handlers:
 
 
 def _meant(answer: Any, resource: str, action: str) -> Filter | None:
-    if answer is None or answer is True:
+    if answer is None or answer is True or answer == {}:
         return None
     if answer is False:
         raise Forbidden("Forbidden")
     if isinstance(answer, Mapping):
+        if resource == STORE:
+            log.error("items of the store have no metadata to filter by: rewrite value['namespace']", action=action)
+            raise HandlerFailed
         return read_filter(answer)
     log.error("an authorization handler answered neither yes, no nor a filter", resource=resource, action=action)
     raise HandlerFailed

@@ -35,6 +35,8 @@ class Protection(NamedTuple):
     platform: PlatformKeys | None = None
     handlers: Handlers | None = None
     config: AuthConfig = AuthConfig()
+    judges_inside: bool = False
+    """Whether what a run asks of its own server is judged as if its user asked."""
 
     @property
     def is_open(self) -> bool:
@@ -82,13 +84,14 @@ def load_protection(config: AgentConfig, settings: AgentSettings) -> Protection:
     authenticate = auth._authenticate_handler  # noqa: SLF001 - the SDK keeps these names stable for servers
     if authenticate is None:
         raise UserMistake(f"{config.file}: auth ({section.path}) has no @authenticate handler: nobody could be let in")
-    return Protection(CustomAuthentication(authenticate, section.cache), platform, Handlers(auth), section)
+    custom = CustomAuthentication(authenticate, section.cache)
+    return Protection(custom, platform, Handlers(auth), section, settings.inside_calls_as_user)
 
 
 def refuse_open_address(config: AgentConfig, settings: AgentSettings) -> None:
     """Refuse to listen to other machines without any authentication. Raises UserMistake that says how to have it."""
     is_told = settings.auth_type != "auto" or config.auth.disable or config.auth.path or settings.auth_endpoint
-    if is_told or settings.tier == "queue" or _is_loopback(settings.host):
+    if is_told or settings.tier == "queue" or is_loopback(settings.host):
         return
     raise UserMistake(
         f"{settings.host} is an address that other machines can reach, and this server asks nobody who they are. "
@@ -115,7 +118,8 @@ def _load(config: AgentConfig, path: str) -> Auth:
     return auth
 
 
-def _is_loopback(host: str) -> bool:
+def is_loopback(host: str) -> bool:
+    """Whether an address is this machine's own, which no other one reaches."""
     try:
         return ipaddress.ip_address(host).is_loopback
     except ValueError:

@@ -39,6 +39,7 @@ class Known(msgspec.Struct):
     tenant_id: str | None = None
     user_id: str | None = None
     user_email: str | None = None
+    key_id: str | None = None
     short_key: str = ""
     permissions: list[str] = []
 
@@ -128,6 +129,7 @@ def _read(answer: Any) -> Known:
 
 
 def _caller(known: Known) -> Caller:
-    identity = known.user_id or known.short_key
+    # A key's short form may be that of another key as well.
+    identity = known.user_id or known.key_id or known.short_key
     shown = {"identity": identity, "display_name": known.user_email or known.short_key}
     return caller_from({**shown, "permissions": known.permissions})

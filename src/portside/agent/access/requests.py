@@ -5,7 +5,7 @@ from uuid import UUID
 
 import msgspec
 
-from portside.agent.store.names import check_namespace
+from portside.agent.store.names import WILDCARD, check_namespace
 from portside.agent.types.runs import RunConfig, RunCreate
 from portside.kernel.errors import Invalid
 from portside.kernel.http.decode import convert
@@ -80,6 +80,9 @@ def store_taken_back(body: T, fields: dict[str, str], value: dict[str, Any]) -> 
         check_namespace(labels)
     except ValueError as exc:
         raise Invalid.field(["body", "namespace"], str(exc)) from exc
+    if labels.count(WILDCARD) > _labels(getattr(body, fields["namespace"])).count(WILDCARD):
+        # A label that stands for any other, such as the name of a user: searched for, it would be everybody's.
+        raise Invalid.field(["body", "namespace"], f"the handler put {WILDCARD!r} into it, which means every label")
     is_joined = isinstance(getattr(body, fields["namespace"]), str)
     value = {**value, "namespace": ".".join(labels) if is_joined else labels}
     given = {fields[name]: value.get(name) or None if name in OBJECTS else value.get(name) for name in fields}

@@ -14,7 +14,7 @@ from starlette.requests import HTTPConnection
 
 from portside.agent.access.errors import HandlerFailed
 from portside.agent.access.filters import fits
-from portside.agent.access.loading import OPEN, Protection
+from portside.agent.access.loading import OPEN, Protection, is_loopback
 from portside.agent.access.requests import (
     run_taken_back,
     run_value,
@@ -23,16 +23,17 @@ from portside.agent.access.requests import (
     taken_back,
     told,
 )
+from portside.agent.access.users import caller_again
 from portside.agent.access.watching import UNWATCHED, Watch
 from portside.agent.assistants.records import AssistantNotFound, Assistants
 from portside.agent.sql import sql
 from portside.agent.threads.records import ThreadNotFound
-from portside.agent.types.access import ANYONE, FREE, INSIDE, AuthOpenApi, Caller, CronFilters, CronGrant, Filter, Grant
+from portside.agent.types.access import ANYONE, INSIDE, AuthOpenApi, Caller, CronFilters, CronGrant, Filter, Grant
 from portside.agent.types.runs import RunCreate
 from portside.kernel.codec import dump_user
 from portside.kernel.db import Database
 from portside.kernel.errors import Forbidden
-from portside.kernel.http.inside import is_inside
+from portside.kernel.http.inside import is_inside, user_inside
 from portside.kernel.http.routes import Context, Route
 from portside.kernel.http.websockets import WEBSOCKET
 from portside.kernel.ids import uuid7
@@ -74,15 +75,21 @@ class Access:
         return self._handlers is None or caller.is_inside
 
     async def guard(self, ctx: Context, route: Route) -> Caller:
-        """Return who asks for a route. Raises as `authenticate` does, and ThreadNotFound for a socket on a thread."""
+        """Return who asks for a route.
+
+        Raises as `authenticate` does, Forbidden for a route that wants a permission, and ThreadNotFound for a socket on
+        a thread.
+        """
         if self._protection.is_open:
-            return ANYONE
+            return _let_in(ctx.request.scope, route)
         segments = ctx.request.scope["path"].removeprefix("/").split("/")
         names = route.path.removeprefix("/").split("/")
         pairs = zip(names, segments, strict=False)
         named = {name[1:-1]: given for name, given in pairs if name.startswith("{")}
         ctx.request.scope["path_params"] = named
         caller = await self.authenticate(ctx.request)
+        if route.permission and not caller.is_inside and route.permission not in caller.permissions:
+            raise Forbidden(f"This wants the permission {route.permission}.")
         if route.method == WEBSOCKET and "thread_id" in named:
             # Before it is open: afterwards there is no status to refuse it with.
             await self.watch_thread(caller, UUID(named["thread_id"]))
@@ -95,7 +102,7 @@ class Access:
         """
         scope = connection.scope
         if is_inside(scope):
-            return INSIDE
+            return self._inside(scope)
         if self._protection.is_open:
             return ANYONE
         state = scope.setdefault("state", {})
@@ -104,6 +111,11 @@ class Access:
             known = state[CALLER] = await self._protection.identify(connection)
             scope["user"], scope["auth"] = known.user, AuthCredentials(known.permissions)
         return known
+
+    def _inside(self, scope: Any) -> Caller:
+        """Return who calls from inside: the process, or the user whose run does where calls are judged as theirs."""
+        user = user_inside(scope) if self._protection.judges_inside else None
+        return caller_again(user) if user else INSIDE
 
     async def may(self, caller: Caller, resource: str, action: str, value: dict[str, Any]) -> Filter | None:
         """Ask the handler of an action, which may change `value`; return what the resource has to be like.
@@ -249,7 +261,7 @@ class Access:
         at when the run is admitted.
         """
         if self._is_free(caller):
-            return FREE if caller.user is None else Grant(caller)
+            return Grant(caller)
         run_id = uuid7()
         assistant_id = await self.use_assistant(caller, body.assistant_id)
         value = run_value(body, {"thread_id": thread_id, "assistant_id": assistant_id, "run_id": run_id})
@@ -315,3 +327,13 @@ class Access:
         if await self.may(caller, "store", action, value) is not None:
             raise HandlerFailed
         return store_taken_back(body, fields, value)
+
+
+def _let_in(scope: Any, route: Route) -> Caller:
+    """Let in somebody whom nobody asks who they are. Raises Forbidden where that wants a permission and is not here."""
+    client = scope.get("client")
+    if client is None:
+        return ANYONE
+    if route.permission and not is_loopback(client[0]):
+        raise Forbidden("Without authentication this is open to calls from the same machine alone.")
+    return Caller(address=client[0])

@@ -6,7 +6,7 @@ from typing import Any
 
 from langgraph_sdk import Auth
 
-from portside.agent.types.access import Caller, User
+from portside.agent.types.access import INSIDE, Caller, User
 
 StudioUser = Auth.types.StudioUser
 OWN = ("identity", "display_name", "is_authenticated", "permissions")
@@ -57,6 +57,14 @@ def caller_from(returned: Any) -> Caller:
     if not user["is_authenticated"]:
         raise NotAuthenticated
     return Caller(identity, str(user["display_name"]), tuple(map(str, user["permissions"])), user)
+
+
+def caller_again(user: Mapping[str, Any]) -> Caller:
+    """Return the caller that a stored user is of. Nobody, who has no identity, is this process."""
+    if not user.get("identity"):
+        return INSIDE
+    is_studio = user.get("kind") == "StudioUser"
+    return caller_from(StudioUser(user["identity"], is_authenticated=True) if is_studio else dict(user))
 
 
 def _user(returned: Any) -> User:

@@ -14,6 +14,7 @@ from typing import Any
 
 import httpx
 
+from portside.agent.graphs.acting import acting_for
 from portside.kernel.http.inside import BrokeOff, Call, Exchange, Inside, NotServing
 
 HOST_PACKAGE = "langgraph_api"
@@ -32,7 +33,7 @@ class LoopbackTransport(httpx.AsyncBaseTransport):
         """Make a call. Raises ConnectError when no server runs in this process, and ReadError."""
         url = request.url
         raw_path, _, query = url.raw_path.partition(b"?")
-        call = Call(request.method, url.path, raw_path, query, request.headers.raw, await request.aread())
+        call = Call(request.method, url.path, raw_path, query, request.headers.raw, await request.aread(), acting_for())
         try:
             head, exchange = await INSIDE.ask(call)
         except NotServing as exc:

@@ -14,6 +14,7 @@ from langgraph.checkpoint.base import BaseCheckpointSaver
 from langgraph.store.base import BaseStore
 
 from portside.agent.config import AgentConfig
+from portside.agent.graphs.acting import act_for
 from portside.agent.graphs.factories import AccessContext, Factory, Graph, Use, as_graph
 from portside.agent.graphs.imports import add_to_path, import_export, load_failure
 from portside.kernel.errors import NotFound, UserMistake
@@ -78,6 +79,7 @@ class Graphs:
         What a factory raises comes out on entering.
         """
         export = self._find(graph_id)
+        act_for(config)
         if not isinstance(export, Factory):
             return nullcontext(export)
         return self._make(graph_id, export, Use(config or {}, access, context, self._store))

@@ -56,7 +56,7 @@ async def get_well_known_card(ctx: Context, assistant_id: str) -> Response:
     return await _card(ctx, assistant_id)
 
 
-@routes.post("/a2a/{assistant_id}", takes=("A2A-Version", "A2A-History-Scope"), raises=(Forbidden,))
+@routes.post("/a2a/{assistant_id}", takes=("A2A-Version", "A2A-History-Scope"), raises=(Forbidden,), stays_open=True)
 async def call_agent(ctx: Context, assistant_id: str) -> Response:
     """Answer a call of JSON-RPC: a message to an agent, or a question about a task of it."""
     incoming = _incoming(ctx, assistant_id, await ctx.request.body())

@@ -25,7 +25,7 @@ JSON = "application/json"
 REFUSALS = (ForeignPage, NotAcceptable, NotJsonContent, NotJson, NoMessage, NoVersion)
 
 
-@routes.post("/mcp", raises=REFUSALS, answers={202: None})
+@routes.post("/mcp", raises=REFUSALS, answers={202: None}, stays_open=True)
 async def speak_mcp(ctx: Context) -> Response:
     """Answer a message of the Model Context Protocol: list assistants as tools, or call one."""
     client = _client(ctx)

@@ -32,7 +32,9 @@ async def command_thread(ctx: Context, thread_id: UUID) -> Response:
     return Response(answer, 200 if is_command else 400, media_type="application/json")
 
 
-@routes.post("/threads/{thread_id}/stream/events", raises=(BadRequest,), media_type="text/event-stream")
+@routes.post(
+    "/threads/{thread_id}/stream/events", raises=(BadRequest,), media_type="text/event-stream", stays_open=True
+)
 async def stream_thread_events(ctx: Context, thread_id: UUID) -> Response:
     """Follow a thread's channels, from after the event whose number `since` names."""
     wanted = read_stream_request(await ctx.request.body(), ctx.request.headers.get("last-event-id"))
@@ -42,7 +44,7 @@ async def stream_thread_events(ctx: Context, thread_id: UUID) -> Response:
     return EventStream(watch.over(reader), draining=ctx.get(asyncio.Event))
 
 
-@sockets.add(WEBSOCKET, "/threads/{thread_id}/stream/events")
+@sockets.add(WEBSOCKET, "/threads/{thread_id}/stream/events", stays_open=True)
 async def converse(ctx: SocketContext, thread_id: UUID) -> None:
     """Take commands and send what they subscribe to, over one connection."""
     conversation = Conversation(ctx.frames(), ctx.send, await _door(ctx, thread_id).watch())

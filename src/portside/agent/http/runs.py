@@ -9,6 +9,7 @@ from starlette.responses import Response
 from portside.agent.access.service import Access, caller_of
 from portside.agent.assistants.records import AssistantNotFound
 from portside.agent.http.waiting import answer_when_over
+from portside.agent.queue.crowding import TooManyPendingRuns
 from portside.agent.runs.errors import NothingToCancel, RunNotFound, ThreadBusy
 from portside.agent.runs.feedback import with_feedback
 from portside.agent.runs.following import Made
@@ -34,8 +35,8 @@ from portside.kernel.http.sse import EventStream
 routes = Routes("runs")
 LOCATED = ("Content-Location", "Location")
 KEYED = ("Idempotency-Key",)
-SSE = "text/event-stream"
-ON_CREATE = (AssistantNotFound, ThreadNotFound, ThreadBusy, RunNotFound, BadRequest)
+STREAMED: dict[str, Any] = {"media_type": "text/event-stream", "stays_open": True}
+ON_CREATE = (AssistantNotFound, ThreadNotFound, ThreadBusy, RunNotFound, BadRequest, TooManyPendingRuns)
 
 
 @routes.post("/threads/{thread_id}/runs", raises=ON_CREATE, headers=LOCATED[:1], takes=KEYED)
@@ -44,13 +45,13 @@ async def create_run(ctx: Context, thread_id: UUID, body: RunCreate) -> Run:
     return _located(ctx, (await _create(ctx, thread_id, body)).run)
 
 
-@routes.post("/threads/{thread_id}/runs/wait", raises=ON_CREATE, headers=LOCATED, takes=KEYED)
+@routes.post("/threads/{thread_id}/runs/wait", raises=ON_CREATE, headers=LOCATED, takes=KEYED, stays_open=True)
 async def wait_run(ctx: Context, thread_id: UUID, body: RunCreate) -> Response:
     """Start a run and answer with its final values."""
     return await _wait(ctx, await _create(ctx, thread_id, body), body)
 
 
-@routes.post("/threads/{thread_id}/runs/stream", raises=ON_CREATE, headers=LOCATED, takes=KEYED, media_type=SSE)
+@routes.post("/threads/{thread_id}/runs/stream", raises=ON_CREATE, headers=LOCATED, takes=KEYED, **STREAMED)
 async def stream_run(ctx: Context, thread_id: UUID, body: RunCreate) -> Response:
     """Start a run and stream its events."""
     return _stream(ctx, await _create(ctx, thread_id, body, awaited="events"), body)
@@ -62,19 +63,19 @@ async def create_stateless_run(ctx: Context, body: RunCreate) -> Run:
     return _located(ctx, (await _create(ctx, None, body, awaited="nothing")).run)
 
 
-@routes.post("/runs/wait", raises=ON_CREATE, headers=LOCATED, takes=KEYED)
+@routes.post("/runs/wait", raises=ON_CREATE, headers=LOCATED, takes=KEYED, stays_open=True)
 async def wait_stateless_run(ctx: Context, body: RunCreate) -> Response:
     """Run on a thread of its own and answer with the final values."""
     return await _wait(ctx, await _create(ctx, None, body), body)
 
 
-@routes.post("/runs/stream", raises=ON_CREATE, headers=LOCATED, takes=KEYED, media_type=SSE)
+@routes.post("/runs/stream", raises=ON_CREATE, headers=LOCATED, takes=KEYED, **STREAMED)
 async def stream_stateless_run(ctx: Context, body: RunCreate) -> Response:
     """Run on a thread of its own and stream its events."""
     return _stream(ctx, await _create(ctx, None, body, awaited="events"), body)
 
 
-@routes.post("/runs/batch", raises=(AssistantNotFound, BadRequest), takes=KEYED)
+@routes.post("/runs/batch", raises=(AssistantNotFound, BadRequest, TooManyPendingRuns), takes=KEYED)
 async def create_runs(ctx: Context, body: RunBatch) -> list[Run]:
     """Start several runs in the background, each on a thread of its own: all of them or none."""
     access, caller = ctx.get(Access), caller_of(ctx)
@@ -119,6 +120,7 @@ async def delete_run(ctx: Context, thread_id: UUID, run_id: UUID) -> None:
     raises=(NothingToCancel,),
     status=202,
     answers={202: None, 200: dict[str, str]},
+    stays_open=True,
 )
 async def cancel_run(ctx: Context, thread_id: UUID, run_id: UUID, query: CancelQuery) -> Response:
     """Stop a run. With `wait` the answer comes when its nodes have stopped and its end is written."""
@@ -131,7 +133,7 @@ async def cancel_run(ctx: Context, thread_id: UUID, run_id: UUID, query: CancelQ
     return await answer_when_over(ctx, _nothing_after(runs.result(thread_id, run_id)))
 
 
-@routes.get("/threads/{thread_id}/runs/{run_id}/join", raises=(RunNotFound,))
+@routes.get("/threads/{thread_id}/runs/{run_id}/join", raises=(RunNotFound,), stays_open=True)
 async def join_run(ctx: Context, thread_id: UUID, run_id: UUID, query: JoinQuery) -> Response:
     """Wait until a run is over and answer with its final values."""
     await _see(ctx, thread_id, run_id, cancels=query.cancel_on_disconnect)
@@ -139,7 +141,7 @@ async def join_run(ctx: Context, thread_id: UUID, run_id: UUID, query: JoinQuery
     return await _join(ctx, run, takes_run_along=query.cancel_on_disconnect)
 
 
-@routes.get("/runs/{run_id}/join", raises=(RunNotFound,))
+@routes.get("/runs/{run_id}/join", raises=(RunNotFound,), stays_open=True)
 async def join_stateless_run(ctx: Context, run_id: UUID, query: JoinQuery) -> Response:
     """Wait until a run that is named without its thread is over and answer with its final values."""
     thread_id = await _thread_of(ctx, run_id, cancels=query.cancel_on_disconnect)
@@ -147,14 +149,14 @@ async def join_stateless_run(ctx: Context, run_id: UUID, query: JoinQuery) -> Re
     return await _join(ctx, run, takes_run_along=query.cancel_on_disconnect)
 
 
-@routes.get("/threads/{thread_id}/runs/{run_id}/stream", raises=(RunNotFound,), media_type=SSE)
+@routes.get("/threads/{thread_id}/runs/{run_id}/stream", raises=(RunNotFound,), **STREAMED)
 async def join_stream(ctx: Context, thread_id: UUID, run_id: UUID, query: StreamQuery) -> Response:
     """Follow the events of a run, from after the one that Last-Event-ID names where it is given."""
     await _see(ctx, thread_id, run_id, cancels=query.cancel_on_disconnect)
     return await _follow(ctx, thread_id, run_id, query)
 
 
-@routes.get("/runs/{run_id}/stream", raises=(RunNotFound,), media_type=SSE)
+@routes.get("/runs/{run_id}/stream", raises=(RunNotFound,), **STREAMED)
 async def join_stateless_stream(ctx: Context, run_id: UUID, query: StreamQuery) -> Response:
     """Follow the events of a run that is named without its thread."""
     thread_id = await _thread_of(ctx, run_id, cancels=query.cancel_on_disconnect)

@@ -15,7 +15,7 @@ from portside.kernel.http.sse import EventStream
 routes = Routes("threads")
 
 
-@routes.get("/threads/{thread_id}/stream", media_type="text/event-stream")
+@routes.get("/threads/{thread_id}/stream", media_type="text/event-stream", stays_open=True)
 async def stream_thread(ctx: Context, thread_id: UUID, query: ThreadStreamQuery) -> Response:
     """Follow a thread, which need not exist yet: the events of its runs, or only their beginnings and ends."""
     modes = thread_modes([*(query.stream_modes or ()), *(query.stream_mode or ())])

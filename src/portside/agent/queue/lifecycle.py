@@ -86,7 +86,8 @@ class Admission(msgspec.Struct, kw_only=True):
 
     Its metadata is what it inherits, under its thread's, under its own. `seen` is when the assistant was last changed,
     where it is known from before and may have changed since. `access` is what the thread has to be like, and
-    `new_thread` the metadata of one to be made, where there are rules about who may see which.
+    `new_thread` the metadata of one to be made, where there are rules about who may see which. It is counted
+    under the name `asked_by` while it waits.
     """
 
     run_id: UUID
@@ -106,6 +107,7 @@ class Admission(msgspec.Struct, kw_only=True):
     seen: str | None = None
     access: Filter | None = None
     new_thread: dict[str, Any] | None = None
+    asked_by: str | None = None
 
     def values(self) -> dict[str, Any]:
         """Return the parameters that the database admits it by."""

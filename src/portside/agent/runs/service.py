@@ -14,6 +14,7 @@ from uuid import UUID
 from portside.agent.assistants.records import Assistants
 from portside.agent.engine import Engine
 from portside.agent.queue import lifecycle
+from portside.agent.queue.crowding import Crowding
 from portside.agent.queue.lifecycle import Admission, Admitted, AssistantChanged
 from portside.agent.queue.worker import Worker
 from portside.agent.rows import from_row
@@ -59,6 +60,7 @@ class Runs:
         self._assistants = assistants
         self.hub = Hub(keep_s=settings.resumable_stream_ttl_seconds)
         self.webhooks = Webhooks()
+        self._crowding = Crowding(db, settings.max_pending_runs_per_caller)
         executions = Executions(db, engine, self.hub, self.webhooks, timeout_s=settings.bg_job_timeout_secs)
         self.worker = Worker(db, executions, slots=settings.slots, draining=draining)
         self._following = Following(db, self.hub, self.worker)
@@ -78,7 +80,8 @@ class Runs:
         Where nothing of it is awaited here, what a stateless run leaves can be joined for another minute.
 
         The feed is followed before the admission: a run that is claimed at once may be over when that returns.
-        Raises Invalid, AssistantNotFound, ThreadNotFound and ThreadBusy, and RunNotFound when that run is gone.
+        Raises Invalid, AssistantNotFound, ThreadNotFound, ThreadBusy and TooManyPendingRuns, and RunNotFound when that
+        run is gone.
         """
         refuse_unsupported(body)
         await self.webhooks.policy.check(body.webhook)
@@ -86,12 +89,15 @@ class Runs:
         feed = self.hub.open(ids.run_id, ids.thread_id, is_resumable=bool(body.stream_resumable))
         followed = feed.follow() if awaited == "events" else None
         named = request_key(grant.key, thread_id, [body], grant.caller)
+        asked_by = self._crowding.name(grant.caller.counted_as)
 
         def admission_to(assistant: Assistant) -> Admission:
             made = admission_of(assistant, body, ids, is_stateless=thread_id is None, key=named)
+            made.asked_by = asked_by
             return restrict(made, grant, is_stateless=thread_id is None)
 
-        admission, admitted = await self._admit(body.assistant_id, admission_to, is_awaited=awaited != "nothing")
+        async with self._crowding.room_for(1, asked_by):
+            admission, admitted = await self._admit(body.assistant_id, admission_to, is_awaited=awaited != "nothing")
         refuse_outcome(admitted, ids.thread_id)
         if admitted.outcome == "repeated":
             return self._again(await self.get(admitted.thread_id, admitted.run_id), is_streamed=awaited == "events")
@@ -119,7 +125,7 @@ class Runs:
     async def create_batch(
         self, bodies: list[RunCreate], request_id: str, *, key: str | None = None, caller: Caller = ANYONE
     ) -> list[Run]:
-        """Admit stateless runs, all or none. Raises Invalid and AssistantNotFound."""
+        """Admit stateless runs, all or none. Raises Invalid, AssistantNotFound and TooManyPendingRuns."""
         named = request_key(key, None, bodies, caller)
         assistants: dict[str, Assistant] = {}
         for body in bodies:
@@ -137,7 +143,11 @@ class Runs:
             )
             for place, body in enumerate(bodies)
         ]
-        admitted = await self._admit_batch(admissions)
+        asked_by = self._crowding.name(caller.counted_as)
+        for each in admissions:
+            each.asked_by = asked_by
+        async with self._crowding.room_for(len(bodies), asked_by):
+            admitted = await self._admit_batch(admissions)
         self.worker.wake()
         self.hub.relay.say_work(claims=True)
         for pair in zip(admissions, admitted, strict=True):

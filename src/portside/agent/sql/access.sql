@@ -17,7 +17,7 @@ select outcome, attempt, created_at, run_id, thread_id, metadata from admit_run_
     :access, :new_thread,
     :run_id, :thread_id, :assistant_id, :inherited, :metadata, :kwargs, :strategy, :priority, :thread_metadata,
     :thread_config, :create_thread, :temporary, make_interval(secs => :delay_s), :key_scope, :key, :key_place, :digest,
-    :admitted_by, :worker_id, make_interval(secs => :lease_s)
+    :admitted_by, :worker_id, make_interval(secs => :lease_s), :asked_by
 )
 where :seen::text is null or exists (
     select from assistants where assistant_id = :assistant_id and updated_at = :seen::timestamptz

@@ -3,7 +3,7 @@
 select outcome, attempt, created_at, run_id, thread_id, metadata from admit_run(
     :run_id, :thread_id, :assistant_id, :inherited, :metadata, :kwargs, :strategy, :priority, :thread_metadata,
     :thread_config, :create_thread, :temporary, make_interval(secs => :delay_s), :key_scope, :key, :key_place, :digest,
-    :admitted_by, :worker_id, make_interval(secs => :lease_s)
+    :admitted_by, :worker_id, make_interval(secs => :lease_s), :asked_by
 )
 where :seen::text is null or exists (
     select from assistants where assistant_id = :assistant_id and updated_at = :seen::timestamptz
@@ -15,17 +15,20 @@ select a.outcome, a.attempt, a.created_at, a.run_id, a.thread_id, a.metadata
 from rows from (jsonb_to_recordset(:admissions::jsonb) as (
     run_id uuid, thread_id uuid, assistant_id uuid, inherited jsonb, metadata jsonb, kwargs jsonb, strategy text,
     priority int, thread_metadata jsonb, thread_config jsonb, create_thread boolean, temporary boolean, delay_s float8,
-    key_scope uuid, key text, key_place int, digest text
+    key_scope uuid, key text, key_place int, digest text, asked_by text
 )) with ordinality as n (
     run_id, thread_id, assistant_id, inherited, metadata, kwargs, strategy, priority, thread_metadata, thread_config,
-    create_thread, temporary, delay_s, key_scope, key, key_place, digest, place
+    create_thread, temporary, delay_s, key_scope, key, key_place, digest, asked_by, place
 )
 cross join lateral admit_run(
     n.run_id, n.thread_id, n.assistant_id, n.inherited, n.metadata, n.kwargs, n.strategy, n.priority,
     n.thread_metadata, n.thread_config, n.create_thread, n.temporary, make_interval(secs => n.delay_s), n.key_scope,
-    n.key, n.key_place, n.digest, null, null, interval '0'
+    n.key, n.key_place, n.digest, null, null, interval '0', n.asked_by
 ) a
 order by n.place
+
+-- name: count_waiting
+select count_waiting(:asked_by, :most)
 
 -- name: forget_run_keys
 -- Keys whose time is over. One that comes back before the sweep does is not taken for the old one (`admit_run`).

@@ -1,5 +1,6 @@
 """Who asks, and what of a resource they may see (contract: section 15)."""
 
+import hashlib
 from typing import Any, NamedTuple, NewType
 from uuid import UUID
 
@@ -34,7 +35,8 @@ class User(dict[str, Any]):
 class Caller(msgspec.Struct, frozen=True):
     """Who asks. `user` is what authentication returned, with an `identity`; None where nobody is asked who they are.
 
-    `is_inside` is this process, which may do everything.
+    `is_inside` is this process, which may do everything. `address` is where a request comes from, where that is all
+    that is known.
     """
 
     identity: str = ""
@@ -42,6 +44,15 @@ class Caller(msgspec.Struct, frozen=True):
     permissions: tuple[str, ...] = ()
     user: Any = None
     is_inside: bool = False
+    address: str = ""
+
+    @property
+    def counted_as(self) -> str | None:
+        """A short name under which limits count what a caller takes up; None for who is not limited."""
+        if not (self.identity or self.address):
+            return None
+        kind, name = ("user", self.identity) if self.identity else ("address", self.address)
+        return hashlib.sha256(f"{kind} {name}".encode("utf-8", "replace")).hexdigest()[:32]
 
 
 def told_of(caller: Caller) -> dict[str, Any]:

@@ -190,7 +190,7 @@ def _filled(key: str, text: str, prefix: str, environ: Mapping[str, str]) -> str
         if named is None or not named[1].startswith(prefix):
             raise UserMistake(f"{key}: {template[0]} must name a variable as env.{prefix}…")
         if named[1] not in environ:
-            raise UserMistake(f"{key}: the environment has no variable {named[1]}; set it, or remove the header")
+            raise UserMistake(f"{key}: the environment has no variable {named[1]}; set it, or leave that out")
         return environ[named[1]]
 
     return _TEMPLATE.sub(value, text)

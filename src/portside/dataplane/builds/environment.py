@@ -45,11 +45,13 @@ class Environment:
         if config.uv is not None:
             requirements, cwd = ["-r", str(await self._locked(config, config.uv))], config.uv.root
         # In a file: arguments are visible to other users, and a requirement may be an address with a token in it.
-        packages = self.folder / "packages.txt"
-        packages.write_text("".join(f"{package}\n" for package in config.packages))
+        if config.packages:
+            packages = self.folder / "packages.txt"
+            packages.write_text("".join(f"{package}\n" for package in config.packages))
+            requirements += ["-r", str(packages)]
         installed = await self._uv(
             config, "pip", "install", "--python", str(python_of(self.folder)), *requirements, *projects,
-            "-r", str(packages), "--", str(wheel), cwd=cwd,
+            "--", str(wheel), cwd=cwd,
         )  # fmt: skip
         if installed.code != 0:
             raise BuildFailed(f"the dependencies cannot be installed: {_error(installed)}")

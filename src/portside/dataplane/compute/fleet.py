@@ -46,6 +46,9 @@ class ProcessFleet:
         self._yard, self._revision, self._down_after_s = yard, revision, down_after_s
         self._output = Follower(yard.plan.output, self._take_line)
         self._groups: dict[Tier, Group] = {}
+        self._parting: list[Group] = []
+        self._tiers = scale.keys()
+        self._regrouping: asyncio.Task[None] | None = None
         self._scalers: dict[Tier, Scaler] = {}
         self._tasks: set[asyncio.Task[None]] = set()
         self._used: tuple[float, dict[int, Used]] = (time.monotonic(), {})
@@ -81,8 +84,11 @@ class ProcessFleet:
         for tier, bounds in scale.items():
             if tier in self._scalers:
                 self._scalers[tier].bounds = bounds
-        if scale.keys() != self._groups.keys():
-            self._spawn(self._regroup(scale))
+        if scale.keys() != self._tiers:
+            self._tiers = scale.keys()
+            if self._regrouping is not None:
+                self._regrouping.cancel()
+            self._regrouping = self._spawn(self._regroup(scale))
 
     def measures(self) -> Measures | None:
         """Return what was measured last."""
@@ -90,24 +96,24 @@ class ProcessFleet:
 
     def replicas(self) -> set[ProcessMark]:
         """Return the processes that this fleet runs."""
-        return {replica.mark for group in self._groups.values() for replica in group.replicas}
+        return {replica.mark for group in self._all_groups() for replica in group.replicas}
 
     async def withdraw(self) -> None:
         """Accept no more requests; those under way go on."""
         await self._stop_tasks()
-        await asyncio.gather(*(group.withdraw() for group in self._groups.values()))
+        await asyncio.gather(*(group.withdraw() for group in self._all_groups()))
 
     async def end(self, grace_s: float) -> None:
         """After `withdraw`: wait for the replicas to finish, at most the grace, then leave nothing behind."""
         try:
-            await asyncio.gather(*(group.end(grace_s) for group in self._groups.values()))
+            await asyncio.gather(*(group.end(grace_s) for group in self._all_groups()))
         finally:
             await self._output.close()
             await self._yard.log.close()
 
     def interrupt(self) -> None:
         """Ask the replicas to hand their runs back and go, even if they drain already."""
-        for group in self._groups.values():
+        for group in self._all_groups():
             group.interrupt()
 
     async def stop(self, kill_after_s: float) -> None:
@@ -129,14 +135,14 @@ class ProcessFleet:
 
     async def _regroup(self, scale: dict[Tier, Bounds]) -> None:
         """Bring up the tiers that are new, then let go of those that are not wanted any more."""
-        gone = [self._groups[tier] for tier in self._groups.keys() - scale.keys()]
-        fresh = self._add_groups({tier: scale[tier] for tier in scale.keys() - self._groups.keys()})
-        for group in fresh:
+        for group in self._add_groups({tier: scale[tier] for tier in scale.keys() - self._groups.keys()}):
             group.keep()
-        await asyncio.gather(*(group.is_up.wait() for group in fresh))
-        for group in gone:
-            self._scalers.pop(group.tier)
+        await asyncio.gather(*(self._groups[tier].is_up.wait() for tier in scale))
+        for tier in self._groups.keys() - scale.keys():
+            del self._scalers[tier]
+            group = self._groups.pop(tier)
             group.want(0)
+            self._parting.append(group)  # its replicas may drain for long
 
     async def _look(self) -> None:
         while True:
@@ -194,6 +200,9 @@ class ProcessFleet:
                 if held > KILL_BEYOND * limit:
                     replica.mark.kill_group()
 
+    def _all_groups(self) -> list[Group]:
+        return [*self._groups.values(), *self._parting]
+
     def _all_replicas(self) -> list[Replica]:
         return [replica for group in self._groups.values() for replica in group.replicas]
 
@@ -203,10 +212,11 @@ class ProcessFleet:
         self._scalers |= {tier: Scaler(bounds, self._down_after_s) for tier, bounds in scale.items()}
         return fresh
 
-    def _spawn(self, work: Coroutine[Any, Any, None]) -> None:
+    def _spawn(self, work: Coroutine[Any, Any, None]) -> asyncio.Task[None]:
         task = asyncio.create_task(work)
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
+        return task
 
     async def _stop_tasks(self) -> None:
         tasks = list(self._tasks)

@@ -78,3 +78,9 @@ delete from shared_datasets where workspace_id = :workspace_id and dataset_id = 
 -- name: shared_dataset
 -- Asked for without a key: the token is what opens this door, and it names the workspace.
 select workspace_id, dataset_id from shared_datasets where share_token = :share_token
+
+-- name: empty_workspace
+with without_comparisons as (
+    delete from comparative_experiments where workspace_id = :workspace_id
+)
+delete from datasets where workspace_id = :workspace_id

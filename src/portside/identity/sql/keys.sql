@@ -17,7 +17,7 @@ from api_keys k
 left join users u on u.id = k.user_id
 left join organization_members o on o.organization_id = k.organization_id and o.user_id = k.user_id
 left join workspaces w
-    on w.id = coalesce(:tenant::uuid, k.workspace_id) and w.organization_id = k.organization_id
+    on w.id = coalesce(:tenant::uuid, k.workspace_id) and w.organization_id = k.organization_id and w.deleted_at is null
 left join workspace_members m on m.workspace_id = w.id and m.user_id = k.user_id
 where k.key_hash = :key_hash and k.revoked_at is null and (k.expires_at is null or k.expires_at > now())
   and (k.user_id is null or o.user_id is not null)

@@ -82,7 +82,7 @@ select l.id, l.token_hash, l.expires_at, u.id as user_id, u.email, u.organizatio
 from logins l
 join users u on u.id = l.user_id
 join organization_members o on o.organization_id = u.organization_id and o.user_id = u.id
-left join workspaces w on w.id = :tenant::uuid and w.organization_id = u.organization_id
+left join workspaces w on w.id = :tenant::uuid and w.organization_id = u.organization_id and w.deleted_at is null
 left join workspace_members m on m.workspace_id = w.id and m.user_id = u.id
 where l.token_hash = :token_hash and l.expires_at > now()
 

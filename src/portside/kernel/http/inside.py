@@ -13,6 +13,7 @@ from typing import Any, NamedTuple, TypeVar
 
 T = TypeVar("T")
 MARK = "portside.inside"
+USER = "portside.inside.user"
 ROOT_PATH = "/noauth"
 AHEAD_AT_MOST_BYTES = 256 * 1024
 
@@ -26,7 +27,7 @@ class BrokeOff(ConnectionError):
 
 
 class Call(NamedTuple):
-    """A request: its path as it was written, escaped, and its headers as they are sent."""
+    """A request: its path as it was written, escaped, its headers as they are sent, and the user it is made for."""
 
     method: str
     path: str
@@ -34,6 +35,7 @@ class Call(NamedTuple):
     query: bytes
     headers: list[tuple[bytes, bytes]]
     body: bytes
+    user: Any = None
 
     def scope(self) -> dict[str, Any]:
         """Return what an application is told of it. The root path is the one that such calls are known by."""
@@ -52,6 +54,7 @@ class Call(NamedTuple):
             "server": ("api", 80),
             "state": {},
             MARK: True,
+            USER: self.user,
         }
 
 
@@ -65,6 +68,11 @@ class Head(NamedTuple):
 def is_inside(scope: Any) -> bool:
     """Whether this process calls itself."""
     return scope.get(MARK) is True
+
+
+def user_inside(scope: Any) -> Any:
+    """Return the user for whom this process calls itself; None for nobody."""
+    return scope.get(USER) if is_inside(scope) else None
 
 
 class Inside:

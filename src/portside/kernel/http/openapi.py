@@ -10,7 +10,7 @@ from typing import Any
 import msgspec
 from starlette.responses import Response
 
-from portside.kernel.errors import BodyTooLarge, Forbidden, Invalid, PortsideError, Unauthorized
+from portside.kernel.errors import BodyTooLarge, Forbidden, Invalid, PortsideError, TooManyRequests, Unauthorized
 from portside.kernel.http.refusals import ErrorBody, ErrorForm
 from portside.kernel.http.routes import Route
 
@@ -182,6 +182,8 @@ class _Operation:
             errors += [Invalid, BodyTooLarge]
         elif self.route.path_types or self.route.query_type:
             errors.append(Invalid)
+        if self.route.stays_open:
+            errors.append(TooManyRequests)
         return errors
 
 

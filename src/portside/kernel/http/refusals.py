@@ -12,7 +12,7 @@ from starlette.responses import Response
 
 from portside.kernel.codec import dump_api
 from portside.kernel.db import CROSSED_STATES
-from portside.kernel.errors import BadRequest, Conflict, Invalid, PortsideError, Problem, Unavailable
+from portside.kernel.errors import BadRequest, Conflict, Invalid, NotBuilt, PortsideError, Problem, Unavailable
 from portside.kernel.http.vetting import NOT_JSON
 from portside.kernel.logs import get_logger
 
@@ -76,7 +76,9 @@ def error_of(exc: Exception, path: str) -> PortsideError:
     """Return the error that an exception is to the client. Logs what is not the client's doing."""
     state = getattr(exc, "sqlstate", None)
     if isinstance(exc, PortsideError):
-        if exc.status >= 500:
+        if isinstance(exc, NotBuilt):
+            log.info("what was asked for is not offered", path=path, error=str(exc))
+        elif exc.status >= 500:
             log.error("request failed", path=path, error=str(exc))
         return exc
     if state in _NUL_STATES:

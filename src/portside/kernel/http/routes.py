@@ -34,13 +34,14 @@ Guard = Callable[["Context", "Route"], Awaitable[Any]]
 class Context:
     """One request: the wired services, who is asking, and headers to add to the answer."""
 
-    __slots__ = ("_services", "actor", "headers", "request")
+    __slots__ = ("_at_end", "_services", "actor", "headers", "request")
 
     def __init__(self, request: Request, services: Mapping[type, Any]) -> None:
         self.request = request
         self.headers: dict[str, str] = {}
         self.actor: Any = None
         self._services = services
+        self._at_end: list[Callable[[], None]] = []
 
     def get(self, kind: type[T]) -> T:
         """Return the service of this type that the program was wired with."""
@@ -51,6 +52,15 @@ class Context:
     def db(self) -> Database:
         """The program's database."""
         return self.get(Database)
+
+    def at_end(self, act: Callable[[], None]) -> None:
+        """Have something done when the answer is over, however it ends."""
+        self._at_end.append(act)
+
+    def end(self) -> None:
+        """Do what is to be done now that the answer is over."""
+        for act in self._at_end:
+            act()
 
 
 @dataclass(frozen=True)
@@ -78,6 +88,8 @@ class Route:
     """Headers of the answer that clients look at."""
     takes: tuple[str, ...] = ()
     """Headers of the request that are acted on, beside those that every request may have."""
+    stays_open: bool = False
+    """Whether the answer may be open for long: events that are streamed, or a result that is waited for."""
     max_body_bytes: int | None = None
     """The largest body, where it is not the server's own limit; `body_limits` tells the server."""
 
@@ -206,14 +218,17 @@ class Api:
             return
         scope.setdefault("state", {})["route"] = route.path
         ctx = Context(Request(scope, receive, send), self.services)
-        response = await self._answer(ctx, route, segments)
-        headers = MutableHeaders(raw=response.raw_headers)
-        for name, value in ctx.headers.items():
-            headers[name] = value
-        if scope["method"] == "HEAD":
-            await _send_head(response, scope, send)
-        else:
-            await response(scope, receive, send)
+        try:
+            response = await self._answer(ctx, route, segments)
+            headers = MutableHeaders(raw=response.raw_headers)
+            for name, value in ctx.headers.items():
+                headers[name] = value
+            if scope["method"] == "HEAD":
+                await _send_head(response, scope, send)
+            else:
+                await response(scope, receive, send)
+        finally:
+            ctx.end()
 
     async def _answer(self, ctx: Context, route: Route, segments: list[str]) -> Response:
         if not route.public:

@@ -13,7 +13,7 @@ from typing import Any
 import uvicorn
 
 from portside.kernel.errors import OutOfReach
-from portside.kernel.http.bounds import close_slow
+from portside.kernel.http.bounds import BODY_WITHIN_S, close_slow
 from portside.kernel.http.connections import GatheringProtocol
 
 KEEP_ALIVE_S = 75
@@ -27,7 +27,13 @@ class Server(uvicorn.Server):
     """An HTTP server that runs inside a program of ours; `draining` is set when it begins to stop."""
 
     def __init__(
-        self, app: Any, *, draining: asyncio.Event, grace_s: float = 30.0, speaks_websocket: bool = False
+        self,
+        app: Any,
+        *,
+        draining: asyncio.Event,
+        grace_s: float = 30.0,
+        body_within_s: float = BODY_WITHIN_S,
+        speaks_websocket: bool = False,
     ) -> None:
         config = uvicorn.Config(
             app,
@@ -48,6 +54,7 @@ class Server(uvicorn.Server):
         super().__init__(config)
         self.draining = draining
         self.idle_drain_s = IDLE_DRAIN_S
+        self._body_within_s = body_within_s
 
     async def open(self, sockets: list[socket.socket]) -> None:
         """Begin to answer on the given listening sockets."""
@@ -71,7 +78,7 @@ class Server(uvicorn.Server):
     async def serve_until(self, stop: asyncio.Event, on_drain: Callable[[], Awaitable[None]] | None = None) -> None:
         """Keep serving until `stop` is set, then drain; `on_drain` runs when no more requests are to be expected."""
         ticks = asyncio.create_task(self.main_loop())
-        closing = asyncio.create_task(close_slow(self.server_state.connections))
+        closing = asyncio.create_task(close_slow(self.server_state.connections, self._body_within_s))
         await stop.wait()
         self.draining.set()
         for server in self.servers:

@@ -102,6 +102,7 @@ class SocketApi:
             status = await self._serve(ctx, scope, receive, send)
             log.info("websocket", path=scope["path"], status=status, s=round(time.monotonic() - began, 1))
         finally:
+            ctx.end()
             structlog.contextvars.unbind_contextvars("request_id")
 
     def find(self, scope: Any) -> Route | None:

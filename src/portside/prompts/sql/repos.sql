@@ -73,3 +73,6 @@ delete from prompt_likes where repo_id = :id and liked_by = :liked_by
 
 -- name: likes_of_repo
 select count(*) from prompt_likes where repo_id = :id
+
+-- name: empty_workspace
+delete from prompt_repos where workspace_id = :workspace_id

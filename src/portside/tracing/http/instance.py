@@ -1,7 +1,7 @@
 """What programs ask of an installation beside traces: its health, reports of others, and what it does not do.
 
-Nothing that runs on this platform reports to anybody, and it needs no reports. Those of programs that send them all the
-same are taken, counted for operators (`/metrics`) and dropped.
+The platform reports to nobody, and needs no reports. Those of programs that are told to send them are taken, counted
+for operators (`/metrics`) and dropped.
 """
 
 from typing import Any
@@ -17,6 +17,7 @@ from portside.tracing.types import Accepted
 
 routes = Routes("tracing")
 REPORTS = Counter("portside_reports_total", "Reports of other installations that were taken and dropped.", ["kind"])
+LOG_LINES = Counter("portside_reported_log_lines_total", "Log lines in those reports.")
 _REPORT: dict[str, Any] = {"public": True, "max_body_bytes": 256 * 1024}
 
 
@@ -81,6 +82,8 @@ async def trigger_rule(_ctx: Context, rule_id: UUID) -> Accepted:
     raise NoRules(f"There are no automation rules here, and none with the id {rule_id}.")
 
 
-def _take(kind: str, _body: dict[str, Any]) -> Accepted:
+def _take(kind: str, body: dict[str, Any]) -> Accepted:
     REPORTS.labels(kind).inc()
+    lines = body.get("logs")
+    LOG_LINES.inc(len(lines) if isinstance(lines, list) else 0)
     return Accepted()

@@ -1,6 +1,7 @@
 """Running podman or docker: which one this machine has, and its commands with a time limit each.
 
-The programs see few of the listener's variables, because podman's monitor of a container lives as long as it does.
+The programs see few of the listener's variables, because podman's monitor of a container lives as long as it does. That
+monitor also leaves a mark in its working folder when memory runs out, which is why that is the one for temporary files.
 """
 
 import asyncio
@@ -10,7 +11,7 @@ import shutil
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from tempfile import TemporaryFile
+from tempfile import TemporaryFile, gettempdir
 from typing import IO, Any
 
 import msgspec
@@ -57,7 +58,7 @@ class Runtime:
         """Start a command whose output goes to a file. Raises CommandFailed."""
         try:
             return await asyncio.create_subprocess_exec(
-                self.program, *arguments, env=passed_on(os.environ), start_new_session=True,
+                self.program, *arguments, env=passed_on(os.environ), cwd=gettempdir(), start_new_session=True,
                 stdin=asyncio.subprocess.DEVNULL, stdout=output, stderr=output,
             )  # fmt: skip
         except OSError as exc:
@@ -148,8 +149,9 @@ async def _run(argv: Sequence[str], given: bytes, within_s: float) -> str:
     with _nameless(given) as source, _nameless() as output, _nameless() as errors:
         try:
             process = await asyncio.create_subprocess_exec(
-                *argv, env=passed_on(os.environ), start_new_session=True, stdin=source, stdout=output, stderr=errors
-            )
+                *argv, env=passed_on(os.environ), cwd=gettempdir(), start_new_session=True,
+                stdin=source, stdout=output, stderr=errors,
+            )  # fmt: skip
         except OSError as exc:
             raise CommandFailed(f"{argv[0]}: {exc.strerror}") from exc
         try:

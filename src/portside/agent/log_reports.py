@@ -1,0 +1,196 @@
+"""An agent server's own log told to an address, where that is configured (contract: SELF_HOSTED_LOGS_*).
+
+The contract names the settings and the routes that take such reports, but no payload; the one here is ours. A thread
+sends what has gathered, once a second. Whoever logs never waits: what does not fit into memory or cannot be sent is
+dropped, and the next report says how much that was. Beside what the log hides, a report holds no value of a variable
+whose name is like a secret's, no user of an address, and of an exception only its class and where it was raised.
+"""
+
+import contextlib
+import os
+import re
+import sys
+import threading
+import traceback
+from collections import deque
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
+from urllib.parse import unquote, urlsplit
+
+import httpx2
+import msgspec
+from prometheus_client import Counter
+
+from portside import __version__
+from portside.agent.settings import AgentSettings
+from portside.kernel.codec import dump_api
+from portside.kernel.errors import UserMistake
+from portside.kernel.logs import SECRET_WORDS, get_logger, overheard
+
+log = get_logger(__name__)
+LINES = Counter(
+    "portside_log_lines_told_total", "Log lines that were told to another address, or dropped.", ["outcome"]
+)
+DEFAULT_PATH = "/v1/metadata/submit"
+EVERY_S, TIMEOUT_S, LONGEST_PAUSE_S = 1.0, 5.0, 60.0
+LAST_WORDS_S = 2.0
+KEPT_LINES, LINES_OF_REPORT, FRAMES = 5_000, 200, 20
+MAX_MESSAGE, MAX_FIELD, MAX_FIELDS = 2_000, 300, 20
+# What the route of a platform takes at most is 256 KB.
+MAX_REPORT_BYTES = 200_000
+_HIDDEN = "[hidden]"
+_CREDENTIALS = re.compile(r"(?<=://)[^\s/@]+(?=@)")
+_SECRET_NAMES = (*SECRET_WORDS, "key", "credential", "dsn")
+_SHORTEST_SECRET = 6
+_NOT_FIELDS = frozenset({"event", "level", "timestamp", "exc_info", "stack_info", "logger"})
+
+
+class LogReports:
+    """Gathers log lines and sends them from a thread of its own, until it is closed."""
+
+    def __init__(self, url: str, source: Mapping[str, Any], hidden: Sequence[str]) -> None:
+        self._url, self._source = url, source
+        # The longest first: a value may hold another one.
+        values = sorted({value for value in hidden if len(value) >= _SHORTEST_SECRET}, key=len, reverse=True)
+        self._secrets = re.compile("|".join(map(re.escape, values))) if values else None
+        self._lines: deque[dict[str, Any]] = deque()
+        self._dropped, self._is_away = 0, False
+        self._lock = threading.Lock()
+        self._closing = threading.Event()
+        self._thread = threading.Thread(target=self._run, name="log-reports", daemon=True)
+
+    def start(self) -> None:
+        """Begin to send."""
+        self._thread.start()
+
+    def close(self) -> None:
+        """Send once more what there is, within a bounded time, and end."""
+        self._closing.set()
+        self._thread.join(LAST_WORDS_S)
+
+    def hear(self, event: Mapping[str, Any]) -> None:
+        """Take a line of the log; the newest is dropped where too many wait."""
+        if len(self._lines) >= KEPT_LINES:
+            self._drop(1)
+            return
+        with contextlib.suppress(Exception):
+            self._lines.append(self._line_of(event))
+
+    def _line_of(self, event: Mapping[str, Any]) -> dict[str, Any]:
+        fields = [(name, value) for name, value in event.items() if name not in _NOT_FIELDS and name[:1] != "_"]
+        return {
+            "timestamp": str(event.get("timestamp", "")),
+            "level": str(event.get("level", "info")),
+            "message": self._shown(event.get("event"), MAX_MESSAGE),
+            "fields": {str(name)[:100]: self._shown(value, MAX_FIELD) for name, value in fields[:MAX_FIELDS]},
+            **({"exception": _raised(event["exc_info"])} if event.get("exc_info") else {}),
+        }
+
+    def _shown(self, value: Any, length: int) -> str:
+        # Hidden before it is cut: half a secret would not be found.
+        text = _CREDENTIALS.sub(_HIDDEN, str(value))
+        return (self._secrets.sub(_HIDDEN, text) if self._secrets else text)[:length]
+
+    def _run(self) -> None:
+        pause_s = EVERY_S
+        with httpx2.Client(timeout=TIMEOUT_S, headers={"User-Agent": f"portside/{__version__}"}) as client:
+            while not self._closing.wait(pause_s):
+                pause_s = EVERY_S if self._send_all(client) else min(pause_s * 2, LONGEST_PAUSE_S)
+            self._send_all(client)
+
+    def _send_all(self, client: httpx2.Client) -> bool:
+        """Send report after report until nothing waits; whether all were taken."""
+        while lines := self._next_lines():
+            dropped = self._dropped
+            body = msgspec.json.encode({"source": self._source, "dropped": dropped, "logs": lines})
+            reason = _refusal(client, self._url, body)
+            if reason is not None:
+                self._drop(len(lines))
+                if not self._is_away:
+                    log.warning("log lines cannot be told and are dropped", url=self._url, reason=reason)
+                self._is_away = True
+                return False
+            self._is_away = False
+            LINES.labels("told").inc(len(lines))
+            with self._lock:
+                self._dropped -= dropped
+        return True
+
+    def _next_lines(self) -> list[msgspec.Raw]:
+        """Take the lines of one report."""
+        taken: list[msgspec.Raw] = []
+        size = 0
+        while self._lines and len(taken) < LINES_OF_REPORT and size < MAX_REPORT_BYTES:
+            encoded = dump_api(self._lines.popleft())
+            taken.append(msgspec.Raw(encoded))
+            size += len(encoded)
+        return taken
+
+    def _drop(self, lines: int) -> None:
+        LINES.labels("dropped").inc(lines)
+        with self._lock:
+            self._dropped += lines
+
+
+def _refusal(client: httpx2.Client, url: str, body: bytes) -> str | None:
+    try:
+        answer = client.post(url, content=body, headers={"Content-Type": "application/json"})
+    except httpx2.HTTPError as exc:
+        return type(exc).__name__
+    return None if answer.is_success else f"answered {answer.status_code}"
+
+
+def _raised(exc_info: Any) -> dict[str, Any]:
+    exc = exc_info[1] if isinstance(exc_info, tuple) else exc_info
+    if not isinstance(exc, BaseException):
+        exc = sys.exc_info()[1]
+    if exc is None:
+        return {"type": "unknown", "frames": []}
+    frames = traceback.extract_tb(exc.__traceback__)[-FRAMES:]
+    return {"type": type(exc).__name__, "frames": [f"{f.filename}:{f.lineno} in {f.name}" for f in frames]}
+
+
+@contextlib.contextmanager
+def told_logs(settings: AgentSettings, environ: Mapping[str, str] = os.environ) -> Iterator[None]:
+    """Tell the log of this process while the block runs, where that is configured. Raises UserMistake."""
+    if not settings.self_hosted_logs_enabled:
+        yield
+        return
+    reports = LogReports(_address(settings.self_hosted_logs_endpoint), _source(settings), secrets_of(environ))
+    reports.start()
+    try:
+        with overheard(reports.hear):
+            yield
+    finally:
+        reports.close()
+
+
+def _address(given: str | None) -> str:
+    parts = urlsplit(given or "")
+    if parts.scheme not in {"http", "https"} or not parts.hostname:
+        raise UserMistake("SELF_HOSTED_LOGS_ENABLED needs an http or https address in SELF_HOSTED_LOGS_ENDPOINT")
+    return parts._replace(path=DEFAULT_PATH if parts.path in {"", "/"} else parts.path).geturl()
+
+
+def _source(settings: AgentSettings) -> dict[str, Any]:
+    return {
+        "kind": "agent_server",
+        "version": __version__,
+        "tier": settings.tier,
+        "process_id": os.getpid(),
+        "deployment_id": settings.deployment_id,
+        "revision_id": settings.revision_id,
+        "tenant_id": settings.tenant_id,
+    }
+
+
+def secrets_of(environ: Mapping[str, str]) -> list[str]:
+    """Return what no report may hold: values whose names look like it, each of a list, and passwords of addresses."""
+    found: list[str] = []
+    for name, value in environ.items():
+        if any(word in name.lower() for word in _SECRET_NAMES):
+            found += [value, *value.split(",")]
+        with contextlib.suppress(ValueError):
+            password = urlsplit(value).password or ""
+            found += [password, unquote(password)]
+    return found

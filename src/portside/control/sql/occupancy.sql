@@ -1,0 +1,12 @@
+-- name: deployments_of_workspace
+-- Enough to tell people which.
+select name from deployments where workspace_id = :workspace_id order by name limit 10
+
+-- name: empty_workspace
+with without_integrations as (
+    delete from integrations where workspace_id = :workspace_id
+),
+without_generation as (
+    delete from desired_generations where workspace_id = :workspace_id
+)
+delete from listeners where workspace_id = :workspace_id

@@ -1,0 +1,128 @@
+"""What one caller may take up of an agent server, and who may look into it."""
+
+from collections.abc import Iterator
+from contextlib import ExitStack
+from typing import Any
+from uuid import uuid4
+
+import httpx2
+import pytest
+from websockets.exceptions import InvalidStatus
+from websockets.sync.client import connect
+
+from tests.conftest import eventually
+from tests.servers import ServerProcess, agent_server
+
+WAITING = {"assistant_id": "patient", "input": {}}
+CALL = {"jsonrpc": "2.0", "id": 1, "method": "tools/list"}
+SETTINGS = {"MAX_STREAMS_PER_CALLER": "2", "MAX_PENDING_RUNS_PER_CALLER": "2", "N_JOBS_PER_WORKER": "2"}
+SETTINGS["INSIDE_CALLS_AS_USER"] = "true"
+
+
+@pytest.fixture(scope="module")
+def server(module_database: str, tmp_path_factory: pytest.TempPathFactory) -> Iterator[ServerProcess]:
+    folder = tmp_path_factory.mktemp("agent")
+    settings = {**SETTINGS, "DEBUG_FOLDER": str(folder / "dumps")}
+    with agent_server(module_database, folder, project="guarded", **settings) as running:
+        yield running
+
+
+@pytest.fixture
+def someone(server: ServerProcess) -> Iterator[Any]:
+    with ExitStack() as opened:
+
+        def come(name: str) -> httpx2.Client:
+            headers = {"Authorization": f"Bearer {name}", "Accept": "application/json, text/event-stream"}
+            return opened.enter_context(httpx2.Client(base_url=server.url, timeout=60, headers=headers))
+
+        yield come
+
+
+async def test_streams_of_one_caller(server: ServerProcess, someone: Any) -> None:
+    ada, bob = someone("ada"), someone("bob")
+    with ExitStack() as held:
+        streams = [ada.stream("GET", f"/threads/{uuid4()}/stream") for _ in range(2)]
+        assert [held.enter_context(stream).status_code for stream in streams] == [200, 200]
+        thread_id = ada.post("/threads", json={}).json()["thread_id"]
+        refused = [
+            ada.get(f"/threads/{thread_id}/stream"),
+            ada.post("/runs/stream", json={"assistant_id": "echo", "input": {}}),
+            ada.post("/runs/wait", json={"assistant_id": "echo", "input": {}}),
+            ada.get(f"/threads/{thread_id}/runs/{uuid4()}/join"),
+            ada.post(f"/threads/{thread_id}/stream/events", json={"channels": ["values"]}),
+            ada.post("/a2a/echo", json=CALL),
+            ada.post("/mcp", json=CALL),
+        ]
+        assert [answer.status_code for answer in refused] == [429] * len(refused)
+        for answer in refused:
+            assert "MAX_STREAMS_PER_CALLER" in answer.json()["detail"]
+            assert int(answer.headers["Retry-After"]) > 0
+        with pytest.raises(InvalidStatus) as turned_away:
+            url = f"{server.url.replace('http', 'ws')}/threads/{thread_id}/stream/events"
+            connect(url, additional_headers={"Authorization": "Bearer ada"}).close()
+        assert turned_away.value.response.status_code == 429
+        # Nothing was begun, others are not touched, and she may do all else.
+        assert ada.get(f"/threads/{thread_id}/runs").json() == []
+        assert bob.post("/runs/wait", json={"assistant_id": "echo", "input": {}}).status_code == 200
+
+    async def is_let_in() -> bool:
+        return ada.post("/runs/wait", json={"assistant_id": "echo", "input": {}}).status_code == 200
+
+    await eventually(is_let_in)
+
+
+async def test_waiting_runs_of_one_caller(someone: Any) -> None:
+    cleo, dan = someone("cleo"), someone("dan")
+    thread_id = cleo.post("/threads", json={}).json()["thread_id"]
+    runs = f"/threads/{thread_id}/runs"
+    first, second, third = (cleo.post(runs, json=WAITING) for _ in range(3))
+    assert [answer.status_code for answer in (first, second, third)] == [200, 200, 200]
+    new_thread = str(uuid4())
+    refused = [
+        cleo.post(runs, json=WAITING),
+        cleo.post(f"/threads/{new_thread}/runs", json={**WAITING, "if_not_exists": "create"}),
+        cleo.post("/runs/batch", json=[WAITING, WAITING]),
+    ]
+    for answer in refused:
+        assert answer.status_code == 429
+        assert "MAX_PENDING_RUNS_PER_CALLER" in answer.json()["detail"]
+        assert int(answer.headers["Retry-After"]) > 0
+    assert cleo.get(f"/threads/{new_thread}").status_code == 404
+    assert len(cleo.get(runs).json()) == 3
+    assert dan.post("/runs/wait", json={"assistant_id": "echo", "input": {}}).status_code == 200
+    called = {"jsonrpc": "2.0", "id": 1, "method": "tools/call", "params": {"name": "echo", "arguments": {}}}
+    said = {"role": "user", "messageId": "m", "parts": [{"kind": "data", "data": {"text": "hi"}}]}
+    sent = {"jsonrpc": "2.0", "id": 1, "method": "message/send", "params": {"message": said}}
+    answers = [cleo.post(path, json=body) for path, body in (("/mcp", called), ("/a2a/echo", sent))]
+    assert [answer.status_code for answer in answers] == [429] * 2, answers[1].text
+    started = {"id": 1, "method": "run.start", "params": {"assistant_id": "echo", "input": {}}}
+    assert "MAX_PENDING_RUNS_PER_CALLER" in cleo.post(f"/threads/{thread_id}/commands", json=started).text
+    run_ids = [answer.json()["run_id"] for answer in (first, second, third)]
+    assert cleo.post("/runs/cancel", json={"thread_id": thread_id, "run_ids": run_ids}).status_code == 204
+
+    async def is_let_in() -> bool:
+        return cleo.post("/runs/wait", json={"assistant_id": "echo", "input": {}}).status_code == 200
+
+    await eventually(is_let_in)
+
+
+def test_only_who_may_deploy_sees_the_inside_of_a_server(someone: Any) -> None:
+    ada, operator, nobody = someone("ada"), someone("operator"), someone("unwanted")
+    asked = [("POST", "/heapdump", {}), ("GET", "/profile", {"seconds": "0.1"})]
+    for method, path, query in asked:
+        answers = [who.request(method, path, params=query) for who in (nobody, ada, operator)]
+        assert [answer.status_code for answer in answers] == [401, 403, 200]
+        assert "deployments:update" in answers[1].json()["detail"]
+
+
+def test_a_graph_sees_what_its_user_sees(someone: Any) -> None:
+    eve, finn = someone("eve"), someone("finn")
+    hers = eve.post("/threads", json={}).json()["thread_id"]
+    asked = {"assistant_id": "looking", "input": {"thread_id": hers}}
+    seen, unseen = (who.post("/runs/wait", json=asked).json() for who in (eve, finn))
+    assert seen["found"] == [hers, hers]
+    assert unseen["found"] == ["hidden", "hidden"]
+    assert [(found["told"]["identity"], found["told"]["owner"]) for found in (seen, unseen)] == [
+        ("eve", "eve"), ("finn", "finn"),
+    ]  # fmt: skip
+    assert seen["told"]["permissions"] == ["be:eve"]

@@ -1,0 +1,114 @@
+"""A workspace is deleted with what belongs to it, unless something is deployed there."""
+
+from collections.abc import AsyncIterator, Awaitable, Callable
+from datetime import timedelta
+from typing import Any
+from uuid import uuid4
+
+import pytest
+from asyncpg import SerializationError
+
+from portside.identity.keys import Owner, create_key
+from portside.identity.types import KeyRequest
+from portside.kernel.migrations import migrate
+from portside.platform.removal import DeletedWorkspaces
+from tests.api.control_server import Control, control, create_body
+from tests.api.hosted import Hosted, hosted
+
+AT_ONCE = timedelta(0)
+TABLES = ("runs", "feedback", "shared_runs", "datasets", "examples", "prompt_repos", "chart_sections", "usage_limits")
+
+
+@pytest.fixture
+async def server(fresh_database: Callable[[], Awaitable[str]]) -> AsyncIterator[Hosted]:
+    async with hosted(await fresh_database()) as running:
+        await migrate(running.db, ["portside.control"])
+        yield running
+
+
+async def fill(server: Hosted, workspace: str) -> None:
+    """Put something of each kind into a workspace."""
+    run = str(uuid4())
+    for method, path, body in (
+        ("POST", "/runs", {"id": run, "name": "r", "session_name": "p"}),
+        ("POST", "/feedback", {"run_id": run, "key": "k", "score": 1}),
+        ("PUT", f"/runs/{run}/share", {"run_id": run, "share_token": str(uuid4())}),
+        ("POST", "/datasets", {"name": "d", "id": run}),
+        ("POST", "/examples", {"dataset_id": run, "inputs": {"a": 1}}),
+        ("POST", "/repos", {"repo_handle": "p", "is_public": False}),
+        ("POST", "/commits/-/p", {"manifest": {}}),
+        ("POST", "/charts/section", {"title": "s"}),
+        ("PUT", "/usage-limits", {"limit_type": "monthly_traces", "limit_value": 10}),
+    ):
+        answer = await server.client.request(method, path, json=body, headers={"x-tenant-id": workspace})
+        assert answer.is_success, (path, answer.text)
+
+
+async def kept(server: Hosted, workspace: str) -> dict[str, int]:
+    counted = "select count(*) from {} where workspace_id = $1"
+    return {table: await server.db.pool.fetchval(counted.format(table), workspace) for table in TABLES}
+
+
+async def test_a_workspace_goes_with_all_that_is_in_it(server: Hosted) -> None:
+    own = str(server.actor.workspace_id)
+    made = (await server.client.post("/workspaces", json={"display_name": "Team"})).json()
+    for workspace in (own, made["id"]):
+        await fill(server, workspace)
+    in_it = {"x-tenant-id": made["id"]}
+    key = (await server.client.post("/api-key", json={}, headers=in_it)).json()["key"]
+    assert (await server.client.get("/sessions", headers=in_it)).status_code == 200
+    assert (await server.client.delete(f"/workspaces/{made['id']}")).status_code == 204
+    assert (await server.client.get("/sessions", headers=in_it)).status_code == 403
+    assert (await server.client.get("/sessions", headers={"x-api-key": key})).status_code == 401
+    assert [found["id"] for found in (await server.client.get("/workspaces")).json()] == [own]
+    assert (await server.client.delete(f"/workspaces/{made['id']}")).status_code == 404
+    assert (await server.client.patch(f"/workspaces/{made['id']}", json={"display_name": "x"})).status_code == 404
+    not_yet = DeletedWorkspaces(server.db)
+    assert (await not_yet.activate()).did == {}
+    task = DeletedWorkspaces(server.db, AT_ONCE)
+    assert (await task.activate()).did == {"workspaces": 1}
+    assert (await task.activate()).did == {}
+    assert set((await kept(server, made["id"])).values()) == {0}
+    assert set((await kept(server, own)).values()) == {1}
+    billed = await server.usage("workspace", workspace_ids=[own, made["id"]])
+    assert sum(record["traces"] for record in billed) >= 1
+    assert await server.db.pool.fetchval("select count(*) from traces where workspace_id = $1", made["id"]) == 1
+    again = await server.client.post("/workspaces", json={"display_name": "Team"})
+    assert again.json()["tenant_handle"] == "team"
+
+
+async def test_only_who_may_do_everything_there_deletes_a_workspace(server: Hosted) -> None:
+    own, other = str(server.actor.workspace_id), str(await server.new_workspace("Other"))
+    assert (await server.client.delete(f"/workspaces/{own}")).status_code == 409
+    assert (await server.client.delete(f"/workspaces/{uuid4()}")).status_code == 404
+    organization = Owner(server.actor.organization_id, None)
+    manages = await create_key(server.db, organization, KeyRequest(permissions=["organization:manage"]))
+    bound = await server.new_key(workspace_id=await server.new_workspace("Third"))
+    for key in (manages.key, bound):
+        answer = await server.client.delete(f"/workspaces/{other}", headers={"x-api-key": key})
+        assert answer.status_code == 403
+    whole = await create_key(server.db, organization, KeyRequest())
+    assert (await server.client.delete(f"/workspaces/{other}", headers={"x-api-key": whole.key})).status_code == 204
+
+
+@pytest.fixture
+async def platform(fresh_database: Callable[[], Awaitable[str]]) -> AsyncIterator[Control]:
+    async with control(await fresh_database()) as running:
+        yield running
+
+
+async def test_a_workspace_with_deployments_stays(platform: Control) -> None:
+    made: Any = (await platform.client.post("/workspaces", json={"display_name": "Team"})).json()
+    path, there = f"/workspaces/{made['id']}", {"x-tenant-id": made["id"]}
+    answer = await platform.client.post("/v2/deployments", json=create_body("one"), headers=there)
+    assert answer.status_code == 201
+    refused = await platform.client.delete(path)
+    assert (refused.status_code, "deployments: one" in refused.json()["detail"]) == (409, True)
+    await platform.client.delete(f"/v2/deployments/{answer.json()['id']}", headers=there)
+    assert (await platform.client.delete(path)).status_code == 409
+    await platform.db.pool.execute("delete from deployments")
+    assert (await platform.client.delete(path)).status_code == 204
+    # What another process let in a moment ago comes too late.
+    late = "insert into deployments select * from jsonb_populate_record(null::deployments, $1)"
+    with pytest.raises(SerializationError, match="is deleted"):
+        await platform.db.pool.execute(late, {"id": str(uuid4()), "workspace_id": made["id"]})

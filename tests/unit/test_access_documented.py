@@ -1,0 +1,89 @@
+"""What the public documentation of custom authentication shows works as it is written."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+from langgraph_sdk import Auth
+from langgraph_sdk.auth import is_studio_user
+from starlette.requests import Request
+
+from portside.agent.access.custom import CustomAuthentication
+from portside.agent.access.errors import HandlerFailed
+from portside.agent.access.handlers import Handlers
+from portside.agent.access.users import caller_from
+from portside.agent.config import load_config
+
+
+def request(*headers: tuple[bytes, bytes]) -> Request:
+    return Request({"type": "http", "method": "GET", "path": "/", "headers": list(headers), "query_string": b""})
+
+
+@pytest.mark.parametrize("name", [b"x-api-key", "x-api-key", "X-Api-Key"])
+async def test_headers_are_found_by_bytes_and_by_text(name: Any) -> None:
+    async def authenticate(headers: dict) -> Auth.types.MinimalUserDict:
+        key = headers.get(name)
+        if not key or name not in headers or key != headers[name]:
+            raise Auth.exceptions.HTTPException(status_code=401, detail="Invalid API key")
+        return {"identity": key.decode() if isinstance(key, bytes) else key}
+
+    asked = CustomAuthentication(authenticate)
+    assert (await asked(request((b"x-api-key", b"mine")))).identity == "mine"
+    with pytest.raises(Exception, match="Invalid API key"):
+        await asked(request((b"x-other", b"mine")))
+
+
+async def test_headers_are_a_plain_mapping_of_bytes_otherwise() -> None:
+    async def authenticate(headers: dict) -> str:
+        assert dict(headers) == {b"a": b"1", b"b": b"2"}
+        assert (headers.get("c"), headers.get("c", 7), headers.get(3), 3 in headers) == (None, 7, None, False)
+        with pytest.raises(KeyError):
+            headers["c"]
+        return "ada"
+
+    assert (await CustomAuthentication(authenticate)(request((b"a", b"1"), (b"b", b"2")))).identity == "ada"
+
+
+async def test_people_of_the_studio_see_everything_by_an_empty_filter() -> None:
+    auth = Auth()
+
+    @auth.on
+    async def add_owner(ctx: Auth.types.AuthContext, value: dict) -> dict:
+        if is_studio_user(ctx.user):
+            return {}
+        filters = {"owner": ctx.user.identity}
+        value.setdefault("metadata", {}).update(filters)
+        return filters
+
+    handlers, value = Handlers(auth), {"namespace": ("notes",)}
+    studio = caller_from(Auth.types.StudioUser("dev", is_authenticated=True))
+    for resource in ("threads", "store"):
+        assert await handlers.decide(studio, resource, "search", value) is None
+    ada = caller_from("ada")
+    assert await handlers.decide(ada, "threads", "search", {}) == {"equal": {"owner": "ada"}, "rest": []}
+    # Items have no metadata: what would hold for them is not known, and so nobody is let in.
+    with pytest.raises(HandlerFailed):
+        await handlers.decide(ada, "store", "search", value)
+
+
+async def test_a_store_without_a_filter_is_scoped_by_its_namespace() -> None:
+    auth = Auth()
+
+    @auth.on.store()
+    async def authorize_store(ctx: Auth.types.AuthContext, value: Auth.types.on.store.value) -> None:
+        namespace: tuple = value["namespace"]
+        assert namespace[0] == ctx.user.identity, "Not authorized"
+
+    handlers = Handlers(auth)
+    assert await handlers.decide(caller_from("ada"), "store", "get", {"namespace": ("ada", "notes")}) is None
+    with pytest.raises(Exception, match="Forbidden"):
+        await handlers.decide(caller_from("bob"), "store", "get", {"namespace": ("ada", "notes")})
+
+
+@pytest.mark.parametrize(("written", "expected"), [("true", True), ("false", False), (True, True)])
+def test_flags_may_be_written_as_text(tmp_path: Path, written: Any, expected: Any) -> None:
+    file = tmp_path / "langgraph.json"
+    auth = {"path": "src/security/auth.py:auth", "disable_studio_auth": written}
+    file.write_text(json.dumps({"graphs": {"agent": "./agent.py:graph"}, "auth": auth}))
+    assert load_config(file).auth.disable_studio_auth is expected
