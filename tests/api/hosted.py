@@ -10,6 +10,7 @@ from uuid import UUID, uuid4
 
 import httpx2
 
+from portside.annotation import http as annotation_http
 from portside.datasets import http as datasets_http
 from portside.identity import first_start, http, keys
 from portside.identity.guard import guard
@@ -32,7 +33,14 @@ from portside.tracing.retention import Retention
 from portside.usage import http as usage_http
 
 MAX_BODY_BYTES = 25 * 1024 * 1024
-ROOMS = ["portside.identity", "portside.tracing", "portside.usage", "portside.datasets", "portside.prompts"]
+ROOMS = [
+    "portside.identity",
+    "portside.tracing",
+    "portside.usage",
+    "portside.datasets",
+    "portside.prompts",
+    "portside.annotation",
+]
 
 
 @dataclasses.dataclass
@@ -84,7 +92,10 @@ async def hosted(url: str) -> AsyncIterator[Hosted]:
     key = await first_start.set_up(db)
     assert key is not None
     keyring = Keyring(db)
-    routes = [*http.routes, *tracing_http.routes, *datasets_http.routes, *prompts_http.routes, *usage_http.routes]
+    routes = [
+        *http.routes, *tracing_http.routes, *datasets_http.routes, *prompts_http.routes, *annotation_http.routes,
+        *usage_http.routes,
+    ]  # fmt: skip
     api = Api(
         routes,
         {

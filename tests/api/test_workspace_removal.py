@@ -16,7 +16,10 @@ from tests.api.control_server import Control, control, create_body
 from tests.api.hosted import Hosted, hosted
 
 AT_ONCE = timedelta(0)
-TABLES = ("runs", "feedback", "shared_runs", "datasets", "examples", "prompt_repos", "chart_sections", "usage_limits")
+TABLES = (
+    "runs", "feedback", "shared_runs", "datasets", "examples", "prompt_repos", "chart_sections", "usage_limits",
+    "annotation_queues", "queued_runs", "feedback_configs",
+)  # fmt: skip
 
 
 @pytest.fixture
@@ -38,6 +41,9 @@ async def fill(server: Hosted, workspace: str) -> None:
         ("POST", "/repos", {"repo_handle": "p", "is_public": False}),
         ("POST", "/commits/-/p", {"manifest": {}}),
         ("POST", "/charts/section", {"title": "s"}),
+        ("POST", "/annotation-queues", {"name": "q", "id": run}),
+        ("POST", f"/annotation-queues/{run}/runs", [run]),
+        ("POST", "/feedback-configs", {"feedback_key": "k", "feedback_config": {"type": "freeform"}}),
         ("PUT", "/usage-limits", {"limit_type": "monthly_traces", "limit_value": 10}),
     ):
         answer = await server.client.request(method, path, json=body, headers={"x-tenant-id": workspace})

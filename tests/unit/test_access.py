@@ -276,3 +276,11 @@ async def test_a_run_asks_its_own_server_in_the_name_of_its_user_where_that_is_c
         assert (await judging.authenticate(call(nobody))).is_inside
     free = Access(None, None, Protection(custom))  # type: ignore[arg-type]
     assert (await free.authenticate(call({"identity": "ada"}))).is_inside
+
+
+def test_permissions_hold_for_what_they_name_and_all_that_is_like_it() -> None:
+    for given in ("deployments:update", "deployments:*", "*"):
+        assert Caller("ada", permissions=("runs:read", given)).may("deployments:update")
+    for given in ("deployments:read", "runs:*", "deployments", "", "update"):
+        assert not Caller("ada", permissions=(given,)).may("deployments:update")
+    assert not Caller("ada").may("deployments:update")

@@ -12,8 +12,11 @@ from starlette.requests import Request
 from portside.agent.access.custom import CustomAuthentication
 from portside.agent.access.errors import HandlerFailed
 from portside.agent.access.handlers import Handlers
+from portside.agent.access.requests import run_taken_back, run_value
 from portside.agent.access.users import caller_from
 from portside.agent.config import load_config
+from portside.agent.types.runs import Command, RunConfig, RunCreate
+from portside.kernel.errors import Invalid
 
 
 def request(*headers: tuple[bytes, bytes]) -> Request:
@@ -87,3 +90,23 @@ def test_flags_may_be_written_as_text(tmp_path: Path, written: Any, expected: An
     auth = {"path": "src/security/auth.py:auth", "disable_studio_auth": written}
     file.write_text(json.dumps({"graphs": {"agent": "./agent.py:graph"}, "auth": auth}))
     assert load_config(file).auth.disable_studio_auth is expected
+
+
+def test_what_a_handler_changes_of_a_run_is_used() -> None:
+    asked = {
+        "input": {"a": 1}, "command": Command(resume=False), "config": RunConfig(tags=["t"]), "context": {"c": 1},
+        "webhook": "https://example.com", "stream_mode": ["values"], "interrupt_before": "*", "interrupt_after": ["x"],
+        "metadata": {"m": 1},
+    }  # fmt: skip
+    untouched = RunCreate(assistant_id="agent", **asked)
+    run_taken_back(untouched, run_value(untouched, {}))
+    assert untouched == RunCreate(assistant_id="agent", **asked)
+    body, value = untouched, run_value(untouched, {})
+    changed = {"webhook": None, "command": None, "stream_mode": "updates", "interrupt_before": None}
+    value["kwargs"].update(changed)
+    value["kwargs"]["config"]["tags"].clear()
+    run_taken_back(body, value)
+    assert body == RunCreate(assistant_id="agent", **{**asked, **changed, "config": RunConfig(tags=[])})
+    value["kwargs"]["webhook"] = 7
+    with pytest.raises(Invalid):
+        run_taken_back(body, value)

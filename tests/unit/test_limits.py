@@ -24,6 +24,7 @@ CASES = [
     ("GET", "/auth", (KEY, IP), "2000/10", "2000/10", "High throughput"),
     ("GET", "/auth", (USER, IP), "2000/10", "2000/10", "High throughput"),
     ("GET", "/auth", (IP,), "100/60", "100/60", "Public (catch-all)"),
+    ("POST", "/login", ALL, "30/60", "30/60", "Login"),
     ("POST", "/v1/beacon", (IP,), "2000/10", "2000/10", "High throughput"),
     ("GET", "/repos/-/greeting", (KEY, IP), "100/60", "100/60", "Repository"),
     ("POST", "/repos", (USER, IP), "100/60", "100/60", "Repository"),
@@ -83,7 +84,7 @@ def test_what_is_written_is_read_as_the_same(tmp_path) -> None:
     rows = read_table()
     file = tmp_path / "limits.txt"
     file.write_text(write_table(rows))
-    assert len(rows) == 29
+    assert len(rows) == 30
     assert write_table(read_table(file)) == write_table(rows)
 
 

@@ -8,6 +8,7 @@ from typing import Any
 
 import msgspec
 
+from portside.annotation.http import routes as annotation
 from portside.control.archive_store import ArchiveStore
 from portside.control.http import routes as control
 from portside.control.occupancy import occupied_by
@@ -50,10 +51,11 @@ ROOMS = [
     "portside.usage",
     "portside.datasets",
     "portside.prompts",
+    "portside.annotation",
     "portside.control",
 ]
 PREFIXES = ("/api/v1", "/api-host", "/api")
-ROUTES: list[Route] = [*health.routes, *identity, *tracing, *datasets, *prompts, *usage, *control]
+ROUTES: list[Route] = [*health.routes, *identity, *tracing, *datasets, *prompts, *annotation, *usage, *control]
 LISTENER_PERMISSION = "listeners:work"
 # What is not the hosted API, so that no rate limit speaks of it.
 UNLIMITED = tuple(sorted({route.path.split("{", 1)[0] for route in (*health.routes, *control)}))

@@ -3,6 +3,7 @@
 from datetime import timedelta
 from uuid import UUID
 
+from portside.annotation.configs import empty_workspace as empty_annotation
 from portside.control.occupancy import empty_workspace as empty_control
 from portside.datasets.datasets import empty_workspace as empty_datasets
 from portside.identity.workspaces import next_to_empty, tell_empty
@@ -36,7 +37,7 @@ class DeletedWorkspaces(Task):
     async def _empty(self, workspace_id: UUID) -> bool:
         if await empty_traces(self._db, workspace_id):
             return False
-        for empty in (empty_datasets, empty_prompts, empty_control):
+        for empty in (empty_annotation, empty_datasets, empty_prompts, empty_control):
             await empty(self._db, workspace_id)
         await tell_empty(self._db, workspace_id)
         return True

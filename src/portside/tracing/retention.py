@@ -47,6 +47,11 @@ async def delete_traces(db: Database, workspace_id: UUID, body: TracesToDelete) 
         await _delete(tx, [(workspace_id, row["trace_id"]) for row in rows])
 
 
+async def extend_traces(db: Session, workspace_id: UUID, run_ids: list[UUID]) -> None:
+    """Make the traces of runs long-lived."""
+    await db.execute(sql.extend_traces, workspace_id=workspace_id, run_ids=run_ids)
+
+
 class ExpiredTraces(Task):
     """Deletes traces whose time is over, a batch of each tier at a time."""
 

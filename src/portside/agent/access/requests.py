@@ -1,18 +1,27 @@
 """What a handler is told of a request, and the request as the handler left it."""
 
-from typing import Any, TypeVar
+from typing import Any, Literal, TypeVar
 from uuid import UUID
 
 import msgspec
 
 from portside.agent.store.names import WILDCARD, check_namespace
-from portside.agent.types.runs import RunConfig, RunCreate
+from portside.agent.types.runs import Command, RunConfig, RunCreate, StreamMode
 from portside.kernel.errors import Invalid
 from portside.kernel.http.decode import convert
 
 T = TypeVar("T", bound=msgspec.Struct)
 # Handlers write into these without a look whether they are there.
 OBJECTS = frozenset({"metadata", "values", "config", "context", "filter"})
+# What a run is executed with beside its input and context: nothing stands for none.
+STEERING: dict[str, Any] = {
+    "config": RunConfig,
+    "command": Command,
+    "stream_mode": StreamMode | list[StreamMode],
+    "interrupt_before": Literal["*"] | list[str],
+    "interrupt_after": Literal["*"] | list[str],
+    "webhook": str,
+}
 
 
 def told(name: str, value: Any) -> Any:
@@ -58,12 +67,14 @@ def run_value(body: RunCreate, ids: dict[str, Any]) -> dict[str, Any]:
 
 
 def run_taken_back(body: RunCreate, value: dict[str, Any]) -> None:
-    """Take what a handler may have changed of a run: its metadata, input, config and context. Raises Invalid."""
+    """Take what a handler may have changed of a run: its metadata, and how it is executed. Raises Invalid."""
     kwargs = value.get("kwargs") or {}
     body.metadata = value.get("metadata") or None
     body.input, body.context = kwargs.get("input"), kwargs.get("context") or None
-    config = kwargs.get("config")
-    body.config = convert(config, RunConfig, "body") if config else None
+    for name, kind in STEERING.items():
+        given = kwargs.get(name)
+        is_none = given is None or (name in OBJECTS and not given)
+        setattr(body, name, None if is_none else convert(given, kind, "body"))
 
 
 def store_value(body: msgspec.Struct, fields: dict[str, str]) -> dict[str, Any]:

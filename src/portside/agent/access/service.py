@@ -88,7 +88,7 @@ class Access:
         named = {name[1:-1]: given for name, given in pairs if name.startswith("{")}
         ctx.request.scope["path_params"] = named
         caller = await self.authenticate(ctx.request)
-        if route.permission and not caller.is_inside and route.permission not in caller.permissions:
+        if route.permission and not (caller.is_inside or caller.may(route.permission)):
             raise Forbidden(f"This wants the permission {route.permission}.")
         if route.method == WEBSOCKET and "thread_id" in named:
             # Before it is open: afterwards there is no status to refuse it with.

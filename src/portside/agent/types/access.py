@@ -46,6 +46,10 @@ class Caller(msgspec.Struct, frozen=True):
     is_inside: bool = False
     address: str = ""
 
+    def may(self, permission: str) -> bool:
+        """Whether authentication gave them `resource:verb`, as it is or by `resource:*` or `*`."""
+        return not {permission, f"{permission.partition(':')[0]}:*", "*"}.isdisjoint(self.permissions)
+
     @property
     def counted_as(self) -> str | None:
         """A short name under which limits count what a caller takes up; None for who is not limited."""
