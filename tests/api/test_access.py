@@ -325,6 +325,33 @@ def test_a_thread_that_a_run_makes_is_its_callers(alice: httpx2.Client, bob: htt
     assert bob.get(f"/threads/{thread}").status_code == 404
 
 
+async def test_who_takes_the_id_of_a_thread_that_is_gone_hears_nothing_of_it(
+    alice: httpx2.Client, bob: httpx2.Client
+) -> None:
+    thread = str(uuid4())
+    good(alice.post("/threads", json={"thread_id": thread}))
+    good(alice.post(f"/threads/{thread}/runs/wait", json={**RUN, "stream_resumable": True}))
+    assert good(alice.post("/threads/prune", json={"thread_ids": [thread]})) == {"pruned_count": 1}
+
+    def heard(method: str, path: str, **given: Any) -> bytes:
+        received = b""
+        with bob.stream(method, f"/threads/{thread}/{path}", **given) as answer:
+            for piece in answer.iter_bytes():
+                received += piece
+                if b'"bob"' in received:
+                    break
+        return received
+
+    async def hears_only_himself() -> bool:
+        bob.post("/threads/prune", json={"thread_ids": [thread]})
+        good(bob.post("/threads", json={"thread_id": thread}))
+        good(bob.post(f"/threads/{thread}/runs/wait", json=RUN))
+        of_thread = heard("GET", "stream?stream_modes=run_modes", headers={"Last-Event-ID": "0-0"})
+        return b"alice" not in of_thread + heard("POST", "stream/events", json={"channels": ["values"]})
+
+    await eventually(hears_only_himself, within_s=60)
+
+
 async def test_a_cron_runs_for_its_owner(server: ServerProcess) -> None:
     async with get_client(url=server.url, api_key="", headers={"Authorization": "Bearer dora"}) as dora:
         thread = await dora.threads.create()

@@ -57,7 +57,7 @@ class Queue:
         return await lifecycle.claim_runs(self.db, self.worker_id, 10)
 
     async def end(self, run: ClaimedRun, ending: Ending = DONE) -> str:
-        return await lifecycle.end_run(self.db, self.worker_id, run, ending)
+        return (await lifecycle.end_run(self.db, self.worker_id, run, ending)).outcome
 
     async def cancel(self, cancellation: Cancellation, *run_ids: UUID) -> list[str]:
         scope = CancelScope(thread_id=self.thread_id, run_ids=list(run_ids) or None)

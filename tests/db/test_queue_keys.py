@@ -117,7 +117,7 @@ async def begun(db: Database, admission: Admission) -> ClaimedRun:
 async def test_a_stateless_run_is_kept_as_long_as_its_key(db: Database):
     kept, gone = await begun(db, asked()), await begun(db, asked(key=None))
     for run in (kept, gone):
-        assert await lifecycle.end_run(db, WORKER, run, DONE) == "ended"
+        assert (await lifecycle.end_run(db, WORKER, run, DONE)).outcome == "ended"
     rows = await db.pool.fetch("select thread_id, delete_after - now() as left from threads")
     assert [row["thread_id"] for row in rows] == [kept.thread_id]
     assert 23.9 < rows[0]["left"].total_seconds() / 3600 <= 24

@@ -18,6 +18,7 @@ from portside.agent.checkpoints import staging
 from portside.agent.config import load_config
 from portside.agent.engine import Engine
 from portside.agent.graphs.load import load_graphs
+from portside.agent.queue import worker
 from portside.agent.runs.service import Runs
 from portside.agent.settings import AgentSettings
 from portside.agent.sql import sql
@@ -99,10 +100,14 @@ class Server:
 
     async def cost(self, work: Awaitable[Any]) -> list[str]:
         """The names of the statements of some work and of the runs it makes, in their order."""
+        return [name for name in await self.statements(work) if name not in NOISE]
+
+    async def statements(self, work: Awaitable[Any]) -> list[str]:
+        """The names of all statements while some work was done."""
         self._texts.clear()
         await work
         await self.idle()
-        return [name for text in self._texts if (name := NAMES.get(text, text)) not in NOISE]
+        return [NAMES.get(text, text) for text in self._texts]
 
 
 @pytest_asyncio.fixture(scope="module", loop_scope="module")
@@ -125,6 +130,8 @@ async def server(module_database: str) -> AsyncIterator[Server]:
     with pytest.MonkeyPatch.context() as patch:
         # However slow the machine is, a short run is over before its checkpoints would be written.
         patch.setattr(staging, "NEW_THREAD_WAITS_S", 60.0)
+        # Nobody looks into the queue without a reason.
+        patch.setattr(worker, "POLL_S", 3600.0)
         yield Server(db, runs, known, texts)
     await runs.worker.drain(5.0)
     await engine.close()
@@ -154,6 +161,26 @@ async def test_a_streamed_run(server: Server):
             pass
 
     assert await server.cost(stream()) == ["admit_run", "end_run"]
+
+
+async def test_an_end_is_no_reason_to_look_into_the_queue(server: Server):
+    async def runs() -> None:
+        thread_id = await server.thread()
+        for place in (None, thread_id) * 5:
+            await server.wait(place)
+
+    found = await server.statements(runs())
+    # What was announced before may be looked for meanwhile.
+    assert found.count("end_run") == 10
+    assert found.count("claim_runs") < 5
+
+
+async def test_the_next_run_of_a_thread_is_looked_for_when_the_one_before_it_ends(server: Server):
+    thread_id = await server.thread()
+    first = (await server.create(thread_id, "steps", input={"done": [], "pause_s": 60})).run
+    assert await asyncio.wait_for(server.wait(thread_id, multitask_strategy="interrupt"), 60)
+    await server.idle()
+    assert (await server.runs.get(thread_id, first.run_id)).status == "interrupted"
 
 
 async def test_an_assistant_that_changed_is_read_again(server: Server):

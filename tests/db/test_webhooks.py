@@ -57,7 +57,7 @@ async def begin(db: Database, admission: Admission) -> ClaimedRun:
 
 async def end(db: Database, ending: Ending = DONE, **options: Any) -> ClaimedRun:
     run = await begin(db, asked(**options))
-    assert await lifecycle.end_run(db, WORKER, run, ending) == "ended"
+    assert (await lifecycle.end_run(db, WORKER, run, ending)).outcome == "ended"
     return run
 
 
@@ -89,13 +89,13 @@ async def test_what_has_no_end_or_no_address_owes_nothing(db: Database):
     await end(db, url=None)
     await end(db, Ending(status="rolled_back", thread_status="idle"))
     unknown = await begin(db, asked())
-    assert await lifecycle.end_run(db, uuid4(), unknown, DONE) == "lost"
+    assert (await lifecycle.end_run(db, uuid4(), unknown, DONE)).outcome == "lost"
     await lifecycle.hand_back_runs(db, WORKER, {unknown.run_id: 1})
     await lifecycle.claim_runs(db, WORKER, 1)
     with pytest.raises(RuntimeError):
         async with db.transaction() as undone:
             claimed = ClaimedRun(**{**_fields(unknown), "attempt": 2})
-            assert await lifecycle.end_run(undone, WORKER, claimed, DONE) == "ended"  # type: ignore[arg-type]
+            assert (await lifecycle.end_run(undone, WORKER, claimed, DONE)).outcome == "ended"  # type: ignore[arg-type]
             raise RuntimeError
     assert await owed(db) == []
 
@@ -108,7 +108,9 @@ async def test_a_run_that_is_deleted_later_is_told_once(db: Database):
     run = await end(db, thread_id=uuid4())
     taken = (await lifecycle.delete_run(db, WORKER, run.thread_id, run.run_id)).taken
     assert taken is not None
-    assert await lifecycle.end_run(db, WORKER, taken, Ending(status="error", thread_status="error")) == "rollback"
+    assert (
+        await lifecycle.end_run(db, WORKER, taken, Ending(status="error", thread_status="error"))
+    ).outcome == "rollback"
     assert await owed(db) == [("success", {"n": 1})]
 
 

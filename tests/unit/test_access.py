@@ -9,6 +9,7 @@ import pytest
 from langgraph_sdk import Auth
 from starlette.requests import Request
 
+from portside.agent.access.crowding import OpenAnswers, TooManyStreams
 from portside.agent.access.custom import CustomAuthentication
 from portside.agent.access.errors import HandlerFailed, Refused
 from portside.agent.access.handlers import Handlers
@@ -18,7 +19,7 @@ from portside.agent.access.service import Access
 from portside.agent.access.users import caller_from
 from portside.agent.config import load_config
 from portside.agent.settings import AgentSettings
-from portside.agent.types.access import AuthCache, Caller
+from portside.agent.types.access import INSIDE, AuthCache, Caller
 from portside.kernel.errors import Forbidden, UserMistake
 from portside.kernel.http.inside import Call
 from portside.kernel.http.routes import Context, Route
@@ -284,3 +285,33 @@ def test_permissions_hold_for_what_they_name_and_all_that_is_like_it() -> None:
     for given in ("deployments:read", "runs:*", "deployments", "", "update"):
         assert not Caller("ada", permissions=(given,)).may("deployments:update")
     assert not Caller("ada").may("deployments:update")
+
+
+async def test_open_answers_are_counted_while_they_are_open_and_their_callers_forgotten_then() -> None:
+    answers = OpenAnswers(1)
+    waiting, short = (Route("GET", "/x", print, "t", stays_open=stays) for stays in (True, False))
+
+    def guarding(count: OpenAnswers, caller: Caller) -> Any:
+        async def guard(_ctx: Context, _route: Route) -> Caller:
+            return caller
+
+        return count.guarded(guard)
+
+    def ctx() -> Context:
+        return Context(Request({"type": "http", "path": "/x", "headers": []}), {})
+
+    first = ctx()
+    await guarding(answers, ADA)(first, waiting)
+    await guarding(answers, ADA)(ctx(), short)
+    await guarding(answers, Caller("bob"))(ctx(), waiting)
+    for _ in range(2):
+        with pytest.raises(TooManyStreams, match="MAX_STREAMS_PER_CALLER"):
+            await guarding(answers, ADA)(ctx(), waiting)
+    first.end()
+    again = ctx()
+    await guarding(answers, ADA)(again, waiting)
+    again.end()
+    assert list(answers._open) == [Caller("bob").counted_as]
+    for count, caller in ((answers, INSIDE), (answers, Caller()), (OpenAnswers(0), ADA)):
+        for _ in range(3):
+            await guarding(count, caller)(ctx(), waiting)

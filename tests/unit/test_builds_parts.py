@@ -5,11 +5,13 @@ from pathlib import Path
 
 import pytest
 
+import portside
 from portside.dataplane.builds.config import BuildConfig, read_config
 from portside.dataplane.builds.git_command import address_of, is_local
 from portside.dataplane.builds.javascript import check_engines, install_command, install_root
 from portside.dataplane.builds.output import Output
 from portside.dataplane.builds.pip_config import read_pip_config
+from portside.dataplane.builds.wheel import is_behind
 from portside.dataplane.failures import BuildFailed
 from portside.dataplane.types import Secret
 
@@ -170,3 +172,16 @@ def test_uv_is_told_of_the_indexes(tmp_path: Path):
     path.write_text("no section")
     with pytest.raises(BuildFailed, match=r"'pip\.conf' cannot be read"):
         read_pip_config(path, "pip.conf")
+
+
+def test_a_build_whose_server_would_refuse_a_newer_database_is_known(tmp_path: Path):
+    ours = sorted((Path(portside.__file__).parent / "agent" / "migrations").glob("*.sql"))
+    theirs = tmp_path / "lib" / "python3.11" / "site-packages" / "portside" / "agent" / "migrations"
+    theirs.mkdir(parents=True)
+    for file in ours[:-1]:
+        (theirs / file.name).touch()
+    assert is_behind(tmp_path)
+    (theirs / ours[-1].name).touch()
+    assert not is_behind(tmp_path)
+    (theirs / "9999_of_a_later_version.sql").touch()
+    assert not is_behind(tmp_path)

@@ -49,6 +49,11 @@ async def served():
         yield served
 
 
+async def test_no_type_is_guessed(served) -> None:
+    for answer in (await served.client.post("/deaf"), await served.client.get("/nothing")):
+        assert answer.headers["x-content-type-options"] == "nosniff"
+
+
 async def test_a_request_id_is_given_back_or_made(served) -> None:
     assert (await served.client.post("/deaf", headers={"x-request-id": "abc-1.2:3_4"})).headers[
         "x-request-id"

@@ -23,6 +23,9 @@ LOOPBACK = frozenset({"127.0.0.1", "localhost", "::1"})
 TIMEOUT_S = 60.0
 UPLOAD_CHUNK = 256 * 1024
 _NEEDS_WORKSPACE = "org_scoped_key_requires_workspace"
+_WORKSPACE_HEADER = "X-Tenant-Id"
+# A login may remember a workspace that is gone; these show which there are, and end the login.
+_OF_NO_WORKSPACE = frozenset({"/workspaces", "/logout"})
 
 
 class Platform:
@@ -51,7 +54,7 @@ class Platform:
     def enter(self, workspace: str) -> None:
         """Act in a workspace from now on, named by its id, handle or name. Raises UserMistake where it is not there."""
         self.workspace = self.find_workspace(workspace)["id"]
-        self.headers["X-Tenant-Id"] = self._client.headers["X-Tenant-Id"] = self.workspace
+        self.headers[_WORKSPACE_HEADER] = self._client.headers[_WORKSPACE_HEADER] = self.workspace
 
     def find_workspace(self, named: str) -> dict[str, Any]:
         """Return a workspace by its id, handle or name. Raises UserMistake where there is none, or more than one."""
@@ -94,8 +97,11 @@ class Platform:
         import httpx2
 
         given = {name: value for name, value in query.items() if value is not None}
+        request = self._client.build_request(method, path, json=body, params=given)
+        if path in _OF_NO_WORKSPACE:
+            request.headers.pop(_WORKSPACE_HEADER, None)
         try:
-            return self._client.request(method, path, json=body, params=given)
+            return self._client.send(request)
         except httpx2.HTTPError as exc:
             raise UserMistake(f"no platform answers at {self.url} ({exc}); start one with 'portside up'") from exc
 
@@ -146,7 +152,7 @@ def _word_of(answer: Any) -> Any:
 
 
 def _headers(login: "Login") -> dict[str, str]:
-    named = {} if login.workspace_id is None else {"X-Tenant-Id": login.workspace_id}
+    named = {} if login.workspace_id is None else {_WORKSPACE_HEADER: login.workspace_id}
     return {"Authorization": f"Bearer {login.token}", **named}
 
 

@@ -21,7 +21,8 @@ PAGE = 100
 def rollback(platform: Platform, deployment: str, revision: str | None, *, wait: bool, as_json: bool) -> None:
     """Let an earlier REVISION of a DEPLOYMENT serve again, by default the one before the one that serves.
 
-    It becomes a new revision with the old one's code, secrets and resources; nothing is built again.
+    It becomes a new revision with the old one's code, secrets and resources. Nothing is built again, unless the
+    platform was upgraded since.
     """
     from portside.cli.following import follow_revision
 

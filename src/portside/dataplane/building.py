@@ -15,6 +15,7 @@ from portside.dataplane.builds.git import GitSource
 from portside.dataplane.builds.javascript import Scripts
 from portside.dataplane.builds.revision import BuildOrder, Built, build_revision, discard_build, find_build
 from portside.dataplane.builds.source import Source
+from portside.dataplane.builds.wheel import is_behind
 from portside.dataplane.compute.interface import Build, LogOf
 from portside.dataplane.failures import BuildFailed
 from portside.dataplane.settings import ListenerSettings
@@ -37,11 +38,14 @@ class Builder:
     fetch_archive: Callable[[UUID, Path], Awaitable[None]]
 
     def find(self, revision: DesiredRevision) -> Build | None:
-        """Return the finished build of a revision, its own or the one it serves again, or None."""
+        """Return the finished build of a revision, its own or the one it serves again, or None.
+
+        One with an older agent server is not served again: the database may have been migrated since.
+        """
         own = self.folder.revision(revision.id)
-        built = find_build(own)
-        if built is None and revision.built_from is not None:
-            self.folder.share_revision(revision.built_from, revision.id)
+        built, again = find_build(own), revision.built_from
+        if built is None and again is not None and not is_behind(self.folder.revision(again) / "venv"):
+            self.folder.share_revision(again, revision.id)
             built = find_build(own)
         return None if built is None else _build_of(own, built)
 

@@ -84,8 +84,7 @@ class Session:
 
         It goes on from the number at which it was left, here or elsewhere. Raises what the database failed with.
         """
-        thread = hub.thread(thread_id)
-        mirror = await hub.relay.mirror(thread)
+        thread, mirror = await hub.join(thread_id)
         if not isinstance(thread.tap, Session):
             told = await hub.relay.sequence(thread_id)
             if not isinstance(thread.tap, Session):

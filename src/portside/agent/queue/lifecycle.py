@@ -151,6 +151,16 @@ class Ending(msgspec.Struct, kw_only=True):
         return self.values or b"null"
 
 
+class Ended(NamedTuple):
+    """What came of ending a run: `ended`, `lost` or `rollback`, of which only the first wrote anything.
+
+    `has_next` says that its thread has other runs, one of which may be ready now.
+    """
+
+    outcome: str
+    has_next: bool
+
+
 class CancelledRun(msgspec.Struct):
     """A run that was cancelled: `stopping` under a worker, or already `interrupted` or `deleted`."""
 
@@ -222,10 +232,10 @@ async def renew_leases(db: Database, worker_id: UUID, run_ids: Sequence[UUID]) -
     return {row["run_id"]: _cancellation(row["cancel_action"], row["cancel_reason"]) for row in rows}
 
 
-async def end_run(db: Database, worker_id: UUID, run: ClaimedRun, ending: Ending) -> str:
-    """End a run and promote its thread's next one. Returns `ended`, `lost` or `rollback`; only the first wrote."""
+async def end_run(db: Database, worker_id: UUID, run: ClaimedRun, ending: Ending) -> Ended:
+    """End a run and promote its thread's next one."""
     async with asyncio.timeout(ANSWERED_WITHIN_S):
-        outcome: str = await db.fetchval(
+        row = await db.fetchrow(
             sql.end_run,
             run_id=run.run_id,
             thread_id=run.thread_id,
@@ -237,7 +247,8 @@ async def end_run(db: Database, worker_id: UUID, run: ClaimedRun, ending: Ending
             interrupts=ending.interrupts,
             error=ending.error,
         )
-    return outcome
+    assert row is not None  # noqa: S101 - the statement always returns one row
+    return Ended(*row)
 
 
 async def cancel_runs(db: Database, scope: CancelScope, cancellation: Cancellation) -> list[CancelledRun]:

@@ -78,6 +78,8 @@ class Worker:
         self._look = asyncio.Event()
         self._loops: list[asyncio.Task[None]] = []
         self._is_accepting = False
+        # Whether runs may wait that were not taken: no slot was free at the last look, or it failed.
+        self._is_behind = False
         self._draining = draining
         self._chores = Driver([])
         SLOTS.set(slots)
@@ -174,7 +176,8 @@ class Worker:
     async def _claim(self) -> None:
         # A server that drains still executes what its last clients ask for, but takes nothing else from the queue.
         while not self._draining.is_set():
-            claimed = await self._claim_batch() if self.free_slots > 0 else []
+            self._is_behind = self.free_slots <= 0
+            claimed = [] if self._is_behind else await self._claim_batch()
             if not claimed:
                 await self._wait_for_work()
 
@@ -183,6 +186,7 @@ class Worker:
             claimed = await lifecycle.claim_runs(self._db, self.worker_id, self.free_slots)
         except Exception:
             log.exception("claiming failed")
+            self._is_behind = True
             return []
         for run in claimed:
             self.begin(run)
@@ -242,13 +246,14 @@ class Worker:
 
     async def _end(self, run: ClaimedRun, ending: Ending) -> Ending | None:
         """Write the end of a run; None when the lease was lost and nothing was written."""
-        outcome = await lifecycle.end_run(self._db, self.worker_id, run, ending)
-        if outcome == "rollback":
+        ended = await lifecycle.end_run(self._db, self.worker_id, run, ending)
+        if ended.outcome == "rollback":
             ending = await self._work.settle(run, Cancellation("rollback", ""))
-            outcome = await lifecycle.end_run(self._db, self.worker_id, run, ending)
-        if outcome != "ended":
+            ended = await lifecycle.end_run(self._db, self.worker_id, run, ending)
+        if ended.outcome != "ended":
             log.warning("a run ended after its lease was lost", run_id=str(run.run_id))
             return None
+        self._is_behind = self._is_behind or ended.has_next
         return ending
 
     async def _run(self, run: ClaimedRun, before: asyncio.Task[None] | None) -> None:
@@ -276,7 +281,9 @@ class Worker:
                 ENDED.labels(ending.status).inc()
                 DURATION.labels(ending.status).observe(time.monotonic() - began)
             self._work.on_end(run, ending)
-            self._wake.set()
+            # Whatever else comes to wait is announced, or found by the look of each second.
+            if self._is_behind:
+                self._wake.set()
 
     async def _deal_with(self, failure: Exception, run: ClaimedRun) -> Ending | None:
         """Give back a run that the database failed; end one in an error that cannot be stored or ended otherwise."""

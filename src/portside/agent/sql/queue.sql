@@ -57,10 +57,14 @@ where run_id in (
 returning run_id, cancel_action, cancel_reason
 
 -- name: end_run
-select end_run(
-    :run_id, :thread_id, :worker_id, :attempt, :status, :thread_status,
-    :values::text::jsonb, :interrupts::jsonb, :error::jsonb
-)
+-- The second column is looked at when the run has ended and its thread is still locked: nobody is admitted in between.
+select ended.outcome, case when ended.outcome = 'ended' then has_runs(:thread_id) else false end as has_next
+from (
+    select end_run(
+        :run_id, :thread_id, :worker_id, :attempt, :status, :thread_status,
+        :values::text::jsonb, :interrupts::jsonb, :error::jsonb
+    ) as outcome
+) ended
 
 -- name: hand_back_runs
 -- The runs go on elsewhere from their last checkpoint, maybe after a delay. It counts no loss. The attempt stays as it is:

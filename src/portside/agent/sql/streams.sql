@@ -81,6 +81,10 @@ select run_id, status, started_at is not null as was_begun, error ->> 'message' 
 -- name: threads_that_exist
 select thread_id from threads where thread_id = any(:thread_ids::uuid[])
 
+-- name: thread_made_at
+-- In the form of event ids.
+select (extract(epoch from created_at) * 1000)::bigint from threads where thread_id = :thread_id
+
 -- name: read_stream_sequence
 select event_id, seq from stream_sequences where thread_id = :thread_id
 

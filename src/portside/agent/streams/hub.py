@@ -23,6 +23,8 @@ from portside.kernel.codec import dump_api
 
 BRIEF_LIMIT_BYTES = 64 * 1024 * 1024
 LAST_WORDS_AT_MOST = 16
+# A process that has just met a busy database may be that far from its time: rather that than losing what a thread told.
+UNSURE_MS = 1000
 
 
 class Hub:
@@ -146,11 +148,21 @@ class Hub:
         self, thread_id: UUID, modes: frozenset[ThreadMode], after: Place | None
     ) -> ThreadSubscription:
         """Follow a thread, wherever its runs are executed."""
-        thread = self.thread(thread_id)
-        mirror = await self.relay.mirror(thread)
+        thread, mirror = await self.join(thread_id)
         subscription = thread.follow(modes, after=after)
         subscription.mirror = mirror
         return subscription
+
+    async def join(self, thread_id: UUID) -> tuple[ThreadFeed, object]:
+        """Return the feed of a thread with what others told of it, and what keeps that coming.
+
+        A thread that was deleted may have left something here: whoever made another one of its id gets none of it.
+        """
+        thread = self.thread(thread_id)
+        mirror = await self.relay.mirror(thread)
+        if thread.has_past and (made_at := await self.relay.made_at(thread_id)) is not None:
+            thread.forget_before((made_at - UNSURE_MS, 0))
+        return thread, mirror
 
     def thread(self, thread_id: UUID) -> ThreadFeed:
         """Return the feed of a thread, which need not exist yet."""

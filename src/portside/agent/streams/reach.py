@@ -74,6 +74,10 @@ class Relay(Protocol):
         """Tell the last event of a thread that was numbered, and its number, as far as it was written down."""
         ...
 
+    async def made_at(self, thread_id: UUID, /) -> int | None:
+        """Tell when a thread was made, in milliseconds as event ids have them; None where there is none."""
+        ...
+
     def adopt(self, feed: Feed, /) -> bool:
         """Go on following a run that goes on elsewhere; False when this process is about to leave."""
         ...
@@ -126,6 +130,10 @@ class Alone:
 
     async def sequence(self, _thread_id: UUID, /) -> tuple[str, int] | None:
         """Know of no number."""
+        return None
+
+    async def made_at(self, _thread_id: UUID, /) -> int | None:
+        """Know of no thread."""
         return None
 
     def adopt(self, _feed: Feed, /) -> bool:

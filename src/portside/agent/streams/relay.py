@@ -140,6 +140,11 @@ class PostgresRelay:
         row = await self._db.fetchrow(sql.read_stream_sequence, thread_id=thread_id)
         return None if row is None else (row["event_id"], row["seq"])
 
+    async def made_at(self, thread_id: UUID) -> int | None:
+        """Tell when a thread was made, by the database's clock. Raises what the database failed with."""
+        made_at: int | None = await self._db.fetchval(sql.thread_made_at, thread_id=thread_id)
+        return made_at
+
     async def catch_up(self, start: Start, feed: Feed) -> None:
         """Learn what others told of a run, and of its thread, before this process goes on with it."""
         await _try("catching up", lambda: asyncio.wait_for(self._catch_up(start, feed), CATCH_UP_S))

@@ -241,6 +241,11 @@ class ThreadFeed:
             if self.tap is not None:
                 self.tap.drop(segment)
 
+    def forget_before(self, moment: Place) -> None:
+        """Forget what is older than the thread itself: it is of one of the same id that is gone."""
+        for segment in [part for part in self._segments if part.events and part.events[0].place < moment]:
+            self.drop(segment)
+
     def end(self) -> None:
         """Let every follower go and forget everything: the thread is no more."""
         for follower in self._followers:
@@ -257,6 +262,11 @@ class ThreadFeed:
         self._followers.clear()
         if self.tap is not None:
             self.tap.end()
+
+    @property
+    def has_past(self) -> bool:
+        """Whether anything is kept."""
+        return bool(self._segments)
 
     def kept(self) -> Iterator[tuple[Segment, Event]]:
         """Yield everything that is kept, oldest first."""

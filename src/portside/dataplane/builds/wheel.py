@@ -54,11 +54,22 @@ def _forget_others(wheel: Path) -> None:
                 other.unlink()
 
 
-def _package_files() -> dict[str, bytes]:
+def is_behind(venv: Path) -> bool:
+    """Whether the agent server in a build lacks migrations of this version: it refuses a database that has them."""
+    ours = {file.name for file in _package_folder().glob("agent/migrations/*.sql")}
+    theirs = {file.name for file in venv.glob(f"lib/*/site-packages/{NAME}/agent/migrations/*.sql")}
+    return not ours <= theirs
+
+
+def _package_folder() -> Path:
     found = importlib.util.find_spec(NAME)
     assert found is not None  # noqa: S101 - this module is part of it
     assert found.origin is not None  # noqa: S101 - the package has an __init__.py
-    root = Path(found.origin).parent
+    return Path(found.origin).parent
+
+
+def _package_files() -> dict[str, bytes]:
+    root = _package_folder()
     paths = (path for path in root.rglob("*") if path.is_file() and not _is_left_out(path.relative_to(root)))
     return {path.relative_to(root).as_posix(): path.read_bytes() for path in paths}
 

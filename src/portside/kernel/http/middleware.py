@@ -55,7 +55,10 @@ class AnswerErrors:
 
 
 class Observe:
-    """Gives each request an id, counts and times it, logs it once, and turns what it raises into an answer."""
+    """Gives each request an id, counts and times it, logs it once, and turns what it raises into an answer.
+
+    Every answer says of which type it is, and that nothing else is to be guessed.
+    """
 
     def __init__(
         self, app: Any, form: ErrorForm = ErrorForm.PROBLEMS, logged_headers: HeaderRules | None = None
@@ -77,7 +80,10 @@ class Observe:
             nonlocal status
             if message["type"] == "http.response.start":
                 status = message["status"]
-                MutableHeaders(scope=message)["x-request-id"] = request_id
+                headers = MutableHeaders(scope=message)
+                headers["x-request-id"] = request_id
+                # What a user or a graph stored is never a page or a script, whatever it looks like.
+                headers.setdefault("x-content-type-options", "nosniff")
             await send(message)
 
         try:
