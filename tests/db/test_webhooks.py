@@ -14,6 +14,8 @@ from portside.agent.queue import lifecycle
 from portside.agent.queue.lifecycle import Admission, Cancellation, CancelScope, ClaimedRun, Ending
 from portside.agent.queue.sweep import DueThreads
 from portside.agent.sql import sql
+from portside.agent.threads.records import create_thread, delete_thread
+from portside.agent.types.threads import ThreadCreate
 from portside.agent.types.webhooks import WebhookUrls
 from portside.agent.webhooks.deliveries import Deliveries, OldDeliveries, Retries
 from portside.agent.webhooks.policy import WebhookPolicy, Webhooks
@@ -247,6 +249,16 @@ async def test_a_host_that_does_not_answer_holds_up_nobody_else(db: Database):
     other = await end(db, url="https://other.example:8443/x")
     rows = await db.fetch(sql.claim_webhooks, claim_s=30, busy_hosts=["silent.example"], limit=9)
     assert [row["run_id"] for row in rows] == [other.run_id]
+
+
+async def test_another_thread_of_the_same_id_does_not_show_it(db: Database):
+    run = await end(db, temporary=False)
+    assert (await WebhookLog(db).get(run.thread_id, run.run_id)).url == HOOK
+    await delete_thread(db, run.thread_id)
+    assert (await WebhookLog(db).get(run.thread_id, run.run_id)).url == HOOK
+    await create_thread(db, ThreadCreate(run.thread_id))
+    with pytest.raises(DeliveryNotFound):
+        await WebhookLog(db).get(run.thread_id, run.run_id)
 
 
 async def test_what_became_of_it_outlives_the_run_and_is_forgotten_in_time(db: Database):

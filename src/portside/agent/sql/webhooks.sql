@@ -21,8 +21,11 @@ update webhook_deliveries set
 where run_id = :run_id and attempts = :attempt and status = 'pending'
 
 -- name: get_webhook_delivery
-select run_id, url, status, log, case when status = 'pending' then due_at end as next_attempt_at
-from webhook_deliveries where run_id = :run_id and thread_id = :thread_id
+-- It outlives its run and its thread, but is nothing to whoever makes another thread of the same id.
+select d.run_id, d.url, d.status, d.log, case when d.status = 'pending' then d.due_at end as next_attempt_at
+from webhook_deliveries d
+where d.run_id = :run_id and d.thread_id = :thread_id
+    and not exists (select from threads t where t.thread_id = d.thread_id and t.created_at > d.run_created_at)
 
 -- name: delete_old_webhooks
 delete from webhook_deliveries
