@@ -70,3 +70,11 @@ async def test_a_table_that_cannot_be_read_stops_the_start(fresh_database, tmp_p
     with pytest.raises(UserMistake, match="line 1: 'lots' is no limit"):
         async with platform(tmp_path, await fresh_database(), rate_limits_file=str(table)):
             pass
+
+
+async def test_who_is_no_trusted_proxy_does_not_say_where_requests_come_from(fresh_database, tmp_path) -> None:
+    table = tmp_path / "limits.txt"
+    table.write_text("/info | IP | 2/600 | 2/600 | Few\n")
+    async with platform(tmp_path, await fresh_database(), rate_limits_file=str(table)) as client:
+        claimed = [{"x-api-key": "", "x-forwarded-for": f"203.0.113.{number}"} for number in range(3)]
+        assert [(await client.get("/info", headers=each)).status_code for each in claimed] == [200, 200, 429]

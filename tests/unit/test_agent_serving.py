@@ -1,10 +1,15 @@
+import asyncio
 import json
+from typing import Any
 
 import pytest
 
 from portside.agent.app import ROUTES
 from portside.agent.config import HttpConfig
+from portside.agent.front import from_outside
+from portside.agent.http import serving
 from portside.agent.http.serving import OPTIONAL, describe, served_routes
+from portside.agent.settings import AgentSettings
 from portside.kernel.http.reference import reference_page
 
 
@@ -65,3 +70,50 @@ def test_the_page_asks_nobody_else() -> None:
     assert b"innerHTML" not in page
     assert "unsafe" not in policy
     assert policy.startswith("default-src 'none'; script-src 'sha256-")
+
+
+def test_the_description_is_written_once_when_it_is_asked_for(monkeypatch: pytest.MonkeyPatch) -> None:
+    written: list[object] = []
+    document = serving.document
+
+    def note(*args: object) -> object:
+        written.append(args)
+        return document(*args)
+
+    monkeypatch.setattr(serving, "document", note)
+    manual = describe(ROUTES, ["one"])
+    assert not written
+    assert manual.openapi is manual.openapi
+    assert len(written) == 1
+
+
+@pytest.mark.parametrize(
+    ("trusted", "peer", "told", "address"),
+    [
+        ("127.0.0.1,::1", "127.0.0.1", "203.0.113.1", "203.0.113.1"),
+        ("127.0.0.1,::1", "127.0.0.1", "127.0.0.1, 203.0.113.1", "203.0.113.1"),
+        ("127.0.0.1,::1", "203.0.113.9", "127.0.0.1", "203.0.113.9"),
+        ("10.0.0.0/8", "10.1.2.3", "203.0.113.1", "203.0.113.1"),
+        ("10.0.0.0/8", "127.0.0.1", "203.0.113.1", "127.0.0.1"),
+        ("", "127.0.0.1", "203.0.113.1", "127.0.0.1"),
+    ],
+)
+async def test_trusted_proxies_tell_where_requests_come_from(trusted: str, peer: str, told: str, address: str) -> None:
+    seen: list[str] = []
+
+    async def app(scope: Any, _receive: Any, send: Any) -> None:
+        seen.append(scope["client"][0])
+        await send({"type": "http.response.start", "status": 200, "headers": []})
+        await send({"type": "http.response.body"})
+
+    async def nothing(*_: Any) -> Any:
+        return {"type": "http.disconnect"}
+
+    settings = AgentSettings(trusted_proxies=trusted)
+    headers = [(b"host", b"a"), (b"x-forwarded-for", told.encode())]
+    scope = {
+        "type": "http", "method": "GET", "path": "/x", "headers": headers, "client": (peer, 1), "scheme": "http",
+        "http_version": "1.1", "query_string": b"",
+    }  # fmt: skip
+    await from_outside(app, HttpConfig(), settings, asyncio.Event())(scope, nothing, nothing)
+    assert seen == [address]

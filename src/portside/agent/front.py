@@ -3,6 +3,8 @@
 import asyncio
 from typing import Any
 
+from uvicorn.middleware.proxy_headers import ProxyHeadersMiddleware
+
 from portside.agent.config import HttpConfig
 from portside.agent.settings import AgentSettings
 from portside.kernel.http.cors import Cors, CorsRules
@@ -24,7 +26,8 @@ def from_outside(app: Any, http: HttpConfig, settings: AgentSettings, draining: 
     if prefix := http.mount_prefix or settings.mount_prefix:
         app = MountBelow(app, prefix, ALSO_AT_ROOT)
     rules = http.cors or CorsRules.of(settings.cors_allow_origins)
-    return Cors(_observed(CloseWhileDraining(app, draining), http), rules)
+    app = Cors(_observed(CloseWhileDraining(app, draining), http), rules)
+    return ProxyHeadersMiddleware(app, settings.trusted_proxies) if settings.trusted_proxies else app
 
 
 def from_inside(app: Any, http: HttpConfig, settings: AgentSettings) -> Any:

@@ -65,6 +65,13 @@ class AgentSettings(msgspec.Struct, frozen=True, kw_only=True):
     http_max_request_body_bytes: Annotated[
         int, msgspec.Meta(ge=1024), setting("Largest request body that is accepted, in bytes; larger ones get 413.")
     ] = 25_000_000
+    trusted_proxies: Annotated[
+        str,
+        setting(
+            "Addresses and networks, separated by commas, of proxies whose `X-Forwarded-For` and `X-Forwarded-Proto` "
+            "tell where requests come from, and how.", "TRUSTED_PROXIES", "FORWARDED_ALLOW_IPS",
+        ),
+    ] = "127.0.0.1,::1"  # fmt: skip
     http_request_body_timeout_seconds: Annotated[
         float,
         msgspec.Meta(gt=0, le=86_400),

@@ -41,6 +41,8 @@ class Server(uvicorn.Server):
             access_log=False,
             server_header=False,
             date_header=False,
+            # Whom to believe about where a request comes from is each program's own setting.
+            proxy_headers=False,
             timeout_keep_alive=KEEP_ALIVE_S,
             timeout_graceful_shutdown=max(1, int(grace_s)),
             lifespan="off",
