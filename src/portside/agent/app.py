@@ -194,7 +194,7 @@ async def _join(
     api = SocketApi(Api(routes, services, guard), sockets, guard, draining=draining, form=ErrorForm.TEXT)
     custom = join_custom(config, api, access)
     if custom is not None:
-        services[Manual] = msgspec.structs.replace(manual, openapi=described_with(manual.openapi, custom.app))
+        services[Manual] = Manual(partial(_described_with_own, manual, custom), manual.tags)
         service.webhooks.policy = msgspec.structs.replace(service.webhooks.policy, own=OwnRoutes(custom))
     shown: Any = custom or api
     inside = from_inside(shown, config.http, settings)
@@ -204,6 +204,10 @@ async def _join(
     asgi = from_outside(shown, config.http, settings, draining)
     driver = Driver([] if settings.tier == "api" else chores)
     return AgentApp(asgi, worker, traffic, draining, service.hub, driver, access, inside, custom)
+
+
+def _described_with_own(manual: Manual, custom: CustomApp) -> bytes:
+    return described_with(manual.openapi, custom.app)
 
 
 def _queue_chores(db: Database, worker: Worker, settings: AgentSettings) -> list[Task]:

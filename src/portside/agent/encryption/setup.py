@@ -1,6 +1,6 @@
 """From the configuration file and the environment to a vault, and the guard that gives each request its context."""
 
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from starlette.authentication import UnauthenticatedUser
 
@@ -8,13 +8,15 @@ from portside.agent.encryption.codec import SealingCodec
 from portside.agent.encryption.context import HEADER, read_header, set_context
 from portside.agent.encryption.documents import STRUCTURE
 from portside.agent.encryption.handlers import Handlers
-from portside.agent.encryption.keys import AesKeys
 from portside.agent.encryption.replacing import Replacer
 from portside.agent.encryption.vault import ALL_KEYS, Vault
 from portside.agent.settings import AgentSettings
 from portside.kernel.db import Database
 from portside.kernel.errors import Invalid, UserMistake
 from portside.kernel.http.routes import Context, Guard, Route
+
+if TYPE_CHECKING:
+    from portside.agent.encryption.keys import AesKeys
 
 _VARIABLE = "GRAPH_AES_JSON_KEYS"
 
@@ -25,7 +27,7 @@ def make_vault(settings: AgentSettings, encryption: object = None, name: str = "
     Make it on the event loop of the server: that is where the project's handlers are called.
     """
     names = frozenset(part.strip() for part in (settings.graph_aes_json_keys or "").split(",")) - {""}
-    keys = AesKeys.parse(settings.graph_aes_key) if settings.graph_aes_key else None
+    keys = _keys(settings.graph_aes_key) if settings.graph_aes_key else None
     handlers = None if encryption is None else Handlers(encryption, name)
     if names and keys is None:
         raise UserMistake(f"{_VARIABLE} names what to encrypt, but there is no key: set GRAPH_AES_KEY")
@@ -34,6 +36,13 @@ def make_vault(settings: AgentSettings, encryption: object = None, name: str = "
     if ALL_KEYS not in names and (taken := sorted(names & STRUCTURE)):
         raise UserMistake(f"{_VARIABLE} names {', '.join(taken)}, which the server itself looks for; leave it out")
     return None if keys is None and handlers is None else Vault(keys=keys, json_keys=names, handlers=handlers)
+
+
+def _keys(text: str) -> "AesKeys":
+    # Cryptography is loaded where there is a key.
+    from portside.agent.encryption.keys import AesKeys
+
+    return AesKeys.parse(text)
 
 
 def codec_of(vault: Vault | None) -> SealingCodec | None:

@@ -5,7 +5,7 @@ stored in clear before, under older AES keys, or by AES before there were handle
 """
 
 import base64
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from portside.agent.encryption.context import current_context
 from portside.agent.encryption.documents import documents_in, stays_clear
@@ -21,9 +21,11 @@ from portside.agent.encryption.envelopes import (
 )
 from portside.agent.encryption.errors import CannotDecrypt
 from portside.agent.encryption.handlers import Handlers, Opened, Place
-from portside.agent.encryption.keys import AesKeys
 from portside.kernel.codec import dump_user, load, without_nul
 from portside.kernel.errors import Invalid
+
+if TYPE_CHECKING:
+    from portside.agent.encryption.keys import AesKeys
 
 ALL_KEYS = "*"
 BLOB_OF = "blob"
@@ -34,7 +36,11 @@ class Vault:
     """Encrypts and decrypts for one server. `json_keys` are the names of what AES encrypts in documents, or `*`."""
 
     def __init__(
-        self, *, keys: AesKeys | None = None, json_keys: frozenset[str] = frozenset(), handlers: Handlers | None = None
+        self,
+        *,
+        keys: "AesKeys | None" = None,
+        json_keys: frozenset[str] = frozenset(),
+        handlers: Handlers | None = None,
     ) -> None:
         self._keys = keys
         self._json_keys = json_keys
@@ -152,7 +158,7 @@ class Vault:
         replacement = None if opened.replacement is None else wrap_blob(head, bytes(opened.replacement))
         return opened.plain, replacement
 
-    def aes_keys(self) -> AesKeys:
+    def aes_keys(self) -> "AesKeys":
         """Return the AES keys. Raises CannotDecrypt where there are none."""
         if self._keys is None:
             raise CannotDecrypt(

@@ -47,11 +47,15 @@ def describe(routes: Sequence[Route], graph_ids: Sequence[str], security: AuthOp
 
     `security` is how callers say who they are. Routes that are open to everybody want nothing of that.
     """
-    described = document(DESCRIBED, routes)
-    if security is not None:
-        _describe_security(described, routes, security)
-    _name_graphs(described, list(graph_ids))
-    return Manual(msgspec.json.encode(described), frozenset(route.tag for route in routes))
+
+    def write() -> bytes:
+        described = document(DESCRIBED, routes)
+        if security is not None:
+            _describe_security(described, routes, security)
+        _name_graphs(described, list(graph_ids))
+        return msgspec.json.encode(described)
+
+    return Manual(write, frozenset(route.tag for route in routes))
 
 
 def _describe_security(described: dict[str, Any], routes: Sequence[Route], security: AuthOpenApi) -> None:

@@ -1,6 +1,8 @@
 """What a server says of itself: health, what it is, its metrics and its API (contract: System routes)."""
 
 import importlib.metadata
+from collections.abc import Callable
+from functools import cached_property
 from typing import Any
 
 import msgspec
@@ -30,11 +32,17 @@ class Traffic(msgspec.Struct):
     is_served: bool = True
 
 
-class Manual(msgspec.Struct, frozen=True):
+class Manual:
     """What this server tells of its API: the OpenAPI document, and which groups of routes there are."""
 
-    openapi: bytes
-    tags: frozenset[str]
+    def __init__(self, write: Callable[[], bytes], tags: frozenset[str]) -> None:
+        self.tags = tags
+        self._write = write
+
+    @cached_property
+    def openapi(self) -> bytes:
+        """The document, written when somebody asks for it first: most servers are never asked."""
+        return self._write()
 
 
 class HealthQuery(msgspec.Struct):

@@ -13,6 +13,7 @@ returned is encoded; None makes an empty answer. The same signatures make the Op
 import inspect
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import cache
 from types import UnionType
 from typing import Any, NoReturn, TypeVar, Union, get_args, get_origin, get_type_hints
 
@@ -308,6 +309,7 @@ def _walk(node: _Node, segments: list[str], depth: int) -> Any:
         yield from _walk(node.parameter, segments, depth + 1)
 
 
+@cache
 def _parameters(path: str) -> list[tuple[int, str]]:
     return [(i, part[1:-1]) for i, part in enumerate(path.removeprefix("/").split("/")) if part.startswith("{")]
 
