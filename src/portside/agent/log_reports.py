@@ -107,7 +107,9 @@ class LogReports:
             if reason is not None:
                 self._drop(len(lines))
                 if not self._is_away:
-                    log.warning("log lines cannot be told and are dropped", url=self._url, reason=reason)
+                    log.warning(
+                        "log lines cannot be told and are dropped", host=urlsplit(self._url).hostname, reason=reason
+                    )
                 self._is_away = True
                 return False
             self._is_away = False
