@@ -1,0 +1,138 @@
+"""Another workspace, on every route of the hosted API that names something: what is not its own is not there."""
+
+import json
+from collections.abc import AsyncIterator, Awaitable, Callable
+from datetime import UTC, datetime
+from typing import Any
+from uuid import uuid4
+
+import httpx2
+import pytest
+
+from portside.annotation import http as annotation
+from portside.datasets import http as datasets
+from portside.identity import http as identity
+from portside.kernel.http.routes import Route
+from portside.prompts import http as prompts
+from portside.tracing import http as tracing
+from portside.usage import http as usage
+from tests.api.hosted import Hosted, hosted
+
+MARK = "seen-by-nobody-else"
+NOW = datetime(2030, 1, 1, tzinfo=UTC)
+# The organization's are for whoever manages it, in whichever workspace, and have tests of their own.
+OF_ORGANIZATIONS = ("/orgs/current", "/workspaces/{workspace_id}", "/workspaces/current/members", "/api-key/current")
+# There is nothing to undo or to list, which is no word about what others have.
+EMPTY = {
+    "GET /runs/{run_id}/share": b"null", "DELETE /runs/{run_id}/share": b"", "DELETE /datasets/{dataset_id}/share": b"",
+    "GET /datasets/{dataset_id}/comparative": b"[]",
+}  # fmt: skip
+# What has to be sent for a route to do something.
+BODIES: dict[str, Any] = {
+    "PATCH /runs/{run_id}": {"outputs": {"stolen": 1}, "end_time": NOW.isoformat()},
+    "POST /charts/{chart_id}": {"start_time": "2029-12-31T00:00:00Z", "timezone": "UTC", "stride": {"hours": 1}},
+    "POST /charts/section/{section_id}": {
+        "start_time": "2029-12-31T00:00:00Z", "timezone": "UTC", "stride": {"hours": 1},
+    },
+    "PATCH /examples/{example_id}": {"inputs": {"stolen": 1}},
+    "PUT /datasets/{dataset_id}/tags": {"as_of": "latest", "tag": "x"},
+    "PUT /datasets/{dataset_id}/splits": {"split_name": "x", "examples": []},
+    "POST /datasets/{dataset_id}/runs": {"session_ids": [str(uuid4())]},
+    "POST /repos/{owner}/{repo}/tags": {"tag_name": "x", "commit_id": str(uuid4())},
+    "PATCH /repos/{owner}/{repo}/tags/{tag_name}": {"commit_id": str(uuid4())},
+    "POST /commits/{owner}/{repo}": {"manifest": {"stolen": 1}},
+    "POST /likes/{owner}/{repo}": {"like": True},
+    "POST /annotation-queues/{queue_id}/runs": [str(uuid4())],
+    "POST /annotation-queues/{queue_id}/runs/by-key": [{"run_id": str(uuid4())}],
+    "PATCH /annotation-queues/{queue_id}/runs/{run_id}": {"last_reviewed_time": NOW.isoformat()},
+}  # fmt: skip
+QUERIES: dict[str, dict[str, str]] = {
+    "GET /datasets/{dataset_id}/version": {"tag": "latest"},
+    "GET /datasets/{dataset_id}/versions/diff": {"from_version": "latest", "to_version": "latest"},
+}
+FORMS = "/platform/datasets/{dataset_id}/examples"
+
+
+@pytest.fixture
+async def server(fresh_database: Callable[[], Awaitable[str]]) -> AsyncIterator[Hosted]:
+    async with hosted(await fresh_database()) as running:
+        yield running
+
+
+async def made(client: httpx2.AsyncClient, path: str, body: Any, method: str = "POST") -> Any:
+    answer = await client.request(method, path, json=body)
+    assert answer.is_success, (path, answer.text)
+    return answer.json()
+
+
+async def everything(client: httpx2.AsyncClient) -> dict[str, str]:
+    """Make one of everything, and return what names it, by the name of the parameter that does."""
+    run_id = str(uuid4())
+    run = {
+        "id": run_id, "trace_id": run_id, "dotted_order": NOW.strftime("%Y%m%dT%H%M%S%fZ") + run_id, "name": MARK,
+        "run_type": "chain", "start_time": NOW.isoformat(), "inputs": {"a": MARK}, "session_name": MARK,
+    }  # fmt: skip
+    await made(client, "/runs", run)
+    dataset = await made(client, "/datasets", {"name": MARK, "description": MARK})
+    example = await made(client, "/examples", {"dataset_id": dataset["id"], "inputs": {"q": MARK}})
+    feedback = await made(client, "/feedback", {"run_id": run_id, "key": "k", "comment": MARK})
+    section = await made(client, "/charts/section", {"title": MARK})
+    series = [{"name": MARK, "metric": "run_count"}]
+    chart = {"title": MARK, "section_id": section["id"], "chart_type": "line", "series": series}
+    await made(client, "/repos", {"repo_handle": "theirs", "description": MARK, "is_public": False})
+    commit = (await made(client, "/commits/-/theirs", {"manifest": {"m": MARK}}))["commit"]
+    await made(client, "/repos/-/theirs/tags", {"tag_name": "prod", "commit_id": commit["id"]})
+    queue = await made(client, "/annotation-queues", {"name": MARK})
+    await made(client, f"/annotation-queues/{queue['id']}/runs", [run_id])
+    limit = {"limit_type": "monthly_traces", "limit_value": 1000}
+    return {
+        "run_id": run_id, "session_id": (await client.get("/sessions")).json()[0]["id"], "dataset_id": dataset["id"],
+        "example_id": example["id"], "feedback_id": feedback["id"], "section_id": section["id"],
+        "chart_id": (await made(client, "/charts/create", chart))["id"], "owner": "default", "repo": "theirs",
+        "tag_name": "prod", "commit": commit["commit_hash"], "queue_id": queue["id"], "index": "0",
+        "limit_id": (await made(client, "/usage-limits", limit, "PUT"))["id"],
+        "key_id": (await made(client, "/api-key", {"description": MARK}))["id"],
+        "comparison_id": str(uuid4()), "rule_id": str(uuid4()),
+    }  # fmt: skip
+
+
+async def looked_at(client: httpx2.AsyncClient, ids: dict[str, str]) -> dict[str, Any]:
+    paths = (
+        "/runs/{run_id}", "/sessions/{session_id}", "/datasets/{dataset_id}", "/examples/{example_id}",
+        "/feedback/{feedback_id}", "/charts/section", "/commits/-/theirs", "/repos/-/theirs/tags", "/usage-limits",
+        "/annotation-queues/{queue_id}", "/annotation-queues/{queue_id}/size", "/datasets/{dataset_id}/versions",
+        "/runs/{run_id}/share",
+    )  # fmt: skip
+    found = {path: (await client.get(path.format(**ids))).json() for path in paths}
+    return {**found, "keys": [key["id"] for key in (await client.get("/api-key")).json()]}
+
+
+def named() -> list[Route]:
+    rooms = (identity, tracing, datasets, prompts, annotation, usage)
+    routes = [route for room in rooms for route in room.routes if route.path_types and not route.public]
+    return [route for route in routes if not route.path.startswith(OF_ORGANIZATIONS)]
+
+
+async def test_what_others_have_is_not_there_on_any_route(server: Hosted) -> None:
+    ids = await everything(server.client)
+    before = await looked_at(server.client, ids)
+    assert MARK in json.dumps(before)
+    headers = {"x-api-key": await server.new_key(workspace_id=await server.new_workspace("Strangers"))}
+    async with httpx2.AsyncClient(base_url=server.url, headers=headers, timeout=60) as stranger:
+        for route in named():
+            label = f"{route.method} {route.path}"
+            path = route.path.format(**ids)
+            if route.path.endswith(FORMS):
+                file = (None, b"{}", "application/json")
+                answer = await stranger.request(route.method, path, files={str(uuid4()): file})
+            else:
+                body = BODIES.get(label, {} if route.body_type is not None else None)
+                answer = await stranger.request(route.method, path, json=body, params=QUERIES.get(label))
+            assert MARK not in answer.text, label
+            if label in EMPTY:
+                assert (answer.is_success, answer.content) == (True, EMPTY[label]), label
+            elif label != "PATCH /runs/{run_id}":  # What is told of a run may come before the run itself.
+                assert answer.status_code in {404, 501}, (label, answer.status_code, answer.text)
+        for path in ("/sessions", "/datasets", "/feedback", "/repos", "/annotation-queues", "/charts/section"):
+            assert MARK not in (await stranger.get(path)).text, path
+    assert await looked_at(server.client, ids) == before
