@@ -39,9 +39,7 @@ class PlatformSettings(msgspec.Struct, frozen=True, kw_only=True):
     http_request_body_timeout_seconds: Annotated[
         float,
         msgspec.Meta(gt=0, le=86_400),
-        setting(
-            "Time for the body of a request to arrive, in seconds, and one more for each 8 KB of it; else 408."
-        ),
+        setting("Time for the body of a request to arrive, in seconds, and one more for each 8 KB of it; else 408."),
     ] = 120
     region: Annotated[
         Region, setting("Region of this installation, `us` or `eu`: which rate limits hold.", "PORTSIDE_REGION")
