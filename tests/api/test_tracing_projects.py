@@ -170,3 +170,13 @@ async def test_another_workspace_neither_sees_nor_changes_projects(server: Hoste
             "id"
         ]
     assert await listed(server, id=made["id"]) == ["mine"]
+
+
+async def test_who_may_only_make_projects_changes_none(server: Hosted):
+    made = await make(server, "kept", description="mine")
+    headers = {"x-api-key": await server.new_key("projects:create")}
+    for name, status in (("kept", 409), ("new", 200)):
+        body = {"name": name, "description": "theirs"}
+        answer = await server.client.post("/sessions", json=body, params={"upsert": True}, headers=headers)
+        assert answer.status_code == status
+    assert (await server.client.get(f"/sessions/{made['id']}")).json()["description"] == "mine"

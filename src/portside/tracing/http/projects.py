@@ -29,7 +29,9 @@ async def list_sessions(ctx: Context, query: ProjectQuery) -> list[TracerSession
 @routes.post("/sessions", permission="projects:create", raises=(ProjectExists, Invalid))
 async def create_session(ctx: Context, query: CreateQuery, body: ProjectRequest) -> TracerSession:
     """Make a project; with `upsert` change the one that has its name."""
-    return await projects.create_project(ctx.db, ctx.actor.workspace_id, body, upsert=query.upsert)
+    # Whoever may make projects need not be one who may change them.
+    upserts = query.upsert and ctx.actor.may("projects:update")
+    return await projects.create_project(ctx.db, ctx.actor.workspace_id, body, upsert=upserts)
 
 
 @routes.delete("/sessions", status=202, permission="projects:delete", raises=(Invalid,))
