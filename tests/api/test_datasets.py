@@ -4,7 +4,7 @@ import asyncio
 import json
 from collections.abc import AsyncIterator
 from typing import Any
-from uuid import uuid4
+from uuid import UUID, uuid4
 
 import httpx2
 import pytest
@@ -316,6 +316,33 @@ async def test_an_example_out_of_a_run(server: Hosted):
     await asyncio.to_thread(work)
 
 
+async def check_newer_form(server: Hosted, dataset_id: UUID, names: list[str]) -> None:
+    """The same results by POST /api/v2/datasets/{id}/experiment-runs, page by page."""
+    projects = {project["name"]: project["id"] for project in (await server.client.get("/sessions")).json()}
+    path, asked = f"/api/v2/datasets/{dataset_id}/experiment-runs", {"experiment_ids": [projects[n] for n in names]}
+    body: dict[str, Any] = {**asked, "page_size": 2, "selects": ["NAME", "OUTPUTS", "PROJECT_ID"]}
+    first = (await server.client.post(path, json=body)).json()
+    rest = (await server.client.post(path, json={**body, "cursor": first["next_cursor"]})).json()
+    assert (len(first["items"]), len(rest["items"]), rest["next_cursor"]) == (2, 1, None)
+    items = [*first["items"], *rest["items"]]
+    assert {item["inputs"]["n"]: [run["outputs"]["n"] for run in item["runs"]] for item in items} == {
+        1: [2, 2], 2: [4, 4], 3: [6, 6],
+    }  # fmt: skip
+    assert {run["project_id"] for item in items for run in item["runs"]} == set(asked["experiment_ids"])
+    wrong = {projects[names[0]]: ["and(eq(feedback_key, 'exact'), eq(feedback_score, 0))"]}
+    one = {"experiment_ids": [projects[names[0]]], "filters": wrong}
+    (found,) = (await server.client.post(path, json=one)).json()["items"]
+    assert (found["inputs"], [list(run) for run in found["runs"]]) == ({"n": 3}, [["id"]])
+    only = {**asked, "example_ids": [items[0]["id"]]}
+    assert [item["id"] for item in (await server.client.post(path, json=only)).json()["items"]] == only["example_ids"]
+    for refused, status in (
+        ({"experiment_ids": []}, 422), ({**asked, "sort": {"by": "feedback.x"}}, 422), ({**asked, "cursor": "x"}, 400),
+        ({**asked, "selects": ["NO_SUCH"]}, 422), ({**asked, "comparative_experiment_id": str(uuid4())}, 422),
+    ):  # fmt: skip
+        assert (await server.client.post(path, json=refused)).status_code == status
+    assert (await server.client.post(path.replace(str(dataset_id), str(uuid4())), json=asked)).status_code == 404
+
+
 @pytest.mark.filterwarnings("ignore::UserWarning")
 async def test_evaluations_from_end_to_end(server: Hosted):
     client = client_of(server)
@@ -368,6 +395,7 @@ async def test_evaluations_from_end_to_end(server: Hosted):
         assert len(list(compared)) == 3
 
     await asyncio.to_thread(read)
+    await check_newer_form(server, dataset.id, [first, second])
     comparisons = (await server.client.get(f"/datasets/{dataset.id}/comparative")).json()
     assert {info["name"] for info in comparisons[0]["experiments_info"]} == {first, second}
     assert (await server.client.delete(f"/datasets/comparative/{comparisons[0]['id']}")).status_code == 200

@@ -27,6 +27,7 @@ from portside.tracing.runs import show_runs
 from portside.tracing.types import Run
 
 Filter = Annotated[str, msgspec.Meta(max_length=20_000)]
+Filters = dict[UUID, Annotated[list[Filter], msgspec.Meta(max_length=20)]]
 _OF_RUNS = ["inputs", "outputs", "extra", "feedback_stats"]
 
 
@@ -41,7 +42,7 @@ class ExperimentPage(msgspec.Struct):
     limit: Limit = 100
     preview: bool = False
     comparative_experiment_id: UUID | None = None
-    filters: dict[UUID, Annotated[list[Filter], msgspec.Meta(max_length=20)]] | None = None
+    filters: Filters | None = None
 
 
 class ExampleWithRuns(Example, kw_only=True):
@@ -95,26 +96,44 @@ async def list_results(
     """
     if page.comparative_experiment_id:
         raise refuse_field("comparative_experiment_id", "this is not supported")
-    await show_dataset(db, workspace_id, dataset_id)
-    sessions = await _experiments_of(db, workspace_id, dataset_id, page.session_ids)
-    asked = _asked(sessions, page.filters or {})
-    listing, values = narrow(sql.examples_of_experiments, asked, workspace_id=workspace_id)
-    ran = await db.fetch(listing, **values)
-    query = ExampleQuery(
-        dataset=dataset_id, id=[row["id"] for row in ran], select=["id"], limit=page.limit, offset=page.offset
-    )
+    asked = await experiments_asked(db, workspace_id, dataset_id, page.session_ids, page.filters)
+    ran = await examples_of(db, workspace_id, asked)
+    query = ExampleQuery(dataset=dataset_id, id=ran, select=["id"], limit=page.limit, offset=page.offset)
     ids = [example.id for example in await list_examples(db, workspace_id, query, links[0])]
-    listing, values = narrow(sql.runs_of_examples, asked, workspace_id=workspace_id, examples=ids)
-    rows = await db.fetch(listing, **values)
-    runs = {run.id: run for run in await show_runs(db, workspace_id, [row["id"] for row in rows], _OF_RUNS, links[1])}
-    by_example: dict[UUID, list[Run]] = {}
-    for row in rows:
-        if row["id"] in runs:
-            by_example.setdefault(row["reference_example_id"], []).append(runs[row["id"]])
+    by_example = await runs_of(db, workspace_id, asked, ids)
+    shown = await show_runs(db, workspace_id, [run for runs in by_example.values() for run in runs], _OF_RUNS, links[1])
+    known = {run.id: run for run in shown}
     examples = await show_examples(db, workspace_id, ids, None, links[0], shown=EVERYTHING)
     return [
-        ExampleWithRuns(**msgspec.structs.asdict(example), runs=by_example.get(example.id, [])) for example in examples
+        ExampleWithRuns(
+            **msgspec.structs.asdict(example),
+            runs=[known[run] for run in by_example.get(example.id, []) if run in known],
+        )
+        for example in examples
     ]
+
+
+async def experiments_asked(
+    db: Session, workspace_id: UUID, dataset_id: UUID, session_ids: list[UUID], filters: Filters | None
+) -> Condition:
+    """Return the condition on runs of experiments on a dataset. Raises DatasetNotFound and FilterInvalid."""
+    await show_dataset(db, workspace_id, dataset_id)
+    return _asked(await _experiments_of(db, workspace_id, dataset_id, session_ids), filters or {})
+
+
+async def examples_of(db: Session, workspace_id: UUID, asked: Condition) -> list[UUID]:
+    """Return the examples that such runs were made on."""
+    listing, values = narrow(sql.examples_of_experiments, asked, workspace_id=workspace_id)
+    return [row["id"] for row in await db.fetch(listing, **values)]
+
+
+async def runs_of(db: Session, workspace_id: UUID, asked: Condition, examples: list[UUID]) -> dict[UUID, list[UUID]]:
+    """Return such runs, by the example that each was made on."""
+    listing, values = narrow(sql.runs_of_examples, asked, workspace_id=workspace_id, examples=examples)
+    found: dict[UUID, list[UUID]] = {}
+    for row in await db.fetch(listing, **values):
+        found.setdefault(row["reference_example_id"], []).append(row["id"])
+    return found
 
 
 async def create_comparison(db: Session, workspace_id: UUID, body: ComparisonRequest) -> Comparison:
@@ -163,7 +182,7 @@ async def delete_comparison(db: Session, workspace_id: UUID, comparison_id: UUID
         raise ComparisonNotFound
 
 
-def _asked(sessions: list[UUID], filters: dict[UUID, list[Filter]]) -> Condition:
+def _asked(sessions: list[UUID], filters: Filters) -> Condition:
     """Return the condition on runs: of one of the experiments, and what is asked of the runs of that one."""
     conditions = Conditions()
     asked = []

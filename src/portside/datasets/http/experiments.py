@@ -2,8 +2,9 @@
 
 from uuid import UUID
 
-from portside.datasets import experiments
+from portside.datasets import experiment_runs, experiments
 from portside.datasets.errors import ComparisonExists, ComparisonNotFound, DatasetNotFound
+from portside.datasets.experiment_runs import ExperimentRuns, ExperimentRunsQuery
 from portside.datasets.experiments import (
     Comparison,
     ComparisonQuery,
@@ -17,6 +18,7 @@ from portside.kernel.errors import Invalid
 from portside.kernel.http.routes import Context, Routes
 from portside.tracing.attachments import Links as RunLinks
 from portside.tracing.filter_language import FilterInvalid
+from portside.tracing.pages import CursorInvalid
 from portside.tracing.types import Accepted
 
 routes = Routes("datasets")
@@ -29,6 +31,17 @@ async def list_experiment_results(ctx: Context, dataset_id: UUID, body: Experime
     """List the examples that experiments ran on, each with its runs."""
     links = (links_of(ctx), RunLinks(ctx.get(SecretBox), str(ctx.request.base_url)))
     return await experiments.list_results(ctx.db, ctx.actor.workspace_id, dataset_id, body, links)
+
+
+@routes.post(
+    "/v2/datasets/{dataset_id}/experiment-runs",
+    permission="datasets:read",
+    raises=(DatasetNotFound, FilterInvalid, CursorInvalid, Invalid),
+)
+async def query_experiment_runs(ctx: Context, dataset_id: UUID, body: ExperimentRunsQuery) -> ExperimentRuns:
+    """Find the examples that experiments ran on, each with what is selected of its runs, in the newer form."""
+    links = (links_of(ctx), RunLinks(ctx.get(SecretBox), str(ctx.request.base_url)))
+    return await experiment_runs.query_results(ctx.db, ctx.actor.workspace_id, dataset_id, body, links)
 
 
 @routes.post("/datasets/comparative", permission="datasets:update", raises=(DatasetNotFound, ComparisonExists, Invalid))
