@@ -23,7 +23,7 @@ def portside(platform, tmp_path):
     """Run a command with the platform's address and key."""
     url, key = str(platform.client.base_url), platform.client.headers["x-api-key"]
 
-    async def run(*arguments: str, key: str = key, code: int = 0, stdin: str = "") -> str:
+    async def run(*arguments: str, key: str = key, code: int = 0, stdin: str = "", beside: bool = False) -> str:
         command = [
             sys.executable,
             "-m",
@@ -40,7 +40,7 @@ def portside(platform, tmp_path):
             subprocess.run, command, capture_output=True, text=True, check=False, timeout=60, input=stdin
         )
         assert done.returncode == code, done.stderr
-        return done.stderr if code else done.stdout
+        return done.stderr if code or beside else done.stdout
 
     return run
 
@@ -139,6 +139,7 @@ async def test_the_log_that_matters_is_printed(platform, portside) -> None:
     changed = await platform.patch(made["id"], source_revision_config={"repo_ref": "main"})
     await platform.listener.deploy(made["id"], changed["latest_revision_id"])
     assert await portside("logs", "one") == ""
+    assert "the build log of this revision is empty" in await portside("logs", "one", "--build", beside=True)
     assert await portside("logs", "one", "--build", "--revision", made["latest_revision_id"]) != ""
 
 

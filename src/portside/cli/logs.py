@@ -8,6 +8,7 @@ import click
 
 from portside.cli.client import Platform, connection_options
 from portside.cli.finding import find
+from portside.cli.output import say
 
 FOLLOW_POLL_S = 1.0
 # While a revision is in one of these states, what it has to say is in its build log.
@@ -33,6 +34,8 @@ def logs(platform: Platform, deployment: str, kind: str | None, revision: str | 
     log = _Log(platform, found["id"], revision or found["latest_revision_id"])
     shown = kind or log.kind()
     offset = log.show_newest(shown, options["limit"])
+    if offset is None:
+        say(f"the {shown} log of this revision is empty")
     while options["follow"]:
         time.sleep(FOLLOW_POLL_S)
         wanted = kind or log.kind()
