@@ -13,12 +13,14 @@ from portside.agent.encryption.vault import ALL_KEYS, Vault
 from portside.agent.settings import AgentSettings
 from portside.kernel.db import Database
 from portside.kernel.errors import Invalid, UserMistake
+from portside.kernel.http.headers import header_of
 from portside.kernel.http.routes import Context, Guard, Route
 
 if TYPE_CHECKING:
     from portside.agent.encryption.keys import AesKeys
 
 _VARIABLE = "GRAPH_AES_JSON_KEYS"
+_HEADER = HEADER.lower().encode()
 
 
 def make_vault(settings: AgentSettings, encryption: object = None, name: str = "encryption.path") -> Vault | None:
@@ -64,7 +66,7 @@ def guarded_by(guard: Guard, vault: Vault | None) -> Guard:
 
     async def guarded(ctx: Context, route: Route) -> Any:
         actor = await guard(ctx, route)
-        given = ctx.request.headers.get(HEADER)
+        given = header_of(ctx.request.scope, _HEADER)
         if vault is None or not vault.takes_context:
             if given is not None:
                 raise Invalid.field(["header", HEADER], "this server has no encryption handlers that would be given it")

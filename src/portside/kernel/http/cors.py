@@ -14,6 +14,7 @@ from starlette.datastructures import Headers, MutableHeaders
 from starlette.responses import Response
 
 from portside.kernel.errors import Forbidden
+from portside.kernel.http.headers import header_of
 from portside.kernel.http.refusals import error_response
 
 METHODS = ["DELETE", "GET", "HEAD", "OPTIONS", "PATCH", "POST", "PUT", "QUERY"]
@@ -71,17 +72,18 @@ class Cors:
         if scope["type"] not in {"http", "websocket"}:
             await self.app(scope, receive, send)
             return
-        headers = Headers(scope=scope)
-        origin = headers.get("origin")
+        origin = header_of(scope, b"origin")
         if scope["type"] == "websocket":
-            await self._connect(origin, headers.get("host"))(scope, receive, send)
+            await self._connect(origin, header_of(scope, b"host"))(scope, receive, send)
             return
-        if origin is not None and scope["method"] == "OPTIONS" and "access-control-request-method" in headers:
-            await self._preflight(origin, headers)(scope, receive, send)
-            return
-        if origin is not None and scope["method"] not in SAFE and not self._may_change(origin, headers):
-            await error_response(PageNotAllowed())(scope, receive, send)
-            return
+        if origin is not None:
+            headers = Headers(scope=scope)
+            if scope["method"] == "OPTIONS" and "access-control-request-method" in headers:
+                await self._preflight(origin, headers)(scope, receive, send)
+                return
+            if scope["method"] not in SAFE and not self._may_change(origin, headers):
+                await error_response(PageNotAllowed())(scope, receive, send)
+                return
 
         async def mark(message: Any) -> None:
             if message["type"] == "http.response.start":

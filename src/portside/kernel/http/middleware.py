@@ -7,11 +7,12 @@ from typing import Any
 from uuid import uuid4
 
 import structlog
-from starlette.datastructures import Headers, MutableHeaders
+from starlette.datastructures import MutableHeaders
 from starlette.requests import ClientDisconnect
 
 from portside.kernel.errors import BodyTooLarge
 from portside.kernel.http.header_rules import HeaderRules, shown
+from portside.kernel.http.headers import header_of
 from portside.kernel.http.hosts import check_host
 from portside.kernel.http.refusals import ErrorForm, error_of, error_response
 from portside.kernel.logs import get_logger
@@ -71,7 +72,7 @@ class Observe:
         if scope["type"] != "http":
             await self.app(scope, receive, send)
             return
-        request_id = _UNSAFE.sub("", Headers(scope=scope).get("x-request-id", ""))[:200] or str(uuid4())
+        request_id = _UNSAFE.sub("", header_of(scope, b"x-request-id") or "")[:200] or str(uuid4())
         scope.setdefault("state", {})["request_id"] = request_id
         structlog.contextvars.bind_contextvars(request_id=request_id)
         began, status = time.perf_counter(), 0
@@ -123,7 +124,7 @@ class LimitBody:
         if scope["type"] != "http":
             await self.app(scope, receive, send)
             return
-        declared = Headers(scope=scope).get("content-length", "0")
+        declared = header_of(scope, b"content-length") or "0"
         max_bytes = self._limit_of(scope["path"])
         if declared.isdigit() and int(declared) > max_bytes:
             await _read_away(receive)
