@@ -396,6 +396,11 @@ async def test_evaluations_from_end_to_end(server: Hosted):
 
     await asyncio.to_thread(read)
     await check_newer_form(server, dataset.id, [first, second])
+    named = {project["name"]: project["id"] for project in (await server.client.get("/sessions")).json()}
+    newer = client.datasets.experiment_runs.query(
+        str(dataset.id), experiment_ids=[named[first]], page_size=2, selects=["NAME"]
+    )
+    assert [[run.name for run in item.runs or []] async for item in newer] == [["Target"]] * 3
     comparisons = (await server.client.get(f"/datasets/{dataset.id}/comparative")).json()
     assert {info["name"] for info in comparisons[0]["experiments_info"]} == {first, second}
     assert (await server.client.delete(f"/datasets/comparative/{comparisons[0]['id']}")).status_code == 200
