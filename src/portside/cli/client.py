@@ -22,10 +22,15 @@ DEFAULT_URL = "http://127.0.0.1:8700"
 LOOPBACK = frozenset({"127.0.0.1", "localhost", "::1"})
 TIMEOUT_S = 60.0
 UPLOAD_CHUNK = 256 * 1024
+_AWAY = frozenset({502, 503, 504})
 _NEEDS_WORKSPACE = "org_scoped_key_requires_workspace"
 _WORKSPACE_HEADER = "X-Tenant-Id"
 # A login may remember a workspace that is gone; these show which there are, and end the login.
 _OF_NO_WORKSPACE = frozenset({"/workspaces", "/logout"})
+
+
+class AwayError(UserMistake):
+    """The platform does not answer, or says that it cannot at the moment."""
 
 
 class Platform:
@@ -103,7 +108,7 @@ class Platform:
         try:
             return self._client.send(request)
         except httpx2.HTTPError as exc:
-            raise UserMistake(f"no platform answers at {self.url} ({exc}); start one with 'portside up'") from exc
+            raise AwayError(f"no platform answers at {self.url} ({exc}); start one with 'portside up'") from exc
 
     def upload(self, url: str, file: IO[bytes], size: int, headers: dict[str, str]) -> None:
         """PUT a file to an address of the platform's, showing how far it is. Raises UserMistake."""
@@ -130,7 +135,8 @@ class Platform:
         if answer.status_code == 403 and _word_of(answer) == _NEEDS_WORKSPACE:
             raise UserMistake("this is about a workspace, and none is known; name one with --workspace")
         if answer.is_error:
-            raise UserMistake(f"{answer.status_code}: {explain(answer)}")
+            mistake = AwayError if answer.status_code in _AWAY else UserMistake
+            raise mistake(f"{answer.status_code}: {explain(answer)}")
 
 
 def explain(answer: Any) -> str:
