@@ -33,7 +33,7 @@ from tests.servers import KEY, platform_server  # noqa: E402
 from portside.kernel.db import Database  # noqa: E402
 from portside.kernel.embedded import EmbeddedPostgres  # noqa: E402
 from portside.kernel.ids import uuid7  # noqa: E402
-from portside.usage.days import DaysThatAreOver  # noqa: E402
+from portside.usage.hours import HoursThatAreOver  # noqa: E402
 
 COUNT = 10_000_000
 BATCH = 100
@@ -85,11 +85,11 @@ class Figure:
         print(f"{self.name:<58}{self.value:>12,.1f}{cpu}{target}", flush=True)
 
 
-async def close_days(url: str) -> float:
-    """Count every day that is over; return how many seconds that took."""
+async def close_hours(url: str) -> float:
+    """Count all hours and days that are over; return how many seconds that took."""
     db = await Database.connect(url, max_size=2)
     began = time.perf_counter()
-    while (await DaysThatAreOver(db).activate()).again:
+    while (await HoursThatAreOver(db).activate()).again:
         pass
     await db.close()
     return time.perf_counter() - began
@@ -183,7 +183,7 @@ def questions(client: httpx2.AsyncClient, project: UUID, workspaces: list[UUID])
 
 
 async def measure(url: str, address: str, clock: Clock) -> list[Figure]:
-    """Ask everything, before and after the days that are over are counted, and deliver."""
+    """Ask everything, before and after what is over is counted, and deliver."""
     connection = await asyncpg.connect(url)
     rows = await connection.fetch("select id from workspaces where tenant_handle like 'workspace-%' order by id")
     workspaces = [row[0] for row in rows]
@@ -196,12 +196,12 @@ async def measure(url: str, address: str, clock: Clock) -> list[Figure]:
 
     async with httpx2.AsyncClient(base_url=address, headers={"X-Api-Key": KEY}, timeout=600) as client:
         asked = questions(client, project, workspaces)
-        is_closed = await connection.fetchval("select count(*) from counted_days")
+        is_closed = await connection.fetchval("select count(*) from counted_hours")
         for name, ask in {} if is_closed else asked.items():
             if name.startswith(("usage", "CSV")):
                 keep(await timed(f"{name}, trace by trace", ask, clock))
-        keep(Figure("days closed in s", await close_days(url), (0.0, 0.0)))
-        await connection.execute("vacuum analyze trace_days")
+        keep(Figure("hours and days counted in s", await close_hours(url), (0.0, 0.0)))
+        await connection.execute("vacuum analyze trace_hours, trace_days")
         for name, ask in asked.items():
             keep(await timed(name, ask, clock))
         for figure in await ingest(client, clock):

@@ -1,20 +1,42 @@
-"""The counting queries are answered from the index, and from days that were counted, with the same result."""
+"""The counting queries are answered from the index, and from hours and days that were counted, with the same result."""
 
+import asyncio
 import random
+from collections import Counter
 from collections.abc import AsyncIterator, Awaitable, Callable
 from datetime import UTC, datetime, timedelta
 from uuid import UUID, uuid4
 
 import pytest
+from asyncpg import Record
 
 from portside.kernel.db import Database
 from portside.kernel.migrations import migrate
-from portside.usage.counts import QUERIES
-from portside.usage.days import DaysThatAreOver
+from portside.usage.counts import QUERIES, bounds
+from portside.usage.hours import HoursThatAreOver
 from portside.usage.ranges import read_range
 from portside.usage.sql import sql
 
 FIRST = datetime(2026, 1, 1, 7, 30, tzinfo=UTC)
+TICK = timedelta(microseconds=1)
+RANGES = [
+    ("2026-01-01T00:00:00Z", "2026-01-08T00:00:00Z"),
+    ("2026-01-01T09:00:00Z", "2026-01-04T17:00:00Z"),
+    ("2026-01-01T09:20:00Z", "2026-01-04T17:40:00Z"),
+    ("2026-01-02T00:00:00.000001Z", "2026-01-03T23:59:59.999999Z"),
+    ("2026-01-01T23:59:59.999999Z", "2026-01-04T00:00:00.000001Z"),
+    ("2026-01-02T02:59:59.999999Z", "2026-01-03T04:00:00.000001Z"),
+    ("2026-01-02T03:00:00.000001Z", "2026-01-03T03:59:59.999999Z"),
+    ("2026-01-02T00:00:00Z", "2026-01-03T00:00:00Z"),
+    ("2026-01-02T00:00:00+02:00", "2026-03-20T00:00:00Z"),
+    ("2026-01-02T00:00:00+05:30", "2026-01-04T00:00:00+05:30"),
+    ("2026-01-02T10:00:00Z", "2026-01-02T20:00:00Z"),
+    ("2026-01-02T10:00:00.000001Z", "2026-01-02T11:00:00Z"),
+    ("2026-01-02T10:10:00Z", "2026-01-02T10:50:00Z"),
+    ("2026-01-02T22:30:00Z", "2026-01-03T01:30:00Z"),
+    ("2025-06-01T00:00:00Z", "2026-07-01T00:00:00Z"),
+    ("2027-01-01T00:00:00Z", "2027-01-05T00:00:00Z"),
+]
 
 
 @pytest.fixture
@@ -25,8 +47,28 @@ async def db(fresh_database: Callable[[], Awaitable[str]]) -> AsyncIterator[Data
     await db.close()
 
 
-async def receive(db: Database, workspaces: list[UUID], count: int) -> None:
-    """Traces of the first five days of a year, every so many minutes."""
+async def add(db: Database, workspaces: list[UUID], moments: list[datetime]) -> None:
+    """Store a trace of each moment, of any of the workspaces."""
+    rng = random.Random(5)
+    projects, users, keys = [[UUID(int=rng.getrandbits(128)) for _ in range(3)] for _ in range(3)]
+    await db.pool.executemany(
+        "insert into traces (workspace_id, trace_id, project_id, api_key_id, user_id, received_at)"
+        " values ($1, $2, $3, $4, $5, $6)",
+        [
+            (
+                rng.choice(workspaces),
+                uuid4(),
+                rng.choice(projects),
+                rng.choice(keys),
+                rng.choice([*users, None]),
+                moment,
+            )
+            for moment in moments
+        ],
+    )
+
+
+async def make(db: Database, workspaces: list[UUID]) -> None:
     organization = uuid4()
     await db.pool.execute("insert into organizations (id, display_name) values ($1, 'one')", organization)
     for number, workspace in enumerate(workspaces):
@@ -34,30 +76,21 @@ async def receive(db: Database, workspaces: list[UUID], count: int) -> None:
             "insert into workspaces (id, organization_id, display_name, tenant_handle) values ($1, $2, $3, $3)",
             workspace, organization, f"workspace {number}",
         )  # fmt: skip
-    rng = random.Random(5)
-    projects, users, keys = [[uuid4() for _ in range(3)] for _ in range(3)]
-    rows = [
-        (
-            rng.choice(workspaces), uuid4(), rng.choice(projects), rng.choice(keys), rng.choice([*users, None]),
-            FIRST + timedelta(minutes=number * 5 * 24 * 60 / count),
-        ) for number in range(count)
-    ]  # fmt: skip
-    await db.pool.executemany(
-        "insert into traces (workspace_id, trace_id, project_id, api_key_id, user_id, received_at)"
-        " values ($1, $2, $3, $4, $5, $6)",
-        rows,
-    )
+
+
+async def receive(db: Database, workspaces: list[UUID], count: int) -> None:
+    """Make workspaces with traces of the first five days of a year: every so many minutes, and where hours meet."""
+    await make(db, workspaces)
+    moments = [FIRST + timedelta(minutes=number * 5 * 24 * 60 / count) for number in range(count)]
+    meetings = [datetime(2026, 1, 2, tzinfo=UTC) + timedelta(hours=number) for number in range(72)]
+    around = [meeting + number * TICK for meeting in meetings for number in (-1, 0, 0, 1)]
+    await add(db, workspaces, moments + around)
 
 
 async def counts(db: Database, workspaces: list[UUID], start: str, end: str) -> list[object]:
     within = read_range(start, end)
-    first_day, last_day = within.whole_days(await db.fetchval(sql.counted_until))
-    answers = [
-        await db.fetch(
-            query, workspace_ids=workspaces, start_time=within.start, end_time=within.end, stride=within.width,
-            origin=within.origin, first_day=first_day, last_day=last_day,
-        ) for query in QUERIES.values()
-    ]  # fmt: skip
+    given = await bounds(db, within)
+    answers = [await db.fetch(query, workspace_ids=workspaces, **given) for query in QUERIES.values()]
     return [sorted(map(repr, answer)) for answer in answers]
 
 
@@ -81,54 +114,104 @@ async def test_counting_reads_only_the_index(db: Database, query):
                 "workspace_ids": [workspace],
                 "start_time": start,
                 "end_time": datetime(2026, 1, 4, tzinfo=UTC),
-                "first_day": start,
-                "last_day": start,
+                **dict.fromkeys(("first_hour", "first_day", "last_day", "last_hour"), start),
             }
         ),
     )
     assert any("Index Only Scan using traces_by_receipt" in row[0] for row in plan), plan
 
 
-@pytest.mark.parametrize(
-    ("start", "end"),
-    [
-        ("2026-01-01T00:00:00Z", "2026-01-08T00:00:00Z"),
-        ("2026-01-01T09:00:00Z", "2026-01-04T17:00:00Z"),
-        ("2026-01-02T00:00:00Z", "2026-01-03T00:00:00Z"),
-        ("2026-01-02T00:00:00+02:00", "2026-03-20T00:00:00Z"),
-        ("2026-01-02T10:00:00Z", "2026-01-02T20:00:00Z"),
-        ("2025-06-01T00:00:00Z", "2026-07-01T00:00:00Z"),
-        ("2027-01-01T00:00:00Z", "2027-01-05T00:00:00Z"),
-    ],
-)
-async def test_days_that_were_counted_tell_what_their_traces_did(db: Database, start: str, end: str):
+async def all_counts(db: Database, workspaces: list[UUID]) -> list[object]:
+    return [await counts(db, workspaces, *within) for within in RANGES]
+
+
+async def count_days_without_hours(db: Database, until: datetime) -> None:
+    """Leave what was left before hours were counted."""
+    await db.pool.execute(
+        "insert into trace_days (workspace_id, day, project_id, user_id, api_key_id, traces)"
+        " select workspace_id, date_trunc('day', received_at, 'UTC'), project_id, user_id, api_key_id, count(*)"
+        " from traces where received_at < $1 group by 1, 2, 3, 4, 5",
+        until,
+    )
+    await db.pool.execute("insert into counted_days (until) values ($1)", until)
+
+
+@pytest.mark.parametrize("has_days", [False, True], ids=["from the start", "with days of an older version"])
+async def test_what_was_counted_tells_what_its_traces_did(db: Database, *, has_days: bool):
     workspaces = [uuid4(), uuid4()]
-    await receive(db, workspaces, 2000)
-    before = await counts(db, workspaces, start, end)
-    chore = DaysThatAreOver(db)
-    days = 0
+    await receive(db, workspaces, 1000)
+    before = await all_counts(db, workspaces)
+    # What was received is billed, whatever becomes of its workspace.
+    await db.pool.execute("update workspaces set deleted_at = now() where id = $1", workspaces[0])
+    if has_days:
+        await count_days_without_hours(db, datetime(2026, 1, 4, tzinfo=UTC))
+        assert await all_counts(db, workspaces) == before
+    chore, done, steps = HoursThatAreOver(db), Counter[str](), 0
     while (status := await chore.activate()).again:
-        days += status.did["days"]
-    assert days > 5
-    assert await counts(db, workspaces, start, end) == before
-    # What was counted is not looked at again.
+        done.update(status.did)
+        steps += 1
+        if steps < 8:
+            assert await all_counts(db, workspaces) == before
+    assert done["hours"] > 120
+    assert done["days"] == done["hours"] // 24 - (3 if has_days else 0)
+    assert await all_counts(db, workspaces) == before
+    # What was counted is not looked at again, and what ranges cut of it is.
     await db.pool.execute("delete from traces where received_at < '2026-01-05'")
-    if start.startswith("2026-01-01T00"):
-        assert await counts(db, workspaces, start, end) == before
+    whole = [number for number, within in enumerate(RANGES) if all(moment.endswith("00:00Z") for moment in within)]
+    after = await all_counts(db, workspaces)
+    assert [after[number] for number in whole] == [before[number] for number in whole]
+    assert after != before
     assert not (await chore.activate()).did
 
 
-async def test_no_day_is_closed_while_something_of_it_is_under_way(db: Database):
+async def test_what_comes_after_the_hours_that_were_counted_is_counted_as_well(db: Database):
+    workspace = uuid4()
+    await make(db, [workspace])
+    now = await db.pool.fetchval("select now()")
+    start, end = (now - timedelta(hours=30)).isoformat(), (now + timedelta(hours=1)).isoformat()
+    moments = [now - timedelta(minutes=number * 10) for number in range(1, 170)]
+    await add(db, [workspace], moments)
+    before = await counts(db, [workspace], start, end)
+    while (await HoursThatAreOver(db).activate()).again:
+        pass
+    assert await counts(db, [workspace], start, end) == before
+    await add(db, [workspace], [now, now])
+    total = sum(row["traces"] for row in await by_workspace(db, workspace, start, end))
+    assert total == len(moments) + 2
+
+
+async def by_workspace(db: Database, workspace: UUID, start: str, end: str) -> list[Record]:
+    given = await bounds(db, read_range(start, end))
+    return await db.fetch(sql.usage_by_workspace, workspace_ids=[workspace], **given)
+
+
+async def test_no_hour_is_closed_while_something_of_it_is_under_way(db: Database):
     await receive(db, [uuid4()], 10)
+    settled = await db.fetchval(sql.over_until, settled_s=600)
+    assert settled <= await db.pool.fetchval("select now()") - timedelta(minutes=10)
     async with db.pool.acquire() as other, other.transaction():
         began = await other.fetchval("select now()")
-        assert await db.fetchval(sql.is_day_over, day=began - timedelta(hours=30))
-        assert not await db.fetchval(sql.is_day_over, day=began - timedelta(hours=24))
+        assert await db.fetchval(sql.over_until, settled_s=0) <= began
 
 
 async def test_one_process_counts_at_a_time(db: Database):
     await receive(db, [uuid4()], 10)
     async with db.transaction() as tx:
         assert await tx.fetchval(sql.begin_counting)
-        assert not (await DaysThatAreOver(db).activate()).did
-    assert (await DaysThatAreOver(db).activate()).did == {"days": 1}
+        assert not (await HoursThatAreOver(db).activate()).did
+    assert (await HoursThatAreOver(db).activate()).did == {"hours": 24, "days": 1}
+
+
+async def test_several_processes_count_each_hour_once(db: Database):
+    workspaces = [uuid4(), uuid4()]
+    await receive(db, workspaces, 1000)
+    before = await all_counts(db, workspaces)
+
+    async def count() -> int:
+        done = [await HoursThatAreOver(db).activate() for _ in range(10)]
+        return sum(status.did.get("hours", 0) for status in done)
+
+    hours = sum(await asyncio.gather(*(count() for _ in range(4))))
+    until = await db.pool.fetchval("select until from counted_hours")
+    assert hours == (until - datetime(2026, 1, 1, tzinfo=UTC)) / timedelta(hours=1) > 24
+    assert await all_counts(db, workspaces) == before

@@ -60,3 +60,34 @@ def test_what_is_no_time_is_refused(text: str):
 def test_an_empty_range_is_refused(end: str):
     with pytest.raises(RangeEmpty, match="end_time must be after start_time"):
         read_range("2026-01-15T10:30:00Z", end)
+
+
+@pytest.mark.parametrize(
+    ("start", "end", "hours", "days", "pieces"),
+    [
+        ("02T10:30", "05T09:30", "05T07", "05T00", ["02T11", "03T00", "05T00", "05T07"]),
+        ("02T00:00", "05T00:00", "05T07", "05T00", ["02T00", "02T00", "05T00", "05T00"]),
+        ("02T10:30", "03T09:30", "05T07", "05T00", ["02T11", "02T11", "02T11", "03T09"]),
+        ("02T10:50", "02T11:10", "05T07", "05T00", ["02T11", "02T11", "02T11", "02T11"]),
+        ("02T10:30", "02T10:50", "05T07", "05T00", None),
+        ("02T10:30", "05T09:30", "02T07", "05T00", ["03T00", "03T00", "05T00", "05T00"]),
+        ("02T10:30", "05T09:30", "04T07", None, ["02T11", "02T11", "02T11", "04T07"]),
+        ("02T10:30", "05T09:30", None, None, None),
+        ("06T10:30", "09T09:30", "05T07", "05T00", None),
+    ],
+)
+def test_a_range_is_cut_where_hours_and_days_are_counted(
+    start: str, end: str, hours: str | None, days: str | None, pieces: list[str] | None
+):
+    def moment(text: str | None) -> datetime | None:
+        return text and datetime.fromisoformat(f"2026-01-{text}").replace(tzinfo=UTC)
+
+    cut = read_range(f"2026-01-{start}", f"2026-01-{end}").cut(moment(hours), moment(days))
+    found = [cut.first_hour, cut.first_day, cut.last_day, cut.last_hour]
+    assert found == [moment(piece) for piece in pieces or [start] * 4]
+
+
+def test_a_range_at_the_end_of_time_is_cut_too():
+    until = datetime(2026, 1, 2, tzinfo=UTC)
+    within = read_range("9999-12-31T23:30:00Z", "9999-12-31T23:40:00Z")
+    assert within.cut(until, until).last_hour == within.start

@@ -17,7 +17,7 @@ from portside.kernel.reconcile import Driver, Task
 from portside.platform.removal import DeletedWorkspaces
 from portside.platform.settings import PlatformSettings
 from portside.tracing.retention import ExpiredTraces, LateRuns, Retention
-from portside.usage.days import DaysThatAreOver
+from portside.usage.hours import HoursThatAreOver
 
 
 @asynccontextmanager
@@ -29,7 +29,7 @@ async def chores(services: Mapping[type, Any], settings: PlatformSettings) -> As
         OldDeliveries(db),
         ExpiredTraces(db, services[Retention]),
         LateRuns(db, services[Retention]),
-        DaysThatAreOver(db),
+        HoursThatAreOver(db),
         DeletedWorkspaces(db),
     ]
     if settings.repository_poll_s:

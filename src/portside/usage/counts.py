@@ -2,6 +2,8 @@
 
 from typing import Any
 
+import msgspec
+
 from portside.identity.types import Actor
 from portside.identity.workspaces import list_workspaces
 from portside.kernel.db import Session
@@ -39,13 +41,19 @@ async def count_usage(db: Session, query: UsageQuery, *, by: Actor) -> Usage:
 async def arguments(db: Session, query: UsageQuery, within: Range, actor: Actor) -> dict[str, Any]:
     """Return the arguments that all of the queries take."""
     enterable = {workspace.id for workspace in await list_workspaces(db, actor)}
-    first_day, last_day = within.whole_days(await db.fetchval(sql.counted_until))
     return {
         "workspace_ids": sorted(enterable.intersection(query.workspace_ids)),
+        **await bounds(db, within),
+    }
+
+
+async def bounds(db: Session, within: Range) -> dict[str, Any]:
+    """Return the arguments that a range gives, cut at what is counted by now. That grows, and never changes."""
+    (until,) = await db.fetch(sql.counted_until)
+    return {
         "start_time": within.start,
         "end_time": within.end,
-        "first_day": first_day,
-        "last_day": last_day,
         "stride": within.width,
         "origin": within.origin,
+        **msgspec.structs.asdict(within.cut(until["hours"], until["days"])),
     }

@@ -13,7 +13,7 @@ from portside.kernel.errors import BadRequest, Invalid
 from portside.usage.types import Stride
 
 _LOST_PLUS = re.compile(r"(\d\d:\d\d\S*) (\d\d:?\d\d)$")
-_DAY = timedelta(days=1)
+_HOUR, _DAY = timedelta(hours=1), timedelta(days=1)
 _STRIDES = ((31, Stride(days=1)), (93, Stride(days=7)), (366, Stride(days=30)))
 
 
@@ -40,13 +40,31 @@ class Range(msgspec.Struct, frozen=True):
         """How long a bucket is."""
         return timedelta(days=self.stride.days, hours=self.stride.hours)
 
-    def whole_days(self, until: datetime | None) -> tuple[datetime, datetime]:
-        """Return from where to where the range is whole UTC days that end by `until`; nothing is start and start."""
-        first = self.origin if self.origin == self.start else self.origin + _DAY
-        last = self.end.replace(hour=0, minute=0, second=0, microsecond=0)
-        if until is not None:
-            last = min(last, until)
-        return (self.start, self.start) if until is None or self.stride.hours or last <= first else (first, last)
+    def cut(self, hours_until: datetime | None, days_until: datetime | None) -> "Pieces":
+        """Cut the range into what is counted by hours and days that far, and what has to be counted by traces."""
+        hours, days = self._whole(_HOUR, hours_until), self._whole(_DAY, days_until)
+        if days[0] == days[1]:
+            days = hours[0], hours[0]
+        elif not hours[0] <= days[0] <= days[1] <= hours[1]:
+            # Days were counted before there were hours, and those have not come that far yet.
+            hours = days
+        return Pieces(first_hour=hours[0], first_day=days[0], last_day=days[1], last_hour=hours[1])
+
+    def _whole(self, unit: timedelta, until: datetime | None) -> tuple[datetime, datetime]:
+        """Return from where to where the range is whole units that end by `until`; nothing is start and start."""
+        last = self.start if until is None else min(self.end - (self.end - self.origin) % unit, until)
+        # Not asked of any other: the next midnight after a start may be beyond the last day that there is.
+        first = self.start if last <= self.start else self.start + (self.origin - self.start) % unit
+        return first, max(first, last)
+
+
+class Pieces(msgspec.Struct, frozen=True, kw_only=True):
+    """Where a range is counted by hours (`first_hour` to `last_hour`), and within that by days; the rest is traces."""
+
+    first_hour: datetime
+    first_day: datetime
+    last_day: datetime
+    last_hour: datetime
 
 
 def read_range(start_time: str, end_time: str) -> Range:

@@ -1,12 +1,13 @@
 -- name: usage_by_workspace
--- All four queries count first and look names up afterwards: the count is two index-only scans of traces_by_receipt and one
--- of the days that are over, and buckets times dimensions are few. Buckets have a fixed width from `origin`; only those with traces appear.
+-- All four queries count first and look names up afterwards: the count is index-only scans, of what was counted and of
+-- traces_by_receipt for the hours that the range cuts, and buckets times dimensions are few. Buckets have a fixed width from
+-- `origin`; only those with traces appear.
 with counted as (
     select date_bin(:stride::interval, received_at, :origin::timestamptz) as time_bucket, workspace_id,
            sum(traces)::bigint as traces
     from received(
-        :workspace_ids::uuid[], :start_time::timestamptz, :end_time::timestamptz,
-        :first_day::timestamptz, :last_day::timestamptz
+        :workspace_ids::uuid[], :start_time::timestamptz, :first_hour::timestamptz, :first_day::timestamptz,
+        :last_day::timestamptz, :last_hour::timestamptz, :end_time::timestamptz
     )
     group by 1, 2
 )
@@ -21,8 +22,8 @@ with counted as (
     select date_bin(:stride::interval, received_at, :origin::timestamptz) as time_bucket, project_id,
            sum(traces)::bigint as traces
     from received(
-        :workspace_ids::uuid[], :start_time::timestamptz, :end_time::timestamptz,
-        :first_day::timestamptz, :last_day::timestamptz
+        :workspace_ids::uuid[], :start_time::timestamptz, :first_hour::timestamptz, :first_day::timestamptz,
+        :last_day::timestamptz, :last_hour::timestamptz, :end_time::timestamptz
     )
     group by 1, 2
 )
@@ -36,8 +37,8 @@ order by c.time_bucket, c.traces desc, c.project_id
 with counted as (
     select date_bin(:stride::interval, received_at, :origin::timestamptz) as time_bucket, user_id, sum(traces)::bigint as traces
     from received(
-        :workspace_ids::uuid[], :start_time::timestamptz, :end_time::timestamptz,
-        :first_day::timestamptz, :last_day::timestamptz
+        :workspace_ids::uuid[], :start_time::timestamptz, :first_hour::timestamptz, :first_day::timestamptz,
+        :last_day::timestamptz, :last_hour::timestamptz, :end_time::timestamptz
     )
     group by 1, 2
 )
@@ -52,8 +53,8 @@ with counted as (
     select date_bin(:stride::interval, received_at, :origin::timestamptz) as time_bucket, api_key_id,
            sum(traces)::bigint as traces
     from received(
-        :workspace_ids::uuid[], :start_time::timestamptz, :end_time::timestamptz,
-        :first_day::timestamptz, :last_day::timestamptz
+        :workspace_ids::uuid[], :start_time::timestamptz, :first_hour::timestamptz, :first_day::timestamptz,
+        :last_day::timestamptz, :last_hour::timestamptz, :end_time::timestamptz
     )
     group by 1, 2
 )
@@ -63,29 +64,52 @@ left join api_keys k on k.id = c.api_key_id
 group by c.time_bucket, k.short_key
 order by c.time_bucket, traces desc, k.short_key
 
--- name: next_day
--- The first day that is not counted yet; none before the first trace.
-select coalesce(
-    (select until from counted_days), (select date_trunc('day', min(received_at), 'UTC') from traces)
-)
-
 -- name: begin_counting
 -- One process at a time; who comes second does without.
 select pg_try_advisory_xact_lock(hashtext('portside.usage.days'))
 
--- name: is_day_over
--- A trace bears the moment at which its transaction began, so the day is over when all of those have ended.
-select now() >= :day::timestamptz + interval '25 hours' and not exists (
-    select from pg_stat_activity
-    where datname = current_database() and xact_start < :day::timestamptz + interval '24 hours'
+-- name: over_until
+-- A trace bears the moment at which its transaction began, so what is before the oldest of those under way is complete.
+-- Some time is left for clocks that are set back, and for transactions of which other roles are not told.
+select least(now() - make_interval(secs => :settled_s::float8), min(xact_start))
+from pg_stat_activity
+where datname = current_database()
+
+-- name: next_hour
+-- The first hour that is not counted yet, which at first is the midnight before the first trace; none before that.
+select coalesce(
+    (select until from counted_hours), (select date_trunc('day', min(received_at), 'UTC') from traces)
 )
+
+-- name: count_hours
+insert into trace_hours (workspace_id, hour, project_id, user_id, api_key_id, traces)
+select workspace_id, date_trunc('hour', received_at, 'UTC') as hour, project_id, user_id, api_key_id, count(*)
+from traces
+where workspace_id = any(array(select id from workspaces))
+    and received_at >= :since::timestamptz and received_at < :until::timestamptz
+group by 1, 2, 3, 4, 5
+order by 1, 2
+
+-- name: close_hours
+insert into counted_hours (until) values (:until::timestamptz)
+on conflict (is_the_only) do update set until = excluded.until
+
+-- name: next_day
+-- The first day that is not counted yet, if all of its hours are.
+select day
+from (
+    select coalesce(
+        (select until from counted_days), (select date_trunc('day', min(hour), 'UTC') from trace_hours)
+    ) as day
+) d
+where day + interval '24 hours' <= (select until from counted_hours)
 
 -- name: count_day
 insert into trace_days (workspace_id, day, project_id, user_id, api_key_id, traces)
-select workspace_id, :day::timestamptz, project_id, user_id, api_key_id, count(*)
-from traces
+select workspace_id, :day::timestamptz, project_id, user_id, api_key_id, sum(traces)
+from trace_hours
 where workspace_id = any(array(select id from workspaces))
-    and received_at >= :day::timestamptz and received_at < :day::timestamptz + interval '24 hours'
+    and hour >= :day::timestamptz and hour < :day::timestamptz + interval '24 hours'
 group by workspace_id, project_id, user_id, api_key_id
 
 -- name: close_day
@@ -93,7 +117,7 @@ insert into counted_days (until) values (:day::timestamptz + interval '24 hours'
 on conflict (is_the_only) do update set until = excluded.until
 
 -- name: counted_until
-select until from counted_days
+select (select until from counted_hours) as hours, (select until from counted_days) as days
 
 -- name: longlived_by_workspace
 -- By the moment at which traces became long-lived, which for most is that of their receipt.
