@@ -38,6 +38,7 @@ BODIES: dict[str, Any] = {
     "PUT /datasets/{dataset_id}/tags": {"as_of": "latest", "tag": "x"},
     "PUT /datasets/{dataset_id}/splits": {"split_name": "x", "examples": []},
     "POST /datasets/{dataset_id}/runs": {"session_ids": [str(uuid4())]},
+    "POST /v2/datasets/{dataset_id}/experiment-runs": {"experiment_ids": [str(uuid4())]},
     "POST /repos/{owner}/{repo}/tags": {"tag_name": "x", "commit_id": str(uuid4())},
     "PATCH /repos/{owner}/{repo}/tags/{tag_name}": {"commit_id": str(uuid4())},
     "POST /commits/{owner}/{repo}": {"manifest": {"stolen": 1}},
