@@ -1,4 +1,5 @@
 """Billable usage: how many traces arrived, by workspace, project, user or API key.
 
-Reads what `tracing` counted at first receipt and the names that `identity` and `tracing` keep; writes what it counted of it, and nothing else.
+Reads what `tracing` counted at first receipt and the names that `identity` and `tracing` keep; writes only what it counted
+of hours and days that are over.
 """
