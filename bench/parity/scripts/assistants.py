@@ -14,7 +14,7 @@ async def _made(talk: Talk, **body: object) -> str:
 async def defaults(talk: Talk) -> None:
     await talk.get("read", f"/assistants/{ECHO}")
     await talk.post("search by graph", "/assistants/search", {"graph_id": "echo", "metadata": {"created_by": "system"}})
-    await talk.post("count by graph", "/assistants/count", {"graph_id": "boom"})
+    await talk.post("count by graph", "/assistants/count", {"graph_id": "remember"})
 
 
 async def create(talk: Talk) -> None:
