@@ -91,12 +91,7 @@ class Handlers:
 
     async def decrypt_json(self, place: Place, metadata: Mapping[str, Any], sealed: Json) -> Opened:
         """Decrypt a document. Raises CannotDecrypt."""
-        handler = self._json[1]
-        if handler is None:
-            raise CannotDecrypt(f"{place} was encrypted by a handler, and this server has no decrypt.json")
-        made = _opened(
-            await self._call("decrypt.json", lambda: handler(_context(place, metadata), sealed), CannotDecrypt)
-        )
+        made = await self._open("decrypt.json", self._json[1], _context(place, metadata), sealed)
         if not isinstance(made.plain, dict) or not made.plain.keys() >= sealed.keys():
             raise CannotDecrypt(f"decrypt.json must return {place} with all the keys it was given")
         return made
@@ -110,15 +105,16 @@ class Handlers:
 
     async def decrypt_blob(self, place: Place, metadata: Mapping[str, Any], sealed: bytes) -> Opened:
         """Decrypt a blob. Raises CannotDecrypt."""
-        handler = self._blob[1]
-        if handler is None:
-            raise CannotDecrypt(f"{place} was encrypted by a handler, and this server has no decrypt.blob")
-        made = _opened(
-            await self._call("decrypt.blob", lambda: handler(_context(place, metadata), sealed), CannotDecrypt)
-        )
+        made = await self._open("decrypt.blob", self._blob[1], _context(place, metadata), sealed)
         if not isinstance(made.plain, bytes):
             raise CannotDecrypt("decrypt.blob must return bytes")
         return made
+
+    async def _open(self, what: str, handler: Any, context: EncryptionContext, sealed: Any) -> Opened:
+        if handler is None:
+            place = Place(str(context.model), str(context.field))
+            raise CannotDecrypt(f"{place} was encrypted by a handler, and this server has no {what}")
+        return _opened(await self._call(what, lambda: handler(context, sealed), CannotDecrypt))
 
     async def _call(
         self, what: str, call: Callable[[], Awaitable[T]], failure: type[PortsideError] = EncryptionFailed

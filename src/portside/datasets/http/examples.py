@@ -93,11 +93,6 @@ async def delete_example(ctx: Context, example_id: UUID) -> Accepted:
 
 @routes.post(
     "/platform/datasets/{dataset_id}/examples",
-    status=201,
-    permission="datasets:update",
-    raises=(DatasetNotFound, ExampleExists, *_ENCODED),
-)
-@routes.post(
     "/v1/platform/datasets/{dataset_id}/examples",
     status=201,
     permission="datasets:update",
@@ -112,10 +107,6 @@ async def upload_examples(ctx: Context, dataset_id: UUID) -> Changed:
 
 @routes.patch(
     "/platform/datasets/{dataset_id}/examples",
-    permission="datasets:update",
-    raises=(DatasetNotFound, ExampleNotFound, *_ENCODED),
-)
-@routes.patch(
     "/v1/platform/datasets/{dataset_id}/examples",
     permission="datasets:update",
     raises=(DatasetNotFound, ExampleNotFound, *_ENCODED),
@@ -129,11 +120,6 @@ async def upload_changes(ctx: Context, dataset_id: UUID) -> Changed:
 
 @routes.post(
     "/platform/examples/multipart",
-    status=201,
-    permission="datasets:update",
-    raises=(DatasetNotFound, ExampleExists, *_ENCODED),
-)
-@routes.post(
     "/v1/platform/examples/multipart",
     status=201,
     permission="datasets:update",
@@ -146,8 +132,9 @@ async def put_examples(ctx: Context) -> Changed:
     return await changes.put_examples(ctx.db, ctx.actor.workspace_id, owned)
 
 
-@routes.post("/platform/datasets/examples/delete", permission="datasets:delete")
-@routes.post("/v1/platform/datasets/examples/delete", permission="datasets:delete")
+@routes.post(
+    "/platform/datasets/examples/delete", "/v1/platform/datasets/examples/delete", permission="datasets:delete"
+)
 async def delete_examples_for_good(ctx: Context, body: ExampleDeletion) -> Accepted:
     """Delete several examples; with `hard_delete` from every version."""
     await changes.delete_examples(ctx.db, ctx.actor.workspace_id, body.example_ids, hard=body.hard_delete)

@@ -115,34 +115,34 @@ class Routes:
     def __iter__(self) -> Any:
         return iter(self.list)
 
-    def add(self, method: str, path: str, **options: Any) -> Callable[[Handler], Handler]:
-        """Register the decorated handler under a method and a path template."""
+    def add(self, method: str, *paths: str, **options: Any) -> Callable[[Handler], Handler]:
+        """Register the decorated handler under a method and one or more path templates."""
 
         def register(handler: Handler) -> Handler:
-            self.list.append(_inspect(Route(method, path, handler, self.tag, **options)))
+            self.list += [_inspect(Route(method, path, handler, self.tag, **options)) for path in paths]
             return handler
 
         return register
 
-    def get(self, path: str, **options: Any) -> Callable[[Handler], Handler]:
+    def get(self, *paths: str, **options: Any) -> Callable[[Handler], Handler]:
         """Register a GET operation."""
-        return self.add("GET", path, **options)
+        return self.add("GET", *paths, **options)
 
-    def post(self, path: str, **options: Any) -> Callable[[Handler], Handler]:
+    def post(self, *paths: str, **options: Any) -> Callable[[Handler], Handler]:
         """Register a POST operation."""
-        return self.add("POST", path, **options)
+        return self.add("POST", *paths, **options)
 
-    def put(self, path: str, **options: Any) -> Callable[[Handler], Handler]:
+    def put(self, *paths: str, **options: Any) -> Callable[[Handler], Handler]:
         """Register a PUT operation."""
-        return self.add("PUT", path, **options)
+        return self.add("PUT", *paths, **options)
 
-    def patch(self, path: str, **options: Any) -> Callable[[Handler], Handler]:
+    def patch(self, *paths: str, **options: Any) -> Callable[[Handler], Handler]:
         """Register a PATCH operation."""
-        return self.add("PATCH", path, **options)
+        return self.add("PATCH", *paths, **options)
 
-    def delete(self, path: str, **options: Any) -> Callable[[Handler], Handler]:
+    def delete(self, *paths: str, **options: Any) -> Callable[[Handler], Handler]:
         """Register a DELETE operation."""
-        return self.add("DELETE", path, **options)
+        return self.add("DELETE", *paths, **options)
 
 
 def _inspect(route: Route) -> Route:
