@@ -18,7 +18,7 @@ class LimitBody:
     def __init__(self, app: Any, max_bytes: int, special: Mapping[str, int] | None = None) -> None:
         self.app = app
         self.max_bytes = max_bytes
-        self.special = special or {}
+        self._special = tuple((special or {}).items())
 
     async def __call__(self, scope: Any, receive: Any, send: Any) -> None:
         """Count the body of an HTTP request as it is read."""
@@ -46,7 +46,10 @@ class LimitBody:
         await self.app(scope, count, send)
 
     def _limit_of(self, path: str) -> int:
-        return next((limit for start, limit in self.special.items() if path.startswith(start)), self.max_bytes)
+        for start, limit in self._special:
+            if path.startswith(start):
+                return limit
+        return self.max_bytes
 
     def _too_large(self, max_bytes: int) -> BodyTooLarge:
         setting = " of this server (setting HTTP_MAX_REQUEST_BODY_BYTES)" if max_bytes == self.max_bytes else ""

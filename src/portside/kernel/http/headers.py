@@ -2,7 +2,8 @@
 
 import re
 from typing import Any
-from uuid import uuid4
+
+from portside.kernel.ids import random_id
 
 Header = tuple[bytes, bytes]
 # What a request id may not hold: it is written into logs, and terminals show those.
@@ -27,4 +28,4 @@ def request_id_of(headers: dict[bytes, bytes]) -> str:
     """Return the id that a request was given by whoever sent it, short of what is unsafe in it; else a new one."""
     given = headers.get(b"x-request-id")
     safe = given and _UNSAFE.sub("", given.decode("latin-1"))[:200]
-    return safe or str(uuid4())
+    return safe or random_id()
