@@ -33,6 +33,7 @@ from tests.servers import KEY, platform_server  # noqa: E402
 from portside.kernel.db import Database  # noqa: E402
 from portside.kernel.embedded import EmbeddedPostgres  # noqa: E402
 from portside.kernel.ids import uuid7  # noqa: E402
+from portside.kernel.migrations import migrate  # noqa: E402
 from portside.tracing.figure_days import FiguresOfDays  # noqa: E402
 from portside.tracing.retention import ExpiredTraces, Retention  # noqa: E402
 from portside.usage.hours import HoursThatAreOver  # noqa: E402
@@ -91,6 +92,8 @@ class Figure:
 async def count_what_is_over(url: str) -> None:
     """Count hours and days, of usage and of figures; print the seconds and the CPU of the connection that each took."""
     db = await Database.connect(url, max_size=1)
+    # A folder may be of an older version.
+    await migrate(db, ["portside.identity", "portside.tracing", "portside.usage"])
     backend = await db.pool.fetchval("select pg_backend_pid()")
     for name, chore in (("hours and days of usage", HoursThatAreOver(db)), ("days of figures", FiguresOfDays(db))):
         began, before = time.perf_counter(), _on_cpu(backend)
