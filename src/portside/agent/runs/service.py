@@ -45,6 +45,7 @@ Awaited = Literal["end", "events", "nothing"]
 class Scheduled(NamedTuple):
     """What a run that no client asked for brings along; without a thread it gets one of its own."""
 
+    run_id: UUID
     thread_id: UUID | None
     thread_metadata: dict[str, Any]
     configurable: dict[str, Any]
@@ -190,7 +191,7 @@ class Runs:
         self, session: Session, assistant: Assistant, body: RunCreate, scheduled: Scheduled
     ) -> str:
         """Admit a run inside the caller's transaction; the caller wakes the worker after it. Returns the outcome."""
-        ids = Ids(uuid7(), scheduled.thread_id or uuid7(), "")
+        ids = Ids(scheduled.run_id, scheduled.thread_id or uuid7(), "")
         admission = admission_of(assistant, body, ids, is_stateless=scheduled.thread_id is None)
         admission.access = scheduled.access if scheduled.thread_id is not None else None
         admission.thread_metadata = {**scheduled.thread_metadata, **admission.thread_metadata}
@@ -257,7 +258,7 @@ class Runs:
         return self._cancelling.ending_with(source, thread_id, run_id)
 
     def tell_workers(self) -> None:
-        """Have the workers look, here and elsewhere: runs were scheduled, and may have taken the place of others."""
+        """Have the workers look, here and elsewhere: runs were scheduled or deleted, and others may have to stop."""
         self._cancelling.tell_workers()
 
     def client_left(self, thread_id: UUID, run_id: UUID) -> None:
