@@ -35,7 +35,7 @@ pytestmark = pytest.mark.asyncio(loop_scope="module")
 NAMES = {query.sql: query.name for query in sql}
 NOISE = {"claim_runs", "renew_leases"}
 HI = {"messages": [{"role": "user", "content": "hi"}]}
-BEFORE, AFTER = ["admit_run", "read_checkpoint"], ["end_run"]
+BEFORE, AFTER = ["admit_run", "read_checkpoint"], ["end_runs"]
 
 
 class Source:
@@ -147,12 +147,12 @@ def check_on_thread(found: list[str], *, checkpoints: int) -> None:
 
 
 async def test_a_stateless_run_that_is_waited_for(server: Server):
-    assert await server.cost(server.wait(None)) == ["admit_run", "end_run"]
+    assert await server.cost(server.wait(None)) == ["admit_runs", "end_runs"]
 
 
 async def test_a_stateless_run_of_several_steps_costs_no_more(server: Server):
     steps = server.wait(None, "steps", input={"done": [], "pause_s": 0})
-    assert await server.cost(steps) == ["admit_run", "end_run"]
+    assert await server.cost(steps) == ["admit_runs", "end_runs"]
 
 
 async def test_a_streamed_run(server: Server):
@@ -160,7 +160,7 @@ async def test_a_streamed_run(server: Server):
         async for _ in server.runs.events(await server.create(None)):
             pass
 
-    assert await server.cost(stream()) == ["admit_run", "end_run"]
+    assert await server.cost(stream()) == ["admit_runs", "end_runs"]
 
 
 async def test_an_end_is_no_reason_to_look_into_the_queue(server: Server):
@@ -171,7 +171,7 @@ async def test_an_end_is_no_reason_to_look_into_the_queue(server: Server):
 
     found = await server.statements(runs())
     # What was announced before may be looked for meanwhile.
-    assert found.count("end_run") == 10
+    assert found.count("end_runs") == 10
     assert found.count("claim_runs") < 5
 
 
@@ -186,8 +186,8 @@ async def test_the_next_run_of_a_thread_is_looked_for_when_the_one_before_it_end
 async def test_an_assistant_that_changed_is_read_again(server: Server):
     made = await server.assistants.create(AssistantCreate(graph_id="echo"))
     name = str(made.assistant_id)
-    assert await server.cost(server.wait(None, name)) == ["get_assistant", "admit_run", "end_run"]
-    assert await server.cost(server.wait(None, name)) == ["admit_run", "end_run"]
+    assert await server.cost(server.wait(None, name)) == ["get_assistant", "admit_runs", "end_runs"]
+    assert await server.cost(server.wait(None, name)) == ["admit_runs", "end_runs"]
 
     await server.assistants.patch(made.assistant_id, AssistantPatch(context={"mood": "new"}))
     again = asyncio.create_task(server.create(await server.thread(), name))
@@ -217,7 +217,7 @@ async def test_a_batch(server: Server):
     bodies = [RunCreate(assistant_id="echo", input=HI) for _ in range(5)]
     found = await server.cost(server.runs.create_batch(bodies, "request"))
     assert found[:2] == ["get_assistant", "admit_runs"]
-    assert set(found[2:]) <= {"end_run"}
+    assert set(found[2:]) <= {"end_runs"}
 
 
 async def test_joining_a_run_that_is_over(server: Server):
@@ -241,6 +241,32 @@ async def test_cancelling(server: Server):
     await eventually(has_begun)
     found = await server.cost(server.runs.cancel(thread_id, run.run_id, "interrupt"))
     assert found[:1] == ["cancel_runs"]
-    assert found[-1:] == ["end_run"]
+    assert found[-1:] == ["end_runs"]
     # The graph may be reading its thread only now.
     assert len(found) <= 5
+
+
+async def test_what_many_ask_for_at_once_goes_together(server: Server):
+    """However many clients there are, no more runs are executed at a time than there are slots."""
+    slots, busy = server.runs.worker.slots, []
+
+    async def run() -> None:
+        await server.wait(None, "steps", input={"done": [], "pause_s": 0.01})
+        busy.append(server.runs.worker.busy_slots)
+
+    found = await server.statements(asyncio.gather(*(run() for _ in range(40))))  # type: ignore[arg-type]
+    assert len(busy) == 40
+    assert max(busy) <= slots
+    assert found.count("admit_runs") < 10
+    assert found.count("end_runs") < 40
+
+
+async def test_an_end_waits_for_nobody_elses_thread(server: Server):
+    """Somebody holds one of two threads; the other one's run ends, and the first one's when it is let go."""
+    held, free = await server.thread(), await server.thread()
+    async with server.db.pool.acquire() as other, other.transaction():
+        await other.execute("select from threads where thread_id = $1 for update", held)
+        waiting = asyncio.create_task(server.wait(held))
+        assert await asyncio.wait_for(server.wait(free), 60)
+        assert not waiting.done()
+    assert await asyncio.wait_for(waiting, 60)

@@ -20,7 +20,8 @@ from portside.agent.access.loading import OPEN, Protection
 from portside.agent.access.service import Access
 from portside.agent.config import AgentConfig, load_config
 from portside.agent.custom.application import CustomApp, running
-from portside.agent.custom.loopback import INSIDE, LoopbackTransport, introduce
+from portside.agent.custom.loopback import INSIDE, introduce
+from portside.agent.custom.transport import LoopbackTransport
 from portside.kernel.errors import UserMistake
 from portside.kernel.http.front import Front
 from portside.kernel.http.inside import Call
