@@ -49,19 +49,19 @@ class _Again:
         self._pool = pool
 
     def fetch(self, query: str, *args: Any) -> Awaitable[list[Record]]:
-        return _tried(self._pool.fetch, query, *args)
+        return _tried(self._pool.run, "fetch", query, *args)
 
     def fetchrow(self, query: str, *args: Any) -> Awaitable[Record | None]:
-        return _tried(self._pool.fetchrow, query, *args)
+        return _tried(self._pool.run, "fetchrow", query, *args)
 
     def fetchval(self, query: str, *args: Any) -> Awaitable[Any]:
-        return _tried(self._pool.fetchval, query, *args)
+        return _tried(self._pool.run, "fetchval", query, *args)
 
     def execute(self, query: str, *args: Any) -> Awaitable[str]:
-        return _tried(self._pool.execute, query, *args)
+        return _tried(self._pool.run, "execute", query, *args)
 
     def executemany(self, command: str, args: Iterable[Any]) -> Awaitable[None]:
-        return _tried(self._pool.executemany, command, args)
+        return _tried(self._pool.run, "executemany", command, args)
 
 
 async def _tried(run: Callable[..., Awaitable[T]], *args: Any) -> T:
@@ -203,7 +203,7 @@ class Database(Session):
     async def is_alive(self) -> bool:
         """Whether Postgres answers a trivial query within two seconds."""
         try:
-            return bool(await self.pool.fetchval("select true", timeout=2))
+            return bool(await self.pool.run("fetchval", "select true", timeout=2))
         except (OSError, TimeoutError, asyncpg.PostgresError, asyncpg.InterfaceError):
             return False
 
