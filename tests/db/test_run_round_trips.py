@@ -18,7 +18,10 @@ from portside.agent.checkpoints import staging
 from portside.agent.config import load_config
 from portside.agent.engine import Engine
 from portside.agent.graphs.load import load_graphs
-from portside.agent.queue import worker
+from portside.agent.queue import lifecycle, worker
+from portside.agent.queue.lifecycle import ClaimedRun, Ending
+from portside.agent.runs.admission import admission_of, begun_run
+from portside.agent.runs.requests import Ids
 from portside.agent.runs.service import Runs
 from portside.agent.settings import AgentSettings
 from portside.agent.sql import sql
@@ -35,7 +38,7 @@ pytestmark = pytest.mark.asyncio(loop_scope="module")
 NAMES = {query.sql: query.name for query in sql}
 NOISE = {"claim_runs", "renew_leases"}
 HI = {"messages": [{"role": "user", "content": "hi"}]}
-BEFORE, AFTER = ["admit_run", "read_checkpoint"], ["end_runs"]
+BEFORE, AFTER = ["admit_runs", "read_checkpoint"], ["end_runs"]
 
 
 class Source:
@@ -89,6 +92,14 @@ class Server:
         thread_id = uuid7()
         await self.db.pool.execute("insert into threads (thread_id) values ($1)", thread_id)
         return thread_id
+
+    async def begun(self, thread_id: UUID) -> ClaimedRun:
+        """A run that this worker has a lease on, and that nobody executes."""
+        assistant = await self.assistants.recall("echo")
+        body = RunCreate(assistant_id="echo", input=HI)
+        admission = admission_of(assistant, body, Ids(uuid7(), thread_id, "request"), is_stateless=False)
+        admitted = await lifecycle.admit_run(self.db, admission, self.runs.worker.worker_id, has_free_slot=True)
+        return begun_run(admission, admitted)
 
     async def idle(self) -> None:
         """Wait until what was begun has been written."""
@@ -191,7 +202,7 @@ async def test_an_assistant_that_changed_is_read_again(server: Server):
 
     await server.assistants.patch(made.assistant_id, AssistantPatch(context={"mood": "new"}))
     again = asyncio.create_task(server.create(await server.thread(), name))
-    assert (await server.cost(again))[:3] == ["admit_run", "get_assistant", "admit_run"]
+    assert (await server.cost(again))[:3] == ["admit_runs", "get_assistant", "admit_runs"]
     assert (await again).run.kwargs["context"] == {"mood": "new"}
     assert await server.db.pool.fetchval("select count(*) from runs where assistant_id = $1", made.assistant_id) == 1
 
@@ -263,6 +274,19 @@ async def test_what_many_ask_for_at_once_goes_together(server: Server):
 
 async def test_an_end_waits_for_nobody_elses_thread(server: Server):
     """Somebody holds one of two threads; the other one's run ends, and the first one's when it is let go."""
+    held, free = [await server.begun(await server.thread()) for _ in range(2)]
+    ending = Ending(status="success", thread_status="idle", values=b"{}")
+    endings = server.runs.worker._endings
+    async with server.db.pool.acquire() as other, other.transaction():
+        await other.execute("select from threads where thread_id = $1 for update", held.thread_id)
+        waiting = asyncio.create_task(endings.end(held, ending))
+        assert (await asyncio.wait_for(endings.end(free, ending), 60)).outcome == "ended"
+        assert not waiting.done()
+    assert (await asyncio.wait_for(waiting, 60)).outcome == "ended"
+
+
+async def test_an_admission_waits_for_nobody_elses_thread(server: Server):
+    """Somebody holds one of two threads; a run on the other one is admitted, and on the first one when it is let go."""
     held, free = await server.thread(), await server.thread()
     async with server.db.pool.acquire() as other, other.transaction():
         await other.execute("select from threads where thread_id = $1 for update", held)
@@ -270,3 +294,15 @@ async def test_an_end_waits_for_nobody_elses_thread(server: Server):
         assert await asyncio.wait_for(server.wait(free), 60)
         assert not waiting.done()
     assert await asyncio.wait_for(waiting, 60)
+
+
+async def test_the_runs_of_one_thread_that_are_asked_for_at_once_are_in_order(server: Server):
+    thread_id = await server.thread()
+    made = await asyncio.gather(*(server.create(thread_id) for _ in range(5)))
+    for each in made:
+        await server.runs.result(thread_id, each.run.run_id)
+    await server.idle()
+    order = "select run_id from runs where thread_id = $1 order by started_at"
+    assert await server.db.pool.fetch(order, thread_id) == await server.db.pool.fetch(
+        order.replace("started_at", "number"), thread_id
+    )

@@ -117,38 +117,56 @@ begin
 end $$;
 
 -- Admit several runs as `admit_run` does, each with where it stands in the list. Those that are to start do, under the
--- worker's lease; the others wait for one. Without an outcome it is of an assistant that is not as it was seen.
-create function admit_runs(p_admissions jsonb, p_worker_id uuid, p_lease interval) returns table (
+-- worker's lease; the others wait for one. Where it does not wait, a run on a thread that somebody else has locked is
+-- `locked`, and not admitted. Without an outcome it is of an assistant that is not as it was seen.
+create function admit_runs(p_admissions jsonb, p_worker_id uuid, p_lease interval, p_waits boolean) returns table (
     place int, outcome text, attempt int, created_at timestamptz, run_id uuid, thread_id uuid, metadata jsonb
 )
 language plpgsql as $$
 #variable_conflict use_column
 declare
     n record;
+    seen jsonb;
 begin
     for n in
         select * from rows from (jsonb_to_recordset(p_admissions) as (
             run_id uuid, thread_id uuid, assistant_id uuid, inherited jsonb, metadata jsonb, kwargs jsonb, strategy text,
             priority int, thread_metadata jsonb, thread_config jsonb, create_thread boolean, temporary boolean,
             delay_s float8, key_scope uuid, key text, key_place int, digest text, seen timestamptz, asked_by text,
-            starts boolean, is_awaited boolean
+            access jsonb, starts boolean, is_awaited boolean
         )) with ordinality as n (
             run_id, thread_id, assistant_id, inherited, metadata, kwargs, strategy, priority, thread_metadata,
-            thread_config, create_thread, temporary, delay_s, key_scope, key, key_place, digest, seen, asked_by, starts,
-            is_awaited, place
+            thread_config, create_thread, temporary, delay_s, key_scope, key, key_place, digest, seen, asked_by, access,
+            starts, is_awaited, place
         )
+        order by case when not p_waits then n.thread_id end, n.place
     loop
-        if n.seen is null or exists (
+        place := n.place;
+        outcome := null;
+        run_id := n.run_id;
+        thread_id := n.thread_id;
+        if n.seen is not null and not exists (
             select from assistants k where k.assistant_id = n.assistant_id and k.updated_at = n.seen
         ) then
-            return query select n.place::int, a.* from admit_run(
-                n.run_id, n.thread_id, n.assistant_id, n.inherited, n.metadata, n.kwargs, n.strategy, n.priority,
-                n.thread_metadata, n.thread_config, n.create_thread, n.temporary, make_interval(secs => n.delay_s),
-                n.key_scope, n.key, n.key_place, n.digest, case when n.is_awaited then p_worker_id end,
-                case when n.starts then p_worker_id end, p_lease, n.asked_by
-            ) a;
-        else
-            return query select n.place::int, null::text, 0, now(), n.run_id, n.thread_id, '{}'::jsonb;
+            return next;
+            continue;
         end if;
+        if not p_waits and not n.create_thread then
+            select t.metadata into seen from threads t where t.thread_id = n.thread_id for update skip locked;
+            outcome := case
+                when found and not fits(seen, n.access) then 'missing'
+                when not found and exists (select from threads t where t.thread_id = n.thread_id) then 'locked'
+            end;
+            if outcome is not null then
+                return next;
+                continue;
+            end if;
+        end if;
+        return query select n.place::int, a.* from admit_run(
+            n.run_id, n.thread_id, n.assistant_id, n.inherited, n.metadata, n.kwargs, n.strategy, n.priority,
+            n.thread_metadata, n.thread_config, n.create_thread, n.temporary, make_interval(secs => n.delay_s),
+            n.key_scope, n.key, n.key_place, n.digest, case when n.is_awaited then p_worker_id end,
+            case when n.starts then p_worker_id end, p_lease, n.asked_by
+        ) a;
     end loop;
 end $$;

@@ -1,7 +1,7 @@
-"""Admitting runs: those on threads of their own go together with others that are asked for at the same moment.
+"""Admitting runs: those that are asked for at the same moment go together.
 
-They wait for nobody: no one else knows their threads. A run on a thread that is there waits for whoever has locked it,
-and one with a key for whoever brings the same key, so those go alone.
+What goes together waits for nobody. A run on a thread that somebody else has locked goes alone, and so does one that
+stops others, makes a thread that another request may be making, or has a key that another one may bring.
 """
 
 from portside.agent.queue import lifecycle
@@ -24,17 +24,19 @@ class Admissions:
 
         Raises AssistantChanged.
         """
-        if not _passes(admission) or self._db.codec is not None:
+        admitted = None
+        if self._db.codec is None and _waits_for_nobody(admission):
+            admitted = await self._trips.ask(Asked(admission, starts, is_awaited))
+            if admitted is None:
+                raise AssistantChanged
+        if admitted is None or admitted.outcome == "locked":
             return await lifecycle.admit_run(
                 self._db, admission, self._worker.worker_id, has_free_slot=starts, is_awaited=is_awaited
             )
-        admitted = await self._trips.ask(Asked(admission, starts, is_awaited))
-        if admitted is None:
-            raise AssistantChanged
         return admitted
 
     async def _send(self, asked: list[Asked]) -> list[Admitted | None]:
-        return await lifecycle.admit_runs(self._db, asked, self._worker.worker_id)
+        return await lifecycle.admit_runs(self._db, asked, self._worker.worker_id, waits=False)
 
     def _left_behind(self, admitted: Admitted | None) -> None:
         """Return a run to the queue that was begun for a client which left meanwhile."""
@@ -42,5 +44,7 @@ class Admissions:
             self._worker.give_back(admitted.run_id, admitted.attempt)
 
 
-def _passes(admission: Admission) -> bool:
-    return admission.temporary and admission.key is None and admission.access is None and admission.new_thread is None
+def _waits_for_nobody(admission: Admission) -> bool:
+    knows_its_thread = admission.temporary or not admission.create_thread
+    stands_alone = admission.key is None and admission.new_thread is None
+    return knows_its_thread and stands_alone and not admission.supersedes

@@ -109,6 +109,11 @@ class Admission(msgspec.Struct, kw_only=True):
     new_thread: dict[str, Any] | None = None
     asked_by: str | None = None
 
+    @property
+    def supersedes(self) -> bool:
+        """Whether it stops the runs before it."""
+        return self.strategy in ("interrupt", "rollback")
+
     def values(self) -> dict[str, Any]:
         """Return the parameters that the database admits it by."""
         values = {name: getattr(self, name) for name in self.__struct_fields__ if name not in _RULES}
@@ -125,7 +130,7 @@ class Asked(NamedTuple):
 
 
 class Admitted(msgspec.Struct):
-    """How an admission went: `pending`, `running`, `busy` or `missing`; with a key also `repeated` or `reused`.
+    """How an admission went: `pending`, `running`, `busy`, `missing` or `locked`; with a key `repeated` or `reused`.
 
     The ids are those of the run first made, the metadata is all that it is labelled with.
     """
@@ -236,17 +241,22 @@ async def admit_run(
     return Admitted(**dict(row))
 
 
-async def admit_runs(db: Session, asked: Sequence[Asked], worker_id: UUID) -> list[Admitted | None]:
-    """Admit several, all or none. None is one whose assistant is not what it was when the run was made of it."""
+async def admit_runs(
+    db: Session, asked: Sequence[Asked], worker_id: UUID, *, waits: bool = True
+) -> list[Admitted | None]:
+    """Admit several, all or none. None is one whose assistant is not what it was when the run was made of it.
+
+    Where it does not wait, a run on a thread that somebody else has locked is `locked`, and not admitted.
+    """
     # A driver may bring UUIDs of its own kind, which the encoder of JSON values does not know.
     plain = [
         {name: str(value) if isinstance(value, UUID) else value for name, value in one.admission.values().items()}
-        | {"starts": one.starts, "is_awaited": one.is_awaited}
+        | {"access": one.admission.access, "starts": one.starts, "is_awaited": one.is_awaited}
         for one in asked
     ]
     with ADMISSIONS.time():
         async with asyncio.timeout(ANSWERED_WITHIN_S):
-            rows = await db.fetch(sql.admit_runs, admissions=plain, worker_id=worker_id, lease_s=LEASE_S)
+            rows = await db.fetch(sql.admit_runs, admissions=plain, worker_id=worker_id, lease_s=LEASE_S, waits=waits)
     return [None if row["outcome"] is None else Admitted(**dict(row)) for row in rows]
 
 

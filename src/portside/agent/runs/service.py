@@ -36,7 +36,6 @@ from portside.agent.webhooks.policy import Webhooks
 from portside.kernel.db import Database, Session
 from portside.kernel.ids import uuid7
 
-SUPERSEDING = frozenset({"interrupt", "rollback"})
 FROM_THE_START = "-1"
 
 Awaited = Literal["end", "events", "nothing"]
@@ -203,10 +202,10 @@ class Runs:
         if admitted.outcome == "running":
             self.worker.begin(begun_run(admission, admitted))
             return
-        if admission.strategy in SUPERSEDING:
+        if admission.supersedes:
             self.worker.look_for_cancels()
         self.worker.wake()
-        self.hub.relay.say_work(claims=True, cancels=admission.strategy in SUPERSEDING)
+        self.hub.relay.say_work(claims=True, cancels=admission.supersedes)
 
     async def get(self, thread_id: UUID, run_id: UUID) -> Run:
         """Return a run. Raises RunNotFound."""

@@ -13,7 +13,7 @@ where :seen::text is null or exists (
 -- Several in one statement, so that all are admitted or none. A row without an outcome is of an assistant that is not as
 -- it was seen.
 select outcome, attempt, created_at, run_id, thread_id, metadata
-from admit_runs(:admissions::jsonb, :worker_id, make_interval(secs => :lease_s))
+from admit_runs(:admissions::jsonb, :worker_id, make_interval(secs => :lease_s), :waits)
 order by place
 
 -- name: count_waiting
