@@ -219,3 +219,22 @@ async def test_no_connection_is_lost_or_lent_twice(fresh_database) -> None:
     await db.close()
     with pytest.raises(asyncpg.InterfaceError):
         await db.fetchval(COUNT)
+
+
+async def test_however_many_ask_whether_it_is_alive_the_database_is_asked_once(fresh_database) -> None:
+    db = await Database.connect(await fresh_database(), max_size=1)
+    queries: list[str] = []
+    async with db.pool.acquire() as connection:
+        connection.add_query_logger(lambda record: queries.append(record.query))
+        asking = [asyncio.create_task(db.is_alive()) for _ in range(20)]
+        await asyncio.sleep(0)
+        # The one that asks for all, and one that waits for it.
+        asking[0].cancel()
+        asking[7].cancel()
+    told = await asyncio.gather(*asking, return_exceptions=True)
+    assert [each for each in told if each is True] == [True] * 18
+    assert await db.is_alive()
+    # The driver tells of a statement in the next turn of the loop.
+    await asyncio.sleep(0)
+    assert queries == ["select true"] * 2, "once for those who asked together, and once for who asked later"
+    await db.close()

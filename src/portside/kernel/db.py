@@ -155,6 +155,7 @@ class Database(Session):
     def __init__(self, pool: Any, codec: Codec | None = None) -> None:
         super().__init__(_Again(pool), codec)
         self.pool = pool
+        self._asked: asyncio.Future[bool | None] | None = None
 
     @classmethod
     async def connect(
@@ -201,7 +202,24 @@ class Database(Session):
             yield Transaction(connection, self.codec)
 
     async def is_alive(self) -> bool:
-        """Whether Postgres answers a trivial query within two seconds."""
+        """Whether Postgres answers a trivial query within two seconds.
+
+        It is asked once at a time: anybody may ask a server for its health, and that shall not take up its connections.
+        """
+        while (asked := self._asked) is not None:
+            # Nothing is told when who asked was cancelled: then the next one asks.
+            if (told := await asyncio.shield(asked)) is not None:
+                return told
+        self._asked = asked = asyncio.get_running_loop().create_future()
+        answers = None
+        try:
+            answers = await self._answers()
+            return answers
+        finally:
+            self._asked = None
+            asked.set_result(answers)
+
+    async def _answers(self) -> bool:
         try:
             return bool(await self.pool.run("fetchval", "select true", timeout=2))
         except (OSError, TimeoutError, asyncpg.PostgresError, asyncpg.InterfaceError):
