@@ -147,6 +147,19 @@ class Engine:
         """The connections of the graphs."""
         return self._db
 
+    @property
+    def saver(self) -> PostgresSaver:
+        """What the graphs remember with."""
+        return self._saver
+
+    def is_writing(self, thread_id: UUID) -> bool:
+        """Whether a run of this process may have made of a thread what is not in the database yet."""
+        return self._saver.is_held(str(thread_id))
+
+    async def settle(self, thread_id: UUID) -> None:
+        """Wait until what runs of this process made of a thread so far is in the database."""
+        await self._loops[0].call(self._saver.settle(str(thread_id)))
+
     async def execute(
         self, request: RunRequest, publish: Publish, *, timeout_s: float, told: Told = lambda: None
     ) -> Outcome:

@@ -6,7 +6,8 @@ threads are carried out there. Each step stores only the channels it changed (se
 
 import asyncio
 from collections.abc import AsyncIterator, Coroutine, Iterator, Sequence
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, contextmanager, suppress
+from contextvars import ContextVar
 from random import getrandbits
 from typing import Any, TypeVar
 from uuid import UUID
@@ -31,7 +32,7 @@ from portside.agent.checkpoints.rows import (
 )
 from portside.agent.checkpoints.sealing import sealed_rows
 from portside.agent.checkpoints.serde import make_serde
-from portside.agent.checkpoints.staging import Hold, Holder, Stage
+from portside.agent.checkpoints.staging import Hold, Holder, LeaseLost, Stage
 from portside.agent.encryption.vault import Vault
 from portside.agent.sql import sql
 from portside.kernel.db import Database, Record, Session
@@ -40,6 +41,9 @@ PAGE = 100
 DURABILITY = "__pregel_durability"
 
 T = TypeVar("T")
+Named = tuple[str, str, str | None]
+"""A thread, a namespace, and a checkpoint's id unless it is the latest."""
+_told: ContextVar[tuple[Named, Record | None] | None] = ContextVar("told", default=None)
 
 
 class PostgresSaver(BaseCheckpointSaver[str]):
@@ -79,6 +83,26 @@ class PostgresSaver(BaseCheckpointSaver[str]):
         finally:
             await asyncio.shield(self._at_home(self._end(held, is_dropped=is_over and holder.is_new)))
 
+    def is_held(self, thread_id: str) -> bool:
+        """Whether a run writes to a thread in batches; may be asked in any thread."""
+        return self._stage.find(thread_id) is not None
+
+    async def settle(self, thread_id: str) -> None:
+        """Wait until what a run made of its thread so far is written, or will never be. Call it at home."""
+        hold = self._stage.find(thread_id)
+        if hold is not None and not hold.is_empty(""):
+            with suppress(LeaseLost):
+                await hold.settle()
+
+    @contextmanager
+    def told(self, config: RunnableConfig, row: Record | None) -> Iterator[None]:
+        """Answer for what a config names with what was read of it already; None where nothing is there."""
+        token = _told.set((_named(config), row))
+        try:
+            yield
+        finally:
+            _told.reset(token)
+
     async def _begin(self, thread_id: str, holder: Holder) -> Hold:
         return self._stage.hold(thread_id, holder)
 
@@ -91,11 +115,12 @@ class PostgresSaver(BaseCheckpointSaver[str]):
 
     async def aget_tuple(self, config: RunnableConfig) -> CheckpointTuple | None:
         """Return the checkpoint a config names, or the latest of its namespace, or None."""
-        row = await self._at_home(self._read(config))
+        told = _told.get()
+        row = told[1] if told and told[0] == _named(config) else await self._at_home(self._read(config))
         return read_tuple(self.serde, row) if row else None
 
     async def _read(self, config: RunnableConfig) -> Record | None:
-        thread_id, checkpoint_ns = thread_of(config), config["configurable"].get("checkpoint_ns", "")
+        thread_id, checkpoint_ns, checkpoint_id = _named(config)
         if hold := self._stage.find(thread_id):
             if hold.is_empty(checkpoint_ns):
                 return None
@@ -105,7 +130,7 @@ class PostgresSaver(BaseCheckpointSaver[str]):
                 sql.read_checkpoint,
                 thread_id=thread_id,
                 checkpoint_ns=checkpoint_ns,
-                checkpoint_id=config["configurable"].get("checkpoint_id") or None,
+                checkpoint_id=checkpoint_id,
             )
         except Exception as exc:
             # The graph cannot tell this from a mistake of its own; whoever executes it can.
@@ -275,6 +300,11 @@ class PostgresSaver(BaseCheckpointSaver[str]):
                 "in async code use ainvoke, astream, aget_state and so on"
             )
         return asyncio.run_coroutine_threadsafe(call, self._loop).result()
+
+
+def _named(config: RunnableConfig) -> Named:
+    place = config.get("configurable", {})
+    return thread_of(config), place.get("checkpoint_ns", ""), place.get("checkpoint_id") or None
 
 
 def _maker(config: RunnableConfig) -> Holder | None:
