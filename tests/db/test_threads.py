@@ -16,6 +16,7 @@ from typing_extensions import TypedDict
 from portside.agent.checkpoints import PostgresSaver
 from portside.agent.checkpoints.transactions import in_transaction
 from portside.agent.config import ThreadTtl
+from portside.agent.queue.lifecycle import Admission, admit_run
 from portside.agent.sql import sql
 from portside.agent.threads import records
 from portside.agent.threads.lifetimes import ExpiredThreads, set_default_lifetime
@@ -283,3 +284,43 @@ async def test_a_page_without_values_does_not_read_them(db):
 async def test_an_empty_search_has_a_total(db):
     page = await records.search_threads(db, ThreadSearch())
     assert (page.items, page.total) == ([], 0)
+
+
+@pytest.mark.parametrize("query", [ThreadSearch(), ThreadSearch(status="busy"), ThreadSearch(metadata={"a": 1})])
+async def test_the_thread_of_a_stateless_run_is_not_found(db, query):
+    """It goes with its run; searches for what people keep neither show nor count it."""
+    kept = await admitted(db, temporary=False)
+    await admitted(db, temporary=True)
+    page = await records.search_threads(db, query)
+    assert ([thread.thread_id for thread in page.items], page.total) == ([kept], 1)
+
+
+async def test_a_new_thread_is_busy_with_its_run(db):
+    """It is written once, and looks as one that was there before its run."""
+    before = (await records.create_thread(db, ThreadCreate())).thread_id
+    shown = [await shown_thread(db, await admitted(db, temporary=False, thread_id=one)) for one in (before, None)]
+    assert shown[0] == shown[1]
+    assert shown[0]["status"] == "busy"
+
+
+async def admitted(db: Database, *, temporary: bool, thread_id: Any = None) -> UUID:
+    admission = Admission(
+        run_id=uuid4(),
+        thread_id=thread_id or uuid4(),
+        assistant_id=uuid4(),
+        metadata={},
+        kwargs={},
+        strategy="enqueue",
+        thread_metadata={"a": 1},
+        thread_config={"tags": ["b"]},
+        create_thread=thread_id is None,
+        temporary=temporary,
+        delay_s=0.0,
+    )
+    return (await admit_run(db, admission, uuid4(), has_free_slot=True)).thread_id
+
+
+async def shown_thread(db: Database, thread_id: UUID) -> dict[str, Any]:
+    moments = {"created_at", "updated_at", "state_updated_at", "thread_id"}
+    row = await db.pool.fetchrow("select * from threads where thread_id = $1", thread_id)
+    return {name: value for name, value in row.items() if name not in moments}

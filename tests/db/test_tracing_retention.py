@@ -1,5 +1,6 @@
 """Traces go when their time is over; feedback keeps them longer; what was billed stays."""
 
+import asyncio
 import json
 from collections.abc import AsyncIterator, Awaitable, Callable
 from datetime import timedelta
@@ -19,6 +20,8 @@ from portside.tracing.feedback import FeedbackRequest, create_feedback
 from portside.tracing.ingest import receive
 from portside.tracing.projects import ProjectNotFound, ProjectRequest, create_project
 from portside.tracing.retention import ExpiredTraces, LateRuns, Retention, TracesToDelete, delete_traces
+from portside.tracing.sql import sql
+from tests.conftest import eventually
 
 
 @pytest.fixture
@@ -63,6 +66,36 @@ async def test_each_tier_goes_after_its_own_time(db: Database, actor: Actor):
     assert (await task.activate()).did == {"shortlived_traces": 0, "longlived_traces": 0}
     billed = await db.pool.fetch("select trace_id from traces where expired_at is not null")
     assert {row["trace_id"] for row in billed} == {old, oldest}
+
+
+async def test_a_batch_has_so_many_traces_and_no_more_runs_than_it_may(db: Database, actor: Actor):
+    for number in range(5):
+        await stored(db, actor, 20 - number)
+    task = ExpiredTraces(db, Retention())
+    task.traces_at_once, task.runs_at_once = 4, 3
+    done = [(await task.activate()) for _ in range(4)]
+    assert [(status.did["shortlived_traces"], status.again) for status in done] == [
+        (2, True), (2, True), (1, False), (0, False),
+    ]  # fmt: skip
+    # One that has more runs than that goes alone.
+    await stored(db, actor, 15)
+    task.runs_at_once = 1
+    assert (await task.activate()).did["shortlived_traces"] == 1
+    assert await kept(db) == {}
+
+
+async def test_feedback_that_waits_for_a_trace_to_go_extends_nothing(db: Database, actor: Actor):
+    trace = await stored(db, actor, 15)
+    async with db.transaction() as tx:
+        gone = {"workspace_ids": [actor.workspace_id], "trace_ids": [trace]}
+        await tx.execute(sql.delete_traces, **gone)
+        given = asyncio.create_task(create_feedback(db, FeedbackRequest(key="k", run_id=trace), by=actor))
+        waiting = (
+            "select count(*) from pg_stat_activity where datname = current_database() and wait_event_type = 'Lock'"
+        )
+        await eventually(lambda: db.pool.fetchval(waiting))
+    await given
+    assert await db.pool.fetchval("select tier from traces where trace_id = $1", trace) == "shortlived"
 
 
 async def test_nothing_goes_where_time_has_no_end(db: Database, actor: Actor):

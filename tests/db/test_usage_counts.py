@@ -12,8 +12,9 @@ from asyncpg import Record
 
 from portside.kernel.db import Database
 from portside.kernel.migrations import migrate
+from portside.tracing.sql import sql as counting
 from portside.usage.counts import QUERIES, bounds
-from portside.usage.hours import HoursThatAreOver
+from portside.usage.hours import LOCK, HoursThatAreOver
 from portside.usage.ranges import read_range
 from portside.usage.sql import sql
 
@@ -187,17 +188,17 @@ async def by_workspace(db: Database, workspace: UUID, start: str, end: str) -> l
 
 async def test_no_hour_is_closed_while_something_of_it_is_under_way(db: Database):
     await receive(db, [uuid4()], 10)
-    settled = await db.fetchval(sql.over_until, settled_s=600)
+    settled = await db.fetchval(counting.over_until, settled_s=600)
     assert settled <= await db.pool.fetchval("select now()") - timedelta(minutes=10)
     async with db.pool.acquire() as other, other.transaction():
         began = await other.fetchval("select now()")
-        assert await db.fetchval(sql.over_until, settled_s=0) <= began
+        assert await db.fetchval(counting.over_until, settled_s=0) <= began
 
 
 async def test_one_process_counts_at_a_time(db: Database):
     await receive(db, [uuid4()], 10)
     async with db.transaction() as tx:
-        assert await tx.fetchval(sql.begin_counting)
+        assert await tx.fetchval(counting.begin_alone, name=LOCK)
         assert not (await HoursThatAreOver(db).activate()).did
     assert (await HoursThatAreOver(db).activate()).did == {"hours": 24, "days": 1}
 

@@ -15,6 +15,7 @@ from portside.kernel.errors import Invalid
 from portside.kernel.http.vetting import read_json
 from portside.tracing import projects
 from portside.tracing.conditions import Condition, Conditions, all_of, narrow
+from portside.tracing.figure_days import PlainQuestion
 from portside.tracing.figures import FeedbackStats, RunStats, Slicing, measure
 from portside.tracing.filters import read_filter
 from portside.tracing.sql import sql
@@ -146,8 +147,10 @@ async def _with_figures(db: Session, workspace_id: UUID, found: list[TracerSessi
             conditions.of(sql.when_in_projects, value=ids),
         ]
     )
-    every = await _by_project(db, of_projects)
-    roots = await _by_project(db, all_of([of_projects, conditions.of(sql.when_root, value=True)]))
+    plain = PlainQuestion(workspace_id=workspace_id, projects=ids)
+    every = await _by_project(db, of_projects, plain)
+    of_roots = all_of([of_projects, conditions.of(sql.when_root, value=True)])
+    roots = await _by_project(db, of_roots, msgspec.structs.replace(plain, is_root=True))
     rows = await db.fetch(sql.feedback_of_projects, workspace_id=workspace_id, ids=[str(one) for one in ids])
     own: dict[str, dict[str, FeedbackStats]] = {}
     for row in rows:
@@ -163,8 +166,8 @@ async def _with_figures(db: Session, workspace_id: UUID, found: list[TracerSessi
     ]
 
 
-async def _by_project(db: Session, condition: Condition) -> dict[str, RunStats]:
-    found = await measure(db, condition, Slicing(attribute="project", limit=_EVERY))
+async def _by_project(db: Session, condition: Condition, plain: PlainQuestion) -> dict[str, RunStats]:
+    found = await measure(db, condition, Slicing(attribute="project", limit=_EVERY), plain)
     return {project: stats for (_, project), stats in found.items()}
 
 

@@ -1,9 +1,10 @@
 -- name: extend_traces
--- Feedback makes the traces of its runs long-lived. Sorted, so that two deliveries wait for each other.
+-- Feedback makes the traces of its runs long-lived, but for those that are over, which it may have waited for to go.
+-- Sorted, so that two deliveries wait for each other.
 with held as (
     select t.workspace_id, t.trace_id
     from traces t
-    where t.workspace_id = :workspace_id and t.tier = 'shortlived' and t.trace_id in (
+    where t.workspace_id = :workspace_id and t.tier = 'shortlived' and t.expired_at is null and t.trace_id in (
         select coalesce(r.trace_id, r.id) from runs r
         where r.workspace_id = :workspace_id and r.id = any(:run_ids::uuid[])
     )
@@ -14,12 +15,25 @@ update traces t set tier = 'longlived', extended_at = now()
 from held h where t.workspace_id = h.workspace_id and t.trace_id = h.trace_id
 
 -- name: due_traces
--- Traces of a tier that were received too long ago, the oldest first. Two sweepers take different ones.
-select workspace_id, trace_id from traces
-where expired_at is null and tier = :tier and received_at < :before
-order by received_at
-limit :batch::int
-for update skip locked
+-- Traces of a tier that were received too long ago, the oldest first: as many as have some number of runs together, and
+-- one at least. Two sweepers take different ones. `found` is how many there are, of as many as were looked for.
+with due as (
+    select workspace_id, trace_id, received_at from traces
+    where expired_at is null and tier = :tier and received_at < :before
+    order by received_at
+    limit :traces::int
+    for update skip locked
+),
+sized as (
+    select d.workspace_id, d.trace_id, count(*) over () as found,
+           sum(n.runs) over (order by d.received_at, d.workspace_id, d.trace_id) - n.runs as runs_before
+    from due d
+    cross join lateral (
+        select count(*) as runs from runs r
+        where r.workspace_id = d.workspace_id and coalesce(r.trace_id, r.id) = d.trace_id
+    ) n
+)
+select workspace_id, trace_id, found from sized where runs_before < :runs
 
 -- name: extend_due_traces
 -- Feedback may have come before its run: such traces are made long-lived instead of deleted.

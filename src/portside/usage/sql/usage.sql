@@ -64,17 +64,6 @@ left join api_keys k on k.id = c.api_key_id
 group by c.time_bucket, k.short_key
 order by c.time_bucket, traces desc, k.short_key
 
--- name: begin_counting
--- One process at a time; who comes second does without.
-select pg_try_advisory_xact_lock(hashtext('portside.usage.days'))
-
--- name: over_until
--- A trace bears the moment at which its transaction began, so what is before the oldest of those under way is complete.
--- Some time is left for clocks that are set back, and for transactions of which other roles are not told.
-select least(now() - make_interval(secs => :settled_s::float8), min(xact_start))
-from pg_stat_activity
-where datname = current_database()
-
 -- name: next_hour
 -- The first hour that is not counted yet, which at first is the midnight before the first trace; none before that.
 select coalesce(
