@@ -87,23 +87,33 @@ async def measure(
 
     `plain` asks the same as the condition, where that can be asked of days.
     """
-    within = {name: getattr(slicing, name) for name in ("attribute", "path", "groups", "stride", "origin")}
+    found = await measure_runs(db, condition, slicing, plain)
+    if found:
+        statement, values = narrow(sql.feedback_of_runs, condition, **_within(slicing))
+        _add_feedback(found, await db.fetch(statement, **values))
+    return found
+
+
+async def measure_runs(
+    db: Session, condition: Condition, slicing: Slicing = ALL, plain: PlainQuestion | None = None
+) -> dict[Slice, RunStats]:
+    """Return the same without feedback."""
     rows: list[Any] | None = None
     if plain is not None and (division := _division(slicing)):
         rows = await figures_of_days(db, plain, division)
     if rows is None:
-        statement, values = narrow(sql.figures_of_runs, condition, **within, limit=slicing.limit)
+        statement, values = narrow(sql.figures_of_runs, condition, **_within(slicing), limit=slicing.limit)
         rows = await db.fetch(statement, **values)
-    found = {(row["bucket"], row["group_name"]): _figures(row) for row in rows}
-    if found:
-        statement, values = narrow(sql.feedback_of_runs, condition, **within)
-        _add_feedback(found, await db.fetch(statement, **values))
-    return found
+    return {(row["bucket"], row["group_name"]): _figures(row) for row in rows}
 
 
 async def measure_all(db: Session, condition: Condition, plain: PlainQuestion | None = None) -> RunStats:
     """Return the figures of the runs that meet a condition, taken together."""
     return (await measure(db, condition, plain=plain)).get((None, ""), RunStats())
+
+
+def _within(slicing: Slicing) -> dict[str, Any]:
+    return {name: getattr(slicing, name) for name in ("attribute", "path", "groups", "stride", "origin")}
 
 
 def _division(slicing: Slicing) -> Division | None:

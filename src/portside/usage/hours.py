@@ -51,5 +51,6 @@ async def _count_day(tx: Session) -> int:
     if day is None:
         return 0
     await tx.execute(sql.count_day, day=day)
+    await tx.execute(sql.count_day_of_projects, day=day)
     await tx.execute(sql.close_day, day=day)
     return 1

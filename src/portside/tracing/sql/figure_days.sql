@@ -33,12 +33,13 @@ with untouched as (
 select id as project_id, :day::timestamptz as day from projects
 
 -- name: untouch_days
--- Of days that were counted and have not been touched for some time; those that are touched again and again are left.
+-- Of days that were counted and have not been touched for some time. Those that are touched again and again wait longer.
 with quiet as (
     select project_id, day from touched_days
     where day < (select until from figured_days)
     group by project_id, day
     having max(written_at) < now() - make_interval(secs => :quiet_s::float8)
+        or min(written_at) < now() - 24 * make_interval(secs => :quiet_s::float8)
     limit :batch::int
 ),
 untouched as (
