@@ -286,3 +286,15 @@ async def test_many_who_ask_at_once_are_each_told_their_own(processes):
         found = await asyncio.gather(*map(asked.state, asks), asked.state(nobody), return_exceptions=True)
         assert [one["values"]["text"] for one in found[:-1]] == [str(n % 3) for n in range(3 * TOGETHER)]
         assert isinstance(found[-1], ThreadNotFound)
+
+
+async def test_who_asks_as_a_look_ends_is_looked_for(processes):
+    asked, other, _ = processes
+    thread_id = await note(other)
+    for _ in range(50):
+        await asyncio.gather(*(asked.state(thread_id) for _ in range(2)))
+        first = asyncio.create_task(asked.state(thread_id))
+        second = asyncio.create_task(asked.state(thread_id))
+        await asyncio.wait({first, second}, return_when=asyncio.FIRST_COMPLETED)
+        async with asyncio.timeout(60):
+            assert await asked.state(thread_id) == await first == await second

@@ -43,7 +43,8 @@ class Lookups:
     def __init__(self, db: Database) -> None:
         self._db = db
         self._waiting: list[tuple[Ask, asyncio.Future[Found | None]]] = []
-        self._working: set[asyncio.Task[None]] = set()
+        self._under_way = 0
+        self._tasks: set[asyncio.Task[None]] = set()
 
     async def look(self, ask: Ask) -> Found | None:
         """Return what is there; None where there is no such thread."""
@@ -52,13 +53,21 @@ class Lookups:
             return (await self._fetch([ask]))[0]
         answer: asyncio.Future[Found | None] = asyncio.get_running_loop().create_future()
         self._waiting.append((ask, answer))
-        if len(self._working) < AT_ONCE:
+        if self._under_way < AT_ONCE:
+            self._under_way += 1
             task = asyncio.create_task(self._work())
-            self._working.add(task)
-            task.add_done_callback(self._working.discard)
+            self._tasks.add(task)
+            task.add_done_callback(self._tasks.discard)
         return await answer
 
     async def _work(self) -> None:
+        try:
+            await self._fetch_what_waits()
+        finally:
+            # At once, and not when the task is seen to be over: who asks in between must not wait for it.
+            self._under_way -= 1
+
+    async def _fetch_what_waits(self) -> None:
         while self._waiting:
             batch, self._waiting = self._waiting[:TOGETHER], self._waiting[TOGETHER:]
             try:
