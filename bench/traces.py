@@ -33,17 +33,21 @@ from tests.servers import KEY, platform_server  # noqa: E402
 from portside.kernel.db import Database  # noqa: E402
 from portside.kernel.embedded import EmbeddedPostgres  # noqa: E402
 from portside.kernel.ids import uuid7  # noqa: E402
+from portside.kernel.migrations import migrate  # noqa: E402
+from portside.tracing.figure_days import FiguresOfDays  # noqa: E402
+from portside.tracing.retention import ExpiredTraces, Retention  # noqa: E402
 from portside.usage.hours import HoursThatAreOver  # noqa: E402
 
 COUNT = 10_000_000
 BATCH = 100
 CLIENTS = 4
 BATCHES = 60
+EXPIRED_BATCHES = 20
 TIMES = 7
 # Milliseconds and runs a second, by the beginning of what is measured.
 TARGETS = {
     "usage": 58.0, "CSV": 58.0, "latest 50": 1.3, "figures of a project": 6.0, "figures of a workspace": 320.0,
-    "posted": 48_800.0,
+    "posted": 48_800.0, "traces deleted": 5_000.0,
 }  # fmt: skip
 Ask = Callable[[], Awaitable[httpx2.Response]]
 
@@ -85,14 +89,39 @@ class Figure:
         print(f"{self.name:<58}{self.value:>12,.1f}{cpu}{target}", flush=True)
 
 
-async def close_hours(url: str) -> float:
-    """Count all hours and days that are over; return how many seconds that took."""
-    db = await Database.connect(url, max_size=2)
-    began = time.perf_counter()
-    while (await HoursThatAreOver(db).activate()).again:
-        pass
+async def count_what_is_over(url: str) -> None:
+    """Count hours and days, of usage and of figures; print the seconds and the CPU of the connection that each took."""
+    db = await Database.connect(url, max_size=1)
+    # A folder may be of an older version.
+    await migrate(db, ["portside.identity", "portside.tracing", "portside.usage"])
+    backend = await db.pool.fetchval("select pg_backend_pid()")
+    for name, chore in (("hours and days of usage", HoursThatAreOver(db)), ("days of figures", FiguresOfDays(db))):
+        began, before = time.perf_counter(), _on_cpu(backend)
+        while (await chore.activate()).again:
+            pass
+        Figure(f"{name} counted in s", time.perf_counter() - began, (0.0, _on_cpu(backend) - before)).show()
+    await db.pool.execute("vacuum analyze trace_hours, trace_days, project_days, figure_days")
     await db.close()
-    return time.perf_counter() - began
+
+
+async def expire(url: str) -> None:
+    """Delete the oldest traces; print how many a second were, and the CPU of each, with that of the vacuum after it."""
+    db = await Database.connect(url, max_size=1)
+    backend = await db.pool.fetchval("select pg_backend_pid()")
+    chore, count = ExpiredTraces(db, Retention(longlived_days=DAYS - 1)), 0
+    began, before = time.perf_counter(), _on_cpu(backend)
+    for _ in range(EXPIRED_BATCHES):
+        count += (await chore.activate()).did["longlived_traces"]
+    took, deleted = time.perf_counter() - began, _on_cpu(backend)
+    await db.pool.execute("vacuum runs, traces, touched_days")
+    spent = {"deleted a second": deleted - before, "deleted a second, of vacuum": _on_cpu(backend) - deleted}
+    for name, cpu in spent.items():
+        Figure(f"traces {name}; ms for each", count / took, (0.0, cpu / max(count, 1))).show()
+    await db.close()
+
+
+def _on_cpu(process: int) -> float:
+    return int(Path(f"/proc/{process}/schedstat").read_text().split()[0]) / 1e6
 
 
 async def ingest(client: httpx2.AsyncClient, clock: Clock) -> list[Figure]:
@@ -179,11 +208,17 @@ def questions(client: httpx2.AsyncClient, project: UUID, workspaces: list[UUID])
         ),
         "figures of a project, 7 days": post("/runs/stats", **own, **week),
         f"figures of a workspace, {DAYS} days": post("/runs/stats"),
+        "figures of a project by name of runs, 7 days": post(
+            "/runs/stats", **own, **week, group_by={"attribute": "name"}
+        ),
+        "list of 20 projects with their figures": lambda: client.get(
+            "/sessions", params={"include_stats": True}, headers=one
+        ),
     }  # fmt: skip
 
 
 async def measure(url: str, address: str, clock: Clock) -> list[Figure]:
-    """Ask everything, before and after what is over is counted, and deliver."""
+    """Ask everything, and deliver."""
     connection = await asyncpg.connect(url)
     rows = await connection.fetch("select id from workspaces where tenant_handle like 'workspace-%' order by id")
     workspaces = [row[0] for row in rows]
@@ -196,12 +231,6 @@ async def measure(url: str, address: str, clock: Clock) -> list[Figure]:
 
     async with httpx2.AsyncClient(base_url=address, headers={"X-Api-Key": KEY}, timeout=600) as client:
         asked = questions(client, project, workspaces)
-        is_closed = await connection.fetchval("select count(*) from counted_hours")
-        for name, ask in {} if is_closed else asked.items():
-            if name.startswith(("usage", "CSV")):
-                keep(await timed(f"{name}, trace by trace", ask, clock))
-        keep(Figure("hours and days counted in s", await close_hours(url), (0.0, 0.0)))
-        await connection.execute("vacuum analyze trace_hours, trace_days")
         for name, ask in asked.items():
             keep(await timed(name, ask, clock))
         for figure in await ingest(client, clock):
@@ -220,12 +249,18 @@ def main() -> None:
         embedded = EmbeddedPostgres(folder / "postgres")
         url = embedded.acquire()
         try:
+            # What a server counts is never looked at again, so none runs while older traces are written.
+            if not (folder / "home").exists():
+                with platform_server(folder / "home", DATABASE_URL=url, RATE_LIMITS="false"):
+                    pass
+            asyncio.run(fill(url, count))
+            print(f"{'':<58}{'ms or /s':>12}{'CPU ms':>10}{'Postgres':>10}{'target':>10}")
+            asyncio.run(count_what_is_over(url))
             with platform_server(folder / "home", DATABASE_URL=url, RATE_LIMITS="false") as server:
-                asyncio.run(fill(url, count))
-                print(f"{'':<58}{'ms or /s':>12}{'CPU ms':>10}{'Postgres':>10}{'target':>10}")
                 process = server.process
                 assert process is not None
                 asyncio.run(measure(url, server.url, Clock(process.pid, embedded.data)))
+            asyncio.run(expire(url))
         finally:
             embedded.release()
 

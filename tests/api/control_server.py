@@ -23,7 +23,8 @@ from portside.identity.types import Actor, KeyRequest
 from portside.identity.workspaces import Occupants
 from portside.kernel.crypto import SecretBox
 from portside.kernel.db import Database
-from portside.kernel.http.middleware import LimitBody, Observe
+from portside.kernel.http.bodies import LimitBody
+from portside.kernel.http.front import Front
 from portside.kernel.http.routes import Api, body_limits
 from portside.kernel.http.server import Server, listen
 from portside.kernel.migrations import migrate
@@ -144,7 +145,7 @@ async def control(url: str) -> AsyncIterator[Control]:
     }
     api = Api([*http.routes, *control_routes], services, guard)
     stop, listening = asyncio.Event(), listen("127.0.0.1", 0)
-    server = Server(Observe(LimitBody(api, 25 * 1024 * 1024, body_limits(api.routes))), draining=asyncio.Event())
+    server = Server(Front(LimitBody(api, 25 * 1024 * 1024, body_limits(api.routes))), draining=asyncio.Event())
     await server.open([listening])
     serving = asyncio.create_task(server.serve_until(stop))
     base = f"http://127.0.0.1:{listening.getsockname()[1]}"

@@ -20,7 +20,8 @@ from portside.identity.types import Actor, KeyRequest
 from portside.identity.workspaces import Occupants
 from portside.kernel.crypto import SecretBox
 from portside.kernel.db import Database
-from portside.kernel.http.middleware import LimitBody, Observe
+from portside.kernel.http.bodies import LimitBody
+from portside.kernel.http.front import Front
 from portside.kernel.http.prefixes import StripPrefix
 from portside.kernel.http.routes import Api
 from portside.kernel.http.server import Server, listen
@@ -109,7 +110,7 @@ async def hosted(url: str) -> AsyncIterator[Hosted]:
         },
         guard,
     )
-    app = Observe(LimitBody(StripPrefix(api, ("/api/v1", "/api")), MAX_BODY_BYTES))
+    app = Front(LimitBody(StripPrefix(api, ("/api/v1", "/api")), MAX_BODY_BYTES))
     stop = asyncio.Event()
     server = Server(app, draining=asyncio.Event())
     listening = listen("127.0.0.1", 0)

@@ -51,6 +51,7 @@ async def test_a_cron_has_the_documented_fields(client: LangGraphClient, tag: di
     assert set(cron) == {
         "cron_id", "assistant_id", "thread_id", "user_id", "end_time", "schedule", "timezone", "payload",
         "next_run_date", "metadata", "on_run_completed", "enabled", "is_enabled", "created_at", "updated_at",
+        "skipped_count",
     }  # fmt: skip
     assert cron["assistant_id"] == "046b5dc7-2108-582c-9c6c-31d556d138f0"
     assert (cron["thread_id"], cron["end_time"], cron["on_run_completed"]) == (None, None, "delete")

@@ -1,6 +1,7 @@
 """Stopping runs through the stock SDK: cancel, supersede, disconnect, delete; nothing is left busy."""
 
 import asyncio
+import json
 import time
 from collections.abc import AsyncIterator, Awaitable, Iterator
 from pathlib import Path
@@ -372,3 +373,14 @@ async def test_a_run_that_takes_too_long_ends_with_what_it_had(client: LangGraph
     thread = await client.threads.get(thread_id)
     assert (thread["status"], thread["error"]["error"]) == ("error", "TimeoutError")
     assert await client.runs.join(thread_id, run["run_id"]) == result
+
+
+async def test_who_waits_for_a_run_is_told_which_it_is_before_it_ends(client: LangGraphClient, thread_id: str):
+    """It ends because the waiting client, which has nothing but the heads of the answer, has it cancelled."""
+    http = client.http.client
+    path, body = f"/threads/{thread_id}/runs/wait", {"assistant_id": "steps", "input": {"done": [], "pause_s": 9}}
+    async with http.stream("POST", path, json=body, timeout=60) as answer:
+        made = answer.headers["content-location"]
+        assert (await http.post(f"{made}/cancel", params={"wait": 1})).status_code == 200
+        values = json.loads(await answer.aread())
+    assert "three" not in values["done"]

@@ -10,7 +10,7 @@ import pytest_asyncio
 
 from portside.agent.queue import crowding, lifecycle
 from portside.agent.queue.crowding import Crowding, TooManyPendingRuns
-from portside.agent.queue.lifecycle import Admission
+from portside.agent.queue.lifecycle import Admission, Asked
 from portside.agent.types.access import INSIDE, Caller
 from portside.kernel.db import Database
 from portside.kernel.ids import uuid7
@@ -100,7 +100,7 @@ async def test_many_at_once_do_not_get_past_the_limit(db: CountingDatabase):
 async def test_a_batch_finds_room_as_a_whole(db: CountingDatabase):
     process = Crowding(db, 3)
     async with process.room_for(2, ADA):
-        await lifecycle.admit_runs(db, [asked(ADA), asked(ADA)])
+        await lifecycle.admit_runs(db, [Asked(asked(ADA)), Asked(asked(ADA))], uuid4())
     with pytest.raises(TooManyPendingRuns, match="MAX_PENDING_RUNS_PER_CALLER") as refused:
         async with process.room_for(2, ADA):
             raise AssertionError("let in")

@@ -12,6 +12,7 @@ from portside.agent.app import SCHEMA, open_app
 from portside.agent.config import load_config
 from portside.agent.crons.firing import CLAIM_S, DueCron, DueCrons
 from portside.agent.graphs.load import load_graphs
+from portside.agent.queue.worker import Worker
 from portside.agent.settings import AgentSettings
 from portside.agent.sql import sql
 from portside.kernel.db import Database
@@ -23,10 +24,10 @@ ECHO = UUID("046b5dc7-2108-582c-9c6c-31d556d138f0")
 
 
 class House:
-    """A database, and the schedulers of several servers on it that would execute what they fire."""
+    """A database, and the schedulers of several servers on it, whose workers execute what they fire."""
 
-    def __init__(self, db: Database, schedulers: list[DueCrons]) -> None:
-        self.db, self.schedulers = db, schedulers
+    def __init__(self, db: Database, schedulers: list[DueCrons], workers: list[Worker]) -> None:
+        self.db, self.schedulers, self.workers = db, schedulers, workers
 
     async def add(self, *, overdue_s: float, thread_id: UUID | None = None, **columns: Any) -> UUID:
         """Store a cron whose instant came some time ago, as if no server had run since."""
@@ -87,7 +88,7 @@ async def opened(url: str, servers: int) -> AsyncIterator[House]:
             await app.worker._chores.close()
         tasks = [task for app in apps for task in app.worker._chores.tasks if isinstance(task, DueCrons)]
         assert len(tasks) == servers
-        yield House(db, tasks)
+        yield House(db, tasks, [app.worker for app in apps])
 
 
 @pytest.fixture
@@ -122,6 +123,28 @@ async def test_a_cron_that_comes_more_often_than_its_thread_can_follow_waits_onc
     await house.db.pool.execute("update crons set next_run_date = now() where cron_id = $1", often)
     await house.look_until_moved(often)
     assert await house.runs_of(often, other) == [2, 1]
+
+
+async def test_a_cron_whose_runs_find_no_slot_does_not_pile_them_up(house: House):
+    """Instants at which none is made are counted; a run that has begun, or is gone, keeps no other back."""
+    for worker in house.workers:
+        worker.slots = 0
+    often, other = await house.add(overdue_s=60), await house.add(overdue_s=60)
+    again = "update crons set next_run_date = now() where cron_id = $1"
+    for _ in range(3):
+        await house.look_until_moved(often)
+        await house.db.pool.execute(again, often)
+    await house.look_until_moved(often, other)
+    assert await house.runs_of(often, other) == [1, 1]
+    skipped = "select skipped_count from crons where cron_id = $1"
+    assert [await house.db.pool.fetchval(skipped, cron) for cron in (often, other)] == [3, 0]
+    of_cron = "where kwargs #>> '{config,configurable,cron_id}' = $1"
+    for step in ("update runs set status = 'running', is_blocked = false", "delete from runs"):
+        await house.db.pool.execute(f"{step} {of_cron}", str(often))
+        await house.db.pool.execute(again, often)
+        await house.look_until_moved(often)
+        assert await house.runs_of(often) == [2 if "update" in step else 1]
+    assert await house.db.pool.fetchval(skipped, often) == 3
 
 
 async def test_one_claim_fired_twice_makes_one_run(house: House):

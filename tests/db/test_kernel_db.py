@@ -150,3 +150,35 @@ async def test_a_statement_that_is_cancelled_between_its_parts_leaves_nothing_op
         await asyncio.gather(asking, return_exceptions=True)
         async with db.pool.acquire(), db.pool.acquire() as other:
             assert await other.fetchval(left.sql) == 1, turns
+
+
+async def test_what_a_connection_was_left_with_does_not_meet_its_next_user(fresh_database) -> None:
+    """A statement that failed, a transaction that nobody ended, and a listener are gone with whoever left them."""
+    db = await Database.connect(await fresh_database(), max_size=1)
+    await db.execute(MAKE)
+    async with db.pool.acquire() as connection:
+        pid = connection.get_server_pid()
+        transaction = connection.transaction()
+        await transaction.start()
+        await connection.execute("insert into things values (1, null)")
+    assert await db.fetchval(COUNT) == 0
+    with pytest.warns(asyncpg.InterfaceWarning, match="listener"):
+        async with db.pool.acquire() as connection:
+            await connection.add_listener("news", lambda *_: None)
+    async with db.pool.acquire() as connection:
+        assert not connection._con._listeners
+        assert connection.get_server_pid() == pid, "it is the same connection all the time"
+    with pytest.raises(asyncpg.InterfaceError, match="released"):
+        await connection.fetchval("select 1")
+    await db.close()
+
+
+async def test_connections_that_are_to_be_made_anew_are(fresh_database) -> None:
+    db = await Database.connect(await fresh_database(), max_size=1)
+    query = Query("pid", "select pg_backend_pid()")
+    async with db.pool.acquire() as connection:
+        before = connection.get_server_pid()
+        await db.pool.expire_connections()
+    assert await db.fetchval(query) != before
+    assert await db.fetchval(query) == await db.fetchval(query), "and is then kept"
+    await db.close()

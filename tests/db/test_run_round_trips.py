@@ -20,7 +20,10 @@ from portside.agent.checkpoints.staging import Stage
 from portside.agent.config import load_config
 from portside.agent.engine import Engine
 from portside.agent.graphs.load import load_graphs
-from portside.agent.queue import worker
+from portside.agent.queue import lifecycle, worker
+from portside.agent.queue.lifecycle import ClaimedRun, Ending
+from portside.agent.runs.admission import admission_of, begun_run
+from portside.agent.runs.requests import Ids
 from portside.agent.runs.service import Runs
 from portside.agent.settings import AgentSettings
 from portside.agent.sql import sql
@@ -37,7 +40,7 @@ pytestmark = pytest.mark.asyncio(loop_scope="module")
 NAMES = {query.sql: query.name for query in sql}
 NOISE = {"claim_runs", "renew_leases"}
 HI = {"messages": [{"role": "user", "content": "hi"}]}
-BEFORE, AFTER = ["admit_run", "read_checkpoint"], ["end_run"]
+BEFORE, AFTER = ["admit_runs", "read_checkpoint"], ["end_runs"]
 
 
 class Source:
@@ -91,6 +94,14 @@ class Server:
         thread_id = uuid7()
         await self.db.pool.execute("insert into threads (thread_id) values ($1)", thread_id)
         return thread_id
+
+    async def begun(self, thread_id: UUID) -> ClaimedRun:
+        """A run that this worker has a lease on, and that nobody executes."""
+        assistant = await self.assistants.recall("echo")
+        body = RunCreate(assistant_id="echo", input=HI)
+        admission = admission_of(assistant, body, Ids(uuid7(), thread_id, "request"), is_stateless=False)
+        admitted = await lifecycle.admit_run(self.db, admission, self.runs.worker.worker_id, has_free_slot=True)
+        return begun_run(admission, admitted)
 
     async def idle(self) -> None:
         """Wait until what was begun has been written."""
@@ -149,12 +160,12 @@ def check_on_thread(found: list[str], *, checkpoints: int) -> None:
 
 
 async def test_a_stateless_run_that_is_waited_for(server: Server):
-    assert await server.cost(server.wait(None)) == ["admit_run", "end_run"]
+    assert await server.cost(server.wait(None)) == ["admit_runs", "end_runs"]
 
 
 async def test_a_stateless_run_of_several_steps_costs_no_more(server: Server):
     steps = server.wait(None, "steps", input={"done": [], "pause_s": 0})
-    assert await server.cost(steps) == ["admit_run", "end_run"]
+    assert await server.cost(steps) == ["admit_runs", "end_runs"]
 
 
 async def test_a_streamed_run(server: Server):
@@ -162,7 +173,7 @@ async def test_a_streamed_run(server: Server):
         async for _ in server.runs.events(await server.create(None)):
             pass
 
-    assert await server.cost(stream()) == ["admit_run", "end_run"]
+    assert await server.cost(stream()) == ["admit_runs", "end_runs"]
 
 
 async def test_an_end_is_no_reason_to_look_into_the_queue(server: Server):
@@ -173,7 +184,7 @@ async def test_an_end_is_no_reason_to_look_into_the_queue(server: Server):
 
     found = await server.statements(runs())
     # What was announced before may be looked for meanwhile.
-    assert found.count("end_run") == 10
+    assert found.count("end_runs") == 10
     assert found.count("claim_runs") < 5
 
 
@@ -188,12 +199,12 @@ async def test_the_next_run_of_a_thread_is_looked_for_when_the_one_before_it_end
 async def test_an_assistant_that_changed_is_read_again(server: Server):
     made = await server.assistants.create(AssistantCreate(graph_id="echo"))
     name = str(made.assistant_id)
-    assert await server.cost(server.wait(None, name)) == ["get_assistant", "admit_run", "end_run"]
-    assert await server.cost(server.wait(None, name)) == ["admit_run", "end_run"]
+    assert await server.cost(server.wait(None, name)) == ["get_assistant", "admit_runs", "end_runs"]
+    assert await server.cost(server.wait(None, name)) == ["admit_runs", "end_runs"]
 
     await server.assistants.patch(made.assistant_id, AssistantPatch(context={"mood": "new"}))
     again = asyncio.create_task(server.create(await server.thread(), name))
-    assert (await server.cost(again))[:3] == ["admit_run", "get_assistant", "admit_run"]
+    assert (await server.cost(again))[:3] == ["admit_runs", "get_assistant", "admit_runs"]
     assert (await again).run.kwargs["context"] == {"mood": "new"}
     assert await server.db.pool.fetchval("select count(*) from runs where assistant_id = $1", made.assistant_id) == 1
 
@@ -219,7 +230,7 @@ async def test_a_batch(server: Server):
     bodies = [RunCreate(assistant_id="echo", input=HI) for _ in range(5)]
     found = await server.cost(server.runs.create_batch(bodies, "request"))
     assert found[:2] == ["get_assistant", "admit_runs"]
-    assert set(found[2:]) <= {"end_run"}
+    assert set(found[2:]) <= {"end_runs"}
 
 
 async def test_joining_a_run_that_is_over(server: Server):
@@ -243,6 +254,57 @@ async def test_cancelling(server: Server):
     await eventually(has_begun)
     found = await server.cost(server.runs.cancel(thread_id, run.run_id, "interrupt"))
     assert found[:1] == ["cancel_runs"]
-    assert found[-1:] == ["end_run"]
+    assert found[-1:] == ["end_runs"]
     # The graph may be reading its thread only now.
     assert len(found) <= 5
+
+
+async def test_what_many_ask_for_at_once_goes_together(server: Server):
+    """However many clients there are, no more runs are executed at a time than there are slots."""
+    slots, busy = server.runs.worker.slots, []
+
+    async def run() -> None:
+        await server.wait(None, "steps", input={"done": [], "pause_s": 0.01})
+        busy.append(server.runs.worker.busy_slots)
+
+    found = await server.statements(asyncio.gather(*(run() for _ in range(40))))  # type: ignore[arg-type]
+    assert len(busy) == 40
+    assert max(busy) <= slots
+    assert found.count("admit_runs") < 10
+    assert found.count("end_runs") < 40
+
+
+async def test_an_end_waits_for_nobody_elses_thread(server: Server):
+    """Somebody holds one of two threads; the other one's run ends, and the first one's when it is let go."""
+    held, free = [await server.begun(await server.thread()) for _ in range(2)]
+    ending = Ending(status="success", thread_status="idle", values=b"{}")
+    endings = server.runs.worker._endings
+    async with server.db.pool.acquire() as other, other.transaction():
+        await other.execute("select from threads where thread_id = $1 for update", held.thread_id)
+        waiting = asyncio.create_task(endings.end(held, ending))
+        assert (await asyncio.wait_for(endings.end(free, ending), 60)).outcome == "ended"
+        assert not waiting.done()
+    assert (await asyncio.wait_for(waiting, 60)).outcome == "ended"
+
+
+async def test_an_admission_waits_for_nobody_elses_thread(server: Server):
+    """Somebody holds one of two threads; a run on the other one is admitted, and on the first one when it is let go."""
+    held, free = await server.thread(), await server.thread()
+    async with server.db.pool.acquire() as other, other.transaction():
+        await other.execute("select from threads where thread_id = $1 for update", held)
+        waiting = asyncio.create_task(server.wait(held))
+        assert await asyncio.wait_for(server.wait(free), 60)
+        assert not waiting.done()
+    assert await asyncio.wait_for(waiting, 60)
+
+
+async def test_the_runs_of_one_thread_that_are_asked_for_at_once_are_in_order(server: Server):
+    thread_id = await server.thread()
+    made = await asyncio.gather(*(server.create(thread_id) for _ in range(5)))
+    for each in made:
+        await server.runs.result(thread_id, each.run.run_id)
+    await server.idle()
+    order = "select run_id from runs where thread_id = $1 order by started_at"
+    assert await server.db.pool.fetch(order, thread_id) == await server.db.pool.fetch(
+        order.replace("started_at", "number"), thread_id
+    )

@@ -8,12 +8,12 @@ from datetime import UTC, datetime, timedelta
 from uuid import UUID, uuid4
 
 import pytest
-from asyncpg import Record
 
 from portside.kernel.db import Database
 from portside.kernel.migrations import migrate
-from portside.usage.counts import QUERIES, bounds
-from portside.usage.hours import HoursThatAreOver
+from portside.tracing.sql import sql as counting
+from portside.usage.counts import QUERIES, bounds, read_series
+from portside.usage.hours import LOCK, HoursThatAreOver
 from portside.usage.ranges import read_range
 from portside.usage.sql import sql
 
@@ -91,7 +91,7 @@ async def counts(db: Database, workspaces: list[UUID], start: str, end: str) -> 
     within = read_range(start, end)
     given = await bounds(db, within)
     answers = [await db.fetch(query, workspace_ids=workspaces, **given) for query in QUERIES.values()]
-    return [sorted(map(repr, answer)) for answer in answers]
+    return [sorted(repr(read_series(row)) for row in answer) for answer in answers]
 
 
 @pytest.mark.parametrize("query", list(QUERIES.values()), ids=lambda query: query.name)
@@ -132,6 +132,10 @@ async def count_days_without_hours(db: Database, until: datetime) -> None:
         " select workspace_id, date_trunc('day', received_at, 'UTC'), project_id, user_id, api_key_id, count(*)"
         " from traces where received_at < $1 group by 1, 2, 3, 4, 5",
         until,
+    )
+    await db.pool.execute(
+        "insert into project_days (workspace_id, day, project_id, traces)"
+        " select workspace_id, day, project_id, sum(traces) from trace_days group by 1, 2, 3"
     )
     await db.pool.execute("insert into counted_days (until) values ($1)", until)
 
@@ -176,28 +180,28 @@ async def test_what_comes_after_the_hours_that_were_counted_is_counted_as_well(d
         pass
     assert await counts(db, [workspace], start, end) == before
     await add(db, [workspace], [now, now])
-    total = sum(row["traces"] for row in await by_workspace(db, workspace, start, end))
-    assert total == len(moments) + 2
+    assert await all_of_workspace(db, workspace, start, end) == len(moments) + 2
 
 
-async def by_workspace(db: Database, workspace: UUID, start: str, end: str) -> list[Record]:
+async def all_of_workspace(db: Database, workspace: UUID, start: str, end: str) -> int:
     given = await bounds(db, read_range(start, end))
-    return await db.fetch(sql.usage_by_workspace, workspace_ids=[workspace], **given)
+    rows = await db.fetch(sql.usage_by_workspace, workspace_ids=[workspace], **given)
+    return sum(sum(row["traces"]) for row in rows)
 
 
 async def test_no_hour_is_closed_while_something_of_it_is_under_way(db: Database):
     await receive(db, [uuid4()], 10)
-    settled = await db.fetchval(sql.over_until, settled_s=600)
+    settled = await db.fetchval(counting.over_until, settled_s=600)
     assert settled <= await db.pool.fetchval("select now()") - timedelta(minutes=10)
     async with db.pool.acquire() as other, other.transaction():
         began = await other.fetchval("select now()")
-        assert await db.fetchval(sql.over_until, settled_s=0) <= began
+        assert await db.fetchval(counting.over_until, settled_s=0) <= began
 
 
 async def test_one_process_counts_at_a_time(db: Database):
     await receive(db, [uuid4()], 10)
     async with db.transaction() as tx:
-        assert await tx.fetchval(sql.begin_counting)
+        assert await tx.fetchval(counting.begin_alone, name=LOCK)
         assert not (await HoursThatAreOver(db).activate()).did
     assert (await HoursThatAreOver(db).activate()).did == {"hours": 24, "days": 1}
 

@@ -10,8 +10,9 @@ from typing import Any
 import httpx2
 
 from portside.kernel.errors import Unauthorized
+from portside.kernel.http.bodies import LimitBody
 from portside.kernel.http.bounds import BODY_WITHIN_S
-from portside.kernel.http.middleware import CloseWhileDraining, LimitBody, Observe
+from portside.kernel.http.front import Front
 from portside.kernel.http.prefixes import StripPrefix
 from portside.kernel.http.refusals import ErrorForm
 from portside.kernel.http.routes import Api, Context, Route, Routes, body_limits
@@ -59,11 +60,11 @@ async def serve(
     form: ErrorForm = ErrorForm.PROBLEMS,
     body_within_s: float = BODY_WITHIN_S,
 ) -> AsyncIterator[Served]:
-    """Serve routes behind the kernel's middleware, with bodies of at most MAX_BODY bytes."""
+    """Serve routes behind the kernel's own parts, with bodies of at most MAX_BODY bytes."""
     draining, stopping = asyncio.Event(), asyncio.Event()
     api = Api(list(routes), {asyncio.Event: draining, **(services or {})}, guard)
     bounded = LimitBody(api, MAX_BODY, body_limits(api.routes))
-    app = Observe(CloseWhileDraining(StripPrefix(bounded, ("/api/v1", "/api")), draining), form)
+    app = Front(StripPrefix(bounded, ("/api/v1", "/api")), form, draining=draining)
     listening = listening or listen("127.0.0.1", 0)
     port = listening.getsockname()[1]
     server = Server(app, draining=draining, grace_s=1, body_within_s=body_within_s)

@@ -248,7 +248,7 @@ async def test_without_authentication_only_this_machine_looks_inside() -> None:
     inside, ordinary = (Route("GET", "/x", print, "t", permission=wanted) for wanted in ("deployments:update", None))
 
     def ctx(client: tuple[str, int] | None) -> Context:
-        return Context(Request({"type": "http", "path": "/x", "headers": [], "client": client}), {})
+        return Context({"type": "http", "path": "/x", "headers": [], "client": client}, None, None, {})
 
     for address in ("127.0.0.1", "::1", "127.9.9.9"):
         assert (await access.guard(ctx((address, 1)), inside)).address == address
@@ -298,7 +298,7 @@ async def test_open_answers_are_counted_while_they_are_open_and_their_callers_fo
         return count.guarded(guard)
 
     def ctx() -> Context:
-        return Context(Request({"type": "http", "path": "/x", "headers": []}), {})
+        return Context({"type": "http", "path": "/x", "headers": []}, None, None, {})
 
     first = ctx()
     await guarding(answers, ADA)(first, waiting)

@@ -20,10 +20,11 @@ from portside.agent.access.loading import OPEN, Protection
 from portside.agent.access.service import Access
 from portside.agent.config import AgentConfig, load_config
 from portside.agent.custom.application import CustomApp, running
-from portside.agent.custom.loopback import INSIDE, LoopbackTransport, introduce
+from portside.agent.custom.loopback import INSIDE, introduce
+from portside.agent.custom.transport import LoopbackTransport
 from portside.kernel.errors import UserMistake
+from portside.kernel.http.front import Front
 from portside.kernel.http.inside import Call
-from portside.kernel.http.middleware import Observe
 from portside.kernel.http.refusals import ErrorForm
 from portside.kernel.http.routes import Api, Context, Routes
 from portside.kernel.http.websockets import SocketApi
@@ -126,7 +127,7 @@ def joined(project: Callable[..., AgentConfig]) -> Joined:
         access = Access(None, None, protected)  # type: ignore[arg-type]  # nothing is looked up here
         api = SocketApi(Api(list(ours), {}, access.guard), [], access.guard, draining=asyncio.Event())
         custom.join(api, access)
-        transport = httpx2.ASGITransport(Observe(custom, ErrorForm.TEXT))
+        transport = httpx2.ASGITransport(Front(custom, ErrorForm.TEXT))
         module = __import__(Path(str(config.http.app).split(":")[0]).stem)
         return httpx2.AsyncClient(transport=transport, base_url="http://x"), module.seen
 

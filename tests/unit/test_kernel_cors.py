@@ -5,6 +5,7 @@ import pytest
 from starlette.responses import Response
 
 from portside.kernel.http.cors import Cors, CorsRules
+from portside.kernel.http.front import Front
 
 PAGE = "https://page.example"
 
@@ -15,7 +16,9 @@ async def hello(scope: Any, receive: Any, send: Any) -> None:
 
 async def call(rules: CorsRules, method: str = "GET", **headers: str) -> httpx2.Response:
     named = {name.replace("_", "-"): value for name, value in headers.items()}
-    async with httpx2.AsyncClient(transport=httpx2.ASGITransport(Cors(hello, rules)), base_url="http://x") as client:
+    async with httpx2.AsyncClient(
+        transport=httpx2.ASGITransport(Front(hello, cors=Cors(rules))), base_url="http://x"
+    ) as client:
         return await client.request(method, "/", headers=named)
 
 
@@ -106,7 +109,7 @@ async def test_only_pages_that_may_call_may_open_a_websocket(rules, headers, is_
         sent.append(message["type"])
 
     scope = {"type": "websocket", "headers": [(k.encode(), v.encode()) for k, v in headers.items()]}
-    await Cors(app, rules)(scope, receive, send)
+    await Front(app, cors=Cors(rules))(scope, receive, send)
     assert sent == (["accepted"] if is_let_in else ["websocket.close"])
 
 

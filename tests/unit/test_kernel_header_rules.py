@@ -6,8 +6,8 @@ import structlog
 from structlog.testing import capture_logs
 
 from portside.kernel.errors import Invalid
+from portside.kernel.http.front import Front
 from portside.kernel.http.header_rules import VALUE_LIMIT, ForwardHeaders, HeaderRules, forwarded_headers
-from portside.kernel.http.middleware import Observe
 from tests.unit.test_kernel_cors import hello
 
 SENT = [
@@ -78,7 +78,7 @@ async def test_a_log_shows_chosen_headers_and_no_command_for_a_terminal() -> Non
     scope = {"type": "http", "http_version": "1.1", "method": "GET", "path": "/x", "headers": headers}
     structlog.contextvars.clear_contextvars()
     with capture_logs() as logged:
-        await Observe(hello, logged_headers=HeaderRules(includes=["*"]))(scope, None, send)
+        await Front(hello, logged_headers=HeaderRules(includes=["*"]))(scope, None, send)
     (line,) = logged
     assert line["headers"]["x-user"].startswith("\\x9b31mada")
     assert len(line["headers"]["x-user"]) < 300

@@ -4,8 +4,8 @@ from typing import Any
 import httpx2
 import pytest
 
+from portside.kernel.http.front import Front
 from portside.kernel.http.hosts import HostUnclear, KnownHosts, check_host
-from portside.kernel.http.middleware import Observe
 from tests.unit.test_kernel_cors import hello
 
 NAMES = ["localhost", "[::1]", "Agents.example.org", "*.mine.example"]
@@ -29,7 +29,7 @@ NAMES = ["localhost", "[::1]", "Agents.example.org", "*.mine.example"]
     ],
 )
 async def test_a_server_knows_its_names(host: str, path: str, status: int) -> None:
-    transport = httpx2.ASGITransport(Observe(KnownHosts(hello, NAMES)))
+    transport = httpx2.ASGITransport(Front(KnownHosts(hello, NAMES)))
     async with httpx2.AsyncClient(transport=transport, base_url="http://x") as client:
         assert (await client.get(path, headers={"host": host})).status_code == status
 

@@ -1,8 +1,9 @@
 import time
 from concurrent.futures import ThreadPoolExecutor
+from uuid import UUID
 
 from portside.kernel import ids
-from portside.kernel.ids import uuid7
+from portside.kernel.ids import random_id, uuid7
 
 
 def test_ids_are_version_7_and_carry_the_time() -> None:
@@ -24,3 +25,11 @@ def test_ids_rise_when_the_clock_goes_back(monkeypatch) -> None:
     first = uuid7()
     monkeypatch.setattr(ids.time, "time_ns", lambda: 0)
     assert uuid7() > first
+
+
+def test_random_ids_are_what_uuid4_makes() -> None:
+    made = {random_id() for _ in range(1000)}
+    assert len(made) == 1000
+    for text in made:
+        read = UUID(text)
+        assert (str(read), read.version, read.variant) == (text, 4, "specified in RFC 4122")

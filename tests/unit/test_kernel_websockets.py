@@ -10,8 +10,9 @@ from websockets.asyncio.client import ClientConnection, connect
 from websockets.exceptions import ConnectionClosed, InvalidStatus
 
 from portside.kernel.errors import Unauthorized
+from portside.kernel.http.bodies import LimitBody
 from portside.kernel.http.cors import Cors, CorsRules
-from portside.kernel.http.middleware import CloseWhileDraining, LimitBody, Observe
+from portside.kernel.http.front import Front
 from portside.kernel.http.routes import Api, Context, Route, Routes
 from portside.kernel.http.server import Server, listen
 from portside.kernel.http.websockets import WEBSOCKET, SocketApi, SocketContext
@@ -44,9 +45,8 @@ async def served() -> AsyncIterator[tuple[str, asyncio.Event]]:
     """Serve the routes; yield the address, and what lets the server stop."""
     draining, stop = asyncio.Event(), asyncio.Event()
     api = SocketApi(Api([], {}, guard), list(sockets), guard, draining=draining)
-    app = Cors(
-        Observe(CloseWhileDraining(LimitBody(api, 1000), draining)), CorsRules(allow_origins=["https://friend.example"])
-    )
+    cors = Cors(CorsRules(allow_origins=["https://friend.example"]))
+    app = Front(LimitBody(api, 1000), draining=draining, cors=cors)
     server = Server(app, draining=draining, speaks_websocket=True)
     listening = listen("127.0.0.1", 0)
     await server.open([listening])

@@ -14,7 +14,6 @@ from pathlib import Path
 from typing import Annotated, Any, Literal
 
 import msgspec
-from dotenv import dotenv_values
 
 from portside.agent.types.access import AuthConfig
 from portside.agent.types.encryption import EncryptionConfig, SerdeConfig
@@ -324,6 +323,8 @@ def _env(path: Path, value: Any) -> dict[str, str]:
     file = path.parent / value
     if not file.is_file():
         raise UserMistake(f'{path}: env is "{value}", but there is no such file; create it or remove the key')
+    from dotenv import dotenv_values
+
     return {name: setting for name, setting in dotenv_values(file).items() if setting is not None}
 
 

@@ -7,10 +7,11 @@ from uvicorn.middleware.proxy_headers import ProxyHeadersMiddleware
 
 from portside.agent.config import HttpConfig
 from portside.agent.settings import AgentSettings
+from portside.kernel.http.bodies import LimitBody
 from portside.kernel.http.cors import Cors, CorsRules
+from portside.kernel.http.front import Front
 from portside.kernel.http.header_rules import ForwardHeaders
 from portside.kernel.http.hosts import ANY, KnownHosts
-from portside.kernel.http.middleware import CloseWhileDraining, LimitBody, Observe
 from portside.kernel.http.prefixes import MountBelow
 from portside.kernel.http.refusals import ErrorForm
 
@@ -25,20 +26,16 @@ def from_outside(app: Any, http: HttpConfig, settings: AgentSettings, draining: 
         app = KnownHosts(app, names)
     if prefix := http.mount_prefix or settings.mount_prefix:
         app = MountBelow(app, prefix, ALSO_AT_ROOT)
-    rules = http.cors or CorsRules.of(settings.cors_allow_origins)
-    app = Cors(_observed(CloseWhileDraining(app, draining), http), rules)
+    cors = Cors(http.cors or CorsRules.of(settings.cors_allow_origins))
+    app = Front(app, ErrorForm.TEXT, draining=draining, cors=cors, logged_headers=http.logging_headers)
     return ProxyHeadersMiddleware(app, settings.trusted_proxies) if settings.trusted_proxies else app
 
 
 def from_inside(app: Any, http: HttpConfig, settings: AgentSettings) -> Any:
     """Put before an application what calls of this process to itself pass: they know no prefix and are no web page."""
-    return _observed(_bounded(app, http, settings), http)
+    return Front(_bounded(app, http, settings), ErrorForm.TEXT, logged_headers=http.logging_headers)
 
 
 def _bounded(app: Any, http: HttpConfig, settings: AgentSettings) -> Any:
     rules = http.configurable_headers
     return LimitBody(app if rules is None else ForwardHeaders(app, rules), settings.http_max_request_body_bytes)
-
-
-def _observed(app: Any, http: HttpConfig) -> Any:
-    return Observe(app, ErrorForm.TEXT, http.logging_headers)

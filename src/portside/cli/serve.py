@@ -16,6 +16,8 @@ if TYPE_CHECKING:
     from portside.agent.settings import AgentSettings
 
 SHOWN_GRAPHS = 8
+# Of these langgraph wants one small module each, and no more; what else they offer is a seventh of the start.
+LATE_PACKAGES = ("langsmith.types", "langgraph_sdk")
 TIERS = {
     "all": "answers requests and executes up to {slots} runs at once",
     "api": "answers requests; runs wait for a server of tier queue or all",
@@ -42,6 +44,8 @@ def serve(config: Path | None, home: str | None, **options: Any) -> None:
 
     Threads and runs are kept in the Postgres that DATABASE_URI names, or in the embedded one of PORTSIDE_HOME.
     """
+    # What is imported stays: looking for garbage in it again and again is a tenth of the start.
+    gc.disable()
     from portside.agent.config import find_config, load_config
     from portside.agent.settings import AgentSettings
     from portside.kernel.http.server import listen
@@ -63,10 +67,11 @@ def _serve(
     described: "AgentConfig", settings: "AgentSettings", database: Callable[[], str], options: dict[str, Any]
 ) -> None:
     """Import the agent and serve it; these imports take seconds."""
-    # What is imported stays: looking for garbage in it again and again is a tenth of the start.
-    gc.disable()
     import uvloop
 
+    from portside.kernel.late import put_off
+
+    put_off(*LATE_PACKAGES)
     from portside.agent.custom import cache
     from portside.agent.custom.loopback import introduce
     from portside.agent.graphs.load import load_graphs

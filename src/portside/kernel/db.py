@@ -3,14 +3,11 @@
 A statement on the pool is a transaction of its own. Where Postgres undid it because it crossed another one, it is run
 again; a transaction of several statements is not, and whoever asked for it is told to (`http/refusals.py`).
 
-The pool skips the RESET on release, which is safe only while nobody sets session state: that is a rule of this house.
 `jsonb` columns arrive decoded; select `column::text` where the raw JSON can go straight to a client.
 """
 
 import asyncio
-import os
 import random
-import socket
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterable
 from contextlib import asynccontextmanager
 from typing import Any, Literal, Protocol, TypeVar
@@ -20,6 +17,7 @@ import asyncpg
 from portside.kernel.codec import dump_user, load, without_nul
 from portside.kernel.errors import OutOfReach
 from portside.kernel.logs import get_logger
+from portside.kernel.pool import Connection, Pool, watch
 from portside.kernel.queries import Query
 
 log = get_logger(__name__)
@@ -30,73 +28,18 @@ STATEMENT_TIMEOUT_S = 900.0
 # A process that is paused inside a transaction holds what others wait for.
 IDLE_IN_TRANSACTION_S = 60.0
 CONNECTED_WITHIN_S = 10.0
-CANCELLED_WITHIN_S = 5.0
-# A server, or a network on the way to it, that lets nothing through any more is noticed within half a minute.
-_KEEPALIVE = {"TCP_KEEPIDLE": 10, "TCP_KEEPINTVL": 5, "TCP_KEEPCNT": 3, "TCP_USER_TIMEOUT": 20_000}
 # Postgres' words for a transaction that it undid because of another one: a deadlock, and a conflict of serialization.
 CROSSED_STATES = frozenset({"40P01", "40001"})
 TRIES = 4
 _PREFETCH = 500
-_SETTLE = "select"
-
-
-class _Connection(asyncpg.Connection):
-    _is_left_halfway = False
-
-    def on_dead(self) -> Any:
-        """Say to the pool that a connection was found dead."""
-
-    def _cancel_current_command(self, waiter: Any, acknowledged: Any = None) -> None:
-        """Ask the server to stop a statement. One that says nothing to that is not there: the connection goes.
-
-        Without this the driver waits for the word of the server for as long as a statement may take. The others of the
-        pool have most likely died with it, and are made anew before they are used.
-        """
-        super()._cancel_current_command(waiter, acknowledged)  # type: ignore[misc]
-
-        def look() -> None:
-            if not (acknowledged or waiter).done():
-                log.warning("a connection to the database is dead")
-                self.terminate()
-                self.on_dead()
-
-        asyncio.get_running_loop().call_later(CANCELLED_WITHIN_S, look)
-
-    async def _do_execute(self, *args: Any, **options: Any) -> Any:
-        """Run a statement, and remember one that was left halfway."""
-        self._is_left_halfway = True
-        try:
-            result = await super()._do_execute(*args, **options)  # type: ignore[misc]
-        except asyncpg.PostgresError:
-            self._is_left_halfway = False
-            raise
-        self._is_left_halfway = False
-        return result
-
-    async def reset(self, *, timeout: float | None = None) -> None:  # noqa: ASYNC109 - the driver's signature
-        """Make the connection fit for its next user.
-
-        Where a statement was cancelled between its parts the server waits for the rest, and holds a snapshot meanwhile.
-        """
-        await super().reset(timeout=timeout)
-        if self._is_left_halfway:
-            await self.execute(_SETTLE, timeout=timeout)
-            self._is_left_halfway = False
-
-    def get_reset_query(self) -> str:
-        """Reset nothing: no session state is ever set. What the driver still does is to end a transaction.
-
-        One that is cancelled while it begins stays open, and all that came after on its connection would be lost.
-        """
-        return ""
 
 
 class _Source(Protocol):
-    async def fetch(self, query: str, *args: Any) -> list[Record]: ...
-    async def fetchrow(self, query: str, *args: Any) -> Record | None: ...
-    async def fetchval(self, query: str, *args: Any) -> Any: ...
-    async def execute(self, query: str, *args: Any) -> str: ...
-    async def executemany(self, command: str, args: Iterable[Any]) -> None: ...
+    def fetch(self, query: str, *args: Any) -> Awaitable[list[Record]]: ...
+    def fetchrow(self, query: str, *args: Any) -> Awaitable[Record | None]: ...
+    def fetchval(self, query: str, *args: Any) -> Awaitable[Any]: ...
+    def execute(self, query: str, *args: Any) -> Awaitable[str]: ...
+    def executemany(self, command: str, args: Iterable[Any]) -> Awaitable[None]: ...
 
 
 class _Again:
@@ -105,20 +48,20 @@ class _Again:
     def __init__(self, pool: Any) -> None:
         self._pool = pool
 
-    async def fetch(self, query: str, *args: Any) -> list[Record]:
-        return await _tried(self._pool.fetch, query, *args)
+    def fetch(self, query: str, *args: Any) -> Awaitable[list[Record]]:
+        return _tried(self._pool.fetch, query, *args)
 
-    async def fetchrow(self, query: str, *args: Any) -> Record | None:
-        return await _tried(self._pool.fetchrow, query, *args)
+    def fetchrow(self, query: str, *args: Any) -> Awaitable[Record | None]:
+        return _tried(self._pool.fetchrow, query, *args)
 
-    async def fetchval(self, query: str, *args: Any) -> Any:
-        return await _tried(self._pool.fetchval, query, *args)
+    def fetchval(self, query: str, *args: Any) -> Awaitable[Any]:
+        return _tried(self._pool.fetchval, query, *args)
 
-    async def execute(self, query: str, *args: Any) -> str:
-        return await _tried(self._pool.execute, query, *args)
+    def execute(self, query: str, *args: Any) -> Awaitable[str]:
+        return _tried(self._pool.execute, query, *args)
 
-    async def executemany(self, command: str, args: Iterable[Any]) -> None:
-        await _tried(self._pool.executemany, command, args)
+    def executemany(self, command: str, args: Iterable[Any]) -> Awaitable[None]:
+        return _tried(self._pool.executemany, command, args)
 
 
 async def _tried(run: Callable[..., Awaitable[T]], *args: Any) -> T:
@@ -227,11 +170,10 @@ class Database(Session):
         }
         if schema:
             settings["search_path"] = f"{schema},public"
-        kind: Any = type("_Connection", (_Connection,), {})
+        kind: Any = type("_Connection", (Connection,), {})
         try:
-            pool = await asyncpg.create_pool(
+            pool = await Pool.opened(
                 url,
-                min_size=1,
                 max_size=max_size,
                 init=_prepare,
                 connection_class=kind,
@@ -276,19 +218,6 @@ class Database(Session):
 async def _prepare(connection: Any) -> None:
     watch(connection)
     await connection.set_type_codec("jsonb", schema="pg_catalog", encoder=_encode, decoder=load, format="text")
-
-
-def watch(connection: Any) -> None:
-    """Have the system notice when the other end of a connection is not there any more."""
-    # What the transport calls its socket need not be able to set options.
-    with socket.socket(fileno=os.dup(connection._transport.get_extra_info("socket").fileno())) as own:  # noqa: SLF001
-        if own.family == socket.AF_UNIX:
-            return
-        own.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
-        for name, value in _KEEPALIVE.items():
-            # Not every system has all of them.
-            if (option := getattr(socket, name, None)) is not None:
-                own.setsockopt(socket.IPPROTO_TCP, option, value)
 
 
 def _encode(value: Any) -> str:

@@ -8,6 +8,7 @@ import contextlib
 import logging
 import sys
 from collections.abc import Callable, Iterator, Mapping
+from functools import lru_cache
 from typing import Any
 
 import structlog
@@ -89,6 +90,7 @@ def _without_secrets(value: Any) -> Any:
     return value
 
 
+@lru_cache(4096)
 def _is_secret(name: Any) -> bool:
     plain = str(name).lower().replace("-", "_")
     return any(word in plain for word in SECRET_WORDS)

@@ -16,9 +16,18 @@ _COMMENT = re.compile(r"--[^\n]*")
 class Query:
     """One statement: its name, its SQL with numbered parameters, and the parameters' names in that order."""
 
-    __slots__ = ("name", "parameters", "sql")
+    __slots__ = ("_text", "name", "parameters", "sql")
+    parameters: tuple[str, ...]
+    sql: str
 
     def __init__(self, name: str, text: str) -> None:
+        self.name = name
+        self._text = text
+
+    def __getattr__(self, name: str) -> Any:
+        """Read the statement when it is used first: no program uses all of a room, and it should start soon."""
+        if name not in {"parameters", "sql"}:
+            raise AttributeError(name)
         names: list[str] = []
 
         def number(match: re.Match[str]) -> str:
@@ -26,9 +35,9 @@ class Query:
                 names.append(match[1])
             return f"${names.index(match[1]) + 1}"
 
-        self.name = name
-        self.sql = _PARAMETER.sub(number, _COMMENT.sub("", text)).strip()
+        self.sql = _PARAMETER.sub(number, _COMMENT.sub("", self._text)).strip()
         self.parameters = tuple(names)
+        return getattr(self, name)
 
     def arguments(self, values: dict[str, Any]) -> list[Any]:
         """Order keyword values as the statement wants them. Raises TypeError when names are missing or unknown."""

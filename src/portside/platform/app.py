@@ -25,7 +25,8 @@ from portside.kernel.crypto import SecretBox
 from portside.kernel.db import Database
 from portside.kernel.errors import UserMistake
 from portside.kernel.http import health
-from portside.kernel.http.middleware import CloseWhileDraining, LimitBody, Observe
+from portside.kernel.http.bodies import LimitBody
+from portside.kernel.http.front import Front
 from portside.kernel.http.prefixes import StripPrefix
 from portside.kernel.http.routes import Api, Route, body_limits
 from portside.kernel.migrations import migrate
@@ -106,7 +107,7 @@ async def open_platform(home: Home, settings: PlatformSettings, database_url: st
         windows = Windows(db)
         api = _limited(Api(ROUTES, services, guard), settings, keyring, windows)
         bounded = LimitBody(api, settings.http_max_request_body_bytes, body_limits(ROUTES))
-        asgi = Observe(CloseWhileDraining(StripPrefix(bounded, PREFIXES), draining))
+        asgi = Front(StripPrefix(bounded, PREFIXES), draining=draining)
         async with windows.kept(), chores(services, settings):
             yield PlatformApp(asgi, draining, changes, new_key, await _listener_key(db, home))
     finally:

@@ -16,6 +16,7 @@ from portside.kernel.db import Database
 from portside.kernel.reconcile import Driver, Task
 from portside.platform.removal import DeletedWorkspaces
 from portside.platform.settings import PlatformSettings
+from portside.tracing.figure_days import FiguresOfDays
 from portside.tracing.retention import ExpiredTraces, LateRuns, Retention
 from portside.usage.hours import HoursThatAreOver
 
@@ -30,6 +31,7 @@ async def chores(services: Mapping[type, Any], settings: PlatformSettings) -> As
         ExpiredTraces(db, services[Retention]),
         LateRuns(db, services[Retention]),
         HoursThatAreOver(db),
+        FiguresOfDays(db),
         DeletedWorkspaces(db),
     ]
     if settings.repository_poll_s:

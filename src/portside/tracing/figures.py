@@ -1,9 +1,11 @@
 """Figures of runs: how many, how long, how dear, what was thought of them; together, by group, or over time.
 
-One statement counts for `POST /runs/stats`, for projects and for charts. Feedback that gives one of several values is
+One statement counts for `POST /runs/stats`, for projects and for charts. Where nothing is asked of many runs but where
+and when they began, days that were counted before tell it (`figure_days`). Feedback that gives one of several values is
 counted by value.
 """
 
+from collections.abc import Mapping
 from datetime import datetime, timedelta
 from typing import Any
 
@@ -11,9 +13,11 @@ import msgspec
 
 from portside.kernel.db import Record, Session
 from portside.tracing.conditions import Condition, narrow
+from portside.tracing.figure_days import Division, PlainQuestion, figures_of_days, midnight
 from portside.tracing.sql import sql
 
 MAX_SLICES = 20_000
+_DAY = timedelta(days=1)
 _SPREADS = {
     "latency": ("latency_p50", "latency_p99"),
     "first_token": ("first_token_p50", "first_token_p99"),
@@ -76,24 +80,56 @@ Slice = tuple[datetime | None, str]
 ALL = Slicing()
 
 
-async def measure(db: Session, condition: Condition, slicing: Slicing = ALL) -> dict[Slice, RunStats]:
-    """Return the figures of the runs that meet a condition by bucket and group; the largest first."""
-    within = {name: getattr(slicing, name) for name in ("attribute", "path", "groups", "stride", "origin")}
-    statement, values = narrow(sql.figures_of_runs, condition, **within, limit=slicing.limit)
-    rows = await db.fetch(statement, **values)
-    found = {(row["bucket"], row["group_name"]): _figures(row) for row in rows}
+async def measure(
+    db: Session, condition: Condition, slicing: Slicing = ALL, plain: PlainQuestion | None = None
+) -> dict[Slice, RunStats]:
+    """Return the figures of the runs that meet a condition by bucket and group; the largest first.
+
+    `plain` asks the same as the condition, where that can be asked of days.
+    """
+    found = await measure_runs(db, condition, slicing, plain)
     if found:
-        statement, values = narrow(sql.feedback_of_runs, condition, **within)
+        statement, values = narrow(sql.feedback_of_runs, condition, **_within(slicing))
         _add_feedback(found, await db.fetch(statement, **values))
     return found
 
 
-async def measure_all(db: Session, condition: Condition) -> RunStats:
+async def measure_runs(
+    db: Session, condition: Condition, slicing: Slicing = ALL, plain: PlainQuestion | None = None
+) -> dict[Slice, RunStats]:
+    """Return the same without feedback."""
+    rows: list[Any] | None = None
+    if plain is not None and (division := _division(slicing)):
+        rows = await figures_of_days(db, plain, division)
+    if rows is None:
+        statement, values = narrow(sql.figures_of_runs, condition, **_within(slicing), limit=slicing.limit)
+        rows = await db.fetch(statement, **values)
+    return {(row["bucket"], row["group_name"]): _figures(row) for row in rows}
+
+
+async def measure_all(db: Session, condition: Condition, plain: PlainQuestion | None = None) -> RunStats:
     """Return the figures of the runs that meet a condition, taken together."""
-    return (await measure(db, condition)).get((None, ""), RunStats())
+    return (await measure(db, condition, plain=plain)).get((None, ""), RunStats())
 
 
-def _figures(row: Record) -> RunStats:
+def _within(slicing: Slicing) -> dict[str, Any]:
+    return {name: getattr(slicing, name) for name in ("attribute", "path", "groups", "stride", "origin")}
+
+
+def _division(slicing: Slicing) -> Division | None:
+    """Return how days are put together; None for groups and buckets that they are not counted by."""
+    if slicing.attribute not in {None, "project"} or slicing.groups is not None:
+        return None
+    if slicing.stride is not None and (
+        slicing.stride % _DAY or slicing.origin is None or slicing.origin != midnight(slicing.origin)
+    ):
+        return None
+    return Division(
+        by_project=slicing.attribute == "project", stride=slicing.stride, origin=slicing.origin, limit=slicing.limit
+    )
+
+
+def _figures(row: Record | Mapping[str, Any]) -> RunStats:
     fields: dict[str, Any] = dict(row)
     del fields["bucket"], fields["group_name"]
     for spread, names in _SPREADS.items():

@@ -14,8 +14,9 @@ from portside.kernel.db import Record, Session
 from portside.kernel.errors import Invalid
 from portside.kernel.http.vetting import read_json
 from portside.tracing import projects
-from portside.tracing.conditions import Condition, Conditions, all_of, narrow
-from portside.tracing.figures import FeedbackStats, RunStats, Slicing, measure
+from portside.tracing.conditions import Conditions, all_of, narrow
+from portside.tracing.figure_days import PlainQuestion
+from portside.tracing.figures import FeedbackStats, RunStats, Slice, Slicing, measure, measure_runs
 from portside.tracing.filters import read_filter
 from portside.tracing.sql import sql
 from portside.tracing.types import TracerSession
@@ -26,6 +27,7 @@ Sort = Literal[
 ]
 _PLAIN_SORTS = frozenset({"name", "start_time"})
 _EVERY = 2_000_000_000
+_PROJECTS = Slicing(attribute="project", limit=_EVERY)
 _OF_ROOTS = (
     "run_count", "latency_p50", "latency_p99", "error_rate", "streaming_rate", "last_run_start_time",
 )  # fmt: skip
@@ -146,8 +148,11 @@ async def _with_figures(db: Session, workspace_id: UUID, found: list[TracerSessi
             conditions.of(sql.when_in_projects, value=ids),
         ]
     )
-    every = await _by_project(db, of_projects)
-    roots = await _by_project(db, all_of([of_projects, conditions.of(sql.when_root, value=True)]))
+    plain = PlainQuestion(workspace_id=workspace_id, projects=ids)
+    every = _by_project(await measure(db, of_projects, _PROJECTS, plain))
+    of_roots = all_of([of_projects, conditions.of(sql.when_root, value=True)])
+    plain_of_roots = msgspec.structs.replace(plain, is_root=True)
+    roots = _by_project(await measure_runs(db, of_roots, _PROJECTS, plain_of_roots))
     rows = await db.fetch(sql.feedback_of_projects, workspace_id=workspace_id, ids=[str(one) for one in ids])
     own: dict[str, dict[str, FeedbackStats]] = {}
     for row in rows:
@@ -163,8 +168,7 @@ async def _with_figures(db: Session, workspace_id: UUID, found: list[TracerSessi
     ]
 
 
-async def _by_project(db: Session, condition: Condition) -> dict[str, RunStats]:
-    found = await measure(db, condition, Slicing(attribute="project", limit=_EVERY))
+def _by_project(found: dict[Slice, RunStats]) -> dict[str, RunStats]:
     return {project: stats for (_, project), stats in found.items()}
 
 

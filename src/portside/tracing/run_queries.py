@@ -14,6 +14,7 @@ from portside.kernel.errors import BadRequest, Invalid
 from portside.tracing.attachments import Links
 from portside.tracing.conditions import Condition, Conditions, all_of, narrowed
 from portside.tracing.fields import aware
+from portside.tracing.figure_days import PlainQuestion
 from portside.tracing.filters import read_filter
 from portside.tracing.pages import Cursors, find_page
 from portside.tracing.runs import show_runs
@@ -26,6 +27,8 @@ _ALWAYS = frozenset(
 )
 # What clients may ask for and is not there: inputs and outputs are always in the answer itself.
 _NEVER = frozenset({"inputs_s3_urls", "outputs_s3_urls"})
+_PLAIN = frozenset({"session", "start_time", "end_time", "is_root", "data_source_type"})
+_NOTHING: tuple[Any, ...] = (None, "", [])
 Ids = Annotated[list[UUID], msgspec.Meta(max_length=1000)]
 
 
@@ -93,6 +96,19 @@ async def page_of_runs(db: Session, workspace_id: UUID, body: RunPage, asked: Co
     if body.skip_prev_cursor:
         cursors.prev = None
     return FoundRuns([_shown(run, fields) for run in runs], cursors)
+
+
+def plain_question(body: RunFilters, workspace_id: UUID) -> PlainQuestion | None:
+    """Return what is asked of runs, if that is no more than where and when they began and whether they are roots."""
+    if any(getattr(body, name) not in _NOTHING for name in RunFilters.__struct_fields__ if name not in _PLAIN):
+        return None
+    return PlainQuestion(
+        workspace_id=workspace_id,
+        projects=body.session or None,
+        start=body.start_time and aware(body.start_time),
+        end=body.end_time and aware(body.end_time),
+        is_root=body.is_root,
+    )
 
 
 def conditions_of(body: RunFilters, workspace_id: UUID, conditions: Conditions) -> Condition:

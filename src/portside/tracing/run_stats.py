@@ -9,7 +9,7 @@ from portside.kernel.db import Session
 from portside.kernel.errors import Invalid
 from portside.tracing.conditions import Conditions
 from portside.tracing.figures import RunStats, Slicing, measure, measure_all
-from portside.tracing.run_queries import RunFilters, conditions_of
+from portside.tracing.run_queries import RunFilters, conditions_of, plain_question
 
 MAX_GROUPS = 100
 _FIGURES = frozenset(RunStats.__struct_fields__)
@@ -42,7 +42,7 @@ async def stats_of_runs(db: Session, workspace_id: UUID, body: StatsRequest) -> 
     if body.group_by is None:
         if body.groups:
             raise Invalid.field(["body", "groups"], "there are groups only with group_by", "missing")
-        return _shown(await measure_all(db, condition), figures)
+        return _shown(await measure_all(db, condition, plain_question(body, workspace_id)), figures)
     slicing = read_grouping(body.group_by, body.groups, "group_by")
     return {group: _shown(stats, figures) for (_, group), stats in (await measure(db, condition, slicing)).items()}
 

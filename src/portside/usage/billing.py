@@ -48,15 +48,13 @@ async def billed(db: Session, query: BillingQuery, *, by: Actor) -> list[BilledM
     within = read_range(query.starting_on, query.ending_before)
     workspaces = [workspace.id for workspace in await list_workspaces(db, by)]
     asked = UsageQuery(start_time=query.starting_on, end_time=query.ending_before, workspace_ids=workspaces)
-    received = await db.fetch(QUERIES[GroupBy.WORKSPACE], **await arguments(db, asked, within, by))
+    counted = await db.fetch(QUERIES[GroupBy.WORKSPACE], **await arguments(db, asked, within, by))
+    received = {str(row["workspace_id"]): sum(row["traces"]) for row in counted}
     owner: dict[str, Any] = {"workspace_ids": workspaces, "start_time": within.start, "end_time": within.end}
-    longlived = await db.fetch(sql.longlived_by_workspace, **owner)
+    rows = await db.fetch(sql.longlived_by_workspace, **owner)
+    longlived = {str(row["workspace_id"]): row["traces"] for row in rows}
     found = []
-    for name, rows in (("Traces", received), ("Long-lived traces", longlived)):
-        groups: dict[str, int] = {}
-        for row in rows:
-            workspace = str(row["workspace_id"])
-            groups[workspace] = groups.get(workspace, 0) + row["traces"]
+    for name, groups in (("Traces", received), ("Long-lived traces", longlived)):
         metric_id = uuid5(NAMESPACE_URL, f"portside:metric:{name}")
         total = sum(groups.values())
         found.append(BilledMetric(by.organization_id, metric_id, name, within.start, within.end, total, groups))

@@ -1,12 +1,16 @@
 """Counts traces in buckets of time, by one of four dimensions."""
 
+from collections import defaultdict
+from collections.abc import Iterable
+from operator import itemgetter
 from typing import Any
+from uuid import UUID
 
 import msgspec
 
 from portside.identity.types import Actor
 from portside.identity.workspaces import list_workspaces
-from portside.kernel.db import Session
+from portside.kernel.db import Record, Session
 from portside.usage.ranges import Range, read_range
 from portside.usage.sql import sql
 from portside.usage.types import GroupBy, Usage, UsageQuery, UsageRecord
@@ -17,7 +21,14 @@ QUERIES = {
     GroupBy.USER: sql.usage_by_user,
     GroupBy.API_KEY: sql.usage_by_api_key,
 }
-_NOT_DIMENSIONS = frozenset({"time_bucket", "traces"})
+_COUNTS = frozenset({"buckets", "traces"})
+
+
+class Series(msgspec.Struct):
+    """What one combination of dimensions has in which buckets, by their numbers in order of time."""
+
+    dimensions: dict[str, str | None]
+    traces: dict[int, int]
 
 
 async def count_usage(db: Session, query: UsageQuery, *, by: Actor) -> Usage:
@@ -27,15 +38,34 @@ async def count_usage(db: Session, query: UsageQuery, *, by: Actor) -> Usage:
     """
     within = read_range(query.start_time, query.end_time)
     rows = await db.fetch(QUERIES[query.group_by], **await arguments(db, query, within, by))
-    records = [
-        UsageRecord(
-            row["time_bucket"],
-            {name: value for name, value in row.items() if name not in _NOT_DIMENSIONS},
-            row["traces"],
-        )
-        for row in rows
-    ]
-    return Usage(within.stride, records)
+    return Usage(within.stride, _in_order_of_time(map(read_series, rows), within))
+
+
+def read_series(row: Record) -> Series:
+    """Read what one of the queries answers."""
+    traces: dict[int, int] = {}
+    for bucket, count in zip(row["buckets"], row["traces"], strict=True):
+        traces[bucket] = traces.get(bucket, 0) + count
+    dimensions = {name: _text(value) for name, value in row.items() if name not in _COUNTS}
+    return Series(dimensions, dict(sorted(traces.items())))
+
+
+def _text(value: str | UUID | None) -> str | None:
+    return None if value is None else str(value)
+
+
+def _in_order_of_time(series: Iterable[Series], within: Range) -> list[UsageRecord]:
+    """Return the records of all series, the largest of each bucket first."""
+    buckets: dict[int, list[tuple[int, dict[str, str | None]]]] = defaultdict(list)
+    for one in series:
+        for bucket, traces in one.traces.items():
+            buckets[bucket].append((traces, one.dimensions))
+    records: list[UsageRecord] = []
+    for bucket in sorted(buckets):
+        begin = within.bucket(bucket)
+        largest_first = sorted(buckets[bucket], key=itemgetter(0), reverse=True)
+        records += [UsageRecord(begin, dimensions, traces) for traces, dimensions in largest_first]
+    return records
 
 
 async def arguments(db: Session, query: UsageQuery, within: Range, actor: Actor) -> dict[str, Any]:

@@ -1,4 +1,4 @@
-"""Usage as CSV: one line for each bucket and combination of dimensions (spec: Granular usage).
+"""Usage as CSV: one line for each combination of dimensions and bucket, in that order (spec: Granular usage).
 
 Names are what users wrote, and a spreadsheet would run one that begins like a formula: such cells begin with an
 apostrophe, which spreadsheets take for "this is text".
@@ -9,11 +9,10 @@ import io
 from collections.abc import AsyncIterator
 from datetime import datetime
 from functools import lru_cache
-from typing import Any
 
 from portside.identity.types import Actor
 from portside.kernel.db import Database
-from portside.usage.counts import QUERIES, arguments
+from portside.usage.counts import QUERIES, arguments, read_series
 from portside.usage.ranges import Range
 from portside.usage.types import UsageQuery
 
@@ -31,15 +30,18 @@ _CHUNK_BYTES = 32_768
 async def export_usage(db: Database, query: UsageQuery, within: Range, *, by: Actor) -> AsyncIterator[str]:
     """Yield the file piece by piece, whatever its size."""
     buffer = io.StringIO()
-    writer = csv.writer(buffer, lineterminator="\r\n")
-    writer.writerow(HEADER)
+    csv.writer(buffer, lineterminator="\r\n").writerow(HEADER)
     given = await arguments(db, query, within, by)
-    # Buckets and combinations of dimensions come again and again.
-    bounds = lru_cache(maxsize=1000)(lambda begin: (_moment(begin), _moment(begin + within.width)))
-    cells = lru_cache(maxsize=10_000)(_cells)
+
+    @lru_cache(maxsize=1000)
+    def bounds(bucket: int) -> str:
+        return f"{_moment(within.bucket(bucket))},{_moment(within.bucket(bucket + 1))}"
+
     async with db.transaction() as tx:
         async for row in tx.stream(QUERIES[query.group_by], **given):
-            writer.writerow((*bounds(row["time_bucket"]), *cells(*map(row.get, _DIMENSIONS)), row["traces"]))
+            series = read_series(row)
+            cells = _cells(series.dimensions)
+            buffer.writelines(f"{bounds(bucket)},{cells},{traces}\r\n" for bucket, traces in series.traces.items())
             if buffer.tell() >= _CHUNK_BYTES:
                 yield buffer.getvalue()
                 buffer.seek(0)
@@ -52,13 +54,16 @@ def file_name(query: UsageQuery, within: Range) -> str:
     return f"usage-by-{query.group_by.value}-{within.start:%Y%m%d}-{within.end:%Y%m%d}.csv"
 
 
-def _cells(*dimensions: Any) -> tuple[str, ...]:
-    return tuple(defuse(one) for one in dimensions)
+def _cells(dimensions: dict[str, str | None]) -> str:
+    """Write what the lines of a series have in common."""
+    line = io.StringIO()
+    csv.writer(line, lineterminator="").writerow([defuse(dimensions.get(name)) for name in _DIMENSIONS])
+    return line.getvalue()
 
 
-def defuse(value: Any) -> str:
+def defuse(value: str | None) -> str:
     """Write a cell so that no spreadsheet takes it for a formula."""
-    text = "" if value is None else str(value)
+    text = value or ""
     return f"'{text}" if text.startswith(_FORMULA) else text
 
 

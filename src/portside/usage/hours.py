@@ -4,9 +4,11 @@ from datetime import timedelta
 
 from portside.kernel.db import Database, Session
 from portside.kernel.reconcile import Status, Task
+from portside.tracing.sql import sql as counting
 from portside.usage.sql import sql
 
 SETTLED_S = 600.0
+LOCK = "portside.usage.days"
 _DAY = timedelta(days=1)
 
 
@@ -22,7 +24,7 @@ class HoursThatAreOver(Task):
     async def activate(self) -> Status:
         """Count the next hours that are over and the next day, unless another process is at it."""
         async with self._db.transaction() as tx:
-            if not await tx.fetchval(sql.begin_counting):
+            if not await tx.fetchval(counting.begin_alone, name=LOCK):
                 return Status()
             did = {"hours": await _count_hours(tx), "days": await _count_day(tx)}
         return Status({name: count for name, count in did.items() if count}, again=any(did.values()))
@@ -31,7 +33,7 @@ class HoursThatAreOver(Task):
 async def _count_hours(tx: Session) -> int:
     """Count what is over of the next 24 hours; return how many hours that were."""
     # Looked at first: what began before is there to be seen by the time the first trace is looked for.
-    over = await tx.fetchval(sql.over_until, settled_s=SETTLED_S)
+    over = await tx.fetchval(counting.over_until, settled_s=SETTLED_S)
     since = await tx.fetchval(sql.next_hour)
     if since is None:
         return 0
@@ -49,5 +51,6 @@ async def _count_day(tx: Session) -> int:
     if day is None:
         return 0
     await tx.execute(sql.count_day, day=day)
+    await tx.execute(sql.count_day_of_projects, day=day)
     await tx.execute(sql.close_day, day=day)
     return 1

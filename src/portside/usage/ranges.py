@@ -40,6 +40,10 @@ class Range(msgspec.Struct, frozen=True):
         """How long a bucket is."""
         return timedelta(days=self.stride.days, hours=self.stride.hours)
 
+    def bucket(self, number: int) -> datetime:
+        """Return when a bucket begins, the first one being number 0."""
+        return self.origin + number * self.width
+
     def cut(self, hours_until: datetime | None, days_until: datetime | None) -> "Pieces":
         """Cut the range into what is counted by hours and days that far, and what has to be counted by traces."""
         hours, days = self._whole(_HOUR, hours_until), self._whole(_DAY, days_until)

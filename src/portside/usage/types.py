@@ -35,7 +35,7 @@ class Stride(msgspec.Struct, frozen=True):
     hours: int = 0
 
 
-class UsageRecord(msgspec.Struct):
+class UsageRecord(msgspec.Struct, gc=False):
     """How many traces one bucket and combination of dimensions holds; the dimensions' keys follow from `group_by`."""
 
     time_bucket: datetime

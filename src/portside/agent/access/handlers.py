@@ -8,7 +8,7 @@ import asyncio
 from collections.abc import Mapping
 from typing import Any
 
-from langgraph_sdk import Auth
+from langgraph_sdk.auth import Auth
 
 from portside.agent.access.errors import HandlerFailed, refusal_of
 from portside.agent.access.filters import read_filter

@@ -8,7 +8,7 @@ machines unless it is told so in so many words.
 import ipaddress
 from typing import NamedTuple
 
-from langgraph_sdk import Auth
+from langgraph_sdk.auth import Auth
 from starlette.requests import HTTPConnection
 
 from portside.agent.access.custom import CustomAuthentication

@@ -81,12 +81,12 @@ class Access:
         a thread.
         """
         if self._protection.is_open:
-            return _let_in(ctx.request.scope, route)
-        segments = ctx.request.scope["path"].removeprefix("/").split("/")
+            return _let_in(ctx.scope, route)
+        segments = ctx.scope["path"].removeprefix("/").split("/")
         names = route.path.removeprefix("/").split("/")
         pairs = zip(names, segments, strict=False)
         named = {name[1:-1]: given for name, given in pairs if name.startswith("{")}
-        ctx.request.scope["path_params"] = named
+        ctx.scope["path_params"] = named
         caller = await self.authenticate(ctx.request)
         if route.permission and not (caller.is_inside or caller.may(route.permission)):
             raise Forbidden(f"This wants the permission {route.permission}.")

@@ -4,7 +4,7 @@ import dataclasses
 from collections.abc import Mapping
 from typing import Any
 
-from langgraph_sdk import Auth
+from langgraph_sdk.auth import Auth
 
 from portside.agent.types.access import INSIDE, Caller, User
 

@@ -3,8 +3,9 @@
 A process claims what is due, which keeps the others away for a while, and fires each in one transaction that admits
 the run and moves the cron on to its next instant. If the cron has moved already, the transaction is undone. So a crash
 loses nothing and doubles nothing. Instants that passed while no process ran are made up for once, not one by one, and
-not any more when the cron's end is past as well. Where a cron comes more often than its thread can follow, one run
-of it waits and no second one.
+not any more when the cron's end is past as well. Where a cron comes more often than its runs can begin, because its
+thread is busy or every slot is taken, one run of it waits and no second one: the instants between are skipped, and
+counted. Runs that have begun wait for nobody: those of a cron without a thread may run side by side.
 
 Between activations the task sleeps until the next instant, or for as long as another process may go without telling it
 of a new cron. The clock is the database's: the processes agree on what is due.
@@ -29,6 +30,7 @@ from portside.agent.types.access import Filter
 from portside.agent.types.runs import RunCreate
 from portside.kernel.db import Database, Session
 from portside.kernel.errors import Invalid, PortsideError
+from portside.kernel.ids import uuid7
 from portside.kernel.logs import get_logger
 from portside.kernel.reconcile import Status, Task
 
@@ -37,6 +39,7 @@ CLAIM_S = 10.0
 FIRED_AT_ONCE = 4
 LEAST_DELAY_S = 0.01
 MADE_UP_WITHIN = timedelta(minutes=1)
+ADMITTED = frozenset({"pending", "running"})
 NOBODY = {"identity": "", "is_authenticated": True, "display_name": ""}
 
 
@@ -55,6 +58,7 @@ class DueCron(msgspec.Struct):
     payload: dict[str, Any]
     metadata: dict[str, Any]
     on_run_completed: str | None
+    last_run_id: UUID | None
     due_at: datetime
     claimed_at: datetime
 
@@ -126,35 +130,39 @@ class DueCrons(Task):
         configurable = {"cron_id": str(cron.cron_id), **owner, **asker}
         # A thread made for the run is told what it is for; one that was there keeps its own metadata.
         thread_metadata = cron.metadata if cron.thread_id is None else {}
+        scheduled = Scheduled(uuid7(), cron.thread_id, thread_metadata, configurable, cron.thread_access)
         async with self._db.transaction() as transaction:
-            scheduled = Scheduled(cron.thread_id, thread_metadata, configurable, cron.thread_access)
             if await _is_waiting(transaction, cron, run):
                 outcome = "waiting"
             else:
                 outcome = await self._runs.admit_scheduled(transaction, assistant, run, scheduled)
-            if not await _advance(transaction, cron):
+            if not await _advance(transaction, cron, scheduled.run_id if outcome in ADMITTED else None):
                 raise FiredElsewhere
-        if outcome in {"busy", "waiting"}:
-            log.info("a cron was skipped: its thread is busy", cron_id=str(cron.cron_id), outcome=outcome)
+        if outcome == "waiting":
+            log.info("a cron was skipped: its last run still waits", cron_id=str(cron.cron_id))
+        if outcome == "busy":
+            log.info("a cron was skipped: its thread is busy", cron_id=str(cron.cron_id))
         if outcome == "missing":
             log.warning("a cron was skipped: its owner may not run on its thread any more", cron_id=str(cron.cron_id))
         return outcome
 
 
 async def _is_waiting(session: Session, cron: DueCron, run: RunCreate) -> bool:
-    """Whether a run of the cron waits for its thread already; a second one would only make the queue longer."""
-    if cron.thread_id is None or run.multitask_strategy not in {None, "enqueue"}:
+    """Whether the cron's last run has not begun yet; a second one would only make the queue longer."""
+    if cron.last_run_id is None or run.multitask_strategy not in {None, "enqueue"}:
         return False
-    is_waiting: bool = await session.fetchval(sql.cron_is_waiting, thread_id=cron.thread_id, cron_id=str(cron.cron_id))
+    is_waiting: bool = await session.fetchval(sql.run_is_waiting, run_id=cron.last_run_id)
     return is_waiting
 
 
-async def _advance(session: Session, cron: DueCron) -> bool:
-    """Move a cron on to its next instant; False when it is not at this one any more."""
+async def _advance(session: Session, cron: DueCron, run_id: UUID | None = None) -> bool:
+    """Move a cron on from an instant, at which it made this run or none; False when it is not there any more."""
     try:
         following = next_firing(Schedule(cron.schedule, cron.timezone), cron.claimed_at, cron.ends_at)
     except Invalid:
         # It was understood when it was made; time zones may be given up since.
         following = None
-    moved = await session.fetchval(sql.advance_cron, cron_id=cron.cron_id, due_at=cron.due_at, next_run_date=following)
+    moved = await session.fetchval(
+        sql.advance_cron, cron_id=cron.cron_id, due_at=cron.due_at, next_run_date=following, run_id=run_id
+    )
     return moved is not None

@@ -25,7 +25,7 @@ from portside.agent.custom.loopback import INSIDE
 from portside.agent.graphs.imports import add_to_path, import_named, named_failure
 from portside.kernel.db import Database
 from portside.kernel.errors import PortsideError, UserMistake
-from portside.kernel.http.middleware import AnswerErrors
+from portside.kernel.http.front import AnswerErrors
 from portside.kernel.http.refusals import ErrorForm, error_response
 from portside.kernel.http.websockets import SocketApi
 from portside.kernel.logs import get_logger

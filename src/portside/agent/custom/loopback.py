@@ -7,57 +7,16 @@ project's code is imported, so that a client may be made there; it can be used w
 
 import os
 import sys
-from collections.abc import AsyncIterator
 from importlib.machinery import ModuleSpec
 from types import ModuleType
 from typing import Any
 
-import httpx
-
-from portside.agent.graphs.acting import acting_for
-from portside.kernel.http.inside import BrokeOff, Call, Exchange, Inside, NotServing
+from portside.kernel.http.inside import Inside
 
 HOST_PACKAGE = "langgraph_api"
 _DEFERS = "__LANGGRAPH_DEFER_LOOPBACK_TRANSPORT"
 # The SDK makes its clients without being given anything, so there is one way in for the process.
 INSIDE = Inside()
-
-
-class LoopbackTransport(httpx.AsyncBaseTransport):
-    """Carries requests of an HTTP client to the server of this process."""
-
-    def __init__(self, app: Any = None, **options: Any) -> None:
-        """Take what the SDK gives its transports; there is only one server to call, and one root path."""
-
-    async def handle_async_request(self, request: httpx.Request) -> httpx.Response:
-        """Make a call. Raises ConnectError when no server runs in this process, and ReadError."""
-        url = request.url
-        raw_path, _, query = url.raw_path.partition(b"?")
-        call = Call(request.method, url.path, raw_path, query, request.headers.raw, await request.aread(), acting_for())
-        try:
-            head, exchange = await INSIDE.ask(call)
-        except NotServing as exc:
-            raise httpx.ConnectError(str(exc), request=request) from exc
-        except BrokeOff as exc:
-            raise httpx.ReadError(str(exc), request=request) from exc
-        return httpx.Response(head.status, headers=head.headers, stream=_Answer(exchange))
-
-
-class _Answer(httpx.AsyncByteStream):
-    """The body of an answer, as it comes."""
-
-    def __init__(self, exchange: Exchange) -> None:
-        self._exchange = exchange
-
-    async def __aiter__(self) -> AsyncIterator[bytes]:
-        try:
-            while data := await self._exchange.next():
-                yield data
-        except ConnectionError as exc:
-            raise httpx.ReadError(str(exc)) from exc
-
-    async def aclose(self) -> None:
-        await self._exchange.leave()
 
 
 def introduce(**modules: dict[str, Any]) -> None:
@@ -67,13 +26,22 @@ def introduce(**modules: dict[str, Any]) -> None:
     package.__path__ = []
     offered: dict[str, dict[str, Any]] = {
         "server": {"app": INSIDE},
-        "asgi_transport": {"ASGITransport": LoopbackTransport},
+        "asgi_transport": {"__getattr__": _transport},
         **modules,
     }
     for name, content in offered.items():
         module = _stand_in(f"{HOST_PACKAGE}.{name}")
         vars(module).update(content)
         setattr(package, name, module)
+
+
+def _transport(name: str) -> Any:
+    """Import the transport with the first client: most servers never make one, and httpx is of no other use here."""
+    if name != "ASGITransport":
+        raise AttributeError(name)
+    from portside.agent.custom.transport import LoopbackTransport
+
+    return LoopbackTransport
 
 
 def _stand_in(name: str, *, is_package: bool = False) -> ModuleType:

@@ -18,7 +18,7 @@ from portside.kernel.queries import Query
 
 # What kwargs or a payload that this server cannot decrypt hold, beside what of them is in clear.
 UNREADABLE = "__unreadable__"
-_TAKES_RUNS = frozenset({"claim_runs", "delete_run", "claim_due_crons", "claim_webhooks"})
+_TAKES_RUNS = frozenset({"claim_runs", "delete_run", "end_runs", "claim_due_crons", "claim_webhooks"})
 _MARK = f'"{MARK}"'
 # It returns what it was given, and nobody looks at that where it is sealed.
 _UNREAD = frozenset({"append_stream_chunks"})

@@ -8,7 +8,8 @@ import asyncio
 from collections.abc import Awaitable, Callable, Mapping
 from typing import Any, NamedTuple, TypeVar
 
-from langgraph_sdk import Encryption, EncryptionContext
+from langgraph_sdk.encryption import Encryption
+from langgraph_sdk.encryption.types import EncryptionContext
 
 from portside.agent.encryption.errors import CannotDecrypt, EncryptionFailed
 from portside.kernel.errors import PortsideError, UserMistake

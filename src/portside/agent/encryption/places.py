@@ -26,7 +26,6 @@ DOCUMENTS: dict[str, dict[str, Place]] = {
     "admit_run": _ADMISSION,
     "admit_run_for": {**_ADMISSION, "new_thread": _THREAD_METADATA},
     "copy_thread": {"metadata": _THREAD_METADATA},
-    "end_run": {"interrupts": _THREAD_INTERRUPTS, "error": Place("run", "error")},
     "insert_thread": {"metadata": _THREAD_METADATA},
     "patch_thread": {"metadata": _THREAD_METADATA},
     "write_thread_state": {"interrupts": _THREAD_INTERRUPTS},
@@ -38,13 +37,13 @@ DOCUMENTS: dict[str, dict[str, Place]] = {
 
 # Documents as JSON text.
 TEXTS: dict[str, dict[str, Place]] = {
-    "end_run": {"values": _THREAD_VALUES},
     "write_thread_state": {"values": _THREAD_VALUES},
     "patch_checkpoint": {"metadata": Place("checkpoint", "metadata")},
 }
 
 # Lists of JSON texts, of which some may be missing.
 LISTS_OF_TEXTS: dict[str, dict[str, Place]] = {
+    "end_runs": {"values": _THREAD_VALUES, "interrupts": _THREAD_INTERRUPTS, "errors": Place("run", "error")},
     "write_items": {"contents": _STORE},
     "write_indexed_items": {"contents": _STORE},
 }

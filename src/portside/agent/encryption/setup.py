@@ -66,7 +66,7 @@ def guarded_by(guard: Guard, vault: Vault | None) -> Guard:
 
     async def guarded(ctx: Context, route: Route) -> Any:
         actor = await guard(ctx, route)
-        given = header_of(ctx.request.scope, _HEADER)
+        given = header_of(ctx.scope, _HEADER)
         if vault is None or not vault.takes_context:
             if given is not None:
                 raise Invalid.field(["header", HEADER], "this server has no encryption handlers that would be given it")

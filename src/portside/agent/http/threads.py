@@ -7,6 +7,7 @@ from starlette.responses import Response
 
 from portside.agent.access.service import Access, caller_of
 from portside.agent.http.paging import PAGING, show_page
+from portside.agent.runs.service import Runs
 from portside.agent.streams.hub import Hub
 from portside.agent.threads import records
 from portside.agent.threads.records import ThreadExists, ThreadNotFound
@@ -84,7 +85,8 @@ async def patch_thread(ctx: Context, thread_id: UUID, body: ThreadPatch) -> Resp
 async def delete_thread(ctx: Context, thread_id: UUID) -> None:
     """Delete a thread with its runs and checkpoints."""
     await ctx.get(Access).see_thread(caller_of(ctx), "delete", thread_id)
-    await records.delete_thread(ctx.db, thread_id)
+    if await records.delete_thread(ctx.db, thread_id):
+        ctx.get(Runs).tell_workers()
     ctx.get(Hub).forget(thread_id)
 
 

@@ -8,9 +8,11 @@ from starlette.responses import Response
 from portside.agent.runs.service import Runs
 from portside.agent.types.runs import Run
 from portside.kernel.http.routes import Context
-from portside.kernel.http.sse import KEEP_ALIVE_S, EventStream
+from portside.kernel.http.sse import EventStream
 
 NEWLINE = b"\n"
+# For so long at most a client does not know which run it has made, and where to join it should the connection break.
+PLAIN_WITHIN_S = 1.0
 
 
 async def answer_when_over(ctx: Context, work: Awaitable[bytes], taken_along: Run | None = None) -> Response:
@@ -20,7 +22,7 @@ async def answer_when_over(ctx: Context, work: Awaitable[bytes], taken_along: Ru
     """
     runs, result = ctx.get(Runs), asyncio.ensure_future(work)
     gone = asyncio.ensure_future(_client_gone(ctx))
-    await asyncio.wait([result, gone], timeout=KEEP_ALIVE_S, return_when=asyncio.FIRST_COMPLETED)
+    await asyncio.wait([result, gone], timeout=PLAIN_WITHIN_S, return_when=asyncio.FIRST_COMPLETED)
     is_gone = gone.done()
     gone.cancel()
     if result.done():

@@ -65,9 +65,9 @@ class Leases:
         """Forget the lease of a run that this worker is done with."""
         self._held.pop(run_id, None)
 
-    def return_later(self, run: ClaimedRun) -> None:
-        """Give a run back with one of the next renewals: it stopped through no fault of its own."""
-        self._returning[run.run_id] = run.attempt
+    def return_later(self, run_id: UUID, attempt: int) -> None:
+        """Give a run back with one of the next renewals: through no fault of its own it stopped, or never began."""
+        self._returning[run_id] = attempt
 
     def is_sure(self, run: ClaimedRun) -> bool:
         """Whether an attempt is surely this worker's: by its own clock, which goes on while it is paused."""

@@ -14,7 +14,7 @@ from prometheus_client import Histogram
 
 from portside.agent.sql import sql
 from portside.agent.types.access import Filter
-from portside.kernel.codec import dump_api, load, without_nul
+from portside.kernel.codec import dump_api, dump_user, load, without_nul
 from portside.kernel.db import Database, Session
 
 LEASE_S = 5.0
@@ -109,6 +109,11 @@ class Admission(msgspec.Struct, kw_only=True):
     new_thread: dict[str, Any] | None = None
     asked_by: str | None = None
 
+    @property
+    def supersedes(self) -> bool:
+        """Whether it stops the runs before it."""
+        return self.strategy in ("interrupt", "rollback")
+
     def values(self) -> dict[str, Any]:
         """Return the parameters that the database admits it by."""
         values = {name: getattr(self, name) for name in self.__struct_fields__ if name not in _RULES}
@@ -116,8 +121,16 @@ class Admission(msgspec.Struct, kw_only=True):
         return values | dict(zip(("key_scope", "key", "digest", "key_place"), key, strict=True))
 
 
+class Asked(NamedTuple):
+    """A run that asks to be admitted; whether it may start under the worker's lease, and a client waits for it."""
+
+    admission: Admission
+    starts: bool = False
+    is_awaited: bool = False
+
+
 class Admitted(msgspec.Struct):
-    """How an admission went: `pending`, `running`, `busy` or `missing`; with a key also `repeated` or `reused`.
+    """How an admission went: `pending`, `running`, `busy`, `missing` or `locked`; with a key `repeated` or `reused`.
 
     The ids are those of the run first made, the metadata is all that it is labelled with.
     """
@@ -152,13 +165,34 @@ class Ending(msgspec.Struct, kw_only=True):
 
 
 class Ended(NamedTuple):
-    """What came of ending a run: `ended`, `lost` or `rollback`, of which only the first wrote anything.
+    """What came of ending a run: `ended`, `lost`, `rollback` or `locked`, of which only the first wrote anything.
 
     `has_next` says that its thread has other runs, one of which may be ready now.
     """
 
     outcome: str
     has_next: bool
+
+
+class Held(NamedTuple):
+    """Slots that nobody else fills while runs end: how many may be claimed, and how many of these were free before.
+
+    They are claimed where a thread of those that end has another run, or where this `looks` in any case.
+    """
+
+    claims: int
+    free: int
+    looks: bool
+
+
+NOTHING_HELD = Held(0, 0, looks=False)
+
+
+class End(NamedTuple):
+    """A run that is over, and how."""
+
+    run: ClaimedRun
+    ending: Ending
 
 
 class CancelledRun(msgspec.Struct):
@@ -207,15 +241,23 @@ async def admit_run(
     return Admitted(**dict(row))
 
 
-async def admit_runs(db: Session, admissions: Sequence[Admission]) -> list[Admitted]:
-    """Admit a batch, all or none; they wait for a worker to claim them."""
+async def admit_runs(
+    db: Session, asked: Sequence[Asked], worker_id: UUID, *, waits: bool = True
+) -> list[Admitted | None]:
+    """Admit several, all or none. None is one whose assistant is not what it was when the run was made of it.
+
+    Where it does not wait, a run on a thread that somebody else has locked is `locked`, and not admitted.
+    """
     # A driver may bring UUIDs of its own kind, which the encoder of JSON values does not know.
     plain = [
-        {name: str(value) if isinstance(value, UUID) else value for name, value in one.values().items()}
-        for one in admissions
+        {name: str(value) if isinstance(value, UUID) else value for name, value in one.admission.values().items()}
+        | {"access": one.admission.access, "starts": one.starts, "is_awaited": one.is_awaited}
+        for one in asked
     ]
-    rows = await db.fetch(sql.admit_runs, admissions=plain)
-    return [Admitted(**dict(row)) for row in rows]
+    with ADMISSIONS.time():
+        async with asyncio.timeout(ANSWERED_WITHIN_S):
+            rows = await db.fetch(sql.admit_runs, admissions=plain, worker_id=worker_id, lease_s=LEASE_S, waits=waits)
+    return [None if row["outcome"] is None else Admitted(**dict(row)) for row in rows]
 
 
 async def claim_runs(db: Database, worker_id: UUID, limit: int) -> list[ClaimedRun]:
@@ -232,23 +274,38 @@ async def renew_leases(db: Database, worker_id: UUID, run_ids: Sequence[UUID]) -
     return {row["run_id"]: _cancellation(row["cancel_action"], row["cancel_reason"]) for row in rows}
 
 
-async def end_run(db: Database, worker_id: UUID, run: ClaimedRun, ending: Ending) -> Ended:
-    """End a run and promote its thread's next one."""
+async def end_runs(
+    db: Database, worker_id: UUID, ends: Sequence[End], held: Held = NOTHING_HELD, *, waits: bool = False
+) -> tuple[list[Ended], list[ClaimedRun]]:
+    """End runs and promote the next ones of their threads, then claim runs for the slots that are held.
+
+    Where it does not wait, a run whose thread somebody else has locked is `locked`, and has not ended.
+    """
     async with asyncio.timeout(ANSWERED_WITHIN_S):
-        row = await db.fetchrow(
-            sql.end_run,
-            run_id=run.run_id,
-            thread_id=run.thread_id,
+        rows = await db.fetch(
+            sql.end_runs,
             worker_id=worker_id,
-            attempt=run.attempt,
-            status=ending.status,
-            thread_status=ending.thread_status,
-            values=_thread_values(ending),
-            interrupts=ending.interrupts,
-            error=ending.error,
+            run_ids=[run.run_id for run, _ in ends],
+            thread_ids=[run.thread_id for run, _ in ends],
+            attempts=[run.attempt for run, _ in ends],
+            statuses=[ending.status for _, ending in ends],
+            thread_statuses=[ending.thread_status for _, ending in ends],
+            values=[_thread_values(ending) for _, ending in ends],
+            interrupts=[_text(ending.interrupts) for _, ending in ends],
+            errors=[_text(ending.error) for _, ending in ends],
+            waits=waits,
+            lease_s=LEASE_S,
+            claims=held.claims,
+            looks=held.looks,
         )
-    assert row is not None  # noqa: S101 - the statement always returns one row
-    return Ended(*row)
+    ended = [Ended(row["outcome"], row["has_next"]) for row in rows[: len(ends)]]
+    return ended, [ClaimedRun(**dict(list(row.items())[2:])) for row in rows[len(ends) :]]
+
+
+async def end_run(db: Database, worker_id: UUID, run: ClaimedRun, ending: Ending) -> Ended:
+    """End a run and promote its thread's next one, however long its thread is locked by others."""
+    ended, _ = await end_runs(db, worker_id, [End(run, ending)], waits=True)
+    return ended[0]
 
 
 async def cancel_runs(db: Database, scope: CancelScope, cancellation: Cancellation) -> list[CancelledRun]:
@@ -312,6 +369,10 @@ def _thread_values(ending: Ending) -> str | None:
     if ending.interrupts:
         values = dump_api({key: value for key, value in load(values).items() if key != "__interrupt__"})
     return without_nul(values).decode()
+
+
+def _text(document: dict[str, Any] | None) -> str | None:
+    return None if document is None else without_nul(dump_user(document)).decode()
 
 
 async def has_own_checkpoint(db: Database, run: ClaimedRun) -> bool:

@@ -10,6 +10,7 @@ stopped, `Work.settle` tells what its thread looks like, and that ends it.
 import asyncio
 import contextlib
 import time
+from collections.abc import Iterator
 from typing import Protocol
 from uuid import UUID, uuid4
 
@@ -17,8 +18,9 @@ from prometheus_client import Counter, Gauge, Histogram
 
 from portside.agent.encryption.context import begin_run
 from portside.agent.queue import lifecycle
+from portside.agent.queue.endings import Endings
 from portside.agent.queue.leases import Leases
-from portside.agent.queue.lifecycle import LEASE_S, Cancellation, ClaimedRun, Ending
+from portside.agent.queue.lifecycle import LEASE_S, NOTHING_HELD, Cancellation, ClaimedRun, Ending, Held
 from portside.agent.queue.outages import is_outage
 from portside.kernel.db import Database
 from portside.kernel.logs import get_logger
@@ -70,6 +72,7 @@ class Worker:
         self._db = db
         self._work = work
         self._leases = Leases(db, self.worker_id)
+        self._endings = Endings(db, self.worker_id, self)
         self._running: dict[UUID, asyncio.Task[None]] = {}
         self._executing: set[UUID] = set()
         self._cancelled: dict[UUID, Cancellation] = {}
@@ -78,6 +81,8 @@ class Worker:
         self._look = asyncio.Event()
         self._loops: list[asyncio.Task[None]] = []
         self._is_accepting = False
+        # Slots that are spoken for, by runs that are being admitted or claimed.
+        self._held = 0
         # Whether runs may wait that were not taken: no slot was free at the last look, or it failed.
         self._is_behind = False
         self._draining = draining
@@ -102,7 +107,39 @@ class Worker:
     @property
     def free_slots(self) -> int:
         """How many more runs may start now."""
-        return self.slots - len(self._running) if self._is_accepting else 0
+        return max(0, self.slots - len(self._running) - self._held) if self._is_accepting else 0
+
+    @contextlib.contextmanager
+    def slot(self) -> Iterator[bool]:
+        """Hold a slot for a run that is being admitted; tell whether there is one."""
+        held = min(1, self.free_slots)
+        self._held += held
+        try:
+            yield bool(held)
+        finally:
+            self._held -= held
+            if self._is_behind:
+                self._wake.set()
+
+    def hold(self, ending: int) -> Held:
+        """Hold the slots that are free, and those that so many runs leave, for what is claimed with their ends."""
+        if not self._is_accepting or self._draining.is_set():
+            return NOTHING_HELD
+        free = self.free_slots
+        self._held += free
+        return Held(free + ending, free, looks=self._is_behind)
+
+    def fill(self, held: Held, claimed: list[ClaimedRun], *, has_looked: bool) -> None:
+        """Begin what was claimed for slots that were held."""
+        self._held -= held.free
+        for run in claimed:
+            self.begin(run)
+        if has_looked:
+            self._is_behind = len(claimed) >= held.claims
+
+    def give_back(self, run_id: UUID, attempt: int) -> None:
+        """Return a run that nobody began to the queue."""
+        self._leases.return_later(run_id, attempt)
 
     @property
     def is_working(self) -> bool:
@@ -182,14 +219,14 @@ class Worker:
                 await self._wait_for_work()
 
     async def _claim_batch(self) -> list[ClaimedRun]:
+        held, claimed = self.hold(0), []
         try:
-            claimed = await lifecycle.claim_runs(self._db, self.worker_id, self.free_slots)
+            claimed = await lifecycle.claim_runs(self._db, self.worker_id, held.claims)
         except Exception:
             log.exception("claiming failed")
             self._is_behind = True
-            return []
-        for run in claimed:
-            self.begin(run)
+        finally:
+            self.fill(held, claimed, has_looked=False)
         return claimed
 
     async def _wait_for_work(self) -> None:
@@ -246,14 +283,13 @@ class Worker:
 
     async def _end(self, run: ClaimedRun, ending: Ending) -> Ending | None:
         """Write the end of a run; None when the lease was lost and nothing was written."""
-        ended = await lifecycle.end_run(self._db, self.worker_id, run, ending)
+        ended = await self._endings.end(run, ending)
         if ended.outcome == "rollback":
             ending = await self._work.settle(run, Cancellation("rollback", ""))
-            ended = await lifecycle.end_run(self._db, self.worker_id, run, ending)
+            ended = await self._endings.end(run, ending)
         if ended.outcome != "ended":
             log.warning("a run ended after its lease was lost", run_id=str(run.run_id))
             return None
-        self._is_behind = self._is_behind or ended.has_next
         return ending
 
     async def _run(self, run: ClaimedRun, before: asyncio.Task[None] | None) -> None:
@@ -273,7 +309,7 @@ class Worker:
                 self._running.pop(run.run_id)
                 self._leases.drop(run.run_id)
             if run.run_id in self._lost:
-                self._leases.return_later(run)
+                self._leases.return_later(run.run_id, run.attempt)
             self._cancelled.pop(run.run_id, None)
             self._lost.discard(run.run_id)
             RUNNING.set(len(self._running))
@@ -289,7 +325,7 @@ class Worker:
         """Give back a run that the database failed; end one in an error that cannot be stored or ended otherwise."""
         if is_outage(failure):
             log.warning("a run stops until the database is well", run_id=str(run.run_id), reason=str(failure))
-            self._leases.return_later(run)
+            self._leases.return_later(run.run_id, run.attempt)
             return None
         log.error("a run could not be ended", run_id=str(run.run_id), exc_info=failure)
         error = {"error": type(failure).__name__, "message": str(failure)}

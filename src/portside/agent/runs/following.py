@@ -43,6 +43,8 @@ class Following:
         """Wait until a run is over and return its final values as JSON; of one that is gone, the error that says so."""
         feed = self._hub.find(run_id)
         is_watched = False
+        if feed is not None and feed.is_admitted_here and not (feed.is_local or feed.ended.is_set()):
+            await pause(feed)
         while True:
             if (result := await _own_result(feed)) is not None:
                 return result

@@ -14,8 +14,9 @@ from uuid import UUID
 from portside.agent.assistants.records import Assistants
 from portside.agent.engine import Engine
 from portside.agent.queue import lifecycle
+from portside.agent.queue.admissions import Admissions
 from portside.agent.queue.crowding import Crowding
-from portside.agent.queue.lifecycle import Admission, Admitted, AssistantChanged
+from portside.agent.queue.lifecycle import Admission, Admitted, Asked, AssistantChanged
 from portside.agent.queue.worker import Worker
 from portside.agent.rows import from_row
 from portside.agent.runs.admission import admission_of, begun_run, complete, refuse_outcome, restrict, shown_run
@@ -35,7 +36,6 @@ from portside.agent.webhooks.policy import Webhooks
 from portside.kernel.db import Database, Session
 from portside.kernel.ids import uuid7
 
-SUPERSEDING = frozenset({"interrupt", "rollback"})
 FROM_THE_START = "-1"
 
 Awaited = Literal["end", "events", "nothing"]
@@ -44,6 +44,7 @@ Awaited = Literal["end", "events", "nothing"]
 class Scheduled(NamedTuple):
     """What a run that no client asked for brings along; without a thread it gets one of its own."""
 
+    run_id: UUID
     thread_id: UUID | None
     thread_metadata: dict[str, Any]
     configurable: dict[str, Any]
@@ -63,6 +64,7 @@ class Runs:
         self._crowding = Crowding(db, settings.max_pending_runs_per_caller)
         executions = Executions(db, engine, self.hub, self.webhooks, timeout_s=settings.bg_job_timeout_secs)
         self.worker = Worker(db, executions, slots=settings.slots, draining=draining)
+        self._admissions = Admissions(db, self.worker)
         self._following = Following(db, self.hub, self.worker)
         self._cancelling = Cancelling(db, self.worker, self._following, self.hub, draining)
 
@@ -97,28 +99,29 @@ class Runs:
             return restrict(made, grant, is_stateless=thread_id is None)
 
         async with self._crowding.room_for(1, asked_by):
-            admission, admitted = await self._admit(body.assistant_id, admission_to, is_awaited=awaited != "nothing")
+            with self.worker.slot() as starts:
+                admission, admitted = await self._admit(
+                    body.assistant_id, admission_to, starts=starts, is_awaited=awaited != "nothing"
+                )
+                if admitted.outcome in ("pending", "running"):
+                    complete(admission, admitted)
+                    feed.is_local, feed.is_admitted_here = admitted.outcome == "running", True
+                    self._start(admission, admitted)
         refuse_outcome(admitted, ids.thread_id)
         if admitted.outcome == "repeated":
             return self._again(await self.get(admitted.thread_id, admitted.run_id), is_streamed=awaited == "events")
-        complete(admission, admitted)
-        feed.is_local = admitted.outcome == "running"
-        self._start(admission, admitted)
         return Made(shown_run(admission, admitted), feed, followed)
 
     async def _admit(
-        self, assistant: str, admission_to: Callable[[Assistant], Admission], *, is_awaited: bool
+        self, assistant: str, admission_to: Callable[[Assistant], Admission], *, starts: bool, is_awaited: bool
     ) -> tuple[Admission, Admitted]:
         """Admit a run of an assistant as it is remembered here; where it has changed since, as it is now."""
         while True:
             remembered = await self._assistants.recall(assistant)
             admission = admission_to(remembered)
             admission.seen = remembered.updated_at
-            has_free_slot = self.worker.free_slots > 0
             try:
-                return admission, await lifecycle.admit_run(
-                    self._db, admission, self.worker.worker_id, has_free_slot=has_free_slot, is_awaited=is_awaited
-                )
+                return admission, await self._admissions.admit(admission, starts=starts, is_awaited=is_awaited)
             except AssistantChanged:
                 self._assistants.forget(assistant)
 
@@ -158,13 +161,18 @@ class Runs:
 
     async def _admit_batch(self, admissions: list[Admission]) -> list[Admitted]:
         if admissions[0].key is None:
-            return await lifecycle.admit_runs(self._db, admissions)
+            return await self._admit_all(self._db, admissions)
         # A key that was used for another batch is found at some place of it: nothing of this one may stay.
         async with self._db.transaction() as transaction:
-            admitted = await lifecycle.admit_runs(transaction, admissions)
+            admitted = await self._admit_all(transaction, admissions)
             for each in admitted:
                 refuse_outcome(each, each.thread_id)
             return admitted
+
+    async def _admit_all(self, session: Session, admissions: list[Admission]) -> list[Admitted]:
+        asked = [Asked(admission) for admission in admissions]
+        admitted = await lifecycle.admit_runs(session, asked, self.worker.worker_id)
+        return [each for each in admitted if each is not None]
 
     async def _earlier(self, run_ids: list[UUID]) -> dict[UUID, Run]:
         if not run_ids:
@@ -182,7 +190,7 @@ class Runs:
         self, session: Session, assistant: Assistant, body: RunCreate, scheduled: Scheduled
     ) -> str:
         """Admit a run inside the caller's transaction; the caller wakes the worker after it. Returns the outcome."""
-        ids = Ids(uuid7(), scheduled.thread_id or uuid7(), "")
+        ids = Ids(scheduled.run_id, scheduled.thread_id or uuid7(), "")
         admission = admission_of(assistant, body, ids, is_stateless=scheduled.thread_id is None)
         admission.access = scheduled.access if scheduled.thread_id is not None else None
         admission.thread_metadata = {**scheduled.thread_metadata, **admission.thread_metadata}
@@ -194,10 +202,10 @@ class Runs:
         if admitted.outcome == "running":
             self.worker.begin(begun_run(admission, admitted))
             return
-        if admission.strategy in SUPERSEDING:
+        if admission.supersedes:
             self.worker.look_for_cancels()
         self.worker.wake()
-        self.hub.relay.say_work(claims=True, cancels=admission.strategy in SUPERSEDING)
+        self.hub.relay.say_work(claims=True, cancels=admission.supersedes)
 
     async def get(self, thread_id: UUID, run_id: UUID) -> Run:
         """Return a run. Raises RunNotFound."""
@@ -249,7 +257,7 @@ class Runs:
         return self._cancelling.ending_with(source, thread_id, run_id)
 
     def tell_workers(self) -> None:
-        """Have the workers look, here and elsewhere: runs were scheduled, and may have taken the place of others."""
+        """Have the workers look, here and elsewhere: runs were scheduled or deleted, and others may have to stop."""
         self._cancelling.tell_workers()
 
     def client_left(self, thread_id: UUID, run_id: UUID) -> None:

@@ -8,11 +8,12 @@ insert into crons (
     :payload, :metadata, :on_run_completed, :is_enabled, :next_run_date
 )
 returning cron_id, assistant_id, thread_id, user_id, end_time, schedule, timezone, payload, next_run_date, metadata,
-          on_run_completed, is_enabled, is_enabled as enabled, created_at, updated_at
+          on_run_completed, is_enabled, is_enabled as enabled, created_at, updated_at, skipped_count
 
 -- name: get_cron
 select cron_id, assistant_id, thread_id, user_id, end_time, ends_at, schedule, timezone, payload, next_run_date,
-       metadata, on_run_completed, is_enabled, is_enabled as enabled, created_at, updated_at, updated_at as version
+       metadata, on_run_completed, is_enabled, is_enabled as enabled, created_at, updated_at, skipped_count,
+       updated_at as version
 from crons where cron_id = :cron_id
 
 -- name: change_cron
@@ -25,7 +26,7 @@ update crons set
     updated_at = greatest(clock_timestamp(), updated_at + interval '1 microsecond')
 where cron_id = :cron_id and updated_at = :version
 returning cron_id, assistant_id, thread_id, user_id, end_time, schedule, timezone, payload, next_run_date, metadata,
-          on_run_completed, is_enabled, is_enabled as enabled, created_at, updated_at
+          on_run_completed, is_enabled, is_enabled as enabled, created_at, updated_at, skipped_count
 
 -- name: delete_cron
 delete from crons where cron_id = :cron_id returning cron_id
@@ -33,7 +34,8 @@ delete from crons where cron_id = :cron_id returning cron_id
 -- name: search_crons
 -- Every sort key becomes text that sorts as its type does, so that one pair of expressions serves all of them.
 select cron_id, assistant_id, thread_id, user_id, end_time, schedule, timezone, payload, next_run_date, metadata,
-       on_run_completed, is_enabled, is_enabled as enabled, created_at, updated_at, count(*) over () as total
+       on_run_completed, is_enabled, is_enabled as enabled, created_at, updated_at, skipped_count,
+       count(*) over () as total
 from crons
 cross join lateral (
     select case :sort_by
@@ -85,13 +87,15 @@ where cron_id in (
     order by next_run_date limit :limit for update skip locked
 )
 returning cron_id, assistant_id, thread_id, user_id, owner, thread_access, schedule, timezone, ends_at, payload, metadata,
-          on_run_completed, next_run_date as due_at, now() as claimed_at
+          on_run_completed, last_run_id, next_run_date as due_at, now() as claimed_at
 
 -- name: advance_cron
 -- In the transaction that admits the run. No row when the instant is fired already, or was taken back by a change:
 -- then the run must not be either. It comes after the admission, so that thread and cron are locked in the order in
--- which the deletion of a thread locks them.
-update crons set next_run_date = :next_run_date, claimed_until = null
+-- which the deletion of a thread locks them. Without a run the instant is skipped.
+update crons set
+    next_run_date = :next_run_date, claimed_until = null, last_run_id = coalesce(:run_id::uuid, last_run_id),
+    skipped_count = skipped_count + (:run_id::uuid is null)::int
 where cron_id = :cron_id and is_enabled and next_run_date = :due_at
 returning cron_id
 
@@ -100,8 +104,5 @@ returning cron_id
 select extract(epoch from min(greatest(next_run_date, claimed_until)) - now())::float8
 from crons where is_enabled and next_run_date <= now() + make_interval(secs => :within_s)
 
--- name: cron_is_waiting
-select exists (
-    select from runs
-    where thread_id = :thread_id and status = 'pending' and kwargs #>> '{config,configurable,cron_id}' = :cron_id
-)
+-- name: run_is_waiting
+select exists (select from runs where run_id = :run_id and status = 'pending')

@@ -10,22 +10,11 @@ where :seen::text is null or exists (
 )
 
 -- name: admit_runs
--- A batch in one statement, so that all are admitted or none. They wait for a worker.
-select a.outcome, a.attempt, a.created_at, a.run_id, a.thread_id, a.metadata
-from rows from (jsonb_to_recordset(:admissions::jsonb) as (
-    run_id uuid, thread_id uuid, assistant_id uuid, inherited jsonb, metadata jsonb, kwargs jsonb, strategy text,
-    priority int, thread_metadata jsonb, thread_config jsonb, create_thread boolean, temporary boolean, delay_s float8,
-    key_scope uuid, key text, key_place int, digest text, asked_by text
-)) with ordinality as n (
-    run_id, thread_id, assistant_id, inherited, metadata, kwargs, strategy, priority, thread_metadata, thread_config,
-    create_thread, temporary, delay_s, key_scope, key, key_place, digest, asked_by, place
-)
-cross join lateral admit_run(
-    n.run_id, n.thread_id, n.assistant_id, n.inherited, n.metadata, n.kwargs, n.strategy, n.priority,
-    n.thread_metadata, n.thread_config, n.create_thread, n.temporary, make_interval(secs => n.delay_s), n.key_scope,
-    n.key, n.key_place, n.digest, null, null, interval '0', n.asked_by
-) a
-order by n.place
+-- Several in one statement, so that all are admitted or none. A row without an outcome is of an assistant that is not as
+-- it was seen.
+select outcome, attempt, created_at, run_id, thread_id, metadata
+from admit_runs(:admissions::jsonb, :worker_id, make_interval(secs => :lease_s), :waits)
+order by place
 
 -- name: count_waiting
 select count_waiting(:asked_by, :most)
@@ -56,15 +45,15 @@ where run_id in (
 )
 returning run_id, cancel_action, cancel_reason
 
--- name: end_run
--- The second column is looked at when the run has ended and its thread is still locked: nobody is admitted in between.
-select ended.outcome, case when ended.outcome = 'ended' then has_runs(:thread_id) else false end as has_next
-from (
-    select end_run(
-        :run_id, :thread_id, :worker_id, :attempt, :status, :thread_status,
-        :values::text::jsonb, :interrupts::jsonb, :error::jsonb
-    ) as outcome
-) ended
+-- name: end_runs
+-- Rows in the order that was asked in, then those of the runs that were claimed for the slots which the others leave.
+select outcome, has_next, run_id, thread_id, assistant_id, kwargs, attempt, is_temporary, was_begun, cancel_action,
+    cancel_reason, waited_s, is_foreign
+from end_runs(
+    :worker_id, :run_ids, :thread_ids, :attempts, :statuses, :thread_statuses, :values, :interrupts, :errors, :waits,
+    make_interval(secs => :lease_s), :claims, :looks
+)
+order by place
 
 -- name: hand_back_runs
 -- The runs go on elsewhere from their last checkpoint, maybe after a delay. It counts no loss. The attempt stays as it is:

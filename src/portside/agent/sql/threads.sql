@@ -63,7 +63,7 @@ returning thread_id, created_at, updated_at, state_updated_at, metadata::text, c
 -- name: delete_thread
 -- Runs go with the thread, and what it remembers (a trigger). `write_checkpoints` locks the row of its run, so what a run
 -- under way writes is there before the trigger looks, or is not written.
-delete from threads where thread_id = :thread_id returning thread_id
+delete from threads where thread_id = :thread_id returning active_runs > 0 as has_runs
 
 -- name: copy_thread
 -- The checkpoints follow in the same transaction.

@@ -51,6 +51,8 @@ class Feed:
         # Weak: a client that has gone takes its buffer with it, while the run goes on.
         self._followers: WeakSet[Subscription] = WeakSet()
         self.is_started = self.is_local = False
+        # Most likely it begins here, so there is nothing to ask the database for a while.
+        self.is_admitted_here = False
         # Whether what others tell of the run can be taken as it comes: all before it is here, or nobody wants it.
         self.is_whole = False
         self.mirror: object = None

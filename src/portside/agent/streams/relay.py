@@ -59,6 +59,7 @@ class PostgresRelay:
         self._clock_error_s = 60.0
         self._noted: dict[UUID, tuple[str, int]] = {}
         self._tasks: list[asyncio.Task[None]] = []
+        self._forgetting: set[asyncio.Task[None]] = set()
 
     async def start(self) -> None:
         """Join the others. Raises what the database failed with."""
@@ -74,9 +75,10 @@ class PostgresRelay:
     async def close(self) -> None:
         """Write what waits, and leave."""
         await self._log.close()
-        for task in self._tasks:
+        tasks = [*self._tasks, *self._forgetting]
+        for task in tasks:
             task.cancel()
-        await asyncio.gather(*self._tasks, return_exceptions=True)
+        await asyncio.gather(*tasks, return_exceptions=True)
         await _try("saying goodbye", lambda: asyncio.wait_for(self._say(), 1.0))
         await self._bus.close()
         await _try("leaving", lambda: self._db.execute(sql.leave_processes, process_id=self._process_id))
@@ -102,7 +104,9 @@ class PostgresRelay:
 
     def say_gone(self, thread_id: UUID) -> None:
         """Let others know that a thread is no more; what was written of it goes as well."""
-        self._tasks.append(asyncio.create_task(self._forget(thread_id)))
+        forgetting = asyncio.create_task(self._forget(thread_id))
+        self._forgetting.add(forgetting)
+        forgetting.add_done_callback(self._forgetting.discard)
 
     def say_work(self, *, claims: bool = False, cancels: bool = False) -> None:
         """Let others know that there are runs to claim or to stop."""

@@ -142,10 +142,15 @@ async def patch_thread(db: Database, thread_id: UUID, patch: ThreadPatch, *, is_
     return _shown(row)
 
 
-async def delete_thread(db: Database, thread_id: UUID) -> None:
-    """Delete a thread with its runs and checkpoints; a run under way stops. Raises ThreadNotFound."""
-    if await db.fetchval(sql.delete_thread, thread_id=thread_id) is None:
+async def delete_thread(db: Database, thread_id: UUID) -> bool:
+    """Delete a thread with its runs and checkpoints, and return whether a run was under way, which stops.
+
+    Its worker learns of that with the next renewal of the lease, unless it is told. Raises ThreadNotFound.
+    """
+    had_runs: bool | None = await db.fetchval(sql.delete_thread, thread_id=thread_id)
+    if had_runs is None:
         raise ThreadNotFound.of(thread_id)
+    return had_runs
 
 
 async def copy_thread(

@@ -12,7 +12,7 @@ OnRunCompleted = Literal["delete", "keep"]
 CronSortBy = Literal["cron_id", "assistant_id", "thread_id", "next_run_date", "end_time", "created_at", "updated_at"]
 CronField = Literal[
     "cron_id", "assistant_id", "thread_id", "user_id", "end_time", "schedule", "timezone", "payload", "next_run_date",
-    "metadata", "on_run_completed", "is_enabled", "enabled", "created_at", "updated_at",
+    "metadata", "on_run_completed", "is_enabled", "enabled", "created_at", "updated_at", "skipped_count",
 ]  # fmt: skip
 ScheduleText = Annotated[str, msgspec.Meta(max_length=256)]
 ZoneName = Annotated[str, msgspec.Meta(max_length=64)]
@@ -67,7 +67,11 @@ class CronPatch(CronRun, kw_only=True, omit_defaults=True):
 
 
 class Cron(msgspec.Struct):
-    """A cron as the API shows it; `enabled` is what older clients call `is_enabled`."""
+    """A cron as the API shows it; `enabled` is what older clients call `is_enabled`.
+
+    `skipped_count` is ours: at how many of its instants no run was made, because its last one still waited, or could
+    not have begun.
+    """
 
     cron_id: UUID
     assistant_id: UUID
@@ -84,6 +88,7 @@ class Cron(msgspec.Struct):
     enabled: bool
     created_at: str
     updated_at: str
+    skipped_count: int
 
 
 class SelectedCron(msgspec.Struct):
@@ -104,6 +109,7 @@ class SelectedCron(msgspec.Struct):
     enabled: bool | UnsetType = UNSET
     created_at: str | UnsetType = UNSET
     updated_at: str | UnsetType = UNSET
+    skipped_count: int | UnsetType = UNSET
 
 
 class CronFilter(msgspec.Struct):

@@ -1,7 +1,7 @@
 """What a connection may ask for and how long it may take to say so, before any application sees it.
 
 The head of a request is bounded in size, number of headers and time; its body, whose size the application bounds
-(`middleware.LimitBody`), must go on arriving, and be whole in time: within so many seconds and one more for each
+(`bodies.LimitBody`), must go on arriving, and be whole in time: within so many seconds and one more for each
 `LEAST_BYTES_PER_S` of it, so that a slow line is no reason. Connections that are slower are closed: they would cost
 nothing to keep open on the other side, and each holds memory and a descriptor here.
 """
@@ -43,13 +43,14 @@ class BoundedProtocol(HttpToolsProtocol):
         """Begin to serve a connection; the time for its first request begins as well."""
         super().connection_made(transport)
         self._refusal = _MALFORMED
-        self._head_bytes = 0
+        self._head_bytes = self._arriving = 0
         self._head_since: float | None = self.loop.time()
         self._body_at = self._body_since = 0.0
         self._body_bytes = 0
 
     def data_received(self, data: bytes) -> None:
         """Take what came. A head that is not over and too large already is refused."""
+        self._arriving = len(data)
         super().data_received(data)
         if self._head_since is not None and not self.transport.is_closing():
             self._head_bytes += len(data)
@@ -69,11 +70,15 @@ class BoundedProtocol(HttpToolsProtocol):
         if len(self.url) > TARGET_BYTES:
             self._refusal = _TARGET
             raise TooLarge
-        size = sum(len(name) + len(value) for name, value in self.headers)
-        if len(self.headers) > HEADERS or size > HEAD_BYTES:
+        if len(self.headers) > HEADERS or self._head_is_too_large():
             self._refusal = _HEAD
             raise TooLarge
         super().on_headers_complete()
+
+    def _head_is_too_large(self) -> bool:
+        # What has come bounds it from above, and saves counting the headers one by one.
+        may_be = self._head_bytes + self._arriving > HEAD_BYTES
+        return may_be and sum(len(name) + len(value) for name, value in self.headers) > HEAD_BYTES
 
     def on_body(self, body: bytes) -> None:
         """Note that the body goes on arriving."""

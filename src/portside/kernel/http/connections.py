@@ -32,6 +32,10 @@ class Gathering:
     def __getattr__(self, name: str) -> Any:
         return getattr(self._transport, name)
 
+    def is_closing(self) -> bool:
+        """Whether the transport behind it is closing."""
+        return self._transport.is_closing()
+
     def write(self, data: bytes) -> None:
         """Send data with all that is written in this turn."""
         if not self._gathered:

@@ -1,25 +1,25 @@
 """Which web pages may call the server from a browser (contract: CORS default).
 
-Answers preflights itself and marks every other answer, errors too, so it stands outside of what turns errors into
-answers. WebSockets of other pages are turned away, because browsers ask no server before they open one, and so
-is what other pages send to change something: browsers send forms without asking. It is our own because the web
-framework's sends no `Vary` on answers that any page may read.
+Preflights are answered here, and every other answer is marked, errors too (`front`). WebSockets of other pages are
+turned away, because browsers ask no server before they open one, and so is what other pages send to change something:
+browsers send forms without asking. It is our own because the web framework's sends no `Vary` on answers that any page
+may read.
 """
 
 import re
 from typing import Annotated, Any
 
 import msgspec
-from starlette.datastructures import Headers, MutableHeaders
 from starlette.responses import Response
 
 from portside.kernel.errors import Forbidden
-from portside.kernel.http.headers import header_of
+from portside.kernel.http.headers import Header
 from portside.kernel.http.refusals import error_response
 
 METHODS = ["DELETE", "GET", "HEAD", "OPTIONS", "PATCH", "POST", "PUT", "QUERY"]
 EXPOSED = ["x-pagination-total", "x-pagination-next", "content-location"]
 SAFE = frozenset({"GET", "HEAD", "OPTIONS"})
+VARIES: Header = (b"vary", b"Origin")
 
 
 class PageNotAllowed(Forbidden):
@@ -59,57 +59,45 @@ class CorsRules(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class Cors:
-    """Applies the rules to every HTTP request."""
+    """The rules at work: what other web pages are answered, and how every answer is marked for them."""
 
-    def __init__(self, app: Any, rules: CorsRules) -> None:
-        self.app = app
+    def __init__(self, rules: CorsRules) -> None:
         self.rules = rules
         self._is_for_all = "*" in rules.allow_origins
         self._methods = METHODS if "*" in rules.allow_methods else [method.upper() for method in rules.allow_methods]
 
-    async def __call__(self, scope: Any, receive: Any, send: Any) -> None:
-        """Answer a preflight; pass everything else on and mark its answer."""
-        if scope["type"] not in {"http", "websocket"}:
-            await self.app(scope, receive, send)
-            return
-        origin = header_of(scope, b"origin")
-        if scope["type"] == "websocket":
-            await self._connect(origin, header_of(scope, b"host"))(scope, receive, send)
-            return
-        if origin is not None:
-            headers = Headers(scope=scope)
-            if scope["method"] == "OPTIONS" and "access-control-request-method" in headers:
-                await self._preflight(origin, headers)(scope, receive, send)
-                return
-            if scope["method"] not in SAFE and not self._may_change(origin, headers):
-                await error_response(PageNotAllowed())(scope, receive, send)
-                return
+    def answer(self, method: str, headers: dict[bytes, bytes]) -> Response | None:
+        """Return the answer to a preflight, or to what a page may not send; None for what is to be answered as ever."""
+        if (origin := _text(headers, b"origin")) is None:
+            return None
+        if method == "OPTIONS" and b"access-control-request-method" in headers:
+            return self._preflight(origin, headers)
+        if method not in SAFE and not self._may_change(origin, headers):
+            return error_response(PageNotAllowed())
+        return None
 
-        async def mark(message: Any) -> None:
-            if message["type"] == "http.response.start":
-                answer = MutableHeaders(scope=message)
-                answer.add_vary_header("Origin")
-                answer.update(self._granted(origin))
-            await send(message)
+    def may_connect(self, headers: dict[bytes, bytes]) -> bool:
+        """Whether a page may open a WebSocket: browsers let any page open one, so the server has to look."""
+        origin = _text(headers, b"origin")
+        return origin is None or _is_at(origin, _text(headers, b"host")) or self.rules.allows(origin)
 
-        await self.app(scope, receive, mark)
+    def marks(self, headers: dict[bytes, bytes]) -> tuple[Header, ...]:
+        """Return the headers of the answer: what the page that asked is granted, and that another one may not be."""
+        if (origin := _text(headers, b"origin")) is None:
+            return (VARIES,)
+        return (VARIES, *((name.encode(), value.encode("latin-1")) for name, value in self._granted(origin).items()))
 
-    def _connect(self, origin: str | None, host: str | None) -> Any:
-        """Choose who answers a WebSocket: browsers let any page open one, so the server has to look."""
-        is_let_in = origin is None or _is_at(origin, host) or self.rules.allows(origin)
-        return self.app if is_let_in else _turn_away
-
-    def _may_change(self, origin: str, headers: Headers) -> bool:
+    def _may_change(self, origin: str, headers: dict[bytes, bytes]) -> bool:
         """Whether a page may send what changes something: an allowed one, or one of this server's own address.
 
         Where a proxy has another address than this server, the browser says in a header that only it can set whether
         the page is from there.
         """
-        is_own = headers.get("sec-fetch-site") in {"same-origin", "none"} or _is_at(origin, headers.get("host"))
+        is_own = headers.get(b"sec-fetch-site") in {b"same-origin", b"none"} or _is_at(origin, _text(headers, b"host"))
         return is_own or self.rules.allows(origin)
 
-    def _granted(self, origin: str | None) -> dict[str, str]:
-        if origin is None or not self.rules.allows(origin):
+    def _granted(self, origin: str) -> dict[str, str]:
+        if not self.rules.allows(origin):
             return {}
         granted = {"access-control-allow-origin": "*" if self._is_for_all else origin}
         if self.rules.allow_credentials and not self._is_for_all:
@@ -118,13 +106,14 @@ class Cors:
             granted["access-control-expose-headers"] = ", ".join(self.rules.expose_headers)
         return granted
 
-    def _preflight(self, origin: str, asked: Headers) -> Response:
+    def _preflight(self, origin: str, headers: dict[bytes, bytes]) -> Response:
+        names = _text(headers, b"access-control-request-headers") or ""
         refused = [
             name
             for name, is_fine in {
                 "origin": self.rules.allows(origin),
-                "method": asked["access-control-request-method"] in self._methods,
-                "headers": self._takes(asked.get("access-control-request-headers", "")),
+                "method": _text(headers, b"access-control-request-method") in self._methods,
+                "headers": self._takes(names),
             }.items()
             if not is_fine
         ]
@@ -135,7 +124,7 @@ class Cors:
         granted["access-control-allow-methods"] = ", ".join(self._methods)
         granted["access-control-max-age"] = str(self.rules.max_age)
         granted["access-control-allow-private-network"] = "true"
-        if names := asked.get("access-control-request-headers"):
+        if names:
             granted["access-control-allow-headers"] = names
         return Response("OK", 200, granted, "text/plain")
 
@@ -145,11 +134,16 @@ class Cors:
         return "*" in allowed or wanted <= allowed
 
 
+def _text(headers: dict[bytes, bytes], name: bytes) -> str | None:
+    value = headers.get(name)
+    return None if value is None else value.decode("latin-1")
+
+
 def _is_at(origin: str, host: str | None) -> bool:
     return origin.rpartition("://")[2] == host
 
 
-async def _turn_away(_scope: Any, receive: Any, send: Any) -> None:
+async def turn_away(_scope: Any, receive: Any, send: Any) -> None:
     """Close a WebSocket before it is accepted, which the client sees as 403."""
     await receive()
     await send({"type": "websocket.close", "code": 1008})

@@ -32,7 +32,7 @@ def check_host(scope: Any) -> None:
 
     Raises HostUnclear.
     """
-    named = sum(name == b"host" for name, _ in scope["headers"])
+    named = [name for name, _ in scope["headers"]].count(b"host")
     if named > 1 or (named == 0 and scope["http_version"] == "1.1"):
         raise HostUnclear
 

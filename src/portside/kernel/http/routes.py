@@ -16,6 +16,7 @@ from dataclasses import dataclass, field
 from functools import cache
 from types import UnionType
 from typing import Any, NoReturn, TypeVar, Union, get_args, get_origin, get_type_hints
+from urllib.parse import parse_qsl
 
 import msgspec
 from starlette.datastructures import MutableHeaders
@@ -30,19 +31,31 @@ from portside.kernel.http.decode import decode_body, decode_path, decode_query
 T = TypeVar("T")
 Handler = Callable[..., Awaitable[Any]]
 Guard = Callable[["Context", "Route"], Awaitable[Any]]
+NO_CONTENT = 204
+_JSON = (b"content-type", b"application/json")
 
 
 class Context:
     """One request: the wired services, who is asking, and headers to add to the answer."""
 
-    __slots__ = ("_at_end", "_services", "actor", "headers", "request")
+    __slots__ = ("_at_end", "_receive", "_request", "_send", "_services", "actor", "headers", "scope")
 
-    def __init__(self, request: Request, services: Mapping[type, Any]) -> None:
-        self.request = request
+    def __init__(self, scope: Any, receive: Any, send: Any, services: Mapping[type, Any]) -> None:
+        self.scope = scope
         self.headers: dict[str, str] = {}
         self.actor: Any = None
+        self._receive = receive
+        self._send = send
         self._services = services
+        self._request: Request | None = None
         self._at_end: list[Callable[[], None]] = []
+
+    @property
+    def request(self) -> Request:
+        """The request with its headers and its body; many routes want neither, so it is made where it is looked at."""
+        if self._request is None:
+            self._request = Request(self.scope, self._receive, self._send)
+        return self._request
 
     def get(self, kind: type[T]) -> T:
         """Return the service of this type that the program was wired with."""
@@ -218,28 +231,31 @@ class Api:
             await Response(status_code=307, headers={"Location": _without_slash(scope)})(scope, receive, send)
             return
         scope.setdefault("state", {})["route"] = route.path
-        ctx = Context(Request(scope, receive, send), self.services)
+        ctx = Context(scope, receive, send, self.services)
         try:
-            response = await self._answer(ctx, route, segments)
-            headers = MutableHeaders(raw=response.raw_headers)
-            for name, value in ctx.headers.items():
-                headers[name] = value
-            if scope["method"] == "HEAD":
-                await _send_head(response, scope, send)
+            result = await self._handle(ctx, route, segments)
+            if isinstance(result, Response):
+                MutableHeaders(raw=result.raw_headers).update(ctx.headers)
+                if scope["method"] == "HEAD":
+                    await _send_head(result, scope, send)
+                else:
+                    await result(scope, receive, send)
             else:
-                await response(scope, receive, send)
+                await _send_json(result, route.status, ctx, send)
         finally:
             ctx.end()
 
-    async def _answer(self, ctx: Context, route: Route, segments: list[str]) -> Response:
+    async def _handle(self, ctx: Context, route: Route, segments: list[str]) -> Any:
+        """Return what the route's handler makes of a request."""
         if not route.public:
             ctx.actor = await self._guard(ctx, route)
         arguments: dict[str, Any] = {
             name: decode_path(name, segments[index], route.path_types[name]) for index, name in _parameters(route.path)
         }
         ignored: list[str] = []
-        if route.query_type is not None or ctx.request.scope["query_string"]:
-            query, ignored = decode_query(ctx.request.query_params.multi_items(), route.query_type)
+        if route.query_type is not None or ctx.scope["query_string"]:
+            pairs = parse_qsl(ctx.scope["query_string"].decode("latin-1"), keep_blank_values=True)
+            query, ignored = decode_query(pairs, route.query_type)
             if route.query_type is not None:
                 arguments["query"] = query
         if route.body_type is not None and ((raw := await ctx.request.body()) or not route.body_optional):
@@ -247,7 +263,7 @@ class Api:
             ignored += unknown
         if ignored:
             ctx.headers["X-Ignored-Fields"] = _header_text(ignored)
-        return encode_response(await route.handler(ctx, **arguments), route.status)
+        return await route.handler(ctx, **arguments)
 
     def find(self, scope: Any) -> Route | None:
         """Return the route that answers a request; None where there is none for its path and method."""
@@ -258,18 +274,18 @@ class Api:
 
     def _match(self, method: str, path: str) -> tuple[Route, list[str]]:
         segments = path.removeprefix("/").split("/")
-        for node in _walk(self._root, segments, 0):
-            if node.methods:
-                route = node.methods.get("GET" if method == "HEAD" else method)
-                if route is not None:
-                    return route, segments
-                _refuse_method(node)
-        raise NotFound
+        node = _find(self._root, segments, 0)
+        if node is None:
+            raise NotFound
+        route = node.methods.get("GET" if method == "HEAD" else method)
+        if route is None:
+            _refuse_method(node)
+        return route, segments
 
     def _is_known_without_slash(self, scope: Any) -> bool:
         *segments, last = scope["path"].removeprefix("/").split("/")
         is_told_so = last == "" and any(segments) and scope["raw_path"].endswith(b"/")
-        return is_told_so and any(node.methods for node in _walk(self._root, segments, 0))
+        return is_told_so and _find(self._root, segments, 0) is not None
 
 
 def _without_slash(scope: Any) -> str:
@@ -293,20 +309,33 @@ async def _send_head(response: Response, scope: Any, send: Any) -> None:
     await send({"type": "http.response.body", "body": b"", "more_body": False})
 
 
+async def _send_json(result: Any, status: int, ctx: Context, send: Any) -> None:
+    """Send what a handler returned; None is an empty body."""
+    body, headers = b"", []
+    if result is not None:
+        body, headers = dump_api(result), [_JSON]
+    if status != NO_CONTENT:
+        headers.append((b"content-length", b"%d" % len(body)))
+    if ctx.headers:
+        MutableHeaders(raw=headers).update(ctx.headers)
+    await send({"type": "http.response.start", "status": status, "headers": headers})
+    await send({"type": "http.response.body", "body": b"" if ctx.scope["method"] == "HEAD" else body})
+
+
 def _refuse_method(node: _Node) -> NoReturn:
     allowed = {*node.methods, *(("HEAD",) if "GET" in node.methods else ())}
     raise MethodNotAllowed(headers={"Allow": ", ".join(sorted(allowed))})
 
 
-def _walk(node: _Node, segments: list[str], depth: int) -> Any:
+def _find(node: _Node, segments: list[str], depth: int) -> _Node | None:
+    """Return the place of the routes that a path leads to; what is named goes before a parameter."""
     if depth == len(segments):
-        yield node
-        return
+        return node if node.methods else None
     child = node.children.get(segments[depth])
-    if child is not None:
-        yield from _walk(child, segments, depth + 1)
-    if node.parameter is not None and segments[depth]:
-        yield from _walk(node.parameter, segments, depth + 1)
+    found = None if child is None else _find(child, segments, depth + 1)
+    if found is None and node.parameter is not None and segments[depth]:
+        found = _find(node.parameter, segments, depth + 1)
+    return found
 
 
 @cache
@@ -321,11 +350,7 @@ def _header_text(names: list[str]) -> str:
 
 
 def encode_response(result: Any, status: int) -> Response:
-    """Make the answer of a handler's result; None is an empty body."""
-    if isinstance(result, Response):
-        return result
-    if result is None:
-        return Response(status_code=status)
+    """Make an answer of another status than its route's."""
     return Response(dump_api(result), status, media_type="application/json")
 
 

@@ -12,17 +12,15 @@ the server drains. Which web pages may connect is said by `cors`; how large a fr
 """
 
 import asyncio
-import re
 import time
 from collections.abc import AsyncIterator, Awaitable, Mapping, Sequence
 from typing import Any
-from uuid import uuid4
 
 import structlog
-from starlette.requests import Request
 
 from portside.kernel.errors import NotFound, PortsideError
 from portside.kernel.http.decode import decode_path
+from portside.kernel.http.headers import first_headers, request_id_of
 from portside.kernel.http.refusals import ErrorForm, error_of, error_response
 from portside.kernel.http.routes import Api, Context, Guard, Route
 from portside.kernel.logs import get_logger
@@ -30,7 +28,6 @@ from portside.kernel.logs import get_logger
 log = get_logger(__name__)
 WEBSOCKET = "WEBSOCKET"
 NORMAL, BROKEN, COME_BACK = 1000, 1011, 1012
-_UNSAFE = re.compile(r"[^A-Za-z0-9_.:-]")
 
 
 class Disconnected(Exception):
@@ -40,14 +37,12 @@ class Disconnected(Exception):
 class SocketContext(Context):
     """One connection: what a request's context has, and the frames in both directions."""
 
-    __slots__ = ("_receive", "_send", "request_id")
+    __slots__ = ("request_id",)
 
     def __init__(self, scope: Any, receive: Any, send: Any, services: Mapping[type, Any]) -> None:
         # The handshake is a GET request; a guard reads its headers as it reads any other's.
-        super().__init__(Request({**scope, "type": "http", "method": "GET"}), services)
+        super().__init__({**scope, "type": "http", "method": "GET"}, receive, send, services)
         self.request_id: str = scope["state"]["request_id"]
-        self._receive = receive
-        self._send = send
 
     async def frames(self) -> AsyncIterator[str]:
         """Yield what the client sends, until it leaves. Bytes are read as the text they are meant to be."""
@@ -93,8 +88,7 @@ class SocketApi:
         if scope["type"] != "websocket":
             await self.http(scope, receive, send)
             return
-        given = dict(scope["headers"]).get(b"x-request-id", b"").decode("latin-1")
-        scope.setdefault("state", {})["request_id"] = _UNSAFE.sub("", given)[:200] or str(uuid4())
+        scope.setdefault("state", {})["request_id"] = request_id_of(first_headers(scope))
         ctx = SocketContext(scope, receive, send, self.http.services)
         structlog.contextvars.bind_contextvars(request_id=ctx.request_id)
         began = time.monotonic()

@@ -1,79 +1,95 @@
 -- name: usage_by_workspace
--- All four queries count first and look names up afterwards: the count is index-only scans, of what was counted and of
--- traces_by_receipt for the hours that the range cuts, and buckets times dimensions are few. Buckets have a fixed width from
--- `origin`; only those with traces appear.
+-- All four queries answer series: what was counted in which buckets, by their numbers from `origin`. They count first and
+-- look names up afterwards: the count is index-only scans, of what was counted and of traces_by_receipt for the hours that
+-- the range cuts, and there are few series. A bucket may be told of more than once.
 with counted as (
-    select date_bin(:stride::interval, received_at, :origin::timestamptz) as time_bucket, workspace_id,
-           sum(traces)::bigint as traces
-    from received(
+    select workspace_id, date_bin(:stride::interval, received_at, :origin::timestamptz) as begin, sum(traces) as traces
+    from received_around_days(
         :workspace_ids::uuid[], :start_time::timestamptz, :first_hour::timestamptz, :first_day::timestamptz,
         :last_day::timestamptz, :last_hour::timestamptz, :end_time::timestamptz
     )
     group by 1, 2
+    union all
+    select workspace_id, date_bin(:stride::interval, day, :origin::timestamptz), sum(traces)
+    from project_days
+    where workspace_id = any(:workspace_ids::uuid[]) and day >= :first_day and day < :last_day
+    group by 1, 2
 )
-select c.time_bucket, c.workspace_id, w.display_name as workspace_name, c.traces
+select c.workspace_id, w.display_name as workspace_name,
+       array_agg(bucket_of(c.begin, :stride::interval, :origin::timestamptz)) as buckets, array_agg(c.traces) as traces
 from counted c
 left join workspaces w on w.id = c.workspace_id
-order by c.time_bucket, c.traces desc, c.workspace_id
+group by c.workspace_id, w.display_name
+order by w.display_name, c.workspace_id
 
 -- name: usage_by_project
--- Deleted projects keep their names for this.
+-- Deleted projects keep their names for this. Days have one row of each project, which is not added up here.
 with counted as (
-    select date_bin(:stride::interval, received_at, :origin::timestamptz) as time_bucket, project_id,
-           sum(traces)::bigint as traces
-    from received(
+    select project_id, date_bin(:stride::interval, received_at, :origin::timestamptz) as begin, sum(traces) as traces
+    from received_around_days(
         :workspace_ids::uuid[], :start_time::timestamptz, :first_hour::timestamptz, :first_day::timestamptz,
         :last_day::timestamptz, :last_hour::timestamptz, :end_time::timestamptz
     )
     group by 1, 2
+    union all
+    select project_id, date_bin(:stride::interval, day, :origin::timestamptz), traces
+    from project_days
+    where workspace_id = any(:workspace_ids::uuid[]) and day >= :first_day and day < :last_day
+),
+series as (
+    select project_id, array_agg(bucket_of(begin, :stride::interval, :origin::timestamptz)) as buckets,
+           array_agg(traces) as traces
+    from counted
+    group by project_id
 )
-select c.time_bucket, c.project_id, p.name as project_name, c.traces
-from counted c
-left join projects p on p.id = c.project_id
-order by c.time_bucket, c.traces desc, c.project_id
+select s.project_id, p.name as project_name, s.buckets, s.traces
+from series s
+left join projects p on p.id = s.project_id
+order by p.name, s.project_id
 
 -- name: usage_by_user
--- Traces of service keys have no user; they are one row with nulls.
+-- Traces of service keys have no user; they are one series with nulls.
 with counted as (
-    select date_bin(:stride::interval, received_at, :origin::timestamptz) as time_bucket, user_id, sum(traces)::bigint as traces
-    from received(
+    select user_id, date_bin(:stride::interval, received_at, :origin::timestamptz) as begin, sum(traces) as traces
+    from received_around_days(
         :workspace_ids::uuid[], :start_time::timestamptz, :first_hour::timestamptz, :first_day::timestamptz,
         :last_day::timestamptz, :last_hour::timestamptz, :end_time::timestamptz
     )
     group by 1, 2
+    union all
+    select user_id, date_bin(:stride::interval, day, :origin::timestamptz), sum(traces)
+    from trace_days
+    where workspace_id = any(:workspace_ids::uuid[]) and day >= :first_day and day < :last_day
+    group by 1, 2
 )
-select c.time_bucket, c.user_id, u.email as user_email, c.traces
+select c.user_id, u.email as user_email,
+       array_agg(bucket_of(c.begin, :stride::interval, :origin::timestamptz)) as buckets, array_agg(c.traces) as traces
 from counted c
 left join users u on u.id = c.user_id
-order by c.time_bucket, c.traces desc, c.user_id
+group by c.user_id, u.email
+order by u.email, c.user_id
 
 -- name: usage_by_api_key
--- The short key is all that the contract shows of a key, so keys that share one share a row.
+-- The short key is all that the contract shows of a key, so keys that share one share a series.
 with counted as (
-    select date_bin(:stride::interval, received_at, :origin::timestamptz) as time_bucket, api_key_id,
-           sum(traces)::bigint as traces
-    from received(
+    select api_key_id, date_bin(:stride::interval, received_at, :origin::timestamptz) as begin, sum(traces) as traces
+    from received_around_days(
         :workspace_ids::uuid[], :start_time::timestamptz, :first_hour::timestamptz, :first_day::timestamptz,
         :last_day::timestamptz, :last_hour::timestamptz, :end_time::timestamptz
     )
     group by 1, 2
+    union all
+    select api_key_id, date_bin(:stride::interval, day, :origin::timestamptz), sum(traces)
+    from trace_days
+    where workspace_id = any(:workspace_ids::uuid[]) and day >= :first_day and day < :last_day
+    group by 1, 2
 )
-select c.time_bucket, k.short_key as api_key_short_key, sum(c.traces)::bigint as traces
+select k.short_key as api_key_short_key,
+       array_agg(bucket_of(c.begin, :stride::interval, :origin::timestamptz)) as buckets, array_agg(c.traces) as traces
 from counted c
 left join api_keys k on k.id = c.api_key_id
-group by c.time_bucket, k.short_key
-order by c.time_bucket, traces desc, k.short_key
-
--- name: begin_counting
--- One process at a time; who comes second does without.
-select pg_try_advisory_xact_lock(hashtext('portside.usage.days'))
-
--- name: over_until
--- A trace bears the moment at which its transaction began, so what is before the oldest of those under way is complete.
--- Some time is left for clocks that are set back, and for transactions of which other roles are not told.
-select least(now() - make_interval(secs => :settled_s::float8), min(xact_start))
-from pg_stat_activity
-where datname = current_database()
+group by k.short_key
+order by k.short_key
 
 -- name: next_hour
 -- The first hour that is not counted yet, which at first is the midnight before the first trace; none before that.
@@ -111,6 +127,13 @@ from trace_hours
 where workspace_id = any(array(select id from workspaces))
     and hour >= :day::timestamptz and hour < :day::timestamptz + interval '24 hours'
 group by workspace_id, project_id, user_id, api_key_id
+
+-- name: count_day_of_projects
+insert into project_days (workspace_id, day, project_id, traces)
+select workspace_id, day, project_id, sum(traces)
+from trace_days
+where workspace_id = any(array(select id from workspaces)) and day = :day::timestamptz
+group by workspace_id, day, project_id
 
 -- name: close_day
 insert into counted_days (until) values (:day::timestamptz + interval '24 hours')

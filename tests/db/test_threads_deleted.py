@@ -1,0 +1,56 @@
+"""A thread that is deleted while its run is under way: whoever executes it is told, and need not find out."""
+
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import AsyncExitStack
+
+import httpx2
+import pytest
+
+from portside.agent.app import AgentApp, open_app
+from portside.agent.config import load_config
+from portside.agent.graphs.load import load_graphs
+from portside.agent.queue import worker
+from portside.agent.settings import AgentSettings
+from tests.conftest import eventually
+from tests.servers import PROJECTS
+
+SLOW = {"assistant_id": "steps", "input": {"done": [], "pause_s": 600}}
+
+
+@pytest.fixture
+async def apps(
+    fresh_database: Callable[[], Awaitable[str]], monkeypatch: pytest.MonkeyPatch
+) -> AsyncIterator[list[AgentApp]]:
+    """Two servers whose workers look after their runs when they are told to, and not unasked."""
+    monkeypatch.setattr(worker, "LEASE_S", 36000.0)
+    url, config = await fresh_database(), load_config(PROJECTS / "graphs" / "langgraph.json")
+    graphs, settings = load_graphs(config), AgentSettings(database_url=url)
+    async with AsyncExitStack() as stack:
+        opened = [await stack.enter_async_context(open_app(config, graphs, settings, url)) for _ in range(2)]
+        for app in opened:
+            stack.push_async_callback(app.worker.drain, 0.0)
+        yield opened
+
+
+@pytest.mark.parametrize("deleter", [0, 1])
+async def test_the_run_of_a_deleted_thread_stops(apps: list[AgentApp], deleter: int):
+    executing = apps[0]
+    for app in apps:
+        await until(lambda app=app: app.hub.relay.has_others)
+    async with client_of(executing) as here, client_of(apps[deleter]) as there:
+        thread_id = (await here.post("/threads", json={})).json()["thread_id"]
+        assert (await here.post(f"/threads/{thread_id}/runs", json=SLOW)).status_code == 200
+        await until(lambda: executing.worker.busy_slots == 1)
+        assert (await there.delete(f"/threads/{thread_id}")).status_code == 204
+        await until(lambda: executing.worker.busy_slots == 0)
+
+
+def client_of(app: AgentApp) -> httpx2.AsyncClient:
+    return httpx2.AsyncClient(transport=httpx2.ASGITransport(app.asgi), base_url="http://agent", timeout=60)
+
+
+async def until(is_so: Callable[[], bool]) -> None:
+    async def look() -> bool:
+        return is_so()
+
+    await eventually(look, 60)
