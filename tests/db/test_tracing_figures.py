@@ -17,6 +17,8 @@ from portside.kernel.clock import now
 from portside.kernel.db import Database
 from portside.kernel.migrations import migrate
 from portside.tracing import figure_days
+from portside.tracing.chart_data import Span, read_data
+from portside.tracing.chart_types import ChartFilters, Series
 from portside.tracing.conditions import Conditions
 from portside.tracing.deliveries import from_batch
 from portside.tracing.feedback import FeedbackRequest, create_feedback
@@ -118,6 +120,7 @@ RANGES: list[dict[str, Any]] = [
     {"start_time": FIRST + DAY, "end_time": FIRST + 3 * DAY - timedelta.resolution},
     {"start_time": FIRST + DAY + timedelta.resolution, "end_time": FIRST + 3 * DAY},
     {"end_time": FIRST + 2 * DAY},
+    {"filter": "eq( is_root,true )", "is_root": True, "start_time": FIRST + 0.5 * DAY},
     {"start_time": TODAY - DAY - timedelta(hours=1), "end_time": datetime(9999, 12, 31, tzinfo=UTC)},
 ]
 SLICINGS = [ALL, Slicing(attribute="project"), Slicing(stride=2 * DAY, origin=FIRST - DAY)]
@@ -241,7 +244,15 @@ async def test_few_runs_and_other_questions_are_answered_by_the_runs(
     assert await figures(db, actor)
     monkeypatch.setattr(figure_days, "EXACT_RUNS", 1000)
     assert await figures(db, actor) is None
-    for asked in ({"run_type": "llm"}, {"error": False}, {"filter": "eq(name, 'x')"}, {"id": [uuid4()]}):
+    roots: dict[str, Any] = {"filter": "eq(is_root, true)"}
+    assert plain_question(RunFilters(**roots), actor.workspace_id) == PlainQuestion(
+        workspace_id=actor.workspace_id, is_root=True
+    )
+    others: list[dict[str, Any]] = [
+        {"run_type": "llm"}, {"error": False}, {"filter": "eq(name, 'x')"}, {"id": [uuid4()]},
+        {**roots, "is_root": False},
+    ]  # fmt: skip
+    for asked in others:
         assert plain_question(RunFilters(**asked), actor.workspace_id) is None
 
 
@@ -254,6 +265,30 @@ async def test_projects_are_listed_with_what_days_tell(db: Database, actor: Acto
     told = [(project.id, project.run_count, project.total_tokens, project.total_cost) for project in after]
     assert told == [(project.id, project.run_count, project.total_tokens, project.total_cost) for project in before]
     assert [project.latency_p50 for project in after] != [project.latency_p50 for project in before]
+
+
+async def test_charts_by_day_are_made_of_days(db: Database, actor: Actor):
+    await filled(db, actor, 100)
+    project = (await projects_of(db))["project 0"]
+    span = Span(FIRST + 0.3 * DAY, now(), DAY, FIRST)
+    series = [
+        Series(metric="run_count", filters=ChartFilters(filter="eq(is_root, true)")),
+        Series(metric="total_tokens"),
+        Series(metric="latency_p50"),
+    ]
+
+    async def points() -> list[Any]:
+        common = ChartFilters(session=[project])
+        return [
+            [point.value for point in await read_data(db, actor.workspace_id, [one], common, span)] for one in series
+        ]
+
+    before = await points()
+    await count(db)
+    after = await points()
+    assert after[:2] == before[:2]
+    assert after[2] != before[2]
+    assert after[2] == pytest.approx(before[2], rel=PRECISION)
 
 
 def test_percentiles_are_those_of_the_middles_of_places():

@@ -18,8 +18,9 @@ from portside.kernel.errors import Invalid
 from portside.tracing.chart_types import ChartFilters, Point, Series, Value, View
 from portside.tracing.conditions import Condition, Conditions, all_of
 from portside.tracing.fields import aware
-from portside.tracing.figures import FeedbackStats, RunStats, Slicing, measure
-from portside.tracing.run_queries import RunFilters, conditions_of
+from portside.tracing.figure_days import PlainQuestion
+from portside.tracing.figures import FeedbackStats, RunStats, Slicing, measure, measure_runs
+from portside.tracing.run_queries import RunFilters, conditions_of, plain_question
 from portside.tracing.run_stats import read_grouping
 
 MAX_BUCKETS = 2000
@@ -81,9 +82,10 @@ async def _points(
     groups = [""]
     if series.group_by is not None:
         largest = msgspec.structs.replace(slicing, stride=None, limit=series.group_by.max_groups)
-        groups = [group for _, group in await measure(db, condition, largest)]
+        groups = [group for _, group in await measure_runs(db, condition, largest)]
         slicing = msgspec.structs.replace(slicing, groups=groups)
-    found = await measure(db, condition, slicing) if groups else {}
+    plain = _plain_question(workspace_id, series, common, span)
+    found = await measure(db, condition, slicing, plain) if groups else {}
     nothing = RunStats()
     return [
         Point(series.id, bucket, _value(series, found.get((bucket, group), nothing)), group or None)
@@ -102,14 +104,23 @@ def _slicing(series: Series, span: Span | None) -> Slicing:
 
 def _conditions(workspace_id: UUID, series: Series, common: ChartFilters | None, span: Span | None) -> Condition:
     conditions = Conditions()
+    asked = [_wanted(filters, span) for filters in (series.filters, common)]
+    return all_of([conditions_of(wanted, workspace_id, conditions) for wanted in asked])
+
+
+def _plain_question(
+    workspace_id: UUID, series: Series, common: ChartFilters | None, span: Span
+) -> PlainQuestion | None:
+    """Return what a series asks, if it is plain and only one of its two filters says something."""
+    said = [filters for filters in (series.filters, common) if filters is not None and filters != ChartFilters()]
+    return None if len(said) > 1 else plain_question(_wanted(said[0] if said else None, span), workspace_id)
+
+
+def _wanted(filters: ChartFilters | None, span: Span | None) -> RunFilters:
     times: dict[str, Any] = {}
     if span is not None:
         times = {"start_time": span.start, "end_time": span.end - timedelta(microseconds=1)}
-    asked = []
-    for filters in (series.filters or ChartFilters(), common or ChartFilters()):
-        wanted = RunFilters(**msgspec.structs.asdict(filters), **times)
-        asked.append(conditions_of(wanted, workspace_id, conditions))
-    return all_of(asked)
+    return RunFilters(**msgspec.structs.asdict(filters or ChartFilters()), **times)
 
 
 def _value(series: Series, stats: RunStats) -> Value:

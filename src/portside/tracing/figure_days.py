@@ -147,7 +147,7 @@ class FiguresOfDays(Task):
         # Looked at first: what began before is there to be seen by the time the runs are looked at.
         over = await tx.fetchval(sql.over_until, settled_s=SETTLED_S)
         day = await tx.fetchval(sql.next_day_of_runs)
-        if day is None or day + _DAY + _HOUR > over:
+        if day is None or day > over - _DAY - _HOUR:
             return 0
         await _count(tx, await tx.fetch(sql.days_of_projects, day=day))
         await tx.execute(sql.close_figured_day, day=day)
@@ -156,8 +156,8 @@ class FiguresOfDays(Task):
 
 async def _count(tx: Session, days: list[Record]) -> None:
     """Count days of projects, in place of what was counted of them before."""
-    if not days:
-        return
-    columns = {"project_ids": [row["project_id"] for row in days], "days": [row["day"] for row in days]}
-    await tx.execute(sql.forget_days, **columns)
-    await tx.execute(sql.count_days, **columns)
+    for first in range(0, len(days), _BATCH):
+        some = days[first : first + _BATCH]
+        columns = {"project_ids": [row["project_id"] for row in some], "days": [row["day"] for row in some]}
+        await tx.execute(sql.forget_days, **columns)
+        await tx.execute(sql.count_days, **columns)

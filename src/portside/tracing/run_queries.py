@@ -3,6 +3,7 @@
 A page is found by ids first, by conditions alone (`pages`); what the runs hold is read for those of the page.
 """
 
+import re
 from datetime import datetime
 from typing import Annotated, Any, Literal
 from uuid import UUID
@@ -28,6 +29,7 @@ _ALWAYS = frozenset(
 # What clients may ask for and is not there: inputs and outputs are always in the answer itself.
 _NEVER = frozenset({"inputs_s3_urls", "outputs_s3_urls"})
 _PLAIN = frozenset({"session", "start_time", "end_time", "is_root", "data_source_type"})
+_ROOTS = re.compile(r"\s*eq\(\s*is_root\s*,\s*true\s*\)\s*")
 _NOTHING: tuple[Any, ...] = (None, "", [])
 Ids = Annotated[list[UUID], msgspec.Meta(max_length=1000)]
 
@@ -100,14 +102,16 @@ async def page_of_runs(db: Session, workspace_id: UUID, body: RunPage, asked: Co
 
 def plain_question(body: RunFilters, workspace_id: UUID) -> PlainQuestion | None:
     """Return what is asked of runs, if that is no more than where and when they began and whether they are roots."""
-    if any(getattr(body, name) not in _NOTHING for name in RunFilters.__struct_fields__ if name not in _PLAIN):
+    asks_roots = body.filter is not None and _ROOTS.fullmatch(body.filter) is not None
+    known = _PLAIN | {"filter"} if asks_roots and body.is_root is not False else _PLAIN
+    if any(getattr(body, name) not in _NOTHING for name in RunFilters.__struct_fields__ if name not in known):
         return None
     return PlainQuestion(
         workspace_id=workspace_id,
         projects=body.session or None,
         start=body.start_time and aware(body.start_time),
         end=body.end_time and aware(body.end_time),
-        is_root=body.is_root,
+        is_root=True if asks_roots else body.is_root,
     )
 
 

@@ -33,12 +33,13 @@ with untouched as (
 select id as project_id, :day::timestamptz as day from projects
 
 -- name: untouch_days
--- Of days that were counted and have not been touched for some time; those that are touched again and again are left.
+-- Of days that were counted and have not been touched for some time. Those that are touched again and again wait longer.
 with quiet as (
     select project_id, day from touched_days
     where day < (select until from figured_days)
     group by project_id, day
     having max(written_at) < now() - make_interval(secs => :quiet_s::float8)
+        or min(written_at) < now() - 24 * make_interval(secs => :quiet_s::float8)
     limit :batch::int
 ),
 untouched as (
@@ -112,16 +113,16 @@ parts as materialized (
     where d.project_id = any(:projects::uuid[]) and d.day >= :first_day::timestamptz and d.day < :last_day::timestamptz
       and not exists (select from touched t where t.project_id = d.project_id and t.day = d.day)
     union all
-    select * from measured_runs(:workspace_id, :projects::uuid[], :start::timestamptz, :first_day::timestamptz)
-    union all
+    -- Named once for all stretches of time: it is long to plan.
     select m.*
-    from touched t
-    cross join lateral measured_runs(:workspace_id, array[t.project_id], t.day, t.day + interval '24 hours') m
-    union all
-    select *
-    from measured_runs(
-        :workspace_id, :projects::uuid[], :last_day::timestamptz, coalesce(:before::timestamptz, 'infinity')
-    )
+    from (
+        select :projects::uuid[] as projects, :start::timestamptz as since, :first_day::timestamptz as before
+        union all
+        select :projects::uuid[], :last_day::timestamptz, coalesce(:before::timestamptz, 'infinity')
+        union all
+        select array[t.project_id], t.day, t.day + interval '24 hours' from touched t
+    ) s
+    cross join lateral measured_runs(:workspace_id, s.projects, s.since, s.before) m
 ),
 chosen as (
     select p.*, date_bin(:stride::interval, p.began, :origin::timestamptz) as bucket,
