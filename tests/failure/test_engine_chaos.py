@@ -1,7 +1,7 @@
 """A mixed load on two servers that answer and three that execute, which are killed, stopped and paused meanwhile.
 
 What is done to them, and when, is chosen by CHAOS_SEED, as far as processes can be made to repeat things; CHAOS_SECONDS
-makes the trouble last longer (`make chaos`).
+makes the trouble last longer (`make chaos`). The same once more over a Redis that is in trouble itself.
 """
 
 import asyncio
@@ -16,6 +16,7 @@ import pytest
 from tests.failure.cluster import Cluster, is_up
 from tests.failure.load import Load
 from tests.failure.verdict import wrong_after
+from tests.redis_server import RedisServer
 from tests.servers import ServerProcess
 
 SEED = int(os.environ.get("CHAOS_SEED") or 257447)
@@ -72,11 +73,52 @@ class Trouble:
         self.cluster.resume(server)
 
 
+class RedisTrouble:
+    """Kills and pauses the Redis between the servers, one after the other."""
+
+    def __init__(self, redis: RedisServer, rng: random.Random) -> None:
+        self._redis, self._rng = redis, rng
+
+    async def make(self) -> None:
+        """Make trouble until cancelled."""
+        while True:
+            await asyncio.sleep(self._rng.uniform(0.5, 3))
+            away_s = self._rng.choice((0.2, 2, 6.5))
+            if self._rng.random() < 0.5:
+                self._redis.pause()
+                await asyncio.sleep(away_s)
+                self._redis.resume()
+            else:
+                self._redis.kill()
+                await asyncio.sleep(away_s)
+                await asyncio.to_thread(self._redis.start)
+
+
 @pytest.mark.timeout(240 + 4 * SECONDS)
 async def test_chaos(module_database: str, tmp_path: Path):
+    await endure(module_database, tmp_path, random.Random(SEED))
+
+
+@pytest.mark.thorough
+@pytest.mark.timeout(240 + 4 * SECONDS)
+async def test_chaos_over_a_redis_in_trouble(module_database: str, tmp_path: Path):
+    pytest.importorskip("redis", reason="the extra portside[redis] is not installed")
+    rng, redis = random.Random(SEED), RedisServer(tmp_path)
+    redis.start()
+    trouble = asyncio.create_task(RedisTrouble(redis, random.Random(SEED)).make())
+    try:
+        await endure(module_database, tmp_path, rng, REDIS_URI=redis.url)
+        assert not trouble.done()
+    finally:
+        trouble.cancel()
+        await asyncio.gather(trouble, return_exceptions=True)
+        redis.kill()
+
+
+async def endure(database: str, folder: Path, rng: random.Random, **settings: str) -> None:
+    """Make trouble for servers under load, and look what is wrong afterwards."""
     tell(f"CHAOS_SEED={SEED} CHAOS_SECONDS={SECONDS:g}")
-    rng = random.Random(SEED)
-    cluster = Cluster(module_database, tmp_path, **SETTINGS)
+    cluster = Cluster(database, folder, **SETTINGS, **settings)
     fronts = [cluster.add(*API) for _ in range(2)]
     for _ in range(3):
         cluster.add(*QUEUE)

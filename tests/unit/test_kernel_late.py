@@ -1,6 +1,8 @@
 """Packages that run when something of them is asked for: nobody sees a difference but the moment."""
 
+import ast
 import importlib
+import importlib.util
 import subprocess
 import sys
 import threading
@@ -135,3 +137,31 @@ for name in sys.argv[1:]:
     done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=120)
     assert (done.returncode, done.stderr) == (0, "")
     assert done.stdout.split() == list(LATE_PACKAGES)
+
+
+@pytest.mark.parametrize("package", LATE_PACKAGES)
+def test_no_module_of_what_waits_asks_the_package_for_a_name_while_it_is_imported(package: str) -> None:
+    """A thread that runs the package would wait for one that imports the module, and that one for the package."""
+    folder = Path(next(iter(imported(package).__path__)))
+    asking = []
+    for file in folder.rglob("*.py"):
+        if file != folder / "__init__.py":
+            parts = file.relative_to(folder).with_suffix("").parts
+            home = ".".join([package, *parts[:-1]])
+            asking += [f"{file}:{node.lineno}" for node in imports_from(file) if source_of(node, home) == package]
+    assert asking == []
+
+
+def imports_from(file: Path) -> Iterator[ast.ImportFrom]:
+    """What a module imports names from when it is imported itself: what is for type checkers only is not."""
+    left = list(ast.parse(file.read_text()).body)
+    while left:
+        node = left.pop()
+        if isinstance(node, ast.ImportFrom):
+            yield node
+        elif isinstance(node, (ast.If, ast.Try)) and "TYPE_CHECKING" not in ast.dump(getattr(node, "test", node)):
+            left += [child for child in ast.walk(node) if isinstance(child, ast.ImportFrom)]
+
+
+def source_of(node: ast.ImportFrom, home: str) -> str:
+    return importlib.util.resolve_name("." * node.level + (node.module or ""), home)

@@ -3,7 +3,8 @@
 Many a package imports all it offers in its `__init__`, also for those who import one small module of it. A package that
 is `put_off` is found and imported as ever, and so are the modules in it; only its `__init__` waits until a name is
 looked up in it that is not there yet. Whoever asks sees no difference but the moment. It is for packages that do
-nothing but import and define: what one registers or patches would come late.
+nothing but import and define, for what one registers or patches would come late, and whose modules do not ask for names
+of the package while they are imported: a thread that runs the package would wait for them, and they for it.
 
 The standard library's `LazyLoader` does not do: it runs the package as soon as a module in it is imported.
 """

@@ -18,6 +18,7 @@ from portside.kernel.logs import get_logger
 log = get_logger(__name__)
 MESSAGE_LIMIT_BYTES = 128 * 1024 * 1024
 AGAIN_AFTER_S = 1.0
+CONNECTED_WITHIN_S = 5.0
 
 
 class Message(msgspec.Struct, array_like=True):
@@ -85,6 +86,11 @@ def _connect(url: str, max_connections: int) -> Any:
     except ImportError as exc:
         raise UserMistake("REDIS_URI is set, which needs the package redis: install portside[redis]") from exc
     try:
-        return Redis.from_url(url, max_connections=max_connections, health_check_interval=15)
+        return Redis.from_url(
+            url,
+            max_connections=max_connections,
+            health_check_interval=15,
+            socket_connect_timeout=CONNECTED_WITHIN_S,
+        )
     except ValueError as exc:
         raise UserMistake(f"REDIS_URI is no address of Redis: {exc}") from exc

@@ -30,6 +30,8 @@ CATCH_UP_S = 2.0
 THREADS_AT_ONCE = 1000
 NAMED_AT_ONCE = 150
 WITHIN_S = 20.0
+# A bus that is slow or stands still is not waited for by those who write; what it does not carry is read where it is.
+UNSAID_LIMIT_BYTES = 16 * 1024 * 1024
 
 
 class Work(NamedTuple):
@@ -52,6 +54,7 @@ class PostgresRelay:
         self._mirrors = Mirrors(db, self._process_id, hub)
         self._hints = Hints(sender=self._process_id)
         self._chunks: list[Chunk] = []
+        self._unsaid_bytes = 0
         self._has_news, self._to_look, self._to_read = asyncio.Event(), asyncio.Event(), asyncio.Event()
         self._check_at = 0.0
         # Threads that others follow, as hints said or as was seen when runs of theirs were here.
@@ -59,7 +62,6 @@ class PostgresRelay:
         self._clock_error_s = 60.0
         self._noted: dict[UUID, tuple[str, int]] = {}
         self._tasks: list[asyncio.Task[None]] = []
-        self._forgetting: set[asyncio.Task[None]] = set()
 
     async def start(self) -> None:
         """Join the others. Raises what the database failed with."""
@@ -75,10 +77,9 @@ class PostgresRelay:
     async def close(self) -> None:
         """Write what waits, and leave."""
         await self._log.close()
-        tasks = [*self._tasks, *self._forgetting]
-        for task in tasks:
+        for task in self._tasks:
             task.cancel()
-        await asyncio.gather(*tasks, return_exceptions=True)
+        await asyncio.gather(*self._tasks, return_exceptions=True)
         await _try("saying goodbye", lambda: asyncio.wait_for(self._say(), 1.0))
         await self._bus.close()
         await _try("leaving", lambda: self._db.execute(sql.leave_processes, process_id=self._process_id))
@@ -104,9 +105,7 @@ class PostgresRelay:
 
     def say_gone(self, thread_id: UUID) -> None:
         """Let others know that a thread is no more; what was written of it goes as well."""
-        forgetting = asyncio.create_task(self._forget(thread_id))
-        self._forgetting.add(forgetting)
-        forgetting.add_done_callback(self._forgetting.discard)
+        self._tasks.append(asyncio.create_task(self._forget(thread_id)))
 
     def say_work(self, *, claims: bool = False, cancels: bool = False) -> None:
         """Let others know that there are runs to claim or to stop."""
@@ -172,8 +171,9 @@ class PostgresRelay:
         if not self.has_others or not chunks:
             return
         self._hints.written = list({*self._hints.written, *(chunk.thread_id for chunk in chunks)})
-        if self._bus.carries_chunks:
+        if self._bus.carries_chunks and self._unsaid_bytes < UNSAID_LIMIT_BYTES:
             self._chunks += chunks
+            self._unsaid_bytes += sum(len(chunk.body) for chunk in chunks)
         self._has_news.set()
 
     def _hear(self, hints: Hints, chunks: list[Chunk]) -> None:
@@ -237,7 +237,7 @@ class PostgresRelay:
 
     async def _say(self) -> None:
         hints, self._hints = self._hints, Hints(sender=self._process_id)
-        chunks, self._chunks = self._chunks, []
+        chunks, self._chunks, self._unsaid_bytes = self._chunks, [], 0
         if len(hints.written) + len(hints.ended) + len(hints.followed) > NAMED_AT_ONCE and not self._bus.carries_chunks:
             hints = Hints(sender=self._process_id, many=True)
         if not hints.is_empty():
