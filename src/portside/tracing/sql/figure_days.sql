@@ -113,16 +113,16 @@ parts as materialized (
     where d.project_id = any(:projects::uuid[]) and d.day >= :first_day::timestamptz and d.day < :last_day::timestamptz
       and not exists (select from touched t where t.project_id = d.project_id and t.day = d.day)
     union all
-    select * from measured_runs(:workspace_id, :projects::uuid[], :start::timestamptz, :first_day::timestamptz)
-    union all
+    -- Named once for all stretches of time: it is long to plan.
     select m.*
-    from touched t
-    cross join lateral measured_runs(:workspace_id, array[t.project_id], t.day, t.day + interval '24 hours') m
-    union all
-    select *
-    from measured_runs(
-        :workspace_id, :projects::uuid[], :last_day::timestamptz, coalesce(:before::timestamptz, 'infinity')
-    )
+    from (
+        select :projects::uuid[] as projects, :start::timestamptz as since, :first_day::timestamptz as before
+        union all
+        select :projects::uuid[], :last_day::timestamptz, coalesce(:before::timestamptz, 'infinity')
+        union all
+        select array[t.project_id], t.day, t.day + interval '24 hours' from touched t
+    ) s
+    cross join lateral measured_runs(:workspace_id, s.projects, s.since, s.before) m
 ),
 chosen as (
     select p.*, date_bin(:stride::interval, p.began, :origin::timestamptz) as bucket,
