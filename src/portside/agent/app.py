@@ -161,7 +161,10 @@ async def _join(
     worker = service.worker
     service.webhooks.policy = read_policy(config.webhooks, os.environ, is_disabled=config.http.disable_webhooks)
     due_crons = DueCrons(db, known, service)
-    descriptions, thread_states = Descriptions(known, engine), States(db, engine, service.hub)
+    descriptions, thread_states = (
+        Descriptions(known, engine),
+        States(db, engine, service.hub, memory_bytes=settings.state_memory_bytes),
+    )
     services: dict[type, Any] = {
         Database: db,
         Access: access,

@@ -20,7 +20,7 @@ import uvloop
 from langgraph.store.base import BaseStore
 
 from portside.agent.checkpoints.saver import PostgresSaver
-from portside.agent.checkpoints.staging import Holder
+from portside.agent.checkpoints.staging import Holder, LeaseLost
 from portside.agent.graphs.execute import LocalExecutor
 from portside.agent.graphs.load import Graphs
 from portside.agent.graphs.protocol import Emitted, Outcome, RunRequest
@@ -203,6 +203,22 @@ class Engine:
     def database(self) -> Database:
         """The connections of the graphs."""
         return self._db
+
+    @property
+    def saver(self) -> PostgresSaver:
+        """What the graphs remember with."""
+        return self._saver
+
+    def is_writing(self, thread_id: UUID) -> bool:
+        """Whether a run of this process may have made of a thread what is not in the database yet."""
+        return self._saver.stage.find(str(thread_id)) is not None
+
+    async def settle(self, thread_id: UUID) -> None:
+        """Wait until what a run of this process made of a thread so far is in the database, or will never be."""
+        hold = self._saver.stage.find(str(thread_id))
+        if hold is not None and not hold.is_empty(""):
+            with contextlib.suppress(LeaseLost):
+                await hold.settle()
 
     async def execute(self, request: RunRequest, audience: Audience, *, timeout_s: float) -> Outcome:
         """Run a graph to its end, telling its events on the calling loop.

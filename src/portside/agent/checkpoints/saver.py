@@ -7,6 +7,8 @@ stores only the channels it changed (see the migration for the layout).
 
 import asyncio
 from collections.abc import AsyncIterator, Callable, Coroutine, Iterator, Sequence
+from contextlib import contextmanager
+from contextvars import ContextVar
 from functools import lru_cache
 from inspect import signature
 from random import getrandbits
@@ -43,6 +45,9 @@ DURABILITY = "__pregel_durability"
 
 T = TypeVar("T")
 F = TypeVar("F", bound=Callable[..., Any])
+Named = tuple[str, str, str | None]
+"""A thread, a namespace, and a checkpoint's id unless it is the latest."""
+_told: ContextVar[tuple[Named, Record | None] | None] = ContextVar("told", default=None)
 
 
 def _declared(method: F) -> F:
@@ -83,13 +88,23 @@ class PostgresSaver(BaseCheckpointSaver[str]):
         number = int(str(current).split(".", 1)[0]) + 1 if current else 1
         return f"{number:010d}.{getrandbits(32):08x}"
 
+    @contextmanager
+    def told(self, config: RunnableConfig, row: Record | None) -> Iterator[None]:
+        """Answer for what a config names with what was read of it already; None where nothing is there."""
+        token = _told.set((_named(config), row))
+        try:
+            yield
+        finally:
+            _told.reset(token)
+
     async def aget_tuple(self, config: RunnableConfig) -> CheckpointTuple | None:
         """Return the checkpoint a config names, or the latest of its namespace, or None."""
-        row = await self._at_home(self._read(config))
+        told = _told.get()
+        row = told[1] if told and told[0] == _named(config) else await self._at_home(self._read(config))
         return read_tuple(self.serde, row) if row else None
 
     async def _read(self, config: RunnableConfig) -> Record | None:
-        thread_id, checkpoint_ns = thread_of(config), config["configurable"].get("checkpoint_ns", "")
+        thread_id, checkpoint_ns, checkpoint_id = _named(config)
         if hold := self.stage.find(thread_id):
             if hold.is_empty(checkpoint_ns):
                 return None
@@ -99,7 +114,7 @@ class PostgresSaver(BaseCheckpointSaver[str]):
                 sql.read_checkpoint,
                 thread_id=thread_id,
                 checkpoint_ns=checkpoint_ns,
-                checkpoint_id=config["configurable"].get("checkpoint_id") or None,
+                checkpoint_id=checkpoint_id,
             )
         except Exception as exc:
             # The graph cannot tell this from a mistake of its own; whoever executes it can.
@@ -267,6 +282,11 @@ class PostgresSaver(BaseCheckpointSaver[str]):
                 "in async code use ainvoke, astream, aget_state and so on"
             )
         return asyncio.run_coroutine_threadsafe(call, self._loop).result()
+
+
+def _named(config: RunnableConfig) -> Named:
+    place = config.get("configurable", {})
+    return thread_of(config), place.get("checkpoint_ns", ""), place.get("checkpoint_id") or None
 
 
 def _maker(config: RunnableConfig) -> Holder | None:
