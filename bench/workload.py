@@ -7,4 +7,4 @@ BURST = {"assistant_id": "burst", "input": {"count": 500}, "stream_mode": ["cust
 # Runs that wait for tomorrow, sent in batches.
 LATER = {**RUN, "after_seconds": 86_400}
 BACKLOG, BATCH = 2000, 100
-STREAMS = (1, 20, 200)
+STREAMS = (1, 16, 20, 200)

@@ -6,8 +6,11 @@ from uuid import uuid4
 import httpx2
 import pytest
 from langgraph.pregel.remote import RemoteGraph
+from langgraph_sdk import get_client
 from langgraph_sdk.client import LangGraphClient
 from langgraph_sdk.errors import APIStatusError
+
+from tests.servers import agent_server
 
 HI = {"messages": [{"role": "user", "content": "hi"}]}
 FIELDS = {
@@ -292,3 +295,18 @@ async def test_a_thread_whose_run_failed_on_its_input_can_be_read(client: LangGr
     assert (state["values"], state["next"]) == ({"messages": []}, ["__start__"])
     await client.runs.wait(thread_id, "echo", input=HI)
     assert len((await client.threads.get_state(thread_id))["values"]["messages"]) == 2
+
+
+async def test_two_servers_tell_of_a_thread_what_the_other_made_of_it(client, module_database, tmp_path, asked):
+    with agent_server(module_database, tmp_path) as second:
+        async with get_client(url=second.url, api_key="") as other:
+            for by in (other, client):
+                await by.threads.update_state(asked, {"text": str(id(by))}, as_node="draft")
+                for reader in (client, other, client, other):
+                    assert (await reader.threads.get_state(asked))["values"]["text"] == str(id(by))
+            await other.runs.wait(asked, "approval", command={"resume": "yes"})
+            states = [await reader.threads.get_state(asked) for reader in (client, other)]
+            assert states[0] == states[1]
+            assert (states[0]["next"], states[0]["values"]["decision"]) == ([], "yes")
+            await other.threads.delete(asked)
+            assert (await refused(client.threads.get_state(asked)))[0] == 404

@@ -72,7 +72,7 @@ async def test_a_run_reads_once_and_writes_once(db, saver, monkeypatch):
     thread_id = str(uuid4())
     holder = await running(db, thread_id)
     seen = statements(db)
-    async with saver.hold(thread_id, holder):
+    async with saver.stage.hold(thread_id, holder):
         await chain(saver).ainvoke(INPUT, config(thread_id))
     assert seen == ["read_checkpoint", "write_checkpoints"]
     assert await stored(db, thread_id) == 4
@@ -87,7 +87,7 @@ async def test_runs_side_by_side_share_their_writes(db, saver, monkeypatch):
     seen = statements(db)
 
     async def run(thread_id: str, holder: Holder) -> None:
-        async with saver.hold(thread_id, holder):
+        async with saver.stage.hold(thread_id, holder):
             await chain(saver).ainvoke(INPUT, config(thread_id))
 
     await asyncio.gather(*map(run, thread_ids, holders))
@@ -100,7 +100,7 @@ async def test_what_goes_with_its_run_is_never_written(db, saver, monkeypatch):
     thread_id = str(uuid4())
     holder = (await running(db, thread_id))._replace(is_new=True)
     seen = statements(db)
-    async with saver.hold(thread_id, holder):
+    async with saver.stage.hold(thread_id, holder):
         result = await chain(saver).ainvoke(INPUT, config(thread_id))
     assert result["hits"] == 2
     assert seen == []
@@ -111,7 +111,7 @@ async def test_a_run_that_is_cut_off_keeps_its_finished_steps(db, saver):
     thread_id = str(uuid4())
     holder = (await running(db, thread_id))._replace(is_new=True)
     with pytest.raises(asyncio.CancelledError):
-        async with saver.hold(thread_id, holder):
+        async with saver.stage.hold(thread_id, holder):
             await chain(saver).ainvoke(INPUT, config(thread_id))
             raise asyncio.CancelledError
     assert await stored(db, thread_id) == 4
@@ -122,7 +122,7 @@ async def test_a_run_that_goes_on_elsewhere_writes_nothing_more(db, saver, chang
     thread_id = str(uuid4())
     holder = await running(db, thread_id)
     with pytest.raises(LeaseLost):
-        async with saver.hold(thread_id, holder):
+        async with saver.stage.hold(thread_id, holder):
             await db.pool.execute(f"update runs set {change}")
             await chain(saver).ainvoke(INPUT, config(thread_id))
     assert await stored(db, thread_id) == 0
@@ -133,7 +133,7 @@ async def test_what_one_run_cannot_store_does_not_keep_others_from_it(db, saver)
     holders = {thread_id: await running(db, thread_id) for thread_id in (good, bad)}
 
     async def put(thread_id: str, task: str) -> None:
-        async with saver.hold(thread_id, holders[thread_id]):
+        async with saver.stage.hold(thread_id, holders[thread_id]):
             await saver.aput(config(thread_id), generate_checkpoint(), generate_metadata(), {})
             place = config(thread_id, checkpoint_id="1")
             await saver.aput_writes(place, [("log", "x")], task)
@@ -147,7 +147,7 @@ async def test_what_one_run_cannot_store_does_not_keep_others_from_it(db, saver)
 async def test_with_durability_sync_a_step_is_stored_before_the_next_begins(db, saver):
     thread_id = str(uuid4())
     holder = await running(db, thread_id)
-    async with saver.hold(thread_id, holder):
+    async with saver.stage.hold(thread_id, holder):
         stream = chain(saver).astream(INPUT, config(thread_id), stream_mode="values", durability="sync")
         seen = [await stored(db, thread_id) async for _ in stream]
     assert seen == sorted(seen)
@@ -156,7 +156,7 @@ async def test_with_durability_sync_a_step_is_stored_before_the_next_begins(db, 
 
 async def test_rows_are_written_while_a_long_run_goes_on(db, saver):
     thread_id = str(uuid4())
-    async with saver.hold(thread_id, await running(db, thread_id)):
+    async with saver.stage.hold(thread_id, await running(db, thread_id)):
         await saver.aput(config(thread_id), generate_checkpoint(), generate_metadata(), {})
 
         async def is_stored() -> bool:
@@ -167,7 +167,7 @@ async def test_rows_are_written_while_a_long_run_goes_on(db, saver):
 
 async def test_a_run_reads_back_what_it_just_wrote(db, saver):
     thread_id = str(uuid4())
-    async with saver.hold(thread_id, await running(db, thread_id)):
+    async with saver.stage.hold(thread_id, await running(db, thread_id)):
         checkpoint = generate_checkpoint()
         written = await saver.aput(config(thread_id), checkpoint, generate_metadata(), {})
         found = await saver.aget_tuple(written)
@@ -191,7 +191,7 @@ async def test_nothing_is_left_of_a_thread_that_is_deleted_while_its_run_writes(
 
     async def write_until_refused(thread_id: str, begun: asyncio.Event) -> None:
         with pytest.raises(LeaseLost):
-            async with saver.hold(thread_id, await running(db, thread_id)):
+            async with saver.stage.hold(thread_id, await running(db, thread_id)):
                 while True:
                     await chain(saver).ainvoke(INPUT, config(thread_id), durability="sync")
                     begun.set()
@@ -215,7 +215,7 @@ async def test_what_was_told_is_written_down_before_the_checkpoint_that_follows_
     async def written() -> None:
         order.append(await stored(db, thread_id))
 
-    async with saver.hold(thread_id, holder._replace(told=written)):
+    async with saver.stage.hold(thread_id, holder._replace(told=written)):
         for _ in range(3):
             await saver.aput(config(thread_id), generate_checkpoint(), generate_metadata(), {})
             await saver.aget_tuple(config(thread_id))
@@ -235,7 +235,7 @@ async def test_what_a_node_writes_that_was_left_behind_is_refused(db, saver):
     with pytest.raises(LeaseLost):
         await saver.aput(late, generate_checkpoint(), generate_metadata(), {})
     next_one = await running(db, thread_id)
-    async with saver.hold(thread_id, next_one):
+    async with saver.stage.hold(thread_id, next_one):
         with pytest.raises(LeaseLost):
             await saver.aput(late, generate_checkpoint(), generate_metadata(), {})
         await saver.aput(made_by(next_one, thread_id), generate_checkpoint(), generate_metadata(), {})
@@ -247,7 +247,7 @@ async def test_a_read_that_the_database_failed_is_told_to_whoever_executes_the_r
     holder = await running(db, thread_id)
 
     async def go_on() -> None:
-        async with saver.hold(thread_id, holder):
+        async with saver.stage.hold(thread_id, holder):
             await db.pool.execute("alter view checkpoint_tuples rename to elsewhere")
             try:
                 await saver.aget_tuple(config(thread_id))
@@ -265,7 +265,7 @@ async def test_what_failed_is_told_of_a_thread_that_goes_with_its_run_too(db, sa
     holder = await running(db, thread_id)
     await db.pool.execute("update runs set attempt = 2")
     with pytest.raises(LeaseLost):
-        async with saver.hold(thread_id, holder._replace(is_new=True)):
+        async with saver.stage.hold(thread_id, holder._replace(is_new=True)):
             await saver.aput(config(thread_id), generate_checkpoint(), generate_metadata(), {})
             with contextlib.suppress(LeaseLost):
                 await saver.aget_tuple(config(thread_id))

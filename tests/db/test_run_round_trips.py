@@ -6,6 +6,7 @@ What belongs to no operation is left out: leases that are renewed each second, a
 import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
+from functools import partial
 from typing import Any
 from uuid import UUID
 
@@ -14,7 +15,8 @@ import pytest_asyncio
 
 from portside.agent.app import SCHEMA
 from portside.agent.assistants.records import AssistantNotFound, Assistants
-from portside.agent.checkpoints import staging
+from portside.agent.checkpoints import PostgresSaver, staging
+from portside.agent.checkpoints.staging import Stage
 from portside.agent.config import load_config
 from portside.agent.engine import Engine
 from portside.agent.graphs.load import load_graphs
@@ -131,7 +133,7 @@ async def server(module_database: str) -> AsyncIterator[Server]:
 
     db = await connect()
     await migrate(db, ["portside.agent"], schema=SCHEMA)
-    engine = await Engine.start(load_graphs(config), connect)
+    engine = await Engine.start(load_graphs(config), connect, make_saver=partial(PostgresSaver, stage=Stage(db)))
     known = Assistants(db, engine.graphs)
     await known.make_system_assistants()
     runs = Runs(db, known, engine, AgentSettings(database_url=url), asyncio.Event())

@@ -237,6 +237,37 @@ async def test_every_search_finds_what_a_scan_finds_in_a_stable_order(db):
             assert shown == sorted(shown, reverse=order == "desc"), (where, by, order, place)
 
 
+MANY = {
+    'metadata @> \'{"half": 1}\'': {"metadata": {"half": 1}},
+    'metadata @> \'{"half": 1, "graph_id": "g1"}\' and status = \'error\'': {
+        "metadata": {"half": 1, "graph_id": "g1"}, "status": "error"
+    },
+    '"values" @> \'{"half": 1}\' and metadata @> \'{"rare": 1}\'': {"values": {"half": 1}, "metadata": {"rare": 1}},
+    '"values" @> \'{"half": 1}\'': {"values": {"half": 1}},
+}  # fmt: skip
+
+
+async def test_a_search_that_finds_more_than_a_few_finds_all_of_them(db):
+    await db.pool.execute(
+        """insert into threads (thread_id, metadata, status, "values", updated_at)
+        select gen_random_uuid(), jsonb_build_object('half', n % 2, 'rare', n % 400, 'graph_id', 'g' || n % 3),
+               (array['idle', 'error'])[1 + n % 5 / 4], jsonb_build_object('half', n % 2),
+               now() - make_interval(secs => n / 5)
+        from generate_series(1, 1200) n"""
+    )
+    for (where, wanted), by in itertools.product(MANY.items(), ("updated_at", "status")):
+        for order in ("asc", "desc"):
+            opposite = {"asc": "desc", "desc": "asc"}[order]
+            ties = f"updated_at {opposite}, thread_id {order}" if by == "status" else f"thread_id {opposite}"
+            expected = await scanned(db, where, f"{by} {order}, {ties}")
+            query = ThreadSearch(**wanted, sort_by=by, sort_order=order, limit=1000, select=["thread_id"])
+            page = await records.search_threads(db, query)
+            assert ([thread.thread_id for thread in page.items], page.total) == (expected, len(expected)), (where, by)
+    hidden = ThreadSearch(metadata={"half": 1}, limit=1000)
+    assert (await records.search_threads(db, hidden, {"equal": {"half": 0}, "rest": []})).total == 0
+    assert (await records.search_threads(db, hidden, {"equal": {"half": 1}, "rest": []})).total == 600
+
+
 ODD = (
     "1", "1.0", '"1"', '"1.0"', "null", "true", "false", '""', '"a:\\"b"', f'"{"long" * 200}"', "1e500", "-0.0",
     "12e-1", "[]", "{}", "[1]", '{"a": 1}', '{"a": 1, "b": {"c": null}}', '[{"a": 1}, 2]',

@@ -61,6 +61,31 @@ async def test_a_killed_owner_s_runs_go_on_elsewhere(cluster: Cluster, tmp_path:
         assert steps_of(row["values"], run) == [(0, 1), (1, 1), (2, 2), (3, 2)]
 
 
+async def test_a_node_that_blocks_its_loop_does_not_keep_the_steps_before_it_from_being_stored(
+    cluster: Cluster, tmp_path: Path
+):
+    """Although nothing waits for the database: killed while it blocks, the run goes on with that step."""
+    gate = tmp_path / "gate"
+    async with Client(cluster.servers[0]) as client:
+        thread = await client.thread()
+        run = await client.run(thread, steps=4, gates={3: gate}, graph="hogging", durability="async")
+    held = await cluster.ledger.begun(run, 3)
+
+    async def is_stored() -> bool:
+        # One for the input, one for the start, and one for each step that is over.
+        rows = await cluster.fetch("select from checkpoints where thread_id = $1", thread)
+        return len(rows) == 5
+
+    await patiently(is_stored, 60)
+    cluster.by_pid(held.pid).kill()
+    await cluster.start(*cluster.servers)
+    await cluster.ledger.begun(run, 3, attempt=2)
+    gate.touch()
+    assert await cluster.over(run) == ["success"]
+    begins = [(entry.step, entry.attempt) for entry in cluster.ledger.entries(run) if entry.event == "begin"]
+    assert begins == [(0, 1), (1, 1), (2, 1), (3, 1), (3, 2)]
+
+
 @pytest.mark.parametrize("held_at", [1, 3], ids=["between steps", "at the end"])
 async def test_a_paused_owner_s_late_writes_are_refused(cluster: Cluster, tmp_path: Path, held_at: int):
     """Paused for longer than the lease: whoever took over is the only one whose word counts."""

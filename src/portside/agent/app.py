@@ -22,6 +22,7 @@ from portside.agent.assistants.descriptions import Descriptions
 from portside.agent.assistants.records import Assistants
 from portside.agent.checkpoints.saver import PostgresSaver
 from portside.agent.checkpoints.serde import make_serde
+from portside.agent.checkpoints.staging import Stage
 from portside.agent.config import AgentConfig
 from portside.agent.crons.firing import DueCrons
 from portside.agent.crons.records import Crons
@@ -118,8 +119,8 @@ async def open_app(
     vault = _vault(config, settings)
     size, codec = settings.graph_postgres_pool_max_size, codec_of(vault)
     connect = partial(Database.connect, database_url, max_size=size, schema=SCHEMA, codec=codec)
-    make_saver = partial(PostgresSaver, serde=make_serde(config.serde), vault=vault)
     db = await connect()
+    make_saver = partial(PostgresSaver, serde=make_serde(config.serde), vault=vault, stage=Stage(db))
     loops = settings.slots if settings.bg_job_isolated_loops and settings.slots else 1
     try:
         await migrate(db, ["portside.agent"], schema=SCHEMA)
@@ -160,7 +161,10 @@ async def _join(
     worker = service.worker
     service.webhooks.policy = read_policy(config.webhooks, os.environ, is_disabled=config.http.disable_webhooks)
     due_crons = DueCrons(db, known, service)
-    descriptions, thread_states = Descriptions(known, engine), States(db, engine, service.hub)
+    descriptions, thread_states = (
+        Descriptions(known, engine),
+        States(db, engine, service.hub, memory_bytes=settings.state_memory_bytes),
+    )
     services: dict[type, Any] = {
         Database: db,
         Access: access,

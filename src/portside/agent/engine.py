@@ -13,14 +13,14 @@ import contextlib
 import threading
 from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine
 from contextvars import ContextVar
-from typing import Any, TypeVar
+from typing import Any, NamedTuple, TypeVar
 from uuid import UUID
 
 import uvloop
 from langgraph.store.base import BaseStore
 
 from portside.agent.checkpoints.saver import PostgresSaver
-from portside.agent.checkpoints.staging import Holder
+from portside.agent.checkpoints.staging import Holder, LeaseLost
 from portside.agent.graphs.execute import LocalExecutor
 from portside.agent.graphs.load import Graphs
 from portside.agent.graphs.protocol import Emitted, Outcome, RunRequest
@@ -36,6 +36,19 @@ THREADS = 64
 Told = Callable[[], Awaitable[None] | None]
 Publish = Callable[[list[tuple[str, bytes]]], None]
 MakeStore = Callable[[Database], Awaitable[BaseStore]]
+
+
+class Audience(NamedTuple):
+    """Who is told what a run says.
+
+    `publish` takes its events. `told` is asked before checkpoints are written, and what it returns is awaited. Both are
+    called on the loop that asked for the run. `is_there` says, in any thread, whether anybody listens: without anybody
+    a run that is over in a moment tells nothing.
+    """
+
+    publish: Publish
+    told: Told = lambda: None
+    is_there: Callable[[], bool] = lambda: True
 
 
 _Jobs = set[concurrent.futures.Future[Any]]
@@ -125,12 +138,12 @@ class Engine:
         connect: Callable[[], Awaitable[Database]],
         *,
         loops: int = 1,
-        make_saver: Callable[[Database], PostgresSaver] = PostgresSaver,
+        make_saver: Callable[[Database], PostgresSaver],
         make_store: MakeStore | None = None,
     ) -> "Engine":
         """Open the graph loops, and on the first of them the graphs' database with the memories that live in it.
 
-        Raises UserMistake when the database cannot be reached.
+        The saver's stage belongs to the calling loop. Raises UserMistake when the database cannot be reached.
         """
         home = GraphLoop("graphs-0")
 
@@ -147,19 +160,43 @@ class Engine:
         """The connections of the graphs."""
         return self._db
 
-    async def execute(
-        self, request: RunRequest, publish: Publish, *, timeout_s: float, told: Told = lambda: None
-    ) -> Outcome:
-        """Run a graph to its end, handing its events to `publish` on the calling loop.
+    @property
+    def saver(self) -> PostgresSaver:
+        """What the graphs remember with."""
+        return self._saver
 
-        `told` is asked in any thread before checkpoints are written; what it returns is awaited on the calling loop.
+    def is_writing(self, thread_id: UUID) -> bool:
+        """Whether a run of this process may have made of a thread what is not in the database yet."""
+        return self._saver.stage.find(str(thread_id)) is not None
+
+    async def settle(self, thread_id: UUID) -> None:
+        """Wait until what a run of this process made of a thread so far is in the database, or will never be."""
+        hold = self._saver.stage.find(str(thread_id))
+        if hold is not None and not hold.is_empty(""):
+            with contextlib.suppress(LeaseLost):
+                await hold.settle()
+
+    async def execute(self, request: RunRequest, audience: Audience, *, timeout_s: float) -> Outcome:
+        """Run a graph to its end, telling its events on the calling loop.
 
         What it remembers is stored when this returns. Raises RanTooLong, Invalid on a command without sense, LeaseLost
         when the run goes on elsewhere, and what the database failed with, a TimeoutError of its own among it.
         """
-        conduit: Conduit[tuple[str, bytes]] = Conduit(asyncio.get_running_loop(), publish, lambda event: len(event[1]))
+        conduit: Conduit[tuple[str, bytes]] = Conduit(audience.publish, lambda event: len(event[1]), audience.is_there)
+        configurable = request.config["configurable"]
+        run_id, is_new = UUID(configurable["run_id"]), request.is_passing
+        holder = Holder(run_id, request.attempt, is_new=is_new, told=audience.told)
         loop = min(self._loops, key=lambda candidate: candidate.load)
-        return await loop.call(self._consume(request, conduit.push, timeout_s, _from(asyncio.get_running_loop(), told)))
+        failures: list[Emitted] = []
+        try:
+            async with self._saver.stage.hold(configurable["thread_id"], holder):
+                outcome = await loop.call(self._consume(request, conduit.push, timeout_s, failures))
+        finally:
+            conduit.close()
+        # Told when it is known to be the graph's own: one of the database's, or a lost lease, is not the run's end.
+        if failures:
+            audience.publish([(emitted.event, emitted.data) for emitted in failures])
+        return outcome
 
     async def read(self, work: Callable[[Graphs], Awaitable[T]]) -> T:
         """Do something with the graphs on a graph loop: read a state, update it, describe a graph."""
@@ -176,37 +213,18 @@ class Engine:
             loop.close()
 
     async def _consume(
-        self, request: RunRequest, push: Callable[[tuple[str, bytes]], None], timeout_s: float, told: Told
+        self, request: RunRequest, push: Callable[[tuple[str, bytes]], None], timeout_s: float, failures: list[Emitted]
     ) -> Outcome:
         execution = self._executor.execute(request)
         emitted: Emitted
-        configurable = request.config["configurable"]
-        holder = Holder(UUID(configurable["run_id"]), request.attempt, is_new=request.is_passing, told=told)
-        failures: list[Emitted] = []
-        async with self._saver.hold(configurable["thread_id"], holder), _no_longer_than(timeout_s):
+        async with _no_longer_than(timeout_s):
             async for emitted in execution:
                 if emitted.event == "error":
                     failures.append(emitted)
                 else:
                     push((emitted.event, emitted.data))
-        # Told when it is known to be the graph's own: one of the database's, or a lost lease, is not the run's end.
-        for emitted in failures:
-            push((emitted.event, emitted.data))
         assert execution.outcome is not None  # noqa: S101 - the protocol promises it after the end
         return execution.outcome
-
-
-def _from(home: asyncio.AbstractEventLoop, told: Told) -> Told:
-    """Let what belongs to one loop be awaited on another."""
-
-    async def waiting(what: Awaitable[None]) -> None:
-        await what
-
-    def ask() -> Awaitable[None] | None:
-        what = told()
-        return None if what is None else asyncio.wrap_future(asyncio.run_coroutine_threadsafe(waiting(what), home))
-
-    return ask
 
 
 @contextlib.asynccontextmanager

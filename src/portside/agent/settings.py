@@ -135,6 +135,14 @@ class AgentSettings(msgspec.Struct, frozen=True, kw_only=True):
         msgspec.Meta(ge=2),
         setting("Connections to Postgres for each pool.", *environment_names("GRAPH_POSTGRES_POOL_MAX_SIZE")),
     ] = 20
+    state_memory_bytes: Annotated[
+        int,
+        msgspec.Meta(ge=0),
+        setting(
+            "Bytes of answers about the states of threads that this server remembers, to give them again while the "
+            "database says that nothing changed. 0 is none.", "STATE_MEMORY_BYTES",
+        ),
+    ] = 32_000_000  # fmt: skip
     auth_type: Annotated[
         Literal["auto", "noop", "custom", "langsmith"],
         setting(

@@ -1,12 +1,15 @@
 """The checkpointer: langgraph's `BaseCheckpointSaver` on our own pool, one statement for each call.
 
 A saver belongs to the event loop of its database. Calls from other loops and, for the synchronous methods, from other
-threads are carried out there. Each step stores only the channels it changed (see the migration for the layout).
+threads are carried out there; what runs put goes to the stage, which writes it on a loop of its own choice. Each step
+stores only the channels it changed (see the migration for the layout).
 """
 
 import asyncio
-from collections.abc import AsyncIterator, Coroutine, Iterator, Sequence
-from contextlib import asynccontextmanager
+from collections.abc import AsyncIterator, Callable, Coroutine, Iterator, Sequence
+from contextlib import contextmanager
+from contextvars import ContextVar
+from inspect import signature
 from random import getrandbits
 from typing import Any, TypeVar
 from uuid import UUID
@@ -31,7 +34,7 @@ from portside.agent.checkpoints.rows import (
 )
 from portside.agent.checkpoints.sealing import sealed_rows
 from portside.agent.checkpoints.serde import make_serde
-from portside.agent.checkpoints.staging import Hold, Holder, Stage
+from portside.agent.checkpoints.staging import Holder, Stage
 from portside.agent.encryption.vault import Vault
 from portside.agent.sql import sql
 from portside.kernel.db import Database, Record, Session
@@ -40,17 +43,37 @@ PAGE = 100
 DURABILITY = "__pregel_durability"
 
 T = TypeVar("T")
+F = TypeVar("F", bound=Callable[..., Any])
+Named = tuple[str, str, str | None]
+"""A thread, a namespace, and a checkpoint's id unless it is the latest."""
+_told: ContextVar[tuple[Named, Record | None] | None] = ContextVar("told", default=None)
+
+
+def _declared(method: F) -> F:
+    """Let the method say its signature: langgraph asks in every run, and working it out is 4 % of a short one."""
+    method.__dict__["__signature__"] = signature(method)
+    return method
 
 
 class PostgresSaver(BaseCheckpointSaver[str]):
-    """Keeps checkpoints in Postgres. Make it on the event loop that its database was connected on."""
+    """Keeps checkpoints in Postgres. Make it on the event loop that its database was connected on.
 
-    def __init__(self, db: Session, *, serde: SerializerProtocol | None = None, vault: Vault | None = None) -> None:
+    Without a stage it has one on that database and loop.
+    """
+
+    def __init__(
+        self,
+        db: Session,
+        *,
+        serde: SerializerProtocol | None = None,
+        vault: Vault | None = None,
+        stage: Stage | None = None,
+    ) -> None:
         super().__init__(serde=serde or make_serde())
         self.vault = vault
+        self.stage = stage or Stage(db)
         self._db = db
         self._loop = asyncio.get_running_loop()
-        self._stage = Stage(db)
 
     @property
     def database(self) -> Database:
@@ -64,39 +87,24 @@ class PostgresSaver(BaseCheckpointSaver[str]):
         number = int(str(current).split(".", 1)[0]) + 1 if current else 1
         return f"{number:010d}.{getrandbits(32):08x}"
 
-    @asynccontextmanager
-    async def hold(self, thread_id: str, holder: Holder) -> AsyncIterator[None]:
-        """Write what a run makes of its thread in batches with other runs, and the last of it before leaving.
-
-        What a run leaves on a thread that is new with it and goes with it is dropped instead; unless the run was cut
-        off, and may be resumed. Raises what a write failed with, LeaseLost among it.
-        """
-        held = await self._at_home(self._begin(thread_id, holder))
-        is_over = False
+    @contextmanager
+    def told(self, config: RunnableConfig, row: Record | None) -> Iterator[None]:
+        """Answer for what a config names with what was read of it already; None where nothing is there."""
+        token = _told.set((_named(config), row))
         try:
             yield
-            is_over = True
         finally:
-            await asyncio.shield(self._at_home(self._end(held, is_dropped=is_over and holder.is_new)))
-
-    async def _begin(self, thread_id: str, holder: Holder) -> Hold:
-        return self._stage.hold(thread_id, holder)
-
-    async def _end(self, hold: Hold, *, is_dropped: bool) -> None:
-        try:
-            if hold.failure is not None or not is_dropped:
-                await hold.settle()
-        finally:
-            self._stage.release(hold)
+            _told.reset(token)
 
     async def aget_tuple(self, config: RunnableConfig) -> CheckpointTuple | None:
         """Return the checkpoint a config names, or the latest of its namespace, or None."""
-        row = await self._at_home(self._read(config))
+        told = _told.get()
+        row = told[1] if told and told[0] == _named(config) else await self._at_home(self._read(config))
         return read_tuple(self.serde, row) if row else None
 
     async def _read(self, config: RunnableConfig) -> Record | None:
-        thread_id, checkpoint_ns = thread_of(config), config["configurable"].get("checkpoint_ns", "")
-        if hold := self._stage.find(thread_id):
+        thread_id, checkpoint_ns, checkpoint_id = _named(config)
+        if hold := self.stage.find(thread_id):
             if hold.is_empty(checkpoint_ns):
                 return None
             await hold.settle()
@@ -105,7 +113,7 @@ class PostgresSaver(BaseCheckpointSaver[str]):
                 sql.read_checkpoint,
                 thread_id=thread_id,
                 checkpoint_ns=checkpoint_ns,
-                checkpoint_id=config["configurable"].get("checkpoint_id") or None,
+                checkpoint_id=checkpoint_id,
             )
         except Exception as exc:
             # The graph cannot tell this from a mistake of its own; whoever executes it can.
@@ -152,28 +160,26 @@ class PostgresSaver(BaseCheckpointSaver[str]):
         new_versions: ChannelVersions,
     ) -> RunnableConfig:
         """Store a checkpoint and the values that changed; return the config that names it."""
-        rows = await self._sealed(checkpoint_rows(self.serde, config, checkpoint, metadata, new_versions))
-        await self._at_home(self._put(config, rows))
+        await self._put(config, checkpoint_rows(self.serde, config, checkpoint, metadata, new_versions))
         place = {"thread_id": thread_of(config), "checkpoint_ns": config["configurable"].get("checkpoint_ns", "")}
         return {"configurable": {**place, "checkpoint_id": checkpoint["id"]}}
 
+    @_declared
     async def aput_writes(
         self, config: RunnableConfig, writes: Sequence[tuple[str, Any]], task_id: str, task_path: str = ""
     ) -> None:
         """Store what a task wrote, pending until its step is over."""
-        rows = await self._sealed(write_rows(self.serde, config, writes, (task_id, task_path)))
-        await self._at_home(self._put(config, rows))
-
-    async def _sealed(self, rows: Rows) -> Rows:
-        """Encrypt what is to be written, where that is configured. Reading it back is the database's codec's to do."""
-        return rows if self.vault is None else await sealed_rows(self.vault, rows)
+        await self._put(config, write_rows(self.serde, config, writes, (task_id, task_path)))
 
     async def _put(self, config: RunnableConfig, rows: Rows) -> None:
+        if self.vault is not None:
+            # Reading it back is the database's codec's to do.
+            rows = await sealed_rows(self.vault, rows)
         thread_id, maker = thread_of(config), _maker(config)
-        hold = self._stage.find(thread_id)
+        hold = self.stage.find(thread_id)
         # A node that was left behind in its thread may still write when another run has the thread.
         if hold is None or not hold.is_for(maker):
-            await self._stage.write(thread_id, rows, by=maker)
+            await self.stage.write(thread_id, rows, by=maker)
             return
         await hold.put(config["configurable"].get("checkpoint_ns", ""), rows)
         if config["configurable"].get(DURABILITY) == "sync":
@@ -275,6 +281,11 @@ class PostgresSaver(BaseCheckpointSaver[str]):
                 "in async code use ainvoke, astream, aget_state and so on"
             )
         return asyncio.run_coroutine_threadsafe(call, self._loop).result()
+
+
+def _named(config: RunnableConfig) -> Named:
+    place = config.get("configurable", {})
+    return thread_of(config), place.get("checkpoint_ns", ""), place.get("checkpoint_id") or None
 
 
 def _maker(config: RunnableConfig) -> Holder | None:

@@ -4,12 +4,17 @@ A run goes on while its rows wait; it waits for them only before it ends, when i
 its durability is `sync`. What is dropped before it was written (a thread that goes with its run) never costs a trip.
 Rows are written only while their run is still this attempt's: a worker that was paused for longer than its lease
 cannot write over what its successor did.
+
+Rows are put in any thread and written on the stage's own event loop, which is not the graphs': a node that blocks its
+loop does not keep the steps before it from being written.
 """
 
 import asyncio
 import contextlib
-from collections.abc import Awaitable, Callable
-from typing import NamedTuple
+import threading
+from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine
+from contextlib import asynccontextmanager
+from typing import Any, NamedTuple, TypeVar
 from uuid import UUID
 
 from portside.agent.checkpoints.rows import Rows
@@ -22,6 +27,8 @@ WRITTEN_WITHIN_S = 15.0
 NEW_THREAD_WAITS_S = 0.1
 STAGED_LIMIT_BYTES = 64 * 1024 * 1024
 NEW_THREAD_LIMIT_BYTES = 1024 * 1024
+
+T = TypeVar("T")
 
 
 class LeaseLost(Exception):
@@ -47,35 +54,57 @@ class Hold:
     def __init__(self, stage: "Stage", thread_id: str, holder: Holder) -> None:
         self.thread_id = thread_id
         self.holder = holder
-        self.staged = Rows()
         self.failure: BaseException | None = None
         self._stage = stage
+        self._staged: list[Rows] = []
+        self._size = 0
         self._batch: asyncio.Future[None] | None = None
         self._namespaces: set[str] = set()
         # A run on a thread of its own that is over in a moment needs no checkpoint.
-        self._opens = asyncio.get_running_loop().call_later(NEW_THREAD_WAITS_S, self._join) if holder.is_new else None
+        self._opens = stage.loop.call_later(NEW_THREAD_WAITS_S, self._open) if holder.is_new else None
+        self._is_open = not holder.is_new
+        self._is_announced = self._is_over = False
 
     def is_for(self, holder: Holder | None) -> bool:
         """Whether what somebody writes to the thread is this run's, as everything is that does not say whose."""
         return holder is None or holder[:2] == self.holder[:2]
 
     async def put(self, checkpoint_ns: str, rows: Rows) -> None:
-        """Take rows. Raises what an earlier write failed with."""
+        """Take rows, on any loop. Raises what an earlier write failed with, and LeaseLost when the hold is over."""
         if self.failure is not None:
             raise self.failure
         self._namespaces.add(checkpoint_ns)
-        self.staged.merge(rows)
-        if self._opens is None or self.staged.size > NEW_THREAD_LIMIT_BYTES:
-            self._join()
-            if self._stage.is_full:
-                await self.settle()
+        with self._stage.lock:
+            if self._is_over:
+                raise LeaseLost("the run is over")
+            self._staged.append(rows)
+            self._size += rows.size
+            self._stage.size += rows.size
+            is_news = not self._is_announced and (self._is_open or self._size > NEW_THREAD_LIMIT_BYTES)
+            self._is_announced = self._is_announced or is_news
+        if is_news:
+            self._stage.soon(self._open)
+        if self._is_open and self._stage.size > STAGED_LIMIT_BYTES:
+            await self.settle()
 
-    def _join(self) -> None:
+    def take(self) -> Rows:
+        """Return what is to be written now."""
+        with self._stage.lock:
+            staged, self._staged = self._staged, []
+            self._stage.size -= self._size
+            self._size, self._is_announced = 0, False
+        rows = Rows()
+        for part in staged:
+            rows.merge(part)
+        return rows
+
+    def _open(self) -> None:
         """Let the rows go with the next batch, and those that follow with theirs."""
+        self._is_open = True
         if self._opens is not None:
             self._opens.cancel()
             self._opens = None
-        if self.staged:
+        if self._staged:
             self._batch = self._stage.add(self)
 
     def is_empty(self, checkpoint_ns: str) -> bool:
@@ -83,13 +112,20 @@ class Hold:
         return self.holder.is_new and checkpoint_ns not in self._namespaces
 
     def close(self) -> None:
-        """Wait for nothing any more."""
+        """Wait for nothing any more, and forget what was not written."""
         if self._opens is not None:
             self._opens.cancel()
+        with self._stage.lock:
+            self._is_over = True
+            self._stage.size -= self._size
+            self._staged, self._size = [], 0
 
     async def settle(self) -> None:
-        """Wait until everything is written. Raises what that failed with, LeaseLost among it."""
-        self._join()
+        """Wait until everything is written, on any loop. Raises what that failed with, LeaseLost among it."""
+        await self._stage.at_home(self._settle())
+
+    async def _settle(self) -> None:
+        self._open()
         if self._batch is not None and not self._batch.done():
             self._stage.hurry()
             await asyncio.shield(self._batch)
@@ -98,9 +134,16 @@ class Hold:
 
 
 class Stage:
-    """The holds of one event loop, and the one writer behind them."""
+    """The holds of the runs of this process, and the one writer behind them.
+
+    Make it on the event loop that its database was connected on: there it writes, and there holds begin and end.
+    """
 
     def __init__(self, db: Session) -> None:
+        self.loop = asyncio.get_running_loop()
+        self.lock = threading.Lock()
+        # Bytes that wait, of all holds.
+        self.size = 0
         self._db = db
         self._holds: dict[str, Hold] = {}
         self._waiting: dict[str, Hold] = {}
@@ -108,31 +151,54 @@ class Stage:
         self._urgent = asyncio.Event()
         self._writer: asyncio.Task[None] | None = None
 
-    def hold(self, thread_id: str, holder: Holder) -> Hold:
-        """Stage what a run writes to its thread from now on."""
-        held = self._holds[thread_id] = Hold(self, thread_id, holder)
-        return held
+    @asynccontextmanager
+    async def hold(self, thread_id: str, holder: Holder) -> AsyncIterator[None]:
+        """Write what a run makes of its thread in batches with other runs, and the last of it before leaving.
 
-    def release(self, hold: Hold) -> None:
-        """End a hold; what was not settled is dropped."""
+        What a run leaves on a thread that is new with it and goes with it is dropped instead; unless the run was cut
+        off, and may be resumed. Raises what a write failed with, LeaseLost among it.
+        """
+        held = self._holds[thread_id] = Hold(self, thread_id, holder)
+        is_over = False
+        try:
+            yield
+            is_over = True
+        finally:
+            if is_over and holder.is_new and held.failure is None:
+                self._release(held)
+            else:
+                await asyncio.shield(self._end(held))
+
+    async def _end(self, hold: Hold) -> None:
+        try:
+            await hold.settle()
+        finally:
+            self._release(hold)
+
+    def _release(self, hold: Hold) -> None:
         hold.close()
         self._waiting.pop(hold.thread_id, None)
         self._holds.pop(hold.thread_id, None)
 
     def find(self, thread_id: str) -> Hold | None:
-        """Return the hold on a thread, if a run of this loop has one."""
+        """Return the hold on a thread, if a run of this process has one."""
         return self._holds.get(thread_id)
 
-    @property
-    def is_full(self) -> bool:
-        """Whether so much waits that runs must wait as well."""
-        return sum(hold.staged.size for hold in self._waiting.values()) > STAGED_LIMIT_BYTES
+    def soon(self, call: Callable[[], None]) -> None:
+        """Have something called on the stage's loop, from any thread."""
+        self.loop.call_soon_threadsafe(call)
+
+    async def at_home(self, call: Coroutine[Any, Any, T]) -> T:
+        """Await a call on the stage's loop, from any other."""
+        if asyncio.get_running_loop() is self.loop:
+            return await call
+        return await asyncio.wrap_future(asyncio.run_coroutine_threadsafe(call, self.loop))
 
     def add(self, hold: Hold) -> asyncio.Future[None]:
         """Have the rows of a hold written with the next batch; return what is done when that is."""
         self._waiting[hold.thread_id] = hold
         if self._batch is None:
-            self._batch = asyncio.get_running_loop().create_future()
+            self._batch = self.loop.create_future()
         if self._writer is None:
             self._writer = asyncio.create_task(self._write_batches())
         return self._batch
@@ -143,14 +209,14 @@ class Stage:
 
     async def write(self, thread_id: str, rows: Rows, *, by: Holder | None) -> None:
         """Write rows at once that are on no hold. Raises LeaseLost where a run made them that is not that attempt's."""
-        written = await self._db.fetch(
+        writing = self._db.fetch(
             sql.write_checkpoints,
             threads=[thread_id],
             runs=[by and by.run_id],
             attempts=[by.attempt if by else 0],
             **rows.columns(),
         )
-        if not written:
+        if not await self.at_home(writing):
             raise LeaseLost("the run goes on elsewhere, or is over")
 
     async def _write_batches(self) -> None:
@@ -166,10 +232,7 @@ class Stage:
         self._writer = None
 
     async def _write_holds(self, holds: list[Hold]) -> None:
-        staged = []
-        for hold in holds:
-            staged.append(hold.staged)
-            hold.staged = Rows()
+        staged = [hold.take() for hold in holds]
         try:
             for waiting in [hold.holder.told() for hold in holds]:
                 if waiting is not None:

@@ -30,7 +30,7 @@ _READERS: dict[str, tuple[Query, tuple[str, ...]]] = {
     "list_assistant_versions": (sql.replace_in_assistant_versions, ("assistant_id", "version")),
     **dict.fromkeys(("get_cron", "search_crons", "claim_due_crons"), _CRON),
     **dict.fromkeys(("get_items", "search_items", "search_items_by_meaning"), _ITEM),
-    **dict.fromkeys(("read_checkpoint", "list_checkpoints"), (sql.replace_in_checkpoints, _CHECKPOINT)),
+    **dict.fromkeys(("read_checkpoint", "read_states", "list_checkpoints"), (sql.replace_in_checkpoints, _CHECKPOINT)),
 }
 Statement = tuple[Query, dict[str, Any]]
 

@@ -73,6 +73,9 @@ class LocalExecution:
                         if emitted.event == "values":
                             self._told = emitted.data
                         yield emitted
+                    if item[1] == "values":
+                        # Nodes that await nothing never let the loop put what the step before them left.
+                        await asyncio.sleep(0)
                 self.outcome = await self._ended(graph)
         except asyncio.CancelledError as exc:
             if _is_being_cancelled():

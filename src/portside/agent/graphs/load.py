@@ -11,6 +11,8 @@ from typing import Any
 
 from langchain_core.runnables import RunnableConfig
 from langgraph.checkpoint.base import BaseCheckpointSaver
+from langgraph.graph.state import CompiledStateGraph
+from langgraph.pregel import Pregel
 from langgraph.store.base import BaseStore
 
 from portside.agent.config import AgentConfig
@@ -48,6 +50,10 @@ class Graphs:
     def ids(self) -> list[str]:
         """List the graphs in the order of the configuration."""
         return list(self._exports)
+
+    def is_fixed(self, graph_id: str | None) -> bool:
+        """Whether a graph is the same at every use, and of a class whose states depend on its checkpoints alone."""
+        return type(self._exports.get(graph_id or "")) in (Pregel, CompiledStateGraph)
 
     def description(self, graph_id: str) -> str | None:
         """Return what the configuration says about a graph. Raises NotFound."""

@@ -6,8 +6,9 @@ from uuid import UUID
 from starlette.responses import Response
 
 from portside.agent.access.service import Access, caller_of
+from portside.agent.threads.reading import CheckpointNotFound
 from portside.agent.threads.records import ThreadNotFound
-from portside.agent.threads.states import CheckpointNotFound, States, ThreadInFlight
+from portside.agent.threads.states import States, ThreadInFlight
 from portside.agent.types.access import Caller
 from portside.agent.types.states import NamedCheckpoint, ThreadState
 from portside.agent.types.threads import (
@@ -35,7 +36,7 @@ async def get_state(ctx: Context, thread_id: UUID, query: StateQuery) -> Respons
     """Return the latest state of a thread."""
     caller = await _see(ctx, thread_id)
     asked = StateAtCheckpoint(Checkpoint(), query.subgraphs, query.select)
-    return _json(await ctx.get(States).read(thread_id, asked, caller))
+    return _raw(await ctx.get(States).answer(thread_id, asked, caller))
 
 
 @routes.get("/threads/{thread_id}/state/{checkpoint_id}", raises=READ, returns=ThreadState)
@@ -43,14 +44,14 @@ async def get_state_at(ctx: Context, thread_id: UUID, checkpoint_id: str, query:
     """Return the state at a checkpoint."""
     caller = await _see(ctx, thread_id)
     asked = StateAtCheckpoint(Checkpoint(checkpoint_id), query.subgraphs, query.select)
-    return _json(await ctx.get(States).read(thread_id, asked, caller))
+    return _raw(await ctx.get(States).answer(thread_id, asked, caller))
 
 
 @routes.post("/threads/{thread_id}/state/checkpoint", raises=READ, returns=ThreadState)
 async def get_state_at_checkpoint(ctx: Context, thread_id: UUID, body: StateAtCheckpoint) -> Response:
     """Return the state at a checkpoint, which may be a subgraph's."""
     caller = await _see(ctx, thread_id)
-    return _json(await ctx.get(States).read(thread_id, body, caller))
+    return _raw(await ctx.get(States).answer(thread_id, body, caller))
 
 
 @routes.post("/threads/{thread_id}/state", raises=CHANGE, returns=NamedCheckpoint)
@@ -89,4 +90,8 @@ async def _see(ctx: Context, thread_id: UUID, action: str = "read") -> Caller:
 
 
 def _json(value: Any) -> Response:
-    return Response(dump_user(value), media_type="application/json")
+    return _raw(dump_user(value))
+
+
+def _raw(body: bytes) -> Response:
+    return Response(body, media_type="application/json")

@@ -28,8 +28,9 @@ from portside.agent.protocol.subscriptions import Subscriptions
 from portside.agent.runs.errors import ThreadBusy
 from portside.agent.runs.service import Runs
 from portside.agent.threads import records
+from portside.agent.threads.reading import CheckpointNotFound
 from portside.agent.threads.records import ThreadNotFound
-from portside.agent.threads.states import CheckpointNotFound, States
+from portside.agent.threads.states import States
 from portside.agent.types.runs import Command as Steering
 from portside.agent.types.runs import Run, RunConfig, RunCreate
 from portside.agent.types.threads import Checkpoint, HistorySearch, StateAtCheckpoint, Thread

@@ -10,7 +10,7 @@ from collections.abc import Callable
 from typing import Any
 
 from portside.agent.encryption.codec import refuse_unreadable
-from portside.agent.engine import Engine, Publish, RanTooLong, Told
+from portside.agent.engine import Audience, Engine, Publish, RanTooLong
 from portside.agent.graphs.execute import read_rest
 from portside.agent.graphs.load import Graphs
 from portside.agent.graphs.protocol import Outcome, RunRequest
@@ -69,20 +69,21 @@ class Executions:
         self._hub.begin(start)
         told = _Told(feed.publish, lambda: leases.is_sure(run))
         try:
-            ending = await self._attempt(run, told.tell, lambda: self._hub.known(feed))
+            audience = Audience(told.tell, lambda: self._hub.known(feed), lambda: feed.is_heard)
+            ending = await self._attempt(run, audience)
             await leases.sure(run)
         finally:
             told.tell([])
         await self._hub.conclude(run.run_id)
         return ending
 
-    async def _attempt(self, run: ClaimedRun, publish: Publish, told: Told) -> Ending:
+    async def _attempt(self, run: ClaimedRun, audience: Audience) -> Ending:
         begun = run.was_begun or run.attempt > 1
         resume = begun and await lifecycle.has_own_checkpoint(self._db, run)
         request = execution_request(run, resume=resume)
         try:
             refuse_unreadable(run.kwargs)
-            outcome = await self._engine.execute(request, publish, timeout_s=self._timeout_s, told=told)
+            outcome = await self._engine.execute(request, audience, timeout_s=self._timeout_s)
             return ending_of(outcome)
         except RanTooLong:
             return await self._timed_out(run)

@@ -5,6 +5,43 @@ where thread_id = :thread_id and checkpoint_ns = :checkpoint_ns
     and checkpoint_id between coalesce(:checkpoint_id::text, '') and coalesce(:checkpoint_id::text, '~')
 order by checkpoint_id desc limit 1
 
+-- name: read_states
+-- Checkpoints that are asked for in the same moment, each with the graph of its thread and a stamp, and without the rest
+-- where the stamp is one that the asker knows. It names versions of rows, by the transaction that made each and the place
+-- where that put it: whoever changes one of them, whatever for, changes the stamp. There is none where the state depends
+-- on what is in other checkpoints, as with channels that are stored as a chain of writes.
+-- The limits keep Postgres from reading first and asking for the stamp afterwards.
+select asked.place::int, thread.graph_id, latest.stamp, kept.*
+from unnest(:thread_ids::uuid[], :namespaces::text[], :checkpoint_ids::text[], :known::text[])
+    with ordinality as asked (thread_id, checkpoint_ns, checkpoint_id, known, place)
+join lateral (
+    select t.metadata ->> 'graph_id' as graph_id from threads t
+    where t.thread_id = asked.thread_id and t.delete_after is null limit 1
+) thread on true
+left join lateral (
+    select
+        c.thread_id, c.checkpoint_ns, c.checkpoint_id,
+        case when not c.metadata ? 'counters_since_delta_snapshot' then concat_ws(
+            ' ', thread.graph_id, c.checkpoint_id, c.xmin, c.ctid,
+            (
+                select string_agg(w.xmin::text || w.ctid::text, ' ' order by w.ctid) from checkpoint_writes w
+                where w.thread_id = c.thread_id and w.checkpoint_ns = c.checkpoint_ns
+                    and w.checkpoint_id = c.checkpoint_id
+            )
+        ) end as stamp
+    from checkpoints c
+    where c.thread_id = asked.thread_id::text and c.checkpoint_ns = asked.checkpoint_ns
+        and c.checkpoint_id between coalesce(asked.checkpoint_id, '') and coalesce(asked.checkpoint_id, '~')
+    order by c.checkpoint_id desc limit 1
+) latest on true
+left join lateral (
+    select v.* from checkpoint_tuples v
+    where v.thread_id = latest.thread_id and v.checkpoint_ns = latest.checkpoint_ns
+        and v.checkpoint_id = latest.checkpoint_id
+        and (asked.known is null or latest.stamp is distinct from asked.known)
+    limit 1
+) kept on true
+
 -- name: list_checkpoints
 -- One page, newest first; the last row of a page is where the next one starts.
 select * from checkpoint_tuples

@@ -42,7 +42,7 @@ from find_threads(
     :access::jsonb
 ) found
 left join lateral unnest(found.thread_ids) with ordinality as page (thread_id, place) on true
-left join threads t on t.thread_id = page.thread_id
+left join lateral (select * from threads one where one.thread_id = page.thread_id limit 1) t on true
 order by page.place
 
 -- name: count_threads

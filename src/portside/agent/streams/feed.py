@@ -118,6 +118,12 @@ class Feed:
         """Have something called when the run begins, or ends without."""
         self._on_start = call
 
+    @property
+    def is_heard(self) -> bool:
+        """Whether anybody follows the run or its thread, or may want what it told before. Asked in any thread."""
+        is_passing = self.is_stateless and not self.is_resumable
+        return not is_passing or bool(self._followers) or self.thread.is_heard(self.run_id)
+
     def nudge(self) -> None:
         """Say to those who wait that it is worth another look."""
         self._change.set()

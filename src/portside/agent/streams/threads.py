@@ -323,6 +323,11 @@ class ThreadFeed:
         segment = self._open.get(run_id)
         return segment is not None and segment.is_logged
 
+    def is_heard(self, run_id: UUID) -> bool:
+        """Whether anybody follows the thread, or another process may want to."""
+        has_others = self._outlet is not None and self._outlet.has_others
+        return has_others or bool(self._followers) or self.tap is not None or self.is_logged(run_id)
+
     def _new(self, run_id: UUID) -> Segment:
         segment = self._open[run_id] = Segment(run_id)
         self._segments.append(segment)

@@ -1,8 +1,8 @@
 """The state of threads: read, walked back and changed by people, through the graph that made it.
 
-A read costs two trips to Postgres: which graph the thread belongs to, and its checkpoints. A change happens in one
-transaction under the thread's lock, as an admission does: while it lasts no run begins, it is refused when there is
-one, and the checkpoint, the thread's values and its status are written together or not at all.
+Reading one state is in `reading`. A change happens in one transaction under the thread's lock, as an admission does:
+while it lasts no run begins, it is refused when there is one, and the checkpoint, the thread's values and its status
+are written together or not at all.
 
 A checkpoint that is named and not there is a 404. Other servers answer with an empty state, which looks like a thread
 that lost its memory; no client relies on it. Where none is named, a thread without a checkpoint has the empty state.
@@ -25,10 +25,11 @@ from portside.agent.graphs.state import apply_supersteps, named_checkpoint, read
 from portside.agent.sql import sql
 from portside.agent.streams.hub import Hub
 from portside.agent.threads import records
-from portside.agent.threads.fields import empty_state, select_fields
+from portside.agent.threads.fields import select_fields
+from portside.agent.threads.reading import CheckpointNotFound, Reader, config_of, graph_of_thread
 from portside.agent.threads.records import ThreadNotFound
 from portside.agent.threads.supersteps import graph_of, read_supersteps
-from portside.agent.types.access import ANYONE, Caller, Filter, told_of
+from portside.agent.types.access import ANYONE, Caller, Filter
 from portside.agent.types.threads import (
     Checkpoint,
     HistorySearch,
@@ -40,7 +41,7 @@ from portside.agent.types.threads import (
 )
 from portside.kernel.codec import dump_api, dump_user, without_nul
 from portside.kernel.db import Database, Session
-from portside.kernel.errors import BadRequest, Conflict, Invalid, NotFound
+from portside.kernel.errors import BadRequest, Conflict, Invalid
 from portside.kernel.ids import uuid7
 
 # Each change holds a connection while it waits for its thread; the runs need the others.
@@ -55,24 +56,14 @@ class ThreadInFlight(Conflict):
     code = "thread_in_flight"
 
 
-class CheckpointNotFound(NotFound):
-    """The thread has no checkpoint with this id."""
-
-    code = "checkpoint_not_found"
-
-    @classmethod
-    def of(cls, thread_id: UUID, checkpoint_id: str) -> "CheckpointNotFound":
-        """Name the checkpoint and the thread."""
-        return cls(f"Checkpoint {checkpoint_id} of thread {thread_id} not found")
-
-
 class States:
     """Reads and changes the states of threads; who follows a thread is told of a change."""
 
-    def __init__(self, db: Database, engine: Engine, hub: Hub) -> None:
+    def __init__(self, db: Database, engine: Engine, hub: Hub, *, memory_bytes: int) -> None:
         self._db = db
         self._engine = engine
         self._hub = hub
+        self._reader = Reader(db, engine, memory_bytes)
         self._changes = asyncio.Semaphore(CHANGES_AT_ONCE)
 
     async def create(self, request: ThreadCreate, seen: Filter | None = None) -> Thread:
@@ -86,7 +77,7 @@ class States:
             return await records.create_thread(self._db, request, seen)
         thread_id = request.thread_id or uuid7()
         graph_id, supersteps = graph_of(request, self._engine.graphs.ids()), read_supersteps(request.supersteps)
-        config = _config(thread_id, None)
+        config = config_of(thread_id, None, ANYONE)
 
         async def creating(graphs: Graphs) -> Thread | None:
             async with _changing(graphs, graph_id, config) as (graph, tx):
@@ -105,31 +96,21 @@ class States:
 
         Raises ThreadNotFound, CheckpointNotFound, and NotFound when this server does not have the thread's graph.
         """
-        graph_id = await self._graph_of(thread_id)
-        at, config = query.checkpoint, _config(thread_id, query.checkpoint, caller)
+        return await self._reader.read(thread_id, query, caller)
 
-        async def reading(graphs: Graphs, graph_id: str) -> dict[str, Any]:
-            async with graphs.open(graph_id, config, access="threads.read") as graph:
-                return await read_state(graph, config, subgraphs=bool(query.subgraphs))
-
-        state = await self._engine.read(lambda graphs: reading(graphs, graph_id)) if graph_id else empty_state()
-        if at.checkpoint_id and state["created_at"] is None:
-            raise CheckpointNotFound.of(thread_id, at.checkpoint_id)
-        if state["checkpoint"] is None and at.thread_id:
-            # RemoteGraph, which names the thread whenever it asks, takes neither of them as None.
-            place = {"thread_id": str(thread_id), "checkpoint_ns": at.checkpoint_ns or "", "checkpoint_id": None}
-            state |= {"checkpoint": place, "metadata": {}}
-        return select_fields(state, query.select)
+    async def answer(self, thread_id: UUID, query: StateAtCheckpoint, caller: Caller = ANYONE) -> bytes:
+        """Return a state's JSON. Raises as `read` does."""
+        return await self._reader.answer(thread_id, query, caller)
 
     async def history(self, thread_id: UUID, query: HistorySearch, caller: Caller = ANYONE) -> list[dict[str, Any]]:
         """Return states, newest first.
 
         Raises ThreadNotFound and NotFound as `read` does, and Invalid when `before` names no checkpoint.
         """
-        graph_id = await self._graph_of(thread_id)
+        graph_id = await graph_of_thread(self._db, thread_id)
         if graph_id is None:
             return []
-        config = _config(thread_id, query.checkpoint, caller)
+        config = config_of(thread_id, query.checkpoint, caller)
 
         async def reading(graphs: Graphs) -> list[dict[str, Any]]:
             async with graphs.open(graph_id, config, access="threads.read") as graph:
@@ -144,11 +125,11 @@ class States:
 
         Raises ThreadNotFound, CheckpointNotFound, ThreadInFlight, and BadRequest when the graph cannot take it.
         """
-        graph_id = await self._graph_of(thread_id)
+        graph_id = await graph_of_thread(self._db, thread_id)
         if graph_id is None:
             raise BadRequest(f"Thread '{thread_id}' has no assigned graph ID; start a run on it first")
         at = _named(update)
-        config = _config(thread_id, at, caller)
+        config = config_of(thread_id, at, caller)
 
         async def updating(graphs: Graphs) -> tuple[dict[str, Any], bytes]:
             async with _changing(graphs, graph_id, config) as (graph, tx):
@@ -179,16 +160,9 @@ class States:
             metadata=without_nul(dump_user(patch.metadata)).decode(),
         )
         if row is None:
-            await self._graph_of(thread_id)
+            await graph_of_thread(self._db, thread_id)
             raise CheckpointNotFound.of(thread_id, at.checkpoint_id or "(the latest)")
         return named_checkpoint(dict(row))
-
-    async def _graph_of(self, thread_id: UUID) -> str | None:
-        row = await self._db.fetchrow(sql.graph_of_thread, thread_id=thread_id)
-        if row is None:
-            raise ThreadNotFound.of(thread_id)
-        graph_id: str | None = row["graph_id"]
-        return graph_id
 
 
 @asynccontextmanager
@@ -211,7 +185,7 @@ async def _lock(tx: Session, thread_id: UUID) -> None:
 
 async def _show_on_thread(tx: Session, thread_id: UUID, graph: Graph) -> bytes:
     """Write what the graph remembers now to the thread's row; return the values' JSON."""
-    state = await read_state(graph, _config(thread_id, None))
+    state = await read_state(graph, config_of(thread_id, None, ANYONE))
     values = without_nul(dump_user(state["values"]))
     await tx.execute(
         sql.write_thread_state,
@@ -232,12 +206,3 @@ def _named(change: StateUpdate | StatePatch) -> Checkpoint:
 def _told(config: Any, graph_id: str) -> Any:
     """Have the metadata of a checkpoint tell its graph, as those that runs make do."""
     return {**config, "metadata": {"graph_id": graph_id}}
-
-
-def _config(thread_id: UUID, at: Checkpoint | None, caller: Caller = ANYONE) -> Any:
-    configurable: dict[str, Any] = {"thread_id": str(thread_id), "checkpoint_ns": (at and at.checkpoint_ns) or ""}
-    if at is not None and at.checkpoint_id:
-        configurable["checkpoint_id"] = at.checkpoint_id
-    if at is not None and at.checkpoint_map:
-        configurable["checkpoint_map"] = at.checkpoint_map
-    return {"configurable": configurable | told_of(caller)}

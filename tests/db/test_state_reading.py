@@ -1,0 +1,289 @@
+"""Reading states of threads: an answer given again is as true as one that is made anew, whoever changed what."""
+
+import asyncio
+from collections.abc import AsyncIterator, Awaitable, Callable
+from functools import partial
+from typing import Any, NamedTuple
+from uuid import UUID, uuid4
+
+import pytest
+from langgraph.graph import START, StateGraph
+from langgraph.types import Command, interrupt
+from typing_extensions import TypedDict
+
+from portside.agent.checkpoints import PostgresSaver, staging
+from portside.agent.checkpoints.staging import Stage
+from portside.agent.engine import Engine
+from portside.agent.graphs.factories import Factory
+from portside.agent.graphs.load import Graphs
+from portside.agent.streams.hub import Hub
+from portside.agent.threads import records
+from portside.agent.threads.lookups import TOGETHER
+from portside.agent.threads.records import ThreadNotFound
+from portside.agent.threads.states import States
+from portside.agent.types.access import ANYONE, Caller
+from portside.agent.types.threads import (
+    Checkpoint,
+    StateAtCheckpoint,
+    StatePatch,
+    StateUpdate,
+    ThreadCreate,
+    ThreadPatch,
+    ThreadPrune,
+)
+from portside.kernel.codec import load
+from portside.kernel.db import Database
+from portside.kernel.migrations import migrate
+from tests.db.test_checkpoint_staging import running
+
+LATEST = StateAtCheckpoint(Checkpoint(), None, None)
+MEMORY_BYTES = 1_000_000
+
+
+class Note(TypedDict, total=False):
+    text: str
+    said: str
+
+
+def ask(state: Note) -> Note:
+    return {"said": interrupt(state["text"])}
+
+
+NOTES = (
+    StateGraph(Note).add_node("keep", lambda _: {}).add_node("ask", ask).add_edge(START, "keep").add_edge("keep", "ask")
+)
+GRAPHS = {
+    "notes": NOTES.compile(),
+    "other": StateGraph(Note).add_node("another", lambda _: {}).add_edge(START, "another").compile(),
+    "made": Factory(lambda config: NOTES.compile(), "made"),
+}
+
+
+class Process(NamedTuple):
+    """What a server has of states, with connections of its own."""
+
+    db: Database
+    engine: Engine
+    states: States
+
+    @property
+    def remembered(self) -> int:
+        """How many bytes of answers it remembers."""
+        return self.states._reader._memory.size
+
+    async def state(self, thread_id: UUID, caller: Caller = ANYONE) -> Any:
+        """The state as a client gets it."""
+        return load(await self.states.answer(thread_id, LATEST, caller))
+
+    async def work(self, graph_id: str, act: Callable[[Any], Awaitable[Any]]) -> Any:
+        """Do something with a graph."""
+
+        async def working(graphs: Graphs) -> Any:
+            async with graphs.open(graph_id) as graph:
+                return await act(graph)
+
+        return await self.engine.read(working)
+
+
+async def process(url: str, memory_bytes: int = MEMORY_BYTES) -> Process:
+    connect = partial(Database.connect, url, max_size=4, schema="portside")
+    db = await connect()
+    await migrate(db, ["portside.agent"], schema="portside")
+    engine = await Engine.start(Graphs(GRAPHS, {}), connect, make_saver=partial(PostgresSaver, stage=Stage(db)))
+    return Process(db, engine, States(db, engine, Hub(keep_s=1), memory_bytes=memory_bytes))
+
+
+@pytest.fixture
+async def processes(fresh_database) -> AsyncIterator[list[Process]]:
+    """One that is asked, another that changes things, and one that remembers nothing."""
+    url = await fresh_database()
+    made = [await process(url), await process(url), await process(url, 0)]
+    yield made
+    for one in made:
+        await one.engine.close()
+        await one.db.close()
+
+
+async def note(by: Process, graph_id: str = "notes") -> UUID:
+    """A thread that waits for an answer."""
+    thread_id = uuid4()
+    await records.create_thread(by.db, ThreadCreate(thread_id, {"graph_id": graph_id}))
+    await by.work(graph_id, lambda graph: graph.ainvoke({"text": "first"}, config(thread_id)))
+    return thread_id
+
+
+def config(thread_id: UUID, **more: Any) -> Any:
+    return {"configurable": {"thread_id": str(thread_id), "checkpoint_ns": "", **more}}
+
+
+async def update(by: Process, thread_id: UUID, text: str = "second") -> None:
+    await by.states.update(thread_id, StateUpdate({"text": text}, as_node="keep"))
+
+
+async def patch(by: Process, thread_id: UUID) -> None:
+    await by.states.patch(thread_id, StatePatch({"looked": True}))
+
+
+async def go_on(by: Process, thread_id: UUID) -> None:
+    await by.work("notes", lambda graph: graph.ainvoke(Command(resume="yes"), config(thread_id)))
+
+
+async def ask_again(by: Process, thread_id: UUID) -> None:
+    """Replace the question that waits in the same place, as a task does that is interrupted once more."""
+    at = (await by.state(thread_id))["checkpoint_id"]
+    task = (await by.state(thread_id))["tasks"][0]["id"]
+    named = config(thread_id, checkpoint_id=at)
+
+    async def write(graph: Any) -> None:
+        told = await graph.checkpointer.aget_tuple(named)
+        [question] = [value for _, channel, value in told.pending_writes if channel == "__interrupt__"]
+        question[0].value = "another question"
+        await graph.checkpointer.aput_writes(named, [("__interrupt__", question)], task)
+
+    await by.work("notes", write)
+
+
+async def forget_questions(by: Process, thread_id: UUID) -> None:
+    await by.db.pool.execute("delete from checkpoint_writes where thread_id = $1", str(thread_id))
+
+
+async def keep_latest(by: Process, thread_id: UUID) -> None:
+    await records.prune_threads(by.db, ThreadPrune([thread_id], "keep_latest"))
+
+
+async def roll_back(by: Process, thread_id: UUID) -> None:
+    """Remove what a run left, so that what was before it is the latest again."""
+    run_id = str(uuid4())
+    told = config(thread_id, run_id=run_id) | {"metadata": {"run_id": run_id}}
+    await by.work("notes", lambda graph: graph.aupdate_state(told, {"text": "gone"}, as_node="keep"))
+    await by.work("notes", lambda graph: graph.checkpointer.adelete_for_runs([run_id], thread_id=str(thread_id)))
+
+
+async def change_graph(by: Process, thread_id: UUID) -> None:
+    await records.patch_thread(by.db, thread_id, ThreadPatch({"graph_id": "other"}))
+
+
+async def begin_anew(by: Process, thread_id: UUID) -> None:
+    """Delete the thread, and make it again under the same id."""
+    await records.delete_thread(by.db, thread_id)
+    await records.create_thread(by.db, ThreadCreate(thread_id, {"graph_id": "notes"}))
+    await by.work("notes", lambda graph: graph.aupdate_state(config(thread_id), {"text": "anew"}, as_node="keep"))
+
+
+CHANGES = (
+    update, patch, go_on, ask_again, forget_questions, keep_latest, roll_back, change_graph, begin_anew,
+)  # fmt: skip
+CHANGES_NOTHING = {keep_latest, roll_back}
+
+
+@pytest.mark.parametrize("changed_by", [0, 1], ids=["the same process", "another process"])
+async def test_whatever_is_changed_the_next_answer_tells_it(processes, changed_by):
+    asked, forgetful = processes[0], processes[2]
+    for change in CHANGES:
+        thread_id = await note(processes[1])
+        before = [await asked.state(thread_id) for _ in range(2)]
+        await change(processes[changed_by], thread_id)
+        after = [await asked.state(thread_id) for _ in range(2)]
+        assert after == [await forgetful.state(thread_id)] * 2, change.__name__
+        assert (after == before) is (change in CHANGES_NOTHING), change.__name__
+
+
+async def test_what_a_run_of_another_process_goes_through_is_told_step_by_step(processes):
+    asked, other, forgetful = processes
+    thread_id = await note(other)
+    for number in range(20):
+        await update(other, thread_id, str(number))
+        assert (await asked.state(thread_id))["values"] == {"text": str(number)}
+    assert await asked.state(thread_id) == await forgetful.state(thread_id)
+
+
+async def test_a_rollback_between_the_look_and_the_answer_is_not_remembered(processes):
+    asked, other, forgetful = processes
+    thread_id = await note(other)
+
+    async def read_on() -> None:
+        for _ in range(30):
+            await asked.state(thread_id)
+
+    async def change_on() -> None:
+        for _ in range(10):
+            await roll_back(other, thread_id)
+
+    await asyncio.gather(read_on(), change_on())
+    assert await asked.state(thread_id) == await forgetful.state(thread_id)
+
+
+async def test_a_deleted_thread_is_gone_and_a_copy_has_its_own_names(processes):
+    asked, other, forgetful = processes
+    thread_id = await note(other)
+    before = await asked.state(thread_id)
+    copied = (await records.copy_thread(other.db, thread_id)).thread_id
+    assert (await asked.state(copied))["checkpoint"] == before["checkpoint"] | {"thread_id": str(copied)}
+    assert await asked.state(copied) == await forgetful.state(copied)
+    await records.delete_thread(other.db, thread_id)
+    with pytest.raises(ThreadNotFound):
+        await asked.state(thread_id)
+
+
+async def test_what_a_run_of_this_process_has_not_written_yet_is_told(processes, monkeypatch):
+    monkeypatch.setattr(staging, "WRITE_WITHIN_S", 60)
+    asked = processes[0]
+    thread_id = await note(asked)
+    await asked.state(thread_id)
+    holder = await running(asked.db, str(thread_id))
+
+    async with asked.engine.saver.stage.hold(str(thread_id), holder):
+        told = config(thread_id)
+        await asked.work("notes", lambda graph: graph.aupdate_state(told, {"text": "staged"}, as_node="keep"))
+        assert (await asked.state(thread_id))["values"] == {"text": "staged"}
+
+
+async def test_an_answer_that_stands_is_given_again(processes):
+    asked, other, forgetful = processes
+    thread_id = await note(other)
+    await update(other, thread_id, "long " * 100)
+    before = await asked.state(thread_id)
+    # Nobody changes the values of a version; so this tells who reads them.
+    await other.db.pool.execute("update checkpoint_values set data = '\\xc0' where thread_id = $1", str(thread_id))
+    assert await asked.state(thread_id) == before != await forgetful.state(thread_id)
+    selected = StateAtCheckpoint(Checkpoint(), None, ["next"])
+    assert load(await asked.states.answer(thread_id, selected, ANYONE)) == {"next": ["ask"]}
+    assert forgetful.remembered == 0 < asked.remembered <= MEMORY_BYTES
+
+
+async def test_what_may_differ_by_who_asks_is_not_given_to_others(processes):
+    asked, other, _ = processes
+    made, fixed = await note(other, "made"), await note(other)
+    await asked.state(made)
+    assert asked.remembered == 0
+    callers = [Caller(identity="a", user={"identity": "a", "plan": plan}) for plan in ("free", "paid")]
+    sizes = []
+    for caller in [*callers, Caller(identity="b", user={"identity": "b"})]:
+        await asked.state(fixed, caller)
+        sizes.append(asked.remembered)
+    assert sizes[0] == sizes[1] < sizes[2]
+
+
+async def test_many_who_ask_at_once_are_each_told_their_own(processes):
+    asked, other, _ = processes
+    threads = [await note(other) for _ in range(3)]
+    for number, thread_id in enumerate(threads):
+        await update(other, thread_id, str(number))
+    nobody = uuid4()
+    for _ in range(2):
+        asks = [threads[n % 3] for n in range(3 * TOGETHER)]
+        found = await asyncio.gather(*map(asked.state, asks), asked.state(nobody), return_exceptions=True)
+        assert [one["values"]["text"] for one in found[:-1]] == [str(n % 3) for n in range(3 * TOGETHER)]
+        assert isinstance(found[-1], ThreadNotFound)
+
+
+async def test_who_asks_as_a_look_ends_is_looked_for(processes):
+    asked, other, _ = processes
+    thread_id = await note(other)
+    for _ in range(50):
+        await asyncio.gather(*(asked.state(thread_id) for _ in range(2)))
+        first = asyncio.create_task(asked.state(thread_id))
+        second = asyncio.create_task(asked.state(thread_id))
+        await asyncio.wait({first, second}, return_when=asyncio.FIRST_COMPLETED)
+        async with asyncio.timeout(60):
+            assert await asked.state(thread_id) == await first == await second
