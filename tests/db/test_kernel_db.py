@@ -182,3 +182,59 @@ async def test_connections_that_are_to_be_made_anew_are(fresh_database) -> None:
     assert await db.fetchval(query) != before
     assert await db.fetchval(query) == await db.fetchval(query), "and is then kept"
     await db.close()
+
+
+async def test_a_connection_that_dies_with_a_statement_is_replaced(fresh_database) -> None:
+    db = await Database.connect(await fresh_database(), max_size=1)
+    for _ in range(5):
+        with pytest.raises((asyncpg.PostgresError, asyncpg.InterfaceError, OSError)):
+            await db.fetchval(Query("die", "select pg_terminate_backend(pg_backend_pid())"))
+        assert await db.fetchval(Query("live", "select 1")) == 1
+    await db.close()
+
+
+async def test_no_connection_is_lost_or_lent_twice(fresh_database) -> None:
+    """Whoever is cancelled, fails or waits: afterwards all connections are there, and no transaction is open."""
+    db = await Database.connect(await fresh_database(), max_size=3)
+    await db.execute(MAKE)
+
+    async def work(number: int) -> None:
+        if number % 5 == 0:
+            await db.fetchval(Query("broken", "select 1 / 0"))
+        elif number % 5 == 1:
+            async with db.transaction() as tx:
+                await tx.execute(INSERT, id=number, data=None)
+        else:
+            assert await db.fetchval(Query("same", f"select :number::int + 0 * {number % 40}"), number=number) == number
+
+    working = [asyncio.create_task(work(number)) for number in range(200)]
+    for number in range(0, 200, 3):
+        await asyncio.sleep(0)
+        working[number].cancel()
+    ended = await asyncio.gather(*working, return_exceptions=True)
+    kinds = (asyncio.CancelledError, asyncpg.DivisionByZeroError)
+    assert [each for each in ended if each is not None and not isinstance(each, kinds)] == []
+    assert db.pool.get_idle_size() == db.pool.get_size() > 0
+    assert await db.fetchval(COUNT) >= sum(each is None for each in ended[1::5]), "a commit may be cancelled too late"
+    await db.close()
+    with pytest.raises(asyncpg.InterfaceError):
+        await db.fetchval(COUNT)
+
+
+async def test_however_many_ask_whether_it_is_alive_the_database_is_asked_once(fresh_database) -> None:
+    db = await Database.connect(await fresh_database(), max_size=1)
+    queries: list[str] = []
+    async with db.pool.acquire() as connection:
+        connection.add_query_logger(lambda record: queries.append(record.query))
+        asking = [asyncio.create_task(db.is_alive()) for _ in range(20)]
+        await asyncio.sleep(0)
+        # The one that asks for all, and one that waits for it.
+        asking[0].cancel()
+        asking[7].cancel()
+    told = await asyncio.gather(*asking, return_exceptions=True)
+    assert [each for each in told if each is True] == [True] * 18
+    assert await db.is_alive()
+    # The driver tells of a statement in the next turn of the loop.
+    await asyncio.sleep(0)
+    assert queries == ["select true"] * 2, "once for those who asked together, and once for who asked later"
+    await db.close()

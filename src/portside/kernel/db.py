@@ -49,19 +49,19 @@ class _Again:
         self._pool = pool
 
     def fetch(self, query: str, *args: Any) -> Awaitable[list[Record]]:
-        return _tried(self._pool.fetch, query, *args)
+        return _tried(self._pool.run, "fetch", query, *args)
 
     def fetchrow(self, query: str, *args: Any) -> Awaitable[Record | None]:
-        return _tried(self._pool.fetchrow, query, *args)
+        return _tried(self._pool.run, "fetchrow", query, *args)
 
     def fetchval(self, query: str, *args: Any) -> Awaitable[Any]:
-        return _tried(self._pool.fetchval, query, *args)
+        return _tried(self._pool.run, "fetchval", query, *args)
 
     def execute(self, query: str, *args: Any) -> Awaitable[str]:
-        return _tried(self._pool.execute, query, *args)
+        return _tried(self._pool.run, "execute", query, *args)
 
     def executemany(self, command: str, args: Iterable[Any]) -> Awaitable[None]:
-        return _tried(self._pool.executemany, command, args)
+        return _tried(self._pool.run, "executemany", command, args)
 
 
 async def _tried(run: Callable[..., Awaitable[T]], *args: Any) -> T:
@@ -155,6 +155,7 @@ class Database(Session):
     def __init__(self, pool: Any, codec: Codec | None = None) -> None:
         super().__init__(_Again(pool), codec)
         self.pool = pool
+        self._asked: asyncio.Future[bool | None] | None = None
 
     @classmethod
     async def connect(
@@ -201,9 +202,26 @@ class Database(Session):
             yield Transaction(connection, self.codec)
 
     async def is_alive(self) -> bool:
-        """Whether Postgres answers a trivial query within two seconds."""
+        """Whether Postgres answers a trivial query within two seconds.
+
+        It is asked once at a time: anybody may ask a server for its health, and that shall not take up its connections.
+        """
+        while (asked := self._asked) is not None:
+            # Nothing is told when who asked was cancelled: then the next one asks.
+            if (told := await asyncio.shield(asked)) is not None:
+                return told
+        self._asked = asked = asyncio.get_running_loop().create_future()
+        answers = None
         try:
-            return bool(await self.pool.fetchval("select true", timeout=2))
+            answers = await self._answers()
+            return answers
+        finally:
+            self._asked = None
+            asked.set_result(answers)
+
+    async def _answers(self) -> bool:
+        try:
+            return bool(await self.pool.run("fetchval", "select true", timeout=2))
         except (OSError, TimeoutError, asyncpg.PostgresError, asyncpg.InterfaceError):
             return False
 

@@ -1,8 +1,10 @@
 """Connections to Postgres and the pool that lends them: what asyncpg leaves to us, or does dearer than it need be.
 
 Nobody sets session state, which is a rule of this house. So a connection that a statement or a transaction has ended on
-is fit for its next user as it is, and the pool takes it back at once; every other one goes the driver's way.
+is fit for its next user as it is, and the pool takes it back at once; every other one goes the driver's way. This looks
+into the driver, whose version is pinned; `tests/db/test_kernel_db.py` tells whether the next one is still like that.
 """
+# ruff: noqa: SLF001
 
 import asyncio
 import os
@@ -43,7 +45,7 @@ class Connection(asyncpg.Connection):
             self._is_left_halfway
             or self.is_closed()
             or protocol.is_in_transaction()
-            or protocol._is_cancelling()  # noqa: SLF001 - the driver's pool asks as well
+            or protocol._is_cancelling()
             or self._top_xact is not None
             or self._listeners
             or self._log_listeners
@@ -96,7 +98,15 @@ class Connection(asyncpg.Connection):
 
 
 class Pool(asyncpg.Pool):
-    """The driver's pool, which takes a connection that is fit back at once, without a task that resets it first."""
+    """The driver's pool, short of what it does for connections that are in order: they are lent and taken back at once.
+
+    The driver makes objects around each loan, and a task that resets the connection after it.
+    """
+
+    _closing: bool
+    _generation: int
+    _queue: asyncio.Queue[Any]
+    _loop: asyncio.AbstractEventLoop
 
     @classmethod
     async def opened(cls, url: str, *, max_size: int, connection_class: type[Connection], **options: Any) -> "Pool":
@@ -107,21 +117,52 @@ class Pool(asyncpg.Pool):
         pool: Pool = await make(url, connection_class=connection_class, **sizes, **more, **options)
         return pool
 
+    async def run(self, method: str, *args: Any, **options: Any) -> Any:
+        """Run one statement by a method of a connection, on any that is free."""
+        holder = self._ready()
+        if holder is None:
+            async with self.acquire() as lent:
+                return await getattr(lent, method)(*args, **options)
+        connection = holder._con
+        try:
+            return await getattr(connection, method)(*args, **options)
+        finally:
+            # One that died meanwhile has left its holder, which may be in use again.
+            if holder._con is connection and not self._takes_back(holder):
+                await asyncio.shield(holder.release(None))
+
     async def release(self, connection: Any, *, timeout: float | None = None) -> None:  # noqa: ASYNC109 - the driver's
         """Take a connection back; what is not fit for its next user is made so, or closed, in a task of its own."""
-        lent, holder = connection._con, connection._holder  # noqa: SLF001
-        if lent is None or not lent.is_fit or holder._generation != self._generation:  # type: ignore[attr-defined]  # noqa: SLF001
+        if connection._con is None or not self._takes_back(connection._holder):
             await super().release(connection, timeout=timeout)
-            return
-        lent._pool_release_ctr += 1  # noqa: SLF001 - who kept it is told so
-        holder._release()  # noqa: SLF001
-        holder._setup_inactive_callback()  # noqa: SLF001
+
+    def _ready(self) -> Any:
+        """Return the holder of a connection, which is lent now; None where one has to be waited for, or made."""
+        if self._closing or self._queue.empty():
+            return None
+        holder = self._queue.get_nowait()
+        if not holder.is_connected() or holder._generation != self._generation:
+            self._queue.put_nowait(holder)
+            return None
+        holder._maybe_cancel_inactive_callback()
+        holder._in_use = self._loop.create_future()
+        return holder
+
+    def _takes_back(self, holder: Any) -> bool:
+        """Take back what a holder lent; False where something is to be done about the connection first."""
+        if not holder._con.is_fit or holder._generation != self._generation:
+            return False
+        # Who kept the connection is told so.
+        holder._con._pool_release_ctr += 1
+        holder._release()
+        holder._setup_inactive_callback()
+        return True
 
 
 def watch(connection: Any) -> None:
     """Have the system notice when the other end of a connection is not there any more."""
     # What the transport calls its socket need not be able to set options.
-    with socket.socket(fileno=os.dup(connection._transport.get_extra_info("socket").fileno())) as own:  # noqa: SLF001
+    with socket.socket(fileno=os.dup(connection._transport.get_extra_info("socket").fileno())) as own:
         if own.family == socket.AF_UNIX:
             return
         own.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)

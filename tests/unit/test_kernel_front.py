@@ -4,6 +4,7 @@ from uuid import UUID
 import pytest
 import pytest_asyncio
 from starlette.requests import ClientDisconnect
+from starlette.responses import Response
 
 from portside.kernel.errors import PortsideError
 from portside.kernel.http.routes import Context, Routes
@@ -43,6 +44,12 @@ async def broken(_ctx: Context) -> str:
     raise DriverError("invalid byte sequence for encoding")
 
 
+@routes.get("/own", public=True)
+async def own(_ctx: Context) -> Response:
+    """Answer with headers that every answer is given."""
+    return Response(headers={"X-Request-Id": "mine", "X-Content-Type-Options": "guess", "X-Mine": "yes"})
+
+
 @pytest_asyncio.fixture(scope="module", loop_scope="module")
 async def served():
     async with serve(routes) as served:
@@ -52,6 +59,14 @@ async def served():
 async def test_no_type_is_guessed(served) -> None:
     for answer in (await served.client.post("/deaf"), await served.client.get("/nothing")):
         assert answer.headers["x-content-type-options"] == "nosniff"
+
+
+async def test_what_an_answer_says_itself_stands_beside_its_marks(served) -> None:
+    """But for its id; and each is there once."""
+    answer = await served.client.get("/own", headers={"x-request-id": "asked"})
+    assert answer.headers.get_list("x-request-id") == ["asked"]
+    assert answer.headers.get_list("x-content-type-options") == ["guess"]
+    assert answer.headers["x-mine"] == "yes"
 
 
 async def test_a_request_id_is_given_back_or_made(served) -> None:
