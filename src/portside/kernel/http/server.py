@@ -35,6 +35,8 @@ class Server(uvicorn.Server):
         body_within_s: float = BODY_WITHIN_S,
         speaks_websocket: bool = False,
     ) -> None:
+        # Called for each connection, as a class would be.
+        websocket: Any = _websocket if speaks_websocket else "none"
         config = uvicorn.Config(
             app,
             log_config=None,
@@ -47,8 +49,7 @@ class Server(uvicorn.Server):
             timeout_graceful_shutdown=max(1, int(grace_s)),
             lifespan="off",
             http=GatheringProtocol,
-            # It reads the next frame when the application took the last one, so nothing piles up.
-            ws="websockets-sansio" if speaks_websocket else "none",
+            ws=websocket,
             ws_max_size=MAX_FRAME_BYTES,
             ws_ping_interval=PING_EVERY_S,
             ws_ping_timeout=PING_EVERY_S,
@@ -97,6 +98,16 @@ class Server(uvicorn.Server):
         deadline = time.monotonic() + self.idle_drain_s
         while self.server_state.connections and time.monotonic() < deadline:  # noqa: ASYNC110 - uvicorn has no event
             await asyncio.sleep(0.02)
+
+
+def _websocket(**options: Any) -> asyncio.Protocol:
+    """Speak WebSocket on a connection that asks for it. The first one imports what for: few servers ever see any.
+
+    It reads the next frame when the application took the last one, so nothing piles up.
+    """
+    from uvicorn.protocols.websockets.websockets_sansio_impl import WebSocketsSansIOProtocol
+
+    return WebSocketsSansIOProtocol(**options)
 
 
 def listen(host: str, port: int, *, reuse_port: bool = False) -> socket.socket:
