@@ -13,7 +13,7 @@ import contextlib
 import threading
 from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine
 from contextvars import ContextVar
-from typing import Any, NamedTuple, TypeVar
+from typing import Any, Generic, NamedTuple, TypeVar
 from uuid import UUID
 
 import uvloop
@@ -72,6 +72,62 @@ class NodeThreads(concurrent.futures.ThreadPoolExecutor):
         return future
 
 
+class Errand(Generic[T]):
+    """A coroutine that is run on another loop, and its answer on this one.
+
+    The standard library's way there and back makes three futures that watch one another, at each run of a graph.
+    """
+
+    def __init__(self, loop: asyncio.AbstractEventLoop, work: Coroutine[Any, Any, T]) -> None:
+        self._home, self._away = asyncio.get_running_loop(), loop
+        self.answer: asyncio.Future[T] = self._home.create_future()
+        self._task: asyncio.Task[T] | None = None
+        self._is_over = asyncio.Event()
+        loop.call_soon_threadsafe(self._begin, work)
+
+    async def stop(self) -> None:
+        """Cancel the work and wait until it has stopped; what blocks for too long is reported and left alone."""
+        if not self._is_over.is_set():
+            self._away.call_soon_threadsafe(self._cancel)
+            await _in_time(self._is_over)
+
+    def _begin(self, work: Coroutine[Any, Any, T]) -> None:
+        self._task = self._away.create_task(_supervised(work))
+        self._task.add_done_callback(self._report)
+
+    def _cancel(self) -> None:
+        if self._task is not None:
+            self._task.cancel()
+
+    def _report(self, task: asyncio.Task[T]) -> None:
+        # A loop that is closed asks for nothing any more.
+        with contextlib.suppress(RuntimeError):
+            self._home.call_soon_threadsafe(self._take, task)
+
+    def _take(self, task: asyncio.Task[T]) -> None:
+        self._is_over.set()
+        failure = None if task.cancelled() else task.exception()
+        if self.answer.done():
+            return
+        if task.cancelled():
+            self.answer.cancel()
+        elif failure is not None:
+            self.answer.set_exception(failure)
+        else:
+            self.answer.set_result(task.result())
+
+
+async def _supervised(work: Coroutine[Any, Any, T]) -> T:
+    """Do something to its end; where it is cut off, let what it left in threads end as well."""
+    jobs: _Jobs = set()
+    _jobs.set(jobs)
+    try:
+        return await work
+    except (asyncio.CancelledError, RanTooLong):
+        await _settle(*jobs)
+        raise
+
+
 class GraphLoop:
     """An event loop in a thread of its own."""
 
@@ -92,24 +148,12 @@ class GraphLoop:
 
     async def call(self, work: Coroutine[Any, Any, T]) -> T:
         """Run a coroutine on this loop. Cancelling the call cancels the work and waits until it has really stopped."""
-        stopped: concurrent.futures.Future[None] = concurrent.futures.Future()
-
-        async def supervised() -> T:
-            jobs: _Jobs = set()
-            _jobs.set(jobs)
-            try:
-                return await work
-            except (asyncio.CancelledError, RanTooLong):
-                await _settle(*jobs)
-                raise
-            finally:
-                stopped.set_result(None)
-
+        errand = Errand(self._loop, work)
         self.load += 1
         try:
-            return await asyncio.wrap_future(asyncio.run_coroutine_threadsafe(supervised(), self._loop))
+            return await errand.answer
         except asyncio.CancelledError:
-            await _settle(stopped)
+            await errand.stop()
             raise
         finally:
             self.load -= 1
@@ -256,6 +300,10 @@ async def _settle(*work: concurrent.futures.Future[Any]) -> None:
 
     for future in running:
         future.add_done_callback(count)
+    await _in_time(over)
+
+
+async def _in_time(over: asyncio.Event) -> None:
     try:
         await asyncio.wait_for(over.wait(), STOP_WITHIN_S)
     except TimeoutError:

@@ -69,7 +69,7 @@ class Rows:
         self.size += other.size
 
     def columns(self) -> dict[str, list[Any]]:
-        """Turn the rows into one list for each column."""
+        """Turn the rows into one list for each column. Raises ValueError on metadata that has no JSON form."""
         named: dict[str, list[Any]] = {}
         for names, rows in (
             (CHECKPOINT_COLUMNS, self.checkpoints),
@@ -78,7 +78,23 @@ class Rows:
         ):
             columns = zip(*rows.values(), strict=True) if rows else ((),) * len(names)
             named.update((name, list(column)) for name, column in zip(names, columns, strict=True))
+        named["c_metadata"] = [each if isinstance(each, str) else each.text() for each in named["c_metadata"]]
         return named
+
+
+class Metadata:
+    """The metadata of a checkpoint as it was when that was put. It is written out when it is stored: much never is."""
+
+    __slots__ = ("_config", "_metadata")
+
+    def __init__(self, config: RunnableConfig, metadata: CheckpointMetadata) -> None:
+        known, given = config.get("metadata") or {}, config["configurable"]
+        self._config = RunnableConfig(metadata={**known}, configurable={**given})
+        self._metadata: CheckpointMetadata = {**metadata}
+
+    def text(self) -> str:
+        """Return it as JSON that `jsonb` takes."""
+        return metadata_json(self._config, self._metadata)
 
 
 def checkpoint_rows(
@@ -97,7 +113,7 @@ def checkpoint_rows(
     rows = Rows()
     rows.checkpoints[thread_id, checkpoint_ns, checkpoint["id"]] = (
         thread_id, checkpoint_ns, checkpoint["id"], config["configurable"].get("checkpoint_id"),
-        metadata_json(config, metadata), kind, body,
+        Metadata(config, metadata), kind, body,
         _array(stored), _array([str(versions[channel]) for channel in stored]),
     )  # fmt: skip
     rows.size = len(body)

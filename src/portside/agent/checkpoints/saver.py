@@ -9,6 +9,7 @@ import asyncio
 from collections.abc import AsyncIterator, Callable, Coroutine, Iterator, Sequence
 from contextlib import contextmanager
 from contextvars import ContextVar
+from functools import lru_cache
 from inspect import signature
 from random import getrandbits
 from typing import Any, TypeVar
@@ -291,7 +292,12 @@ def _named(config: RunnableConfig) -> Named:
 def _maker(config: RunnableConfig) -> Holder | None:
     """Return the attempt of a run that a graph is executed by; people, and users' own graphs, write without one."""
     run_id, attempt = config["configurable"].get("run_id"), config.get("metadata", {}).get("run_attempt")
+    return _holder(str(run_id), attempt) if isinstance(attempt, int) else None
+
+
+@lru_cache(maxsize=1024)
+def _holder(run_id: str, attempt: int) -> Holder | None:
     try:
-        return Holder(UUID(str(run_id)), attempt) if isinstance(attempt, int) else None
+        return Holder(UUID(run_id), attempt)
     except ValueError:
         return None

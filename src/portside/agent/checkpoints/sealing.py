@@ -25,7 +25,7 @@ async def sealed_rows(vault: Vault, rows: Rows) -> Rows:
     )
     column, place = _METADATA
     for key, row in sealed.checkpoints.items():
-        document = await vault.seal_document(load(row[column]), place)
+        document = await vault.seal_document(load(row[column].text()), place)
         sealed.checkpoints[key] = _with(row, column, dump_api(document).decode())
     sealed.size = rows.size
     return sealed
