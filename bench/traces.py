@@ -61,19 +61,26 @@ class Clock:
 
     def read(self) -> tuple[float, float]:
         """Return both."""
-        everything = list(self._all())
-        own = sum(used for process, _, used in everything if process == self._platform)
-        return own, sum(used for process, parent, used in everything if self._postmaster in {process, parent})
+        postgres = [process for process, parent in _parents() if self._postmaster in {process, parent}]
+        return _on_cpu(self._platform), sum(_on_cpu(process) for process in postgres)
 
-    def _all(self) -> Iterator[tuple[int, int, float]]:
-        for folder in Path("/proc").iterdir():
-            if not folder.name.isdigit():
-                continue
-            # It may be gone meanwhile.
-            with contextlib.suppress(OSError):
-                fields = (folder / "stat").read_text().rsplit(")", 1)[1].split()
-                used = sum(int(field) for field in fields[11:15]) / os.sysconf("SC_CLK_TCK")
-                yield int(folder.name), int(fields[1]), used
+
+def _parents() -> Iterator[tuple[int, int]]:
+    """Yield the processes that there are, each with its parent."""
+    for folder in Path("/proc").iterdir():
+        if not folder.name.isdigit():
+            continue
+        # It may be gone meanwhile.
+        with contextlib.suppress(OSError):
+            yield int(folder.name), int((folder / "stat").read_text().rsplit(")", 1)[1].split()[1])
+
+
+def _on_cpu(process: int) -> float:
+    """Return how many seconds the threads of a process have been on a CPU; 0 of one that is gone."""
+    with contextlib.suppress(OSError):
+        tasks = Path(f"/proc/{process}/task").iterdir()
+        return sum(int((task / "schedstat").read_text().split()[0]) for task in tasks) / 1e9
+    return 0.0
 
 
 class Figure:
@@ -99,7 +106,8 @@ async def count_what_is_over(url: str) -> None:
         began, before = time.perf_counter(), _on_cpu(backend)
         while (await chore.activate()).again:
             pass
-        Figure(f"{name} counted in s", time.perf_counter() - began, (0.0, _on_cpu(backend) - before)).show()
+        spent = (_on_cpu(backend) - before) * 1000
+        Figure(f"{name} counted in s", time.perf_counter() - began, (0.0, spent)).show()
     await db.pool.execute("vacuum analyze trace_hours, trace_days, project_days, figure_days")
     await db.close()
 
@@ -116,12 +124,8 @@ async def expire(url: str) -> None:
     await db.pool.execute("vacuum runs, traces, touched_days")
     spent = {"deleted a second": deleted - before, "deleted a second, of vacuum": _on_cpu(backend) - deleted}
     for name, cpu in spent.items():
-        Figure(f"traces {name}; ms for each", count / took, (0.0, cpu / max(count, 1))).show()
+        Figure(f"traces {name}; ms for each", count / took, (0.0, cpu * 1000 / max(count, 1))).show()
     await db.close()
-
-
-def _on_cpu(process: int) -> float:
-    return int(Path(f"/proc/{process}/schedstat").read_text().split()[0]) / 1e6
 
 
 async def ingest(client: httpx2.AsyncClient, clock: Clock) -> list[Figure]:

@@ -22,7 +22,7 @@ from portside.agent.threads import records
 from portside.agent.threads.lifetimes import ExpiredThreads, set_default_lifetime
 from portside.agent.threads.records import ThreadNotFound
 from portside.agent.types.threads import ThreadCreate, ThreadPatch, ThreadPrune, ThreadSearch, Ttl
-from portside.kernel.db import Database
+from portside.kernel.db import Database, Session
 from portside.kernel.migrations import migrate
 
 TABLES = ("checkpoints", "checkpoint_values", "checkpoint_writes")
@@ -266,6 +266,23 @@ async def test_a_search_that_finds_more_than_a_few_finds_all_of_them(db):
     hidden = ThreadSearch(metadata={"half": 1}, limit=1000)
     assert (await records.search_threads(db, hidden, {"equal": {"half": 0}, "rest": []})).total == 0
     assert (await records.search_threads(db, hidden, {"equal": {"half": 1}, "rest": []})).total == 600
+
+
+async def test_what_all_threads_have_is_counted_without_a_look_at_their_fields(db):
+    await db.pool.execute(
+        """insert into threads (thread_id, metadata, "values")
+        select gen_random_uuid(), jsonb_build_object('all', true, 'n', n), jsonb_build_object('all', true, 'n', n)
+        from generate_series(1, 3000) n"""
+    )
+    await db.pool.execute("analyze threads")
+    told = "select calls from pg_stat_xact_user_functions where funcname = 'plain_fields'"
+    async with db.transaction() as tx:
+        await tx.connection.execute("set local track_functions = 'all'")
+        before = await tx.connection.fetchval(told) or 0
+        for field in ("metadata", "values"):
+            page = await records.search_threads(Session(tx.connection), ThreadSearch(**{field: {"all": True}}))
+            assert (len(page.items), page.total) == (10, 3000)
+        assert await tx.connection.fetchval(told) < before + 100
 
 
 ODD = (
