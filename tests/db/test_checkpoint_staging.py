@@ -165,6 +165,22 @@ async def test_rows_are_written_while_a_long_run_goes_on(db, saver):
         await eventually(is_stored)
 
 
+async def test_rows_that_are_put_on_another_loop_while_others_are_written_are_all_stored(db, saver, monkeypatch):
+    """As graphs put them: in their own thread, as fast as they come."""
+    monkeypatch.setattr(staging, "WRITE_WITHIN_S", 0)
+    thread_id = str(uuid4())
+    holder = await running(db, thread_id)
+
+    async def put_many() -> None:
+        for _ in range(300):
+            await saver.aput(made_by(holder, thread_id), generate_checkpoint(), generate_metadata(), {})
+
+    async with saver.stage.hold(thread_id, holder):
+        await asyncio.to_thread(lambda: asyncio.run(put_many()))
+    assert await stored(db, thread_id) == 300
+    assert saver.stage.size == 0
+
+
 async def test_a_run_reads_back_what_it_just_wrote(db, saver):
     thread_id = str(uuid4())
     async with saver.stage.hold(thread_id, await running(db, thread_id)):

@@ -62,3 +62,41 @@ async def test_what_a_node_raises_fails_its_run_alone(failure, name, text, in_a_
         assert await asyncio.wait_for(loop.call(work()), 10) == "still here"
     finally:
         loop.close()
+
+
+def endless() -> Any:
+    """A graph that tells of a step of the graph inside it and never comes to the end of the next one."""
+
+    async def begin(_: Any) -> Any:
+        return {"begun": True}
+
+    async def wait(_: Any) -> Any:
+        await asyncio.Event().wait()
+
+    inside = StateGraph(dict)
+    inside.add_node("begin", begin)
+    inside.add_node("wait", wait)
+    inside.add_edge(START, "begin")
+    inside.add_edge("begin", "wait")
+    builder = StateGraph(dict)
+    builder.add_node("inside", inside.compile())
+    builder.add_edge(START, "inside")
+    return builder.compile()
+
+
+@pytest.mark.parametrize("modes", [["values"], ["values", "events"]])
+async def test_nothing_is_left_of_a_run_that_is_cut_off_where_it_tells_something(modes):
+    request = RunRequest(graph_id="g", input={"begun": False}, stream_modes=modes, stream_subgraphs=True)
+    execution = LocalExecutor(Graphs({"g": endless()}, {})).execute(request)
+    before = asyncio.all_tasks()
+
+    async def run() -> None:
+        async for event, _ in execution:
+            if event.startswith("values|"):
+                task = asyncio.current_task()
+                assert task is not None
+                task.cancel()
+
+    with pytest.raises(asyncio.CancelledError):
+        await asyncio.create_task(run())
+    assert asyncio.all_tasks() == before

@@ -6,6 +6,7 @@ because only there the ids of the waiting tasks are needed.
 
 import asyncio
 from collections.abc import AsyncGenerator, AsyncIterator
+from contextlib import aclosing
 from typing import Any
 from uuid import UUID
 
@@ -65,9 +66,10 @@ class LocalExecution:
         request, encoder = self._request, encoder_for(self._request)
         output: str | list[str] = []
         try:
-            async with self._graphs.open(request.graph_id, self._config, context=request.context) as graph:
+            opened = self._graphs.open(request.graph_id, self._config, context=request.context)
+            async with opened as graph, aclosing(self._stream(graph)) as items:
                 output = _output_keys(graph)
-                async for item in self._stream(graph):
+                async for item in items:
                     self._watch(*item)
                     for emitted in encoder.encode(*item):
                         if emitted.event == "values":
@@ -94,7 +96,7 @@ class LocalExecution:
         self.outcome = Outcome(values=values, interrupts={}, has_next=False, error=error, is_refused=is_refused)
         yield Emitted("error", dump_user(error))
 
-    def _stream(self, graph: Graph) -> AsyncIterator[Item]:
+    def _stream(self, graph: Graph) -> AsyncGenerator[Item, None]:
         request = self._request
         modes = langgraph_modes(request)
         if request.interrupt_before or request.interrupt_after or _has_breakpoints(graph):
@@ -154,22 +156,24 @@ def _outcome(graph: Graph, state: StateSnapshot, values: Any) -> Outcome:
     return Outcome(values=dump_user(values), interrupts=interrupts, has_next=bool(state.next), error=None)
 
 
-async def _items(stream: AsyncIterator[Any]) -> AsyncGenerator[Item, None]:
+async def _items(stream: Any) -> AsyncGenerator[Item, None]:
     """Give every item of a stream the same three parts, whether namespaces were asked for or not."""
-    async for chunk in stream:
-        yield chunk if len(chunk) == 3 else ((), *chunk)
+    async with aclosing(stream):
+        async for chunk in stream:
+            yield chunk if len(chunk) == 3 else ((), *chunk)
 
 
-async def _items_among_events(stream: AsyncIterator[Any]) -> AsyncGenerator[Item, None]:
+async def _items_among_events(stream: Any) -> AsyncGenerator[Item, None]:
     """Take the graph's own stream out of its events; the rest are events proper."""
     root: str | None = None
-    async for event in stream:
-        root = root or event["run_id"]
-        if event["event"] == "on_chain_stream" and event["run_id"] == root:
-            chunk = event["data"]["chunk"]
-            yield chunk if len(chunk) == 3 else ((), *chunk)
-        else:
-            yield (), "events", event
+    async with aclosing(stream):
+        async for event in stream:
+            root = root or event["run_id"]
+            if event["event"] == "on_chain_stream" and event["run_id"] == root:
+                chunk = event["data"]["chunk"]
+                yield chunk if len(chunk) == 3 else ((), *chunk)
+            else:
+                yield (), "events", event
 
 
 def _text(failure: BaseException) -> str:
