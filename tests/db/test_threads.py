@@ -21,6 +21,8 @@ from portside.agent.sql import sql
 from portside.agent.threads import records
 from portside.agent.threads.lifetimes import ExpiredThreads, set_default_lifetime
 from portside.agent.threads.records import ThreadNotFound
+from portside.agent.threads.searches import Searches
+from portside.agent.types.access import Filter
 from portside.agent.types.threads import ThreadCreate, ThreadPatch, ThreadPrune, ThreadSearch, Ttl
 from portside.kernel.db import Database, Session
 from portside.kernel.migrations import migrate
@@ -372,3 +374,20 @@ async def shown_thread(db: Database, thread_id: UUID) -> dict[str, Any]:
     moments = {"created_at", "updated_at", "state_updated_at", "thread_id"}
     row = await db.pool.fetchrow("select * from threads where thread_id = $1", thread_id)
     return {name: value for name, value in row.items() if name not in moments}
+
+
+async def test_those_who_ask_for_the_same_at_once_share_an_answer(db):
+    """Whoever asks after a change sees it, however many searches are under way."""
+    searches = Searches(db)
+    busy, idle = ThreadSearch(status="busy"), ThreadSearch(status="idle")
+    pages = await asyncio.gather(*(searches.search(query) for query in (busy, idle) * 10))
+    assert {page.total for page in pages} == {0}
+    assert len({id(page) for page in pages}) < len(pages)
+    for total in range(1, 6):
+        under_way = [asyncio.create_task(searches.search(idle)) for _ in range(3)]
+        await asyncio.sleep(0)
+        await records.create_thread(db, ThreadCreate())
+        assert (await searches.search(idle)).total == total
+        await asyncio.gather(*under_way)
+    mine = searches.search(idle, Filter({"equal": {"owner": "me"}, "rest": []}))
+    assert [page.total for page in await asyncio.gather(mine, searches.search(idle))] == [0, 5]

@@ -3,7 +3,7 @@
 import asyncpg
 import pytest
 
-from portside.agent.queue.outages import is_outage
+from portside.kernel.outages import is_outage
 
 
 @pytest.mark.parametrize(

@@ -71,6 +71,7 @@ from portside.agent.streams.chores import OldStreams
 from portside.agent.streams.hub import Hub
 from portside.agent.streams.relay import PostgresRelay, Work
 from portside.agent.threads.lifetimes import ExpiredThreads, set_default_lifetime
+from portside.agent.threads.searches import Searches
 from portside.agent.threads.states import States
 from portside.agent.webhooks.deliveries import webhook_chores
 from portside.agent.webhooks.policy import read_policy
@@ -168,6 +169,7 @@ async def _join(
     services: dict[type, Any] = {
         Database: db,
         Access: access,
+        Searches: Searches(db),
         Assistants: known,
         Descriptions: descriptions,
         States: thread_states,

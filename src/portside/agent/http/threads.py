@@ -11,6 +11,7 @@ from portside.agent.runs.service import Runs
 from portside.agent.streams.hub import Hub
 from portside.agent.threads import records
 from portside.agent.threads.records import ThreadExists, ThreadNotFound
+from portside.agent.threads.searches import Searches
 from portside.agent.threads.states import States
 from portside.agent.types.threads import (
     Pruned,
@@ -46,7 +47,7 @@ async def create_thread(ctx: Context, body: ThreadCreate) -> Thread:
 async def search_threads(ctx: Context, body: ThreadSearch) -> list[Thread]:
     """List the threads that match, last updated first."""
     body, seen = await ctx.get(Access).shape(caller_of(ctx), "threads.search", body, SEARCHED)
-    return show_page(ctx, await records.search_threads(ctx.db, body, seen), body.offset or 0)
+    return show_page(ctx, await ctx.get(Searches).search(body, seen), body.offset or 0)
 
 
 @routes.post("/threads/count")

@@ -6,9 +6,9 @@ stops others, makes a thread that another request may be making, or has a key th
 
 from portside.agent.queue import lifecycle
 from portside.agent.queue.lifecycle import Admission, Admitted, Asked, AssistantChanged
-from portside.agent.queue.trips import SharedTrips
 from portside.agent.queue.worker import Worker
 from portside.kernel.db import Database
+from portside.kernel.trips import SharedTrips
 
 
 class Admissions:
@@ -17,7 +17,7 @@ class Admissions:
     def __init__(self, db: Database, worker: Worker) -> None:
         self._db = db
         self._worker = worker
-        self._trips: SharedTrips[Asked, Admitted | None] = SharedTrips(self._send, self._left_behind)
+        self._trips: SharedTrips[Asked, Admitted | None] = SharedTrips(self._send, on_orphan=self._left_behind)
 
     async def admit(self, admission: Admission, *, starts: bool, is_awaited: bool) -> Admitted:
         """Admit a run; where it `starts`, under this worker's lease if nothing is before it.

@@ -5,8 +5,8 @@ from uuid import UUID
 
 from portside.agent.queue import lifecycle
 from portside.agent.queue.lifecycle import ClaimedRun, End, Ended, Ending, Held
-from portside.agent.queue.trips import SharedTrips
 from portside.kernel.db import Database
+from portside.kernel.trips import SharedTrips
 
 ALONE_ABOVE = 64 * 1024
 

@@ -21,9 +21,9 @@ from portside.agent.queue import lifecycle
 from portside.agent.queue.endings import Endings
 from portside.agent.queue.leases import Leases
 from portside.agent.queue.lifecycle import LEASE_S, NOTHING_HELD, Cancellation, ClaimedRun, Ending, Held
-from portside.agent.queue.outages import is_outage
 from portside.kernel.db import Database
 from portside.kernel.logs import get_logger
+from portside.kernel.outages import is_outage
 from portside.kernel.reconcile import Driver
 
 log = get_logger(__name__)

@@ -1,6 +1,7 @@
 """Trips to the database that several share: what is asked while one is under way goes with the next.
 
-Nobody waits for others to come: whoever asks alone goes at once. The busier the server, the more go together.
+Nobody waits for others to come: whoever asks alone goes at once. The busier the server, the more go together. What is
+told is never older than the question: no trip began before it.
 """
 
 import asyncio
@@ -10,38 +11,44 @@ from typing import Generic, TypeVar
 
 import asyncpg
 
-from portside.agent.queue.outages import is_outage
+from portside.kernel.outages import is_outage
 
 Asked = TypeVar("Asked")
 Told = TypeVar("Told")
-MOST = 32
 
 
 class SharedTrips(Generic[Asked, Told]):
-    """One trip at a time for all that is asked meanwhile, of one kind.
+    """Trips for all that is asked meanwhile, of one kind: `at_once` at a time, each with `most` questions at most.
 
-    Nothing that is sent may wait for somebody who is not on the trip: all others would wait with it. What goes wrong
-    with several is tried again one by one, so that nobody fails for another's sake.
+    Nothing that is sent may wait for somebody who is not on the trip: all others would wait with it. What Postgres
+    refuses of several is tried again one by one, so that nobody fails for another's sake; not where all ask `alike`.
     """
 
     def __init__(
         self,
         send: Callable[[list[Asked]], Awaitable[list[Told]]],
+        *,
+        at_once: int = 1,
+        most: int = 32,
+        alike: bool = False,
         on_orphan: Callable[[Told], None] | None = None,
     ) -> None:
         """An answer to somebody who is gone when it comes is told to `on_orphan`."""
         self._send = send
+        self._at_once = at_once
+        self._most = most
+        self._alike = alike
         self._on_orphan = on_orphan
         self._waiting: list[tuple[Asked, asyncio.Future[Told]]] = []
-        self._trip: asyncio.Task[None] | None = None
+        self._trips: set[asyncio.Task[None]] = set()
 
     async def ask(self, what: Asked) -> Told:
         """Send this with the next trip; return its part of the answer, or raise what went wrong with it."""
         future: asyncio.Future[Told] = asyncio.get_running_loop().create_future()
         self._waiting.append((what, future))
-        if self._trip is None:
+        if len(self._trips) < self._at_once:
             # What is known of the one who asks first is not to be known of what comes of all.
-            self._trip = asyncio.create_task(self._go(), context=contextvars.Context())
+            self._trips.add(asyncio.create_task(self._go(), context=contextvars.Context()))
         try:
             return await future
         except asyncio.CancelledError:
@@ -52,10 +59,11 @@ class SharedTrips(Generic[Asked, Told]):
     async def _go(self) -> None:
         try:
             while self._waiting:
-                sent, self._waiting = self._waiting[:MOST], self._waiting[MOST:]
+                sent, self._waiting = self._waiting[: self._most], self._waiting[self._most :]
                 await self._send_together(sent)
         finally:
-            self._trip = None
+            # At once, and not when the task is seen to be over: who asks in between must not wait for it.
+            self._trips.discard(asyncio.current_task())
 
     async def _send_together(self, sent: list[tuple[Asked, asyncio.Future[Told]]]) -> None:
         try:
@@ -70,7 +78,7 @@ class SharedTrips(Generic[Asked, Told]):
                 future.set_result(part)
 
     async def _failed(self, sent: list[tuple[Asked, asyncio.Future[Told]]], failure: Exception) -> None:
-        if len(sent) > 1 and isinstance(failure, asyncpg.PostgresError) and not is_outage(failure):
+        if len(sent) > 1 and not self._alike and _concerns_one(failure):
             for one in sent:
                 await self._send_together([one])
             return
@@ -81,3 +89,9 @@ class SharedTrips(Generic[Asked, Told]):
     def _told_to_nobody(self, told: Told) -> None:
         if self._on_orphan is not None:
             self._on_orphan(told)
+
+
+def _concerns_one(failure: Exception) -> bool:
+    """Whether Postgres refused something, and not only took too long or was away."""
+    is_refusal = isinstance(failure, asyncpg.PostgresError) and not isinstance(failure, asyncpg.QueryCanceledError)
+    return is_refusal and not is_outage(failure)

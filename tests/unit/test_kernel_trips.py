@@ -5,7 +5,9 @@ import asyncio
 import asyncpg
 import pytest
 
-from portside.agent.queue.trips import MOST, SharedTrips
+from portside.kernel.trips import SharedTrips
+
+MOST = 5
 
 
 class Road:
@@ -17,7 +19,7 @@ class Road:
         self.leaves_at_the_end: asyncio.Task[str] | None = None
         self.orphans: list[str] = []
         self.failure: Exception | None = None
-        self.shared: SharedTrips[int, str] = SharedTrips(self.go, self.orphans.append)
+        self.shared: SharedTrips[int, str] = SharedTrips(self.go, most=MOST, on_orphan=self.orphans.append)
 
     async def go(self, asked: list[int]) -> list[str]:
         self.trips.append(asked)
