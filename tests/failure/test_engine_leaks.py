@@ -20,6 +20,8 @@ RUNS = int(os.environ.get("LEAK_RUNS") or 200)
 AT_ONCE = 8
 # What each run has one of, while it lasts.
 OF_A_RUN = ("Feed", "ThreadFeed", "Subscription", "Hold", "Lease", "Task", "Future", "_FutureProxy", "ClaimedRun")
+# What a server at rest has of these at most, for its chores and connections.
+AT_REST = 60
 # 32 MB wait for the reader, 16 MB are kept of the run, on top of what was on its way; the run tells 400 MB.
 SLOW_READER_MB = 200.0
 KEPT_MB = 4.0
@@ -168,7 +170,7 @@ async def forgotten(cluster: Cluster, client: Client) -> bool:
     if (await cluster.fetch("select count(*) from threads"))[0][0]:
         return False
     objects = (await census(client))["objects"]
-    return all(objects.get(name, 0) < 40 for name in OF_A_RUN)
+    return all(objects.get(name, 0) < AT_REST for name in OF_A_RUN)
 
 
 async def census(client: Client) -> dict[str, Any]:

@@ -295,7 +295,7 @@ def _maker(config: RunnableConfig) -> Holder | None:
     return _holder(str(run_id), attempt) if isinstance(attempt, int) else None
 
 
-@lru_cache(maxsize=1024)
+@lru_cache(maxsize=64)
 def _holder(run_id: str, attempt: int) -> Holder | None:
     try:
         return Holder(UUID(run_id), attempt)
