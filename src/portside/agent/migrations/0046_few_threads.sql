@@ -2,21 +2,16 @@
 -- planned once for each connection: what matches is taken out of an index, and tested, sorted and counted in one go. Only
 -- where an index has more than a few is the search planned for the filters that it has, which takes longer than to find
 -- ten threads (docs/why/thread-search.md).
--- What many threads have in common Postgres knows no longer since the indexes leave threads out: of such an index it uses no
--- statistics.
-create statistics plain_metadata_of_threads on (plain_fields(metadata)) from threads;
-create statistics plain_values_of_threads on (plain_fields("values")) from threads;
 
 drop function find_threads(uuid[], jsonb, jsonb, text, text, int, int, jsonb);
 
--- As before, for searches that find many. Fields are counted out of the index that has them: the planner would rather read
--- any other index whole and take the fields of each thread, which is a hundred times as much.
+-- As before, for searches that find many.
 create function find_many_threads(
     p_ids uuid[], p_metadata jsonb, p_values jsonb, p_status text, p_sort text, p_limit int, p_offset int,
     p_access jsonb default null, out thread_ids uuid[], out total bigint
 )
 language plpgsql stable
-set jit = off set max_parallel_workers_per_gather = 0 set work_mem = '16MB' set enable_seqscan = on set enable_indexscan = on
+set jit = off set max_parallel_workers_per_gather = 0 set work_mem = '16MB' set enable_seqscan = on
 as $$
 declare
     graph text := case jsonb_typeof(p_metadata -> 'graph_id') when 'string' then p_metadata ->> 'graph_id' end;
@@ -36,8 +31,9 @@ declare
     end;
     is_plain boolean := p_ids is null and other_fields(metadata_wanted) is null and other_fields(p_values) is null
         and access_tested is null;
+    has_fields boolean := metadata_plain is not null or values_plain is not null or access_plain is not null;
     indexed text := concat_ws(
-        ' and ', 'not is_temporary',
+        ' and ', case when has_fields then 'is_temporary is not true' else 'not is_temporary' end,
         case when p_ids is not null then 'thread_id = any ($1)' end,
         case when metadata_plain is not null then 'plain_fields(metadata) @> $9' end,
         case when values_plain is not null then 'plain_fields("values") @> $10' end,
@@ -47,7 +43,7 @@ declare
         case when assistant is not null then 'assistant_id = $8' end
     );
     tested text := concat_ws(
-        ' and ', indexed,
+        ' and ', indexed, 'not is_temporary',
         case when metadata_wanted is not null then 'metadata @> $2' end,
         case when p_values is not null then '"values" @> $3' end,
         case when access_equal is not null then 'metadata @> $12' end,
@@ -79,9 +75,6 @@ begin
         end if;
         -- What an index found is never looked at again, though the planner reckons with it and would read the table.
         perform set_config('enable_seqscan', 'off', true);
-        if metadata_plain is not null or values_plain is not null or access_plain is not null then
-            perform set_config('enable_indexscan', 'off', true);
-        end if;
         execute format('select count(*) from threads where %s', indexed)
         into total
         using p_ids, metadata_wanted, p_values, p_status, p_limit, p_offset, graph, assistant, metadata_plain, values_plain,
@@ -125,11 +118,11 @@ begin
             union all
             select thread_id, status, created_at, updated_at, state_updated_at, metadata, "values" from threads
             where p_ids is null and metadata_plain is not null and plain_fields(metadata) @> metadata_plain
-                and not is_temporary
+                and is_temporary is not true
             union all
             select thread_id, status, created_at, updated_at, state_updated_at, metadata, "values" from threads
             where p_ids is null and metadata_plain is null and plain_fields("values") @> values_plain
-                and not is_temporary
+                and is_temporary is not true
             limit few + 1
         ), fitting as materialized (
             select thread_id, status, created_at, updated_at, state_updated_at from candidates
