@@ -60,10 +60,13 @@ async def test_a_question_is_answered(client, transport):
         before = [state async for state in thread.values]
         assert thread.interrupted
         assert [item["value"] for item in thread.interrupts] == [{"question": "approve?", "text": "a!"}]
+        # The client hears of the end only if it listens by then, so it listens first.
+        states = aiter(thread.values)
+        after = [await anext(states)]
         await thread.run.respond("yes")
-        after = [state async for state in thread.values]
+        after += [state async for state in states]
         output = await thread.output
-    assert before[-1] == {"text": "a!"}
+    assert before[-1] == after[0] == {"text": "a!"}
     assert output == after[-1] == {"text": "done:yes", "decision": "yes"}
 
 
