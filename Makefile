@@ -4,7 +4,7 @@ BIN := .venv/bin
 STAMP := .venv/.installed
 ARGS ?=
 
-.PHONY: help install up test thorough chaos check audit format generate lock bench parity clean
+.PHONY: help install up test thorough floors chaos check audit format generate lock wheel bench steps parity clean
 help: ## show this list
 	@grep -E '^[a-z]+:.*## ' Makefile | sed 's/:.*## /\t/' | sort
 
@@ -19,8 +19,12 @@ up: $(STAMP) ## start the platform (make up ARGS="--port 9000")
 test: $(STAMP) ## run the tests
 	@sh scripts/test $(ARGS)
 
-thorough: $(STAMP) ## run the tests that take long for what more they tell
-	@sh scripts/test -m thorough $(ARGS)
+thorough: $(STAMP) ## run the slow tests, of half a minute or more
+	@sh scripts/thorough $(ARGS)
+	@$(if $(ARGS),,$(BIN)/python scripts/floors.py)
+
+floors: $(STAMP) ## run the agent server's tests with the oldest and newest libraries (make floors ARGS=lowest)
+	@$(BIN)/python scripts/floors.py $(ARGS)
 
 chaos: $(STAMP) ## break servers under load for some minutes (CHAOS_SECONDS, CHAOS_SEED; LEAK_RUNS)
 	@CHAOS_SECONDS="$${CHAOS_SECONDS:-300}" LEAK_RUNS="$${LEAK_RUNS:-2000}" \
@@ -29,22 +33,28 @@ chaos: $(STAMP) ## break servers under load for some minutes (CHAOS_SECONDS, CHA
 check: $(STAMP) ## the gate: format, lint, types, imports, budgets, generated files, audit
 	@sh scripts/check
 
-audit: $(STAMP) ## look whether a pinned dependency is known to be vulnerable
+audit: $(STAMP) ## search the advisories for known vulnerabilities of pinned dependencies
 	@$(BIN)/python scripts/audit.py
 
-format: $(STAMP) ## put the code into the house format
+format: $(STAMP) ## format the code
 	@$(BIN)/ruff format -q . && $(BIN)/ruff check -q --fix .
 
-generate: $(STAMP) ## write the generated reference pages anew
+generate: $(STAMP) ## write docs/reference/ and the revisions of SQL functions
 	@$(BIN)/python scripts/generate.py
 
-lock: $(STAMP) ## resolve the dependencies anew into requirements.lock
+lock: $(STAMP) ## resolve the dependencies into requirements.lock
 	@sh scripts/lock $(ARGS)
 
-bench: $(STAMP) ## measure; prints figures, judges nothing
+wheel: $(STAMP) ## build the wheel that people install, into dist/
+	@$(BIN)/python -m uv build --quiet --wheel --out-dir dist
+
+bench: $(STAMP) ## measure; prints figures without a verdict
 	@sh scripts/bench $(ARGS)
 
-parity: $(STAMP) ## compare with the reference server, which is installed apart (make parity ARGS="--recorded")
+steps: $(STAMP) ## count the functions and files that a streamed run enters before its first token (make steps ARGS=--list)
+	@$(BIN)/python scripts/steps.py $(ARGS)
+
+parity: $(STAMP) ## compare with the reference server; writes docs/parity.md (make parity ARGS="--recorded")
 	@sh scripts/parity $(ARGS)
 
 clean: ## remove the virtual environment and caches

@@ -1,7 +1,7 @@
-"""Measures an agent server beside the reference development server and the bare graph. Run it with `make bench`.
+"""Compares an agent server with the reference development server and the bare graph. Run it with `make bench`.
 
-The reference keeps everything in memory; ours writes to Postgres. With `BENCH_REFERENCE=0` it is left out, with
-`BENCH_THREADS=0` the searches among many threads are.
+The reference keeps everything in memory; ours writes to Postgres. `BENCH_REFERENCE=0` skips the reference, and
+`BENCH_THREADS=0` the searches among many threads.
 """
 
 import asyncio
@@ -16,6 +16,7 @@ from pathlib import Path
 from bench.agent_server import PROJECT, ROOT, Server, measure, ours
 from bench.claims import measure_claims
 from bench.client import Figures
+from bench.front import measure_front
 from bench.reference import reference_process, reference_version
 from bench.threads import CLIENTS, THREADS, measure_searches
 
@@ -23,6 +24,7 @@ from bench.threads import CLIENTS, THREADS, measure_searches
 def main() -> None:
     columns: dict[str, Figures] = {"bare graph": bare_graph()}
     with ours() as (server, cold_start_s):
+        through_front = asyncio.run(measure_front(server.port))
         columns["portside"] = {"cold_start_s": cold_start_s, **asyncio.run(measure(server))}
     if os.environ.get("BENCH_REFERENCE") != "0":
         began = time.perf_counter()
@@ -32,21 +34,23 @@ def main() -> None:
         columns["reference"] = {"cold_start_s": cold_start_s, **figures}
     show(columns)
     tables = {"claims behind a backlog": measure_claims()}
+    if through_front:
+        tables["GET /ok directly and through the front"] = through_front
     if THREADS:
         tables[f"searches among {THREADS} threads, {CLIENTS} clients"] = measure_searches()
     for name, table in tables.items():
         show_table(name, table)
-    keep({"where": where(), "agent server": columns, "ratios": ratios(columns), **tables})
+    save({"where": where(), "agent server": columns, "ratios": ratios(columns), **tables})
 
 
 def bare_graph() -> Figures:
-    """Measure the graph with nothing around it, in a process that has nothing else."""
+    """Measure the graph without a server, in a process of its own."""
     command = [sys.executable, str(Path(__file__).parent / "bare.py")]
     return json.loads(subprocess.run(command, check=True, capture_output=True, text=True).stdout)
 
 
 def ratios(columns: dict[str, Figures]) -> dict[str, Figures]:
-    """Tell what our figures are to those of the others, where both have one."""
+    """Return our figures divided by those of each other column, where both have one."""
     mine = columns["portside"]
     return {
         f"portside / {other}": {
@@ -58,7 +62,7 @@ def ratios(columns: dict[str, Figures]) -> dict[str, Figures]:
 
 
 def show(columns: dict[str, Figures]) -> None:
-    """Print the figures side by side, with what ours are to the others."""
+    """Print the columns side by side, with their ratios."""
     compared = ratios(columns)
     names = dict.fromkeys(name for figures in columns.values() for name in figures)
     heads = [*columns, *(name.replace("portside ", "") for name in compared)]
@@ -69,14 +73,14 @@ def show(columns: dict[str, Figures]) -> None:
 
 
 def show_table(name: str, table: dict[str, Figures]) -> None:
-    """Print one line for each row, with the names of its figures on top."""
+    """Print a table with one line for each row."""
     print(f"\n{name:<44}" + "".join(f"{head:>10}" for head in next(iter(table.values()))))
     for row, figures in table.items():
         print(f"{row:<44}" + "".join(f"{figure:10.2f}" for figure in figures.values()))
 
 
 def where() -> dict[str, str | int | None]:
-    """Tell what was measured, and on what."""
+    """Return the commit and the machine."""
     command = ["git", "rev-parse", "--short", "HEAD"]
     commit = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False).stdout.strip()
     return {
@@ -88,8 +92,8 @@ def where() -> dict[str, str | int | None]:
     }
 
 
-def keep(found: dict[str, object]) -> None:
-    """Write everything into one file, named after the commit."""
+def save(found: dict[str, object]) -> None:
+    """Write everything to one file, named after the commit."""
     results = ROOT / "bench" / "results"
     results.mkdir(exist_ok=True)
     (results / f"{where()['commit']}.json").write_text(json.dumps(found, indent=2) + "\n")

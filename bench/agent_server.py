@@ -1,4 +1,4 @@
-"""Measures one agent server over HTTP, ours or the reference: `measure`; and starts ours: `ours`."""
+"""`measure` measures an agent server over HTTP, ours or the reference; `ours` starts one of ours."""
 
 import asyncio
 import contextlib
@@ -34,7 +34,7 @@ from portside.kernel.embedded import EmbeddedPostgres  # noqa: E402
 
 
 class Server(NamedTuple):
-    """A server to measure, and the database it keeps its data in, if it has one."""
+    """A server to measure, and its database, if it has one."""
 
     port: int
     pid: int
@@ -42,7 +42,7 @@ class Server(NamedTuple):
 
 
 async def measure(server: Server) -> Figures:
-    """Measure everything of one server."""
+    """Return all figures of one server."""
     found: Figures = {"memory_mb": memory_mb(server.pid)}
     await load(server.port, 4, wait, 2)
     for clients in (1, 16):
@@ -57,7 +57,7 @@ async def measure(server: Server) -> Figures:
     found["searches_per_s_16"] = (
         await load(server.port, 16, lambda c: c.send("POST", "/threads/search", search))
     ).per_s
-    await put_off(server.port)
+    await create_backlog(server.port)
     behind = await runs(server, 16)
     return found | {f"{name}_behind_{BACKLOG}": behind[name] for name in ("runs_per_s_16", "p50_ms_16")}
 
@@ -67,7 +67,7 @@ async def wait(connection: Connection) -> bytes:
 
 
 async def runs(server: Server, clients: int) -> Figures:
-    """Stateless runs of the echo graph that clients wait for."""
+    """Return the figures of stateless runs of the echo graph that clients wait for."""
     cpu, trips = cpu_s(server.pid), await transactions(server.database)
     done = await load(server.port, clients, wait)
     found = runs_figures(clients, done.per_s, done.times, cpu_s(server.pid) - cpu)
@@ -77,8 +77,8 @@ async def runs(server: Server, clients: int) -> Figures:
     return found
 
 
-async def put_off(port: int) -> None:
-    """Ask for runs that are for later; what comes after them must not pay for it."""
+async def create_backlog(port: int) -> None:
+    """Create delayed runs; they must not slow down the runs after them."""
     connection = Connection(port)
     await connection.open()
     for _ in range(BACKLOG // BATCH):
@@ -87,12 +87,12 @@ async def put_off(port: int) -> None:
 
 
 async def transactions(database: str | None) -> int:
-    """How many transactions Postgres has ended; each round trip of the server is one."""
+    """Return how many transactions Postgres has committed; each round trip of the server is one."""
     if database is None:
         return 0
     connection = await asyncpg.connect(database)
     try:
-        await asyncio.sleep(1.5)  # Postgres tells its counters once a second
+        await asyncio.sleep(1.5)  # Postgres publishes its counters once a second
         return await connection.fetchval("select xact_commit from pg_stat_database where datname = current_database()")
     finally:
         await connection.close()
@@ -109,7 +109,7 @@ async def make_thread(port: int) -> str:
 
 @contextlib.contextmanager
 def ours() -> Iterator[tuple[Server, float]]:
-    """A server of ours on a Postgres of its own, and how long its second start took."""
+    """Start our server on a Postgres of its own; yield it, and how many seconds its second start took."""
     with tempfile.TemporaryDirectory() as folder:
         embedded = EmbeddedPostgres(Path(folder))
         url, port = embedded.acquire(), free_port()

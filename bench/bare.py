@@ -1,4 +1,4 @@
-"""The bare graph: what the same runs cost with nothing around them, in a process of its own."""
+"""The bare graph: the cost of the same runs without a server. It runs in a process of its own."""
 
 import asyncio
 import json
@@ -16,7 +16,7 @@ from bench.workload import INPUT, STREAMS  # noqa: E402
 
 
 async def measure() -> Figures:
-    """Measure what can be measured without a server, under the names that servers have."""
+    """Return the figures that need no server, under the same names."""
     await load(1, echo, seconds=1)
     found: Figures = {}
     for clients in (1, 16):

@@ -1,4 +1,4 @@
-"""Measures what claiming a run costs behind few and behind many, inside Postgres. A part of `make bench`."""
+"""Measures the cost of a claim in Postgres behind short and long backlogs. A part of `make bench`."""
 
 import asyncio
 import json
@@ -18,22 +18,23 @@ with made as (
     select gen_random_uuid(), $2 from generate_series(1, $1) returning thread_id
 )
 insert into runs (
-    run_id, thread_id, assistant_id, status, is_blocked, is_delayed, kwargs, multitask_strategy, run_after, turn_at
+    run_id, thread_id, assistant_id, status, is_blocked, is_delayed, kwargs, multitask_strategy, run_after,
+    queue_position
 )
 select
-    gen_random_uuid(), thread_id, gen_random_uuid(), 'pending', place > 1, $3,
+    gen_random_uuid(), thread_id, gen_random_uuid(), 'pending', position > 1, $3,
     jsonb_build_object('input', repeat('x', 500)), 'enqueue',
-    now() + case when $3 then interval '1 hour' else interval '0' end, now() + place * interval '1 microsecond'
-from made cross join generate_series(1, $2) place
+    now() + case when $3 then interval '1 hour' else interval '0' end, now() + position * interval '1 microsecond'
+from made cross join generate_series(1, $2) position
 """
-# The part of `claim_runs` that looks for what is ready, and the whole of it without the commit.
+# The part of `claim_runs` that finds claimable runs, and the whole function without the commit.
 LOOK = """
 explain (analyze, buffers, format json) select run_id from runs
 where status = 'pending' and not is_blocked and not is_delayed and run_after <= now()
-order by turn_at, number limit 10 for update skip locked
+order by queue_position, number limit 10 for update skip locked
 """
 CLAIM = "explain (analyze, format json) select * from claim_runs($1::uuid, interval '5 s', 1)"
-# Threads, runs of each, and whether they are for later.
+# Threads, runs for each thread, and whether the runs are delayed.
 BACKLOGS = {
     "3 runs": (3, 1, False),
     "20,000 runs of one thread": (1, 20_000, False),

@@ -1,4 +1,4 @@
-"""A raw asyncio client, because an ordinary HTTP client would be the bottleneck, and what it measures."""
+"""Measurements with a raw asyncio client: an ordinary HTTP client would be the bottleneck."""
 
 import asyncio
 import contextlib
@@ -32,7 +32,7 @@ class Connection:
         return b"".join([chunk async for chunk in self.chunks()])
 
     async def begin(self, method: str, path: str, body: object = None) -> dict[str, str]:
-        """Send a request and read the head of the answer."""
+        """Send a request and read the head of the response."""
         raw = b"" if body is None else json.dumps(body).encode()
         head = f"{method} {path} HTTP/1.1\r\nHost: bench\r\nContent-Length: {len(raw)}\r\n"
         self.writer.write(f"{head}Content-Type: application/json\r\n\r\n".encode() + raw)
@@ -51,14 +51,14 @@ class Connection:
 
 
 class Load(NamedTuple):
-    """What came of some seconds of load; the times are in seconds."""
+    """The result of a load: requests per second, and the time of each request in seconds."""
 
     per_s: float
     times: list[float]
 
 
 async def load(port: int, clients: int, request: Request, seconds: float = SECONDS) -> Load:
-    """Send requests from clients that wait for nothing else."""
+    """Send requests from concurrent clients, each as fast as it gets responses."""
     times: list[float] = []
     until = time.perf_counter() + seconds
 
@@ -77,7 +77,7 @@ async def load(port: int, clients: int, request: Request, seconds: float = SECON
 
 
 def runs_figures(clients: int, per_s: float, times: list[float], cpu_s: float) -> Figures:
-    """Tell of some seconds of runs how many there were, how long they took, and what each cost."""
+    """Return the rate of runs, their latency, and the CPU time of each."""
     p50, p99 = percentiles(times)
     found = {"runs_per_s": per_s, "p50_ms": p50, "p99_ms": p99, "cpu_ms_per_run": cpu_s / len(times) * 1000}
     return {f"{name}_{clients}": figure for name, figure in found.items()}
@@ -91,7 +91,7 @@ def percentiles(times: list[float]) -> tuple[float, float]:
 
 
 async def first_events(port: int, streams: int, body: object, mark: bytes) -> tuple[float, float]:
-    """Open streams at once; tell how long each waits for its first event of this kind."""
+    """Open streams at once; return the time to the first event with this mark, as percentiles."""
 
     async def follow() -> float:
         connection = Connection(port)
@@ -109,7 +109,7 @@ async def first_events(port: int, streams: int, body: object, mark: bytes) -> tu
 
 
 async def events_per_s(port: int, streams: int, body: object, mark: bytes) -> float:
-    """Let streams run to their ends; tell how many events a second arrived in all."""
+    """Read streams to their ends; return how many events per second arrived in total."""
 
     async def follow() -> int:
         connection = Connection(port)
@@ -123,7 +123,7 @@ async def events_per_s(port: int, streams: int, body: object, mark: bytes) -> fl
 
 
 def cpu_s(pid: int) -> float:
-    """CPU seconds of a process and its children that live."""
+    """Return the CPU seconds of a process and its living children."""
     total = 0.0
     for one in family(pid):
         fields = Path(f"/proc/{one}/stat").read_text().rsplit(")", 1)[1].split()
@@ -132,13 +132,13 @@ def cpu_s(pid: int) -> float:
 
 
 def memory_mb(pid: int) -> float:
-    """Resident memory of a process and its children."""
+    """Return the resident memory of a process and its children."""
     pages = sum(int(Path(f"/proc/{one}/statm").read_text().split()[1]) for one in family(pid))
     return pages * os.sysconf("SC_PAGE_SIZE") / 2**20
 
 
 def family(pid: int) -> list[int]:
-    """A process and everything below it."""
+    """Return a process and all its descendants."""
     parents = {}
     for folder in Path("/proc").iterdir():
         with contextlib.suppress(OSError):

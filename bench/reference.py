@@ -1,6 +1,6 @@
 """The reference server, in an environment of its own.
 
-It is installed into a cache folder from pinned versions and only ever spoken to over HTTP.
+It is installed from pinned versions into a cache folder, and used over HTTP alone.
 """
 
 import contextlib
@@ -24,7 +24,7 @@ START_S = 90
 
 
 class Reference(NamedTuple):
-    """A reference server that runs."""
+    """A running reference server."""
 
     url: str
     port: int
@@ -32,12 +32,12 @@ class Reference(NamedTuple):
 
 
 def reference_version() -> str:
-    """The pinned version of the reference server."""
+    """Return the pinned version of the reference server."""
     return next(line.partition("==")[2] for line in PINS.read_text().splitlines() if line.startswith("langgraph-api=="))
 
 
 def reference_environment() -> Path:
-    """The folder of the reference's virtual environment, made on first use and again when the pins change."""
+    """Return the folder of the reference's virtual environment; it is made on first use and when the pins change."""
     cache = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "portside" / "parity"
     folder = cache / hashlib.sha256(PINS.read_bytes()).hexdigest()[:12]
     if not (folder / "complete").exists():
@@ -52,7 +52,7 @@ def reference_environment() -> Path:
 
 @contextlib.contextmanager
 def reference_process(source: Path) -> Iterator[Reference]:
-    """A reference server on a copy of a project."""
+    """Run a reference server on a copy of a project."""
     programs = reference_environment() / "bin"
     with tempfile.TemporaryDirectory() as folder:
         project = shutil.copytree(source, Path(folder) / "project", ignore=shutil.ignore_patterns("__pycache__"))
@@ -79,4 +79,4 @@ def _wait_until_ok(url: str, process: subprocess.Popen[bytes], log: Path) -> Non
             if httpx2.get(f"{url}/ok", timeout=5, trust_env=False).status_code == 200:
                 return
         time.sleep(0.1)
-    raise RuntimeError(f"the reference server does not start:\n{log.read_text()[-3000:]}")
+    raise RuntimeError(f"the reference server did not start:\n{log.read_text()[-3000:]}")

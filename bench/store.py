@@ -16,9 +16,8 @@ from typing import Any
 from langgraph.store.base import GetOp, PutOp, ensure_embeddings
 
 from portside.agent.config import StoreIndex
-from portside.agent.store.embeddings import Embedder
-from portside.agent.store.search_index import SearchIndex, StoreSetup, open_generation
-from portside.agent.store.store import PostgresStore
+from portside.agent.store.items import PostgresStore
+from portside.agent.store.search_index import Embedder, SearchIndex, StoreSetup, open_generation
 from portside.kernel.db import Database
 from portside.kernel.embedded import EmbeddedPostgres
 from portside.kernel.migrations import migrate

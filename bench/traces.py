@@ -34,9 +34,9 @@ from portside.kernel.db import Database  # noqa: E402
 from portside.kernel.embedded import EmbeddedPostgres  # noqa: E402
 from portside.kernel.ids import uuid7  # noqa: E402
 from portside.kernel.migrations import migrate  # noqa: E402
-from portside.tracing.figure_days import FiguresOfDays  # noqa: E402
-from portside.tracing.retention import ExpiredTraces, Retention  # noqa: E402
-from portside.usage.hours import HoursThatAreOver  # noqa: E402
+from portside.tracing.retention import ExpiredTraces, TraceRetention  # noqa: E402
+from portside.tracing.stats import DailyRollups  # noqa: E402
+from portside.usage.counts import HoursThatAreOver  # noqa: E402
 
 COUNT = 10_000_000
 BATCH = 100
@@ -102,13 +102,13 @@ async def count_what_is_over(url: str) -> None:
     # A folder may be of an older version.
     await migrate(db, ["portside.identity", "portside.tracing", "portside.usage"])
     backend = await db.pool.fetchval("select pg_backend_pid()")
-    for name, chore in (("hours and days of usage", HoursThatAreOver(db)), ("days of figures", FiguresOfDays(db))):
+    for name, chore in (("hours and days of usage", HoursThatAreOver(db)), ("days of figures", DailyRollups(db))):
         began, before = time.perf_counter(), _on_cpu(backend)
         while (await chore.activate()).again:
             pass
         spent = (_on_cpu(backend) - before) * 1000
         Figure(f"{name} counted in s", time.perf_counter() - began, (0.0, spent)).show()
-    await db.pool.execute("vacuum analyze trace_hours, trace_days, project_days, figure_days")
+    await db.pool.execute("vacuum analyze trace_hours, trace_days, project_days, daily_run_stats")
     await db.close()
 
 
@@ -116,12 +116,12 @@ async def expire(url: str) -> None:
     """Delete the oldest traces; print how many a second were, and the CPU of each, with that of the vacuum after it."""
     db = await Database.connect(url, max_size=1)
     backend = await db.pool.fetchval("select pg_backend_pid()")
-    chore, count = ExpiredTraces(db, Retention(longlived_days=DAYS - 1)), 0
+    chore, count = ExpiredTraces(db, TraceRetention(longlived_days=DAYS - 1)), 0
     began, before = time.perf_counter(), _on_cpu(backend)
     for _ in range(EXPIRED_BATCHES):
         count += (await chore.activate()).did["longlived_traces"]
     took, deleted = time.perf_counter() - began, _on_cpu(backend)
-    await db.pool.execute("vacuum runs, traces, touched_days")
+    await db.pool.execute("vacuum runs, traces, stale_days")
     spent = {"deleted a second": deleted - before, "deleted a second, of vacuum": _on_cpu(backend) - deleted}
     for name, cpu in spent.items():
         Figure(f"traces {name}; ms for each", count / took, (0.0, cpu * 1000 / max(count, 1))).show()
@@ -180,7 +180,7 @@ async def timed(name: str, ask: Ask, clock: Clock) -> Figure:
 
 
 def questions(client: httpx2.AsyncClient, project: UUID, workspaces: list[UUID]) -> dict[str, Ask]:
-    """Return what is asked of many traces."""
+    """Return the requests that are measured."""
     end = dt.datetime.now(dt.UTC)
     within = {"start_time": (end - dt.timedelta(days=DAYS)).isoformat(), "end_time": end.isoformat()}
     week = {"start_time": (end - dt.timedelta(days=7)).isoformat()}

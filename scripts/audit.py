@@ -1,8 +1,7 @@
-"""Looks whether a pinned dependency is known to be vulnerable: `audit.py [seconds]`, 600 where it is not said.
+"""Checks whether a pinned dependency has a known vulnerability: `audit.py [seconds]`; the default is 600.
 
-The tool is pip-audit, which asks for the advisories of one package after the other and keeps the answers for a while.
-What is found fails the gate. Where there are no advisories to be had, or not in time, that is said and nothing fails: a
-machine without the network can build as well.
+pip-audit requests the advisories of one package after the other, and caches them. A vulnerability fails the gate. If
+the advisories cannot be reached in time, the script says so and succeeds: a machine without network can build, too.
 """
 
 import json
@@ -26,20 +25,20 @@ def main() -> int:
     deadline = time.monotonic() + float(sys.argv[1] if len(sys.argv) > 1 else 600)
     pins = [line.split(";")[0].strip(" \\") for line in LOCK.read_text("utf-8").splitlines() if line[:1].isalnum()]
     for names in (pins[:1], pins):
-        # One is asked for first: where nobody knows that, nobody is asked for the rest.
+        # One package is tried first: if its advisories cannot be reached, the others cannot either.
         try:
             report = ask(names, deadline - time.monotonic())
         except subprocess.TimeoutExpired:
-            print("  skipped: the advisories did not come in time; make audit waits longer")
+            print("  skipped: the advisories did not arrive in time; make audit waits longer")
             return 0
         if report is None or all("skip_reason" in found for found in report):
-            print("  skipped: there are no advisories to be had from here")
+            print("  skipped: the advisories cannot be reached from here")
             return 0
-    return tell(report)
+    return show(report)
 
 
 def ask(pins: list[str], within_s: float) -> list[dict[str, Any]] | None:
-    """Return what is known of some pinned packages; None where nobody answers. Raises TimeoutExpired."""
+    """Return the advisories of pinned packages; None if they cannot be reached. Raises TimeoutExpired."""
     with tempfile.NamedTemporaryFile("w", suffix=".txt") as wanted:
         wanted.write("\n".join(pins))
         wanted.flush()
@@ -52,16 +51,16 @@ def ask(pins: list[str], within_s: float) -> list[dict[str, Any]] | None:
     return dependencies
 
 
-def tell(report: list[dict[str, Any]]) -> int:
-    """Print what is known of the packages; return 1 where one of them is vulnerable."""
+def show(report: list[dict[str, Any]]) -> int:
+    """Print the vulnerable packages; return 1 if there is one."""
     vulnerable = [found for found in report if found.get("vulns")]
     for found in vulnerable:
         for known in found["vulns"]:
             fixed = ", ".join(known["fix_versions"]) or "no version yet"
-            print(f"  {found['name']} {found['version']}: {known['id']}, mended in {fixed}")
+            print(f"  {found['name']} {found['version']}: {known['id']}, fixed in {fixed}")
     unknown = [found["name"] for found in report if "skip_reason" in found]
     if unknown:
-        print(f"  nothing is known of {', '.join(unknown)}")
+        print(f"  no advisories for {', '.join(unknown)}")
     print(f"  {len(report) - len(unknown)} packages looked up, {len(vulnerable)} of them vulnerable")
     return 1 if vulnerable else 0
 

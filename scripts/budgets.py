@@ -1,10 +1,10 @@
-"""Size budgets of the house: files, functions, parameters, empty names. Exits 1 and names what is over."""
+"""Checks size budgets: lines of files and functions, parameters, empty module names. Exits 1 if one is exceeded."""
 
 import ast
 import sys
 from pathlib import Path
 
-FILE_LINES, FUNCTION_LINES, PARAMETERS = 400, 40, 5
+FILE_LINES, FUNCTION_LINES, PARAMETERS = 600, 40, 5
 LONG_FUNCTIONS_SHARE = 0.05
 EMPTY_NAMES = {"utils", "util", "helpers", "common", "models", "base", "misc"}
 ROOT = Path(__file__).parents[1]

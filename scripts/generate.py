@@ -1,4 +1,4 @@
-"""Writes the reference pages and OpenAPI documents from the code; `--check` only says whether any differs."""
+"""Writes the reference pages and OpenAPI documents from the code; `--check` only reports stale ones."""
 
 import inspect
 import json
@@ -7,18 +7,19 @@ from pathlib import Path
 
 import click
 
-from portside import __version__
 from portside.agent.app import ROUTES as AGENT_ROUTES
-from portside.agent.http.system import DESCRIBED
+from portside.agent.http.system import SERVER_INFO
 from portside.agent.settings import AgentSettings
 from portside.cli.main import COMMANDS, portside
 from portside.dataplane.compute.kubernetes.settings import KubernetesSettings
 from portside.dataplane.settings import ListenerSettings
 from portside.kernel.errors import error_classes
-from portside.kernel.http.openapi import Described, document
+from portside.kernel.http.openapi import ServerInfo, document
 from portside.kernel.http.routes import Route
+from portside.kernel.migrations import functions_of
 from portside.kernel.settings import describe
 from portside.platform.app import ROUTES as PLATFORM_ROUTES
+from portside.platform.app import SERVER_INFO as PLATFORM
 from portside.platform.settings import PlatformSettings
 
 ROOT = Path(__file__).parents[1]
@@ -38,8 +39,9 @@ def main() -> int:
         REFERENCE / "cli.md": cli_page(),
         REFERENCE / "errors.md": errors_page(),
         REFERENCE / "routes.md": routes_page(),
-        REFERENCE / "openapi-platform.json": openapi(Described("Portside platform", __version__), PLATFORM_ROUTES),
-        REFERENCE / "openapi-agent.json": openapi(DESCRIBED, AGENT_ROUTES),
+        REFERENCE / "openapi-platform.json": openapi(PLATFORM, PLATFORM_ROUTES),
+        REFERENCE / "openapi-agent.json": openapi(SERVER_INFO, AGENT_ROUTES),
+        **function_revisions(),
     }
     stale = [path for path, text in wanted.items() if not path.exists() or path.read_text("utf-8") != text]
     if "--check" in sys.argv:
@@ -53,11 +55,21 @@ def main() -> int:
     return 0
 
 
+def function_revisions() -> dict[Path, str]:
+    """Return the content of each package's `functions/revision.txt`; a changed function raises the number."""
+    wanted = {}
+    for path in sorted((ROOT / "src" / "portside").glob("*/functions/revision.txt")):
+        functions = functions_of(f"portside.{path.parents[1].name}")
+        is_current = path.read_text("utf-8").split()[1:] == [functions.checksum]
+        wanted[path] = f"{functions.revision + (not is_current)} {functions.checksum}\n"
+    return wanted
+
+
 def settings_page() -> str:
     lines = [
         "# Settings",
         NOTE,
-        "Read from the environment. Where a setting has several names, the first one set wins.",
+        "Settings are environment variables. Where a setting has several names, the first one that is set wins.",
     ]
     for title, kind in PROGRAMS.items():
         lines += ["", f"## {title}", "", "| name | type | default | meaning |", "|---|---|---|---|"]
@@ -92,8 +104,8 @@ def errors_page() -> str:
     lines = [
         "# Errors",
         NOTE,
-        'Every error is answered as `{"detail": …}`: a string, or for a failed validation (422) an array of',
-        "`{loc, msg, type}`. The code names the kind of error in logs and in this table; it is not part of the answer.",
+        'The body of an error is `{"detail": …}`: a string, or for a failed validation (422) an array of',
+        "`{loc, msg, type}`. The code names the error in logs and in this table; the body does not contain it.",
         "",
         "| code | status | meaning |",
         "|---|---|---|",
@@ -105,8 +117,8 @@ def errors_page() -> str:
 
 
 def routes_page() -> str:
-    lines = ["# Routes", NOTE, "Without a key only the public ones answer. On the platform, every route also answers"]
-    lines += ["under `/api/v1`, `/api` and `/api-host`."]
+    lines = ["# Routes", NOTE, "Only public routes answer without a key. The platform serves every route below"]
+    lines += ["`/api/v1`, `/api` and `/api-host` as well."]
     for title, routes in {"Platform": PLATFORM_ROUTES, "Agent server": AGENT_ROUTES}.items():
         lines += ["", f"## {title}", "", "| route | access | what it does |", "|---|---|---|"]
         for route in sorted(routes, key=lambda r: (r.path, r.method)):
@@ -118,7 +130,7 @@ def routes_page() -> str:
     return "\n".join(lines) + "\n"
 
 
-def openapi(server: Described, routes: list[Route]) -> str:
+def openapi(server: ServerInfo, routes: list[Route]) -> str:
     return json.dumps(document(server, routes), indent=1, sort_keys=True) + "\n"
 
 

@@ -2,31 +2,93 @@
 
 import asyncio
 import contextlib
+import inspect
 import os
+import random
 import secrets
 import tempfile
 import time
+import uuid
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
+from functools import cache
 from pathlib import Path
-from typing import TypeVar
+from typing import TYPE_CHECKING, TypeVar
 
 import asyncpg
+import httpx2
+import hypothesis.core
 import pytest
+from packaging.version import Version
 
 from portside.kernel.embedded import EmbeddedPostgres
+from tests.servers import version_in_agents
+
+if TYPE_CHECKING:
+    from tests.platforms import Platform, Repository
 
 T = TypeVar("T")
 MEMORY = "/dev/shm"
+# Builds of all tests share what they installed, as the homes of one platform would.
+os.environ.setdefault("UV_CACHE_DIR", str(Path("~/.cache/uv").expanduser()))
 # Modules that wait more than they work, by the minute.
 LONG = (
+    "api/test_project_shapes.py",
     "api/test_platform.py", "failure/test_agent_server.py", "failure/test_engine_crashes.py", "api/test_listener.py",
     "failure/", "api/test_langgraph_cli.py", "api/test_cli.py", "db/test_dataplane_containers.py",
     "api/test_streams_elsewhere.py", "api/test_control_deployments.py", "api/test_doors.py", "api/test_members.py",
 )  # fmt: skip
 
 
+def _draw_uuid() -> uuid.UUID:
+    """Draw a UUID from `random`, which pytest-randomly seeds before each test; `uuid.uuid4` reads os.urandom."""
+    return uuid.UUID(int=random.getrandbits(128), version=4)
+
+
+# Test modules are imported later than this one and bind this function.
+uuid.uuid4 = _draw_uuid
+# httpx2 waits five seconds for an answer where a call names no timeout; a server on a busy machine may need longer.
+_timeout = inspect.signature(httpx2.get).parameters["timeout"].default
+_timeout.connect = _timeout.read = _timeout.write = _timeout.pool = 60.0
+# A busy machine is no bug, so examples have no time limit. pytest-timeout bounds the test.
+hypothesis.settings.register_profile(
+    "portside", deadline=None, suppress_health_check=[hypothesis.HealthCheck.too_slow], print_blob=True
+)
+hypothesis.settings.load_profile("portside")
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    """Add `--fail-on-skip`, which `make thorough` uses: a program that is missing must not hide a test."""
+    parser.addoption("--fail-on-skip", action="store_true", help="end with status 1 if a test was skipped")
+
+
+def pytest_sessionstart(session: pytest.Session) -> None:
+    """Seed hypothesis, and print the seed of the run; pytest prints no header with -q."""
+    if hypothesis.core.global_force_seed is None:
+        hypothesis.core.global_force_seed = session.config.getoption("randomly_seed", None)
+    _print_seed(session.config)
+
+
+def pytest_sessionfinish(session: pytest.Session, exitstatus: int) -> None:
+    """With `--fail-on-skip`, fail a run that skipped tests; in a run of several workers the controller counts them."""
+    reporter: pytest.TerminalReporter | None = session.config.pluginmanager.get_plugin("terminalreporter")
+    skipped = reporter is not None and reporter.stats.get("skipped")
+    if session.config.getoption("fail_on_skip") and skipped and exitstatus == pytest.ExitCode.OK:
+        session.exitstatus = pytest.ExitCode.TESTS_FAILED
+
+
+def pytest_terminal_summary(config: pytest.Config) -> None:
+    """Print the seed again below the failures."""
+    _print_seed(config)
+
+
+def _print_seed(config: pytest.Config) -> None:
+    reporter: pytest.TerminalReporter | None = config.pluginmanager.get_plugin("terminalreporter")
+    if reporter is not None and (seed := config.getoption("randomly_seed", None)) is not None:
+        reporter.write_line(f"Repeat this run with: --randomly-seed={seed}")
+
+
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Begin with the modules that take longest."""
+    """Begin with the modules that take longest; otherwise keep the random order of pytest-randomly."""
     folder = Path(__file__).parent
 
     def rank(item: pytest.Item) -> int:
@@ -34,6 +96,21 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
         return next((number for number, start in enumerate(LONG) if path.startswith(start)), len(LONG))
 
     items.sort(key=rank)
+    for item in items:
+        for needed in item.iter_markers("needs"):
+            _skip_below(item, *needed.args)
+
+
+def _skip_below(item: pytest.Item, library: str, since: str) -> None:
+    """Skip a test of what older versions of a library do not have (scripts/floors)."""
+    installed = _version(library)
+    if Version(installed) < Version(since):
+        item.add_marker(pytest.mark.skip(reason=f"needs {library} {since}, here is {installed}"))
+
+
+@cache
+def _version(library: str) -> str:
+    return version_in_agents(library)
 
 
 @pytest.fixture(scope="session")
@@ -97,8 +174,28 @@ def _with_name(url: str, name: str) -> str:
     return f"{base.rsplit('/', 1)[0]}/{name}{'?' + query if query else ''}"
 
 
-async def eventually(probe: Callable[[], Awaitable[T]], within_s: float = 30.0) -> T:
-    """Call `probe` until it returns something true, or fail at the deadline."""
+@pytest.fixture
+async def platform(fresh_database: Callable[[], Awaitable[str]], tmp_path: Path) -> AsyncIterator["Platform"]:
+    """A platform with its listener and a database of its own."""
+    # Imported here, because that module imports this one.
+    from tests.platforms import open_platform
+
+    async with open_platform(tmp_path, await fresh_database()) as opened:
+        yield opened
+
+
+@pytest.fixture
+def repository(tmp_path: Path) -> "Repository":
+    """A repository with the version "one" of an agent, to deploy on `platform`."""
+    from tests.platforms import Repository
+
+    made = Repository(tmp_path / "repository")
+    made.commit("one")
+    return made
+
+
+async def eventually(probe: Callable[[], Awaitable[T]], within_s: float = 120.0) -> T:
+    """Call `probe` until it returns something true, or fail at the deadline, which no busy machine should reach."""
     deadline = time.monotonic() + within_s
     while True:
         with contextlib.suppress(ConnectionError):

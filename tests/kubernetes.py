@@ -1,4 +1,4 @@
-"""What the tests of compute kubernetes share: a release, and all its objects."""
+"""Helpers for the tests of compute kubernetes: a release and its objects."""
 
 import base64
 import functools
@@ -13,10 +13,11 @@ from referencing import Registry, Resource
 from portside.control.resources import with_defaults
 from portside.dataplane.compute.interface import Release
 from portside.dataplane.compute.kubernetes.environment import Passwords
-from portside.dataplane.compute.kubernetes.manifests import Cluster, Objects, objects_of
+from portside.dataplane.compute.kubernetes.manifests import ClusterSettings, Objects, objects_of
 from portside.dataplane.compute.kubernetes.settings import KubernetesSettings
 from portside.dataplane.settings import ListenerSettings
-from portside.dataplane.types import DesiredDeployment, DesiredRevision, Secret
+from portside.listener_api import DesiredDeployment, DesiredRevision, Secret
+from tests.desired import desired_deployment, desired_revision
 
 DEPLOYMENT_ID = UUID("01930000-0000-7000-8000-00000000abcd")
 REVISION_ID = UUID("01930000-0000-7000-8000-00000000beef")
@@ -42,7 +43,7 @@ def revision(**changes: Any) -> DesiredRevision:
         "secrets": [Secret("TOKEN", "s3cr3t")],
         "resource_spec": FULL_SPEC,
     }
-    return DesiredRevision(**{**given, **changes})
+    return desired_revision(**{**given, **changes})
 
 
 def deployment(*revisions: DesiredRevision, **changes: Any) -> DesiredDeployment:
@@ -50,20 +51,24 @@ def deployment(*revisions: DesiredRevision, **changes: Any) -> DesiredDeployment
         "id": DEPLOYMENT_ID,
         "name": "Hello World",
         "status": "READY",
-        "environment": {"LANGSMITH_ENDPOINT": "http://127.0.0.1:8700", "LANGSMITH_PROJECT": "Hello World"},
+        "environment": {
+            "LANGSMITH_ENDPOINT": "http://127.0.0.1:8700",
+            "LANGSMITH_PROJECT": "Hello World",
+            "LANGSMITH_AUTH_ENDPOINT": "http://127.0.0.1:8700/v2/deployments/1",
+        },
         "revisions": list(revisions),
     }
-    return DesiredDeployment(**{**given, **changes})
+    return desired_deployment(**{**given, **changes})
 
 
 def objects(of: DesiredRevision | None = None, kubernetes: KubernetesSettings | None = None, **changes: Any) -> Objects:
     one = of or revision()
     release = Release(deployment(one, **changes), one, None)
-    return objects_of(release, Cluster(LISTENER, kubernetes or settings()), PASSWORDS)
+    return objects_of(release, ClusterSettings(LISTENER, kubernetes or settings()), PASSWORDS)
 
 
 def validate(manifest: dict[str, Any], version: str) -> None:
-    """Check an object against the schema that Kubernetes publishes for it; unknown fields are errors."""
+    """Check an object against the schema that Kubernetes publishes; unknown fields are errors."""
     group = re.sub(r"^([^./]*)(?:\.[^/]*)?/", r"\1-", manifest["apiVersion"])
     _validator(f"{manifest['kind'].lower()}-{group}.json", version).validate(manifest)
 
@@ -85,8 +90,8 @@ def every(found: Objects) -> list[dict[str, Any]]:
 
 
 def named(found: Objects, kind: str, name_end: str = "") -> dict[str, Any]:
-    """The one object of this kind whose name ends like this after the deployment's own."""
-    name = f"{found.place.name}{name_end}"
+    """The object of this kind whose name is the deployment's own with this suffix."""
+    name = f"{found.scope.name}{name_end}"
     (match,) = [manifest for manifest in found.of_kind(kind) if manifest["metadata"]["name"] == name]
     return match
 
@@ -101,7 +106,7 @@ def server_of(found: Objects, name_end: str = "") -> dict[str, Any]:
 
 
 def variables(found: Objects, name_end: str = "") -> dict[str, Any]:
-    """What a server finds in its environment, resolved as Kubernetes does it; references stay as they are."""
+    """The environment of a server as Kubernetes resolves it; references stay unresolved."""
     server = server_of(found, name_end)
     (source,) = server["envFrom"]
     (secret,) = [one for one in found.of_kind("Secret") if one["metadata"]["name"] == source["secretRef"]["name"]]

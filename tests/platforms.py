@@ -11,6 +11,7 @@ from typing import Any
 import httpx2
 
 from tests.conftest import eventually
+from tests.repositories import Repository as FileRepository
 from tests.servers import ServerProcess, free_port
 
 AGENT = """
@@ -60,7 +61,9 @@ class Platform:
         assert answer.is_success, answer.text
         return answer.json() if answer.content else None
 
-    async def deploy(self, repository: Repository, name: str = "my-agent") -> str:
+    async def deploy(
+        self, repository: Repository | FileRepository, name: str = "my-agent", config: str = "langgraph.json"
+    ) -> str:
         integrations = await self.call("GET", "/v1/integrations/git_hosting/install")
         made = await self.call(
             "POST", "/v2/deployments", name=name, source="git_hosting",
@@ -68,7 +71,7 @@ class Platform:
                 "integration_id": integrations[0]["id"], "repo_url": str(repository.folder),
                 "deployment_type": "dev", "build_on_push": False,
             },
-            source_revision_config={"repo_ref": "main", "graph_config_path": "langgraph.json"},
+            source_revision_config={"repo_ref": "main", "graph_config_path": config},
             secrets=[{"name": "MY_SECRET", "value": "s3cret"}],
         )  # fmt: skip
         return str(made["id"])
@@ -76,7 +79,7 @@ class Platform:
     async def redeploy(self, deployment: str) -> None:
         await self.call("PATCH", f"/v2/deployments/{deployment}", source_revision_config={"repo_ref": "main"})
 
-    async def ended(self, deployment: str) -> Any:
+    async def ended(self, deployment: str, within_s: float = 200) -> Any:
         """Wait for the latest revision to end, and return it."""
         latest = (await self.call("GET", f"/v2/deployments/{deployment}"))["latest_revision_id"]
 
@@ -84,7 +87,7 @@ class Platform:
             revision = await self.call("GET", f"/v2/deployments/{deployment}/revisions/{latest}")
             return revision if revision["status"] == "DEPLOYED" or "FAILED" in revision["status"] else None
 
-        return await eventually(look, 120)
+        return await eventually(look, within_s)
 
     async def url(self, deployment: str) -> str:
         return str((await self.call("GET", f"/v2/deployments/{deployment}"))["source_config"]["custom_url"])
@@ -99,7 +102,7 @@ class Platform:
         async def is_gone() -> bool:
             return (await self.client.get(f"/v2/deployments/{deployment}")).status_code == 404
 
-        await eventually(is_gone, 60)
+        await eventually(is_gone)
 
 
 def processes_of(home: Path) -> list[int]:
@@ -110,10 +113,16 @@ def processes_of(home: Path) -> list[int]:
 def listener_of(server: ServerProcess) -> int:
     assert server.process is not None
     (found,) = [
-        pid for pid, arguments in _processes()
-        if "listener" in arguments and f"\nPPid:\t{server.process.pid}\n" in Path(f"/proc/{pid}/status").read_text()
-    ]  # fmt: skip
+        pid for pid, arguments in _processes() if "listener" in arguments and _parent(pid) == server.process.pid
+    ]
     return found
+
+
+def _parent(pid: int) -> int | None:
+    """Return the parent of a process; None if the process has ended."""
+    with contextlib.suppress(OSError):
+        return int(Path(f"/proc/{pid}/status").read_text().partition("\nPPid:\t")[2].split()[0])
+    return None
 
 
 def _processes() -> Iterator[tuple[int, list[str]]]:

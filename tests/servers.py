@@ -2,51 +2,86 @@
 
 import contextlib
 import os
+import secrets
 import signal
 import socket
 import subprocess
 import sys
 import time
 from collections.abc import Iterator
+from importlib.metadata import version
 from pathlib import Path
 
 import httpx2
 
-from tests.warm import WarmProcess
+from tests.preloaded import PreloadedProcess
 
+# scripts/floors sets this to check other versions of libraries: the interpreter of servers otherwise preloaded.
+AGENT_PYTHON = os.environ.get("PORTSIDE_TEST_AGENT_PYTHON")
 PROJECTS = Path(__file__).parent / "projects"
 PARITY_PROJECT = Path(__file__).parents[1] / "bench" / "parity" / "project"
 
 
+def version_in_agents(library: str) -> str:
+    """Return the version of a library that the agent servers of tests run with."""
+    if AGENT_PYTHON is None:
+        return version(library)
+    code = f"from importlib.metadata import version; print(version({library!r}))"
+    return subprocess.check_output([AGENT_PYTHON, "-c", code], text=True).strip()
+
+
+# Sockets that are bound to the ports of this process's servers.
+_reservations: list[socket.socket] = []
+
+
 def free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return probe.getsockname()[1]
+    """Return a free port that stays reserved for this process, also while its server is down.
+
+    It is outside the range from which the kernel takes the ports of outgoing connections. A bound socket that does not
+    listen keeps other tests from choosing the port; with SO_REUSEADDR on both, a server can listen all the same.
+    """
+    while True:
+        port = 20_000 + secrets.randbelow(12_000)
+        reservation = socket.socket()
+        try:
+            reservation.bind(("127.0.0.1", port))
+        except OSError:
+            reservation.close()
+            continue
+        reservation.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        _reservations.append(reservation)
+        return port
 
 
 class ServerProcess:
-    """A `portside` command that serves HTTP; a warm one is as it is a second after its start."""
+    """A `portside` command that serves HTTP; a preloaded one starts with its modules imported."""
 
     def __init__(
-        self, arguments: list[str], url: str, environment: dict[str, str], log: Path, *, is_warm: bool = False
+        self, arguments: list[str], url: str, environment: dict[str, str], log: Path, *, is_preloaded: bool = False
     ) -> None:
         self.arguments, self.url, self.environment, self.log = arguments, url, environment, log
-        self.is_warm = is_warm
-        self.process: subprocess.Popen[bytes] | WarmProcess | None = None
+        self.is_preloaded = is_preloaded
+        # A command that starts a server that is not preloaded, for example one that sets limits.
+        self.starter: list[str] = []
+        self.process: subprocess.Popen[bytes] | PreloadedProcess | None = None
 
-    def start(self, within_s: float = 60) -> None:
+    def start(self, within_s: float = 120) -> None:
+        # A second process could not listen, but the first one would answer, and nothing would stop it later.
+        assert self.process is None or self.process.poll() is not None, f"{self.url} is up already"
         environment = {**os.environ, **self.environment}
-        if self.is_warm:
-            self.process = WarmProcess(self.arguments, environment, self.log)
+        if self.is_preloaded and AGENT_PYTHON is None:
+            self.process = PreloadedProcess(self.arguments, environment, self.log)
         else:
+            python = AGENT_PYTHON if self.is_preloaded and AGENT_PYTHON else sys.executable
             with self.log.open("ab") as output:
                 self.process = subprocess.Popen(
-                    [sys.executable, "-m", "portside", *self.arguments], stdin=subprocess.DEVNULL, stdout=output,
+                    [*self.starter, python, "-P", "-m", "portside", *self.arguments],
+                    stdin=subprocess.DEVNULL, stdout=output,
                     stderr=output, env=environment, start_new_session=True,
                 )  # fmt: skip
         self.wait_until_ok(within_s)
 
-    def wait_until_ok(self, within_s: float = 60) -> None:
+    def wait_until_ok(self, within_s: float = 120) -> None:
         deadline = time.monotonic() + within_s
         while time.monotonic() < deadline and self.process is not None and self.process.poll() is None:
             with contextlib.suppress(httpx2.HTTPError):
@@ -63,7 +98,12 @@ class ServerProcess:
         assert self.process is not None
         if self.process.poll() is None:
             self.process.send_signal(number)
-        return self.process.wait(60)
+        return self.wait_until_stopped()
+
+    def wait_until_stopped(self) -> int:
+        """Return the exit code. The limit is below the grace period, in which a server waits for its runs."""
+        assert self.process is not None
+        return self.process.wait(120)
 
     def kill(self) -> None:
         self.stop(signal.SIGKILL)
@@ -77,7 +117,7 @@ def agent_server(
     port = free_port()
     settings = {"DATABASE_URI": database_url, "LANGSMITH_TRACING": "false", **environment}
     arguments = ["serve", "--config", str(PROJECTS / project / "langgraph.json"), "--port", str(port)]
-    server = ServerProcess(arguments, f"http://127.0.0.1:{port}", settings, folder / "server.log", is_warm=True)
+    server = ServerProcess(arguments, f"http://127.0.0.1:{port}", settings, folder / "server.log", is_preloaded=True)
     server.start()
     try:
         yield server

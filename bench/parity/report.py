@@ -1,29 +1,34 @@
 """Writes docs/parity.md from a comparison."""
 
+import tomllib
 from pathlib import Path
 
-from bench.parity.compare import Verdict
+from bench.parity.compare import EXPLAINED, Verdict
 
 PAGE = Path(__file__).parents[2] / "docs" / "parity.md"
 HEAD = """# Parity with the reference server
 
-Made by `make parity`; do not edit. The same scripted requests went to the public development server and to ours, on
-the same graphs. Ids, times, versions and the wording of errors are left out; status, headers that clients read, JSON
-shape and values and the sequence of events are compared. The scripts are in `bench/parity/scripts`, the reference's
-answers in `bench/parity/recorded`, the explanations in `bench/parity/explained.toml`.
+Written by `make parity`; do not edit. The same scripted requests were sent to the public development server and to
+Portside, on the same graphs. The comparison covers status, headers that clients read, JSON shape and values, and the
+sequence of events. It ignores ids, times, versions and the wording of errors. The scripts are in
+`bench/parity/scripts`, the reference's responses in `bench/parity/recorded`, the explanations in
+`bench/parity/explained.toml`.
 
 Reference: langgraph-api {version}, recorded on {recorded_on}.
 
 """
-KINDS = """Kinds: *clearer* tells more, *better* does not copy a defect, *liberal* accepts what the reference refuses,
-*stricter* refuses what the reference lets pass and then fails on or forgets, *product* is a fact about the other
-product, *house* is a free choice, *later* waits for an issue of its own, *open* is a difference that is to go away.
+KINDS = """Kinds: *clearer* returns more information, *better* does not copy a defect, *liberal* accepts requests that
+the reference refuses, *stricter* refuses requests that the reference accepts and then ignores or fails on, *product* is
+a fact about the other product, *choice* is a free choice, *later* waits for an issue of its own, *open* is a difference
+that should go away.
 """
 
 
 def write(verdict: Verdict, about: dict[str, str]) -> None:
     """Write the page."""
-    PAGE.write_text(HEAD.format(**about) + "\n".join((*_counts(verdict), *_table(verdict), *_open(verdict))), "utf-8")
+    PAGE.write_text(
+        HEAD.format(**about) + "\n".join((*_counts(verdict), *_table(verdict), *_decided(), *_open(verdict))), "utf-8"
+    )
 
 
 def _counts(verdict: Verdict) -> list[str]:
@@ -39,6 +44,17 @@ def _table(verdict: Verdict) -> list[str]:
         where, what = (", ".join(f"`{item}`" for item in items) for items in (entry.steps, entry.paths))
         rows.append(f"| {entry.kind} | {where} | {what} | {entry.why} | {entry.used} |")
     return [*rows, ""]
+
+
+def _decided() -> list[str]:
+    entries = tomllib.loads(EXPLAINED.read_text("utf-8"))["decided"]
+    rows = [f"| {entry['about']} | {entry['reference']} | {entry['ours']} | {entry['why']} |" for entry in entries]
+    head = [
+        "## Decided without a script",
+        "",
+        "The scripts have no authentication. These differences were decided separately.",
+    ]
+    return [*head, "", "| about | reference | ours | why |", "|---|---|---|---|", *rows, ""]
 
 
 def _open(verdict: Verdict) -> list[str]:

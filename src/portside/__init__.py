@@ -1,6 +1,6 @@
 """Portside: the open platform that deploys and runs agents.
 
-`ARCHITECTURE.md` is the map; each package below is one room of it.
+`ARCHITECTURE.md` is the map; each package below is one part of it.
 """
 
 __version__ = "0.1.0"

@@ -11,26 +11,35 @@ from typing import Any
 
 import httpx2
 
-from portside.control.archive_store import ArchiveStore
+from portside.control.archives import ArchiveStore
+from portside.control.deployments import describe_deployments
 from portside.control.http import routes as control_routes
-from portside.control.occupancy import occupied_by
 from portside.control.scope import DesiredChanges, PlatformAddress
+from portside.control.services import ControlServices
 from portside.identity import first_start, http, keys
+from portside.identity.authentication import Authenticator
 from portside.identity.guard import guard
-from portside.identity.keyring import Keyring
 from portside.identity.keys import Owner
+from portside.identity.services import IdentityServices
 from portside.identity.types import Actor, KeyRequest
-from portside.identity.workspaces import Occupants
+from portside.identity.workspaces import WorkspaceDeletionChecks
 from portside.kernel.crypto import SecretBox
 from portside.kernel.db import Database
-from portside.kernel.http.bodies import LimitBody
-from portside.kernel.http.front import Front
+from portside.kernel.http.middleware import LimitBody, RequestMiddleware
 from portside.kernel.http.routes import Api, body_limits
 from portside.kernel.http.server import Server, listen
 from portside.kernel.migrations import migrate
+from portside.kernel.outbound import OutboundRules
 
-ROOMS = ["portside.identity", "portside.tracing", "portside.control"]
+PACKAGES = ["portside.identity", "portside.tracing", "portside.control"]
 ADDRESS = PlatformAddress("http://platform.test:8700")
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class TestedServices(IdentityServices, ControlServices):
+    """The services of identity and control."""
+
+    __test__ = False
 
 
 @dataclasses.dataclass
@@ -41,7 +50,15 @@ class Control:
     db: Database
     actor: Actor
     listener: "ListenerSide"
-    services: dict[type, Any]
+    api: Api[TestedServices]
+
+    @property
+    def services(self) -> TestedServices:
+        return self.api.services
+
+    def set_services(self, **changed: Any) -> None:
+        """Replace some of the services that handlers work with."""
+        self.api.services = dataclasses.replace(self.api.services, **changed)
 
     async def create(self, name: str = "agent", **over: Any) -> Any:
         """Create a deployment and return it."""
@@ -102,10 +119,12 @@ class ListenerSide:
             answer = await self.report(deployment_id, revision_id, status)
             assert answer.status_code == 204, answer.text
 
-    async def deploy(self, deployment_id: str, revision_id: str) -> None:
-        """Take a revision from CREATING to DEPLOYED."""
-        path = ("AWAITING_BUILD", "BUILDING", "AWAITING_DEPLOY", "DEPLOYING", "DEPLOYED")
-        await self.walk(deployment_id, revision_id, *path)
+    async def deploy(self, deployment_id: str, revision_id: str, commit: str | None = None) -> None:
+        """Take a revision from CREATING to DEPLOYED; report the commit that was fetched, if one is given."""
+        await self.walk(deployment_id, revision_id, "AWAITING_BUILD")
+        building = await self.report(deployment_id, revision_id, "BUILDING", repo_commit_sha=commit)
+        assert building.status_code == 204, building.text
+        await self.walk(deployment_id, revision_id, "AWAITING_DEPLOY", "DEPLOYING", "DEPLOYED")
 
     async def drop(self, deployment_id: str) -> httpx2.Response:
         return await self.client.delete(f"/internal/deployments/{deployment_id}")
@@ -121,7 +140,7 @@ def create_body(name: str = "agent", **over: Any) -> dict[str, Any]:
         "secrets": [],
     }
     for key, value in over.items():
-        body[key] = {**body[key], **value} if isinstance(value, dict) else value
+        body[key] = {**body.get(key, {}), **value} if isinstance(value, dict) else value
     return body
 
 
@@ -129,29 +148,32 @@ def create_body(name: str = "agent", **over: Any) -> dict[str, Any]:
 async def control(url: str) -> AsyncIterator[Control]:
     """Serve identity and control on an empty database."""
     db = await Database.connect(url)
-    await migrate(db, ROOMS)
+    await migrate(db, PACKAGES)
     key = await first_start.set_up(db)
     assert key is not None
-    keyring, changes = Keyring(db), DesiredChanges()
+    authenticator, changes = Authenticator(db), DesiredChanges()
     archives = tempfile.TemporaryDirectory()
-    services: dict[type, Any] = {
-        Database: db,
-        Keyring: keyring,
-        SecretBox: SecretBox(os.urandom(32)),
-        DesiredChanges: changes,
-        PlatformAddress: ADDRESS,
-        ArchiveStore: ArchiveStore(Path(archives.name)),
-        Occupants: Occupants([occupied_by]),
-    }
+    services = TestedServices(
+        db=db,
+        authenticator=authenticator,
+        box=SecretBox(os.urandom(32)),
+        changes=changes,
+        address=ADDRESS,
+        archives=ArchiveStore(Path(archives.name)),
+        deletion_checks=WorkspaceDeletionChecks([describe_deployments]),
+        outbound_rules=OutboundRules(),
+    )
     api = Api([*http.routes, *control_routes], services, guard)
     stop, listening = asyncio.Event(), listen("127.0.0.1", 0)
-    server = Server(Front(LimitBody(api, 25 * 1024 * 1024, body_limits(api.routes))), draining=asyncio.Event())
+    server = Server(
+        RequestMiddleware(LimitBody(api, 25 * 1024 * 1024, body_limits(api.routes))), draining=asyncio.Event()
+    )
     await server.open([listening])
     serving = asyncio.create_task(server.serve_until(stop))
     base = f"http://127.0.0.1:{listening.getsockname()[1]}"
     try:
         async with httpx2.AsyncClient(base_url=base, headers={"x-api-key": key}, timeout=60) as client:
-            yield Control(client, db, await keyring.authenticate(key), ListenerSide(client), services)
+            yield Control(client, db, await authenticator.authenticate(key), ListenerSide(client), api)
     finally:
         changes.close()
         stop.set()

@@ -23,7 +23,8 @@ TOKEN = "ghp_a-token-of-the-test"
 class GitHost:
     """The host; `folder` holds `owner/name.git`, each a repository or a link to one.
 
-    `asked` are the paths that were asked for, `shown` the names and passwords that git came with.
+    `asked` are the paths that were asked for, `shown` the names and passwords that git came with; an open
+    host asks for none.
     """
 
     folder: Path
@@ -32,6 +33,7 @@ class GitHost:
     asked: list[str] = field(default_factory=list)
     shown: list[str] = field(default_factory=list)
     status: int = 200
+    is_open: bool = False
 
     async def __call__(self, scope: Any, receive: Any, send: Any) -> None:
         request = Request(scope, receive)
@@ -66,7 +68,7 @@ class GitHost:
     async def _git(self, request: Request) -> Response:
         sent = base64.b64decode(request.headers.get("authorization", "Basic ").partition(" ")[2]).decode()
         self.shown += [sent] if sent else []
-        if sent.partition(":")[2] != TOKEN:
+        if not self.is_open and sent.partition(":")[2] != TOKEN:
             return Response(status_code=401, headers={"WWW-Authenticate": 'Basic realm="git"'})
         return await asyncio.to_thread(self._backend, request, await request.body())
 

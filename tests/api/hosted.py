@@ -12,29 +12,30 @@ import httpx2
 
 from portside.annotation import http as annotation_http
 from portside.datasets import http as datasets_http
-from portside.identity import first_start, http, keys
+from portside.identity import first_start, http, keys, signin
+from portside.identity.authentication import Authenticator
 from portside.identity.guard import guard
-from portside.identity.keyring import Keyring
 from portside.identity.keys import Owner
+from portside.identity.services import IdentityServices
 from portside.identity.types import Actor, KeyRequest
-from portside.identity.workspaces import Occupants
+from portside.identity.workspaces import WorkspaceDeletionChecks
 from portside.kernel.crypto import SecretBox
 from portside.kernel.db import Database
-from portside.kernel.http.bodies import LimitBody
-from portside.kernel.http.front import Front
-from portside.kernel.http.prefixes import StripPrefix
+from portside.kernel.http.health import HealthChecks
+from portside.kernel.http.middleware import LimitBody, RequestMiddleware, StripPrefix
 from portside.kernel.http.routes import Api
 from portside.kernel.http.server import Server, listen
+from portside.kernel.large_reads import ReadBudget
 from portside.kernel.migrations import migrate
 from portside.prompts import http as prompts_http
 from portside.tracing import http as tracing_http
-from portside.tracing.info import Info
 from portside.tracing.quotas import Quotas
-from portside.tracing.retention import Retention
+from portside.tracing.retention import TraceRetention
+from portside.tracing.services import PlatformInfo, TracingServices
 from portside.usage import http as usage_http
 
 MAX_BODY_BYTES = 25 * 1024 * 1024
-ROOMS = [
+PACKAGES = [
     "portside.identity",
     "portside.tracing",
     "portside.usage",
@@ -85,32 +86,40 @@ class Hosted:
         return answer.json()["usage"]
 
 
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class HostedServices(IdentityServices, TracingServices):
+    """The services of all packages of the hosted API."""
+
+
 @asynccontextmanager
-async def hosted(url: str) -> AsyncIterator[Hosted]:
-    """Serve identity, tracing and usage on an empty database."""
+async def hosted(url: str, **services: Any) -> AsyncIterator[Hosted]:
+    """Serve identity, tracing and usage on an empty database, with more services."""
     db = await Database.connect(url)
-    await migrate(db, ROOMS)
+    await migrate(db, PACKAGES)
     key = await first_start.set_up(db)
     assert key is not None
-    keyring = Keyring(db)
+    authenticator = Authenticator(db)
     routes = [
-        *http.routes, *tracing_http.routes, *datasets_http.routes, *prompts_http.routes, *annotation_http.routes,
-        *usage_http.routes,
+        *http.routes, *signin.routes, *tracing_http.routes, *datasets_http.routes, *prompts_http.routes,
+        *annotation_http.routes, *usage_http.routes,
     ]  # fmt: skip
     api = Api(
         routes,
-        {
-            Database: db,
-            Keyring: keyring,
-            Info: Info(),
-            SecretBox: SecretBox(os.urandom(32)),
-            Retention: Retention(),
-            Quotas: Quotas(db),
-            Occupants: Occupants([]),
-        },
+        HostedServices(
+            db=db,
+            authenticator=authenticator,
+            health=HealthChecks({"postgres": db.is_alive}),
+            info=PlatformInfo(),
+            read_budget=ReadBudget(25_000_000, 75_000_000),
+            box=SecretBox(os.urandom(32)),
+            retention=TraceRetention(),
+            quotas=Quotas(db),
+            deletion_checks=WorkspaceDeletionChecks([]),
+            **services,
+        ),
         guard,
     )
-    app = Front(LimitBody(StripPrefix(api, ("/api/v1", "/api")), MAX_BODY_BYTES))
+    app = RequestMiddleware(LimitBody(StripPrefix(api, ("/api/v1", "/api")), MAX_BODY_BYTES))
     stop = asyncio.Event()
     server = Server(app, draining=asyncio.Event())
     listening = listen("127.0.0.1", 0)
@@ -119,7 +128,7 @@ async def hosted(url: str) -> AsyncIterator[Hosted]:
     serving = asyncio.create_task(server.serve_until(stop))
     try:
         async with httpx2.AsyncClient(base_url=address, headers={"x-api-key": key}, timeout=60) as client:
-            yield Hosted(address, key, await keyring.authenticate(key), db, client)
+            yield Hosted(address, key, await authenticator.authenticate(key), db, client)
     finally:
         stop.set()
         await serving

@@ -17,7 +17,7 @@ class Pair(NamedTuple):
 
 @contextlib.contextmanager
 def pair_of(url: str, folder: Path, **environment: str) -> Iterator[Pair]:
-    """Start two servers; what they are told in their environment is the same."""
+    """Start two servers; their environment is the same."""
     for name in ("worker", "front"):
         (folder / name).mkdir()
     with (

@@ -1,4 +1,7 @@
-"""Tasks of other people through every door of the A2A protocol: to whom they are not, they are not there."""
+"""Access to tasks of other users through every method of the A2A protocol.
+
+A task of another user does not exist for the caller, whatever the caller requests.
+"""
 
 from collections.abc import Iterator
 
@@ -21,7 +24,7 @@ def as_user(http: httpx2.AsyncClient, name: str, graph_id: str = "echo") -> Remo
     return Remote(http, graph_id, authorization=f"Bearer {name}")
 
 
-async def test_nobody_is_let_in_without_a_token_and_the_card_says_how(server: ServerProcess):
+async def test_calls_without_token_get_401_and_card_names_scheme(server: ServerProcess):
     echo = agent_id("echo")
     paths = (
         f"/a2a/{echo}",
@@ -37,11 +40,11 @@ async def test_nobody_is_let_in_without_a_token_and_the_card_says_how(server: Se
         assert card["security"] == [{"token": []}]
 
 
-async def test_the_tasks_of_others_are_not_there(server: ServerProcess):
+async def test_tasks_of_other_users_are_not_found(server: ServerProcess):
     async with httpx2.AsyncClient(base_url=server.url, timeout=60) as http:
         alice, bob = as_user(http, "alice"), as_user(http, "bob")
         task = await alice.send(data(WORDS))
-        assert task["artifacts"][0]["parts"][0]["data"]["told"]["identity"] == "alice"
+        assert task["artifacts"][0]["parts"][0]["data"]["reported"]["identity"] == "alice"
         for method in ("tasks/get", "tasks/cancel"):
             assert (await bob.fails(method, id=task["id"]))[0] == -32001
         assert (await bob.stream("tasks/resubscribe", id=task["id"]))[0]["code"] == -32001
@@ -57,7 +60,7 @@ async def test_the_tasks_of_others_are_not_there(server: ServerProcess):
         assert (await alice.ask("tasks/get", id=task["id"]))["id"] == task["id"]
 
 
-async def test_what_others_were_asked_is_told_to_nobody(server: ServerProcess):
+async def test_interrupts_of_other_users_are_hidden(server: ServerProcess):
     async with httpx2.AsyncClient(base_url=server.url, timeout=60) as http:
         alice, bob = as_user(http, "alice", "asking"), as_user(http, "bob", "asking")
         task = await alice.send(data(WORDS))
@@ -69,7 +72,7 @@ async def test_what_others_were_asked_is_told_to_nobody(server: ServerProcess):
             assert refused == (-32602, "Failed to create run: Thread or assistant not found.")
 
 
-async def test_who_may_not_change_a_task_may_not_cancel_it(server: ServerProcess):
+async def test_cancel_needs_update_permission(server: ServerProcess):
     async with httpx2.AsyncClient(base_url=server.url, timeout=60) as http:
         reader = as_user(http, "reader", "patient")
         sent = {"message": message(data(WORDS)), "configuration": {"blocking": False}}

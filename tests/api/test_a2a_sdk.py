@@ -1,4 +1,7 @@
-"""The A2A protocol by the stock client, in both of its versions, and what version 1.0 and JSON-RPC ask beyond it."""
+"""The A2A protocol with the stock client in both versions, and what version 1.0 and JSON-RPC require beyond it.
+
+A question of a graph is answered once, however many clients answer.
+"""
 
 import asyncio
 import json
@@ -63,7 +66,7 @@ async def all_of(client: Client, request: pb.SendMessageRequest) -> list[pb.Stre
 
 
 @pytest.mark.parametrize("version", ["1.0", "0.3"])
-async def test_the_stock_client_streams_sends_and_asks(server: ServerProcess, version: str):
+async def test_stock_client_streams_and_sends(server: ServerProcess, version: str):
     async with connected(server, "talk", version=version) as client:
         events = await all_of(client, asked("hi"))
         task = events[0].task
@@ -85,7 +88,7 @@ async def test_the_stock_client_streams_sends_and_asks(server: ServerProcess, ve
 
 
 @pytest.mark.parametrize("version", ["1.0", "0.3"])
-async def test_the_stock_client_answers_a_question(server: ServerProcess, version: str):
+async def test_stock_client_answers_an_interrupt(server: ServerProcess, version: str):
     async with connected(server, "ask", version=version) as client:
         events = await all_of(client, asked("go"))
         task, last = events[0].task, events[-1].status_update.status
@@ -97,7 +100,7 @@ async def test_the_stock_client_answers_a_question(server: ServerProcess, versio
 
 
 @pytest.mark.parametrize("version", ["1.0", "0.3"])
-async def test_the_stock_client_follows_again_and_cancels(server: ServerProcess, version: str, tmp_path: Path):
+async def test_stock_client_resubscribes_and_cancels(server: ServerProcess, version: str, tmp_path: Path):
     async with connected(server, "gate", version=version) as client:
         events = client.send_message(asked(str(tmp_path / "door")))
         task_id = (await anext(events)).task.id
@@ -138,7 +141,7 @@ async def test_tasks_are_listed_in_pages_latest_first(server: ServerProcess):
         assert context_id not in str(await client.list_tasks(pb.ListTasksRequest(context_id=new_id())))
 
 
-async def test_version_1_has_its_own_form(http):
+async def test_version_1_writes_its_own_form(http):
     remote = Remote(http, "echo", **{"A2A-Version": "1.0"})
     said = {"role": "ROLE_USER", "parts": [{"text": "hi"}, {"raw": "aGk=", "mediaType": "image/png"}], "messageId": "m"}
     task = (await remote.ask("SendMessage", message=said))["task"]
@@ -166,7 +169,9 @@ HOSTILE = [
     ("7", -32600),
     ({"id": 1, "method": "tasks/get"}, -32600),
     ({"jsonrpc": "1.0", "id": 1, "method": "tasks/get"}, -32600),
-    ({"jsonrpc": "2.0", "method": "tasks/get", "params": {}}, -32600),
+    ({"jsonrpc": "2.0", "method": "tasks/get", "params": {"id": "x"}}, -32600),
+    ({"jsonrpc": "2.0", "method": "tasks/get", "params": {}}, -32602),
+    ({"jsonrpc": "2.0", "method": "nonsense", "params": {}}, -32601),
     ({"jsonrpc": "2.0", "id": None, "method": "tasks/get"}, -32600),
     ({"jsonrpc": "2.0", "id": {"a": 1}, "method": "tasks/get"}, -32600),
     ({"jsonrpc": "2.0", "id": True, "method": "tasks/get"}, -32600),
@@ -180,7 +185,7 @@ HOSTILE = [
 
 
 @pytest.mark.parametrize(("body", "code"), HOSTILE)
-async def test_what_is_no_call_is_refused_with_its_code(http, body: Any, code: int):
+async def test_malformed_call_is_refused_with_its_code(http, body: Any, code: int):
     reply = await Remote(http, "echo").raw(body)
     assert (reply["jsonrpc"], reply["error"]["code"]) == ("2.0", code)
 
@@ -220,15 +225,15 @@ WRONG: list[tuple[dict[str, Any], int, str]] = [
 
 
 @pytest.mark.parametrize(("params", "code", "named"), WRONG)
-async def test_a_message_that_makes_no_sense_is_refused_by_the_name_of_its_field(http, params, code: int, named: str):
+async def test_invalid_message_is_refused_naming_the_field(http, params, code: int, named: str):
     remote = Remote(http, "echo")
-    told = await remote.fails("message/send", **params)
-    assert (told[0], named in told[1]) == (code, True), told
+    reported = await remote.fails("message/send", **params)
+    assert (reported[0], named in reported[1]) == (code, True), reported
     (event,) = await remote.stream("SendStreamingMessage", **params)
     assert event["code"] == code
 
 
-async def test_what_is_asked_of_a_task_is_judged_too(http):
+async def test_invalid_task_params_are_refused(http):
     echo = Remote(http, "echo")
     for method in ("tasks/get", "tasks/cancel", "GetTask", "CancelTask"):
         assert (await echo.fails(method))[0] == -32602
@@ -242,7 +247,7 @@ async def test_what_is_asked_of_a_task_is_judged_too(http):
     assert event["code"] == -32001
 
 
-async def test_headers_are_judged(http):
+async def test_invalid_headers_are_refused(http):
     path, body = Remote(http, "echo").path, {"jsonrpc": "2.0", "id": 1, "method": "tasks/get", "params": {"id": "x"}}
     refused = await http.post(path, json=body, headers={"accept": "text/html"})
     assert (refused.status_code, refused.json()["error"]) == (400, "Accept header must include application/json")
@@ -254,14 +259,14 @@ async def test_headers_are_judged(http):
     assert (nobody.status_code, nobody.json()["error"]["code"]) == (200, -32602)
 
 
-async def test_a_failed_call_leaves_nothing_behind(http):
+async def test_failed_call_creates_nothing(http):
     context_id = new_id()
     ask = Remote(http, "form")
     assert (await ask.fails("message/send", message=message("soup", contextId=context_id)))[0] == -32602
     assert (await http.get(f"/threads/{context_id}")).status_code == 404
 
 
-async def test_a_question_is_answered_once(http):
+async def test_concurrent_answers_resume_once(http):
     ask = Remote(http, "ask")
     task = await ask.send("go")
     replies = await asyncio.gather(

@@ -1,12 +1,14 @@
-"""Keys of the platform on an agent's door: whose they are says the platform, and nobody else."""
+"""Agents that authenticate callers by keys of the platform: only the platform decides whose key it is."""
 
 import pytest
+from cachetools import TTLCache
 from starlette.requests import Request
 
-from portside.agent.access import platform_keys
-from portside.agent.access.memory import Remembered
-from portside.agent.access.platform_keys import PlatformKeys, PlatformSilent
+from portside.agent.access import platform as platform_access
+from portside.agent.access.platform import PlatformAuthentication, PlatformSilent
+from portside.kernel.caller_tokens import CallerClaims, TokenIssuer
 from portside.kernel.errors import Unauthorized
+from tests.api.control_server import control
 from tests.api.hosted import hosted
 
 
@@ -15,10 +17,10 @@ def request(**headers: str) -> Request:
     return Request({"type": "http", "method": "GET", "path": "/", "query_string": b"", "headers": raw})
 
 
-async def test_whose_a_key_is_says_the_platform(fresh_database) -> None:
+async def test_platform_decides_about_its_keys(fresh_database) -> None:
     async with hosted(await fresh_database()) as platform:
         tenant = str(platform.actor.workspace_id)
-        keys = PlatformKeys(platform.url, tenant)
+        keys = PlatformAuthentication(platform.url, tenant)
         of_another = await platform.new_key(workspace_id=await platform.new_workspace("Other"))
         caller = await keys(request(x_api_key=platform.key))
         assert (await keys(request(authorization=f"Bearer {platform.key}"))).identity == caller.identity
@@ -29,18 +31,18 @@ async def test_whose_a_key_is_says_the_platform(fresh_database) -> None:
                 with pytest.raises(Unauthorized, match="X-Api-Key"):
                     await keys(request(**wrong))
     # The platform is gone: who was known is, for a while, and nobody else.
-    keys._let_in = Remembered(ttl_s=0, most=1)
+    keys._accepted = TTLCache(1, 0)
     assert await keys(request(x_api_key=platform.key)) == caller
     with pytest.raises(PlatformSilent):
         await keys(request(x_api_key="lsv2_pt_another"))
     with pytest.raises(PlatformSilent):
-        await PlatformKeys(platform.url, tenant)(request(x_api_key=platform.key))
+        await PlatformAuthentication(platform.url, tenant)(request(x_api_key=platform.key))
     await keys.close()
 
 
-async def test_keys_that_look_alike_are_different_callers(fresh_database) -> None:
+async def test_keys_with_equal_short_forms_are_different_callers(fresh_database) -> None:
     async with hosted(await fresh_database()) as platform:
-        keys = PlatformKeys(platform.url, str(platform.actor.workspace_id))
+        keys = PlatformAuthentication(platform.url, str(platform.actor.workspace_id))
         made = [(await platform.client.post("/api/v1/api-key", json={})).json() for _ in range(2)]
         await platform.db.pool.execute("update api_keys set short_key = 'lsv2_sk_…cafe'")
         callers = [await keys(request(x_api_key=one["key"])) for one in made]
@@ -49,10 +51,12 @@ async def test_keys_that_look_alike_are_different_callers(fresh_database) -> Non
         await keys.close()
 
 
-async def test_a_key_that_was_taken_away_is_forgotten(fresh_database, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(platform_keys, "REMEMBERED_S", 0)
+async def test_revoked_key_is_not_accepted_after_the_cache_expires(
+    fresh_database, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(platform_access, "ACCEPTED_TTL_S", 0)
     async with hosted(await fresh_database()) as platform:
-        keys = PlatformKeys(platform.url, str(platform.actor.workspace_id))
+        keys = PlatformAuthentication(platform.url, str(platform.actor.workspace_id))
         made = (await platform.client.post("/api/v1/api-key", json={"description": "short"})).json()
         given = request(x_api_key=made["key"])
         await keys(given)
@@ -60,7 +64,33 @@ async def test_a_key_that_was_taken_away_is_forgotten(fresh_database, monkeypatc
         with pytest.raises(Unauthorized):
             await keys(given)
     # Nor is it known any more now that the platform is gone.
-    keys._turned_away = Remembered(ttl_s=0, most=1)
+    keys._rejected = TTLCache(1, 0)
     with pytest.raises(PlatformSilent):
         await keys(given)
     await keys.close()
+
+
+async def test_tokens_are_verified_while_the_platform_is_away(fresh_database) -> None:
+    async with control(await fresh_database()) as plane:
+        deployment = (await plane.create())["id"]
+        url = f"{plane.client.base_url}/v2/deployments/{deployment}"
+        made = (await plane.client.post(f"/v2/deployments/{deployment}/token")).json()["access_token"]
+        known, unknown = (PlatformAuthentication(url, None, deployment) for _ in range(2))
+        alone = PlatformAuthentication(url, None)
+        caller = await known(request(authorization=f"Bearer {made}"))
+        assert caller.identity == str(plane.actor.user_id)
+        with pytest.raises(Unauthorized, match="another server"):
+            await alone(request(x_api_key=made))
+    assert await known(request(x_api_key=made)) == caller
+    for keys in (known, unknown):
+        foreign = TokenIssuer([b"x" * 32]).sign(CallerClaims(aud=deployment, sub="x", iat=0, exp=60))
+        with pytest.raises((Unauthorized, PlatformSilent)):
+            await keys(request(x_api_key=foreign))
+    with pytest.raises(PlatformSilent):
+        await unknown(request(x_api_key=made))
+    # Keys that were not renewed in time verify nothing any more.
+    known._tokens._keys_until = 0.0
+    with pytest.raises(PlatformSilent):
+        await known(request(x_api_key=made))
+    for keys in (known, unknown, alone):
+        await keys.close()

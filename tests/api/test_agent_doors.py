@@ -1,4 +1,8 @@
-"""Every route of the agent server, over a real server: whatever is sent, it says what is wrong and never breaks."""
+"""Every route of the agent server over a real server.
+
+Invalid JSON values are refused with the name of their field before anything is stored. Every error has one shape:
+`{"detail": …}`, and a failed validation lists the fields under `errors`.
+"""
 
 import json
 from collections.abc import Iterator
@@ -23,7 +27,7 @@ for _ in range(250):
 
 @pytest.fixture(scope="module")
 def http(server: ServerProcess) -> Iterator[httpx2.Client]:
-    with httpx2.Client(base_url=server.url, timeout=20) as client:
+    with httpx2.Client(base_url=server.url, timeout=60) as client:
         yield client
 
 

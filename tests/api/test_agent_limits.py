@@ -1,4 +1,4 @@
-"""What one caller may take up of an agent server, and who may look into it."""
+"""Limits of an agent server for each caller, and access to its debugging routes."""
 
 from collections.abc import Iterator
 from contextlib import ExitStack
@@ -106,7 +106,7 @@ async def test_waiting_runs_of_one_caller(someone: Any) -> None:
     await eventually(is_let_in)
 
 
-def test_only_who_may_deploy_sees_the_inside_of_a_server(someone: Any) -> None:
+def test_heap_dump_and_profile_require_permission_to_deploy(someone: Any) -> None:
     ada, operator, nobody = someone("ada"), someone("operator"), someone("unwanted")
     asked = [("POST", "/heapdump", {}), ("GET", "/profile", {"seconds": "0.1"})]
     for method, path, query in asked:
@@ -122,7 +122,7 @@ def test_a_graph_sees_what_its_user_sees(someone: Any) -> None:
     seen, unseen = (who.post("/runs/wait", json=asked).json() for who in (eve, finn))
     assert seen["found"] == [hers, hers]
     assert unseen["found"] == ["hidden", "hidden"]
-    assert [(found["told"]["identity"], found["told"]["owner"]) for found in (seen, unseen)] == [
+    assert [(found["reported"]["identity"], found["reported"]["owner"]) for found in (seen, unseen)] == [
         ("eve", "eve"), ("finn", "finn"),
     ]  # fmt: skip
-    assert seen["told"]["permissions"] == ["be:eve"]
+    assert seen["reported"]["permissions"] == ["be:eve"]

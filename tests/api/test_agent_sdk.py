@@ -1,7 +1,7 @@
 """The stock Python SDK against an agent server of ours."""
 
 import asyncio
-import time
+from pathlib import Path
 
 import httpx2
 import pytest
@@ -97,12 +97,12 @@ async def test_background_runs_join_and_stay_in_order(client: LangGraphClient):
 
 async def test_reject_refuses_a_second_run(client: LangGraphClient):
     thread_id = (await client.threads.create())["thread_id"]
-    first = await client.runs.create(thread_id, "steps", input={"done": [], "pause_s": 0.5})
+    first = await client.runs.create(thread_id, "steps", input={"done": [], "pause_s": 600})
     with pytest.raises(APIStatusError) as refused:
         await client.runs.create(thread_id, "echo", input=HI, multitask_strategy="reject")
     assert refused.value.status_code == 409
     assert "already running" in refused.value.response.json()["detail"]
-    await client.runs.join(thread_id, first["run_id"])
+    await client.runs.cancel(thread_id, first["run_id"], wait=True)
 
 
 async def test_join_stream_follows_a_run_under_way(client: LangGraphClient):
@@ -122,7 +122,7 @@ async def test_stateless_runs_leave_nothing_behind(client: LangGraphClient, serv
     before = {thread["thread_id"] for thread in await client.threads.search(limit=1000)}
     result = await client.runs.wait(None, "echo", input=HI)
     assert result["messages"][-1]["content"] == "echo: hi"
-    assert {thread["thread_id"] for thread in await client.threads.search(limit=1000)} == before
+    assert {thread["thread_id"] for thread in await client.threads.search(limit=1000)} <= before
     kept = await client.runs.create(None, "echo", input=HI, on_completion="keep")
     assert (await client.runs.join(kept["thread_id"], kept["run_id"]))["messages"][-1]["content"] == "echo: hi"
 
@@ -141,15 +141,18 @@ async def test_factories_get_the_config(client: LangGraphClient):
     assert (await client.runs.wait(None, "factory", input={"done": []}, config=config))["done"] == ["hello world"]
 
 
-async def test_a_blocking_node_does_not_stall_the_server(client: LangGraphClient, server: ServerProcess):
+async def test_a_blocking_node_does_not_stall_the_server(
+    client: LangGraphClient, server: ServerProcess, tmp_path: Path
+):
+    gate = tmp_path / "gate"
     thread_id = (await client.threads.create())["thread_id"]
-    run = await client.runs.create(thread_id, "blocking", input={"done": [], "pause_s": 3})
+    run = await client.runs.create(thread_id, "blocking", input={"done": [], "gate": str(gate)})
     async with httpx2.AsyncClient(base_url=server.url) as http:
-        began = time.monotonic()
         answers = [(await http.get("/ok")).status_code for _ in range(20)]
         answered_while_blocked = (await http.get(f"/threads/{thread_id}/runs/{run['run_id']}")).json()["status"]
     assert answers == [200] * 20
-    assert answered_while_blocked in {"pending", "running"}, f"took {time.monotonic() - began}"
+    assert answered_while_blocked in {"pending", "running"}
+    gate.touch()
     await client.runs.join(thread_id, run["run_id"])
 
 

@@ -31,7 +31,7 @@ def client_of(server: Hosted) -> Client:
 
 
 @pytest.mark.filterwarnings("ignore:The run_ids parameter")
-async def test_the_stock_client_keeps_queues(server: Hosted) -> None:
+async def test_the_sdk_manages_annotation_queues(server: Hosted) -> None:
     runs = await traced(server, 3)
     await asyncio.to_thread(work_with_queues, client_of(server), runs)
     tiers = await server.db.pool.fetch("select tier from traces")
@@ -65,7 +65,7 @@ def work_with_queues(client: Client, runs: Any) -> None:
         client.read_annotation_queue(queue.id)
 
 
-async def test_a_reviewed_run_is_completed_and_a_deleted_one_is_gone(server: Hosted) -> None:
+async def test_reviewed_runs_are_completed_and_deleted_runs_leave_the_queue(server: Hosted) -> None:
     runs = [str(run_id) for run_id in await traced(server, 2)]
     queue = (await server.client.post("/annotation-queues", json={"name": "q"})).json()
     path = f"/annotation-queues/{queue['id']}"
@@ -90,7 +90,7 @@ async def test_a_reviewed_run_is_completed_and_a_deleted_one_is_gone(server: Hos
         assert refused.status_code == status, refused.text
 
 
-async def test_what_is_queued_is_of_one_workspace(server: Hosted) -> None:
+async def test_queues_are_scoped_to_a_workspace(server: Hosted) -> None:
     (run,) = await traced(server, 1)
     queue = (await server.client.post("/annotation-queues", json={"name": "q"})).json()
     key = {"x-api-key": await server.new_key(workspace_id=await server.new_workspace("Other"))}
@@ -109,18 +109,20 @@ async def test_what_is_queued_is_of_one_workspace(server: Hosted) -> None:
     assert (await server.client.delete(path, headers=viewer)).status_code == 403
 
 
-async def test_the_stock_client_says_what_feedback_means(server: Hosted) -> None:
-    await asyncio.to_thread(work_with_configs, client_of(server))
+async def test_the_sdk_manages_feedback_configs(server: Hosted) -> None:
+    await asyncio.to_thread(check_configs, client_of(server))
+    listed = (await server.client.get("/feedback-configs")).json()
+    assert [config["feedback_key"] for config in listed] == ["grade"]
 
 
-def work_with_configs(client: Client) -> None:
+def check_configs(client: Client) -> None:
     scale: Any = {"type": "continuous", "min": 0, "max": 1}
     made = client.create_feedback_config("score", feedback_config=scale)
     assert (made.feedback_config["max"], made.is_lower_score_better) == (1, False)
     again = client.create_feedback_config("score", feedback_config=scale)
     assert again.modified_at == made.modified_at
     grades: Any = {"type": "categorical", "categories": [{"value": 1, "label": "good"}, {"value": 0}]}
-    with pytest.raises(LangSmithError, match="another configuration"):
+    with pytest.raises(LangSmithError, match="different configuration"):
         client.create_feedback_config("score", feedback_config=grades)
     client.create_feedback_config("grade", feedback_config=grades)
     assert client.update_feedback_config("score", is_lower_score_better=True).is_lower_score_better

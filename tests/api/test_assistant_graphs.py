@@ -103,7 +103,8 @@ async def test_subgraphs(client: LangGraphClient):
     assert await client.assistants.get_subgraphs(parent, "nowhere") == {}
 
 
-async def test_factories_are_told_that_an_assistant_is_read(client: LangGraphClient):
+@pytest.mark.needs("langgraph-sdk", "0.3.5")
+async def test_factories_get_the_access_context_of_assistant_reads(client: LangGraphClient):
     made = await client.assistants.create("by_config", context={"who": "me"})
     assert "for_me" in await nodes_of(client, made["assistant_id"])
     assert "for_nobody" in await nodes_of(client, "by_config")
@@ -129,13 +130,13 @@ async def test_a_factory_that_fails_says_how(server: ServerProcess, client: Lang
 @pytest.mark.parametrize(
     ("path", "status", "says"),
     [
-        (f"/assistants/{NOBODY}/graph", 404, "Not Found"),
+        (f"/assistants/{NOBODY}/graph", 404, "Assistant not found"),
         ("/assistants/nope/graph", 422, "Invalid assistant"),
         ("/assistants/parent/graph?xray=0", 422, "Invalid xray value"),
         ("/assistants/parent/schemas", 422, "must be a UUID"),
-        (f"/assistants/{NOBODY}/schemas", 404, "Not Found"),
-        (f"/assistants/{NOBODY}/subgraphs", 404, "Not Found"),
-        (f"/assistants/{NOBODY}/subgraphs/child", 404, "Not Found"),
+        (f"/assistants/{NOBODY}/schemas", 404, "Assistant not found"),
+        (f"/assistants/{NOBODY}/subgraphs", 404, "Assistant not found"),
+        (f"/assistants/{NOBODY}/subgraphs/child", 404, "Assistant not found"),
         (f"/assistants/{NOBODY}/subgraphs?recurse=maybe", 422, "recurse"),
     ],
 )

@@ -1,4 +1,4 @@
-"""Assistants over HTTP, by the stock SDKs: made, changed, versioned, searched, deleted, and what runs get of them."""
+"""Assistants over HTTP with the stock SDKs: created, changed, versioned, searched, deleted; their effect on runs."""
 
 import asyncio
 from collections.abc import AsyncIterator, Iterator
@@ -106,7 +106,7 @@ async def test_every_change_is_a_version(client: LangGraphClient):
     assert await client.assistants.get_versions(assistant_id, offset=3) == []
 
 
-async def test_an_older_version_comes_back_whole(client: LangGraphClient):
+async def test_older_version_is_restored_completely(client: LangGraphClient):
     made = await client.assistants.create("configured", context={"model": "old"}, metadata={"a": 1}, description="D")
     assistant_id = made["assistant_id"]
     await client.assistants.update(
@@ -175,7 +175,7 @@ async def test_search_filters_sorts_and_selects(client: LangGraphClient):
     assert selected == [{"name": "Ärger", "version": 1}]
 
 
-async def test_pages_tell_the_true_total(client: LangGraphClient, http: httpx2.AsyncClient):
+async def test_pages_return_the_total(client: LangGraphClient, http: httpx2.AsyncClient):
     mark = {"suite": uuid4().hex}
     for _ in range(5):
         await client.assistants.create("chat", metadata=mark, name="same")
@@ -201,7 +201,7 @@ async def test_pages_tell_the_true_total(client: LangGraphClient, http: httpx2.A
             await ask(graph_id="nowhere")
 
 
-async def test_delete_leaves_threads_unless_told_otherwise(client: LangGraphClient):
+async def test_delete_keeps_threads_by_default(client: LangGraphClient):
     async def thread_of(assistant_id: str) -> str:
         thread_id = (await client.threads.create())["thread_id"]
         await client.runs.wait(thread_id, assistant_id, input={"foo": []})
@@ -218,11 +218,11 @@ async def test_delete_leaves_threads_unless_told_otherwise(client: LangGraphClie
     for assistant_id in (one, two):
         with pytest.raises(APIStatusError, match=f"Assistant with ID {assistant_id} not found"):
             await client.assistants.delete(assistant_id)
-        with pytest.raises(APIStatusError, match="Not Found"):
+        with pytest.raises(APIStatusError, match="Assistant not found"):
             await client.assistants.get_versions(assistant_id)
 
 
-async def test_runs_on_threads_that_go_are_stopped(client: LangGraphClient, http: httpx2.AsyncClient):
+async def test_runs_on_deleted_threads_are_stopped(client: LangGraphClient, http: httpx2.AsyncClient):
     assistant_id = (await client.assistants.create("endless"))["assistant_id"]
     thread_id = (await client.threads.create())["thread_id"]
     run = await client.runs.create(thread_id, assistant_id, input={"foo": []})
@@ -239,7 +239,7 @@ async def test_runs_on_threads_that_go_are_stopped(client: LangGraphClient, http
     await eventually(is_stopped)
 
 
-async def test_runs_get_what_their_assistant_brings(client: LangGraphClient):
+async def test_runs_use_the_configuration_of_their_assistant(client: LangGraphClient):
     made = await client.assistants.create(
         "configured", {"tags": ["mine"], "recursion_limit": 7}, context={"model": "big", "heat": 0.9, "unknown": 1}
     )
@@ -287,12 +287,12 @@ def test_the_sync_client_does_it_as_well(server: ServerProcess):
         ("POST", "/assistants", {"graph_id": "chat", "config": {"recursion_limit": 2**70}}, 422, "recursion_limit"),
         ("POST", "/assistants", {"graph_id": "chat", "config": {"tags": [1]}}, 422, "tags"),
         ("GET", "/assistants/chat", None, 422, "Invalid assistant ID: must be a UUID"),
-        ("GET", f"/assistants/{NOBODY}", None, 404, "Not Found"),
+        ("GET", f"/assistants/{NOBODY}", None, 404, "Assistant not found"),
         ("PATCH", f"/assistants/{NOBODY}", {}, 404, f"Assistant {NOBODY} not found"),
         ("PATCH", f"/assistants/{NOBODY}", {"graph_id": "nope"}, 404, "Graph 'nope' not found"),
         ("DELETE", f"/assistants/{NOBODY}", None, 404, f"Assistant with ID {NOBODY} not found"),
         ("DELETE", f"/assistants/{NOBODY}?delete_threads=maybe", None, 422, "delete_threads"),
-        ("POST", f"/assistants/{NOBODY}/versions", {}, 404, "Not Found"),
+        ("POST", f"/assistants/{NOBODY}/versions", {}, 404, "Assistant not found"),
         ("POST", f"/assistants/{NOBODY}/versions", {"limit": 0}, 422, "limit"),
         ("POST", f"/assistants/{NOBODY}/latest", {"version": 1}, 404, "Version 1 not found"),
         ("POST", f"/assistants/{NOBODY}/latest", {"version": 2**40}, 422, "version"),

@@ -1,4 +1,4 @@
-"""What is sent by those who mean harm, to a server that runs: each attack leaves nothing and gets nothing."""
+"""Malicious requests to running servers: no attack changes or reveals anything."""
 
 import asyncio
 import hmac
@@ -12,7 +12,7 @@ import pytest
 from websockets.asyncio.client import connect
 from websockets.exceptions import ConnectionClosed
 
-from portside.identity import keyring
+from portside.identity import authentication
 from portside.kernel.http.server import MAX_FRAME_BYTES
 from tests.servers import ServerProcess, agent_server
 
@@ -90,7 +90,7 @@ def test_a_request_is_for_one_host(server: ServerProcess, hosts: bytes) -> None:
     [b"/threads/", b"//threads/", b"//evil.example/", b"//evil.example/threads/", b"/\\evil.example/threads/",
      b"http://evil.example/threads/", b"/threads/%0d%0aSet-Cookie:%20owned=1/", b"/threads/?next=//evil.example"],
 )  # fmt: skip
-def test_nobody_is_led_elsewhere(server: ServerProcess, target: bytes) -> None:
+def test_no_open_redirect(server: ServerProcess, target: bytes) -> None:
     (answer,) = exchange(server, b"GET " + target + b" HTTP/1.1\r\nHost: evil.example\r\n" + LAST)
     head = answer.partition(b"\r\n\r\n")[0].lower()
     places = [line.partition(b": ")[2] for line in head.split(b"\r\n") if line.startswith(b"location")]
@@ -98,7 +98,7 @@ def test_nobody_is_led_elsewhere(server: ServerProcess, target: bytes) -> None:
     assert b"\nset-cookie" not in head
 
 
-def test_what_a_client_sends_never_becomes_a_header(http: httpx2.Client) -> None:
+def test_no_header_injection(http: httpx2.Client) -> None:
     metadata = {POISON: POISON, "a": POISON}
     body = {"metadata": metadata, POISON: 1, "x\nSet-Cookie: owned": 1, "é": 1}
     answers = [
@@ -175,7 +175,9 @@ async def test_frames_end_somewhere(server: ServerProcess, frame: Any) -> None:
         assert (await client.get(f"{server.url}/ok")).status_code == 200
 
 
-def test_keys_are_looked_up_by_their_digests_and_compared_in_constant_time() -> None:
-    names = keyring.Keyring.authenticate.__code__.co_names
-    assert {"hash_token", "compare_digest"} <= set(names)
-    assert keyring.hmac.compare_digest is hmac.compare_digest
+def test_keys_and_sessions_are_looked_up_by_their_digests_and_compared_in_constant_time() -> None:
+    keys, sessions = authentication.Authenticator.authenticate, authentication.Authenticator.authenticate_session
+    assert "hash_token" in keys.__code__.co_names
+    assert "compare_digest" in authentication.Authenticator._key_actor.__code__.co_names
+    assert {"hash_token", "compare_digest"} <= set(sessions.__code__.co_names)
+    assert authentication.hmac.compare_digest is hmac.compare_digest

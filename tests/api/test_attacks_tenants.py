@@ -1,4 +1,4 @@
-"""Another workspace, on every route of the hosted API that names something: what is not its own is not there."""
+"""Another workspace's key on every route of the hosted API that names an object: the object is not found."""
 
 import json
 from collections.abc import AsyncIterator, Awaitable, Callable
@@ -109,8 +109,8 @@ async def looked_at(client: httpx2.AsyncClient, ids: dict[str, str]) -> dict[str
 
 
 def named() -> list[Route]:
-    rooms = (identity, tracing, datasets, prompts, annotation, usage)
-    routes = [route for room in rooms for route in room.routes if route.path_types and not route.public]
+    packages = (identity, tracing, datasets, prompts, annotation, usage)
+    routes = [route for package in packages for route in package.routes if route.path_types and not route.public]
     return [route for route in routes if not route.path.startswith(OF_ORGANIZATIONS)]
 
 
@@ -132,7 +132,7 @@ async def test_what_others_have_is_not_there_on_any_route(server: Hosted) -> Non
             assert MARK not in answer.text, label
             if label in EMPTY:
                 assert (answer.is_success, answer.content) == (True, EMPTY[label]), label
-            elif label != "PATCH /runs/{run_id}":  # What is told of a run may come before the run itself.
+            elif label != "PATCH /runs/{run_id}":  # An update of a run may arrive before the run.
                 assert answer.status_code in {404, 501}, (label, answer.status_code, answer.text)
         for path in ("/sessions", "/datasets", "/feedback", "/repos", "/annotation-queues", "/charts/section"):
             assert MARK not in (await stranger.get(path)).text, path

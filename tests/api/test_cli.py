@@ -10,6 +10,7 @@ import tarfile
 import pytest
 
 from tests.api.control_server import control
+from tests.conftest import eventually
 
 
 @pytest.fixture
@@ -45,7 +46,26 @@ def portside(platform, tmp_path):
     return run
 
 
-async def test_what_scripts_read_is_json(platform, portside) -> None:
+async def test_access_is_shown_and_set(platform, portside) -> None:
+    deploy = ("deploy", "https://git.example.com/team/one.git", "--no-wait", "--json", "--agent-role", "Editor")
+    assert json.loads(await portside(*deploy))["agent_access"] == {"allow": "roles", "roles": ["Editor"]}
+    heading, row = (await portside("deployments", "show", "one")).splitlines()[:2]
+    assert row[heading.index("AGENT ACCESS") :].split()[0] == "Editor"
+    again = (*deploy[:-2], "--agent-access", "permission")
+    assert json.loads(await portside(*again))["agent_access"] == {"allow": "permission", "roles": []}
+    assert await portside("deployments", "access", "one") == "permission\n"
+    access = ("deployments", "access", "one", "--role", "Editor", "--role", "Viewer")
+    assert await portside(*access) == "Editor, Viewer\n"
+    refused = await portside("deployments", "access", "one", "roles", code=1)
+    assert "must name roles" in refused
+    assert "Editor, Viewer" in await portside("deployments", "token", "one", code=1)
+    assert await portside("deployments", "access", "one", "workspace") == "workspace\n"
+    token = json.loads(await portside("deployments", "token", "one", "--json"))
+    assert token["token_type"] == "bearer"
+    assert (await portside("deployments", "token", "one")).count(".") == 2
+
+
+async def test_json_output(platform, portside) -> None:
     made = await platform.create("one")
     assert json.loads(await portside("deployments", "list", "--json"))[0]["id"] == made["id"]
     shown = json.loads(await portside("deployments", "show", "one", "--json"))
@@ -63,14 +83,20 @@ async def test_what_scripts_read_is_json(platform, portside) -> None:
     assert again["latest_revision_id"] != deployed["latest_revision_id"]
 
 
-async def test_what_people_see_is_a_table(platform, portside) -> None:
+async def test_table_output(platform, portside) -> None:
     made = await platform.create("one")
     heading, row = (await portside("deployments", "list")).splitlines()
-    assert heading.split() == ["NAME", "STATUS", "URL", "ID"]
+    assert heading.split() == ["NAME", "STATUS", "URL", "VERSION", "ID", "REASON"]
     assert row.split() == ["one", "AWAITING_DATABASE", made["id"]]
     assert heading.index("ID") == row.index(made["id"])
     assert "lsv2_pt_" in await portside("keys", "list")
     assert made["latest_revision_id"] in await portside("deployments", "show", made["id"])
+
+
+def git(folder, *arguments: str) -> str:
+    identity = ["-c", "user.name=t", "-c", "user.email=t@example.org", "-c", "commit.gpgsign=false"]
+    done = subprocess.run(["git", *identity, *arguments], cwd=folder, check=True, capture_output=True, text=True)
+    return done.stdout.strip()
 
 
 @pytest.fixture
@@ -99,17 +125,64 @@ async def test_a_folder_is_packed_uploaded_and_deployed_again(platform, portside
     assert again["source_revision_config"] != first["source_revision_config"]
 
 
-async def test_a_local_repository_is_fetched_and_uploaded_where_that_is_asked_for(platform, portside, project) -> None:
-    (project / ".git").mkdir()
+async def test_variables_of_an_env_file_become_secrets_and_are_not_printed(platform, portside, tmp_path) -> None:
+    file = tmp_path / "many.env"
+    file.write_text("export MODEL_KEY='a-value with spaces'\n# comment\nOTHER=from-file\nPORT=1\nNAMED_ONLY\n")
+    deploy = ("deploy", "https://git.example.com/team/two.git", "--env-file", str(file), "--no-wait")
+    output = await portside(*deploy, "--secret", "OTHER=given", beside=True)
+    assert "PORT is left out: the platform sets it" in output
+    assert "a-value" not in output
+    (made,) = (await platform.client.get("/v2/deployments", params={"name": "two"})).json()["resources"]
+    assert made["secrets"] == [
+        {"name": "MODEL_KEY", "value": "a-value with spaces"}, {"name": "OTHER", "value": "given"},
+    ]  # fmt: skip
+    file.write_bytes(b"KEY=\xff\n")
+    assert "many.env is not UTF-8 text" in await portside(*deploy, code=1)
+
+
+async def test_a_local_repository_is_fetched_or_uploaded(platform, portside, project) -> None:
+    git(project, "init", "--quiet", "--initial-branch=trunk")
+    assert "has no commit on its branch yet" in await portside("deploy", str(project), "--no-wait", code=1)
+    git(project, "add", "langgraph.json")
+    git(project, "commit", "--quiet", "-m", "work")
     fetched = json.loads(await portside("deploy", str(project), "--name", "fetched", "--no-wait", "--json"))
     assert (fetched["source"], fetched["source_config"]["repo_url"]) == ("git_hosting", str(project))
+    assert fetched["source_revision_config"]["repo_ref"] == "trunk"
     uploaded = ("deploy", str(project), "--name", "uploaded", "--no-wait", "--json")
     first = json.loads(await portside(*uploaded, "--upload"))
     second = json.loads(await portside(*uploaded))
     assert (first["source"], second["id"], second["source"]) == ("internal_source", first["id"], "internal_source")
 
 
-async def test_an_earlier_revision_serves_again(platform, portside) -> None:
+async def test_uncommitted_files_and_missing_branches_are_reported(portside, project) -> None:
+    git(project, "init", "--quiet", "--initial-branch=trunk")
+    git(project, "add", "langgraph.json", "a.py")
+    git(project, "commit", "--quiet", "-m", "work")
+    git(project, "branch", "other")
+    deploy = ("deploy", str(project), "--no-wait", "--json")
+    hint = "changed file is not committed; commit them or use --upload"
+    assert f"1 {hint}" in await portside(*deploy, beside=True)
+    (project / ".gitignore").write_text(".env\n")
+    (project / "a.py").write_text("g = 2")
+    assert "2 changed files are not committed" in await portside(*deploy, "--ref", "trunk", beside=True)
+    assert "not committed" not in await portside(*deploy, "--ref", "other", beside=True)
+    assert "not committed" not in await portside(*deploy, "--upload", beside=True)
+    assert "has no branch nope; its branches are other, trunk" in await portside(*deploy, "--ref", "nope", code=1)
+    assert "--ref, --integration" in await portside(*deploy, "--ref", "other", "--upload", code=1)
+    git(project, "checkout", "--quiet", "--detach")
+    detached = json.loads(await portside(*deploy, "--name", "detached"))
+    assert detached["source_revision_config"]["repo_ref"] == git(project, "rev-parse", "HEAD")
+
+
+async def test_an_address_without_a_ref_is_deployed_from_its_default_branch(portside) -> None:
+    deploy = ("deploy", "https://git.example.com/team/three.git", "--no-wait", "--json")
+    assert json.loads(await portside(*deploy))["source_revision_config"]["repo_ref"] is None
+    assert json.loads(await portside(*deploy, "--ref", "next"))["source_revision_config"]["repo_ref"] == "next"
+    assert json.loads(await portside(*deploy))["source_revision_config"]["repo_ref"] == "next"
+    assert "--upload is for folders" in await portside(*deploy, "--upload", code=1)
+
+
+async def test_rollback_serves_an_earlier_revision(platform, portside) -> None:
     made = await platform.create("one", source_revision_config={"repo_ref": "v1"})
     assert "no earlier revision" in await portside("rollback", "one", code=1)
     await platform.listener.deploy(made["id"], made["latest_revision_id"])
@@ -126,7 +199,7 @@ async def test_an_earlier_revision_serves_again(platform, portside) -> None:
     assert named["source_revision_config"]["repo_ref"] == "v3"
 
 
-async def test_the_log_that_matters_is_printed(platform, portside) -> None:
+async def test_logs_prints_the_relevant_log(platform, portside) -> None:
     made = await platform.create("one")
     path = f"/internal/deployments/{made['id']}/revisions/{made['latest_revision_id']}/logs"
     for kind in ("build", "deploy"):
@@ -143,18 +216,147 @@ async def test_the_log_that_matters_is_printed(platform, portside) -> None:
     assert await portside("logs", "one", "--build", "--revision", made["latest_revision_id"]) != ""
 
 
+async def test_control_characters_are_escaped(platform, portside) -> None:
+    evil = "\x1b]0;owned\x07\x9b2J\u202e\r00:00:00 info    forged"
+    made = await platform.create("one")
+    path = f"/internal/deployments/{made['id']}/revisions/{made['latest_revision_id']}/logs"
+    for message in (f"\x1b[32mgreen\x1b[0m {evil}", f"failed\n{evil}\n00:00:00 error   forged"):
+        entry = {"timestamp": 0, "level": "info", "message": message}
+        await platform.client.post(path, json={"type": "build", "entries": [entry]})
+    shown = r"\x1b]0;owned\x07\x9b2J\u202e\x0d00:00:00 info    forged"
+    assert await portside("logs", "one", "--build") == (
+        f"00:00:00 info    green {shown}\n00:00:00 info    failed\n    {shown}\n    00:00:00 error   forged\n"
+    )
+    await platform.listener.walk(made["id"], made["latest_revision_id"], "AWAITING_BUILD")
+    reason = {"reason": f"no {evil} here\nsecond line"}
+    assert (await platform.listener.report(made["id"], made["latest_revision_id"], "BUILD_FAILED", **reason)).is_success
+    assert rf"no {shown} here" in await portside("deployments", "show", "one")
+    assert "\x7f" not in await portside("deployments", "show", "one", "--json")
+
+
+async def _new_deployment(platform, name: str) -> dict:
+    async def found():
+        listed = (await platform.client.get("/v2/deployments", params={"name": name})).json()["resources"]
+        return listed[0] if listed and listed[0]["latest_revision_id"] else None
+
+    return await eventually(found)
+
+
+async def _log(platform, made: dict, kind: str, *lines: tuple[str, str]) -> None:
+    path = f"/internal/deployments/{made['id']}/revisions/{made['latest_revision_id']}/logs"
+    entries = [{"timestamp": place, "level": level, "message": text} for place, (level, text) in enumerate(lines)]
+    assert (await platform.client.post(path, json={"type": kind, "entries": entries})).status_code < 300
+
+
+async def test_a_failed_build_is_printed_once_without_package_lists(platform, portside) -> None:
+    deploying = asyncio.create_task(portside("deploy", "https://git.example.com/team/two.git", code=1))
+    made = await _new_deployment(platform, "two")
+    said = [("info", " + langgraph==1.2.3"), ("info", "error: no network"), ("info", "  caused by: a cable")]
+    await _log(platform, made, "build", *said, ("error", "cannot be installed: error: no network"))
+    await platform.listener.walk(made["id"], made["latest_revision_id"], "AWAITING_BUILD", "BUILDING")
+    reason = "cannot be installed: error: no network\n  caused by: a cable\n  and dust"
+    await platform.listener.report(made["id"], made["latest_revision_id"], "BUILD_FAILED", reason=reason)
+    printed = (await deploying).splitlines()
+    assert [line for line in printed if "==" in line] == []
+    assert [line for line in printed if "a cable" in line] == ["·     caused by: a cable"]
+    end = printed.index("error: the revision failed with BUILD_FAILED: cannot be installed: error: no network")
+    assert [line.strip() for line in printed[end + 1 :]] == ["and dust"]
+
+
+async def test_a_failed_start_is_printed_with_its_warnings(platform, portside) -> None:
+    deploying = asyncio.create_task(portside("deploy", "https://git.example.com/team/two.git", code=1))
+    made = await _new_deployment(platform, "two")
+    walk = ("AWAITING_BUILD", "BUILDING", "AWAITING_DEPLOY", "DEPLOYING")
+    await platform.listener.walk(made["id"], made["latest_revision_id"], *walk)
+    hang = ("warning", "graph 'a' is still importing (a.py, line 3)\nthe stack")
+    await _log(platform, made, "deploy", ("info", "listening"), hang)
+    status = f"/v2/deployments/{made['id']}/revisions/{made['latest_revision_id']}"
+    assert (await platform.client.get(status)).json()["status"] == "DEPLOYING"
+    reason = "ImportError: cannot import name 'x'\nthe server exited with code 1; its output:\nthe rest"
+    await platform.listener.report(made["id"], made["latest_revision_id"], "DEPLOY_FAILED", reason=reason)
+    printed = await deploying
+    assert "listening" not in printed
+    assert printed.count("graph 'a' is still importing (a.py, line 3)") == 1
+    last = printed.splitlines()[-4:]
+    assert last[0] == "error: the revision failed with DEPLOY_FAILED: ImportError: cannot import name 'x'"
+    assert [line.strip() for line in last[1:3]] == ["the server exited with code 1; its output:", "the rest"]
+    assert "portside logs DEPLOYMENT --build" in last[3]
+    shown = await portside("deployments", "show", "two")
+    assert "the newest revision failed with DEPLOY_FAILED: ImportError: cannot import name 'x'" in shown
+    assert "the rest" in shown
+
+
+async def test_list_shows_failed_deployments_and_how_many_more_exist(platform, portside) -> None:
+    for name, status in (("fails", "BUILD_FAILED"), ("rests", "INTERRUPTED"), ("third", None)):
+        made = await platform.create(name)
+        ready = {"status": "READY", "custom_url": "http://127.0.0.1:9"}
+        await platform.listener.client.put(f"/internal/deployments/{made['id']}/status", json=ready)
+        path = f"/v2/deployments/{made['id']}/revisions/{made['latest_revision_id']}"
+        if status == "BUILD_FAILED":
+            await platform.listener.walk(made["id"], made["latest_revision_id"], "AWAITING_BUILD", "BUILDING")
+            await platform.listener.report(made["id"], made["latest_revision_id"], status, reason="no such branch")
+        elif status == "INTERRUPTED":
+            assert (await platform.client.post(f"{path}/interrupt")).status_code == 200
+    rows = {line.split()[0]: line for line in (await portside("deployments", "list")).splitlines()}
+    assert rows["fails"].split()[1] == "FAILED"
+    assert rows["fails"].endswith("no such branch")
+    assert rows["rests"].split()[1] == "UNUSED"
+    assert rows["third"].split()[1] == "READY"
+    # The wire has the contract's own statuses.
+    listed = json.loads(await portside("deployments", "list", "--json"))
+    assert {one["name"]: one["status"] for one in listed} == {"third": "READY", "rests": "UNUSED", "fails": "UNUSED"}
+    cut = await portside("deployments", "list", "--limit", "1", beside=True)
+    assert "2 more deployments; continue with --offset 1" in cut
+    assert "more" not in await portside("deployments", "list", "--limit", "3", beside=True)
+
+
 async def test_replicas_are_set_and_what_they_use_is_shown(platform, portside) -> None:
     made = await platform.create("one")
     assert "REPLICAS" not in await portside("deployments", "show", "one")
     scale = json.loads(await portside("deployments", "scale", "one", "--max", "3", "--queue-min", "2", "--json"))
     assert scale == {"min_scale": None, "max_scale": 3, "queue_min_scale": 2, "queue_max_scale": None}
-    assert "as its revision says" in await portside("deployments", "scale", "one", "--min", "2")
-    told = {"replicas": 2, "cpu": 0.25, "restarts": 41}
-    answer = await platform.client.put(f"/internal/deployments/{made['id']}/metrics", json=told)
+    assert "the revision's" in await portside("deployments", "scale", "one", "--min", "2")
+    reported = {"replicas": 2, "cpu": 0.25, "restarts": 41}
+    answer = await platform.client.put(f"/internal/deployments/{made['id']}/metrics", json=reported)
     assert answer.status_code == 204
     shown = await portside("deployments", "show", "one")
     assert "RESTARTS" in shown
     assert "41" in shown
+
+
+async def test_a_refused_key_shows_in_the_list_and_in_detail(platform, portside) -> None:
+    await platform.create("one")
+    keys = json.loads(await portside("keys", "list", "--json"))
+    (key,) = [key["id"] for key in keys if key["used_by"] == "deployment one"]
+    await portside("keys", "revoke", key, "--force")
+    for command in (("list",), ("show", "one")):
+        assert "The platform refuses its service key (401)" in await portside("deployments", *command)
+
+
+async def test_secrets_are_listed_set_and_removed_and_never_printed(platform, portside) -> None:
+    made = await platform.create("one", secrets=[{"name": "FIRST", "value": "first-value"}])
+    assert await portside("secrets", "list", "one") == "FIRST\n"
+    multiline = "second-value\nof two lines"
+    output = await portside("secrets", "set", "one", "SECOND", "--no-wait", "--json", stdin=f"{multiline}\n")
+    changed = await platform.get(made["id"])
+    assert json.loads(output) == {
+        "deployment_id": made["id"], "revision_id": changed["latest_revision_id"], "secrets": ["FIRST", "SECOND"],
+    }  # fmt: skip
+    assert changed["latest_revision_id"] != made["latest_revision_id"]
+    assert changed["secrets"] == [
+        {"name": "FIRST", "value": "first-value"}, {"name": "SECOND", "value": multiline},
+    ]  # fmt: skip
+    assert json.loads(await portside("secrets", "list", "one", "--json")) == ["FIRST", "SECOND"]
+    assert "has no secret THIRD" in await portside("secrets", "unset", "one", "THIRD", "--no-wait", code=1)
+    assert "no value of THIRD" in await portside("secrets", "set", "one", "THIRD", "--no-wait", code=1)
+    await portside("secrets", "set", "one", "FIRST", "--no-wait", stdin="newer")
+    assert {"name": "FIRST", "value": "newer"} in (await platform.get(made["id"]))["secrets"]
+    both = [portside("secrets", "set", "one", name, "--no-wait", stdin="1") for name in ("THIRD", "FOURTH")]
+    await asyncio.gather(*both, portside("secrets", "unset", "one", "FIRST", "SECOND", "--no-wait"))
+    assert {secret["name"] for secret in (await platform.get(made["id"]))["secrets"]} == {"THIRD", "FOURTH"}
+    await portside("secrets", "unset", "one", "THIRD", "FOURTH", "--no-wait")
+    assert (await platform.get(made["id"]))["secrets"] == []
+    assert "has no secrets" in await portside("secrets", "list", "one", beside=True)
 
 
 async def test_integrations_are_added_used_and_removed(platform, portside) -> None:
@@ -176,7 +378,7 @@ async def test_integrations_are_added_used_and_removed(platform, portside) -> No
     assert "no integration named other" in await portside("integrations", "remove", "other", code=1)
 
 
-async def test_a_deployment_is_deleted_only_when_it_was_meant(platform, portside) -> None:
+async def test_delete_asks_for_confirmation(platform, portside) -> None:
     made = await platform.create("one")
     await portside("deployments", "delete", "one", code=130)
     assert (await platform.get(made["id"]))["status"] == "AWAITING_DATABASE"
@@ -200,5 +402,5 @@ async def test_refusals_are_one_line(portside, arguments, says: str) -> None:
     assert said.count("\n") == 1
 
 
-async def test_a_wrong_key_is_told_as_such(portside) -> None:
+async def test_a_wrong_key_is_reported(portside) -> None:
     assert "does not accept this key" in await portside("keys", "list", key="wrong", code=1)

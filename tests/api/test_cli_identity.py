@@ -67,19 +67,21 @@ async def test_the_organization_and_its_workspaces(portside: Portside) -> None:
     assert "cannot be deleted" in await portside("workspaces", "delete", "default", "--yes", code=1)
 
 
-async def test_members_come_change_and_go(portside: Portside) -> None:
+async def test_members_are_added_changed_and_removed(portside: Portside) -> None:
     added = await made(portside, "members", "add", "dev@example.com", "--name", "Dev", "--password", stdin=PASSWORD)
     assert (added["role_name"], added["full_name"]) == ("Organization User", "Dev")
     assert "already" in await portside("members", "add", "dev@example.com", code=1)
     team = ("--workspace", (await portside("workspaces", "create", "Team")).strip())
-    assert "no member of the workspace" in await portside("members", "role", "dev@example.com", "Admin", *team, code=1)
+    assert "not a member of the workspace" in await portside(
+        "members", "role", "dev@example.com", "Admin", *team, code=1
+    )
     assert "Editor" in await portside("members", "add", "dev@example.com", *team)
-    assert "no member of the organization" in await portside("members", "add", "who@example.com", *team, code=1)
+    assert "not a member of the organization" in await portside("members", "add", "who@example.com", *team, code=1)
     assert "--name" in await portside("members", "add", "dev@example.com", "--name", "x", *team, code=1)
     assert "is now Viewer" in await portside("members", "role", "dev@example.com", "Viewer", *team)
     assert "dev@example.com  Dev " in await portside("members", "list", *team)
     assert "is now Organization Viewer" in await portside("members", "role", added["id"], "Organization Viewer")
-    assert "role_id: is no role" in await portside("members", "role", added["id"], "King", code=1)
+    assert "role_id: is not a role" in await portside("members", "role", added["id"], "King", code=1)
     await portside("members", "remove", "dev@example.com", *team, code=130)
     assert "from the workspace" in await portside("members", "remove", "dev@example.com", "--yes", *team)
     assert "from the organization" in await portside("members", "remove", "dev@example.com", "--yes")
@@ -92,7 +94,7 @@ async def test_members_come_change_and_go(portside: Portside) -> None:
 async def test_a_login_is_kept_used_and_ended(portside: Portside, tmp_path: Path) -> None:
     await portside("members", "add", "dev@example.com", "--password", stdin=PASSWORD)
     login = ("account", "login", "dev@example.com")
-    assert "no user has this" in (await portside(*login, key=None, stdin="wrong", code=1)).lower()
+    assert "the email or the password is wrong" in (await portside(*login, key=None, stdin="wrong", code=1)).lower()
     assert "no password was given" in await portside(*login, key=None, code=1)
     assert await portside(*login, key=None, stdin=PASSWORD) == "logged in as dev@example.com\n"
     assert "--workspace" in await portside("keys", "list", key=None, code=1)
@@ -115,16 +117,16 @@ async def test_a_login_is_kept_used_and_ended(portside: Portside, tmp_path: Path
     assert "Other" in await portside("account", "show", "--workspace", "other", key=None)
     assert "logged out" in await portside("account", "logout", key=None)
     assert "does not accept this key" in await portside("account", "show", key=None, code=1)
-    assert "there is no login" in await portside("account", "logout", key=None, code=1)
+    assert "you are not logged in" in await portside("account", "logout", key=None, code=1)
 
 
-async def test_a_login_that_is_over_is_told_as_such(server: Hosted, portside: Portside, tmp_path: Path) -> None:
+async def test_an_expired_login_is_reported(server: Hosted, portside: Portside, tmp_path: Path) -> None:
     await portside("members", "add", "dev@example.com", "--password", stdin=PASSWORD)
     await portside("account", "login", "dev@example.com", key=None, stdin=PASSWORD)
     token = json.loads((tmp_path / "logins.json").read_text())[server.url]["token"]
     headers = {"authorization": f"Bearer {token}", "x-api-key": ""}
     assert (await server.client.post("/logout", headers=headers)).status_code == 204
-    assert "is over; log in again" in await portside("members", "list", key=None, code=1)
+    assert "has expired; log in again" in await portside("members", "list", key=None, code=1)
 
 
 async def test_keys_of_every_kind_are_made_listed_and_revoked(server: Hosted, portside: Portside) -> None:
@@ -147,5 +149,16 @@ async def test_keys_of_every_kind_are_made_listed_and_revoked(server: Hosted, po
     await portside("keys", "revoke", personal["id"])
     assert "404" in await portside("keys", "revoke", limited["id"], "--of", "organization", code=1)
     assert "does not accept this key" in await portside("account", "show", key=personal["key"], code=1)
-    assert "is no time" in await portside(*create, "--expires", "soon", code=1)
+    assert "invalid time" in await portside(*create, "--expires", "soon", code=1)
     assert "expires_at: must be in the future" in await portside(*create, "--expires", "2001-01-31", code=1)
+
+
+async def test_sessions_are_listed_and_ended(portside: Portside) -> None:
+    await portside("members", "add", "dev@example.com", "--password", stdin=PASSWORD)
+    await portside("account", "login", "dev@example.com", key=None, stdin=PASSWORD)
+    (own,) = await made(portside, "sessions", "list", key=None)
+    assert (own["method"], own["kind"], own["is_current"]) == ("password", "bearer", True)
+    assert "dev@example.com" in await portside("sessions", "list", "--of", "organization")
+    assert "404" in await portside("sessions", "end", own["id"], code=1)
+    await portside("sessions", "end", own["id"], "--of", "organization")
+    assert await made(portside, "sessions", "list", "--of", "organization") == []

@@ -1,4 +1,7 @@
-"""Source archives over HTTP: the address, what may be put there, which revision may name it, and the listener's way."""
+"""Source archives over HTTP: upload addresses, their files, revisions from them, and the listener's download.
+
+A revision is created only from an archive that was uploaded to an address of its own deployment.
+"""
 
 import asyncio
 import gzip
@@ -9,8 +12,7 @@ from uuid import UUID
 import pytest
 import pytest_asyncio
 
-from portside.control import archive_store, archives
-from portside.control.archive_store import ArchiveStore
+from portside.control import archives
 from portside.control.archives import UnusedArchives
 from tests.api.control_server import control
 
@@ -78,20 +80,20 @@ async def test_an_address_takes_one_archive_and_only_with_its_token(platform) ->
     assert (await put(platform, url, ARCHIVE)).status_code == 401
 
 
-async def test_what_is_no_archive_can_be_put_again(platform, monkeypatch) -> None:
+async def test_a_refused_archive_can_be_uploaded_again(platform, monkeypatch) -> None:
     made = await make(platform, "again")
     url = (await address(platform, made["id"]))["upload_url"]
     for nothing in (b"", b"PK\x03\x04"):
-        assert (await put(platform, url, nothing)).json()["detail"].startswith("What arrived is no gzip file")
-    monkeypatch.setattr(archive_store, "MAX_ARCHIVE_BYTES", 1_500_000)
+        assert (await put(platform, url, nothing)).json()["detail"].startswith("The uploaded file is not a gzip file")
+    monkeypatch.setattr(archives, "MAX_ARCHIVE_BYTES", 1_500_000)
     assert (await put(platform, url, b"\x1f\x8b" + os.urandom(1_500_000))).status_code == 413
     assert not await arriving(platform)
     assert (await put(platform, url, b"\x1f\x8b" + os.urandom(1_400_000))).status_code == 204
 
 
 async def arriving(platform) -> list[str]:
-    folder = platform.services[ArchiveStore].path(UUID(int=0)).parent
-    return [file.name for file in folder.iterdir() if file.name.endswith(".arriving")]
+    folder = platform.services.archives.path(UUID(int=0)).parent
+    return [file.name for file in folder.iterdir() if file.name.endswith(".partial")]
 
 
 async def test_an_expired_address_takes_nothing(platform, monkeypatch) -> None:
@@ -126,8 +128,8 @@ async def test_a_path_that_was_not_issued_to_the_deployment_makes_no_revision(pl
     assert (await platform.get(made["id"]))["latest_revision_id"] is None
 
 
-async def test_unused_archives_go_and_used_ones_stay(platform, monkeypatch) -> None:
-    store = platform.services[ArchiveStore]
+async def test_unused_archives_are_deleted_and_used_ones_kept(platform, monkeypatch) -> None:
+    store = platform.services.archives
     chore = UnusedArchives(platform.db, store)
     made = await make(platform, "kept")
     used, unused = [await address(platform, made["id"]) for _ in range(2)]
@@ -138,7 +140,7 @@ async def test_unused_archives_go_and_used_ones_stay(platform, monkeypatch) -> N
     await chore.activate()
     assert [file.stat().st_mode & 0o777 for file in files] == [0o600, 0o600]
     monkeypatch.setattr(archives, "UNUSED_FOR_S", 0.0)
-    monkeypatch.setattr(archive_store, "SETTLED_AFTER_S", {".tar.gz": 0.0})
+    monkeypatch.setattr(archives, "GARBAGE_AFTER_S", {".tar.gz": 0.0})
     await chore.activate()
     assert [file.exists() for file in files] == [True, False]
     await platform.client.delete(f"/v2/deployments/{made['id']}")
@@ -147,14 +149,14 @@ async def test_unused_archives_go_and_used_ones_stay(platform, monkeypatch) -> N
     assert [file.exists() for file in files] == [False, False]
 
 
-async def test_a_deployment_does_not_collect_addresses(platform, monkeypatch) -> None:
+async def test_unused_upload_addresses_are_limited(platform, monkeypatch) -> None:
     monkeypatch.setattr(archives, "UNUSED_KEPT", 2)
     made = await make(platform, "many")
     urls = [(await address(platform, made["id"]))["upload_url"] for _ in range(3)]
     assert [(await put(platform, url, ARCHIVE)).status_code for url in urls] == [401, 204, 204]
 
 
-async def test_no_address_for_what_is_deleted_or_unknown(platform) -> None:
+async def test_upload_url_is_refused_for_deleted_or_unknown_deployments(platform) -> None:
     made = await make(platform, "gone")
     await platform.client.delete(f"/v2/deployments/{made['id']}")
     path = "/v2/deployments/{}/upload-url"
@@ -162,7 +164,7 @@ async def test_no_address_for_what_is_deleted_or_unknown(platform) -> None:
     assert (await platform.client.post(path.format(UUID(int=1)))).status_code == 404
 
 
-async def test_the_address_leads_back_through_the_proxy_the_client_came_by(platform) -> None:
+async def test_upload_url_uses_the_proxy_address_of_the_client(platform) -> None:
     made = await make(platform, "proxied")
     headers = {"x-forwarded-proto": "https", "host": "platform.example"}
     answer = await platform.client.post(f"/v2/deployments/{made['id']}/upload-url", headers=headers)

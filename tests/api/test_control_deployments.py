@@ -1,3 +1,8 @@
+"""Deployments over HTTP: create, read, change and delete.
+
+Secrets are in no log, and only permitted callers read their values.
+"""
+
 import asyncio
 import re
 from collections import Counter
@@ -18,7 +23,7 @@ async def plane(fresh_database):
         yield running
 
 
-async def test_a_create_answers_with_the_whole_deployment(plane: Control) -> None:
+async def test_create_returns_the_whole_deployment(plane: Control) -> None:
     made = await plane.create(secrets=SECRETS, source_config={"deployment_type": "dev", "install_command": "npm ci"})
     assert made["source_config"] == {
         "integration_id": None, "repo_url": "https://git.example.com/team/agent.git", "deployment_type": "dev",
@@ -43,7 +48,7 @@ async def test_a_create_answers_with_the_whole_deployment(plane: Control) -> Non
     assert first.json()["source_revision_config"] == made["source_revision_config"]
 
 
-async def test_the_spelling_of_other_clients_is_understood_and_answered(plane: Control) -> None:
+async def test_field_aliases_are_accepted_and_returned(plane: Control) -> None:
     body = create_body(source="github")
     body["source_revision_config"] = {"repo_ref": "main", "langgraph_config_path": "apps/a/langgraph.json"}
     made = (await plane.client.post("/v2/deployments", json={**body, "unheard_of": 1})).json()
@@ -60,7 +65,7 @@ async def test_a_create_makes_the_project_and_a_key_that_is_kept_sealed(plane: C
     made = await plane.create(secrets=[{"name": "FOO", "value": "very-secret-value"}])
     listener_id = await plane.listener.connect()
     environment = (await plane.listener.desired(listener_id))["deployments"][0]["environment"]
-    actor = await keys.Keyring(plane.db).authenticate(environment["LANGSMITH_API_KEY"])
+    actor = await keys.Authenticator(plane.db).authenticate(environment["LANGSMITH_API_KEY"])
     assert actor.workspace_id == plane.actor.workspace_id
     assert actor.permissions == {"runs:*", "projects:*"}
     assert await plane.db.pool.fetchval("select name from projects") == "agent"
@@ -232,14 +237,14 @@ async def test_several_deployments_are_deleted_all_or_none(plane: Control) -> No
         assert (refused.status_code, refused.json()["detail"][0]["loc"][:2]) == (422, ["query", "deployment_ids"])
 
 
-async def test_values_of_secrets_are_for_those_who_may_change_them(plane: Control) -> None:
+async def test_secret_values_need_the_update_permission(plane: Control) -> None:
     made = await plane.create(secrets=SECRETS)
     reader = await plane.headers("deployments:read")
     seen = (await plane.client.get(f"/v2/deployments/{made['id']}", headers=reader)).json()
     assert (seen["secrets"], made["secrets"]) == ([{"name": "FOO", "value": ""}], SECRETS)
 
 
-async def test_a_patch_makes_a_revision_only_for_the_fields_that_say_so(plane: Control) -> None:
+async def test_patch_creates_a_revision_only_for_revision_fields(plane: Control) -> None:
     made = await plane.create(secrets=SECRETS)
     same = await plane.patch(
         made["id"], display_name="Mine", source_config={"install_command": "npm ci", "build_on_push": False}
@@ -259,9 +264,31 @@ async def test_a_patch_makes_a_revision_only_for_the_fields_that_say_so(plane: C
     assert path["source_revision_config"]["langgraph_config_path"] == "b.json"
     secrets = await plane.patch(made["id"], secrets=[{"name": "BAR", "value": "1"}])
     assert secrets["secrets"] == [{"name": "BAR", "value": "1"}]
-    kept = await plane.patch(made["id"], secrets=[])
-    assert kept["secrets"] == [{"name": "BAR", "value": "1"}]
-    assert len(await plane.revisions(made["id"])) == 5
+    assert len(await plane.revisions(made["id"])) == 4
+
+
+async def test_an_empty_list_of_secrets_removes_them_unless_it_comes_with_a_deploy(plane: Control) -> None:
+    made = await plane.create(secrets=SECRETS)
+    # The stock `langgraph deploy` sends this where there is no .env file.
+    deployed = await plane.patch(made["id"], source_revision_config={"repo_ref": "next"}, secrets=[])
+    assert deployed["secrets"] == SECRETS
+    assert (await plane.patch(made["id"], source_revision_config={}, secrets=[]))["secrets"] == SECRETS
+    emptied = await plane.patch(made["id"], secrets=[])
+    assert emptied["secrets"] == []
+    assert len(await plane.revisions(made["id"])) == 4
+    assert (await plane.get(made["id"]))["secrets"] == []
+
+
+async def test_changes_of_single_secrets_at_the_same_moment_all_count(plane: Control) -> None:
+    made = await plane.create(secrets=[{"name": "FOO", "value": "old"}, {"name": "GONE", "value": "1"}])
+    changes = [{"set": [{"name": f"KEY_{n}", "value": str(n)}]} for n in range(6)]
+    changes += [{"set": [{"name": "FOO", "value": "new"}]}, {"unset": ["GONE", "NEVER_SET"]}]
+    await asyncio.gather(*(plane.patch(made["id"], secret_changes=each) for each in changes))
+    kept = {secret["name"]: secret["value"] for secret in (await plane.get(made["id"]))["secrets"]}
+    assert kept == {"FOO": "new", **{f"KEY_{n}": str(n) for n in range(6)}}
+    many = [{"name": f"MORE_{n}", "value": "1"} for n in range(500)]
+    refused = await plane.client.patch(f"/v2/deployments/{made['id']}", json={"secret_changes": {"set": many}})
+    assert (refused.status_code, "at most 500" in refused.text) == (422, True)
 
 
 @pytest.mark.parametrize(
@@ -289,6 +316,9 @@ async def test_a_patch_makes_a_revision_only_for_the_fields_that_say_so(plane: C
         ({"display_name": "a\u0000b"}, 422, "display_name"),
         ({"secrets": [{"name": "PATH", "value": "1"}]}, 400, "PATH"),
         ({"secrets": "x"}, 422, "secrets"),
+        ({"secrets": [], "secret_changes": {}}, 400, "send one of them"),
+        ({"secret_changes": {"set": [{"name": "PATH", "value": "1"}]}}, 400, "PATH"),
+        ({"secret_changes": {"set": [{"name": "A", "value": "1"}] * 2}}, 400, "more than once"),
         ({"secret_references": [{"name": "A", "secret_name": "s", "secret_key": "k"}]}, 400, "secret_references"),
         ({"secret_references": [{"name": "1", "secret_name": "s", "secret_key": "k"}]}, 422, "name"),
     ],
@@ -301,7 +331,7 @@ async def test_a_bad_patch_is_refused_and_changes_nothing(plane: Control, body, 
     assert await plane.get(made["id"]) == made
 
 
-async def test_what_was_read_can_be_sent_back(plane: Control) -> None:
+async def test_a_deployment_can_be_patched_with_its_own_response(plane: Control) -> None:
     made = await plane.create(secrets=SECRETS, source="github")
     await plane.listener.client.put(
         f"/internal/deployments/{made['id']}/status", json={"status": "READY", "custom_url": "http://127.0.0.1:9"}
@@ -344,7 +374,7 @@ async def test_a_deleted_deployment_stays_readable_until_its_compute_is_gone(pla
 
 
 @pytest.mark.parametrize(("asked", "left"), [("true", 0), ("false", 1)])
-async def test_the_tracing_project_goes_when_that_is_asked_for(plane: Control, asked: str, left: int) -> None:
+async def test_delete_tracing_project_deletes_the_project(plane: Control, asked: str, left: int) -> None:
     made = await plane.create()
     params = {"delete_tracing_project": asked}
     await plane.client.delete(f"/v2/deployments/{made['id']}", params=params)

@@ -1,9 +1,13 @@
-"""Integrations, push webhooks and polled branches against a git host of the test's own, over HTTP."""
+"""Integrations, push webhooks and polled branches, against a git host of the test, over HTTP.
+
+A push counts once, and only with a valid signature. A git host's token is sent to that host only.
+"""
 
 import asyncio
 import hashlib
 import hmac
 import json
+from dataclasses import replace
 from typing import Any
 from uuid import uuid4
 
@@ -11,14 +15,11 @@ import httpx2
 import pytest
 import pytest_asyncio
 
-from portside.control.background import Services
 from portside.control.polling import PolledBranches
-from portside.control.pushes import OldDeliveries
-from portside.control.resealing import COLUMNS, reseal
-from portside.control.scope import DesiredChanges
-from portside.identity.keyring import Keyring
+from portside.control.pushes import ExpiredPushDeliveries
+from portside.control.scope import ScopeFactory
+from portside.control.secrets import COLUMNS, reseal
 from portside.kernel.crypto import SecretBox
-from portside.kernel.db import Database
 from portside.kernel.outbound import OutboundRules
 from tests.api.control_server import control, create_body
 from tests.api.git_host import TOKEN, git_host
@@ -32,7 +33,7 @@ GONE = "0" * 40
 @pytest_asyncio.fixture(scope="module", loop_scope="module")
 async def platform(module_database):
     async with control(module_database) as platform:
-        platform.services[OutboundRules] = OutboundRules(allow_private=True, allow_loopback=True)
+        platform.set_services(outbound_rules=OutboundRules(allow_private=True, allow_loopback=True))
         yield platform
 
 
@@ -49,7 +50,7 @@ async def add(platform, **over: Any) -> Any:
     return answer.json()
 
 
-async def test_an_integration_is_listed_where_clients_look_and_its_token_nowhere(platform, host) -> None:
+async def test_integrations_are_listed_without_their_tokens(platform, host) -> None:
     made = await add(platform, base_url=host.url + "/")
     assert (made["base_url"], made["has_token"], made["has_webhook"]) == (host.url, True, False)
     for path in ("/v1/integrations/git_hosting/install", "/v1/integrations/github/install",
@@ -70,10 +71,11 @@ async def test_an_integration_is_listed_where_clients_look_and_its_token_nowhere
     "body",
     [
         {"kind": "gitea"}, {"kind": "svn"}, {"base_url": "ftp://host"}, {"base_url": "https://me:pw@host"},
-        {"base_url": "https://host?x"}, {"base_url": "host"}, {"token": ""}, {"token": "a b"}, {"name": ""},
+        {"base_url": "https://host?x"}, {"base_url": "host"},
+        {"base_url": "https://ü⒈.com"}, {"token": ""}, {"token": "a b"}, {"name": ""},
     ],
 )  # fmt: skip
-async def test_what_makes_no_integration_is_422(platform, body) -> None:
+async def test_invalid_integrations_are_422(platform, body) -> None:
     answer = await platform.client.post(PATH, json={"name": "bad", "kind": "github", **body})
     assert answer.status_code == 422, answer.text
     assert answer.json()["detail"][0]["loc"][1] in {*body, "base_url"}
@@ -94,7 +96,7 @@ async def test_repositories_are_listed_by_every_kind_of_host(platform, host, kin
     }  # fmt: skip
 
 
-async def test_a_host_that_refuses_or_fails_is_told_as_such(platform, host, monkeypatch) -> None:
+async def test_failures_of_the_git_host_are_reported(platform, host, monkeypatch) -> None:
     made = await add(platform, base_url=host.url, token="wrong")
     path = f"{PATH}/{made['id']}/repos"
     refused = await platform.client.get(path)
@@ -103,16 +105,20 @@ async def test_a_host_that_refuses_or_fails_is_told_as_such(platform, host, monk
     assert (await platform.client.get(path)).status_code == 200
     monkeypatch.setattr(host, "status", 500)
     assert (await platform.client.get(path)).status_code == 503
-    monkeypatch.setitem(platform.services, OutboundRules, OutboundRules(allow_private=False))
+    usual = platform.services
+    monkeypatch.setattr(platform.api, "services", replace(usual, outbound_rules=OutboundRules(allow_private=False)))
     closed = await platform.client.get(path)
     assert (closed.status_code, "loopback network" in closed.json()["detail"]) == (400, True)
-    monkeypatch.setitem(platform.services, OutboundRules, OutboundRules(allow_loopback=True, max_bytes=1))
+    rules = OutboundRules(allow_loopback=True, max_bytes=1)
+    monkeypatch.setattr(platform.api, "services", replace(usual, outbound_rules=rules))
     assert (await platform.client.get(path)).status_code == 503
     nowhere = await add(platform, base_url="http://127.0.0.1:9")
     assert (await platform.client.get(f"{PATH}/{nowhere['id']}/repos")).status_code == 503
 
 
-async def follow(platform, integration: Any, repo_url: str, branch: str = "main", *, build_on_push: bool = True) -> Any:
+async def follow(
+    platform, integration: Any, repo_url: str, branch: str | None = "main", *, build_on_push: bool = True
+) -> Any:
     """A deployment of a repository; its first revision is at its end, so that the next one starts at once."""
     config = {"integration_id": integration["id"], "repo_url": repo_url, "build_on_push": build_on_push}
     revision = {"repo_ref": branch, "graph_config_path": "langgraph.json"}
@@ -139,7 +145,7 @@ async def test_a_token_goes_to_its_own_host_alone(platform, host) -> None:
     assert (used.status_code, deployment["name"] in used.json()["detail"]) == (409, True)
 
 
-async def test_a_token_inside_an_address_is_refused_with_the_way_to_do_it(platform) -> None:
+async def test_a_token_in_the_repo_url_is_refused_with_a_hint(platform) -> None:
     for url in ("https://me:secret@git.example.com/a.git", "https://secret@git.example.com/a.git"):
         answer = await platform.client.post("/v2/deployments", json=create_body("x", source_config={"repo_url": url}))
         assert answer.status_code == 400
@@ -150,8 +156,8 @@ async def test_a_token_inside_an_address_is_refused_with_the_way_to_do_it(platfo
 class Hook:
     """A webhook as the three kinds of hosts call it."""
 
-    def __init__(self, client: httpx2.AsyncClient, kind: str, told: Any) -> None:
-        self.client, self.kind, self.url, self.secret = client, kind, told["url"], told["secret"]
+    def __init__(self, client: httpx2.AsyncClient, kind: str, fields: Any) -> None:
+        self.client, self.kind, self.url, self.secret = client, kind, fields["url"], fields["secret"]
 
     async def send(self, body: Any, event: str = "push", **over: str | bytes) -> httpx2.Response:
         raw = body if isinstance(body, bytes) else json.dumps(body).encode()
@@ -190,7 +196,7 @@ async def hook_of(platform, integration: Any) -> Hook:
 
 
 @pytest.mark.parametrize("kind", ["github", "gitlab", "gitea"])
-async def test_a_push_builds_its_commit_where_it_is_followed(platform, host, kind: str) -> None:
+async def test_a_push_builds_its_commit_in_following_deployments(platform, host, kind: str) -> None:
     integration = await add(platform, kind=kind, base_url=host.url)
     hook = await hook_of(platform, integration)
     url = f"{host.url}/{kind}/agent"
@@ -205,10 +211,27 @@ async def test_a_push_builds_its_commit_where_it_is_followed(platform, host, kin
     assert newest["id"] == revision_id
     assert newest["source_revision_config"]["repo_commit_sha"] == commit
     assert newest["source_revision_config"]["repo_ref"] == "main"
-    assert await hook.push(url, commit) == [], "it has this commit already"
+    assert await hook.push(url, commit) == [], "already have this commit"
     assert await hook.push(url, GONE, deleted=True) == []
     assert await hook.push(url, "d" * 40, before=GONE) == []
     assert await hook.push(url, "d" * 40, created=True) == []
+
+
+@pytest.mark.parametrize("kind", ["github", "gitlab", "gitea"])
+async def test_a_deployment_without_a_branch_follows_the_default_one(platform, host, kind: str) -> None:
+    integration = await add(platform, kind=kind, base_url=host.url)
+    hook = await hook_of(platform, integration)
+    url = f"{host.url}/{kind}/default"
+    follows = await follow(platform, integration, url, None)
+    named = {"git_http_url" if kind == "gitlab" else "clone_url": url, "default_branch": "trunk"}
+    fields = {"project" if kind == "gitlab" else "repository": named}
+    assert await hook.push(url, "c" * 40, "main", **fields) == []
+    assert await hook.push(url, "c" * 40, "trunk") == [], "the host does not say that this is the default branch"
+    (revision_id,) = await hook.push(url, "c" * 40, "trunk", **fields)
+    newest = (await platform.revisions(follows["id"]))[0]
+    assert newest["id"] == revision_id
+    content = newest["source_revision_config"]
+    assert (content["repo_commit_sha"], content["repo_ref"]) == ("c" * 40, None)
 
 
 async def test_a_delivery_counts_once(platform, host) -> None:
@@ -220,21 +243,21 @@ async def test_a_delivery_counts_once(platform, host) -> None:
     assert len(first.json()["revision_ids"]) == 1
     await platform.listener.walk(deployment["id"], first.json()["revision_ids"][0], "CREATE_FAILED")
     again = await hook.send({**event, "after": "f" * 40}, **{"x-github-delivery": "same"})
-    assert again.json() == {"revision_ids": [], "ignored": "this delivery has arrived before"}
+    assert again.json() == {"revision_ids": [], "ignored": "this delivery was already handled"}
     assert await platform.db.fetchval(statement("select count(*) from push_deliveries where delivery_id = 'same'")) == 1
     await platform.db.execute(statement("update push_deliveries set received_at = now() - interval '30 days'"))
-    await OldDeliveries(platform.db).activate()
+    await ExpiredPushDeliveries(platform.db).activate()
     assert await platform.db.fetchval(statement("select count(*) from push_deliveries")) == 0
 
 
 def statement(text: str) -> Any:
-    from portside.kernel.queries import Query
+    from portside.kernel.db import Query
 
     return Query("of a test", text)
 
 
 @pytest.mark.parametrize("kind", ["github", "gitlab", "gitea"])
-async def test_who_does_not_know_the_secret_is_not_heard(platform, host, kind: str) -> None:
+async def test_unsigned_pushes_are_refused(platform, host, kind: str) -> None:
     integration = await add(platform, kind=kind, base_url=host.url)
     hook = await hook_of(platform, integration)
     event = {"ref": "refs/heads/main", "after": "a" * 40, "repository": {"clone_url": f"{host.url}/a"}}
@@ -252,10 +275,10 @@ async def test_who_does_not_know_the_secret_is_not_heard(platform, host, kind: s
     assert (await renewed.send(event)).status_code == 401
 
 
-async def test_pings_and_other_events_are_answered_and_nonsense_is_422(platform, host) -> None:
+async def test_other_events_are_ignored_and_invalid_ones_are_422(platform, host) -> None:
     hook = await hook_of(platform, await add(platform, base_url=host.url))
     assert (await hook.send({"zen": "x", "hook_id": 1}, event="ping")).status_code == 200
-    assert "no push" in (await hook.send({}, event="issues")).json()["ignored"]
+    assert "not a push" in (await hook.send({}, event="issues")).json()["ignored"]
     tag = await hook.send({"ref": "refs/tags/v1", "after": "a" * 40})
     assert tag.json()["ignored"] == "only pushes to branches are built"
     for bad in (b"", b"{", b"[]", b"{}", b'{"ref": 1}', b'{"ref": "refs/heads/main", "after": "--upload-pack=x"}'):
@@ -267,14 +290,14 @@ async def test_pings_and_other_events_are_answered_and_nonsense_is_422(platform,
 
 
 PERIOD_S = 3600.0
-ALL_ARE_DUE = "update branch_polls set looked_at = now() - interval '1 day'"
+ALL_ARE_DUE = "update branch_polls set polled_at = now() - interval '1 day'"
 
 
 @pytest.fixture
 def chore(platform):
-    box, keyring = platform.services[SecretBox], platform.services[Keyring]
-    services = Services(platform.services[Database], box, keyring, platform.services[DesiredChanges])
-    return lambda: PolledBranches(services, PERIOD_S)
+    own = platform.services
+    services = ScopeFactory(own.db, own.box, own.authenticator, own.changes)
+    return lambda: PolledBranches(services, PERIOD_S, platform.services.outbound_rules)
 
 
 @pytest.fixture
@@ -293,7 +316,7 @@ async def commits_of(platform, deployment: Any) -> list[str | None]:
     return [revision["source_revision_config"]["repo_commit_sha"] for revision in reversed(found)]
 
 
-async def test_a_branch_is_looked_after_where_the_host_cannot_call(platform, host, poll) -> None:
+async def test_a_branch_is_polled(platform, host, poll) -> None:
     repository = Repository(host.folder / "team" / "polled.git")
     first = repository.commit({"a": "1"})
     integration = await add(platform, base_url=host.url)
@@ -320,7 +343,36 @@ async def test_a_branch_is_looked_after_where_the_host_cannot_call(platform, hos
     assert first not in await commits_of(platform, deployment)
 
 
-async def test_a_repository_that_does_not_answer_is_noted_without_its_token(platform, host, poll) -> None:
+async def test_a_push_after_a_redeploy_is_built_though_the_branch_was_never_polled(platform, host, poll) -> None:
+    repository = Repository(host.folder / "team" / "redeployed.git")
+    first = repository.commit({"a": "1"})
+    integration = await add(platform, base_url=host.url)
+    deployment = await follow(platform, integration, f"{host.url}/team/redeployed.git")
+    path = f"/v2/deployments/{deployment['id']}"
+    patched = await platform.client.patch(path, json={"source_revision_config": {"repo_ref": "main"}})
+    revision_id = patched.json()["latest_revision_id"]
+    await platform.listener.deploy(deployment["id"], revision_id, commit=first)
+    again = await platform.client.post(f"{path}/revisions/{revision_id}/redeploy")
+    assert again.status_code == 200, again.text
+    second = repository.commit({"a": "2"})
+    await poll()
+    assert (await commits_of(platform, deployment))[-1] == second
+
+
+async def test_the_default_branch_is_polled_without_a_ref(platform, host, poll) -> None:
+    repository = Repository(host.folder / "team" / "headed.git")
+    repository.commit({"a": "1"})
+    integration = await add(platform, base_url=host.url)
+    deployment = await follow(platform, integration, f"{host.url}/team/headed.git", None)
+    await poll()
+    assert await commits_of(platform, deployment) == [None], "the first look only takes note"
+    second = repository.commit({"a": "2"})
+    await poll()
+    await poll()
+    assert await commits_of(platform, deployment) == [None, second]
+
+
+async def test_poll_failures_are_recorded_without_the_token(platform, host, poll) -> None:
     integration = await add(platform, base_url=host.url, token="secret-and-wrong")
     deployment = await follow(platform, integration, f"{host.url}/team/polled.git")
     await poll()
@@ -330,20 +382,20 @@ async def test_a_repository_that_does_not_answer_is_noted_without_its_token(plat
     assert "secret-and-wrong" not in failure
 
 
-async def test_one_look_in_a_period_however_many_look(platform, host, poll, chore) -> None:
+async def test_a_branch_is_polled_once_per_period_by_concurrent_tasks(platform, host, poll, chore) -> None:
     await poll()
     followed = await platform.db.fetchval(statement("select count(*) from branch_polls"))
     await platform.db.execute(statement(ALL_ARE_DUE))
     done = await asyncio.gather(*(chore().activate() for _ in range(4)))
     while any(status.again for status in done[-4:]):
         done += await asyncio.gather(*(chore().activate() for _ in range(4)))
-    assert sum(status.did["looked"] for status in done) == followed
+    assert sum(status.did["polled"] for status in done) == followed
     before = len(host.asked)
-    assert (await chore().activate()).did["looked"] == 0
+    assert (await chore().activate()).did["polled"] == 0
     assert len(host.asked) == before
 
 
-async def test_every_sealed_column_is_sealed_anew_with_a_new_key(platform, host) -> None:
+async def test_every_sealed_column_is_resealed_with_a_new_key(platform, host) -> None:
     integration = await add(platform, base_url=host.url)
     hook = await hook_of(platform, integration)
     await follow(platform, integration, f"{host.url}/team/rotated")
@@ -354,15 +406,14 @@ async def test_every_sealed_column_is_sealed_anew_with_a_new_key(platform, host)
         )
     )
     assert {(row["table_name"], row["column_name"]) for row in columns} == set(COLUMNS)
-    old = platform.services[SecretBox]
+    old = platform.services.box
     both = SecretBox(b"n" * 32, *old.keys)
-    resealed = await reseal(platform.db, both)
-    assert resealed > 5
-    assert await reseal(platform.db, both) == 0
-    platform.services[SecretBox] = SecretBox(b"n" * 32)
     try:
+        assert await reseal(platform.db, both) > 0
+        assert await reseal(platform.db, both) == 0
+        platform.set_services(box=SecretBox(b"n" * 32))
         assert (await platform.client.get("/v2/deployments", params={"limit": 100})).status_code == 200
         assert await hook.push(f"{host.url}/team/rotated", "a" * 40)
     finally:
         await reseal(platform.db, SecretBox(old.keys[0], b"n" * 32))
-        platform.services[SecretBox] = old
+        platform.set_services(box=old)

@@ -1,4 +1,8 @@
-"""An interrupt that comes while traffic moves: what serves in the end is what the control plane calls active."""
+"""Interrupts of a rollout during its switch.
+
+In the end the active revision of the control plane serves, and a rollout that was interrupted during its switch is
+rolled back.
+"""
 
 import asyncio
 from collections.abc import Awaitable, Callable
@@ -6,32 +10,32 @@ from pathlib import Path
 from uuid import UUID
 
 from portside.dataplane.api import ControlPlane
-from portside.dataplane.compute.interface import LogOf, Release
-from portside.dataplane.delivery import Workplace
-from portside.dataplane.listener import Listener
+from portside.dataplane.compute.interface import OpenLog, Release
+from portside.dataplane.listener import ReconcilerSet
+from portside.dataplane.rollout import ListenerContext
 from portside.dataplane.settings import ListenerSettings
-from portside.dataplane.types import DesiredDeployment
+from portside.listener_api import DesiredDeployment
 from tests.api.control_server import Control, control
 from tests.conftest import eventually
 
 
-class Quay:
-    """A compute of one berth that serves whatever it is given at once, and lets a test act while it does."""
+class RecordingCompute:
+    """A compute with one target that serves every release at once, and runs a callback of the test meanwhile."""
 
-    compute_type, takes_builds = "process", False
+    compute_type, builds_sources = "process", False
     url, is_running, is_provisioned = "http://127.0.0.1:1", False, True
 
     def __init__(self) -> None:
         self.served: list[UUID] = []
         self.meanwhile: Callable[[Release], Awaitable[None]] | None = None
 
-    def berth(self, deployment_id: UUID, log_of: LogOf) -> "Quay":
+    def target(self, deployment_id: UUID, open_log: OpenLog) -> "RecordingCompute":
         return self
 
     def revisions(self) -> set[UUID]:
         return set(self.served)
 
-    async def provision(self) -> None: ...
+    async def provision(self, *, is_new: bool) -> None: ...
 
     async def switch(self, release: Release) -> None:
         self.served.append(release.revision.id)
@@ -40,26 +44,26 @@ class Quay:
 
     async def restore(self, release: Release) -> None: ...
 
-    async def follow(self, deployment: DesiredDeployment) -> None: ...
+    async def update(self, deployment: DesiredDeployment) -> None: ...
 
-    def measures(self) -> None: ...
+    def metrics(self) -> None: ...
 
-    async def withdraw(self) -> None: ...
+    async def destroy(self) -> None: ...
 
     async def close(self) -> None: ...
 
 
-async def test_what_was_interrupted_while_it_took_over_gives_the_place_back(fresh_database, tmp_path: Path) -> None:
+async def test_interrupt_during_switch_rolls_back(fresh_database, tmp_path: Path) -> None:
     async with control(await fresh_database()) as plane:
         base, key = str(plane.client.base_url), plane.client.headers["x-api-key"]
         settings = ListenerSettings(
-            control_plane_url=base, control_plane_api_key=key, portside_home=str(tmp_path), compute_id="quay"
+            control_plane_url=base, control_plane_api_key=key, portside_home=str(tmp_path), compute_id="compute"
         )
-        api, quay = ControlPlane(base, key), Quay()
-        listener = Listener(Workplace(settings, api, quay, asyncio.Semaphore(1)))
+        api, compute = ControlPlane(base, key), RecordingCompute()
+        listener = ReconcilerSet(ListenerContext(settings, api, compute, asyncio.Semaphore(1)))
         working = asyncio.create_task(listener.run())
         try:
-            await _interrupt_a_switch(plane, quay)
+            await _interrupt_a_switch(plane, compute)
         finally:
             working.cancel()
             await asyncio.gather(working, return_exceptions=True)
@@ -67,7 +71,7 @@ async def test_what_was_interrupted_while_it_took_over_gives_the_place_back(fres
             await api.close()
 
 
-async def _interrupt_a_switch(plane: Control, quay: Quay) -> None:
+async def _interrupt_a_switch(plane: Control, compute: RecordingCompute) -> None:
     body = {"name": "agent", "source": "external_image", "source_config": {"resource_spec": {}}}
     made = (
         await plane.client.post("/v2/deployments", json={**body, "source_revision_config": {"image_uri": "a:1"}})
@@ -84,11 +88,11 @@ async def _interrupt_a_switch(plane: Control, quay: Quay) -> None:
             path = f"/v2/deployments/{made['id']}/revisions/{release.revision.id}/interrupt"
             assert (await plane.client.post(path)).status_code == 200
 
-    quay.meanwhile = interrupt
+    compute.meanwhile = interrupt
     second = (await plane.patch(made["id"], source_revision_config={"image_uri": "a:2"}))["latest_revision_id"]
 
     async def is_taken_back() -> bool:
-        return [str(served) for served in quay.served] == [first, second, first]
+        return [str(served) for served in compute.served] == [first, second, first]
 
     assert await eventually(is_taken_back)
     assert await plane.statuses(made["id"]) == ["DEPLOYED", "INTERRUPTED"]

@@ -1,7 +1,8 @@
-"""A storm of creates, changes, redeploys and interrupts beside a listener at work leaves no wrong state.
+"""Concurrent creates, changes, redeploys and interrupts of deployments, with a listener at work.
 
-The suite runs a small one; CONTROL_LOAD="200 2000" asks for that many deployments and revisions, CONTROL_SEED for
-another course of it.
+One revision of a deployment is in progress and at most one waits. Numbers have no gaps, the latest revision is the
+newest, and a final state never changes. The suite runs a small load; CONTROL_LOAD="200 2000" asks for that many
+deployments and revisions, CONTROL_SEED for another course of it.
 """
 
 import asyncio
@@ -13,8 +14,8 @@ from collections import Counter
 from itertools import pairwise
 from typing import Any
 
-from portside.control.moves import AT_THE_END, MOVES
-from portside.control.types.statuses import RevisionStatus
+from portside.control.revisions import TERMINAL, TRANSITIONS
+from portside.listener_api import RevisionStatus
 from tests.api.control_server import Control, control, create_body
 
 DEPLOYMENTS, REVISIONS = (int(n) for n in os.environ.get("CONTROL_LOAD", "10 100").split())
@@ -109,11 +110,12 @@ async def test_a_storm_of_changes_leaves_no_wrong_state(fresh_database) -> None:
 
 
 async def judge(plane: Control) -> None:
-    """Look at every row: what is promised of one deployment's revisions holds, and of every one's history."""
+    """Check the rules for the revisions of each deployment, and for the history of each revision."""
     rows = await plane.db.pool.fetch("""
         select r.id, r.deployment_id, r.number, r.status, r.is_built, d.latest_revision_id, d.active_revision_id,
                array_agg(m.status order by m.id) as moves, max(m.id) filter (where m.status = 'DEPLOYED') as deployed
-        from revisions r join deployments d on d.id = r.deployment_id join revision_moves m on m.revision_id = r.id
+        from revisions r join deployments d on d.id = r.deployment_id
+             join revision_transitions m on m.revision_id = r.id
         group by r.id, d.id order by r.deployment_id, r.number
     """)
     assert len(rows) == REVISIONS
@@ -130,18 +132,18 @@ async def judge(plane: Control) -> None:
         for row in revisions:
             moves = [RevisionStatus(status) for status in row["moves"]]
             assert moves[0] in {RevisionStatus.CREATING, RevisionStatus.QUEUED}
-            assert all(after in MOVES[before] for before, after in pairwise(moves)), moves
+            assert all(after in TRANSITIONS[before] for before, after in pairwise(moves)), moves
             assert moves[-1] == row["status"]
-            assert moves[-1] in AT_THE_END
+            assert moves[-1] in TERMINAL
             at_work += RevisionStatus.CREATING in moves
         assert at_work >= 1
     waits = await plane.db.pool.fetchval("""
-        select count(*) from revisions r join revision_moves c on c.revision_id = r.id and c.status = 'CREATING'
+        select count(*) from revisions r join revision_transitions c on c.revision_id = r.id and c.status = 'CREATING'
         where exists (
             select from revisions o
-            join revision_moves b on b.revision_id = o.id and b.status = 'CREATING'
-            join revision_moves e on e.revision_id = o.id
-                and e.id = (select max(id) from revision_moves where revision_id = o.id)
+            join revision_transitions b on b.revision_id = o.id and b.status = 'CREATING'
+            join revision_transitions e on e.revision_id = o.id
+                and e.id = (select max(id) from revision_transitions where revision_id = o.id)
             where o.deployment_id = r.deployment_id and o.id <> r.id and b.id < c.id and c.id < e.id
         )
     """)

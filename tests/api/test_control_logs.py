@@ -2,7 +2,7 @@ from uuid import uuid4
 
 import pytest
 
-from portside.control import logs
+from portside.control import revisions
 from tests.api.control_server import Control, control
 
 T0 = 1_750_000_000_123
@@ -91,7 +91,7 @@ async def test_entries_are_filtered(plane: Control) -> None:
         assert (await plane.client.get(path, params=bad)).status_code == 422
 
 
-async def test_the_form_that_command_line_clients_poll_reads_the_same_logs(plane: Control) -> None:
+async def test_the_project_routes_read_the_same_logs(plane: Control) -> None:
     made = await plane.create()
     await add(plane, made, "build", "built")
     await add(plane, made, "deploy", "first revision")
@@ -113,7 +113,7 @@ async def test_the_form_that_command_line_clients_poll_reads_the_same_logs(plane
 
 
 async def test_a_log_keeps_its_newest_entries(plane: Control, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(logs, "KEEP_ENTRIES", 5)
+    monkeypatch.setattr(revisions, "MAX_LOG_ENTRIES", 5)
     made = await plane.create()
     await add(plane, made, "deploy", "kept")
     for start in range(0, 12, 4):
@@ -122,7 +122,7 @@ async def test_a_log_keeps_its_newest_entries(plane: Control, monkeypatch: pytes
     assert messages(await read(plane, made, type="deploy")) == ["kept"]
 
 
-async def test_logs_of_what_is_not_there_are_refused(plane: Control) -> None:
+async def test_logs_of_unknown_revisions_are_not_found(plane: Control) -> None:
     made = await plane.create()
     path = f"/internal/deployments/{made['id']}/revisions"
     good = {"type": "build", "entries": []}
@@ -133,7 +133,7 @@ async def test_logs_of_what_is_not_there_are_refused(plane: Control) -> None:
         assert (await plane.client.post(f"{path}/{made['latest_revision_id']}/logs", json=bad)).status_code == 422
 
 
-async def test_logs_go_with_their_deployment(plane: Control) -> None:
+async def test_logs_are_deleted_with_their_deployment(plane: Control) -> None:
     made = await plane.create()
     await add(plane, made, "build", "one")
     await plane.client.delete(f"/v2/deployments/{made['id']}")

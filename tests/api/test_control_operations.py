@@ -1,4 +1,4 @@
-"""What an operator sets and sees of a deployment: how many replicas it may have, and what it uses."""
+"""The scale and the metrics of a deployment."""
 
 from collections.abc import AsyncIterator, Awaitable, Callable
 from uuid import uuid4
@@ -44,28 +44,30 @@ async def test_a_scale_reaches_the_listener_without_a_new_revision(plane: Contro
         ({"queue_max_scale": "2"}, 422, "queue_max_scale"),
     ],
 )
-async def test_a_scale_that_cannot_be_is_refused(plane: Control, body: dict[str, object], status: int, words: str):
+async def test_an_invalid_scale_is_refused(plane: Control, body: dict[str, object], status: int, words: str):
     deployment = (await plane.create(f"refused-{uuid4().hex[:8]}"))["id"]
     answer = await plane.client.put(f"/v2/deployments/{deployment}/scale", json=body)
     assert (answer.status_code, words in answer.text) == (status, True), answer.text
     assert (await plane.client.get(f"/v2/deployments/{deployment}/scale")).json() == NONE
 
 
-async def test_what_a_deployment_uses_is_shown_as_it_was_told_last(plane: Control):
+async def test_the_latest_metrics_are_shown(plane: Control):
     deployment = (await plane.create("measured"))["id"]
     path = f"/v2/deployments/{deployment}/metrics"
     empty = (await plane.client.get(path)).json()
     assert set(empty.values()) == {None}
-    told = {"replicas": 2, "cpu": 0.25, "memory_mb": 210.5, "restarts": 1, "pending_runs": 3, "problem": "why"}
-    assert (await plane.client.put(f"/internal{path.removeprefix('/v2')}", json=told)).status_code == 204
+    reported = {"replicas": 2, "cpu": 0.25, "memory_mb": 210.5, "restarts": 1, "pending_runs": 3, "problem": "why"}
+    reported["server_version"] = "0.1.0+g1234567"
+    assert (await plane.client.put(f"/internal{path.removeprefix('/v2')}", json=reported)).status_code == 204
     found = (await plane.client.get(path)).json()
-    assert {**empty, **told, "measured_at": found["measured_at"]} == found
+    assert {**empty, **reported, "measured_at": found["measured_at"]} == found
     assert found["measured_at"].endswith(("Z", "+00:00"))
+    assert (await plane.get(deployment))["server_version"] == "0.1.0+g1234567"
     assert f'portside_deployment_replicas{{deployment_id="{deployment}"}} 2.0' in exposition()[0].decode()
 
 
 @pytest.mark.parametrize("path", ["scale", "metrics"])
-async def test_there_is_nothing_of_a_deployment_that_is_not_there(plane: Control, path: str):
+async def test_scale_and_metrics_of_an_unknown_deployment_are_not_found(plane: Control, path: str):
     answer = await plane.client.get(f"/v2/deployments/{uuid4()}/{path}")
     assert answer.status_code == 404
     writes = {"scale": f"/v2/deployments/{uuid4()}/scale", "metrics": f"/internal/deployments/{uuid4()}/metrics"}

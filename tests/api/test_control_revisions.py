@@ -35,7 +35,7 @@ async def test_a_revision_becomes_active_when_it_is_deployed_and_not_before(plan
     assert (await plane.revisions(made["id"]))[0]["status_message"] == "no such ref"
 
 
-async def test_reports_may_be_repeated_but_not_leave_the_table(plane: Control) -> None:
+async def test_reports_may_repeat_but_illegal_transitions_are_refused(plane: Control) -> None:
     made = await plane.create()
     revision = made["latest_revision_id"]
     await plane.listener.walk(made["id"], revision, "AWAITING_BUILD", "AWAITING_BUILD", "BUILDING")
@@ -53,7 +53,7 @@ async def test_reports_may_be_repeated_but_not_leave_the_table(plane: Control) -
         assert (await plane.listener.report(made["id"], revision, **bad)).status_code == 422
 
 
-async def test_revisions_wait_for_the_one_at_work_and_the_newest_goes_on(plane: Control) -> None:
+async def test_revisions_queue_and_only_the_newest_starts(plane: Control) -> None:
     made = await plane.create()
     first = made["latest_revision_id"]
     await plane.listener.walk(made["id"], first, "AWAITING_BUILD", "BUILDING")
@@ -68,14 +68,14 @@ async def test_revisions_wait_for_the_one_at_work_and_the_newest_goes_on(plane: 
 
 
 @pytest.mark.parametrize("end", ["CREATE_FAILED", "INTERRUPTED", "UNKNOWN"])
-async def test_every_end_lets_the_next_one_start(plane: Control, end: str) -> None:
+async def test_every_terminal_status_starts_the_waiting_revision(plane: Control, end: str) -> None:
     made = await plane.create()
     await push(plane, made["id"], "next")
     await plane.listener.walk(made["id"], made["latest_revision_id"], end, end)
     assert await plane.statuses(made["id"]) == [end, "CREATING"]
 
 
-async def test_a_delete_ends_what_is_at_work_and_what_waits(plane: Control) -> None:
+async def test_a_delete_stops_running_and_waiting_revisions(plane: Control) -> None:
     made = await plane.create()
     await plane.listener.walk(made["id"], made["latest_revision_id"], "AWAITING_BUILD", "BUILDING")
     await push(plane, made["id"], "next")
@@ -144,7 +144,7 @@ async def test_a_redeploy_serves_a_build_again(plane: Control) -> None:
     assert (late.status_code, "being deleted" in late.json()["detail"]) == (400, True)
 
 
-async def test_an_interrupt_stops_what_is_on_its_way(plane: Control) -> None:
+async def test_an_interrupt_stops_a_revision_in_progress(plane: Control) -> None:
     made = await plane.create()
     first = made["latest_revision_id"]
     path = f"/v2/deployments/{made['id']}/revisions"
@@ -163,7 +163,7 @@ async def test_an_interrupt_stops_what_is_on_its_way(plane: Control) -> None:
     assert (await plane.get(made["id"]))["active_revision_id"] == waiting
 
 
-async def test_every_state_that_a_revision_was_in_is_kept(plane: Control) -> None:
+async def test_the_status_history_of_a_revision_is_kept(plane: Control) -> None:
     made = await plane.create()
     first = made["latest_revision_id"]
     waiting = await push(plane, made["id"], "next")

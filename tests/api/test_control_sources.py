@@ -81,7 +81,7 @@ async def test_an_image_may_be_redeployed_before_it_ever_ran(plane: Control) -> 
     assert await plane.statuses(made["id"]) == ["CREATING", "QUEUED"]
 
 
-async def test_an_address_of_ones_own_stays(plane: Control) -> None:
+async def test_a_custom_url_is_kept(plane: Control) -> None:
     config = {"resource_spec": {}, "custom_url": "https://agent.example.com"}
     made = (await create(plane, "external_image", config, {"image_uri": "agent"})).json()
     report = {"status": "READY", "custom_url": "http://127.0.0.1:9000"}
@@ -92,7 +92,7 @@ async def test_an_address_of_ones_own_stays(plane: Control) -> None:
     assert moved["latest_revision_id"] == made["latest_revision_id"]
 
 
-async def test_an_image_goes_to_the_cluster_that_it_names(plane: Control) -> None:
+async def test_an_image_is_placed_on_its_listener(plane: Control) -> None:
     image, resources = {"image_uri": "agent:1"}, {"resource_spec": {}}
     local = await plane.listener.connect()
     cluster = await make_cluster(plane, "cluster", "one", "two")
@@ -104,7 +104,7 @@ async def test_an_image_goes_to_the_cluster_that_it_names(plane: Control) -> Non
     )
     at_cluster = {**resources, "listener_id": cluster}
     for config, named in (
-        ({**resources, "listener_id": str(uuid4())}, "no listener of this workspace"),
+        ({**resources, "listener_id": str(uuid4())}, "not a listener of this workspace"),
         ({**at_cluster, "listener_config": {"k8s_namespace": "three"}}, "k8s_namespace three"),
         ({**resources, "listener_id": local, "listener_config": {"k8s_namespace": "one"}}, "of compute type k8s"),
     ):
@@ -135,7 +135,7 @@ async def test_an_image_goes_to_the_cluster_that_it_names(plane: Control) -> Non
         assert (moved.status_code, "cannot be changed" in moved.json()["detail"]) == (400, True)
 
 
-async def test_a_namespace_is_chosen_where_none_is_named(plane: Control) -> None:
+async def test_a_namespace_is_chosen_by_default(plane: Control) -> None:
     cluster, open_cluster = await make_cluster(plane, "a", "one", "two"), await make_cluster(plane, "b")
     for n, (listener, expected) in enumerate(((cluster, {"k8s_namespace": "one"}), (open_cluster, None))):
         config = {"resource_spec": {}, "listener_id": listener}
@@ -146,7 +146,7 @@ async def test_a_namespace_is_chosen_where_none_is_named(plane: Control) -> None
     assert answer.json()["source_config"]["listener_config"] == {"k8s_namespace": "any"}
 
 
-async def test_references_need_a_cluster(plane: Control) -> None:
+async def test_secret_references_need_a_cluster(plane: Control) -> None:
     config = {"resource_spec": {}, "listener_id": await plane.listener.connect()}
     refused = await create(plane, "external_image", config, {"image_uri": "a"}, secret_references=REFERENCES)
     assert (refused.status_code, "of compute type k8s" in refused.json()["detail"]) == (400, True)
@@ -171,7 +171,7 @@ async def test_an_archive_s_deployment_waits_for_its_first_revision(plane: Contr
         ({"source_revision_config": {"langgraph_config_path": "langgraph.json"}}, "source_tarball_path is required"),
         (
             {"source_revision_config": {"langgraph_config_path": "a.json", "source_tarball_path": "made/up"}},
-            "source_tarball_path must be the object_path",
+            "source_tarball_path must be an object_path",
         ),
     ):
         refused = await plane.client.patch(path, json=body)
@@ -193,12 +193,12 @@ async def test_an_archive_s_deployment_waits_for_its_first_revision(plane: Contr
     assert await plane.db.pool.fetchval("select secrets_sealed from deployments") is None
 
 
-async def test_a_pushed_image_is_named_later_and_its_registry_is_elsewhere(plane: Control) -> None:
+async def test_an_internal_docker_deployment_gets_its_image_later(plane: Control) -> None:
     made = (await create(plane, "internal_docker", {"deployment_type": "dev"}, {})).json()
     assert made["latest_revision_id"] is None
     wishes = {"supports_registry_username": True}
     none = await plane.client.post(f"/v2/deployments/{made['id']}/push-token", json=wishes)
-    assert (none.status_code, "No image registry is configured" in none.json()["detail"]) == (400, True)
+    assert (none.status_code, "The platform has no image registry" in none.json()["detail"]) == (400, True)
     git = await plane.create("git")
     other = await plane.client.post(f"/v2/deployments/{git['id']}/push-token", json=wishes)
     assert (other.status_code, other.json()["detail"]) == (
@@ -217,7 +217,7 @@ async def test_revisions_of_one_deployment_may_come_from_several_sources(plane: 
     newest = (await plane.revisions(made["id"]))[0]
     assert newest["source"] == "internal_source"
     assert newest["source_revision_config"]["repo_ref"] is None
-    back = await plane.patch(made["id"], secrets=[])
+    back = await plane.patch(made["id"], source_revision_config={}, secrets=[])
     assert back["source_revision_config"]["repo_ref"] == "main"
     assert back["source_revision_config"]["graph_config_path"] == "langgraph.json"
     assert (await plane.revisions(made["id"]))[0]["source"] == "git_hosting"

@@ -49,7 +49,7 @@ OWN_OF_CLIENT = {name: value for name, value in OWN.items() if name != "x-api-ke
 def test_routes_of_the_project_answer_with_what_its_lifespan_opened(site: Site) -> None:
     assert site.life.read_text() == "started\n"
     answer = site.http.get("/warehouse")
-    assert answer.json() == {"warehouse": "open", "shelf": "full"}
+    assert answer.json() == {"warehouse": "open", "key_filter": "full"}
     assert answer.headers["x-web"] == "seen"
     assert answer.headers["x-request-id"]
     assert site.http.post("/laps", json={"laps": 1}).json() == {"laps": 2}
@@ -58,7 +58,7 @@ def test_routes_of_the_project_answer_with_what_its_lifespan_opened(site: Site) 
 def test_our_routes_answer_beside_them_behind_their_middleware(site: Site) -> None:
     answer = site.http.get("/ok")
     assert (answer.json()["ok"], answer.headers["x-web"]) == (True, "seen")
-    assert site.http.post("/threads/search", json={}).json() == []
+    assert site.http.post("/threads/search", json={"metadata": {"nobody": "has this"}}).json() == []
     assert site.http.get("/ok", headers={"x-turned": "away"}).status_code == 418
     missing = site.http.get("/threads/01a1fbd3-88f9-7738-8000-000000000000")
     assert (missing.status_code, list(missing.json())) == (404, ["detail"])
@@ -66,13 +66,13 @@ def test_our_routes_answer_beside_them_behind_their_middleware(site: Site) -> No
     assert site.http.put("/threads/search").status_code == 405
 
 
-def test_theirs_come_first_and_a_page_for_everything_last(site: Site) -> None:
+def test_project_routes_come_first_and_catch_all_last(site: Site) -> None:
     assert site.http.get("/info").json() == {"mine": "instead of yours"}
     assert site.http.get("/any/where").text == "page any/where"
     assert site.http.get("/").text == "page "
 
 
-def test_errors_of_theirs_show_nothing_of_their_inside(site: Site) -> None:
+def test_errors_of_project_routes_hide_details(site: Site) -> None:
     answer = site.http.get("/boom")
     assert answer.status_code == 500
     assert list(answer.json()) == ["detail"]
@@ -83,7 +83,7 @@ def test_errors_of_theirs_show_nothing_of_their_inside(site: Site) -> None:
     assert site.http.get("/ok").status_code == 200
 
 
-def test_one_document_describes_both(site: Site) -> None:
+def test_openapi_document_describes_both_applications(site: Site) -> None:
     described = site.http.get("/openapi.json").json()
     assert {"/laps", "/threads", "/runs/wait"} <= set(described["paths"])
     body = described["paths"]["/laps"]["post"]["requestBody"]["content"]["application/json"]["schema"]
@@ -93,7 +93,7 @@ def test_one_document_describes_both(site: Site) -> None:
     assert "Content-Security-Policy" in site.http.get("/docs").headers
 
 
-async def test_a_web_socket_of_theirs(site: Site) -> None:
+async def test_project_websocket_works(site: Site) -> None:
     address = site.server.url.replace("http", "ws")
     async with websockets.connect(f"{address}/talk") as socket:
         await socket.send("hello")
@@ -102,6 +102,7 @@ async def test_a_web_socket_of_theirs(site: Site) -> None:
         await websockets.connect(f"{address}/nowhere")
 
 
+@pytest.mark.needs("langgraph-sdk", "0.2.4")
 async def test_graphs_and_routes_call_the_server_they_run_in(client: LangGraphClient, site: Site) -> None:
     values: Any = await client.runs.wait(None, "parent", input={"text": "hello"})
     assert values["text"] == "HELLO"
@@ -112,41 +113,44 @@ async def test_graphs_and_routes_call_the_server_they_run_in(client: LangGraphCl
     assert site.http.get("/streamed").text.split() == ["metadata", "values", "values"]
 
 
+@pytest.mark.needs("langgraph-sdk", "0.3.10")
 def test_the_cache_of_the_sdk(site: Site) -> None:
     assert site.http.get("/cached/a").json() == {"known": None, "value": {"loaded": "a"}, "status": "miss"}
     assert site.http.get("/cached/a").json() == {"known": ["a"], "value": {"loaded": "a"}, "status": "fresh"}
 
 
-async def test_nobody_outside_is_inside(site: Site) -> None:
+async def test_outside_requests_are_not_in_process(site: Site) -> None:
     assert site.http.get("/noauth/threads/x").text == "page noauth/threads/x"
 
 
 async def test_chosen_headers_reach_every_kind_of_run(client: LangGraphClient, site: Site) -> None:
     thread = await client.threads.create()
     runs = client.runs
-    waited: list[Any] = [await runs.wait(each, "told", input={}) for each in (None, thread["thread_id"])]
+    waited: list[Any] = [await runs.wait(each, "reported", input={}) for each in (None, thread["thread_id"])]
     streamed = [
-        part.data async for part in runs.stream(None, "told", input={}, stream_mode="values") if part.event == "values"
+        part.data
+        async for part in runs.stream(None, "reported", input={}, stream_mode="values")
+        if part.event == "values"
     ]
-    made = await runs.create(thread["thread_id"], "told", input={})
-    (batched,) = await runs.create_batch([{"assistant_id": "told", "input": {}}])
+    made = await runs.create(thread["thread_id"], "reported", input={})
+    (batched,) = await runs.create_batch([{"assistant_id": "reported", "input": {}}])
     for values in (*waited, streamed[-1], await runs.join(thread["thread_id"], made["run_id"])):
         assert values["parts"] == CHOSEN
     assert batched["kwargs"]["config"]["configurable"]["x-mine-b"] == "zwei"
 
 
-async def test_a_header_is_not_for_a_body_to_say_otherwise(client: LangGraphClient, site: Site) -> None:
+async def test_body_cannot_override_configurable_headers(client: LangGraphClient, site: Site) -> None:
     config = {"configurable": {"x-mine-a": "forged", "x-mine-c": "free"}}
-    values: Any = await client.runs.wait(None, "told", input={}, config=config)
+    values: Any = await client.runs.wait(None, "reported", input={}, config=config)
     assert values["parts"] == [*CHOSEN, "x-mine-c=free"]
     headers = {"thread_id": "01a1fbd3-88f9-7738-8000-000000000000", "x-mine-d": "d" * 5000}
-    answer = site.http.post("/runs/wait", json={"assistant_id": "told", "input": {}}, headers=headers)
+    answer = site.http.post("/runs/wait", json={"assistant_id": "reported", "input": {}}, headers=headers)
     assert (answer.status_code, answer.json()["errors"][0]["loc"]) == (422, ["header", "x-mine-d"])
 
 
 async def test_headers_reach_runs_of_the_event_protocol(client: LangGraphClient, site: Site) -> None:
     thread = await client.threads.create()
-    command = {"id": 1, "method": "run.start", "params": {"assistant_id": "told", "input": {}}}
+    command = {"id": 1, "method": "run.start", "params": {"assistant_id": "reported", "input": {}}}
     answer = site.http.post(f"/threads/{thread['thread_id']}/commands", json=command, headers=OWN)
     assert answer.status_code == 200, answer.text
     (run,) = await client.runs.list(thread["thread_id"])
@@ -155,13 +159,13 @@ async def test_headers_reach_runs_of_the_event_protocol(client: LangGraphClient,
 
 async def test_headers_reach_runs_of_other_protocols(client: LangGraphClient, site: Site) -> None:
     headers = {**OWN, "accept": "application/json, text/event-stream"}
-    call = {"name": "told", "arguments": {"text": "x"}}
+    call = {"name": "reported", "arguments": {"text": "x"}}
     body = {"jsonrpc": "2.0", "id": 1, "method": "tools/call", "params": call}
     assert '"x-mine-a=1"' in site.http.post("/mcp", json=body, headers=headers).text.replace("\\", "")
     part = {"kind": "data", "data": {"text": "x"}}
     message = {"role": "user", "messageId": "m", "contextId": A_THREAD, "parts": [part]}
     body = {"jsonrpc": "2.0", "id": 1, "method": "message/send", "params": {"message": message}}
-    answer = site.http.post("/a2a/told", json=body, headers=headers)
+    answer = site.http.post("/a2a/reported", json=body, headers=headers)
     (run,) = await client.runs.list(A_THREAD)
     assert run["kwargs"]["config"]["configurable"]["x-mine-a"] == "1", answer.text
 

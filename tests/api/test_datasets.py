@@ -1,4 +1,7 @@
-"""Datasets with the stock client: made, filled, versioned, split, shared, written to files, and evaluated."""
+"""Datasets with the stock client: created, filled, versioned, split, shared, exported, and evaluated.
+
+Every version of a dataset always reads the same. A request that changes examples is applied as a whole or not at all.
+"""
 
 import asyncio
 import json
@@ -34,7 +37,7 @@ def client_of(server: Hosted, base: str = "") -> Client:
 
 
 @pytest.mark.parametrize("base", ["", "/api/v1", "/api"])
-async def test_a_dataset_from_its_making_to_its_end(server: Hosted, base: str):
+async def test_a_dataset_is_created_changed_and_deleted(server: Hosted, base: str):
     client, name = client_of(server, base), f"life {base}"
 
     def work() -> None:
@@ -64,7 +67,7 @@ async def test_a_dataset_from_its_making_to_its_end(server: Hosted, base: str):
     await asyncio.to_thread(work)
 
 
-async def test_versions_keep_what_was(server: Hosted):
+async def test_versions_keep_earlier_examples(server: Hosted):
     client = client_of(server)
 
     def work() -> None:
@@ -101,7 +104,7 @@ async def test_versions_keep_what_was(server: Hosted):
     await asyncio.to_thread(work)
 
 
-async def test_examples_are_found_by_what_they_are(server: Hosted):
+async def test_examples_are_filtered_by_their_fields(server: Hosted):
     client = client_of(server)
 
     def found(**query: Any) -> list[int]:
@@ -120,6 +123,9 @@ async def test_examples_are_found_by_what_they_are(server: Hosted):
         assert found(metadata={"kind": "odd"}) == [0, 2]
         assert found(splits=["hard", "train"]) == [2, 3]
         assert found(filter="""and(not(has(metadata, '{"kind": "odd"}')), exists(metadata, "n"))""") == [1, 3]
+        assert found(filter='has(metadata, "n")') == [0, 1, 2, 3]
+        assert found(filter='and(has(metadata, "kind"), not(has(metadata, "bird")))') == [0, 1, 2, 3]
+        assert found(filter="""has(metadata, '"kind"')""") == []
         assert found(filter='or(search(inputs, ":2"), eq(metadata_value, "3"))') == [2, 3]
         assert found(limit=2, offset=3) == [3]
         assert client.list_dataset_splits(dataset_id=made.id) == ["base", "hard", "test", "train"]
@@ -156,7 +162,7 @@ async def test_examples_are_found_by_what_they_are(server: Hosted):
         assert answer.status_code in {400, 422}, (query, answer.text)
 
 
-async def test_attachments_go_in_and_come_out(server: Hosted):
+async def test_attachments_are_stored_and_downloaded(server: Hosted):
     client, png = client_of(server), b"\x89PNG\r\n--\x00"
 
     def work() -> str:
@@ -186,6 +192,12 @@ async def test_attachments_go_in_and_come_out(server: Hosted):
         with pytest.raises(LangSmithError, match="bird"):
             operations = {"rename": {"bird": "x"}, "retain": []}
             client.update_examples(dataset_id=made.id, updates=[{"id": one, "attachments_operations": operations}])
+        client.update_examples(dataset_id=made.id, updates=[{"id": one, "metadata": {"kept": True}}])
+        assert set(client.read_example(one).attachments) == {"dog", "new"}
+        replacing = ExampleUpdate(id=one, attachments={"only": ("text/plain", b"only")})
+        client.update_examples(dataset_id=made.id, updates=[replacing])
+        shown = client.read_example(one)
+        assert {name: a["reader"].read() for name, a in shown.attachments.items()} == {"only": b"only"}
         return example.attachments["cat"]["presigned_url"]
 
     url = await asyncio.to_thread(work)
@@ -197,7 +209,7 @@ async def test_attachments_go_in_and_come_out(server: Hosted):
         assert (await nobody.get(changed)).status_code == 403
 
 
-async def test_what_does_not_fit_a_schema_is_refused_whole(server: Hosted):
+async def test_examples_that_violate_a_schema_are_refused_as_a_whole(server: Hosted):
     client = client_of(server)
 
     def work() -> Any:
@@ -221,9 +233,9 @@ async def test_what_does_not_fit_a_schema_is_refused_whole(server: Hosted):
     await asyncio.to_thread(fill)
     address = f"/datasets/{made.id}"
     for schema, text in (
-        ({"properties": {"q": {"type": "no such type"}}}, "no JSON Schema"),
-        ({"$ref": "http://127.0.0.1:1/schema.json"}, "no JSON Schema"),
-        ({"$ref": "file:///etc/passwd"}, "no JSON Schema"),
+        ({"properties": {"q": {"type": "no such type"}}}, "not a JSON Schema"),
+        ({"$ref": "http://127.0.0.1:1/schema.json"}, "another document"),
+        ({"$ref": "file:///etc/passwd"}, "another document"),
         ({"required": ["z"]}, "required"),
     ):
         answer = await server.client.patch(address, json={"inputs_schema_definition": schema})
@@ -233,7 +245,7 @@ async def test_what_does_not_fit_a_schema_is_refused_whole(server: Hosted):
     assert (answer.json()["description"], answer.json()["name"]) == ("new", "schema")
 
 
-async def test_examples_without_multipart_come_and_go_too(server: Hosted):
+async def test_examples_are_written_without_multipart(server: Hosted):
     info = (await server.client.get("/info")).json()
     info["instance_flags"]["dataset_examples_multipart_enabled"] = False
     client = Client(api_url=server.url, api_key=server.key, info=info)
@@ -258,7 +270,7 @@ async def test_examples_without_multipart_come_and_go_too(server: Hosted):
     assert (missing.status_code, missing.json()) == (404, {"detail": "Example not found"})
 
 
-async def test_a_dataset_out_of_a_csv_file_and_back(server: Hosted):
+async def test_a_dataset_is_uploaded_and_downloaded_as_csv(server: Hosted):
     client = client_of(server)
     text = 'q,hint,a\r\n"one, two",é,3\r\n=2+2,,4\r\n'
 
@@ -275,13 +287,20 @@ async def test_a_dataset_out_of_a_csv_file_and_back(server: Hosted):
 
     await asyncio.to_thread(work)
     dataset = (await server.client.get("/datasets", params={"name": "sums"})).json()[0]["id"]
-    assert (await server.client.get(f"/datasets/{dataset}/csv")).text == text
+    downloaded = (await server.client.get(f"/datasets/{dataset}/csv")).text
+    assert downloaded == text.replace("=2+2", "'=2+2"), "a spreadsheet must not run the cell as a formula"
+
+    def upload_again() -> None:
+        again = client.upload_csv(("again.csv", downloaded.encode()), input_keys=["q", "hint"], output_keys=["a"])
+        assert {"q": "=2+2", "hint": ""} in [e.inputs for e in client.list_examples(dataset_id=again.id)]
+
+    await asyncio.to_thread(upload_again)
     lines = (await server.client.get(f"/datasets/{dataset}/jsonl")).text.splitlines()
     assert json.loads(lines[1])["inputs"] == {"q": "=2+2", "hint": ""}
     assert (await server.client.get(f"/datasets/{dataset}/openai_ft")).status_code == 400
 
 
-async def test_conversations_are_written_as_openai_reads_them(server: Hosted):
+async def test_conversations_are_downloaded_in_openai_formats(server: Hosted):
     client = client_of(server)
 
     def work() -> list[Any]:
@@ -297,7 +316,7 @@ async def test_conversations_are_written_as_openai_reads_them(server: Hosted):
     assert json.loads(lines) == {"input": [asked], "ideal": "ho"}
 
 
-async def test_an_example_out_of_a_run(server: Hosted):
+async def test_an_example_is_created_from_a_run(server: Hosted):
     client, run_id = client_of(server), uuid4()
 
     def work() -> None:
@@ -344,7 +363,7 @@ async def check_newer_form(server: Hosted, dataset_id: UUID, names: list[str]) -
 
 
 @pytest.mark.filterwarnings("ignore::UserWarning")
-async def test_evaluations_from_end_to_end(server: Hosted):
+async def test_evaluations_run_end_to_end(server: Hosted):
     client = client_of(server)
 
     def double(inputs: dict[str, Any]) -> dict[str, Any]:
@@ -407,7 +426,7 @@ async def test_evaluations_from_end_to_end(server: Hosted):
     assert (await server.client.get(f"/datasets/{dataset.id}/comparative")).json() == []
 
 
-async def test_a_dataset_is_shared_with_whoever_has_the_link(server: Hosted):
+async def test_a_dataset_is_shared_by_a_link(server: Hosted):
     client = client_of(server)
 
     def work() -> tuple[Any, str]:
@@ -432,7 +451,7 @@ async def test_a_dataset_is_shared_with_whoever_has_the_link(server: Hosted):
         assert (await server.client.get(f"/public/{token}/{place}")).status_code == 404
 
 
-async def test_another_workspace_sees_and_changes_none_of_it(server: Hosted):
+async def test_another_workspace_cannot_see_or_change_datasets(server: Hosted):
     client = client_of(server)
 
     def work() -> tuple[Any, Any]:
@@ -470,7 +489,7 @@ async def test_another_workspace_sees_and_changes_none_of_it(server: Hosted):
     assert (await server.client.get(f"/examples/{example.id}")).json()["inputs"] == {"n": 1}
 
 
-async def test_writers_at_once_make_one_version_each_and_lose_nothing(server: Hosted):
+async def test_concurrent_writers_make_one_version_each(server: Hosted):
     dataset = (await server.client.post("/datasets", json={"name": "crowd"})).json()["id"]
     same = str(uuid4())
     bodies = [{"dataset_id": dataset, "inputs": {"n": n}} for n in range(8)]
@@ -482,7 +501,7 @@ async def test_writers_at_once_make_one_version_each_and_lose_nothing(server: Ho
     assert (await server.client.get(f"/datasets/{dataset}")).json()["example_count"] == 9
 
 
-async def test_bodies_that_make_no_sense_name_their_field_and_change_nothing(server: Hosted):
+async def test_malformed_bodies_name_their_field_and_change_nothing(server: Hosted):
     dataset = (await server.client.post("/datasets", json={"name": "odd"})).json()["id"]
     address, one = f"/v1/platform/datasets/{dataset}/examples", str(uuid4())
 
@@ -494,9 +513,9 @@ async def test_bodies_that_make_no_sense_name_their_field_and_change_nothing(ser
         answer = await server.client.post(address, content=f"{lines}--b--\r\n".encode(), headers=headers)
         return answer.status_code, answer.text
 
-    for parts, told in (
+    for parts, expected in (
         ([(one, "{}")], "inputs"),
-        ([(f"{one}.inputs", "{}")], "before"),
+        ([(f"{one}.inputs", "{}")], "after the part"),
         ([(one, "{}"), (f"{one}.inputs", "[]")], "object"),
         ([(one, "{}"), (f"{one}.inputs", '{"a": "\\u0000"}')], "NUL"),
         ([(one, "{}"), (f"{one}.colour", "{}")], "colour"),
@@ -505,7 +524,7 @@ async def test_bodies_that_make_no_sense_name_their_field_and_change_nothing(ser
         ([(one, "{}"), (one, "{}")], "two"),
     ):
         status, text = await send(*parts)
-        assert (status, told in text) == (422, True), text
+        assert (status, expected in text) == (422, True), text
     for body, field in (
         ({"name": ""}, "name"),
         ({"name": "x", "transformations": [{}]}, "transformations"),

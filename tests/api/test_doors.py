@@ -1,4 +1,8 @@
-"""Every route of the platform, over a real server: who may come in, and how it refuses what makes no sense."""
+"""Every route of the platform over a real server.
+
+A route that is not on the checked-in list of public ones answers 401 without a key. Invalid JSON values are refused
+with the name of their field, and every error has one shape: `{"detail": …}`.
+"""
 
 import asyncio
 import dataclasses
@@ -27,14 +31,25 @@ pytestmark = pytest.mark.asyncio(loop_scope="module")
 PUBLIC = Path(__file__).parents[1] / "public_routes.txt"
 SOME_ID = "0190a0c0-0000-7000-8000-000000000001"
 # Routes that any key may use, and that therefore have to say nothing but what concerns the key itself.
-FOR_ANY_KEY = {"GET /auth", "GET /auth/public", "GET /workspaces", "POST /logout", "PUT /users/me/password"}
+FOR_ANY_KEY = {
+    "GET /auth", "GET /auth/public", "GET /workspaces", "POST /logout", "PUT /users/me/password",
+    "GET /v2/deployments/{deployment_id}/auth", "POST /v2/deployments/{deployment_id}/token",
+}  # fmt: skip
 # Public routes whose callers show something else than a key: they are refused like those without one.
 SIGNED = {"POST /v1/webhooks/{integration_id}", "PUT /v2/uploads/{archive_id}"}
 # What public routes answer to a request that names nothing that is there.
 ABOUT_NOTHING = {
     "POST /login": 422,
+    # No provider is configured.
+    "GET /login/oidc": 403,
+    "GET /login/oidc/callback": 403,
+    # Forms must come from a page of the platform.
+    "POST /login/key": 403,
+    "POST /login/out": 403,
+    "POST /login/password": 403,
     "GET /feedback/tokens/{token}": 404,
     "POST /feedback/tokens/{token}": 404,
+    "GET /internal/front/names": 422,
     "GET /public/download": 422,
     "GET /public/{share_token}/feedbacks": 404,
     "GET /public/download/examples": 422,
@@ -83,7 +98,7 @@ async def platform(module_database, tmp_path_factory) -> AsyncIterator[Platform]
         await server.open([listening])
         serving = asyncio.create_task(server.serve_until(stop))
         base = f"http://127.0.0.1:{listening.getsockname()[1]}"
-        async with httpx2.AsyncClient(base_url=base, timeout=20, verify=False) as client:
+        async with httpx2.AsyncClient(base_url=base, timeout=60, verify=False) as client:
             assert app.new_key is not None
             yield Platform(client, app.new_key, await powerless_key(module_database))
         app.changes.close()
@@ -104,7 +119,10 @@ def is_struct(kind: Any) -> bool:
 
 
 def check_shape(answer: httpx2.Response, where: str) -> None:
-    """The one form that every error has."""
+    """The one form that every error has, except on pages for people."""
+    if answer.headers["content-type"].startswith("text/html"):
+        assert where.split()[1].startswith("/login"), where
+        return
     assert answer.headers["content-type"] == "application/json", where
     assert answer.headers["x-request-id"], where
     body = answer.json()

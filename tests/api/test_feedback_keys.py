@@ -8,8 +8,9 @@ import httpx2
 import pytest
 from langsmith.utils import get_env_var
 
-from portside.agent.runs import feedback
-from portside.agent.runs.feedback import refuse_feedback, with_feedback
+from portside.agent.runs import service
+from portside.agent.runs.requests import refuse_feedback
+from portside.agent.runs.service import with_feedback
 from portside.agent.types.runs import Run
 from portside.kernel.errors import Invalid
 from tests.api.hosted import hosted
@@ -24,7 +25,7 @@ def traced(monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[[str, str], Non
 
     def forget() -> None:
         get_env_var.cache_clear()
-        feedback._client.cache_clear()
+        service._langsmith_client.cache_clear()
 
     yield to
     monkeypatch.undo()
@@ -60,9 +61,8 @@ async def test_each_key_gets_a_link_that_takes_feedback_on_the_run(
     assert await with_feedback(after(b"null"), run) == b"null"
 
 
-def test_keys_without_sense_are_refused(traced: Callable[[str, str], None]):
+def test_invalid_feedback_keys_are_refused(traced: Callable[[str, str], None]):
     traced("http://127.0.0.1:9", "key")
-    refuse_feedback(None)
     for keys in ([""], ["k" * 181], ["k"] * 51):
         with pytest.raises(Invalid, match="feedback_keys"):
             refuse_feedback(keys)

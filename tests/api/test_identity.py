@@ -12,7 +12,7 @@ async def platform(fresh_database):
         yield platform
 
 
-async def test_a_key_stands_for_its_workspace_and_user(platform) -> None:
+async def test_auth_returns_the_identity_of_a_key(platform) -> None:
     found = (await platform.client.get("/auth")).json()
     assert found["tenant_id"] == str(platform.actor.workspace_id)
     assert found["user_email"] == "admin@localhost"
@@ -88,7 +88,7 @@ async def test_a_key_grants_no_more_than_it_may_itself(platform) -> None:
         ({"expires_at": "9999-12-31T23:59:59-14:00"}, "expires_at"),
     ],
 )
-async def test_a_senseless_key_is_refused_by_field(platform, body, field: str) -> None:
+async def test_an_invalid_key_request_is_refused_by_field(platform, body, field: str) -> None:
     answer = await platform.client.post("/api-key", json=body)
     assert answer.status_code == 422, answer.text
     assert answer.json()["detail"][0]["loc"][:2] == ["body", field]

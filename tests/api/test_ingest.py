@@ -75,7 +75,7 @@ async def test_multipart_in_every_encoding(server: Hosted, encoding: str, body: 
     assert found["end_time"] == "2026-11-21T02:08:45.1Z" or found["end_time"].startswith("2026-11-21T02:08:45.1")
 
 
-async def test_a_delivery_that_comes_again_changes_nothing(server: Hosted):
+async def test_a_repeated_batch_changes_nothing(server: Hosted):
     await server.client.post("/runs/multipart", content=JS, headers=MULTIPART)
     first = await shown(server)
     for body in (parts(post=run(), post__outputs={}), JS):
@@ -84,7 +84,7 @@ async def test_a_delivery_that_comes_again_changes_nothing(server: Hosted):
     assert [record["traces"] for record in await server.usage("workspace")] == [1]
 
 
-async def test_batches_at_once(server: Hosted):
+async def test_concurrent_batches_are_stored(server: Hosted):
     ids = [uuid4() for _ in range(40)]
 
     async def deliver(number: int) -> None:
@@ -129,7 +129,7 @@ async def test_broken_bodies_are_refused(server: Hosted, path: str, body: bytes,
     assert await server.db.pool.fetchval("select count(*) from runs") == 0
 
 
-async def test_a_wrong_key_is_refused_everywhere_but_at_info(server: Hosted):
+async def test_a_wrong_key_is_refused_except_at_info(server: Hosted):
     async with httpx2.AsyncClient(base_url=server.url, headers={"x-api-key": "lsv2_pt_wrong"}) as stranger:
         assert (await stranger.get("/info")).json()["version"] == "0.16.40"
         for method, path in [
@@ -144,7 +144,7 @@ async def test_a_wrong_key_is_refused_everywhere_but_at_info(server: Hosted):
             assert (await stranger.request(method, path, content=b"{}")).status_code == 401
 
 
-async def test_keys_do_only_what_they_may(server: Hosted):
+async def test_keys_are_limited_by_their_permissions(server: Hosted):
     key = {"x-api-key": await server.new_key("runs:create")}
     assert (await server.client.post("/runs", json=run(), headers=key)).status_code == 202
     assert (await server.client.get(f"/runs/{RUN}", headers=key)).status_code == 403
@@ -159,7 +159,7 @@ async def test_another_workspace_sees_nothing(server: Hosted):
     assert (await server.client.get("/sessions", headers=key)).json() == []
 
 
-async def test_a_run_can_be_shown_without_its_serialized_form(server: Hosted):
+async def test_runs_can_exclude_serialized(server: Hosted):
     await server.client.post("/runs", json=run(serialized={"lc": 1}))
     assert (await shown(server))["serialized"] == {"lc": 1}
     answer = await server.client.get(f"/runs/{RUN}", params={"exclude_serialized": "true"})

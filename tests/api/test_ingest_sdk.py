@@ -44,7 +44,7 @@ def trace(client: Client, project: str) -> None:
         assert parent(3) == 8
         with pytest.raises(ValueError, match="good"):
             fail()
-    client.flush(timeout=30)
+    client.flush(timeout=60)
 
 
 async def runs_of(server: Hosted) -> dict[str, dict[str, Any]]:
@@ -57,7 +57,7 @@ async def runs_of(server: Hosted) -> dict[str, dict[str, Any]]:
 @pytest.mark.parametrize(
     ("mode", "base"), [("zstd", ""), ("zstd", "/api/v1"), ("multipart", "/api"), ("batch", ""), ("batch", "/api/v1")]
 )
-async def test_traced_functions_arrive(
+async def test_traced_functions_are_stored(
     fresh_database: Callable[[], Awaitable[str]], mode: str, base: str, caplog: pytest.LogCaptureFixture
 ):
     async with hosted(await fresh_database()) as server:
@@ -76,7 +76,7 @@ async def test_traced_functions_arrive(
         assert [message for message in warnings if "compression is not enabled" not in message] == []
 
 
-async def test_the_client_learns_to_compress_from_info(fresh_database: Callable[[], Awaitable[str]]):
+async def test_the_sdk_compresses_because_of_info(fresh_database: Callable[[], Awaitable[str]]):
     async with hosted(await fresh_database()) as server:
         client = Client(api_url=server.url, api_key=server.key)
         info = await asyncio.to_thread(lambda: client.info)
@@ -86,16 +86,16 @@ async def test_the_client_learns_to_compress_from_info(fresh_database: Callable[
         assert len(await runs_of(server)) == 3
 
 
-async def test_runs_made_and_updated_by_hand_arrive(fresh_database: Callable[[], Awaitable[str]]):
+async def test_created_and_updated_runs_are_stored(fresh_database: Callable[[], Awaitable[str]]):
     async with hosted(await fresh_database()) as server:
         client = Client(api_url=server.url, api_key=server.key)
         run_id = uuid4()
 
         def work() -> Any:
             client.create_run("r1", {"a": 1}, "llm", id=run_id, project_name="p2", start_time=datetime.now(UTC))
-            client.flush(timeout=30)
+            client.flush(timeout=60)
             client.update_run(run_id, outputs={"b": 2})
-            client.flush(timeout=30)
+            client.flush(timeout=60)
             return client.read_project(project_name="p2")
 
         project = await asyncio.to_thread(work)
@@ -124,7 +124,7 @@ async def test_attachments_and_feedback_are_stored(fresh_database: Callable[[], 
                 attachments={"cat": ("image/png", b"\x89PNG\r\n--")},
             )
             client.create_feedback(run_id, "k2", score=0.5, trace_id=run_id, session_id=project.id)
-            client.flush(timeout=30)
+            client.flush(timeout=60)
 
         await asyncio.to_thread(work)
         attachment = await server.db.pool.fetchrow("select run_id, name, content_type, data from attachments")

@@ -20,7 +20,7 @@ from portside.dataplane.compute.interface import Release
 from portside.dataplane.compute.kubernetes.objects import KINDS, owned_by
 from portside.dataplane.failures import DeployFailed
 from portside.dataplane.logs import RevisionLog
-from portside.dataplane.types import DesiredRevision, LogEntry, Secret
+from portside.listener_api import DesiredRevision, NewLogEntry, Secret
 from portside.platform.installation import listener_rights
 from tests.conftest import eventually
 from tests.kubernetes import DEPLOYMENT_ID, LISTENER, deployment, revision, settings
@@ -31,23 +31,23 @@ pytestmark = [
     pytest.mark.timeout(120),
 ]
 BAD_IMAGE = "agents/does-not-exist:1"
-# Older clusters than those that are supported lack autoscaling/v2 and policy/v1; one replica needs neither.
+# Clusters older than the supported ones lack autoscaling/v2 and policy/v1; one replica needs neither.
 FIRST = revision(status="DEPLOYED")
 
 
 @dataclass
-class Bench:
-    """A namespace with a berth in it."""
+class ClusterHarness:
+    """A namespace with a target in it."""
 
     api: Any
-    berth: Any
+    target: Any
     namespace: str
     lines: list[str] = field(default_factory=list)
 
     async def switch(self, one: DesiredRevision, active: DesiredRevision | None = None) -> None:
         known = [one, *([active] if active else [])]
         desired = deployment(*known, active_revision_id=active and active.id)
-        await self.berth.switch(Release(desired, one, None))
+        await self.target.switch(Release(desired, one, None))
 
     async def live(self, kind: str, name_end: str = "") -> dict[str, Any] | None:
         return await self.api.get(kind, self.namespace, f"hello-world-00000000abcd{name_end}")
@@ -61,31 +61,31 @@ class Bench:
 
 
 @pytest.fixture
-async def bench() -> AsyncIterator[Bench]:
+async def harness() -> AsyncIterator[ClusterHarness]:
     from lightkube import KubeConfig
     from lightkube.models.meta_v1 import ObjectMeta
     from lightkube.resources.core_v1 import Namespace
 
     from portside.dataplane.compute.kubernetes.api import KubernetesApi
-    from portside.dataplane.compute.kubernetes.berth import Kubernetes
-    from portside.dataplane.compute.kubernetes.manifests import Cluster
-    from portside.dataplane.compute.kubernetes.watching import Pace
+    from portside.dataplane.compute.kubernetes.manifests import ClusterSettings
+    from portside.dataplane.compute.kubernetes.target import KubernetesCompute
+    from portside.dataplane.compute.kubernetes.watching import PollTiming
 
     api = KubernetesApi(KubeConfig.from_file(Path(KUBECONFIG or "")))
     namespace = f"portside-test-{secrets.token_hex(4)}"
     await api._client.create(Namespace(metadata=ObjectMeta(name=namespace)))
     listener = await api_of_a_listener(api, namespace)
-    cluster = Cluster(LISTENER, settings(kubernetes_namespaces=namespace, kubernetes_health_check="none"))
-    compute = Kubernetes(cluster, listener, Pace(poll_s=0.2, patience_s=1.0))
+    cluster = ClusterSettings(LISTENER, settings(kubernetes_namespaces=namespace, kubernetes_health_check="none"))
+    compute = KubernetesCompute(cluster, listener, PollTiming(poll_s=0.2, permanent_after_s=1.0))
     lines: list[str] = []
 
-    async def ship(entries: list[LogEntry]) -> None:
+    async def ship(entries: list[NewLogEntry]) -> None:
         lines.extend(entry.message for entry in entries)
 
-    berth = compute.berth(DEPLOYMENT_ID, lambda _: RevisionLog(ship))
+    target = compute.target(DEPLOYMENT_ID, lambda _: RevisionLog(ship))
     nodes = asyncio.create_task(report_like_a_node(api, namespace))
-    yield Bench(api, berth, namespace, lines)
-    await berth.close()
+    yield ClusterHarness(api, target, namespace, lines)
+    await target.close()
     nodes.cancel()
     await asyncio.gather(nodes, return_exceptions=True)
     await api._client.delete(Namespace, namespace)
@@ -94,7 +94,7 @@ async def bench() -> AsyncIterator[Bench]:
 
 
 async def api_of_a_listener(admin: Any, namespace: str) -> Any:
-    """The API server as a listener sees it that was installed by `portside manifests`: with its rights alone."""
+    """The API server with the rights of a listener that `portside manifests` installed."""
     from lightkube import KubeConfig, codecs
     from lightkube.config.models import User
     from lightkube.models.authentication_v1 import TokenRequestSpec
@@ -115,7 +115,7 @@ async def api_of_a_listener(admin: Any, namespace: str) -> Any:
 
 
 async def report_like_a_node(api: Any, namespace: str) -> None:
-    """Write what a node would report: containers run, but for those whose image cannot be had."""
+    """Write what a node would report: all containers run except those whose image cannot be pulled."""
     from lightkube.resources.core_v1 import Pod
 
     while True:
@@ -141,118 +141,120 @@ def reported(pod: dict[str, Any]) -> dict[str, Any]:
     return {"phase": "Pending" if is_bad else "Running", "conditions": [ready], "containerStatuses": [container]}
 
 
-async def test_a_release_is_rolled_out_and_applying_it_again_changes_nothing(bench: Bench) -> None:
-    await bench.switch(FIRST)
-    api, queue = await bench.live("Deployment"), await bench.live("Deployment", "-queue")
+async def test_rollout_is_idempotent(harness: ClusterHarness) -> None:
+    await harness.switch(FIRST)
+    api, queue = await harness.live("Deployment"), await harness.live("Deployment", "-queue")
     assert api["status"]["availableReplicas"] == queue["status"]["availableReplicas"] == 1
     assert api["metadata"]["managedFields"][0]["manager"] == "portside"
-    assert bench.berth.url == f"http://hello-world-00000000abcd.{bench.namespace}.svc.cluster.local:8000"
+    assert harness.target.url == f"http://hello-world-00000000abcd.{harness.namespace}.svc.cluster.local:8000"
     for kind, name_end in (("StatefulSet", "-postgres"), ("PersistentVolumeClaim", "-postgres"), ("Service", "")):
-        assert await bench.live(kind, name_end), kind
-    await bench.berth._apply_serving()
-    again = await bench.live("Deployment")
+        assert await harness.live(kind, name_end), kind
+    await harness.target.apply_serving()
+    again = await harness.live("Deployment")
     assert again["metadata"]["generation"] == api["metadata"]["generation"]
-    await bench.berth.close()
-    assert any("1 of 1 replicas are ready" in line for line in bench.lines)
+    await harness.target.close()
+    assert any("1 of 1 replicas are ready" in line for line in harness.lines)
 
 
-async def test_a_release_that_fails_says_why_and_the_one_before_is_back(bench: Bench) -> None:
-    await bench.switch(FIRST)
-    before = await bench.names()
+async def test_failed_release_says_why_and_is_undone(harness: ClusterHarness) -> None:
+    await harness.switch(FIRST)
+    before = await harness.names()
     bad = revision(id=DEPLOYMENT_ID, number=2, image_uri=BAD_IMAGE, secrets=[Secret("TOKEN", "another")])
-    with pytest.raises(DeployFailed, match=r"does not come up: .*ImagePullBackOff: Back-off pulling"):
-        await bench.switch(bad, active=FIRST)
+    with pytest.raises(DeployFailed, match=r"does not start: .*ImagePullBackOff: Back-off pulling"):
+        await harness.switch(bad, active=FIRST)
 
     async def is_back() -> bool:
-        live = await bench.live("Deployment")
+        live = await harness.live("Deployment")
         image = live["spec"]["template"]["spec"]["containers"][0]["image"]
-        return image == FIRST.image_uri and await bench.names() == before
+        return image == FIRST.image_uri and await harness.names() == before
 
     await eventually(is_back)
-    assert (await bench.live("Deployment"))["status"]["availableReplicas"] == 1
+    assert (await harness.live("Deployment"))["status"]["availableReplicas"] == 1
 
 
-async def test_a_first_release_that_fails_leaves_its_data_alone(bench: Bench) -> None:
+async def test_failed_first_release_keeps_data(harness: ClusterHarness) -> None:
     with pytest.raises(DeployFailed):
-        await bench.switch(revision(image_uri=BAD_IMAGE))
-    assert await bench.names() == {("Secret", "-postgres"), ("PersistentVolumeClaim", "-postgres")}
+        await harness.switch(revision(image_uri=BAD_IMAGE))
+    assert await harness.names() == {("Secret", "-postgres"), ("PersistentVolumeClaim", "-postgres")}
 
 
-async def test_a_release_given_up_on_its_way_is_undone(bench: Bench) -> None:
-    await bench.switch(FIRST)
-    before = await bench.names()
+async def test_abandoned_release_is_undone(harness: ClusterHarness) -> None:
+    await harness.switch(FIRST)
+    before = await harness.names()
     bad = revision(id=DEPLOYMENT_ID, number=2, image_uri=BAD_IMAGE, secrets=[Secret("TOKEN", "another")])
-    work = asyncio.create_task(bench.switch(bad, active=FIRST))
+    work = asyncio.create_task(harness.switch(bad, active=FIRST))
 
     async def is_on_its_way() -> bool:
-        return await bench.names() != before
+        return await harness.names() != before
 
     await eventually(is_on_its_way)
     work.cancel()
     await asyncio.gather(work, return_exceptions=True)
     given_up = msgspec.structs.replace(bad, status="INTERRUPTED")
-    await bench.berth.follow(deployment(FIRST, given_up, active_revision_id=FIRST.id))
+    await harness.target.update(deployment(FIRST, given_up, active_revision_id=FIRST.id))
 
     async def is_back() -> bool:
-        return await bench.names() == before
+        return await harness.names() == before
 
     await eventually(is_back)
 
 
-async def test_what_is_not_wanted_any_more_goes_and_data_and_others_objects_stay(bench: Bench) -> None:
-    foreign = {"apiVersion": "v1", "kind": "Secret", "metadata": {"name": "not-ours", "namespace": bench.namespace}}
-    await bench.api.apply(foreign)
-    await bench.switch(FIRST)
-    password = (await bench.live("Secret", "-postgres"))["data"]
+async def test_prune_keeps_data_and_foreign_objects(harness: ClusterHarness) -> None:
+    foreign = {"apiVersion": "v1", "kind": "Secret", "metadata": {"name": "not-ours", "namespace": harness.namespace}}
+    await harness.api.apply(foreign)
+    await harness.switch(FIRST)
+    password = (await harness.live("Secret", "-postgres"))["data"]
     own = [Secret("POSTGRES_URI_CUSTOM", "postgresql://x/y"), Secret("REDIS_URI_CUSTOM", "redis://z")]
-    await bench.switch(revision(id=DEPLOYMENT_ID, number=2, secrets=own), active=FIRST)
-    assert await bench.live("StatefulSet", "-postgres") is None
-    assert await bench.live("StatefulSet", "-redis") is None
-    assert await bench.live("PersistentVolumeClaim", "-postgres")
-    # The database that comes back is the same one, so it must have the same password.
-    await bench.switch(revision(number=3))
-    assert (await bench.live("Secret", "-postgres"))["data"] == password
-    await bench.berth.withdraw()
-    assert await bench.names() == set()
-    assert await bench.api.get("Secret", bench.namespace, "not-ours")
+    await harness.switch(revision(id=DEPLOYMENT_ID, number=2, secrets=own), active=FIRST)
+    assert await harness.live("StatefulSet", "-postgres") is None
+    assert await harness.live("StatefulSet", "-redis") is None
+    assert await harness.live("PersistentVolumeClaim", "-postgres")
+    # The database is the same one, so it must keep its password.
+    await harness.switch(revision(number=3))
+    assert (await harness.live("Secret", "-postgres"))["data"] == password
+    await harness.target.destroy()
+    assert await harness.names() == set()
+    assert await harness.api.get("Secret", harness.namespace, "not-ours")
 
 
-async def test_what_somebody_removed_is_there_again(bench: Bench) -> None:
-    await bench.switch(FIRST)
-    await bench.api.delete("Service", bench.namespace, "hello-world-00000000abcd")
+async def test_removed_object_is_applied_again(harness: ClusterHarness) -> None:
+    await harness.switch(FIRST)
+    await harness.api.delete("Service", harness.namespace, "hello-world-00000000abcd")
     changed = msgspec.structs.replace(FIRST, status="DEPLOYED")
-    await bench.berth.follow(deployment(changed, active_revision_id=FIRST.id))
+    await harness.target.update(deployment(changed, active_revision_id=FIRST.id))
 
     async def is_back() -> bool:
-        return await bench.live("Service") is not None
+        return await harness.live("Service") is not None
 
     await eventually(is_back)
 
 
-async def test_a_listener_that_comes_back_takes_over_what_runs(bench: Bench) -> None:
-    await bench.switch(FIRST)
-    uids = {pod["metadata"]["uid"] for pod in await bench.api.list("Pod", bench.namespace, owned_by(DEPLOYMENT_ID))}
-    await bench.berth.close()
-    successor = bench.berth._compute.berth(DEPLOYMENT_ID, bench.berth._log_of)
+async def test_next_listener_takes_over_running_release(harness: ClusterHarness) -> None:
+    await harness.switch(FIRST)
+    uids = {pod["metadata"]["uid"] for pod in await harness.api.list("Pod", harness.namespace, owned_by(DEPLOYMENT_ID))}
+    await harness.target.close()
+    successor = harness.target._compute.target(DEPLOYMENT_ID, harness.target._open_log)
     await successor.restore(Release(deployment(FIRST, active_revision_id=FIRST.id), FIRST, None))
-    assert successor.url == bench.berth.url
-    await successor._apply_serving()
+    assert successor.url == harness.target.url
+    await successor.apply_serving()
     await successor.close()
-    after = {pod["metadata"]["uid"] for pod in await bench.api.list("Pod", bench.namespace, owned_by(DEPLOYMENT_ID))}
+    after = {
+        pod["metadata"]["uid"] for pod in await harness.api.list("Pod", harness.namespace, owned_by(DEPLOYMENT_ID))
+    }
     assert after == uids
 
 
-async def test_a_quota_is_the_reason(bench: Bench) -> None:
+async def test_exceeded_quota_is_reported(harness: ClusterHarness) -> None:
     from lightkube.models.core_v1 import ResourceQuotaSpec
     from lightkube.models.meta_v1 import ObjectMeta
     from lightkube.resources.core_v1 import ResourceQuota
 
     quota = ResourceQuota(metadata=ObjectMeta(name="q"), spec=ResourceQuotaSpec(hard={"requests.cpu": "2"}))
-    await bench.api._client.create(quota, namespace=bench.namespace)
+    await harness.api._client.create(quota, namespace=harness.namespace)
     big = revision(resource_spec={**FIRST.resource_spec, "cpu": 4, "cpu_limit": 4, "db_cpu": 0.1, "redis_cpu": 0.1})
     own = [Secret("POSTGRES_URI_CUSTOM", "postgresql://x/y"), Secret("REDIS_URI_CUSTOM", "redis://z")]
     with pytest.raises(DeployFailed, match="exceeded quota"):
-        await bench.switch(msgspec.structs.replace(big, secrets=own))
+        await harness.switch(msgspec.structs.replace(big, secrets=own))
 
 
 @pytest.mark.parametrize(
@@ -263,13 +265,13 @@ async def test_a_quota_is_the_reason(bench: Bench) -> None:
         ({"volume_mounts": [{"name": "nowhere", "mountPath": "/x"}]}, "nowhere"),
     ],
 )
-async def test_what_the_cluster_refuses_ends_the_revision_with_its_words(
-    bench: Bench, spec: dict[str, Any], expected: str
+async def test_cluster_refusal_ends_revision_with_message(
+    harness: ClusterHarness, spec: dict[str, Any], expected: str
 ) -> None:
     with pytest.raises(DeployFailed, match=expected) as refused:
-        await bench.switch(revision(resource_spec={**FIRST.resource_spec, **spec}))
+        await harness.switch(revision(resource_spec={**FIRST.resource_spec, **spec}))
     assert "s3cr3t" not in str(refused.value)
 
 
-def test_every_kind_is_looked_for_when_a_deployment_goes() -> None:
+def test_deletion_looks_for_every_kind() -> None:
     assert {"Deployment", "StatefulSet", "Ingress", "HorizontalPodAutoscaler", "PodDisruptionBudget"} < set(KINDS)

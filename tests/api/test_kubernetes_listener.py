@@ -1,4 +1,4 @@
-"""The listener of a cluster as a program, and its gate, where no cluster is needed."""
+"""The listener of a cluster as a program, and its health check; needs no cluster."""
 
 import asyncio
 import os
@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from portside.dataplane.compute.kubernetes.watching import Pace, Watch
+from portside.dataplane.compute.kubernetes.watching import PollTiming, WorkloadWatch
 from portside.dataplane.failures import DeployFailed
 from tests.kubernetes import objects
 
@@ -23,7 +23,7 @@ def run(home: Path, **environment: str) -> "subprocess.CompletedProcess[str]":
     )
 
 
-def test_a_listener_says_what_it_lacks(tmp_path: Path) -> None:
+def test_listener_reports_missing_settings(tmp_path: Path) -> None:
     without = run(tmp_path)
     assert without.returncode == 1
     assert "KUBERNETES_NAMESPACES: not set" in without.stderr
@@ -40,11 +40,11 @@ async def answer(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> 
     writer.close()
 
 
-async def test_the_gate_opens_for_an_address_that_answers_and_says_why_it_stays_shut() -> None:
+async def test_until_healthy_waits_for_ok_or_says_why() -> None:
     server = await asyncio.start_server(answer, "127.0.0.1", 0)
     port = server.sockets[0].getsockname()[1]
     api: Any = None
-    watch = Watch(api, objects().place, lambda _: None, Pace(poll_s=0.01))
+    watch = WorkloadWatch(api, objects().scope, lambda _: None, PollTiming(poll_s=0.01))
     await watch.until_healthy(f"http://127.0.0.1:{port}/agents/one", 5)
     with pytest.raises(DeployFailed, match="it answers 503"):
         await watch.until_healthy(f"http://127.0.0.1:{port}/agents/two", 0.05)

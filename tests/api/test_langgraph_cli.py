@@ -55,7 +55,7 @@ class Shell:
             (self.project / name.replace("__", ".")).write_text(text)
 
     def get(self, path: str) -> Any:
-        return httpx2.get(f"{self.url}{path}", headers={"X-Api-Key": KEY}, timeout=30).json()
+        return httpx2.get(f"{self.url}{path}", headers={"X-Api-Key": KEY}, timeout=60).json()
 
 
 @pytest.fixture(scope="module")
@@ -77,10 +77,13 @@ def test_a_folder_is_deployed_and_deployed_again(shell: Shell):
     shown = shell.get(f"/v2/deployments/{result['deployment_id']}")
     assert {secret["name"]: secret["value"] for secret in shown["secrets"]} == {"A": "x & y"}
     _look_at_it(shell, result["deployment_id"], result["url"])
-    shell.write(agent__py=AGENT.format(answer="two"))
+    shell.write(agent__py=AGENT.format(answer="two"), langgraph__json=json.dumps(CONFIG))
+    (shell.project / ".env").unlink()
     code, events = shell.deploy("--remote", "--name", "demo")
     assert (code, events[-1]["deployment_id"]) == (0, result["deployment_id"]), events
     assert (events[-1]["url"], _ask(result["url"])) == (result["url"], "two: hi")
+    # It sends an empty list where there is no .env file.
+    assert shell.get(f"/v2/deployments/{result['deployment_id']}")["secrets"] == shown["secrets"]
     assert shell.says("revisions", "list", result["deployment_id"]).count("DEPLOYED") == 1
     _break_it(shell, result)
     assert "Deleted deployment" in shell.says("delete", "--force", result["deployment_id"])
@@ -135,7 +138,7 @@ def test_an_image_is_deployed(shell: Shell):
     shell.write(langgraph__json=json.dumps(CONFIG), requirements__txt="", agent__py=AGENT.format(answer="one"))
     code, events = shell.deploy("--image-uri", f"{name}@{digest}", "--name", "imaged")
     assert (code, events[-1]["status"]) == (0, "succeeded"), events
-    assert httpx2.get(f"{events[-1]['url']}/ok", timeout=30).status_code == 200
+    assert httpx2.get(f"{events[-1]['url']}/ok", timeout=60).status_code == 200
     assert "the server is up" in shell.says("logs", "--deployment-id", events[-1]["deployment_id"])
     assert "Deleted deployment" in shell.says("delete", "--force", events[-1]["deployment_id"])
 

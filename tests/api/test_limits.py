@@ -1,4 +1,4 @@
-"""The rate limits of a whole platform: what they hold, what they leave alone, how an operator changes them."""
+"""The rate limits of a whole platform: limited and unlimited requests, and changes by an operator."""
 
 import asyncio
 from collections.abc import AsyncIterator
@@ -11,7 +11,8 @@ import pytest
 
 from portside.kernel.errors import UserMistake
 from portside.kernel.http.server import Server, listen
-from portside.limits.types import Region
+from portside.limits import middleware
+from portside.limits.types import Limit, Region
 from portside.platform.app import open_platform
 from portside.platform.home import Home
 from portside.platform.settings import PlatformSettings
@@ -28,7 +29,7 @@ async def platform(folder: Path, database: str, **settings: Any) -> AsyncIterato
         serving = asyncio.create_task(server.serve_until(stop))
         base = f"http://127.0.0.1:{listening.getsockname()[1]}"
         try:
-            async with httpx2.AsyncClient(base_url=base, timeout=20, headers={"x-api-key": KEY}) as client:
+            async with httpx2.AsyncClient(base_url=base, timeout=60, headers={"x-api-key": KEY}) as client:
                 yield client
         finally:
             app.changes.close()
@@ -38,8 +39,8 @@ async def platform(folder: Path, database: str, **settings: Any) -> AsyncIterato
 
 async def test_the_documented_limits_hold_under_every_prefix(fresh_database, tmp_path) -> None:
     async with platform(tmp_path, await fresh_database(), region=Region.EU) as client:
-        told = [(await client.get(f"{prefix}/workspaces")).headers for prefix in ("", "/api/v1", "/api")]
-        assert [headers["x-ratelimit-remaining"] for headers in told] == ["999", "998", "997"]
+        headers_of_all = [(await client.get(f"{prefix}/workspaces")).headers for prefix in ("", "/api/v1", "/api")]
+        assert [headers["x-ratelimit-remaining"] for headers in headers_of_all] == ["999", "998", "997"]
         answer = await client.get("/ok", headers={"x-api-key": ""})
         assert "x-ratelimit-limit" not in answer.headers
         answer = await client.get("/api-host/v2/deployments")
@@ -49,7 +50,7 @@ async def test_the_documented_limits_hold_under_every_prefix(fresh_database, tmp
         assert (await client.get("/info")).json()["region"] == "eu"
 
 
-async def test_an_operators_table_holds_instead(fresh_database, tmp_path) -> None:
+async def test_an_operators_table_replaces_the_documented_one(fresh_database, tmp_path) -> None:
     table = tmp_path / "limits.txt"
     table.write_text("/workspaces | x-api-key | 2/600 | 9/600 | Few\n/auth | x-api-key | off | off | None\n")
     async with platform(tmp_path, await fresh_database(), rate_limits_file=str(table)) as client:
@@ -67,14 +68,43 @@ async def test_limits_can_be_switched_off(fresh_database, tmp_path) -> None:
 async def test_a_table_that_cannot_be_read_stops_the_start(fresh_database, tmp_path) -> None:
     table = tmp_path / "limits.txt"
     table.write_text("/workspaces | x-api-key | lots | 9/600 | Few\n")
-    with pytest.raises(UserMistake, match="line 1: 'lots' is no limit"):
+    with pytest.raises(UserMistake, match="line 1: Invalid limit 'lots'"):
         async with platform(tmp_path, await fresh_database(), rate_limits_file=str(table)):
             pass
 
 
-async def test_who_is_no_trusted_proxy_does_not_say_where_requests_come_from(fresh_database, tmp_path) -> None:
+async def test_forwarded_headers_of_untrusted_peers_are_ignored(fresh_database, tmp_path) -> None:
     table = tmp_path / "limits.txt"
     table.write_text("/info | IP | 2/600 | 2/600 | Few\n")
     async with platform(tmp_path, await fresh_database(), rate_limits_file=str(table)) as client:
         claimed = [{"x-api-key": "", "x-forwarded-for": f"203.0.113.{number}"} for number in range(3)]
         assert [(await client.get("/info", headers=each)).status_code for each in claimed] == [200, 200, 429]
+
+
+async def test_requests_without_a_valid_key_get_401_until_they_flood(fresh_database, tmp_path, monkeypatch) -> None:
+    monkeypatch.setattr(middleware, "UNAUTHORIZED", Limit(3, 600))
+    table = tmp_path / "limits.txt"
+    table.write_text("/workspaces | IP | 1/600 | 1/600 | Few\n/login | IP | 1/600 | 1/600 | Few\n")
+    async with platform(tmp_path, await fresh_database(), rate_limits_file=str(table)) as client:
+        assert (await client.get("/workspaces")).status_code == 200
+        for headers in (
+            {"x-api-key": ""},
+            {"x-api-key": "lsv2_pt_bad"},
+            {"x-api-key": "", "authorization": "Bearer x"},
+        ):
+            refused = await client.get("/workspaces", headers=headers)
+            assert (refused.status_code, "retry-after" in refused.headers) == (401, False), headers
+        flood = await client.get("/workspaces", headers={"x-api-key": ""})
+        assert (flood.status_code, "retry-after" in flood.headers) == (429, True)
+        assert (await client.get("/workspaces")).status_code == 429, "a good key has no more than its limit"
+        guesses = [await client.post("/login", json={"email": "a@b.c", "password": "x" * 12}) for _ in range(2)]
+        assert [answer.status_code for answer in guesses] == [401, 429], "a public route does not ask for a key"
+        assert (await client.get("/workspaces/nothing", headers={"x-api-key": ""})).status_code == 429
+
+
+async def test_a_valid_bearer_key_over_its_limit_gets_429(fresh_database, tmp_path) -> None:
+    table = tmp_path / "limits.txt"
+    table.write_text("/workspaces | IP | 1/600 | 1/600 | Few\n")
+    async with platform(tmp_path, await fresh_database(), rate_limits_file=str(table)) as client:
+        bearer = {"x-api-key": "", "authorization": f"Bearer {KEY}"}
+        assert [(await client.get("/workspaces", headers=bearer)).status_code for _ in range(2)] == [200, 429]

@@ -1,10 +1,9 @@
-"""The whole way of a deployment: a real platform with its listener, real repositories, builds and agent servers."""
+"""Deployments from end to end: a real platform with its listener, real repositories, builds and agent servers."""
 
 import asyncio
 import contextlib
 import os
 import signal
-from collections.abc import AsyncIterator, Awaitable, Callable
 from pathlib import Path
 from typing import Any
 
@@ -12,7 +11,7 @@ import httpx2
 import pytest
 
 from tests.conftest import eventually
-from tests.platforms import CONFIG, Platform, Repository, listener_of, open_platform, processes_of, run
+from tests.platforms import CONFIG, Platform, Repository, listener_of, processes_of, run
 
 pytestmark = [
     pytest.mark.timeout(300),
@@ -20,22 +19,7 @@ pytestmark = [
 ]
 
 
-@pytest.fixture
-async def platform(fresh_database: Callable[[], Awaitable[str]], tmp_path: Path) -> AsyncIterator[Platform]:
-    async with open_platform(tmp_path, await fresh_database()) as platform:
-        yield platform
-
-
-@pytest.fixture
-def repository(tmp_path: Path) -> Repository:
-    repository = Repository(tmp_path / "repository")
-    repository.commit("one")
-    return repository
-
-
-async def test_a_deployment_is_switched_without_a_lost_request_and_failures_leave_it_serving(
-    platform: Platform, repository: Repository
-):
+async def test_switch_loses_no_request_and_failures_keep_serving(platform: Platform, repository: Repository):
     deployment = await platform.deploy(repository)
     first = await platform.ended(deployment)
     assert first["status"] == "DEPLOYED", first
@@ -72,7 +56,7 @@ async def test_a_deployment_is_switched_without_a_lost_request_and_failures_leav
 async def fails(
     platform: Platform, deployment: str, repository: Repository, status: str, words: str, **files: str
 ) -> None:
-    """Deploy a commit that fails, and find the reason on the revision and in its log."""
+    """Deploy a commit that fails, and check the reason on the revision and in its log."""
     repository.commit("broken", **files)
     await platform.redeploy(deployment)
     revision = await platform.ended(deployment)
@@ -85,9 +69,7 @@ async def said(platform: Platform, deployment: str, revision: str, words: str) -
     return words in await platform.logs(deployment, revision, "deploy")
 
 
-async def test_what_ran_comes_back_after_every_kind_of_death_without_a_rebuild(
-    platform: Platform, repository: Repository
-):
+async def test_deployment_survives_every_kind_of_death_without_rebuild(platform: Platform, repository: Repository):
     deployment = await platform.deploy(repository)
     revision = await platform.ended(deployment)
     assert revision["status"] == "DEPLOYED", revision
@@ -105,7 +87,7 @@ async def test_what_ran_comes_back_after_every_kind_of_death_without_a_rebuild(
     (replica,) = processes_of(platform.home)
     before_at = (await measured(platform, deployment))["measured_at"]
     os.kill(listener_of(platform.server), signal.SIGKILL)
-    await eventually(lambda: is_measured_after(platform, deployment, before_at), 60)
+    await eventually(lambda: is_measured_after(platform, deployment, before_at))
     assert processes_of(platform.home) == [replica], "the next listener adopts what serves"
     async with httpx2.AsyncClient(timeout=60, headers=platform.headers) as agent:
         assert (await run(agent, url, thread))["seen"] == 3
@@ -121,13 +103,13 @@ async def test_what_ran_comes_back_after_every_kind_of_death_without_a_rebuild(
 
 
 async def measured(platform: Platform, deployment: str) -> Any:
-    """Wait until it was told what a deployment uses, and return it."""
+    """Wait for the metrics of a deployment, and return them."""
 
     async def look() -> Any:
         found = await platform.call("GET", f"/v2/deployments/{deployment}/metrics")
         return found if found["replicas"] else None
 
-    return await eventually(look, 60)
+    return await eventually(look)
 
 
 async def is_measured_after(platform: Platform, deployment: str, moment: str) -> bool:
@@ -136,13 +118,13 @@ async def is_measured_after(platform: Platform, deployment: str, moment: str) ->
 
 
 async def serves_again(platform: Platform, url: str, thread: str, seen: int, gone: int) -> None:
-    """Wait until another replica serves alone, and continue the thread on it."""
+    """Wait until only the other replica serves, and continue the thread on it."""
 
     async def has_successor() -> bool:
         found = processes_of(platform.home)
         return len(found) == 1 and found != [gone]
 
-    await eventually(has_successor, 60)
+    await eventually(has_successor)
     async with httpx2.AsyncClient(timeout=60, headers=platform.headers) as agent:
 
         async def answers() -> Any:
@@ -150,11 +132,11 @@ async def serves_again(platform: Platform, url: str, thread: str, seen: int, gon
                 return (await agent.get(f"{url}/threads/{thread}/state")).json()["values"]
             return None
 
-        assert (await eventually(answers, 60))["seen"] == seen - 1
+        assert (await eventually(answers))["seen"] == seen - 1
         assert (await run(agent, url, thread))["seen"] == seen
 
 
-async def test_nothing_is_left_of_a_deleted_deployment_even_while_it_builds(platform: Platform, repository: Repository):
+async def test_deletion_during_build_leaves_nothing(platform: Platform, repository: Repository):
     deployment = await platform.deploy(repository)
     assert (await platform.ended(deployment))["status"] == "DEPLOYED"
     url = await platform.url(deployment)
@@ -168,7 +150,7 @@ async def test_nothing_is_left_of_a_deleted_deployment_even_while_it_builds(plat
             await agent.get(f"{url}/ok")
 
 
-async def test_an_unknown_repository_fails_in_the_words_of_git(platform: Platform, repository: Repository):
+async def test_unknown_repository_fails_with_git_error(platform: Platform, repository: Repository):
     repository.folder.rename(repository.folder.with_name("moved"))
     deployment = await platform.deploy(repository)
     revision = await platform.ended(deployment)

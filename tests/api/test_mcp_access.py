@@ -1,12 +1,13 @@
-"""Tools and those who may call them: everybody sees their own, and a call is made by who asks for it."""
+"""Authorization of MCP tools: callers see only their assistants, and a call runs as its caller."""
 
 from collections.abc import Iterator
 from typing import Any
 
 import httpx2
 import pytest
-from langgraph_sdk import get_client
+from langgraph_sdk import get_sync_client
 
+from tests.api.streaming import opened
 from tests.servers import ServerProcess, agent_server
 
 BOTH = {"Accept": "application/json, text/event-stream"}
@@ -16,6 +17,13 @@ BOTH = {"Accept": "application/json, text/event-stream"}
 def server(module_database: str, tmp_path_factory: pytest.TempPathFactory) -> Iterator[ServerProcess]:
     with agent_server(module_database, tmp_path_factory.mktemp("agent"), project="guarded") as running:
         yield running
+
+
+@pytest.fixture(scope="module")
+def diary(server: ServerProcess) -> str:
+    """The id of an assistant that only alice sees."""
+    with get_sync_client(url=server.url, api_key="", headers={"Authorization": "Bearer alice"}) as client:
+        return client.assistants.create("echo", name="diary")["assistant_id"]
 
 
 async def ask(server: ServerProcess, who: str, method: str, **params: Any) -> httpx2.Response:
@@ -29,7 +37,7 @@ async def names(server: ServerProcess, who: str) -> set[str]:
     return {tool["name"] for tool in tools}
 
 
-async def test_nobody_is_answered_who_is_not_let_in(server: ServerProcess) -> None:
+async def test_calls_without_token_get_401(server: ServerProcess) -> None:
     async with httpx2.AsyncClient(base_url=server.url, timeout=60, headers=BOTH) as http:
         for body in (b"{", b'{"jsonrpc":"2.0","id":1,"method":"ping"}', b""):
             response = await http.post("/mcp", content=body, headers={"Content-Type": "application/json"})
@@ -39,25 +47,48 @@ async def test_nobody_is_answered_who_is_not_let_in(server: ServerProcess) -> No
     assert (await ask(server, "banned", "ping")).status_code == 403
 
 
-async def test_tools_of_others_are_not_there(server: ServerProcess) -> None:
-    async with get_client(url=server.url, api_key="", headers={"Authorization": "Bearer alice"}) as client:
-        made = await client.assistants.create("echo", name="diary")
+async def test_tools_of_other_users_are_hidden(server: ServerProcess, diary: str) -> None:
     assert {"diary", "echo"} <= await names(server, "alice")
     assert "diary" not in await names(server, "bob")
     assert "echo" in await names(server, "bob")
     refused = (await ask(server, "bob", "tools/call", name="diary", arguments={})).json()
     assert refused["error"] == {"code": -32602, "message": "Unknown tool: diary"}
-    by_id = (await ask(server, "bob", "tools/call", name=made["assistant_id"], arguments={})).json()
+    by_id = (await ask(server, "bob", "tools/call", name=diary, arguments={})).json()
     assert by_id["error"]["code"] == -32602
 
 
-async def test_a_call_is_made_by_who_asks_for_it(server: ServerProcess) -> None:
+@pytest.mark.usefixtures("diary")
+async def test_call_runs_as_its_caller(server: ServerProcess) -> None:
     for who, tool in (("alice", "echo"), ("bob", "echo"), ("alice", "diary")):
         result = (await ask(server, who, "tools/call", name=tool, arguments={})).json()["result"]
-        assert result["structuredContent"]["told"]["identity"] == who
+        assert result["structuredContent"]["reported"]["identity"] == who
 
 
-async def test_who_may_not_run_may_not_call(server: ServerProcess) -> None:
+async def test_call_needs_permission_to_run(server: ServerProcess) -> None:
     response = await ask(server, "nosy", "tools/call", name="echo", arguments={})
     assert response.status_code >= 400
     assert "everything" not in response.text
+
+
+async def test_only_the_caller_answers_questions(server: ServerProcess) -> None:
+    alice, bob = ({"Authorization": f"Bearer {who}"} for who in ("alice", "bob"))
+    async with httpx2.AsyncClient(base_url=server.url, timeout=60, headers=BOTH) as http:
+        hello = {"protocolVersion": "2025-11-25", "capabilities": {"elicitation": {}}}
+        message = {"jsonrpc": "2.0", "id": 1, "method": "initialize", "params": hello}
+        begun = await http.post("/mcp", json=message, headers=alice)
+        known = {**alice, "Mcp-Session-Id": begun.headers["mcp-session-id"]}
+        message |= {"method": "tools/call", "params": {"name": "asking", "arguments": {}}}
+        async with opened(http, "POST", "/mcp", json=message, headers=known) as stream:
+            for answered in range(2):
+                question = (await stream.next()).data["id"]
+                reply: dict[str, Any] = {"jsonrpc": "2.0", "id": question}
+                accepted = {"action": "accept", "content": {"answer": "yes"}}
+                for result in ({"action": "decline"}, accepted):
+                    answer = await http.post("/mcp", json={**reply, "result": result}, headers=bob)
+                    assert (answer.status_code, answer.content) == (202, b"")
+                thread_id = question.split(":")[1]
+                runs = (await http.get(f"/threads/{thread_id}/runs", headers=alice)).json()
+                assert len(runs) == answered + 1
+                await http.post("/mcp", json={**reply, "result": accepted}, headers=alice)
+            result = (await stream.next()).data["result"]
+    assert result == {"content": [{"type": "text", "text": "{}"}], "structuredContent": {}, "isError": False}

@@ -58,7 +58,7 @@ async def test_a_workspace_is_made_listed_and_renamed(server: Hosted):
     assert (await send(server, "PATCH", f"/workspaces/{uuid4()}", {"display_name": "x"})).status_code == 404
 
 
-async def test_a_personal_key_goes_where_its_user_may(server: Hosted):
+async def test_a_personal_key_has_its_users_workspaces(server: Hosted):
     other = (await made(server, "/workspaces", {"display_name": "Other"}))["id"]
     found = (await send(server, "GET", "/auth", x_tenant_id=other)).json()
     assert (found["tenant_id"], found["workspace_name"]) == (other, "Other")
@@ -85,7 +85,7 @@ async def test_roles_permit_what_they_say(server: Hosted):
         assert (await send(server, "POST", "/workspaces", {"display_name": "x"}, **login)).status_code == 403
 
 
-async def test_a_role_that_changes_is_felt_at_once(server: Hosted):
+async def test_a_role_change_takes_effect_at_once(server: Hosted):
     own = str(server.actor.workspace_id)
     user = (await new_member(server, "b@example.com", workspaces=[own], workspace_role="Editor"))["id"]
     login = await log_in(server, "b@example.com", own)
@@ -98,7 +98,7 @@ async def test_a_role_that_changes_is_felt_at_once(server: Hosted):
     assert (await send(server, "DELETE", f"/workspaces/current/members/{user}")).status_code == 404
 
 
-async def test_whoever_is_removed_loses_keys_and_logins_at_once(server: Hosted):
+async def test_a_removed_member_loses_keys_and_logins_at_once(server: Hosted):
     own = str(server.actor.workspace_id)
     user = (await new_member(server, "b@example.com", workspaces=[own]))["id"]
     login = await log_in(server, "b@example.com", own)
@@ -112,7 +112,7 @@ async def test_whoever_is_removed_loses_keys_and_logins_at_once(server: Hosted):
     await new_member(server, "b@example.com")
 
 
-async def test_an_organization_keeps_an_admin_and_nobody_rises_above_themselves(server: Hosted):
+async def test_the_last_admin_stays_and_roles_cannot_be_escalated(server: Hosted):
     admin = str(server.actor.user_id)
     assert (await send(server, "DELETE", f"/orgs/current/members/{admin}")).status_code == 409
     viewer = {"role_id": "Organization Viewer"}
@@ -175,7 +175,7 @@ async def test_passwords(server: Hosted):
     await new_member(server, "b@example.com")
     for email, password in (("b@example.com", "wrong"), ("nobody@example.com", PASSWORD), ("admin@localhost", "")):
         answer = await send(server, "POST", "/login", {"email": email, "password": password})
-        assert (answer.status_code, answer.json()) == (401, {"detail": "No user has this email and password."})
+        assert (answer.status_code, answer.json()) == (401, {"detail": "The email or the password is wrong."})
     login = await log_in(server, "b@example.com")
     new = {"new": "another good password"}
     assert (await send(server, "PUT", "/users/me/password", new, **login)).status_code == 401
@@ -207,13 +207,13 @@ async def test_passwords(server: Hosted):
         ("/orgs/current/service-keys", {"default_workspace_id": str(uuid4())}, "default_workspace_id"),
     ],
 )
-async def test_what_makes_no_sense_is_refused_by_field(server: Hosted, path: str, body: Any, field: str):
+async def test_invalid_member_requests_are_refused_by_field(server: Hosted, path: str, body: Any, field: str):
     answer = await send(server, "POST", path, body)
     assert answer.status_code == 422, answer.text
     assert answer.json()["detail"][0]["loc"][:2] == ["body", field]
 
 
-async def test_members_are_told_once(server: Hosted):
+async def test_adding_a_member_twice_is_refused(server: Hosted):
     member = await new_member(server, "b@example.com", full_name="B", workspaces=[str(server.actor.workspace_id)])
     assert (member["role_name"], member["full_name"]) == ("Organization User", "B")
     again = {"email": "b@example.com"}
@@ -246,7 +246,7 @@ async def test_a_key_of_a_workspace_does_not_change_the_organization(server: Hos
     assert (await send(server, "POST", "/workspaces", {"display_name": "Third"}, x_api_key=whole)).status_code == 200
 
 
-async def test_nobody_hands_out_what_they_hold_in_another_workspace(server: Hosted):
+async def test_permissions_of_another_workspace_cannot_be_granted(server: Hosted):
     own, other = str(server.actor.workspace_id), (await made(server, "/workspaces", {"display_name": "Other"}))["id"]
     role = {"role_id": "Organization Operator"}
     await new_member(server, "op@example.com", **role, workspaces=[own], workspace_role="Editor")
@@ -268,7 +268,7 @@ async def test_nobody_hands_out_what_they_hold_in_another_workspace(server: Host
         assert (await send(server, "POST", "/orgs/current/service-keys", body, **operator)).status_code == status
 
 
-async def test_a_limited_key_of_a_user_gets_no_further(server: Hosted):
+async def test_a_limited_personal_key_cannot_escalate(server: Hosted):
     reads = (await made(server, "/api-key/current", {"read_only": True}))["key"]
     answer = await send(server, "PUT", "/users/me/password", {"new": PASSWORD}, x_api_key=reads)
     assert (answer.status_code, "password" in answer.json()["detail"]) == (403, True)
@@ -286,7 +286,7 @@ async def test_a_limited_key_of_a_user_gets_no_further(server: Hosted):
     assert (await send(server, "DELETE", f"/api-key/current/{mine['id']}", x_api_key=ends)).status_code == 204
 
 
-async def test_nobody_takes_a_role_that_permits_more_than_their_own(server: Hosted):
+async def test_higher_roles_cannot_be_removed(server: Hosted):
     place = {"workspaces": [str(server.actor.workspace_id)]}
     admin = await new_member(server, "a@example.com", **place, workspace_role="Admin")
     viewer = await new_member(server, "v@example.com", **place, workspace_role="Viewer")
@@ -305,7 +305,7 @@ async def test_nobody_takes_a_role_that_permits_more_than_their_own(server: Host
         assert answer.status_code == 403
 
 
-async def test_who_manages_an_organization_renames_workspaces_they_are_not_in(server: Hosted):
+async def test_operators_rename_workspaces_without_membership(server: Hosted):
     await new_member(server, "op@example.com", role_id="Organization Operator")
     operator = await log_in(server, "op@example.com")
     path = f"/workspaces/{server.actor.workspace_id}"
@@ -315,11 +315,11 @@ async def test_who_manages_an_organization_renames_workspaces_they_are_not_in(se
     assert (await send(server, "PATCH", f"/workspaces/{uuid4()}", {"display_name": "x"}, **operator)).status_code == 404
 
 
-async def test_a_flood_of_logins_is_turned_away(server: Hosted):
+async def test_a_flood_of_logins_gets_429(server: Hosted):
     body = {"email": "nobody@example.com", "password": PASSWORD}
     answers = await asyncio.gather(*(send(server, "POST", "/login", body) for _ in range(60)))
-    told = [answer.status_code for answer in answers]
-    assert set(told) == {401, 429}
+    reported = [answer.status_code for answer in answers]
+    assert set(reported) == {401, 429}
     assert next(a for a in answers if a.status_code == 429).headers["retry-after"] == "1"
 
 

@@ -13,7 +13,7 @@ from opentelemetry.exporter.otlp.proto.http.trace_exporter import OTLPSpanExport
 from opentelemetry.sdk.trace import TracerProvider
 from opentelemetry.sdk.trace.export import SimpleSpanProcessor
 
-from portside.tracing.otlp.wire import MAX_SPANS
+from portside.tracing.otlp_wire import MAX_SPANS
 from tests.api.hosted import Hosted, hosted
 
 TRACE, ROOT, CHILD = "0190a0c0000070008000000000000001", "00000000000000aa", "00000000000000bb"
@@ -78,7 +78,7 @@ async def run_from(server: Hosted, attributes: dict[str, Any], **fields: Any) ->
 
 @pytest.mark.parametrize("compression", [Compression.NoCompression, Compression.Gzip])
 @pytest.mark.parametrize("prefix", ["", "/api/v1"])
-async def test_the_stock_exporter_delivers(server: Hosted, compression: Compression, prefix: str):
+async def test_the_stock_exporter_sends_spans(server: Hosted, compression: Compression, prefix: str):
     headers = {"x-api-key": server.key, "Langsmith-Project": "from otel"}
     exporter = OTLPSpanExporter(f"{server.url}{prefix}/otel/v1/traces", headers=headers, compression=compression)
     provider = TracerProvider()
@@ -106,7 +106,7 @@ async def test_the_stock_exporter_delivers(server: Hosted, compression: Compress
     provider.shutdown()
 
 
-async def test_children_may_come_before_their_parents_and_twice(server: Hosted):
+async def test_children_may_arrive_before_their_parents_and_twice(server: Hosted):
     root, child = span("root"), span("child", spanId=CHILD, parentSpanId=ROOT)
     for delivery in ([child], [root], [child, root]):
         assert (await send(server, *delivery)).status_code == 200
@@ -118,12 +118,12 @@ async def test_children_may_come_before_their_parents_and_twice(server: Hosted):
     assert [record["traces"] for record in await server.usage("workspace")] == [1]
 
 
-async def test_a_root_whose_span_is_named_after_its_trace_gets_its_own_id_back(server: Hosted):
+async def test_a_root_gets_its_run_id_back(server: Hosted):
     run = await run_from(server, {}, spanId=TRACE[:16])
     assert run["id"] == run["trace_id"] == str(UUID(TRACE))
 
 
-async def test_a_span_names_its_project_kind_tags_and_metadata(server: Hosted):
+async def test_span_attributes_set_project_type_tags_and_metadata(server: Hosted):
     run = await run_from(
         server,
         {
@@ -142,7 +142,7 @@ async def test_a_span_names_its_project_kind_tags_and_metadata(server: Hosted):
     assert (await server.client.get("/sessions", params={"name": "mine"})).json()[0]["id"] == run["session_id"]
 
 
-async def test_a_model_call_of_numbered_messages(server: Hosted):
+async def test_numbered_attributes_become_messages(server: Hosted):
     run = await run_from(
         server,
         {
@@ -194,12 +194,12 @@ async def test_a_model_call_of_numbered_messages(server: Hosted):
         ),
     ],
 )  # fmt: skip
-async def test_what_went_in_and_came_out(server: Hosted, attributes, inputs, outputs):
+async def test_inputs_and_outputs_are_read_from_attributes(server: Hosted, attributes, inputs, outputs):
     run = await run_from(server, attributes)
     assert (run["inputs"], run["outputs"]) == (inputs, outputs)
 
 
-async def test_messages_that_were_told_as_events(server: Hosted):
+async def test_events_become_messages(server: Hosted):
     events = [
         {"name": "gen_ai.user.message", "timeUnixNano": str(AT), "attributes": pairs({"content": "hi"})},
         {"name": "gen_ai.choice", "timeUnixNano": str(AT), "attributes": pairs({"message": '{"content": "yo"}'})},
@@ -209,7 +209,7 @@ async def test_messages_that_were_told_as_events(server: Hosted):
     assert run["outputs"] == {"messages": [{"role": "assistant", "content": "yo"}]}
 
 
-async def test_a_status_that_is_an_error(server: Hosted):
+async def test_an_error_status_sets_the_error(server: Hosted):
     run = await run_from(server, {}, status={"code": 2, "message": "out of tokens"})
     assert (run["status"], run["error"]) == ("error", "out of tokens")
 
@@ -217,7 +217,7 @@ async def test_a_status_that_is_an_error(server: Hosted):
 @pytest.mark.parametrize(
     ("content_type", "body", "status", "says"),
     [
-        ("application/x-protobuf", b"\xff\xff\xff", 422, "no ExportTraceServiceRequest"),
+        ("application/x-protobuf", b"\xff\xff\xff", 422, "not an ExportTraceServiceRequest"),
         ("application/json", b"{", 422, "Invalid JSON"),
         ("application/json", b'{"resourceSpans": 1}', 422, "resourceSpans"),
         ("application/json", json.dumps({"resourceSpans": [{"scopeSpans": [{"spans": [span("x", traceId="zz")]}]}]}),
@@ -226,7 +226,7 @@ async def test_a_status_that_is_an_error(server: Hosted):
          422, "16 bytes"),
     ],
 )  # fmt: skip
-async def test_what_is_no_trace_is_refused(server: Hosted, content_type, body, status, says):
+async def test_malformed_otlp_requests_are_refused(server: Hosted, content_type, body, status, says):
     answer = await server.client.post("/otel/v1/traces", content=body, headers={"content-type": content_type})
     assert answer.status_code == status
     assert says in answer.text
@@ -247,7 +247,7 @@ async def test_too_many_spans_are_refused(server: Hosted):
     assert (answer.status_code, f"more than {MAX_SPANS} spans" in answer.text) == (422, True)
 
 
-async def test_an_empty_request_is_fine_and_answered_in_its_own_form(server: Hosted):
+async def test_an_empty_request_is_answered_in_its_own_format(server: Hosted):
     answer = await server.client.post(
         "/otel/v1/traces", content=b"", headers={"content-type": "application/x-protobuf"}
     )

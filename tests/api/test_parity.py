@@ -1,6 +1,6 @@
-"""Our server against the recorded answers of the reference server: what differs is explained, or the test fails.
+"""Our server against recorded responses of the reference server: every difference needs an explanation.
 
-`make parity` records anew; see bench/parity.
+`make parity` records again; see bench/parity.
 """
 
 from pathlib import Path

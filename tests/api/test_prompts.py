@@ -1,4 +1,7 @@
-"""Prompts with the stock client: pushed, pulled, tagged, liked, listed and deleted."""
+"""Prompts with the stock client: pushed, pulled, tagged, liked, listed and deleted.
+
+A commit follows the latest one or is refused, however many clients commit at once.
+"""
 
 import asyncio
 from collections.abc import AsyncIterator
@@ -38,7 +41,7 @@ def prompt(text: str) -> ChatPromptTemplate:
 
 
 @pytest.mark.parametrize("base", ["", "/api/v1", "/api"])
-async def test_a_prompt_from_its_first_push_to_its_end(server: Hosted, base: str):
+async def test_a_prompt_is_pushed_pulled_and_deleted(server: Hosted, base: str):
     client, name = client_of(server, base), f"life{base.replace('/', '-')}"
 
     def work() -> None:
@@ -76,7 +79,7 @@ async def test_a_prompt_from_its_first_push_to_its_end(server: Hosted, base: str
     await asyncio.to_thread(work)
 
 
-async def test_the_asynchronous_client_does_the_same(server: Hosted):
+async def test_the_asynchronous_sdk_manages_prompts(server: Hosted):
     async with AsyncClient(api_url=server.url, api_key=server.key) as client:
         await client.push_prompt("waiting", object=prompt("one"))
         pulled = await client.pull_prompt("waiting", skip_cache=True)
@@ -86,7 +89,7 @@ async def test_the_asynchronous_client_does_the_same(server: Hosted):
         await client.delete_prompt("waiting")
 
 
-async def test_the_model_comes_along_only_when_it_is_asked_for(server: Hosted):
+async def test_the_model_is_included_only_on_request(server: Hosted):
     client = client_of(server)
     manifest = dumpd(prompt("with a model") | FakeListChatModel(responses=["x"]))
 
@@ -98,7 +101,7 @@ async def test_the_model_comes_along_only_when_it_is_asked_for(server: Hosted):
     await asyncio.to_thread(work)
 
 
-async def test_commits_follow_one_upon_the_other(server: Hosted):
+async def test_commits_require_the_latest_parent(server: Hosted):
     http = server.client
     made = (await http.post("/repos", json={"repo_handle": "chain"})).json()["repo"]
     address = f"/commits/{made['owner']}/chain"
@@ -130,7 +133,7 @@ async def test_commits_follow_one_upon_the_other(server: Hosted):
     assert (await http.get(f"{tags}/t")).status_code == 404
 
 
-async def test_prompts_are_listed_sorted_and_found(server: Hosted):
+async def test_prompts_are_listed_sorted_and_searched(server: Hosted):
     client = client_of(server)
 
     def work() -> None:
@@ -158,7 +161,7 @@ async def test_prompts_are_listed_sorted_and_found(server: Hosted):
     assert (await server.client.get("/repos/-/nothing")).json()["error"] == "Prompt not found"
 
 
-async def test_another_workspace_reads_what_is_public_and_changes_nothing(server: Hosted):
+async def test_another_workspace_can_only_read_public_prompts(server: Hosted):
     client = client_of(server)
 
     def work() -> None:

@@ -10,7 +10,7 @@ from tests.servers import ServerProcess, agent_server
 
 HI = {"messages": [{"role": "user", "content": "hi"}]}
 TRANSPORTS = ["sse", "websocket"]
-WITHIN_S = 15.0
+WITHIN_S = 60.0
 
 
 @pytest.fixture(scope="module")
@@ -42,6 +42,7 @@ async def test_messages_piece_by_piece(client, transport):
     assert messages[0].node == "talk"
 
 
+@pytest.mark.needs("langgraph", "1.2.0")
 async def test_tool_calls(client):
     async with asyncio.timeout(WITHIN_S), client.threads.stream(assistant_id="agent") as thread:
         await thread.run.start(input=HI)
@@ -57,16 +58,17 @@ async def test_a_question_is_answered(client, transport):
     streamed = client.threads.stream(thread_id, assistant_id="approval", transport=transport)
     async with asyncio.timeout(WITHIN_S), streamed as thread:
         await thread.run.start(input={"text": "a"})
-        before = [state async for state in thread.values]
+        # The client learns of the question and of states over two streams, so its last state may be an earlier one.
+        _ = [state async for state in thread.values]
         assert thread.interrupted
         assert [item["value"] for item in thread.interrupts] == [{"question": "approve?", "text": "a!"}]
-        # The client hears of the end only if it listens by then, so it listens first.
+        # The client gets the end only if it has subscribed by then, so it subscribes first.
         states = aiter(thread.values)
         after = [await anext(states)]
         await thread.run.respond("yes")
         after += [state async for state in states]
         output = await thread.output
-    assert before[-1] == after[0] == {"text": "a!"}
+    assert after[0] == {"text": "a!"}
     assert output == after[-1] == {"text": "done:yes", "decision": "yes"}
 
 
@@ -96,14 +98,14 @@ async def test_what_a_node_wrote_under_a_name(client):
     assert written == [{"name": "progress", "payload": {"step": 2}}]
 
 
-async def test_a_failure_reaches_who_waits(client):
+async def test_failed_run_ends_the_stream_with_an_error(client):
     async with asyncio.timeout(WITHIN_S), client.threads.stream(assistant_id="boom") as thread:
         await thread.run.start(input={"foo": []})
         with pytest.raises(RuntimeError, match="kaboom"):
             await thread.output
 
 
-async def test_a_run_that_is_cancelled_lets_go_who_waits(client, tmp_path):
+async def test_cancelled_run_ends_its_followers(client, tmp_path):
     thread_id = new_id()
     async with asyncio.timeout(WITHIN_S), client.threads.stream(thread_id, assistant_id="gate") as thread:
         run = await thread.run.start(input={"path": str(tmp_path / "never")})
@@ -117,7 +119,11 @@ async def test_a_run_that_is_cancelled_lets_go_who_waits(client, tmp_path):
 
 async def test_a_second_run_on_one_stream(client):
     async with asyncio.timeout(WITHIN_S), client.threads.stream(assistant_id="echo") as thread:
-        for turn in (2, 4):
-            await thread.run.start(input=HI)
-            values = [state async for state in thread.values]
-            assert len(values[-1]["messages"]) == turn
+        await thread.run.start(input=HI)
+        first = [state async for state in thread.values]
+        # A client that begins to listen after the end of the second run waits for ever, so it listens first.
+        states = aiter(thread.values)
+        assert await anext(states) == first[-1]
+        await thread.run.start(input=HI)
+        second = [state async for state in states]
+    assert [len(values[-1]["messages"]) for values in (first, second)] == [2, 4]

@@ -17,7 +17,7 @@ STEPS = {"done": [], "pause_s": 0}
 
 @pytest.fixture
 async def http(server: ServerProcess) -> AsyncIterator[httpx2.AsyncClient]:
-    async with httpx2.AsyncClient(base_url=server.url, timeout=30) as opened:
+    async with httpx2.AsyncClient(base_url=server.url, timeout=60) as opened:
         yield opened
 
 
@@ -48,7 +48,7 @@ async def test_creating_twice_makes_one_run(client: LangGraphClient, where: str 
         assert len(await client.runs.list(where)) == 1
 
 
-async def test_those_who_wait_at_once_wait_for_one_run(client: LangGraphClient, where: str | None, key):
+async def test_concurrent_requests_with_one_key_wait_for_one_run(client: LangGraphClient, where: str | None, key):
     slow = {"done": [], "pause_s": 0.2}
     answers = await asyncio.gather(*(client.runs.wait(where, "steps", input=slow, headers=key) for _ in range(5)))
     assert [answer["done"] for answer in answers] == [["one", "two", "three"]] * 5

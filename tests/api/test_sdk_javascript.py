@@ -1,13 +1,10 @@
 """The stock JavaScript client, and its hook for web pages, against a server of ours.
 
-The package is installed with npm into a cache folder on first use. Without Node, npm or the package the tests skip,
-unless PORTSIDE_REQUIRE_NODE is 1.
+`tests/node_packages.py` installs the package; without it the tests skip.
 """
 
 import asyncio
-import hashlib
 import json
-import os
 import shutil
 import subprocess
 from collections.abc import Awaitable, Callable, Iterator
@@ -17,37 +14,14 @@ import pytest
 
 from tests.api.hosted import hosted
 from tests.api.test_sdk_coverage import table
+from tests.node_packages import SCRIPTS, installed_packages
 from tests.servers import PARITY_PROJECT, ServerProcess, agent_server
-
-SCRIPTS = Path(__file__).parents[1] / "js"
-
-
-def unavailable(reason: str) -> None:
-    if os.environ.get("PORTSIDE_REQUIRE_NODE") == "1":
-        pytest.fail(reason)
-    pytest.skip(reason)
 
 
 @pytest.fixture(scope="session")
 def packages() -> Path:
     """A folder with the client installed."""
-    if not shutil.which("node") or not shutil.which("npm"):
-        unavailable("node and npm are not installed")
-    pins = (SCRIPTS / "package.json").read_bytes()
-    cache = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "portside" / "js"
-    folder = cache / hashlib.sha256(pins).hexdigest()[:12]
-    if not (folder / "complete").exists():
-        folder.mkdir(parents=True, exist_ok=True)
-        (folder / "package.json").write_bytes(pins)
-        command = ["npm", "install", "--no-package-lock", "--ignore-scripts", "--no-audit", "--no-fund"]
-        try:
-            done = subprocess.run(command, cwd=folder, capture_output=True, text=True, timeout=180, check=False)
-        except subprocess.TimeoutExpired:
-            unavailable("npm does not answer")
-        if done.returncode:
-            unavailable(f"npm cannot install the client: {done.stderr[-500:]}")
-        (folder / "complete").touch()
-    return folder
+    return installed_packages()
 
 
 @pytest.fixture(scope="module")

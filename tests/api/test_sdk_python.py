@@ -173,7 +173,7 @@ async def test_a_threads_stream_has_all_its_runs(client: LangGraphClient):
     for word in ("one", "two"):
         await client.runs.wait(thread_id, "twostep", input={"foo": [word]})
     names = []
-    async with asyncio.timeout(20):
+    async with asyncio.timeout(60):
         async for part in await client.threads.join_stream(thread_id, last_event_id="-", stream_mode="lifecycle"):
             names.append((part.event, part.data.get("status")))
             if names.count(("metadata", "run_done")) == 2:
@@ -183,13 +183,13 @@ async def test_a_threads_stream_has_all_its_runs(client: LangGraphClient):
 
 @pytest.mark.parametrize("transport", ["sse", "websocket"])
 async def test_a_threads_session_of_events(client: LangGraphClient, transport: str):
-    async with asyncio.timeout(30), client.threads.stream(assistant_id="approval", transport=transport) as thread:
+    async with asyncio.timeout(60), client.threads.stream(assistant_id="approval", transport=transport) as thread:
         asked = thread.subscribe(["input", "lifecycle"])
         await thread.run.start(input={"text": "a"}, metadata={"from": "the session"})
         async for event in asked:
             if event["method"] == "lifecycle" and event["params"]["data"]["event"] == "interrupted":
                 break
-        # The session hears of its interrupts over a stream of its own, which may come later than this one.
+        # The session gets its interrupts over a stream of its own, which may be later than this one.
         interrupt = await eventually(lambda: first_interrupt(thread))
         assert interrupt["value"] == {"question": "approve?", "text": "a!"}
         await thread.run.respond("yes")
@@ -198,7 +198,7 @@ async def test_a_threads_session_of_events(client: LangGraphClient, transport: s
 
 
 async def test_a_sessions_messages_come_token_by_token(client: LangGraphClient):
-    async with asyncio.timeout(30), client.threads.stream(assistant_id="fake_chat") as thread:
+    async with asyncio.timeout(60), client.threads.stream(assistant_id="fake_chat") as thread:
         messages: asyncio.Queue = asyncio.Queue()
 
         async def gather_messages() -> None:
@@ -244,12 +244,12 @@ async def test_runs_are_made_read_listed_joined_and_deleted(client: LangGraphCli
 
 
 async def test_the_callback_learns_the_run(client: LangGraphClient):
-    thread_id, told = await new_thread(client), []
-    await client.runs.wait(thread_id, "echo", input=HI, on_run_created=told.append)
-    async for _ in client.runs.stream(None, "echo", input=HI, on_run_created=told.append):
+    thread_id, reported = await new_thread(client), []
+    await client.runs.wait(thread_id, "echo", input=HI, on_run_created=reported.append)
+    async for _ in client.runs.stream(None, "echo", input=HI, on_run_created=reported.append):
         pass
-    assert told[0]["thread_id"] == thread_id
-    assert all(one["run_id"] for one in told)
+    assert reported[0]["thread_id"] == thread_id
+    assert all(one["run_id"] for one in reported)
 
 
 async def test_runs_in_batches(client: LangGraphClient):
@@ -262,7 +262,7 @@ async def test_runs_in_batches(client: LangGraphClient):
 
 async def running(client: LangGraphClient) -> tuple[str, str]:
     thread_id = await new_thread(client)
-    run = await client.runs.create(thread_id, "slow", input={"count": 100, "pause_s": 0.05})
+    run = await client.runs.create(thread_id, "slow", input={"count": 10_000, "pause_s": 0.05})
 
     async def has_begun() -> bool:
         return bool((await client.threads.get_state(thread_id))["values"])

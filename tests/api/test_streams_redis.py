@@ -1,13 +1,14 @@
-"""Two servers that speak over Redis, or over what understands its protocol."""
+"""Two servers that notify each other over Redis, or over a server that speaks its protocol."""
 
 from collections.abc import Iterator
 
 import httpx2
 import pytest
 
-from portside.agent.streams import bus_redis
+from portside.agent.streams import bus
 from tests.api.pair import Pair, pair_of
 from tests.api.streaming import opened
+from tests.conftest import eventually
 from tests.redis_server import RedisServer
 
 pytest.importorskip("redis", reason="the extra portside[redis] is not installed")
@@ -44,12 +45,14 @@ async def test_a_run_is_followed_over_redis(pair: Pair, redis_url: str):
             opened(http, "POST", "/runs/stream", json=body) as stream,
         ):
             events = await stream.all()
-        carried = 0
-        while message := await channel.get_message(timeout=0.2):
-            if message["type"] == "pmessage":
-                carried += len(bus_redis._decoder.decode(message["data"]).chunks)
+
+        async def carries_chunks() -> bool:
+            message = await channel.get_message(timeout=1)
+            is_sent = message is not None and message["type"] == "pmessage"
+            return is_sent and bool(bus._msgpack_decoder.decode(message["data"]).chunks)
+
+        await eventually(carries_chunks)
     assert [event.data for event in events if event.name == "custom"] == list(range(3000))
-    assert carried > 0
 
 
 async def test_large_events_go_over_redis_as_well(pair: Pair):
@@ -62,7 +65,7 @@ async def test_large_events_go_over_redis_as_well(pair: Pair):
     assert [len(event.data) for event in events if event.name == "custom"] == [1_000_000] * 5
 
 
-async def test_a_redis_that_stands_still_holds_up_no_stream(pair: Pair, redis_server: RedisServer):
+async def test_stalled_redis_blocks_no_stream(pair: Pair, redis_server: RedisServer):
     """More than may wait for it; what it does not carry is read where it was written."""
     body = {"assistant_id": "flood", "input": {"pieces": 20}, "stream_mode": ["custom"]}
     redis_server.pause()
@@ -77,25 +80,25 @@ async def test_a_redis_that_stands_still_holds_up_no_stream(pair: Pair, redis_se
     assert [len(event.data) for event in events if event.name == "custom"] == [1_000_000] * 20
 
 
-async def test_a_message_above_the_limit_names_what_it_does_not_carry(monkeypatch, redis_url: str):
+async def test_oversized_redis_message_drops_its_chunks(monkeypatch, redis_url: str):
     import asyncio
     from uuid import uuid4
 
-    from portside.agent.streams.bus import NOBODY, Hints
-    from portside.agent.streams.chunks import Chunk
+    from portside.agent.streams.bus import NOBODY, Notification
+    from portside.agent.streams.events import Chunk
 
-    monkeypatch.setattr(bus_redis, "MESSAGE_LIMIT_BYTES", 1000)
-    heard: asyncio.Queue = asyncio.Queue()
-    ear, mouth = bus_redis.RedisBus(redis_url, "limit", 10), bus_redis.RedisBus(redis_url, "limit", 10)
-    await ear.open(lambda hints, chunks: heard.put_nowait((hints, chunks)))
+    monkeypatch.setattr(bus, "MESSAGE_LIMIT_BYTES", 1000)
+    received: asyncio.Queue = asyncio.Queue()
+    ear, mouth = bus.RedisBus(redis_url, "limit", 10), bus.RedisBus(redis_url, "limit", 10)
+    await ear.open(lambda hints, chunks: received.put_nowait((hints, chunks)))
     thread_id = uuid4()
     try:
-        # What was said before it listened would not be heard.
-        assert (await asyncio.wait_for(heard.get(), 60))[0].sender == NOBODY
+        # A message sent before it is subscribed would be lost.
+        assert (await asyncio.wait_for(received.get(), 60))[0].sender == NOBODY
         for size, count in ((10, 1), (2000, 0)):
             chunk = Chunk(thread_id, 1, None, uuid4(), b"x" * size)
-            await mouth.say(Hints(sender=uuid4(), written=[thread_id]), [chunk])
-            hints, chunks = await asyncio.wait_for(heard.get(), 10)
+            await mouth.send(Notification(sender=uuid4(), written=[thread_id]), [chunk])
+            hints, chunks = await asyncio.wait_for(received.get(), 60)
             assert hints.written == [thread_id]
             assert len(chunks) == count
     finally:

@@ -21,7 +21,7 @@ def mark() -> dict[str, str]:
 
 
 def post(server: ServerProcess, path: str, body: object, **headers: str) -> httpx2.Response:
-    return httpx2.post(server.url + path, json=body, headers=headers, timeout=30)
+    return httpx2.post(server.url + path, json=body, headers=headers, timeout=60)
 
 
 async def refused(call) -> APIStatusError:
@@ -30,7 +30,7 @@ async def refused(call) -> APIStatusError:
     return caught.value
 
 
-async def test_a_fresh_thread_looks_like_the_contract_says(client):
+async def test_new_thread_has_the_fields_of_the_contract(client):
     thread = await client.threads.create(metadata={"topic": "tests"}, graph_id="echo")
     assert thread.keys() == {
         "thread_id", "created_at", "updated_at", "state_updated_at", "metadata", "status", "config", "values"
@@ -56,7 +56,7 @@ async def test_creating_twice(client):
     assert again == first
 
 
-async def test_creating_one_thread_from_many_clients_makes_one(client):
+async def test_concurrent_creates_of_one_thread_create_one(client):
     thread_id = str(uuid4())
     made = await asyncio.gather(
         *(client.threads.create(thread_id=thread_id, metadata={"n": n}, if_exists="do_nothing") for n in range(10))
@@ -120,7 +120,7 @@ async def test_search_finds_the_last_updated_first(client, mark):
     assert await client.threads.count(metadata=mark, status="busy") == 0
 
 
-async def test_search_tells_the_true_total_and_where_the_next_page_starts(client, server, mark):
+async def test_search_returns_total_and_next_offset(client, server, mark):
     await made(client, mark, 5)
     pages = [post(server, "/threads/search", {"metadata": mark, "limit": 2, "offset": n}) for n in (0, 2, 4, 9)]
     assert [len(page.json()) for page in pages] == [2, 2, 1, 0]
@@ -158,7 +158,7 @@ async def test_search_by_status_and_values(client, mark):
 
 
 @pytest.mark.parametrize("by", ["thread_id", "status", "created_at", "updated_at", "state_updated_at"])
-async def test_every_order_is_total_and_its_opposite_is_its_reverse(client, mark, by):
+async def test_every_sort_order_is_total_and_reversible(client, mark, by):
     threads = await made(client, mark, 3)
     await client.runs.wait(threads[1], "approval", input={"text": "a"})
     orders = {}
@@ -173,7 +173,7 @@ async def test_every_order_is_total_and_its_opposite_is_its_reverse(client, mark
     assert orders["desc"] == orders["asc"][::-1]
 
 
-async def test_select_shows_what_was_selected(client, mark):
+async def test_select_returns_only_selected_fields(client, mark):
     thread_id = (await made(client, mark, 1))[0]
     await client.runs.wait(thread_id, "echo", input=HI)
     [thread] = await client.threads.search(metadata=mark, select=["thread_id", "status"])
@@ -182,7 +182,7 @@ async def test_select_shows_what_was_selected(client, mark):
     assert thread.keys() == {"values", "context", "interrupts"}
 
 
-async def test_extract_takes_pieces_out(client, mark):
+async def test_extract_returns_values_at_paths(client, mark):
     thread_id = (await made(client, mark, 1, deep={"a": [{"b": 1}, {"b": 2}]}))[0]
     await client.runs.wait(thread_id, "echo", input=HI)
     paths = {
@@ -232,7 +232,7 @@ async def test_extract_takes_pieces_out(client, mark):
         ("/threads/prune", {}, "thread_ids"),
     ],
 )
-async def test_what_makes_no_sense_is_refused_and_named(server, path, body, names):
+async def test_bad_fields_are_refused_by_name(server, path, body, names):
     answer = post(server, path, body)
     assert answer.status_code == 422
     assert names in answer.text
@@ -261,7 +261,7 @@ async def test_numbers_and_texts_of_every_kind_survive(server):
     assert post(server, "/threads/count", {"metadata": metadata}).json() == 1
 
 
-async def test_a_copy_has_the_history_and_goes_its_own_way(client):
+async def test_copy_has_the_history_and_is_independent(client):
     thread = await client.threads.create(metadata={"topic": "copy"})
     await client.runs.wait(thread["thread_id"], "echo", input=HI)
     copy = await client.threads.copy(thread["thread_id"])
@@ -294,11 +294,12 @@ async def test_pruning(client):
 
 
 @pytest.mark.parametrize("strategy", ["delete", "keep_latest"])
-async def test_pruning_leaves_a_thread_with_a_run_alone(client, strategy):
+async def test_prune_skips_threads_with_active_runs(client, strategy):
     thread_id = (await client.threads.create())["thread_id"]
-    run = await client.runs.create(thread_id, "steps", input={"done": [], "pause_s": 0.2})
+    run = await client.runs.create(thread_id, "steps", input={"done": [], "pause_s": 600})
     assert await client.threads.prune([thread_id], strategy=strategy) == {"pruned_count": 0}
-    assert (await client.runs.join(thread_id, run["run_id"]))["done"] == ["one", "two", "three"]
+    assert (await client.runs.get(thread_id, run["run_id"]))["status"] in {"pending", "running"}
+    await client.runs.cancel(thread_id, run["run_id"], wait=True)
 
 
 async def test_storage_is_measured(client, server):
@@ -354,7 +355,7 @@ async def test_a_superstep_may_hold_a_command(client):
         ({"graph_id": "approval"}, {"values": {}}, "as_node"),
     ],
 )
-async def test_supersteps_without_sense_leave_no_thread(server, metadata, update, names):
+async def test_bad_supersteps_create_no_thread(server, metadata, update, names):
     thread_id = str(uuid4())
     steps = [superstep({"values": {"text": "in"}, "as_node": "__start__"}), superstep(update)]
     # The peer makes the thread and answers 201.

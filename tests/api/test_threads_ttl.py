@@ -1,4 +1,4 @@
-"""Lifetimes from the configuration file: every thread gets one, and threads are swept when it is over."""
+"""Lifetimes from the configuration file: each new thread gets one, and expired threads are swept."""
 
 import json
 from collections.abc import Iterator
@@ -32,7 +32,7 @@ async def is_gone(client: LangGraphClient, thread_id: str) -> bool:
     return False
 
 
-async def test_threads_live_as_long_as_the_configuration_says(client):
+async def test_threads_expire_after_the_configured_lifetime(client):
     made = await client.threads.create()
     by_run = (await client.runs.create(None, "echo", input=HI, on_completion="keep"))["thread_id"]
     kept = await client.threads.create(ttl=60)
@@ -42,7 +42,7 @@ async def test_threads_live_as_long_as_the_configuration_says(client):
     assert (ttl["ttl_minutes"], ttl["strategy"]) == (60, "delete")
 
 
-async def test_a_thread_may_keep_its_latest_state_instead(client):
+async def test_keep_latest_strategy_keeps_the_latest_state(client):
     thread_id = (await client.threads.create(ttl={"ttl": 0.005, "strategy": "keep_latest"}))["thread_id"]
     await client.runs.wait(thread_id, "echo", input=HI)
 

@@ -1,11 +1,13 @@
 """Tiers: one server answers, another executes, on one database that both find empty when they start."""
 
+import asyncio
 import contextlib
+import time
 from collections.abc import AsyncIterator, Iterator
 from concurrent.futures import ThreadPoolExecutor
-from datetime import datetime
 from typing import Any, NamedTuple
 
+import asyncpg
 import httpx2
 import pytest
 from langgraph_sdk import get_client
@@ -16,7 +18,6 @@ from tests.servers import ServerProcess, agent_server
 
 HI = {"messages": [{"role": "user", "content": "hi"}]}
 ALL_STEPS = ["one", "two", "three"]
-WHOLE_WITHIN_S = 60
 
 
 class Tiers(NamedTuple):
@@ -54,15 +55,20 @@ def metrics(url: str) -> dict[str, Any]:
 
 def sample(url: str, name: str) -> float:
     lines = httpx2.get(f"{url}/metrics").text.splitlines()
-    return next(float(line.rsplit(" ", 1)[1]) for line in lines if line.rsplit(" ", 1)[0] == name)
+    return next((float(line.rsplit(" ", 1)[1]) for line in lines if line.rsplit(" ", 1)[0] == name), 0.0)
 
 
-def test_each_tier_answers_what_is_its_own(tiers: Tiers) -> None:
+async def has_no_active_worker(url: str) -> bool:
+    return bool(metrics(url)["workers"]["active"] == 0)
+
+
+async def test_each_tier_serves_only_its_routes(tiers: Tiers) -> None:
     assert httpx2.get(f"{tiers.api}/ok").json() == {"ok": True, "services": {"postgres": True}}
     assert httpx2.get(f"{tiers.queue}/ok").json() == {"ok": True, "services": {"postgres": True, "worker": True}}
     assert httpx2.get(f"{tiers.queue}/info").json() == httpx2.get(f"{tiers.api}/info").json()
     for path in ("/", "/docs", "/openapi.json", "/assistants/search", "/runs/wait", "/threads"):
         assert httpx2.post(f"{tiers.queue}{path}", json={}).status_code == 404, path
+    await eventually(lambda: has_no_active_worker(tiers.queue))
     assert (metrics(tiers.api)["workers"], metrics(tiers.queue)["workers"]) == (
         {"max": 0, "active": 0, "available": 0}, {"max": 10, "active": 0, "available": 10}
     )  # fmt: skip
@@ -76,8 +82,13 @@ async def test_a_client_waits_for_what_another_process_executes(tiers: Tiers, cl
     stateless = await client.runs.wait(None, "echo", input=HI)
     assert stateless["messages"][-1]["content"] == "echo: hi"
     assert sample(tiers.queue, "lg_api_run_queue_wait_time_1st_attempt_count") >= before + 2
-    assert sample(tiers.queue, 'lg_api_run_duration_seconds_count{status="success"}') >= 2
-    assert sample(tiers.queue, 'lg_api_runs_total{status="success"}') >= 2
+
+    async def are_counted() -> bool:
+        # A run is counted after its clients were woken.
+        names = ('lg_api_run_duration_seconds_count{status="success"}', 'lg_api_runs_total{status="success"}')
+        return all(sample(tiers.queue, name) >= 2 for name in names)
+
+    await eventually(are_counted)
     assert "lg_api_runs_total{" not in httpx2.get(f"{tiers.api}/metrics").text
 
 
@@ -116,21 +127,22 @@ async def test_a_cancel_reaches_the_other_process(tiers: Tiers, client: LangGrap
     await eventually(is_running)
     await client.runs.cancel(thread["thread_id"], run["run_id"], wait=True)
     assert (await client.runs.get(thread["thread_id"], run["run_id"]))["status"] == "interrupted"
-    assert metrics(tiers.queue)["workers"]["active"] == 0
+    await eventually(lambda: has_no_active_worker(tiers.queue))
 
 
-async def test_a_cron_fires_once_for_each_instant(client: LangGraphClient) -> None:
+async def test_cron_fires_once_for_each_instant(client: LangGraphClient) -> None:
     thread = await client.threads.create()
+    created_s = int(time.time())
     cron = await client.crons.create_for_thread(thread["thread_id"], "echo", schedule="* * * * * *", input=HI)
 
     async def fired() -> list[Any]:
         runs = await client.runs.list(thread["thread_id"], limit=100)
         return runs if len(runs) >= 6 else []
 
-    runs = await eventually(fired, WHOLE_WITHIN_S)
+    await eventually(fired)
     await client.crons.delete(cron["cron_id"])
-    moments = sorted(datetime.fromisoformat(run["created_at"]) for run in runs)
-    assert len(moments) <= (moments[-1] - moments[0]).total_seconds() + 2
+    runs = await client.runs.list(thread["thread_id"], limit=100)
+    assert len(runs) <= int(time.time()) - created_s
 
 
 async def test_delayed_runs_wait_but_want_no_capacity(tiers: Tiers, client: LangGraphClient) -> None:
@@ -144,3 +156,20 @@ async def test_delayed_runs_wait_but_want_no_capacity(tiers: Tiers, client: Lang
     assert sample(tiers.api, "lg_api_num_pending_runs") == 1
     assert sample(tiers.api, "lg_api_num_ready_runs") == 0
     await client.runs.delete(thread["thread_id"], run["run_id"])
+
+
+@pytest.mark.thorough
+async def test_an_idle_server_holds_three_connections_at_most(
+    module_database: str, tiers: Tiers, client: LangGraphClient
+):
+    """Two servers here, each of them: after runs that took many connections, and all chores at their start."""
+    await asyncio.gather(*(client.runs.wait(None, "echo", input=HI) for _ in range(20)))
+    admin = await asyncpg.connect(module_database)
+    count = "select count(*) from pg_stat_activity where datname = current_database() and pid <> pg_backend_pid()"
+
+    async def are_few_left() -> bool:
+        return bool(await admin.fetchval(count) <= 3 * len(tiers))
+
+    assert not await are_few_left()
+    await eventually(are_few_left, 150)
+    await admin.close()

@@ -1,4 +1,4 @@
-"""Attachments go in with the stock client and come out by links that end."""
+"""Attachments: uploaded with the stock client, downloaded by links that expire."""
 
 import asyncio
 from collections.abc import AsyncIterator
@@ -50,7 +50,7 @@ async def links(server: Hosted, run_id: UUID) -> dict[str, str]:
     return {name.removeprefix("attachment."): one["presigned_url"] for name, one in urls.items()}
 
 
-async def test_the_stock_client_reads_back_what_it_stored(server: Hosted):
+async def test_the_sdk_reads_the_attachments_that_it_stored(server: Hosted):
     run_id = await stored(server)
 
     def work() -> None:
@@ -71,7 +71,7 @@ async def test_the_stock_client_reads_back_what_it_stored(server: Hosted):
     assert other.json()["runs"][0]["inputs_s3_urls"] is None
 
 
-async def test_a_link_needs_no_key_and_shows_nothing_in_a_browser(server: Hosted):
+async def test_a_download_link_needs_no_key_and_is_never_rendered(server: Hosted):
     found = await links(server, await stored(server))
     async with httpx2.AsyncClient() as nobody:
         page = await nobody.get(found["page é"])
@@ -82,14 +82,14 @@ async def test_a_link_needs_no_key_and_shows_nothing_in_a_browser(server: Hosted
         assert (await nobody.get(found["big"])).headers["content-type"] == "application/octet-stream"
 
 
-async def test_a_link_that_was_changed_has_ended_or_lost_its_file_is_refused(server: Hosted, monkeypatch):
+async def test_changed_expired_and_dangling_links_are_refused(server: Hosted, monkeypatch):
     run_id = await stored(server)
     (token,) = parse_qs(urlparse((await links(server, run_id))["big"]).query)["token"]
     middle = len(token) // 2
     flipped = token[:middle] + ("A" if token[middle] != "A" else "B") + token[middle + 1 :]
     for wrong in (flipped, token[:-8], "", "é", "AAAA", token[4:]):
         assert (await server.client.get("/public/download", params={"token": wrong})).status_code == 403, wrong
-    monkeypatch.setattr(attachments, "_LASTS", timedelta(seconds=-1))
+    monkeypatch.setattr(attachments, "_LINK_LIFETIME", timedelta(seconds=-1))
     assert (await server.client.get((await links(server, run_id))["big"])).status_code == 403
     project = (await server.client.get(f"/runs/{run_id}")).json()["session_id"]
     await server.client.delete(f"/sessions/{project}")

@@ -1,4 +1,4 @@
-"""Charts over HTTP: stored, looked at, changed, deleted; computed from runs; closed to others."""
+"""Charts over HTTP: created, read, changed, deleted; computed from runs; invisible to other workspaces."""
 
 from collections.abc import AsyncIterator
 from typing import Any
@@ -35,7 +35,7 @@ async def values(server: Hosted, view: dict[str, Any] | None = None, **series: A
     return [(point["timestamp"][11:16], point["group"], point["value"]) for point in answer.json()["data"]]
 
 
-async def test_metrics_are_told_by_bucket(server: Hosted):
+async def test_metrics_are_computed_by_bucket(server: Hosted):
     hours = ["00:00", "01:00", "02:00", "03:00"]
     for metric, expected in (
         ("run_count", [2, 0, 1, 0]),
@@ -67,7 +67,7 @@ async def test_series_are_filtered_and_grouped(server: Hosted):
     assert await values(server, berlin, metric="run_count") == [("23:00", None, 3)]
 
 
-async def test_charts_are_kept_in_sections(server: Hosted):
+async def test_charts_are_stored_in_sections(server: Hosted):
     async def send(method: str, path: str, body: Any = None, status: int = 200) -> Any:
         answer = await server.client.request(method, path, json=body)
         assert answer.status_code == status, answer.text
@@ -99,7 +99,7 @@ async def test_charts_are_kept_in_sections(server: Hosted):
     await send("DELETE", f"/charts/{second['id']}", status=404)
 
 
-async def test_what_cannot_be_counted_is_refused_before_it_is_stored(server: Hosted):
+async def test_invalid_series_are_refused_before_they_are_stored(server: Hosted):
     def chart(**fields: Any) -> dict[str, Any]:
         return {"title": "t", "series": [{"metric": "run_count", **fields}]}
 
@@ -118,12 +118,29 @@ async def test_what_cannot_be_counted_is_refused_before_it_is_stored(server: Hos
         {"timezone": "Mars/North"},
         {"timezone": "../etc/passwd"},
         {"end_time": "2026-02-01T00:00:00Z"},
+        {"end_time": "9999-12-31T23:59:59-05:00"},
+        {"start_time": "0001-01-01T00:00:00+05:00"},
+        {"start_time": "0001-01-01T00:00:00Z", "end_time": "0001-01-01T01:00:00Z", "timezone": "America/New_York"},
+        {"start_time": "0001-01-01T00:00:00Z", "end_time": "0001-01-01T01:00:00Z", "timezone": "Asia/Tokyo"},
     ):
         answer = await server.client.post("/charts", json={**DAY, **wrong})
         assert (answer.status_code, answer.json()["detail"][0]["loc"][1]) == (422, next(iter(wrong)))
 
 
-async def test_another_workspace_sees_and_counts_nothing(server: Hosted):
+async def test_times_at_the_ends_of_the_calendar_are_accepted_or_refused(server: Hosted):
+    for path, body in (
+        ("/runs/query", {"start_time": "9999-12-31T23:59:59-05:00"}),
+        ("/runs/stats", {"start_time": "9999-12-31T23:59:59-05:00"}),
+    ):
+        answer = await server.client.post(path, json=body)
+        assert answer.status_code == 422, (path, answer.text)
+        assert answer.json()["detail"][0]["loc"] == ["body", "start_time"]
+    for times in ({"start_time": "9999-12-31T00:00:00Z"}, {"end_time": "9999-12-31T23:59:59.999999Z"}):
+        answer = await server.client.post("/runs/stats", json=times)
+        assert answer.status_code == 200, answer.text
+
+
+async def test_another_workspace_sees_no_charts_and_runs(server: Hosted):
     made = (await server.client.post("/charts/create", json={"title": "t", "series": [{"metric": "run_count"}]})).json()
     workspace = await server.new_workspace("Others")
     headers = {"x-api-key": await server.new_key(workspace_id=workspace)}
@@ -137,5 +154,6 @@ async def test_another_workspace_sees_and_counts_nothing(server: Hosted):
         assert (await other.post("/charts", json=DAY)).json() == {"sections": []}
         body = {"bucket_info": DAY, "chart": {"series": [{"metric": "run_count"}]}}
         assert {point["value"] for point in (await other.post("/charts/preview", json=body)).json()["data"]} == {0}
+    assert (await server.client.delete(path)).status_code == 204
     reader = {"x-api-key": await server.new_key("charts:read")}
     assert (await server.client.post("/charts/preview", json=body, headers=reader)).status_code == 403

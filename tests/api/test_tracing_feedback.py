@@ -44,14 +44,14 @@ async def keys(server: Hosted, **params: Any) -> set[str]:
     return {feedback["key"] for feedback in answer.json()}
 
 
-async def test_the_stock_client_gives_reads_changes_and_deletes_feedback(server: Hosted):
+async def test_the_sdk_creates_reads_changes_and_deletes_feedback(server: Hosted):
     run_id, project_id = await run_in(server, "sdk")
     client = Client(api_url=server.url, api_key=server.key)
 
     def work() -> None:
         plain = client.create_feedback(run_id, "plain", score=1, comment="x", value={"a": [1]}, session_id=project_id)
         client.create_feedback(run_id, "traced", score=0.5, trace_id=run_id, session_id=project_id)
-        client.flush(timeout=30)
+        client.flush(timeout=60)
         read = client.read_feedback(plain.id)
         assert (read.key, read.score, read.comment, read.value, str(read.trace_id)) == (
             "plain", 1, "x", {"a": [1]}, run_id,
@@ -88,7 +88,7 @@ async def test_lists_are_filtered(server: Hosted):
     assert len((await server.client.get("/feedback", params={**here, "limit": 2, "offset": 2})).json()) == 1
 
 
-async def test_feedback_about_nothing_is_refused_with_its_field(server: Hosted):
+async def test_feedback_without_a_run_or_project_is_refused(server: Hosted):
     for body, field in (
         ({"key": "k"}, "run_id"),
         ({"key": "k" * 181, "run_id": str(uuid4())}, "key"),
@@ -99,7 +99,7 @@ async def test_feedback_about_nothing_is_refused_with_its_field(server: Hosted):
         assert (answer.status_code, answer.json()["detail"][0]["loc"]) == (422, ["body", field])
 
 
-async def test_another_workspace_neither_sees_nor_changes_feedback(server: Hosted):
+async def test_another_workspace_cannot_see_or_change_feedback(server: Hosted):
     run_id, _ = await run_in(server, "mine")
     given = await give(server, run_id=run_id, key="mine", score=1)
     token = await ask_token(server, run_id)
@@ -123,7 +123,7 @@ async def ask_token(server: Hosted, run_id: str, **fields: Any) -> dict[str, Any
     return token
 
 
-async def test_a_token_takes_one_piece_of_feedback_without_a_key(server: Hosted):
+async def test_a_token_accepts_one_piece_of_feedback_without_a_key(server: Hosted):
     run_id, _ = await run_in(server, "tokens")
     token = await ask_token(server, run_id, expires_in={"days": 1})
     ends = datetime.fromisoformat(token["expires_at"])
@@ -142,7 +142,7 @@ async def test_a_token_takes_one_piece_of_feedback_without_a_key(server: Hosted)
     assert (refused.status_code, refused.json()["detail"][0]["loc"]) == (422, ["body", "expires_at"])
 
 
-async def test_the_stock_client_makes_lists_and_uses_tokens(server: Hosted):
+async def test_the_sdk_creates_lists_and_uses_feedback_tokens(server: Hosted):
     run_id, _ = await run_in(server, "sdk-tokens")
     client = Client(api_url=server.url, api_key=server.key)
 

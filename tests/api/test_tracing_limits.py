@@ -23,7 +23,7 @@ async def server(module_database: str) -> AsyncIterator[Hosted]:
 @pytest.fixture(autouse=True)
 def _at_once(monkeypatch: pytest.MonkeyPatch) -> None:
     """Have limits looked up at each delivery."""
-    monkeypatch.setattr(quotas, "REMEMBER_S", -1.0)
+    monkeypatch.setattr(quotas, "CACHE_S", -1.0)
 
 
 async def sent(server: Hosted, **headers: str) -> httpx2.Response:
@@ -37,7 +37,7 @@ async def limit(server: Hosted, kind: str, value: int) -> Any:
     return answer.json()
 
 
-async def test_traces_beyond_the_limit_of_the_month_are_refused(server: Hosted):
+async def test_traces_beyond_the_monthly_limit_are_refused(server: Hosted):
     workspace = await server.new_workspace("Limited")
     headers = {"x-api-key": await server.new_key(workspace_id=workspace)}
     async with httpx2.AsyncClient(base_url=server.url, headers=headers) as client:
@@ -67,7 +67,7 @@ async def test_traces_beyond_the_limit_of_the_month_are_refused(server: Hosted):
         assert (await client.get("/usage-limits")).json() == []
 
 
-async def test_no_more_traces_become_long_lived_than_a_limit_allows(server: Hosted):
+async def test_longlived_traces_beyond_the_monthly_limit_are_refused(server: Hosted):
     await sent(server)
     await limit(server, "monthly_longlived_traces", 1)
     body: dict[str, Any] = {"run_id": str(uuid4()), "key": "k"}
@@ -78,7 +78,7 @@ async def test_no_more_traces_become_long_lived_than_a_limit_allows(server: Host
     assert (await sent(server)).status_code == 202
 
 
-async def test_limits_are_for_those_who_manage_the_workspace(server: Hosted):
+async def test_usage_limits_require_the_manage_permission(server: Hosted):
     key = {"x-api-key": await server.new_key("workspaces:read")}
     body = {"limit_type": "monthly_traces", "limit_value": 0}
     assert (await server.client.put("/usage-limits", json=body, headers=key)).status_code == 403
@@ -86,7 +86,7 @@ async def test_limits_are_for_those_who_manage_the_workspace(server: Hosted):
         assert (await server.client.put("/usage-limits", json=wrong)).status_code == 422
 
 
-async def test_billed_are_traces_and_those_that_became_long_lived(server: Hosted):
+async def test_traces_and_their_extensions_are_billed(server: Hosted):
     workspace = await server.new_workspace("Billed")
     key = await server.new_key(workspace_id=workspace)
     for _ in range(3):
@@ -105,20 +105,20 @@ async def test_billed_are_traces_and_those_that_became_long_lived(server: Hosted
     assert other.status_code == 422
 
 
-async def test_what_is_not_done_here_says_why(server: Hosted):
+async def test_unsupported_operations_return_501(server: Hosted):
     for path in ("/generate", "/runs/rules/trigger", f"/runs/rules/{uuid4()}/trigger"):
         answer = await server.client.post(path, json={})
         assert (answer.status_code, set(answer.json())) == (501, {"detail"}), path
 
 
-async def test_reports_of_other_installations_are_taken(server: Hosted):
+async def test_reports_of_other_installations_are_counted(server: Hosted):
     async with httpx2.AsyncClient(base_url=server.url) as nobody:
         for path in ("/v1/beacon", "/api/v1/beacon", "/v1/metadata/submit", "/api/v1/metadata/submit"):
             assert (await nobody.post(path, json={"a": 1})).status_code == 200
             assert (await nobody.post(path, content=b"[1")).status_code == 422
 
 
-async def test_whom_a_key_stands_for_in_short(server: Hosted):
+async def test_the_current_key_is_described(server: Hosted):
     found = (await server.client.get("/auth/public")).json()
     assert found["tenant_id"] == str(server.actor.workspace_id)
     assert found["user_id"] == found["ls_user_id"] == (str(server.actor.user_id) if server.actor.user_id else None)

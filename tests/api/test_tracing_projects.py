@@ -35,7 +35,7 @@ async def listed(server: Hosted, **params: Any) -> list[str]:
     return [project["name"] for project in answer.json()]
 
 
-async def test_the_stock_client_makes_changes_and_deletes_projects(server: Hosted):
+async def test_the_sdk_creates_changes_and_deletes_projects(server: Hosted):
     client = Client(api_url=server.url, api_key=server.key)
 
     def work() -> None:
@@ -74,7 +74,7 @@ async def test_lists_are_filtered_and_sorted(server: Hosted):
         assert (answer.status_code, answer.json()["detail"][0]["loc"][:2]) == (422, ["query", next(iter(params))])
 
 
-async def test_a_name_is_one_projects_and_free_again_after_it(server: Hosted):
+async def test_project_names_are_unique_and_reusable_after_deletion(server: Hosted):
     one, two = await make(server, "taken-1"), await make(server, "taken-2")
     answer = await server.client.patch(f"/sessions/{two['id']}", json={"name": "taken-1"})
     assert answer.status_code == 409
@@ -85,7 +85,7 @@ async def test_a_name_is_one_projects_and_free_again_after_it(server: Hosted):
     await make(server, "taken-1")
 
 
-async def test_an_end_is_kept_and_null_changes_nothing(server: Hosted):
+async def test_an_end_time_is_stored_and_null_changes_nothing(server: Hosted):
     made = await make(server, "ends", description="d")
     path = f"/sessions/{made['id']}"
     await server.client.patch(path, json={"end_time": "2026-02-01T00:00:00Z", "description": None})
@@ -106,7 +106,7 @@ async def test_deleting_a_project_deletes_its_runs(server: Hosted):
     assert (await server.client.delete(f"/sessions/{project['id']}")).status_code == 404
 
 
-async def test_projects_are_filtered_by_what_they_are(server: Hosted):
+async def test_projects_are_filtered_by_their_fields(server: Hosted):
     await make(server, "filter-a", description="Of the north", extra={"metadata": {"team": "x", "n": 1}})
     await make(server, "filter-b", start_time="2020-01-01T00:00:00Z", extra={"metadata": {"team": "y"}})
     some = {"name_contains": "filter-"}
@@ -122,7 +122,7 @@ async def test_projects_are_filtered_by_what_they_are(server: Hosted):
         assert (await server.client.get("/sessions", params={"filter": text})).status_code == 400, text
 
 
-async def test_projects_tell_and_are_sorted_by_the_figures_of_their_runs(server: Hosted):
+async def test_projects_are_sorted_by_statistics_of_their_runs(server: Hosted):
     spent = {"metadata": {"usage_metadata": {"input_tokens": 7, "output_tokens": 5, "total_cost": 0.5}}}
     for project, seconds, error in (("figures-a", 2, None), ("figures-b", 5, "bad"), ("figures-b", 7, None)):
         root, child = str(uuid4()), str(uuid4())
@@ -155,7 +155,7 @@ async def test_projects_tell_and_are_sorted_by_the_figures_of_their_runs(server:
     assert (project.run_count, project.latency_p50.total_seconds(), str(project.total_cost)) == (2, 6, "1.0")
 
 
-async def test_another_workspace_neither_sees_nor_changes_projects(server: Hosted):
+async def test_another_workspace_cannot_see_or_change_projects(server: Hosted):
     made = await make(server, "mine")
     workspace = await server.new_workspace("Others")
     headers = {"x-api-key": await server.new_key(workspace_id=workspace)}
@@ -172,7 +172,7 @@ async def test_another_workspace_neither_sees_nor_changes_projects(server: Hoste
     assert await listed(server, id=made["id"]) == ["mine"]
 
 
-async def test_who_may_only_make_projects_changes_none(server: Hosted):
+async def test_upsert_requires_the_update_permission(server: Hosted):
     made = await make(server, "kept", description="mine")
     headers = {"x-api-key": await server.new_key("projects:create")}
     for name, status in (("kept", 409), ("new", 200)):

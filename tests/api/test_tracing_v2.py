@@ -1,4 +1,7 @@
-"""Runs in the newer form of the API, and what a link shows of them: with the stock client and over HTTP."""
+"""Version 2 of reading runs, and shared links, with the stock client and over HTTP.
+
+A link shows the shared run and its descendants, and answers no query about the rest of its trace.
+"""
 
 import asyncio
 from collections.abc import AsyncIterator
@@ -69,7 +72,7 @@ async def stock_client(server: Hosted) -> Client:
     return client
 
 
-async def test_the_stock_client_reads_every_field(server: Hosted):
+async def test_the_sdk_reads_every_field(server: Hosted):
     project = await project_of(server)
 
     client = await stock_client(server)
@@ -86,7 +89,7 @@ async def test_the_stock_client_reads_every_field(server: Hosted):
     assert (one.name, one.id, one.metadata["thread_id"]) == ("model", None, "t1")
 
 
-async def test_questions_narrow_what_is_found(server: Hosted):
+async def test_filters_restrict_runs(server: Hosted):
     project = await project_of(server)
 
     async def names(**body: Any) -> list[str]:
@@ -106,7 +109,7 @@ async def test_questions_narrow_what_is_found(server: Hosted):
     assert await names(project_ids=None, reference_dataset_id=dataset, is_root=True) == ["root"]
 
 
-async def test_a_run_of_long_ago_is_found_when_its_time_is_asked_for(server: Hosted):
+async def test_old_runs_are_found_by_their_time(server: Hosted):
     old = {**RUNS[0], "id": str(uuid4()), "trace_id": None, "dotted_order": None, "session_name": "old"}
     old["start_time"] = (NOW - timedelta(days=3)).isoformat()
     assert (await server.client.post("/runs", json=old)).status_code == 202
@@ -116,7 +119,7 @@ async def test_a_run_of_long_ago_is_found_when_its_time_is_asked_for(server: Hos
         assert len(answer.json()["items"]) == count
 
 
-async def test_what_is_asked_wrongly_is_refused(server: Hosted):
+async def test_invalid_queries_are_refused(server: Hosted):
     project = await project_of(server)
     for body, field in (
         ({}, "project_ids"),
@@ -132,7 +135,7 @@ async def test_what_is_asked_wrongly_is_refused(server: Hosted):
     assert other.status_code == 404
 
 
-async def test_a_link_shows_what_is_below_its_run_and_nothing_else(server: Hosted):
+async def test_a_share_link_shows_descendants_alone(server: Hosted):
     token = (await server.client.put(f"/runs/{MODEL}/share", json={})).json()["share_token"]
     client = await stock_client(server)
     listed = await asyncio.to_thread(lambda: list(client.list_shared_runs(token)))

@@ -92,7 +92,7 @@ async def test_offsets_with_and_without_their_plus_sign(server: Hosted):
         assert [record["traces"] for record in answer.json()["usage"]] == [1]
 
 
-async def test_a_trace_counts_when_it_first_arrives_whatever_it_says(server: Hosted):
+async def test_a_trace_counts_at_its_first_receipt(server: Hosted):
     old = {"id": str(uuid4()), "name": "r", "start_time": "2020-06-01T00:00:00Z", "session_name": "a"}
     await server.client.post("/runs", json=old)
     await server.client.patch(f"/runs/{old['id']}", json={"end_time": "2020-06-01T00:00:01Z", "session_name": "b"})
@@ -106,7 +106,7 @@ async def test_a_deleted_project_stays_on_the_bill(server: Hosted):
     assert [record["dimensions"]["project_name"] for record in await server.usage("project")] == ["gone"]
 
 
-async def test_workspaces_that_one_may_not_read_are_left_out(server: Hosted):
+async def test_workspaces_without_access_are_left_out(server: Hosted):
     other = await server.new_workspace("Other")
     await receive(server, "a", 1)
     await receive(server, "b", 2, await server.new_key(workspace_id=other))
@@ -136,14 +136,14 @@ async def test_workspaces_that_one_may_not_read_are_left_out(server: Hosted):
         ({"end_time": "2026-01-14T00:00:00Z"}, 400, "end_time must be after start_time"),
     ],
 )
-async def test_bad_questions_are_refused(server: Hosted, params: dict[str, Any], status: int, where: str):
+async def test_invalid_usage_queries_are_refused(server: Hosted, params: dict[str, Any], status: int, where: str):
     good = {"start_time": "2026-01-15T00:00:00Z", "end_time": "2026-01-16T00:00:00Z"}
     answer = await ask(server, **{**good, **params})
     assert answer.status_code == status
     assert where in answer.text
 
 
-async def test_it_needs_the_permission(server: Hosted):
+async def test_usage_needs_the_permission(server: Hosted):
     key = {"x-api-key": await server.new_key("runs:read")}
     params = {"start_time": "2026-01-15", "end_time": "2026-01-16", "workspace_ids": str(server.actor.workspace_id)}
     assert (await server.client.get(PATH, params=params, headers=key)).status_code == 403
@@ -225,7 +225,7 @@ async def test_a_large_export_is_streamed(server: Hosted):
     assert pieces > 1
 
 
-async def test_the_export_refuses_what_the_counts_refuse(server: Hosted):
+async def test_the_export_refuses_the_same_queries(server: Hosted):
     answer = await export(server, end_time="2026-01-01T00:00:00Z")
     assert (answer.status_code, answer.json()) == (400, {"detail": "end_time must be after start_time"})
     answer = await export(server, group_by="colour")

@@ -1,4 +1,8 @@
-"""A workspace is deleted with what belongs to it, unless something is deployed there."""
+"""Deleting workspaces with their contents.
+
+No workspace is deleted while something is deployed in it, and nothing is deployed in a workspace that is being
+deleted.
+"""
 
 from collections.abc import AsyncIterator, Awaitable, Callable
 from datetime import timedelta
@@ -11,7 +15,7 @@ from asyncpg import SerializationError
 from portside.identity.keys import Owner, create_key
 from portside.identity.types import KeyRequest
 from portside.kernel.migrations import migrate
-from portside.platform.removal import DeletedWorkspaces
+from portside.platform.app import DeletedWorkspaces
 from tests.api.control_server import Control, control, create_body
 from tests.api.hosted import Hosted, hosted
 
@@ -55,7 +59,7 @@ async def kept(server: Hosted, workspace: str) -> dict[str, int]:
     return {table: await server.db.pool.fetchval(counted.format(table), workspace) for table in TABLES}
 
 
-async def test_a_workspace_goes_with_all_that_is_in_it(server: Hosted) -> None:
+async def test_deleting_a_workspace_deletes_its_data(server: Hosted) -> None:
     own = str(server.actor.workspace_id)
     made = (await server.client.post("/workspaces", json={"display_name": "Team"})).json()
     for workspace in (own, made["id"]):
@@ -83,7 +87,7 @@ async def test_a_workspace_goes_with_all_that_is_in_it(server: Hosted) -> None:
     assert again.json()["tenant_handle"] == "team"
 
 
-async def test_only_who_may_do_everything_there_deletes_a_workspace(server: Hosted) -> None:
+async def test_deleting_a_workspace_needs_all_permissions(server: Hosted) -> None:
     own, other = str(server.actor.workspace_id), str(await server.new_workspace("Other"))
     assert (await server.client.delete(f"/workspaces/{own}")).status_code == 409
     assert (await server.client.delete(f"/workspaces/{uuid4()}")).status_code == 404
@@ -103,7 +107,7 @@ async def platform(fresh_database: Callable[[], Awaitable[str]]) -> AsyncIterato
         yield running
 
 
-async def test_a_workspace_with_deployments_stays(platform: Control) -> None:
+async def test_a_workspace_with_deployments_cannot_be_deleted(platform: Control) -> None:
     made: Any = (await platform.client.post("/workspaces", json={"display_name": "Team"})).json()
     path, there = f"/workspaces/{made['id']}", {"x-tenant-id": made["id"]}
     answer = await platform.client.post("/v2/deployments", json=create_body("one"), headers=there)

@@ -1,4 +1,7 @@
-"""Filters of handlers in the database: they mean what they mean in the process, and hold where runs are admitted."""
+"""Access filters in the database.
+
+A filter has the same meaning in the process and in SQL, and holds at admission too.
+"""
 
 import itertools
 import json
@@ -8,7 +11,7 @@ from uuid import uuid4
 
 import pytest
 
-from portside.agent.access.filters import MOST_CONDITIONS, BadFilter, fits, read_filter
+from portside.agent.access.authorization import MAX_CONDITIONS, BadFilter, matches, read_filter
 from portside.agent.sql import sql
 from portside.agent.threads import records
 from portside.agent.types.threads import ThreadCreate, ThreadSearch
@@ -42,51 +45,51 @@ async def db(fresh_database) -> AsyncIterator[Database]:
     await database.close()
 
 
-async def test_a_filter_means_the_same_in_searches_and_in_the_process(db: Database) -> None:
+async def test_access_filter_matches_alike_in_sql_and_python(db: Database) -> None:
     made = {(await records.create_thread(db, ThreadCreate(metadata=each))).thread_id: each for each in STORED}
     for wanted in WANTED:
         read = read_filter(wanted)
-        fitting = {thread_id for thread_id, metadata in made.items() if fits(metadata, read)}
+        fitting = {thread_id for thread_id, metadata in made.items() if matches(metadata, read)}
         page = await records.search_threads(db, ThreadSearch(limit=1000), read)
         assert {thread.thread_id for thread in page.items} == fitting, wanted
         assert page.total == len(fitting), wanted
         for thread_id, metadata in made.items():
-            one = await db.fetchval(sql.thread_fits, thread_id=thread_id, access=read)
+            one = await db.fetchval(sql.thread_matches, thread_id=thread_id, access=read)
             assert one is (thread_id in fitting), (wanted, metadata)
     several = await records.search_threads(db, ThreadSearch(limit=1), read_filter({"owner": "ada"}))
     assert (len(several.items), several.total) == (1, 2)
 
 
-async def test_a_condition_that_nobody_knows_holds_for_nothing(db: Database) -> None:
+async def test_unknown_condition_matches_nothing(db: Database) -> None:
     thread = await records.create_thread(db, ThreadCreate(metadata={"owner": "ada"}))
     for rest in ([{"op": "not"}], [{}], [{"op": "any", "of": []}]):
         access = {"equal": {}, "rest": rest}
-        assert await db.fetchval(sql.thread_fits, thread_id=thread.thread_id, access=access) is False
+        assert await db.fetchval(sql.thread_matches, thread_id=thread.thread_id, access=access) is False
 
 
 @pytest.mark.parametrize(
     "given",
     [
         {"$not": {}}, {"$or": []}, {"$or": {"a": 1}}, {"$and": "x"}, {"owner": {}}, {"owner": {"$gt": 1}},
-        {"owner": {"$eq": 1, "is": 2}}, {1: "x"}, {"$or": [{"a": 1}] * (MOST_CONDITIONS + 1)},
-        {str(n): n for n in range(MOST_CONDITIONS + 1)}, {"a": {"$contains": list(range(MOST_CONDITIONS + 1))}},
+        {"owner": {"$eq": 1, "is": 2}}, {1: "x"}, {"$or": [{"a": 1}] * (MAX_CONDITIONS + 1)},
+        {str(n): n for n in range(MAX_CONDITIONS + 1)}, {"a": {"$contains": list(range(MAX_CONDITIONS + 1))}},
         {"$or": [1]},
         json.loads('{"$and":[' * 11 + "{}" + "]}" * 11),
     ],
 )  # fmt: skip
-def test_what_is_no_filter_is_refused(given: dict[Any, Any]) -> None:
+def test_bad_filter_is_refused(given: dict[Any, Any]) -> None:
     with pytest.raises(BadFilter):
         read_filter(given)
 
 
-def test_ids_in_filters_are_the_text_that_is_stored() -> None:
+def test_ids_in_filters_become_strings() -> None:
     owner = uuid4()
-    assert fits({"owner": str(owner)}, read_filter({"owner": owner}))
+    assert matches({"owner": str(owner)}, read_filter({"owner": owner}))
 
 
 def test_the_order_of_conditions_makes_no_difference() -> None:
     parts = [{"owner": "ada"}, {"team": "x"}, {"members": {"$contains": "b"}}]
     metadata = {"owner": "ada", "team": "x", "members": ["b"]}
     for ordered in itertools.permutations(parts):
-        assert fits(metadata, read_filter({"$and": list(ordered)}))
-        assert not fits({**metadata, "members": []}, read_filter({"$and": list(ordered)}))
+        assert matches(metadata, read_filter({"$and": list(ordered)}))
+        assert not matches({**metadata, "members": []}, read_filter({"$and": list(ordered)}))

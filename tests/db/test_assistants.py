@@ -11,8 +11,8 @@ from portside.agent.graphs.load import Graphs
 from portside.agent.sql import sql
 from portside.agent.types.assistants import AssistantCreate, AssistantPatch, AssistantSearch, VersionSearch
 from portside.kernel.db import Database
-from portside.kernel.migrations import migrate, migrations_of
-from tests.db.house import Words, graph, sub1
+from portside.kernel.migrations import migrate
+from tests.db.graph_runs import Words, graph, sub1
 
 ECHO = uuid5(SYSTEM_NAMESPACE, "echo")
 
@@ -30,7 +30,7 @@ async def db(fresh_database) -> AsyncIterator[Database]:
     await opened.close()
 
 
-async def test_a_graph_has_its_assistant_at_every_start(db):
+async def test_every_graph_has_an_assistant_at_start(db):
     assistants = known(db, echo="Says it again", other=None)
     await asyncio.gather(*(assistants.make_system_assistants() for _ in range(4)))
     made = await assistants.get(ECHO)
@@ -52,7 +52,7 @@ async def test_a_graph_has_its_assistant_at_every_start(db):
     assert [version.name for version in await assistants.versions(ECHO, VersionSearch())] == ["echo"]
 
 
-async def test_a_description_that_comes_later_is_shown(db):
+async def test_later_description_of_a_graph_is_shown(db):
     await known(db, echo=None).make_system_assistants()
     assistants = known(db, echo="Now it has one")
     await assistants.make_system_assistants()
@@ -60,26 +60,7 @@ async def test_a_description_that_comes_later_is_shown(db):
     assert (await assistants.set_latest(ECHO, 1)).description == "Now it has one"
 
 
-async def test_assistants_from_before_have_versions(fresh_database):
-    db = await Database.connect(await fresh_database(), max_size=2, schema="portside")
-    async with db.pool.acquire() as connection:
-        await connection.execute('create schema "portside"')
-        for migration in migrations_of("portside.agent"):
-            if migration.number == 4:
-                await connection.execute(
-                    "insert into assistants (assistant_id, graph_id, name, version, context, metadata)"
-                    """ values ($1, 'echo', 'old', 3, '{"a": 1}', '{"created_by": "system"}')""",
-                    ECHO,
-                )
-            await connection.execute(migration.sql)
-    assistants = known(db, echo=None)
-    (version,) = await assistants.versions(ECHO, VersionSearch())
-    assert (version.version, version.name, version.context) == (3, "old", {"a": 1})
-    assert (await assistants.patch(ECHO, AssistantPatch())).version == 4
-    await db.close()
-
-
-async def test_threads_of_an_assistant_go_with_their_runs_and_others_stay(db):
+async def test_delete_assistant_deletes_its_threads_with_active_runs_only(db):
     assistants = known(db, echo=None)
     one, two = [(await assistants.create(AssistantCreate(graph_id="echo"))).assistant_id for _ in range(2)]
     async with db.pool.acquire() as connection:
@@ -126,7 +107,7 @@ async def test_searches_are_served_by_indexes(db, query, index):
     assert index in "\n".join(row[0] for row in plan)
 
 
-async def test_ties_are_in_one_order_on_every_page(db):
+async def test_ties_have_one_order_on_every_page(db):
     assistants = known(db, echo=None)
     async with db.pool.acquire() as connection:
         await connection.execute(

@@ -1,4 +1,4 @@
-"""Fetching repositories: private ones, submodules, and what must not happen with either. With a real git host."""
+"""Fetching private repositories and submodules from a real git host, and attacks through them."""
 
 import asyncio
 import contextlib
@@ -7,10 +7,10 @@ from typing import Any
 
 import pytest
 
-from portside.dataplane.builds.git import GitSource
-from portside.dataplane.builds.output import Output
+from portside.dataplane.builds.sources import GitSource
 from portside.dataplane.failures import BuildFailed
-from portside.dataplane.types import Secret
+from portside.dataplane.masking import MaskedOutput
+from portside.listener_api import Secret
 from tests.api.git_host import TOKEN, GitHost, git_host
 from tests.repositories import Repository
 
@@ -23,9 +23,9 @@ def source(url: str, credential: Secret | None = None, limit: int = LIMIT) -> Gi
 
 
 async def fetch(wanted: GitSource, folder: Path, lines: list[str] | None = None) -> Path:
-    checkout = wanted.checkout(folder, Output((lines if lines is not None else []).append, wanted.hidden))
+    checkout = wanted.checkout(folder, MaskedOutput((lines if lines is not None else []).append, wanted.hidden))
     await checkout.fetch()
-    await asyncio.to_thread(checkout.forget_history)
+    await asyncio.to_thread(checkout.remove_history)
     return checkout.files
 
 
@@ -36,7 +36,7 @@ async def hosted(tmp_path: Path):
 
 
 def seen_while_git_talks(monkeypatch: pytest.MonkeyPatch, folder: Path) -> list[str]:
-    """Collect all command lines and the files of a folder, each time that git asks the host for something."""
+    """Collect all command lines and the files of a folder at each request of git to the host."""
     seen: list[str] = []
     backend = GitHost._backend
 
@@ -52,7 +52,7 @@ def seen_while_git_talks(monkeypatch: pytest.MonkeyPatch, folder: Path) -> list[
 
 @pytest.mark.skipif(not Path("/proc/self").exists(), reason="looks into /proc")
 @pytest.mark.parametrize("place", ["credential", "address"])
-async def test_a_private_repository_is_fetched_and_its_token_shows_nowhere(
+async def test_private_repository_token_appears_nowhere(
     tmp_path: Path, place: str, hosted: GitHost, monkeypatch: pytest.MonkeyPatch
 ):
     Repository(hosted.folder / "private").commit({"file": "1"})
@@ -68,7 +68,7 @@ async def test_a_private_repository_is_fetched_and_its_token_shows_nowhere(
     assert TOKEN not in "".join([*seen, *lines])
 
 
-async def test_a_wrong_token_fails_and_does_not_show(tmp_path: Path, hosted: GitHost):
+async def test_wrong_token_fails_without_showing_it(tmp_path: Path, hosted: GitHost):
     Repository(hosted.folder / "private").commit({"file": "1"})
     lines: list[str] = []
     with pytest.raises(BuildFailed, match="Authentication failed") as failure:
@@ -76,13 +76,13 @@ async def test_a_wrong_token_fails_and_does_not_show(tmp_path: Path, hosted: Git
     assert "another-token" not in str(failure.value) + "".join(lines)
 
 
-def test_a_token_with_a_line_break_is_refused(tmp_path: Path):
+def test_token_with_line_break_is_refused(tmp_path: Path):
     with pytest.raises(BuildFailed, match="control character"):
-        source("https://host/x", Secret("user", "a\nhost=elsewhere")).checkout(tmp_path, Output(print))
+        source("https://host/x", Secret("user", "a\nhost=elsewhere")).checkout(tmp_path, MaskedOutput(print))
 
 
 def with_submodule(folder: Path, name: str, url: str, to: Repository) -> Repository:
-    """Make a repository that names another one as a submodule called `below`, at any address."""
+    """Create a repository with another one as a submodule called `below`, at any address."""
     repository = Repository(folder / name)
     repository.git("-c", "protocol.file.allow=always", "submodule", "--quiet", "add", str(to.folder), "below")
     repository.git("submodule", "set-url", "below", url)
@@ -90,7 +90,7 @@ def with_submodule(folder: Path, name: str, url: str, to: Repository) -> Reposit
     return repository
 
 
-async def test_submodules_are_fetched_and_theirs(tmp_path: Path, hosted: GitHost):
+async def test_nested_submodules_are_fetched(tmp_path: Path, hosted: GitHost):
     deepest = Repository(hosted.folder / "deepest")
     deepest.commit({"file": "deepest"})
     middle = with_submodule(hosted.folder, "middle", "../deepest", deepest)
@@ -103,7 +103,7 @@ async def test_submodules_are_fetched_and_theirs(tmp_path: Path, hosted: GitHost
     assert [path for path in files.rglob(".git*") if path.name != ".gitmodules"] == []
 
 
-async def test_a_repository_of_this_machine_may_name_another_one(tmp_path: Path):
+async def test_local_repository_may_have_local_submodule(tmp_path: Path):
     below = Repository(tmp_path / "hosted" / "lib")
     below.commit({"file": "1"})
     top = with_submodule(tmp_path / "hosted", "top", str(below.folder), below)
@@ -111,7 +111,7 @@ async def test_a_repository_of_this_machine_may_name_another_one(tmp_path: Path)
     assert (files / "below" / "file").read_text() == "1"
 
 
-async def test_one_from_the_network_cannot_name_a_folder_of_this_machine(tmp_path: Path, hosted: GitHost):
+async def test_remote_repository_cannot_have_local_submodule(tmp_path: Path, hosted: GitHost):
     secret = Repository(tmp_path / "private")
     secret.commit({"file": "1"})
     with_submodule(hosted.folder, "top", str(secret.folder), secret)
@@ -119,7 +119,40 @@ async def test_one_from_the_network_cannot_name_a_folder_of_this_machine(tmp_pat
         await fetch(source(f"{hosted.url}/top", CREDENTIAL), tmp_path / "out")
 
 
-async def test_a_token_is_only_shown_to_its_own_host(tmp_path: Path, hosted: GitHost):
+@pytest.mark.parametrize(
+    "section",
+    [
+        '[submodule "below"]\n\tpath = below\n\turl = --upload-pack=touch {mark}\n',
+        '[submodule "below"]\n\tpath = below\n\turl = "ext::sh -c touch% {mark}"\n',
+        '[submodule "below"]\n\tpath = below\n\turl = "ssh://-oProxyCommand=touch {mark}/x"\n',
+        '[submodule "below"]\n\tpath = below\n\turl = file://{private}\n',
+        '[submodule "below"]\n\tpath = below\n\turl = {host}/lib\n\tupdate = "!touch {mark}"\n',
+        '[submodule "../../below"]\n\tpath = below\n\turl = {host}/lib\n',
+        '[submodule "below"]\n\tpath = ../../outside\n\turl = {host}/lib\n',
+        '[submodule "below"]\n\tpath = -below\n\turl = {host}/lib\n',
+    ],
+    ids=["option", "ext", "ssh-option", "file", "command", "name", "path", "path-option"],
+)
+async def test_malicious_submodules_run_nothing(tmp_path: Path, hosted: GitHost, section: str):
+    private, lib, mark = Repository(tmp_path / "private"), Repository(hosted.folder / "lib"), tmp_path / "mark"
+    private.commit({"file": "private"})
+    lib.commit({"file": "1"})
+    top = with_submodule(hosted.folder, "top", f"{hosted.url}/lib", lib)
+    top.commit({".gitmodules": section.format(mark=mark, private=private.folder, host=hosted.url)})
+    before = entries(tmp_path)
+    with contextlib.suppress(BuildFailed):
+        files = await fetch(source(f"{hosted.url}/top", CREDENTIAL), tmp_path / "out")
+        assert (files / "own").read_text() == "top"
+    assert not mark.exists()
+    assert entries(tmp_path) - before <= {"out"}
+    assert not any("private" in file.read_text() for file in (tmp_path / "out").rglob("file"))
+
+
+def entries(folder: Path) -> set[str]:
+    return {path.name for path in folder.iterdir()}
+
+
+async def test_token_is_sent_to_its_own_host_only(tmp_path: Path, hosted: GitHost):
     below = Repository(tmp_path / "other" / "lib")
     below.commit({"file": "1"})
     async with git_host(tmp_path / "other") as other:
@@ -130,14 +163,12 @@ async def test_a_token_is_only_shown_to_its_own_host(tmp_path: Path, hosted: Git
     assert other.shown == []
 
 
-async def test_submodules_count_towards_the_size_and_are_bounded_in_depth(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-):
+async def test_submodules_are_limited_in_size_and_depth(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     below = Repository(tmp_path / "hosted" / "lib")
     below.commit({"file": "x" * 2_000_000})
     top = with_submodule(tmp_path / "hosted", "top", str(below.folder), below)
     with pytest.raises(BuildFailed, match="the repository is larger than 1000000 bytes"):
         await fetch(source(str(top.folder), limit=1_000_000), tmp_path / "1")
-    monkeypatch.setattr("portside.dataplane.builds.git._MAX_SUBMODULE_DEPTH", 0)
+    monkeypatch.setattr("portside.dataplane.builds.sources._MAX_SUBMODULE_DEPTH", 0)
     with pytest.raises(BuildFailed, match="nested more than 0 deep"):
         await fetch(source(str(top.folder)), tmp_path / "2")

@@ -2,6 +2,7 @@
 
 import asyncio
 import json
+import os
 import shutil
 import subprocess
 import sys
@@ -12,15 +13,15 @@ from pathlib import Path
 import pytest
 from uv import find_uv_bin
 
-from portside.dataplane.builds.archive import ArchiveSource
+from portside.dataplane.builds.build import BuildRecord, BuildRequest, build_revision, discard_unfinished
 from portside.dataplane.builds.config import read_config
 from portside.dataplane.builds.environment import python_of
 from portside.dataplane.builds.javascript import JavaScript, Scripts
-from portside.dataplane.builds.output import Output
-from portside.dataplane.builds.revision import BuildOrder, Built, build_revision, discard_unfinished
+from portside.dataplane.builds.sources import ArchiveSource
 from portside.dataplane.failures import BuildFailed
 from portside.dataplane.logs import RevisionLog
-from portside.dataplane.types import LogEntry
+from portside.dataplane.masking import MaskedOutput
+from portside.listener_api import NewLogEntry
 from tests.conftest import eventually
 
 LIMIT = 50_000_000
@@ -29,8 +30,8 @@ PROC = Path("/proc/self").exists()
 NODE = pytest.mark.skipif(not shutil.which("npm"), reason="Node is not installed")
 
 
-class Workshop:
-    """Builds projects from archives in a folder of the test, and keeps what their logs say."""
+class ProjectBuilds:
+    """Builds projects from archives in a folder of the test, and keeps their logs."""
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder / "deployments" / "one" / "revisions" / "two"
@@ -38,7 +39,7 @@ class Workshop:
         self.text = ""
         self._log = RevisionLog(self._ship)
 
-    async def _ship(self, entries: list[LogEntry]) -> None:
+    async def _ship(self, entries: list[NewLogEntry]) -> None:
         self.text += "".join(f"{entry.message}\n" for entry in entries)
 
     def write(self, files: dict[str, str], **config: object) -> None:
@@ -46,16 +47,16 @@ class Workshop:
             (self.project / name).parent.mkdir(parents=True, exist_ok=True)
             (self.project / name).write_text(text)
 
-    def order(self, config: str = "langgraph.json", **scripts: str) -> BuildOrder:
+    def order(self, config: str = "langgraph.json", **scripts: str) -> BuildRequest:
         async def download(into: Path) -> None:
             with tarfile.open(into, "w:gz") as tar:
                 tar.add(self.project, ".")
 
         wheels = self.folder.parents[3] / "wheels"
         source = ArchiveSource(download, LIMIT)
-        return BuildOrder(self.folder, source, config, wheels, 200.0, Scripts(**scripts), ["a-secret-value"])
+        return BuildRequest(self.folder, source, config, wheels, 200.0, Scripts(**scripts), ["a-secret-value"])
 
-    async def build(self, config: str = "langgraph.json", **scripts: str) -> Built:
+    async def build(self, config: str = "langgraph.json", **scripts: str) -> BuildRecord:
         try:
             return await build_revision(self.order(config, **scripts), self._log)
         finally:
@@ -75,10 +76,10 @@ class Workshop:
 
 
 @pytest.fixture
-async def workshop(tmp_path: Path) -> AsyncIterator[Workshop]:
-    workshop = Workshop(tmp_path)
-    yield workshop
-    await workshop.close()
+async def builds(tmp_path: Path) -> AsyncIterator[ProjectBuilds]:
+    builds = ProjectBuilds(tmp_path)
+    yield builds
+    await builds.close()
 
 
 def pyproject(name: str, *dependencies: str) -> str:
@@ -90,8 +91,8 @@ def pyproject(name: str, *dependencies: str) -> str:
     )
 
 
-async def test_a_project_below_plain_folders_and_requirements_in_one_environment(workshop: Workshop):
-    workshop.write(
+async def test_project_folders_and_requirements_share_environment(builds: ProjectBuilds):
+    builds.write(
         {
             "apps/one/langgraph.json": json.dumps({
                 "graphs": GRAPHS, "dependencies": [".", "../../libs/shared", "../../plain", "sniffio"],
@@ -105,19 +106,47 @@ async def test_a_project_below_plain_folders_and_requirements_in_one_environment
             "plain/module.py": "",
         }
     )  # fmt: skip
-    built = await workshop.build("apps/one/langgraph.json")
+    built = await builds.build("apps/one/langgraph.json")
     assert (built.commit, built.config) == ("", "apps/one/langgraph.json")
-    # A project is installed in place: the files beside its code are there, whatever its build would have left out.
+    # A project is installed in place, so that files beside its code are there even if its wheel would lack them.
     code = "import idna, portside, sniffio, shared, pathlib; print(pathlib.Path(shared.__file__).parent)"
-    found = await asyncio.to_thread(workshop.python, code)
-    assert found == str(workshop.folder / "source" / "libs" / "shared" / "shared")
-    assert "Skipped: dockerfile_lines" in workshop.text
-    assert "Skipped: pip_config_file: global.timeout" in workshop.text
+    found = await asyncio.to_thread(builds.python, code)
+    assert found == str(builds.folder / "source" / "libs" / "shared" / "shared")
+    assert "Ignored: dockerfile_lines" in builds.text
+    assert "Ignored: pip_config_file: global.timeout" in builds.text
 
 
-async def test_a_locked_workspace_installs_what_its_lock_file_names(workshop: Workshop):
+@pytest.mark.parametrize(
+    ("files", "dependencies", "words"),
+    [
+        (
+            {"requirements.txt": "langgraph==0.5.4\n"},
+            ["."],
+            r"requirements\.txt gives langgraph 0\.5\.4; the agent server needs 0\.6 or newer\. The build log",
+        ),
+        (
+            {"pyproject.toml": pyproject("mybot", "pydantic<2.9"), "mybot/__init__.py": ""},
+            [".", "langgraph<0.6"],
+            r"gives langgraph 0\.5\.\d+; the agent server needs 0\.6 or newer; mybot gives pydantic 2\.8\.",
+        ),
+    ],
+)
+async def test_version_conflict_with_server_is_one_sentence(
+    builds: ProjectBuilds, files: dict[str, str], dependencies: list[str], words: str
+):
+    builds.write(files, dependencies=dependencies)
+    await builds.refuses(words)
+    assert "No solution found" in builds.text
+
+
+async def test_conflicting_dependencies_show_resolver_output(builds: ProjectBuilds):
+    builds.write({}, dependencies=["idna==3.10", "idna==3.9"])
+    await builds.refuses("No solution found")
+
+
+async def test_locked_workspace_installs_its_lock_file(builds: ProjectBuilds):
     workspace = '[tool.uv.workspace]\nmembers = ["packages/*"]\n[tool.uv.sources]\nlib = { workspace = true }\n'
-    workshop.write(
+    builds.write(
         {
             "pyproject.toml": '[project]\nname = "root"\nversion = "1"\nrequires-python = ">=3.11"\n' + workspace,
             "packages/bot/pyproject.toml": pyproject("bot", "lib", "sniffio==1.3.0"),
@@ -128,10 +157,47 @@ async def test_a_locked_workspace_installs_what_its_lock_file_names(workshop: Wo
         source={"kind": "uv", "package": "bot"},
     )
     lock = [find_uv_bin(), "lock", "--quiet", "--python", sys.executable]
-    await asyncio.to_thread(subprocess.run, lock, cwd=workshop.project, check=True)
-    await workshop.build()
+    await asyncio.to_thread(subprocess.run, lock, cwd=builds.project, check=True)
+    await builds.build()
     code = "import bot, lib, portside; from importlib.metadata import version; print(version('sniffio'))"
-    assert await asyncio.to_thread(workshop.python, code) == "1.3.0"
+    assert await asyncio.to_thread(builds.python, code) == "1.3.0"
+
+
+async def test_project_without_build_system_installs_dependencies_only(builds: ProjectBuilds):
+    # Two top-level packages, which the default build backend refuses.
+    listed = '[project]\nname = "two"\nversion = "1"\ndependencies = ["sniffio==1.3.0"]\n'
+    builds.write(
+        {"pyproject.toml": listed, "one/__init__.py": "", "other/__init__.py": ""}, dependencies=["./pyproject.toml"]
+    )
+    await builds.build()
+    code = "from importlib.metadata import version; print(version('sniffio'))"
+    assert await asyncio.to_thread(builds.python, code) == "1.3.0"
+
+
+def other_python() -> Path | None:
+    """Find an interpreter of another minor version, on the PATH or in the folder of pyenv."""
+    folders = [*Path.home().glob(".pyenv/versions/*/bin"), *map(Path, os.get_exec_path())]
+    minors = [minor for minor in (12, 13, 14) if minor != sys.version_info.minor]
+    found = (folder / f"python3.{minor}" for minor in minors for folder in folders if folder.name != "shims")
+    return next((path for path in found if path.is_file()), None)
+
+
+OTHER_PYTHON = other_python()
+
+
+@pytest.mark.skipif(OTHER_PYTHON is None, reason="there is one Python alone")
+@pytest.mark.parametrize("by", ["python_version", "requires-python"])
+async def test_other_python_is_selected_by_requirement(builds: ProjectBuilds, monkeypatch: pytest.MonkeyPatch, by: str):
+    assert OTHER_PYTHON is not None
+    minor = OTHER_PYTHON.name.removeprefix("python")
+    monkeypatch.setenv("PATH", f"{OTHER_PYTHON.parent}{os.pathsep}{os.environ['PATH']}")
+    required = f"=={minor}.*" if by == "requires-python" else ">=3.9"
+    project = f'[project]\nname = "x"\nversion = "1"\nrequires-python = "{required}"\n'
+    chosen = {"python_version": minor} if by == "python_version" else {}
+    builds.write({"pyproject.toml": project}, dependencies=["."], **chosen)
+    await builds.build()
+    code = "import sys; print(*sys.version_info[:2], sep='.')"
+    assert await asyncio.to_thread(builds.python, code) == minor
 
 
 PACKAGE = {"name": "front", "version": "1.0.0", "dependencies": {"local": "file:./local"}}
@@ -141,7 +207,7 @@ LOCAL = {
 }
 
 
-# It leaves a process behind, in a session of its own and with a hold on the output.
+# It leaves a process behind, in its own session and with the output open.
 BUNDLE = """\
 require("fs").writeFileSync("built.txt", String(require("local")) + process.cwd());
 const child = require("child_process").spawn("sleep", ["600"], {detached: true, stdio: "inherit"});
@@ -158,8 +224,8 @@ def runs(pid: int) -> bool:
 
 
 @NODE
-async def test_a_front_end_is_installed_at_the_top_and_built_beside_the_configuration(workshop: Workshop):
-    workshop.write(
+async def test_front_end_installs_in_root_and_builds_beside_config(builds: ProjectBuilds):
+    builds.write(
         {
             "package.json": json.dumps(PACKAGE), **LOCAL,
             "app/langgraph.json": json.dumps({"graphs": GRAPHS, "dependencies": ["."]}),
@@ -167,13 +233,13 @@ async def test_a_front_end_is_installed_at_the_top_and_built_beside_the_configur
             "app/bundle.js": BUNDLE,
         }
     )  # fmt: skip
-    await workshop.build("app/langgraph.json", build="npm run bundle && node --version")
-    app = workshop.folder / "source" / "app"
+    await builds.build("app/langgraph.json", build="npm run bundle && node --version")
+    app = builds.folder / "source" / "app"
     assert (app / "built.txt").read_text() == f"7{app}"
-    assert "Running npm i\n" in workshop.text
-    assert "a-secret-value" not in workshop.text
-    assert await asyncio.to_thread(workshop.python, "import portside; print('ready')") == "ready"
-    left = int(workshop.text.partition("left behind ")[2].split()[0])
+    assert "Running npm i\n" in builds.text
+    assert "a-secret-value" not in builds.text
+    assert await asyncio.to_thread(builds.python, "import portside; print('ready')") == "ready"
+    left = int(builds.text.partition("left behind ")[2].split()[0])
 
     async def gone() -> bool:
         return not runs(left)
@@ -182,28 +248,33 @@ async def test_a_front_end_is_installed_at_the_top_and_built_beside_the_configur
         await eventually(gone)
 
 
-async def make_javascript(workshop: Workshop, **scripts: str) -> str:
-    """Do the JavaScript of a build alone; return what it said."""
+async def make_javascript(builds: ProjectBuilds, **scripts: str) -> str:
+    """Run only the JavaScript steps of a build; return their log."""
     lines: list[str] = []
-    config = await asyncio.to_thread(read_config, workshop.project, "langgraph.json")
-    await JavaScript(workshop.project, workshop.project, Output(lines.append)).make(config, Scripts(**scripts))
+    config = await asyncio.to_thread(read_config, builds.project, "langgraph.json")
+    await JavaScript(builds.project, builds.project, MaskedOutput(lines.append)).install_and_build(
+        config, Scripts(**scripts)
+    )
     return "\n".join(lines)
 
 
 @NODE
-async def test_the_lock_file_of_a_javascript_project_is_kept_to(workshop: Workshop):
-    graphs = {"agent": "./agent.ts:graph"}
-    workshop.write({"package.json": json.dumps(PACKAGE), **LOCAL}, graphs=graphs)
+async def test_javascript_lock_file_is_respected(builds: ProjectBuilds):
+    version = await asyncio.to_thread(subprocess.check_output, ["node", "--version"], text=True)
+    major = version.strip().lstrip("v").split(".")[0]
+    builds.write({"package.json": json.dumps(PACKAGE), **LOCAL}, node_version=major)
     lock = ["npm", "i", "--package-lock-only", "--silent"]
-    await asyncio.to_thread(subprocess.run, lock, cwd=workshop.project, check=True)
-    assert "Running npm ci" in await make_javascript(workshop)
-    assert (workshop.project / "node_modules" / "local" / "index.js").exists()
-    workshop.write({"package.json": json.dumps({**PACKAGE, "dependencies": {"more": "file:./local"}})}, graphs=graphs)
+    await asyncio.to_thread(subprocess.run, lock, cwd=builds.project, check=True)
+    assert "Running npm ci" in await make_javascript(builds)
+    assert (builds.project / "node_modules" / "local" / "index.js").exists()
+    builds.write(
+        {"package.json": json.dumps({**PACKAGE, "dependencies": {"more": "file:./local"}})}, node_version=major
+    )
     with pytest.raises(BuildFailed, match=r"'npm ci' \(install_command\) exited with code 1"):
-        await make_javascript(workshop)
-    workshop.write({}, graphs=graphs, node_version=99)
-    with pytest.raises(BuildFailed, match="node_version 99 is not installed on this machine; Node "):
-        await make_javascript(workshop)
+        await make_javascript(builds)
+    builds.write({}, node_version=99)
+    with pytest.raises(BuildFailed, match="node_version 99: the listener's machine has Node "):
+        await make_javascript(builds)
 
 
 @NODE
@@ -215,36 +286,51 @@ async def test_the_lock_file_of_a_javascript_project_is_kept_to(workshop: Worksh
         ({"build": "kill -9 0"}, "was killed by SIGKILL; the machine may be out of memory"),
     ],
 )
-async def test_a_command_that_fails_is_told_with_its_words(workshop: Workshop, scripts: dict[str, str], words: str):
-    workshop.write({})
-    await workshop.refuses(words, **scripts)
+async def test_failed_command_shows_its_output(builds: ProjectBuilds, scripts: dict[str, str], words: str):
+    builds.write({"package.json": "{}"})
+    await builds.refuses(words, **scripts)
+
+
+@pytest.mark.parametrize("field", ["install", "build"])
+async def test_javascript_command_without_javascript_is_refused(builds: ProjectBuilds, field: str, tmp_path: Path):
+    builds.write({})
+    ran = tmp_path / "ran"
+    await builds.refuses(rf"source_config\.{field}_command is for JavaScript", **{field: f"touch {ran}"})
+    assert not ran.exists()
+
+
+async def test_javascript_graph_is_refused_before_install(builds: ProjectBuilds):
+    builds.write({"yarn.lock": "", "package.json": "{}"}, graphs={"agent": "./agent.ts:graph"}, node_version="20")
+    await builds.refuses("graph 'agent' is JavaScript", install="touch ran")
+    assert "Running" not in builds.text
+    assert "yarn" not in builds.text
 
 
 @NODE
-async def test_a_package_manager_that_is_missing_is_named(workshop: Workshop):
+async def test_missing_package_manager_is_named(builds: ProjectBuilds):
     if shutil.which("bun"):
         pytest.skip("bun is installed")
-    workshop.write({"bun.lockb": "", "package.json": "{}"}, graphs={"agent": "./agent.js:graph"})
-    await workshop.refuses("installs with bun, which is not installed on this machine")
+    builds.write({"bun.lockb": "", "package.json": "{}"})
+    await builds.refuses("installs with bun, which the listener's machine does not have", build="true")
 
 
 @pytest.mark.skipif(not PROC, reason="looks into /proc")
-async def test_what_a_killed_listener_left_of_a_build_is_cleared_away(workshop: Workshop, tmp_path: Path):
-    finished = workshop.folder.with_name("finished")
-    for folder in (workshop.folder, finished):
+async def test_leftovers_of_killed_listener_are_removed(builds: ProjectBuilds, tmp_path: Path):
+    finished = builds.folder.with_name("finished")
+    for folder in (builds.folder, finished):
         (folder / "source").mkdir(parents=True)
     (finished / "built.json").write_text('{"commit": "", "config": "langgraph.json"}')
-    environment = {"PORTSIDE_BUILD": str(workshop.folder)}
+    environment = {"PORTSIDE_BUILD": str(builds.folder)}
     process = await asyncio.create_subprocess_exec("/bin/sleep", "600", env=environment, start_new_session=True)
     await asyncio.to_thread(discard_unfinished, tmp_path / "deployments")
     assert await process.wait() == -9
     assert finished.exists()
-    assert not workshop.folder.exists()
+    assert not builds.folder.exists()
 
 
 @pytest.mark.skipif(not Path("/dev/full").exists(), reason="the system has no full device")
-async def test_a_full_disk_fails_the_build_with_that_reason(workshop: Workshop, monkeypatch: pytest.MonkeyPatch):
-    workshop.write({})
+async def test_full_disk_fails_build_with_reason(builds: ProjectBuilds, monkeypatch: pytest.MonkeyPatch):
+    builds.write({})
     full = Path("/dev/full")
     real = Path.unlink
 
@@ -254,4 +340,4 @@ async def test_a_full_disk_fails_the_build_with_that_reason(workshop: Workshop, 
             full.write_bytes(b"x")
 
     monkeypatch.setattr(Path, "unlink", unlink)
-    await workshop.refuses("the build cannot go on: No space left on device")
+    await builds.refuses("the build stopped because of a system error: No space left on device")

@@ -11,7 +11,7 @@ from pydantic import BaseModel
 from portside.agent.custom.application import running
 from portside.agent.custom.cache import CONTENT_LIMIT_BYTES, OldCacheEntries, cache_get, cache_set, swr
 from portside.kernel.db import Database
-from portside.kernel.http.inside import NotServing
+from portside.kernel.http.in_process import ServerNotRunning
 from portside.kernel.migrations import migrate
 from tests.conftest import eventually
 
@@ -31,7 +31,7 @@ async def db(fresh_database: Callable[[], Awaitable[str]]) -> AsyncIterator[Data
     await opened.close()
 
 
-async def test_what_is_set_is_found_from_any_loop(db: Database) -> None:
+async def test_cached_value_is_found_from_any_loop(db: Database) -> None:
     value = {"a": [1, None, "\x00\ud800", 2.5]}
     await cache_set("key", value)
     assert await cache_get("key") == value
@@ -39,7 +39,7 @@ async def test_what_is_set_is_found_from_any_loop(db: Database) -> None:
     assert await cache_get("other") is None
 
 
-async def test_entries_end(db: Database) -> None:
+async def test_cache_entries_expire(db: Database) -> None:
     await cache_set("short", 1, timedelta(microseconds=1))
     await cache_set("long", 2, timedelta(days=100))
     assert await cache_get("short") is None
@@ -53,14 +53,14 @@ async def test_entries_end(db: Database) -> None:
     [("", 1, None), ("k" * 2000, 1, None), ("a\0", 1, None), ("k", "x" * CONTENT_LIMIT_BYTES, None),
      ("k", float("nan"), None), ("k", 1, timedelta(seconds=-1))],
 )  # fmt: skip
-async def test_what_cannot_be_kept_is_refused(db: Database, key: str, value: Any, ttl: timedelta | None) -> None:
+async def test_bad_keys_and_values_are_refused(db: Database, key: str, value: Any, ttl: timedelta | None) -> None:
     with pytest.raises(ValueError, match=r"key|value|ttl|Out of range"):
         await cache_set(key, value, ttl)
     with pytest.raises(TypeError):
         await cache_set("k", object())
 
 
-async def test_a_value_is_loaded_when_it_is_missing_or_old_and_behind_the_back_when_it_is_stale(db: Database) -> None:
+async def test_swr_loads_missing_values_and_refreshes_stale_ones_in_background(db: Database) -> None:
     loads = 0
 
     async def load() -> Price:
@@ -88,7 +88,7 @@ async def test_a_value_is_loaded_when_it_is_missing_or_old_and_behind_the_back_w
     assert (expired.value, expired.status) == (Price(tea=4), "fresh")
 
 
-async def test_an_entry_of_another_form_is_a_miss(db: Database) -> None:
+async def test_entry_that_does_not_fit_the_model_is_a_miss(db: Database) -> None:
     async def load() -> Price:
         return Price(tea=1)
 
@@ -97,6 +97,6 @@ async def test_an_entry_of_another_form_is_a_miss(db: Database) -> None:
     assert (result.value, result.status) == (Price(tea=1), "miss")
 
 
-async def test_there_is_none_without_a_server() -> None:
-    with pytest.raises(NotServing):
+async def test_cache_needs_a_running_server() -> None:
+    with pytest.raises(ServerNotRunning):
         await cache_get("key")

@@ -3,12 +3,12 @@ import pytest
 from portside.control.sql import sql
 from portside.kernel.db import Database
 from portside.kernel.migrations import migrate
-from tests.api.control_server import ROOMS
+from tests.api.control_server import PACKAGES
 
 
 async def test_every_query_fits_the_schema(fresh_database) -> None:
     db = await Database.connect(await fresh_database())
-    await migrate(db, ROOMS)
+    await migrate(db, PACKAGES)
     async with db.pool.acquire() as connection:
         for query in sql:
             await connection.prepare(query.sql)
@@ -16,11 +16,11 @@ async def test_every_query_fits_the_schema(fresh_database) -> None:
 
 
 @pytest.mark.parametrize("status", ["CREATING", "QUEUED"])
-async def test_the_database_itself_holds_one_revision_at_work_and_one_waiting(fresh_database, status: str) -> None:
+async def test_the_database_enforces_one_revision_in_progress_and_one_waiting(fresh_database, status: str) -> None:
     import asyncpg
 
     db = await Database.connect(await fresh_database())
-    await migrate(db, ROOMS)
+    await migrate(db, PACKAGES)
     await db.pool.execute("""
         insert into organizations (id, display_name) values (gen_random_uuid(), 'o');
         insert into workspaces (id, organization_id, display_name, tenant_handle)

@@ -1,4 +1,7 @@
-"""Firing crons: once per instant, whoever looks after them, and whatever happens in between."""
+"""Firing crons on Postgres.
+
+A scheduled time of a cron starts one run, however many processes fire it and wherever one dies.
+"""
 
 import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable
@@ -10,11 +13,12 @@ import pytest
 
 from portside.agent.app import SCHEMA, open_app
 from portside.agent.config import load_config
-from portside.agent.crons.firing import CLAIM_S, DueCron, DueCrons
+from portside.agent.crons.crons import CLAIM_S, DueCron, DueCrons, read_end
 from portside.agent.graphs.load import load_graphs
 from portside.agent.queue.worker import Worker
 from portside.agent.settings import AgentSettings
 from portside.agent.sql import sql
+from portside.agent.types.access import Caller
 from portside.kernel.db import Database
 from portside.kernel.ids import uuid7
 from tests.conftest import eventually
@@ -23,8 +27,8 @@ from tests.servers import PROJECTS
 ECHO = UUID("046b5dc7-2108-582c-9c6c-31d556d138f0")
 
 
-class House:
-    """A database, and the schedulers of several servers on it, whose workers execute what they fire."""
+class CronCluster:
+    """Several servers on one database: their cron schedulers, and the workers that execute the runs."""
 
     def __init__(self, db: Database, schedulers: list[DueCrons], workers: list[Worker]) -> None:
         self.db, self.schedulers, self.workers = db, schedulers, workers
@@ -48,7 +52,7 @@ class House:
         return [DueCron(**dict(row)) for row in rows]
 
     async def look(self) -> None:
-        """Let every scheduler look once, all at the same time."""
+        """Activate every scheduler once, all at the same time."""
         await asyncio.gather(*(scheduler.activate() for scheduler in self.schedulers))
 
     async def runs_of(self, *cron_ids: UUID) -> list[int]:
@@ -75,7 +79,7 @@ class House:
 
 
 @asynccontextmanager
-async def opened(url: str, servers: int) -> AsyncIterator[House]:
+async def opened(url: str, servers: int) -> AsyncIterator[CronCluster]:
     config = load_config(PROJECTS / "graphs" / "langgraph.json")
     graphs, settings = load_graphs(config), AgentSettings(database_url=url)
     async with AsyncExitStack() as stack:
@@ -88,124 +92,153 @@ async def opened(url: str, servers: int) -> AsyncIterator[House]:
             await app.worker._chores.close()
         tasks = [task for app in apps for task in app.worker._chores.tasks if isinstance(task, DueCrons)]
         assert len(tasks) == servers
-        yield House(db, tasks, [app.worker for app in apps])
+        yield CronCluster(db, tasks, [app.worker for app in apps])
 
 
 @pytest.fixture
-async def house(fresh_database: Callable[[], Awaitable[str]]) -> AsyncIterator[House]:
+async def cluster(fresh_database: Callable[[], Awaitable[str]]) -> AsyncIterator[CronCluster]:
     async with opened(await fresh_database(), servers=3) as made:
         yield made
 
 
-async def test_each_overdue_cron_fires_once_and_goes_on(house: House):
-    crons = [await house.add(overdue_s=3600) for _ in range(100)]
-    await house.look_until_moved(*crons)
-    assert await house.runs_of(*crons) == [1] * 100
-    await house.look()
-    assert await house.runs_of(*crons) == [1] * 100
+async def test_overdue_cron_fires_once(cluster: CronCluster):
+    crons = [await cluster.add(overdue_s=3600) for _ in range(100)]
+    await cluster.look_until_moved(*crons)
+    assert await cluster.runs_of(*crons) == [1] * 100
+    await cluster.look()
+    assert await cluster.runs_of(*crons) == [1] * 100
 
 
-async def test_a_cron_that_comes_more_often_than_its_thread_can_follow_waits_once(house: House):
+async def test_frequent_cron_on_a_busy_thread_queues_one_run(cluster: CronCluster):
     """The one that waits stands for all instants until it begins; other crons of the thread wait beside it."""
-    thread_id = await house.thread()
-    often = await house.add(overdue_s=60, thread_id=thread_id, on_run_completed=None)
-    other = await house.add(overdue_s=60, thread_id=thread_id, on_run_completed=None)
-    await house.db.pool.execute("update threads set active_runs = 1, status = 'busy'")
+    thread_id = await cluster.thread()
+    often = await cluster.add(overdue_s=60, thread_id=thread_id, on_run_completed=None)
+    other = await cluster.add(overdue_s=60, thread_id=thread_id, on_run_completed=None)
+    await cluster.db.pool.execute("update threads set active_runs = 1, status = 'busy'")
     for _ in range(3):
-        await house.look_until_moved(often)
-        await house.db.pool.execute("update crons set next_run_date = now() where cron_id = $1", often)
-    await house.look_until_moved(often, other)
-    assert await house.runs_of(often, other) == [1, 1]
-    await house.db.pool.execute(
+        await cluster.look_until_moved(often)
+        await cluster.db.pool.execute("update crons set next_run_date = now() where cron_id = $1", often)
+    await cluster.look_until_moved(often, other)
+    assert await cluster.runs_of(often, other) == [1, 1]
+    await cluster.db.pool.execute(
         "update runs set status = 'running', is_blocked = false where kwargs #>> '{config,configurable,cron_id}' = $1",
         str(often),
     )
-    await house.db.pool.execute("update crons set next_run_date = now() where cron_id = $1", often)
-    await house.look_until_moved(often)
-    assert await house.runs_of(often, other) == [2, 1]
+    await cluster.db.pool.execute("update crons set next_run_date = now() where cron_id = $1", often)
+    await cluster.look_until_moved(often)
+    assert await cluster.runs_of(often, other) == [2, 1]
 
 
-async def test_a_cron_whose_runs_find_no_slot_does_not_pile_them_up(house: House):
+async def test_cron_without_free_slots_queues_one_run(cluster: CronCluster):
     """Instants at which none is made are counted; a run that has begun, or is gone, keeps no other back."""
-    for worker in house.workers:
+    for worker in cluster.workers:
         worker.slots = 0
-    often, other = await house.add(overdue_s=60), await house.add(overdue_s=60)
+    often, other = await cluster.add(overdue_s=60), await cluster.add(overdue_s=60)
     again = "update crons set next_run_date = now() where cron_id = $1"
     for _ in range(3):
-        await house.look_until_moved(often)
-        await house.db.pool.execute(again, often)
-    await house.look_until_moved(often, other)
-    assert await house.runs_of(often, other) == [1, 1]
+        await cluster.look_until_moved(often)
+        await cluster.db.pool.execute(again, often)
+    await cluster.look_until_moved(often, other)
+    assert await cluster.runs_of(often, other) == [1, 1]
     skipped = "select skipped_count from crons where cron_id = $1"
-    assert [await house.db.pool.fetchval(skipped, cron) for cron in (often, other)] == [3, 0]
+    assert [await cluster.db.pool.fetchval(skipped, cron) for cron in (often, other)] == [3, 0]
     of_cron = "where kwargs #>> '{config,configurable,cron_id}' = $1"
     for step in ("update runs set status = 'running', is_blocked = false", "delete from runs"):
-        await house.db.pool.execute(f"{step} {of_cron}", str(often))
-        await house.db.pool.execute(again, often)
-        await house.look_until_moved(often)
-        assert await house.runs_of(often) == [2 if "update" in step else 1]
-    assert await house.db.pool.fetchval(skipped, often) == 3
+        await cluster.db.pool.execute(f"{step} {of_cron}", str(often))
+        await cluster.db.pool.execute(again, often)
+        await cluster.look_until_moved(often)
+        assert await cluster.runs_of(often) == [2 if "update" in step else 1]
+    assert await cluster.db.pool.fetchval(skipped, often) == 3
 
 
-async def test_one_claim_fired_twice_makes_one_run(house: House):
+async def test_one_claim_fired_twice_makes_one_run(cluster: CronCluster):
     """A process that was paused wakes up with a claim that has run out and was taken by another."""
-    thread_id = await house.thread()
-    crons = [await house.add(overdue_s=60, thread_id=thread_id, on_run_completed=None), await house.add(overdue_s=60)]
-    held = await house.claim()
+    thread_id = await cluster.thread()
+    crons = [
+        await cluster.add(overdue_s=60, thread_id=thread_id, on_run_completed=None),
+        await cluster.add(overdue_s=60),
+    ]
+    held = await cluster.claim()
     several = asyncio.Semaphore(10)
-    outcomes = await asyncio.gather(*(s._fire(cron, several) for cron in held for s in house.schedulers))
+    outcomes = await asyncio.gather(*(s._fire(cron, several) for cron in held for s in cluster.schedulers))
     assert sorted(outcomes) == ["elsewhere"] * 4 + ["pending"] * 2
-    assert await house.runs_of(*crons) == [1, 1]
+    assert await cluster.runs_of(*crons) == [1, 1]
 
 
-async def test_the_claim_of_a_dead_process_runs_out(house: House):
-    dead, alive = await house.add(overdue_s=60, is_enabled=False), await house.add(overdue_s=60, is_enabled=False)
-    await house.db.pool.execute(
+async def test_the_claim_of_a_dead_process_runs_out(cluster: CronCluster):
+    dead, alive = await cluster.add(overdue_s=60, is_enabled=False), await cluster.add(overdue_s=60, is_enabled=False)
+    await cluster.db.pool.execute(
         "update crons set is_enabled = true, claimed_until = now() + make_interval(secs => $1) where cron_id = $2",
         60,
         alive,
     )
-    await house.db.pool.execute(
+    await cluster.db.pool.execute(
         "update crons set is_enabled = true, claimed_until = now() - interval '1 second' where cron_id = $1", dead
     )
-    await house.look()
-    assert await house.runs_of(alive) == [0]
-    await house.look_until_moved(dead)
-    assert await house.runs_of(dead) == [1]
+    await cluster.look()
+    assert await cluster.runs_of(alive) == [0]
+    await cluster.look_until_moved(dead)
+    assert await cluster.runs_of(dead) == [1]
 
 
-async def test_a_paused_cron_and_one_past_its_end_do_not_fire(house: House):
-    paused = await house.add(overdue_s=60, is_enabled=False)
-    ended = await house.add(overdue_s=3600, is_enabled=False)
-    await house.db.pool.execute(
+async def test_a_paused_cron_and_one_past_its_end_do_not_fire(cluster: CronCluster):
+    paused = await cluster.add(overdue_s=60, is_enabled=False)
+    ended = await cluster.add(overdue_s=3600, is_enabled=False)
+    await cluster.db.pool.execute(
         "update crons set is_enabled = true, ends_at = now() - interval '30 minutes' where cron_id = $1", ended
     )
-    await house.look_until_moved(ended)
-    assert await house.runs_of(paused, ended) == [0, 0]
-    assert await house.db.pool.fetchval("select next_run_date is null from crons where cron_id = $1", ended)
-    assert await house.is_due(paused)
+    await cluster.look_until_moved(ended)
+    assert await cluster.runs_of(paused, ended) == [0, 0]
+    assert await cluster.db.pool.fetchval("select next_run_date is null from crons where cron_id = $1", ended)
+    assert await cluster.is_due(paused)
 
 
-async def test_a_run_that_is_refused_holds_up_no_other(house: House):
+async def test_a_cron_that_ends_with_the_calendar_fires(cluster: CronCluster):
+    text = "9999-12-31T23:59:59.999999"
+    cron = await cluster.add(overdue_s=60, end_time=text, ends_at=read_end(text))
+    await cluster.look_until_moved(cron)
+    assert await cluster.runs_of(cron) == [1]
+    assert await cluster.db.pool.fetchval("select next_run_date > now() from crons where cron_id = $1", cron)
+
+
+async def test_many_crons_of_one_owner_are_one_caller_of_the_queue(cluster: CronCluster):
+    of_ada = [await cluster.add(overdue_s=60, user_id="ada") for _ in range(3)]
+    of_bob = [await cluster.add(overdue_s=60, user_id="bob") for _ in range(3)]
+    of_nobody = [await cluster.add(overdue_s=60) for _ in range(3)]
+    await cluster.look_until_moved(*of_ada, *of_bob, *of_nobody)
+    found = """
+        select r.caller as asked_by from runs r join crons c on c.last_run_id = r.run_id
+        where c.cron_id = any($1::uuid[])
+    """
+    names = [
+        {row["asked_by"] for row in await cluster.db.pool.fetch(found, crons)} for crons in (of_ada, of_bob, of_nobody)
+    ]
+    assert [len(name) for name in names] == [1, 1, 1]
+    assert len(set.union(*names)) == 3
+    assert None not in set.union(*names)
+    assert Caller(identity="ada").limit_key not in names[0], "they do not use up the limit of their owner"
+
+
+async def test_a_run_that_is_refused_holds_up_no_other(cluster: CronCluster):
     both = {"assistant_id": str(ECHO), "context": {"a": 1}, "config": {"configurable": {"b": 2}}}
     payloads = [both, {"config": {"configurable": {}}}, {"assistant_id": 5, "config": {"configurable": {}}}]
-    bad, good = [await house.add(overdue_s=60, payload=p) for p in payloads], await house.add(overdue_s=60)
-    await house.look_until_moved(*bad, good)
-    assert await house.runs_of(*bad, good) == [0, 0, 0, 1]
+    bad, good = [await cluster.add(overdue_s=60, payload=p) for p in payloads], await cluster.add(overdue_s=60)
+    await cluster.look_until_moved(*bad, good)
+    assert await cluster.runs_of(*bad, good) == [0, 0, 0, 1]
 
 
-async def test_a_thread_can_be_deleted_while_its_crons_fire(house: House):
+async def test_a_thread_can_be_deleted_while_its_crons_fire(cluster: CronCluster):
     for _ in range(10):
-        thread_id = await house.thread()
-        crons = [await house.add(overdue_s=60, thread_id=thread_id, on_run_completed=None) for _ in range(3)]
-        await asyncio.gather(house.look(), house.db.execute(sql.delete_thread, thread_id=thread_id))
-        assert await house.db.pool.fetchval("select count(*) from crons where cron_id = any($1)", crons) == 0
+        thread_id = await cluster.thread()
+        crons = [await cluster.add(overdue_s=60, thread_id=thread_id, on_run_completed=None) for _ in range(3)]
+        await asyncio.gather(cluster.look(), cluster.db.execute(sql.delete_thread, thread_id=thread_id))
+        assert await cluster.db.pool.fetchval("select count(*) from crons where cron_id = any($1)", crons) == 0
 
 
-async def test_seconds_until_due_names_the_nearest_instant(house: House):
-    assert await house.db.fetchval(sql.seconds_until_due, within_s=5.0) is None
-    await house.add(overdue_s=-59.9, is_enabled=False)
-    assert await house.db.fetchval(sql.seconds_until_due, within_s=120.0) is None
-    await house.add(overdue_s=-180)
-    assert await house.db.fetchval(sql.seconds_until_due, within_s=5.0) is None
-    assert 110 < await house.db.fetchval(sql.seconds_until_due, within_s=200.0) <= 180
+async def test_seconds_until_due_names_the_nearest_instant(cluster: CronCluster):
+    assert await cluster.db.fetchval(sql.seconds_until_due, within_s=5.0) is None
+    await cluster.add(overdue_s=-59.9, is_enabled=False)
+    assert await cluster.db.fetchval(sql.seconds_until_due, within_s=120.0) is None
+    await cluster.add(overdue_s=-180)
+    assert await cluster.db.fetchval(sql.seconds_until_due, within_s=5.0) is None
+    assert 110 < await cluster.db.fetchval(sql.seconds_until_due, within_s=200.0) <= 180

@@ -1,4 +1,4 @@
-"""Statements that Postgres undid because they crossed others: run again on the pool, told of after a transaction."""
+"""The pool repeats a statement that Postgres rolled back because of a conflict; a transaction raises the conflict."""
 
 import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable
@@ -6,10 +6,10 @@ from collections.abc import AsyncIterator, Awaitable, Callable
 import asyncpg
 import pytest
 
-from portside.kernel.db import TRIES, Database
+from portside.kernel.db import Database, Query
 from portside.kernel.errors import Conflict
-from portside.kernel.http.refusals import error_of
-from portside.kernel.queries import Query
+from portside.kernel.http.error_responses import error_for
+from portside.kernel.pool import MAX_ATTEMPTS
 
 # Locks one row, gives another one time to lock the other, and asks for that as well.
 CROSS = Query("cross", "select cross_rows(:first::int, :second::int)")
@@ -52,8 +52,8 @@ async def test_what_always_crosses_is_given_up_and_is_a_conflict(db: Database):
     again = Query("again", "select nextval('tries'), always_crossed()")
     with pytest.raises(asyncpg.SerializationError) as failed:
         await db.fetchval(again)
-    assert await db.pool.fetchval("select last_value from tries") == TRIES
-    assert isinstance(error_of(failed.value, "/runs"), Conflict)
+    assert await db.pool.fetchval("select last_value from tries") == MAX_ATTEMPTS
+    assert isinstance(error_for(failed.value, "/runs"), Conflict)
 
 
 async def test_a_transaction_is_not_run_again_by_halves(db: Database):
@@ -64,6 +64,6 @@ async def test_a_transaction_is_not_run_again_by_halves(db: Database):
     results = await asyncio.gather(crossing(1, 2), crossing(2, 1), return_exceptions=True)
     failed = [result for result in results if isinstance(result, BaseException)]
     assert [type(error) for error in failed] == [asyncpg.DeadlockDetectedError]
-    told = error_of(failed[0], "/threads")  # type: ignore[arg-type]
-    assert (told.status, "send it again" in told.message) == (409, True)
+    error = error_for(failed[0], "/threads")  # type: ignore[arg-type]
+    assert (error.status, "send it again" in error.message) == (409, True)
     assert [row["n"] for row in await db.pool.fetch("select n from pairs")] == [1, 1]

@@ -10,14 +10,14 @@ from pathlib import Path
 
 import pytest
 
+from portside.dataplane.builds.build import BuildRequest, build_revision, discard_build, find_build
 from portside.dataplane.builds.environment import python_of
-from portside.dataplane.builds.git import GitSource
-from portside.dataplane.builds.output import Output
-from portside.dataplane.builds.revision import BuildOrder, build_revision, discard_build, find_build
+from portside.dataplane.builds.sources import GitSource
 from portside.dataplane.builds.wheel import pack_wheel
 from portside.dataplane.failures import BuildFailed
 from portside.dataplane.logs import RevisionLog
-from portside.dataplane.types import LogEntry
+from portside.dataplane.masking import MaskedOutput
+from portside.listener_api import NewLogEntry
 from tests.conftest import eventually
 
 PYPROJECT = """\
@@ -66,9 +66,9 @@ def repository(tmp_path: Path) -> Repository:
 
 class Lines:
     def __init__(self) -> None:
-        self.entries: list[LogEntry] = []
+        self.entries: list[NewLogEntry] = []
 
-    async def ship(self, entries: list[LogEntry]) -> None:
+    async def ship(self, entries: list[NewLogEntry]) -> None:
         self.entries += entries
 
     @property
@@ -77,10 +77,10 @@ class Lines:
 
 
 async def fetch(folder: Path, url: str, ref: str | None = "main", commit: str | None = None) -> str:
-    return await GitSource(url, ref, commit, LIMIT).checkout(folder, Output(print)).fetch()
+    return await GitSource(url, ref, commit, LIMIT).checkout(folder, MaskedOutput(print)).fetch()
 
 
-async def test_branches_tags_and_commits(repository: Repository, tmp_path: Path):
+async def test_branches_tags_and_commits_are_fetched(repository: Repository, tmp_path: Path):
     first = repository.commit({"file": "1"})
     repository.git("tag", "-a", "v1", "-m", "one")
     second = repository.commit({"file": "2"})
@@ -98,17 +98,34 @@ async def test_branches_tags_and_commits(repository: Repository, tmp_path: Path)
 @pytest.mark.parametrize(
     ("ref", "words"),
     [
-        ("nowhere", "couldn't find remote ref refs/heads/nowhere"),
-        ("refs/tags/none", "couldn't find remote ref refs/tags/none"),
+        ("nowhere", "the repository has no branch 'nowhere'; its branches are develop, main"),
+        ("refs/tags/none", "the repository has no tag 'none'; its tags are v1"),
         ("--upload-pack=touch /tmp/x", "not a valid branch or tag"),
         ("a:b", "not a valid branch or tag"),
         ("0" * 40, "0{40}"),
     ],
 )
-async def test_an_unknown_ref_fails_in_the_words_of_git(repository: Repository, tmp_path: Path, ref: str, words: str):
+async def test_unknown_ref_lists_existing_ones(repository: Repository, tmp_path: Path, ref: str, words: str):
     repository.commit({"file": "1"})
+    repository.git("branch", "develop")
+    repository.git("tag", "v1")
     with pytest.raises(BuildFailed, match=words):
         await fetch(tmp_path / "out", str(repository.folder), ref)
+
+
+async def test_missing_ref_message_for_empty_and_large_repositories(repository: Repository, tmp_path: Path):
+    local = str(repository.folder)
+    for number, ref in enumerate((None, "main")):
+        with pytest.raises(BuildFailed, match=r"the repository has no (commits|branches)"):
+            await fetch(tmp_path / str(number), local, ref)
+    repository.commit({"file": "1"})
+    for number in range(30):
+        repository.git("branch", f"b{number:02}")
+    with pytest.raises(BuildFailed, match=r"its branches are b00, b01, .*b19 and 11 more"):
+        await fetch(tmp_path / "many", local, "nowhere")
+    repository.git("symbolic-ref", "HEAD", "refs/heads/gone")
+    with pytest.raises(BuildFailed, match=r"the repository has no default branch; its branches are b00"):
+        await fetch(tmp_path / "headless", local, None)
 
 
 @pytest.mark.parametrize("url", ["ext::sh -c touch% was-here", "--upload-pack=touch was-here", "/no/such/folder"])
@@ -118,24 +135,26 @@ async def test_dangerous_and_unknown_addresses_fail(tmp_path: Path, url: str):
     assert await asyncio.to_thread(lambda: list(tmp_path.rglob("was-here"))) == []
 
 
-async def test_credentials_do_not_show(tmp_path: Path):
+async def test_credentials_are_masked(tmp_path: Path):
     lines: list[str] = []
     source = GitSource("http://user:very-secret@127.0.0.1:9/x.git", "main", None, LIMIT)
     with pytest.raises(BuildFailed) as failure:
-        await source.checkout(tmp_path / "out", Output(lines.append)).fetch()
+        await source.checkout(tmp_path / "out", MaskedOutput(lines.append)).fetch()
     assert "127.0.0.1" in str(failure.value)
     assert "very-secret" not in str(failure.value) + "".join(lines)
 
 
-async def test_a_repository_over_the_limit_is_refused(repository: Repository, tmp_path: Path):
+async def test_repository_above_limit_is_refused(repository: Repository, tmp_path: Path):
     repository.commit({"big": "x" * 2_000_000})
     with pytest.raises(BuildFailed, match="larger than 1000000 bytes"):
         await (
-            GitSource(str(repository.folder), "main", None, 1_000_000).checkout(tmp_path / "out", Output(print)).fetch()
+            GitSource(str(repository.folder), "main", None, 1_000_000)
+            .checkout(tmp_path / "out", MaskedOutput(print))
+            .fetch()
         )
 
 
-async def test_hooks_and_configuration_of_the_machine_do_not_matter(
+async def test_machine_hooks_and_configuration_are_ignored(
     repository: Repository, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ):
     repository.commit({"file": "1"})
@@ -145,7 +164,7 @@ async def test_hooks_and_configuration_of_the_machine_do_not_matter(
     assert len(await fetch(tmp_path / "out", str(repository.folder))) == 40
 
 
-def test_the_wheel_is_deterministic_and_installs_the_package(tmp_path: Path):
+def test_wheel_is_deterministic_and_installable(tmp_path: Path):
     one, other = pack_wheel(tmp_path / "1"), pack_wheel(tmp_path / "2")
     assert one.name == other.name
     assert one.read_bytes() == other.read_bytes()
@@ -159,7 +178,7 @@ def test_the_wheel_is_deterministic_and_installs_the_package(tmp_path: Path):
         assert archive.testzip() is None
 
 
-def test_wheels_of_other_versions_go_after_a_day(tmp_path: Path):
+def test_old_wheels_are_removed_after_a_day(tmp_path: Path):
     old, recent = tmp_path / "portside-0-py3-none-any.whl", tmp_path / "portside-1-py3-none-any.whl"
     for path in (old, recent):
         path.write_text("")
@@ -168,7 +187,7 @@ def test_wheels_of_other_versions_go_after_a_day(tmp_path: Path):
     assert set(tmp_path.iterdir()) == {packed, recent}
 
 
-def order(tmp_path: Path, repository: Repository, **changes: object) -> BuildOrder:
+def order(tmp_path: Path, repository: Repository, **changes: object) -> BuildRequest:
     fields: dict[str, object] = {
         "folder": tmp_path / "revision with space",
         "source": GitSource(str(repository.folder), "main", None, LIMIT),
@@ -176,10 +195,10 @@ def order(tmp_path: Path, repository: Repository, **changes: object) -> BuildOrd
         "wheels": tmp_path / "wheels",
         "timeout_s": 200.0,
     }
-    return BuildOrder(**{**fields, **changes})  # type: ignore[arg-type]
+    return BuildRequest(**{**fields, **changes})  # type: ignore[arg-type]
 
 
-async def test_a_project_is_built_and_can_be_imported(repository: Repository, tmp_path: Path):
+async def test_project_is_built_and_importable(repository: Repository, tmp_path: Path):
     commit = repository.commit(FILES)
     lines, asked = Lines(), order(tmp_path, repository)
     log = RevisionLog(lines.ship)
@@ -201,19 +220,22 @@ async def test_a_project_is_built_and_can_be_imported(repository: Repository, tm
         ({"dependencies": ["no-such-thing-of-portside==1"]}, "no-such-thing-of-portside"),
         (
             {"python_version": "3.99"},
-            rf"3\.99 is not installed on this machine; there is .*3\.{sys.version_info.minor}",
+            rf"needs Python 3\.99.*run 'uv python install 3\.99' there\. It has Python .*3\.{sys.version_info.minor}",
         ),
         ({"dependencies": ["portside==0.0.0"]}, "portside"),
     ],
 )
-async def test_what_cannot_be_installed_is_told(
+async def test_failed_install_shows_reason(
     repository: Repository, tmp_path: Path, config: dict[str, object], words: str
 ):
     repository.commit({**FILES, "graph.json": json.dumps({"graphs": {"a": "./tiny_agent.py:graph"}, **config})})
-    log, asked = RevisionLog(Lines().ship), order(tmp_path, repository)
-    with pytest.raises(BuildFailed, match=words):
+    lines = Lines()
+    log, asked = RevisionLog(lines.ship), order(tmp_path, repository)
+    with pytest.raises(BuildFailed, match=words) as failure:
         await build_revision(asked, log)
     await log.close()
+    # Paths are relative to the repository.
+    assert str(asked.folder) not in f"{failure.value}\n{lines.text}"
     assert not asked.folder.exists()
 
 
@@ -245,7 +267,7 @@ def sleeping_project(repository: Repository) -> None:
 
 @pytest.mark.skipif(not Path("/proc/self").exists(), reason="looks into /proc")
 @pytest.mark.parametrize("how", ["timeout", "cancel"])
-async def test_a_build_that_ends_early_leaves_no_process(repository: Repository, tmp_path: Path, how: str):
+async def test_cancelled_build_leaves_no_process(repository: Repository, tmp_path: Path, how: str):
     sleeping_project(repository)
     asked = order(tmp_path, repository, timeout_s=8.0 if how == "timeout" else 200.0)
     log = RevisionLog(Lines().ship)
@@ -266,10 +288,10 @@ async def test_a_build_that_ends_early_leaves_no_process(repository: Repository,
     async def gone() -> bool:
         return not _processes_below(asked.folder)
 
-    await eventually(gone, 5)
+    await eventually(gone)
 
 
-async def test_an_unfinished_build_of_an_earlier_listener_is_removed(tmp_path: Path):
+async def test_unfinished_build_of_earlier_listener_is_removed(tmp_path: Path):
     folder = tmp_path / "revision"
     (folder / "source").mkdir(parents=True)
     assert find_build(folder) is None

@@ -1,13 +1,15 @@
-"""Replicas as real processes that take over real sockets; the server is a small stand-in that keeps to the protocol."""
+"""Replicas as real processes on real sockets; the server is a small fake that follows the protocol."""
 
 import asyncio
 import dataclasses
 import json
 import os
+import resource
 import signal
 import subprocess
 import sys
 from collections.abc import AsyncIterator, Awaitable, Callable
+from functools import partial
 from pathlib import Path
 from typing import Any
 from uuid import UUID, uuid4
@@ -15,51 +17,57 @@ from uuid import UUID, uuid4
 import msgspec
 import pytest
 
-from portside.dataplane.compute import fleet as fleets
-from portside.dataplane.compute import output
-from portside.dataplane.compute.fleet import ProcessFleet
-from portside.dataplane.compute.group import Yard
-from portside.dataplane.compute.output import Follower
-from portside.dataplane.compute.process import ReplicaPlan
-from portside.dataplane.compute.scale import Bounds, Tier
-from portside.dataplane.compute.serving import Serving
-from portside.dataplane.compute.sockets import open_private, open_stable
-from portside.dataplane.compute.usage import Used, read_usage
-from portside.dataplane.failures import DeployFailed, Unreachable
+from portside.dataplane.compute import replica_set as replica_sets
+from portside.dataplane.compute import server_output
+from portside.dataplane.compute.machine import MachineCompute, MachineTarget
+from portside.dataplane.compute.replica import ReplicaPlan, find_replicas
+from portside.dataplane.compute.replica_set import ProcessReplicaSet, ReplicaContext
+from portside.dataplane.compute.resource_usage import GroupUsage, UsageReader
+from portside.dataplane.compute.scaling import ReplicaBounds, Tier
+from portside.dataplane.compute.server_output import OutputFollower
+from portside.dataplane.compute.sockets import open_private, open_stable_socket
+from portside.dataplane.failures import ControlPlaneUnreachable, DeployFailed
 from portside.dataplane.logs import RevisionLog
-from portside.dataplane.processes import ProcessMark
-from portside.dataplane.state import DeploymentFolder
-from portside.dataplane.types import DesiredDeployment, DesiredRevision, LogEntry, ScaleBounds
+from portside.dataplane.processes import ProcessIdentity
+from portside.dataplane.settings import ListenerSettings
+from portside.dataplane.state import DeploymentState
+from portside.listener_api import NewLogEntry, Scale
 from tests.conftest import eventually
+from tests.desired import desired_deployment, desired_revision
+from tests.small_disk import needs_small_disk, small_disk
 
-SERVER = Path(__file__).parent.parent / "stand_in_server.py"
+SERVER = Path(__file__).parent.parent / "fake_server.py"
 
 
-class House:
-    """One deployment's folder, its logs and what serves it."""
+class Harness:
+    """The target of one deployment with its folder and its log; no database is needed."""
 
-    def __init__(self, folder: Path) -> None:
-        self.folder = DeploymentFolder(folder, UUID(int=1))
-        self.lines: list[LogEntry] = []
-        self.serving = Serving(self.folder, "127.0.0.1", grace_s=20)
+    def __init__(self, home: Path) -> None:
+        settings = ListenerSettings(
+            control_plane_url="http://platform.example", control_plane_api_key="key", portside_home=str(home),
+            provision_database_url="postgresql://postgres.example", stop_grace_s=20,
+        )  # fmt: skip
+        self.lines: list[NewLogEntry] = []
+        self.target = MachineTarget(MachineCompute(settings), UUID(int=1), self._log)
+        self.folder = self.target.folder
 
     async def switch(self, plan: ReplicaPlan) -> None:
-        await self.serving.switch(self.fleet(plan))
+        await self.target.switch_to(self.replica_set(plan))
 
-    def fleet(
-        self, plan: ReplicaPlan, scale: dict[Tier, Bounds] | None = None, down_after_s: float = 0
-    ) -> ProcessFleet:
-        yard = Yard(plan, self.serving.stable, self.folder, self._log(plan.revision_id), 20)
-        revision = DesiredRevision(id=plan.revision_id, number=1, status="DEPLOYING")
-        return ProcessFleet(yard, revision, scale or {"all": Bounds(1, 1)}, down_after_s)
+    def replica_set(
+        self, plan: ReplicaPlan, scale: dict[Tier, ReplicaBounds] | None = None, down_after_s: float = 0
+    ) -> ProcessReplicaSet:
+        context = ReplicaContext(plan, self.target.socket, self.folder, self._log(plan.revision_id), 20)
+        revision = desired_revision(id=plan.revision_id)
+        return ProcessReplicaSet(context, revision, scale or {"all": ReplicaBounds(1, 1)}, down_after_s)
 
     def _log(self, _revision: UUID) -> RevisionLog:
         return RevisionLog(self._ship)
 
-    async def _ship(self, entries: list[LogEntry]) -> None:
+    async def _ship(self, entries: list[NewLogEntry]) -> None:
         self.lines += entries
 
-    def plan(self, name: str, timeout_s: float = 20, revision: UUID | None = None, **env: str) -> ReplicaPlan:
+    def plan(self, name: str, timeout_s: float = 120, revision: UUID | None = None, **env: str) -> ReplicaPlan:
         revision = revision or uuid4()
         return ReplicaPlan(
             revision, [sys.executable, str(SERVER)], self.folder.home() / "graph.json",
@@ -68,18 +76,18 @@ class House:
 
 
 @pytest.fixture
-async def house(tmp_path: Path) -> AsyncIterator[House]:
-    house = House(tmp_path)
-    yield house
-    await house.serving.stop()
-    assert house.folder.state.replicas == []
+async def harness(tmp_path: Path) -> AsyncIterator[Harness]:
+    harness = Harness(tmp_path)
+    yield harness
+    await harness.target.close()
+    assert harness.folder.state.replicas == []
 
 
 async def get(port: int, path: str = "/") -> dict[str, Any]:
-    """One request on a connection of its own; anything but an answer raises."""
+    """Send one request on its own connection; raise without an answer."""
     reader, writer = await asyncio.open_connection("127.0.0.1", port)
     writer.write(f"GET {path} HTTP/1.1\r\nHost: x\r\n\r\n".encode())
-    answer = await asyncio.wait_for(reader.read(), 30)
+    answer = await asyncio.wait_for(reader.read(), 60)
     writer.close()
     head, _, body = answer.partition(b"\r\n\r\n")
     assert head.startswith(b"HTTP/1.1 200"), answer
@@ -87,9 +95,9 @@ async def get(port: int, path: str = "/") -> dict[str, Any]:
     return found
 
 
-async def test_a_switch_loses_no_request_and_is_complete_when_it_returns(house: House):
-    await house.switch(house.plan("old", SLOW_S="0.5"))
-    port, names, done = house.serving.stable.port, [], False
+async def test_switch_loses_no_request(harness: Harness):
+    await harness.switch(harness.plan("old", SLOW_S="0.5"))
+    port, names, done = harness.target.socket.port, [], False
 
     async def client() -> None:
         while not done:
@@ -98,68 +106,75 @@ async def test_a_switch_loses_no_request_and_is_complete_when_it_returns(house: 
     clients = [asyncio.create_task(client()) for _ in range(4)]
     slow = asyncio.create_task(get(port, "/slow"))
     await eventually(lambda: asyncio.sleep(0, len(names) > 20))
-    await house.switch(house.plan("new"))
+    await harness.switch(harness.plan("new"))
     assert {(await get(port))["name"] for _ in range(20)} == {"new"}
     done = True
     await asyncio.gather(*clients)
     assert (await slow)["name"] == "old"
     assert set(names) == {"old", "new"}
-    await eventually(lambda: asyncio.sleep(0, len(house.serving.revisions()) == 1))
+    await eventually(lambda: asyncio.sleep(0, len(harness.folder.state.replicas) == 1))
 
 
 @pytest.mark.parametrize(
     ("fail", "timeout_s", "words"),
-    [("exit", 20, "this module does not import"), ("deaf", 3, "has not answered GET /ok after 3 seconds")],
+    [("exit", 120, "this module does not import"), ("deaf", 6, "has not answered GET /ok after 6 seconds")],
 )
-async def test_a_revision_that_fails_leaves_the_old_one_serving(house: House, fail: str, timeout_s: float, words: str):
-    await house.switch(house.plan("old"))
+async def test_a_revision_that_fails_leaves_the_old_one_serving(
+    harness: Harness, fail: str, timeout_s: float, words: str
+):
+    await harness.switch(harness.plan("old"))
     with pytest.raises(DeployFailed, match=words) as failure:
-        await house.switch(house.plan("new", timeout_s, FAIL=fail))
+        await harness.switch(harness.plan("new", timeout_s, FAIL=fail))
     assert "plain words from new" in str(failure.value)
-    assert (await get(house.serving.stable.port))["name"] == "old"
-    assert len(house.folder.state.replicas) == 1
-    assert any(words in entry.message and entry.level == "ERROR" for entry in house.lines)
+    assert (await get(harness.target.socket.port))["name"] == "old"
+    assert len(harness.folder.state.replicas) == 1
+    # The reason begins with the cause; the log has each line once.
+    assert words in str(failure.value).splitlines()[0]
+    assert "error: " not in str(failure.value)
+    logged = [entry.message for entry in harness.lines if entry.level == "ERROR"]
+    assert [words in message for message in logged].count(True) == 1
+    assert sum("plain words from new" in entry.message for entry in harness.lines) == 1
 
 
-async def test_a_replica_that_dies_is_replaced_while_requests_wait(house: House):
-    await house.switch(house.plan("one"))
-    port = house.serving.stable.port
+async def test_dead_replica_is_replaced_while_requests_wait(harness: Harness):
+    await harness.switch(harness.plan("one"))
+    port = harness.target.socket.port
     first = (await get(port))["pid"]
     os.kill(first, signal.SIGKILL)
-    process = house.folder.state.replicas[0].process
+    process = harness.folder.state.replicas[0].process
     await eventually(lambda: asyncio.sleep(0, not process.is_alive))
     assert (await get(port))["pid"] != first
-    await eventually(lambda: asyncio.sleep(0, any("killed by SIGKILL" in entry.message for entry in house.lines)))
+    await eventually(lambda: asyncio.sleep(0, any("killed by SIGKILL" in entry.message for entry in harness.lines)))
 
 
-async def test_output_becomes_the_log_with_levels(house: House):
-    plan = house.plan("talker")
-    await house.switch(plan)
+async def test_server_output_becomes_log_entries_with_levels(harness: Harness):
+    plan = harness.plan("talker")
+    await harness.switch(plan)
 
     async def said() -> bool:
-        return {"plain words from talker", "ready port=1"} <= {entry.message for entry in house.lines}
+        return {"plain words from talker", "ready port=1"} <= {entry.message for entry in harness.lines}
 
     await eventually(said)
-    assert [entry.level for entry in house.lines if entry.message == "ready port=1"] == ["WARNING"]
+    assert [entry.level for entry in harness.lines if entry.message == "ready port=1"] == ["WARNING"]
     assert "plain words from talker" in plan.output.read_text()
 
 
-async def test_a_server_sees_nothing_of_the_listeners_environment(house: House, monkeypatch: pytest.MonkeyPatch):
+async def test_server_gets_no_listener_variables(harness: Harness, monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setenv("CONTROL_PLANE_API_KEY", "not for servers")
-    await house.switch(house.plan("one"))
-    assert "CONTROL_PLANE_API_KEY" not in (await get(house.serving.stable.port))["env"]
+    await harness.switch(harness.plan("one"))
+    assert "CONTROL_PLANE_API_KEY" not in (await get(harness.target.socket.port))["env"]
 
 
-async def test_stop_leaves_no_process_even_of_those_that_drain(house: House):
-    await house.switch(house.plan("old", SLOW_S="600"))
-    port = house.serving.stable.port
+async def test_close_stops_draining_replicas_too(harness: Harness):
+    await harness.switch(harness.plan("old", SLOW_S="600"))
+    port = harness.target.socket.port
     slow = asyncio.create_task(get(port, "/slow"))
     await get(port)
-    await house.switch(house.plan("new"))
-    marks = [record.process for record in house.folder.state.replicas]
+    await harness.switch(harness.plan("new"))
+    marks = [record.process for record in harness.folder.state.replicas]
     assert [mark.is_alive for mark in marks] == [True, True]
-    async with asyncio.timeout(10):
-        await house.serving.stop()
+    async with asyncio.timeout(60):
+        await harness.target.close()
     assert not any(mark.is_alive for mark in marks)
     with pytest.raises(ConnectionError):
         await get(port)
@@ -171,11 +186,11 @@ ORPHAN_MAKER = """
 import asyncio, os, sys
 from pathlib import Path
 sys.path.insert(0, sys.argv[2])
-from tests.db.test_dataplane_compute import House, REVISION
+from tests.db.test_dataplane_compute import Harness, REVISION
 
 async def main():
-    house = House(Path(sys.argv[1]))
-    await house.switch(house.plan("orphan", revision=REVISION))
+    harness = Harness(Path(sys.argv[1]))
+    await harness.switch(harness.plan("orphan", revision=REVISION))
     os._exit(0)
 
 asyncio.run(main())
@@ -184,19 +199,19 @@ REVISION = UUID(int=7)
 
 
 @pytest.fixture
-async def orphaned(tmp_path: Path) -> AsyncIterator[House]:
-    """A house whose replica was started by a listener that died."""
+async def orphaned(tmp_path: Path) -> AsyncIterator[Harness]:
+    """A harness for a replica that another listener started before it died."""
     root = str(Path(__file__).parent.parent.parent)
     command = [sys.executable, "-c", ORPHAN_MAKER, str(tmp_path), root]
-    await asyncio.to_thread(subprocess.run, command, check=True, timeout=60, cwd="/")
-    house = House(tmp_path)
-    yield house
-    await house.serving.stop()
-    assert house.folder.state.replicas == []
+    await asyncio.to_thread(subprocess.run, command, check=True, timeout=200, cwd="/")
+    harness = Harness(tmp_path)
+    yield harness
+    await harness.target.close()
+    assert harness.folder.state.replicas == []
 
 
 class Clients:
-    """Requests without an end, each on a connection of its own; one that fails, fails `stop`."""
+    """Endless requests, each on its own connection; `stop` raises when one failed."""
 
     def __init__(self, port: int, count: int = 3) -> None:
         self.answers: list[dict[str, Any]] = []
@@ -208,26 +223,26 @@ class Clients:
             self.answers.append(await get(self._port))
 
     async def after(self, count: int) -> None:
-        """Wait until so many more were answered."""
+        """Wait for this many more answers."""
         wanted = len(self.answers) + count
         await eventually(lambda: asyncio.sleep(0, len(self.answers) >= wanted))
 
     async def stop(self) -> set[str]:
-        """Stop asking, and return which servers answered."""
+        """Stop, and return the names of the servers that answered."""
         self._done = True
         await asyncio.gather(*self._tasks)
         return {answer["name"] for answer in self.answers}
 
 
-async def test_a_new_listener_adopts_what_serves_and_no_request_notices(orphaned: House):
+async def test_next_listener_adopts_replicas_without_lost_requests(orphaned: Harness):
     port, orphan = orphaned.folder.state.port, orphaned.folder.state.replicas[0].process
     assert port is not None
     clients = Clients(port)
     await clients.after(20)
-    orphaned.serving.restore(orphaned.fleet(orphaned.plan("orphan", revision=REVISION)))
-    current = orphaned.serving.current
+    orphaned.target.restore_with(orphaned.replica_set(orphaned.plan("orphan", revision=REVISION)))
+    current = orphaned.target.current
     assert current is not None
-    await eventually(lambda: asyncio.sleep(0, current.replicas() == {orphan}))
+    await eventually(lambda: asyncio.sleep(0, current.processes() == {orphan}))
     await clients.after(20)
     assert [record.process for record in orphaned.folder.state.replicas] == [orphan]
     await orphaned.switch(orphaned.plan("heir"))
@@ -236,73 +251,136 @@ async def test_a_new_listener_adopts_what_serves_and_no_request_notices(orphaned
     await eventually(lambda: asyncio.sleep(0, not orphan.is_alive))
 
 
-async def test_what_a_new_listener_would_start_otherwise_gives_way_without_a_lost_request(orphaned: House):
+async def test_orphan_with_other_plan_is_replaced_without_lost_requests(orphaned: Harness):
     orphan = orphaned.folder.state.replicas[0].process
     assert orphaned.folder.state.port is not None
     clients = Clients(orphaned.folder.state.port)
     await clients.after(20)
-    orphaned.serving.restore(orphaned.fleet(orphaned.plan("heir", revision=REVISION)))
+    orphaned.target.restore_with(orphaned.replica_set(orphaned.plan("heir", revision=REVISION)))
     await eventually(lambda: asyncio.sleep(0, not orphan.is_alive))
     await clients.after(20)
     assert await clients.stop() == {"orphan", "heir"}
     await eventually(lambda: asyncio.sleep(0, len(orphaned.folder.state.replicas) == 1))
 
 
-async def test_an_adopted_replica_that_dies_is_replaced(orphaned: House):
+def without_state(orphaned: Harness, content: str) -> tuple[Harness, ProcessIdentity]:
+    """A harness for a listener with a damaged state file, and the replica that the file named before."""
     orphan = orphaned.folder.state.replicas[0].process
-    orphaned.serving.restore(orphaned.fleet(orphaned.plan("orphan", revision=REVISION)))
-    current = orphaned.serving.current
+    (orphaned.folder.path / "state.json").write_text(content)
+    orphaned.folder.state = DeploymentState()
+    return Harness(orphaned.folder.path.parents[2]), orphan
+
+
+async def test_switch_reaps_orphan_missing_from_state_file(orphaned: Harness):
+    harness, orphan = without_state(orphaned, "{")
+    await harness.switch(harness.plan("heir"))
+    try:
+        await eventually(lambda: asyncio.sleep(0, not orphan.is_alive))
+        assert {(await get(harness.target.socket.port))["name"] for _ in range(10)} == {"heir"}
+    finally:
+        await harness.target.close()
+
+
+async def test_close_reaps_orphan_missing_from_state_file(orphaned: Harness):
+    harness, orphan = without_state(orphaned, "{}")
+    assert orphan.is_alive
+    await harness.target.close()
+    assert not orphan.is_alive
+
+
+async def test_find_replicas_ignores_children_and_other_folders(orphaned: Harness, tmp_path: Path):
+    sleep = [sys.executable, "-c", "import time; print(flush=True); time.sleep(600)"]
+    folder = str(orphaned.folder.path)
+    others = [
+        (sleep, folder, True),  # a program that a replica started in a session of its own
+        ([*sleep, "--tier", "all"], folder, False),
+        ([*sleep, "--tier", "all"], f"{tmp_path}/dataplane-copy/deployments/{UUID(int=1)}", True),
+    ]
+    started = [
+        subprocess.Popen(  # noqa: ASYNC220 - at once
+            command, env={"PORTSIDE_REPLICA_OF": named}, start_new_session=is_leader, stdout=subprocess.PIPE
+        )
+        for command, named, is_leader in others
+    ]
+    try:
+        for process in started:
+            assert process.stdout is not None
+            await asyncio.to_thread(process.stdout.readline)
+        harness, orphan = without_state(orphaned, "")
+        found = find_replicas(tmp_path / "dataplane")
+        assert {deployment: [record.process for record in found[deployment]] for deployment in found} == {
+            UUID(int=1): [orphan]
+        }
+        await harness.target.close()
+        assert not orphan.is_alive
+        assert [process.poll() for process in started] == [None] * 3
+    finally:
+        for process in started:
+            process.kill()
+            process.communicate()
+
+
+async def test_dead_adopted_replica_is_replaced(orphaned: Harness):
+    orphan = orphaned.folder.state.replicas[0].process
+    orphaned.target.restore_with(orphaned.replica_set(orphaned.plan("orphan", revision=REVISION)))
+    current = orphaned.target.current
     assert current is not None
-    await eventually(lambda: asyncio.sleep(0, current.replicas() == {orphan}))
+    await eventually(lambda: asyncio.sleep(0, current.processes() == {orphan}))
     orphan.kill_group()
     await eventually(lambda: asyncio.sleep(0, not orphan.is_alive))
-    assert (await get(orphaned.serving.stable.port))["pid"] != orphan.pid
+    assert (await get(orphaned.target.socket.port))["pid"] != orphan.pid
 
 
-async def test_replicas_follow_what_waits_and_no_request_notices(
-    house: House, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+async def test_queue_tier_scales_with_pending_runs_without_lost_requests(
+    harness: Harness, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ):
-    monkeypatch.setattr(fleets, "_LOOK_EVERY_S", 0.2)
+    monkeypatch.setattr(replica_sets, "_MEASURE_EVERY_S", 0.2)
     waiting = tmp_path / "waiting"
     waiting.write_text("0")
-    fleet = house.fleet(house.plan("one", PENDING=str(waiting)), {"api": Bounds(2, 2), "queue": Bounds(1, 3)})
-    await house.serving.switch(fleet)
-    clients = Clients(house.serving.stable.port)
+    replica_set = harness.replica_set(
+        harness.plan("one", PENDING=str(waiting)), {"api": ReplicaBounds(2, 2), "queue": ReplicaBounds(1, 3)}
+    )
+    await harness.target.switch_to(replica_set)
+    clients = Clients(harness.target.socket.port)
 
     async def counts() -> tuple[int, int] | None:
-        found = fleet.measures()
+        found = replica_set.metrics()
         return None if found is None else (found.replicas, found.queue_replicas)
 
     await eventually(lambda: is_so(counts, (2, 1)))
+    await eventually(lambda: have_answered(clients, 2))
     waiting.write_text("1000")
     await eventually(lambda: is_so(counts, (2, 3)))
     waiting.write_text("0")
     await eventually(lambda: is_so(counts, (2, 1)))
-    fleet.follow(DesiredDeployment(id=UUID(int=1), name="x", status="READY"))
+    replica_set.update(desired_deployment(id=UUID(int=1), name="x"))
     await eventually(lambda: is_so(counts, (1, 0)))
-    await clients.after(5)
+    # Two replicas of the tier api, then one of the tier all.
+    await eventually(lambda: have_answered(clients, 3))
     assert await clients.stop() == {"one"}
-    serving = {answer["pid"] for answer in clients.answers}
-    assert len(serving) >= 3, "two replicas of the tier api, then one of the tier all"
 
 
-async def test_tiers_come_and_go_however_often_they_are_asked_for_and_no_request_notices(house: House):
-    fleet = house.fleet(house.plan("one"))
-    await house.serving.switch(fleet)
-    clients = Clients(house.serving.stable.port)
-    together = DesiredDeployment(id=UUID(int=1), name="x", status="READY")
-    apart = msgspec.structs.replace(together, scale=ScaleBounds(max_scale=3))
+async def have_answered(clients: Clients, replicas: int) -> bool:
+    return len({answer["pid"] for answer in clients.answers}) >= replicas
+
+
+async def test_repeated_tier_changes_lose_no_request(harness: Harness):
+    replica_set = harness.replica_set(harness.plan("one"))
+    await harness.target.switch_to(replica_set)
+    clients = Clients(harness.target.socket.port)
+    together = desired_deployment(id=UUID(int=1), name="x")
+    apart = msgspec.structs.replace(together, scale=Scale(max_scale=3))
 
     async def tiers() -> list[str]:
-        return sorted(record.tier for record in house.folder.state.replicas)
+        return sorted(record.tier for record in harness.folder.state.replicas)
 
     for desired, wanted in ((apart, ["api", "queue"]), (together, ["all"]), (apart, ["api", "queue"])):
         for _ in range(3):
-            fleet.follow(desired)
+            replica_set.update(desired)
             await asyncio.sleep(0)
         await eventually(lambda wanted=wanted: is_so(tiers, wanted))
-    for desired in (together, apart):  # taken back before it was done
-        fleet.follow(desired)
+    for desired in (together, apart):  # cancelled before it was done
+        replica_set.update(desired)
         await asyncio.sleep(0)
     await eventually(lambda: is_so(tiers, ["api", "queue"]))
     assert await clients.stop() == {"one"}
@@ -312,49 +390,49 @@ async def is_so(look: Callable[[], Awaitable[Any]], wanted: object) -> bool:
     return await look() == wanted
 
 
-async def test_a_replica_that_outgrows_its_memory_gives_way_without_a_lost_request(house: House):
-    plan = house.plan("large")
-    fleet = house.fleet(dataclasses.replace(plan, memory=2**40))
-    await house.serving.switch(fleet)
-    (before,) = fleet.replicas()
-    clients = Clients(house.serving.stable.port)
-    held = read_usage({before.pid})[before.pid].memory
-    fleet.hold_memory({before.pid: Used(memory=2**40 + held)})
+async def test_replica_above_memory_limit_is_replaced_without_lost_requests(harness: Harness):
+    plan = harness.plan("large")
+    replica_set = harness.replica_set(dataclasses.replace(plan, memory=2**40))
+    await harness.target.switch_to(replica_set)
+    (before,) = replica_set.processes()
+    clients = Clients(harness.target.socket.port)
+    held = UsageReader().read({before.pid}).groups[before.pid].memory
+    replica_set.enforce_memory_limit({before.pid: GroupUsage(memory=2**40 + held)})
     await eventually(lambda: asyncio.sleep(0, not before.is_alive))
     assert await clients.stop() == {"large"}
     words = "MB of memory, more than its limit"
-    await eventually(lambda: asyncio.sleep(0, any(words in entry.message for entry in house.lines)))
+    await eventually(lambda: asyncio.sleep(0, any(words in entry.message for entry in harness.lines)))
 
 
-async def test_why_a_replica_does_not_stay_is_told(house: House):
-    fleet = house.fleet(house.plan("one"))
-    await house.serving.switch(fleet)
-    (replica,) = fleet.replicas()
+async def test_metrics_report_restarts_and_their_reason(harness: Harness):
+    replica_set = harness.replica_set(harness.plan("one"))
+    await harness.target.switch_to(replica_set)
+    (replica,) = replica_set.processes()
     replica.kill_group()
 
-    async def told() -> bool:
-        found = fleet.measures()
+    async def reported() -> bool:
+        found = replica_set.metrics()
         return found is not None and found.restarts == 1 and "killed by SIGKILL" in (found.problem or "")
 
-    await eventually(told)
+    await eventually(reported)
 
 
-async def test_a_process_id_that_was_reused_is_left_alone(tmp_path: Path):
-    mark = ProcessMark.of(os.getpid())
+async def test_reused_process_id_is_never_signalled(tmp_path: Path):
+    mark = ProcessIdentity.of(os.getpid())
     assert mark is not None
-    stranger = ProcessMark(mark.pid, "at another time")
+    stranger = ProcessIdentity(mark.pid, "at another time")
     stranger.signal(signal.SIGKILL)
     stranger.kill_group()
     assert mark.is_alive
 
 
-async def test_a_follower_survives_rotation(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setattr(output, "_ROTATE_BYTES", 1000)
+async def test_output_follower_survives_rotation(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr(server_output, "_ROTATE_BYTES", 1000)
     file, lines = tmp_path / "log", []
     file.write_text("before\n")
-    follower = Follower(file, lines.append)
+    follower = OutputFollower(file, lines.append, ["line 7"])
     for number in range(500):
-        descriptor, _length = output.open_output(file)
+        descriptor, _length = server_output.open_output(file)
         os.write(descriptor, f"line {number}\n".encode())
         os.close(descriptor)
         if number % 50 == 0:
@@ -362,16 +440,36 @@ async def test_a_follower_survives_rotation(tmp_path: Path, monkeypatch: pytest.
     await follower.close()
     assert lines == [f"line {number}" for number in range(500)]
     assert file.stat().st_size < 1000
-    assert (tmp_path / "log.1").exists()
+    assert (tmp_path / "log.1").stat().st_mode & 0o777 == 0o600
 
 
-async def test_a_log_waits_while_the_control_plane_is_away():
-    arrived: list[LogEntry] = []
+async def test_printed_secrets_are_blanked_in_log_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr(server_output, "_READ_BYTES", 56)
+    file, lines = tmp_path / "log", []
+    descriptor, _length = server_output.open_output(file)
+    os.write(descriptor, b"first hunter2-hunter2 of an earlier listener\n")
+    follower = OutputFollower(file, lines.append, ["hunter2-hunter2", "pass word", "short"])
+    try:
+        os.write(descriptor, b"then hunter2-hunter2 and pass%20word, but short stays\n")
+        await eventually(lambda: asyncio.sleep(0, b"hunter2" not in file.read_bytes() and len(lines) == 1))
+        os.write(descriptor, b"last hunter2-hunter2\n")
+    finally:
+        await follower.close()
+        os.close(descriptor)
+    assert file.read_bytes() == (
+        b"first *************** of an earlier listener\nthen *************** and ***********, but short stays\n"
+        b"last ***************\n"
+    )
+    assert lines == ["then hunter2-hunter2 and pass%20word, but short stays", "last hunter2-hunter2"]
+
+
+async def test_revision_log_waits_while_control_plane_is_away():
+    arrived: list[NewLogEntry] = []
     away = True
 
-    async def ship(entries: list[LogEntry]) -> None:
+    async def ship(entries: list[NewLogEntry]) -> None:
         if away:
-            raise Unreachable("away")
+            raise ControlPlaneUnreachable("away")
         arrived.extend(entries)
 
     log = RevisionLog(ship)
@@ -380,21 +478,99 @@ async def test_a_log_waits_while_the_control_plane_is_away():
     await log.flush(0.3)
     assert arrived == []
     away = False
-    await log.flush(20)
+    await log.flush(60)
     await log.close()
     assert [entry.message for entry in arrived] == [f"line {number}\ufffd?" for number in range(2500)]
 
 
-def test_listening_sockets_are_passed_on_only_to_whom_they_are_meant_for(tmp_path: Path):
-    stable = open_stable("127.0.0.1", None, tmp_path)
-    assert stable.heir is not None
-    for listening in (stable.public, stable.heir, open_private()):
+def test_listening_sockets_are_not_inheritable(tmp_path: Path):
+    stable = open_stable_socket("127.0.0.1", None, tmp_path)
+    assert stable.inheritance is not None
+    for listening in (stable.public, stable.inheritance, open_private()):
         assert not listening.get_inheritable()
         listening.close()
 
 
-def test_a_port_that_was_taken_meanwhile_is_replaced(tmp_path: Path):
+def test_taken_port_is_replaced(tmp_path: Path):
     with open_private() as taken:
-        moved = open_stable("127.0.0.1", taken.getsockname()[1], tmp_path)
+        moved = open_stable_socket("127.0.0.1", taken.getsockname()[1], tmp_path)
         assert moved.port != taken.getsockname()[1]
         moved.close()
+
+
+async def is_served_by_another(port: int, pid: int) -> bool:
+    return bool((await get(port))["pid"] != pid)
+
+
+@needs_small_disk
+async def test_dead_replica_is_replaced_once_disk_has_space(tmp_path: Path):
+    with small_disk(tmp_path / "disk", 4) as disk:
+        harness = Harness(disk.path)
+        await harness.switch(harness.plan("one"))
+        port = harness.target.socket.port
+        first = (await get(port))["pid"]
+        disk.fill()
+        os.kill(first, signal.SIGKILL)
+
+        async def was_tried_in_vain() -> bool:
+            return any("No space left on device" in entry.message for entry in harness.lines)
+
+        await eventually(was_tried_in_vain)
+        disk.empty()
+        await eventually(partial(is_served_by_another, port, first))
+        assert len(harness.folder.state.replicas) == 1
+        await harness.target.close()
+
+
+async def test_dead_replica_is_replaced_once_descriptors_are_free(harness: Harness):
+    await harness.switch(harness.plan("one"))
+    port = harness.target.socket.port
+    first = (await get(port))["pid"]
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    # A limit below the next descriptor's number: open descriptors work, but none can be opened.
+    resource.setrlimit(resource.RLIMIT_NOFILE, (3, hard))
+    try:
+        os.kill(first, signal.SIGKILL)
+
+        async def was_tried_in_vain() -> bool:
+            return any("Too many open files" in entry.message for entry in harness.lines)
+
+        await eventually(was_tried_in_vain)
+    finally:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
+    await eventually(partial(is_served_by_another, port, first))
+
+
+@needs_small_disk
+async def test_output_follower_recovers_from_full_disk(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    """On a full disk the file cannot be rotated, but later lines still arrive."""
+    monkeypatch.setattr(server_output, "_ROTATE_BYTES", 200_000)
+    lines: list[str] = []
+    with small_disk(tmp_path / "disk", 1) as disk:
+        path = disk.path / "server.log"
+        path.write_bytes(b"")
+        follower = OutputFollower(path, lines.append)
+        with path.open("ab", buffering=0) as file:
+            file.write(b"long " * 50_000 + b"\n")
+            disk.fill()
+            await eventually(lambda: asyncio.sleep(0, len(lines) == 1))
+            disk.empty()
+            file.write(b"and on\n")
+            await eventually(lambda: asyncio.sleep(0, lines[-1] == "and on"))
+        await follower.close()
+    assert len(lines) == 2
+
+
+async def test_changed_platform_variables_replace_replicas_without_lost_requests(harness: Harness):
+    plan = harness.plan("one", LANGSMITH_API_KEY="old")
+    replica_set = harness.replica_set(plan)
+    await harness.target.switch_to(replica_set)
+    (before,) = replica_set.processes()
+    deployment = desired_deployment(id=UUID(int=1), name="x", environment={"LANGSMITH_API_KEY": "old"})
+    replica_set.update(deployment)
+    clients = Clients(harness.target.socket.port)
+    replica_set.update(msgspec.structs.replace(deployment, environment={"LANGSMITH_API_KEY": "new"}))
+    await eventually(lambda: asyncio.sleep(0, not before.is_alive))
+    assert (await get(harness.target.socket.port))["env"]["LANGSMITH_API_KEY"] == "new"
+    assert await clients.stop() == {"one"}
+    assert len(replica_set.processes()) == 1

@@ -1,4 +1,4 @@
-"""Real containers of a real image behind a deployment's socket. Skipped where podman is not to be had."""
+"""Real containers of a real image behind a deployment's socket. Skipped without podman."""
 
 import asyncio
 import contextlib
@@ -6,6 +6,7 @@ import json
 import shutil
 import socket
 import subprocess
+import time
 from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any
@@ -14,20 +15,20 @@ from uuid import UUID, uuid4
 import httpx2
 import pytest
 
-from portside.dataplane.compute.containers.bay import Bay, Containers
-from portside.dataplane.compute.containers.fleet import ContainerFleet
+from portside.dataplane.compute.containers.manager import ContainerHost, ContainerManager, ContainerReplicaSet
 from portside.dataplane.compute.interface import Release
 from portside.dataplane.failures import DeployFailed
 from portside.dataplane.logs import RevisionLog
 from portside.dataplane.settings import ListenerSettings
 from portside.dataplane.state import DeploymentFolder
-from portside.dataplane.types import DesiredDeployment, DesiredRevision, LogEntry, Secret
 from portside.kernel.http.server import listen
+from portside.listener_api import DesiredRevision, NewLogEntry, Secret
 from tests.conftest import eventually
-from tests.images import image_for_tests
+from tests.desired import desired_deployment, desired_revision
+from tests.images import WITHIN_S, image_for_tests
 from tests.servers import free_port
 
-pytestmark = pytest.mark.timeout(300)
+pytestmark = pytest.mark.timeout(WITHIN_S + 300)
 
 
 @pytest.fixture(scope="module")
@@ -35,70 +36,72 @@ def image() -> str:
     return image_for_tests()
 
 
-class Quay:
-    """One deployment of images, as its listener has it."""
+class Harness:
+    """The containers of one deployment, as its listener manages them."""
 
     def __init__(self, folder: Path, image: str, postgres: str) -> None:
         self.image, self.postgres, self.root = image, postgres, folder
-        self.deployment = DesiredDeployment(id=uuid4(), name="demo", status="READY", environment={"PLATFORM": "yes"})
-        self.lines: list[LogEntry] = []
+        self.deployment = desired_deployment(id=uuid4(), name="demo", environment={"PLATFORM": "yes"})
+        self.lines: list[NewLogEntry] = []
         self.public = listen("127.0.0.1", 0, reuse_port=True)
         self.url = f"http://127.0.0.1:{self.public.getsockname()[1]}"
-        self.fleets: list[ContainerFleet] = []
-        self.containers: Containers | None = None
-        self.moor()
+        self.replica_sets: list[ContainerReplicaSet] = []
+        self.host: ContainerHost | None = None
+        self.restart_listener()
 
-    def moor(self) -> None:
-        """What a listener does at its start."""
-        if self.containers is not None:
-            self.containers.close()
+    def restart_listener(self) -> None:
+        """Do what a listener does at its start."""
+        if self.host is not None:
+            self.host.close()
         settings = ListenerSettings(
             control_plane_url="http://127.0.0.1:9", control_plane_api_key="", portside_home=str(self.root),
             provision_database_url=self.postgres, deployment_start_timeout_s=20,
         )  # fmt: skip
-        self.containers = Containers(settings)
-        self.bay = Bay(self.containers, self.deployment.id, DeploymentFolder(settings.folder, self.deployment.id))
+        self.host = ContainerHost(settings)
+        self.manager = ContainerManager(
+            self.host, self.deployment.id, DeploymentFolder(settings.folder, self.deployment.id)
+        )
 
     def revision(self, name: str, image: str | None = None, secrets: dict[str, str] | None = None, **more: Any) -> Any:
         given = [Secret(key, value) for key, value in {"NAME": name, **(secrets or {})}.items()]
         spec = {"min_scale": 1, "cpu_limit": 2, "memory_limit_mb": 300, **more.pop("resource_spec", {})}
-        return DesiredRevision(
-            id=uuid4(), number=1, status="DEPLOYING", source="external_image", image_uri=image or self.image,
+        return desired_revision(
+            id=uuid4(), source="external_image", image_uri=image or self.image,
             secrets=given, resource_spec=spec, **more,
         )  # fmt: skip
 
-    def fleet(self, revision: DesiredRevision) -> ContainerFleet:
+    def replica_set(self, revision: DesiredRevision) -> ContainerReplicaSet:
         release = Release(self.deployment, revision, None)
-        made = self.bay.fleet(release, self.postgres, self.public, self._log)
-        self.fleets.append(made)
-        return made
+        replica_set = self.manager.replica_set(release, self.postgres, self.public, self._log)
+        self.replica_sets.append(replica_set)
+        return replica_set
 
-    async def serve(self, name: str, **more: Any) -> ContainerFleet:
-        fleet = self.fleet(self.revision(name, **more))
-        await fleet.start()
-        fleet.keep()
-        return fleet
+    async def serve(self, name: str, **more: Any) -> ContainerReplicaSet:
+        replica_set = self.replica_set(self.revision(name, **more))
+        await replica_set.start()
+        replica_set.supervise()
+        return replica_set
 
     async def ask(self, path: str = "/") -> Any:
-        async with httpx2.AsyncClient(base_url=self.url, timeout=30) as client:
+        async with httpx2.AsyncClient(base_url=self.url, timeout=60) as client:
             return (await client.get(path)).raise_for_status().json()
 
     def running(self) -> list[str]:
         return containers_of(self.deployment.id)
 
-    def said(self) -> str:
+    def log_text(self) -> str:
         return "\n".join(entry.message for entry in self.lines)
 
-    async def hears(self, text: str) -> None:
-        async def heard() -> bool:
-            return text in self.said()
+    async def wait_for_log(self, text: str) -> None:
+        async def logged() -> bool:
+            return text in self.log_text()
 
-        await eventually(heard)
+        await eventually(logged)
 
     def _log(self, _revision: UUID) -> RevisionLog:
         return RevisionLog(self._ship)
 
-    async def _ship(self, entries: list[LogEntry]) -> None:
+    async def _ship(self, entries: list[NewLogEntry]) -> None:
         self.lines += entries
 
 
@@ -111,25 +114,25 @@ def podman(*arguments: str) -> str:
 
 
 @pytest.fixture
-async def quay(tmp_path: Path, image: str, postgres: str) -> AsyncIterator[Quay]:
-    quay = Quay(tmp_path, image, postgres)
-    yield quay
-    for fleet in quay.fleets:
-        await fleet.stop(0)
-    await quay.bay.clear()
-    quay.containers.close()
-    quay.public.close()
-    assert quay.running() == []
+async def harness(tmp_path: Path, image: str, postgres: str) -> AsyncIterator[Harness]:
+    harness = Harness(tmp_path, image, postgres)
+    yield harness
+    for replica_set in harness.replica_sets:
+        await replica_set.stop(0)
+    await harness.manager.clear()
+    harness.host.close()
+    harness.public.close()
+    assert harness.running() == []
 
 
-async def test_a_container_is_confined_and_sees_only_what_is_meant_for_it(quay: Quay):
+async def test_container_is_isolated_and_gets_only_its_variables(harness: Harness):
     secrets = {"FLAVOUR": ' mint & "salt" #1 ', "EMPTY": ""}
     scratch = {
         "volumes": [{"name": "scratch", "emptyDir": {}}],
         "volume_mounts": [{"name": "scratch", "mountPath": "/scratch"}],
     }
-    await quay.serve("one", secrets=secrets, resource_spec=scratch)
-    facts = await quay.ask()
+    await harness.serve("one", secrets=secrets, resource_spec=scratch)
+    facts = await harness.ask()
     assert (facts["capabilities"], facts["no_new_privileges"]) == ("0000000000000000", "1")
     assert facts["writes"] == {"/": False, "/tmp": True, "/scratch": True}
     seen = facts["variables"]
@@ -139,140 +142,142 @@ async def test_a_container_is_confined_and_sees_only_what_is_meant_for_it(quay: 
         **secrets,
     }
     assert "CONTROL_PLANE_API_KEY" not in seen
-    assert await quay.ask("/database") is True
-    await quay.hears("the server is up")
-    assert "mint" not in quay.said()
+    assert await harness.ask("/database") is True
+    await harness.wait_for_log("the server is up")
+    assert "mint" not in harness.log_text()
 
 
-async def test_a_switch_cuts_no_request_and_the_old_container_goes(quay: Quay):
-    old = await quay.serve("one")
-    slow = [asyncio.create_task(_read(f"{quay.url}/slow")) for _ in range(3)]
+async def test_switch_loses_no_request_and_removes_old_container(harness: Harness):
+    old = await harness.serve("one")
+    slow = [asyncio.create_task(_read(f"{harness.url}/slow")) for _ in range(3)]
     answers: list[str] = []
     done = asyncio.Event()
 
     async def keep_asking() -> None:
         while not done.is_set():
-            answers.append((await quay.ask())["name"])
+            answers.append((await harness.ask())["name"])
 
     asking = asyncio.create_task(keep_asking())
-    await quay.serve("two")
-    await old.withdraw()
-    assert (await quay.ask())["name"] == "two"
-    await old.end(20)
+    await harness.serve("two")
+    await old.stop_accepting()
+    assert (await harness.ask())["name"] == "two"
+    await old.drain(20)
     done.set()
     await asking
     assert await asyncio.gather(*slow) == ["." * 20] * 3
     assert set(answers) <= {"one", "two"} and answers[-1] == "two"
-    assert len(quay.running()) == 1
+    assert len(harness.running()) == 1
 
 
 async def _read(url: str) -> str:
-    async with httpx2.AsyncClient(timeout=30) as client:
+    async with httpx2.AsyncClient(timeout=60) as client:
         return (await client.get(url)).raise_for_status().text
 
 
-async def test_requests_go_to_all_replicas_in_turn_and_the_dead_are_replaced(quay: Quay):
-    await quay.serve("one", resource_spec={"min_scale": 2})
-    hosts = {(await quay.ask())["host"] for _ in range(4)}
+async def test_requests_rotate_and_dead_containers_are_replaced(harness: Harness):
+    await harness.serve("one", resource_spec={"min_scale": 2})
+    hosts = {(await harness.ask())["host"] for _ in range(4)}
     assert len(hosts) == 2
     with contextlib.suppress(httpx2.HTTPError):
-        await quay.ask("/die")
+        await harness.ask("/die")
 
     async def two_again() -> bool:
-        return len({(await quay.ask())["host"] for _ in range(4)} - hosts) == 1
+        return len({(await harness.ask())["host"] for _ in range(4)} - hosts) == 1
 
     await eventually(two_again)
-    assert len(quay.running()) == 2
-    await quay.hears("dying as asked")
-    await quay.hears("exited with code 3")
+    assert len(harness.running()) == 2
+    await harness.wait_for_log("dying as asked")
+    await harness.wait_for_log("exited with code 3")
 
 
 @pytest.mark.thorough
-async def test_memory_is_bounded_and_the_reason_is_told(quay: Quay):
-    await quay.serve("one", resource_spec={"memory_limit_mb": 64})
+async def test_memory_limit_kills_container_and_is_reported(harness: Harness):
+    await harness.serve("one", resource_spec={"memory_limit_mb": 64})
     with pytest.raises(httpx2.HTTPError):
-        await quay.ask("/eat")
-    await quay.hears("memory_limit_mb")
+        await harness.ask("/eat")
+    await harness.wait_for_log("memory_limit_mb")
 
 
 @pytest.mark.parametrize(
     ("change", "reason"),
     [
-        ({"name": "broken"}, "this image is broken"),
+        ({"name": "unusable"}, "this image is broken"),
         ({"image": "127.0.0.1:9/no/such:image"}, "cannot be pulled"),
-        ({"image": "--privileged"}, "no name of an image"),
-        ({"secrets": {"KEY": "a\nb"}}, "'KEY' spans several lines"),
+        ({"image": "--privileged"}, "not a valid image name"),
+        ({"secrets": {"KEY": "a\nb"}}, "'KEY' has several lines"),
         ({"secret_references": [{"name": "A", "secret_name": "b", "secret_key": "c"}]}, "secret_references"),
     ],
     ids=["server", "pull", "option", "lines", "references"],
 )
-async def test_what_does_not_come_up_leaves_nothing_and_says_why(quay: Quay, change: dict[str, Any], reason: str):
-    await quay.serve("one")
+async def test_failed_start_removes_containers_and_says_why(harness: Harness, change: dict[str, Any], reason: str):
+    await harness.serve("one")
     with pytest.raises(DeployFailed, match=reason):
-        await quay.serve(**{"name": "two", **change})
-    assert (await quay.ask())["name"] == "one"
-    assert len(quay.running()) == 1
+        await harness.serve(**{"name": "two", **change})
+    assert (await harness.ask())["name"] == "one"
+    assert len(harness.running()) == 1
 
 
-async def test_a_listener_that_was_killed_finds_its_containers_again(quay: Quay):
-    revision = quay.revision("one")
-    first = quay.fleet(revision)
+async def test_next_listener_adopts_running_containers(harness: Harness):
+    revision = harness.revision("one")
+    first = harness.replica_set(revision)
     await first.start()
-    host = (await quay.ask())["host"]
-    await forget(first)
-    quay.moor()
-    second = quay.fleet(revision)
-    second.keep()
-    assert (await quay.ask())["host"] == host
-    assert await quay.ask("/database") is True
-    assert len(quay.running()) == 1
+    host = (await harness.ask())["host"]
+    await abandon(first)
+    harness.restart_listener()
+    second = harness.replica_set(revision)
+    second.supervise()
+    assert (await harness.ask())["host"] == host
+    assert await harness.ask("/database") is True
+    assert len(harness.running()) == 1
 
 
-async def forget(fleet: ContainerFleet) -> None:
-    """What a kill of the listener does: its program goes, the containers stay."""
-    fleet._relay.close()
-    for container in fleet._containers:
+async def abandon(replica_set: ContainerReplicaSet) -> None:
+    """Do what a kill of the listener does: it stops forwarding, and the containers stay."""
+    replica_set._relay.close()
+    for container in replica_set._containers:
         container._ended.cancel()
-    fleet._containers.clear()
-    await fleet.end(0)
+    replica_set._containers.clear()
+    await replica_set.drain(0)
 
 
-async def test_a_start_that_was_cut_short_is_cleared_away_by_the_next(quay: Quay):
-    revision = quay.revision("one")
-    first = quay.fleet(revision)
+async def test_next_start_removes_leftover_containers(harness: Harness):
+    revision = harness.revision("one")
+    first = harness.replica_set(revision)
     await first.start()
-    await forget(first)
-    quay.moor()
-    again = quay.fleet(revision)
+    await abandon(first)
+    harness.restart_listener()
+    again = harness.replica_set(revision)
     await again.start()
-    assert len(quay.running()) == 1
+    assert len(harness.running()) == 1
 
 
-async def test_a_revision_stays_with_the_image_its_tag_named(quay: Quay):
-    named = f"localhost/{quay.deployment.id}:latest"
-    podman("tag", quay.image, named)
-    revision = quay.revision("one", named)
+async def test_revision_stays_pinned_to_image_id(harness: Harness):
+    named = f"localhost/{harness.deployment.id}:latest"
+    podman("tag", harness.image, named)
+    revision = harness.revision("one", named)
     try:
-        await quay.fleet(revision).start()
-        assert (await quay.ask())["name"] == "one"
+        await harness.replica_set(revision).start()
+        assert (await harness.ask())["name"] == "one"
     finally:
         podman("untag", named, named)
-    again = quay.revision("two", named, built_from=revision.id)
-    await quay.fleet(again).start()
+    again = harness.revision("two", named, built_from=revision.id)
+    await harness.replica_set(again).start()
     with pytest.raises(DeployFailed, match="cannot be pulled"):
-        await quay.fleet(quay.revision("three", named)).start()
+        await harness.replica_set(harness.revision("three", named)).start()
 
 
 @pytest.mark.thorough
-async def test_an_image_comes_from_a_registry_and_goes_with_its_deployment(quay: Quay, tmp_path: Path):
+async def test_pulled_image_is_removed_with_its_deployment_unless_it_has_another_name(harness: Harness, tmp_path: Path):
     with registry(tmp_path) as address:
         name = f"{address}/demo:1"
-        podman("push", "--quiet", "--tls-verify=false", quay.image, f"docker://{name}")
-        fleet = await quay.serve("one", image=name)
-        assert (await quay.ask())["name"] == "one"
-        await fleet.stop(0)
-        await quay.bay.clear()
-    assert name not in podman("images", "--format", "{{.Repository}}:{{.Tag}}")
+        podman("push", "--quiet", "--tls-verify=false", harness.image, f"docker://{name}")
+        replica_set = await harness.serve("one", image=name)
+        assert (await harness.ask())["name"] == "one"
+        await replica_set.stop(0)
+        await harness.manager.clear()
+    left = podman("images", "--format", "{{.Repository}}:{{.Tag}}").split()
+    assert name not in left
+    assert harness.image in left, "an image that has another name on this machine was removed"
 
 
 @contextlib.contextmanager
@@ -286,9 +291,11 @@ def registry(folder: Path) -> Any:
     with (folder / "registry.log").open("wb") as output:
         process = subprocess.Popen(["docker-registry", "serve", str(config)], stdout=output, stderr=output)
     try:
-        for _ in range(200):
+        deadline = time.monotonic() + 60
+        while time.monotonic() < deadline:
             with contextlib.suppress(OSError), socket.create_connection(("127.0.0.1", port), timeout=1):
                 break
+            time.sleep(0.05)
         yield f"127.0.0.1:{port}"
     finally:
         process.terminate()

@@ -1,17 +1,26 @@
-"""Databases of deployments on a real Postgres."""
+"""Databases of deployments on a real Postgres.
 
+A deployment for which there are no connections is refused, and the platform can always connect.
+"""
+
+import contextlib
+import tempfile
+from collections.abc import Iterator
 from pathlib import Path
 from uuid import uuid4
 
 import asyncpg
 import pytest
 
-from portside.dataplane.databases import Databases, database_name
+from portside.dataplane.compute.machine import CONNECTIONS_EACH, Databases, database_name
 from portside.dataplane.failures import CreateFailed
 from portside.dataplane.sql import sql
+from portside.kernel.db import Database
+from portside.kernel.embedded import CONNECTIONS, RESERVED_CONNECTIONS, EmbeddedPostgres
+from tests.conftest import eventually
 
 
-async def test_a_deployment_gets_a_database_of_its_own_and_loses_it(postgres: str, tmp_path: Path):
+async def test_database_is_created_and_dropped(postgres: str, tmp_path: Path):
     databases, one, other = Databases(postgres), uuid4(), uuid4()
     try:
         for deployment in (one, other, one):
@@ -38,7 +47,7 @@ async def test_a_deployment_gets_a_database_of_its_own_and_loses_it(postgres: st
             await databases.drop(deployment)
 
 
-async def test_a_lost_password_file_is_mended(postgres: str, tmp_path: Path):
+async def test_lost_password_file_is_replaced(postgres: str, tmp_path: Path):
     databases, deployment = Databases(postgres), uuid4()
     try:
         await databases.ensure(deployment, tmp_path / "password")
@@ -50,7 +59,7 @@ async def test_a_lost_password_file_is_mended(postgres: str, tmp_path: Path):
         await databases.drop(deployment)
 
 
-async def test_a_role_that_may_not_make_databases_is_named(postgres: str, tmp_path: Path):
+async def test_role_without_rights_fails_with_hint(postgres: str, tmp_path: Path):
     databases, deployment = Databases(postgres), uuid4()
     await databases.ensure(deployment, tmp_path / "password")
     try:
@@ -61,7 +70,7 @@ async def test_a_role_that_may_not_make_databases_is_named(postgres: str, tmp_pa
         await databases.drop(deployment)
 
 
-async def test_a_role_that_is_no_superuser_suffices(postgres: str, tmp_path: Path):
+async def test_non_superuser_role_suffices(postgres: str, tmp_path: Path):
     boss, deployment = uuid4(), uuid4()
     databases = Databases(postgres)
     await databases.ensure(boss, tmp_path / "boss")
@@ -85,3 +94,98 @@ async def test_every_query_can_be_prepared(postgres: str):
     for query in sql:
         await connection.prepare(query.sql)
     await connection.close()
+
+
+@pytest.fixture
+def small_server() -> Iterator[str]:
+    """An embedded Postgres of 40 connections, 10 of which are the platform's: three deployments fit."""
+    with tempfile.TemporaryDirectory() as folder:
+        server = EmbeddedPostgres(Path(folder), connections=40)
+        yield server.acquire()
+        server.release()
+
+
+async def test_deployment_above_connection_budget_is_refused(small_server: str, tmp_path):
+    databases, deployments = Databases(small_server), [uuid4() for _ in range(3)]
+    opened: list[Database] = []
+    try:
+        for deployment in deployments:
+            await databases.ensure(deployment, tmp_path / str(deployment))
+        with pytest.raises(CreateFailed, match=r"the 3 deployments take 27, .* deployments may use 30"):
+            await databases.ensure(uuid4(), tmp_path / "one too many")
+        await databases.ensure(deployments[0], tmp_path / str(deployments[0]))
+        # Three idle agent servers, one of which is then busy with all that Postgres gives to it.
+        urls = [databases.url(deployment, tmp_path / str(deployment)) for deployment in deployments]
+        opened += [await Database.connect(url) for url in urls for _ in range(3)]
+        held = await _hold_all(urls[0])
+        assert len(held) == 40 * 3 // 4 // 2 - 3, "half of what is for deployments, less the three that it holds idle"
+        held += await _hold_all(urls[1])
+        with pytest.raises(asyncpg.TooManyConnectionsError):
+            await asyncpg.connect(urls[2])
+        assert all([await database.is_alive() for database in opened])
+        admin = await asyncpg.connect(small_server)
+        await admin.close()
+        for connection in held:
+            await connection.close()
+        await databases.drop(deployments[2])
+        await databases.ensure(deployments[2], tmp_path / str(deployments[2]))
+    finally:
+        for database in opened:
+            await database.close()
+
+
+async def test_budget_counts_what_replicas_hold(small_server: str, tmp_path):
+    databases, deployments = Databases(small_server), [uuid4() for _ in range(3)]
+    for deployment in deployments[:2]:
+        await databases.ensure(deployment, tmp_path / str(deployment))
+    # Five idle replicas of one deployment: with the other deployment's nine, nine for a third one are not left.
+    url = databases.url(deployments[0], tmp_path / str(deployments[0]))
+    held = [await asyncpg.connect(url) for _ in range(13)]
+    with pytest.raises(CreateFailed, match=r"the 2 deployments take 22, .* Another one needs 9"):
+        await databases.ensure(deployments[2], tmp_path / str(deployments[2]))
+    assert not (tmp_path / str(deployments[2])).exists()
+    await databases.ensure(deployments[0], tmp_path / str(deployments[0]))
+    for connection in held:
+        await connection.close()
+
+    async def fits() -> bool:
+        # Postgres ends a closed connection's process a moment later.
+        with contextlib.suppress(CreateFailed):
+            await databases.ensure(deployments[2], tmp_path / str(deployments[2]))
+            return True
+        return False
+
+    await eventually(fits)
+
+
+async def test_lost_database_is_not_replaced_by_an_empty_one(postgres: str, tmp_path: Path):
+    databases, deployment = Databases(postgres), uuid4()
+    name, password = database_name(deployment), tmp_path / "password"
+    admin = await asyncpg.connect(postgres)
+    try:
+        with pytest.raises(CreateFailed, match=f"create database {name}"):
+            await databases.ensure(deployment, password, is_new=False)
+        assert not password.exists(), "a file would say that the database is there"
+        assert not await admin.fetchval("select count(*) from pg_database where datname = $1", name)
+        # The operator wants to go on without the data.
+        await admin.execute(f"create database {name}")
+        await databases.ensure(deployment, password, is_new=False)
+        connection = await asyncpg.connect(databases.url(deployment, password))
+        await connection.execute("create schema portside")
+        await connection.close()
+    finally:
+        await databases.drop(deployment)
+        await admin.close()
+
+
+async def _hold_all(url: str) -> list[asyncpg.Connection]:
+    held: list[asyncpg.Connection] = []
+    while True:
+        try:
+            held.append(await asyncpg.connect(url))
+        except asyncpg.TooManyConnectionsError:
+            return held
+
+
+def test_embedded_server_fits_hundred_deployments():
+    assert (CONNECTIONS - RESERVED_CONNECTIONS) // CONNECTIONS_EACH >= 100

@@ -1,5 +1,7 @@
 """What happens to a database that was written under another key."""
 
+import base64
+import json
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from typing import Any
@@ -9,56 +11,154 @@ import pytest
 from langgraph.checkpoint.conformance.test_utils import generate_checkpoint, generate_config, generate_metadata
 
 from portside.agent.checkpoints import PostgresSaver
-from portside.agent.encryption.codec import SealingCodec, refuse_unreadable
+from portside.agent.encryption.codec import EncryptionCodec, prepare_codec, raise_if_undecryptable
+from portside.agent.encryption.encryptor import Encryptor, make_encryptor
 from portside.agent.encryption.errors import CannotDecrypt
-from portside.agent.encryption.setup import make_vault
-from portside.agent.encryption.vault import Vault
-from portside.agent.queue import lifecycle
-from portside.agent.queue.lifecycle import Admission
+from portside.agent.encryption.keys import AesKeys
+from portside.agent.encryption.locations import EVENTS, events_binding, row_of
+from portside.agent.queue import statements
+from portside.agent.queue.statements import Admission, ClaimedRun, RunResult
 from portside.agent.settings import AgentSettings
 from portside.agent.sql import sql
+from portside.agent.sql.declarations import ModelField
+from portside.agent.streams.events import pack_events
 from portside.agent.threads.records import create_thread, get_thread, patch_thread, search_threads
 from portside.agent.types.threads import ThreadCreate, ThreadPatch, ThreadSearch
 from portside.kernel.db import Database
 from portside.kernel.errors import Invalid
+from portside.kernel.ids import uuid7
 from portside.kernel.migrations import migrate
+from tests.db.queued import admit_run, end_run
 
 OLD, NEW = "o" * 32, "n" * 32
+SEARCH = ThreadSearch(limit=100)
 
 
-def vault(keys: str, names: str = "*") -> Vault:
-    made = make_vault(AgentSettings(graph_aes_key=keys, graph_aes_json_keys=names))
+def encryptor(keys: str, names: str = "*") -> Encryptor:
+    made = make_encryptor(AgentSettings(graph_aes_key=keys, graph_aes_json_keys=names))
     assert made is not None
     return made
 
 
 @asynccontextmanager
-async def opened(url: str, under: Vault | None) -> AsyncIterator[Database]:
-    codec = None if under is None else SealingCodec(under)
+async def opened(url: str, under: Encryptor | None) -> AsyncIterator[Database]:
+    codec = None if under is None else EncryptionCodec(under)
     database = await Database.connect(url, max_size=2, schema="portside", codec=codec)
     try:
         await migrate(database, ["portside.agent"], schema="portside")
+        await prepare_codec(database)
         yield database
     finally:
         await database.close()
 
 
-async def test_another_key_is_a_clear_error_and_both_keys_read_everything(fresh_database):
+async def test_wrong_key_is_a_clear_error_and_both_keys_read_everything(fresh_database):
     url = await fresh_database()
     async with opened(url, None) as db:
         plain = await create_thread(db, ThreadCreate(metadata={"title": "before"}))
-    async with opened(url, vault(OLD)) as db:
+    async with opened(url, encryptor(OLD)) as db:
         thread = await create_thread(db, ThreadCreate(metadata={"title": "swordfish"}))
-    async with opened(url, vault(NEW)) as db:
+    async with opened(url, encryptor(NEW)) as db:
         with pytest.raises(CannotDecrypt, match="which this server does not have"):
             await get_thread(db, thread.thread_id)
-    async with opened(url, vault(f"{NEW},{OLD}")) as db:
+    async with opened(url, encryptor(f"{NEW},{OLD}")) as db:
         await patch_thread(db, thread.thread_id, ThreadPatch(metadata={"other": 1}))
         page = await search_threads(db, ThreadSearch())
         assert sorted(bytes(found.metadata) for found in page.items) == [
             b'{"other":1,"title":"swordfish"}', b'{"title": "before"}'
         ]  # fmt: skip
         assert plain.thread_id in {found.thread_id for found in page.items}
+
+
+def old_envelope(value: Any, key: str) -> dict[str, Any]:
+    """What a version before bound envelopes wrote."""
+    sealed = AesKeys(OLD.encode()).encrypt(json.dumps(value).encode(), key.encode())
+    return {"__sealed__": {"aes": base64.b64encode(sealed).decode(), "of": key}}
+
+
+async def test_envelopes_stored_before_encryption_stay_data(fresh_database):
+    url = await fresh_database()
+    thread_id = uuid7()
+    stolen = await encryptor(OLD).encrypt_document(
+        {"title": "swordfish"}, ModelField("thread", "metadata"), row_of({"thread_id": uuid7()})
+    )
+    forged: list[Any] = [
+        {"__sealed__": 1}, {"title": {"__sealed__": {"plain": 1}}}, {"title": [old_envelope("swordfish", "title")]},
+        {"title": old_envelope("swordfish", "title")}, old_envelope("swordfish", "title"),
+    ]  # fmt: skip
+    async with opened(url, None) as db:
+        threads = [await create_thread(db, ThreadCreate(metadata=each)) for each in forged]
+        await create_thread(db, ThreadCreate(thread_id=thread_id, metadata=stolen))
+    async with opened(url, encryptor(OLD)) as db:
+        shown = {one.thread_id: json.loads(bytes(one.metadata)) for one in (await search_threads(db, SEARCH)).items}
+        assert [shown[thread.thread_id] for thread in threads] == forged
+        assert "moved to another field or row" in shown[thread_id]["__unreadable__"]
+        for thread, given in zip(threads, forged, strict=True):
+            await patch_thread(db, thread.thread_id, ThreadPatch(metadata={"title": "herring"}))
+            changed = await get_thread(db, thread.thread_id)
+            assert json.loads(bytes(changed.metadata)) == {**given, "title": "herring"}
+
+
+async def test_unbound_envelopes_of_an_older_database_decrypt(fresh_database):
+    url = await fresh_database()
+    async with opened(url, None) as db:
+        thread = await create_thread(db, ThreadCreate(metadata={"title": old_envelope("swordfish", "title")}))
+        await db.pool.execute("update encryption set may_contain_unbound = true")
+    async with opened(url, encryptor(f"{NEW},{OLD}")) as db:
+        assert bytes((await get_thread(db, thread.thread_id)).metadata) == b'{"title":"swordfish"}'
+        await patch_thread(db, thread.thread_id, ThreadPatch(metadata={"title": "herring"}))
+        stored = await db.pool.fetchval("select metadata -> 'title' from threads")
+        assert stored["__sealed__"].keys() == {"v", "aes"}
+    async with opened(url, encryptor(NEW)) as db:
+        assert bytes((await get_thread(db, thread.thread_id)).metadata) == b'{"title":"herring"}'
+
+
+async def test_new_database_accepts_no_unbound_envelopes(fresh_database):
+    async with opened(await fresh_database(), encryptor(OLD)) as db:
+        assert db.codec.encryptor.accepts_unbound is False
+
+
+async def test_events_moved_to_another_thread_do_not_decrypt(fresh_database):
+    own = encryptor(OLD)
+    async with opened(await fresh_database(), own) as db:
+        first, second = [(await create_thread(db, ThreadCreate())).thread_id for _ in range(2)]
+        body = await own.encrypt_blob(pack_events([]), EVENTS, events_binding(first))
+        await db.execute(
+            sql.append_stream_chunks, thread_ids=[first, second], run_ids=[uuid7(), uuid7()], attempts=[1, 1],
+            bodies=[body, body], writer=uuid4(),
+        )  # fmt: skip
+        page = {"cursors": [0, 0], "limit": 9, "page_bytes": 1_000_000}
+        rows = await db.fetch(sql.read_stream_chunks, thread_ids=[first, second], **page)
+        assert {row["thread_id"]: row["body"] for row in rows} == {first: pack_events([]), second: None}
+        with pytest.raises(CannotDecrypt, match="moved"):
+            await db.fetchval(sql.last_stream_chunk, thread_id=second)
+
+
+@pytest.mark.parametrize("names", ["*", "title,word"])
+async def test_webhook_payload_decrypts_in_the_outbox(fresh_database, names):
+    worker = uuid4()
+    async with opened(await fresh_database(), encryptor(OLD, names)) as db:
+        asked = admission("swordfish")
+        asked.kwargs["webhook"] = "http://127.0.0.1:9/never"
+        thread = await create_thread(db, ThreadCreate(thread_id=asked.thread_id, metadata={"word": "of the thread"}))
+        await admit_run(db, asked, worker, starts=True)
+        run = ClaimedRun(
+            run_id=asked.run_id, thread_id=thread.thread_id, assistant_id=asked.assistant_id, kwargs={}, attempt=1,
+            is_temporary=False,
+        )  # fmt: skip
+        ending = RunResult(
+            status="error", thread_status="error", values=b'{"word":"swordfish"}', interrupts={},
+            error={"error": "E", "message": "swordfish"},
+        )  # fmt: skip
+        await end_run(db, worker, run, ending)
+        [owed] = await db.fetch(sql.claim_webhooks, claim_s=60.0, busy_hosts=[], limit=9)
+        assert owed["kwargs"]["input"] == {"word": "swordfish"}
+        assert owed["kwargs"]["config"]["metadata"]["word"] == owed["metadata"]["word"] == "of the thread"
+        assert owed["error"]["message"] == owed["values"]["word"] == "swordfish"
+        shown = await get_thread(db, thread.thread_id)
+        assert json.loads(bytes(shown.error))["message"] == "swordfish"
+        [row] = await db.fetch(sql.run_statuses, run_ids=[run.run_id])
+        assert row["error"]["message"] == "swordfish"
 
 
 def admission(word: str) -> Admission:
@@ -71,26 +171,26 @@ def admission(word: str) -> Admission:
     )  # fmt: skip
 
 
-async def test_a_run_that_cannot_be_decrypted_is_claimed_with_a_reason_and_holds_up_no_other(fresh_database):
+async def test_undecryptable_run_is_claimed_with_a_reason(fresh_database):
     url = await fresh_database()
-    async with opened(url, vault(OLD)) as db:
-        await lifecycle.admit_run(db, admission("swordfish"), uuid4(), has_free_slot=False)
-    async with opened(url, vault(NEW)) as db:
-        await lifecycle.admit_run(db, admission("herring"), uuid4(), has_free_slot=False)
-        unreadable, fine = await lifecycle.claim_runs(db, uuid4(), 10)
+    async with opened(url, encryptor(OLD)) as db:
+        await admit_run(db, admission("swordfish"), uuid4(), starts=False)
+    async with opened(url, encryptor(NEW)) as db:
+        await admit_run(db, admission("herring"), uuid4(), starts=False)
+        unreadable, fine = await statements.claim_runs(db, uuid4(), 10)
     with pytest.raises(CannotDecrypt, match="which this server does not have"):
-        refuse_unreadable(unreadable.kwargs)
+        raise_if_undecryptable(unreadable.kwargs)
     assert unreadable.kwargs["config"]["configurable"]["graph_id"] == "agent"
-    refuse_unreadable(fine.kwargs)
+    raise_if_undecryptable(fine.kwargs)
     assert fine.kwargs["input"] == {"word": "herring"}
 
 
-async def test_checkpoints_are_sealed_and_their_own_labels_are_found(fresh_database):
+async def test_checkpoints_are_encrypted_and_clear_labels_are_found(fresh_database):
     url = await fresh_database()
     config = generate_config()
     checkpoint = generate_checkpoint(channel_values={"x": ["swordfish"] * 100}, channel_versions={"x": "1"})
-    async with opened(url, vault(OLD)) as db:
-        saver = PostgresSaver(db, vault=vault(OLD))
+    async with opened(url, encryptor(OLD)) as db:
+        saver = PostgresSaver(db, encryptor=encryptor(OLD))
         metadata = generate_metadata(title="swordfish", run_id="r1")
         placed = await saver.aput(config, checkpoint, metadata, {"x": "1"})
         await saver.aput_writes(placed, [("x", "swordfish")], "task")
@@ -106,9 +206,9 @@ async def test_checkpoints_are_sealed_and_their_own_labels_are_found(fresh_datab
         )
         assert len(stored) == 3
         assert not any(b"swordfish" in row["data"] for row in stored)
-    async with opened(url, vault(NEW)) as db:
+    async with opened(url, encryptor(NEW)) as db:
         with pytest.raises(CannotDecrypt):
-            await PostgresSaver(db, vault=vault(NEW)).aget_tuple(placed)
+            await PostgresSaver(db, encryptor=encryptor(NEW)).aget_tuple(placed)
 
 
 @pytest.mark.parametrize(
@@ -119,10 +219,10 @@ async def test_checkpoints_are_sealed_and_their_own_labels_are_found(fresh_datab
     ],
     ids=["equal", "nested"],
 )
-async def test_an_authorization_filter_by_what_is_encrypted_is_refused(fresh_database, access):
-    async with opened(await fresh_database(), vault(OLD, "title")) as db:
+async def test_access_filter_on_encrypted_key_is_refused(fresh_database, access):
+    async with opened(await fresh_database(), encryptor(OLD, "title")) as db:
         thread = await create_thread(db, ThreadCreate(metadata={"title": "x", "owner": "ada"}))
         with pytest.raises(Invalid, match="'title' is encrypted"):
-            await db.fetchval(sql.thread_fits, thread_id=thread.thread_id, access=access)
+            await db.fetchval(sql.thread_matches, thread_id=thread.thread_id, access=access)
         clear = {"equal": {"owner": "ada"}, "rest": []}
-        assert await db.fetchval(sql.thread_fits, thread_id=thread.thread_id, access=clear)
+        assert await db.fetchval(sql.thread_matches, thread_id=thread.thread_id, access=clear)

@@ -117,8 +117,8 @@ async def test_an_interrupted_subgraph_with_and_without_its_own_state(graphs):
     assert deep["state"]["next"] == ["ia"]
     assert deep["state"]["values"] == {"out": "a"}
     assert deep["state"]["checkpoint"]["checkpoint_map"].keys() == {"", f"inner:{task['id']}"}
-    told, namespace = deep["state"]["metadata"], f"inner:{task['id']}"
-    assert {name: told[name] for name in told if name.startswith(("langgraph_", "checkpoint_"))} == {
+    reported, namespace = deep["state"]["metadata"], f"inner:{task['id']}"
+    assert {name: reported[name] for name in reported if name.startswith(("langgraph_", "checkpoint_"))} == {
         "langgraph_node": "inner", "langgraph_path": ["__pregel_pull", "inner"], "langgraph_step": 1,
         "langgraph_triggers": ["branch:to:inner"], "langgraph_checkpoint_ns": namespace, "checkpoint_ns": namespace,
         "checkpoint_map": {"": state["checkpoint_id"]},

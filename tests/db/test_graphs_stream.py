@@ -7,13 +7,13 @@ from typing import Any
 import pytest
 from langgraph.graph import MessagesState
 
-from tests.db.house import (
+from tests.db.graph_runs import (
     Text,
     boom,
-    building,
     draft,
     echo,
     graph,
+    graph_runners,
     names,
     parent,
     talk,
@@ -21,13 +21,14 @@ from tests.db.house import (
 
 
 @pytest.fixture
-async def house(fresh_database) -> AsyncIterator[Any]:
-    async with building(await fresh_database()) as make:
+async def make_runner(fresh_database) -> AsyncIterator[Any]:
+    async with graph_runners(await fresh_database()) as make:
         yield make
 
 
-async def test_values(house):
-    events, outcome = await house(echo=graph(MessagesState, echo)).run(
+@pytest.mark.needs("langchain-core", "1.0.0")
+async def test_values(make_runner):
+    events, outcome = await make_runner(echo=graph(MessagesState, echo)).run(
         "echo", input={"messages": [{"role": "user", "content": "hi"}]}
     )
     assert names(events) == ["values", "values"]
@@ -40,14 +41,16 @@ async def test_values(house):
     assert (outcome.interrupts, outcome.has_next, outcome.error) == ({}, False, None)
 
 
-async def test_only_what_was_asked_for_is_sent(house):
-    events, outcome = await house(g=graph(Text, draft)).run("g", input={"text": "a"}, stream_modes=["updates"])
+async def test_only_what_was_asked_for_is_sent(make_runner):
+    events, outcome = await make_runner(g=graph(Text, draft)).run("g", input={"text": "a"}, stream_modes=["updates"])
     assert events == [("updates", {"draft": {"text": "a!"}})]
     assert json.loads(outcome.values) == {"text": "a!"}
 
 
-async def test_updates_come_before_values(house):
-    events, _ = await house(g=graph(Text, draft)).run("g", input={"text": "a"}, stream_modes=["values", "updates"])
+async def test_updates_come_before_values(make_runner):
+    events, _ = await make_runner(g=graph(Text, draft)).run(
+        "g", input={"text": "a"}, stream_modes=["values", "updates"]
+    )
     assert events == [
         ("values", {"text": "a"}),
         ("updates", {"draft": {"text": "a!"}}),
@@ -55,8 +58,9 @@ async def test_updates_come_before_values(house):
     ]
 
 
-async def test_messages_tuple(house):
-    events, _ = await house(chat=graph(MessagesState, talk)).run(
+@pytest.mark.needs("langchain-core", "1.0.0")
+async def test_messages_tuple(make_runner):
+    events, _ = await make_runner(chat=graph(MessagesState, talk)).run(
         "chat", input={"messages": []}, stream_modes=["messages-tuple", "messages"]
     )
     assert names(events) == ["messages"] * len(events)
@@ -71,8 +75,8 @@ async def test_messages_tuple(house):
     assert events[-1][1][0]["type"] == "tool"
 
 
-async def test_messages_grow_and_what_did_not_stream_is_complete_at_once(house):
-    events, _ = await house(chat=graph(MessagesState, talk)).run(
+async def test_messages_grow_and_what_did_not_stream_is_complete_at_once(make_runner):
+    events, _ = await make_runner(chat=graph(MessagesState, talk)).run(
         "chat", input={"messages": []}, stream_modes=["messages"]
     )
     assert names(events)[:2] == ["messages/metadata", "messages/partial"]
@@ -86,9 +90,9 @@ async def test_messages_grow_and_what_did_not_stream_is_complete_at_once(house):
     assert events[-1][1][0]["tool_call_id"] == "call"
 
 
-async def test_custom_and_subgraphs(house):
-    rooms = house(parent=parent())
-    events, outcome = await rooms.run(
+async def test_custom_and_subgraphs(make_runner):
+    runner = make_runner(parent=parent())
+    events, outcome = await runner.run(
         "parent", input={"foo": ["in"]}, stream_modes=["values", "updates", "custom"], stream_subgraphs=True
     )
     inner = next(event for event in names(events) if event.startswith("values|child:")).removeprefix("values")
@@ -100,20 +104,21 @@ async def test_custom_and_subgraphs(house):
     assert events[4][1] == {"at": "sub1"}
     assert events[5][1] == {"sub1": {"foo": ["sub1"]}}
     assert json.loads(outcome.values)["foo"] == ["in", "pre", "in", "pre", "sub1", "sub2"]
-    quiet, _ = await house(parent=parent()).run("parent", input={"foo": ["in"]}, stream_modes=["values"])
+    quiet, _ = await make_runner(parent=parent()).run("parent", input={"foo": ["in"]}, stream_modes=["values"])
     assert names(quiet) == ["values"] * 3
 
 
-async def test_a_subgraph_in_debug_names_its_checkpoint(house):
-    events, _ = await house(parent=parent()).run("parent", input={"foo": ["in"]}, stream_modes=["debug"])
+async def test_a_subgraph_in_debug_names_its_checkpoint(make_runner):
+    events, _ = await make_runner(parent=parent()).run("parent", input={"foo": ["in"]}, stream_modes=["debug"])
     tasks = [task for _, item in events if item["type"] == "checkpoint" for task in item["payload"]["tasks"]]
     [child] = [task for task in tasks if "state" not in task]
     assert child["checkpoint"]["checkpoint_ns"] == f"child:{child['id']}"
     assert {task["state"] for task in tasks if task is not child} == {None}
 
 
-async def test_tasks(house):
-    events, _ = await house(g=graph(Text, draft, boom)).run("g", input={"text": "a"}, stream_modes=["tasks"])
+@pytest.mark.needs("langgraph", "1.2.20")
+async def test_tasks(make_runner):
+    events, _ = await make_runner(g=graph(Text, draft, boom)).run("g", input={"text": "a"}, stream_modes=["tasks"])
     (_, start), (_, end), (_, start_of_boom), (_, failed), error = events
     assert (start["name"], start["input"], start["triggers"]) == ("draft", {"text": "a"}, ["branch:to:draft"])
     assert (end["id"], end["error"], end["result"], end["interrupts"]) == (start["id"], None, {"text": "a!"}, [])
@@ -122,9 +127,9 @@ async def test_tasks(house):
     assert error == ("error", {"error": "ValueError", "message": "kaboom"})
 
 
-async def test_checkpoints_and_debug(house):
-    rooms = house(g=graph(Text, draft))
-    events, _ = await rooms.run("g", input={"text": "a"}, stream_modes=["checkpoints", "debug"])
+async def test_checkpoints_and_debug(make_runner):
+    runner = make_runner(g=graph(Text, draft))
+    events, _ = await runner.run("g", input={"text": "a"}, stream_modes=["checkpoints", "debug"])
     checkpoints = [data for event, data in events if event == "checkpoints"]
     assert [point["metadata"]["step"] for point in checkpoints] == [-1, 0, 1]
     assert [point["next"] for point in checkpoints] == [["__start__"], ["draft"], []]
@@ -133,13 +138,13 @@ async def test_checkpoints_and_debug(house):
     types = [item["type"] for item in debug]
     assert types == ["checkpoint", "checkpoint", "task", "task_result", "checkpoint"]
     last = debug[-1]["payload"]
-    assert last["checkpoint"]["thread_id"] == rooms.thread_id
+    assert last["checkpoint"]["thread_id"] == runner.thread_id
     assert last["parent_checkpoint"]["checkpoint_id"] == debug[1]["payload"]["checkpoint"]["checkpoint_id"]
 
 
-async def test_events_hold_the_raw_input_and_leave_the_other_modes_as_they_are(house):
+async def test_events_hold_the_raw_input_and_leave_the_other_modes_as_they_are(make_runner):
     raw = {"messages": [{"role": "user", "content": "hi"}]}
-    events, outcome = await house(chat=graph(MessagesState, talk)).run(
+    events, outcome = await make_runner(chat=graph(MessagesState, talk)).run(
         "chat", input=raw, stream_modes=["events", "values", "messages-tuple"]
     )
     kinds = [data["event"] for event, data in events if event == "events"]

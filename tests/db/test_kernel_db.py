@@ -1,13 +1,23 @@
+"""The pool, transactions and named queries on Postgres.
+
+Background work of a pool shares one connection while it is quick. If Postgres refuses further connections, a pool
+continues with those it has.
+"""
+
 import asyncio
 import json
+import secrets
 import socket
+from typing import Any
 
 import asyncpg
 import pytest
 
-from portside.kernel.db import Database
+from portside.kernel.db import Database, Query
 from portside.kernel.errors import UserMistake
-from portside.kernel.queries import Query
+from portside.kernel.pool import background
+from portside.kernel.reconcile import Driver, Status, Task
+from tests.conftest import eventually
 
 MAKE = Query("make", "create table things (id int primary key, data jsonb)")
 INSERT = Query("insert", "insert into things (id, data) values (:id, :data)")
@@ -23,12 +33,12 @@ async def db(fresh_database):
     await db.close()
 
 
-async def test_an_exception_rolls_the_whole_transaction_back(db) -> None:
+async def test_exception_rolls_back_the_transaction(db) -> None:
     with pytest.raises(RuntimeError):
         async with db.transaction() as tx:
             await tx.execute(INSERT, id=1, data=None)
             assert await tx.fetchval(COUNT) == 1
-            assert await db.fetchval(COUNT) == 0, "nobody else sees it before the commit"
+            assert await db.fetchval(COUNT) == 0, "other connections do not see it before the commit"
             raise RuntimeError
     assert await db.fetchval(COUNT) == 0
     async with db.transaction() as tx:
@@ -36,7 +46,7 @@ async def test_an_exception_rolls_the_whole_transaction_back(db) -> None:
     assert await db.fetchval(COUNT) == 1
 
 
-async def test_execute_says_how_many_rows_it_touched(db) -> None:
+async def test_execute_returns_the_number_of_rows(db) -> None:
     await db.executemany(INSERT, [{"id": number, "data": {}} for number in range(3)])
     assert await db.execute(Query("change", "update things set data = 'null' where id < :id"), id=2) == 2
     assert await db.execute(MAKE_AGAIN) == 0
@@ -50,7 +60,7 @@ MAKE_AGAIN = Query("again", "create table if not exists things (id int)")
 @pytest.mark.parametrize(
     "value", [True, 1.5, "text", "", [], {}, {"a": [1, {"b": None}]}, 2**70, "Zoë 😀", {"quote": "'\"\\"}]
 )
-async def test_json_columns_give_back_what_they_got(db, value) -> None:
+async def test_jsonb_round_trip(db, value) -> None:
     await db.execute(INSERT, id=1, data=value)
     row = await db.fetchrow(READ, id=1)
     assert row is not None
@@ -59,7 +69,7 @@ async def test_json_columns_give_back_what_they_got(db, value) -> None:
 
 
 @pytest.mark.parametrize("text", ["'; drop table things; --", "$1", ":id", "%s", "{x}"])
-async def test_values_are_never_read_as_sql(db, text: str) -> None:
+async def test_values_are_not_interpreted_as_sql(db, text: str) -> None:
     await db.execute(INSERT, id=1, data=text)
     assert (
         await db.fetchval(Query("same", "select data #>> '{}' from things where data #>> '{}' = :text"), text=text)
@@ -67,14 +77,14 @@ async def test_values_are_never_read_as_sql(db, text: str) -> None:
     )
 
 
-async def test_a_broken_statement_leaves_the_pool_usable(db) -> None:
+async def test_failed_statement_leaves_the_pool_usable(db) -> None:
     for _ in range(30):
         with pytest.raises(asyncpg.PostgresError):
             await db.fetch(Query("broken", "select * from nothing"))
     assert await db.fetchval(COUNT) == 0
 
 
-async def test_liveness_follows_the_database(fresh_database, postgres) -> None:
+async def test_is_alive_follows_the_database(fresh_database, postgres) -> None:
     url = await fresh_database()
     db = await Database.connect(url)
     assert await db.is_alive()
@@ -88,7 +98,7 @@ async def test_liveness_follows_the_database(fresh_database, postgres) -> None:
 
 
 @pytest.mark.parametrize("kind", ["no server", "no host", "no database", "wrong password", "no url"])
-async def test_a_database_that_does_not_answer_is_the_operators_mistake(postgres, kind: str) -> None:
+async def test_unreachable_database_raises_dependency_unavailable(postgres, kind: str) -> None:
     with socket.socket() as unused:
         unused.bind(("127.0.0.1", 0))
         port = unused.getsockname()[1]
@@ -107,8 +117,8 @@ async def test_a_database_that_does_not_answer_is_the_operators_mistake(postgres
         assert "hunter2" not in str(raised.value)
 
 
-async def test_a_cancelled_transaction_leaves_its_connection_usable(fresh_database) -> None:
-    """Wherever it is cancelled: while it begins, works, or ends. What comes after on that connection is committed."""
+async def test_cancelled_transaction_leaves_its_connection_usable(fresh_database) -> None:
+    """It is cancelled while it begins, works or ends. Later statements on its connection are committed."""
     url = await fresh_database()
     one, other = await Database.connect(url, max_size=1), await Database.connect(url)
     await one.execute(MAKE)
@@ -117,43 +127,47 @@ async def test_a_cancelled_transaction_leaves_its_connection_usable(fresh_databa
         async with one.transaction() as tx:
             await tx.fetchval(COUNT)
 
-    for turns in range(40):
+    for steps in range(40):
         working = asyncio.create_task(work())
-        for _ in range(turns):
+        for _ in range(steps):
             await asyncio.sleep(0)
         working.cancel()
         await asyncio.gather(working, return_exceptions=True)
         async with one.transaction() as tx:
-            await tx.execute(INSERT, id=turns, data=None)
+            await tx.execute(INSERT, id=steps, data=None)
     assert await other.fetchval(COUNT) == 40
     await one.close()
     await other.close()
 
 
-async def test_json_is_stored_without_nul_which_postgres_cannot_hold(db):
+async def test_jsonb_is_stored_without_nul(db):
     assert await db.pool.fetchval("select $1::jsonb", {"a": "x\0y"}) == {"a": "x\ufffdy"}
 
 
-async def test_a_statement_that_is_cancelled_between_its_parts_leaves_nothing_open(db) -> None:
-    """The driver prepares, waits, then executes: the server must not wait for the rest with a snapshot held."""
+async def test_statement_cancelled_between_its_messages_leaves_no_transaction_open(db) -> None:
+    """The driver prepares, waits, then executes. The server must not hold a snapshot while it waits for the rest."""
     left = Query(
         "left",
         "select count(*) from pg_stat_activity where datname = current_database() and state = 'active'"
         " and backend_type = 'client backend'",
     )
-    for turns in range(40):
-        # A text of its own each time, else it is prepared already.
-        asking = asyncio.create_task(db.fetchval(Query("new", f"select {turns} as n{turns} from things")))
-        for _ in range(turns):
+    for steps in range(40):
+        # A different text each time, or the statement would already be prepared.
+        caller = asyncio.create_task(db.fetchval(Query("new", f"select {steps} as n{steps} from things")))
+        for _ in range(steps):
             await asyncio.sleep(0)
-        asking.cancel()
-        await asyncio.gather(asking, return_exceptions=True)
+        caller.cancel()
+        await asyncio.gather(caller, return_exceptions=True)
         async with db.pool.acquire(), db.pool.acquire() as other:
-            assert await other.fetchval(left.sql) == 1, turns
+            await eventually(lambda other=other: is_alone(other, left))
 
 
-async def test_what_a_connection_was_left_with_does_not_meet_its_next_user(fresh_database) -> None:
-    """A statement that failed, a transaction that nobody ended, and a listener are gone with whoever left them."""
+async def is_alone(connection: Any, active: Query) -> bool:
+    return bool(await connection.fetchval(active.sql) == 1)
+
+
+async def test_connection_state_does_not_leak_to_the_next_user(fresh_database) -> None:
+    """A failed statement, an open transaction and a listener do not affect the next user of a connection."""
     db = await Database.connect(await fresh_database(), max_size=1)
     await db.execute(MAKE)
     async with db.pool.acquire() as connection:
@@ -167,24 +181,24 @@ async def test_what_a_connection_was_left_with_does_not_meet_its_next_user(fresh
             await connection.add_listener("news", lambda *_: None)
     async with db.pool.acquire() as connection:
         assert not connection._con._listeners
-        assert connection.get_server_pid() == pid, "it is the same connection all the time"
+        assert connection.get_server_pid() == pid, "the connection was not replaced"
     with pytest.raises(asyncpg.InterfaceError, match="released"):
         await connection.fetchval("select 1")
     await db.close()
 
 
-async def test_connections_that_are_to_be_made_anew_are(fresh_database) -> None:
+async def test_replace_connections_opens_new_ones(fresh_database) -> None:
     db = await Database.connect(await fresh_database(), max_size=1)
     query = Query("pid", "select pg_backend_pid()")
     async with db.pool.acquire() as connection:
         before = connection.get_server_pid()
         await db.pool.expire_connections()
     assert await db.fetchval(query) != before
-    assert await db.fetchval(query) == await db.fetchval(query), "and is then kept"
+    assert await db.fetchval(query) == await db.fetchval(query), "the new connection is kept"
     await db.close()
 
 
-async def test_a_connection_that_dies_with_a_statement_is_replaced(fresh_database) -> None:
+async def test_connection_that_dies_during_a_statement_is_replaced(fresh_database) -> None:
     db = await Database.connect(await fresh_database(), max_size=1)
     for _ in range(5):
         with pytest.raises((asyncpg.PostgresError, asyncpg.InterfaceError, OSError)):
@@ -193,11 +207,11 @@ async def test_a_connection_that_dies_with_a_statement_is_replaced(fresh_databas
     await db.close()
 
 
-async def test_no_connection_is_lost_or_lent_twice(fresh_database) -> None:
-    """Whoever is cancelled, fails or waits: afterwards all connections are there, and no transaction is open."""
+async def test_pool_neither_loses_nor_shares_connections(fresh_database) -> None:
+    """Users are cancelled, fail or wait. Afterwards all connections are free, and no transaction is open."""
     db = await Database.connect(await fresh_database(), max_size=3)
     await db.execute(MAKE)
-    # All are made first: one that is cancelled while it is made is the driver's to clean up.
+    # Open all connections first: the driver handles one that is cancelled while it is opened.
     async with db.pool.acquire(), db.pool.acquire(), db.pool.acquire():
         pass
 
@@ -224,20 +238,125 @@ async def test_no_connection_is_lost_or_lent_twice(fresh_database) -> None:
         await db.fetchval(COUNT)
 
 
-async def test_however_many_ask_whether_it_is_alive_the_database_is_asked_once(fresh_database) -> None:
+async def test_concurrent_health_checks_share_one_query(fresh_database) -> None:
     db = await Database.connect(await fresh_database(), max_size=1)
     queries: list[str] = []
     async with db.pool.acquire() as connection:
         connection.add_query_logger(lambda record: queries.append(record.query))
-        asking = [asyncio.create_task(db.is_alive()) for _ in range(20)]
+        callers = [asyncio.create_task(db.is_alive()) for _ in range(20)]
         await asyncio.sleep(0)
-        # The one that asks for all, and one that waits for it.
-        asking[0].cancel()
-        asking[7].cancel()
-    told = await asyncio.gather(*asking, return_exceptions=True)
-    assert [each for each in told if each is True] == [True] * 18
+        # The caller that runs the query, and one that waits for it.
+        callers[0].cancel()
+        callers[7].cancel()
+    results = await asyncio.gather(*callers, return_exceptions=True)
+    assert [each for each in results if each is True] == [True] * 18
     assert await db.is_alive()
-    # The driver tells of a statement in the next turn of the loop.
+    # The driver logs a statement in the next iteration of the loop.
     await asyncio.sleep(0)
-    assert queries == ["select true"] * 2, "once for those who asked together, and once for who asked later"
+    assert queries == ["select true"] * 2, "one query for the concurrent callers, and one for the later call"
     await db.close()
+
+
+SLOW = Query("slow", "select pg_sleep(:seconds::float8)")
+HOLDERS = Query("holders", "select count(*) from pg_stat_activity where datname = current_database()")
+
+
+class BackgroundTask(Task):
+    every_s = 0.01
+
+    def __init__(self, db: Database) -> None:
+        super().__init__()
+        self._db = db
+
+    async def activate(self) -> Status:
+        await self._db.execute(SLOW, seconds=0.001)
+        async with self._db.transaction() as tx:
+            await tx.execute(SLOW, seconds=0.001)
+        return Status()
+
+
+async def test_background_work_shares_one_connection(db, monkeypatch) -> None:
+    # On a busy machine the first connection takes longer to open than the others would wait for it.
+    monkeypatch.setattr("portside.kernel.pool.BACKGROUND_WAITS_S", 60.0)
+    driver = Driver([BackgroundTask(db) for _ in range(8)])
+    driver.start()
+
+    async def have_all_run() -> bool:
+        return min(report.activations for report in driver.reports()) > 5
+
+    await eventually(have_all_run)
+    await driver.close()
+    assert db.pool.get_size() == 1
+
+
+async def test_background_work_blocks_nothing_and_waits_only_briefly(fresh_database) -> None:
+    url = await fresh_database()
+    db = await Database.connect(url)
+    await db.execute(MAKE)
+
+    async def work() -> None:
+        with background():
+            await db.execute(Query("wait", "select pg_advisory_xact_lock(7)"))
+
+    blocking = await asyncpg.connect(url)
+    await blocking.execute("select pg_advisory_lock(7)")
+    long = [asyncio.create_task(work()) for _ in range(2)]
+
+    async def are_both_running() -> bool:
+        return db.pool.get_size() - db.pool.get_idle_size() == 2
+
+    await eventually(are_both_running)
+    assert await db.fetchval(COUNT) == 0
+    assert not any(task.done() for task in long)
+    await blocking.close()
+    await asyncio.gather(*long)
+    await db.close()
+
+
+async def test_task_started_by_background_work_is_not_marked(db) -> None:
+    async def run_four() -> float:
+        return await asyncio.gather(*(db.execute(SLOW, seconds=0.05) for _ in range(4)))
+
+    with background():
+        await asyncio.create_task(run_four())
+    assert db.pool.get_size() == 4
+
+
+async def test_idle_connections_are_closed(fresh_database, postgres, monkeypatch) -> None:
+    monkeypatch.setattr("portside.kernel.pool.IDLE_S", 0.2)
+    url = await fresh_database()
+    db = await Database.connect(url)
+    await asyncio.gather(*(db.execute(SLOW, seconds=0.02) for _ in range(6)))
+
+    async def is_empty() -> bool:
+        return db.pool.get_size() == 0
+
+    await eventually(is_empty)
+
+    async def has_one_connection() -> bool:
+        # A closed connection is counted until its backend has exited.
+        return bool(await db.fetchval(HOLDERS) == 1)
+
+    await eventually(has_one_connection)
+    await db.close()
+
+
+async def test_open_connections_are_shared_if_postgres_refuses_more(fresh_database, postgres) -> None:
+    name = f"few_{secrets.token_hex(6)}"
+    url = await fresh_database()
+    admin = await asyncpg.connect(url)
+    await admin.execute(f"create role {name} login connection limit 2 password 'x'")
+    base, _, query = url.partition("?")
+    scheme, _, place = base.rpartition("@")
+    mine = f"{scheme.split('://')[0]}://{name}:x@{place}{'?' + query if query else ''}"
+    try:
+        db = await Database.connect(mine)
+        await asyncio.gather(*(db.execute(SLOW, seconds=0.02) for _ in range(12)))
+        assert db.pool.get_size() == 2
+        await db.close()
+        await admin.execute(f"alter role {name} connection limit 0")
+        with pytest.raises(UserMistake, match="connections"):
+            await Database.connect(mine)
+    finally:
+        await admin.execute(f"drop role {name}")
+        await admin.close()

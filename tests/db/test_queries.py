@@ -1,4 +1,4 @@
-"""Every statement of every room fits the schema that its migrations make, and is used."""
+"""Every statement of every package fits the schema that its migrations make, and is used."""
 
 import importlib
 import re
@@ -12,28 +12,28 @@ from portside.agent.config import StoreIndex
 from portside.agent.store.search_index import open_generation
 from portside.kernel.db import Database
 from portside.kernel.migrations import migrate
-from portside.platform.app import ROOMS
+from portside.platform.app import PACKAGES
 
 SOURCE = Path(portside.__file__).parent
 WITH_SQL = sorted(folder.parent.name for folder in SOURCE.glob("*/sql"))
 SCHEMAS = {"agent": "portside"}
 
 
-async def migrated(url: str, room: str) -> Database:
-    """Open a database as the program that runs the room does."""
-    schema = SCHEMAS.get(room)
+async def migrated(url: str, package: str) -> Database:
+    """Open a database as the program that runs the package does."""
+    schema = SCHEMAS.get(package)
     db = await Database.connect(url, schema=schema)
-    await migrate(db, [f"portside.{room}"] if schema else ROOMS, schema=schema)
-    if room == "agent":
+    await migrate(db, [f"portside.{package}"] if schema else PACKAGES, schema=schema)
+    if package == "agent":
         await open_generation(db, StoreIndex(embed="./embed.py:embed", dims=3))
     return db
 
 
-@pytest.mark.parametrize("room", WITH_SQL)
-async def test_every_query_of_a_room_can_be_prepared(fresh_database, room: str) -> None:
-    queries = list(importlib.import_module(f"portside.{room}.sql").sql)
+@pytest.mark.parametrize("package", WITH_SQL)
+async def test_every_query_of_a_package_can_be_prepared(fresh_database, package: str) -> None:
+    queries = list(importlib.import_module(f"portside.{package}.sql").sql)
     assert queries
-    db = await migrated(await fresh_database(), room)
+    db = await migrated(await fresh_database(), package)
     wrong = {}
     async with db.pool.acquire() as connection:
         for query in queries:
@@ -47,13 +47,13 @@ async def test_every_query_of_a_room_can_be_prepared(fresh_database, room: str) 
     assert wrong == {}
 
 
-@pytest.mark.parametrize("room", WITH_SQL)
-def test_every_query_of_a_room_is_used(room: str) -> None:
-    names = {query.name for query in importlib.import_module(f"portside.{room}.sql").sql}
-    text = "\n".join(file.read_text() for file in (SOURCE / room).rglob("*.py"))
+@pytest.mark.parametrize("package", WITH_SQL)
+def test_every_query_of_a_package_is_used(package: str) -> None:
+    names = {query.name for query in importlib.import_module(f"portside.{package}.sql").sql}
+    text = "\n".join(file.read_text() for file in (SOURCE / package).rglob("*.py"))
     assert names - set(re.findall(r"\bsql\.(\w+)", text)) == set()
 
 
 def test_every_room_with_migrations_is_brought_up_to_date_by_a_program() -> None:
     with_migrations = {folder.parent.name for folder in SOURCE.glob("*/migrations")}
-    assert with_migrations == {room.rsplit(".", 1)[1] for room in ROOMS} | set(SCHEMAS)
+    assert with_migrations == {package.rsplit(".", 1)[1] for package in PACKAGES} | set(SCHEMAS)

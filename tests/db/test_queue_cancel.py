@@ -1,4 +1,8 @@
-"""The queue's moves against one another on Postgres: what is cancelled, ended and admitted at once is never lost."""
+"""Concurrent cancels, ends and admissions of the queue on Postgres.
+
+Statements that touch a thread and its runs lock the thread first, and several threads in the order of their ids, so
+nothing deadlocks. At most one run of a thread runs, and only its first run is ready, whichever run is removed.
+"""
 
 import asyncio
 import random
@@ -8,18 +12,26 @@ from uuid import UUID, uuid4
 
 import pytest
 
-from portside.agent.queue import lifecycle
-from portside.agent.queue.lifecycle import Admission, Admitted, Cancellation, CancelScope, ClaimedRun, Ending
-from portside.agent.queue.sweep import ExpiredLeases
+from portside.agent.queue import statements
+from portside.agent.queue.statements import (
+    Admission,
+    Admitted,
+    Cancellation,
+    CancelScope,
+    ClaimedRun,
+    ExpiredLeases,
+    RunResult,
+)
 from portside.kernel.db import Database
 from portside.kernel.ids import uuid7
 from portside.kernel.migrations import migrate
+from tests.db.queued import admit_run, end_run
 
 INTERRUPT = Cancellation("interrupt", "because")
 ROLLBACK = Cancellation("rollback", "because")
-DONE = Ending(status="success", thread_status="idle", values=b'{"n":1}', interrupts={})
-STOPPED = Ending(status="interrupted", thread_status="interrupted", error={"error": "UserInterrupt", "message": "x"})
-UNDONE = Ending(status="rolled_back", thread_status="idle", interrupts={})
+DONE = RunResult(status="success", thread_status="idle", values=b'{"n":1}', interrupts={})
+STOPPED = RunResult(status="interrupted", thread_status="interrupted", error={"error": "UserInterrupt", "message": "x"})
+UNDONE = RunResult(status="rolled_back", thread_status="idle", interrupts={})
 
 
 @pytest.fixture
@@ -43,7 +55,7 @@ class Queue:
             "kwargs": {"config": {"configurable": {"graph_id": "g"}}}, "create_thread": True, **options,
         }  # fmt: skip
         admission = Admission(run_id=run_id, thread_id=self.thread_id, assistant_id=uuid4(), **given)
-        return run_id, await lifecycle.admit_run(self.db, admission, self.worker_id, has_free_slot=starts)
+        return run_id, await admit_run(self.db, admission, self.worker_id, starts=starts)
 
     async def begun(self, **options: Any) -> ClaimedRun:
         run_id, admitted = await self.admit(starts=True, **options)
@@ -54,17 +66,17 @@ class Queue:
         )  # fmt: skip
 
     async def claim(self) -> list[ClaimedRun]:
-        return await lifecycle.claim_runs(self.db, self.worker_id, 10)
+        return await statements.claim_runs(self.db, self.worker_id, 10)
 
-    async def end(self, run: ClaimedRun, ending: Ending = DONE) -> str:
-        return (await lifecycle.end_run(self.db, self.worker_id, run, ending)).outcome
+    async def end(self, run: ClaimedRun, ending: RunResult = DONE) -> str:
+        return await end_run(self.db, self.worker_id, run, ending)
 
     async def cancel(self, cancellation: Cancellation, *run_ids: UUID) -> list[str]:
         scope = CancelScope(thread_id=self.thread_id, run_ids=list(run_ids) or None)
-        return [run.outcome for run in await lifecycle.cancel_runs(self.db, scope, cancellation)]
+        return [run.outcome for run in await statements.cancel_runs(self.db, scope, cancellation)]
 
     async def asked(self, run: ClaimedRun) -> Cancellation | None:
-        return (await lifecycle.renew_leases(self.db, self.worker_id, [run.run_id]))[run.run_id]
+        return (await statements.renew_leases(self.db, self.worker_id, [run.run_id]))[run.run_id]
 
     async def thread(self) -> dict[str, Any]:
         row = await self.db.pool.fetchrow("select * from threads where thread_id = $1", self.thread_id)
@@ -95,7 +107,7 @@ async def test_a_cancel_reaches_the_worker_with_the_renewal(queue: Queue):
     assert await queue.asked(run) == ROLLBACK
 
 
-async def test_a_run_that_ends_by_itself_is_not_interrupted_but_is_rolled_back(queue: Queue):
+async def test_rollback_but_not_interrupt_applies_to_an_ended_run(queue: Queue):
     run = await queue.begun()
     await queue.cancel(INTERRUPT, run.run_id)
     assert await queue.end(run) == "ended"
@@ -109,8 +121,8 @@ async def test_a_run_that_ends_by_itself_is_not_interrupted_but_is_rolled_back(q
     assert (await queue.thread())["status"] == "idle"
 
 
-async def test_a_thread_gets_back_what_it_was(queue: Queue):
-    await queue.end(await queue.begun(), Ending(status="success", thread_status="interrupted", values=b'{"n":1}'))
+async def test_rollback_restores_the_thread_status(queue: Queue):
+    await queue.end(await queue.begun(), RunResult(status="success", thread_status="interrupted", values=b'{"n":1}'))
     for cancellation, outcome in ((INTERRUPT, "interrupted"), (ROLLBACK, "deleted")):
         run_id, _ = await queue.admit()
         assert (await queue.thread())["status"] == "busy"
@@ -119,7 +131,7 @@ async def test_a_thread_gets_back_what_it_was(queue: Queue):
         assert (thread["status"], thread["active_runs"], thread["values"]) == ("interrupted", 0, {"n": 1})
 
 
-async def test_only_the_head_is_ready_whatever_leaves(queue: Queue):
+async def test_only_the_first_run_of_a_thread_is_ready(queue: Queue):
     head = await queue.begun()
     waiting = [(await queue.admit())[0] for _ in range(4)]
     assert await queue.cancel(INTERRUPT, waiting[0], waiting[2]) == ["interrupted", "interrupted"]
@@ -145,7 +157,7 @@ async def test_a_new_run_supersedes_all_before_it(queue: Queue):
     assert [run.run_id for run in await queue.claim()] == [new]
 
 
-async def test_a_new_run_starts_at_once_when_nobody_began_those_before_it(queue: Queue):
+async def test_interrupt_starts_a_run_before_pending_ones(queue: Queue):
     await queue.admit()
     await queue.admit()
     _, admitted = await queue.admit(starts=True, strategy="rollback")
@@ -153,13 +165,13 @@ async def test_a_new_run_starts_at_once_when_nobody_began_those_before_it(queue:
     assert await queue.statuses() == ["running"]
 
 
-async def test_a_run_whose_worker_died_is_settled_by_the_next(queue: Queue):
+async def test_cancelled_run_of_a_dead_worker_is_finished_by_the_next(queue: Queue):
     await queue.begun()
     after, _ = await queue.admit(strategy="interrupt")
     await queue.lose_leases()
     claimed = await queue.claim()
     assert len(claimed) == 1
-    assert claimed[0].was_begun
+    assert claimed[0].was_started
     assert claimed[0].cancellation is not None
     await queue.end(claimed[0], STOPPED)
     assert [run.run_id for run in await queue.claim()] == [after]
@@ -167,7 +179,7 @@ async def test_a_run_whose_worker_died_is_settled_by_the_next(queue: Queue):
 
 async def test_a_run_that_was_given_back_is_cancelled_by_a_worker(queue: Queue):
     run = await queue.begun()
-    await lifecycle.hand_back_runs(queue.db, queue.worker_id, {run.run_id: run.attempt})
+    await statements.hand_back_runs(queue.db, queue.worker_id, {run.run_id: run.attempt})
     assert await queue.cancel(INTERRUPT, run.run_id) == ["stopping"]
     assert [claimed.cancellation for claimed in await queue.claim()] == [INTERRUPT]
 
@@ -186,29 +198,29 @@ async def test_stateless_runs_leave_no_thread(queue: Queue):
 
 
 async def test_many_threads_are_cancelled_in_bounded_steps(db: Database, monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setattr(lifecycle, "THREADS_AT_ONCE", 3)
+    monkeypatch.setattr(statements, "THREADS_AT_ONCE", 3)
     queues = [Queue(db) for _ in range(10)]
     for queue in queues:
         await queue.begun()
         await queue.admit()
-    cancelled = await lifecycle.cancel_runs(db, CancelScope(statuses=["pending"]), INTERRUPT)
+    cancelled = await statements.cancel_runs(db, CancelScope(statuses=["pending"]), INTERRUPT)
     assert [run.outcome for run in cancelled] == ["interrupted"] * 10
-    cancelled = await lifecycle.cancel_runs(db, CancelScope(), INTERRUPT)
+    cancelled = await statements.cancel_runs(db, CancelScope(), INTERRUPT)
     assert [run.outcome for run in cancelled] == ["stopping"] * 10
 
 
-async def test_deleting_a_run_that_is_over_holds_its_thread(queue: Queue):
+async def test_deleting_an_ended_run_blocks_its_thread(queue: Queue):
     run = await queue.begun()
-    await queue.end(run, Ending(status="error", thread_status="error", error={"error": "E", "message": "m"}))
-    deleted = await lifecycle.delete_run(queue.db, queue.worker_id, queue.thread_id, run.run_id)
-    assert deleted.taken is not None
+    await queue.end(run, RunResult(status="error", thread_status="error", error={"error": "E", "message": "m"}))
+    deleted = await statements.delete_run(queue.db, queue.worker_id, queue.thread_id, run.run_id)
+    assert deleted.claimed is not None
     _, admitted = await queue.admit(starts=True)
     assert admitted.outcome == "pending"
-    assert await queue.end(deleted.taken, UNDONE) == "ended"
+    assert await queue.end(deleted.claimed, UNDONE) == "ended"
     assert len(await queue.claim()) == 1
-    assert (await lifecycle.delete_run(queue.db, queue.worker_id, queue.thread_id, run.run_id)).outcome == "missing"
+    assert (await statements.delete_run(queue.db, queue.worker_id, queue.thread_id, run.run_id)).outcome == "missing"
     thread = await queue.thread()
-    assert (thread["resting_status"], thread["error"]) == ("idle", None)
+    assert (thread["idle_status"], thread["error"]) == ("idle", None)
 
 
 async def work(db: Database, is_over: asyncio.Event) -> None:
@@ -217,7 +229,7 @@ async def work(db: Database, is_over: asyncio.Event) -> None:
     endings = {None: DONE, INTERRUPT.action: STOPPED, ROLLBACK.action: UNDONE}
     while True:
         held = await queue.claim()
-        asked = await lifecycle.renew_leases(db, queue.worker_id, [run.run_id for run in held])
+        asked = await statements.renew_leases(db, queue.worker_id, [run.run_id for run in held])
         for run in held:
             cancellation = asked.get(run.run_id)
             if await queue.end(run, endings[cancellation and cancellation.action]) == "rollback":
@@ -226,7 +238,7 @@ async def work(db: Database, is_over: asyncio.Event) -> None:
             return
 
 
-async def test_a_storm_of_moves_deadlocks_nothing_and_ends_at_rest(db: Database):
+async def test_concurrent_state_changes_do_not_deadlock(db: Database):
     """Workers, clients and the sweeper on the same few threads, all at once."""
     threads = [uuid4() for _ in range(3)]
     is_over = asyncio.Event()
@@ -240,7 +252,7 @@ async def test_a_storm_of_moves_deadlocks_nothing_and_ends_at_rest(db: Database)
             if chance.random() < 0.4:
                 await queue.cancel(chance.choice([INTERRUPT, ROLLBACK]), run_id)
             elif chance.random() < 0.2:
-                await lifecycle.cancel_runs(db, CancelScope(), INTERRUPT)
+                await statements.cancel_runs(db, CancelScope(), INTERRUPT)
 
     async def sweeper() -> None:
         while not is_over.is_set():

@@ -1,4 +1,7 @@
-"""Runs that are asked for twice: the key of a request names the run that was made first."""
+"""Idempotency keys: a repeated request finds the run of the first one.
+
+One key makes one run, whichever process receives the requests.
+"""
 
 import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable
@@ -7,24 +10,26 @@ from uuid import UUID, uuid4
 
 import pytest
 
-from portside.agent.queue import lifecycle
-from portside.agent.queue.lifecycle import (
+from portside.agent.queue import statements
+from portside.agent.queue.statements import (
     Admission,
     Admitted,
     Cancellation,
     CancelScope,
     ClaimedRun,
-    Ending,
+    DueThreads,
+    LapsedRunKeys,
     RequestKey,
+    RunResult,
 )
-from portside.agent.queue.sweep import DueThreads, LapsedRunKeys
 from portside.agent.runs.requests import STATELESS
 from portside.kernel.db import Database
 from portside.kernel.ids import uuid7
 from portside.kernel.migrations import migrate
+from tests.db.queued import admit_run, end_run
 
 WORKER = uuid4()
-DONE = Ending(status="success", thread_status="idle", values=b'{"n":1}', interrupts={})
+DONE = RunResult(status="success", thread_status="idle", values=b'{"n":1}', interrupts={})
 
 
 @pytest.fixture
@@ -45,7 +50,7 @@ def asked(thread_id: UUID | None = None, key: str | None = "k", digest: str = "d
 
 
 async def admit(db: Database, admission: Admission, *, starts: bool = False) -> Admitted:
-    return await lifecycle.admit_run(db, admission, WORKER, has_free_slot=starts)
+    return await admit_run(db, admission, WORKER, starts=starts)
 
 
 async def count(db: Database, table: str = "runs") -> int:
@@ -53,7 +58,7 @@ async def count(db: Database, table: str = "runs") -> int:
 
 
 @pytest.mark.parametrize("thread_id", [None, uuid4()])
-async def test_many_who_ask_at_once_get_one_run(db: Database, thread_id: UUID | None):
+async def test_concurrent_requests_with_one_key_get_one_run(db: Database, thread_id: UUID | None):
     admitted = await asyncio.gather(*(admit(db, asked(thread_id)) for _ in range(20)))
     assert sorted(one.outcome for one in admitted) == ["pending", *["repeated"] * 19]
     assert len({(one.run_id, one.thread_id) for one in admitted}) == 1
@@ -67,7 +72,7 @@ async def test_keys_are_their_threads_own(db: Database):
     assert (await admit(db, asked(scopes[1]))).outcome == "repeated"
 
 
-async def test_another_request_under_the_same_key_is_told_so_and_makes_nothing(db: Database):
+async def test_other_request_with_the_same_key_is_refused(db: Database):
     for scope in (None, uuid4()):
         await admit(db, asked(scope))
         assert (await admit(db, asked(scope, digest="other"))).outcome == "reused"
@@ -87,7 +92,7 @@ async def test_a_refused_request_keeps_no_key(db: Database):
     thread_id = uuid4()
     await admit(db, asked(thread_id, key=None))
     assert (await admit(db, asked(thread_id, strategy="reject"))).outcome == "busy"
-    await lifecycle.cancel_runs(db, CancelScope(thread_id=thread_id), Cancellation("rollback", "because"))
+    await statements.cancel_runs(db, CancelScope(thread_id=thread_id), Cancellation("rollback", "because"))
     assert (await admit(db, asked(thread_id, strategy="reject"))).outcome == "pending"
     assert (await admit(db, asked(uuid4(), create_thread=False))).outcome == "missing"
 
@@ -117,7 +122,7 @@ async def begun(db: Database, admission: Admission) -> ClaimedRun:
 async def test_a_stateless_run_is_kept_as_long_as_its_key(db: Database):
     kept, gone = await begun(db, asked()), await begun(db, asked(key=None))
     for run in (kept, gone):
-        assert (await lifecycle.end_run(db, WORKER, run, DONE)).outcome == "ended"
+        assert await end_run(db, WORKER, run, DONE) == "ended"
     rows = await db.pool.fetch("select thread_id, delete_after - now() as left from threads")
     assert [row["thread_id"] for row in rows] == [kept.thread_id]
     assert 23.9 < rows[0]["left"].total_seconds() / 3600 <= 24

@@ -1,4 +1,7 @@
-"""Which run is claimed next: by its turn, and at the same cost whatever waits behind it."""
+"""The order in which pending runs are claimed, and the cost of a claim.
+
+No priority makes a run wait for ever, and a caller's next run waits for no other caller's second one.
+"""
 
 import json
 from collections.abc import AsyncIterator, Awaitable, Callable
@@ -7,20 +10,21 @@ from uuid import UUID, uuid4
 
 import pytest
 
-from portside.agent.queue import lifecycle
-from portside.agent.queue.lifecycle import Admission
-from portside.agent.queue.priorities import priority_of
-from portside.kernel.db import Database
+from portside.agent.queue import statements
+from portside.agent.queue.admissions import priority_of
+from portside.agent.queue.statements import Admission
+from portside.kernel.db import Database, Session
 from portside.kernel.errors import Invalid
 from portside.kernel.ids import uuid7
 from portside.kernel.migrations import migrate
+from tests.db.queued import admit_run
 
 WORKER = uuid4()
 # What `claim_runs` looks for, as the statement in it does.
 READY = """
 explain (analyze, buffers, format json) select run_id from runs
 where status = 'pending' and not is_blocked and not is_delayed and run_after <= now()
-order by turn_at, number limit 10 for update skip locked
+order by queue_position, number limit 10 for update skip locked
 """
 
 
@@ -32,24 +36,34 @@ async def db(fresh_database: Callable[[], Awaitable[str]]) -> AsyncIterator[Data
     await opened.close()
 
 
-async def admit(db: Database, *, thread_id: UUID | None = None, priority: int = 0, delay_s: float = 0.0) -> UUID:
+async def admit(
+    db: Session,
+    *,
+    thread_id: UUID | None = None,
+    priority: int = 0,
+    delay_s: float = 0.0,
+    caller: str | None = None,
+) -> UUID:
     run_id = uuid7()
     kwargs: dict[str, Any] = {"config": {"configurable": {"graph_id": "g"}}}
     admission = Admission(
         run_id=run_id, thread_id=thread_id or uuid4(), assistant_id=uuid4(), metadata={}, kwargs=kwargs,
         strategy="enqueue", thread_metadata={}, create_thread=True, temporary=False, delay_s=delay_s, priority=priority,
+        caller=caller,
     )  # fmt: skip
-    await lifecycle.admit_run(db, admission, WORKER, has_free_slot=False)
+    await admit_run(db, admission, WORKER, starts=False)
     return run_id
 
 
 async def claim(db: Database, limit: int = 1) -> list[UUID]:
-    return [run.run_id for run in await lifecycle.claim_runs(db, WORKER, limit)]
+    return [run.run_id for run in await statements.claim_runs(db, WORKER, limit)]
 
 
 async def older(db: Database, run_id: UUID, minutes: float) -> None:
     await db.pool.execute(
-        "update runs set turn_at = turn_at - make_interval(secs => $2 * 60) where run_id = $1", run_id, minutes
+        "update runs set queue_position = queue_position - make_interval(secs => $2 * 60) where run_id = $1",
+        run_id,
+        minutes,
     )
 
 
@@ -83,6 +97,68 @@ async def test_a_delayed_run_waits_for_its_time_and_is_then_as_old_as_that(db: D
     assert not await db.pool.fetchval("select is_delayed from runs where run_id = $1", delayed)
 
 
+async def test_callers_with_many_pending_runs_share_the_queue(db: Database):
+    flood = [await admit(db, caller="ada") for _ in range(30)]
+    first = [await admit(db, caller=name) for name in ("bob", "cleo")]
+    assert await claim(db, 3) == [flood[0], *first]
+    bobs = [await admit(db, caller="bob") for _ in range(5)]
+    # From here on they take turns, although ada was first with all of hers.
+    claimed = [(await claim(db))[0] for _ in range(10)]
+    assert [run_id for run_id in claimed if run_id in bobs] == bobs
+    assert [run_id for run_id in claimed if run_id in flood] == flood[1:6]
+    late = await admit(db, caller="dan")
+    assert late in await claim(db, 2)
+
+
+async def test_a_second_flood_shares_with_what_is_left_of_the_first(db: Database):
+    ada = [await admit(db, caller="ada") for _ in range(20)]
+    assert await claim(db, 10) == ada[:10]
+    bob = [await admit(db, caller="bob") for _ in range(20)]
+    claimed = await claim(db, 12)
+    assert {run_id in bob for run_id in claimed} == {True, False}
+    assert abs(sum(run_id in bob for run_id in claimed) - 6) <= 1
+
+
+async def test_a_callers_priorities_do_not_wait_behind_each_other(db: Database):
+    plain = [await admit(db, caller="ada") for _ in range(20)]
+    urgent = await admit(db, caller="ada", priority=-5)
+    assert await claim(db, 2) == [urgent, plain[0]]
+
+
+async def test_runs_that_become_due_together_take_their_turns(db: Database):
+    delayed = [await admit(db, caller="ada", delay_s=600) for _ in range(10)]
+    for_next_year = await admit(db, caller="ada", delay_s=3e7)
+    waiting = [await admit(db, caller="ada") for _ in range(2)]
+    await db.pool.execute("update runs set run_after = now() where run_id = any($1::uuid[])", delayed)
+    assert await claim(db) == waiting[:1]
+    bob = await admit(db, caller="bob")
+    claimed = await claim(db, 20)
+    assert bob in claimed[:2]
+    assert [run_id for run_id in claimed if run_id != bob] == [waiting[1], *delayed]
+    assert for_next_year not in claimed
+
+
+async def test_runs_that_are_admitted_at_the_same_moment_share_no_turn(db: Database):
+    await admit(db, caller="ada")
+    async with db.transaction() as transaction:
+        first = await admit(transaction, caller="ada")
+        second = await admit(db, caller="ada")
+        await admit(db, caller="bob")
+    found = {
+        row["run_id"]: row["queue_position"] for row in await db.pool.fetch("select run_id, queue_position from runs")
+    }
+    assert found[second] > found[first]
+
+
+async def test_deleted_runs_do_not_delay_their_caller(db: Database):
+    for _ in range(10):
+        await admit(db, caller="ada")
+    assert len(await claim(db, 10)) == 10
+    again = await admit(db, caller="ada")
+    bob = await admit(db, caller="bob")
+    assert await claim(db, 2) == [again, bob]
+
+
 @pytest.mark.parametrize("value", ["high", 6, -6, 1.5, True, [1]])
 def test_what_is_no_priority_is_refused_by_name(value: Any):
     with pytest.raises(Invalid) as refused:
@@ -95,8 +171,8 @@ async def pages_of_a_claim(db: Database) -> tuple[int, str]:
     async with db.pool.acquire() as connection, connection.transaction():
         await connection.execute("set local enable_seqscan = off")
         await connection.execute("set local enable_bitmapscan = off")
-        told = await connection.fetchval(READY)
-    plan = (json.loads(told) if isinstance(told, str) else told)[0]["Plan"]
+        plan_text = await connection.fetchval(READY)
+    plan = (json.loads(plan_text) if isinstance(plan_text, str) else plan_text)[0]["Plan"]
     text = json.dumps(plan)
     return plan["Shared Hit Blocks"] + plan["Shared Read Blocks"], text
 
@@ -107,7 +183,8 @@ with made as (
     returning thread_id
 )
 insert into runs (
-    run_id, thread_id, assistant_id, status, is_blocked, is_delayed, kwargs, multitask_strategy, run_after, turn_at
+    run_id, thread_id, assistant_id, status, is_blocked, is_delayed, kwargs, multitask_strategy, run_after,
+    queue_position
 )
 select gen_random_uuid(), thread_id, gen_random_uuid(), 'pending', $2, $3, '{}', 'enqueue',
     now() + case when $3 then interval '1 hour' else interval '0' end, now()

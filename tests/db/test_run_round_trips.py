@@ -15,15 +15,15 @@ import pytest_asyncio
 
 from portside.agent.app import SCHEMA
 from portside.agent.assistants.records import AssistantNotFound, Assistants
-from portside.agent.checkpoints import PostgresSaver, staging
-from portside.agent.checkpoints.staging import Stage
+from portside.agent.checkpoints import PostgresSaver, writer
+from portside.agent.checkpoints.writer import CheckpointWriter
 from portside.agent.config import load_config
 from portside.agent.engine import Engine
 from portside.agent.graphs.load import load_graphs
-from portside.agent.queue import lifecycle, worker
-from portside.agent.queue.lifecycle import ClaimedRun, Ending
-from portside.agent.runs.admission import admission_of, begun_run
-from portside.agent.runs.requests import Ids
+from portside.agent.queue import statements, worker
+from portside.agent.queue.statements import ClaimedRun, RunResult
+from portside.agent.queue.worker import RunState
+from portside.agent.runs.requests import RunIds, admission_of, claimed_run
 from portside.agent.runs.service import Runs
 from portside.agent.settings import AgentSettings
 from portside.agent.sql import sql
@@ -34,11 +34,13 @@ from portside.kernel.ids import uuid7
 from portside.kernel.migrations import migrate
 from portside.kernel.reconcile import Driver
 from tests.conftest import eventually
+from tests.db.queued import admit_run
 from tests.servers import PROJECTS
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")
 NAMES = {query.sql: query.name for query in sql}
 NOISE = {"claim_runs", "renew_leases"}
+UNDER_WAY = "select exists (select from runs where status in ('pending', 'running') and run_after <= now())"
 HI = {"messages": [{"role": "user", "content": "hi"}]}
 BEFORE, AFTER = ["admit_runs", "read_checkpoint"], ["end_runs"]
 
@@ -99,15 +101,16 @@ class Server:
         """A run that this worker has a lease on, and that nobody executes."""
         assistant = await self.assistants.recall("echo")
         body = RunCreate(assistant_id="echo", input=HI)
-        admission = admission_of(assistant, body, Ids(uuid7(), thread_id, "request"), is_stateless=False)
-        admitted = await lifecycle.admit_run(self.db, admission, self.runs.worker.worker_id, has_free_slot=True)
-        return begun_run(admission, admitted)
+        admission = admission_of(assistant, body, RunIds(uuid7(), thread_id, "request"), is_stateless=False)
+        admitted = await admit_run(self.db, admission, self.runs.worker.worker_id, starts=True)
+        return claimed_run(admission, admitted)
 
     async def idle(self) -> None:
         """Wait until what was begun has been written."""
 
         async def is_idle() -> bool:
-            return self.runs.worker.busy_slots == 0
+            # Between two claims no slot is busy although runs wait.
+            return self.runs.worker.busy_slots == 0 and not await self.db.pool.fetchval(UNDER_WAY)
 
         await eventually(is_idle)
 
@@ -133,7 +136,9 @@ async def server(module_database: str) -> AsyncIterator[Server]:
 
     db = await connect()
     await migrate(db, ["portside.agent"], schema=SCHEMA)
-    engine = await Engine.start(load_graphs(config), connect, make_saver=partial(PostgresSaver, stage=Stage(db)))
+    engine = await Engine.start(
+        load_graphs(config), connect, make_saver=partial(PostgresSaver, writer=CheckpointWriter(db))
+    )
     known = Assistants(db, engine.graphs)
     await known.make_system_assistants()
     runs = Runs(db, known, engine, AgentSettings(database_url=url), asyncio.Event())
@@ -142,7 +147,7 @@ async def server(module_database: str) -> AsyncIterator[Server]:
         await known.recall(graph)
     with pytest.MonkeyPatch.context() as patch:
         # However slow the machine is, a short run is over before its checkpoints would be written.
-        patch.setattr(staging, "NEW_THREAD_WAITS_S", 60.0)
+        patch.setattr(writer, "NEW_THREAD_DELAY_S", 60.0)
         # Nobody looks into the queue without a reason.
         patch.setattr(worker, "POLL_S", 3600.0)
         yield Server(db, runs, known, texts)
@@ -176,7 +181,7 @@ async def test_a_streamed_run(server: Server):
     assert await server.cost(stream()) == ["admit_runs", "end_runs"]
 
 
-async def test_an_end_is_no_reason_to_look_into_the_queue(server: Server):
+async def test_ends_of_runs_claim_only_when_runs_wait(server: Server):
     async def runs() -> None:
         thread_id = await server.thread()
         for place in (None, thread_id) * 5:
@@ -188,7 +193,29 @@ async def test_an_end_is_no_reason_to_look_into_the_queue(server: Server):
     assert found.count("claim_runs") < 5
 
 
-async def test_the_next_run_of_a_thread_is_looked_for_when_the_one_before_it_ends(server: Server):
+async def test_a_claim_that_leaves_slots_free_is_not_repeated(server: Server, monkeypatch: pytest.MonkeyPatch):
+    """A claim reserves the free slots: a run that is admitted meanwhile waits for a second claim, but for no third."""
+    gate, claim = asyncio.Event(), statements.claim_runs
+
+    async def claim_behind_gate(*args: Any) -> list[ClaimedRun]:
+        await gate.wait()
+        return await claim(*args)
+
+    async def has_reserved() -> bool:
+        return server.runs.worker.free_slots == 0
+
+    async def run() -> None:
+        server.runs.worker.wake()
+        await eventually(has_reserved)
+        created = (await server.create(await server.thread())).run
+        gate.set()
+        await server.runs.result(created.thread_id, created.run_id)
+
+    monkeypatch.setattr(statements, "claim_runs", claim_behind_gate)
+    assert (await server.statements(run())).count("claim_runs") == 2
+
+
+async def test_end_of_a_run_claims_the_next_run_of_its_thread(server: Server):
     thread_id = await server.thread()
     first = (await server.create(thread_id, "steps", input={"done": [], "pause_s": 60})).run
     assert await asyncio.wait_for(server.wait(thread_id, multitask_strategy="interrupt"), 60)
@@ -222,7 +249,7 @@ async def test_a_run_on_a_thread(server: Server):
     check_on_thread(await server.cost(steps), checkpoints=5)
 
 
-async def test_a_run_in_the_background_costs_what_one_costs_that_is_waited_for(server: Server):
+async def test_background_run_costs_the_same_statements(server: Server):
     check_on_thread(await server.cost(server.create(await server.thread())), checkpoints=3)
 
 
@@ -259,13 +286,13 @@ async def test_cancelling(server: Server):
     assert len(found) <= 5
 
 
-async def test_what_many_ask_for_at_once_goes_together(server: Server):
+async def test_concurrent_requests_are_batched(server: Server):
     """However many clients there are, no more runs are executed at a time than there are slots."""
     worker, busy = server.runs.worker, []
 
     async def run() -> None:
         await server.wait(None, "steps", input={"done": [], "pause_s": 0.01})
-        busy.append(len(worker._executing))
+        busy.append(sum(run.state is RunState.EXECUTING for run in worker._active.values()))
 
     found = await server.statements(asyncio.gather(*(run() for _ in range(40))))  # type: ignore[arg-type]
     assert len(busy) == 40
@@ -274,20 +301,20 @@ async def test_what_many_ask_for_at_once_goes_together(server: Server):
     assert found.count("end_runs") < 40
 
 
-async def test_an_end_waits_for_nobody_elses_thread(server: Server):
+async def test_ends_do_not_wait_for_locked_threads(server: Server):
     """Somebody holds one of two threads; the other one's run ends, and the first one's when it is let go."""
     held, free = [await server.begun(await server.thread()) for _ in range(2)]
-    ending = Ending(status="success", thread_status="idle", values=b"{}")
-    endings = server.runs.worker._endings
+    ending = RunResult(status="success", thread_status="idle", values=b"{}")
+    worker = server.runs.worker
     async with server.db.pool.acquire() as other, other.transaction():
         await other.execute("select from threads where thread_id = $1 for update", held.thread_id)
-        waiting = asyncio.create_task(endings.end(held, ending))
-        assert (await asyncio.wait_for(endings.end(free, ending), 60)).outcome == "ended"
+        waiting = asyncio.create_task(worker.end_run(held, ending))
+        assert (await asyncio.wait_for(worker.end_run(free, ending), 60)).outcome == "ended"
         assert not waiting.done()
     assert (await asyncio.wait_for(waiting, 60)).outcome == "ended"
 
 
-async def test_an_admission_waits_for_nobody_elses_thread(server: Server):
+async def test_admissions_do_not_wait_for_locked_threads(server: Server):
     """Somebody holds one of two threads; a run on the other one is admitted, and on the first one when it is let go."""
     held, free = await server.thread(), await server.thread()
     async with server.db.pool.acquire() as other, other.transaction():
@@ -298,7 +325,7 @@ async def test_an_admission_waits_for_nobody_elses_thread(server: Server):
     assert await asyncio.wait_for(waiting, 60)
 
 
-async def test_the_runs_of_one_thread_that_are_asked_for_at_once_are_in_order(server: Server):
+async def test_concurrent_runs_of_a_thread_start_in_order(server: Server):
     thread_id = await server.thread()
     made = await asyncio.gather(*(server.create(thread_id) for _ in range(5)))
     for each in made:

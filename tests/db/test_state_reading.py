@@ -1,4 +1,7 @@
-"""Reading states of threads: an answer given again is as true as one that is made anew, whoever changed what."""
+"""Reading and caching states of threads.
+
+A cached state always equals a freshly computed one, whoever changed it.
+"""
 
 import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable
@@ -11,14 +14,13 @@ from langgraph.graph import START, StateGraph
 from langgraph.types import Command, interrupt
 from typing_extensions import TypedDict
 
-from portside.agent.checkpoints import PostgresSaver, staging
-from portside.agent.checkpoints.staging import Stage
+from portside.agent.checkpoints import PostgresSaver
+from portside.agent.checkpoints.writer import CheckpointWriter
 from portside.agent.engine import Engine
-from portside.agent.graphs.factories import Factory
-from portside.agent.graphs.load import Graphs
+from portside.agent.graphs.load import GraphFactory, Graphs
 from portside.agent.streams.hub import Hub
 from portside.agent.threads import records
-from portside.agent.threads.lookups import TOGETHER
+from portside.agent.threads.reading import MAX_BATCH
 from portside.agent.threads.records import ThreadNotFound
 from portside.agent.threads.states import States
 from portside.agent.types.access import ANYONE, Caller
@@ -34,7 +36,7 @@ from portside.agent.types.threads import (
 from portside.kernel.codec import load
 from portside.kernel.db import Database
 from portside.kernel.migrations import migrate
-from tests.db.test_checkpoint_staging import running
+from tests.db.test_checkpoint_writer import running
 
 LATEST = StateAtCheckpoint(Checkpoint(), None, None)
 MEMORY_BYTES = 1_000_000
@@ -55,7 +57,7 @@ NOTES = (
 GRAPHS = {
     "notes": NOTES.compile(),
     "other": StateGraph(Note).add_node("another", lambda _: {}).add_edge(START, "another").compile(),
-    "made": Factory(lambda config: NOTES.compile(), "made"),
+    "made": GraphFactory(lambda config: NOTES.compile(), "made"),
 }
 
 
@@ -69,7 +71,7 @@ class Process(NamedTuple):
     @property
     def remembered(self) -> int:
         """How many bytes of answers it remembers."""
-        return self.states._reader._memory.size
+        return self.states._reader._cache.size
 
     async def state(self, thread_id: UUID, caller: Caller = ANYONE) -> Any:
         """The state as a client gets it."""
@@ -89,7 +91,9 @@ async def process(url: str, memory_bytes: int = MEMORY_BYTES) -> Process:
     connect = partial(Database.connect, url, max_size=4, schema="portside")
     db = await connect()
     await migrate(db, ["portside.agent"], schema="portside")
-    engine = await Engine.start(Graphs(GRAPHS, {}), connect, make_saver=partial(PostgresSaver, stage=Stage(db)))
+    engine = await Engine.start(
+        Graphs(GRAPHS, {}), connect, make_saver=partial(PostgresSaver, writer=CheckpointWriter(db))
+    )
     return Process(db, engine, States(db, engine, Hub(keep_s=1), memory_bytes=memory_bytes))
 
 
@@ -135,8 +139,8 @@ async def ask_again(by: Process, thread_id: UUID) -> None:
     named = config(thread_id, checkpoint_id=at)
 
     async def write(graph: Any) -> None:
-        told = await graph.checkpointer.aget_tuple(named)
-        [question] = [value for _, channel, value in told.pending_writes if channel == "__interrupt__"]
+        stored = await graph.checkpointer.aget_tuple(named)
+        [question] = [value for _, channel, value in stored.pending_writes if channel == "__interrupt__"]
         question[0].value = "another question"
         await graph.checkpointer.aput_writes(named, [("__interrupt__", question)], task)
 
@@ -154,8 +158,8 @@ async def keep_latest(by: Process, thread_id: UUID) -> None:
 async def roll_back(by: Process, thread_id: UUID) -> None:
     """Remove what a run left, so that what was before it is the latest again."""
     run_id = str(uuid4())
-    told = config(thread_id, run_id=run_id) | {"metadata": {"run_id": run_id}}
-    await by.work("notes", lambda graph: graph.aupdate_state(told, {"text": "gone"}, as_node="keep"))
+    written_to = config(thread_id, run_id=run_id) | {"metadata": {"run_id": run_id}}
+    await by.work("notes", lambda graph: graph.aupdate_state(written_to, {"text": "gone"}, as_node="keep"))
     await by.work("notes", lambda graph: graph.checkpointer.adelete_for_runs([run_id], thread_id=str(thread_id)))
 
 
@@ -177,7 +181,7 @@ CHANGES_NOTHING = {keep_latest, roll_back}
 
 
 @pytest.mark.parametrize("changed_by", [0, 1], ids=["the same process", "another process"])
-async def test_whatever_is_changed_the_next_answer_tells_it(processes, changed_by):
+async def test_every_change_invalidates_the_cached_state(processes, changed_by):
     asked, forgetful = processes[0], processes[2]
     for change in CHANGES:
         thread_id = await note(processes[1])
@@ -188,7 +192,7 @@ async def test_whatever_is_changed_the_next_answer_tells_it(processes, changed_b
         assert (after == before) is (change in CHANGES_NOTHING), change.__name__
 
 
-async def test_what_a_run_of_another_process_goes_through_is_told_step_by_step(processes):
+async def test_steps_of_another_process_invalidate_the_cached_state(processes):
     asked, other, forgetful = processes
     thread_id = await note(other)
     for number in range(20):
@@ -197,7 +201,7 @@ async def test_what_a_run_of_another_process_goes_through_is_told_step_by_step(p
     assert await asked.state(thread_id) == await forgetful.state(thread_id)
 
 
-async def test_a_rollback_between_the_look_and_the_answer_is_not_remembered(processes):
+async def test_rollback_during_a_read_is_not_cached(processes):
     asked, other, forgetful = processes
     thread_id = await note(other)
 
@@ -213,7 +217,7 @@ async def test_a_rollback_between_the_look_and_the_answer_is_not_remembered(proc
     assert await asked.state(thread_id) == await forgetful.state(thread_id)
 
 
-async def test_a_deleted_thread_is_gone_and_a_copy_has_its_own_names(processes):
+async def test_deleted_thread_is_404_and_copy_has_its_own_ids(processes):
     asked, other, forgetful = processes
     thread_id = await note(other)
     before = await asked.state(thread_id)
@@ -225,25 +229,25 @@ async def test_a_deleted_thread_is_gone_and_a_copy_has_its_own_names(processes):
         await asked.state(thread_id)
 
 
-async def test_what_a_run_of_this_process_has_not_written_yet_is_told(processes, monkeypatch):
-    monkeypatch.setattr(staging, "WRITE_WITHIN_S", 60)
+async def test_unwritten_checkpoints_of_this_process_are_read(processes, monkeypatch):
+    monkeypatch.setattr(processes[0].engine.saver.writer.batches, "_delay_s", 60)
     asked = processes[0]
     thread_id = await note(asked)
     await asked.state(thread_id)
     holder = await running(asked.db, str(thread_id))
 
-    async with asked.engine.saver.stage.hold(str(thread_id), holder):
-        told = config(thread_id)
-        await asked.work("notes", lambda graph: graph.aupdate_state(told, {"text": "staged"}, as_node="keep"))
+    async with asked.engine.saver.writer.buffering(str(thread_id), holder):
+        written_to = config(thread_id)
+        await asked.work("notes", lambda graph: graph.aupdate_state(written_to, {"text": "staged"}, as_node="keep"))
         assert (await asked.state(thread_id))["values"] == {"text": "staged"}
 
 
-async def test_an_answer_that_stands_is_given_again(processes):
+async def test_unchanged_state_is_answered_from_the_cache(processes):
     asked, other, forgetful = processes
     thread_id = await note(other)
     await update(other, thread_id, "long " * 100)
     before = await asked.state(thread_id)
-    # Nobody changes the values of a version; so this tells who reads them.
+    # The values of a version never change, so a changed one shows who reads it.
     await other.db.pool.execute("update checkpoint_values set data = '\\xc0' where thread_id = $1", str(thread_id))
     assert await asked.state(thread_id) == before != await forgetful.state(thread_id)
     selected = StateAtCheckpoint(Checkpoint(), None, ["next"])
@@ -251,7 +255,7 @@ async def test_an_answer_that_stands_is_given_again(processes):
     assert forgetful.remembered == 0 < asked.remembered <= MEMORY_BYTES
 
 
-async def test_what_may_differ_by_who_asks_is_not_given_to_others(processes):
+async def test_cached_state_is_not_shared_between_users(processes):
     asked, other, _ = processes
     made, fixed = await note(other, "made"), await note(other)
     await asked.state(made)
@@ -264,20 +268,20 @@ async def test_what_may_differ_by_who_asks_is_not_given_to_others(processes):
     assert sizes[0] == sizes[1] < sizes[2]
 
 
-async def test_many_who_ask_at_once_are_each_told_their_own(processes):
+async def test_concurrent_reads_return_their_own_states(processes):
     asked, other, _ = processes
     threads = [await note(other) for _ in range(3)]
     for number, thread_id in enumerate(threads):
         await update(other, thread_id, str(number))
     nobody = uuid4()
     for _ in range(2):
-        asks = [threads[n % 3] for n in range(3 * TOGETHER)]
+        asks = [threads[n % 3] for n in range(3 * MAX_BATCH)]
         found = await asyncio.gather(*map(asked.state, asks), asked.state(nobody), return_exceptions=True)
-        assert [one["values"]["text"] for one in found[:-1]] == [str(n % 3) for n in range(3 * TOGETHER)]
+        assert [one["values"]["text"] for one in found[:-1]] == [str(n % 3) for n in range(3 * MAX_BATCH)]
         assert isinstance(found[-1], ThreadNotFound)
 
 
-async def test_who_asks_as_a_look_ends_is_looked_for(processes):
+async def test_read_during_the_end_of_a_batch_joins_the_next(processes):
     asked, other, _ = processes
     thread_id = await note(other)
     for _ in range(50):

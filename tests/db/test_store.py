@@ -1,4 +1,7 @@
-"""The store on a real Postgres: against langgraph's own in-memory store, and what that one does not promise."""
+"""The store on Postgres, compared with langgraph's in-memory store, and what that one does not promise.
+
+An item is written with its vectors or not at all.
+"""
 
 import asyncio
 import itertools
@@ -21,9 +24,8 @@ from langgraph.store.base import (
 from langgraph.store.memory import InMemoryStore
 
 from portside.agent.config import StoreTtl
-from portside.agent.store.chores import ExpiredItems
+from portside.agent.store.items import ExpiredItems, PostgresStore
 from portside.agent.store.search_index import StoreSetup
-from portside.agent.store.store import PostgresStore
 from portside.kernel.db import Database
 from portside.kernel.errors import PortsideError
 from portside.kernel.migrations import migrate
@@ -62,7 +64,7 @@ async def keys(store: PostgresStore, *prefix: str, **options: Any) -> list[str]:
     return [item.key for item in await store.asearch(prefix, **options)]
 
 
-async def test_a_batch_is_a_statement_for_each_kind_and_reads_what_was_there_before(db: Database):
+async def test_batch_reads_see_the_state_before_the_batch(db: Database):
     counted = Counted(db)
     store = PostgresStore(counted, StoreSetup())
     await store.abatch([PutOp(("a",), "1", {"n": 1}), PutOp(("a", "b"), "2", {"n": 2}), PutOp(("c",), "3", {"n": 3})])
@@ -121,7 +123,7 @@ TRUE_IS_ONE = {"{'a': 1}": {"6"}, "{'a': {'$eq': 1}}": {"6"}, "{'a': {'$ne': 1}}
 
 
 @pytest.mark.parametrize("wanted", FILTERS, ids=str)
-async def test_filters_mean_what_they_mean_in_memory(filled: tuple[PostgresStore, InMemoryStore], wanted: dict):
+async def test_filters_match_as_in_the_memory_store(filled: tuple[PostgresStore, InMemoryStore], wanted: dict):
     store, memory = filled
     expected = {item.key for item in memory.search(("f",), filter=wanted, limit=100)}
     expected = expected ^ TRUE_IS_ONE.get(str(wanted), set())
@@ -138,7 +140,7 @@ async def filled(store: PostgresStore) -> tuple[PostgresStore, InMemoryStore]:
     return store, memory
 
 
-async def test_comparisons_compare_what_can_be_compared(store: PostgresStore):
+async def test_comparisons_need_comparable_types(store: PostgresStore):
     values = [1, 10, 2.5, "10", "9", None, True, [1], {"k": 1}]
     await store.abatch(
         [PutOp(("c",), str(number), {"v": value, "in": {"v": value}}) for number, value in enumerate(values)]
@@ -189,7 +191,7 @@ async def test_namespaces_are_listed_as_in_memory(store: PostgresStore):
         assert await store.abatch([op]) == memory.batch([op])
 
 
-async def test_a_prefix_is_of_labels_not_of_letters(store: PostgresStore):
+async def test_namespace_prefix_matches_whole_labels(store: PostgresStore):
     for path in (("u",), ("u", "1"), ("u1",), ("u\x01",), ("u ",), ("t", "u"), ("é",), ("z" * 500, "z" * 500)):
         await store.aput(path, "k", {"at": list(path)})
     assert len(await keys(store, "u")) == 2
@@ -198,7 +200,7 @@ async def test_a_prefix_is_of_labels_not_of_letters(store: PostgresStore):
     assert len(await store.alist_namespaces(max_depth=1)) == 7
 
 
-async def test_values_come_back_as_they_went_or_are_refused(store: PostgresStore):
+async def test_values_round_trip_or_are_refused(store: PostgresStore):
     value = {"t": 'ünï "q" \\u0000 \U0001f600', "n": [1, -(2**63), 1.5, 2.0, 1e17, -1e300, 5e-7, True, None],
              "m": {"": {}}, "2": []}  # fmt: skip
     await store.aput(("v",), "plain", value)
@@ -240,14 +242,15 @@ async def test_overwriting_keeps_the_creation_unless_the_item_had_expired(db: Da
 
 
 async def test_lifetimes_follow_the_configuration_and_the_call(db: Database):
-    store = PostgresStore(db, StoreSetup(StoreTtl(refresh_on_read=False, default_ttl=10)))
+    store = PostgresStore(db, StoreSetup(StoreTtl(refresh_on_read=False, default_ttl=600)))
     assert store.supports_ttl
-    await store.abatch([PutOp(("t",), "explicit", {}, None, 3.5)])
+    await store.abatch([PutOp(("t",), "explicit", {}, None, 210.0)])
     await store.aput(("t",), "default", {})
     await store.aput(("t",), "never", {}, ttl=None)
-    left = "select key, round(extract(epoch from expires_at - now()))::int from store_items"
+    # In minutes, so that half a minute may pass between a write and a look.
+    left = "select key, round(extract(epoch from expires_at - now()) / 60)::int from store_items"
     assert dict(await db.pool.fetch(left)) == {"explicit": 210, "default": 600, "never": None}
-    await db.pool.execute("update store_items set expires_at = now() + interval '9 s' where expires_at is not null")
+    await db.pool.execute("update store_items set expires_at = now() + interval '9 min' where expires_at is not null")
     await store.aget(("t",), "default")
     await store.asearch(("t",))
     assert set(dict(await db.pool.fetch(left)).values()) == {9, None}
@@ -257,7 +260,7 @@ async def test_lifetimes_follow_the_configuration_and_the_call(db: Database):
     assert dict(await db.pool.fetch(left))["never"] is None
 
 
-async def test_reading_what_was_just_refreshed_writes_nothing(db: Database, store: PostgresStore):
+async def test_reading_a_just_refreshed_item_writes_nothing(db: Database, store: PostgresStore):
     await store.aput(("t",), "k", {}, ttl=60)
     before = await db.pool.fetchval("select xmin::text from store_items")
     for _ in range(3):
@@ -265,7 +268,7 @@ async def test_reading_what_was_just_refreshed_writes_nothing(db: Database, stor
     assert await db.pool.fetchval("select xmin::text from store_items") == before
 
 
-async def test_the_sweep_deletes_in_batches_what_has_expired(db: Database, store: PostgresStore):
+async def test_expired_items_are_deleted_in_batches(db: Database, store: PostgresStore):
     await store.abatch([PutOp(("s",), str(number), {}, None, 1) for number in range(5)])
     await store.aput(("s",), "stays", {})
     sweep = ExpiredItems(db, StoreSetup(StoreTtl(sweep_interval_minutes=2)))
@@ -278,7 +281,7 @@ async def test_the_sweep_deletes_in_batches_what_has_expired(db: Database, store
     assert await db.pool.fetchval("select count(*) from store_items") == 1
 
 
-async def test_batches_of_the_same_items_at_once_do_not_block_each_other(store: PostgresStore):
+async def test_concurrent_batches_of_the_same_items_do_not_deadlock(store: PostgresStore):
     names = [str(number) for number in range(20)]
 
     async def write(seed: int) -> None:
@@ -324,7 +327,7 @@ async def test_another_loop_may_use_the_store(store: PostgresStore):
     assert await asyncio.to_thread(lambda: asyncio.run(remember())) == {"n": 1}
 
 
-async def test_a_mistake_of_one_call_is_not_the_others(store: PostgresStore):
+async def test_error_of_one_call_does_not_fail_others(store: PostgresStore):
     calls = [store.aput(("a",), "k", {}), store.asearch((), filter={"a": {"$x": 1}}), store.aget(("a",), "z")]
     results = await asyncio.gather(*calls, return_exceptions=True)
     assert isinstance(results[1], ValueError)
@@ -333,9 +336,9 @@ async def test_a_mistake_of_one_call_is_not_the_others(store: PostgresStore):
     assert await keys(store) == ["k"]
 
 
-async def test_a_read_does_not_wait_for_a_writer_to_prolong_an_item(db: Database, store: PostgresStore):
+async def test_read_does_not_wait_for_a_locked_item(db: Database, store: PostgresStore):
     await store.aput(("w",), "k", {"n": 1}, ttl=5)
-    await db.pool.execute("update store_items set expires_at = now() + interval '10 s'")
+    await db.pool.execute("update store_items set expires_at = now() + interval '1 min'")
     async with db.transaction() as tx:
         await tx.connection.execute("select * from store_items for update")
-        assert (await asyncio.wait_for(store.aget(("w",), "k"), 5)).value == {"n": 1}
+        assert (await asyncio.wait_for(store.aget(("w",), "k"), 60)).value == {"n": 1}

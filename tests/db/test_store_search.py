@@ -1,4 +1,7 @@
-"""Search by meaning on a real Postgres: vectors, generations of the index, and what is missing at start."""
+"""Search by meaning on Postgres: vectors, generations of the index, and missing requirements at start.
+
+Vectors of two generations are never compared.
+"""
 
 import asyncio
 from collections.abc import AsyncIterator
@@ -12,10 +15,18 @@ from langgraph.store.base import PutOp, SearchOp, ensure_embeddings
 from langgraph.store.memory import InMemoryStore
 
 from portside.agent.config import AgentConfig, StoreConfig, StoreIndex
-from portside.agent.store.chores import ReindexItems
-from portside.agent.store.embeddings import Embedder, EmbeddingFailed, load_embedder
-from portside.agent.store.search_index import SearchIndex, StoreSetup, TooManyTexts, open_generation, open_setup
-from portside.agent.store.store import PostgresStore
+from portside.agent.store.items import PostgresStore
+from portside.agent.store.search_index import (
+    Embedder,
+    EmbeddingFailed,
+    ReindexItems,
+    SearchIndex,
+    StoreSetup,
+    TooManyTexts,
+    load_embedder,
+    open_generation,
+    open_setup,
+)
 from portside.kernel.db import Database
 from portside.kernel.errors import UserMistake
 from portside.kernel.migrations import migrate
@@ -64,7 +75,7 @@ async def found(store: PostgresStore, query: str, **options: Any) -> list[tuple[
 
 
 @pytest.mark.parametrize("function", [embed, aembed])
-async def test_scores_are_those_of_the_store_in_memory(db: Database, function: Any):
+async def test_scores_equal_those_of_the_memory_store(db: Database, function: Any):
     fields = ["text", "tags[*]", "meta.note", "list[0].t"]
     store = PostgresStore(db, await indexed(db, function, fields=fields))
     memory = InMemoryStore(index={"dims": 3, "embed": function, "fields": fields})
@@ -123,7 +134,7 @@ async def test_batches_mix_searches_and_equal_texts_are_embedded_once(db: Databa
     assert results[1][0].score is None
 
 
-async def test_writers_at_once_leave_no_vector_of_another_revision(db: Database):
+async def test_concurrent_writers_leave_no_stale_vectors(db: Database):
     store = PostgresStore(db, await indexed(db, fields=["tags[*]"]))
     writes = [store.aput(("s",), "k", {"tags": [THINGS[number % 3]] * (number % 7 + 1)}) for number in range(30)]
     await asyncio.gather(*writes)
@@ -139,11 +150,11 @@ async def test_writers_at_once_leave_no_vector_of_another_revision(db: Database)
         ([[1.0, 2.0]], "2 dimensions, but store.index.dims says 3"),
         ([], "0 vectors for 1 texts"),
         ([[1.0, 2.0, float("nan")]], "not finite"),
-        ([["a", "b", "c"]], "no list of numbers"),
+        ([["a", "b", "c"]], "other than a list of numbers"),
         (7, "TypeError"),
     ],
 )
-async def test_a_bad_embedding_is_told_and_nothing_is_stored(db: Database, answer: Any, said: str):
+async def test_bad_embedding_is_an_error_and_stores_nothing(db: Database, answer: Any, said: str):
     async def broken(_: list[str]) -> Any:
         if isinstance(answer, Exception):
             raise answer
@@ -162,7 +173,7 @@ async def test_an_item_has_a_bounded_number_of_texts(db: Database):
         await store.aput(("s",), "k", {"tags": ["cat"] * 1001})
 
 
-async def test_a_slow_embedding_holds_up_nobody_else(db: Database):
+async def test_slow_embedding_does_not_block_other_calls(db: Database):
     go = asyncio.Event()
 
     async def slow(texts: list[str]) -> list[list[float]]:
@@ -179,7 +190,7 @@ async def test_a_slow_embedding_holds_up_nobody_else(db: Database):
     assert await found(store, "cat") == [("slow", 1.0)]
 
 
-async def test_an_index_that_comes_later_or_changes_embeds_what_is_there(db: Database):
+async def test_new_or_changed_index_embeds_existing_items(db: Database):
     plain = PostgresStore(db, StoreSetup())
     await plain.abatch([PutOp(("s",), str(number), {"text": "cat"}) for number in range(5)])
     await plain.aput(("s",), "never", {"text": "cat"}, index=False)
@@ -213,7 +224,7 @@ async def test_an_index_that_comes_later_or_changes_embeds_what_is_there(db: Dat
     assert (await indexed(db, embed, fields=["text"])).index.generation == second.index.generation + 1
 
 
-async def test_what_cannot_be_embedded_anew_is_passed_over_for_a_round(db: Database):
+async def test_item_that_cannot_be_embedded_is_skipped_for_a_round(db: Database):
     plain = PostgresStore(db, StoreSetup())
     for number in range(4):
         await plain.aput(("s",), str(number), {"text": "poison" if number == 1 else "cat"})
@@ -232,7 +243,7 @@ async def test_what_cannot_be_embedded_anew_is_passed_over_for_a_round(db: Datab
     assert len(await found(PostgresStore(db, setup), "cat")) == 2
 
 
-async def test_an_item_written_while_it_is_embedded_anew_keeps_the_new_value(db: Database):
+async def test_item_written_during_reindexing_keeps_its_new_value(db: Database):
     plain = PostgresStore(db, StoreSetup())
     await plain.aput(("s",), "k", {"text": "cat"})
 
@@ -246,7 +257,7 @@ async def test_an_item_written_while_it_is_embedded_anew_keeps_the_new_value(db:
     assert (await plain.aget(("s",), "k")).value == {"text": "dog"}
 
 
-async def test_processes_that_start_at_once_agree_on_a_generation(db: Database):
+async def test_concurrent_starts_agree_on_a_generation(db: Database):
     index = StoreIndex(embed="./embed.py:embed", dims=3)
     assert set(await asyncio.gather(*(open_generation(db, index) for _ in range(5)))) == {1}
 
@@ -257,7 +268,7 @@ async def test_a_langchain_model_may_embed(db: Database):
     assert await found(store, "its questions are of another kind") == [("k", 0.71)]
 
 
-async def test_a_postgres_without_vectors_is_told_what_to_install(fresh_database):
+async def test_missing_pgvector_error_says_what_to_install(fresh_database):
     url = await fresh_database()
     admin = await asyncpg.connect(url)
     name = await admin.fetchval("select current_database()")
@@ -291,14 +302,14 @@ def config(folder: Path, embedding: str) -> AgentConfig:
     [
         ("openai:text-embedding-3-small", "langchain, which is not installed"),
         ("nothing", "must be like"),
-        ("./missing.py:embed", "there is no file"),
+        ("./missing.py:embed", "does not exist"),
         ("./store_embed_example.py:absent", "has no 'absent'"),
         ("./store_embed_example.py:number", "is of type int"),
         ("./store_embed_broken.py:embed", "ZeroDivisionError"),
         ("no_such_module.inside:embed", "does not load"),
     ],
 )
-def test_an_embedding_that_does_not_load_is_told(tmp_path: Path, monkeypatch, embedding: str, said: str):
+def test_unloadable_embedding_is_a_clear_error(tmp_path: Path, monkeypatch, embedding: str, said: str):
     monkeypatch.setattr("sys.path", [*__import__("sys").path])
     (tmp_path / "store_embed_example.py").write_text(
         "number = 7\ndef embed(texts): return [[1, 2, 3] for _ in texts]\n"

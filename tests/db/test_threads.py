@@ -1,4 +1,7 @@
-"""Threads on a real Postgres: lifetimes and their sweeper, pruning, copies, searches compared with a plain scan."""
+"""Threads on Postgres: lifetimes and their sweeper, pruning, copies, searches compared with a plain scan.
+
+An expired thread that is deleted has no run; its lifetime counts from its last change.
+"""
 
 import asyncio
 import itertools
@@ -14,18 +17,17 @@ from msgspec import UNSET
 from typing_extensions import TypedDict
 
 from portside.agent.checkpoints import PostgresSaver
-from portside.agent.checkpoints.transactions import in_transaction
+from portside.agent.checkpoints.saver import in_transaction
 from portside.agent.config import ThreadTtl
-from portside.agent.queue.lifecycle import Admission, admit_run
+from portside.agent.queue.statements import Admission
 from portside.agent.sql import sql
 from portside.agent.threads import records
-from portside.agent.threads.lifetimes import ExpiredThreads, set_default_lifetime
-from portside.agent.threads.records import ThreadNotFound
-from portside.agent.threads.searches import Searches
+from portside.agent.threads.records import ExpiredThreads, ThreadNotFound, ThreadSearches, set_default_lifetime
 from portside.agent.types.access import Filter
 from portside.agent.types.threads import ThreadCreate, ThreadPatch, ThreadPrune, ThreadSearch, Ttl
 from portside.kernel.db import Database, Session
 from portside.kernel.migrations import migrate
+from tests.db.queued import admit_run
 
 TABLES = ("checkpoints", "checkpoint_values", "checkpoint_writes")
 
@@ -81,7 +83,7 @@ def sweeper(db: Database, **more: Any) -> ExpiredThreads:
     return ExpiredThreads(db, ThreadTtl(**more))
 
 
-async def test_what_expired_is_deleted_with_all_it_remembers(db):
+async def test_expired_threads_are_deleted_with_checkpoints(db):
     expired, young, plain = await made(db, ttl=5, age_minutes=6), await made(db, ttl=5), await made(db, age_minutes=6)
     status = await sweeper(db).activate()
     assert (status.did, status.again) == ({"deleted": 1, "pruned": 0}, False)
@@ -109,7 +111,7 @@ async def test_a_busy_thread_does_not_expire(db, strategy):
     assert await left(db, thread_id) == before
 
 
-async def test_a_sweep_is_bounded_and_asks_to_go_on(db):
+async def test_sweep_is_bounded_and_runs_again(db):
     for _ in range(3):
         await made(db, ttl=5, age_minutes=6)
     task = sweeper(db, sweep_limit=2)
@@ -117,14 +119,14 @@ async def test_a_sweep_is_bounded_and_asks_to_go_on(db):
     assert (await sweeper(db, sweep_limit=1).activate()).again is False
 
 
-async def test_sweepers_of_several_processes_do_not_meet(db):
+async def test_concurrent_sweeps_skip_locked_threads(db):
     threads = [await made(db, ttl=Ttl(5, "keep_latest"), age_minutes=6) for _ in range(4)]
     statuses = await asyncio.gather(*(sweeper(db, sweep_limit=2).activate() for _ in range(4)))
     assert sum(status.did["pruned"] for status in statuses) == 4
     assert [(await left(db, one))[0] for one in threads] == [1] * 4
 
 
-async def test_the_default_lifetime_is_caught_at_creation(db):
+async def test_default_lifetime_applies_at_creation(db):
     before = await made(db)
     await set_default_lifetime(db, ThreadTtl(default_ttl=15, strategy="keep_latest"))
     await set_default_lifetime(db, ThreadTtl(default_ttl=15, strategy="keep_latest"))
@@ -139,7 +141,7 @@ async def test_the_default_lifetime_is_caught_at_creation(db):
     ]  # fmt: skip
 
 
-async def test_an_absurd_default_is_for_ever(db):
+async def test_huge_default_lifetime_is_capped(db):
     await set_default_lifetime(db, ThreadTtl(default_ttl=1e300))
     ttl = (await records.get_thread(db, await made(db), with_ttl=True)).ttl
     assert ttl.expires_at > "2900"
@@ -153,7 +155,7 @@ async def test_a_patch_may_change_the_lifetime_alone(db):
     assert (thread.ttl.ttl_minutes, thread.ttl.strategy, bytes(thread.metadata)) == (9, "delete", b'{"a": 1}')
 
 
-async def test_a_copy_is_whole_and_of_one_moment(db):
+async def test_copy_is_a_consistent_snapshot(db):
     source = await made(db, ttl=7)
     copy = await records.copy_thread(db, source)
     assert await left(db, copy.thread_id) == await left(db, source)
@@ -165,7 +167,7 @@ async def test_a_copy_is_whole_and_of_one_moment(db):
     assert await db.pool.fetchval("select count(*) from threads") == count
 
 
-async def test_pruning_by_hand_in_opposite_orders_at_once(db):
+async def test_concurrent_prunes_in_opposite_orders_do_not_deadlock(db):
     threads = [await made(db) for _ in range(4)]
     requests = [ThreadPrune(threads, "keep_latest"), ThreadPrune(threads[::-1], "keep_latest")] * 2
     assert await asyncio.gather(*(records.prune_threads(db, request) for request in requests)) == [4] * 4
@@ -173,7 +175,7 @@ async def test_pruning_by_hand_in_opposite_orders_at_once(db):
     assert sum(pruned) == 4
 
 
-async def test_a_change_in_a_transaction_happens_wholly_or_not_at_all(db):
+async def test_state_change_is_atomic(db):
     thread_id = await made(db)
     before = await left(db, thread_id)
     opened = graph(db)
@@ -270,21 +272,21 @@ async def test_a_search_that_finds_more_than_a_few_finds_all_of_them(db):
     assert (await records.search_threads(db, hidden, {"equal": {"half": 1}, "rest": []})).total == 600
 
 
-async def test_what_all_threads_have_is_counted_without_a_look_at_their_fields(db):
+async def test_count_of_common_metadata_reads_no_documents(db):
     await db.pool.execute(
         """insert into threads (thread_id, metadata, "values")
         select gen_random_uuid(), jsonb_build_object('all', true, 'n', n), jsonb_build_object('all', true, 'n', n)
         from generate_series(1, 3000) n"""
     )
     await db.pool.execute("analyze threads")
-    told = "select calls from pg_stat_xact_user_functions where funcname = 'plain_fields'"
+    query = "select calls from pg_stat_xact_user_functions where funcname = 'indexed_fields'"
     async with db.transaction() as tx:
         await tx.connection.execute("set local track_functions = 'all'")
-        before = await tx.connection.fetchval(told) or 0
+        before = await tx.connection.fetchval(query) or 0
         for field in ("metadata", "values"):
             page = await records.search_threads(Session(tx.connection), ThreadSearch(**{field: {"all": True}}))
             assert (len(page.items), page.total) == (10, 3000)
-        assert await tx.connection.fetchval(told) < before + 100
+        assert await tx.connection.fetchval(query) < before + 100
 
 
 ODD = (
@@ -295,7 +297,7 @@ INSERT = """insert into threads (thread_id, metadata, "values") values ($1, $2::
 FIND = "find_threads(null, $1::text::jsonb, $2::text::jsonb, null, 'updated_at desc', $3, 0)"
 
 
-async def test_odd_fields_are_found_as_containment_finds_them(db):
+async def test_unusual_metadata_is_found_by_containment(db):
     for whole in ("null", "[1]", '"text"', *(f'{{"k": {value}, "other": 1}}' for value in ODD)):
         await db.pool.execute(INSERT, uuid4(), whole if whole.startswith("{") else "{}", whole)
     for value, field in itertools.product(ODD, ("metadata", "values")):
@@ -367,7 +369,7 @@ async def admitted(db: Database, *, temporary: bool, thread_id: Any = None) -> U
         temporary=temporary,
         delay_s=0.0,
     )
-    return (await admit_run(db, admission, uuid4(), has_free_slot=True)).thread_id
+    return (await admit_run(db, admission, uuid4(), starts=True)).thread_id
 
 
 async def shown_thread(db: Database, thread_id: UUID) -> dict[str, Any]:
@@ -376,9 +378,9 @@ async def shown_thread(db: Database, thread_id: UUID) -> dict[str, Any]:
     return {name: value for name, value in row.items() if name not in moments}
 
 
-async def test_those_who_ask_for_the_same_at_once_share_an_answer(db):
+async def test_identical_concurrent_searches_share_a_result(db):
     """Whoever asks after a change sees it, however many searches are under way."""
-    searches = Searches(db)
+    searches = ThreadSearches(db)
     busy, idle = ThreadSearch(status="busy"), ThreadSearch(status="idle")
     pages = await asyncio.gather(*(searches.search(query) for query in (busy, idle) * 10))
     assert {page.total for page in pages} == {0}

@@ -1,4 +1,4 @@
-"""A thread that is deleted while its run is under way: whoever executes it is told, and need not find out."""
+"""A thread that is deleted during its run: the worker of the run is notified."""
 
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import AsyncExitStack
@@ -21,7 +21,7 @@ SLOW = {"assistant_id": "steps", "input": {"done": [], "pause_s": 600}}
 async def apps(
     fresh_database: Callable[[], Awaitable[str]], monkeypatch: pytest.MonkeyPatch
 ) -> AsyncIterator[list[AgentApp]]:
-    """Two servers whose workers look after their runs when they are told to, and not unasked."""
+    """Two servers whose workers check their runs only when they are notified."""
     monkeypatch.setattr(worker, "LEASE_S", 36000.0)
     url, config = await fresh_database(), load_config(PROJECTS / "graphs" / "langgraph.json")
     graphs, settings = load_graphs(config), AgentSettings(database_url=url)
@@ -36,7 +36,7 @@ async def apps(
 async def test_the_run_of_a_deleted_thread_stops(apps: list[AgentApp], deleter: int):
     executing = apps[0]
     for app in apps:
-        await until(lambda app=app: app.hub.relay.has_others)
+        await until(lambda app=app: app.hub.transport.has_others)
     async with client_of(executing) as here, client_of(apps[deleter]) as there:
         thread_id = (await here.post("/threads", json={})).json()["thread_id"]
         assert (await here.post(f"/threads/{thread_id}/runs", json=SLOW)).status_code == 200
@@ -53,4 +53,4 @@ async def until(is_so: Callable[[], bool]) -> None:
     async def look() -> bool:
         return is_so()
 
-    await eventually(look, 60)
+    await eventually(look)

@@ -1,4 +1,7 @@
-"""Traces go when their time is over; feedback keeps them longer; what was billed stays."""
+"""Retention of traces: tiers, feedback that extends them, and deletion.
+
+An expired trace leaves no run, file or feedback, including late deliveries, and stays counted.
+"""
 
 import asyncio
 import json
@@ -10,16 +13,15 @@ from uuid import UUID, uuid4
 import pytest
 
 from portside.identity import first_start
-from portside.identity.keyring import Keyring
+from portside.identity.authentication import Authenticator
 from portside.identity.types import Actor
 from portside.kernel.clock import now
 from portside.kernel.db import Database
 from portside.kernel.migrations import migrate
-from portside.tracing.deliveries import from_batch, from_multipart, from_update
 from portside.tracing.feedback import FeedbackRequest, create_feedback
-from portside.tracing.ingest import receive
+from portside.tracing.ingest import parse_batch, parse_multipart, run_update_parser, store_batch
 from portside.tracing.projects import ProjectNotFound, ProjectRequest, create_project
-from portside.tracing.retention import ExpiredTraces, LateRuns, Retention, TracesToDelete, delete_traces
+from portside.tracing.retention import ExpiredTraces, LateRuns, TraceRetention, TracesToDelete, delete_traces
 from portside.tracing.sql import sql
 from tests.conftest import eventually
 
@@ -34,7 +36,7 @@ async def db(fresh_database: Callable[[], Awaitable[str]]) -> AsyncIterator[Data
 
 @pytest.fixture
 async def actor(db: Database) -> Actor:
-    return await Keyring(db).authenticate(await first_start.set_up(db))
+    return await Authenticator(db).authenticate(await first_start.set_up(db))
 
 
 async def stored(db: Database, actor: Actor, days: int, tier: str = "shortlived", project: str = "p") -> UUID:
@@ -43,7 +45,7 @@ async def stored(db: Database, actor: Actor, days: int, tier: str = "shortlived"
     runs = [{"id": root, "name": "r", "session_name": project}]
     runs.append({**runs[0], "id": uuid4(), "parent_run_id": root})
     body = json.dumps({"post": runs}, default=str).encode()
-    await receive(db, from_batch(body, ""), by=actor, tier=tier)
+    await store_batch(db, parse_batch(body, ""), by=actor, tier=tier)
     ago = now() - timedelta(days=days)
     await db.pool.execute("update traces set received_at = $2 where trace_id = $1", root, ago)
     return root
@@ -55,12 +57,12 @@ async def kept(db: Database) -> dict[UUID, int]:
     return {row["trace_id"]: row["runs"] for row in rows}
 
 
-async def test_each_tier_goes_after_its_own_time(db: Database, actor: Actor):
+async def test_each_tier_expires_after_its_own_days(db: Database, actor: Actor):
     old = await stored(db, actor, 15)
     young = await stored(db, actor, 13)
     longer = await stored(db, actor, 15, "longlived")
     oldest = await stored(db, actor, 401, "longlived")
-    task = ExpiredTraces(db, Retention())
+    task = ExpiredTraces(db, TraceRetention())
     assert (await task.activate()).did == {"shortlived_traces": 1, "longlived_traces": 1}
     assert await kept(db) == {young: 2, longer: 2}
     assert (await task.activate()).did == {"shortlived_traces": 0, "longlived_traces": 0}
@@ -68,10 +70,10 @@ async def test_each_tier_goes_after_its_own_time(db: Database, actor: Actor):
     assert {row["trace_id"] for row in billed} == {old, oldest}
 
 
-async def test_a_batch_has_so_many_traces_and_no_more_runs_than_it_may(db: Database, actor: Actor):
+async def test_expiry_batches_limit_traces_and_runs(db: Database, actor: Actor):
     for number in range(5):
         await stored(db, actor, 20 - number)
-    task = ExpiredTraces(db, Retention())
+    task = ExpiredTraces(db, TraceRetention())
     task.traces_at_once, task.runs_at_once = 4, 3
     done = [(await task.activate()) for _ in range(4)]
     assert [(status.did["shortlived_traces"], status.again) for status in done] == [
@@ -84,7 +86,7 @@ async def test_a_batch_has_so_many_traces_and_no_more_runs_than_it_may(db: Datab
     assert await kept(db) == {}
 
 
-async def test_feedback_that_waits_for_a_trace_to_go_extends_nothing(db: Database, actor: Actor):
+async def test_feedback_during_deletion_does_not_extend_a_trace(db: Database, actor: Actor):
     trace = await stored(db, actor, 15)
     async with db.transaction() as tx:
         gone = {"workspace_ids": [actor.workspace_id], "trace_ids": [trace]}
@@ -98,14 +100,14 @@ async def test_feedback_that_waits_for_a_trace_to_go_extends_nothing(db: Databas
     assert await db.pool.fetchval("select tier from traces where trace_id = $1", trace) == "shortlived"
 
 
-async def test_nothing_goes_where_time_has_no_end(db: Database, actor: Actor):
+async def test_zero_days_keep_traces_for_ever(db: Database, actor: Actor):
     await stored(db, actor, 5000)
     await stored(db, actor, 5000, "longlived")
-    assert (await ExpiredTraces(db, Retention(0, 0)).activate()).did == {}
+    assert (await ExpiredTraces(db, TraceRetention(0, 0)).activate()).did == {}
     assert len(await kept(db)) == 2
 
 
-async def test_feedback_makes_a_trace_long_lived_unless_it_says_otherwise(db: Database, actor: Actor):
+async def test_feedback_makes_a_trace_long_lived_unless_it_opts_out(db: Database, actor: Actor):
     traces = {name: await stored(db, actor, 15) for name in ("given", "delivered", "not", "early", "none")}
     await create_feedback(db, FeedbackRequest(key="k", run_id=traces["given"], score=1), by=actor)
     unextending = FeedbackRequest(key="k", run_id=traces["not"], score=1, extend_trace_retention=False)
@@ -113,17 +115,17 @@ async def test_feedback_makes_a_trace_long_lived_unless_it_says_otherwise(db: Da
     part = f'--b\r\nContent-Disposition: form-data; name="feedback.{uuid4()}"\r\n\r\n'
     text = json.dumps({"key": "k", "run_id": str(traces["delivered"])})
     body = f"{part}{text}\r\n--b--\r\n".encode()
-    await receive(db, from_multipart(body, "multipart/form-data; boundary=b"), by=actor)
+    await store_batch(db, parse_multipart(body, "multipart/form-data; boundary=b"), by=actor)
     # Feedback that came before its run found no trace to extend.
     await create_feedback(db, FeedbackRequest(key="k", run_id=traces["early"]), by=actor)
     await db.pool.execute("update traces set tier = 'shortlived' where trace_id = $1", traces["early"])
-    await ExpiredTraces(db, Retention()).activate()
+    await ExpiredTraces(db, TraceRetention()).activate()
     assert set(await kept(db)) == {traces["given"], traces["delivered"], traces["early"]}
     tiers = await db.pool.fetch("select tier, extended_at is null as is_plain from traces where expired_at is null")
     assert {(row["tier"], row["is_plain"]) for row in tiers} == {("longlived", False)}
 
 
-async def test_a_project_decides_about_its_traces(db: Database, actor: Actor):
+async def test_the_tier_of_a_project_applies_to_its_traces(db: Database, actor: Actor):
     for tier in ("shortlived", "longlived"):
         request = ProjectRequest(tier, trace_tier=tier)  # type: ignore[arg-type]
         await create_project(db, actor.workspace_id, request, upsert=False)
@@ -132,7 +134,7 @@ async def test_a_project_decides_about_its_traces(db: Database, actor: Actor):
     assert {row["name"]: row["tier"] for row in rows} == {"shortlived": "shortlived", "longlived": "longlived"}
 
 
-async def test_traces_are_deleted_with_all_that_belongs_to_them(db: Database, actor: Actor):
+async def test_deleting_traces_deletes_runs_feedback_and_attachments(db: Database, actor: Actor):
     gone, stays, elsewhere = [await stored(db, actor, 0, project=name) for name in ("p", "p", "q")]
     for run_id in (gone, stays):
         await create_feedback(db, FeedbackRequest(key="k", run_id=run_id), by=actor)
@@ -150,37 +152,37 @@ async def test_traces_are_deleted_with_all_that_belongs_to_them(db: Database, ac
 
 async def patched(db: Database, actor: Actor, run_id: UUID, **fields: Any) -> None:
     """Deliver a patch of a run."""
-    await receive(db, from_update(run_id)(json.dumps(fields, default=str).encode(), ""), by=actor)
+    await store_batch(db, run_update_parser(run_id)(json.dumps(fields, default=str).encode(), ""), by=actor)
 
 
-async def test_what_comes_after_its_trace_is_over_goes_too(db: Database, actor: Actor):
+async def test_runs_that_arrive_after_expiry_are_deleted(db: Database, actor: Actor):
     traces = [await stored(db, actor, 15) for _ in range(5)]
     young = await stored(db, actor, 13)
-    await ExpiredTraces(db, Retention()).activate()
+    await ExpiredTraces(db, TraceRetention()).activate()
     for root in (*traces, young):
         place = {"trace_id": root, "dotted_order": f"20300101T000000000000Z{root}"}
         await patched(db, actor, root, outputs={"late": True}, **place)
     assert len(await kept(db)) == 6
-    task = LateRuns(db, Retention())
-    task.stretch = 2
+    task = LateRuns(db, TraceRetention())
+    task.scan_traces = 2
     swept = [(await task.activate()).did["late_traces"] for _ in range(3)]
     assert (sum(swept), await kept(db)) == (5, {young: 2})
     assert await db.pool.fetchval("select count(*) from traces where expired_at is not null") == 5
-    # The stretches begin again from the first.
+    # The scan starts again at the first trace.
     await patched(db, actor, traces[0], trace_id=traces[0], dotted_order=f"20300101T000000000000Z{traces[0]}")
     assert sum([(await task.activate()).did["late_traces"] for _ in range(3)]) == 1
 
 
-async def test_runs_of_no_trace_go_after_the_time_of_a_trace(db: Database, actor: Actor):
+async def test_runs_without_a_trace_expire(db: Database, actor: Actor):
     lonely, orphan, fresh = uuid4(), uuid4(), uuid4()
     for run_id in (lonely, fresh):
         await patched(db, actor, run_id, outputs={"x": 1})
     child = [{"id": orphan, "name": "child", "parent_run_id": uuid4(), "session_name": "p"}]
-    await receive(db, from_batch(json.dumps({"post": child}, default=str).encode(), ""), by=actor)
+    await store_batch(db, parse_batch(json.dumps({"post": child}, default=str).encode(), ""), by=actor)
     await create_feedback(db, FeedbackRequest(key="k", run_id=lonely), by=actor)
     await db.pool.execute("update runs set received_at = now() - interval '15 days' where id <> $1", fresh)
     whole = await stored(db, actor, 15, "longlived")
-    never, task = LateRuns(db, Retention(0, 0)), LateRuns(db, Retention())
+    never, task = LateRuns(db, TraceRetention(0, 0)), LateRuns(db, TraceRetention())
     assert (await never.activate()).did["stray_runs"] == 0
     # The patch and the parent that is waited for; who waits for it is kept as long as any trace is.
     assert (await task.activate()).did["stray_runs"] == 2

@@ -12,8 +12,7 @@ import pytest
 from portside.kernel.db import Database
 from portside.kernel.migrations import migrate
 from portside.tracing.sql import sql as counting
-from portside.usage.counts import QUERIES, bounds, read_series
-from portside.usage.hours import LOCK, HoursThatAreOver
+from portside.usage.counts import QUERIES, TOTALS_LOCK, PastHours, bounds, read_series
 from portside.usage.ranges import read_range
 from portside.usage.sql import sql
 
@@ -141,7 +140,7 @@ async def count_days_without_hours(db: Database, until: datetime) -> None:
 
 
 @pytest.mark.parametrize("has_days", [False, True], ids=["from the start", "with days of an older version"])
-async def test_what_was_counted_tells_what_its_traces_did(db: Database, *, has_days: bool):
+async def test_totals_equal_the_counts_of_traces(db: Database, *, has_days: bool):
     workspaces = [uuid4(), uuid4()]
     await receive(db, workspaces, 1000)
     before = await all_counts(db, workspaces)
@@ -150,7 +149,7 @@ async def test_what_was_counted_tells_what_its_traces_did(db: Database, *, has_d
     if has_days:
         await count_days_without_hours(db, datetime(2026, 1, 4, tzinfo=UTC))
         assert await all_counts(db, workspaces) == before
-    chore, done, steps = HoursThatAreOver(db), Counter[str](), 0
+    chore, done, steps = PastHours(db), Counter[str](), 0
     while (status := await chore.activate()).again:
         done.update(status.did)
         steps += 1
@@ -168,7 +167,7 @@ async def test_what_was_counted_tells_what_its_traces_did(db: Database, *, has_d
     assert not (await chore.activate()).did
 
 
-async def test_what_comes_after_the_hours_that_were_counted_is_counted_as_well(db: Database):
+async def test_traces_after_the_counted_hours_are_counted(db: Database):
     workspace = uuid4()
     await make(db, [workspace])
     now = await db.pool.fetchval("select now()")
@@ -176,7 +175,7 @@ async def test_what_comes_after_the_hours_that_were_counted_is_counted_as_well(d
     moments = [now - timedelta(minutes=number * 10) for number in range(1, 170)]
     await add(db, [workspace], moments)
     before = await counts(db, [workspace], start, end)
-    while (await HoursThatAreOver(db).activate()).again:
+    while (await PastHours(db).activate()).again:
         pass
     assert await counts(db, [workspace], start, end) == before
     await add(db, [workspace], [now, now])
@@ -189,21 +188,21 @@ async def all_of_workspace(db: Database, workspace: UUID, start: str, end: str) 
     return sum(sum(row["traces"]) for row in rows)
 
 
-async def test_no_hour_is_closed_while_something_of_it_is_under_way(db: Database):
+async def test_hours_stay_open_during_running_transactions(db: Database):
     await receive(db, [uuid4()], 10)
-    settled = await db.fetchval(counting.over_until, settled_s=600)
+    settled = await db.fetchval(counting.committed_until, settled_s=600)
     assert settled <= await db.pool.fetchval("select now()") - timedelta(minutes=10)
     async with db.pool.acquire() as other, other.transaction():
         began = await other.fetchval("select now()")
-        assert await db.fetchval(counting.over_until, settled_s=0) <= began
+        assert await db.fetchval(counting.committed_until, settled_s=0) <= began
 
 
 async def test_one_process_counts_at_a_time(db: Database):
     await receive(db, [uuid4()], 10)
     async with db.transaction() as tx:
-        assert await tx.fetchval(counting.begin_alone, name=LOCK)
-        assert not (await HoursThatAreOver(db).activate()).did
-    assert (await HoursThatAreOver(db).activate()).did == {"hours": 24, "days": 1}
+        assert await tx.fetchval(counting.try_lock, name=TOTALS_LOCK)
+        assert not (await PastHours(db).activate()).did
+    assert (await PastHours(db).activate()).did == {"hours": 24, "days": 1}
 
 
 async def test_several_processes_count_each_hour_once(db: Database):
@@ -212,7 +211,7 @@ async def test_several_processes_count_each_hour_once(db: Database):
     before = await all_counts(db, workspaces)
 
     async def count() -> int:
-        done = [await HoursThatAreOver(db).activate() for _ in range(10)]
+        done = [await PastHours(db).activate() for _ in range(10)]
         return sum(status.did.get("hours", 0) for status in done)
 
     hours = sum(await asyncio.gather(*(count() for _ in range(4))))

@@ -1,4 +1,8 @@
-"""What is owed to webhooks: noted with the end of a run, whoever ends it, and told until it was heard."""
+"""Webhook deliveries on Postgres.
+
+A run's end and its pending webhook are one transaction, whoever ends the run. Deliveries are retried until they
+succeed. A run without a webhook costs nothing extra.
+"""
 
 import asyncio
 import json
@@ -9,27 +13,26 @@ from uuid import UUID, uuid4
 
 import pytest
 
-from portside.agent.encryption.codec import UNREADABLE
-from portside.agent.queue import lifecycle
-from portside.agent.queue.lifecycle import Admission, Cancellation, CancelScope, ClaimedRun, Ending
-from portside.agent.queue.sweep import DueThreads
+from portside.agent.encryption.codec import UNDECRYPTABLE
+from portside.agent.queue import statements
+from portside.agent.queue.statements import Admission, Cancellation, CancelScope, ClaimedRun, DueThreads, RunResult
 from portside.agent.sql import sql
 from portside.agent.threads.records import create_thread, delete_thread
 from portside.agent.types.threads import ThreadCreate
 from portside.agent.types.webhooks import WebhookUrls
-from portside.agent.webhooks.deliveries import Deliveries, OldDeliveries, Retries
+from portside.agent.webhooks.deliveries import Deliveries, DeliveryNotFound, RetryPolicy, WebhookCleanup, WebhookLog
 from portside.agent.webhooks.policy import WebhookPolicy, Webhooks
-from portside.agent.webhooks.records import DeliveryNotFound, WebhookLog
 from portside.kernel.db import Database
 from portside.kernel.ids import uuid7
 from portside.kernel.migrations import migrate
 from portside.kernel.reconcile import Driver
 from tests.conftest import eventually
+from tests.db.queued import admit_run, end_run
 
 WORKER = uuid4()
 HOOK = "http://127.0.0.1:9/never"
 OPEN = WebhookPolicy(urls=WebhookUrls(require_https=False, disable_loopback=False))
-DONE = Ending(status="success", thread_status="idle", values=b'{"n":1}', interrupts={})
+DONE = RunResult(status="success", thread_status="idle", values=b'{"n":1}', interrupts={})
 
 
 @pytest.fixture
@@ -50,16 +53,16 @@ def asked(thread_id: UUID | None = None, url: str | None = HOOK, **options: Any)
 
 
 async def begin(db: Database, admission: Admission) -> ClaimedRun:
-    assert (await lifecycle.admit_run(db, admission, WORKER, has_free_slot=True)).outcome == "running"
+    assert (await admit_run(db, admission, WORKER, starts=True)).outcome == "running"
     return ClaimedRun(
         run_id=admission.run_id, thread_id=admission.thread_id, assistant_id=admission.assistant_id, kwargs={},
         attempt=1, is_temporary=admission.temporary,
     )  # fmt: skip
 
 
-async def end(db: Database, ending: Ending = DONE, **options: Any) -> ClaimedRun:
+async def end(db: Database, ending: RunResult = DONE, **options: Any) -> ClaimedRun:
     run = await begin(db, asked(**options))
-    assert (await lifecycle.end_run(db, WORKER, run, ending)).outcome == "ended"
+    assert await end_run(db, WORKER, run, ending) == "ended"
     return run
 
 
@@ -68,16 +71,16 @@ async def owed(db: Database) -> list[tuple[str, Any]]:
     return [(row["status"], row["values"]) for row in rows]
 
 
-async def test_every_end_is_owed_with_the_values_it_left(db: Database):
+async def test_every_end_records_a_delivery_with_its_values(db: Database):
     await end(db)
     await end(db, thread_id=uuid4())
-    await end(db, Ending(status="error", thread_status="error", values=b'{"n":2}', error={"error": "E"}))
-    await end(db, Ending(status="timeout", thread_status="error", error={"error": "TimeoutError"}))
-    await end(db, Ending(status="interrupted", thread_status="idle", error={"error": "UserInterrupt"}))
+    await end(db, RunResult(status="error", thread_status="error", values=b'{"n":2}', error={"error": "E"}))
+    await end(db, RunResult(status="timeout", thread_status="error", error={"error": "TimeoutError"}))
+    await end(db, RunResult(status="interrupted", thread_status="idle", error={"error": "UserInterrupt"}))
     waiting = asked()
-    await lifecycle.admit_run(db, waiting, WORKER, has_free_slot=False)
+    await admit_run(db, waiting, WORKER, starts=False)
     scope = CancelScope(thread_id=waiting.thread_id, run_ids=[waiting.run_id])
-    await lifecycle.cancel_runs(db, scope, Cancellation("interrupt", "because"))
+    await statements.cancel_runs(db, scope, Cancellation("interrupt", "because"))
     lost = await begin(db, asked())
     await db.pool.execute("update runs set leased_until = now() - interval '1 s' where run_id = $1", lost.run_id)
     await db.fetch(sql.release_expired_runs, limit=9, max_attempts=1)
@@ -87,17 +90,17 @@ async def test_every_end_is_owed_with_the_values_it_left(db: Database):
     ]  # fmt: skip
 
 
-async def test_what_has_no_end_or_no_address_owes_nothing(db: Database):
+async def test_no_delivery_without_end_or_address(db: Database):
     await end(db, url=None)
-    await end(db, Ending(status="rolled_back", thread_status="idle"))
+    await end(db, RunResult(status="rolled_back", thread_status="idle"))
     unknown = await begin(db, asked())
-    assert (await lifecycle.end_run(db, uuid4(), unknown, DONE)).outcome == "lost"
-    await lifecycle.hand_back_runs(db, WORKER, {unknown.run_id: 1})
-    await lifecycle.claim_runs(db, WORKER, 1)
+    assert await end_run(db, uuid4(), unknown, DONE) == "lost"
+    await statements.hand_back_runs(db, WORKER, {unknown.run_id: 1})
+    await statements.claim_runs(db, WORKER, 1)
     with pytest.raises(RuntimeError):
         async with db.transaction() as undone:
             claimed = ClaimedRun(**{**_fields(unknown), "attempt": 2})
-            assert (await lifecycle.end_run(undone, WORKER, claimed, DONE)).outcome == "ended"  # type: ignore[arg-type]
+            assert await end_run(undone, WORKER, claimed, DONE) == "ended"  # type: ignore[arg-type]
             raise RuntimeError
     assert await owed(db) == []
 
@@ -106,13 +109,11 @@ def _fields(run: ClaimedRun) -> dict[str, Any]:
     return {name: getattr(run, name) for name in ClaimedRun.__struct_fields__}
 
 
-async def test_a_run_that_is_deleted_later_is_told_once(db: Database):
+async def test_deleted_run_is_delivered_once(db: Database):
     run = await end(db, thread_id=uuid4())
-    taken = (await lifecycle.delete_run(db, WORKER, run.thread_id, run.run_id)).taken
+    taken = (await statements.delete_run(db, WORKER, run.thread_id, run.run_id)).claimed
     assert taken is not None
-    assert (
-        await lifecycle.end_run(db, WORKER, taken, Ending(status="error", thread_status="error"))
-    ).outcome == "rollback"
+    assert await end_run(db, WORKER, taken, RunResult(status="error", thread_status="error")) == "rollback"
     assert await owed(db) == [("success", {"n": 1})]
 
 
@@ -145,7 +146,7 @@ class Receiver:
 async def delivering(db: Database, policy: WebhookPolicy = OPEN, attempts: int = 3) -> AsyncIterator[Webhooks]:
     webhooks = Webhooks()
     webhooks.policy = policy
-    driver = Driver([Deliveries(db, webhooks, Retries(attempts, 0.01))])
+    driver = Driver([Deliveries(db, webhooks, RetryPolicy(attempts, 0.01))])
     driver.start()
     yield webhooks
     await driver.close()
@@ -158,11 +159,11 @@ async def outcome(db: Database, run: ClaimedRun) -> tuple[str, list[int | None]]
         delivery = await WebhookLog(db).get(run.thread_id, run.run_id)
         return delivery if delivery.next_attempt_at is None else None
 
-    delivery = await eventually(over, within_s=60)
+    delivery = await eventually(over)
     return delivery.status, [attempt.status_code for attempt in delivery.attempts]
 
 
-async def test_it_is_told_until_it_is_heard(db: Database):
+async def test_delivery_is_retried_until_it_succeeds(db: Database):
     async with Receiver(503, 0, 200).listening() as receiver, delivering(db):
         run = await end(db, url=receiver.url)
         assert await outcome(db, run) == ("delivered", [503, None, 200])
@@ -171,21 +172,21 @@ async def test_it_is_told_until_it_is_heard(db: Database):
     assert (headers["content-type"], body["values"], body["status"]) == ("application/json", {"n": 1}, "success")
     assert body["run_started_at"] <= body["run_ended_at"] <= body["webhook_sent_at"]
     assert (body["metadata"], "langgraph_auth_user" in json.dumps(body)) == ({"m": 1}, False)
-    # What was told is not kept.
+    # The payload is deleted.
     assert await db.pool.fetchval("select count(*) from webhook_deliveries where run is null and values is null") == 1
 
 
 @pytest.mark.parametrize(
-    ("answers", "told"),
+    ("answers", "received"),
     [([429, 204], "delivered"), ([503, 500, 502], "failed"), ([302], "failed"), ([404], "failed"), ([400], "failed")],
 )
-async def test_what_is_tried_again_and_what_is_not(db: Database, answers: list[int], told: str):
+async def test_which_statuses_are_retried(db: Database, answers: list[int], received: str):
     async with Receiver(*answers).listening() as receiver, delivering(db):
         run = await end(db, url=receiver.url)
-        assert await outcome(db, run) == (told, answers)
+        assert await outcome(db, run) == (received, answers)
 
 
-async def test_an_address_is_judged_again_when_it_is_called(db: Database):
+async def test_address_is_checked_again_when_called(db: Database):
     async with Receiver().listening() as receiver:
         run = await end(db, url=receiver.url)
         disabled = await end(db, url=receiver.url)
@@ -197,17 +198,17 @@ async def test_an_address_is_judged_again_when_it_is_called(db: Database):
     assert receiver.seen == []
 
 
-async def test_what_cannot_be_decrypted_is_not_told(db: Database):
+async def test_undecryptable_delivery_fails(db: Database):
     async with Receiver().listening() as receiver:
         run = await end(db, url=receiver.url)
         spoil = "update webhook_deliveries set values = jsonb_build_object($1::text, 'the key is not known')"
-        await db.pool.execute(spoil, UNREADABLE)
+        await db.pool.execute(spoil, UNDECRYPTABLE)
         async with delivering(db):
             assert await outcome(db, run) == ("failed", [None])
     assert receiver.seen == []
 
 
-async def test_what_a_process_leaves_behind_is_told_by_another(db: Database):
+async def test_another_process_delivers_after_a_crash(db: Database):
     reached, release = asyncio.Event(), asyncio.Event()
 
     class Silent(Receiver):
@@ -232,18 +233,18 @@ async def test_what_a_process_leaves_behind_is_told_by_another(db: Database):
     assert [body and body["run_id"] for _, body in receiver.seen] == [None, str(run.run_id)]
 
 
-async def test_a_late_word_of_an_attempt_changes_nothing(db: Database):
+async def test_late_attempt_does_not_change_a_delivery(db: Database):
     run = await end(db)
     late = {"run_id": run.run_id, "attempt": 1, "status": "failed", "entry": [], "delay_s": 0.0}
     await db.fetch(sql.claim_webhooks, claim_s=0, busy_hosts=[], limit=1)
     await db.fetch(sql.claim_webhooks, claim_s=0, busy_hosts=[], limit=1)
-    assert await db.execute(sql.settle_webhook, **late) == 0
-    assert await db.execute(sql.settle_webhook, **{**late, "attempt": 2, "status": "delivered"}) == 1
-    assert await db.execute(sql.settle_webhook, **{**late, "attempt": 2}) == 0
+    assert await db.execute(sql.record_webhook_attempt, **late) == 0
+    assert await db.execute(sql.record_webhook_attempt, **{**late, "attempt": 2, "status": "delivered"}) == 1
+    assert await db.execute(sql.record_webhook_attempt, **{**late, "attempt": 2}) == 0
     assert await db.fetch(sql.claim_webhooks, claim_s=0, busy_hosts=[], limit=1) == []
 
 
-async def test_a_host_that_does_not_answer_holds_up_nobody_else(db: Database):
+async def test_unresponsive_host_blocks_no_other_host(db: Database):
     for _ in range(3):
         await end(db, url="https://Silent.example/x")
     other = await end(db, url="https://other.example:8443/x")
@@ -251,7 +252,7 @@ async def test_a_host_that_does_not_answer_holds_up_nobody_else(db: Database):
     assert [row["run_id"] for row in rows] == [other.run_id]
 
 
-async def test_another_thread_of_the_same_id_does_not_show_it(db: Database):
+async def test_delivery_is_hidden_from_a_new_thread_of_the_same_id(db: Database):
     run = await end(db, temporary=False)
     assert (await WebhookLog(db).get(run.thread_id, run.run_id)).url == HOOK
     await delete_thread(db, run.thread_id)
@@ -261,15 +262,15 @@ async def test_another_thread_of_the_same_id_does_not_show_it(db: Database):
         await WebhookLog(db).get(run.thread_id, run.run_id)
 
 
-async def test_what_became_of_it_outlives_the_run_and_is_forgotten_in_time(db: Database):
+async def test_delivery_outlives_its_run_and_expires(db: Database):
     async with Receiver().listening() as receiver, delivering(db):
         run = await end(db, url=receiver.url)
         assert (await outcome(db, run))[0] == "delivered"
     await db.pool.execute("update threads set delete_after = now() - interval '1 s'")
     assert (await DueThreads(db).activate()).did == {"deleted": 1}
     assert (await WebhookLog(db).get(run.thread_id, run.run_id)).status == "delivered"
-    assert (await OldDeliveries(db, 3600).activate()).did == {"deleted": 0}
+    assert (await WebhookCleanup(db, 3600).activate()).did == {"deleted": 0}
     await db.pool.execute("update webhook_deliveries set updated_at = now() - interval '2 h'")
-    assert (await OldDeliveries(db, 3600).activate()).did == {"deleted": 1}
+    assert (await WebhookCleanup(db, 3600).activate()).did == {"deleted": 1}
     with pytest.raises(DeliveryNotFound):
         await WebhookLog(db).get(run.thread_id, run.run_id)

@@ -51,18 +51,19 @@ class Ledger:
         self.path = path
 
     def entries(self, run: str | None = None) -> list[Entry]:
-        lines = self.path.read_text().splitlines() if self.path.exists() else []
+        # A line that is being written has no end yet.
+        lines = self.path.read_text().split("\n")[:-1] if self.path.exists() else []
         entries = [Entry(**json.loads(line)) for line in lines]
         return [entry for entry in entries if run is None or entry.run == run]
 
-    async def begun(self, run: str, step: int, attempt: int = 1, within_s: float = 30) -> Entry:
+    async def begun(self, run: str, step: int, attempt: int = 1) -> Entry:
         """Wait until a step of a run was begun."""
 
         async def look() -> Entry | None:
             found = (e for e in self.entries(run) if (e.event, e.step, e.attempt) == ("begin", step, attempt))
             return next(found, None)
 
-        return await eventually(look, within_s)
+        return await eventually(look)
 
 
 class Cluster:
@@ -75,6 +76,7 @@ class Cluster:
             "DATABASE_URI": url, "LANGSMITH_TRACING": "false", "ENGINE_LEDGER": str(self.ledger.path), **environment
         }  # fmt: skip
         self.servers: list[ServerProcess] = []
+        self._log_offsets: dict[Path, int] = {}
         self.pauses: list[Pause] = []
 
     def add(self, *arguments: str) -> ServerProcess:
@@ -83,7 +85,7 @@ class Cluster:
         config = str(PROJECTS / "engine" / "langgraph.json")
         command = ["serve", "--config", config, "--port", str(port), *arguments]
         log = self.folder / f"server-{len(self.servers)}.log"
-        server = ServerProcess(command, f"http://127.0.0.1:{port}", self.environment, log, is_warm=True)
+        server = ServerProcess(command, f"http://127.0.0.1:{port}", self.environment, log, is_preloaded=True)
         self.servers.append(server)
         return server
 
@@ -104,6 +106,18 @@ class Cluster:
                 with contextlib.suppress(ProcessLookupError):
                     os.killpg(server.process.pid, signal.SIGKILL)
                 server.process.wait()
+
+    def skip_logs(self) -> None:
+        """Return only later lines from `logs`."""
+        self._log_offsets = {server.log: len(server.log.read_text()) for server in self.servers if server.log.exists()}
+
+    def logs(self) -> list[str]:
+        """Return what each server has logged since `skip_logs`."""
+        return [
+            server.log.read_text()[self._log_offsets.get(server.log, 0) :]
+            for server in self.servers
+            if server.log.exists()
+        ]
 
     def pause(self, server: ServerProcess) -> None:
         assert server.process is not None
@@ -144,7 +158,7 @@ class Cluster:
         found = dict(rows[0]) if rows else {}
         return {**found, "values": json.loads(found["values"])} if found.get("values") else found
 
-    async def over(self, *runs: str, within_s: float = 40) -> list[str]:
+    async def over(self, *runs: str, within_s: float = 120) -> list[str]:
         """Wait until runs are over; return their statuses."""
         query = "select status from runs where run_id = any($1::uuid[]) order by number"
 
@@ -154,20 +168,30 @@ class Cluster:
 
         return await patiently(look, within_s)
 
-    async def quiet(self, within_s: float = 60) -> None:
+    async def quiet(self) -> None:
         """Wait until no run is pending or running."""
 
         async def look() -> bool:
             return not await self.fetch("select 1 from runs where status in ('pending', 'running') limit 1")
 
-        await patiently(look, within_s)
+        await patiently(look)
 
 
 def is_up(server: ServerProcess) -> bool:
     return server.process is not None and server.process.poll() is None
 
 
-async def patiently(look: Callable[[], Awaitable[Any]], within_s: float) -> Any:
+async def is_closed(server: ServerProcess) -> bool:
+    """Whether a server accepts no more connections."""
+    try:
+        async with httpx2.AsyncClient() as http:
+            await http.get(f"{server.url}/ok")
+    except httpx2.TransportError:
+        return True
+    return False
+
+
+async def patiently(look: Callable[[], Awaitable[Any]], within_s: float = 120) -> Any:
     """Ask until the answer is true, but not often: the servers need the processor more."""
     answer: Any = None
 

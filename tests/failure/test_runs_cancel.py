@@ -1,6 +1,10 @@
-"""Runs that are cancelled while their worker is elsewhere, dies or is blocked: all end, and no thread stays busy."""
+"""Cancelling runs whose worker is in another process, dies or is blocked.
+
+When the end of a cancelled run is written, its nodes have stopped. Every run ends, and no thread stays busy.
+"""
 
 import asyncio
+import json
 import signal
 from collections.abc import AsyncIterator, Callable
 from contextlib import ExitStack, asynccontextmanager
@@ -13,8 +17,13 @@ import pytest
 from tests.conftest import eventually
 from tests.servers import agent_server
 
-SLOW = {"assistant_id": "steps", "input": {"done": [], "pause_s": 30}}
+SLOW = {"assistant_id": "steps", "input": {"done": [], "pause_s": 600}}
 QUICK = {"assistant_id": "steps", "input": {"done": [], "pause_s": 0}}
+
+
+def held_at(step: str, gate: Path) -> dict[str, Any]:
+    """Return the body of a run that waits in a step until a file exists."""
+    return {**QUICK, "config": {"configurable": {"gates": {step: str(gate)}}}}
 
 
 class Replica:
@@ -67,7 +76,7 @@ async def opened(server: Any) -> AsyncIterator[Replica]:
 
 
 @pytest.mark.parametrize("action", ["interrupt", "rollback"])
-async def test_a_run_is_stopped_through_another_replica(replicas: list[Replica], action: str):
+async def test_cancel_through_another_replica(replicas: list[Replica], action: str):
     here, there = replicas
     thread_id = await here.thread()
     run = await here.started(thread_id, SLOW)
@@ -78,7 +87,7 @@ async def test_a_run_is_stopped_through_another_replica(replicas: list[Replica],
     assert await there.statuses(thread_id) == (["interrupted"] if action == "interrupt" else [])
 
 
-async def test_a_run_is_superseded_and_deleted_through_another_replica(replicas: list[Replica]):
+async def test_run_is_superseded_and_deleted_through_another_replica(replicas: list[Replica]):
     here, there = replicas
     thread_id = await here.thread()
     await here.started(thread_id, SLOW)
@@ -90,14 +99,19 @@ async def test_a_run_is_superseded_and_deleted_through_another_replica(replicas:
     assert await there.statuses(thread_id) == ["success", "interrupted"]
 
 
-async def test_a_stateless_run_is_joined_through_another_replica(replicas: list[Replica]):
+async def test_stateless_run_is_joined_through_another_replica(replicas: list[Replica], tmp_path: Path):
     here, there = replicas
-    run = (await here.http.post("/runs", json={**QUICK, "input": {"done": [], "pause_s": 0.5}})).json()
-    result = await there.http.get(f"/threads/{run['thread_id']}/runs/{run['run_id']}/join")
-    assert result.json()["done"] == ["one", "two", "three"]
+    gate = tmp_path / "gate"
+    run = (await here.http.post("/runs", json=held_at("two", gate))).json()
+    path = f"/threads/{run['thread_id']}/runs/{run['run_id']}/join"
+    # The head of the response arrives before the run ends.
+    async with there.http.stream("GET", path) as answer:
+        assert answer.status_code == 200
+        gate.touch()
+        assert json.loads(await answer.aread())["done"] == ["one", "two", "three"]
 
 
-async def test_storms_on_one_thread_end_with_it_at_rest(replicas: list[Replica]):
+async def test_thread_is_idle_after_concurrent_runs_cancels_and_deletions(replicas: list[Replica]):
     """New runs with every strategy, cancels and deletions, through both replicas at once."""
     thread_id = await replicas[0].thread()
 
@@ -125,7 +139,7 @@ async def test_storms_on_one_thread_end_with_it_at_rest(replicas: list[Replica])
 
 
 @pytest.mark.parametrize("action", ["interrupt", "rollback"])
-async def test_a_worker_that_dies_with_a_cancelled_run_leaves_it_to_others(replicas: list[Replica], action: str):
+async def test_cancelled_run_of_a_dead_worker_is_ended_by_others(replicas: list[Replica], action: str):
     here, there = replicas
     thread_id = await here.thread()
     run = await here.started(thread_id, SLOW)
@@ -142,7 +156,7 @@ async def test_a_worker_that_dies_with_a_cancelled_run_leaves_it_to_others(repli
     assert await there.statuses(thread_id) == ["success", *(["interrupted"] if action == "interrupt" else [])]
 
 
-async def test_a_killed_worker_s_run_can_be_superseded(fresh_database: Callable[[], Any], tmp_path: Path):
+async def test_run_of_a_killed_worker_can_be_superseded(fresh_database: Callable[[], Any], tmp_path: Path):
     with agent_server(await fresh_database(), tmp_path) as server:
         async with opened(server) as replica:
             thread_id = await replica.thread()
@@ -156,15 +170,17 @@ async def test_a_killed_worker_s_run_can_be_superseded(fresh_database: Callable[
             assert await replica.statuses(thread_id) == ["success"]
 
 
-async def test_a_server_that_stops_cancels_nothing_of_its_clients(fresh_database: Callable[[], Any], tmp_path: Path):
+async def test_stopping_server_does_not_cancel_runs_of_its_clients(fresh_database: Callable[[], Any], tmp_path: Path):
     with agent_server(await fresh_database(), tmp_path) as server:
         async with opened(server) as replica:
             thread_id = await replica.thread()
-            body = {**QUICK, "input": {"done": [], "pause_s": 1}, "on_disconnect": "cancel"}
+            gate = tmp_path / "gate"
+            body = {**held_at("one", gate), "on_disconnect": "cancel"}
             waiting = asyncio.create_task(replica.http.post(f"/threads/{thread_id}/runs/wait", json=body))
             await eventually(lambda: runs_of(replica, thread_id))
             await asyncio.to_thread(server.stop, signal.SIGINT)
             await asyncio.gather(waiting, return_exceptions=True)
+            gate.touch()
             server.start()
         async with opened(server) as replica:
             thread = await replica.settled(thread_id)

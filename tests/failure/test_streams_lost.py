@@ -1,6 +1,10 @@
-"""What followers of a run get when the server that executes it dies, is paused, or cannot write its events down."""
+"""Streams when the server that executes a run dies, is paused, or cannot write.
+
+Followers get the right events. A server that lost its lease sends its own clients nothing late.
+"""
 
 import asyncio
+import time
 from collections.abc import AsyncIterator
 from pathlib import Path
 from uuid import uuid4
@@ -9,18 +13,19 @@ import httpx2
 import pytest
 
 from portside.agent.app import SCHEMA
-from portside.agent.streams import log as streams_log
-from portside.agent.streams.bus import Silence
-from portside.agent.streams.events import EventClock
-from portside.agent.streams.hub import Hub
-from portside.agent.streams.reach import Start
-from portside.agent.streams.relay import PostgresRelay, Work
+from portside.agent.streams import postgres_log, remote
+from portside.agent.streams.bus import Bus, Notification, NullBus, Receive
+from portside.agent.streams.event_log import LogSubscription
+from portside.agent.streams.events import Chunk, EventClock, RunEnd
+from portside.agent.streams.hub import AttemptStart, Hub
+from portside.agent.streams.remote import PostgresTransport, WorkCallbacks
+from portside.agent.streams.run_stream import RunStream
 from portside.kernel.db import Database
 from portside.kernel.migrations import migrate
 from tests.api.streaming import Sent, opened
 from tests.conftest import eventually
 from tests.failure.cluster import Client, Cluster, cluster_of, work
-from tests.failure.stories import wrong_story
+from tests.failure.steps import violations_in_steps
 
 
 @pytest.fixture(scope="module")
@@ -63,7 +68,7 @@ async def test_a_resumable_stream_survives_its_server(all_up: Cluster, tmp_path:
         assert len(events[-1].data["done"]) >= 4
         async with opened(http, "GET", path, headers={"Last-Event-ID": before[1].event_id}) as stream:
             assert [event.raw for event in await stream.all()] == [event.raw for event in events[2:]]
-    # A server that was not there at all tells the same.
+    # A server that was down meanwhile sends the same events.
     await cluster.start()
     async with (
         httpx2.AsyncClient(base_url=executing.url, timeout=60) as http,
@@ -72,7 +77,7 @@ async def test_a_resumable_stream_survives_its_server(all_up: Cluster, tmp_path:
         assert [event.raw for event in await stream.all()] == [event.raw for event in events]
 
 
-async def test_who_follows_a_paused_server_hears_the_next(all_up: Cluster, tmp_path: Path):
+async def test_followers_of_a_paused_server_get_the_next_owners_events(all_up: Cluster, tmp_path: Path):
     cluster, gate = all_up, tmp_path / "gate"
     async with Client(cluster.servers[0]) as client:
         thread = await client.thread()
@@ -95,8 +100,8 @@ async def test_who_follows_a_paused_server_hears_the_next(all_up: Cluster, tmp_p
     assert [event.data["attempt"] for event in events if "attempt" in event.data][-1] == 2
 
 
-async def test_a_paused_owner_tells_its_own_clients_nothing_late(all_up: Cluster, tmp_path: Path):
-    """Who follows it there hears what is heard elsewhere: the next owner goes on where the run was, in order, once."""
+async def test_paused_owner_sends_no_late_events(all_up: Cluster, tmp_path: Path):
+    """Its clients get the events of the next owner, in order and once, like clients of other servers."""
     cluster, gate = all_up, tmp_path / "gate"
     first, second = tmp_path / "gate.1", tmp_path / "gate.2"
     async with Client(cluster.servers[0]) as client:
@@ -111,7 +116,7 @@ async def test_a_paused_owner_tells_its_own_clients_nothing_late(all_up: Cluster
         opened(here, "GET", path, headers=everything) as near,
         opened(there, "GET", path, headers=everything) as far,
     ):
-        heard_near = [await near.next() for _ in range(6)]
+        near_events = [await near.next() for _ in range(6)]
         cluster.pause(executing)
         try:
             await cluster.ledger.begun(run, 2, attempt=2)
@@ -120,23 +125,25 @@ async def test_a_paused_owner_tells_its_own_clients_nothing_late(all_up: Cluster
             first.touch()
         finally:
             cluster.resume(executing)
-        heard_near += await near.all()
-        heard_far = await far.all()
+        near_events += await near.all()
+        far_events = await far.all()
         async with opened(here, "GET", path, headers=everything) as stream:
             replayed = await stream.all()
-    assert places(heard_far) == sorted(set(places(heard_far)))
-    assert [event.raw for event in heard_near] == [event.raw for event in heard_far]
-    assert [event.raw for event in replayed] == [event.raw for event in heard_far]
-    assert wrong_story([(event.name, event.data) for event in heard_far], 4) == []
+    assert places(far_events) == sorted(set(places(far_events)))
+    assert [event.raw for event in near_events] == [event.raw for event in far_events]
+    assert [event.raw for event in replayed] == [event.raw for event in far_events]
+    assert violations_in_steps([(event.name, event.data) for event in far_events], 4) == []
 
 
 class Process:
-    """One process's part of a database: its feeds and its way to the others, without hints."""
+    """The hub and the transport of one process, by default without notifications from the others."""
 
-    def __init__(self, db: Database) -> None:
+    def __init__(self, db: Database, bus: Bus | None = None) -> None:
         self.hub = Hub(keep_s=60)
-        self.relay = PostgresRelay(db, Silence(), self.hub, Work(lambda: None, lambda: None), asyncio.Event())
-        self.hub.relay = self.relay
+        self.transport = PostgresTransport(
+            db, bus or NullBus(), self.hub, WorkCallbacks(lambda: None, lambda: None), asyncio.Event()
+        )
+        self.hub.transport = self.transport
 
 
 @pytest.fixture
@@ -151,57 +158,145 @@ async def database(fresh_database) -> AsyncIterator[Database]:
 async def processes(database: Database) -> AsyncIterator[list[Process]]:
     made = [Process(database), Process(database)]
     for process in made:
-        await process.relay.start()
-    await made[0].relay._meet()
+        await process.transport.start()
+    await made[0].transport._renew()
     yield made
     for process in made:
-        await process.relay.close()
+        await process.transport.close()
 
 
-def start(**given) -> Start:
+def start(**given) -> AttemptStart:
     given = {"run_id": uuid4(), "thread_id": uuid4(), "is_resumable": True, "is_stateless": False, **given}
-    return Start(graph_id="g", attempt=1, **given)
+    return AttemptStart(graph_id="g", attempt=1, **given)
 
 
-async def test_events_that_wait_for_too_long_end_the_streams_elsewhere_with_an_error(processes, database, monkeypatch):
+class PairedBus(NullBus):
+    """Carries notifications to the other bus of a pair."""
+
+    other: "PairedBus"
+    receive: Receive = staticmethod(lambda _notification, _chunks: None)
+
+    async def open(self, receive: Receive) -> None:
+        self.receive = receive
+
+    async def send(self, notification: Notification, chunks: list[Chunk]) -> None:
+        self.other.receive(notification, chunks)
+
+
+async def test_notification_of_an_ended_run_wakes_clients_of_another_process(database, monkeypatch):
+    # Only a notification may wake the client: the periodic reads take longer than the test.
+    monkeypatch.setattr(remote, "LOOK_S", 3600)
+    monkeypatch.setattr(remote, "READ_S", 3600)
+    buses = [PairedBus(), PairedBus()]
+    buses[0].other, buses[1].other = buses[1], buses[0]
+    here, there = (Process(database, bus) for bus in buses)
+    await here.transport.start()
+    await there.transport.start()
+    await here.transport._renew()
+    begun = start(is_resumable=False)
+    stream = there.hub.open(begun.run_id, begun.thread_id, is_resumable=False)
+    waiting = asyncio.create_task(stream.changed())
+    here.hub.begin(begun)
+    here.hub.finish(begun.run_id, RunEnd("completed", "g"))
+    await asyncio.wait_for(waiting, 60)
+    assert not stream.ended.is_set()
+    await here.transport.close()
+    await there.transport.close()
+
+
+async def test_lost_events_end_remote_followers_with_an_error(processes, database, monkeypatch):
     here, there = processes
     begun = start()
     feed = here.hub.begin(begun)
-    await here.relay.written()
+    await here.transport.flush()
     follower = there.hub.open(begun.run_id, begun.thread_id, is_resumable=True)
     followed = await there.hub.follow(follower, after="-1", modes=None)
     assert b"metadata" in b"".join(await followed.take())
     own = feed.follow()
-    monkeypatch.setattr(streams_log, "WAITING_LIMIT_BYTES", 10_000)
+    monkeypatch.setattr(postgres_log, "PENDING_LIMIT_BYTES", 10_000)
     async with database.transaction() as tx:
         # Postgres takes no chunk for now.
         await tx.connection.execute("lock table stream_heads in exclusive mode")
         feed.publish([("custom", b'"first"')])
-        await asyncio.sleep(0.05)
+        await eventually(lambda: _waits_for_lock(database))
         for _ in range(20):
             feed.publish([("custom", b'"%s"' % (b"x" * 1000))])
-    told = b"".join([chunk async for chunk in followed])
-    assert told.endswith(b"\r\n\r\n")
-    assert b"StreamLost" in told
+    received = b"".join([chunk async for chunk in followed])
+    assert received.endswith(b"\r\n\r\n")
+    assert b"StreamLost" in received
     feed.publish([("custom", b'"later"')])
-    here.hub.close(begun.run_id, None)
+    here.hub.finish(begun.run_id, None)
     assert b"".join([chunk async for chunk in own]).count(b"event: custom") == 22
 
 
-async def test_a_process_that_dies_takes_its_interests_with_it(processes, database):
+async def test_events_of_a_run_that_is_streamed_elsewhere_are_written_before_its_end(processes, database):
+    here, there = processes
+    begun = start(is_resumable=False, is_streamed_elsewhere=True)
+    here.hub.begin(begun).publish([("values", b'"all"')])
+    await here.hub.flush_run(begun.run_id)
+    # Nothing else is written: the process dies here, before it has learned who follows the thread.
+    stream = there.hub.open(begun.run_id, begun.thread_id, is_resumable=False)
+    followed = stream.follow()
+    followed.remote = await there.transport.subscribe(stream.log, stream)
+    assert b'"all"' in b"".join(await followed.take())
+
+
+async def ended_elsewhere(
+    process: Process, database: Database, begun: AttemptStart
+) -> tuple[RunStream, LogSubscription]:
+    """Return the stream of a run that a client created here and another process executed, and its subscription."""
+    await database.execute(_Rows(f"insert into threads (thread_id) values ('{begun.thread_id}')"))
+    await database.execute(
+        _Rows(
+            "insert into runs (run_id, thread_id, assistant_id, status, multitask_strategy, attempt, started_at)"
+            f" values ('{begun.run_id}', '{begun.thread_id}', '{uuid4()}', 'success', 'enqueue', 1, now())"
+        )
+    )
+    stream = process.hub.open(begun.run_id, begun.thread_id, is_resumable=False)
+    stream.mark_admitted(starts_here=False)
+    followed = stream.follow()
+    followed.remote = await process.transport.subscribe(stream.log, stream)
+    return stream, followed
+
+
+async def test_stream_of_an_ended_run_ends_after_all_written_events(processes, database, monkeypatch):
+    monkeypatch.setattr(remote, "READ_S", 3600)
+    monkeypatch.setattr(remote, "LAST_EVENTS_WITHIN_S", 0)
+    here, there = processes
+    begun = start(is_resumable=False, is_streamed_elsewhere=True)
+    _stream, followed = await ended_elsewhere(there, database, begun)
+    here.hub.begin(begun).publish([("values", b'"all"')])
+    await here.hub.flush_run(begun.run_id)
+    received = b"".join([chunk async for chunk in followed])
+    assert b'"all"' in received
+    assert b"event: error" not in received
+
+
+async def test_stream_without_written_events_ends_with_an_error(processes, database, monkeypatch):
+    monkeypatch.setattr(remote, "LAST_EVENTS_WITHIN_S", 0)
+    _, there = processes
+    _stream, followed = await ended_elsewhere(there, database, start(is_resumable=False))
+    assert b"StreamLost" in b"".join([chunk async for chunk in followed])
+
+
+async def _waits_for_lock(database: Database) -> bool:
+    return bool(await database.fetch(_Rows("select from pg_locks where not granted")))
+
+
+async def test_dead_process_loses_its_subscriptions(processes, database):
     here, there = processes
     begun = start(is_resumable=False)
     followed = await there.hub.follow_thread(begun.thread_id, frozenset({"run_modes"}), None)
     feed = here.hub.begin(begun)
-    here.relay.look()
+    here.transport.check_subscriptions()
     assert b"metadata" in b"".join(await followed.take())
     del followed
-    await there.relay._mirrors.settle()
-    assert await database.fetch(_Rows("select * from stream_interests")) == []
+    await there.transport._subscriptions.sync()
+    assert await database.fetch(_Rows("select * from stream_subscriptions")) == []
     await database.execute(_Rows("update stream_processes set alive_until = now() - interval '2 minutes'"))
     feed.publish([("values", b"1")])
-    await here.relay._meet()
-    assert not here.relay.has_others
+    await here.transport._renew()
+    assert not here.transport.has_others
 
 
 class _Rows:
@@ -214,12 +309,12 @@ class _Rows:
         return []
 
 
-async def test_ids_go_on_after_those_of_a_process_whose_clock_is_ahead(processes):
+async def test_event_ids_continue_after_a_process_with_a_clock_ahead(processes):
     here, there = processes
     begun = start()
     here.hub.clock.ahead_s += 3600
     here.hub.begin(begun).publish([("values", b"1")])
-    await here.relay.written()
+    await here.transport.flush()
     again = begun._replace(attempt=2)
     feed = await there.hub.prepare(again)
     there.hub.begin(again)
@@ -231,7 +326,7 @@ async def test_ids_go_on_after_those_of_a_process_whose_clock_is_ahead(processes
     assert ids == sorted(set(ids))
 
 
-async def test_what_a_former_owner_says_late_is_dropped(processes, database):
+async def test_late_events_of_a_former_owner_are_dropped(processes, database):
     here, there = processes
     begun = start()
     thread, run = begun.thread_id, begun.run_id
@@ -243,35 +338,36 @@ async def test_what_a_former_owner_says_late_is_dropped(processes, database):
         )
     )
     here.hub.begin(begun).publish([("values", b'"late"')])
-    await here.relay.written()
+    await here.transport.flush()
     there.hub.begin(begun._replace(attempt=2)).publish([("values", b'"new"')])
-    await there.relay.written()
+    await there.transport.flush()
     bodies = await database.fetch(_Rows("select body from stream_chunks"))
     assert b"late" not in b"".join(row["body"] for row in bodies)
     assert b"new" in b"".join(row["body"] for row in bodies)
 
 
-async def test_the_end_of_streams_is_kept_for_its_time(processes, database):
-    from portside.agent.streams.chores import OldStreams
+async def test_old_streams_keeps_chunks_for_their_time(processes, database):
+    from portside.agent.streams.postgres_log import OldStreams
 
     here, _ = processes
     begun = start()
     here.hub.begin(begun)
-    await here.relay.written()
+    await here.transport.flush()
     chore = OldStreams(database, 60)
     assert (await chore.activate()).did["chunks"] == 0
     await database.execute(_Rows("update stream_chunks set written_at = now() - interval '61 seconds'"))
     assert (await chore.activate()).did["chunks"] == 1
 
 
-def test_the_clock_goes_by_the_time_of_the_database():
+def test_event_clock_follows_the_time_of_the_database():
     clock = EventClock()
-    now = int(clock.next().split("-")[0])
+    before_ms = time.time() * 1000
     clock.ahead_s = 100
-    assert 99_000 < int(clock.next().split("-")[0]) - now < 101_000
+    event_ms = int(clock.next().split("-")[0])
+    assert int(before_ms) + 100_000 <= event_ms <= time.time() * 1000 + 100_000
 
 
-async def test_a_follower_elsewhere_hears_a_burst_in_order(processes):
+async def test_remote_follower_gets_a_burst_in_order(processes):
     here, there = processes
     begun = start(is_resumable=False)
     followed = await there.hub.follow_thread(begun.thread_id, frozenset({"run_modes"}), None)
@@ -279,13 +375,13 @@ async def test_a_follower_elsewhere_hears_a_burst_in_order(processes):
     for number in range(2000):
         feed.publish([("custom", b"%d" % number)])
         if number % 200 == 0:
-            await asyncio.sleep(0.001)
-    heard: list[bytes] = []
+            await asyncio.sleep(0)
+    received: list[bytes] = []
 
     async def is_all() -> bool:
-        heard.extend(await followed.take())
-        return len(heard) > 2000
+        received.extend(await followed.take())
+        return len(received) > 2000
 
     await eventually(is_all)
-    data = [frame.split(b"\r\n")[1] for frame in heard if frame.startswith(b"event: custom")]
+    data = [frame.split(b"\r\n")[1] for frame in received if frame.startswith(b"event: custom")]
     assert data == [b"data: %d" % number for number in range(2000)]

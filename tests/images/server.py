@@ -93,7 +93,7 @@ class Server(ThreadingHTTPServer):
 
 
 if __name__ == "__main__":
-    if os.environ.get("NAME") == "broken":
+    if os.environ.get("NAME") == "unusable":
         sys.exit("this image is broken")
     server = Server(("0.0.0.0", int(os.environ["PORT"])), Handler)
     for number in (signal.SIGTERM, signal.SIGINT):

@@ -62,7 +62,7 @@ await check("hook.submit", async () => {
 await check("hook.interrupt", async () => {
   const shown = await render({ assistantId: "approval" });
   await act(async () => void shown.stream.submit({ text: "a" }));
-  await until(shown, (stream) => !stream.isLoading && stream.interrupt !== undefined);
+  await until(shown, (stream) => !stream.isLoading && stream.interrupt?.value !== undefined);
   assert.deepEqual(shown.stream.interrupt.value, { question: "approve?", text: "a!" });
   await act(async () => void shown.stream.submit(undefined, { command: { resume: "yes" } }));
   await until(shown, (stream) => !stream.isLoading && stream.values.text === "done:yes");

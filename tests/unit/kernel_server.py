@@ -2,21 +2,17 @@
 
 import asyncio
 import socket
-from collections.abc import AsyncIterator, Mapping
+from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
-from typing import Any
 
 import httpx2
 
 from portside.kernel.errors import Unauthorized
-from portside.kernel.http.bodies import LimitBody
-from portside.kernel.http.bounds import BODY_WITHIN_S
-from portside.kernel.http.front import Front
-from portside.kernel.http.prefixes import StripPrefix
-from portside.kernel.http.refusals import ErrorForm
-from portside.kernel.http.routes import Api, Context, Route, Routes, body_limits
-from portside.kernel.http.server import Server, listen
+from portside.kernel.http.error_responses import ErrorFormat
+from portside.kernel.http.middleware import LimitBody, RequestMiddleware, StripPrefix
+from portside.kernel.http.routes import Api, BaseServices, Context, Route, Routes, body_limits
+from portside.kernel.http.server import BODY_WITHIN_S, Server, listen
 
 MAX_BODY = 1000
 
@@ -25,6 +21,13 @@ async def guard(ctx: Context, _route: Route) -> str:
     if name := ctx.request.headers.get("x-name"):
         return name
     raise Unauthorized
+
+
+@dataclass(frozen=True, kw_only=True)
+class TestedServices(BaseServices):
+    """What the handlers of these tests work with."""
+
+    draining: asyncio.Event
 
 
 @dataclass
@@ -46,7 +49,7 @@ class Served:
         reader, writer = await asyncio.open_connection("127.0.0.1", self.port)
         writer.write(request)
         try:
-            return await asyncio.wait_for(reader.read(), 10)
+            return await asyncio.wait_for(reader.read(), 60)
         finally:
             writer.close()
 
@@ -55,23 +58,22 @@ class Served:
 async def serve(
     routes: Routes | list[Route],
     *,
-    services: Mapping[type, Any] | None = None,
     listening: socket.socket | None = None,
-    form: ErrorForm = ErrorForm.PROBLEMS,
+    form: ErrorFormat = ErrorFormat.PROBLEMS,
     body_within_s: float = BODY_WITHIN_S,
 ) -> AsyncIterator[Served]:
     """Serve routes behind the kernel's own parts, with bodies of at most MAX_BODY bytes."""
     draining, stopping = asyncio.Event(), asyncio.Event()
-    api = Api(list(routes), {asyncio.Event: draining, **(services or {})}, guard)
+    api = Api(list(routes), TestedServices(db=None, draining=draining), guard)
     bounded = LimitBody(api, MAX_BODY, body_limits(api.routes))
-    app = Front(StripPrefix(bounded, ("/api/v1", "/api")), form, draining=draining)
+    app = RequestMiddleware(StripPrefix(bounded, ("/api/v1", "/api")), form, draining=draining)
     listening = listening or listen("127.0.0.1", 0)
     port = listening.getsockname()[1]
     server = Server(app, draining=draining, grace_s=1, body_within_s=body_within_s)
     await server.open([listening])
     running = asyncio.create_task(server.serve_until(stopping))
     client = httpx2.AsyncClient(
-        base_url=f"http://127.0.0.1:{port}", headers={"x-name": "ada"}, timeout=10, verify=False
+        base_url=f"http://127.0.0.1:{port}", headers={"x-name": "ada"}, timeout=60, verify=False
     )
     served = Served(server, client, port, stopping, running)
     try:

@@ -1,28 +1,33 @@
-"""Authentication and authorization without a server: which handler decides, who a caller is, what does not start."""
+"""Authentication and authorization without a server: the handler, the caller, and refused configurations."""
 
 import json
 import textwrap
 from pathlib import Path
-from typing import Any
+from types import MappingProxyType, SimpleNamespace
+from typing import Any, NamedTuple
 
 import pytest
 from langgraph_sdk import Auth
+from pydantic import BaseModel
+from starlette.authentication import AuthCredentials, BaseUser
 from starlette.requests import Request
 
-from portside.agent.access.crowding import OpenAnswers, TooManyStreams
-from portside.agent.access.custom import CustomAuthentication
-from portside.agent.access.errors import HandlerFailed, Refused
-from portside.agent.access.handlers import Handlers
-from portside.agent.access.loading import Protection, load_protection, refuse_open_address
-from portside.agent.access.memory import Remembered, digest_of
-from portside.agent.access.service import Access
-from portside.agent.access.users import caller_from
+from portside.agent.access.authentication import (
+    AccessPolicy,
+    CustomAuthentication,
+    load_access_policy,
+    refuse_open_address,
+)
+from portside.agent.access.authorization import AuthorizationHandlers, HandlerFailed, HandlerRefused
+from portside.agent.access.platform import digest_of
+from portside.agent.access.service import Access, StreamLimit, TooManyStreams
+from portside.agent.access.users import NotAuthenticated, NoUser, caller_from
 from portside.agent.config import load_config
 from portside.agent.settings import AgentSettings
-from portside.agent.types.access import INSIDE, AuthCache, Caller
+from portside.agent.types.access import IN_PROCESS, AuthCache, Caller
 from portside.kernel.errors import Forbidden, UserMistake
-from portside.kernel.http.inside import Call
-from portside.kernel.http.routes import Context, Route
+from portside.kernel.http.in_process import InProcessRequest
+from portside.kernel.http.routes import BaseServices, Context, Route
 
 ADA = caller_from("ada")
 
@@ -42,13 +47,13 @@ def project(folder: Path, auth: dict[str, Any] | None, code: str = "") -> Any:
 
 async def decided(auth: Auth, event: str, caller: Caller = ADA, **value: Any) -> tuple[Any, dict[str, Any]]:
     resource, _, action = event.partition(".")
-    return await Handlers(auth).decide(caller, resource, action, value), value
+    return await AuthorizationHandlers(auth).decide(caller, resource, action, value), value
 
 
 # Which handler decides
 
 
-async def test_the_most_particular_handler_decides() -> None:
+async def test_most_specific_handler_decides() -> None:
     auth = Auth()
 
     def says(name: str) -> Any:
@@ -57,7 +62,7 @@ async def test_the_most_particular_handler_decides() -> None:
 
         return handler
 
-    assert Handlers(auth).find("threads", "read") is None
+    assert AuthorizationHandlers(auth).find("threads", "read") is None
     auth.on(says("everything"))
     auth.on(actions="read")(says("every read"))
     auth.on.threads(says("threads"))
@@ -71,7 +76,7 @@ async def test_the_most_particular_handler_decides() -> None:
     }  # fmt: skip
 
 
-async def test_answers_of_handlers() -> None:
+async def test_handler_results_allow_deny_or_filter() -> None:
     async def answers(answer: Any) -> Any:
         auth = Auth()
 
@@ -88,7 +93,7 @@ async def test_answers_of_handlers() -> None:
     for refusal in (False, AssertionError("inside")):
         with pytest.raises(Forbidden, match=r"^Forbidden$"):
             await answers(refusal)
-    with pytest.raises(Refused, match="Gone") as refused:
+    with pytest.raises(HandlerRefused, match="Gone") as refused:
         await answers(Auth.exceptions.HTTPException(status_code=410, detail="Gone"))
     assert refused.value.status == 410
     for failure in ("yes", 1, ["x"], ValueError("inside"), Auth.exceptions.HTTPException(status_code=200)):
@@ -100,7 +105,7 @@ async def test_answers_of_handlers() -> None:
 # Who a caller is
 
 
-def test_users_of_every_kind_become_one() -> None:
+def test_every_kind_of_user_becomes_a_caller() -> None:
     class Thing:
         def __init__(self) -> None:
             self.identity, self.team, self._secret = "ada", "x", "s"
@@ -118,7 +123,73 @@ def test_users_of_every_kind_become_one() -> None:
     assert dict(studio)["kind"] == "StudioUser"
 
 
-async def test_authentication_is_given_what_it_names() -> None:
+class Slotted:
+    """The least that the SDK's protocol `MinimalUser` asks for."""
+
+    __slots__ = ()
+
+    @property
+    def identity(self) -> str:
+        return "ada"
+
+
+class OfStarlette(BaseUser):
+    """A user of Starlette's own class, whose other properties raise NotImplementedError."""
+
+    @property
+    def identity(self) -> str:
+        return "ada"
+
+
+class Named(NamedTuple):
+    identity: str
+    team: str
+
+
+class OfPydantic(BaseModel):
+    identity: str = "ada"
+    permissions: list[str] = ["own"]
+
+
+@pytest.mark.parametrize(
+    ("returned", "permissions", "of_the_user"),
+    [
+        ("ada", (), []),
+        ({"identity": "ada"}, (), []),
+        ({"identity": "ada", "permissions": ["read"]}, ("read",), ["read"]),
+        (MappingProxyType({"identity": "ada", "permissions": ("read",)}), ("read",), ["read"]),
+        (SimpleNamespace(identity="ada", permissions=None), (), []),
+        (OfPydantic(), ("own",), ["own"]),
+        (Slotted(), (), []),
+        (OfStarlette(), (), []),
+        (Named("ada", "x"), (), []),
+        ((["read", "write"], {"identity": "ada", "display_name": None}), ("read", "write"), ["read", "write"]),
+        ((["read"], OfPydantic()), ("read",), ["read"]),
+        (([], {"identity": "ada", "permissions": ["own"]}), (), []),
+        (("read", "ada"), ("read",), ["read"]),
+        ((None, OfPydantic()), ("own",), ["own"]),
+        ([["read"], "ada"], ("read",), ["read"]),
+        ((AuthCredentials(["read"]), OfStarlette()), ("read",), ["read"]),
+    ],
+)
+def test_authenticate_may_return_a_user_or_scopes_and_a_user(
+    returned: Any, permissions: tuple[str, ...], of_the_user: list[str]
+) -> None:
+    caller = caller_from(returned)
+    assert (caller.identity, caller.display_name, caller.permissions) == ("ada", "ada", permissions)
+    assert caller.user["permissions"] == of_the_user
+    assert caller.user.is_authenticated
+
+
+def test_scopes_do_not_authenticate_an_unauthenticated_user() -> None:
+    with pytest.raises(NotAuthenticated):
+        caller_from((["read"], {"identity": "ada", "is_authenticated": False}))
+    for returned in (("a", "b", "c"), (), (["read"], None), (["read"], (["read"], "ada"))):
+        with pytest.raises(NoUser):
+            caller_from(returned)
+
+
+async def test_authenticate_handler_gets_the_arguments_it_names() -> None:
     async def everything(request: Any, path: str, method: str, path_params: dict, query_params: dict, headers: dict,
                          authorization: str | None, other: int = 7) -> Any:  # fmt: skip
         assert (path, method, path_params, query_params, other) == ("/threads", "GET", {}, {"a": "1"}, 7)
@@ -134,7 +205,7 @@ async def test_authentication_is_given_what_it_names() -> None:
         CustomAuthentication(lambda tenant: tenant)
 
 
-async def test_what_is_remembered_is_asked_for_once() -> None:
+async def test_cached_caller_is_authenticated_once() -> None:
     asked: list[str] = []
 
     async def handler(authorization: str | None) -> str:
@@ -151,10 +222,19 @@ async def test_what_is_remembered_is_asked_for_once() -> None:
     assert digest_of(["a", None]) != digest_of([None, "a"]) != digest_of(["a", ""])
 
 
-def test_memory_ends() -> None:
-    memory = Remembered[int](ttl_s=0, most=1)
-    memory.put(b"a", 1)
-    assert memory.get(b"a") is None
+async def test_cached_caller_expires() -> None:
+    calls: list[str] = []
+
+    async def handler(authorization: str) -> str:
+        calls.append(authorization)
+        return authorization
+
+    for cache in (AuthCache(ttl_seconds=0), AuthCache(max_size=0)):
+        calls.clear()
+        authentication = CustomAuthentication(handler, cache)
+        for _ in range(2):
+            await authentication(request(authorization="ada"))
+        assert calls == ["ada", "ada"]
 
 
 # What does not start
@@ -167,25 +247,25 @@ def test_memory_ends() -> None:
         ("from langgraph_sdk import Auth\nauth = Auth()", "no @authenticate handler"), ("x = 1", "has no 'auth'"),
     ],
 )  # fmt: skip
-def test_authentication_that_does_not_load_stops_the_server(tmp_path: Path, code: str, said: str) -> None:
+def test_unloadable_authentication_stops_the_server(tmp_path: Path, code: str, said: str) -> None:
     config = project(tmp_path, {"path": "./auth.py:auth"}, code)
     with pytest.raises(UserMistake, match=said):
-        load_protection(config, AgentSettings())
+        load_access_policy(config, AgentSettings())
 
 
-def test_contradictions_stop_the_server(tmp_path: Path) -> None:
+def test_contradictory_auth_settings_stop_the_server(tmp_path: Path) -> None:
     own, nothing = {"path": "./auth.py:auth"}, None
     for auth, settings in (
         ({**own, "disable": True}, AgentSettings()), (own, AgentSettings(auth_type="noop")),
         (nothing, AgentSettings(auth_type="custom")), (nothing, AgentSettings(auth_type="langsmith")),
     ):  # fmt: skip
         with pytest.raises(UserMistake):
-            load_protection(project(tmp_path, auth), settings)
+            load_access_policy(project(tmp_path, auth), settings)
     with pytest.raises(UserMistake, match="paht"):
         project(tmp_path, {"paht": "./auth.py:auth"})
 
 
-def test_who_asks_nobody_listens_to_this_machine_alone(tmp_path: Path) -> None:
+def test_server_without_authentication_listens_on_loopback_only(tmp_path: Path) -> None:
     config = project(tmp_path, None)
     for host in ("0.0.0.0", "::", "192.0.2.1", "agents.example"):
         with pytest.raises(UserMistake, match="GRAPH_AUTH_TYPE=noop"):
@@ -197,17 +277,20 @@ def test_who_asks_nobody_listens_to_this_machine_alone(tmp_path: Path) -> None:
         refuse_open_address(config, AgentSettings(host=host))
 
 
-def test_a_platform_is_asked_unless_it_is_said_otherwise(tmp_path: Path) -> None:
+def test_platform_keys_are_used_unless_disabled(tmp_path: Path) -> None:
     asking = AgentSettings(auth_endpoint="http://platform")
-    assert load_protection(project(tmp_path, None), AgentSettings()).is_open
-    assert load_protection(project(tmp_path, None), asking).platform is not None
-    assert load_protection(project(tmp_path, {"disable": True}), asking).is_open
-    assert load_protection(project(tmp_path, None), AgentSettings(auth_endpoint="http://p", auth_type="noop")).is_open
+    assert load_access_policy(project(tmp_path, None), AgentSettings()).is_open
+    assert load_access_policy(project(tmp_path, None), asking).platform is not None
+    assert load_access_policy(project(tmp_path, {"disable": True}), asking).is_open
+    assert load_access_policy(
+        project(tmp_path, None), AgentSettings(auth_endpoint="http://p", auth_type="noop")
+    ).is_open
 
 
 # The examples of the SDK's documentation
 
 
+@pytest.mark.needs("langgraph-sdk", "0.3.0")
 async def test_the_basic_example_of_the_sdk_works_as_written() -> None:
     async def verify_token(token: str | None) -> dict[str, Any] | None:
         return {"id": token} if token else None
@@ -217,7 +300,7 @@ async def test_the_basic_example_of_the_sdk_works_as_written() -> None:
     exec(compile(textwrap.dedent(code), "example", "exec"), scope)
     auth: Auth = scope["my_auth"]
     authenticate = CustomAuthentication(auth._authenticate_handler)  # type: ignore[arg-type]
-    with pytest.raises(Refused, match="Unauthorized"):
+    with pytest.raises(HandlerRefused, match="Unauthorized"):
         await authenticate(request())
     caller = await authenticate(request(authorization="ada"))
     assert (await decided(auth, "threads.create", caller))[1] == {"metadata": {"owner": "ada"}}
@@ -231,7 +314,7 @@ async def test_the_basic_example_of_the_sdk_works_as_written() -> None:
     assert caller.user.permissions == []
 
 
-async def test_studio_users_are_known_by_their_class() -> None:
+async def test_studio_users_are_instances_of_their_class() -> None:
     auth = Auth()
 
     @auth.on
@@ -243,12 +326,14 @@ async def test_studio_users_are_known_by_their_class() -> None:
         await decided(auth, "threads.read")
 
 
-async def test_without_authentication_only_this_machine_looks_inside() -> None:
+async def test_without_authentication_permissions_need_the_same_machine() -> None:
     access = Access(None, None)  # type: ignore[arg-type]
     inside, ordinary = (Route("GET", "/x", print, "t", permission=wanted) for wanted in ("deployments:update", None))
 
     def ctx(client: tuple[str, int] | None) -> Context:
-        return Context({"type": "http", "path": "/x", "headers": [], "client": client}, None, None, {})
+        return Context(
+            {"type": "http", "path": "/x", "headers": [], "client": client}, None, None, BaseServices(db=None)
+        )
 
     for address in ("127.0.0.1", "::1", "127.9.9.9"):
         assert (await access.guard(ctx((address, 1)), inside)).address == address
@@ -258,47 +343,47 @@ async def test_without_authentication_only_this_machine_looks_inside() -> None:
             await access.guard(ctx((address, 1)), inside)
 
 
-async def test_a_run_asks_its_own_server_in_the_name_of_its_user_where_that_is_configured() -> None:
+async def test_in_process_calls_run_as_the_user_if_configured() -> None:
     async def authenticate() -> str:
         raise AssertionError("asked who calls from inside")
 
     def call(user: Any) -> Request:
-        return Request(Call("GET", "/x", b"/x", b"", [], b"", user).scope())
+        return Request(InProcessRequest("GET", "/x", b"/x", b"", [], b"", user).scope())
 
     custom = CustomAuthentication(authenticate)
-    judging = Access(None, None, Protection(custom, judges_inside=True))  # type: ignore[arg-type]
+    judging = Access(None, None, AccessPolicy(custom, calls_as_user=True))  # type: ignore[arg-type]
     ada = await judging.authenticate(
         call({"identity": "ada", "permissions": ["p"], "is_authenticated": True, "kind": "x"})
     )
-    assert (ada.identity, ada.permissions, ada.is_inside, ada.user["kind"]) == ("ada", ("p",), False, "x")
+    assert (ada.identity, ada.permissions, ada.is_in_process, ada.user["kind"]) == ("ada", ("p",), False, "x")
     studio = await judging.authenticate(call({"identity": "lin", "kind": "StudioUser"}))
     assert isinstance(studio.user, Auth.types.StudioUser)
     for nobody in (None, {}, {"identity": "", "is_authenticated": True}):
-        assert (await judging.authenticate(call(nobody))).is_inside
-    free = Access(None, None, Protection(custom))  # type: ignore[arg-type]
-    assert (await free.authenticate(call({"identity": "ada"}))).is_inside
+        assert (await judging.authenticate(call(nobody))).is_in_process
+    free = Access(None, None, AccessPolicy(custom))  # type: ignore[arg-type]
+    assert (await free.authenticate(call({"identity": "ada"}))).is_in_process
 
 
-def test_permissions_hold_for_what_they_name_and_all_that_is_like_it() -> None:
+def test_permissions_match_resource_verb_and_wildcards() -> None:
     for given in ("deployments:update", "deployments:*", "*"):
-        assert Caller("ada", permissions=("runs:read", given)).may("deployments:update")
+        assert Caller("ada", permissions=("runs:read", given)).has_permission("deployments:update")
     for given in ("deployments:read", "runs:*", "deployments", "", "update"):
-        assert not Caller("ada", permissions=(given,)).may("deployments:update")
-    assert not Caller("ada").may("deployments:update")
+        assert not Caller("ada", permissions=(given,)).has_permission("deployments:update")
+    assert not Caller("ada").has_permission("deployments:update")
 
 
-async def test_open_answers_are_counted_while_they_are_open_and_their_callers_forgotten_then() -> None:
-    answers = OpenAnswers(1)
+async def test_stream_limit_counts_open_responses_of_each_caller() -> None:
+    answers = StreamLimit(1)
     waiting, short = (Route("GET", "/x", print, "t", stays_open=stays) for stays in (True, False))
 
-    def guarding(count: OpenAnswers, caller: Caller) -> Any:
+    def guarding(count: StreamLimit, caller: Caller) -> Any:
         async def guard(_ctx: Context, _route: Route) -> Caller:
             return caller
 
         return count.guarded(guard)
 
     def ctx() -> Context:
-        return Context({"type": "http", "path": "/x", "headers": []}, None, None, {})
+        return Context({"type": "http", "path": "/x", "headers": []}, None, None, BaseServices(db=None))
 
     first = ctx()
     await guarding(answers, ADA)(first, waiting)
@@ -307,11 +392,11 @@ async def test_open_answers_are_counted_while_they_are_open_and_their_callers_fo
     for _ in range(2):
         with pytest.raises(TooManyStreams, match="MAX_STREAMS_PER_CALLER"):
             await guarding(answers, ADA)(ctx(), waiting)
-    first.end()
+    first.finish()
     again = ctx()
     await guarding(answers, ADA)(again, waiting)
-    again.end()
-    assert list(answers._open) == [Caller("bob").counted_as]
-    for count, caller in ((answers, INSIDE), (answers, Caller()), (OpenAnswers(0), ADA)):
+    again.finish()
+    assert list(answers._open) == [Caller("bob").limit_key]
+    for count, caller in ((answers, IN_PROCESS), (answers, Caller()), (StreamLimit(0), ADA)):
         for _ in range(3):
             await guarding(count, caller)(ctx(), waiting)

@@ -9,10 +9,9 @@ from langgraph_sdk import Auth
 from langgraph_sdk.auth import is_studio_user
 from starlette.requests import Request
 
-from portside.agent.access.custom import CustomAuthentication
-from portside.agent.access.errors import HandlerFailed
-from portside.agent.access.handlers import Handlers
-from portside.agent.access.requests import run_taken_back, run_value
+from portside.agent.access.authentication import CustomAuthentication
+from portside.agent.access.authorization import AuthorizationHandlers, HandlerFailed
+from portside.agent.access.service import apply_run_changes, run_handler_value
 from portside.agent.access.users import caller_from
 from portside.agent.config import load_config
 from portside.agent.types.runs import Command, RunConfig, RunCreate
@@ -48,7 +47,7 @@ async def test_headers_are_a_plain_mapping_of_bytes_otherwise() -> None:
     assert (await CustomAuthentication(authenticate)(request((b"a", b"1"), (b"b", b"2")))).identity == "ada"
 
 
-async def test_people_of_the_studio_see_everything_by_an_empty_filter() -> None:
+async def test_studio_users_see_everything_with_an_empty_filter() -> None:
     auth = Auth()
 
     @auth.on
@@ -59,7 +58,7 @@ async def test_people_of_the_studio_see_everything_by_an_empty_filter() -> None:
         value.setdefault("metadata", {}).update(filters)
         return filters
 
-    handlers, value = Handlers(auth), {"namespace": ("notes",)}
+    handlers, value = AuthorizationHandlers(auth), {"namespace": ("notes",)}
     studio = caller_from(Auth.types.StudioUser("dev", is_authenticated=True))
     for resource in ("threads", "store"):
         assert await handlers.decide(studio, resource, "search", value) is None
@@ -78,7 +77,7 @@ async def test_a_store_without_a_filter_is_scoped_by_its_namespace() -> None:
         namespace: tuple = value["namespace"]
         assert namespace[0] == ctx.user.identity, "Not authorized"
 
-    handlers = Handlers(auth)
+    handlers = AuthorizationHandlers(auth)
     assert await handlers.decide(caller_from("ada"), "store", "get", {"namespace": ("ada", "notes")}) is None
     with pytest.raises(Exception, match="Forbidden"):
         await handlers.decide(caller_from("bob"), "store", "get", {"namespace": ("ada", "notes")})
@@ -92,21 +91,21 @@ def test_flags_may_be_written_as_text(tmp_path: Path, written: Any, expected: An
     assert load_config(file).auth.disable_studio_auth is expected
 
 
-def test_what_a_handler_changes_of_a_run_is_used() -> None:
+def test_handler_changes_of_a_run_are_applied() -> None:
     asked = {
         "input": {"a": 1}, "command": Command(resume=False), "config": RunConfig(tags=["t"]), "context": {"c": 1},
         "webhook": "https://example.com", "stream_mode": ["values"], "interrupt_before": "*", "interrupt_after": ["x"],
         "metadata": {"m": 1},
     }  # fmt: skip
     untouched = RunCreate(assistant_id="agent", **asked)
-    run_taken_back(untouched, run_value(untouched, {}))
+    apply_run_changes(untouched, run_handler_value(untouched, {}))
     assert untouched == RunCreate(assistant_id="agent", **asked)
-    body, value = untouched, run_value(untouched, {})
+    body, value = untouched, run_handler_value(untouched, {})
     changed = {"webhook": None, "command": None, "stream_mode": "updates", "interrupt_before": None}
     value["kwargs"].update(changed)
     value["kwargs"]["config"]["tags"].clear()
-    run_taken_back(body, value)
+    apply_run_changes(body, value)
     assert body == RunCreate(assistant_id="agent", **{**asked, **changed, "config": RunConfig(tags=[])})
     value["kwargs"]["webhook"] = 7
     with pytest.raises(Invalid):
-        run_taken_back(body, value)
+        apply_run_changes(body, value)

@@ -5,6 +5,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from structlog.testing import capture_logs
 
 from portside.agent.config import AgentConfig, GraphSource, HttpConfig, find_config, load_config
 from portside.agent.types.encryption import SerdeConfig
@@ -48,7 +49,28 @@ def test_a_whole_file(tmp_path):
 def test_the_environment_may_be_a_file(tmp_path):
     (tmp_path / ".env").write_text("# comment\nKEY='a b'\nEMPTY=\nBARE\nexport OTHER=x\n")
     assert read(tmp_path, env=".env").env == {"KEY": "a b", "EMPTY": "", "OTHER": "x"}
-    assert 'env is "missing.env"' in refusal(tmp_path, env="missing.env")
+
+
+@pytest.mark.parametrize("env", ["missing.env", "../.env", "/nowhere/at/all/.env", "."])
+def test_a_missing_env_file_counts_as_empty_and_is_named_once(tmp_path, env: str):
+    with capture_logs() as logged:
+        assert read(tmp_path, env=env).env == {}
+    assert [(line["event"], line["env"]) for line in logged] == [("the env file is missing and counts as empty", env)]
+
+
+def test_the_env_file_may_bring_sections_and_the_process_wins_over_it(tmp_path):
+    (tmp_path / ".env").write_text(
+        'LANGGRAPH_HTTP=\'{"disable_store": true}\'\nLANGGRAPH_AUTH=\'{"path": "a.py:auth"}\'\n'
+    )
+    config = read(tmp_path, env=".env")
+    assert config.http.disable_store
+    assert config.auth.path == "a.py:auth"
+    own = {"LANGGRAPH_HTTP": '{"disable_runs": true}'}
+    assert load_config(tmp_path / "langgraph.json", own).http == HttpConfig(disable_runs=True)
+
+
+def test_a_variable_without_a_value_is_left_out(tmp_path):
+    assert read(tmp_path, env={"A": None, "B": "x"}).env == {"B": "x"}
 
 
 def test_graph_json_is_found_before_langgraph_json(tmp_path):
@@ -65,17 +87,74 @@ def test_graph_json_is_found_before_langgraph_json(tmp_path):
     [
         ("auth", {"paths": "./auth.py:auth"}, "auth.paths"),
         ("encryption", {"keys": ["k"]}, "encryption.keys"),
-        ("priority", {"path": "./p.py:p"}, "priority.path"),
-        ("http", {"something": "./app.py:app"}, "http.something"),
-        ("checkpointer", {"path": "./c.py:c"}, "checkpointer.path"),
-        ("checkpointer", {"backend": "mongo"}, "checkpointer.backend"),
+        ("http", {"disable_system": True}, "http.disable_system"),
         ("webhooks", {"retries": 3}, "webhooks.retries"),
-        ("ui", {"agent": "./ui.tsx"}, "ui.agent"),
-        ("auth", "./auth.py:auth", "auth"),
     ],
 )
-def test_what_the_server_would_have_to_act_on_is_refused(tmp_path, key, value, named):
-    assert f"{named} cannot be honoured" in refusal(tmp_path, **{key: value})
+def test_protection_that_would_be_missing_stops_the_start(tmp_path, key, value, named):
+    assert f"unknown key {named}" in refusal(tmp_path, **{key: value})
+
+
+@pytest.mark.parametrize("key", ["auth", "encryption", "http", "webhooks"])
+def test_a_section_of_protection_that_is_no_object_stops_the_start(tmp_path, key):
+    assert f"{key}: Expected `object" in refusal(tmp_path, **{key: "./auth.py:auth"})
+
+
+def ignored(folder: Path, **keys: Any) -> dict[str, str]:
+    """Read a file, and return which keys the log names as ignored, with the reasons."""
+    with capture_logs() as logged:
+        read(folder, **keys)
+    assert {line["event"] for line in logged} <= {"a configuration key is ignored"}
+    assert {line["log_level"] for line in logged} <= {"warning"}
+    return {line["key"]: line["reason"] for line in logged}
+
+
+@pytest.mark.parametrize(
+    ("keys", "named"),
+    [
+        ({"http": {"something": "./app.py:app"}}, {"http.something"}),
+        ({"checkpointer": {"path": "./c.py:c"}}, {"checkpointer.path"}),
+        ({"checkpointer": {"backend": "mongo"}}, {"checkpointer.backend"}),
+        ({"checkpointer": {"ttl": {"default_ttl": 5, "unit": "m"}}}, {"checkpointer.ttl.unit"}),
+        ({"checkpointer": "sqlite", "store": "redis"}, {"checkpointer", "store"}),
+        ({"store": {"scopes": ["user"], "path": "s.py:s"}}, {"store.path", "store.scopes"}),
+        ({"store": {"index": {"embed": "a:b", "dims": 3, "kind": "x"}}}, {"store.index.kind"}),
+        ({"store": {"type": "postgres", "ttl": {"refresh_on_read": False, "on": 1}}}, {"store.type", "store.ttl.on"}),
+        ({"ui": {"agent": "./ui.tsx"}, "ui_config": {"shared": ["nuqs"]}}, {"ui", "ui_config"}),
+        ({"priority": {"path": "./p.py:p"}}, {"priority"}),
+        ({"recursion_limit": 1000, "disable_persistence": True}, {"recursion_limit", "disable_persistence"}),
+        ({"package_manager": "uv", "name": "x"}, {"package_manager", "name"}),
+        ({"agents": {"a": {}}, "port": 8001}, {"agents", "port"}),
+        ({"base_image": "x", "dockerfile_lines": ["RUN x"]}, {"base_image", "dockerfile_lines"}),
+        ({"api_version": "0.2", "image_distro": "wolfi"}, {"api_version", "image_distro"}),
+        ({"pip_installer": "uv", "keep_pkg_tools": True}, {"pip_installer", "keep_pkg_tools"}),
+        ({"graphs": {"a": {"path": "a.py:g", "input": {}, "schema": "x"}}}, {"graphs.a.schema"}),
+        ({"dockerfile_lines": [], "keep_pkg_tools": False, "ui": {}, "store": None}, set()),
+        ({"python_version": "3.12", "pip_config_file": "pip.conf", "node_version": "20"}, set()),
+        ({"source": {"kind": "uv"}, "$schema": "https://example.org/schema.json"}, set()),
+    ],
+)
+def test_what_nothing_acts_on_is_named_and_stops_nothing(tmp_path, keys: dict[str, Any], named: set[str]):
+    found = ignored(tmp_path, **keys)
+    assert set(found) == named
+    assert all(found.values())
+
+
+def test_what_is_known_of_a_section_is_kept(tmp_path):
+    section = {"scopes": ["user"], "ttl": {"refresh_on_read": False, "default_ttl": 5, "on": 1}}
+    ttl = read(tmp_path, store=section).store.ttl
+    assert ttl is not None
+    assert (ttl.refresh_on_read, ttl.default_ttl) == (False, 5)
+    config = read(tmp_path, checkpointer={"path": "c.py:c", "ttl": {"strategy": "keep_latest", "unit": "m"}})
+    assert config.thread_ttl.strategy == "keep_latest"
+
+
+@pytest.mark.parametrize("name", ["LANGGRAPH_CONFIG", "GRAPH_CONFIG", "LANGGRAPH_RUNTIME_EDITION"])
+def test_a_variable_for_other_servers_is_named(tmp_path, name: str):
+    (tmp_path / "langgraph.json").write_text(json.dumps({"graphs": GRAPHS}))
+    with capture_logs() as logged:
+        load_config(tmp_path / "langgraph.json", {name: "langgraph.json", "HOME": "/root"})
+    assert [(line["event"], line["variable"]) for line in logged] == [("a variable is ignored", name)]
 
 
 def test_settings_that_say_what_holds_anyway_are_accepted(tmp_path):
@@ -122,10 +201,6 @@ def test_a_bad_http_section_is_named(tmp_path, http, named):
     assert named in refusal(tmp_path, http=http)
 
 
-def test_what_only_a_build_reads_and_what_nobody_knows_is_skipped(tmp_path):
-    read(tmp_path, base_image="x", dockerfile_lines=["RUN x"], pip_config_file="p", python_version="3.12", colour="red")
-
-
 @pytest.mark.parametrize(
     ("entry", "said"),
     [
@@ -154,10 +229,10 @@ def test_graphs_are_needed(tmp_path, graphs):
     ("text", "said"),
     [
         ('{\n  "graphs": {,}\n}', "line 2, column 14"),
-        ("[]", "must hold a JSON object"),
+        ("[]", "must be a JSON object"),
         ('{"graphs": {"a": "a.py:g"}, "dependencies": "x"}', "dependencies"),
         ('{"graphs": {"a": "a.py:g"}, "env": ["x"]}', "env"),
-        ('{"graphs": {" ": "a.py:g"}}', "without a name"),
+        ('{"graphs": {" ": "a.py:g"}}', "with an empty name"),
     ],
 )
 def test_a_broken_file_is_described(tmp_path, text, said):
@@ -199,6 +274,8 @@ def test_lifetimes_and_the_index_of_the_store_are_read(tmp_path):
     ("section", "value"),
     [
         ("checkpointer", {"ttl": {"strategy": "burn"}}),
+        ("checkpointer", {"ttl": {"default_ttl": 1e12}}),
+        ("store", {"ttl": {"default_ttl": 1e12}}),
         ("store", {"index": {"embed": "./embed.py:embed"}}),
         ("store", {"ttl": {"default_ttl": -1}}),
     ],
@@ -240,15 +317,13 @@ def test_an_image_needs_no_file(tmp_path):
     ("name", "value", "says"),
     [
         ("LANGGRAPH_HTTP", "{", "LANGGRAPH_HTTP is not valid JSON"),
-        ("LANGGRAPH_HTTP", '{"something": 1}', "LANGGRAPH_HTTP: http.something cannot be honoured"),
-        ("LANGGRAPH_AUTH", '{"paths": "./auth.py:auth"}', "LANGGRAPH_AUTH: auth.paths cannot be honoured"),
-        ("LANGGRAPH_ENCRYPTION", '{"keys": 1}', "LANGGRAPH_ENCRYPTION: encryption.keys cannot"),
+        ("LANGGRAPH_HTTP", '{"disable_x": true}', "LANGGRAPH_HTTP: unknown key http.disable_x"),
+        ("LANGGRAPH_AUTH", '{"paths": "a.py:auth"}', "LANGGRAPH_AUTH: unknown key auth.paths"),
+        ("LANGGRAPH_ENCRYPTION", '{"keys": 1}', "LANGGRAPH_ENCRYPTION: unknown key encryption.keys"),
         ("LANGGRAPH_CHECKPOINTER", '{"serde": {"pickle": true}}', "LANGGRAPH_CHECKPOINTER: checkpointer.serde"),
-        ("LANGGRAPH_WEBHOOKS", '{"url": {}, "header": {"a": "b"}}', "LANGGRAPH_WEBHOOKS: webhooks.header cannot"),
-        ("LANGGRAPH_CHECKPOINTER", '{"backend": "mongo"}', "LANGGRAPH_CHECKPOINTER: checkpointer.backend cannot"),
+        ("LANGGRAPH_WEBHOOKS", '{"url": {}, "header": {"a": "b"}}', "LANGGRAPH_WEBHOOKS: unknown key webhooks.header"),
         ("LANGGRAPH_STORE", '{"ttl": {"default_ttl": -1}}', "LANGGRAPH_STORE: store"),
         ("LANGSERVE_GRAPHS", "{}", 'LANGSERVE_GRAPHS: "graphs" must name'),
-        ("GRAPH_PRIORITY", '{"path": "./p.py:p"}', "GRAPH_PRIORITY: priority.path cannot"),
     ],
 )
 def test_what_the_environment_asks_in_vain_is_refused_by_name(tmp_path, name: str, value: str, says: str):

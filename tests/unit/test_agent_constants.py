@@ -1,4 +1,4 @@
-"""Every constant that the contract tells of the agent server, with the default that it tells.
+"""Every constant that the contract defines for the agent server, with its default.
 
 One has no counterpart: there is no gRPC server that could be slow to start.
 """
@@ -9,10 +9,9 @@ from uuid import uuid4
 
 import pytest
 
-from portside.agent.runs.admission import admission_of
-from portside.agent.runs.requests import Ids
+from portside.agent.runs.requests import RunIds, admission_of
 from portside.agent.settings import AgentSettings
-from portside.agent.streams.bus_redis import MESSAGE_LIMIT_BYTES
+from portside.agent.streams.bus import MESSAGE_LIMIT_BYTES
 from portside.agent.types.assistants import Assistant
 from portside.agent.types.runs import RunCreate
 from portside.agent.types.threads import HistoryQuery, HistorySearch
@@ -26,7 +25,7 @@ MINUTE_S = 60
 
 
 @pytest.mark.parametrize(
-    ("is_so", "told"),
+    ("actual", "documented"),
     [
         (STATEMENT_TIMEOUT_S, 15 * MINUTE_S),
         (AgentSettings().resumable_stream_ttl_seconds, 2 * MINUTE_S),
@@ -39,18 +38,18 @@ MINUTE_S = 60
         (MESSAGE_LIMIT_BYTES, 128 * 1024 * 1024),
     ],
 )
-def test_constants_of_the_servers_table(is_so: float, told: float) -> None:
-    assert is_so == told
+def test_constants_of_the_servers_table(actual: float, documented: float) -> None:
+    assert actual == documented
 
 
-def test_runs_of_a_busy_thread_are_enqueued_unless_told_otherwise() -> None:
+def test_default_multitask_strategy_is_enqueue() -> None:
     moment = datetime.now(UTC)
     assistant = Assistant(
         assistant_id=uuid4(), graph_id="agent", config={}, context={}, metadata={}, name="agent", description=None,
         created_at=moment, updated_at=moment, version=1,
     )  # fmt: skip
     body = RunCreate(assistant_id="agent")
-    assert admission_of(assistant, body, Ids(uuid4(), uuid4(), ""), is_stateless=True).strategy == "enqueue"
+    assert admission_of(assistant, body, RunIds(uuid4(), uuid4(), ""), is_stateless=True).strategy == "enqueue"
 
 
 @pytest.mark.parametrize(

@@ -1,16 +1,15 @@
 import asyncio
 import json
-from typing import Any
+from typing import Any, get_args
 
 import pytest
 
-from portside.agent.app import ROUTES
+from portside.agent import app
+from portside.agent.app import OPTIONAL, ROUTES, describe, from_outside, served_routes
 from portside.agent.config import HttpConfig
-from portside.agent.front import from_outside
-from portside.agent.http import serving
-from portside.agent.http.serving import OPTIONAL, describe, served_routes
 from portside.agent.settings import AgentSettings
-from portside.kernel.http.reference import reference_page
+from portside.agent.streams.events import ThreadMode
+from portside.kernel.http.openapi import reference_page
 
 
 def paths(http: HttpConfig, *, has_diagnostics: bool = False) -> set[str]:
@@ -58,7 +57,13 @@ def test_what_answers_without_a_key_is_what_the_contract_says() -> None:
 
 
 def test_requests_name_the_graphs_there_are_and_answers_any() -> None:
-    schemas = json.loads(describe(ROUTES, ["one", "two"]).openapi)["components"]["schemas"]
+    described = json.loads(describe(ROUTES, ["one", "two"]).openapi)
+    schemas = described["components"]["schemas"]
+    drawn, read = (described["paths"][f"/assistants/{{assistant_id}}{end}"]["get"] for end in ("/graph", ""))
+    assert {"type": "string", "enum": ["one", "two"]} in drawn["parameters"][0]["schema"]["anyOf"]
+    assert read["parameters"][0]["schema"] == {"type": "string", "format": "uuid"}
+    modes = described["paths"]["/threads/{thread_id}/stream"]["get"]["parameters"][1]["schema"]["items"]["enum"]
+    assert modes == list(get_args(ThreadMode))
     assert schemas["AssistantCreate"]["properties"]["graph_id"]["enum"] == ["one", "two"]
     assert "enum" not in schemas["Assistant"]["properties"]["graph_id"]
 
@@ -74,13 +79,13 @@ def test_the_page_asks_nobody_else() -> None:
 
 def test_the_description_is_written_once_when_it_is_asked_for(monkeypatch: pytest.MonkeyPatch) -> None:
     written: list[object] = []
-    document = serving.document
+    document = app.document
 
     def note(*args: object) -> object:
         written.append(args)
         return document(*args)
 
-    monkeypatch.setattr(serving, "document", note)
+    monkeypatch.setattr(app, "document", note)
     manual = describe(ROUTES, ["one"])
     assert not written
     assert manual.openapi is manual.openapi
@@ -88,7 +93,7 @@ def test_the_description_is_written_once_when_it_is_asked_for(monkeypatch: pytes
 
 
 @pytest.mark.parametrize(
-    ("trusted", "peer", "told", "address"),
+    ("trusted", "peer", "forwarded", "address"),
     [
         ("127.0.0.1,::1", "127.0.0.1", "203.0.113.1", "203.0.113.1"),
         ("127.0.0.1,::1", "127.0.0.1", "127.0.0.1, 203.0.113.1", "203.0.113.1"),
@@ -98,7 +103,9 @@ def test_the_description_is_written_once_when_it_is_asked_for(monkeypatch: pytes
         ("", "127.0.0.1", "203.0.113.1", "127.0.0.1"),
     ],
 )
-async def test_trusted_proxies_tell_where_requests_come_from(trusted: str, peer: str, told: str, address: str) -> None:
+async def test_trusted_proxies_tell_where_requests_come_from(
+    trusted: str, peer: str, forwarded: str, address: str
+) -> None:
     seen: list[str] = []
 
     async def app(scope: Any, _receive: Any, send: Any) -> None:
@@ -110,7 +117,7 @@ async def test_trusted_proxies_tell_where_requests_come_from(trusted: str, peer:
         return {"type": "http.disconnect"}
 
     settings = AgentSettings(trusted_proxies=trusted)
-    headers = [(b"host", b"a"), (b"x-forwarded-for", told.encode())]
+    headers = [(b"host", b"a"), (b"x-forwarded-for", forwarded.encode())]
     scope = {
         "type": "http", "method": "GET", "path": "/x", "headers": headers, "client": (peer, 1), "scheme": "http",
         "http_version": "1.1", "query_string": b"",

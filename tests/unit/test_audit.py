@@ -1,4 +1,4 @@
-"""The audit of the pinned dependencies: what it makes of what the tool says, with and without advisories."""
+"""The audit of the pinned dependencies: its verdict for each output of the tool."""
 
 import importlib.util
 import subprocess
@@ -26,16 +26,16 @@ def audit() -> Any:
 
 
 def test_a_vulnerable_package_fails_with_its_name_and_the_way_out(audit: Any, capsys: pytest.CaptureFixture[str]):
-    assert audit.tell([FINE, BAD, UNMENDED, UNKNOWN]) == 1
-    told = capsys.readouterr().out
-    assert "bad 2.0: PYSEC-1, mended in 2.1" in told
-    assert "worse 3.0: PYSEC-2, mended in no version yet" in told
-    assert "nothing is known of own" in told
-    assert "3 packages looked up, 2 of them vulnerable" in told
+    assert audit.show([FINE, BAD, UNMENDED, UNKNOWN]) == 1
+    output = capsys.readouterr().out
+    assert "bad 2.0: PYSEC-1, fixed in 2.1" in output
+    assert "worse 3.0: PYSEC-2, fixed in no version yet" in output
+    assert "no advisories for own" in output
+    assert "3 packages looked up, 2 of them vulnerable" in output
 
 
 def test_without_one_it_passes(audit: Any):
-    assert audit.tell([FINE, UNKNOWN]) == 0
+    assert audit.show([FINE, UNKNOWN]) == 0
 
 
 def test_it_asks_for_every_pinned_package(audit: Any, monkeypatch: pytest.MonkeyPatch):

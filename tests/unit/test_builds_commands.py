@@ -1,4 +1,4 @@
-"""Programs of a build: what they write is read whole, on either event loop, and descriptors are closed once."""
+"""Programs of a build: all output arrives, on both event loops, and descriptors are closed once."""
 
 import asyncio
 import os
@@ -9,25 +9,25 @@ from typing import Any
 import pytest
 import uvloop
 
-from portside.dataplane.builds.commands import Command, Outcome, minimal_environment, run
-from portside.dataplane.builds.output import Output
+from portside.dataplane.builds.commands import BuildCommand, CommandOutcome, minimal_environment, run
+from portside.dataplane.masking import MaskedOutput
 
 PATIENCE_S = 60
 either_loop = pytest.mark.parametrize("runs", [asyncio.run, uvloop.run], ids=["asyncio", "uvloop"])
 
 
-def outcome_of(runs: Callable[..., Any], folder: Path, script: str, said: list[str]) -> Outcome:
-    async def bounded() -> Outcome:
-        command = Command(["sh", "-c", script], folder, minimal_environment(os.environ), folder)
+def outcome_of(runs: Callable[..., Any], folder: Path, script: str, said: list[str]) -> CommandOutcome:
+    async def bounded() -> CommandOutcome:
+        command = BuildCommand(["sh", "-c", script], folder, minimal_environment(os.environ), folder)
         async with asyncio.timeout(PATIENCE_S):
-            return await run(command, Output(said.append))
+            return await run(command, MaskedOutput(said.append))
 
-    outcome: Outcome = runs(bounded())
+    outcome: CommandOutcome = runs(bounded())
     return outcome
 
 
 @either_loop
-def test_every_line_of_a_program_arrives(runs: Callable[..., Any], tmp_path: Path):
+def test_every_output_line_arrives(runs: Callable[..., Any], tmp_path: Path):
     said: list[str] = []
     script = (
         "i=0; while [ $i -lt 5000 ]; do i=$((i+1)); echo line $i; done; printf 'half\\rrest'; echo oops >&2; exit 3"
@@ -39,15 +39,15 @@ def test_every_line_of_a_program_arrives(runs: Callable[..., Any], tmp_path: Pat
 
 
 @either_loop
-def test_a_program_leaves_no_descriptor_open(runs: Callable[..., Any], tmp_path: Path):
+def test_run_leaves_no_descriptor_open(runs: Callable[..., Any], tmp_path: Path):
     outcome_of(runs, tmp_path, "true", [])
     before = len(list(Path("/dev/fd").iterdir()))
     outcome_of(runs, tmp_path, "echo x; sleep 60 & exit 0", [])
     assert len(list(Path("/dev/fd").iterdir())) == before
 
 
-def test_no_descriptor_is_given_to_what_closes_it_twice(monkeypatch: pytest.MonkeyPatch, tmp_path: Path):
-    """Uvloop does that to a pipe that it reads; a file that another thread opens in between is closed with it."""
+def test_pipe_is_never_a_loop_transport(monkeypatch: pytest.MonkeyPatch, tmp_path: Path):
+    """Uvloop closes the descriptor of a pipe twice, and in between another thread may have opened a file."""
 
     def refuse(*_arguments: object) -> None:
         raise AssertionError("uvloop reads the pipe")

@@ -1,39 +1,48 @@
-"""The parts of a build that decide: what is masked, which command installs, what an address is, what pip is told."""
+"""Parts of a build that need no program: masking, install commands, addresses, pip configuration, versions."""
 
 import json
+import shutil
 from pathlib import Path
 
 import pytest
 
 import portside
-from portside.dataplane.builds.config import BuildConfig, read_config
-from portside.dataplane.builds.git_command import address_of, is_local
+from portside.dataplane.builds.config import (
+    BuildConfig,
+    is_project,
+    is_virtual,
+    read_config,
+    read_pip_config,
+    required_python,
+    suitable_versions,
+)
+from portside.dataplane.builds.environment import explain, read_pins
 from portside.dataplane.builds.javascript import check_engines, install_command, install_root
-from portside.dataplane.builds.output import Output
-from portside.dataplane.builds.pip_config import read_pip_config
+from portside.dataplane.builds.sources import address_of, is_local
 from portside.dataplane.builds.wheel import is_behind
 from portside.dataplane.failures import BuildFailed
-from portside.dataplane.types import Secret
+from portside.dataplane.masking import MaskedOutput
+from portside.listener_api import Secret
 
 
-def test_values_do_not_show_in_any_form():
+def test_output_masks_values_in_every_form():
     lines: list[str] = []
-    output = Output(lines.append, ["s3cret/val ue", "short", "true", "first line\nsecond line", "s3cret"])
-    assert output.say("a s3cret/val ue and true") == "a *** and true"
-    output.say("http://h/?q=s3cret%2Fval%20ue")
-    output.say("https://user:pw@host/x")
-    output.say("first line, second line, s3cret")
+    output = MaskedOutput(lines.append, ["s3cret/val ue", "short", "true", "first line\nsecond line", "s3cret"])
+    assert output.write("a s3cret/val ue and true") == "a *** and true"
+    output.write("http://h/?q=s3cret%2Fval%20ue")
+    output.write("https://user:pw@host/x")
+    output.write("first line, second line, s3cret")
     assert lines == ["a *** and true", "http://h/?q=***", "https://***@host/x", "***, ***, ***"]
-    assert output.silent().say("s3cret/val ue") == "***"
+    assert output.silent().write("s3cret/val ue") == "***"
     assert len(lines) == 4
 
 
-def test_a_flood_of_lines_is_cut_off_and_said_so():
+def test_output_stops_at_line_limit():
     lines: list[str] = []
-    output = Output(lines.append, max_lines=3)
+    output = MaskedOutput(lines.append, max_lines=3)
     for number in range(100):
-        output.say(f"line {number}")
-    assert lines == ["line 0", "line 1", "line 2", "The build has written 3 lines; what follows is left out"]
+        output.write(f"line {number}")
+    assert lines == ["line 0", "line 1", "line 2", "The build has written 3 lines; the rest is left out"]
 
 
 @pytest.mark.parametrize(
@@ -47,13 +56,13 @@ def test_a_flood_of_lines_is_cut_off_and_said_so():
         ("/a/folder", "/a/folder", None),
     ],
 )
-def test_user_and_password_leave_the_address(url: str, address: str, secret: tuple[str, str] | None):
+def test_address_of_separates_credentials(url: str, address: str, secret: tuple[str, str] | None):
     found, given = address_of(url, Secret("own", "credential"))
     assert found == address
     assert (None if given is None else (given.name, given.value)) == secret
 
 
-def test_folders_of_this_machine_are_known():
+def test_is_local_recognises_local_folders():
     assert all(map(is_local, ["/a", "../a", "file:///a", "./a:b"]))
     assert not any(map(is_local, ["git@host:a", "host:a", "https://h/a", "git://h/a"]))
 
@@ -68,7 +77,7 @@ def test_folders_of_this_machine_are_known():
         ([], "npm i"),
     ],
 )
-def test_the_lock_file_says_what_installs(tmp_path: Path, files: list[str], command: str):
+def test_lock_file_sets_install_command(tmp_path: Path, files: list[str], command: str):
     (tmp_path / "package.json").write_text(json.dumps({"packageManager": "npm@10"}))
     for name in files:
         (tmp_path / name).write_text("")
@@ -87,12 +96,12 @@ def test_the_lock_file_says_what_installs(tmp_path: Path, files: list[str], comm
         ({"packageManager": "npm@10"}, "npm i"),
     ],
 )
-def test_without_a_lock_file_the_package_does(tmp_path: Path, package: dict[str, object], command: str):
+def test_package_json_sets_install_command(tmp_path: Path, package: dict[str, object], command: str):
     (tmp_path / "package.json").write_text(json.dumps(package))
     assert install_command(tmp_path) == command
 
 
-def test_installing_is_done_at_the_top_unless_only_the_folder_below_has_a_package(tmp_path: Path):
+def test_install_root_prefers_source_root(tmp_path: Path):
     below = tmp_path / "apps" / "one"
     below.mkdir(parents=True)
     assert install_root(tmp_path, below) == tmp_path
@@ -107,7 +116,7 @@ def test_installing_is_done_at_the_top_unless_only_the_folder_below_has_a_packag
     [
         ({"node": "20", "npm": "10"}, "engines may only name node, not node, npm"),
         ("node", "engines may only name node"),
-        ({"node": "22"}, r"engines\.node asks for 22, and Node 20"),
+        ({"node": "22"}, r"engines\.node requires 22, but the listener's machine has Node 20"),
     ],
 )
 def test_other_engines_are_refused(tmp_path: Path, engines: object, words: str):
@@ -117,12 +126,15 @@ def test_other_engines_are_refused(tmp_path: Path, engines: object, words: str):
 
 
 @pytest.mark.parametrize("package", [{}, {"engines": {}}, {"engines": {"node": "20"}}, {"engines": {"node": ">=18"}}])
-def test_an_engine_that_fits_is_taken(tmp_path: Path, package: dict[str, object]):
+def test_matching_engine_is_accepted(tmp_path: Path, package: dict[str, object]):
     (tmp_path / "package.json").write_text(json.dumps(package))
-    check_engines(tmp_path, 20)
+    try:
+        check_engines(tmp_path, 20)
+    except BuildFailed as exc:
+        pytest.fail(str(exc))
 
 
-def test_a_package_that_cannot_be_read_is_named(tmp_path: Path):
+def test_invalid_package_json_is_named(tmp_path: Path):
     (tmp_path / "package.json").write_text("{")
     with pytest.raises(BuildFailed, match=r"package\.json: "):
         install_command(tmp_path)
@@ -134,20 +146,25 @@ def config(folder: Path, **keys: object) -> BuildConfig:
     return read_config(folder, "langgraph.json")
 
 
-def test_javascript_is_noticed(tmp_path: Path):
-    assert not config(tmp_path).wants_node
+def test_node_version_is_major_only(tmp_path: Path):
+    assert config(tmp_path).node_version is None
     assert config(tmp_path, node_version="20").node_version == 20
-    assert config(tmp_path, node_version=22).wants_node
-    assert config(tmp_path, ui={"agent": "./ui.tsx"}).wants_node
-    assert config(tmp_path, graphs={"a": "./a.py:g", "b": {"path": "./src/b.mts:g"}}).wants_node
+    assert config(tmp_path, ui={"agent": "./ui.tsx"}).node_version is None
 
 
-def test_what_is_for_images_is_named(tmp_path: Path):
-    found = config(tmp_path, dockerfile_lines=["RUN x"], base_image="y", keep_pkg_tools=False, image_distro="wolfi")
-    assert found.skipped == ["base_image", "dockerfile_lines", "image_distro"]
+@pytest.mark.parametrize("graph", ["./src/b.mts:g", {"path": "./src/b.js:g"}, "./b.tsx:default"])
+def test_javascript_graph_is_refused(tmp_path: Path, graph: object):
+    with pytest.raises(BuildFailed, match=r"graph 'b' is JavaScript \(\./.*\), and Portside runs Python graphs"):
+        config(tmp_path, graphs={"a": "./a.py:g", "b": graph}, node_version="20")
 
 
-def test_a_locked_project_needs_no_dependencies(tmp_path: Path):
+def test_ignored_keys_are_listed(tmp_path: Path):
+    found = config(tmp_path, dockerfile_lines=["RUN x"], base_image="y", keep_pkg_tools=False, ui={"a": "./a.tsx"})
+    assert found.skipped == ["base_image", "dockerfile_lines", "ui"]
+    assert config(tmp_path, dockerfile_lines=[], pip_installer="").skipped == []
+
+
+def test_uv_source_excludes_dependencies(tmp_path: Path):
     (tmp_path / "uv.lock").write_text("")
     (tmp_path / "pyproject.toml").write_text("")
     found = config(tmp_path, source={"kind": "uv", "package": "one"}).uv
@@ -155,7 +172,56 @@ def test_a_locked_project_needs_no_dependencies(tmp_path: Path):
     assert (found.root, found.package) == (tmp_path, "one")
 
 
-def test_uv_is_told_of_the_indexes(tmp_path: Path):
+@pytest.mark.parametrize(
+    ("pyproject", "specifier"),
+    [
+        ("", ""),
+        ('[project]\nrequires-python = ">=3.10, <4"\n', "<4,>=3.10"),
+        ('[project]\nrequires-python = "three"\n', ""),
+        ('[tool.poetry.dependencies]\npython = "^3.11"\n', "<4,>=3.11"),
+        ('[tool.poetry.dependencies]\npython = "^3.11.4"\n', "<4,>=3.11.4"),
+        ('[tool.poetry.dependencies]\npython = "~3.12"\n', "<3.13,>=3.12"),
+        ('[tool.poetry.dependencies]\npython = ">=3.11,<3.13"\n', "<3.13,>=3.11"),
+        ('[tool.poetry.dependencies]\npython = {version = "^3.11"}\n', ""),
+    ],
+)
+def test_required_python_reads_pyproject(tmp_path: Path, pyproject: str, specifier: str):
+    (tmp_path / "pyproject.toml").write_text(pyproject)
+    assert required_python(tmp_path) == specifier
+
+
+def test_suitable_versions_lists_allowed_minors():
+    assert suitable_versions(">=3.9")[:2] == ["3.11", "3.12"]
+    assert suitable_versions(">=3.12.4,<3.14") == ["3.12", "3.13"]
+    assert suitable_versions("~=3.11.0") == ["3.11"]
+    assert suitable_versions("<3.11") == []
+
+
+@pytest.mark.parametrize(
+    ("pyproject", "kind"),
+    [
+        (None, (False, False)),
+        ("[tool.ruff]\n", (False, False)),
+        ('[project]\nname = "a"\nversion = "1"\n', (False, True)),
+        ('[project]\nname = "a"\ndynamic = ["version"]\n', (True, False)),
+        ('[project]\nname = "a"\n[build-system]\nrequires = []\n', (True, False)),
+        ('[project]\nname = "a"\n[tool.setuptools]\npackages = ["a"]\n', (True, False)),
+        ('[tool.poetry]\nname = "a"\n', (True, False)),
+    ],
+)
+def test_projects_and_virtual_projects_are_distinguished(
+    tmp_path: Path, pyproject: str | None, kind: tuple[bool, bool]
+):
+    if pyproject is not None:
+        (tmp_path / "pyproject.toml").write_text(pyproject)
+    assert (is_project(tmp_path), is_virtual(tmp_path)) == kind
+    (tmp_path / "setup.cfg").write_text("")
+    assert is_project(tmp_path) == bool(pyproject), "it is no project by itself"
+    (tmp_path / "setup.py").write_text("")
+    assert (is_project(tmp_path), is_virtual(tmp_path)) == (True, False)
+
+
+def test_pip_config_becomes_uv_variables(tmp_path: Path):
     path = tmp_path / "pip.conf"
     path.write_text(
         "[global]\nindex-url = https://user:pw@index/simple\ntimeout = 60\n"
@@ -170,18 +236,37 @@ def test_uv_is_told_of_the_indexes(tmp_path: Path):
     }
     assert found.skipped == ["global.timeout", "list.format"]
     path.write_text("no section")
-    with pytest.raises(BuildFailed, match=r"'pip\.conf' cannot be read"):
+    with pytest.raises(BuildFailed, match=r"'pip\.conf' is not a valid pip configuration"):
         read_pip_config(path, "pip.conf")
 
 
-def test_a_build_whose_server_would_refuse_a_newer_database_is_known(tmp_path: Path):
-    ours = sorted((Path(portside.__file__).parent / "agent" / "migrations").glob("*.sql"))
-    theirs = tmp_path / "lib" / "python3.11" / "site-packages" / "portside" / "agent" / "migrations"
-    theirs.mkdir(parents=True)
-    for file in ours[:-1]:
-        (theirs / file.name).touch()
+def test_is_behind_detects_missing_migrations(tmp_path: Path):
+    ours = Path(portside.__file__).parent / "agent"
+    theirs = tmp_path / "lib" / "python3.11" / "site-packages" / "portside" / "agent"
+    for folder in ("migrations", "functions"):
+        (theirs / folder).mkdir(parents=True)
+    names = sorted(file.name for file in (ours / "migrations").glob("*.sql"))
+    revision = theirs / "functions" / "revision.txt"
+    shutil.copy(ours / "functions" / "revision.txt", revision)
+    for name in names[:-1]:
+        (theirs / "migrations" / name).touch()
     assert is_behind(tmp_path)
-    (theirs / ours[-1].name).touch()
+    (theirs / "migrations" / names[-1]).touch()
     assert not is_behind(tmp_path)
-    (theirs / "9999_of_a_later_version.sql").touch()
+    (theirs / "migrations" / "9999_of_a_later_version.sql").touch()
     assert not is_behind(tmp_path)
+    revision.write_text("0 an older one")
+    assert is_behind(tmp_path)
+    revision.unlink()
+    assert is_behind(tmp_path)
+
+
+def test_explain_names_at_most_three_packages():
+    asking = [f"library-{letter}" for letter in "abcdef"]
+    pins = [f"{name}==1.0    # via mybot" for name in asking]
+    core = f"langchain-core==0.2.43    # via {', '.join(asking)}"
+    floor = "the agent server needs 0.3.67 or newer"
+    reason = explain(read_pins([core, *pins]), ["langchain-core>=0.3.67"], {})
+    assert reason == f"library-a, library-b, library-c and 3 more give langchain-core 0.2.43; {floor}"
+    reason = explain(read_pins(["langchain-core==0.2.43  # via library-a, mybot"]), ["langchain-core>=0.3.67"], {})
+    assert reason == f"library-a and mybot give langchain-core 0.2.43; {floor}"

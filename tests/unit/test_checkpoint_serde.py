@@ -1,4 +1,7 @@
-"""Reading a checkpoint runs no code, whatever is written in it, and gives back what graphs keep."""
+"""The serializer of checkpoints.
+
+Reading a checkpoint runs no code that the checkpoint names, and restores what graphs keep.
+"""
 
 import dataclasses
 import os
@@ -63,22 +66,22 @@ KEPT: list[Any] = [
 
 
 @pytest.mark.parametrize("value", KEPT, ids=lambda value: type(value).__name__)
-def test_what_graphs_keep_comes_back_as_it_was(value):
+def test_values_of_checkpoints_round_trip(value):
     serde = make_serde()
     read = serde.loads_typed(serde.dumps_typed(value))
     assert read == value
     assert type(read) is type(value)
 
 
-def test_what_a_node_is_sent_comes_back():
+def test_send_round_trips():
     serde = make_serde()
     [read] = serde.loads_typed(serde.dumps_typed([Send("node", {"a": Record("r")})]))
     assert (read.node, read.arg) == ("node", {"a": Record("r")})
 
 
-def call(code: int, *told: object) -> tuple[str, bytes]:
+def call(code: int, *arguments: object) -> tuple[str, bytes]:
     """A blob that names something to be called, as whoever can write to the database may put it there."""
-    return "msgpack", ormsgpack.packb(ormsgpack.Ext(code, ormsgpack.packb(told)))
+    return "msgpack", ormsgpack.packb(ormsgpack.Ext(code, ormsgpack.packb(arguments)))
 
 
 @pytest.mark.parametrize("serde", [SerdeConfig(), SerdeConfig(allowed_msgpack_modules=None)], ids=["default", "strict"])

@@ -14,9 +14,11 @@ from portside.agent.config import AgentConfig, GraphSource, HttpConfig
 from portside.agent.settings import AgentSettings
 from portside.cli import main as cli
 from portside.cli.client import explain
-from portside.cli.deploy import normalise
+from portside.cli.deploy import name_from
 from portside.cli.serve import summary
-from portside.kernel.errors import OutOfReach, UserMistake
+from portside.cli.up import Greeting
+from portside.kernel.errors import DependencyUnavailable, UserMistake
+from portside.kernel.version import full_version
 from tests.commands import run_here
 
 HEAVY = ("asyncpg", "langgraph", "langchain_core", "httpx2", "cryptography", "uvicorn", "starlette")
@@ -71,13 +73,13 @@ def test_every_command_explains_itself_and_imports_nothing_heavy() -> None:
 def test_the_list_of_commands_says_what_each_does_and_knows_them_all() -> None:
     shown = run_here("--help").stdout
     modules = {file.stem for file in Path(cli.__file__).parent.glob("*.py")}
-    for name, what in cli.COMMANDS.items():
-        assert name in modules
-        assert what in shown
+    for name, entry in cli.COMMANDS.items():
+        assert entry.module in modules, name
+        assert entry.help in shown, name
 
 
 def test_version() -> None:
-    assert run_here("--version").stdout == f"portside, version {__version__}\n"
+    assert run_here("--version").stdout == f"portside, version {full_version()}\n"
 
 
 @pytest.mark.parametrize(
@@ -102,15 +104,19 @@ def test_a_wrong_command_line_is_explained(arguments, says: str) -> None:
 @pytest.mark.parametrize(
     ("arguments", "says"),
     [
-        (("deployments", "list", "--url", "http://127.0.0.1:9"), "no platform answers at http://127.0.0.1:9"),
+        (("deployments", "list", "--url", "http://127.0.0.1:9"), "no platform responds at http://127.0.0.1:9"),
         (("keys", "list", "--url", "not an address"), "not an address"),
         (("keys", "list", "--url", "http://127.0.0.1:9", "--api-key", "sp ace\n"), "error: "),
         (("deploy", "///", "--url", "http://127.0.0.1:9"), "--name"),
         (
             ("deploy", "/", "--name", "x", "--url", "http://127.0.0.1:9"),
-            "no git repository and holds no langgraph.json",
+            "not a git repository and has no langgraph.json",
         ),
         (("deploy", "./not-there", "--url", "http://127.0.0.1:9"), "there is no folder"),
+        (
+            ("deploy", "team/agent", "--url", "http://127.0.0.1:9"),
+            "there is no folder team/agent; did you mean https://github.com/team/agent?",
+        ),
     ],
 )
 def test_a_mistake_is_one_line_and_exit_1(tmp_path, arguments, says: str) -> None:
@@ -132,10 +138,13 @@ def test_a_port_that_is_taken_ends_a_server_at_once(tmp_path: Path, command: str
     with socket.create_server(("127.0.0.1", 0)) as taken:
         port = taken.getsockname()[1]
         done = run(command, "--port", str(port), home=tmp_path, DATABASE_URI="postgresql://nobody@127.0.0.1:9/none")
-    assert done.returncode == OutOfReach.exit_code
-    assert (done.stdout, done.stderr) == (
-        "", f"error: cannot listen on 127.0.0.1:{port}: Address already in use; choose another with --port\n"
+    assert done.returncode == DependencyUnavailable.exit_code
+    *before, error = done.stderr.splitlines()
+    assert (done.stdout, error) == (
+        "", f"error: cannot listen on 127.0.0.1:{port}: Address already in use; choose another with --port"
     )  # fmt: skip
+    # Which Python runs is said first.
+    assert [sys.executable in line for line in before] == ([True] if command == "dev" else [])
 
 
 def test_a_database_that_is_away_is_one_line(tmp_path: Path) -> None:
@@ -144,7 +153,7 @@ def test_a_database_that_is_away_is_one_line(tmp_path: Path) -> None:
     with socket.create_server(("127.0.0.1", 0)) as free:
         port = str(free.getsockname()[1])
     done = run("serve", "--port", port, home=tmp_path, DATABASE_URI="postgresql://ann:secret@127.0.0.1:9/none")
-    assert done.returncode == OutOfReach.exit_code
+    assert done.returncode == DependencyUnavailable.exit_code
     assert done.stderr.startswith("error: the database does not answer: ")
     assert done.stderr.count("\n") == 1, done.stderr
     assert "secret" not in done.stderr
@@ -194,19 +203,19 @@ def failing(monkeypatch, error: BaseException) -> None:
         raise error
 
     command = click.Command("usage", callback=callback)
-    monkeypatch.setattr(cli.Lazy, "get_command", lambda *_: command)
+    monkeypatch.setattr(cli.LazyGroup, "get_command", lambda *_: command)
 
 
 @pytest.mark.parametrize(
     ("error", "line"),
     [
         (UserMistake("too late"), "error: too late\n"),
-        (RuntimeError("first\nsecond"), "error: RuntimeError: first (PORTSIDE_TRACEBACK=1 shows where)\n"),
-        (KeyError("name"), "error: KeyError: 'name' (PORTSIDE_TRACEBACK=1 shows where)\n"),
-        (AssertionError(), "error: AssertionError (PORTSIDE_TRACEBACK=1 shows where)\n"),
+        (RuntimeError("first\nsecond"), "error: RuntimeError: first (set PORTSIDE_TRACEBACK=1 for the stack trace)\n"),
+        (KeyError("name"), "error: KeyError: 'name' (set PORTSIDE_TRACEBACK=1 for the stack trace)\n"),
+        (AssertionError(), "error: AssertionError (set PORTSIDE_TRACEBACK=1 for the stack trace)\n"),
     ],
 )
-def test_what_nobody_expected_is_one_line_too(monkeypatch, capsys, error, line: str) -> None:
+def test_an_unexpected_error_is_one_line(monkeypatch, capsys, error, line: str) -> None:
     monkeypatch.delenv("PORTSIDE_TRACEBACK", raising=False)
     failing(monkeypatch, error)
     with pytest.raises(SystemExit) as ended:
@@ -215,7 +224,7 @@ def test_what_nobody_expected_is_one_line_too(monkeypatch, capsys, error, line: 
     assert capsys.readouterr() == ("", line)
 
 
-def test_the_traceback_is_shown_to_who_asks_for_it(monkeypatch) -> None:
+def test_portside_traceback_shows_the_stack_trace(monkeypatch) -> None:
     monkeypatch.setenv("PORTSIDE_TRACEBACK", "1")
     failing(monkeypatch, RuntimeError("here"))
     with pytest.raises(RuntimeError, match="here"):
@@ -231,7 +240,7 @@ def test_an_interrupted_command_says_nothing(monkeypatch, capsys, error) -> None
     assert capsys.readouterr().err.strip() == ""
 
 
-def test_a_reader_that_goes_is_no_error() -> None:
+def test_a_closed_pipe_is_not_an_error() -> None:
     """As in `portside … | head -1`."""
     program = "import sys; sys.argv = ['portside', '--help']; from portside.cli.main import main; main()"
     reading, writing = os.pipe()
@@ -253,10 +262,10 @@ def test_a_reader_that_goes_is_no_error() -> None:
     ],
 )
 def test_a_deployment_is_named_after_its_repository(source: str, name: str) -> None:
-    assert normalise(source) == name
+    assert name_from(source) == name
 
 
-def test_the_platforms_own_words_reach_the_user() -> None:
+def test_error_details_of_the_platform_are_shown() -> None:
     import httpx2
 
     problem = {"loc": ["body", "source_config", "repo_url"], "msg": "not an address", "type": "value_error"}
@@ -265,3 +274,18 @@ def test_the_platforms_own_words_reach_the_user() -> None:
     assert explain(httpx2.Response(502, text="<html>")) == "<html>"
     assert explain(httpx2.Response(502)) == "Bad Gateway"
     assert explain(httpx2.Response(500, json=["odd"])) == '["odd"]'
+
+
+def shown(greeting: Greeting, capsys: pytest.CaptureFixture[str]) -> str:
+    greeting.show()
+    return capsys.readouterr().out
+
+
+def test_next_steps_without_the_example(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    text = shown(Greeting("http://127.0.0.1:8700", "key", tmp_path), capsys)
+    assert "hello-agent" not in text
+    assert "AGENT_URL" not in text
+    assert "portside deploy FOLDER_OR_ADDRESS_OF_A_REPOSITORY" in text
+    assert "deployments show hello-agent" in shown(
+        Greeting("http://127.0.0.1:8700", "key", tmp_path, "http://127.0.0.1:1"), capsys
+    )

@@ -1,4 +1,4 @@
-"""Following a revision through a platform that is away for a moment, as one behind a proxy is while it restarts."""
+"""Following a revision while the platform does not answer for a moment, for example during a restart."""
 
 import json
 import threading
@@ -7,9 +7,9 @@ from http.server import BaseHTTPRequestHandler, HTTPServer
 
 import pytest
 
-from portside.cli import following
+from portside.cli import revisions
 from portside.cli.client import Platform
-from portside.cli.following import follow_revision
+from portside.cli.revisions import follow_revision
 from portside.kernel.errors import UserMistake
 
 STATUSES: list[int] = []
@@ -37,22 +37,22 @@ def platform() -> Iterator[Platform]:
         server.shutdown()
 
 
-def test_a_platform_that_is_away_for_a_moment_is_asked_again(platform: Platform, monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setattr(following, "POLL_S", 0)
+def test_requests_are_retried_while_the_platform_is_unavailable(platform: Platform, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr(revisions, "POLL_S", 0)
     STATUSES[:] = [503, 502, 200, 504]
     said: list[str] = []
     follow_revision(platform, "d", "r", say=said.append)
     assert (said, STATUSES) == (["DEPLOYED"], [])
 
 
-def test_one_that_stays_away_is_given_up(platform: Platform, monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setattr(following, "PATIENCE_S", 0)
+def test_retries_end_after_a_while(platform: Platform, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr(revisions, "RETRY_FOR_S", 0)
     STATUSES[:] = [503] * 100
     with pytest.raises(UserMistake, match="503: nobody is behind this"):
         follow_revision(platform, "d", "r", say=print)
 
 
-def test_a_refusal_is_one_at_once(platform: Platform):
+def test_refusals_are_not_retried(platform: Platform):
     STATUSES[:] = [404]
     with pytest.raises(UserMistake, match="404"):
         follow_revision(platform, "d", "r", say=print)

@@ -5,8 +5,8 @@ from pathlib import Path
 
 import pytest
 
-from portside.cli import packing
-from portside.cli.packing import Packed, pack, read_project
+from portside.cli import deploy
+from portside.cli.deploy import Packed, pack, read_project
 from portside.kernel.errors import UserMistake
 
 CONFIG = {"dependencies": ["."], "graphs": {"agent": "./agent.py:graph"}}
@@ -27,18 +27,18 @@ def project(tmp_path: Path) -> Path:
 def packed(folder: Path, config: str = "langgraph.json") -> tuple[dict[str, bytes], Packed]:
     """Pack a folder and return what is in the archive."""
     file = io.BytesIO()
-    told = pack(read_project(folder, config), file)
-    assert told.size == len(file.getvalue())
+    summary = pack(read_project(folder, config), file)
+    assert summary.size == len(file.getvalue())
     file.seek(0)
     with tarfile.open(fileobj=file, mode="r:gz") as archive:
         members = archive.getmembers()
         assert all(member.isreg() and (member.uid, member.mtime, member.uname) == (0, 0, "") for member in members)
         found = {member.name: archive.extractfile(member).read() for member in members}
-    assert len(found) == len(members) == told.files
-    return found, told
+    assert len(found) == len(members) == summary.files
+    return found, summary
 
 
-def test_what_is_made_anew_or_left_out_by_rules_stays_behind(project: Path) -> None:
+def test_caches_and_ignored_files_are_not_packed(project: Path) -> None:
     write(project, {
         ".gitignore": "*.log\nout/\n!keep.log\n/top.txt\n", ".dockerignore": "# a comment\ndata\n*.md\n!README.md\n",
         "a.log": "", "keep.log": "", "out/x": "", "top.txt": "", "sub/top.txt": "", "sub/.gitignore": "mine\n!b.log\n",
@@ -51,13 +51,13 @@ def test_what_is_made_anew_or_left_out_by_rules_stays_behind(project: Path) -> N
     }  # fmt: skip
 
 
-def test_the_rules_of_the_repository_around_hold_too(project: Path) -> None:
+def test_gitignore_of_the_enclosing_repository_applies(project: Path) -> None:
     write(project.parent, {".git/HEAD": "", ".gitignore": "*.secret\n"})
     write(project, {"a.secret": ""})
     assert set(packed(project)[0]) == {"langgraph.json", "agent.py"}
 
 
-def test_no_link_leads_out(project: Path, tmp_path: Path) -> None:
+def test_links_to_outside_are_left_out(project: Path, tmp_path: Path) -> None:
     write(tmp_path, {"outside.txt": "private"})
     write(project, {"real.txt": "mine", "folder/x": ""})
     (project / "inside.txt").symlink_to("real.txt")
@@ -65,9 +65,9 @@ def test_no_link_leads_out(project: Path, tmp_path: Path) -> None:
     (project / "nowhere").symlink_to("missing")
     (project / "folder-link").symlink_to("folder")
     (project / "round").symlink_to(".")
-    found, told = packed(project)
+    found, summary = packed(project)
     assert found["inside.txt"] == b"mine"
-    assert sorted(told.left_out) == ["folder-link", "nowhere", "outside.txt", "round"]
+    assert sorted(summary.left_out) == ["folder-link", "nowhere", "outside.txt", "round"]
     assert b"private" not in b"".join(found.values())
 
 
@@ -91,6 +91,22 @@ def test_the_env_file_is_packed_empty(project: Path) -> None:
     assert found[".env"] == b""
 
 
+@pytest.mark.parametrize("env", [".env", "../.env", "/etc/passwd"])
+def test_an_env_file_outside_the_folder_is_ignored(project: Path, env: str) -> None:
+    write(project.parent, {".env": "KEY=outside"})
+    write(project, {"langgraph.json": json.dumps({**CONFIG, "env": env})})
+    read = read_project(project, "langgraph.json")
+    assert read.env_file is None
+    assert f'env is "{env}", but there is no such file in' in (read.missing_env or "")
+    assert set(packed(project)[0]) == {"langgraph.json", "agent.py"}
+
+
+def test_a_dependency_that_names_a_file_stands_for_its_folder(tmp_path: Path) -> None:
+    config = {**CONFIG, "dependencies": ["./pyproject.toml", "../lib/pyproject.toml"]}
+    write(tmp_path, {"app/langgraph.json": json.dumps(config), "app/pyproject.toml": "", "lib/pyproject.toml": ""})
+    assert set(packed(tmp_path / "app")[0]) == {"app/langgraph.json", "app/pyproject.toml", "lib/pyproject.toml"}
+
+
 def test_the_same_files_give_the_same_bytes(project: Path) -> None:
     archives = []
     for _ in range(2):
@@ -104,23 +120,21 @@ def test_the_same_files_give_the_same_bytes(project: Path) -> None:
 @pytest.mark.parametrize(
     ("files", "config", "says"),
     [
-        ({}, "nope.json", "holds no nope.json"),
+        ({}, "nope.json", "has no nope.json"),
         ({}, "../outside.json", "is not inside"),
-        ({"langgraph.json": "{"}, "langgraph.json", "cannot be read"),
+        ({"langgraph.json": "{"}, "langgraph.json", "cannot read"),
         ({"langgraph.json": '{"dependencies": 1}'}, "langgraph.json", "must be a list"),
         ({"langgraph.json": '{"dependencies": ["./no"]}'}, "langgraph.json", "./no"),
-        ({"langgraph.json": '{"env": ".env"}'}, "langgraph.json", ".env"),
-        ({"langgraph.json": '{"env": "/etc/passwd"}'}, "langgraph.json", "/etc/passwd"),
     ],
 )
-def test_what_cannot_be_packed_is_said(project: Path, files, config: str, says: str) -> None:
+def test_packing_errors_name_the_file(project: Path, files, config: str, says: str) -> None:
     write(project, files)
     with pytest.raises(UserMistake, match=says):
         packed(project, config)
 
 
-def test_an_archive_that_grows_too_large_is_given_up(project: Path, monkeypatch) -> None:
-    monkeypatch.setattr(packing, "MAX_ARCHIVE_BYTES", 10)
+def test_a_too_large_archive_is_refused(project: Path, monkeypatch) -> None:
+    monkeypatch.setattr(deploy, "MAX_ARCHIVE_BYTES", 10)
     write(project, {f"{number}.txt": str(number) * 100_000 for number in range(20)})
     with pytest.raises(UserMistake, match="dockerignore"):
         packed(project)

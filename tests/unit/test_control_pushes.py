@@ -1,8 +1,13 @@
+"""Push webhooks of git hosts: signatures, parsing, and matching of repositories.
+
+Only a sender that knows the webhook's secret is believed.
+"""
+
 import pytest
 
-from portside.control.git_hosts import is_at
+from portside.control.integrations import is_at
 from portside.control.polling import is_new
-from portside.control.push_events import delivery_id, is_signed, normalise
+from portside.control.pushes import delivery_id, is_signed, normalize
 
 
 def test_the_published_example_of_a_signature() -> None:
@@ -28,15 +33,15 @@ def test_a_delivery_without_a_name_is_named_after_its_body() -> None:
         "https://git.example.com:443/Team/agent.git/",
     ],
 )  # fmt: skip
-def test_addresses_of_one_repository_are_one(url: str) -> None:
-    assert normalise(url) == "git.example.com/Team/agent"
+def test_addresses_of_one_repository_normalize_to_one(url: str) -> None:
+    assert normalize(url) == "git.example.com/Team/agent"
 
 
 @pytest.mark.parametrize(
     "url", ["https://git.example.com/team/agent", "https://git.example.com:8443/Team/agent", "https://git.example.com/Team/agents"]
 )  # fmt: skip
-def test_other_repositories_stay_others(url: str) -> None:
-    assert normalise(url) != "git.example.com/Team/agent"
+def test_addresses_of_other_repositories_differ(url: str) -> None:
+    assert normalize(url) != "git.example.com/Team/agent"
 
 
 @pytest.mark.parametrize(
@@ -57,16 +62,16 @@ def test_a_token_is_for_one_host(base: str, url: str, expected: bool) -> None:  
 
 
 @pytest.mark.parametrize(
-    ("seen", "latest", "built_from", "expected"),
+    ("seen", "latest", "was_deployed", "expected"),
     [
-        ("new", "old", None, False), ("old", "old", None, True), ("old", "new", None, False),
-        (None, "old", None, True), (None, None, None, False), (None, "old", "other", False),
-        ("new", "old", "other", False),
+        ("new", "old", False, False), ("old", "old", False, True), ("old", "new", True, False),
+        (None, "old", False, True), (None, None, False, False), (None, "old", True, False),
+        ("new", "old", True, False),
     ],
 )  # fmt: skip
-def test_a_branch_that_moved_is_told_from_one_that_was_left(seen, latest, built_from, expected) -> None:
+def test_a_moved_branch_differs_from_a_rolled_back_one(seen, latest, was_deployed, expected) -> None:
     row = {
-        "repo_ref": "main", "seen_ref": "main" if seen else None, "seen_commit": seen, "repo_commit_sha": latest,
-        "built_from": built_from,
+        "repo_ref": "main", "last_ref": "main" if seen else None, "last_commit": seen, "repo_commit_sha": latest,
+        "was_deployed": was_deployed,
     }  # fmt: skip
     assert is_new(row, "new") is expected

@@ -1,16 +1,17 @@
+from collections.abc import Callable
+
 import pytest
 
-from portside.control import git_source, rules
+from portside.control import rules, sources
 from portside.control.content import first_content
-from portside.control.errors import BadCombination, IllegalMove, Immutable, SourceNotAvailable
-from portside.control.moves import AT_THE_END, MOVES, check_move
-from portside.control.placements import Placement, check_cluster_only
-from portside.control.reserved_names import RESERVED
-from portside.control.secrets import check_secrets
-from portside.control.types.deployments import DeploymentCreate, DeploymentPatch, Secret
-from portside.control.types.statuses import RevisionStatus
+from portside.control.errors import BadCombination, IllegalTransition, Immutable, SourceNotAvailable
+from portside.control.listeners import Placement, check_cluster_only
+from portside.control.revisions import TERMINAL, TRANSITIONS, check_transition
+from portside.control.secrets import RESERVED, check_secrets
+from portside.control.types import DeploymentCreate, DeploymentPatch
 from portside.kernel.errors import Invalid
 from portside.kernel.http.decode import convert
+from portside.listener_api import RevisionStatus, Secret
 from tests.api.control_server import create_body
 
 S = RevisionStatus
@@ -21,6 +22,14 @@ ROW = {
     "name": "a", "source": "github", "integration_id": None, "repo_url": "https://h/x", "deployment_type": "dev",
     "custom_url": "http://127.0.0.1:1", "listener_id": None, "k8s_namespace": None,
 }  # fmt: skip
+
+
+def is_refused(check: Callable[..., object], *arguments: object) -> bool:
+    try:
+        check(*arguments)
+    except Invalid:
+        return True
+    return False
 
 
 def create(**over: object) -> DeploymentCreate:
@@ -50,7 +59,7 @@ def patch(**body: object) -> DeploymentPatch:
     ],
 )
 def test_addresses_that_git_can_clone_are_accepted(url: str) -> None:
-    git_source.check_repo_url(url)
+    assert not is_refused(sources.check_repo_url, url)
 
 
 @pytest.mark.parametrize(
@@ -79,14 +88,21 @@ def test_addresses_that_git_can_clone_are_accepted(url: str) -> None:
         "https://host/x\n",
     ],
 )
-def test_addresses_that_mean_something_else_are_refused(url: str) -> None:
+def test_addresses_with_another_meaning_are_refused(url: str) -> None:
     with pytest.raises(Invalid, match="repo_url"):
-        git_source.check_repo_url(url)
+        sources.check_repo_url(url)
+
+
+def test_owner_and_name_suggest_a_github_address() -> None:
+    with pytest.raises(Invalid, match=r"repo_url: .*; did you mean https://github\.com/team/agent\?"):
+        sources.check_repo_url("team/agent.git")
+    for other in ("agent", "a/b/c", "-a/b", "./a", "../b", "~/agent", "a/", "a b/c", "a/b\n"):
+        assert sources.full_address(other) is None
 
 
 @pytest.mark.parametrize("ref", ["main", "feature/x-1", "refs/tags/v1.0", "a" * 40, "v1_2"])
 def test_names_of_branches_tags_and_commits_are_accepted(ref: str) -> None:
-    git_source.check_repo_ref(ref)
+    assert not is_refused(sources.check_repo_ref, ref)
 
 
 @pytest.mark.parametrize(
@@ -94,21 +110,21 @@ def test_names_of_branches_tags_and_commits_are_accepted(ref: str) -> None:
     ["", "-f", "a b", "a..b", "a^", "a~1", "a:b", "a?", "a*", "a[", "a\\b", "@", "a@{1}", "x.lock", "/a", "a/", "a//b",
      ".a", "a.", "a/.b", "a\x00", "a\n", "refs/heads/main", "refs/pull/1/head"],
 )  # fmt: skip
-def test_names_that_git_would_not_take_are_refused(ref: str) -> None:
+def test_invalid_refs_are_refused(ref: str) -> None:
     with pytest.raises(Invalid, match="repo_ref"):
-        git_source.check_repo_ref(ref)
+        sources.check_repo_ref(ref)
 
 
 @pytest.mark.parametrize("path", ["", "/etc/passwd", "../x.json", "a/../../x", "-x", "a\\b", "a\x00", "a\nb"])
 def test_config_paths_stay_inside_the_repository(path: str) -> None:
-    git_source.check_config_path("apps/agent/langgraph.json")
+    sources.check_config_path("apps/agent/langgraph.json")
     with pytest.raises(Invalid, match="graph_config_path"):
-        git_source.check_config_path(path)
+        sources.check_config_path(path)
 
 
 def test_credentials_of_an_address_can_be_hidden() -> None:
-    assert git_source.hide_credentials("https://u:p@host/x@y") == "https://host/x@y"
-    assert git_source.hide_credentials("git@host:x") == "git@host:x"
+    assert sources.hide_credentials("https://u:p@host/x@y") == "https://host/x@y"
+    assert sources.hide_credentials("git@host:x") == "git@host:x"
 
 
 @pytest.mark.parametrize("name", ["", "Agent", "a_b", "-a", "a-", "a.b", "a" * 64, "a\n", "é"])
@@ -118,7 +134,7 @@ def test_a_name_is_a_dns_label(name: str) -> None:
         rules.check_create(create(name=name))
 
 
-def test_sources_that_are_not_there_are_named() -> None:
+def test_unavailable_sources_are_refused_by_name() -> None:
     with pytest.raises(SourceNotAvailable, match="internal_template is not available"):
         rules.check_create(create(source="internal_template"))
     with pytest.raises(SourceNotAvailable):
@@ -147,7 +163,6 @@ def test_source_fields_that_make_no_git_deployment_are_named(config: dict[str, o
     [
         ({"image_uri": "x:1"}, "image_uri can only be set for external_image and internal_docker revisions"),
         ({"source_tarball_path": "x"}, "source_tarball_path can only be set for internal_source"),
-        ({"repo_ref": None}, "repo_ref is required"),
         ({"graph_config_path": None}, "graph_config_path is required"),
     ],
 )
@@ -157,21 +172,21 @@ def test_revision_fields_that_make_no_git_revision_are_named(revision: dict[str,
 
 
 @pytest.mark.parametrize("character", ['"', "'`", "\\", "|", ";", "$", ">", "<", "\n", "\r", "\0", "\t", "&", "&&&"])
-def test_commands_hold_nothing_that_a_shell_would_act_on(character: str) -> None:
+def test_shell_characters_in_commands_are_refused(character: str) -> None:
     check_create(create(source_config={"install_command": "npm ci && npm run 'prepare' --if-present"}))
     with pytest.raises(BadCombination, match="install_command"):
         rules.check_create(create(source_config={"install_command": f"npm ci {character} x"}))
 
 
 @pytest.mark.parametrize("ref", ["refs/tags/v1", "a" * 40])
-def test_what_never_moves_excludes_build_on_push(ref: str) -> None:
+def test_tags_and_commits_exclude_build_on_push(ref: str) -> None:
     with pytest.raises(BadCombination, match="tag"):
         check_create(create(source_config={"build_on_push": True}, source_revision_config={"repo_ref": ref}))
     check_create(create(source_config={"build_on_push": False}, source_revision_config={"repo_ref": ref}))
     check_create(create(source_config={"build_on_push": True}))
 
 
-def test_a_patch_cannot_change_what_is_fixed() -> None:
+def test_a_patch_cannot_change_immutable_fields() -> None:
     same = {"repo_url": "https://h/x", "deployment_type": "dev", "custom_url": "http://127.0.0.1:1"}
     rules.check_patch(patch(name="a", source="git_hosting", source_config=same), ROW)
     fixed = {"repo_url": "https://h/y", "deployment_type": "prod", "custom_url": "http://x", "listener_id": LISTENER,
@@ -225,7 +240,7 @@ def test_names_that_the_platform_sets_are_reserved(name: str) -> None:
         check_secrets([Secret(name, "x")])
 
 
-def test_stores_of_the_users_own_are_for_clusters_alone() -> None:
+def test_custom_databases_are_for_clusters_only() -> None:
     body = DeploymentPatch(secrets=[Secret("POSTGRES_URI_CUSTOM", "x")])
     check_cluster_only(Placement(compute_type="k8s"), body)
     with pytest.raises(BadCombination, match="POSTGRES_URI_CUSTOM can only be set for deployments on a listener"):
@@ -237,23 +252,26 @@ def test_secrets_given_twice_are_refused() -> None:
         check_secrets([Secret("A", "1"), Secret("A", "2")])
 
 
-def test_no_state_at_the_end_is_ever_left_and_every_other_one_can_reach_an_end() -> None:
-    assert set(MOVES) == set(RevisionStatus)
-    assert all(not MOVES[status] for status in AT_THE_END)
-    for status in set(RevisionStatus) - AT_THE_END:
+def test_terminal_statuses_are_final_and_reachable() -> None:
+    assert set(TRANSITIONS) == set(RevisionStatus)
+    assert all(not TRANSITIONS[status] for status in TERMINAL)
+    for status in set(RevisionStatus) - TERMINAL:
         reached, todo = set(), {status}
         while todo:
             reached |= todo
-            todo = {after for before in todo for after in MOVES[before]} - reached
-        assert reached & AT_THE_END
+            todo = {after for before in todo for after in TRANSITIONS[before]} - reached
+        assert reached & TERMINAL
 
 
 @pytest.mark.parametrize(
     ("before", "after"),
     [(S.CREATING, S.AWAITING_BUILD), (S.BUILDING, S.BUILDING), (S.DEPLOYED, S.DEPLOYED), (S.DEPLOYING, S.DEPLOYED)],
 )
-def test_moves_along_the_table_and_repetitions_pass(before: S, after: S) -> None:
-    check_move(before, after)
+def test_legal_transitions_and_repetitions_pass(before: S, after: S) -> None:
+    try:
+        check_transition(before, after)
+    except IllegalTransition as exc:
+        pytest.fail(str(exc))
 
 
 @pytest.mark.parametrize(
@@ -266,6 +284,6 @@ def test_moves_along_the_table_and_repetitions_pass(before: S, after: S) -> None
         (S.SKIPPED, S.CREATING),
     ],
 )
-def test_moves_off_the_table_are_refused(before: S, after: S) -> None:
-    with pytest.raises(IllegalMove, match=f"{before} cannot become {after}"):
-        check_move(before, after)
+def test_illegal_transitions_are_refused(before: S, after: S) -> None:
+    with pytest.raises(IllegalTransition, match=f"{before} cannot become {after}"):
+        check_transition(before, after)

@@ -4,8 +4,7 @@ from portside.control import rules, sources
 from portside.control.content import first_content
 from portside.control.errors import BadCombination
 from portside.control.resources import check_resources, given_fields, resources_of, show_resources, with_defaults
-from portside.control.types.compute import ResourceSpec
-from portside.control.types.deployments import DeploymentCreate
+from portside.control.types import DeploymentCreate, ResourceSpec
 from portside.kernel.errors import Invalid
 from portside.kernel.http.decode import convert
 from tests.unit.test_control_rules import LISTENER, check_create, create
@@ -99,7 +98,7 @@ def test_references_to_images_are_accepted_and_their_version_is_known(uri: str, 
         "é",
     ],
 )
-def test_what_names_no_image_is_refused(uri: str) -> None:
+def test_invalid_image_references_are_refused(uri: str) -> None:
     with pytest.raises(Invalid, match="image_uri"):
         sources.check_image_uri(uri)
 
@@ -152,6 +151,10 @@ def test_a_deployment_that_is_built_has_the_resources_of_its_type() -> None:
         ({"min_scale": 0}, "min_scale must be at least 1"),
         ({"max_scale": 0}, "min_scale must not be greater"),
         ({"queue_min_scale": 3, "queue_max_scale": 2}, "queue_min_scale"),
+        (
+            {"volumes": [{"name": "v", "emptyDir": {}, "secret": {}}]},
+            "volume v has more than one source: emptyDir, secret",
+        ),
         ({"cpu": 2, "cpu_limit": 1}, "cpu must not be greater than cpu_limit"),
         ({"memory_mb": 100, "memory_limit_mb": 99}, "memory_mb"),
         ({"memory_limit_mb": 100}, "memory_mb must not be greater"),
@@ -171,7 +174,7 @@ def test_a_resource_spec_that_contradicts_itself_is_refused(fields: dict[str, ob
 
 
 @pytest.mark.parametrize("name", ["orchestrator_cpu", "executor_memory_mb", "orchestrator_min_scale"])
-def test_resources_that_nothing_acts_on_are_refused(name: str) -> None:
+def test_unsupported_resource_fields_are_refused(name: str) -> None:
     with pytest.raises(Invalid, match=name):
         check_resources(spec(**{name: 1}))
 
@@ -207,6 +210,7 @@ def test_a_revision_may_come_from_some_other_sources(own: str, revision: str, *,
         ({"labels": {"a": 1}}, "labels"),
         ({"volumes": [{"name": "Bad"}]}, "name"),
         ({"volumes": [{}]}, "name"),
+        ({"volumes": [{"name": "v", "hostPath": {"path": "/"}}]}, "hostPath"),
         ({"volume_mounts": [{"name": "x"}]}, "mountPath"),
         ({"sidecars": [{"name": "x", "image": "y", "imagePullPolicy": "Maybe"}]}, "imagePullPolicy"),
         ({"init_containers": [{"name": "x", "image": "y", "env": [{"name": "1"}]}]}, "name"),

@@ -5,7 +5,7 @@ from zoneinfo import ZoneInfo
 
 import pytest
 
-from portside.agent.crons.schedules import NAMES, Schedule
+from portside.agent.crons.crons import NAMES, Schedule
 from portside.kernel.errors import Invalid
 
 
@@ -48,7 +48,7 @@ def test_a_schedule_keeps_to_the_clock_of_its_time_zone(schedule: str, zone: str
     assert fired(schedule, zone, begin, len(expected)) == expected
 
 
-def test_a_moment_in_the_repeated_hour_does_not_find_an_instant_that_is_over():
+def test_repeated_hour_does_not_fire_again():
     assert fired("30 2 * * *", "Europe/Berlin", "2026-10-25T01:15+00:00", 1) == ["2026-10-26 01:30:00"]
 
 
@@ -95,7 +95,7 @@ def test_names_stand_for_schedules(name: str, expected: str):
     assert fired(f" {name.upper()} ", None, "2026-05-06T07:08:09+00:00", 1) == [expected]
 
 
-def test_a_name_is_told_in_the_time_zone_as_well():
+def test_named_schedule_uses_the_time_zone():
     assert fired("@daily", "America/New_York", "2026-05-06T07:00+00:00", 1) == ["2026-05-07 04:00:00"]
 
 
@@ -105,7 +105,7 @@ def test_a_name_is_told_in_the_time_zone_as_well():
      "*/0 * * * *", "5-1 * * * *", "@reboot", "@every 5m", "0 0 * * MON#6", "-1 * * * *", "1.5 * * * *", "٣ * * * *",
      "0 0 */30 * MON#3", "\x00 * * * *"],
 )  # fmt: skip
-def test_what_is_no_schedule_or_never_comes_is_refused(bad: str):
+def test_invalid_schedules_are_refused(bad: str):
     with pytest.raises(Invalid) as refused:
         Schedule(bad)
     assert refused.value.problems[0].loc == ["body", "schedule"]

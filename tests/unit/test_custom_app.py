@@ -1,4 +1,4 @@
-"""The project's application joined with our routes, in one process: who is asked who they are, and in which order."""
+"""The project's application together with our routes, in one process: authentication, middleware and their order."""
 
 import asyncio
 import importlib.util
@@ -15,18 +15,16 @@ import httpx2
 import pytest
 from langgraph_sdk import Auth
 
-from portside.agent.access.custom import CustomAuthentication
-from portside.agent.access.loading import OPEN, Protection
+from portside.agent.access.authentication import OPEN, AccessPolicy, CustomAuthentication
 from portside.agent.access.service import Access
 from portside.agent.config import AgentConfig, load_config
 from portside.agent.custom.application import CustomApp, running
-from portside.agent.custom.loopback import INSIDE, introduce
-from portside.agent.custom.transport import LoopbackTransport
+from portside.agent.custom.loopback import LOOPBACK, LoopbackTransport, install_sdk_modules
 from portside.kernel.errors import UserMistake
-from portside.kernel.http.front import Front
-from portside.kernel.http.inside import Call
-from portside.kernel.http.refusals import ErrorForm
-from portside.kernel.http.routes import Api, Context, Routes
+from portside.kernel.http.error_responses import ErrorFormat
+from portside.kernel.http.in_process import InProcessRequest
+from portside.kernel.http.middleware import RequestMiddleware
+from portside.kernel.http.routes import Api, BaseServices, Context, Routes
 from portside.kernel.http.websockets import SocketApi
 
 WEB = """
@@ -90,6 +88,12 @@ async def ok(_ctx: Context) -> dict[str, bool]:
     return {"ok": True}
 
 
+@ours.get("/", public=True)
+async def root(_ctx: Context) -> dict[str, bool]:
+    """Answer, where the project leaves the root to us."""
+    return {"ours": True}
+
+
 asked: list[str] = []
 
 
@@ -119,22 +123,24 @@ def project(tmp_path: Path, request: pytest.FixtureRequest) -> Callable[..., Age
 def joined(project: Callable[..., AgentConfig]) -> Joined:
     """An application with our routes, behind what every request passes; and whom its middleware saw."""
 
-    def join(protection: Protection | None = None, **http: Any) -> tuple[httpx2.AsyncClient, list[str | None]]:
+    def join(protection: AccessPolicy | None = None, **http: Any) -> tuple[httpx2.AsyncClient, list[str | None]]:
         asked.clear()
         config = project(**http)
         custom = CustomApp(config, str(config.http.app))
-        protected = Protection(custom=CustomAuthentication(authenticate)) if protection is None else protection
+        protected = AccessPolicy(custom=CustomAuthentication(authenticate)) if protection is None else protection
         access = Access(None, None, protected)  # type: ignore[arg-type]  # nothing is looked up here
-        api = SocketApi(Api(list(ours), {}, access.guard), [], access.guard, draining=asyncio.Event())
+        api = SocketApi(
+            Api(list(ours), BaseServices(db=None), access.guard), [], access.guard, draining=asyncio.Event()
+        )
         custom.join(api, access)
-        transport = httpx2.ASGITransport(Front(custom, ErrorForm.TEXT))
+        transport = httpx2.ASGITransport(RequestMiddleware(custom, ErrorFormat.TEXT))
         module = __import__(Path(str(config.http.app).split(":")[0]).stem)
         return httpx2.AsyncClient(transport=transport, base_url="http://x"), module.seen
 
     return join
 
 
-async def test_by_default_only_our_routes_ask_and_after_the_middleware(joined: Joined) -> None:
+async def test_by_default_only_our_routes_authenticate_after_middleware(joined: Joined) -> None:
     http, seen = joined()
     assert (await http.get("/hello")).status_code == 401
     assert (await http.get("/hello", headers={"authorization": "ada"})).json() == {"hello": "ada"}
@@ -144,9 +150,9 @@ async def test_by_default_only_our_routes_ask_and_after_the_middleware(joined: J
     assert asked == ["None", "ada"]
 
 
-async def test_routes_of_the_project_can_ask_as_well(joined: Joined) -> None:
+async def test_project_routes_can_require_authentication(joined: Joined) -> None:
     http, seen = joined(enable_custom_route_auth=True)
-    for path in ("/me", "/free", "/below/the/root"):
+    for path in ("/me", "/free", "/", "/below/the/root", "/ok/"):
         refused = await http.get(path)
         assert (refused.status_code, list(refused.json())) == (401, ["detail"])
     answer = await http.post("/me", headers={"authorization": "ada"}, content="what was sent")
@@ -167,19 +173,26 @@ async def test_authentication_can_come_before_the_middleware(joined: Joined) -> 
     assert (await http.get("/ok")).status_code == 200
 
 
-async def test_a_route_of_theirs_in_the_place_of_ours_is_theirs_to_protect(joined: Joined) -> None:
+async def test_overridden_route_is_not_authenticated_by_default(joined: Joined) -> None:
     http, _seen = joined(middleware_order="auth_first", enable_custom_route_auth=True)
     assert (await http.put("/hello")).status_code == 401
     assert (await http.put("/hello", headers={"authorization": "ada"})).text == "free"
     assert (await http.get("/hello")).status_code == 401
 
 
-async def test_on_an_open_server_nobody_has_a_name(joined: Joined) -> None:
+async def test_catch_all_root_is_authenticated_before_middleware(joined: Joined) -> None:
+    http, seen = joined(middleware_order="auth_first", enable_custom_route_auth=True)
+    assert [(await http.request(method, "/")).status_code for method in ("GET", "HEAD", "POST")] == [401] * 3
+    assert seen == []
+    assert (await http.get("/", headers={"authorization": "ada"})).text == "free"
+
+
+async def test_without_authentication_requests_have_no_user(joined: Joined) -> None:
     http, _seen = joined(OPEN, enable_custom_route_auth=True)
     assert (await http.get("/me")).json() == {"me": "", "may": [], "sent": ""}
 
 
-async def test_errors_have_our_form_and_show_nothing(joined: Joined) -> None:
+async def test_project_errors_have_our_form_and_hide_details(joined: Joined) -> None:
     http, _seen = joined()
     boom = await http.get("/boom")
     assert (boom.status_code, list(boom.json())) == (500, ["detail"])
@@ -187,7 +200,7 @@ async def test_errors_have_our_form_and_show_nothing(joined: Joined) -> None:
     assert (await http.get("/teapot")).json() == {"detail": "short"}
 
 
-async def test_the_root_is_theirs_where_they_serve_everything_below_it(joined: Joined) -> None:
+async def test_catch_all_project_app_serves_the_root(joined: Joined) -> None:
     http, _seen = joined()
     assert (await http.get("/")).text == "free"
     assert (await http.get("/ok/")).text == "free"
@@ -200,7 +213,7 @@ from starlette.applications import Starlette
 @asynccontextmanager
 async def lifespan(app):
     {before}
-    yield {{"shelf": "full"}}
+    yield {{"key_filter": "full"}}
     {after}
 
 app = Starlette(lifespan=lifespan)
@@ -214,7 +227,7 @@ async def lived(config: AgentConfig) -> AsyncIterator[CustomApp]:
         yield custom
 
 
-async def test_a_lifespan_that_fails_names_the_line(project: Callable[..., AgentConfig]) -> None:
+async def test_failed_lifespan_startup_names_the_line(project: Callable[..., AgentConfig]) -> None:
     config = project(LIFE.format(before="raise ValueError('no warehouse')", after=""))
     with pytest.raises(
         UserMistake, match=r"http\.app \(.*\) does not load: ValueError: no warehouse \(web_.*line 7: raise"
@@ -223,25 +236,25 @@ async def test_a_lifespan_that_fails_names_the_line(project: Callable[..., Agent
             pass
 
 
-async def test_a_lifespan_that_fails_at_the_end_lets_the_rest_stop(project: Callable[..., AgentConfig]) -> None:
+async def test_failed_lifespan_shutdown_is_only_logged(project: Callable[..., AgentConfig]) -> None:
     async with lived(project(LIFE.format(before="pass", after="raise ValueError('late')"))):
-        head, exchange = await INSIDE.ask(Call("GET", "/nowhere", b"/nowhere", b"", [], b""))
+        head, exchange = await LOOPBACK.send(InProcessRequest("GET", "/nowhere", b"/nowhere", b"", [], b""))
         assert head.status == 404
-        await exchange.leave()
+        await exchange.close()
 
 
-def test_what_is_no_application_is_told(project: Callable[..., AgentConfig]) -> None:
+def test_export_that_is_no_application_is_refused(project: Callable[..., AgentConfig]) -> None:
     config = project("app = {}")
     with pytest.raises(UserMistake, match="is of type dict; export a Starlette or FastAPI app"):
         CustomApp(config, str(config.http.app))
 
 
-def test_the_sdk_finds_this_server_and_nothing_else_of_another(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_sdk_finds_only_the_substitute_modules(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("__LANGGRAPH_DEFER_LOOPBACK_TRANSPORT", "true")
-    introduce(cache={"cache_get": len})
+    install_sdk_modules(cache={"cache_get": len})
     try:
         assert importlib.util.find_spec("langgraph_api") is not None
-        assert importlib.import_module("langgraph_api.server").app is INSIDE
+        assert importlib.import_module("langgraph_api.server").app is LOOPBACK
         assert importlib.import_module("langgraph_api").asgi_transport.ASGITransport is LoopbackTransport
         assert importlib.import_module("langgraph_api.cache").cache_get is len
         with pytest.raises(ModuleNotFoundError):
@@ -252,7 +265,7 @@ def test_the_sdk_finds_this_server_and_nothing_else_of_another(monkeypatch: pyte
             del sys.modules[name]
 
 
-async def test_a_client_of_nobody_says_so() -> None:
+async def test_loopback_client_without_server_raises_connect_error() -> None:
     async with httpx.AsyncClient(transport=LoopbackTransport(), base_url="http://api") as client:
         with pytest.raises(httpx.ConnectError, match="does not answer yet"):
             await client.get("/ok")

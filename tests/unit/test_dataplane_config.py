@@ -1,4 +1,4 @@
-"""What a build reads from a configuration file, and every way in which it is refused."""
+"""Reading the graph configuration file of a build, and refusing an invalid one."""
 
 import json
 import re
@@ -17,22 +17,50 @@ def repository(folder: Path, **config: object) -> Path:
     return folder
 
 
+BUILT = '[project]\nname = "x"\nversion = "1"\n[build-system]\nrequires = ["hatchling"]\n'
+LISTED = '[project]\nname = "x"\nversion = "1"\nrequires-python = ">=3.11"\ndependencies = ["httpx"]\n'
+
+
+def write(folder: Path, files: dict[str, str]) -> None:
+    for name, text in files.items():
+        (folder / name).parent.mkdir(parents=True, exist_ok=True)
+        (folder / name).write_text(text)
+
+
 def test_dependencies_are_sorted_by_kind(tmp_path: Path):
-    (tmp_path / "project").mkdir()
-    (tmp_path / "project" / "pyproject.toml").write_text("")
-    (tmp_path / "plain").mkdir()
-    (tmp_path / "plain" / "requirements.txt").write_text("httpx\n")
-    (tmp_path / "bare").mkdir()
-    config = read_config(
-        repository(tmp_path, dependencies=["./project", "./plain", "./bare", "orjson>=3"]), "graph.json"
-    )
-    assert config.packages == ["orjson>=3"]
-    assert config.projects == [tmp_path / "project"]
-    assert config.requirements == [tmp_path / "plain" / "requirements.txt"]
-    assert config.python_version is None
+    write(tmp_path, {
+        "project/pyproject.toml": BUILT, "old/setup.py": "", "listed/pyproject.toml": LISTED,
+        "plain/requirements.txt": "httpx\n", "bare/x.py": "", "tools/pyproject.toml": "[tool.ruff]\n",
+        "tools/requirements.txt": "", "requirements.txt": "", "requirements-dev.txt": "", "ui/package.json": "{}",
+    })  # fmt: skip
+    dependencies = [
+        "./project", "./old", "./listed", "./plain", "./bare", "./tools", "orjson>=3", "requirements-dev.txt",
+        "./project/pyproject.toml", "./ui/package.json", "", "langchain_openai",
+    ]  # fmt: skip
+    config = read_config(repository(tmp_path, dependencies=dependencies), "graph.json")
+    assert config.packages == ["orjson>=3", "langchain_openai"]
+    assert config.projects == [tmp_path / name for name in ("project", "old", "project")]
+    assert [str(path.relative_to(tmp_path)) for path in config.requirements] == [
+        "listed/pyproject.toml", "plain/requirements.txt", "tools/requirements.txt", "requirements-dev.txt",
+        "requirements.txt",
+    ]  # fmt: skip
+    assert (config.python_version, config.requires_python) == (None, ">=3.11")
 
 
-def test_folders_are_relative_to_the_file(tmp_path: Path):
+def test_python_version_comes_from_file_within_requires_python(tmp_path: Path):
+    write(tmp_path, {"a/pyproject.toml": BUILT.replace("version", 'requires-python = ">=3.12"\nversion')})
+    write(tmp_path, {"b/pyproject.toml": LISTED})
+    config = read_config(repository(tmp_path, dependencies=["./a", "./b"], python_version="3.12-slim"), "graph.json")
+    assert (config.python_version, config.requires_python) == ("3.12", ">=3.12,>=3.11")
+    words = r"python_version 3\.11 is outside requires-python '>=3\.12' of a/pyproject\.toml"
+    with pytest.raises(BuildFailed, match=words):
+        read_config(repository(tmp_path, dependencies=["./a"], python_version="3.11"), "graph.json")
+    write(tmp_path, {"b/pyproject.toml": LISTED.replace(">=3.11", "<3.11")})
+    with pytest.raises(BuildFailed, match=r"'<3\.11' of b/pyproject\.toml allows no Python from 3\.11 on"):
+        read_config(repository(tmp_path, dependencies=["./b"]), "graph.json")
+
+
+def test_folders_are_relative_to_config_file(tmp_path: Path):
     below = tmp_path / "apps" / "one"
     below.mkdir(parents=True)
     (tmp_path / "apps" / "shared").mkdir()
@@ -46,7 +74,7 @@ def test_folders_are_relative_to_the_file(tmp_path: Path):
 @pytest.mark.parametrize(
     ("config", "words"),
     [
-        ({"graphs": {}}, "no graphs"),
+        ({"graphs": {}}, "names no graph"),
         ({"graphs": {"a": 1}}, "'a'"),
         ({"node_version": "18"}, "20 or newer"),
         ({"node_version": "20.1"}, "major version alone"),
@@ -57,7 +85,7 @@ def test_folders_are_relative_to_the_file(tmp_path: Path):
         ({"dependencies": [".."]}, "leads out"),
         ({"python_version": "3.9"}, "3.11 or newer"),
         ({"python_version": "3.12.1"}, "major.minor"),
-        ({"source": {"kind": "pip"}}, "the one kind is 'uv'"),
+        ({"source": {"kind": "pip"}}, "the only supported kind is 'uv'"),
         ({"source": {"kind": "uv"}}, "no pyproject.toml with a uv.lock"),
         ({"source": {"kind": "uv"}, "dependencies": ["orjson"]}, "remove 'dependencies'"),
         ({"source": {"kind": "uv", "root": ".."}}, "leads out"),
@@ -66,24 +94,24 @@ def test_folders_are_relative_to_the_file(tmp_path: Path):
         ({"pip_config_file": "pip.conf"}, "no such file"),
     ],
 )
-def test_a_bad_file_is_refused_with_its_name(tmp_path: Path, config: dict[str, object], words: str):
+def test_invalid_config_is_refused_with_its_name(tmp_path: Path, config: dict[str, object], words: str):
     with pytest.raises(BuildFailed, match=re.escape(words)):
         read_config(repository(tmp_path, **config), "graph.json")
 
 
-def test_a_missing_file_is_named(tmp_path: Path):
-    with pytest.raises(BuildFailed, match=r"apps/langgraph\.json: there is no such file"):
+def test_missing_config_is_named(tmp_path: Path):
+    with pytest.raises(BuildFailed, match=r"apps/langgraph\.json: the repository has no such file"):
         read_config(tmp_path, "apps/langgraph.json")
 
 
-def test_broken_json_names_the_file(tmp_path: Path):
+def test_invalid_json_names_the_file(tmp_path: Path):
     (tmp_path / "graph.json").write_text('{"graphs": ')
     with pytest.raises(BuildFailed, match=r"graph\.json: not valid JSON"):
         read_config(tmp_path, "graph.json")
 
 
 @pytest.mark.parametrize("path", ["../graph.json", "/etc/passwd", "link.json", "folder/graph.json"])
-def test_no_path_leads_out_of_the_repository(tmp_path: Path, path: str):
+def test_path_outside_repository_is_refused(tmp_path: Path, path: str):
     inside, outside = tmp_path / "inside", tmp_path / "outside"
     inside.mkdir()
     outside.mkdir()

@@ -1,4 +1,4 @@
-"""The parts of the data plane that need nothing outside: back-off, texts, environments, marks, state."""
+"""Parts of the data plane that need no other process: masking, log lines, environments, process identities, state."""
 
 import os
 from pathlib import Path
@@ -6,26 +6,21 @@ from uuid import uuid4
 
 import pytest
 
-from portside.dataplane.backoff import Backoff
 from portside.dataplane.builds.commands import minimal_environment
-from portside.dataplane.builds.output import mask_credentials
-from portside.dataplane.builds.source import folder_size
-from portside.dataplane.compute.output import last_lines, parse_line
+from portside.dataplane.builds.sources import folder_size
+from portside.dataplane.compute.machine import RuntimeEnvironment, deployment_url, scram_verifier, server_environment
+from portside.dataplane.compute.server_output import last_lines, parse_line, server_failure
 from portside.dataplane.compute.sockets import url_of
-from portside.dataplane.compute.variables import Fixtures, server_environment
-from portside.dataplane.databases import deployment_url, scram_verifier
-from portside.dataplane.processes import ProcessMark, ending
+from portside.dataplane.failures import DeployFailed, without_output
+from portside.dataplane.logs import RevisionLog
+from portside.dataplane.masking import mask_credentials, shorten_paths
+from portside.dataplane.processes import ProcessIdentity, describe_exit
+from portside.dataplane.rollout import reason_of
 from portside.dataplane.settings import ListenerSettings
 from portside.dataplane.state import DeploymentFolder, ReplicaRecord
-from portside.dataplane.types import DesiredDeployment, DesiredRevision, LogEntry, Secret
 from portside.kernel.settings import describe, load_settings
-
-
-def test_backoff_doubles_to_its_limit_and_begins_again_after_health():
-    backoff = Backoff(first_s=0.2, limit_s=1, reset_after_s=60)
-    assert [backoff.next() for _ in range(4)] == [0.2, 0.4, 0.8, 1]
-    assert backoff.next(healthy_for_s=59) == 1
-    assert backoff.next(healthy_for_s=60) == 0.2
+from portside.listener_api import NewLogEntry, Secret
+from tests.desired import desired_deployment, desired_revision
 
 
 @pytest.mark.parametrize(
@@ -41,40 +36,40 @@ def test_credentials_in_addresses_are_masked(text: str, masked: str):
     assert mask_credentials(text) == masked
 
 
-def test_a_structured_line_keeps_its_level_time_and_values():
+def test_structured_line_keeps_level_time_and_values():
     line = '{"event": "run failed", "level": "error", "timestamp": "2026-01-02T03:04:05Z", "run": "r1"}'
-    assert parse_line(line, 1) == LogEntry(1767323045000, "ERROR", "run failed run=r1")
+    assert parse_line(line, 1) == NewLogEntry(1767323045000, "ERROR", "run failed run=r1")
 
 
-def test_a_structured_line_keeps_its_stack_trace():
-    assert parse_line('{"event": "broke", "exception": "Traceback"}', 7) == LogEntry(7, "INFO", "broke\nTraceback")
+def test_structured_line_keeps_stack_trace():
+    assert parse_line('{"event": "broke", "exception": "Traceback"}', 7) == NewLogEntry(7, "INFO", "broke\nTraceback")
 
 
 @pytest.mark.parametrize("line", ["plain", "{not json", '{"other": 1}', "[1]", '{"a":' * 3000])
-def test_any_other_line_is_plain_text(line: str):
-    assert parse_line(line, 7) == LogEntry(7, "INFO", line)
+def test_other_lines_are_plain_text(line: str):
+    assert parse_line(line, 7) == NewLogEntry(7, "INFO", line)
 
 
-def test_ends_of_processes_in_words():
-    assert [ending(3), ending(-9), ending(-250)] == [
+def test_describe_exit_names_code_and_signal():
+    assert [describe_exit(3), describe_exit(-9), describe_exit(-250)] == [
         "exited with code 3", "was killed by SIGKILL", "was killed by signal 250",
     ]  # fmt: skip
 
 
-def test_addresses():
+def test_url_of_formats_addresses():
     assert url_of("127.0.0.1", 8000) == "http://127.0.0.1:8000"
     assert url_of("::1", 8000) == "http://[::1]:8000"
     assert "0.0.0.0" not in url_of("0.0.0.0", 8000)
 
 
-def test_a_deployment_url_keeps_server_and_options_only():
+def test_deployment_url_keeps_server_and_options():
     admin = "postgresql://boss:pw@/portside?host=/tmp/a%20b&user=boss"
     assert deployment_url(admin, "agent_1", "p/w") == "postgresql://agent_1:p/w@/agent_1?host=/tmp/a%20b"
     admin = "postgresql://boss@db.local:5433/x?sslmode=require"
     assert deployment_url(admin, "agent_1", "pw") == "postgresql://agent_1:pw@db.local:5433/agent_1?sslmode=require"
 
 
-def test_the_verifier_is_the_one_of_the_standard():
+def test_scram_verifier_matches_rfc_example():
     # The example of RFC 7677: user "user", password "pencil".
     import base64
 
@@ -84,23 +79,23 @@ def test_the_verifier_is_the_one_of_the_standard():
     assert verifier.endswith(":wfPLwcE6nTWhTAmQ7tl2KeoiWGPlZqQxSrmfPwDl2dU=")
 
 
-def test_programs_get_nothing_secret():
+def test_minimal_environment_has_no_secrets():
     environ = {"PATH": "/bin", "HTTPS_PROXY": "http://p", "CONTROL_PLANE_API_KEY": "k", "PROVISION_DATABASE_URL": "u"}
     assert minimal_environment(environ, HOME="/h") == {
         "PATH": "/bin", "LANG": "C.UTF-8", "HTTPS_PROXY": "http://p", "HOME": "/h",
     }  # fmt: skip
 
 
-def test_the_environment_of_a_server_has_an_order():
-    revision = DesiredRevision(
-        id=uuid4(), number=1, status="DEPLOYING", repo_url="https://u:p@host/r", repo_ref="main",
+def test_server_environment_precedence():
+    revision = desired_revision(
+        id=uuid4(), repo_url="https://u:p@host/r", repo_ref="main",
         secrets=[Secret("LANGSMITH_API_KEY", "mine"), Secret("PORT", "1"), Secret("TOKEN", "t")],
     )  # fmt: skip
-    deployment = DesiredDeployment(
-        id=uuid4(), name="a", status="READY", environment={"LANGSMITH_API_KEY": "platform", "LANGSMITH_PROJECT": "a"}
+    deployment = desired_deployment(
+        id=uuid4(), name="a", environment={"LANGSMITH_API_KEY": "platform", "LANGSMITH_PROJECT": "a"}
     )
-    fixtures = Fixtures("postgresql://x", 8000, Path("/home"), Path("/venv/bin"), "abc")
-    found = server_environment(deployment, revision, fixtures, {"PATH": "/bin", "SECRET_OF_LISTENER": "s"})
+    runtime = RuntimeEnvironment("postgresql://x", 8000, Path("/home"), Path("/venv/bin"), "abc")
+    found = server_environment(deployment, revision, runtime, {"PATH": "/bin", "SECRET_OF_LISTENER": "s"})
     assert found["LANGSMITH_API_KEY"] == "mine"
     assert found["PORT"] == "8000"
     assert found["PATH"] == f"/venv/bin{os.pathsep}/bin"
@@ -110,31 +105,31 @@ def test_the_environment_of_a_server_has_an_order():
     assert "SECRET_OF_LISTENER" not in found
 
 
-def test_a_secret_does_not_show_its_value():
+def test_secret_repr_hides_value():
     assert "hidden-value" not in repr(Secret("NAME", "hidden-value"))
 
 
-def test_a_mark_is_of_one_process_only():
-    mark = ProcessMark.of(os.getpid())
-    assert mark is not None
-    assert mark.is_alive
-    assert not ProcessMark(mark.pid, "another start").is_alive
-    assert ProcessMark.of(2**22 + 1) is None
+def test_process_identity_includes_start_time():
+    process = ProcessIdentity.of(os.getpid())
+    assert process is not None
+    assert process.is_alive
+    assert not ProcessIdentity(process.pid, "another start").is_alive
+    assert ProcessIdentity.of(2**22 + 1) is None
 
 
-def test_state_survives_and_a_damaged_file_begins_anew(tmp_path: Path):
+def test_state_survives_and_damaged_file_starts_empty(tmp_path: Path):
     deployment_id, first, second = uuid4(), uuid4(), uuid4()
     folder = DeploymentFolder(tmp_path, deployment_id)
     assert not folder.path.exists()
-    mark = ProcessMark(1, "then")
-    folder.add_replica(ReplicaRecord(mark, first))
+    process = ProcessIdentity(1, "then")
+    folder.add_replica(ReplicaRecord(process, first))
     folder.activate(first)
     folder.activate(second)
     folder.activate(second)
     again = DeploymentFolder(tmp_path, deployment_id).state
     assert (again.active_revision_id, again.previous_revision_id) == (second, first)
-    assert again.replicas == [ReplicaRecord(mark, first)]
-    folder.drop_replica(mark)
+    assert again.replicas == [ReplicaRecord(process, first)]
+    folder.remove_replica(process)
     assert DeploymentFolder(tmp_path, deployment_id).state.replicas == []
     (folder.path / "state.json").write_text("{")
     assert DeploymentFolder(tmp_path, deployment_id).state.port is None
@@ -151,7 +146,7 @@ def test_old_revisions_are_removed_with_their_logs(tmp_path: Path):
     assert {path.name for path in (folder.path / "logs").iterdir()} == {f"{kept}.log", f"{kept}.log.1"}
 
 
-def test_the_last_lines_are_those_of_this_start(tmp_path: Path):
+def test_last_lines_begin_at_this_start(tmp_path: Path):
     output = tmp_path / "log"
     output.write_text("before\n")
     began = output.stat().st_size
@@ -159,6 +154,59 @@ def test_the_last_lines_are_those_of_this_start(tmp_path: Path):
         file.writelines(f"line {number}\n" for number in range(40))
     assert last_lines(output, began).splitlines() == [f"line {number}" for number in range(10, 40)]
     assert folder_size(tmp_path) == output.stat().st_size
+
+
+FOLDER = Path("/home/platform/deployments/1/revisions/2")
+HANG = (
+    f'{{"event": "{FOLDER}/source/langgraph.json: graph \'a\' (./a.py:g) is still importing after 10 s (a.py, line 3)"'
+    f', "level": "warning", "stack": "File \\"{FOLDER}/source/a.py\\", line 3"}}'
+)
+
+
+@pytest.mark.parametrize(
+    ("said", "reason"),
+    [
+        ("", "the server ended, without any output"),
+        ("words", "the server ended; its output:\nwords"),
+        (
+            f"words\nerror: {FOLDER}/source/sub/langgraph.json: graph 'a' does not load",
+            "sub/langgraph.json: graph 'a' does not load\nthe server ended; its output:\nwords",
+        ),
+        ('{"event": "no database", "level": "error"}\nerror: no database', "no database\nthe server ended"),
+        (
+            '{"event": "traces were refused", "level": "error"}\n' + HANG,
+            (
+                "langgraph.json: graph 'a' (./a.py:g) is still importing after 10 s (a.py, line 3)\n"
+                'the server ended; its output:\ntraces were refused\nFile "a.py", line 3'
+            ),
+        ),
+        (
+            f'Traceback (most recent call last):\n  File "{FOLDER}/venv/lib/x.py", line 3\nValueError: y',
+            (
+                "ValueError: y\nthe server ended; its output:\n"
+                'Traceback (most recent call last):\n  File "venv/lib/x.py", line 3'
+            ),
+        ),
+        (
+            '{"event": "a key is ignored", "level": "warning"}\n' + HANG,
+            (
+                "langgraph.json: graph 'a' (./a.py:g) is still importing after 10 s (a.py, line 3)\n"
+                'the server ended; its output:\na key is ignored\nFile "a.py", line 3'
+            ),
+        ),
+    ],
+    ids=["nothing", "words", "mistake", "once", "late", "traceback", "hang"],
+)
+def test_server_failure_begins_with_its_cause(said: str, reason: str):
+    failure = server_failure("the server ended", said, FOLDER)
+    assert (str(failure), without_output(failure)) == (reason, "the server ended")
+
+
+def test_build_paths_are_shortened():
+    text = (
+        f"{FOLDER}/source/a.py {FOLDER}/venv/bin file://{FOLDER}/source) {FOLDER}/source2/b {FOLDER}x/source {FOLDER}"
+    )
+    assert shorten_paths(text, FOLDER) == f"a.py venv/bin file://.) source2/b {FOLDER}x/source ."
 
 
 def test_settings_are_documented_and_read():
@@ -173,3 +221,27 @@ def test_settings_are_documented_and_read():
     assert settings.exit_with_parent
     assert settings.deployment_start_timeout_s == 3
     assert settings.folder == Path("/tmp/h/dataplane")
+
+
+MODEL_KEY = "a-key-of-a-model"
+
+
+def test_failure_reason_masks_secrets():
+    revision = desired_revision(id=uuid4(), secrets=[Secret("KEY", MODEL_KEY)])
+    failure = DeployFailed(f"the server exited with code 1; its output:\nRuntimeError: no such key {MODEL_KEY}")
+    assert reason_of(revision, failure).endswith("RuntimeError: no such key ***")
+    # Values are masked before the reason is cut, so that no half of one remains.
+    assert MODEL_KEY[:8] not in reason_of(revision, DeployFailed("x" * 3990 + MODEL_KEY))
+
+
+async def test_server_log_masks_secrets():
+    arrived: list[NewLogEntry] = []
+
+    async def ship(entries: list[NewLogEntry]) -> None:
+        arrived.extend(entries)
+
+    log = RevisionLog(ship)
+    log.hide([MODEL_KEY])
+    log.add(f"calling with {MODEL_KEY}", "ERROR")
+    await log.close()
+    assert [(entry.level, entry.message) for entry in arrived] == [("ERROR", "calling with ***")]

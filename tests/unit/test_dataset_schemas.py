@@ -1,10 +1,10 @@
-"""Schemas of datasets: what is taken, what is refused before it could cost anything."""
+"""Schemas of datasets: accepted ones, and those refused before they cost memory or time."""
 
 from typing import Any
 
 import pytest
 
-from portside.datasets.schemas import Schemas, check_schema, check_values
+from portside.datasets.schemas import DatasetSchemas, check_schema, check_values
 from portside.kernel.errors import Invalid
 
 DOUBLING: dict[str, Any] = {
@@ -27,27 +27,27 @@ REFUSED: dict[str, dict[str, Any]] = {
 
 
 @pytest.mark.parametrize("name", REFUSED)
-def test_what_could_cost_or_reach_too_much_is_refused(name: str) -> None:
+def test_schemas_that_are_expensive_or_refer_elsewhere_are_refused(name: str) -> None:
     with pytest.raises(Invalid) as caught:
         check_schema(REFUSED[name], "inputs_schema_definition")
     assert caught.value.problems[0].loc == ["body", "inputs_schema_definition"]
 
 
-async def test_values_are_judged_by_what_references_lead_to() -> None:
+async def test_references_are_resolved_for_values() -> None:
     name = {"type": "object", "required": ["first"], "properties": {"first": {"pattern": "^(a+)+$"}}}
     schema = {"properties": {"one": {"$ref": "#/$defs/a~1b"}, "two": {"$ref": "#/$defs/a~1b"}}, "$defs": {"a/b": name}}
     check_schema(schema, "inputs_schema_definition")
     good = {"one": {"first": "a"}, "two": {"first": "aa"}}
-    await check_values(Schemas(schema), [(["body"], good, None)])
+    await check_values(DatasetSchemas(schema), [(["body"], good, None)])
     with pytest.raises(Invalid) as caught:
         bad = {"one": {"first": "a" * 50_000 + "!"}, "two": {}}
-        await check_values(Schemas(schema), [(["body", "id"], bad, None)])
+        await check_values(DatasetSchemas(schema), [(["body", "id"], bad, None)])
     places = sorted(problem.loc for problem in caught.value.problems)
     assert places == [["body", "id", "inputs", "one", "first"], ["body", "id", "inputs", "two"]]
 
 
-async def test_a_value_that_is_too_large_for_its_schema_is_refused_unread() -> None:
+async def test_a_value_too_large_for_its_schema_is_refused_before_validation() -> None:
     schema = {"anyOf": [{"const": n} for n in range(4000)]}
     check_schema(schema, "inputs_schema_definition")
     with pytest.raises(Invalid, match="too large"):
-        await check_values(Schemas(schema), [(["body"], {"text": "x" * 200_000}, None)])
+        await check_values(DatasetSchemas(schema), [(["body"], {"text": "x" * 200_000}, None)])

@@ -1,101 +1,185 @@
-"""AES keys, envelopes and contexts: what is sealed opens with any key that is there, and with no other."""
+"""AES keys, envelopes and contexts: ciphertext decrypts with every configured key, and with no other."""
 
 import base64
+import json
 import warnings
 
 import pytest
 from langgraph_sdk import Encryption
 
 from portside.agent.encryption.context import read_header, set_context
+from portside.agent.encryption.encryptor import Encryptor, decrypt_document, encrypted_key, make_encryptor
 from portside.agent.encryption.errors import CannotDecrypt, EncryptionFailed
-from portside.agent.encryption.handlers import Handlers, Place
+from portside.agent.encryption.handlers import EncryptionHandlers, ModelField
 from portside.agent.encryption.keys import AesKeys
-from portside.agent.encryption.opening import open_document
-from portside.agent.encryption.setup import make_vault
-from portside.agent.encryption.vault import Vault, sealed_key
+from portside.agent.encryption.locations import Location
 from portside.agent.settings import AgentSettings
 from portside.kernel.errors import Invalid, UserMistake
 
 OLD, NEW = "o" * 32, "n" * 16
-KWARGS = Place("run", "kwargs")
-METADATA = Place("thread", "metadata")
+KWARGS = ModelField("run", "kwargs")
+METADATA = ModelField("thread", "metadata")
+ROW = ("thread", "t1")
+LOCATION = Location(ROW, "metadata")
+BOUND = b"where the blob is"
 AWKWARD = [
     {"a": {"__sealed__": 1}}, {"__sealed__": {"aes": "x", "of": "y"}}, {"a": [{"__sealed__": {"plain": 2}}]},
     {"__sealed__": {"__sealed__": {"plain": None}}}, {"a": None, "": "", "b": [1, {"c": True}]}, {}, [], "text", 5,
 ]  # fmt: skip
 
 
-def vault(*keys: str, names: str = "*") -> Vault:
-    made = make_vault(AgentSettings(graph_aes_key=",".join(keys), graph_aes_json_keys=names))
+def encryptor(*keys: str, names: str = "*") -> Encryptor:
+    made = make_encryptor(AgentSettings(graph_aes_key=",".join(keys), graph_aes_json_keys=names))
     assert made is not None
     return made
 
 
-async def test_a_new_key_writes_and_the_old_one_is_still_read():
-    sealed = await vault(OLD).seal_document({"title": "swordfish"}, METADATA)
-    blob = await vault(OLD).seal_blob(b"swordfish", KWARGS)
+async def test_new_key_encrypts_and_old_key_still_decrypts():
+    sealed = await encryptor(OLD).encrypt_document({"title": "swordfish"}, METADATA, ROW)
+    blob = await encryptor(OLD).encrypt_blob(b"swordfish", KWARGS, BOUND)
     assert b"swordfish" not in blob
-    rotated = vault(NEW, OLD)
-    assert (await open_document(rotated, sealed))[0] == {"title": "swordfish"}
-    assert (await rotated.open_blob(blob))[0] == b"swordfish"
-    anew = await rotated.seal_document({"title": "swordfish"}, METADATA)
-    assert (await open_document(vault(NEW), anew))[0] == {"title": "swordfish"}
+    rotated = encryptor(NEW, OLD)
+    assert (await decrypt_document(rotated, sealed, LOCATION))[0] == {"title": "swordfish"}
+    assert (await rotated.decrypt_blob(blob, KWARGS, BOUND))[0] == b"swordfish"
+    encrypted_again = await rotated.encrypt_document({"title": "swordfish"}, METADATA, ROW)
+    assert (await decrypt_document(encryptor(NEW), encrypted_again, LOCATION))[0] == {"title": "swordfish"}
 
 
-async def test_a_missing_key_is_named_and_nothing_comes_back():
-    sealed = await vault(OLD).seal_document({"title": "swordfish"}, METADATA)
-    blob = await vault(OLD).seal_blob(b"swordfish", KWARGS)
-    missing = AesKeys(OLD.encode()).ids[0]
+async def test_missing_key_is_named_in_the_error():
+    sealed = await encryptor(OLD).encrypt_document({"title": "swordfish"}, METADATA, ROW)
+    blob = await encryptor(OLD).encrypt_blob(b"swordfish", KWARGS, BOUND)
+    missing = AesKeys(OLD.encode()).encrypt(b"", b"")[1:5].hex()
     with pytest.raises(CannotDecrypt, match=missing):
-        await open_document(vault(NEW), sealed)
+        await decrypt_document(encryptor(NEW), sealed, LOCATION)
     with pytest.raises(CannotDecrypt, match=missing):
-        await vault(NEW).open_blob(blob)
+        await encryptor(NEW).decrypt_blob(blob, KWARGS, BOUND)
     with pytest.raises(CannotDecrypt, match="set GRAPH_AES_KEY"):
-        await Vault().open_blob(blob)
+        await Encryptor().decrypt_blob(blob, KWARGS, BOUND)
 
 
-async def test_a_value_that_was_changed_or_moved_to_another_field_does_not_open():
-    own = vault(OLD)
-    sealed = await own.seal_document({"title": "swordfish"}, METADATA)
-    envelope = sealed["title"]["__sealed__"]
-    for bad in ({**envelope, "of": "name"}, {**envelope, "aes": envelope["aes"][:-8] + "AAAAAAA="}, {"aes": 1}, 7):
-        with pytest.raises(CannotDecrypt):
-            await open_document(own, {"title": {"__sealed__": bad}})
+async def test_changed_or_moved_value_does_not_decrypt():
+    own = encryptor(OLD)
+    envelope = (await own.encrypt_document({"title": "swordfish"}, METADATA, ROW))["title"]
+    changed = envelope["__sealed__"]["aes"][:-8] + "AAAAAAA="
+    elsewhere = [
+        ({"title": {"__sealed__": {"v": 2, "aes": changed}}}, LOCATION),
+        ({"name": envelope}, LOCATION),
+        ({"deep": {"title": envelope}}, LOCATION),
+        ([envelope], LOCATION),
+        (envelope, LOCATION),
+        ({"title": envelope}, Location(ROW, "config")),
+        ({"title": envelope}, Location(("thread", "t2"), "metadata")),
+        ({"title": envelope}, Location(("assistant", "t1"), "metadata")),
+    ]
+    for stored, spot in elsewhere:
+        with pytest.raises(CannotDecrypt, match="moved to another field or row"):
+            await decrypt_document(own, stored, spot)
+
+
+async def test_moved_blob_does_not_decrypt():
+    own = encryptor(OLD)
+    blob = await own.encrypt_blob(b"swordfish", KWARGS, BOUND)
+    with pytest.raises(CannotDecrypt, match="moved"):
+        await own.decrypt_blob(blob, KWARGS, b"another row")
+    with pytest.raises(CannotDecrypt, match="moved"):
+        await own.decrypt_blob(blob, METADATA, BOUND)
+
+
+FORGED = [
+    1, None, "text", [], {}, {"aes": 1}, {"aes": "AAAA", "of": "title"}, {"plain": 1}, {"value": "x", "of": "y"},
+    {"v": 2, "aes": "AAAA"}, {"v": 2, "aes": ["x"]}, {"v": 3, "aes": "AAAA"}, {"__sealed__": 1},
+    {"v": 2, "value": "x", "of": 7}, {"v": 2, "value": "x", "of": "thread.metadata", "context": 1},
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("forged", FORGED)
+async def test_envelope_lookalike_from_before_encryption_is_data(forged):
+    own = encryptor(OLD)
+    own.accepts_unbound = False
+    value = {"__sealed__": forged}
+    for stored in (value, {"a": value}, {"a": [value]}, [value], {"a": {"b": [{"c": value}]}}):
+        assert (await decrypt_document(own, stored, LOCATION))[0] == stored
+
+
+def old_envelope(value, key):
+    sealed = AesKeys(OLD.encode()).encrypt(json.dumps(value).encode(), key.encode())
+    return {"__sealed__": {"aes": base64.b64encode(sealed).decode(), "of": key}}
+
+
+async def test_unbound_envelopes_decrypt_and_are_bound_when_rewritten():
+    own = encryptor(OLD)
+    stored = {"title": old_envelope("swordfish", "title"), "odd": {"__sealed__": {"plain": 5}}}
+    assert (await decrypt_document(own, stored, LOCATION))[0] == {"title": "swordfish", "odd": {"__sealed__": 5}}
+    assert (await decrypt_document(own, old_envelope([1], "value"), LOCATION))[0] == [1]
+    with pytest.raises(CannotDecrypt, match="was moved"):
+        await decrypt_document(own, {"name": stored["title"]}, LOCATION)
+    again = await own.encrypt_document({"title": "swordfish"}, METADATA, ROW)
+    assert again["title"]["__sealed__"].keys() == {"v", "aes"}
+    own.accepts_unbound = False
+    assert (await decrypt_document(own, stored, LOCATION))[0] == stored
+
+
+@pytest.mark.parametrize("names", ["*", "title"])
+async def test_client_documents_never_contain_an_envelope_key(names):
+    own = encryptor(OLD, names=names)
+    copied = (await own.encrypt_document({"title": "swordfish"}, METADATA, ROW))["title"]
+    for forged in ({"__sealed__": 1}, copied, old_envelope("swordfish", "title")):
+        for given in (
+            forged, {"title": forged}, {"a": forged}, {"a": [forged]}, {"graph_id": forged}, {**forged, "b": 1},
+            {"__sealed__~": forged, "__sealed__": forged}, {"config": {"configurable": forged, **forged}},
+            {"config": {"configurable": {"graph_id": forged}, "metadata": forged}},
+        ):  # fmt: skip
+            for place in (METADATA, KWARGS, ModelField("assistant", "config")):
+                sealed = await own.encrypt_document(given, place, ROW)
+                assert "__sealed__" not in set(clear_keys(sealed))
+                row = ROW if place.model != "assistant" else ("thread", "t1")
+                assert (await decrypt_document(own, sealed, Location(row, place.field)))[0] == given
+
+
+def clear_keys(value):
+    """All keys of a stored document but those of envelopes that are bound."""
+    if isinstance(value, list):
+        for part in value:
+            yield from clear_keys(part)
+    elif isinstance(value, dict) and not (set(value) == {"__sealed__"} and value["__sealed__"].get("v") == 2):
+        for key, part in value.items():
+            yield key
+            yield from clear_keys(part)
 
 
 @pytest.mark.parametrize("names", ["*", "a,c"])
 @pytest.mark.parametrize("value", AWKWARD)
-async def test_any_document_comes_back_as_it_was(value, names):
-    own = vault(OLD, names=names)
-    assert (await open_document(own, await own.seal_document(value, METADATA)))[0] == value
+async def test_any_document_round_trips(value, names):
+    own = encryptor(OLD, names=names)
+    assert (await decrypt_document(own, await own.encrypt_document(value, METADATA, ROW), LOCATION))[0] == value
 
 
-async def test_named_keys_are_sealed_at_any_depth_and_the_rest_is_in_clear():
-    own = vault(OLD, names="ssn, token")
+async def test_named_keys_are_encrypted_at_any_depth():
+    own = encryptor(OLD, names="ssn, token")
     given = {"people": [{"ssn": "123", "name": "Ada"}], "token": {"deep": 1}, "graph_id": "agent"}
-    sealed = await own.seal_document(given, METADATA)
+    sealed = await own.encrypt_document(given, METADATA, ROW)
     assert sealed["people"][0]["name"] == "Ada"
     assert sealed["graph_id"] == "agent"
     assert "123" not in str(sealed)
     assert "deep" not in str(sealed)
-    assert (await open_document(own, sealed))[0] == given
+    assert (await decrypt_document(own, sealed, LOCATION))[0] == given
 
 
-async def test_what_statements_look_for_in_a_runs_kwargs_stays_in_clear():
+async def test_kwargs_that_sql_reads_stay_clear():
     given = {
         "input": {"word": "swordfish"}, "langsmith_tracer": {"project_name": "p"},
         "config": {"tags": ["t"], "configurable": {"graph_id": "agent"}, "metadata": {"graph_id": "agent"}},
     }  # fmt: skip
-    sealed = await vault(OLD).seal_document(given, KWARGS)
+    sealed = await encryptor(OLD).encrypt_document(given, KWARGS, ROW)
     assert sealed["config"]["configurable"]["graph_id"] == sealed["config"]["metadata"]["graph_id"] == "agent"
     assert sealed["langsmith_tracer"] == {"project_name": "p"}
-    assert sealed_key({**sealed, "input": None}) == "tags"
+    assert encrypted_key({**sealed, "input": None}) == "tags"
 
 
-async def test_searches_are_refused_by_the_name_of_the_key():
+async def test_search_for_an_encrypted_key_is_refused_by_name():
     with pytest.raises(Invalid, match=r"body\.metadata\.title"):
-        await vault(OLD).refuse_sealed({"graph_id": "a", "title": "x"}, METADATA, ["body", "metadata"])
-    await vault(OLD, names="ssn").refuse_sealed({"title": "x"}, METADATA, ["body", "metadata"])
+        await encryptor(OLD).refuse_encrypted({"graph_id": "a", "title": "x"}, METADATA, ["body", "metadata"])
+    await encryptor(OLD, names="ssn").refuse_encrypted({"title": "x"}, METADATA, ["body", "metadata"])
 
 
 @pytest.mark.parametrize(
@@ -106,22 +190,22 @@ async def test_searches_are_refused_by_the_name_of_the_key():
         ({"graph_aes_key": OLD, "graph_aes_json_keys": "ssn,graph_id"}, "graph_id"),
     ],
 )
-def test_a_setting_that_cannot_be_honoured_stops_the_server(settings, reason):
+def test_impossible_encryption_settings_stop_the_server(settings, reason):
     with pytest.raises(UserMistake, match=reason) as failure:
-        make_vault(AgentSettings(**settings))
+        make_encryptor(AgentSettings(**settings))
     assert "short" not in str(failure.value)
 
 
-def test_without_settings_there_is_no_vault():
-    assert make_vault(AgentSettings()) is None
+def test_without_settings_there_is_no_encryptor():
+    assert make_encryptor(AgentSettings()) is None
 
 
-def test_a_context_is_read_from_base64():
+def test_context_header_is_base64_json():
     assert read_header(base64.b64encode(b'{"tenant":"acme"}').decode()) == {"tenant": "acme"}
     assert read_header(None) == {}
 
 
-async def test_handlers_that_lose_keys_or_fail_are_refused_without_their_words(sdk_encryption):
+async def test_handler_failures_do_not_repeat_plain_text(sdk_encryption):
     encryption = sdk_encryption
 
     @encryption.encrypt.json
@@ -131,22 +215,22 @@ async def test_handlers_that_lose_keys_or_fail_are_refused_without_their_words(s
         return {"all": "of it"}
 
     with pytest.raises(UserMistake, match=r"decrypt\.json"):
-        Handlers(encryption, "encryption.path")
+        EncryptionHandlers(encryption, "encryption.path")
 
     @encryption.decrypt.json
     async def decrypt(ctx, data):
         return data
 
-    own = Vault(handlers=Handlers(encryption, "encryption.path"))
+    own = Encryptor(handlers=EncryptionHandlers(encryption, "encryption.path"))
     set_context({})
     with pytest.raises(EncryptionFailed, match=r"must keep the keys of thread\.metadata"):
-        await own.seal_document({"title": "x"}, METADATA)
+        await own.encrypt_document({"title": "x"}, METADATA, ROW)
     set_context({"fail": True})
     with pytest.raises(EncryptionFailed) as failure:
-        await own.seal_document({"title": "x"}, METADATA)
+        await own.encrypt_document({"title": "x"}, METADATA, ROW)
     assert "swordfish" not in str(failure.value)
     with pytest.raises(UserMistake, match=r"must be a langgraph_sdk\.Encryption"):
-        Handlers(object(), "encryption.path")
+        EncryptionHandlers(object(), "encryption.path")
 
 
 @pytest.fixture

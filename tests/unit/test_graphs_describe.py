@@ -14,7 +14,7 @@ from langgraph.graph import START, MessagesState, StateGraph
 from langgraph.pregel.remote import RemoteGraph
 from pydantic import BaseModel, TypeAdapter
 
-from portside.agent.graphs.describe import draw, modern, parse_xray, schemas_of, subgraph_schemas
+from portside.agent.assistants.descriptions import draw, modern, parse_xray, schemas_of, subgraph_schemas
 from portside.kernel.errors import Invalid
 
 
@@ -64,7 +64,7 @@ def graph(state: Any, *, node: Any = lambda _: {}, **options: Any) -> Any:
     return StateGraph(state, **options).add_node("go", node).add_edge(START, "go").compile()
 
 
-def told(of: Any) -> dict[str, Any]:
+def described(of: Any) -> dict[str, Any]:
     return json.loads(msgspec.json.encode(schemas_of(of)))
 
 
@@ -83,7 +83,7 @@ def test_what_is_no_depth(raw):
 
 @pytest.mark.parametrize("state", [Old, New])
 def test_both_kinds_of_typed_dict_look_the_same(state):
-    found = told(graph(state))
+    found = described(graph(state))
     fields = {
         "number": {"title": "Number", "type": "integer"},
         "words": {"items": {"type": "string"}, "title": "Words", "type": "array"},
@@ -99,6 +99,7 @@ def test_both_kinds_of_typed_dict_look_the_same(state):
     assert (found["config_schema"], found["context_schema"]) == ({}, None)
 
 
+@pytest.mark.needs("pydantic", "2.11")
 def test_typed_dicts_within_others():
     schema = TypeAdapter(modern(Holder)).json_schema()
     reference = {"$ref": "#/$defs/Old"}
@@ -124,7 +125,7 @@ def test_typed_dicts_within_others():
     ],
 )  # fmt: skip
 def test_contexts_of_every_kind(context, properties):
-    found = told(graph(MessagesState, context_schema=context))
+    found = described(graph(MessagesState, context_schema=context))
     assert found["context_schema"]["properties"] == properties
     assert found["config_schema"] == found["context_schema"]
     assert found["state_schema"]["properties"]["messages"]["default"] is None
@@ -132,22 +133,22 @@ def test_contexts_of_every_kind(context, properties):
 
 def test_states_of_every_kind():
     for state in (Limits, Model):
-        found = told(graph(state))
+        found = described(graph(state))
         assert found["input_schema"]["properties"] == TypeAdapter(state).json_schema()["properties"]
         assert all(field["default"] is None for field in found["state_schema"]["properties"].values())
     names = {"_hidden": int, "json": str, "model_config": str}
     odd = typing_extensions.TypedDict("odd", names)  # type: ignore[misc]
-    assert told(graph(odd))["state_schema"]["properties"].keys() == names.keys()
-    one = told(graph(Annotated[list[int], operator.add], node=lambda _: [1]))
+    assert described(graph(odd))["state_schema"]["properties"].keys() == names.keys()
+    one = described(graph(Annotated[list[int], operator.add], node=lambda _: [1]))
     assert one["state_schema"] == {"items": {"type": "integer"}, "type": "array"}
 
 
-def test_what_has_no_schema_is_null_and_the_rest_is_told():
-    found = told(graph(Strange, input_schema=Old, context_schema=Model))
+def test_missing_schema_is_null():
+    found = described(graph(Strange, input_schema=Old, context_schema=Model))
     assert (found["state_schema"], found["output_schema"]) == (None, None)
     assert found["input_schema"]["title"] == "Old"
     assert found["context_schema"]["title"] == "Model"
-    found = told(graph(Old, context_schema=Called))
+    found = described(graph(Old, context_schema=Called))
     assert (found["config_schema"], found["context_schema"]) == (None, None)
     assert found["state_schema"]["properties"].keys() == {"number", "words"}
 
@@ -157,7 +158,7 @@ async def test_entrypoints():
     async def work(inputs: Old) -> str:
         return ""
 
-    found = told(work)
+    found = described(work)
     assert found["input_schema"]["required"] == ["number"]
     assert found["output_schema"]["type"] == found["state_schema"]["type"] == "string"
     assert found["config_schema"] == {}

@@ -11,9 +11,9 @@ import pytest
 from langgraph.checkpoint.memory import InMemorySaver
 
 from portside.agent.config import load_config
-from portside.agent.graphs.execute import LocalExecutor
+from portside.agent.graphs.execute import Execution
+from portside.agent.graphs.executor import RunRequest
 from portside.agent.graphs.load import load_graphs
-from portside.agent.graphs.protocol import RunRequest
 
 FOLDER = Path(__file__).parents[2] / "examples" / "hello-agent"
 
@@ -21,17 +21,16 @@ FOLDER = Path(__file__).parents[2] / "examples" / "hello-agent"
 @pytest.fixture
 def say() -> Iterator[Any]:
     path = list(sys.path)
-    executor = LocalExecutor(load_graphs(load_config(FOLDER / "langgraph.json")).attach(InMemorySaver()))
+    graphs = load_graphs(load_config(FOLDER / "langgraph.json")).attach(InMemorySaver())
 
     async def run(text: str, thread_id: str, **options: Any) -> list[tuple[str, Any]]:
-        execution = executor.execute(
-            RunRequest(
-                graph_id="agent",
-                input={"messages": [{"role": "user", "content": text}]},
-                config={"configurable": {"thread_id": thread_id}},
-                **options,
-            )
+        request = RunRequest(
+            graph_id="agent",
+            input={"messages": [{"role": "user", "content": text}]},
+            config={"configurable": {"thread_id": thread_id}},
+            **options,
         )
+        execution = Execution(graphs, request)
         events = [(event, json.loads(data)) async for event, data in execution]
         return [*events, ("end", json.loads(execution.outcome.values)["messages"])]
 

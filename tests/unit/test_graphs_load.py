@@ -3,7 +3,8 @@
 import json
 import os
 import sys
-from collections.abc import Callable, Iterator
+import threading
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from textwrap import dedent
 from typing import Any
@@ -13,8 +14,10 @@ from langgraph.checkpoint.memory import InMemorySaver
 from langgraph.store.memory import InMemoryStore
 
 from portside.agent.config import load_config
+from portside.agent.graphs import imports
 from portside.agent.graphs.load import Graphs, load_graphs
 from portside.kernel.errors import NotFound, UserMistake
+from portside.kernel.logs import configure_logs, listen_to_logs
 
 GRAPH = """
 from typing import TypedDict
@@ -84,10 +87,6 @@ async def text_of(graphs: Graphs, graph_id: str = "agent", **options: Any) -> An
             "async def graph(config: RunnableConfig): return make('async ' + config['configurable']['tone'])",
             "async kind",
         ),
-        ("def graph(runtime): return make(runtime.access_context)", "threads.create_run"),
-        ("def graph(r: ServerRuntime): return make(r.execution_runtime.context['who'])", "me"),
-        ("def graph(r: ServerRuntime[Context]): return make(r.context.who)", "me"),
-        ("def graph(c: RunnableConfig, r: 'ServerRuntime'): return make(r.access_context)", "threads.create_run"),
         ("def graph(config, flag=True): return make(str(flag))", "True"),
         ("@asynccontextmanager\nasync def graph(config):\n    yield make('managed')", "managed"),
         ("@contextmanager\ndef graph():\n    yield make('plainly managed')", "plainly managed"),
@@ -97,6 +96,24 @@ async def text_of(graphs: Graphs, graph_id: str = "agent", **options: Any) -> An
 async def test_every_form_of_export(project, export, said):
     prelude = """
 from contextlib import asynccontextmanager, contextmanager
+from langchain_core.runnables import RunnableConfig
+"""
+    file = project({"agent.py": GRAPH + prelude + export}, graphs={"agent": "./agent.py:graph"})
+    assert await text_of(load(file)) == said
+
+
+@pytest.mark.needs("langgraph-sdk", "0.3.5")
+@pytest.mark.parametrize(
+    ("export", "said"),
+    [
+        ("def graph(runtime): return make(runtime.access_context)", "threads.create_run"),
+        ("def graph(r: ServerRuntime): return make(r.execution_runtime.context['who'])", "me"),
+        ("def graph(r: ServerRuntime[Context]): return make(r.context.who)", "me"),
+        ("def graph(c: RunnableConfig, r: 'ServerRuntime'): return make(r.access_context)", "threads.create_run"),
+    ],
+)
+async def test_every_way_to_ask_for_the_runtime(project, export, said):
+    prelude = """
 from dataclasses import dataclass
 from langchain_core.runnables import RunnableConfig
 from langgraph_sdk.runtime import ServerRuntime
@@ -121,7 +138,8 @@ async def test_an_entrypoint(project):
         assert await graph.ainvoke(1) == 2
 
 
-async def test_a_factory_is_told_why_and_is_taken_down_again(project):
+@pytest.mark.needs("langgraph-sdk", "0.3.5")
+async def test_factory_gets_the_purpose_and_is_closed(project):
     code = (
         GRAPH
         + """
@@ -214,7 +232,7 @@ def test_the_environment_is_there_before_the_code_and_does_not_override_the_serv
         ("import sys\nsys.exit(3)\n", "SystemExit: 3 (agent.py, line 2: sys.exit(3))"),
         ("raise KeyError", "KeyError (agent.py, line 1: raise KeyError)"),
         ("from langgraph.graph import StateGraph\ngraph = StateGraph(dict)", "does not load: ValueError: "),
-        ("def graph(config, database): ...", "but this one wants database"),
+        ("def graph(config, database): ...", "but this one has database"),
         ("graph = 3", "is of type int; export a compiled graph"),
         ("from os import getcwd\ndef make_graph(): ...\nx = 1\n_y = 1", "has no 'graph'; it defines make_graph, x"),
         ("", "it defines nothing that could be a graph"),
@@ -226,14 +244,92 @@ def test_a_failure_names_the_graph_the_line_and_the_remedy(project, code, said):
     assert said in message
 
 
+SETTINGS = """
+import os
+from pydantic import Field
+from pydantic_settings import BaseSettings
+os.environ["APP_OTHER"] = "a-value-that-is-secret"
+class Settings(BaseSettings, env_prefix="app_"):
+    other: str
+    model_key: str
+    search: str = Field(validation_alias="SEARCH_URL")
+Settings()
+"""
+OPENAI = (
+    "The api_key client option must be set either by passing api_key to the client or by setting the "
+    "OPENAI_API_KEY environment variable"
+)
+
+
+@pytest.mark.parametrize(
+    ("code", "said"),
+    [
+        ("import os\nos.environ['MODEL_KEY']", "MODEL_KEY is not set: deploy with --secret MODEL_KEY=…, "),
+        (SETTINGS, "APP_MODEL_KEY, SEARCH_URL are not set: deploy with --secret APP_MODEL_KEY=… --secret SEARCH_URL=…"),
+        (f"raise ValueError({OPENAI!r})", "OPENAI_API_KEY is not set: deploy with --secret OPENAI_API_KEY=…"),
+        ("raise ValueError('GROQ_API_KEY not set')", "GROQ_API_KEY is not set: deploy with --secret GROQ_API_KEY=…"),
+        (
+            "import os\ntry:\n    os.environ['INNER_KEY']\nexcept KeyError:\n    raise RuntimeError('no key')",
+            "INNER_KEY is not set: deploy with --secret INNER_KEY=…",
+        ),
+    ],
+    ids=["environ", "settings", "provider", "words", "cause"],
+)  # fmt: skip
+def test_a_missing_variable_is_named_with_the_option_that_sets_it(project, monkeypatch, code, said):
+    for name in ("MODEL_KEY", "OPENAI_API_KEY", "GROQ_API_KEY", "INNER_KEY"):
+        monkeypatch.delenv(name, raising=False)
+    message = refusal(project({"agent.py": code}, graphs={"agent": "./agent.py:graph"}))
+    assert said in message
+    assert "a-value-that-is-secret" not in message
+
+
+@pytest.mark.parametrize(
+    "code", ["{}['MODEL_KEY']", "raise ValueError('GRAPH_RECURSION_LIMIT is missing')", "import os\nos.environ[3]"]
+)
+def test_other_failures_name_no_variable(project, code):
+    assert "--secret" not in refusal(project({"agent.py": code}, graphs={"agent": "./agent.py:graph"}))
+
+
+def test_an_import_that_hangs_is_logged_with_its_stack(project, monkeypatch):
+    """The graph goes on once the log has named it, so that the test waits for nothing else."""
+    monkeypatch.setattr(imports, "SLOW_AFTER_S", 0.01)
+    released, reported = threading.Event(), []
+    monkeypatch.setattr(sys, "released_by_test", released, raising=False)
+
+    def hear(event: Mapping[str, Any]) -> None:
+        if "is still importing" in event["event"] and "hang" in event["stack"]:
+            reported.append(dict(event))
+            released.set()
+
+    code = "import sys\ndef hang():\n    assert sys.released_by_test.wait(60)\nhang()\n"
+    configure_logs()
+    with listen_to_logs(hear):
+        load(project({"agent.py": code + GRAPH + "graph = make('x')"}, graphs={"agent": "./agent.py:graph"}))
+    assert "graph 'agent' (./agent.py:graph) is still importing after" in reported[0]["event"]
+    assert "(agent.py, line 3: assert sys.released_by_test.wait(60))" in reported[0]["event"]
+    assert 'agent.py", line 4, in <module>\n      hang()' in reported[0]["stack"]
+    assert "frozen importlib" not in reported[0]["stack"]
+    assert reported[0]["level"] == "warning"
+
+
 def test_files_and_modules_that_are_not_there(project):
-    assert "there is no file" in refusal(project({}, graphs={"agent": "./agent.py:graph"}))
+    assert "does not exist" in refusal(project({}, graphs={"agent": "./agent.py:graph"}))
     assert "No module named 'nowhere'" in refusal(project({}, graphs={"agent": "nowhere.agent:graph"}))
     message = refusal(project({}, graphs={"agent": "x:graph"}, dependencies=["./gone"]))
     assert 'dependencies names "./gone"' in message
 
 
+def test_a_dependency_may_name_a_file_of_its_folder(project):
+    files = {
+        "lib/pyproject.toml": "",
+        "lib/helper.py": "X = 1\n",
+        "agent.py": "import helper\n" + GRAPH + "graph = make('x')\n",
+    }
+    config = project(files, graphs={"agent": "./agent.py:graph"}, dependencies=["./lib/pyproject.toml", "", "httpx"])
+    assert load(config).ids() == ["agent"]
+
+
 async def test_a_factory_that_returns_no_graph(project):
     graphs = load(project({"agent.py": "def graph(): return 3"}, graphs={"agent": "./agent.py:graph"}))
-    with pytest.raises(TypeError, match="returned no graph but a value of type int"):
+    with pytest.raises(TypeError, match="returned a value of type int, not a graph"):
         await text_of(graphs)

@@ -33,7 +33,7 @@ class Record:
 
 
 class Stubborn:
-    """Has methods of the names we ask for, which do something else."""
+    """Has methods with the names that `dump_user` calls, but other meanings."""
 
     def dict(self, needed: int) -> int:
         return needed
@@ -69,18 +69,18 @@ FORMS = [
 
 
 @pytest.mark.parametrize(("value", "form"), FORMS)
-def test_values_of_graphs_have_their_json_form(value, form) -> None:
+def test_dump_user_encodes_values_of_graphs(value, form) -> None:
     assert json.loads(dump_user(value)) == form
 
 
 @pytest.mark.parametrize(("value", "form"), FORMS)
 @pytest.mark.parametrize("awkward", [2**70, -(2**70), "lone \ud800", {(1, 2): 3}])
-def test_an_awkward_neighbour_changes_no_form(value, form, awkward) -> None:
-    """What the quick encoder refuses goes through the patient one, which must agree with it."""
+def test_fallback_encoder_gives_the_same_json(value, form, awkward) -> None:
+    """Values that orjson rejects go through the fallback encoder, which must give the same JSON."""
     assert json.loads(dump_user([value, awkward]))[0] == json.loads(dump_user(value))
 
 
-def test_big_integers_and_lone_surrogates_survive() -> None:
+def test_dump_user_keeps_big_integers_and_replaces_surrogates() -> None:
     assert load(dump_user({"n": 2**70, "s": "a\ud800b"})) == {"n": 2**70, "s": "a?b"}
     assert load(dump_api({"n": 2**70})) == {"n": 2**70}
 
@@ -92,7 +92,7 @@ def nested(depth: int) -> list:
     return value
 
 
-def test_what_is_nested_too_deeply_or_holds_itself_is_an_error() -> None:
+def test_dump_user_rejects_deep_and_recursive_values() -> None:
     circle: dict = {}
     circle["self"] = circle
     for value in (nested(100_000), circle):
@@ -100,21 +100,21 @@ def test_what_is_nested_too_deeply_or_holds_itself_is_an_error() -> None:
             dump_user(value)
 
 
-def test_what_a_request_may_hold_can_be_written_out_even_beside_a_big_integer() -> None:
+def test_request_of_maximum_depth_is_encoded_beside_a_big_integer() -> None:
     assert dump_user([nested(MAX_DEPTH - 1), 2**70]).endswith(b"1180591620717411303424]")
 
 
 @given(st.text(alphabet=st.sampled_from(["\0", "\\", "u", "0", '"', "a", "é"])))
-def test_nul_is_replaced_in_json_text_and_nothing_else_is(text: str) -> None:
+def test_without_nul_replaces_only_nul(text: str) -> None:
     assert json.loads(without_nul(json.dumps(text).encode())) == text.replace("\0", "\ufffd")
 
 
 @given(st.recursive(st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False, allow_infinity=False)
     | st.text(), lambda inner: st.lists(inner) | st.dictionaries(st.text(), inner)))  # fmt: skip
-def test_json_comes_back_as_it_went(value) -> None:
+def test_json_round_trip(value) -> None:
     assert json.loads(dump_user(value)) == value
 
 
-def test_a_text_is_stored_without_nul_and_lone_surrogates_and_cut_between_characters():
+def test_storable_replaces_invalid_characters_and_cuts_between_characters():
     assert storable("a\0b\ud800") == "a\ufffdb?"
     assert storable("é" * 10, 5) == "éé"

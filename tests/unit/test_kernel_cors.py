@@ -5,7 +5,7 @@ import pytest
 from starlette.responses import Response
 
 from portside.kernel.http.cors import Cors, CorsRules
-from portside.kernel.http.front import Front
+from portside.kernel.http.middleware import RequestMiddleware
 
 PAGE = "https://page.example"
 
@@ -17,7 +17,7 @@ async def hello(scope: Any, receive: Any, send: Any) -> None:
 async def call(rules: CorsRules, method: str = "GET", **headers: str) -> httpx2.Response:
     named = {name.replace("_", "-"): value for name, value in headers.items()}
     async with httpx2.AsyncClient(
-        transport=httpx2.ASGITransport(Front(hello, cors=Cors(rules))), base_url="http://x"
+        transport=httpx2.ASGITransport(RequestMiddleware(hello, cors=Cors(rules))), base_url="http://x"
     ) as client:
         return await client.request(method, "/", headers=named)
 
@@ -26,7 +26,7 @@ async def preflight(rules: CorsRules, method: str = "POST", origin: str = PAGE, 
     return await call(rules, "OPTIONS", origin=origin, access_control_request_method=method, **headers)
 
 
-async def test_by_default_any_page_may_call_without_credentials() -> None:
+async def test_default_allows_any_origin_without_credentials() -> None:
     answer = await call(CorsRules(), origin=PAGE)
     assert answer.headers["access-control-allow-origin"] == "*"
     assert answer.headers["access-control-expose-headers"] == "x-pagination-total, x-pagination-next, content-location"
@@ -34,13 +34,13 @@ async def test_by_default_any_page_may_call_without_credentials() -> None:
     assert answer.headers["vary"] == "Accept, Origin"
 
 
-async def test_a_call_from_no_page_varies_as_well() -> None:
+async def test_request_without_origin_gets_vary_header() -> None:
     answer = await call(CorsRules())
     assert "access-control-allow-origin" not in answer.headers
     assert "Origin" in answer.headers["vary"]
 
 
-async def test_a_preflight_tells_what_is_allowed() -> None:
+async def test_preflight_lists_what_is_allowed() -> None:
     answer = await preflight(CorsRules(), "PATCH", access_control_request_headers="x-api-key, x-odd")
     assert (answer.status_code, answer.text) == (200, "OK")
     assert answer.headers["access-control-allow-methods"] == "DELETE, GET, HEAD, OPTIONS, PATCH, POST, PUT, QUERY"
@@ -49,7 +49,7 @@ async def test_a_preflight_tells_what_is_allowed() -> None:
     assert answer.headers["access-control-allow-private-network"] == "true"
 
 
-async def test_options_that_are_no_preflight_go_to_the_routes() -> None:
+async def test_options_without_preflight_headers_reaches_the_routes() -> None:
     assert (await call(CorsRules(), "OPTIONS", origin=PAGE)).text == "hello"
 
 
@@ -64,14 +64,14 @@ async def test_options_that_are_no_preflight_go_to_the_routes() -> None:
         (CorsRules(allow_origins=[], allow_origin_regex=r"https://.*\.example"), PAGE + ".evil", False),
     ],
 )
-async def test_pages_that_are_named_may_call_and_others_may_not(rules, origin: str, is_allowed) -> None:
+async def test_only_configured_origins_are_allowed(rules, origin: str, is_allowed) -> None:
     answer, before = await call(rules, origin=origin), await preflight(rules, origin=origin)
     assert answer.headers.get("access-control-allow-origin") == (origin if is_allowed else None)
     assert before.status_code == (200 if is_allowed else 400)
     assert before.headers.get("access-control-allow-origin") == (origin if is_allowed else None)
 
 
-async def test_credentials_are_for_named_pages_only() -> None:
+async def test_credentials_need_a_configured_origin() -> None:
     named = await call(CorsRules(allow_origins=[PAGE], allow_credentials=True), origin=PAGE)
     anybody = await call(CorsRules(allow_credentials=True), origin=PAGE)
     assert named.headers["access-control-allow-credentials"] == "true"
@@ -79,7 +79,7 @@ async def test_credentials_are_for_named_pages_only() -> None:
     assert anybody.headers["access-control-allow-origin"] == "*"
 
 
-async def test_methods_and_headers_can_be_limited() -> None:
+async def test_methods_and_headers_can_be_restricted() -> None:
     rules = CorsRules(allow_methods=["get"], allow_headers=["X-One"])
     assert (await preflight(rules, "GET", access_control_request_headers="x-one, Content-Type")).status_code == 200
     assert (await preflight(rules, "POST")).text == "Disallowed CORS method"
@@ -96,7 +96,7 @@ async def test_methods_and_headers_can_be_limited() -> None:
         (CorsRules(allow_origins=[PAGE]), {}, True),
     ],
 )
-async def test_only_pages_that_may_call_may_open_a_websocket(rules, headers, is_let_in) -> None:
+async def test_websocket_needs_an_allowed_origin(rules, headers, is_let_in) -> None:
     sent: list[str] = []
 
     async def app(_scope: Any, _receive: Any, _send: Any) -> None:
@@ -109,11 +109,11 @@ async def test_only_pages_that_may_call_may_open_a_websocket(rules, headers, is_
         sent.append(message["type"])
 
     scope = {"type": "websocket", "headers": [(k.encode(), v.encode()) for k, v in headers.items()]}
-    await Front(app, cors=Cors(rules))(scope, receive, send)
+    await RequestMiddleware(app, cors=Cors(rules))(scope, receive, send)
     assert sent == (["accepted"] if is_let_in else ["websocket.close"])
 
 
-def test_origins_are_read_from_a_setting():
+def test_origins_are_parsed_from_a_setting():
     assert CorsRules.of("*").allow_origins == ["*"]
     assert CorsRules.of("https://a.example, https://b.example,").allow_origins == [
         "https://a.example", "https://b.example",
@@ -134,7 +134,7 @@ def test_origins_are_read_from_a_setting():
         ("POST", {"origin": "https://behind.a.proxy", "sec_fetch_site": "same-origin"}, 200),
     ],
 )
-async def test_pages_that_are_not_allowed_change_nothing(method: str, headers: dict[str, str], status: int) -> None:
+async def test_disallowed_origin_cannot_change_anything(method: str, headers: dict[str, str], status: int) -> None:
     answer = await call(CorsRules(allow_origins=[PAGE]), method, **headers)
     assert answer.status_code == status
     assert (await call(CorsRules(), method, **headers)).status_code == 200

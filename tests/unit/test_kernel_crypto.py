@@ -1,3 +1,8 @@
+"""Encryption of secrets with the master key.
+
+Secrets are encrypted at rest and bound to their row.
+"""
+
 import base64
 import os
 import stat
@@ -16,22 +21,22 @@ def box() -> SecretBox:
 
 
 @pytest.mark.parametrize("plain", [b"", b"hunter2", b"\0" * 100_000])
-def test_what_was_sealed_opens_for_its_row(box, plain: bytes) -> None:
+def test_sealed_value_opens_for_its_row(box, plain: bytes) -> None:
     sealed = box.seal(plain, ROW)
     assert box.open(sealed, ROW) == plain
     assert sealed != box.seal(plain, ROW), "two seals of one value must not look alike"
 
 
-def test_the_sealed_value_does_not_show_the_secret(box) -> None:
+def test_sealed_value_does_not_contain_the_secret(box) -> None:
     assert b"hunter2" not in box.seal(b"hunter2", ROW)
 
 
-def test_a_value_that_was_moved_to_another_row_does_not_open(box) -> None:
+def test_sealed_value_does_not_open_for_another_row(box) -> None:
     with pytest.raises(UserMistake, match="changed or moved"):
         box.open(box.seal(b"x", ROW), OTHER_ROW)
 
 
-def test_no_changed_byte_and_no_cut_goes_unnoticed(box) -> None:
+def test_changed_or_truncated_value_does_not_open(box) -> None:
     sealed = box.seal(b"secret", ROW)
     for place in range(len(sealed)):
         changed = sealed[:place] + bytes([sealed[place] ^ 1]) + sealed[place + 1 :]
@@ -40,12 +45,12 @@ def test_no_changed_byte_and_no_cut_goes_unnoticed(box) -> None:
                 box.open(bad, ROW)
 
 
-def test_another_key_is_told_from_a_changed_value(box) -> None:
+def test_errors_distinguish_another_key_from_a_changed_value(box) -> None:
     with pytest.raises(UserMistake, match="another master key"):
         SecretBox(os.urandom(32)).open(box.seal(b"x", ROW), ROW)
 
 
-def test_the_key_file_is_private_and_kept(tmp_path) -> None:
+def test_key_file_is_private_and_reused(tmp_path) -> None:
     path = tmp_path / "new" / "master-key"
     sealed = SecretBox.from_file(path).seal(b"x", ROW)
     assert stat.S_IMODE(path.stat().st_mode) == 0o600
@@ -55,7 +60,7 @@ def test_the_key_file_is_private_and_kept(tmp_path) -> None:
 @pytest.mark.parametrize(
     "text", ["", "not base64!", "\ud83d", *(base64.b64encode(b"k" * n).decode() for n in (16, 31, 33))]
 )
-def test_a_damaged_key_file_is_refused_and_left_alone(tmp_path, text: str) -> None:
+def test_damaged_key_file_is_refused_and_unchanged(tmp_path, text: str) -> None:
     path = tmp_path / "master-key"
     path.write_bytes(text.encode("utf-16-le", "surrogatepass") if text == "\ud83d" else text.encode())
     before = path.read_bytes()
@@ -64,7 +69,7 @@ def test_a_damaged_key_file_is_refused_and_left_alone(tmp_path, text: str) -> No
     assert path.read_bytes() == before
 
 
-def test_while_keys_are_rotated_both_open_and_the_new_one_seals(tmp_path) -> None:
+def test_rotation_opens_with_both_keys_and_seals_with_the_new_one(tmp_path) -> None:
     path = tmp_path / "master-key"
     before = SecretBox.from_file(path)
     old = before.seal(b"old", ROW)

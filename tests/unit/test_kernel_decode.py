@@ -1,6 +1,11 @@
+"""Decoding of request bodies, queries and paths.
+
+The contract's names are canonical; the other names that clients use are in one table, `kernel/aliases.py`.
+"""
+
 import enum
 import json
-from typing import Annotated
+from typing import Annotated, Any
 from uuid import UUID
 
 import msgspec
@@ -68,11 +73,11 @@ def problem(raw: bytes | dict) -> tuple[list, str, str]:
         (b"[]", ["body"], "type_error"),
     ],
 )
-def test_a_bad_field_is_located(body, loc, kind) -> None:
+def test_invalid_field_is_located(body, loc, kind) -> None:
     assert problem(body)[0::2] == (loc, kind)
 
 
-def test_a_missing_field_reads_as_clients_know_it() -> None:
+def test_missing_field_has_the_message_that_clients_know() -> None:
     assert problem(b"{}") == (["body", "id"], "Field required", "missing")
 
 
@@ -80,7 +85,7 @@ def test_a_missing_field_reads_as_clients_know_it() -> None:
     "raw",
     [b"", b" ", b"{", b"{} {}", b"\xff", b"'a'", b'{"a":"\x00"}', b"\xef\xbb\xbf{}", b'{"a":' + b"1" * 5000 + b"}"],
 )  # fmt: skip
-def test_what_is_no_json_is_refused_as_such(raw: bytes) -> None:
+def test_invalid_json_is_refused(raw: bytes) -> None:
     loc, message, kind = problem(raw)
     assert (loc, kind) == (["body"], "json_invalid")
     assert message
@@ -104,7 +109,7 @@ UNFIT = [
 
 
 @pytest.mark.parametrize(("raw", "loc", "says"), UNFIT)
-def test_what_cannot_be_kept_is_refused_where_it_is(raw: bytes, loc: list, says: str) -> None:
+def test_value_that_cannot_be_stored_is_located(raw: bytes, loc: list, says: str) -> None:
     with pytest.raises(Invalid) as raised:
         decode_body(raw, Free)
     (found,) = raised.value.problems
@@ -116,16 +121,16 @@ def test_what_cannot_be_kept_is_refused_where_it_is(raw: bytes, loc: list, says:
     [2**64 - 1, -(2**63), -0.0, 0.1234567890123456789, "\\u0000", "\\\\u0000", "1" * 5000, "\U0001f600", "[[", "}{",
      {"a": "12345678901234567890"}, ["[" * 300, "{" * 300]],
 )  # fmt: skip
-def test_what_only_looks_odd_is_taken(value) -> None:
+def test_unusual_but_valid_values_are_accepted(value) -> None:
     assert decode_body(json.dumps({"input": value}).encode(), Free)[0].input == value
 
 
-def test_the_last_of_two_equal_keys_counts() -> None:
+def test_last_of_duplicate_keys_counts() -> None:
     assert decode_body(b'{"input":1,"input":2}', Free)[0].input == 2
 
 
 @pytest.mark.parametrize("raw", [b"[" * 100_000, b"[" * 100_000 + b"]" * 100_000, b'{"a":' * 5000 + b"1" + b"}" * 5000])
-def test_no_depth_breaks_the_decoder(raw: bytes) -> None:
+def test_deep_body_is_refused_without_a_crash(raw: bytes) -> None:
     assert problem(raw)[0] == ["body"]
 
 
@@ -134,7 +139,7 @@ def nested(depth: int, opening: str, closing: str) -> bytes:
 
 
 @pytest.mark.parametrize("marks", [("[", "]"), ('{"a":', "}")])
-def test_depth_has_a_limit_and_only_depth(marks) -> None:
+def test_only_real_nesting_counts_as_depth(marks) -> None:
     body = lambda depth: b'{"input":' + nested(depth, *marks) + b"}"  # noqa: E731
     decode_body(body(MAX_DEPTH - 1), Free)
     with pytest.raises(Invalid, match=r"^body\.input\..*levels deep"):
@@ -143,14 +148,14 @@ def test_depth_has_a_limit_and_only_depth(marks) -> None:
     decode_body(b'{"input":"' + b"[" * 1000 + b'"}', Free)
 
 
-def test_unknown_fields_are_named_with_their_way() -> None:
+def test_unknown_fields_are_listed_with_their_paths() -> None:
     raw = {"id": ID, "zap": 1, "items": [{"n": 1, "q": 2}], "first": {"n": 1, "r": 1}, "counts": {"free": 1}}
     value, ignored = decode_body(json.dumps(raw).encode(), Body)
     assert ignored == ["zap", "items[].q", "first.r"]
     assert value.counts == {"free": 1}
 
 
-def test_both_spellings_are_read_and_the_contracts_own_wins() -> None:
+def test_alias_is_accepted_and_canonical_name_wins() -> None:
     def path_of(**fields: str) -> object:
         value, ignored = decode_body(json.dumps({"id": ID, **fields}).encode(), Body)
         assert ignored == []
@@ -161,7 +166,7 @@ def test_both_spellings_are_read_and_the_contracts_own_wins() -> None:
     assert path_of(langgraph_config_path="b", graph_config_path="a") == "a"
 
 
-def test_query_values_are_read_from_their_text() -> None:
+def test_query_values_are_converted_from_text() -> None:
     pairs = [("limit", "5"), ("names", "a,b"), ("names", "c"), ("deployment_id", ID), ("enabled", "true"), ("zap", "1")]
     assert decode_query(pairs, Query) == (Query(5, ["a", "b", "c"], UUID(ID), is_enabled=True), ["zap"])
     assert decode_query([], Query) == (Query(), [])
@@ -180,14 +185,30 @@ def test_query_values_are_read_from_their_text() -> None:
         (("names", "a\0b"), "value_error"),
     ],
 )
-def test_a_bad_query_value_is_located(pair, kind) -> None:
+def test_invalid_query_value_is_located(pair, kind) -> None:
     with pytest.raises(Invalid) as raised:
         decode_query([pair], Query)
     (found,) = raised.value.problems
     assert (found.loc, found.type) == (["query", pair[0]], kind)
 
 
-def test_path_parameters() -> None:
+class Filters(msgspec.Struct):
+    text: str | None = None
+    texts: list[str] | None = None
+    number: float | None = None
+    flag: bool | None = None
+    colour: Colour | None = None
+
+
+def test_null_in_a_query_is_text_or_refused() -> None:
+    assert decode_query([("text", "null"), ("texts", "null")], Filters)[0] == Filters("null", ["null"])
+    for name in ("number", "flag", "colour"):
+        for text in ("null", "Null"):
+            with pytest.raises(Invalid, match=f"query.{name}: must not be null"):
+                decode_query([(name, text)], Filters)
+
+
+def test_path_parameters_are_converted() -> None:
     assert decode_path("name", "a b", str) == "a b"
     assert decode_path("thread_id", ID, UUID) == UUID(ID)
     with pytest.raises(Invalid, match=r"^path\.name: must not hold a NUL"):
@@ -199,8 +220,69 @@ def test_path_parameters() -> None:
 
 
 @given(st.binary(max_size=40) | st.text(alphabet='{}[]",:0-e.\\untrue', max_size=40).map(str.encode))
-def test_no_body_breaks_the_decoder(raw: bytes) -> None:
+def test_any_body_is_decoded_or_refused(raw: bytes) -> None:
     try:
         decode_body(raw, Body)
     except Invalid as refused:
         assert refused.problems[0].loc[0] == "body"
+
+
+class Counted(msgspec.Struct):
+    count: int | None = None
+    part: "Counted | None" = None
+    parts: list["Counted"] = []
+    named: dict[str, "Counted"] = {}
+    free: Any = None
+
+
+def test_float_without_fraction_is_an_integer() -> None:
+    raw = b'{"count": 1.0, "part": {"count": 2e1}, "parts": [{"count": 3}, {"count": 4.0}, {"count": 5.0}],'
+    value, _ = decode_body(raw + b'"named": {"a.b": {"count": 6.0}}, "free": [7.0]}', Counted)
+    assert (value.count, value.part.count, [part.count for part in value.parts]) == (1, 20, [3, 4, 5])
+    assert (value.named["a.b"].count, repr(value.free)) == (6, "[7.0]")
+
+
+class Counts(msgspec.Struct):
+    a: int
+    b: int | None
+    c: Annotated[int, msgspec.Meta(ge=0)]
+    d: list[int | str]
+    e: dict[str, int]
+    f: float
+    g: Item | Any
+
+
+def test_all_whole_floats_are_converted_in_one_pass(monkeypatch) -> None:
+    conversions: list[type] = []
+    convert = msgspec.convert
+
+    def counted(value: Any, kind: Any, **options: Any) -> Any:
+        conversions.append(kind)
+        return convert(value, kind, **options)
+
+    monkeypatch.setattr(msgspec, "convert", counted)
+    body = b'{"a": 1.0, "b": 2.0, "c": 3.0, "d": [4.0, "x"], "e": {"k": 5.0}, "f": 6.0, "g": {"n": 7.0}}'
+    value, _ = decode_body(body, Counts)
+    assert (value.a, value.b, value.c, value.d, value.e) == (1, 2, 3, [4, "x"], {"k": 5})
+    assert (repr(value.f), repr(value.a)) == ("6.0", "1")
+    assert conversions == [Counts, Counts]
+
+
+@pytest.mark.parametrize(
+    "raw", [b'{"count": 1.5}', b'{"parts": [{"count": 1.0}, {"count": 1.5}]}', b'{"count": 1e300}']
+)
+def test_float_with_fraction_is_not_an_integer(raw: bytes) -> None:
+    with pytest.raises(Invalid) as refused:
+        decode_body(raw, Counted)
+    assert refused.value.problems[0].loc[-1] == "count"
+
+
+class Described(msgspec.Struct):
+    names: Annotated[list[str], msgspec.Meta(extra_json_schema={"maxItems": 3})] | None = None
+    items: Annotated[list[Item], msgspec.Meta(extra_json_schema={"maxItems": 3})] | None = None
+
+
+def test_annotated_list_is_decoded_like_any_list() -> None:
+    assert decode_query([("names", "a"), ("names", "b,c")], Described) == (Described(names=["a", "b", "c"]), [])
+    body, ignored = decode_body(b'{"items": [{"n": 1, "odd": 2}]}', Described)
+    assert (body.items, ignored) == ([Item(1)], ["items[].odd"])

@@ -10,13 +10,13 @@ from portside.kernel.diagnostics import DiagnosisUnderWay, Diagnostics
 
 
 class Kept:
-    """Something to find in the heap."""
+    """A type to find in the heap dump."""
 
     def __init__(self) -> None:
         self.secret = ["hunter2"]
 
 
-def test_a_heap_dump_names_types_and_no_values(tmp_path: Path) -> None:
+def test_heap_dump_contains_types_but_no_values(tmp_path: Path) -> None:
     kept = [Kept() for _ in range(5000)]
     dump = asyncio.run(Diagnostics(tmp_path / "dumps").dump_heap())
     path = Path(dump.path)
@@ -27,7 +27,7 @@ def test_a_heap_dump_names_types_and_no_values(tmp_path: Path) -> None:
     assert "hunter2" not in text
 
 
-async def test_a_profile_shows_where_threads_are(tmp_path: Path) -> None:
+async def test_profile_shows_stacks_of_threads(tmp_path: Path) -> None:
     stop = threading.Event()
 
     def spin_here() -> None:
@@ -44,7 +44,7 @@ async def test_a_profile_shows_where_threads_are(tmp_path: Path) -> None:
     assert re.search(r"^spinner;.*\.spin_here\S* \d+$", text, re.MULTILINE), text
 
 
-async def test_there_is_one_at_a_time(tmp_path: Path) -> None:
+async def test_second_diagnosis_gets_409(tmp_path: Path) -> None:
     diagnostics = Diagnostics(tmp_path)
     first = asyncio.create_task(diagnostics.profile(0.2))
     await asyncio.sleep(0)

@@ -14,7 +14,7 @@ from portside.kernel.errors import (
     Unavailable,
     error_classes,
 )
-from portside.kernel.http.refusals import ErrorForm, error_response
+from portside.kernel.http.error_responses import ErrorFormat, error_response
 from portside.kernel.http.routes import Context, Routes
 from tests.unit.kernel_server import serve
 
@@ -24,7 +24,7 @@ KERNEL = [error for error in error_classes() if error.__module__ == "portside.ke
 
 @pytest_asyncio.fixture(scope="module", loop_scope="module")
 async def fail():
-    """Let a handler raise an error, and return what the caller gets."""
+    """Let a handler raise an error, and return the response."""
     raised: list[Exception] = []
     routes = Routes("t")
 
@@ -42,7 +42,7 @@ async def fail():
 
 
 @pytest.mark.parametrize("kind", KERNEL, ids=lambda kind: kind.__name__)
-async def test_every_kind_of_error_has_the_one_shape(fail, kind: type[PortsideError]) -> None:
+async def test_every_error_class_has_the_same_json_shape(fail, kind: type[PortsideError]) -> None:
     error = Invalid([Problem(["body", "name"], "too long", "value_error")]) if kind is Invalid else kind()
     answer = await fail(error)
     assert answer.status_code == kind.status
@@ -64,15 +64,15 @@ async def test_every_kind_of_error_has_the_one_shape(fail, kind: type[PortsideEr
         (Problem(["query", "id"], "Invalid UUID", "uuid_parsing"), "query.id: Invalid UUID"),
     ],
 )  # fmt: skip
-async def test_agent_servers_say_in_words_what_is_invalid(problem: Problem, text: str) -> None:
-    answer = error_response(Invalid([problem, Problem(["query", "limit"], "small", "x")]), ErrorForm.TEXT)
+async def test_agent_servers_describe_validation_errors_as_text(problem: Problem, text: str) -> None:
+    answer = error_response(Invalid([problem, Problem(["query", "limit"], "small", "x")]), ErrorFormat.TEXT)
     said = json.loads(answer.body)
     assert said["detail"] == f"{text}; query.limit: small"
     assert said["errors"] == [msgspec.to_builtins(problem), {"loc": ["query", "limit"], "msg": "small", "type": "x"}]
 
 
 @pytest.mark.parametrize("state", ["22003", "22P02", "22001", "54000", "22P05"])
-async def test_values_that_the_database_refuses_are_the_callers_mistake(fail, state: str) -> None:
+async def test_values_that_postgres_rejects_get_400(fail, state: str) -> None:
     error = ValueError("value 99 of column secret")
     error.sqlstate = state  # type: ignore[attr-defined]
     answer = await fail(error)
@@ -81,26 +81,26 @@ async def test_values_that_the_database_refuses_are_the_callers_mistake(fail, st
 
 
 @pytest.mark.parametrize(("error", "level"), [(NotBuilt(), "info"), (Unavailable(), "error")])
-async def test_what_is_not_offered_is_no_failure_in_the_log(fail, error: PortsideError, level: str) -> None:
+async def test_not_built_is_logged_as_info_and_unavailable_as_error(fail, error: PortsideError, level: str) -> None:
     with capture_logs() as logged:
         assert (await fail(error)).status_code == error.status
     assert level in [line["log_level"] for line in logged if line["event"] != "request"]
     assert [line for line in logged if line["log_level"] == "error"] == ([] if level == "info" else [logged[0]])
 
 
-async def test_a_message_and_headers_of_its_own(fail) -> None:
+async def test_error_can_have_its_own_message_and_headers(fail) -> None:
     answer = await fail(TooManyRequests("Slowly.", headers={"Retry-After": "7"}))
     assert (answer.json(), answer.headers["retry-after"]) == ({"detail": "Slowly."}, "7")
 
 
-async def test_codes_and_statuses_are_plain_and_codes_are_not_shared() -> None:
+async def test_error_codes_are_valid_and_unique() -> None:
     codes = [error.code for error in KERNEL]
     assert len(set(codes)) == len(codes)
     assert all(400 <= error.status < 600 for error in KERNEL)
 
 
 @pytest.mark.parametrize("inner", [ValueError, KeyError, AssertionError, RecursionError])
-async def test_what_nobody_expected_tells_the_caller_nothing(fail, inner: type[Exception]) -> None:
+async def test_unexpected_exception_reveals_nothing_to_the_client(fail, inner: type[Exception]) -> None:
     answer = await fail(inner("password hunter2 of /srv/data"))
     assert answer.status_code == 500
     assert answer.json() == {"detail": PortsideError().message}
@@ -108,7 +108,7 @@ async def test_what_nobody_expected_tells_the_caller_nothing(fail, inner: type[E
 
 
 @pytest.mark.parametrize("inner", [ConnectionRefusedError, TimeoutError])
-async def test_a_dependency_that_does_not_answer_is_503(fail, inner: type[Exception]) -> None:
+async def test_unreachable_dependency_gets_503(fail, inner: type[Exception]) -> None:
     answer = await fail(inner("host db-7 port 5432"))
     assert answer.status_code == 503
     assert "db-7" not in answer.text

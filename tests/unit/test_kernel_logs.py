@@ -1,14 +1,18 @@
 import json
 import subprocess
 import sys
+import unicodedata
 
 import pytest
+
+from portside.kernel import logs
+from portside.kernel.escaping import escape_controls
 
 PROGRAM = """
 import logging, sys
 from portside.kernel.logs import configure_logs, get_logger
 configure_logs(level="INFO", as_json={as_json})
-log = get_logger("room")
+log = get_logger("package")
 api_key = "hunter2"
 log.info("said", api_key=api_key, x_token="hunter2", headers={{"X-Api-Key": "hunter2", "Accept": "all"}},
          sent=[{{"password": "hunter2"}}], plain="seen")
@@ -24,10 +28,32 @@ except ValueError:
 """
 
 
-def logged(*, as_json: bool) -> str:
-    """A process of its own: the configuration is for the whole process."""
+HOSTILE = r"""
+import logging
+from portside.kernel.logs import configure_logs, get_logger, listen_to_logs
+configure_logs(level="INFO", as_json={as_json})
+log = get_logger("package")
+evil = "\x1b]0;owned\x07\x9b2J\n2030-01-01T00:00:00Z [info     ] forged\u202e"
+class Odd:
+    def __repr__(self):
+        return evil
+received = []
+with listen_to_logs(lambda event: received.append(str(event["event"]))):
+    log.info(evil, path=evil, odd=Odd(), nested={{evil: [evil, (evil,)]}})
+    logging.getLogger("elsewhere").warning("said %s", evil)
+    for logger in (log, logging.getLogger("elsewhere")):
+        try:
+            raise ValueError(evil)
+        except ValueError:
+            logger.exception("failed")
+assert len(received) == 4 and not any("\x1b" in text for text in received)
+"""
+
+
+def logged(program: str = PROGRAM, *, as_json: bool) -> str:
+    """Run in a separate process, because logging is configured for a whole process."""
     done = subprocess.run(
-        [sys.executable, "-c", PROGRAM.format(as_json=as_json)], capture_output=True, text=True, check=True, timeout=60
+        [sys.executable, "-c", program.format(as_json=as_json)], capture_output=True, text=True, check=True, timeout=60
     )
     assert done.stdout == "", "standard output belongs to the program"
     return done.stderr
@@ -42,8 +68,50 @@ def test_secrets_and_local_variables_stay_out_of_the_log(as_json: bool) -> None:
     assert "whispered" not in text
 
 
-def test_json_logs_are_one_object_a_line() -> None:
+def test_json_logs_have_one_object_per_line() -> None:
     lines = [json.loads(line) for line in logged(as_json=True).splitlines()]
     assert [line["event"] for line in lines] == ["said", "from the standard library", "failed"]
     assert all(line["level"] and line["timestamp"] for line in lines)
     assert lines[0]["headers"] == {"X-Api-Key": "[hidden]", "Accept": "all"}
+
+
+def test_log_line_that_cannot_be_written_is_dropped() -> None:
+    """Standard error is redirected to a full disk."""
+    program = """
+from portside.kernel.logs import configure_logs, get_logger
+configure_logs()
+for number in range(1000):
+    get_logger("test").error("the disk is full", number=number, text="x" * 1000)
+print("still here")
+"""
+    with open("/dev/full", "w") as full:  # noqa: PTH123 - a device
+        done = subprocess.run(
+            [sys.executable, "-c", program], stdout=subprocess.PIPE, stderr=full, text=True, check=False, timeout=60
+        )
+    assert done.stdout == "still here\n"
+
+
+@pytest.mark.parametrize("as_json", [True, False])
+def test_control_characters_in_logs_are_escaped(as_json: bool) -> None:  # noqa: FBT001
+    text = logged(HOSTILE, as_json=as_json)
+    assert r"\x1b]0;owned\x07\x9b2J\n2030-01-01" in text.replace("\\\\", "\\")
+    lines = text.splitlines()
+    # Decoded, as a reader of JSON logs sees it.
+    shown = [str(value) for line in lines for value in json.loads(line).values()] if as_json else lines
+    for line in shown:
+        assert not any(unicodedata.category(character) in {"Cc", "Cf"} for character in line.replace("\n", "")), line
+    assert not any(line.startswith("2030") for value in shown for line in value.splitlines())
+
+
+def test_stack_is_escaped_once_and_keeps_its_lines(monkeypatch) -> None:
+    calls: list[str] = []
+
+    def escape(text: str, *, keep_newlines: bool = False) -> str:
+        calls.append(text)
+        return escape_controls(text, keep_newlines=keep_newlines)
+
+    monkeypatch.setattr(logs, "escape_controls", escape)
+    stack = "File a\n\x1b[0m in b"
+    escaped = logs._escape_controls(None, "info", {"event": "said", "stack": stack})
+    assert escaped == {"event": "said", "stack": "  File a\n  \\x1b[0m in b"}
+    assert calls.count(stack) == 1

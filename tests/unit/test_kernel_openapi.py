@@ -1,5 +1,7 @@
 import json
+import tomllib
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Annotated, Any
 
 import msgspec
@@ -7,13 +9,16 @@ import pytest
 from starlette.responses import Response
 
 from portside.agent.app import ROUTES as AGENT_ROUTES
+from portside.kernel.clock import Moment
 from portside.kernel.errors import BadRequest, Conflict, NotFound
-from portside.kernel.http.openapi import Described, document
-from portside.kernel.http.refusals import ErrorForm
+from portside.kernel.http.error_responses import ErrorFormat
+from portside.kernel.http.json_validation import JSON_TEXT, needs_any
+from portside.kernel.http.openapi import ServerInfo, document
 from portside.kernel.http.routes import Context, Routes
 from portside.platform.app import ROUTES as PLATFORM_ROUTES
 from tests.unit.test_kernel_routes import routes as things
 
+ROOT = Path(__file__).parents[2]
 METHODS = {"get", "post", "put", "patch", "delete"}
 SERVERS = {"things": list(things), "platform": PLATFORM_ROUTES, "agent": AGENT_ROUTES}
 
@@ -34,8 +39,8 @@ def references(node: Any) -> Iterator[str]:
             yield from references(value)
 
 
-def test_the_document_has_the_shape_of_openapi_3_1(routes) -> None:
-    made = document(Described("Title", "1.2.3"), routes)
+def test_document_is_valid_openapi_3_1(routes) -> None:
+    made = document(ServerInfo("Title", "1.2.3"), routes)
     assert made["openapi"].startswith("3.1.")
     assert made["info"] == {"title": "Title", "version": "1.2.3"}
     assert set(made["components"]) == {"headers", "schemas", "securitySchemes"}
@@ -45,7 +50,8 @@ def test_the_document_has_the_shape_of_openapi_3_1(routes) -> None:
         for operation in operations.values():
             in_path = {p["name"] for p in operation["parameters"] if p["in"] == "path"}
             assert in_path == {part[1:-1] for part in path.split("/") if part.startswith("{")}
-            assert all({"name", "in", "required", "schema"} <= set(p) for p in operation["parameters"])
+            assert all({"name", "in", "required"} <= set(p) for p in operation["parameters"])
+            assert all(("schema" in p) != ("content" in p) for p in operation["parameters"])
             assert all(p["required"] for p in operation["parameters"] if p["in"] == "path")
             assert operation["summary"]
             for status, answer in operation["responses"].items():
@@ -55,7 +61,7 @@ def test_the_document_has_the_shape_of_openapi_3_1(routes) -> None:
 
 
 def test_every_reference_resolves(routes) -> None:
-    made = document(Described("t", "1"), routes)
+    made = document(ServerInfo("t", "1"), routes)
     found = set(references(made))
     assert found
     for reference in found:
@@ -65,16 +71,8 @@ def test_every_reference_resolves(routes) -> None:
             node = node[part]
 
 
-def test_every_route_is_in_it_once_under_a_name_of_its_own(routes) -> None:
-    made = document(Described("t", "1"), routes)
-    operations = [operation for methods in made["paths"].values() for operation in methods.values()]
-    assert len(operations) == len(routes)
-    handlers = {route.handler for route in routes}
-    assert len({operation["operationId"] for operation in operations}) == len(handlers)
-
-
-def test_doors_and_errors_are_told() -> None:
-    made = document(Described("t", "1"), list(things))
+def test_document_describes_security_and_errors() -> None:
+    made = document(ServerInfo("t", "1"), list(things))
     opened, closed = made["paths"]["/open"]["get"], made["paths"]["/things"]["post"]
     assert opened["security"] == []
     assert "401" not in opened["responses"]
@@ -99,7 +97,9 @@ class ShapeQuery(msgspec.Struct):
 shapes = Routes("shapes")
 
 
-@shapes.get("/shapes", returns=list[Shape], headers=("X-Pagination-Total",), raises=(NotFound, BadRequest, Conflict))
+@shapes.get(
+    "/shapes", returns=list[Shape], response_headers=("X-Pagination-Total",), raises=(NotFound, BadRequest, Conflict)
+)
 async def list_shapes(_ctx: Context, query: ShapeQuery) -> Response:
     """List shapes."""
     return Response("[]")
@@ -119,13 +119,13 @@ async def post_shape(_ctx: Context) -> Response:
 
 @shapes.get("/figures", media_type="text/plain", returns=Shape)
 async def figures(_ctx: Context) -> Response:
-    """Tell figures in one of two forms."""
+    """Return figures in one of two formats."""
     return Response("1")
 
 
 @pytest.fixture(scope="module")
 def described() -> Any:
-    return document(Described("t", "1", ErrorForm.TEXT, wants_key=False), list(shapes))
+    return document(ServerInfo("t", "1", ErrorFormat.TEXT, wants_key=False), list(shapes))
 
 
 def answers(described: Any, method: str, path: str = "/shapes") -> dict[str, Any]:
@@ -133,36 +133,146 @@ def answers(described: Any, method: str, path: str = "/shapes") -> dict[str, Any
     return {status: answer.get("content") for status, answer in responses.items()}
 
 
-def test_a_raw_answer_says_what_it_holds(described) -> None:
+def test_raw_response_has_its_media_type(described) -> None:
     held = answers(described, "get")["200"]["application/json"]["schema"]
     assert held == {"type": "array", "items": {"$ref": "#/components/schemas/Shape"}}
     assert "X-Pagination-Total" in described["paths"]["/shapes"]["get"]["responses"]["200"]["headers"]
     assert set(answers(described, "get", "/figures")["200"]) == {"text/plain", "application/json"}
 
 
-def test_other_successes_are_told(described) -> None:
+def test_document_describes_further_success_statuses(described) -> None:
     shape = {"application/json": {"schema": {"$ref": "#/components/schemas/Shape"}}}
     patched, posted = answers(described, "patch"), answers(described, "post")
     assert (patched["200"], patched["204"]) == (shape, None)
     assert (posted["200"], posted["202"]) == (shape, None)
 
 
-def test_a_query_parameter_is_never_null_and_keeps_its_bounds(described) -> None:
+def test_query_parameter_is_not_nullable_and_keeps_its_limits(described) -> None:
     side, tags = described["paths"]["/shapes"]["get"]["parameters"]
     assert (side["schema"], tags["schema"]) == (
-        {"type": "integer", "minimum": 1},
-        {"type": "array", "items": {"type": "string"}},
+        {"type": "integer", "minimum": 1, "maximum": 2**64 - 1},
+        {"type": "array", "items": {"type": "string", "pattern": r"^[^\u0000]*$"}},
     )
     assert "ShapeQuery" not in described["components"]["schemas"]
 
 
-def test_errors_of_one_status_share_an_answer_in_the_form_of_the_server(described) -> None:
+def test_errors_of_one_status_share_a_response(described) -> None:
     schemas = described["components"]["schemas"]
-    assert set(answers(described, "get")) == {"200", "400", "404", "409", "422"}
+    assert set(answers(described, "get")) == {"200", "400", "404", "409", "413", "414", "422", "431", "503"}
     refused = answers(described, "get")["422"]["application/json"]["schema"]["$ref"]
     assert schemas[refused.rsplit("/", 1)[-1]]["properties"].keys() == {"detail", "errors"}
 
 
-def test_a_server_without_keys_asks_for_none(described) -> None:
+def test_server_without_keys_has_no_security(described) -> None:
     assert "securitySchemes" not in described["components"]
     assert described["paths"]["/shapes"]["post"]["security"] == []
+
+
+@shapes.post("/names", "/v1/names", consumes={"multipart/form-data": {"type": "object"}})
+async def upload_names(_ctx: Context) -> None:
+    """Upload names."""
+
+
+class Anything(msgspec.Struct):
+    text: str
+    number: int
+    free: dict[str, Any]
+    at: Moment
+
+
+@shapes.put("/names")
+async def put_names(_ctx: Context, body: Anything) -> None:
+    """Replace names."""
+
+
+@pytest.fixture(scope="module")
+def guarded() -> Any:
+    return document(ServerInfo("t", "1", unlimited=("/shapes",)), list(shapes))
+
+
+def test_operation_ids_are_unique(routes) -> None:
+    made = document(ServerInfo("t", "1"), routes)
+    ids = [operation["operationId"] for methods in made["paths"].values() for operation in methods.values()]
+    assert len(ids) == len(set(ids))
+    assert len(ids) == len(routes)
+
+
+def test_document_describes_raw_request_bodies(guarded) -> None:
+    for path in ("/names", "/v1/names"):
+        body = guarded["paths"][path]["post"]["requestBody"]
+        assert (body["required"], list(body["content"])) == (True, ["multipart/form-data"])
+        assert {"413", "422"} <= set(guarded["paths"][path]["post"]["responses"])
+
+
+def test_schemas_contain_the_limits_of_all_fields(guarded) -> None:
+    schemas = guarded["components"]["schemas"]
+    fields, anything = schemas["Anything"]["properties"], {"$ref": "#/components/schemas/Json"}
+    assert fields["text"]["pattern"] == r"^[^\u0000]*$"
+    assert (fields["number"]["minimum"], fields["number"]["maximum"]) == (-(2**63), 2**64 - 1)
+    assert fields["free"]["additionalProperties"] == anything
+    assert schemas["Anything"]["additionalProperties"] == anything
+    assert (schemas["Shape"]["properties"]["side"]["minimum"], fields["at"]["format"]) == (1, "date-time")
+
+
+def test_document_describes_refusals_of_the_server(guarded) -> None:
+    limited, unlimited = (guarded["paths"][path]["put" if path == "/names" else "get"]["responses"]
+                          for path in ("/names", "/shapes"))  # fmt: skip
+    assert {"401", "403", "414", "429", "431"} <= set(limited)
+    assert "429" not in unlimited
+
+
+PARTS = {"application/json": {"type": "object", "propertyNames": True, "additionalProperties": True}}
+
+
+class Rejected(msgspec.Struct):
+    reason: str
+
+
+class FoundBy(msgspec.Struct):
+    metadata: Annotated[str, JSON_TEXT] | None = None
+
+
+class Moved(msgspec.Struct):
+    x: int | None = None
+    y: int | None = None
+
+
+moves = Routes("moves")
+
+
+@moves.post("/parts", consumes=PARTS, body_optional=True, raises=(BadRequest,), answers={400: Rejected})
+async def take_parts(_ctx: Context) -> None:
+    """Take parts."""
+
+
+@moves.put("/parts")
+async def move_parts(_ctx: Context, query: FoundBy, body: Annotated[Moved, needs_any("x", "y")]) -> None:
+    """Move parts."""
+
+
+def test_constraints_beside_the_types_are_described() -> None:
+    made = document(ServerInfo("t", "1"), list(moves))["paths"]["/parts"]
+    assert made["post"]["requestBody"] == {
+        "required": False, "content": {"application/json": {"schema": PARTS["application/json"]}},
+    }  # fmt: skip
+    refused = made["post"]["responses"]["400"]["content"]["application/json"]["schema"]["anyOf"]
+    assert [one["$ref"].rsplit("/", 1)[-1] for one in refused] == ["Rejected", "ErrorBody"]
+    (metadata,) = made["put"]["parameters"]
+    assert metadata["content"]["application/json"]["schema"]["type"] == "object"
+    body = made["put"]["requestBody"]["content"]["application/json"]["schema"]
+    assert [one["required"] for one in body["anyOf"]] == [["x"], ["y"]]
+
+
+@pytest.mark.parametrize("server", ["agent", "platform"])
+def test_named_differences_are_of_operations_that_exist(server: str) -> None:
+    config = tomllib.loads((ROOT / "scripts" / "openapi" / f"{server}.toml").read_text("utf-8"))
+    known = {f"{route.method} {route.path}" for route in SERVERS[server]}
+    for group in config["operations"]:
+        names = group["include-name"]
+        assert {names} <= known if isinstance(names, str) else set(names) <= known
+
+
+def test_unsupported_fields_are_described_as_empty() -> None:
+    described = document(ServerInfo("t", "1"), PLATFORM_ROUTES)
+    listed = {each["name"]: each.get("schema") for each in described["paths"]["/sessions"]["get"]["parameters"]}
+    assert (listed["facets"]["const"], listed["tag_value_id"]["maxItems"]) == (False, 0)

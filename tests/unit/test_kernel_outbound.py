@@ -1,11 +1,19 @@
-"""Where requests to users' addresses may lead."""
+"""Requests to URLs of users: which hosts they may reach."""
 
 import asyncio
+import ssl
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
 
-import httpx2
+import httpx
 import pytest
+from cryptography import x509
+from cryptography.hazmat.primitives import hashes
+from cryptography.hazmat.primitives.asymmetric import ec
+from cryptography.hazmat.primitives.serialization import Encoding, NoEncryption, PrivateFormat
+from cryptography.x509.oid import NameOID
 
 from portside.kernel import outbound
 from portside.kernel.outbound import (
@@ -20,6 +28,7 @@ from portside.kernel.outbound import (
     resolve,
 )
 
+DAY = timedelta(days=1)
 HERE = OutboundRules(allow_loopback=True, timeout_s=30)
 
 
@@ -38,36 +47,41 @@ HERE = OutboundRules(allow_loopback=True, timeout_s=30)
         ("2002:7f00:1::", "reserved"), ("2001:0:7f00:1::", "reserved"), ("::7f00:1", "reserved"),
     ],
 )  # fmt: skip
-def test_the_kind_of_an_address_is_known(address: str, expected: str) -> None:
+def test_network_of_classifies_addresses(address: str, expected: str) -> None:
     assert network_of(address) == expected
 
 
-# Only digits, so that no name server is asked. Which other spellings there are is the system's to say, and so is what
-# they mean: both are looked at after it has read them.
+# Only numeric hosts, so that no name server is used. The resolver of the system decides which spellings are valid and
+# what they mean; the check applies to its result.
 @pytest.mark.parametrize(
     "host", ["127.0.0.1", "127.1", "2130706433", "0x7f000001", "0x7f.1", "0177.0.0.1", "::1", "::ffff:127.0.0.1"]
 )
-async def test_however_an_address_is_spelled_it_is_what_it_means(host: str) -> None:
+async def test_unusual_spellings_of_loopback_are_refused(host: str) -> None:
     with pytest.raises(AddressNotAllowed, match="loopback"):
         await resolve(host, OutboundRules(allow_private=True))
 
 
 @pytest.mark.parametrize("host", ["169.254.169.254", "0.0.0.0", "[::]".strip("[]"), "0", "224.0.0.1", "fd00:ec2::254"])
-async def test_reserved_addresses_are_never_connected_to(host: str) -> None:
+async def test_reserved_addresses_are_always_refused(host: str) -> None:
     with pytest.raises(AddressNotAllowed):
         await resolve(host, OutboundRules(allow_private=True, allow_loopback=True))
 
 
-async def test_what_cannot_be_a_name_is_none() -> None:
+async def test_fetch_refuses_an_invalid_url() -> None:
+    with pytest.raises(HostUnknown, match="Invalid URL"):
+        await fetch("http://ü⒈.com/", {}, OutboundRules())
+
+
+async def test_invalid_host_names_are_unknown() -> None:
     for host in ("a" * 64 + ".example", ""):
         with pytest.raises((HostUnknown, AddressNotAllowed)):
             await resolve(host, OutboundRules())
 
 
-def test_a_host_is_read_once_and_in_one_form() -> None:
-    assert host_of(httpx2.URL("http://Example.COM./x")) == "example.com"
-    assert host_of(httpx2.URL("http://127。0。0。1/x")) == "127.0.0.1"
-    assert host_of(httpx2.URL("http://bücher.example/")) == "xn--bcher-kva.example"
+def test_host_of_normalizes_hosts() -> None:
+    assert host_of(httpx.URL("http://Example.COM./x")) == "example.com"
+    assert host_of(httpx.URL("http://127。0。0。1/x")) == "127.0.0.1"
+    assert host_of(httpx.URL("http://bücher.example/")) == "xn--bcher-kva.example"
 
 
 @asynccontextmanager
@@ -83,7 +97,7 @@ async def answering(raw: bytes, seen: list[bytes]) -> AsyncIterator[int]:
         yield server.sockets[0].getsockname()[1]
 
 
-async def test_redirects_are_not_followed_and_bodies_not_read_beyond_bounds() -> None:
+async def test_redirects_are_not_followed_and_large_bodies_refused() -> None:
     seen: list[bytes] = []
     away = b"HTTP/1.1 302 Found\r\nLocation: http://169.254.169.254/\r\nContent-Length: 9000000\r\n\r\nx"
     async with answering(away, seen) as port:
@@ -95,8 +109,8 @@ async def test_redirects_are_not_followed_and_bodies_not_read_beyond_bounds() ->
             await fetch(f"http://127.0.0.1:{port}/", {}, OutboundRules(allow_loopback=True, max_bytes=1000))
 
 
-async def test_a_name_is_asked_for_once_and_the_answer_is_what_is_connected_to(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A name server that says another thing each time: first the address that is checked, then a forbidden one."""
+async def test_host_is_resolved_once_and_the_address_pinned(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The name server returns an allowed address first, and a forbidden one afterwards."""
     asked: list[str] = []
     system = outbound.socket.getaddrinfo
 
@@ -113,3 +127,43 @@ async def test_a_name_is_asked_for_once_and_the_answer_is_what_is_connected_to(m
     assert (asked, b"rebound.example" in seen[0]) == (["rebound.example"], True)
     with pytest.raises(AddressNotAllowed):
         await post("http://rebound.example/", {}, b"", HERE)
+
+
+def certificate(folder: Path) -> Path:
+    """Write a self-signed certificate for localhost and its key to one file."""
+    key = ec.generate_private_key(ec.SECP256R1())
+    name = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, "localhost")])
+    at = datetime.now(UTC)
+    made = (
+        x509.CertificateBuilder(name, name, key.public_key(), x509.random_serial_number(), at - DAY, at + DAY)
+        .add_extension(x509.SubjectAlternativeName([x509.DNSName("localhost")]), critical=False)
+        .add_extension(x509.BasicConstraints(ca=True, path_length=None), critical=True)
+        .sign(key, hashes.SHA256())
+    )
+    plain = key.private_bytes(Encoding.PEM, PrivateFormat.PKCS8, NoEncryption())
+    path = folder / "localhost.pem"
+    path.write_bytes(plain + made.public_bytes(Encoding.PEM))
+    return path
+
+
+async def test_certificates_of_the_system_are_trusted(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    path = certificate(tmp_path)
+    context = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
+    context.load_cert_chain(path)
+
+    async def answer(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        await reader.readuntil(b"\r\n\r\n")
+        writer.write(b"HTTP/1.1 200 OK\r\ncontent-length: 2\r\nconnection: close\r\n\r\nhi")
+        await writer.drain()
+        writer.close()
+
+    server = await asyncio.start_server(answer, "127.0.0.1", 0, ssl=context)
+    url = f"https://localhost:{server.sockets[0].getsockname()[1]}/"
+    async with server:
+        outbound.ssl_context.cache_clear()
+        with pytest.raises(HostUnreachable):
+            await fetch(url, {}, HERE)
+        monkeypatch.setenv("SSL_CERT_FILE", str(path))
+        outbound.ssl_context.cache_clear()
+        assert (await fetch(url, {}, HERE)).body == b"hi"
+    outbound.ssl_context.cache_clear()

@@ -2,10 +2,10 @@ import sys
 
 import pytest
 
-from portside.kernel.queries import Queries, Query
+from portside.kernel.db import Queries, Query
 
 
-def test_parameters_are_numbered_by_name_and_casts_are_left_alone() -> None:
+def test_parameters_are_numbered_and_casts_unchanged() -> None:
     query = Query("q", "select :a::text, :b, :a, x::int, data[1:2] from t where s = 'at 10:b' -- not :c\n")
     assert query.sql == "select $1::text, $2, $1, x::int, data[1:2] from t where s = 'at 10:b'"
     assert query.parameters == ("a", "b")
@@ -19,11 +19,11 @@ def test_missing_and_unknown_arguments_are_named(values) -> None:
 
 
 @pytest.fixture
-def room(tmp_path, monkeypatch):
-    """Make the query files of a room."""
+def make_package(tmp_path, monkeypatch):
+    """Create a package with query files."""
 
     def make(**files: str) -> str:
-        name = f"room_{tmp_path.name}"
+        name = f"package_{tmp_path.name}"
         folder = tmp_path / name / "sql"
         folder.mkdir(parents=True)
         (tmp_path / name / "__init__.py").touch()
@@ -36,9 +36,9 @@ def room(tmp_path, monkeypatch):
     return make
 
 
-def test_each_block_of_a_file_is_a_query(room) -> None:
+def test_each_block_of_a_file_is_a_query(make_package) -> None:
     queries = Queries(
-        room(a="-- name: one\n-- Why.\nselect 1\n\n-- name: two\nselect :x\n", b="-- name: three\nselect 3")
+        make_package(a="-- name: one\n-- Why.\nselect 1\n\n-- name: two\nselect :x\n", b="-- name: three\nselect 3")
     )
     assert [query.name for query in queries] == ["one", "two", "three"]
     assert queries.one.sql == "select 1"
@@ -47,7 +47,7 @@ def test_each_block_of_a_file_is_a_query(room) -> None:
         _ = queries.four
 
 
-def test_a_name_used_twice_in_a_room_is_refused(room) -> None:
-    name = room(a="-- name: one\nselect 1\n", b="-- name: one\nselect 2\n")
+def test_duplicate_query_name_is_refused(make_package) -> None:
+    name = make_package(a="-- name: one\nselect 1\n", b="-- name: one\nselect 2\n")
     with pytest.raises(ValueError, match="one is defined twice"):
         Queries(name)

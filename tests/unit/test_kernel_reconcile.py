@@ -6,30 +6,30 @@ from portside.kernel.reconcile import Driver, Status, Task
 from tests.conftest import eventually
 
 
-class Chore(Task):
-    """Counts its activations; `plan` holds what each one does, and the last goes on for ever."""
+class CountingTask(Task):
+    """Counts its activations. `plan` has the result of each one; the last is repeated."""
 
     def __init__(self, *plan: Status | Exception) -> None:
         super().__init__()
         self.plan = list(plan) or [Status()]
-        self.at_once = self.most_at_once = 0
+        self.concurrent = self.max_concurrent = 0
 
     async def activate(self) -> Status:
-        self.at_once += 1
-        self.most_at_once = max(self.most_at_once, self.at_once)
+        self.concurrent += 1
+        self.max_concurrent = max(self.max_concurrent, self.concurrent)
         await asyncio.sleep(0)
-        self.at_once -= 1
+        self.concurrent -= 1
         step = self.plan.pop(0) if len(self.plan) > 1 else self.plan[0]
         if isinstance(step, Exception):
             raise step
         return step
 
 
-class Rare(Chore):
+class Rare(CountingTask):
     every_s = 3600.0
 
 
-class Often(Chore):
+class Often(CountingTask):
     every_s = 0.005
 
 
@@ -51,7 +51,7 @@ async def reached(task: Task, activations: int) -> None:
     async def is_there() -> bool:
         return task.report.activations >= activations
 
-    await eventually(is_there, 5)
+    await eventually(is_there)
 
 
 class Configured(Task):
@@ -61,22 +61,22 @@ class Configured(Task):
         return Status()
 
 
-async def test_a_period_that_is_configured_counts(run) -> None:
+async def test_configured_period_overrides_the_class(run) -> None:
     task = Configured(every_s=0.005)
     run(task)
     await reached(task, 5)
     assert (task.report.every_s, Configured().report.every_s) == (0.005, 3600.0)
 
 
-async def test_a_task_runs_at_the_start_then_on_its_period(run) -> None:
+async def test_task_runs_at_start_and_periodically(run) -> None:
     task = Often(Status({"freed": 3}))
     run(task)
     await reached(task, 5)
     assert task.report.did == {"freed": 3}
-    assert task.most_at_once == 1
+    assert task.max_concurrent == 1
 
 
-async def test_a_signal_wakes_a_task_before_its_period(run) -> None:
+async def test_signal_activates_a_task_early(run) -> None:
     task = Rare()
     run(task)
     await reached(task, 1)
@@ -84,7 +84,7 @@ async def test_a_signal_wakes_a_task_before_its_period(run) -> None:
     await reached(task, 2)
 
 
-async def test_a_signal_that_comes_while_the_task_works_is_not_lost(run) -> None:
+async def test_signal_during_an_activation_is_not_lost(run) -> None:
     gate = asyncio.Event()
 
     class Slow(Rare):
@@ -100,14 +100,14 @@ async def test_a_signal_that_comes_while_the_task_works_is_not_lost(run) -> None
     await reached(task, 2)
 
 
-async def test_again_asks_for_the_next_activation_at_once(run) -> None:
+async def test_again_starts_the_next_activation_immediately(run) -> None:
     task = Rare(Status(again=True), Status(again=True), Status({"left": 0}))
     run(task)
     await reached(task, 3)
     assert task.report.did == {"left": 0}
 
 
-async def test_a_failure_is_reported_and_stops_neither_the_task_nor_its_neighbours(run) -> None:
+async def test_failure_is_reported_and_stops_no_task(run) -> None:
     failing, neighbour = Often(ValueError("disk full"), Status()), Often()
     driver = run(failing, neighbour)
     await reached(failing, 3)
@@ -116,7 +116,7 @@ async def test_a_failure_is_reported_and_stops_neither_the_task_nor_its_neighbou
     assert (report.failures, report.last_error) == (1, "ValueError: disk full")
 
 
-async def test_closing_cancels_what_is_under_way(run) -> None:
+async def test_close_cancels_running_activations(run) -> None:
     ended = asyncio.Event()
 
     class Endless(Rare):

@@ -1,3 +1,8 @@
+"""Typed routes: decoding, permissions, errors, and the shape of responses.
+
+A documented field without effect is refused; an unknown one is named in `X-Ignored-Fields`.
+"""
+
 import asyncio
 from collections.abc import AsyncIterator
 from typing import Any
@@ -8,7 +13,7 @@ import pytest
 import pytest_asyncio
 from starlette.responses import Response
 
-from portside.kernel.http.routes import Api, Context, Routes, refuse_field
+from portside.kernel.http.routes import Api, BaseServices, Context, Routes, refuse_field
 from portside.kernel.http.sse import EventStream
 from tests.unit.kernel_server import guard, serve
 
@@ -46,7 +51,7 @@ async def list_things(_ctx: Context, query: Page) -> list[Thing]:
 
 @routes.post("/things", status=201)
 async def create(ctx: Context, body: Thing) -> Thing:
-    """Make a thing."""
+    """Create a thing."""
     if body.size is not None:
         raise refuse_field("size", "sizes come later")
     ctx.headers["X-Made"] = "yes"
@@ -65,14 +70,14 @@ async def delete(_ctx: Context, thing_id: UUID) -> None:
 
 
 @routes.get("/who")
-async def who(ctx: Context) -> Any:
-    """Say who asks."""
+async def show_caller(ctx: Context) -> Any:
+    """Return the caller."""
     return ctx.actor
 
 
 @routes.get("/open", public=True)
-async def open_door(ctx: Context) -> Response:
-    """Answer anybody."""
+async def public_route(ctx: Context) -> Response:
+    """Answer without authentication."""
     return Response(str(ctx.actor), 418)
 
 
@@ -90,7 +95,7 @@ async def endless() -> AsyncIterator[bytes]:
 
 @routes.get("/stream", public=True, media_type="text/event-stream")
 async def stream(_ctx: Context) -> Response:
-    """Stream for ever."""
+    """Stream until cancelled."""
     source = endless()
     await anext(source)
     return EventStream(source)
@@ -107,7 +112,7 @@ def client(served):
     return served.client
 
 
-async def test_values_go_in_and_come_out(client) -> None:
+async def test_values_are_decoded_and_encoded(client) -> None:
     assert (await client.get(f"/things/{ID}")).json() == {"name": ID, "size": None}
     assert (await client.get("/things", params={"limit": 2})).json() == [{"name": "a", "size": None}] * 2
     made = await client.post("/things", json={"name": "n", "zap": 1, "zip": 2})
@@ -119,11 +124,11 @@ async def test_values_go_in_and_come_out(client) -> None:
     assert (gone.status_code, gone.content) == (204, b"")
 
 
-async def test_a_fixed_segment_goes_before_a_parameter(client) -> None:
+async def test_fixed_segment_takes_precedence_over_a_parameter(client) -> None:
     assert (await client.get("/things/newest")).json()["name"] == "newest"
 
 
-async def test_names_in_the_header_of_ignored_fields_cannot_break_it(client) -> None:
+async def test_ignored_fields_header_is_escaped(client) -> None:
     odd = await client.post(
         "/things", json={"name": "n", "a\r\nSet-Cookie: x=1": 1, "é": 2, **{f"f{i}": 1 for i in range(50)}}
     )
@@ -132,14 +137,14 @@ async def test_names_in_the_header_of_ignored_fields_cannot_break_it(client) -> 
     assert len(odd.headers["x-ignored-fields"]) <= 1000
 
 
-async def test_a_documented_field_that_is_not_acted_on_is_refused_by_name(client) -> None:
+async def test_unsupported_field_is_refused_by_name(client) -> None:
     answer = await client.post("/things", json={"name": "n", "size": 1})
     expected = {"loc": ["body", "size"], "msg": "sizes come later", "type": "not_supported"}
     assert (answer.status_code, answer.json()) == (422, {"detail": [expected]})
 
 
 @pytest.mark.parametrize("path", ["/", "/nothing", "/things/a/b", f"/things/{ID}/parts", "/things//parts/x", "/%00"])
-async def test_an_unknown_path_is_404(client, path: str) -> None:
+async def test_unknown_path_gets_404(client, path: str) -> None:
     answer = await client.get(path)
     assert (answer.status_code, answer.json()) == (404, {"detail": "Not Found"})
 
@@ -148,19 +153,19 @@ async def test_an_unknown_path_is_404(client, path: str) -> None:
     ("method", "path", "allowed"),
     [("PATCH", "/things", "GET, HEAD, POST"), ("POST", f"/things/{ID}", "DELETE, GET, HEAD")],
 )
-async def test_a_known_path_with_another_method_is_405_and_says_which(client, method, path, allowed) -> None:
+async def test_wrong_method_gets_405_with_allow_header(client, method, path, allowed) -> None:
     answer = await client.request(method, path)
     assert (answer.status_code, answer.json()) == (405, {"detail": "Method Not Allowed"})
     assert answer.headers["allow"] == allowed
 
 
-async def test_head_answers_as_get_without_the_body(client) -> None:
+async def test_head_returns_the_headers_of_get(client) -> None:
     head, get = await client.head(f"/things/{ID}"), await client.get(f"/things/{ID}")
     assert (head.status_code, head.content) == (200, b"")
     assert head.headers["content-length"] == get.headers["content-length"]
 
 
-async def test_prefixes_are_taken_off_once(client) -> None:
+async def test_prefix_is_stripped_once(client) -> None:
     for path in ("/things/newest", "/api/v1/things/newest", "/api/things/newest"):
         assert (await client.get(path)).status_code == 200, path
     for path in ("/api/v1/api/v1/things/newest", "/api/v1", "/apithings/newest", "/API/v1/things/newest"):
@@ -176,30 +181,30 @@ async def test_prefixes_are_taken_off_once(client) -> None:
         (f"/things/{ID}/parts/a%20b/", f"/things/{ID}/parts/a%20b"),
     ],
 )
-async def test_a_slash_too_many_leads_to_the_path_without_it(client, path: str, leads_to: str) -> None:
+async def test_trailing_slash_redirects(client, path: str, leads_to: str) -> None:
     answer = await client.request("PUT", path, content=b"body")
     assert (answer.status_code, answer.headers["location"]) == (307, leads_to)
 
 
 @pytest.mark.parametrize("path", ["/nothing/", "/things//", "//", "//things/", "/things%2F", "//evil.example/"])
-async def test_a_slash_leads_nowhere_when_nothing_is_there(served, path: str) -> None:
+async def test_trailing_slash_of_an_unknown_path_gets_404(served, path: str) -> None:
     answer = await served.raw(f"GET {path} HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n".encode())
     assert answer.startswith(b"HTTP/1.1 404"), answer
 
 
-async def test_unknown_query_parameters_are_named(client) -> None:
+async def test_unknown_query_parameters_are_listed_in_a_header(client) -> None:
     for path, names in {"/things?limit=1&zap=2&zap=3": "zap", "/things/newest?a=1&b%0D=%00": "a, b?"}.items():
         assert (await client.get(path)).headers["x-ignored-fields"] == names
     assert "x-ignored-fields" not in (await client.get("/things?limit=1")).headers
 
 
-async def test_a_head_request_ends_a_stream(served) -> None:
+async def test_head_request_closes_the_stream(served) -> None:
     answer = await served.raw(b"HEAD /stream HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n")
     head, body = answer.split(b"\r\n\r\n", 1)
     assert (head.split(b"\r\n")[0], body, closed) == (b"HTTP/1.1 200 OK", b"", [True])
 
 
-async def test_only_public_routes_answer_without_the_guard(client) -> None:
+async def test_only_public_routes_bypass_the_guard(client) -> None:
     assert (await client.get("/who")).json() == "ada"
     assert (await client.get("/open")).text == "None"
     nobody = {"x-name": ""}
@@ -212,17 +217,17 @@ async def test_only_public_routes_answer_without_the_guard(client) -> None:
     assert (await client.head(f"/things/{ID}", headers=nobody)).status_code == 401
 
 
-async def test_two_routes_for_one_path_are_refused() -> None:
+async def test_duplicate_route_is_refused() -> None:
     twice = Routes("t")
 
     async def other(_ctx: Context, other_id: UUID) -> None: ...
 
     twice.get("/things/{other_id}")(other)
     with pytest.raises(ValueError, match="routed twice"):
-        Api([*routes, *twice], {}, guard)
+        Api([*routes, *twice], BaseServices(db=None), guard)
 
 
-async def test_a_signature_must_fit_its_path() -> None:
+async def test_handler_signature_must_match_the_path() -> None:
     async def handler(_ctx: Context, thing_id: UUID) -> None: ...
 
     for path in ("/things", "/things/{other_id}", "/things/{thing_id}/{other}"):

@@ -17,7 +17,7 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
 GOOD = {"SERVICE_URL": "u"}
 
 
-def test_values_are_read_by_their_names_and_the_first_name_wins() -> None:
+def test_first_name_that_is_set_wins() -> None:
     assert load_settings(Settings, {"OLD_URL": "old", "PORT": "8080"}) == Settings(url="old", port=8080)
     assert load_settings(Settings, {"OLD_URL": "old", "SERVICE_URL": "new"}).url == "new"
     assert load_settings(Settings, {"OLD_URL": "old", "SERVICE_URL": ""}).url == "old", "empty is as good as not set"
@@ -30,11 +30,11 @@ def test_overrides_win_unless_they_are_none() -> None:
 @pytest.mark.parametrize(
     ("text", "value"), [("1", True), ("true", True), ("On", True), ("no", False), ("FALSE", False)]
 )
-def test_switches(text: str, value: bool) -> None:  # noqa: FBT001
+def test_booleans_are_parsed(text: str, value: bool) -> None:  # noqa: FBT001
     assert load_settings(Settings, GOOD | {"IS_QUIET": text}).is_quiet is value
 
 
-def test_a_text_that_reads_like_a_switch_stays_text() -> None:
+def test_text_setting_is_not_parsed_as_boolean() -> None:
     assert load_settings(Settings, GOOD | {"NOTE": "on"}).note == "on"
 
 
@@ -47,25 +47,25 @@ def test_a_text_that_reads_like_a_switch_stays_text() -> None:
         ({}, "setting SERVICE_URL: not set, and there is no default"),
     ],
 )
-def test_a_bad_or_missing_value_is_named(environ, message) -> None:
+def test_invalid_or_missing_setting_is_named(environ, message) -> None:
     with pytest.raises(UserMistake) as raised:
         load_settings(Settings, environ)
     assert str(raised.value).startswith(message)
 
 
-def test_a_bad_value_is_not_repeated() -> None:
+def test_error_does_not_contain_the_invalid_value() -> None:
     with pytest.raises(UserMistake) as raised:
         load_settings(Settings, GOOD | {"PORT": "hunter2"})
     assert "hunter2" not in str(raised.value)
 
 
-def test_settings_describe_themselves() -> None:
+def test_describe_lists_all_settings() -> None:
     url, port, *_ = describe(Settings)
     assert (url.names, url.type, url.default, url.description) == (("SERVICE_URL", "OLD_URL"), "str", None, "Where to.")
     assert (port.names, port.type, port.default) == (("PORT",), "int", 80)
 
 
-def test_an_undocumented_setting_is_refused() -> None:
+def test_undocumented_setting_is_refused() -> None:
     class Silent(msgspec.Struct):
         port: int = 80
 

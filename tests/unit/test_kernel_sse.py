@@ -9,13 +9,13 @@ from portside.kernel.http.sse import EventStream, sse_event
 from tests.unit.kernel_server import serve
 
 
-def test_the_bytes_of_an_event() -> None:
+def test_event_encoding() -> None:
     assert sse_event("values", b'{"a":1}') == b'event: values\r\ndata: {"a":1}\r\n\r\n'
     assert sse_event("end", b"null", "17-0") == b"event: end\r\ndata: null\r\nid: 17-0\r\n\r\n"
 
 
 class Source:
-    """Chunks put by the test; None ends it."""
+    """Yields chunks that the test puts, until it gets None."""
 
     def __init__(self) -> None:
         self.chunks: asyncio.Queue[bytes | Exception | None] = asyncio.Queue()
@@ -36,7 +36,7 @@ def streaming(source: Source) -> Routes:
 
     @routes.get("/stream", public=True)
     async def stream(ctx: Context) -> EventStream:
-        return EventStream(source.stream(), draining=ctx.get(asyncio.Event), headers={"x-run": "1"})
+        return EventStream(source.stream(), draining=ctx.services.draining, headers={"x-run": "1"})
 
     return routes
 
@@ -53,10 +53,10 @@ async def served(source):
 
 
 async def closed(source: Source) -> None:
-    await asyncio.wait_for(source.closed.wait(), 5)
+    await asyncio.wait_for(source.closed.wait(), 60)
 
 
-async def test_events_arrive_as_they_are_made_and_the_end_ends_the_answer(served, source) -> None:
+async def test_events_are_sent_as_they_are_produced(served, source) -> None:
     async with served.client.stream("GET", "/stream") as answer:
         assert answer.headers["content-type"].startswith("text/event-stream")
         assert (answer.headers["cache-control"], answer.headers["x-accel-buffering"]) == ("no-store", "no")
@@ -65,32 +65,32 @@ async def test_events_arrive_as_they_are_made_and_the_end_ends_the_answer(served
         parts = answer.aiter_raw()
         for chunk in (b"one", b"two"):
             source.chunks.put_nowait(chunk)
-            assert await asyncio.wait_for(anext(parts), 5) == chunk
+            assert await asyncio.wait_for(anext(parts), 60) == chunk
         source.chunks.put_nowait(None)
         assert [part async for part in parts] == []
     await closed(source)
 
 
-async def test_a_comment_is_sent_while_nothing_happens(served, source, monkeypatch) -> None:
+async def test_heartbeat_comment_is_sent_while_idle(served, source, monkeypatch) -> None:
     monkeypatch.setattr(sse, "KEEP_ALIVE_S", 0.02)
     async with served.client.stream("GET", "/stream") as answer:
         parts = answer.aiter_raw()
         for _ in range(2):
-            assert await asyncio.wait_for(anext(parts), 5) == b": heartbeat\r\n\r\n"
+            assert await asyncio.wait_for(anext(parts), 60) == b": heartbeat\r\n\r\n"
         source.chunks.put_nowait(b"one")
-        while (part := await asyncio.wait_for(anext(parts), 5)) == sse.KEEP_ALIVE:
+        while (part := await asyncio.wait_for(anext(parts), 60)) == sse.KEEP_ALIVE:
             pass
         assert part == b"one", "a comment loses nothing of the source"
 
 
-async def test_a_client_that_goes_closes_the_source(served, source) -> None:
+async def test_client_disconnect_closes_the_source(served, source) -> None:
     async with served.client.stream("GET", "/stream") as answer:
         source.chunks.put_nowait(b"one")
         await anext(answer.aiter_raw())
     await closed(source)
 
 
-async def test_draining_ends_the_stream_whole(source) -> None:
+async def test_draining_ends_the_stream_after_a_whole_event(source) -> None:
     async with serve(streaming(source)) as served, served.client.stream("GET", "/stream") as answer:
         parts = answer.aiter_raw()
         source.chunks.put_nowait(b"one")
@@ -100,7 +100,7 @@ async def test_draining_ends_the_stream_whole(source) -> None:
         await closed(source)
 
 
-async def test_a_source_that_fails_cuts_the_answer_and_is_closed(served, source) -> None:
+async def test_failed_source_aborts_the_response(served, source) -> None:
     import httpx2
 
     with pytest.raises(httpx2.RemoteProtocolError):
@@ -112,7 +112,7 @@ async def test_a_source_that_fails_cuts_the_answer_and_is_closed(served, source)
     await closed(source)
 
 
-async def test_a_send_that_fails_closes_the_source_at_once(source) -> None:
+async def test_failed_send_closes_the_source(source) -> None:
     async def send(message) -> None:
         if message["type"] == "http.response.body":
             raise ConnectionResetError

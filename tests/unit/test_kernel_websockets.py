@@ -1,4 +1,4 @@
-"""WebSockets of the kernel: who gets in, what is said when something fails, and how they end."""
+"""WebSockets: permissions, failures and shutdown."""
 
 import asyncio
 from collections.abc import AsyncIterator
@@ -10,10 +10,9 @@ from websockets.asyncio.client import ClientConnection, connect
 from websockets.exceptions import ConnectionClosed, InvalidStatus
 
 from portside.kernel.errors import Unauthorized
-from portside.kernel.http.bodies import LimitBody
 from portside.kernel.http.cors import Cors, CorsRules
-from portside.kernel.http.front import Front
-from portside.kernel.http.routes import Api, Context, Route, Routes
+from portside.kernel.http.middleware import LimitBody, RequestMiddleware
+from portside.kernel.http.routes import Api, BaseServices, Context, Route, Routes
 from portside.kernel.http.server import Server, listen
 from portside.kernel.http.websockets import WEBSOCKET, SocketApi, SocketContext
 
@@ -22,7 +21,7 @@ sockets = Routes("t")
 
 @sockets.add(WEBSOCKET, "/things/{thing_id}/talk")
 async def talk(ctx: SocketContext, thing_id: UUID) -> None:
-    """Say everything back."""
+    """Echo every message."""
     async for frame in ctx.frames():
         if frame == "leave":
             return
@@ -42,11 +41,11 @@ async def guard(ctx: Context, _route: Route) -> str:
 
 @asynccontextmanager
 async def served() -> AsyncIterator[tuple[str, asyncio.Event]]:
-    """Serve the routes; yield the address, and what lets the server stop."""
+    """Serve the routes; yield the address, and the event that stops the server."""
     draining, stop = asyncio.Event(), asyncio.Event()
-    api = SocketApi(Api([], {}, guard), list(sockets), guard, draining=draining)
+    api = SocketApi(Api([], BaseServices(db=None), guard), list(sockets), guard, draining=draining)
     cors = Cors(CorsRules(allow_origins=["https://friend.example"]))
-    app = Front(LimitBody(api, 1000), draining=draining, cors=cors)
+    app = RequestMiddleware(LimitBody(api, 1000), draining=draining, cors=cors)
     server = Server(app, draining=draining, speaks_websocket=True)
     listening = listen("127.0.0.1", 0)
     await server.open([listening])
@@ -72,12 +71,12 @@ async def status_of(connection: connect) -> int:
 
 async def end_of(socket: ClientConnection) -> int:
     with pytest.raises(ConnectionClosed) as closed:
-        await asyncio.wait_for(socket.recv(), 10)
+        await asyncio.wait_for(socket.recv(), 60)
     assert closed.value.rcvd is not None
     return closed.value.rcvd.code
 
 
-async def test_a_conversation() -> None:
+async def test_messages_are_exchanged_in_both_directions() -> None:
     async with served() as (url, _), to(url, x_name="ann", x_request_id="r-1") as socket:
         assert socket.response is not None
         assert socket.response.headers["x-request-id"] == "r-1"
@@ -90,7 +89,7 @@ async def test_a_conversation() -> None:
         assert await end_of(socket) == 1000
 
 
-async def test_who_stays_outside() -> None:
+async def test_websocket_without_permission_is_refused() -> None:
     async with served() as (url, _):
         assert await status_of(to(url)) == 401
         assert await status_of(to(url, x_name="broken")) == 500
@@ -102,13 +101,13 @@ async def test_who_stays_outside() -> None:
             assert await end_of(socket) == 1000
 
 
-async def test_a_handler_that_fails_closes_the_connection() -> None:
+async def test_failed_handler_closes_the_connection() -> None:
     async with served() as (url, _), to(url, x_name="ann") as socket:
         await socket.send("break")
         assert await end_of(socket) == 1011
 
 
-async def test_a_server_that_leaves() -> None:
+async def test_draining_server_closes_the_connection() -> None:
     async with served() as (url, stop), to(url, x_name="ann") as socket:
         stop.set()
         assert await end_of(socket) == 1012

@@ -1,4 +1,4 @@
-"""The objects that `portside manifests` prints: valid, without secrets, with no right that is not needed."""
+"""The objects that `portside manifests` prints: valid, without secrets, with only the needed rights."""
 
 from typing import Any
 
@@ -7,7 +7,7 @@ import yaml
 from click.testing import CliRunner
 
 from portside.agent.settings import AgentSettings
-from portside.cli.manifests import manifests
+from portside.cli.up import manifests
 from portside.dataplane.compute.kubernetes.objects import KINDS
 from portside.dataplane.compute.kubernetes.settings import KubernetesSettings
 from portside.dataplane.settings import ListenerSettings
@@ -53,7 +53,7 @@ def test_every_object_is_valid(arguments: list[str], version: str) -> None:
     assert len(names) == len(set(names))
 
 
-def test_no_secret_is_printed_and_each_one_that_is_needed_is_named() -> None:
+def test_manifests_print_no_secret_and_name_required_ones() -> None:
     answer = CliRunner().invoke(manifests, [])
     found = list(yaml.safe_load_all(answer.output))
     assert of_kind(found, "Secret") == []
@@ -69,7 +69,7 @@ def test_no_secret_is_printed_and_each_one_that_is_needed_is_named() -> None:
 @pytest.mark.parametrize(
     ("name", "kinds"), [("portside", [PlatformSettings]), ("portside-listener", [ListenerSettings, KubernetesSettings])]
 )
-def test_the_programs_understand_their_environment(name: str, kinds: list[Any]) -> None:
+def test_programs_understand_their_environment(name: str, kinds: list[Any]) -> None:
     variables = {one["name"]: one.get("value", "given") for one in container_of(printed(*EVERYTHING), name)["env"]}
     known = {known for kind in kinds for doc in describe(kind) for known in doc.names}
     assert set(variables) <= known
@@ -77,7 +77,7 @@ def test_the_programs_understand_their_environment(name: str, kinds: list[Any]) 
         load_settings(kind, variables)
 
 
-def test_the_platform_on_a_cluster_deploys_nothing_on_its_own_pod() -> None:
+def test_platform_on_cluster_runs_no_embedded_listener() -> None:
     variables = {one["name"]: one.get("value") for one in container_of(printed(), "portside")["env"]}
     assert (
         load_settings(PlatformSettings, {**variables, "DATABASE_URL": "x", "PORTSIDE_API_KEY": "y"}).own_listener
@@ -85,7 +85,7 @@ def test_the_platform_on_a_cluster_deploys_nothing_on_its_own_pod() -> None:
     )
 
 
-def test_a_listener_may_do_its_work_in_its_namespaces_and_nothing_more() -> None:
+def test_listener_role_has_exactly_the_needed_rights() -> None:
     found = printed(*EVERYTHING)
     assert of_kind(found, "ClusterRole") == []
     assert {one["metadata"]["namespace"] for one in of_kind(found, "Role")} == {"red", "blue"}
@@ -98,7 +98,7 @@ def test_a_listener_may_do_its_work_in_its_namespaces_and_nothing_more() -> None
         assert binding["subjects"] == [{"kind": "ServiceAccount", "name": "portside-listener", "namespace": "portside"}]
 
 
-def test_pods_run_as_nobody_special() -> None:
+def test_pods_run_without_privileges() -> None:
     for workload in of_kind(printed(), "Deployment"):
         pod = workload["spec"]["template"]["spec"]
         assert pod["securityContext"]["runAsNonRoot"] is True
@@ -106,17 +106,17 @@ def test_pods_run_as_nobody_special() -> None:
         assert pod["containers"][0]["securityContext"]["capabilities"] == {"drop": ["ALL"]}
 
 
-def test_a_database_elsewhere_leaves_postgres_out() -> None:
+def test_external_database_leaves_postgres_out() -> None:
     assert of_kind(printed("--no-postgres"), "StatefulSet") == []
     assert len(of_kind(printed(), "StatefulSet")) == 1
 
 
-def test_the_agent_server_understands_what_its_pods_are_told() -> None:
+def test_agent_server_understands_pod_environment() -> None:
     from tests.kubernetes import objects, variables
 
-    told = {name: value for name, value in variables(objects()).items() if isinstance(value, str)}
-    read = load_settings(AgentSettings, told)
+    plain = {name: value for name, value in variables(objects()).items() if isinstance(value, str)}
+    read = load_settings(AgentSettings, plain)
     assert (read.host, read.port, read.tier) == ("0.0.0.0", 8000, "api")
-    assert read.database_url == told["DATABASE_URI"]
-    assert read.redis_uri == told["REDIS_URI"]
-    assert (read.revision_id, read.bg_job_shutdown_grace_period_secs) == (told["LANGSMITH_HOST_REVISION_ID"], 180)
+    assert read.database_url == plain["DATABASE_URI"]
+    assert read.redis_uri == plain["REDIS_URI"]
+    assert (read.revision_id, read.bg_job_shutdown_grace_period_secs) == (plain["LANGSMITH_HOST_REVISION_ID"], 180)

@@ -1,4 +1,4 @@
-"""From a release to the objects of its cluster: every field has its place, and the published schemas agree."""
+"""From a release to the objects of its cluster: every field is applied, and the objects match the published schemas."""
 
 import dataclasses
 from typing import Any
@@ -8,7 +8,7 @@ import msgspec
 import pytest
 
 from portside.control.resources import with_defaults
-from portside.control.types.compute import (
+from portside.control.types import (
     Container,
     EnvVar,
     LocalObjectReference,
@@ -17,10 +17,9 @@ from portside.control.types.compute import (
     Volume,
     VolumeMount,
 )
-from portside.dataplane.compute.kubernetes.objects import object_name
-from portside.dataplane.compute.kubernetes.resources import Resources
+from portside.dataplane.compute.kubernetes.objects import Resources, object_name
 from portside.dataplane.failures import DeployFailed
-from portside.dataplane.types import ScaleBounds, Secret
+from portside.listener_api import Scale, Secret
 from tests.kubernetes import (
     DEPLOYMENT_ID,
     FULL_SPEC,
@@ -68,7 +67,7 @@ VOLUMES = [
 
 
 def built(value: Any) -> Any:
-    """A struct as the control plane stores and hands it on: without what was not given."""
+    """A struct as the control plane sends it: without fields that are None."""
     if isinstance(value, dict):
         return {name: built(item) for name, item in value.items() if item is not None}
     return [built(item) for item in value] if isinstance(value, list) else value
@@ -78,7 +77,7 @@ def as_json(value: Any) -> Any:
     return built(msgspec.to_builtins(value))
 
 
-def test_the_samples_fill_every_field_of_the_nested_types() -> None:
+def test_samples_fill_every_field_of_nested_types() -> None:
     filled = {kind: set() for kind in (Container, EnvVar, ResourceRequirements, Volume, VolumeMount)}
     samples = [CONTAINER, *CONTAINER.env, CONTAINER.resources, *VOLUMES, *CONTAINER.volume_mounts]
     for sample in samples:
@@ -87,7 +86,7 @@ def test_the_samples_fill_every_field_of_the_nested_types() -> None:
         assert names == set(kind.__struct_fields__), kind
 
 
-# Field → a value, where it has to show, what has to be there.
+# Field -> a value, where it must appear, and what must be there.
 SCALARS: dict[str, tuple[Any, Any, Any]] = {
     "cpu": (0.3, lambda o: server_of(o)["resources"]["requests"]["cpu"], "300m"),
     "cpu_limit": (2.5, lambda o: server_of(o)["resources"]["limits"]["cpu"], "2500m"),
@@ -145,14 +144,14 @@ def validated(found: Any, *versions: str) -> None:
             validate(manifest, version)
 
 
-def test_every_field_of_a_resource_spec_has_a_place_or_is_refused_by_the_control_plane() -> None:
+def test_every_resource_spec_field_is_applied_or_refused() -> None:
     fields = set(ResourceSpec.__struct_fields__)
     assert fields == set(SCALARS) | {name for name in fields if name.startswith(REFUSED)}
     assert set(Resources.__struct_fields__) == set(SCALARS)
 
 
 @pytest.mark.parametrize("field", SCALARS)
-def test_a_field_shows_where_it_belongs_and_the_schemas_agree(field: str) -> None:
+def test_resource_spec_field_appears_in_valid_manifest(field: str) -> None:
     value, look, expected = SCALARS[field]
     extra = {"min_scale": {"max_scale": 5}}.get(field, {})
     found = objects(revision(resource_spec={**FULL_SPEC, **extra, field: value}))
@@ -160,7 +159,7 @@ def test_a_field_shows_where_it_belongs_and_the_schemas_agree(field: str) -> Non
     validated(found)
 
 
-def test_everything_at_once_is_valid_on_the_oldest_and_the_newest_cluster() -> None:
+def test_full_spec_is_valid_on_oldest_and_newest_cluster() -> None:
     spec = {**FULL_SPEC, **{name: value for name, (value, _, _) in SCALARS.items()}}
     spec["sidecars"] = as_json([msgspec.structs.replace(CONTAINER, name="proxy", restart_policy=None)])
     everything = settings(
@@ -179,13 +178,13 @@ def test_everything_at_once_is_valid_on_the_oldest_and_the_newest_cluster() -> N
     validated(found, OLDEST, NEWEST)
 
 
-def test_the_schemas_do_refuse_what_is_wrong() -> None:
+def test_schemas_refuse_invalid_manifest() -> None:
     found = objects(revision(resource_spec={**FULL_SPEC, "volumes": [{"name": "x", "emptyDirectory": {}}]}))
     with pytest.raises(jsonschema.ValidationError):
         validated(found)
 
 
-def test_the_pod_is_the_one_of_the_contract() -> None:
+def test_pod_matches_contract() -> None:
     server, api = server_of(objects()), named(objects(), "Deployment")
     assert [port["containerPort"] for port in server["ports"]] == [8000]
     for probe in ("livenessProbe", "readinessProbe"):
@@ -195,26 +194,27 @@ def test_the_pod_is_the_one_of_the_contract() -> None:
     assert api["spec"]["revisionHistoryLimit"] == 10
     assert api["spec"]["progressDeadlineSeconds"] == 300
     assert named(objects(), "Deployment", "-queue")["spec"]["progressDeadlineSeconds"] == 600
-    # An old replica leaves only after a new one serves, and has its grace for that.
+    # An old replica terminates only after a new one serves, and has a grace period.
     assert api["spec"]["strategy"]["rollingUpdate"] == {"maxUnavailable": 0, "maxSurge": 1}
     assert pod_of(objects())["terminationGracePeriodSeconds"] > 180
 
 
-def test_a_server_finds_its_environment() -> None:
+def test_server_environment_is_complete() -> None:
     found = objects()
     api, queue = variables(found), variables(found, "-queue")
     assert (api["PORTSIDE_TIER"], queue["PORTSIDE_TIER"]) == ("api", "queue")
     assert api["PORT"] == "8000"
     assert api["TOKEN"] == "s3cr3t"
     assert api["DATABASE_URI"] == api["POSTGRES_URI"]
-    assert api["DATABASE_URI"] == f"postgresql://portside:postgres-password@{found.place.name}-postgres:5432/portside"
-    assert api["REDIS_URI"] == f"redis://:redis-password@{found.place.name}-redis:6379/0"
+    assert api["DATABASE_URI"] == f"postgresql://portside:postgres-password@{found.scope.name}-postgres:5432/portside"
+    assert api["REDIS_URI"] == f"redis://:redis-password@{found.scope.name}-redis:6379/0"
     assert api["LANGSMITH_PROJECT"] == "Hello World"
-    # The platform's address on its own machine leads nowhere from a pod.
+    # A loopback address of the platform's machine would lead a pod to itself.
     assert api["LANGSMITH_ENDPOINT"] == "http://platform.example:8700"
+    assert api["LANGSMITH_AUTH_ENDPOINT"] == "http://platform.example:8700/v2/deployments/1"
 
 
-def test_a_secret_is_in_secrets_alone() -> None:
+def test_secret_values_appear_only_in_secrets() -> None:
     found = objects()
     for manifest in every(found):
         if manifest["kind"] != "Secret":
@@ -223,7 +223,7 @@ def test_a_secret_is_in_secrets_alone() -> None:
     assert "password" not in repr(PASSWORDS)
 
 
-def test_other_values_are_another_secret_so_that_old_pods_keep_theirs() -> None:
+def test_changed_values_make_another_secret() -> None:
     def name(value: str) -> str:
         return server_of(objects(revision(secrets=[Secret("TOKEN", value)])))["envFrom"][0]["secretRef"]["name"]
 
@@ -231,7 +231,7 @@ def test_other_values_are_another_secret_so_that_old_pods_keep_theirs() -> None:
     assert name("one") != name("two")
 
 
-def test_references_to_secrets_of_the_cluster_become_variables() -> None:
+def test_secret_references_become_variables() -> None:
     references = [
         {"name": "KEY", "secret_name": "keys", "secret_key": "openai"},
         {"name": "POSTGRES_URI_CUSTOM", "secret_name": "stores", "secret_key": "postgres"},
@@ -246,7 +246,7 @@ def test_references_to_secrets_of_the_cluster_become_variables() -> None:
     validated(found)
 
 
-def test_stores_of_the_user_replace_those_of_the_deployment() -> None:
+def test_custom_stores_replace_own_ones() -> None:
     secrets = [
         Secret("POSTGRES_URI_CUSTOM", "postgresql://elsewhere/db"),
         Secret("REDIS_URI_CUSTOM", "redis://elsewhere"),
@@ -257,25 +257,25 @@ def test_stores_of_the_user_replace_those_of_the_deployment() -> None:
     assert variables(found)["REDIS_URI"] == "redis://elsewhere"
 
 
-def test_without_redis_pods_have_their_hints_by_postgres() -> None:
+def test_without_redis_pods_have_no_redis_url() -> None:
     found = objects(kubernetes=settings(kubernetes_redis=False))
     assert "REDIS_URI" not in variables(found)
-    assert {one["metadata"]["name"] for one in found.of_kind("StatefulSet")} == {f"{found.place.name}-postgres"}
+    assert {one["metadata"]["name"] for one in found.of_kind("StatefulSet")} == {f"{found.scope.name}-postgres"}
 
 
-def test_a_scale_of_the_owners_wins_over_the_revision() -> None:
-    found = objects(scale=ScaleBounds(min_scale=2, queue_max_scale=0, queue_min_scale=0))
+def test_owner_scale_overrides_revision() -> None:
+    found = objects(scale=Scale(min_scale=2, queue_max_scale=0, queue_min_scale=0))
     assert named(found, "Deployment")["spec"]["replicas"] == 2
     assert len(found.of_kind("Deployment")) == 1
 
 
-def test_a_queue_of_no_replicas_leaves_the_runs_to_the_api() -> None:
+def test_queue_without_replicas_runs_in_api() -> None:
     found = objects(revision(resource_spec={**FULL_SPEC, "queue_min_scale": 0, "queue_max_scale": 0}))
     assert len(found.of_kind("Deployment")) == 1
     assert variables(found)["PORTSIDE_TIER"] == "all"
 
 
-def test_autoscaling_has_the_targets_of_the_contract() -> None:
+def test_autoscaling_targets_match_contract() -> None:
     found = objects(
         revision(resource_spec=with_defaults({"max_scale": 10})), settings(kubernetes_pending_runs_metric="pending")
     )
@@ -299,7 +299,7 @@ def test_autoscaling_has_the_targets_of_the_contract() -> None:
         ),
     ],
 )
-def test_a_deployment_has_an_address_of_its_own(pattern: str, url: str, path: str) -> None:
+def test_ingress_url_pattern_gives_each_deployment_an_address(pattern: str, url: str, path: str) -> None:
     found = objects(kubernetes=settings(kubernetes_ingress_url=pattern))
     (rule,) = named(found, "Ingress")["spec"]["rules"]
     assert found.address.url == url
@@ -309,7 +309,7 @@ def test_a_deployment_has_an_address_of_its_own(pattern: str, url: str, path: st
     validated(found)
 
 
-def test_the_url_that_the_user_chose_stays() -> None:
+def test_custom_url_is_kept() -> None:
     found = objects(
         kubernetes=settings(kubernetes_ingress_url="https://*.agents.example.com"),
         custom_url="https://chat.example.com/v1",
@@ -319,13 +319,13 @@ def test_the_url_that_the_user_chose_stays() -> None:
     assert variables(found)["MOUNT_PREFIX"] == "/v1"
 
 
-def test_without_an_ingress_the_service_is_the_address() -> None:
+def test_service_is_the_address_without_ingress() -> None:
     found = objects(custom_url="http://hello-world-00000000abcd.agents.svc.cluster.local:8000")
     assert found.of_kind("Ingress") == []
     assert found.address.url == "http://hello-world-00000000abcd.agents.svc.cluster.local:8000"
 
 
-def test_a_sidecar_that_restarts_by_itself_is_up_before_the_server() -> None:
+def test_restarting_sidecar_is_an_init_container() -> None:
     native, plain = (
         as_json(msgspec.structs.replace(CONTAINER, name=name, restart_policy=policy))
         for name, policy in (("proxy", "Always"), ("shipper", None))
@@ -338,7 +338,7 @@ def test_a_sidecar_that_restarts_by_itself_is_up_before_the_server() -> None:
     assert [one["name"] for one in pod["containers"]] == ["api-server", "shipper"]
 
 
-def test_labels_of_the_user_never_say_whose_an_object_is() -> None:
+def test_user_labels_never_replace_owner_labels() -> None:
     spec = {**FULL_SPEC, "labels": {"portside/deployment": "another", "app.kubernetes.io/managed-by": "me"}}
     for manifest in every(objects(revision(resource_spec=spec))):
         assert manifest["metadata"]["labels"]["portside/deployment"] == str(DEPLOYMENT_ID)
@@ -349,24 +349,24 @@ def test_labels_of_the_user_never_say_whose_an_object_is() -> None:
     ("changes", "expected"),
     [
         ({"image_uri": None}, "names no image"),
-        ({"resource_spec": {**FULL_SPEC, "sidecars": [{"name": "api-server", "image": "x"}]}}, "may be named"),
+        ({"resource_spec": {**FULL_SPEC, "sidecars": [{"name": "api-server", "image": "x"}]}}, "taken by the server"),
         ({"resource_spec": {**FULL_SPEC, "cpu": "much"}}, "resource_spec"),
     ],
 )
-def test_what_cannot_be_ends_with_a_reason(changes: dict[str, Any], expected: str) -> None:
+def test_invalid_release_fails_with_reason(changes: dict[str, Any], expected: str) -> None:
     with pytest.raises(DeployFailed, match=expected):
         objects(revision(**changes))
 
 
-def test_a_namespace_that_the_listener_was_not_told_of_is_refused() -> None:
-    assert objects(k8s_namespace="more-agents").place.namespace == "more-agents"
-    assert objects().place.namespace == "agents"
+def test_unlisted_namespace_is_refused() -> None:
+    assert objects(k8s_namespace="more-agents").scope.namespace == "more-agents"
+    assert objects().scope.namespace == "agents"
     with pytest.raises(DeployFailed, match="agents, more-agents, not to kube-system"):
         objects(k8s_namespace="kube-system")
 
 
 @pytest.mark.parametrize("name", ["Hello World", "42", "---", "Ünïcode ✓", "a" * 200, "x" * 23 + "--y"])
-def test_names_are_dns_labels_with_room_for_what_is_appended(name: str) -> None:
+def test_names_are_dns_labels_with_room_for_suffixes(name: str) -> None:
     found = object_name(name, DEPLOYMENT_ID)
     assert len(found) <= 37
     for manifest in every(objects(revision(), name=name)):
@@ -378,6 +378,6 @@ def test_names_are_dns_labels_with_room_for_what_is_appended(name: str) -> None:
     assert "--" not in found
 
 
-def test_the_same_release_is_the_same_objects() -> None:
+def test_same_release_gives_same_objects() -> None:
     assert dataclasses.asdict(objects()) == dataclasses.asdict(objects())
     assert deployment(revision()) == deployment(revision())

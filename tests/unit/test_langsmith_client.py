@@ -1,4 +1,4 @@
-"""What the stock `langsmith` client for Python asks for is served, or docs/compatibility.md says that it is not.
+"""Every request of the stock `langsmith` client for Python is served, or docs/compatibility.md lists it as missing.
 
 The addresses are found by reading the client's own files: text that begins like a path, with X for what is filled in.
 """

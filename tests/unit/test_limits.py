@@ -1,18 +1,17 @@
-"""The table of limits and who asks, without any counting."""
+"""The table of rate limits and the identification of callers, without any counting."""
 
 import json
 
 import pytest
 from click.testing import CliRunner
 
-from portside.cli.allowlist import allowlist
+from portside.cli.hosted import allowlist
 from portside.kernel.errors import UserMistake
-from portside.limits.callers import client_address, read_networks
-from portside.limits.patterns import read_pattern
-from portside.limits.table import Table, read_table, write_table
-from portside.limits.types import Identity, Region
+from portside.kernel.http.proxies import client_address, read_networks
+from portside.limits.table import Table, read_pattern, read_table, write_table
+from portside.limits.types import CallerIdentity, Region
 
-KEY, USER, IP = Identity.API_KEY, Identity.USER, Identity.IP
+KEY, USER, IP = CallerIdentity.API_KEY, CallerIdentity.USER, CallerIdentity.IP
 RUN = "/runs/0190a0c0-0000-7000-8000-000000000001"
 ALL = (KEY, USER, IP)
 
@@ -80,7 +79,7 @@ def test_a_row_is_found_with_and_without_a_prefix() -> None:
     assert row.category == "High throughput"
 
 
-def test_what_is_written_is_read_as_the_same(tmp_path) -> None:
+def test_a_table_survives_formatting_and_parsing(tmp_path) -> None:
     rows = read_table()
     file = tmp_path / "limits.txt"
     file.write_text(write_table(rows))
@@ -100,12 +99,12 @@ def test_a_row_can_be_switched_off(tmp_path) -> None:
     ("line", "says"),
     [
         ("/a | IP | 1/1 | 1/1", "five columns"),
-        ("/a | nobody | 1/1 | 1/1 | A", "'nobody' is no identity"),
-        ("/a | IP | 0/1 | 1/1 | A", "out of range"),
-        ("/a | IP | 1/1 | many | A", "'many' is no limit"),
-        ("FETCH /a | IP | 1/1 | 1/1 | A", "is no pattern"),
-        ("a | IP | 1/1 | 1/1 | A", "is no pattern"),
-        ("containing | IP | 1/1 | 1/1 | A", "is no pattern"),
+        ("/a | nobody | 1/1 | 1/1 | A", "Invalid identity 'nobody'"),
+        ("/a | IP | 0/1 | 1/1 | A", "must be from 1 to"),
+        ("/a | IP | 1/1 | many | A", "Invalid limit 'many': use COUNT/SECONDS or off"),
+        ("FETCH /a | IP | 1/1 | 1/1 | A", "Invalid pattern"),
+        ("a | IP | 1/1 | 1/1 | A", "Invalid pattern"),
+        ("containing | IP | 1/1 | 1/1 | A", "Invalid pattern"),
     ],
 )
 def test_a_table_that_cannot_be_read_names_its_line(tmp_path, line, says) -> None:
@@ -116,8 +115,8 @@ def test_a_table_that_cannot_be_read_names_its_line(tmp_path, line, says) -> Non
     assert says in str(caught.value)
 
 
-def test_a_file_that_is_not_there(tmp_path) -> None:
-    with pytest.raises(UserMistake, match="cannot be read"):
+def test_a_missing_table_file_is_refused(tmp_path) -> None:
+    with pytest.raises(UserMistake, match="cannot read the rate limits"):
         read_table(tmp_path / "none.txt")
 
 
@@ -142,13 +141,13 @@ def test_paths_are_matched_by_whole_segments() -> None:
         ("::ffff:1.2.3.4", None, "", "1.2.3.4"),
     ],
 )
-def test_where_a_request_comes_from(peer, forwarded, trusted, address) -> None:
+def test_client_address(peer, forwarded, trusted, address) -> None:
     headers = [(b"x-forwarded-for", forwarded.encode())] if forwarded else []
     scope = {"type": "http", "client": (peer, 1), "headers": headers}
     assert client_address(scope, read_networks(trusted)) == address
 
 
-def test_proxies_that_are_no_addresses() -> None:
+def test_invalid_trusted_proxies_are_refused() -> None:
     with pytest.raises(UserMistake, match="TRUSTED_PROXIES"):
         read_networks("10.0.0.0/8, nowhere")
 

@@ -1,4 +1,4 @@
-"""The log of an agent server told to another address: what a report holds, and what becomes of lines not taken."""
+"""Log forwarding of an agent server: the content of reports, and lines that the address does not accept."""
 
 import json
 import logging
@@ -9,37 +9,37 @@ from typing import Any
 
 import pytest
 
-from portside.agent import log_reports
-from portside.agent.log_reports import LogReports, secrets_of, told_logs
+from portside.agent import server
+from portside.agent.server import LogReports, forwarded_logs, secrets_of
 from portside.agent.settings import AgentSettings
 from portside.kernel.errors import UserMistake
-from portside.kernel.logs import overheard
+from portside.kernel.logs import listen_to_logs
 
 WAIT_S = 60
 
 
 class Collector:
-    """An address that takes reports, with the status that it is told to answer."""
+    """An address that refuses a chosen number of reports and accepts later ones."""
 
     def __init__(self) -> None:
         self.reports: list[dict[str, Any]] = []
-        self.refused = 0
-        self.status = 202
+        self.to_refuse = 0
         self.came = threading.Condition()
         collector = self
 
         class Handler(BaseHTTPRequestHandler):
             def do_POST(self) -> None:
                 body = json.loads(self.rfile.read(int(self.headers["content-length"])))
-                self.send_response(collector.status)
+                is_refused = collector.to_refuse > 0
+                collector.to_refuse -= is_refused
+                with collector.came:
+                    # Before the response: the sender's next report comes after it, in another thread.
+                    if not is_refused:
+                        collector.reports.append(body)
+                    collector.came.notify_all()
+                self.send_response(503 if is_refused else 202)
                 self.send_header("content-length", "0")
                 self.end_headers()
-                with collector.came:
-                    if collector.status == 202:
-                        collector.reports.append(body)
-                    else:
-                        collector.refused += 1
-                    collector.came.notify_all()
 
             def log_message(self, *_: Any) -> None:
                 pass
@@ -51,6 +51,10 @@ class Collector:
     def lines(self) -> list[dict[str, Any]]:
         return [line for report in self.reports for line in report["logs"]]
 
+    def accounted(self) -> int:
+        """Lines that arrived, and lines that the reports count as dropped."""
+        return len(self.lines()) + sum(report["dropped"] for report in self.reports)
+
     def wait_for(self, lines: int) -> list[dict[str, Any]]:
         with self.came:
             assert self.came.wait_for(lambda: len(self.lines()) >= lines, WAIT_S)
@@ -58,7 +62,9 @@ class Collector:
 
 
 @pytest.fixture
-def collector() -> Iterator[Collector]:
+def collector(monkeypatch: pytest.MonkeyPatch) -> Iterator[Collector]:
+    # A report whose response is late counts as dropped, although it arrived.
+    monkeypatch.setattr(server, "REPORT_TIMEOUT_S", 60.0)
     running = Collector()
     yield running
     running.server.shutdown()
@@ -69,7 +75,7 @@ def said(message: str, **fields: Any) -> dict[str, Any]:
     return {"event": message, "level": "info", "timestamp": "2030-01-01T00:00:00Z", **fields}
 
 
-def test_a_report_holds_lines_without_secrets(collector: Collector) -> None:
+def test_report_contains_no_secrets(collector: Collector) -> None:
     environ = {
         "OPENAI_API_KEY": "sk-very-secret", "DATABASE_URI": "postgres://me:p%40ssw0rd@db/x", "PLAIN": "plainly",
         "GRAPH_AES_KEY": "first-of-them,second-one",
@@ -79,8 +85,8 @@ def test_a_report_holds_lines_without_secrets(collector: Collector) -> None:
     try:
         int("sk-very-secret")
     except ValueError as exc:
-        reports.hear(said("failed with sk-very-secret", exc_info=exc, url="redis://u:x@host/1", path="plainly"))
-    reports.hear(said("p@ssw0rd second-one", many={"a": "first-of-them"}, _record=logging.LogRecord))
+        reports.collect(said("failed with sk-very-secret", exc_info=exc, url="redis://u:x@host/1", path="plainly"))
+    reports.collect(said("p@ssw0rd second-one", many={"a": "first-of-them"}, _record=logging.LogRecord))
     (failed, other) = collector.wait_for(2)
     reports.close()
     assert failed["message"] == "failed with [hidden]"
@@ -91,38 +97,34 @@ def test_a_report_holds_lines_without_secrets(collector: Collector) -> None:
     assert collector.reports[0]["source"] == {"kind": "agent_server"}
 
 
-def test_lines_are_dropped_with_a_count_while_nobody_takes_them(collector: Collector) -> None:
-    collector.status = 503
+def test_lines_are_dropped_and_counted_while_address_fails(collector: Collector) -> None:
+    collector.to_refuse = 1
     reports = LogReports(collector.url, {}, [])
-    for number in range(log_reports.KEPT_LINES + 7):
-        reports.hear(said(str(number)))
+    for number in range(server.KEPT_LINES + 7):
+        reports.collect(said(str(number)))
     reports.start()
     with collector.came:
-        assert collector.came.wait_for(lambda: collector.refused, WAIT_S)
-    collector.status = 202
-    collector.wait_for(log_reports.KEPT_LINES - 2 * log_reports.LINES_OF_REPORT)
+        assert collector.came.wait_for(lambda: collector.accounted() == server.KEPT_LINES + 7, WAIT_S)
     reports.close()
-    dropped = collector.reports[0]["dropped"]
-    assert dropped >= 7 + log_reports.LINES_OF_REPORT
-    assert dropped + len(collector.lines()) >= log_reports.KEPT_LINES + 7
+    assert collector.reports[0]["dropped"] >= 7 + server.LINES_OF_REPORT
     assert collector.reports[-1]["dropped"] == 0
-    assert max(len(report["logs"]) for report in collector.reports) == log_reports.LINES_OF_REPORT
+    assert max(len(report["logs"]) for report in collector.reports) == server.LINES_OF_REPORT
 
 
-def test_what_is_logged_last_is_told_at_the_end_and_large_lines_are_cut(collector: Collector) -> None:
+def test_last_lines_are_sent_at_close_and_large_lines_are_cut(collector: Collector) -> None:
     reports = LogReports(collector.url, {}, [])
     reports.start()
-    with overheard(reports.hear):
+    with listen_to_logs(reports.collect):
         for _ in range(60):
-            reports.hear(said("y" * 100_000, **{f"f{n}": "x" * 1000 for n in range(40)}))
+            reports.collect(said("y" * 100_000, **{f"f{n}": "x" * 1000 for n in range(40)}))
     reports.close()
     assert len(collector.wait_for(60)) == 60
     assert all(len(json.dumps(report)) < 256 * 1024 for report in collector.reports)
-    assert len(collector.lines()[0]["message"]) == log_reports.MAX_MESSAGE
+    assert len(collector.lines()[0]["message"]) == server.MAX_MESSAGE
 
 
 @pytest.mark.parametrize("address", [None, "", "platform.example.com", "ftp://host/x"])
-def test_logs_are_told_only_to_an_address_of_the_web(address: str | None) -> None:
+def test_logs_are_sent_to_http_urls_only(address: str | None) -> None:
     settings = AgentSettings(self_hosted_logs_enabled=True, self_hosted_logs_endpoint=address)
-    with pytest.raises(UserMistake, match="SELF_HOSTED_LOGS_ENDPOINT"), told_logs(settings):
+    with pytest.raises(UserMistake, match="SELF_HOSTED_LOGS_ENDPOINT"), forwarded_logs(settings):
         pass

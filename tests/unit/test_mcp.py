@@ -1,11 +1,17 @@
 import pytest
 
-from portside.agent.mcp.clients import ForeignPage, check_origin
-from portside.agent.mcp.messages import Request, RequestFailed
-from portside.agent.mcp.progress import Progress
-from portside.agent.mcp.results import call_result
-from portside.agent.mcp.schemas import taken_by
-from portside.agent.mcp.versions import CAPABILITIES, VERSION, check_declared
+from portside.agent.mcp.results import CallProgress, call_result
+from portside.agent.mcp.rpc import (
+    CAPABILITIES,
+    VERSION,
+    ForeignOrigin,
+    McpError,
+    McpRequest,
+    check_declared,
+    check_origin,
+    knows_links,
+)
+from portside.agent.mcp.tools import tool_input
 from portside.kernel.codec import dump_api
 from portside.kernel.http.cors import CorsRules
 from portside.kernel.http.sse import sse_event
@@ -28,55 +34,55 @@ CONVERSATION = {
 }
 
 
-def test_a_conversation_is_a_text_and_brings_no_definitions_along() -> None:
-    takes = taken_by(CONVERSATION)
-    assert takes.schema["properties"]["messages"]["type"] == "string"
-    assert set(takes.schema["$defs"]) == {"Place", "Kind"}
-    assert takes.input({"messages": "hi", "place": 1}) == {
+def test_messages_become_a_string_without_unused_definitions() -> None:
+    tool = tool_input(CONVERSATION)
+    assert tool.schema["properties"]["messages"]["type"] == "string"
+    assert set(tool.schema["$defs"]) == {"Place", "Kind"}
+    assert tool.graph_input({"messages": "hi", "place": 1}) == {
         "messages": [{"type": "human", "content": "hi"}], "place": 1,
     }  # fmt: skip
-    assert takes.input({"messages": [{"role": "user", "content": "hi"}]})["messages"][0]["role"] == "user"
+    assert tool.graph_input({"messages": [{"role": "user", "content": "hi"}]})["messages"][0]["role"] == "user"
     assert set(CONVERSATION["$defs"]) == {"Message", "Place", "Kind"}
 
 
-def test_messages_that_are_a_text_anyway_stay_one() -> None:
-    takes = taken_by({"type": "object", "properties": {"messages": {"type": "string"}}})
-    assert takes.input({"messages": "hi"}) == {"messages": "hi"}
+def test_string_messages_stay_a_string() -> None:
+    tool = tool_input({"type": "object", "properties": {"messages": {"type": "string"}}})
+    assert tool.graph_input({"messages": "hi"}) == {"messages": "hi"}
 
 
 @pytest.mark.parametrize("given", [None, {}])
-def test_without_a_schema_a_tool_takes_anything(given: dict | None) -> None:
-    takes = taken_by(given)
-    assert takes.schema == {"type": "object"}
-    assert takes.input({"a": 1}) == {"a": 1}
+def test_tool_without_schema_accepts_any_object(given: dict | None) -> None:
+    tool = tool_input(given)
+    assert tool.schema == {"type": "object"}
+    assert tool.graph_input({"a": 1}) == {"a": 1}
 
 
-def test_what_is_no_object_is_wrapped_with_what_it_names() -> None:
-    takes = taken_by({"type": "array", "items": {"$ref": "#/$defs/A"}, "$defs": {"A": {"type": "string"}, "B": {}}})
-    assert takes.schema["required"] == ["input"]
-    assert takes.schema["$defs"] == {"A": {"type": "string"}}
-    assert takes.input({"input": ["x"]}) == ["x"]
+def test_non_object_input_is_wrapped() -> None:
+    tool = tool_input({"type": "array", "items": {"$ref": "#/$defs/A"}, "$defs": {"A": {"type": "string"}, "B": {}}})
+    assert tool.schema["required"] == ["input"]
+    assert tool.schema["$defs"] == {"A": {"type": "string"}}
+    assert tool.graph_input({"input": ["x"]}) == ["x"]
 
 
-def test_a_state_within_itself_is_an_object_all_the_same() -> None:
+def test_recursive_state_is_an_object() -> None:
     state = {"type": "object", "properties": {"next": {"$ref": "#/$defs/State"}}}
-    takes = taken_by({"$ref": "#/$defs/State", "$defs": {"State": state}})
-    assert takes.schema == {**state, "$defs": {"State": state}}
-    assert not takes.is_wrapped
+    tool = tool_input({"$ref": "#/$defs/State", "$defs": {"State": state}})
+    assert tool.schema == {**state, "$defs": {"State": state}}
+    assert not tool.is_wrapped
 
 
-def told(progress: Progress, *events: tuple[str, object]) -> list[dict]:
+def read(progress: CallProgress, *events: tuple[str, object]) -> list[dict]:
     return list(progress.read(b"".join(sse_event(name, dump_api(data), "1-0") for name, data in events)))
 
 
-def test_progress_only_grows_and_what_the_graph_tells_goes_before_its_steps() -> None:
-    progress = Progress()
+def test_progress_grows_and_graph_progress_replaces_steps() -> None:
+    progress = CallProgress()
     nothing = [("metadata", {}), ("custom", "words"), ("custom", {"progress": True})]
-    assert told(progress, *nothing, ("updates", {"plan": {}})) == [{"progress": 1, "message": "Done: plan"}]
-    assert told(progress, ("custom", {"progress": 1}), ("custom", {"progress": 40.5, "total": 50, "message": 7})) == [
+    assert read(progress, *nothing, ("updates", {"plan": {}})) == [{"progress": 1, "message": "Done: plan"}]
+    assert read(progress, ("custom", {"progress": 1}), ("custom", {"progress": 40.5, "total": 50, "message": 7})) == [
         {"progress": 40.5, "total": 50}
     ]
-    assert told(progress, ("updates", {"act": {}}), ("custom", {"progress": 2}), ("error", {"progress": 99})) == []
+    assert read(progress, ("updates", {"act": {}}), ("custom", {"progress": 2}), ("error", {"progress": 99})) == []
 
 
 @pytest.mark.parametrize(
@@ -90,17 +96,52 @@ def test_progress_only_grows_and_what_the_graph_tells_goes_before_its_steps() ->
         (b'{"__error__":"gone"}', "gone", True),
     ],
 )
-def test_results_are_words(values: bytes, text: str, *, is_error: bool) -> None:
+def test_results_are_text(values: bytes, text: str, *, is_error: bool) -> None:
     result = call_result(values)
     assert (result["content"][0]["text"], result["isError"]) == (text, is_error)
     assert "structuredContent" not in result
 
 
-def test_space_around_a_header_means_nothing() -> None:
-    request = Request(1, "tools/call", {"name": "a", "_meta": {VERSION: "2026-07-28", CAPABILITIES: {}}})
+@pytest.mark.parametrize(
+    "block",
+    [
+        {"type": "image"},
+        {"type": ["image"], "url": "https://x.example"},
+        {"type": "image", "file_id": "file-1"},
+        {"type": "image_url", "image_url": {"url": "data:image/svg+xml,<svg/>"}},
+        {"type": "file", "file": 7},
+        {"type": "audio", "base64": 7},
+        {"type": "text", "text": 7},
+        7,
+    ],
+)
+def test_blocks_without_file_leave_result_unchanged(block: object) -> None:
+    values = dump_api({"messages": [{"type": "ai", "content": ["hi", block]}]})
+    assert call_result(values)["content"] == [{"type": "text", "text": values.decode()}]
+
+
+@pytest.mark.parametrize("held", ["message", "blocks"])
+def test_answers_that_are_not_states_may_hold_files(held: str) -> None:
+    blocks = [{"type": "image", "base64": "aGk=", "mime_type": "image/png"}]
+    values = dump_api({"type": "ai", "content": blocks} if held == "message" else blocks)
+    assert call_result(values)["content"] == [{"type": "image", "data": "aGk=", "mimeType": "image/png"}]
+
+
+def test_links_are_text_for_older_clients() -> None:
+    blocks = [{"type": "image", "url": "https://x.example/a.png"}, {"type": "file", "url": "no address"}]
+    values = dump_api({"messages": [{"type": "ai", "content": blocks}]})
+    texts = [{"type": "text", "text": "https://x.example/a.png"}, {"type": "text", "text": "no address"}]
+    assert call_result(values, knows_links=False)["content"] == texts
+    assert [block["type"] for block in call_result(values)["content"]] == ["resource_link", "text"]
+    headers = [{}, {"mcp-protocol-version": "2025-03-26"}, {"mcp-protocol-version": "2025-06-18"}]
+    assert [knows_links(each) for each in headers] == [False, False, True]
+
+
+def test_header_values_are_stripped() -> None:
+    request = McpRequest(1, "tools/call", {"name": "a", "_meta": {VERSION: "2026-07-28", CAPABILITIES: {}}})
     headers = {"mcp-protocol-version": " 2026-07-28 ", "mcp-method": "tools/call\t", "mcp-name": " =?base64?YQ==?= "}
     check_declared(request, headers)
-    with pytest.raises(RequestFailed, match="Mcp-Name"):
+    with pytest.raises(McpError, match="Mcp-Name"):
         check_declared(request, headers | {"mcp-name": "b"})
 
 
@@ -113,12 +154,15 @@ def test_space_around_a_header_means_nothing() -> None:
         (None, "https://pages.example, https://other.example"),
     ],
 )
-def test_pages_that_are_named_may_call(rules: CorsRules | None, named: str) -> None:
-    check_origin("https://pages.example", rules, named)
+def test_named_origins_may_call(rules: CorsRules | None, named: str) -> None:
+    try:
+        check_origin("https://pages.example", rules, named)
+    except ForeignOrigin as exc:
+        pytest.fail(str(exc))
 
 
 @pytest.mark.parametrize(("rules", "named"), [(None, "*"), (None, " * "), (None, "none"), (CorsRules([]), "*")])
-def test_that_any_page_may_call_by_default_is_not_enough(rules: CorsRules | None, named: str) -> None:
-    with pytest.raises(ForeignPage):
+def test_default_cors_does_not_allow_origins(rules: CorsRules | None, named: str) -> None:
+    with pytest.raises(ForeignOrigin):
         check_origin("https://pages.example", rules, named)
     check_origin(None, rules, named)

@@ -1,25 +1,36 @@
-"""Feeds, buffers and what is kept: the bounds, the order, and who gets what."""
+"""Event logs, buffers and kept events: limits, order, and who gets which events."""
 
+import asyncio
 import gc
 import json
+from types import SimpleNamespace
 from uuid import uuid4
 
 import pytest
 
-from portside.agent.streams import buffer, feed, threads
-from portside.agent.streams.buffer import Buffer
-from portside.agent.streams.events import EventClock, asked_modes, place_of, resume_place, thread_modes
-from portside.agent.streams.hub import Hub, Start
-from portside.agent.streams.threads import Asked, RunEnd, Segment
+from portside.agent.streams import buffers, event_log
+from portside.agent.streams.buffers import ReplayBudget, ReplayBuffer, ReplayLimits
+from portside.agent.streams.events import (
+    EventClock,
+    OpenInterrupt,
+    RunEnd,
+    ThreadView,
+    parse_event_id,
+    parse_run_modes,
+    parse_thread_modes,
+    resume_position,
+)
+from portside.agent.streams.history import BLOCK_BYTES, ITEM_BYTES
+from portside.agent.streams.hub import AttemptStart, Hub
 from portside.kernel.errors import Invalid
 from tests.conftest import eventually
 
-RUN_MODES = thread_modes([])
+RUN_MODES = parse_thread_modes([])
 
 
-def start(**given) -> Start:
+def start(**given) -> AttemptStart:
     given = {"run_id": uuid4(), "thread_id": uuid4(), "is_resumable": False, "is_stateless": False, **given}
-    return Start(graph_id="g", attempt=1, **given)
+    return AttemptStart(graph_id="g", attempt=1, **given)
 
 
 def names(raw: bytes) -> list[str]:
@@ -37,117 +48,159 @@ def test_ids_grow_within_a_millisecond_and_when_the_clock_goes_back(monkeypatch)
     [("17-3", (17, 3)), ("17", (17, 0)), ("17-", (17, 0)), ("", None), ("x", None), ("-1", None), ("1-2-3", None),
      ("²-1", None), ("9" * 50, None)],
 )  # fmt: skip
-def test_ids_of_every_form(text, place):
-    assert place_of(text) == place
+def test_parse_event_id(text, place):
+    assert parse_event_id(text) == place
 
 
 def test_modes_may_be_repeated_or_a_json_list():
-    assert asked_modes(None) is None
-    assert asked_modes(["values", "updates"]) == {"values", "updates"}
-    assert asked_modes(['["values"', ' "messages-tuple"]']) == {"values", "messages"}
+    assert parse_run_modes(None) is None
+    assert parse_run_modes(["values", "updates"]) == {"values", "updates"}
+    assert parse_run_modes(['["values"', ' "messages-tuple"]']) == {"values", "messages"}
     with pytest.raises(Invalid, match="bogus"):
-        asked_modes(["bogus"])
-    assert thread_modes([]) == {"run_modes"}
+        parse_run_modes(["bogus"])
+    assert parse_thread_modes([]) == {"run_modes"}
     with pytest.raises(Invalid, match="Invalid stream mode: values"):
-        thread_modes(["values"])
+        parse_thread_modes(["values"])
 
 
-def test_where_a_follower_of_a_thread_left_off():
-    assert (resume_place(None), resume_place("-"), resume_place("0"), resume_place("7-1")) == (
+def test_resume_position_of_thread_followers():
+    assert (resume_position(None), resume_position("-"), resume_position("0"), resume_position("7-1")) == (
         None,
         (0, 0),
         (0, 0),
         (7, 1),
     )
     with pytest.raises(Invalid):
-        resume_place("-1")
+        resume_position("-1")
 
 
-async def test_a_reader_too_far_behind_hears_goodbye_and_no_more(monkeypatch):
-    monkeypatch.setattr(buffer, "BUFFER_LIMIT_BYTES", 10)
-    monkeypatch.setattr(buffer, "FRAMES_AT_LEAST", 1)
-    reader = Buffer(b"goodbye")
-    reader.push(b"12345")
-    reader.push(b"678901")
-    reader.push(b"never")
-    assert [chunk async for chunk in reader] == [b"goodbye"]
+def make_buffer() -> ReplayBuffer:
+    return ReplayBuffer(ThreadView(RUN_MODES), ReplayBudget(), b"overflow")
 
 
-async def test_a_reader_of_large_events_is_not_slow(monkeypatch):
-    monkeypatch.setattr(buffer, "BUFFER_LIMIT_BYTES", 10)
-    reader = Buffer(b"goodbye")
+async def test_buffer_overflow_ends_the_reader_with_the_overflow_event(monkeypatch):
+    monkeypatch.setattr(buffers, "BUFFER_LIMIT_BYTES", 10)
+    monkeypatch.setattr(buffers, "FRAMES_AT_LEAST", 1)
+    reader = make_buffer()
+    reader.offer(b"12345", None)
+    reader.offer(b"678901", None)
+    reader.offer(b"never", None)
+    assert [chunk async for chunk in reader] == [b"overflow"]
+
+
+async def test_buffer_of_few_large_events_does_not_overflow(monkeypatch):
+    monkeypatch.setattr(buffers, "BUFFER_LIMIT_BYTES", 10)
+    reader = make_buffer()
     for _ in range(4):
-        reader.push(b"one step in every mode")
+        reader.offer(b"one step in every mode", None)
     reader.end()
     assert [chunk async for chunk in reader] == [b"one step in every mode" * 4]
 
 
-async def test_what_waits_comes_in_one_piece():
-    reader = Buffer()
-    reader.push(b"a")
-    reader.push(b"b")
+async def test_buffer_joins_waiting_frames():
+    reader = make_buffer()
+    reader.offer(b"a", None)
+    reader.offer(b"b", None)
     reader.end()
     assert [chunk async for chunk in reader] == [b"ab"]
 
 
-async def test_a_resumable_run_forgets_its_oldest_events_above_its_bound(monkeypatch):
-    monkeypatch.setattr(feed, "KEPT_LIMIT_BYTES", 2_000)
+async def test_large_waiting_frames_are_taken_in_slices():
+    reader = make_buffer()
+    for name in (b"a", b"b", b"c"):
+        reader.offer(name * BLOCK_BYTES, None)
+    assert [[frame[:1] for frame in await reader.take()] for _ in range(3)] == [[b"a"], [b"b"], [b"c"]]
+
+
+async def test_frames_that_were_taken_no_longer_count(monkeypatch):
+    monkeypatch.setattr(buffers, "BUFFER_LIMIT_BYTES", 3 * BLOCK_BYTES)
+    monkeypatch.setattr(buffers, "FRAMES_AT_LEAST", 1)
+    reader = make_buffer()
+    for _ in range(6):
+        reader.offer(b"x" * BLOCK_BYTES, None)
+        reader.offer(b"x" * BLOCK_BYTES, None)
+        assert len(b"".join([*await reader.take(), *await reader.take()])) == 2 * BLOCK_BYTES
+
+
+async def test_slice_is_not_stalled_because_its_reader_waited_for_it(monkeypatch):
+    """The time of a slice begins when it is granted, not when the reader asked for it."""
+    now_s = 0.0
+    monkeypatch.setattr(buffers, "time", SimpleNamespace(monotonic=lambda: now_s))
+    budget = ReplayBudget(ReplayLimits(per_caller=0, total=BLOCK_BYTES))
+    first, second, third = (ReplayBuffer(ThreadView(RUN_MODES), budget, b"overflow") for _ in range(3))
+    claim = await budget.claim(first)
+    waiting = [asyncio.create_task(budget.claim(reader)) for reader in (second, third)]
+    await asyncio.sleep(0)
+    now_s = 2 * buffers.STALLED_AFTER_S
+    claim.release()
+    granted = await waiting[0]
+    budget._end_stalled()
+    assert not second._is_ended
+    now_s = 4 * buffers.STALLED_AFTER_S
+    budget._end_stalled()
+    assert second._is_ended
+    await waiting[1]
+    granted.release()
+
+
+async def test_resumable_run_evicts_oldest_events_above_its_limit(monkeypatch):
+    monkeypatch.setattr(event_log, "RESUMABLE_RUN_LIMIT_BYTES", 2 * (900 + ITEM_BYTES))
     hub = Hub(keep_s=60)
     run = hub.begin(start(is_resumable=True))
     run.publish([(name, b"x" * 900) for name in ("values", "updates", "custom")])
-    hub.close(run.run_id, None)
+    hub.finish(run.run_id, None)
     replay = b"".join([chunk async for chunk in run.follow(after="0")])
     assert names(replay) == ["updates", "custom"]
 
 
-def test_a_run_keeps_its_newest_events_on_its_thread():
-    segment = Segment(uuid4(), limit=10)
-    clock = EventClock()
-    for name in "abc":
-        segment.append(feed.Event(name, clock.next(), b"12345"))
-    assert [event.name for event in segment.events] == ["b", "c"]
+async def test_run_evicts_oldest_events_of_its_thread(monkeypatch):
+    monkeypatch.setattr(event_log, "RUN_LIMIT_BYTES", 2 * (5 + ITEM_BYTES))
+    hub = Hub(keep_s=60)
+    run = hub.begin(start())
+    run.publish([(name, b"12345") for name in "abc"])
+    assert [event.name for event in run.log.history] == ["b", "c"]
 
 
-async def test_all_threads_together_forget_what_ended_first(monkeypatch):
-    monkeypatch.setattr(threads.Retention.__init__, "__defaults__", (2_500,))
+async def test_kept_segments_drop_the_oldest_end_above_the_limit(monkeypatch):
+    monkeypatch.setattr(event_log.KeptSegments.__init__, "__defaults__", (5_000,))
     hub, kept = Hub(keep_s=60), []
     for _ in range(3):
         begun = start()
         run = hub.begin(begun)
         run.publish([("values", b'"%s"' % (b"x" * 998))])
-        hub.close(begun.run_id, RunEnd("completed", "g"))
-        kept.append(hub.thread(begun.thread_id))
-    assert [bool(list(thread.kept())) for thread in kept] == [False, True, True]
+        hub.finish(begun.run_id, RunEnd("completed", "g"))
+        kept.append(hub.log_of(begun.thread_id))
+    assert [bool(list(thread.history)) for thread in kept] == [False, True, True]
 
 
-async def test_what_ended_is_forgotten_in_time():
+async def test_kept_segments_expire():
     hub, begun = Hub(keep_s=0.01), start()
     hub.begin(begun)
-    hub.close(begun.run_id, RunEnd("completed", "g"))
-    thread = hub.thread(begun.thread_id)
-    assert list(thread.kept())
+    hub.finish(begun.run_id, RunEnd("completed", "g"))
+    thread = hub.log_of(begun.thread_id)
+    assert list(thread.history)
 
     async def is_forgotten() -> bool:
-        return not list(thread.kept())
+        return not list(thread.history)
 
-    assert await eventually(is_forgotten, within_s=5)
+    assert await eventually(is_forgotten)
 
 
-async def test_nothing_is_kept_of_a_stateless_run():
+async def test_stateless_run_keeps_no_events():
     hub, begun = Hub(keep_s=60), start(is_stateless=True)
     hub.begin(begun)
-    hub.close(begun.run_id, RunEnd("completed", "g"))
-    assert list(hub.thread(begun.thread_id).kept()) == []
+    hub.finish(begun.run_id, RunEnd("completed", "g"))
+    assert list(hub.log_of(begun.thread_id).history) == []
 
 
-async def test_a_run_without_followers_is_kept_for_those_who_come_late():
+async def test_run_without_followers_is_kept_for_late_followers():
     hub, begun = Hub(keep_s=60), start()
     hub.begin(begun).publish([("values", b"1"), ("@updates", b"2")])
     gc.collect()
-    hub.close(begun.run_id, RunEnd("interrupted", "g", asked=(Asked("i", {"q": 1}),)))
+    hub.finish(begun.run_id, RunEnd("interrupted", "g", interrupts=(OpenInterrupt("i", {"q": 1}),)))
     gc.collect()
-    thread = hub.thread(begun.thread_id)
-    kept = [(event.name, json.loads(event.data)) for _, event in thread.kept()]
+    thread = hub.log_of(begun.thread_id)
+    kept = [(event.name, json.loads(event.data)) for event in thread.history]
     assert kept == [
         ("metadata", {"run_id": str(begun.run_id), "attempt": 1}),
         ("@lifecycle", {"event": "running", "graph_name": "g"}),
@@ -158,12 +211,12 @@ async def test_a_run_without_followers_is_kept_for_those_who_come_late():
         ("metadata", {"status": "run_done", "run_id": str(begun.run_id)}),
     ]
     follower = thread.follow(RUN_MODES, after=(0, 0))
-    hub.forget(begun.thread_id)
+    hub.thread_deleted(begun.thread_id)
     assert names(b"".join([chunk async for chunk in follower])) == ["metadata", "values", "metadata"]
 
 
-async def test_a_run_that_goes_on_elsewhere_is_not_said_to_be_over():
+async def test_handed_over_run_has_no_closing_events():
     hub, begun = Hub(keep_s=60), start()
     hub.begin(begun)
-    hub.close(begun.run_id, None)
-    assert [event.name for _, event in hub.thread(begun.thread_id).kept()] == ["metadata", "@lifecycle"]
+    hub.finish(begun.run_id, None)
+    assert [event.name for event in hub.log_of(begun.thread_id).history] == ["metadata", "@lifecycle"]

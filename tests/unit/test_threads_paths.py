@@ -1,7 +1,7 @@
 import pytest
 
-from portside.agent.threads.fields import empty_state, select_fields
-from portside.agent.threads.paths import parse_paths
+from portside.agent.threads.reading import empty_state, select_fields
+from portside.agent.threads.records import parse_paths
 from portside.kernel.errors import Invalid
 
 
@@ -16,7 +16,7 @@ from portside.kernel.errors import Invalid
         ("interrupts.zażółć", "interrupts", ["zażółć"]),
     ],
 )
-def test_a_path_is_taken_apart(path: str, root: str, steps: list[str]) -> None:
+def test_path_is_split_into_steps(path: str, root: str, steps: list[str]) -> None:
     assert parse_paths({"x": path}) == [{"alias": "x", "root": root, "path": steps}]
 
 
@@ -25,12 +25,12 @@ def test_a_path_is_taken_apart(path: str, root: str, steps: list[str]) -> None:
     ["", ".", "values.", "values..a", "values[", "values[]", "values[a]", "values[1", "values]", "status", "valuesx.a",
      "values.a[99999999999]", "values" + ".a" * 600],
 )  # fmt: skip
-def test_a_path_without_sense_is_refused_by_its_name(path: str) -> None:
+def test_bad_path_is_refused_by_name(path: str) -> None:
     with pytest.raises(Invalid, match=r"body\.extract\.alias"):
         parse_paths({"alias": path})
 
 
-def test_no_paths_are_none() -> None:
+def test_no_paths_return_none() -> None:
     assert parse_paths(None) is parse_paths({}) is None
 
 

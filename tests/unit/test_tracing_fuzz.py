@@ -1,4 +1,4 @@
-"""Whatever bytes arrive, the parsers of deliveries answer with a delivery or a refusal, within bounds of memory."""
+"""For any bytes, the parsers of ingest return writes or refuse the request, within bounds of memory."""
 
 import gzip
 import json
@@ -13,33 +13,31 @@ from hypothesis import strategies as st
 from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import ExportTraceServiceRequest
 
 from portside.kernel.errors import Invalid, PortsideError
-from portside.tracing import deliveries, encodings
-from portside.tracing.otlp import wire
-from portside.tracing.otlp.bounds import has_more_messages
-from portside.tracing.otlp.spans import from_otlp
-from portside.tracing.otlp.wire import JSON, PROTOBUF
-from portside.tracing.types import Delivery
+from portside.tracing import bodies, ingest, otlp_wire
+from portside.tracing.otlp_runs import parse_otlp
+from portside.tracing.otlp_wire import JSON, PROTOBUF, has_more_messages
+from portside.tracing.types import IngestBatch
 
 EXAMPLES = settings(max_examples=150, deadline=None, derandomize=True, database=None)
 FORM = "multipart/form-data; boundary=b"
 RUN = str(UUID(int=7))
-Reader = Callable[[bytes], Delivery]
+Reader = Callable[[bytes], IngestBatch]
 
 
-def multipart(body: bytes) -> Delivery:
-    return deliveries.from_multipart(body, FORM)
+def multipart(body: bytes) -> IngestBatch:
+    return ingest.parse_multipart(body, FORM)
 
 
-def batch(body: bytes) -> Delivery:
-    return deliveries.from_batch(body, "application/json")
+def batch(body: bytes) -> IngestBatch:
+    return ingest.parse_batch(body, "application/json")
 
 
-def otlp(body: bytes) -> Delivery:
-    return from_otlp(body, PROTOBUF, None)
+def otlp(body: bytes) -> IngestBatch:
+    return parse_otlp(body, PROTOBUF, None)
 
 
-def otlp_json(body: bytes) -> Delivery:
-    return from_otlp(body, JSON, None)
+def otlp_json(body: bytes) -> IngestBatch:
+    return parse_otlp(body, JSON, None)
 
 
 def part(name: str, data: bytes) -> bytes:
@@ -80,27 +78,27 @@ READERS = list(BODIES)
 
 def check(reader: Reader, body: bytes) -> None:
     try:
-        assert isinstance(reader(body), Delivery)
+        assert isinstance(reader(body), IngestBatch)
     except PortsideError as exc:
         assert exc.status in {400, 413, 415, 422}
 
 
 @pytest.mark.parametrize("reader", READERS)
-def test_the_bodies_that_are_changed_below_are_good_ones(reader: Reader) -> None:
+def test_the_unchanged_bodies_are_valid(reader: Reader) -> None:
     assert reader(BODIES[reader]).runs
 
 
 @pytest.mark.parametrize("reader", READERS)
 @EXAMPLES
 @given(st.binary(max_size=300))
-def test_noise_is_answered(reader: Reader, noise: bytes) -> None:
+def test_random_bytes_are_parsed_or_refused(reader: Reader, noise: bytes) -> None:
     check(reader, noise)
 
 
 @pytest.mark.parametrize("reader", READERS)
 @EXAMPLES
 @given(st.data())
-def test_a_damaged_body_is_answered(reader: Reader, data: st.DataObject) -> None:
+def test_damaged_bodies_are_parsed_or_refused(reader: Reader, data: st.DataObject) -> None:
     body = bytearray(BODIES[reader])
     for _ in range(data.draw(st.integers(1, 4))):
         at = data.draw(st.integers(0, max(len(body) - 1, 0)))
@@ -111,20 +109,20 @@ def test_a_damaged_body_is_answered(reader: Reader, data: st.DataObject) -> None
 
 @EXAMPLES
 @given(st.binary(max_size=300), st.sampled_from(["gzip", "zstd", "", "br"]))
-def test_noise_in_an_encoding_is_answered(noise: bytes, encoding: str) -> None:
+def test_random_encoded_bytes_are_parsed_or_refused(noise: bytes, encoding: str) -> None:
     for body in (noise, gzip.compress(noise)[:-1], zstandard.compress(noise)[4:], zstandard.compress(noise) + noise):
-        check(lambda given: multipart(encodings.decode(given, encoding)), body)
+        check(lambda given: multipart(bodies.decode(given, encoding)), body)
 
 
 def bombs() -> dict[str, tuple[Reader, bytes]]:
     many = 5_000_000
     return {
-        "zstd": (lambda body: multipart(encodings.decode(body, "zstd")), zstandard.compress(bytes(300 * 1024 * 1024))),
+        "zstd": (lambda body: multipart(bodies.decode(body, "zstd")), zstandard.compress(bytes(300 * 1024 * 1024))),
         "frames": (
-            lambda body: multipart(encodings.decode(body, "zstd")),
+            lambda body: multipart(bodies.decode(body, "zstd")),
             zstandard.compress(bytes(8 * 1024 * 1024)) * 100,
         ),
-        "gzip": (lambda body: multipart(encodings.decode(body, "gzip")), gzip.compress(bytes(300 * 1024 * 1024), 1)),
+        "gzip": (lambda body: multipart(bodies.decode(body, "gzip")), gzip.compress(bytes(300 * 1024 * 1024), 1)),
         "spans": (otlp, b"\x0a\x00" * 600_000),
         "objects": (otlp_json, b'{"resourceSpans":[' + b"{}," * many + b"{}]}"),
         "runs": (batch, b'{"post":[' + b"{}," * many + b"{}]}"),
@@ -137,9 +135,9 @@ BOMBS = bombs()
 
 
 @pytest.mark.parametrize("name", BOMBS)
-def test_a_bomb_is_refused_before_it_unfolds(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(wire, "MAX_MESSAGES", 20_000)
-    monkeypatch.setattr(wire, "_SMALL_BYTES", 1024 * 1024)
+def test_a_decompression_bomb_is_refused_early(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(otlp_wire, "MAX_MESSAGES", 20_000)
+    monkeypatch.setattr(otlp_wire, "_SMALL_BYTES", 1024 * 1024)
     reader, body = BOMBS[name]
     tracemalloc.start()
     with pytest.raises(PortsideError):

@@ -1,4 +1,4 @@
-"""The multipart parser: what SDKs send, and what nobody should."""
+"""The multipart parser: bodies of the SDKs, and malformed ones."""
 
 import contextlib
 
@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from portside.kernel.errors import Invalid
-from portside.tracing.multipart import MAX_PARTS, Part, parse
+from portside.tracing.bodies import MAX_PARTS, FormPart, parse_multipart
 
 TYPE = 'multipart/form-data; boundary="b1"'
 
@@ -24,10 +24,10 @@ def body(*parts: tuple[str, bytes], boundary: str = "b1") -> bytes:
 
 
 def test_parts_come_in_order():
-    assert list(parse(body(("a", b"1"), ("b", b""), ("a", b"2")), TYPE)) == [
-        Part("a", "application/json", b"1"),
-        Part("b", "application/json", b""),
-        Part("a", "application/json", b"2"),
+    assert list(parse_multipart(body(("a", b"1"), ("b", b""), ("a", b"2")), TYPE)) == [
+        FormPart("a", "application/json", b"1"),
+        FormPart("b", "application/json", b""),
+        FormPart("a", "application/json", b"2"),
     ]
 
 
@@ -37,26 +37,26 @@ def test_any_bytes_survive(datas: list[bytes]):
     parts = [(f"p{i}", data) for i, data in enumerate(datas)]
     if not parts:
         return
-    parsed = parse(body(*parts, boundary=boundary), f"multipart/form-data; boundary={boundary}")
+    parsed = parse_multipart(body(*parts, boundary=boundary), f"multipart/form-data; boundary={boundary}")
     assert [(part.name, part.data) for part in parsed] == parts
 
 
 @given(st.binary(max_size=300))
-def test_garbage_is_refused_not_crashed_on(garbage: bytes):
+def test_random_bodies_are_refused_without_a_crash(garbage: bytes):
     with contextlib.suppress(Invalid):
-        list(parse(b"--b1\r\n" + garbage, TYPE))
+        list(parse_multipart(b"--b1\r\n" + garbage, TYPE))
 
 
 def test_data_that_begins_like_the_boundary_is_data():
     data = b"x\r\n--b1more\r\n--b1-\r\n"
-    assert [part.data for part in parse(body(("a", data)), TYPE)] == [data]
+    assert [part.data for part in parse_multipart(body(("a", data)), TYPE)] == [data]
 
 
 def test_preamble_padding_and_epilogue_are_skipped():
     raw = b'hello\r\n--b1 \t\r\nContent-Disposition: form-data; name="a"\r\n\r\n1\r\n--b1  \r\n\r\n2\r\n--b1--\r\nbye'
     with pytest.raises(Invalid, match="no name"):
-        list(parse(raw, TYPE))
-    assert next(parse(raw, TYPE)) == Part("a", "", b"1")
+        list(parse_multipart(raw, TYPE))
+    assert next(parse_multipart(raw, TYPE)) == FormPart("a", "", b"1")
 
 
 @pytest.mark.parametrize(
@@ -71,7 +71,7 @@ def test_preamble_padding_and_epilogue_are_skipped():
 )
 def test_names(header: str, name: str):
     raw = f"--b1\r\ncontent-disposition: {header}\r\n\r\nx\r\n--b1--".encode()
-    assert [part.name for part in parse(raw, TYPE)] == [name]
+    assert [part.name for part in parse_multipart(raw, TYPE)] == [name]
 
 
 @pytest.mark.parametrize(
@@ -88,7 +88,7 @@ def test_names(header: str, name: str):
 )
 def test_malformed_bodies_are_refused(raw: bytes):
     with pytest.raises(Invalid, match="malformed multipart"):
-        list(parse(raw, TYPE))
+        list(parse_multipart(raw, TYPE))
 
 
 @pytest.mark.parametrize(
@@ -96,11 +96,11 @@ def test_malformed_bodies_are_refused(raw: bytes):
 )
 def test_other_content_types_are_refused(content_type: str):
     with pytest.raises(Invalid, match="boundary"):
-        list(parse(body(("a", b"1")), content_type))
+        list(parse_multipart(body(("a", b"1")), content_type))
 
 
 def test_parts_are_bounded():
     raw = b'--b1\r\nContent-Disposition: form-data; name="a"\r\n\r\n\r\n' * (MAX_PARTS + 1) + b"--b1--"
     with pytest.raises(Invalid, match="more than"):
-        for _ in parse(raw, TYPE):
+        for _ in parse_multipart(raw, TYPE):
             pass

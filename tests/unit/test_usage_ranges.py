@@ -1,4 +1,4 @@
-"""Which ranges are counted in which buckets."""
+"""The ranges of usage queries and their buckets."""
 
 from datetime import UTC, datetime, timedelta
 
@@ -51,7 +51,7 @@ def test_bounds_are_read_in_utc(text: str):
 
 
 @pytest.mark.parametrize("text", ["", "soon", "2026-13-01", "0001-01-01T00:00:00+14:00", "1768473000"])
-def test_what_is_no_time_is_refused(text: str):
+def test_an_invalid_time_is_refused(text: str):
     with pytest.raises(Invalid, match="start_time"):
         read_range(text, "2026-01-15T12:00:00Z")
 
@@ -76,18 +76,18 @@ def test_an_empty_range_is_refused(end: str):
         ("06T10:30", "09T09:30", "05T07", "05T00", None),
     ],
 )
-def test_a_range_is_cut_where_hours_and_days_are_counted(
+def test_a_range_is_split_at_counted_hours_and_days(
     start: str, end: str, hours: str | None, days: str | None, pieces: list[str] | None
 ):
     def moment(text: str | None) -> datetime | None:
         return text and datetime.fromisoformat(f"2026-01-{text}").replace(tzinfo=UTC)
 
-    cut = read_range(f"2026-01-{start}", f"2026-01-{end}").cut(moment(hours), moment(days))
+    cut = read_range(f"2026-01-{start}", f"2026-01-{end}").split(moment(hours), moment(days))
     found = [cut.first_hour, cut.first_day, cut.last_day, cut.last_hour]
     assert found == [moment(piece) for piece in pieces or [start] * 4]
 
 
-def test_a_range_at_the_end_of_time_is_cut_too():
+def test_a_range_in_year_9999_is_split():
     until = datetime(2026, 1, 2, tzinfo=UTC)
     within = read_range("9999-12-31T23:30:00Z", "9999-12-31T23:40:00Z")
-    assert within.cut(until, until).last_hour == within.start
+    assert within.split(until, until).last_hour == within.start

@@ -1,4 +1,4 @@
-"""Which webhooks may be called, and what a call carries."""
+"""Allowed webhook addresses, and the contents of a call."""
 
 import base64
 import hashlib
@@ -10,9 +10,8 @@ import msgspec
 import pytest
 
 from portside.agent.types.webhooks import WebhooksConfig
-from portside.agent.webhooks.deliveries import Retries
-from portside.agent.webhooks.policy import UrlRefused, WebhookPolicy, read_policy
-from portside.agent.webhooks.signing import read_secret, signature_headers
+from portside.agent.webhooks.deliveries import RetryPolicy
+from portside.agent.webhooks.policy import UrlRefused, WebhookPolicy, read_policy, read_secret, signature_headers
 from portside.kernel.errors import Invalid, UserMistake
 
 SECRET = "a secret of enough bytes"
@@ -44,9 +43,9 @@ def mistake(environ: dict[str, str] | None = None, **section: Any) -> str:
         ("http://a.localhost/", "localhost address"), ("http://[::1/", "Invalid webhook URL"),
     ],
 )  # fmt: skip
-def test_addresses_that_mean_nothing_or_too_much_are_refused(url: str, reason: str) -> None:
+def test_ambiguous_addresses_are_refused(url: str, reason: str) -> None:
     with pytest.raises(UrlRefused, match=reason):
-        WebhookPolicy().judge(url)
+        WebhookPolicy().check_syntax(url)
 
 
 @pytest.mark.parametrize(
@@ -79,7 +78,7 @@ async def test_rules_of_addresses() -> None:
     urls = {"allowed_domains": ["*.example.com", "Example.org"], "allowed_ports": [443, 8443], "max_url_length": 60}
     strict = policy(url=urls)
     for fine in ("https://a.example.com/x", "https://a.b.example.com:8443/", "https://EXAMPLE.org./"):
-        assert strict.judge(fine)
+        assert strict.check_syntax(fine)
     for refused, reason in (
         ("https://example.com/", "allowed domains"),
         ("https://notexample.com/", "allowed domains"),
@@ -89,9 +88,9 @@ async def test_rules_of_addresses() -> None:
         ("https://example.org/" + "x" * 60, "longer than 60"),
     ):
         with pytest.raises(UrlRefused, match=reason):
-            strict.judge(refused)
-    assert WebhookPolicy().judge("http://example.com/") == "example.com"
-    assert policy(url={"require_https": False}).judge("http://example.com/")
+            strict.check_syntax(refused)
+    assert WebhookPolicy().check_syntax("http://example.com/") == "example.com"
+    assert policy(url={"require_https": False}).check_syntax("http://example.com/")
     # Nothing is checked that will not be called.
     await read_policy(None, {}, is_disabled=True).check("ftp://nowhere")
 
@@ -106,13 +105,13 @@ def test_headers_take_variables_of_the_environment_that_are_meant_for_them() -> 
     assert "env.LG_WEBHOOK_" in mistake(environ, headers={"X-A": "${{ OTHER }}"})
     assert "line breaks" in mistake(environ, headers={"X-A": "${{ env.LG_WEBHOOK_LINES }}"})
     for name in ("Host", "content-length", "Webhook-Signature", "X A", "X:A", "X\r\nY", ""):
-        assert "no name of a header" in mistake(headers={name: "x"})
+        assert "not the name of a header" in mistake(headers={name: "x"})
 
 
-def test_what_is_told_is_configured() -> None:
-    assert policy(payload={"exclude": ["kwargs", "values"]}).told.isdisjoint({"kwargs", "values"})
-    assert policy(payload={"include": ["run_id", "status"]}).told == {"run_id", "status"}
-    assert "nonsense is not told" in mistake(payload={"exclude": ["nonsense"]})
+def test_payload_fields_are_configured() -> None:
+    assert policy(payload={"exclude": ["kwargs", "values"]}).payload_fields.isdisjoint({"kwargs", "values"})
+    assert policy(payload={"include": ["run_id", "status"]}).payload_fields == {"run_id", "status"}
+    assert "nonsense is not a field" in mistake(payload={"exclude": ["nonsense"]})
 
 
 def test_secrets_are_read_from_the_environment_and_refused_when_short() -> None:
@@ -120,7 +119,7 @@ def test_secrets_are_read_from_the_environment_and_refused_when_short() -> None:
     assert made.secrets == [SECRET.encode(), f"another {SECRET}".encode()]
     raw = bytes(range(32))
     assert read_secret("whsec_" + base64.b64encode(raw).decode(), "key") == raw
-    assert "less than 16 bytes" in mistake(signing_secret="short")
+    assert "shorter than 16 bytes" in mistake(signing_secret="short")
     assert "not base64" in mistake(signing_secret="whsec_***")
 
 
@@ -135,7 +134,7 @@ def test_the_published_example_of_a_signature() -> None:
 
 
 def test_pauses_grow_up_to_a_bound() -> None:
-    retries = Retries(8, 5)
+    retries = RetryPolicy(8, 5)
     pauses = [retries.pause_s(attempt) for attempt in range(1, 9)]
     assert all(5 * 4**place * 0.8 <= pause for place, pause in enumerate(pauses[:5]))
     assert max(pauses) <= 3 * 3600 * 1.2

@@ -1,99 +1,91 @@
-"""The agent server put together: the only place that makes its parts and joins them.
+"""The composition of the agent server: its services, the routes it serves by its configuration, and its middleware.
 
-By its tier it answers requests, executes runs, or both. What executes runs also does the chores of the database; each
-of them is safe in several processes at once. A server that only answers keeps its graphs to read states with.
+Depending on its tier, a server answers requests, executes runs, or does both. A server that executes runs also performs
+the periodic chores of the database; several processes may perform each chore at once. A server that only answers
+requests still has its graphs, to read states with.
 """
 
 import asyncio
 import os
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Iterable, Sequence
 from contextlib import asynccontextmanager
 from functools import partial
 from pathlib import Path
 from typing import Any
 
 import msgspec
+from uvicorn.middleware.proxy_headers import ProxyHeadersMiddleware
 
-from portside.agent.a2a.service import A2A, Services
-from portside.agent.access.crowding import OpenAnswers
-from portside.agent.access.loading import load_protection
-from portside.agent.access.service import Access
+from portside.agent.a2a.service import A2A, A2AServices
+from portside.agent.access.authentication import load_access_policy
+from portside.agent.access.service import Access, StreamLimit
 from portside.agent.assistants.descriptions import Descriptions
 from portside.agent.assistants.records import Assistants
 from portside.agent.checkpoints.saver import PostgresSaver
 from portside.agent.checkpoints.serde import make_serde
-from portside.agent.checkpoints.staging import Stage
-from portside.agent.config import AgentConfig
-from portside.agent.crons.firing import DueCrons
-from portside.agent.crons.records import Crons
-from portside.agent.custom.application import CustomApp, join_custom, running
+from portside.agent.checkpoints.writer import CheckpointWriter
+from portside.agent.config import AgentConfig, HttpConfig
+from portside.agent.crons.crons import Crons, DueCrons
+from portside.agent.custom.application import CustomApp, ProjectRoutes, described_with, join_custom, running
 from portside.agent.custom.cache import OldCacheEntries
-from portside.agent.custom.description import described_with
-from portside.agent.custom.own_routes import OwnRoutes
-from portside.agent.encryption.codec import vault_of
-from portside.agent.encryption.setup import codec_of, guarded_by, let_replace, make_vault
-from portside.agent.encryption.vault import Vault
+from portside.agent.encryption.codec import EncryptionCodec, encryptor_of, prepare_codec, with_encryption_context
+from portside.agent.encryption.encryptor import Encryptor, make_encryptor
 from portside.agent.engine import Engine
-from portside.agent.front import from_inside, from_outside
 from portside.agent.graphs.imports import add_to_path, import_named
 from portside.agent.graphs.load import Graphs
 from portside.agent.http import (
-    a2a,
-    assistants,
-    crons,
-    debugging,
-    mcp,
-    protocol,
+    agents,
+    resources,
     runs,
-    states,
-    store,
-    streams,
     system,
     threads,
-    webhooks,
 )  # fmt: skip
-from portside.agent.http.serving import describe, served_routes, without_api
-from portside.agent.http.system import Manual, Traffic
-from portside.agent.mcp.methods import Methods
+from portside.agent.http.services import AgentServices, ApiDescription, Context, Traffic
+from portside.agent.http.system import SERVER_INFO
+from portside.agent.mcp.service import Mcp
 from portside.agent.mcp.tools import Tools
-from portside.agent.queue.backlog import Monitor
-from portside.agent.queue.sweep import DueThreads, ExpiredLeases, LapsedRunKeys
+from portside.agent.queue.backlog import QueueMonitor
+from portside.agent.queue.statements import DueThreads, ExpiredLeases, LapsedRunKeys
 from portside.agent.queue.worker import Worker
 from portside.agent.runs.service import Runs
 from portside.agent.settings import AgentSettings
-from portside.agent.store.chores import store_chores
-from portside.agent.store.items import Items
+from portside.agent.store.items import Items, make_store, store_tasks
 from portside.agent.store.requests import StoreRequests
 from portside.agent.store.search_index import StoreSetup, open_setup
-from portside.agent.store.store import make_store
-from portside.agent.streams.choose import open_bus
-from portside.agent.streams.chores import OldStreams
+from portside.agent.streams.bus import open_bus
 from portside.agent.streams.hub import Hub
-from portside.agent.streams.relay import PostgresRelay, Work
-from portside.agent.threads.lifetimes import ExpiredThreads, set_default_lifetime
-from portside.agent.threads.searches import Searches
+from portside.agent.streams.postgres_log import OldStreams
+from portside.agent.streams.remote import PostgresTransport, WorkCallbacks
+from portside.agent.threads.records import ExpiredThreads, ThreadSearches, set_default_lifetime
 from portside.agent.threads.states import States
-from portside.agent.webhooks.deliveries import webhook_chores
+from portside.agent.types.access import AuthOpenApi
+from portside.agent.versions import ENCRYPTION
+from portside.agent.webhooks.deliveries import WebhookLog, webhook_chores
 from portside.agent.webhooks.policy import read_policy
-from portside.agent.webhooks.records import WebhookLog
 from portside.kernel.db import Database
 from portside.kernel.diagnostics import Diagnostics
+from portside.kernel.http.cors import Cors, CorsRules
+from portside.kernel.http.error_responses import ErrorFormat
+from portside.kernel.http.headers import ForwardHeaders
 from portside.kernel.http.health import HealthChecks
-from portside.kernel.http.refusals import ErrorForm
-from portside.kernel.http.routes import Api, Route
+from portside.kernel.http.middleware import ANY, AllowedHosts, LimitBody, MountBelow, RequestMiddleware
+from portside.kernel.http.openapi import document
+from portside.kernel.http.routes import Api, C, Route
 from portside.kernel.http.websockets import SocketApi
+from portside.kernel.large_reads import ReadBudget, return_large_blocks
 from portside.kernel.migrations import migrate
 from portside.kernel.reconcile import Driver, Task
 
 SCHEMA = "portside"
-ROUTES: list[Route] = [
-    *system.routes, *debugging.routes, *assistants.routes, *threads.routes, *states.routes, *runs.routes, *crons.routes,
-    *store.routes, *streams.routes, *protocol.routes, *a2a.routes, *mcp.routes, *webhooks.routes,
+ROUTES: list[Route[Context]] = [
+    *system.routes, *system.debug_routes, *resources.routes, *threads.routes, *threads.state_routes, *runs.routes,
+    *resources.cron_routes, *resources.store_routes, *threads.stream_routes, *threads.protocol_routes, *agents.routes,
+    *agents.mcp_routes,
 ]  # fmt: skip
 
 
 class AgentApp(msgspec.Struct):
-    """A running agent server, short of its sockets."""
+    """A running agent server, without its sockets."""
 
     asgi: Any
     worker: Worker
@@ -106,35 +98,35 @@ class AgentApp(msgspec.Struct):
     custom: CustomApp | None
     takeover: asyncio.Task[None] | None = None
 
-    @property
-    def work(self) -> Work:
-        """Whom to tell of runs to claim and to stop that other processes know of."""
-        return Work(self.worker.wake, self.worker.look_for_cancels)
-
 
 @asynccontextmanager
 async def open_app(
     config: AgentConfig, graphs: Graphs, settings: AgentSettings, database_url: str
 ) -> AsyncIterator[AgentApp]:
-    """Start everything behind the routes, and stop it at the end. Raises UserMistake."""
-    vault = _vault(config, settings)
-    size, codec = settings.graph_postgres_pool_max_size, codec_of(vault)
+    """Start all services of the server, and stop them at the end. Raises UserMistake."""
+    return_large_blocks()
+    encryptor = _encryptor(config, settings)
+    size, codec = settings.graph_postgres_pool_max_size, EncryptionCodec(encryptor) if encryptor else None
     connect = partial(Database.connect, database_url, max_size=size, schema=SCHEMA, codec=codec)
     db = await connect()
-    make_saver = partial(PostgresSaver, serde=make_serde(config.serde), vault=vault, stage=Stage(db))
+    serde, writer = make_serde(config.serde), CheckpointWriter(db)
+    make_saver = partial(PostgresSaver, serde=serde, encryptor=encryptor, writer=writer)
     loops = settings.slots if settings.bg_job_isolated_loops and settings.slots else 1
     try:
         await migrate(db, ["portside.agent"], schema=SCHEMA)
-        let_replace(db)
+        await prepare_codec(db)
         setup = await open_setup(db, config)
         engine = await Engine.start(graphs, connect, loops=loops, make_saver=make_saver, make_store=make_store(setup))
+        # Graphs read with no time limit but the statement's, so it is the API's connections that are found dead first.
+        db.on_dead(engine.replace_connections)
         try:
-            app = await _join(db, engine, config, settings, setup)
+            app = await _compose(db, engine, config, settings, setup)
             bus = await open_bus(db, settings, database_url)
-            # What is sealed is read from the database, where it is opened.
-            bus.carries_chunks = bus.carries_chunks and vault is None
-            relayed = app.hub.joined(lambda hub: PostgresRelay(db, bus, hub, app.work, app.draining))
-            async with relayed, running(app.custom, app.inside, db):
+            # Encrypted events are read from the database, whose codec decrypts them.
+            bus.carries_chunks = bus.carries_chunks and encryptor is None
+            callbacks = WorkCallbacks(app.worker.wake, app.worker.check_cancellations)
+            connected = app.hub.connected(lambda hub: PostgresTransport(db, bus, hub, callbacks, app.draining))
+            async with connected, running(app.custom, app.inside, db):
                 app.worker.start(app.chores)
                 yield app
             await app.access.close()
@@ -144,81 +136,81 @@ async def open_app(
         await db.close()
 
 
-def _vault(config: AgentConfig, settings: AgentSettings) -> Vault | None:
+def _encryptor(config: AgentConfig, settings: AgentSettings) -> Encryptor | None:
     source = config.encryption.path
-    given = None if source is None else import_named(config, "encryption", source, add_to_path(config))
-    return make_vault(settings, given, f"{config.file}: encryption.path ({source})")
+    if source is not None:
+        ENCRYPTION.require()
+    handlers = None if source is None else import_named(config, "encryption", source, add_to_path(config))
+    return make_encryptor(settings, handlers, f"{config.file}: encryption.path ({source})")
 
 
-async def _join(
+async def _compose(
     db: Database, engine: Engine, config: AgentConfig, settings: AgentSettings, setup: StoreSetup
 ) -> AgentApp:
-    known = Assistants(db, engine.graphs)
-    access = Access(db, known, load_protection(config, settings))
-    await known.make_system_assistants()
+    all_assistants = Assistants(db, engine.graphs)
+    access = Access(db, all_assistants, load_access_policy(config, settings))
+    await all_assistants.make_system_assistants()
     await set_default_lifetime(db, config.thread_ttl)
     traffic, draining = Traffic(), asyncio.Event()
-    service = Runs(db, known, engine, settings, draining)
+    service = Runs(db, all_assistants, engine, settings, draining)
     worker = service.worker
     service.webhooks.policy = read_policy(config.webhooks, os.environ, is_disabled=config.http.disable_webhooks)
-    due_crons = DueCrons(db, known, service)
-    descriptions, thread_states = (
-        Descriptions(known, engine),
-        States(db, engine, service.hub, memory_bytes=settings.state_memory_bytes),
-    )
-    services: dict[type, Any] = {
-        Database: db,
-        Access: access,
-        Searches: Searches(db),
-        Assistants: known,
-        Descriptions: descriptions,
-        States: thread_states,
-        A2A: A2A(Services(db, service, access, known, descriptions, thread_states), settings, config),
-        Methods: Methods(Tools(db, known, descriptions, access), service),
-        Hub: service.hub,
-        asyncio.Event: draining,
-        Runs: service,
-        Crons: Crons(db, known, service.webhooks, on_change=due_crons.signal.set),
-        WebhookLog: WebhookLog(db),
-        StoreRequests: StoreRequests(Items(db, setup)),
-        AgentConfig: config,
-        AgentSettings: settings,
-        Traffic: traffic,
-        Monitor: Monitor(db, worker, {"api": db, "graphs": engine.database}),
-        HealthChecks: _checks(db, worker, settings, draining),
-    }
+    due_crons = DueCrons(db, all_assistants, service)
+    descriptions = Descriptions(all_assistants, engine)
+    thread_states = States(db, engine, service.hub, memory_bytes=settings.state_memory_bytes)
     routes = served_routes(ROUTES, config.http, has_diagnostics=settings.debug_folder is not None)
-    services[Manual] = manual = describe(routes, engine.graphs.ids(), access.security)
-    if settings.debug_folder is not None:
-        services[Diagnostics] = Diagnostics(Path(settings.debug_folder))
-    kept = [ExpiredThreads(db, config.thread_ttl), OldStreams(db, settings.resumable_stream_ttl_seconds)]
-    told = webhook_chores(db, service.webhooks, settings)
-    chores = [*_queue_chores(db, worker, settings), *kept, due_crons, *store_chores(db, setup), *told]
-    chores.append(OldCacheEntries(db))
-    guard = OpenAnswers(settings.max_streams_per_caller).guarded(guarded_by(access.guard, vault_of(db)))
-    sockets = served_routes(protocol.sockets, config.http, has_diagnostics=False)
-    api = SocketApi(Api(routes, services, guard), sockets, guard, draining=draining, form=ErrorForm.TEXT)
+    services = AgentServices(
+        db=db,
+        read_budget=ReadBudget(settings.answer_max_bytes, settings.large_reads_max_bytes),
+        access=access,
+        searches=ThreadSearches(db),
+        assistants=all_assistants,
+        descriptions=descriptions,
+        states=thread_states,
+        a2a=A2A(A2AServices(db, service, access, all_assistants, descriptions, thread_states), settings),
+        mcp=Mcp(db, Tools(db, all_assistants, descriptions, access), service),
+        hub=service.hub,
+        draining=draining,
+        runs=service,
+        crons=Crons(db, all_assistants, service.webhooks, on_change=due_crons.signal.set),
+        webhook_log=WebhookLog(db),
+        store=StoreRequests(Items(db, setup)),
+        config=config,
+        settings=settings,
+        traffic=traffic,
+        monitor=QueueMonitor(db, worker, {"api": db, "graphs": engine.database}),
+        health=_checks(db, worker, settings, draining),
+        api_description=describe(routes, engine.graphs.ids(), access.security),
+        diagnostics=None if settings.debug_folder is None else Diagnostics(Path(settings.debug_folder)),
+    )
+    chores: list[Task] = [
+        ExpiredLeases(db, max_retries=settings.bg_job_max_retries, on_released=worker.wake),
+        DueThreads(db),
+        LapsedRunKeys(db),
+        ExpiredThreads(db, config.thread_ttl),
+        OldStreams(db, settings.resumable_stream_ttl_seconds),
+        due_crons,
+        *store_tasks(db, setup),
+        *webhook_chores(db, service.webhooks, settings),
+        OldCacheEntries(db),
+    ]
+    guard = StreamLimit(settings.max_streams_per_caller).guarded(
+        with_encryption_context(access.guard, encryptor_of(db))
+    )
+    sockets = served_routes(threads.sockets, config.http, has_diagnostics=False)
+    api = SocketApi(Api(routes, services, guard), sockets, guard, draining=draining, form=ErrorFormat.TEXT)
     custom = join_custom(config, api, access)
     if custom is not None:
-        services[Manual] = Manual(partial(_described_with_own, manual, custom), manual.tags)
-        service.webhooks.policy = msgspec.structs.replace(service.webhooks.policy, own=OwnRoutes(custom))
-    shown: Any = custom or api
-    inside = from_inside(shown, config.http, settings)
+        services.api_description.extend(partial(described_with, app=custom.app))
+        service.webhooks.policy = msgspec.structs.replace(service.webhooks.policy, own_routes=ProjectRoutes(custom))
+    handler: Any = custom or api
+    inside = from_inside(handler, config.http, settings)
     if settings.tier == "queue":
-        operated = Api(without_api(routes), services, guard)
-        shown = SocketApi(operated, [], guard, draining=draining, form=ErrorForm.TEXT)
-    asgi = from_outside(shown, config.http, settings, draining)
+        operations = Api(without_api(routes), services, guard)
+        handler = SocketApi(operations, [], guard, draining=draining, form=ErrorFormat.TEXT)
+    asgi = from_outside(handler, config.http, settings, draining)
     driver = Driver([] if settings.tier == "api" else chores)
     return AgentApp(asgi, worker, traffic, draining, service.hub, driver, access, inside, custom)
-
-
-def _described_with_own(manual: Manual, custom: CustomApp) -> bytes:
-    return described_with(manual.openapi, custom.app)
-
-
-def _queue_chores(db: Database, worker: Worker, settings: AgentSettings) -> list[Task]:
-    sweep = ExpiredLeases(db, max_retries=settings.bg_job_max_retries, on_released=worker.wake)
-    return [sweep, DueThreads(db), LapsedRunKeys(db)]
 
 
 def _checks(db: Database, worker: Worker, settings: AgentSettings, draining: asyncio.Event) -> HealthChecks:
@@ -227,3 +219,113 @@ def _checks(db: Database, worker: Worker, settings: AgentSettings, draining: asy
 
     checks = {"postgres": db.is_alive}
     return HealthChecks(checks | {"worker": is_working} if settings.tier == "queue" else checks)
+
+
+# The groups of routes that a configuration can disable, by tag. Other groups are always served.
+OPTIONAL = {
+    "assistants": "disable_assistants",
+    "threads": "disable_threads",
+    "thread state": "disable_threads",
+    "event streaming": "disable_threads",
+    "runs": "disable_runs",
+    "store": "disable_store",
+    "a2a": "disable_a2a",
+    "mcp": "disable_mcp",
+    "system": "disable_meta",
+}
+
+OPERATOR_ROUTES = frozenset({"/ok", "/metrics", "/info"})
+
+
+def served_routes(routes: Iterable[Route[C]], http: HttpConfig, *, has_diagnostics: bool) -> list[Route[C]]:
+    """Return the routes that the configuration does not disable."""
+    disabled = {tag for tag, flag in OPTIONAL.items() if getattr(http, flag)}
+    if not has_diagnostics:
+        disabled.add("debugging")
+    served = [route for route in routes if route.tag not in disabled]
+    return [*served, *system.bare_routes] if http.disable_meta else served
+
+
+def without_api(routes: Iterable[Route[C]]) -> list[Route[C]]:
+    """Return the routes of a server that only executes runs: those for its operators."""
+    return [route for route in routes if route.path in OPERATOR_ROUTES or route.tag == "debugging"]
+
+
+def describe(
+    routes: Sequence[Route[Any]], graph_ids: Sequence[str], security: AuthOpenApi | None = None
+) -> ApiDescription:
+    """Describe the routes; a `graph_id` in a request is one of these graphs.
+
+    `security` describes how callers authenticate. Public routes need none of it.
+    """
+
+    def write() -> bytes:
+        described = document(SERVER_INFO, routes)
+        if security is not None:
+            _describe_security(described, routes, security)
+        _name_graphs(described, list(graph_ids))
+        return msgspec.json.encode(described)
+
+    return ApiDescription(write, frozenset(route.tag for route in routes))
+
+
+def _describe_security(described: dict[str, Any], routes: Sequence[Route[Any]], security: AuthOpenApi) -> None:
+    if security.securitySchemes:
+        described.setdefault("components", {}).setdefault("securitySchemes", {}).update(security.securitySchemes)
+    described["security"] = security.security
+    own = {(path, method.lower()): wanted for path, by in security.paths.items() for method, wanted in by.items()}
+    own |= {(route.path, route.method.lower()): [] for route in routes if route.public}
+    for (path, method), wanted in own.items():
+        if operation := described["paths"].get(path, {}).get(method):
+            operation["security"] = wanted
+
+
+def _name_graphs(described: dict[str, Any], graph_ids: list[str]) -> None:
+    """Restrict graph ids in requests. Responses keep any text: an assistant outlives its graph."""
+    schemas = described["components"]["schemas"]
+    bodies = {
+        shape["$ref"].rsplit("/", 1)[-1]
+        for operations in described["paths"].values()
+        for operation in operations.values()
+        for content in operation.get("requestBody", {}).get("content", {}).values()
+        for shape in (content["schema"], *content["schema"].get("anyOf", ()))
+        if "$ref" in shape
+    }
+    by_id_or_graph = {"anyOf": [{"type": "string", "format": "uuid"}, {"type": "string", "enum": graph_ids}]}
+    for operations in described["paths"].values():
+        for operation in operations.values():
+            for parameter in operation["parameters"]:
+                if parameter["name"] == "assistant_id" and "format" not in parameter["schema"]:
+                    parameter["schema"] = by_id_or_graph
+    for name in bodies:
+        field = schemas[name].get("properties", {}).get("graph_id")
+        for shape in () if field is None else (field, *field.get("anyOf", ())):
+            if shape.get("type") == "string":
+                shape["enum"] = graph_ids
+
+
+# The middleware before the routes: for requests from outside, and for calls of this process to itself.
+ALSO_AT_ROOT = frozenset({"/ok", "/metrics"})
+
+
+def from_outside(app: Any, http: HttpConfig, settings: AgentSettings, draining: asyncio.Event) -> Any:
+    """Wrap an application for requests of clients, outermost last. The configuration file wins over the environment."""
+    app = _bounded(app, http, settings)
+    names = [name.strip() for name in settings.allowed_hosts.split(",") if name.strip()]
+    if ANY not in names:
+        app = AllowedHosts(app, names)
+    if prefix := http.mount_prefix or settings.mount_prefix:
+        app = MountBelow(app, prefix, ALSO_AT_ROOT)
+    cors = Cors(http.cors or CorsRules.of(settings.cors_allow_origins))
+    app = RequestMiddleware(app, ErrorFormat.TEXT, draining=draining, cors=cors, logged_headers=http.logging_headers)
+    return ProxyHeadersMiddleware(app, settings.trusted_proxies) if settings.trusted_proxies else app
+
+
+def from_inside(app: Any, http: HttpConfig, settings: AgentSettings) -> Any:
+    """Wrap an application for calls of this process to itself, which need neither a prefix nor CORS."""
+    return RequestMiddleware(_bounded(app, http, settings), ErrorFormat.TEXT, logged_headers=http.logging_headers)
+
+
+def _bounded(app: Any, http: HttpConfig, settings: AgentSettings) -> Any:
+    rules = http.configurable_headers
+    return LimitBody(app if rules is None else ForwardHeaders(app, rules), settings.http_max_request_body_bytes)

@@ -1,15 +1,15 @@
-"""The graph configuration file: which graphs there are, where their code and environment come from.
+"""The graph configuration file: the graphs of a project, their code, and their environment.
 
-The file is shared with the image builders of the ecosystem, so it holds more than a server needs. What only a build
-reads is skipped with a warning. What would change how this server behaves and is not acted on is refused: an agent that
-configured auth must not be served without it. The tables below say which is which; contract: the file's own schema.
+Published projects share the file with image builders and other servers, so it has more keys than this server reads. The
+server logs a key that it ignores, and starts. One exception: it refuses an unknown key that asks for protection, such
+as one of `auth`, because it must not serve the agent without that protection.
 
-Images that were built from such a file bring its sections along as JSON in the environment. A section from there
-replaces the file's, and with the graphs from there no file is needed.
+Images built from such a file have its sections as JSON in the environment, and the file that `env` names may have them
+as well. A section from there replaces the file's. If the graphs come from there, no file is needed.
 """
 
 import json
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
@@ -17,95 +17,108 @@ import msgspec
 
 from portside.agent.types.access import AuthConfig
 from portside.agent.types.encryption import EncryptionConfig, SerdeConfig
+from portside.agent.types.store import MAX_TTL_MINUTES
+from portside.agent.types.threads import Minutes
 from portside.agent.types.webhooks import WebhooksConfig
+from portside.kernel.aliases import CONFIG_FILES, environment_names
 from portside.kernel.errors import UserMistake
 from portside.kernel.http.cors import CorsRules
-from portside.kernel.http.header_rules import HeaderRules
-from portside.kernel.http.prefixes import A_PREFIX
+from portside.kernel.http.headers import HeaderRules
+from portside.kernel.http.middleware import PATH_PREFIX
 from portside.kernel.logs import get_logger
-from portside.kernel.spellings import CONFIG_FILES, environment_names
 
 log = get_logger(__name__)
 
-BUILD_ONLY = frozenset(
-    {
-        "api_version", "base_image", "build_command", "dockerfile_lines", "image_distro", "install_command",
-        "keep_pkg_tools", "node_version", "pip_config_file", "pip_installer", "python_version", "source",
-    }
-)  # fmt: skip
-
-ACTED_ON = object()
-# Sections that change how a server behaves, each with the settings this server acts on, or the value
-# under which it behaves as this server does.
-NOT_SERVED: dict[str, dict[str, Any]] = {
-    "auth": dict.fromkeys(AuthConfig.__struct_fields__, ACTED_ON),
-    "checkpointer": {"backend": "default", "serde": ACTED_ON, "ttl": ACTED_ON},
-    "encryption": {"path": ACTED_ON},
-    "http": {
-        "cors": ACTED_ON, "disable_a2a": ACTED_ON, "disable_assistants": ACTED_ON, "disable_mcp": ACTED_ON,
-        "disable_meta": ACTED_ON, "disable_runs": ACTED_ON, "disable_store": ACTED_ON, "disable_threads": ACTED_ON,
-        "disable_ui": True, "app": ACTED_ON, "configurable_headers": ACTED_ON, "enable_custom_route_auth": ACTED_ON,
-        "logging_headers": ACTED_ON, "middleware_order": ACTED_ON, "mount_prefix": ACTED_ON,
-        "disable_webhooks": ACTED_ON,
-    },
-    "priority": {},
-    "store": {"index": ACTED_ON, "ttl": ACTED_ON},
-    "ui": {},
-    "ui_config": {},
-    "webhooks": dict.fromkeys(WebhooksConfig.__struct_fields__, ACTED_ON),
+# Builds read these; a server has nothing to do for them.
+_READ_BY_BUILDS = frozenset({"node_version", "pip_config_file", "python_version", "source"})
+_READ = frozenset({"$schema", "dependencies", "graphs", "env", *_READ_BY_BUILDS})
+_IMAGES = "it only matters for building an image"
+_POSTGRES = "this server keeps its data in Postgres"
+# Why this server ignores keys that published projects use. A key of a section is named `section.key`.
+_IGNORED = {
+    **dict.fromkeys(
+        (
+            "api_version", "base_image", "build_command", "dockerfile_lines", "image_distro", "install_command",
+            "keep_pkg_tools", "pip_installer",
+        ),
+        _IMAGES,
+    ),
+    **dict.fromkeys(
+        ("checkpointer", "checkpointer.backend", "checkpointer.path", "disable_persistence", "store", "store.path"),
+        _POSTGRES,
+    ),
+    "priority": "this server orders runs by the priority of their assistants",
+    "recursion_limit": "set it in the configuration of an assistant or a run",
+    "store.scopes": "restrict namespaces in an @auth.on.store handler",
+    "ui": "this server serves no pages",
+    "ui_config": "this server serves no pages",
 }  # fmt: skip
-_READ = frozenset({"$schema", "dependencies", "graphs", "env"})
+# An ignored key with one of these prefixes would ask for protection, so the server refuses to start.
+_PROTECTING = ("auth.", "encryption.", "webhooks.", "http.disable_")
+# Ignored keys whose value asks for what this server does anyway.
+_SATISFIED = {"checkpointer.backend": "default", "http.disable_ui": True}
+_SECTIONS = ("auth", "checkpointer", "encryption", "http", "priority", "store", "ui", "ui_config", "webhooks")
 GRAPHS_VARIABLE = "LANGSERVE_GRAPHS"
 _VARIABLES: dict[str, tuple[str, ...]] = {
     "graphs": (GRAPHS_VARIABLE,),
-    **{section: environment_names(f"GRAPH_{section.upper()}") for section in NOT_SERVED},
+    **{section: environment_names(f"GRAPH_{section.upper()}") for section in _SECTIONS},
+}
+# Variables that published images and compose files set for other servers.
+_IGNORED_VARIABLES = {
+    **dict.fromkeys(environment_names("GRAPH_CONFIG"), "name the configuration file with --config"),
+    "LANGGRAPH_DISABLE_FILE_PERSISTENCE": _POSTGRES,
+    "LANGGRAPH_RUNTIME_EDITION": _POSTGRES,
+    "LS_DEFAULT_CHECKPOINTER_BACKEND": _POSTGRES,
 }
 _JAVASCRIPT = (".ts", ".tsx", ".mts", ".cts", ".js", ".jsx", ".mjs", ".cjs")
 
 
 class GraphSource(msgspec.Struct, frozen=True):
-    """Where a graph is: `path` is `file.py:name` or `package.module:name`."""
+    """The location of a graph: `path` is `file.py:name` or `package.module:name`."""
 
     path: str
     description: str | None = None
 
 
-class ThreadTtl(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """How long threads are kept by default, in minutes since their last change, and how they are swept."""
+SweepMinutes = Annotated[float, msgspec.Meta(gt=0, le=525_600)]
+
+
+class ThreadTtl(msgspec.Struct, frozen=True):
+    """How long threads live by default, in minutes since their last change, and how they are deleted."""
 
     strategy: Literal["delete", "keep_latest"] = "delete"
-    default_ttl: Annotated[float, msgspec.Meta(gt=0)] | None = None
-    sweep_interval_minutes: Annotated[float, msgspec.Meta(gt=0)] = 5
+    default_ttl: Minutes | None = None
+    sweep_interval_minutes: SweepMinutes = 5
     sweep_limit: Annotated[int, msgspec.Meta(ge=1)] = 1000
 
 
-class StoreIndex(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """Which fields of store items are embedded for semantic search, by what, into how many dimensions."""
+class StoreIndex(msgspec.Struct, frozen=True):
+    """The fields of store items to embed for semantic search, the embedding model, and its dimensions."""
 
     embed: str
     dims: Annotated[int, msgspec.Meta(ge=1, le=16_000)]
     fields: list[str] = msgspec.field(default_factory=lambda: ["$"])
 
 
-class StoreTtl(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """How long store items are kept by default, in minutes since they were written or read."""
+class StoreTtl(msgspec.Struct, frozen=True):
+    """How long store items live by default, in minutes since they were written or read."""
 
     refresh_on_read: bool = True
-    default_ttl: Annotated[float, msgspec.Meta(gt=0)] | None = None
-    sweep_interval_minutes: Annotated[float, msgspec.Meta(gt=0)] = 5
+    default_ttl: Annotated[float, msgspec.Meta(gt=0, le=MAX_TTL_MINUTES)] | None = None
+    sweep_interval_minutes: SweepMinutes = 5
 
 
-class StoreConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """How the key-value store searches and forgets."""
+class StoreConfig(msgspec.Struct, frozen=True):
+    """The search index and the lifetimes of the key-value store."""
 
     index: StoreIndex | None = None
     ttl: StoreTtl | None = None
 
 
 class HttpConfig(msgspec.Struct, frozen=True):
-    """Which groups of routes there are, below which path, which web pages may call them, and what the project adds.
+    """The routes that a server serves, their prefix, CORS, and the project's own web application.
 
-    `app` names the project's own web application, like a graph.
+    `app` names that application as `graphs` names a graph.
     """
 
     cors: CorsRules | None = None
@@ -117,7 +130,7 @@ class HttpConfig(msgspec.Struct, frozen=True):
     disable_mcp: bool = False
     disable_meta: bool = False
     disable_webhooks: bool = False
-    mount_prefix: Annotated[str, A_PREFIX] = ""
+    mount_prefix: Annotated[str, PATH_PREFIX] = ""
     app: Annotated[str, msgspec.Meta(pattern=r"^.*\S.*:[A-Za-z_]\w*$", max_length=1000)] | None = None
     middleware_order: Literal["middleware_first", "auth_first"] = "middleware_first"
     enable_custom_route_auth: bool = False
@@ -126,9 +139,9 @@ class HttpConfig(msgspec.Struct, frozen=True):
 
 
 class AgentConfig(msgspec.Struct, frozen=True, kw_only=True):
-    """A graph configuration file that this server can act on; paths in it are relative to `folder`.
+    """A parsed graph configuration file; paths in it are relative to `folder`.
 
-    Where the environment alone describes the agent, `file` is the name of its variable in the working directory.
+    If the environment alone describes the agent, `file` is the variable's name in the working directory.
     """
 
     file: Path
@@ -149,10 +162,24 @@ class AgentConfig(msgspec.Struct, frozen=True, kw_only=True):
         return self.file.parent
 
 
-def find_config(folder: Path, environ: Mapping[str, str] | None = None) -> Path:
-    """Return the configuration file of a project, or what stands for the environment where that describes the agent.
+# The keys of each section that this server reads.
+_KEYS = {
+    "auth": AuthConfig.__struct_fields__,
+    "checkpointer": ("serde", "ttl"),
+    "checkpointer.ttl": ThreadTtl.__struct_fields__,
+    "encryption": EncryptionConfig.__struct_fields__,
+    "http": HttpConfig.__struct_fields__,
+    "store": StoreConfig.__struct_fields__,
+    "store.index": StoreIndex.__struct_fields__,
+    "store.ttl": StoreTtl.__struct_fields__,
+    "webhooks": WebhooksConfig.__struct_fields__,
+}
 
-    Raises UserMistake when there is neither.
+
+def find_config(folder: Path, environ: Mapping[str, str] | None = None) -> Path:
+    """Return the configuration file of a project, or a stand-in path if the environment describes the agent.
+
+    Raises UserMistake if there is neither.
     """
     for name in CONFIG_FILES:
         if (folder / name).is_file():
@@ -165,23 +192,38 @@ def find_config(folder: Path, environ: Mapping[str, str] | None = None) -> Path:
 
 
 def load_config(path: Path, environ: Mapping[str, str] | None = None) -> AgentConfig:
-    """Read a configuration file and the sections of the environment.
+    """Read a configuration file and the sections of the environment, and log the keys that are ignored.
 
     Raises UserMistake that names the file or the variable, the key and the remedy.
     """
     path = path.resolve()
     content = {} if path.name == GRAPHS_VARIABLE else _read_json(path)
-    places = {key: str(path) for key in content}
-    for section, variable in _given(environ or {}).items():
-        if (value := _parse(variable, (environ or {})[variable])) is not None:
-            content[section], places[section] = value, variable
+    env = _env(path, content.pop("env", None))
+    environ = {**env, **(environ or {})}
+    sources = {key: str(path) for key in content}
+    for section, variable in _sections_in(environ).items():
+        if (value := _parse(variable, environ[variable])) is not None:
+            content[section], sources[section] = value, variable
+    for variable in sorted(_IGNORED_VARIABLES.keys() & environ.keys()):
+        log.warning("a variable is ignored", variable=variable, reason=_IGNORED_VARIABLES[variable])
+    return _config(path, _read_sections(content, sources), sources, env)
+
+
+def _read_sections(content: dict[str, Any], sources: dict[str, str]) -> dict[str, Any]:
+    """Return the keys of a file that this server reads. Raises UserMistake if an ignored key asks for protection."""
+    sections: dict[str, Any] = {}
     for key, value in content.items():
-        _judge_key(places[key], key, value)
-    return _config(path, content, places)
+        # Other servers store their data in the backend that these keys name, so a string here is not a mistake.
+        names_backend = key in {"checkpointer", "store"} and not isinstance(value, dict)
+        if names_backend or key not in {*_READ, *_KEYS}:
+            _ignore(sources[key], key, value)
+        else:
+            sections[key] = _read_keys(sources[key], key, value)
+    return sections
 
 
-def _given(environ: Mapping[str, str]) -> dict[str, str]:
-    """Return which variable of the environment brings which section."""
+def _sections_in(environ: Mapping[str, str]) -> dict[str, str]:
+    """Return the sections that the environment has, with their variables."""
     return {
         section: next(name for name in names if environ.get(name))
         for section, names in _VARIABLES.items()
@@ -189,53 +231,45 @@ def _given(environ: Mapping[str, str]) -> dict[str, str]:
     }
 
 
-def _config(path: Path, content: dict[str, Any], places: dict[str, str]) -> AgentConfig:
+def _config(path: Path, content: dict[str, Any], sources: dict[str, str], env: dict[str, str]) -> AgentConfig:
     def place(section: str) -> str:
-        return places.get(section, str(path))
+        return sources.get(section, str(path))
 
+    checkpointer = content.get("checkpointer", {})
     return AgentConfig(
         file=path,
         graphs=_graphs(place("graphs"), content.get("graphs")),
         dependencies=_typed(place("dependencies"), "dependencies", content.get("dependencies") or [], list[str]),
-        env=_env(path, content.get("env")),
-        thread_ttl=_thread_ttl(place("checkpointer"), _section(content, "checkpointer")),
-        store=_typed(place("store"), "store", _section(content, "store"), StoreConfig),
-        http=_http(place("http"), _section(content, "http")),
-        # Documentation of LangGraph writes its flags as texts.
-        auth=_typed(place("auth"), "auth", _section(content, "auth"), AuthConfig, strict=False),
-        encryption=_typed(place("encryption"), "encryption", _section(content, "encryption"), EncryptionConfig),
-        serde=_serde(place("checkpointer"), _section(content, "checkpointer")),
-        webhooks=_typed(place("webhooks"), "webhooks", content.get("webhooks"), WebhooksConfig | None),
+        env=env,
+        thread_ttl=_typed(place("checkpointer"), "checkpointer.ttl", checkpointer.get("ttl") or {}, ThreadTtl),
+        store=_typed(place("store"), "store", content.get("store", {}), StoreConfig),
+        http=_http(place("http"), content.get("http") or {}),
+        # LangGraph's documentation writes the flags of this section as strings.
+        auth=_typed(place("auth"), "auth", content.get("auth") or {}, AuthConfig, strict=False),
+        encryption=_typed(place("encryption"), "encryption", content.get("encryption") or {}, EncryptionConfig),
+        serde=_serde(place("checkpointer"), checkpointer),
+        webhooks=_typed(place("webhooks"), "webhooks", content.get("webhooks") or None, WebhooksConfig | None),
     )
-
-
-def _thread_ttl(place: str, section: dict[str, Any]) -> ThreadTtl:
-    ttl: ThreadTtl = _typed(place, "checkpointer.ttl", section.get("ttl") or {}, ThreadTtl)
-    return ttl
 
 
 def _serde(place: str, section: dict[str, Any]) -> SerdeConfig:
     serde: SerdeConfig = _typed(place, "checkpointer.serde", section.get("serde") or {}, SerdeConfig)
     if serde.pickle_fallback:
-        log.warning("pickles_are_read", file=place, reason="whoever can write to the database can run code here")
+        log.warning("pickled checkpoints are read: a writer of the database can run code in this server", file=place)
     return serde
 
 
-def _http(place: str, section: dict[str, Any]) -> HttpConfig:
-    # An empty prefix or set of rules is how some say that there is none.
-    given = {key: value for key, value in section.items() if value not in ({}, "", None)}
+def _http(place: str, section: Any) -> HttpConfig:
+    # Some projects write an empty prefix or an empty set of rules for none.
+    is_object = isinstance(section, dict)
+    given = {key: value for key, value in section.items() if value not in ({}, "", None)} if is_object else section
     http: HttpConfig = _typed(place, "http", given, HttpConfig)
     if http.cors and http.cors.allow_credentials and "*" in http.cors.allow_origins:
-        log.warning("cors_without_credentials", file=place, reason="pages that may send them have to be named")
+        log.warning("http.cors.allow_credentials has no effect while allow_origins is *; name the origins", file=place)
     for rules in (http.configurable_headers, http.logging_headers):
-        if rules is not None and rules.never:
-            log.warning("headers_never_passed_on", file=place, headers=rules.never, reason="they carry secrets")
+        if rules is not None and rules.ignored:
+            log.warning("headers with secrets are never passed on", file=place, headers=rules.ignored)
     return http
-
-
-def _section(content: dict[str, Any], name: str) -> dict[str, Any]:
-    section = content.get(name)
-    return section if isinstance(section, dict) else {}
 
 
 def _read_json(path: Path) -> dict[str, Any]:
@@ -247,7 +281,7 @@ def _read_json(path: Path) -> dict[str, Any]:
         raise UserMistake(f"{path} is not UTF-8 text") from exc
     content = _parse(str(path), text)
     if not isinstance(content, dict):
-        raise UserMistake(f'{path} must hold a JSON object such as {{"graphs": {{"agent": "./agent.py:graph"}}}}')
+        raise UserMistake(f'{path} must be a JSON object such as {{"graphs": {{"agent": "./agent.py:graph"}}}}')
     return content
 
 
@@ -258,32 +292,36 @@ def _parse(place: str, text: str) -> Any:
         raise UserMistake(f"{place} is not valid JSON: {exc.msg} (line {exc.lineno}, column {exc.colno})") from exc
 
 
-def _judge_key(place: str, key: str, value: Any) -> None:
-    """Pass what the server reads, warn of what it skips. Raises UserMistake on what it would have to act on."""
-    if key in NOT_SERVED:
-        _refuse_settings(place, key, value)
-    elif key in BUILD_ONLY:
-        log.warning("config_key_skipped", file=place, key=key, reason="it only matters for building an image")
-    elif key not in _READ:
-        log.warning("config_key_unknown", file=place, key=key)
+def _read_keys(place: str, key: str, value: Any) -> Any:
+    """Return the keys of a section that this server reads, and log the others.
+
+    Raises UserMistake if one of the others asks for protection.
+    """
+    if key not in _KEYS or not isinstance(value, dict):
+        return value
+    return {
+        name: _read_keys(place, f"{key}.{name}", setting)
+        for name, setting in _known(place, key, value, _KEYS[key]).items()
+    }
 
 
-def _refuse_settings(place: str, section: str, value: Any) -> None:
-    """Raise UserMistake unless every setting of a section says what holds anyway."""
-    if not isinstance(value, dict):
-        settings = {} if _is_off(value) else {section: value}
-    else:
-        same = NOT_SERVED[section]
-        settings = {
-            f"{section}.{name}": given
-            for name, given in value.items()
-            if not (_is_off(given) or same.get(name) is ACTED_ON or (name in same and same[name] == given))
-        }
-    if settings:
+def _known(place: str, section: str, value: dict[str, Any], names: Collection[str]) -> dict[str, Any]:
+    """Return the keys of a section with these names, and ignore the others."""
+    for name in sorted(value.keys() - names):
+        _ignore(place, f"{section}.{name}", value[name])
+    return {name: setting for name, setting in value.items() if name in names}
+
+
+def _ignore(place: str, key: str, value: Any) -> None:
+    """Log that a key is ignored. Raises UserMistake if it asks for protection."""
+    if _is_off(value) or (key in _SATISFIED and _SATISFIED[key] == value):
+        return
+    if key.startswith(_PROTECTING):
         raise UserMistake(
-            f"{place}: {', '.join(sorted(settings))} cannot be honoured by this server yet, and serving the agent "
-            f"without it would not be what you configured; remove it to start"
+            f"{place}: unknown key {key}. It may ask for protection, which the server must not run without; remove the "
+            "key to start"
         )
+    log.warning("a configuration key is ignored", file=place, key=key, reason=_IGNORED.get(key, "unknown key"))
 
 
 def _is_off(value: Any) -> bool:
@@ -301,12 +339,14 @@ def _graphs(place: str, value: Any) -> dict[str, GraphSource]:
 def _graph(place: str, graph_id: str, entry: Any) -> GraphSource:
     key = f"graphs.{graph_id}"
     if not graph_id.strip():
-        raise UserMistake(f'{place}: "graphs" has a graph without a name')
+        raise UserMistake(f'{place}: "graphs" has a graph with an empty name')
+    if isinstance(entry, dict):
+        entry = _known(place, key, entry, GraphSource.__struct_fields__)
     source = GraphSource(entry) if isinstance(entry, str) else _typed(place, key, entry, GraphSource)
     file, separator, name = source.path.rpartition(":")
     if not (separator and file.strip() and name.isidentifier()):
         raise UserMistake(
-            f'{place}: {key} is "{source.path}"; it must name a file and what to take from it, like "./agent.py:graph"'
+            f'{place}: {key} is "{source.path}"; it must name a file and an object in it, like "./agent.py:graph"'
         )
     if file.endswith(_JAVASCRIPT):
         raise UserMistake(f"{place}: {key} is a JavaScript graph ({file}); this server runs Python graphs")
@@ -314,15 +354,16 @@ def _graph(place: str, graph_id: str, entry: Any) -> GraphSource:
 
 
 def _env(path: Path, value: Any) -> dict[str, str]:
-    """Read the environment: a map in the file itself, or the path of a `.env` file beside it."""
+    """Read `env`: a map, or the path of a `.env` file."""
     if value is None or value == "":
         return {}
     if not isinstance(value, str):
-        given = _typed(str(path), "env", value, dict[str, str | int | float | bool])
-        return {name: _as_text(setting) for name, setting in given.items()}
+        given = _typed(str(path), "env", value, dict[str, str | int | float | bool | None])
+        return {name: _as_text(setting) for name, setting in given.items() if setting is not None}
     file = path.parent / value
     if not file.is_file():
-        raise UserMistake(f'{path}: env is "{value}", but there is no such file; create it or remove the key')
+        log.info("the env file is missing and counts as empty", file=str(path), env=value)
+        return {}
     from dotenv import dotenv_values
 
     return {name: setting for name, setting in dotenv_values(file).items() if setting is not None}

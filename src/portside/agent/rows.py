@@ -1,7 +1,7 @@
 """From database rows to the structs of the API."""
 
 from datetime import datetime
-from typing import TypeVar
+from typing import Generic, NamedTuple, TypeVar
 
 import msgspec
 
@@ -12,7 +12,7 @@ S = TypeVar("S", bound=msgspec.Struct)
 
 
 def from_row(kind: type[S], row: Record) -> S:
-    """Make a struct of the columns it has fields for; moments become ISO strings, `values` stays raw JSON."""
+    """Return a struct made of the columns that it has fields for; times become ISO strings, `values` stays raw JSON."""
     values = {}
     for name in kind.__struct_fields__:
         value = row[name]
@@ -22,3 +22,13 @@ def from_row(kind: type[S], row: Record) -> S:
             value = msgspec.Raw(value.encode())
         values[name] = value
     return kind(**values)
+
+
+T = TypeVar("T")
+
+
+class SearchPage(NamedTuple, Generic[T]):
+    """The rows of one page, and how many rows match in all."""
+
+    items: list[T]
+    total: int

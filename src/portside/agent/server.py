@@ -1,39 +1,74 @@
-"""One agent server process: its sockets, its signals, and taking over from a predecessor.
+"""One agent server process: its sockets, its signals, and the hand-over from a previous replica.
 
-A replica of a deployment answers on a private socket first. When the data plane writes a byte into the hand-over pipe
-it answers on the deployment's own socket too, and the replica before it is told to leave.
+A replica of a deployment first listens on a private socket. When the data plane writes a byte into the hand-over pipe,
+the replica listens on the deployment's public socket too, and the data plane stops the previous replica.
+
+The server can forward its log lines to another address (spec: SELF_HOSTED_LOGS_*). The spec names the settings and the
+routes, but no payload; this one is ours. A thread sends the collected lines once a second. Code that logs never waits:
+lines that do not fit into memory or cannot be sent are dropped, and the next report counts them. A report contains no
+secrets: beside what the log itself hides, it has neither values of variables with secret-like names nor credentials of
+URLs, and of an exception only its class and where it was raised.
 """
 
 import asyncio
 import contextlib
 import gc
 import os
+import re
 import signal
 import socket
+import sys
 import threading
-from collections.abc import Callable
+import traceback
+from collections import deque
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import partial
+from typing import Any
+from urllib.parse import unquote, urlsplit
 
+import httpx
 import msgspec
+from prometheus_client import Counter
 
-from portside.agent.access.loading import refuse_open_address
+from portside import __version__
+from portside.agent.access.authentication import refuse_open_address
 from portside.agent.app import AgentApp, open_app
 from portside.agent.config import AgentConfig
 from portside.agent.graphs.load import Graphs
 from portside.agent.settings import AgentSettings
+from portside.agent.versions import missing_features
+from portside.kernel.codec import dump_api
+from portside.kernel.errors import UserMistake
 from portside.kernel.http.server import Server, listen
-from portside.kernel.logs import get_logger
+from portside.kernel.logs import SECRET_WORDS, get_logger, listen_to_logs
+from portside.kernel.outbound import ssl_context
+from portside.kernel.supervision import Supervision
 
 log = get_logger(__name__)
 STREAMS_LEFT_S = 5.0
-GONE_WITHIN_S = 10.0
+EXIT_TIMEOUT_S = 10.0
 COLLECT_AFTER = (10_000, 10, 10)
+FORWARDED_LINES = Counter(
+    "portside_log_lines_forwarded_total", "Log lines that were sent to another address, or dropped.", ["outcome"]
+)
+DEFAULT_REPORT_PATH = "/v1/metadata/submit"
+REPORT_EVERY_S, REPORT_TIMEOUT_S, LONGEST_REPORT_PAUSE_S = 1.0, 5.0, 60.0
+REPORTS_CLOSE_WITHIN_S = 2.0
+KEPT_LINES, LINES_OF_REPORT, FRAMES = 5_000, 200, 20
+MAX_MESSAGE, MAX_FIELD, MAX_FIELDS = 2_000, 300, 20
+# The platform's route accepts 256 KB.
+MAX_REPORT_BYTES = 200_000
+_HIDDEN = "[hidden]"
+_CREDENTIALS = re.compile(r"(?<=://)[^\s/@]+(?=@)")
+_SECRET_NAMES = (*SECRET_WORDS, "key", "credential", "dsn")
+_SHORTEST_SECRET = 6
+_NOT_FIELDS = frozenset({"event", "level", "timestamp", "exc_info", "stack_info", "logger"})
 
 
 class Sockets(msgspec.Struct, frozen=True):
-    """Inherited descriptors: what to listen on, the deployment's own socket, and the hand-over pipe.
+    """Inherited descriptors: the private socket, the deployment's public socket, and the hand-over pipe.
 
-    At `heir_fd` a later data plane asks for the deployment's own socket, when the one that has it now has died.
+    When the data plane that has the public socket has died, its successor requests the socket at `heir_fd`.
     """
 
     private_fd: int | None = None
@@ -43,7 +78,7 @@ class Sockets(msgspec.Struct, frozen=True):
 
 
 class Served(msgspec.Struct, frozen=True):
-    """An agent, how it is served, and where it keeps what it remembers."""
+    """An agent, its settings and its database."""
 
     config: AgentConfig
     graphs: Graphs
@@ -54,8 +89,8 @@ class Served(msgspec.Struct, frozen=True):
 async def serve(served: Served, sockets: Sockets, *, on_ready: Callable[[], None] = lambda: None) -> None:
     """Serve until SIGTERM (runs may end within the grace period) or SIGINT (runs are handed back at once).
 
-    A second signal of either kind ends the grace period. Raises OutOfReach when the port or the database is not to be
-    had, and UserMistake when it would be open to other machines without a word about it.
+    A second signal of either kind ends the grace period. Raises DependencyUnavailable when the port or the database is
+    not available, and UserMistake when the server would accept unauthenticated requests from other machines.
     """
     settings = served.settings
     if sockets.private_fd is None:
@@ -73,52 +108,54 @@ async def serve(served: Served, sockets: Sockets, *, on_ready: Callable[[], None
             speaks_websocket=True,
         )
 
-        def leave(*, at_once: bool) -> None:
+        def shut_down(*, at_once: bool) -> None:
             if at_once or stop.is_set():
                 server.idle_drain_s = 0.0
                 hurry.set()
             stop.set()
 
-        async def hand_over() -> None:
+        async def drain() -> None:
             await app.worker.drain(settings.bg_job_shutdown_grace_period_secs, hurry)
-            _be_gone_in_time()
+            _exit_after_timeout()
 
-        loop.add_signal_handler(signal.SIGTERM, partial(leave, at_once=False))
-        loop.add_signal_handler(signal.SIGINT, partial(leave, at_once=True))
+        loop.add_signal_handler(signal.SIGTERM, partial(shut_down, at_once=False))
+        loop.add_signal_handler(signal.SIGINT, partial(shut_down, at_once=True))
         await server.open([listening])
         address = str(listening.getsockname())
         log.info("agent server ready", address=address, tier=settings.tier, graphs=served.graphs.ids())
-        _spare_collections()
+        if lacks := missing_features():
+            log.info("the project's libraries are older than some features need, which are off", features=lacks)
+        _tune_garbage_collection()
         on_ready()
         if sockets.public_fd is not None and sockets.handover_fd is not None:
             app.traffic.is_served = False
             _await_handover(server, app, sockets.public_fd, sockets.handover_fd)
             if sockets.heir_fd is not None:
                 _await_heir(sockets.public_fd, sockets.heir_fd)
-        await server.serve_until(stop, hand_over)
+        await server.serve_until(stop, drain)
     log.info("agent server stopped")
 
 
-def _be_gone_in_time() -> None:
-    """End this process although something in it does not end: a node that blocks its thread, a dead connection.
+def _exit_after_timeout() -> None:
+    """Exit after a while although something does not end: a node that blocks its thread, a dead connection.
 
-    Its runs are handed back by now, and what it still does to them is refused.
+    By now the runs are handed back, and the database refuses what this process still writes for them.
     """
 
-    def be_gone() -> None:
-        log.warning("something in this process does not end, and is cut off", within_s=GONE_WITHIN_S)
+    def exit_now() -> None:
+        log.warning("exiting although some work of this process has not ended", after_s=EXIT_TIMEOUT_S)
         os._exit(0)
 
-    timer = threading.Timer(GONE_WITHIN_S, be_gone)
+    timer = threading.Timer(EXIT_TIMEOUT_S, exit_now)
     timer.daemon = True
     timer.start()
 
 
-def _spare_collections() -> None:
-    """Leave what was made at the start out of every later garbage collection, and collect less often.
+def _tune_garbage_collection() -> None:
+    """Exclude the objects of the start from garbage collection, and collect less often.
 
-    A server is 200,000 objects that live as long as it does; walking them stopped all runs for 60 ms at a time. They
-    are not walked even once: that is a tenth of the start, to find the 2 % of them that are garbage.
+    A server has 200,000 objects that live as long as it does; a collection of them paused all runs for 60 ms. They are
+    not collected even once: that would take a tenth of the start, to find the 2 % of them that are garbage.
     """
     gc.freeze()
     gc.set_threshold(*COLLECT_AFTER)
@@ -153,15 +190,172 @@ def _await_handover(server: Server, app: AgentApp, public_fd: int, pipe: int) ->
 
 
 def _await_heir(public_fd: int, heir_fd: int) -> None:
-    # The server closes its own descriptor when it drains; what waits in the socket's queue must outlive that.
+    # The server closes its own descriptor when it drains; the connections in the socket's backlog must outlive that.
     kept, heir = os.dup(public_fd), socket.socket(fileno=heir_fd)
     heir.setblocking(False)
 
     def on_readable() -> None:
-        # Another replica may have been faster, and whoever asked may be gone.
+        # Another replica may have accepted the connection, and the data plane may have closed it.
         with contextlib.suppress(OSError):
-            asking, _address = heir.accept()
-            with asking:
-                socket.send_fds(asking, [b"1"], [kept, heir.fileno()])
+            requester, _address = heir.accept()
+            with requester:
+                socket.send_fds(requester, [b"1"], [kept, heir.fileno()])
 
     asyncio.get_running_loop().add_reader(heir.fileno(), on_readable)
+
+
+class LogReports:
+    """Collects log lines and sends them from a thread of its own."""
+
+    def __init__(self, url: str, source: Mapping[str, Any], hidden: Sequence[str]) -> None:
+        self._url, self._source = url, source
+        # The longest first: a value may contain another one.
+        values = sorted({value for value in hidden if len(value) >= _SHORTEST_SECRET}, key=len, reverse=True)
+        self._secrets = re.compile("|".join(map(re.escape, values))) if values else None
+        self._lines: deque[dict[str, Any]] = deque()
+        self._dropped, self._is_failing = 0, False
+        self._lock = threading.Lock()
+        self._closing = threading.Event()
+        self._thread = threading.Thread(target=self._keep_sending, name="log-reports", daemon=True)
+
+    def start(self) -> None:
+        """Start sending."""
+        self._thread.start()
+
+    def close(self) -> None:
+        """Send the remaining lines, within a bounded time, and stop."""
+        self._closing.set()
+        self._thread.join(REPORTS_CLOSE_WITHIN_S)
+
+    def collect(self, event: Mapping[str, Any]) -> None:
+        """Add a line of the log; it is dropped if too many lines wait."""
+        if len(self._lines) >= KEPT_LINES:
+            self._drop(1)
+            return
+        with contextlib.suppress(Exception):
+            self._lines.append(self._line_of(event))
+
+    def _line_of(self, event: Mapping[str, Any]) -> dict[str, Any]:
+        fields = [(name, value) for name, value in event.items() if name not in _NOT_FIELDS and name[:1] != "_"]
+        return {
+            "timestamp": str(event.get("timestamp", "")),
+            "level": str(event.get("level", "info")),
+            "message": self._redacted(event.get("event"), MAX_MESSAGE),
+            "fields": {str(name)[:100]: self._redacted(value, MAX_FIELD) for name, value in fields[:MAX_FIELDS]},
+            **({"exception": _raised(event["exc_info"])} if event.get("exc_info") else {}),
+        }
+
+    def _redacted(self, value: Any, length: int) -> str:
+        # Redact before cutting: half a secret would not be found.
+        text = _CREDENTIALS.sub(_HIDDEN, str(value))
+        return (self._secrets.sub(_HIDDEN, text) if self._secrets else text)[:length]
+
+    def _keep_sending(self) -> None:
+        Supervision("reports of log lines").run_in_thread(self._run, self._closing)
+
+    def _run(self) -> None:
+        pause_s = REPORT_EVERY_S
+        headers = {"User-Agent": f"portside/{__version__}"}
+        with httpx.Client(verify=ssl_context(), timeout=REPORT_TIMEOUT_S, headers=headers) as client:
+            while not self._closing.wait(pause_s):
+                pause_s = REPORT_EVERY_S if self._send_all(client) else min(pause_s * 2, LONGEST_REPORT_PAUSE_S)
+            self._send_all(client)
+
+    def _send_all(self, client: httpx.Client) -> bool:
+        """Send reports until no line is left; return whether the address accepted all of them."""
+        while lines := self._next_lines():
+            dropped = self._dropped
+            body = msgspec.json.encode({"source": self._source, "dropped": dropped, "logs": lines})
+            reason = _refusal(client, self._url, body)
+            if reason is not None:
+                self._drop(len(lines))
+                if not self._is_failing:
+                    log.warning(
+                        "log lines cannot be sent and are dropped", host=urlsplit(self._url).hostname, reason=reason
+                    )
+                self._is_failing = True
+                return False
+            self._is_failing = False
+            FORWARDED_LINES.labels("sent").inc(len(lines))
+            with self._lock:
+                self._dropped -= dropped
+        return True
+
+    def _next_lines(self) -> list[msgspec.Raw]:
+        """Remove and return the lines of the next report."""
+        taken: list[msgspec.Raw] = []
+        size = 0
+        while self._lines and len(taken) < LINES_OF_REPORT and size < MAX_REPORT_BYTES:
+            encoded = dump_api(self._lines.popleft())
+            taken.append(msgspec.Raw(encoded))
+            size += len(encoded)
+        return taken
+
+    def _drop(self, lines: int) -> None:
+        FORWARDED_LINES.labels("dropped").inc(lines)
+        with self._lock:
+            self._dropped += lines
+
+
+def _refusal(client: httpx.Client, url: str, body: bytes) -> str | None:
+    try:
+        answer = client.post(url, content=body, headers={"Content-Type": "application/json"})
+    except httpx.HTTPError as exc:
+        return type(exc).__name__
+    return None if answer.is_success else f"answered {answer.status_code}"
+
+
+def _raised(exc_info: Any) -> dict[str, Any]:
+    exc = exc_info[1] if isinstance(exc_info, tuple) else exc_info
+    if not isinstance(exc, BaseException):
+        exc = sys.exc_info()[1]
+    if exc is None:
+        return {"type": "unknown", "frames": []}
+    frames = traceback.extract_tb(exc.__traceback__)[-FRAMES:]
+    return {"type": type(exc).__name__, "frames": [f"{f.filename}:{f.lineno} in {f.name}" for f in frames]}
+
+
+@contextlib.contextmanager
+def forwarded_logs(settings: AgentSettings, environ: Mapping[str, str] = os.environ) -> Iterator[None]:
+    """Forward the log of this process while the block runs, if configured. Raises UserMistake."""
+    if not settings.self_hosted_logs_enabled:
+        yield
+        return
+    reports = LogReports(_address(settings.self_hosted_logs_endpoint), _source(settings), secrets_of(environ))
+    reports.start()
+    try:
+        with listen_to_logs(reports.collect):
+            yield
+    finally:
+        reports.close()
+
+
+def _address(given: str | None) -> str:
+    parts = urlsplit(given or "")
+    if parts.scheme not in {"http", "https"} or not parts.hostname:
+        raise UserMistake("SELF_HOSTED_LOGS_ENABLED needs an http or https URL in SELF_HOSTED_LOGS_ENDPOINT")
+    return parts._replace(path=DEFAULT_REPORT_PATH if parts.path in {"", "/"} else parts.path).geturl()
+
+
+def _source(settings: AgentSettings) -> dict[str, Any]:
+    return {
+        "kind": "agent_server",
+        "version": __version__,
+        "tier": settings.tier,
+        "process_id": os.getpid(),
+        "deployment_id": settings.deployment_id,
+        "revision_id": settings.revision_id,
+        "tenant_id": settings.tenant_id,
+    }
+
+
+def secrets_of(environ: Mapping[str, str]) -> list[str]:
+    """Return the values that no report may contain: those of secret-like variables, list items, and URL passwords."""
+    found: list[str] = []
+    for name, value in environ.items():
+        if any(word in name.lower() for word in _SECRET_NAMES):
+            found += [value, *value.split(",")]
+        with contextlib.suppress(ValueError):
+            password = urlsplit(value).password or ""
+            found += [password, unquote(password)]
+    return found

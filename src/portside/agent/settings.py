@@ -4,9 +4,9 @@ from typing import Annotated, Literal
 
 import msgspec
 
-from portside.kernel.http.prefixes import A_PREFIX
+from portside.kernel.aliases import environment_names
+from portside.kernel.http.middleware import PATH_PREFIX
 from portside.kernel.settings import setting
-from portside.kernel.spellings import environment_names
 
 
 class AgentSettings(msgspec.Struct, frozen=True, kw_only=True):
@@ -21,182 +21,223 @@ class AgentSettings(msgspec.Struct, frozen=True, kw_only=True):
     database_url: Annotated[
         str | None,
         setting(
-            "Postgres 15 or newer that keeps threads, runs and checkpoints. Without it the embedded Postgres is used.",
+            "Postgres 15 or newer for threads, runs and checkpoints. Without it the server uses the embedded Postgres.",
             "DATABASE_URI", "DATABASE_URL", "POSTGRES_URI",
         ),
     ] = None  # fmt: skip
     tier: Annotated[
         Literal["all", "api", "queue"],
         setting(
-            "What this server does: api answers requests and executes no run, queue executes runs and answers only "
-            "/ok, /metrics and /info, all does both.", "PORTSIDE_TIER",
+            "What this server does: api answers requests and executes no runs; queue executes runs and answers only "
+            "/ok, /metrics and /info; all does both.", "PORTSIDE_TIER",
         ),
     ] = "all"  # fmt: skip
-    n_jobs_per_worker: Annotated[int, msgspec.Meta(ge=1, le=1000), setting("Runs executed at once.")] = 10
+    n_jobs_per_worker: Annotated[
+        int, msgspec.Meta(ge=1, le=1000), setting("Runs that one server executes at once.")
+    ] = 10
     bg_job_isolated_loops: Annotated[
-        bool, setting("Give each concurrent run an event loop and thread of its own instead of one for all runs.")
+        bool, setting("Give each concurrent run its own event loop and thread, instead of one for all runs.")
     ] = False
     bg_job_max_retries: Annotated[
-        int, msgspec.Meta(ge=0), setting("How often a run whose worker was lost is started again.")
+        int, msgspec.Meta(ge=0), setting("How many times a run is retried after its worker was lost.")
     ] = 3
     bg_job_timeout_secs: Annotated[float, msgspec.Meta(gt=0), setting("Time limit of one run, in seconds.")] = 86_400
     bg_job_shutdown_grace_period_secs: Annotated[
         float,
         msgspec.Meta(ge=0, le=3600),
-        setting("How long runs may go on after a stop was asked for, in seconds; then they are handed back."),
+        setting("Seconds that runs may continue after a stop was requested; then they return to the queue."),
     ] = 180
     resumable_stream_ttl_seconds: Annotated[
-        float, msgspec.Meta(ge=0), setting("How long the events of a resumable stream are kept, in seconds.")
+        float, msgspec.Meta(ge=0), setting("Seconds that the events of a resumable stream are kept after its run.")
     ] = 120
     stream_bus: Annotated[
         Literal["auto", "none"],
         setting(
-            "How processes of one database tell each other that it is time to look: auto is Redis where REDIS_URI "
-            "names one, else Postgres; with none they look once in a while, which is slower and as true."
+            "How processes of one database notify each other: auto is Redis if REDIS_URI names one, else Postgres; "
+            "with none they poll, which is slower and just as correct."
         ),
     ] = "auto"
     redis_uri: Annotated[
         str | None,
-        setting("Redis that carries hints and events between processes. Never needed, and never the truth.",
+        setting("Redis for notifications and events between processes. It is optional and holds no state.",
                 "REDIS_URI", "REDIS_URI_CUSTOM"),
     ] = None  # fmt: skip
-    redis_key_prefix: Annotated[str, setting("What the names of channels in Redis begin with.")] = ""
-    redis_max_connections: Annotated[int, msgspec.Meta(ge=2), setting("Connections to Redis at most.")] = 2000
+    redis_key_prefix: Annotated[str, setting("Prefix of the names of channels in Redis.")] = ""
+    redis_max_connections: Annotated[int, msgspec.Meta(ge=2), setting("Maximum number of connections to Redis.")] = 2000
     http_max_request_body_bytes: Annotated[
-        int, msgspec.Meta(ge=1024), setting("Largest request body that is accepted, in bytes; larger ones get 413.")
+        int, msgspec.Meta(ge=1024), setting("Maximum size of a request body in bytes; larger ones get 413.")
     ] = 25_000_000
     trusted_proxies: Annotated[
         str,
         setting(
-            "Addresses and networks, separated by commas, of proxies whose `X-Forwarded-For` and `X-Forwarded-Proto` "
-            "tell where requests come from, and how.", "TRUSTED_PROXIES", "FORWARDED_ALLOW_IPS",
+            "Addresses and networks of proxies, separated by commas, whose `X-Forwarded-For` and `X-Forwarded-Proto` "
+            "headers the server trusts.", "TRUSTED_PROXIES", "FORWARDED_ALLOW_IPS",
         ),
     ] = "127.0.0.1,::1"  # fmt: skip
     http_request_body_timeout_seconds: Annotated[
         float,
         msgspec.Meta(gt=0, le=86_400),
-        setting("Time for the body of a request to arrive, in seconds, and one more for each 8 KB of it; else 408."),
+        setting("Seconds for the body of a request to arrive, plus one for each 8 KB; a slower one gets 408."),
     ] = 120
     max_streams_per_caller: Annotated[
         int,
         msgspec.Meta(ge=0),
         setting(
             "Streams, awaited results and WebSockets that one caller may have open in one server; more get 429. "
-            "A caller is a user, or without authentication an address. 0 is no limit."
+            "A caller is a user, or without authentication an address. 0 turns the limit off."
         ),
     ] = 2000
+    max_replay_bytes_per_caller: Annotated[
+        int,
+        msgspec.Meta(ge=0),
+        setting(
+            "Bytes of stored events that one server may be replaying to one caller at a time; further replays wait. "
+            "0 turns the limit off."
+        ),
+    ] = 8_000_000
+    max_replay_bytes: Annotated[
+        int,
+        msgspec.Meta(ge=0),
+        setting(
+            "Bytes of stored events that one server may be replaying to all callers at a time. 0 turns the limit off."
+        ),
+    ] = 32_000_000
     max_pending_runs_per_caller: Annotated[
         int,
         msgspec.Meta(ge=0),
         setting(
-            "Runs of one caller that may wait to be executed, in all servers of the database; further ones get 429. "
-            "Runs of crons are not counted. 0 is no limit."
+            "Pending runs of one caller, over all servers of the database; further ones get 429. Runs of crons do not "
+            "count. 0 turns the limit off, and then callers do not share the slots fairly."
         ),
     ] = 50_000
     mount_prefix: Annotated[
         str,
-        A_PREFIX,
-        setting(
-            "Path below which all routes answer, such as /agents/mine; only /ok and /metrics answer at the root too."
-        ),
+        PATH_PREFIX,
+        setting("Path prefix of all routes, such as /agents/mine; /ok and /metrics answer at the root as well."),
     ] = ""
     public_url: Annotated[
         str,
         msgspec.Meta(pattern=r"^(https?://[^/?#\s]+)?$", max_length=300),
         setting(
-            "Where clients find this server, without the mount prefix: the cards of agents say so. Without it they say "
-            "what the client called, by its Host and X-Forwarded headers.", "PORTSIDE_PUBLIC_URL",
+            "Public URL of this server, without the mount prefix, for agent cards. Without it cards contain the "
+            "address that the client called, from its Host and X-Forwarded headers.", "PORTSIDE_PUBLIC_URL",
         ),
     ] = ""  # fmt: skip
     a2a_allowed_tool_call_results: Annotated[
         str,
-        setting(
-            "Tools whose results the histories of A2A tasks tell, separated by commas; all is every tool, none is none."
-        ),
+        setting("Tools whose results the history of A2A tasks includes, separated by commas; or all, or none."),
     ] = "all"
+    a2a_default_assistant: Annotated[
+        str,
+        setting(
+            "The assistant, by its id or its graph's, that /.well-known/agent-card.json describes if the request "
+            "names none. Without it a server with one graph describes that one; one with several answers 400."
+        ),
+    ] = ""
     cors_allow_origins: Annotated[
-        str, setting("Origins of the web pages that may call this server, separated by commas; * is any, none is none.")
+        str,
+        setting("Origins of web pages that may call this server, separated by commas; * is any, empty is none."),
     ] = "*"
     allowed_hosts: Annotated[
         str,
         setting(
-            "Host names that this server may be called by, separated by commas: *.example.org is any name below that, "
-            "and * any name at all. Other requests get 400, but for /ok and /metrics."
+            "Host names that requests may name, separated by commas: *.example.org matches any subdomain, * any name. "
+            "Other requests get 400, except /ok and /metrics."
         ),
     ] = "*"
     debug_folder: Annotated[
         str | None,
-        setting("Folder that heap dumps go to. The routes /heapdump and /profile, which show the inside of the server, "
-                "exist only where it is set; they want the permission deployments:update, or without authentication a "
-                "call from the same machine."),
+        setting("Folder for heap dumps. The debugging routes /heapdump and /profile exist only if it is set. They need "
+                "the permission deployments:update, or without authentication a call from the same machine."),
     ] = None  # fmt: skip
     graph_postgres_pool_max_size: Annotated[
         int,
         msgspec.Meta(ge=2),
-        setting("Connections to Postgres for each pool.", *environment_names("GRAPH_POSTGRES_POOL_MAX_SIZE")),
+        setting(
+            "Maximum number of connections to Postgres in each pool.",
+            *environment_names("GRAPH_POSTGRES_POOL_MAX_SIZE"),
+        ),
     ] = 20
+    answer_max_bytes: Annotated[
+        int,
+        msgspec.Meta(ge=100_000),
+        setting("Maximum number of bytes read for one response; a larger one gets 413, unless it is a single object."),
+    ] = 25_000_000
+    large_reads_max_bytes: Annotated[
+        int,
+        msgspec.Meta(ge=100_000),
+        setting(
+            "Bytes that all responses above 1 MB hold together; further ones wait up to 10 seconds, then get 503. "
+            "The server needs about three times as much memory, and more for the states of threads."
+        ),
+    ] = 50_000_000
     state_memory_bytes: Annotated[
         int,
         msgspec.Meta(ge=0),
         setting(
-            "Bytes of answers about the states of threads that this server remembers, to give them again while the "
-            "database says that nothing changed. 0 is none.", "STATE_MEMORY_BYTES",
+            "Bytes of the cache of thread states, whose entries are used while their version in the database is "
+            "unchanged. 0 turns the cache off.", "STATE_MEMORY_BYTES",
         ),
     ] = 32_000_000  # fmt: skip
     auth_type: Annotated[
         Literal["auto", "noop", "custom", "langsmith"],
         setting(
-            "Who is let in: custom asks the project's own handler (auth.path), langsmith asks the platform for keys, "
-            "noop lets everybody in, also from other machines. auto is the first of custom and langsmith that is "
-            "configured; with neither, only this machine is let in.",
+            "How callers authenticate: custom by the project's own handler (auth.path), langsmith by API keys of the "
+            "platform, noop not at all, from any machine. auto is the first of custom and langsmith that is "
+            "configured; without either, only this machine has access.",
             *environment_names("GRAPH_AUTH_TYPE"),
         ),
     ] = "auto"
     auth_endpoint: Annotated[
         str | None,
-        setting("The platform that knows whose a key is; deployments get it from theirs.", "LANGSMITH_AUTH_ENDPOINT"),
+        setting(
+            "The platform that verifies API keys, or one deployment of it as `…/v2/deployments/{id}`, so that the "
+            "deployment's `agent_access` applies and its tokens are accepted. Deployments get it from their platform.",
+            "LANGSMITH_AUTH_ENDPOINT",
+        ),
     ] = None
     inside_calls_as_user: Annotated[
         bool,
         setting(
-            "Calls of a graph to the server it runs in, by get_client() without an address, are judged by the "
-            "project's handlers as if the user of the run made them. Otherwise they see everything."
+            "Authorize the calls of a graph to its own server, by get_client() without a URL, as the user of the run. "
+            "Otherwise such calls have access to everything."
         ),
     ] = False
     graph_aes_key: Annotated[
         str | None,
         setting(
-            "AES key of 16, 24 or 32 characters that checkpoints and kept events are encrypted with, or several "
-            "separated by commas: the first encrypts, all of them decrypt.", *environment_names("GRAPH_AES_KEY"),
+            "AES key of 16, 24 or 32 characters for checkpoints and stored events, or several separated by commas: "
+            "the first encrypts, all of them decrypt.", *environment_names("GRAPH_AES_KEY"),
         ),
     ] = None  # fmt: skip
     graph_aes_json_keys: Annotated[
         str | None,
         setting(
-            "Names of JSON keys, separated by commas, whose values are encrypted with that key wherever they are in "
-            "threads, runs, crons, assistants and store items; * is every key that the server does not look for.",
+            "Names of JSON keys, separated by commas, whose values that key encrypts in threads, runs, crons, "
+            "assistants and store items; * means every key that the server itself does not search by.",
             *environment_names("GRAPH_AES_JSON_KEYS"),
         ),
     ] = None
     webhook_max_attempts: Annotated[
-        int, msgspec.Meta(ge=1, le=50), setting("How often a webhook is called at most until it was heard.")
+        int, msgspec.Meta(ge=1, le=50), setting("Maximum number of attempts to deliver a webhook.")
     ] = 8
     webhook_retry_after_seconds: Annotated[
         float,
         msgspec.Meta(gt=0, le=3600),
-        setting("The first pause between calls of a webhook, in seconds; each one is four times the one before."),
+        setting("Seconds before the second attempt of a webhook; each further pause is four times as long."),
     ] = 5
     webhook_log_kept_hours: Annotated[
-        float, msgspec.Meta(gt=0), setting("How long it is told what became of a webhook, in hours.")
+        float, msgspec.Meta(gt=0), setting("Hours that the outcome of a webhook is kept.")
     ] = 168
     log_level: Annotated[str, setting("DEBUG, INFO, WARNING or ERROR.")] = "INFO"
     log_json: Annotated[bool, setting("Write each log line as JSON.")] = False
     self_hosted_logs_enabled: Annotated[
-        bool, setting("Tell the log of this server to SELF_HOSTED_LOGS_ENDPOINT too, without what looks like a secret.")
+        bool,
+        setting("Send the log to SELF_HOSTED_LOGS_ENDPOINT as well, without values that look like secrets."),
     ] = False
     self_hosted_logs_endpoint: Annotated[
         str | None,
-        setting("Address that log lines are posted to, as JSON; one without a path means its /v1/metadata/submit."),
+        setting("URL that log lines are posted to, as JSON; without a path it means /v1/metadata/submit."),
     ] = None
     deployment_id: Annotated[
         str | None, setting("The deployment this server runs for.", "LANGSMITH_HOST_PROJECT_ID")

@@ -1,4 +1,4 @@
-"""Annotation: queues of runs that wait for people's judgement, and what the feedback that they give means.
+"""Annotation: queues of runs that wait for people's review, and configurations of feedback keys.
 
-The feedback itself is `tracing`'s; nothing here writes runs.
+The feedback itself belongs to `tracing`; this package never writes runs.
 """

@@ -1,11 +1,10 @@
-"""Annotation queues and configurations of feedback over HTTP, as the stock clients ask for them."""
+"""The routes of annotation queues and feedback configurations."""
 
 from typing import Any
 from uuid import UUID
 
-from portside.annotation import configs, queues
-from portside.annotation.configs import ConfigDiffers, ConfigNotFound
-from portside.annotation.queues import NotQueued, QueueExists, QueueNotFound
+from portside.annotation import queues
+from portside.annotation.queues import ConfigDiffers, ConfigNotFound, NotQueued, QueueExists, QueueNotFound
 from portside.annotation.types import (
     ConfigKey,
     ConfigPatch,
@@ -24,21 +23,22 @@ from portside.annotation.types import (
     RunKeys,
 )
 from portside.kernel.errors import Invalid
-from portside.kernel.http.routes import Context, Routes
-from portside.tracing.http.public import links_of
-from portside.tracing.quotas import LonglivedLimitReached, Quotas
+from portside.kernel.http.routes import RouteOptions
+from portside.tracing.http import links_of
+from portside.tracing.quotas import LonglivedLimitReached
+from portside.tracing.services import Context, Routes
 
 routes = Routes("annotation")
 _QUEUE = "/annotation-queues/{queue_id}"
-_READS: dict[str, Any] = {"permission": "annotation-queues:read", "raises": (QueueNotFound,)}
-_ADDS: dict[str, Any] = {
+_READS: RouteOptions = {"permission": "annotation-queues:read", "raises": (QueueNotFound,)}
+_ADDS: RouteOptions = {
     "permission": "annotation-queues:update", "raises": (QueueNotFound, Invalid, LonglivedLimitReached),
 }  # fmt: skip
 
 
 @routes.post("/annotation-queues", permission="annotation-queues:create", raises=(QueueExists,))
 async def create_queue(ctx: Context, body: QueueRequest) -> Queue:
-    """Make an annotation queue."""
+    """Create an annotation queue."""
     return await queues.create_queue(ctx.db, body, by=ctx.actor)
 
 
@@ -56,7 +56,7 @@ async def show_queue(ctx: Context, queue_id: UUID) -> Queue:
 
 @routes.patch(_QUEUE, permission="annotation-queues:update", raises=(QueueNotFound,))
 async def update_queue(ctx: Context, queue_id: UUID, body: QueuePatch) -> Queue:
-    """Change an annotation queue; null means unchanged."""
+    """Change an annotation queue; null leaves a field unchanged."""
     return await queues.update_queue(ctx.db, queue_id, body, by=ctx.actor)
 
 
@@ -68,67 +68,67 @@ async def delete_queue(ctx: Context, queue_id: UUID) -> None:
 
 @routes.post(f"{_QUEUE}/runs", **_ADDS)
 async def add_runs(ctx: Context, queue_id: UUID, body: RunIds) -> list[QueuedRun]:
-    """Put runs at the end of a queue; their traces become long-lived."""
-    await ctx.get(Quotas).check_longlived(ctx.actor.workspace_id)
+    """Append runs to a queue; their traces become long-lived."""
+    await ctx.services.quotas.check_longlived(ctx.actor.workspace_id)
     return await queues.add_runs(ctx.db, queue_id, body, by=ctx.actor)
 
 
 @routes.post(f"{_QUEUE}/runs/by-key", **_ADDS)
 async def add_runs_by_key(ctx: Context, queue_id: UUID, body: RunKeys) -> list[QueuedRun]:
-    """Put runs at the end of a queue, named with their project and start, of which the id is enough."""
-    await ctx.get(Quotas).check_longlived(ctx.actor.workspace_id)
+    """Append runs to a queue, each sent with its project and start time; the id alone is used."""
+    await ctx.services.quotas.check_longlived(ctx.actor.workspace_id)
     return await queues.add_runs(ctx.db, queue_id, [key.run_id for key in body], by=ctx.actor)
 
 
 @routes.get(f"{_QUEUE}/runs", **_READS)
 async def list_queued_runs(ctx: Context, queue_id: UUID, query: QueuedRunsQuery) -> list[dict[str, Any]]:
-    """List the runs of a queue in the order they came."""
+    """List the runs of a queue in the order of their addition."""
     return await queues.list_runs(ctx.db, queue_id, query, links_of(ctx), by=ctx.actor)
 
 
 @routes.get(f"{_QUEUE}/run/{{index}}", permission="annotation-queues:read", raises=(QueueNotFound, NotQueued))
 async def show_queued_run(ctx: Context, queue_id: UUID, index: int) -> dict[str, Any]:
-    """Return the run at a place of a queue, counted from 0."""
+    """Return the run at an index of a queue, counted from 0."""
     return await queues.show_run(ctx.db, queue_id, index, links_of(ctx), by=ctx.actor)
 
 
 @routes.get(f"{_QUEUE}/size", **_READS)
 async def count_queued_runs(ctx: Context, queue_id: UUID) -> QueueSize:
-    """Return how many runs are in a queue."""
+    """Return the number of runs in a queue."""
     return await queues.count_runs(ctx.db, queue_id, by=ctx.actor)
 
 
 @routes.patch(f"{_QUEUE}/runs/{{run_id}}", permission="annotation-queues:update", raises=(NotQueued,), status=204)
 async def review_run(ctx: Context, queue_id: UUID, run_id: UUID, body: Review) -> None:
-    """Write down when a run of a queue was reviewed."""
+    """Store when a run of a queue was reviewed."""
     await queues.review_run(ctx.db, queue_id, run_id, body, by=ctx.actor)
 
 
 @routes.delete(f"{_QUEUE}/runs/{{run_id}}", permission="annotation-queues:update", raises=(NotQueued,), status=204)
 async def remove_run(ctx: Context, queue_id: UUID, run_id: UUID) -> None:
-    """Take a run out of a queue."""
+    """Remove a run from a queue."""
     await queues.remove_run(ctx.db, queue_id, run_id, by=ctx.actor)
 
 
 @routes.post("/feedback-configs", permission="feedback:create", raises=(ConfigDiffers, Invalid))
 async def create_config(ctx: Context, body: ConfigRequest) -> FeedbackConfig:
-    """Say what feedback of a key means."""
-    return await configs.create_config(ctx.db, body, by=ctx.actor)
+    """Create the configuration of a feedback key."""
+    return await queues.create_config(ctx.db, body, by=ctx.actor)
 
 
 @routes.get("/feedback-configs", permission="feedback:read")
 async def list_configs(ctx: Context, query: ConfigQuery) -> list[FeedbackConfig]:
-    """List what feedback means, by its keys."""
-    return await configs.list_configs(ctx.db, query, by=ctx.actor)
+    """List the configurations of feedback keys."""
+    return await queues.list_configs(ctx.db, query, by=ctx.actor)
 
 
 @routes.patch("/feedback-configs", permission="feedback:update", raises=(ConfigNotFound, Invalid))
 async def update_config(ctx: Context, body: ConfigPatch) -> FeedbackConfig:
-    """Change what feedback of a key means; null means unchanged."""
-    return await configs.update_config(ctx.db, body, by=ctx.actor)
+    """Change the configuration of a feedback key; null leaves a field unchanged."""
+    return await queues.update_config(ctx.db, body, by=ctx.actor)
 
 
 @routes.delete("/feedback-configs", permission="feedback:delete", raises=(ConfigNotFound,), status=204)
 async def delete_config(ctx: Context, query: ConfigKey) -> None:
-    """Forget what feedback of a key means; the feedback stays."""
-    await configs.delete_config(ctx.db, query.feedback_key, by=ctx.actor)
+    """Delete the configuration of a feedback key; the feedback stays."""
+    await queues.delete_config(ctx.db, query.feedback_key, by=ctx.actor)

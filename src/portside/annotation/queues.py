@@ -1,7 +1,7 @@
-"""Annotation queues: made, found, changed and deleted, and the runs that wait in them.
+"""Annotation queues and the runs in them, and configurations that describe the feedback of a key.
 
-A run that is put into a queue makes its trace long-lived (contract: hosted API, section h). A run that is deleted is in
-no queue any more.
+Adding a run to a queue makes its trace long-lived (contract: hosted API, section h). A deleted run leaves all queues.
+Configurations are stored and returned; feedback is not validated against them.
 """
 
 from collections.abc import Sequence
@@ -12,6 +12,11 @@ import msgspec
 
 from portside.annotation.sql import sql
 from portside.annotation.types import (
+    ConfigPatch,
+    ConfigQuery,
+    ConfigRequest,
+    FeedbackConfig,
+    FeedbackScale,
     Queue,
     QueuedRun,
     QueuedRunsQuery,
@@ -23,9 +28,10 @@ from portside.annotation.types import (
 )
 from portside.identity.types import Actor
 from portside.kernel.db import Database, Record, Session
-from portside.kernel.errors import Conflict, Invalid, NotFound
+from portside.kernel.errors import BadRequest, Conflict, Invalid, NotFound
+from portside.kernel.http.routes import refuse_field
 from portside.kernel.ids import uuid7
-from portside.tracing.attachments import Links
+from portside.tracing.attachments import DownloadLinks
 from portside.tracing.retention import extend_traces
 from portside.tracing.runs import EVERYTHING, show_runs
 
@@ -46,13 +52,13 @@ class QueueExists(Conflict):
 
 
 class NotQueued(NotFound):
-    """The queue has no such run."""
+    """The run is not in the queue."""
 
     code = "run_not_queued"
 
 
 async def create_queue(db: Session, body: QueueRequest, *, by: Actor) -> Queue:
-    """Make a queue. Raises QueueExists."""
+    """Create a queue. Raises QueueExists."""
     queue_id = body.id or uuid7()
     fields = {**msgspec.to_builtins(body), "id": queue_id}
     if await db.fetchval(sql.create_queue, workspace_id=by.workspace_id, **fields) is None:
@@ -75,7 +81,7 @@ async def show_queue(db: Session, queue_id: UUID, *, by: Actor) -> Queue:
 
 
 async def update_queue(db: Session, queue_id: UUID, patch: QueuePatch, *, by: Actor) -> Queue:
-    """Change what is said about a queue. Raises QueueNotFound."""
+    """Change a queue. Raises QueueNotFound."""
     fields = msgspec.to_builtins(patch)
     if await db.fetchval(sql.update_queue, workspace_id=by.workspace_id, id=queue_id, **fields) is None:
         raise QueueNotFound
@@ -89,12 +95,12 @@ async def delete_queue(db: Session, queue_id: UUID, *, by: Actor) -> None:
 
 
 async def add_runs(db: Database, queue_id: UUID, run_ids: Sequence[UUID], *, by: Actor) -> list[QueuedRun]:
-    """Put runs at the end of a queue; one that is in it keeps its place. Raises QueueNotFound and Invalid."""
+    """Append runs to a queue; a run that is in it keeps its position. Raises QueueNotFound and Invalid."""
     await show_queue(db, queue_id, by=by)
     ids = list(dict.fromkeys(run_ids))
     known = {row["id"] for row in await db.fetch(sql.known_runs, workspace_id=by.workspace_id, run_ids=ids)}
     if unknown := [run_id for run_id in ids if run_id not in known]:
-        raise Invalid.field(["body"], f"there is no run {unknown[0]}")
+        raise Invalid.field(["body"], f"no run {unknown[0]} exists in this workspace")
     where = {"workspace_id": by.workspace_id, "queue_id": queue_id}
     async with db.transaction() as tx:
         await tx.execute(sql.queue_runs, **where, run_ids=ids)
@@ -105,11 +111,15 @@ async def add_runs(db: Database, queue_id: UUID, run_ids: Sequence[UUID], *, by:
 
 
 async def list_runs(
-    db: Session, queue_id: UUID, query: QueuedRunsQuery, links: Links, *, by: Actor
+    db: Session, queue_id: UUID, query: QueuedRunsQuery, links: DownloadLinks, *, by: Actor
 ) -> list[dict[str, Any]]:
-    """Return runs of a queue in the order they came, with when that was. Raises QueueNotFound and Invalid."""
+    """Return runs of a queue in the order of their addition, with its time. Raises QueueNotFound and Invalid."""
     if query.status == "needs_others_review":
-        raise Invalid.field(["query", "status"], "it is not known whose review a run waits for", "not_supported")
+        raise Invalid.field(
+            ["query", "status"],
+            "this server does not assign reviewers, so it does not know whose review a run waits for",
+            "not_supported",
+        )
     await show_queue(db, queue_id, by=by)
     rows = await db.fetch(
         sql.queued_runs,
@@ -123,8 +133,8 @@ async def list_runs(
     return await _shown(db, by.workspace_id, rows, links)
 
 
-async def show_run(db: Session, queue_id: UUID, index: int, links: Links, *, by: Actor) -> dict[str, Any]:
-    """Return the run at a place in the queue, counted from 0. Raises QueueNotFound and NotQueued."""
+async def show_run(db: Session, queue_id: UUID, index: int, links: DownloadLinks, *, by: Actor) -> dict[str, Any]:
+    """Return the run at an index of the queue, counted from 0. Raises QueueNotFound and NotQueued."""
     if not 0 <= index <= LAST_INDEX:
         raise NotQueued
     found = await list_runs(db, queue_id, QueuedRunsQuery(limit=1, offset=index), links, by=by)
@@ -134,26 +144,26 @@ async def show_run(db: Session, queue_id: UUID, index: int, links: Links, *, by:
 
 
 async def count_runs(db: Session, queue_id: UUID, *, by: Actor) -> QueueSize:
-    """Return how many runs are in a queue. Raises QueueNotFound."""
+    """Return the number of runs in a queue. Raises QueueNotFound."""
     await show_queue(db, queue_id, by=by)
     return QueueSize(await db.fetchval(sql.count_queued_runs, workspace_id=by.workspace_id, queue_id=queue_id))
 
 
 async def review_run(db: Session, queue_id: UUID, run_id: UUID, review: Review, *, by: Actor) -> None:
-    """Write down when a run was reviewed. Raises NotQueued."""
+    """Store when a run was reviewed. Raises NotQueued."""
     where = {"workspace_id": by.workspace_id, "queue_id": queue_id, "run_id": run_id}
     if await db.fetchval(sql.review_run, **where, last_reviewed_time=review.last_reviewed_time) is None:
         raise NotQueued
 
 
 async def remove_run(db: Session, queue_id: UUID, run_id: UUID, *, by: Actor) -> None:
-    """Take a run out of a queue. Raises NotQueued."""
+    """Remove a run from a queue. Raises NotQueued."""
     where = {"workspace_id": by.workspace_id, "queue_id": queue_id, "run_id": run_id}
     if await db.fetchval(sql.unqueue_run, **where) is None:
         raise NotQueued
 
 
-async def _shown(db: Session, workspace_id: UUID, rows: Sequence[Record], links: Links) -> list[dict[str, Any]]:
+async def _shown(db: Session, workspace_id: UUID, rows: Sequence[Record], links: DownloadLinks) -> list[dict[str, Any]]:
     queued = {row["run_id"]: row for row in rows}
     runs = await show_runs(db, workspace_id, list(queued), list(EVERYTHING), links)
     return [
@@ -164,3 +174,79 @@ async def _shown(db: Session, workspace_id: UUID, rows: Sequence[Record], links:
         }
         for run in runs
     ]
+
+
+class ConfigNotFound(NotFound):
+    """Feedback of this key has no configuration."""
+
+    code = "feedback_config_not_found"
+
+
+class ConfigDiffers(BadRequest):
+    """Feedback of this key has a different configuration already; change that one."""
+
+    code = "feedback_config_differs"
+
+
+async def create_config(db: Session, body: ConfigRequest, *, by: Actor) -> FeedbackConfig:
+    """Create the configuration of a key; the same one again changes nothing. Raises ConfigDiffers and Invalid."""
+    if body.is_enforced:
+        raise refuse_field("is_enforced", "feedback is not validated against configurations")
+    _check(body.feedback_config)
+    await db.execute(
+        sql.create_config,
+        workspace_id=by.workspace_id,
+        feedback_key=body.feedback_key,
+        feedback_config=msgspec.to_builtins(body.feedback_config),
+        is_lower_score_better=bool(body.is_lower_score_better),
+    )
+    kept = await _show(db, body.feedback_key, by=by)
+    same_direction = body.is_lower_score_better in {None, kept.is_lower_score_better}
+    if kept.feedback_config != body.feedback_config or not same_direction:
+        raise ConfigDiffers
+    return kept
+
+
+async def list_configs(db: Session, query: ConfigQuery, *, by: Actor) -> list[FeedbackConfig]:
+    """List the configurations of the workspace, sorted by key."""
+    fields: dict[str, Any] = msgspec.structs.asdict(query)
+    keys = fields.pop("key")
+    rows = await db.fetch(sql.list_configs, workspace_id=by.workspace_id, keys=keys, **fields)
+    return [msgspec.convert(dict(row), FeedbackConfig) for row in rows]
+
+
+async def update_config(db: Session, patch: ConfigPatch, *, by: Actor) -> FeedbackConfig:
+    """Change a configuration. Raises ConfigNotFound and Invalid."""
+    if patch.feedback_config is not None:
+        _check(patch.feedback_config)
+    if await db.fetchval(sql.update_config, workspace_id=by.workspace_id, **msgspec.to_builtins(patch)) is None:
+        raise ConfigNotFound
+    return await _show(db, patch.feedback_key, by=by)
+
+
+async def delete_config(db: Session, feedback_key: str, *, by: Actor) -> None:
+    """Delete a configuration; feedback stays. Raises ConfigNotFound."""
+    if await db.fetchval(sql.delete_config, workspace_id=by.workspace_id, feedback_key=feedback_key) is None:
+        raise ConfigNotFound
+
+
+async def empty_workspace(db: Session, workspace_id: UUID) -> None:
+    """Delete all queues and configurations of a workspace."""
+    await db.execute(sql.empty_workspace, workspace_id=workspace_id)
+
+
+async def _show(db: Session, feedback_key: str, *, by: Actor) -> FeedbackConfig:
+    found = await list_configs(db, ConfigQuery(key=[feedback_key]), by=by)
+    if not found:
+        raise ConfigNotFound
+    return found[0]
+
+
+def _check(scale: FeedbackScale) -> None:
+    where = ["body", "feedback_config"]
+    if (scale.type == "categorical") != bool(scale.categories):
+        raise Invalid.field([*where, "categories"], "are for categorical feedback, which needs them")
+    if scale.type != "continuous" and (scale.min is not None or scale.max is not None):
+        raise Invalid.field([*where, "min"], "and max are for continuous feedback")
+    if scale.min is not None and scale.max is not None and scale.min > scale.max:
+        raise Invalid.field([*where, "min"], "must not be above max")

@@ -1,10 +1,13 @@
-"""The values of annotation: queues, runs in them, and configurations of feedback, as requests and answers have them."""
+"""The types of annotation: queues, the runs in them, and configurations of feedback keys."""
 
 from datetime import datetime
 from typing import Annotated, Literal
 from uuid import UUID
 
 import msgspec
+
+from portside.kernel.clock import Moment
+from portside.kernel.http.json_validation import one_of
 
 FeedbackKey = Annotated[str, msgspec.Meta(min_length=1, max_length=180)]
 Name = Annotated[str, msgspec.Meta(min_length=1, max_length=500)]
@@ -16,7 +19,7 @@ RunIds = Annotated[list[UUID], msgspec.Meta(min_length=1, max_length=1000)]
 
 
 class RubricItem(msgspec.Struct, kw_only=True):
-    """A key of feedback that people are asked for, and what is said to them about it."""
+    """A feedback key that reviewers fill in, with its instructions."""
 
     feedback_key: FeedbackKey
     description: Text | None = None
@@ -29,7 +32,7 @@ Rubric = Annotated[list[RubricItem], msgspec.Meta(max_length=100)]
 
 
 class Queue(msgspec.Struct, kw_only=True):
-    """A queue as the API shows it."""
+    """A queue as the API returns it."""
 
     id: UUID
     tenant_id: UUID
@@ -37,12 +40,12 @@ class Queue(msgspec.Struct, kw_only=True):
     description: str | None
     rubric_instructions: str | None
     rubric_items: list[RubricItem]
-    created_at: datetime
+    created_at: Moment
     updated_at: datetime
 
 
 class QueueRequest(msgspec.Struct, kw_only=True):
-    """What to make a queue of."""
+    """A queue to create."""
 
     name: Name
     id: UUID | None = None
@@ -52,7 +55,7 @@ class QueueRequest(msgspec.Struct, kw_only=True):
 
 
 class QueuePatch(msgspec.Struct, kw_only=True):
-    """What to change of a queue; null means unchanged."""
+    """Changes of a queue; null leaves a field unchanged."""
 
     name: Name | None = None
     description: Text | None = None
@@ -61,7 +64,7 @@ class QueuePatch(msgspec.Struct, kw_only=True):
 
 
 class QueueQuery(msgspec.Struct, kw_only=True):
-    """Which queues."""
+    """Filters of queues."""
 
     ids: RunIds | None = None
     name: Name | None = None
@@ -71,55 +74,60 @@ class QueueQuery(msgspec.Struct, kw_only=True):
 
 
 class RunKey(msgspec.Struct, kw_only=True):
-    """A run by all that clients know of where it is; its id is enough here."""
+    """A run with its project and start time, as clients send it; this server uses the id alone."""
 
     run_id: UUID
     session_id: UUID | None = None
-    start_time: datetime | None = None
+    start_time: Moment | None = None
 
 
 RunKeys = Annotated[list[RunKey], msgspec.Meta(min_length=1, max_length=1000)]
 
 
 class QueuedRun(msgspec.Struct):
-    """That a run is in a queue, since when, and when it was last looked at."""
+    """The entry of a run in a queue."""
 
     id: UUID
     run_id: UUID
     queue_id: UUID
     added_at: datetime
-    last_reviewed_time: datetime | None
+    last_reviewed_time: Moment | None
 
 
 class QueuedRunsQuery(msgspec.Struct, kw_only=True):
-    """Which runs of a queue: those that somebody reviewed are completed, the others wait for everybody."""
+    """Filters of a queue's runs. A run is completed once anybody reviewed it; the others wait for everybody."""
 
-    status: Literal["needs_my_review", "needs_others_review", "completed"] | None = None
+    status: (
+        Annotated[
+            Literal["needs_my_review", "needs_others_review", "completed"], one_of(("needs_my_review", "completed"))
+        ]
+        | None
+    ) = None
     limit: Limit = 100
     offset: Offset = 0
 
 
 class Review(msgspec.Struct):
-    """When a run was last reviewed; null puts it back among those that wait."""
+    """When a run was last reviewed; null makes it wait for review again."""
 
     last_reviewed_time: Annotated[datetime, msgspec.Meta(tz=True)] | None
 
 
 class QueueSize(msgspec.Struct):
-    """How many runs are in a queue."""
+    """The number of runs in a queue."""
 
     size: int
 
 
 class Category(msgspec.Struct):
-    """A value of feedback that stands for something."""
+    """A feedback value with a label."""
 
     value: float
     label: Annotated[str, msgspec.Meta(max_length=500)] | None = None
 
 
 class FeedbackScale(msgspec.Struct, kw_only=True, omit_defaults=True):
-    """How values of feedback are to be read: numbers between bounds, categories, or text."""
+    """The values of feedback: numbers within bounds, categories, or free text."""
 
     type: Literal["continuous", "categorical", "freeform"]
     min: float | None = None
@@ -128,18 +136,18 @@ class FeedbackScale(msgspec.Struct, kw_only=True, omit_defaults=True):
 
 
 class FeedbackConfig(msgspec.Struct, kw_only=True):
-    """The configuration of a key of feedback as the API shows it."""
+    """The configuration of a feedback key as the API returns it."""
 
     feedback_key: str
     feedback_config: FeedbackScale
     tenant_id: UUID
-    modified_at: datetime
+    modified_at: Moment
     is_lower_score_better: bool
     is_enforced: bool = False
 
 
 class ConfigRequest(msgspec.Struct, kw_only=True):
-    """What feedback of a key means."""
+    """A configuration to create."""
 
     feedback_key: FeedbackKey
     feedback_config: FeedbackScale
@@ -148,7 +156,7 @@ class ConfigRequest(msgspec.Struct, kw_only=True):
 
 
 class ConfigPatch(msgspec.Struct, kw_only=True):
-    """What to change of a configuration; null means unchanged."""
+    """Changes of a configuration; null leaves a field unchanged."""
 
     feedback_key: FeedbackKey
     feedback_config: FeedbackScale | None = None
@@ -156,7 +164,7 @@ class ConfigPatch(msgspec.Struct, kw_only=True):
 
 
 class ConfigQuery(msgspec.Struct, kw_only=True):
-    """Which configurations."""
+    """Filters of configurations."""
 
     key: Annotated[list[FeedbackKey], msgspec.Meta(max_length=1000)] | None = None
     name_contains: FeedbackKey | None = None
@@ -165,6 +173,6 @@ class ConfigQuery(msgspec.Struct, kw_only=True):
 
 
 class ConfigKey(msgspec.Struct):
-    """Which configuration."""
+    """The key of a configuration."""
 
     feedback_key: FeedbackKey

@@ -1,1 +1,4 @@
-"""The command line. Each command is a module of its own; what is heavy is imported inside it."""
+"""The command line. `main.py` imports a command's module when the command runs.
+
+Modules import heavy libraries inside their commands, so that `--help` stays fast.
+"""

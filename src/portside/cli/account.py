@@ -1,58 +1,66 @@
-"""`portside account`: who one is at a platform, logging in and out there, and one's password."""
+"""`portside account`: logins and passwords. `portside keys`: API keys, and the master key that seals secrets."""
 
+import asyncio
+import os
+import re
+from collections.abc import Callable
 from contextlib import closing
-from datetime import datetime
+from datetime import UTC, datetime, timedelta
+from typing import Any, TypeVar
 
 import click
 
-from portside.cli.asking import ask_secret
-from portside.cli.client import Platform, connection_options, home_option, logins_of, url_option
-from portside.cli.output import json_option, show_json
+from portside.cli.client import Login, Platform, ask_secret, connection_options, home_option, logins_of, url_option
+from portside.cli.output import json_option, show_json, show_table, show_text
+from portside.cli.revisions import find
 from portside.kernel.errors import UserMistake
 
 
 @click.group()
 def account() -> None:
-    """Log in and out, set one's password, show who one is."""
+    """Log in and out, set your password, show your account."""
 
 
 @account.command()
 @json_option
 @connection_options
 def show(platform: Platform, *, as_json: bool) -> None:
-    """Show whom the key or login stands for, in which workspace, and what it may do."""
+    """Show the user, workspace and permissions of the key or login."""
     found = platform.call("GET", "/auth")
     if as_json:
         show_json(found)
         return
-    for label, value in (("user", found["user_email"]), ("key", found["short_key"]),
-                         ("workspace", found["workspace_name"]), ("may", ", ".join(found["permissions"]))):  # fmt: skip
-        click.echo(f"{label:<11}{value or '-'}")
+    rows = (
+        ("user", found["user_email"]),
+        ("key", found["short_key"]),
+        ("workspace", found["workspace_name"]),
+        ("may", ", ".join(found["permissions"])),
+    )
+    for label, value in rows:
+        show_text(f"{label:<11}{value or '-'}")
 
 
 @account.command()
 @click.argument("email")
-@click.option("--workspace", help="Act in this workspace from now on. [default: yours, where there is just one]")
+@click.option("--workspace", help="Workspace that later commands use. [default: yours, if you have only one]")
 @url_option
 @home_option
 def login(email: str, workspace: str | None, url: str, home: str) -> None:
-    """Log in as the user with this EMAIL for twelve hours; the password is asked for, or read from standard input.
+    """Log in as the user with this EMAIL for 12 hours; prompts for the password, or reads it from standard input.
 
-    The login is kept in the home folder, readable by you alone, and commands without a key use it.
+    The login is stored in the home folder, where only you can read it. Commands without a key use it.
     """
-    from portside.cli.logins import Login
-
     body = {"email": email, "password": ask_secret("Password")}
-    with closing(Platform(url, None)) as stranger:
-        made = stranger.call_with_password("POST", "/login", body)
+    with closing(Platform(url, None)) as anonymous:
+        made = anonymous.call_with_password("POST", "/login", body)
     token, expires_at = made["access_token"], datetime.fromisoformat(made["expires_at"])
     with closing(Platform(url, None, Login(token, expires_at))) as platform:
-        entered = _workspace_of(platform, workspace)
-    logins_of(home).keep(platform.url, Login(token, expires_at, entered["id"] if entered else None))
-    click.echo(f"logged in as {email}" + (f", in the workspace {entered['display_name']}" if entered else ""))
+        chosen = _default_workspace(platform, workspace)
+    logins_of(home).keep(platform.url, Login(token, expires_at, chosen["id"] if chosen else None))
+    show_text(f"logged in as {email}" + (f", in the workspace {chosen['display_name']}" if chosen else ""))
 
 
-def _workspace_of(platform: Platform, named: str | None) -> dict[str, str] | None:
+def _default_workspace(platform: Platform, named: str | None) -> dict[str, str] | None:
     if named is not None:
         return platform.find_workspace(named)
     known = platform.call("GET", "/workspaces")
@@ -63,21 +71,181 @@ def _workspace_of(platform: Platform, named: str | None) -> dict[str, str] | Non
 @url_option
 @home_option
 def logout(url: str, home: str) -> None:
-    """End the login that is kept for a platform."""
+    """Log out of a platform."""
     logins, address = logins_of(home), url.rstrip("/")
     if (login := logins.find(address)) is None:
-        raise UserMistake(f"there is no login at {address}")
+        raise UserMistake(f"you are not logged in at {address}")
     logins.keep(address, None)
     with closing(Platform(url, None, login)) as platform:
         platform.call("POST", "/logout")
-    click.echo("logged out")
+    show_text("logged out")
 
 
 @account.command()
-@click.option("--first", is_flag=True, help="There is no password yet, so that none is asked for.")
+@click.option("--first", is_flag=True, help="You have no password yet; do not ask for the current one.")
 @connection_options
 def password(platform: Platform, *, first: bool) -> None:
-    """Set one's password: the current one and the new one are asked for, or read from standard input, a line each."""
+    """Set your password; prompts for the current and the new one, or reads both from standard input, one per line."""
     current = None if first else ask_secret("Current password")
     platform.call_with_password("PUT", "/users/me/password", {"current": current, "new": ask_secret("New password")})
-    click.echo("the password is set, and other logins are over")
+    show_text("the password is set; your other logins are ended")
+
+
+F = TypeVar("F", bound=Callable[..., Any])
+_KEY_PATHS = {"workspace": "/api-key", "user": "/api-key/current", "organization": "/orgs/current/service-keys"}
+_SPAN, _UNITS = re.compile(r"([1-9][0-9]{0,3})([hdw])"), {"h": "hours", "d": "days", "w": "weeks"}
+
+
+@click.group()
+def keys() -> None:
+    """List, create and revoke API keys; rotate the master key."""
+
+
+def _owner_option(command: F) -> F:
+    """Add the option that selects the owner of the keys."""
+    owner = click.Choice(list(_KEY_PATHS))
+    return click.option("--of", "owner", type=owner, help="Keys of the workspace, your own, or the organization's.")(
+        command
+    )
+
+
+@keys.command("list")
+@_owner_option
+@json_option
+@connection_options
+def list_keys(platform: Platform, owner: str | None, *, as_json: bool) -> None:
+    """List keys in short form, newest first: the workspace's service keys and your own."""
+    found = platform.call("GET", _KEY_PATHS[owner or "workspace"])
+    if owner is None and platform.call("GET", "/auth")["user_id"] is not None:
+        found += platform.call("GET", _KEY_PATHS["user"])
+    if as_json:
+        show_json(found)
+        return
+    rows = [
+        (k["short_key"], k["description"], ", ".join(k["workspace_names"]), k["created_at"][:19],
+         (k["last_used_at"] or "never")[:19], (k["expires_at"] or "never")[:19], k["used_by"] or "",
+         k["id"])
+        for k in found
+    ]  # fmt: skip
+    show_table(("KEY", "DESCRIPTION", "WORKSPACES", "CREATED", "LAST USED", "EXPIRES", "USED BY", "ID"), rows)
+
+
+@keys.command("create")
+@click.option("--description", default="Made on the command line", show_default=True)
+@_owner_option
+@click.option(
+    "--permission",
+    "permissions",
+    multiple=True,
+    help="Permission such as deployments:read; repeat for more. [default: all]",
+)
+@click.option("--role", "role_id", help="Give the key the permissions of a workspace role, such as Viewer.")
+@click.option(
+    "--org-role", "org_role_id", help="Give the key the permissions of an organization role; with --of organization."
+)
+@click.option(
+    "--only", multiple=True, help="Workspace that an organization's key may use; repeat for more. [default: all]"
+)
+@click.option("--read-only", is_flag=True, help="Keep only the read permissions.")
+@click.option(
+    "--expires", help="When the key expires: after 12h, 30d or 8w, or at a time such as 2030-01-31T12:00:00Z."
+)
+@json_option
+@connection_options
+def create_key(platform: Platform, owner: str | None, *, as_json: bool, **given: Any) -> None:
+    """Create a key and print it; it is not shown again. Without --of it is a service key of the workspace."""
+    only, expires = given.pop("only"), given.pop("expires")
+    body = {
+        **given,
+        "permissions": list(given["permissions"]) or None,
+        "workspaces": [platform.find_workspace(named)["id"] for named in only] or None,
+        "expires_at": None if expires is None else moment(expires, datetime.now(UTC)).isoformat(),
+    }
+    made = platform.call("POST", _KEY_PATHS[owner or "workspace"], body=body)
+    if as_json:
+        show_json(made)
+    else:
+        show_text(made["key"])
+
+
+def moment(text: str, now: datetime) -> datetime:
+    """Return the time of a duration such as 30d from now, or of an ISO 8601 time, by default in UTC.
+
+    Raises UserMistake.
+    """
+    if (span := _SPAN.fullmatch(text)) is not None:
+        return now + timedelta(**{_UNITS[span[2]]: int(span[1])})
+    try:
+        found = datetime.fromisoformat(text)
+    except ValueError:
+        raise UserMistake(f"invalid time {text}: use 12h, 30d or 8w, or a time such as 2030-01-31T12:00:00Z") from None
+    return found if found.tzinfo is not None else found.replace(tzinfo=UTC)
+
+
+@keys.command("revoke")
+@click.argument("key_id")
+@_owner_option
+@click.option("--force", is_flag=True, help="Revoke even a key that a part of the platform uses.")
+@connection_options
+def revoke_key(platform: Platform, key_id: str, owner: str | None, *, force: bool) -> None:
+    """Revoke the key with this id; without --of, one of the workspace's or your own."""
+    if owner is None:
+        is_of_workspace = key_id in {key["id"] for key in platform.call("GET", _KEY_PATHS["workspace"])}
+        owner = "workspace" if is_of_workspace else "user"
+    platform.call("DELETE", f"{_KEY_PATHS[owner]}/{key_id}", force="true" if force else None)
+    show_text("revoked")
+
+
+@keys.command()
+@click.argument("key_id")
+@connection_options
+def rotate(platform: Platform, key_id: str) -> None:
+    """Replace a key that a part of the platform uses, named by its id.
+
+    A deployment's servers change to the new key one by one; the old one works for another hour. The platform's own
+    listener gets its new key within seconds.
+    """
+    known = {key["id"]: key["used_by"] for key in platform.call("GET", _KEY_PATHS["workspace"])}
+    used_by = known.get(key_id)
+    if used_by is None:
+        raise UserMistake(
+            f"no part of the platform uses a key {key_id} of this workspace; replace your own keys with "
+            "`keys create` and `keys revoke`"
+        )
+    kind, _, name = used_by.partition(" ")
+    if kind == "deployment":
+        platform.call("POST", f"/v2/deployments/{find(platform, name)['id']}/service-key/rotate")
+    else:
+        platform.call("DELETE", f"{_KEY_PATHS['workspace']}/{key_id}", force="true")
+    show_text(f"{used_by} gets a new key")
+
+
+@keys.command("rotate-master")
+@click.option("--home", help="Folder of the platform. [default: PORTSIDE_HOME or ~/.portside]")
+def rotate_master(home: str | None) -> None:
+    """Re-encrypt all secrets with a new master key, while the platform is stopped.
+
+    If it is interrupted, run it again: the key file has both keys until the end, so nothing is lost.
+    """
+    from portside.kernel.embedded import EmbeddedPostgres
+    from portside.kernel.settings import load_settings
+    from portside.platform.app import check_home, rotate_master_key
+    from portside.platform.home import Home
+    from portside.platform.settings import PlatformSettings
+
+    settings = load_settings(PlatformSettings, os.environ, home=home)
+    platform_home = Home(settings.home_path)
+    check_home(platform_home)
+    platform_home.lock()
+    embedded = (
+        None
+        if settings.database_url
+        else EmbeddedPostgres(platform_home.path, connections=settings.postgres_max_connections)
+    )
+    try:
+        database_url = settings.database_url or (embedded.acquire() if embedded else "")
+        count = asyncio.run(rotate_master_key(platform_home, database_url))
+    finally:
+        if embedded is not None:
+            embedded.release()
+    show_text(f"re-encrypted {count} values with the new master key in {platform_home.master_key}; make a backup of it")

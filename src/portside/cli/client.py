@@ -1,117 +1,194 @@
-"""The command line's way to a platform: its address, who asks there, and answers or one-line mistakes.
+"""The client of a platform's API for commands: its address, its credentials, and errors as one line.
 
-A key that is given comes first, then a login at that platform, then the key that the platform of this machine keeps.
+Credentials in order of precedence: an explicit key, a login at the platform, the key in this machine's home folder.
+Secrets are typed or read from standard input, never from arguments, which other users can see.
 """
 
 import contextlib
+import json
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
+from datetime import UTC, datetime
 from pathlib import Path
-from typing import IO, TYPE_CHECKING, Any, TypeVar
+from shlex import quote
+from typing import IO, Any, TypeVar
 from urllib.parse import urlsplit
 
 import click
+import msgspec
 
 from portside.kernel.errors import UserMistake
+from portside.kernel.files import write_private
 
-if TYPE_CHECKING:
-    from portside.cli.logins import Login, Logins
+MAX_SECRET_LENGTH = 5000
+MAX_VALUE_LENGTH = 64 * 1024
+
+
+def ask_secret(name: str, *, hint: str = "") -> str:
+    """Prompt for a secret, or read a line of standard input. Raises UserMistake without one.
+
+    `hint` is added to the error message.
+    """
+    if sys.stdin.isatty():
+        text = str(click.prompt(name, hide_input=True, err=True))
+    else:
+        text = sys.stdin.readline(MAX_SECRET_LENGTH)
+    if not text.strip():
+        raise UserMistake(f"no {name.lower()} was given; write it to standard input{hint}")
+    return text.strip()
+
+
+def ask_value(name: str) -> str:
+    """Prompt for the value of a variable, or read all of standard input without a final line break.
+
+    Raises UserMistake without a value, or for one that is too long.
+    """
+    if sys.stdin.isatty():
+        text = str(click.prompt(name, hide_input=True, err=True))
+    else:
+        text = sys.stdin.read(MAX_VALUE_LENGTH + 2).removesuffix("\n").removesuffix("\r")
+    if not text:
+        raise UserMistake(f"no value of {name} was given; write it to standard input")
+    if len(text) > MAX_VALUE_LENGTH:
+        raise UserMistake(f"the value of {name} is longer than {MAX_VALUE_LENGTH} characters")
+    return text
+
+
+class Login(msgspec.Struct, frozen=True):
+    """A token of a login, and the workspace that commands use by default."""
+
+    token: str
+    expires_at: datetime
+    workspace_id: str | None = None
+
+
+class Logins:
+    """The logins of this user, one per platform, in a file of the home folder; an unreadable file counts as empty."""
+
+    def __init__(self, home: Path) -> None:
+        self._file = home / "logins.json"
+
+    def find(self, url: str) -> Login | None:
+        """Return the login at a platform, or None if there is none or it has expired."""
+        login = self._read().get(url)
+        return login if login is not None and login.expires_at > datetime.now(UTC) else None
+
+    def keep(self, url: str, login: Login | None) -> None:
+        """Store the login at a platform; None deletes it."""
+        logins = {address: stored for address, stored in self._read().items() if address != url}
+        if login is not None:
+            logins[url] = login
+        self._write(logins)
+
+    def _read(self) -> dict[str, Login]:
+        try:
+            return msgspec.json.decode(self._file.read_bytes(), type=dict[str, Login])
+        except (OSError, msgspec.MsgspecError):
+            return {}
+
+    def _write(self, logins: Mapping[str, Login]) -> None:
+        write_private(self._file, json.dumps(msgspec.to_builtins(logins), indent=2) + "\n")
+
 
 F = TypeVar("F", bound=Callable[..., Any])
 DEFAULT_URL = "http://127.0.0.1:8700"
 LOOPBACK = frozenset({"127.0.0.1", "localhost", "::1"})
 TIMEOUT_S = 60.0
 UPLOAD_CHUNK = 256 * 1024
-_AWAY = frozenset({502, 503, 504})
+_UNAVAILABLE = frozenset({502, 503, 504})
 _NEEDS_WORKSPACE = "org_scoped_key_requires_workspace"
 _WORKSPACE_HEADER = "X-Tenant-Id"
-# A login may remember a workspace that is gone; these show which there are, and end the login.
-_OF_NO_WORKSPACE = frozenset({"/workspaces", "/logout"})
+# These routes must work even if the login's stored workspace was deleted.
+_WITHOUT_WORKSPACE = frozenset({"/workspaces", "/logout"})
 
 
-class AwayError(UserMistake):
-    """The platform does not answer, or says that it cannot at the moment."""
+class PlatformUnavailable(UserMistake):
+    """The platform does not respond, or responds that it is unavailable."""
 
 
 class Platform:
-    """A platform that answers over HTTP; `workspace` is the one that the command line names, by its id.
+    """A platform's HTTP API. `workspace` is the id of the workspace that the command line names, if any.
 
-    A command may act on the organization, and on a workspace only where one was named.
+    Some commands act on the organization unless a workspace is named.
     """
 
-    def __init__(self, url: str, api_key: str | None, login: "Login | None" = None) -> None:
+    def __init__(self, url: str, api_key: str | None, login: Login | None = None) -> None:
         import httpx2
 
         self.url = url.rstrip("/")
         self.headers = {"X-Api-Key": api_key or ""} if login is None else _headers(login)
         self.workspace: str | None = None
+        # A shell expression for a key that agents accept, for example commands.
+        self.key_in_shell = "$PORTSIDE_API_KEY"
         self._refused = (
             f"{self.url} does not accept this key; set PORTSIDE_API_KEY, or --home to the platform's folder"
             if login is None
-            else f"the login at {self.url} is over; log in again with 'portside account login'"
+            else f"the login at {self.url} has expired; log in again with 'portside account login'"
         )
         self._client = httpx2.Client(base_url=self.url, headers=self.headers, timeout=TIMEOUT_S)
 
     def close(self) -> None:
-        """Let go of the connections."""
+        """Close the connections."""
         self._client.close()
 
-    def enter(self, workspace: str) -> None:
-        """Act in a workspace from now on, named by its id, handle or name. Raises UserMistake where it is not there."""
+    def use_workspace(self, workspace: str) -> None:
+        """Send later requests to a workspace, found by id, handle or name. Raises UserMistake for an unknown one."""
         self.workspace = self.find_workspace(workspace)["id"]
         self.headers[_WORKSPACE_HEADER] = self._client.headers[_WORKSPACE_HEADER] = self.workspace
 
     def find_workspace(self, named: str) -> dict[str, Any]:
-        """Return a workspace by its id, handle or name. Raises UserMistake where there is none, or more than one."""
+        """Return a workspace by its id, handle or name. Raises UserMistake for an unknown or ambiguous one."""
         known = self.call("GET", "/workspaces")
-        ways: tuple[Callable[[dict[str, Any]], bool], ...] = (
+        matchers: tuple[Callable[[dict[str, Any]], bool], ...] = (
             lambda workspace: workspace["id"] == named or workspace["tenant_handle"] == named,
             lambda workspace: workspace["display_name"] == named,
         )
-        for is_meant in ways:
-            found = [workspace for workspace in known if is_meant(workspace)]
+        for matches in matchers:
+            found = [workspace for workspace in known if matches(workspace)]
             if len(found) > 1:
-                raise UserMistake(f"{len(found)} workspaces are named {named}; name one by its handle")
+                raise UserMistake(f"{len(found)} workspaces are named {named}; use a handle instead")
             if found:
                 return dict(found[0])
-        raise UserMistake(f"there is no workspace {named} that you may enter; 'portside workspaces list' shows them")
+        raise UserMistake(f"there is no workspace {named} that you may use; 'portside workspaces list' shows them")
 
     def call(self, method: str, path: str, *, body: Any = None, **query: Any) -> Any:
-        """Send a request and return the decoded answer. Raises UserMistake with the platform's own words."""
-        answer = self._send(method, path, body, query)
-        return answer.json() if answer.content else None
+        """Send a request and return the decoded response. Raises UserMistake with the platform's error message."""
+        response = self._send(method, path, body, query)
+        return response.json() if response.content else None
 
     def text(self, path: str, **query: Any) -> str:
-        """Get something that is not JSON. Raises UserMistake like `call`."""
+        """Get a response that is not JSON. Raises UserMistake like `call`."""
         return str(self._send("GET", path, None, query).text)
 
     def call_with_password(self, method: str, path: str, body: Any) -> Any:
-        """Send a request with a password in it, which may be the one thing wrong. Raises UserMistake like `call`."""
-        answer = self._request(method, path, body, {})
-        if answer.status_code == 401:
-            raise UserMistake(explain(answer))
-        self._check(answer)
-        return answer.json() if answer.content else None
+        """Send a request with a password; a 401 then means a wrong password. Raises UserMistake like `call`."""
+        response = self._request(method, path, body, {})
+        if response.status_code == 401:
+            raise UserMistake(explain(response))
+        self._check(response)
+        return response.json() if response.content else None
 
     def _send(self, method: str, path: str, body: Any, query: dict[str, Any]) -> Any:
-        answer = self._request(method, path, body, query)
-        self._check(answer)
-        return answer
+        response = self._request(method, path, body, query)
+        self._check(response)
+        return response
 
     def _request(self, method: str, path: str, body: Any, query: dict[str, Any]) -> Any:
         import httpx2
 
         given = {name: value for name, value in query.items() if value is not None}
         request = self._client.build_request(method, path, json=body, params=given)
-        if path in _OF_NO_WORKSPACE:
+        if path in _WITHOUT_WORKSPACE:
             request.headers.pop(_WORKSPACE_HEADER, None)
         try:
             return self._client.send(request)
         except httpx2.HTTPError as exc:
-            raise AwayError(f"no platform answers at {self.url} ({exc}); start one with 'portside up'") from exc
+            raise PlatformUnavailable(
+                f"no platform responds at {self.url} ({exc}); start one with 'portside up'"
+            ) from exc
 
     def upload(self, url: str, file: IO[bytes], size: int, headers: dict[str, str]) -> None:
-        """PUT a file to an address of the platform's, showing how far it is. Raises UserMistake."""
+        """PUT a file to an address of the platform and show the progress. Raises UserMistake."""
         import httpx2
 
         file.seek(0)
@@ -122,42 +199,46 @@ class Platform:
                     yield chunk
                     progress.update(len(chunk))
 
-            told = {**headers, "Content-Length": str(size)}
             try:
-                answer = httpx2.put(url, content=chunks(), headers=told, timeout=TIMEOUT_S)
+                response = httpx2.put(
+                    url,
+                    content=chunks(),
+                    headers={**headers, "Content-Length": str(size)},
+                    timeout=TIMEOUT_S,
+                )
             except httpx2.HTTPError as exc:
                 raise UserMistake(f"the upload to {urlsplit(url).netloc} failed: {exc}") from exc
-        self._check(answer)
+        self._check(response)
 
-    def _check(self, answer: Any) -> None:
-        if answer.status_code == 401:
+    def _check(self, response: Any) -> None:
+        if response.status_code == 401:
             raise UserMistake(self._refused)
-        if answer.status_code == 403 and _word_of(answer) == _NEEDS_WORKSPACE:
-            raise UserMistake("this is about a workspace, and none is known; name one with --workspace")
-        if answer.is_error:
-            mistake = AwayError if answer.status_code in _AWAY else UserMistake
-            raise mistake(f"{answer.status_code}: {explain(answer)}")
+        if response.status_code == 403 and _error_code_of(response) == _NEEDS_WORKSPACE:
+            raise UserMistake("this command needs a workspace; name one with --workspace")
+        if response.is_error:
+            mistake = PlatformUnavailable if response.status_code in _UNAVAILABLE else UserMistake
+            raise mistake(f"{response.status_code}: {explain(response)}")
 
 
-def explain(answer: Any) -> str:
+def explain(response: Any) -> str:
     """Return the `detail` of an error as text; a failed validation names each field."""
     try:
-        detail = answer.json()["detail"]
+        detail = response.json()["detail"]
     except (ValueError, KeyError, TypeError):
-        return str(answer.text[:500] or answer.reason_phrase)
+        return str(response.text[:500] or response.reason_phrase)
     if isinstance(detail, list):
         return "; ".join(f"{'.'.join(map(str, problem['loc'][1:]))}: {problem['msg']}" for problem in detail)
     return str(detail)
 
 
-def _word_of(answer: Any) -> Any:
+def _error_code_of(response: Any) -> Any:
     try:
-        return answer.json().get("error")
+        return response.json().get("error")
     except (ValueError, AttributeError):
         return None
 
 
-def _headers(login: "Login") -> dict[str, str]:
+def _headers(login: Login) -> dict[str, str]:
     named = {} if login.workspace_id is None else {_WORKSPACE_HEADER: login.workspace_id}
     return {"Authorization": f"Bearer {login.token}", **named}
 
@@ -173,7 +254,7 @@ _workspace_option = click.option("--workspace", help="Act in this workspace (id,
 
 
 def connection_options(command: F) -> F:
-    """Add the options that say which platform to talk to, and as whom; the command gets it as `platform`."""
+    """Add the options for the platform and the credentials; the command gets the argument `platform`."""
     from functools import wraps
 
     @url_option
@@ -184,31 +265,33 @@ def connection_options(command: F) -> F:
     def connected(*args: Any, url: str, api_key: str | None, home: str, workspace: str | None, **kwargs: Any) -> Any:
         with contextlib.closing(connect(url, api_key, home)) as platform:
             if workspace is not None:
-                platform.enter(workspace)
+                platform.use_workspace(workspace)
             return command(*args, platform=platform, **kwargs)
 
     return connected  # type: ignore[return-value]
 
 
 def connect(url: str, api_key: str | None, home: str) -> Platform:
-    """Return a platform, as whoever has the best claim to ask there."""
+    """Return a platform with the credentials of the highest precedence."""
     if api_key is not None:
         return Platform(url, api_key)
     if (login := logins_of(home).find(url.rstrip("/"))) is not None:
         return Platform(url, None, login)
-    # The key of this machine's platform is not sent to others.
-    is_here = urlsplit(url).hostname in LOOPBACK
-    return Platform(url, _key_in(Path(home).expanduser()) if is_here else None)
+    # The key of this machine's platform must not be sent to other hosts.
+    is_local = urlsplit(url).hostname in LOOPBACK
+    folder = Path(home).expanduser()
+    platform = Platform(url, _read_key(folder) if is_local else None)
+    if is_local:
+        platform.key_in_shell = f"$(cat {quote(str(folder.absolute() / 'api-key'))})"
+    return platform
 
 
-def logins_of(home: str) -> "Logins":
-    """Return the logins that a home folder keeps."""
-    from portside.cli.logins import Logins
-
+def logins_of(home: str) -> Logins:
+    """Return the logins in a home folder."""
     return Logins(Path(home).expanduser())
 
 
-def _key_in(home: Path) -> str | None:
+def _read_key(home: Path) -> str | None:
     try:
         return (home / "api-key").read_text("utf-8").strip() or None
     except OSError:

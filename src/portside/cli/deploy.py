@@ -1,87 +1,38 @@
-"""`portside deploy`: an agent from a folder or from a git repository."""
+"""`portside deploy`: deploy an agent from a folder or from a git repository.
 
+A folder is packed into an archive, with all its files except those that `.gitignore` and `.dockerignore` exclude, and
+caches and virtual environments, which the build creates itself. The archive also has folders outside that the graph
+configuration names as dependencies. It contains plain files only: a link to a file inside is packed as that file, other
+links are left out.
+"""
+
+import contextlib
+import gzip
+import io
+import os
+import re
+import subprocess
+import tarfile
 import tempfile
+from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
+from shlex import quote
+from typing import IO, Any
 from urllib.parse import urlsplit
 
 import click
 import msgspec
 
 from portside.cli.client import LOOPBACK, Platform, connection_options
-from portside.cli.output import json_option, say, show_json
+from portside.cli.output import json_option, say, show_json, show_text
+from portside.cli.revisions import ACCESS_MODES, agent_access_of, create_body, follow_revision
 from portside.kernel.errors import UserMistake
 
-
-class Wish(msgspec.Struct):
-    """What to deploy, as the command line says it."""
-
-    source: str
-    name: str
-    ref: str
-    config: str
-    secrets: list[dict[str, str]]
-    integration: str | None
-    build_on_push: bool | None
-
-
-@click.command()
-@click.argument("source", default=".", metavar="[FOLDER|REPOSITORY]")
-@click.option("--name", help="Name of the deployment. [default: the folder's or the repository's]")
-@click.option("--ref", default="main", show_default=True, help="Branch, or tag as refs/tags/NAME.")
-@click.option("--config", default="langgraph.json", show_default=True, help="The graph configuration file in it.")
-@click.option("--secret", "secrets", multiple=True, metavar="NAME=VALUE", help="Environment variable; repeat for more.")
-@click.option("--upload", is_flag=True, help="Pack the folder as it is, though it is a repository.")
-@click.option("--integration", metavar="NAME", help="Git integration whose token opens the repository.")
-@click.option("--build-on-push/--no-build-on-push", default=None, help="Deploy what is pushed to the branch.")
-@click.option("--wait/--no-wait", default=True, help="Follow the revision until it is deployed.")
-@json_option
-@connection_options
-def deploy(platform: Platform, source: str, *, wait: bool, as_json: bool, upload: bool, **options: Any) -> None:
-    """Deploy the agent in a FOLDER, or in a git REPOSITORY (an address or a local path).
-
-    A folder is packed and uploaded as it is; of a repository the newest commit is deployed. Deployed again under the
-    same name it becomes a new revision.
-    """
-    from portside.cli.following import follow_revision
-
-    wish = _wish(source, options)
-    deployment = _deploy(platform, wish, upload=upload)
-    if wait:
-        follow_revision(platform, deployment["id"], deployment["latest_revision_id"], say=say)
-        deployment = platform.call("GET", f"/v2/deployments/{deployment['id']}")
-    if as_json:
-        show_json(deployment)
-    else:
-        click.echo(deployment["source_config"]["custom_url"] or deployment["id"])
-
-
-def _wish(source: str, options: dict[str, Any]) -> Wish:
-    source = str(Path(source).absolute()) if Path(source).is_dir() else source
-    secrets = [_secret(text) for text in options.pop("secrets")]
-    return Wish(**{**options, "name": options["name"] or normalise(source)}, source=source, secrets=secrets)
-
-
-def _deploy(platform: Platform, wish: Wish, *, upload: bool) -> dict[str, Any]:
-    folder = Path(wish.source)
-    is_folder = folder.is_dir()
-    if not is_folder and _looks_local(wish.source):
-        raise UserMistake(f"there is no folder {wish.source}")
-    if is_folder and not is_repository(folder) and not (folder / wish.config).is_file():
-        raise UserMistake(
-            f"{folder} is no git repository and holds no {wish.config}; name the graph configuration file with --config"
-        )
-    found = [d for d in platform.call("GET", "/v2/deployments", name=wish.name)["resources"] if d["name"] == wish.name]
-    deployed = found[0] if found else None
-    if is_folder and (upload or not is_repository(folder) or _takes_archives(platform, deployed)):
-        return _deploy_folder(platform, deployed, folder, wish)
-    return _deploy_repository(platform, deployed, wish)
-
-
-def _takes_archives(platform: Platform, deployed: dict[str, Any] | None) -> bool:
-    """Whether a local repository has to be uploaded: a platform elsewhere cannot fetch it."""
-    is_here = urlsplit(platform.url).hostname in LOOPBACK
-    return not is_here or (deployed is not None and deployed["source"] == "internal_source")
+_GIT_TIMEOUT_S = 30
+_SHOWN_BRANCHES = 20
+MAX_ARCHIVE_BYTES = 200 * 1024 * 1024
+NEVER = frozenset({".git", "__pycache__", ".venv", "venv", "node_modules", ".tox", ".mypy_cache", ".DS_Store"})
+_COMMIT = re.compile(r"[0-9a-f]{40}(?:[0-9a-f]{24})?")
 
 
 def is_repository(folder: Path) -> bool:
@@ -89,97 +40,440 @@ def is_repository(folder: Path) -> bool:
     return (folder / ".git").exists() or all((folder / part).exists() for part in ("HEAD", "objects", "refs"))
 
 
+def checked_out(folder: Path) -> str:
+    """Return the checked-out branch, or the commit if none is checked out. Raises UserMistake."""
+    commit = _git(folder, "rev-parse", "--quiet", "--verify", "HEAD^{commit}").strip()
+    if not commit:
+        raise UserMistake(f"{folder} has no commit on its branch yet; commit your files or use --upload")
+    return _git(folder, "symbolic-ref", "--quiet", "--short", "HEAD").strip() or commit
+
+
+def check_branch(folder: Path, ref: str) -> None:
+    """Check that the repository has a branch. Raises UserMistake that lists its branches."""
+    if ref.startswith("refs/") or _COMMIT.fullmatch(ref):
+        return
+    branches = _git(folder, "for-each-ref", "--format=%(refname:lstrip=2)", "refs/heads/").splitlines()
+    if ref not in branches:
+        shown = ", ".join(branches[:_SHOWN_BRANCHES]) or "none"
+        more = f" and {len(branches) - _SHOWN_BRANCHES} more" if len(branches) > _SHOWN_BRANCHES else ""
+        raise UserMistake(f"{folder} has no branch {ref}; its branches are {shown}{more}")
+
+
+def uncommitted(folder: Path) -> int:
+    """Count the files that differ from the checked-out commit, except ignored ones."""
+    if not (folder / ".git").exists():
+        return 0
+    return len(_git(folder, "status", "--porcelain", "--untracked-files=all").splitlines())
+
+
+def _git(folder: Path, *arguments: str) -> str:
+    """Run git and return its output, which is empty for exit status 1 (no). Raises UserMistake for other failures."""
+    # A git hook of another repository may have set GIT_DIR and others to that repository.
+    environment = {name: value for name, value in os.environ.items() if not name.startswith("GIT_")}
+    try:
+        done = subprocess.run(
+            ["git", "-c", "safe.directory=*", "-c", "core.fsmonitor=false", *arguments],
+            cwd=folder, env=environment | {"LC_ALL": "C"}, capture_output=True, text=True, errors="replace",
+            check=False, timeout=_GIT_TIMEOUT_S,
+        )  # fmt: skip
+    except OSError as exc:
+        raise UserMistake(f"cannot run git: {exc.strerror}") from exc
+    except subprocess.TimeoutExpired as exc:
+        raise UserMistake(f"git {arguments[0]} did not end within {_GIT_TIMEOUT_S} seconds in {folder}") from exc
+    if done.returncode not in {0, 1}:
+        raise UserMistake(f"git {arguments[0]} failed in {folder}: {done.stderr.strip()}")
+    return done.stdout
+
+
+class DeployOptions(msgspec.Struct):
+    """The options of a deploy."""
+
+    source: str
+    name: str
+    ref: str | None
+    config: str
+    secrets: list[dict[str, str]]
+    integration: str | None
+    build_on_push: bool | None
+    access: dict[str, Any]
+
+
+@click.command()
+@click.argument("source", default=".", metavar="[FOLDER|REPOSITORY]")
+@click.option("--name", help="Name of the deployment. [default: the folder's or the repository's]")
+@click.option(
+    "--ref",
+    help="Branch, or tag as refs/tags/NAME. [default: the checked-out branch of a folder, the default branch of an "
+    "address, or the ref of the deployment's latest revision]",
+)
+@click.option(
+    "--config", default="langgraph.json", show_default=True, help="The graph configuration file in the source."
+)
+@click.option("--secret", "secrets", multiple=True, metavar="NAME=VALUE", help="Environment variable; repeat for more.")
+@click.option(
+    "--env-file",
+    type=click.Path(exists=True, dir_okay=False, path_type=Path),
+    help="File of environment variables, one NAME=VALUE per line; --secret takes precedence.",
+)
+@click.option("--upload", is_flag=True, help="Upload the folder as it is, even if it is a git repository.")
+@click.option("--integration", metavar="NAME", help="Git integration whose token gives access to the repository.")
+@click.option("--build-on-push/--no-build-on-push", default=None, help="Deploy every push to the branch.")
+@click.option(
+    "--agent-access",
+    type=click.Choice(ACCESS_MODES),
+    help="Who may call the agent with the platform's keys. [default: workspace, or what the deployment has]",
+)
+@click.option("--agent-role", "agent_roles", multiple=True, metavar="ROLE", help="Role that may call; repeat for more.")
+@click.option("--wait/--no-wait", default=True, help="Follow the revision until it is deployed.")
+@json_option
+@connection_options
+def deploy(platform: Platform, source: str, *, wait: bool, as_json: bool, upload: bool, **options: Any) -> None:
+    """Deploy the agent in a FOLDER, or in a git REPOSITORY (an address or a local path).
+
+    A folder is uploaded as it is; from a repository the newest commit is deployed. A deploy under an existing name
+    creates a new revision.
+    """
+    parsed = _read_options(source, options)
+    deployment = _deploy(platform, parsed, upload=upload)
+    if wait:
+        follow_revision(platform, deployment["id"], deployment["latest_revision_id"], say=say)
+        deployment = platform.call("GET", f"/v2/deployments/{deployment['id']}")
+    address = deployment["source_config"]["custom_url"]
+    if as_json:
+        show_json(deployment)
+    else:
+        show_text(address or deployment["id"])
+    if wait and address and not as_json:
+        is_set = "$PORTSIDE_API_KEY" not in platform.key_in_shell or os.environ.get("PORTSIDE_API_KEY")
+        say("try it:" if is_set else "try it, with a key in PORTSIDE_API_KEY:")
+        show_text(_example_call(platform, address), err=True)
+
+
+def _example_call(platform: Platform, address: str) -> str:
+    """Return a command that lists the agent's assistants, which works for any graph."""
+    return (
+        f'curl -s {quote(address)}/assistants/search -H "X-Api-Key: {platform.key_in_shell}" '
+        "-H 'Content-Type: application/json' -d '{}'"
+    )
+
+
+def _read_options(source: str, options: dict[str, Any]) -> DeployOptions:
+    source = str(Path(source).absolute()) if Path(source).is_dir() else source
+    secrets = _with_env_file(options.pop("env_file"), [_secret(text) for text in options.pop("secrets")])
+    access = agent_access_of(options.pop("agent_access"), options.pop("agent_roles"))
+    return DeployOptions(
+        **{**options, "name": options["name"] or name_from(source)}, source=source, secrets=secrets, access=access
+    )
+
+
+def _deploy(platform: Platform, options: DeployOptions, *, upload: bool) -> dict[str, Any]:
+    from portside.control.sources import full_address
+
+    folder = Path(options.source)
+    is_folder = folder.is_dir()
+    if not is_folder and _looks_local(options.source):
+        suggested = full_address(options.source)
+        raise UserMistake(
+            f"there is no folder {options.source}" + (f"; did you mean {suggested}?" if suggested else "")
+        )
+    if upload and not is_folder:
+        raise UserMistake("--upload is for folders; the platform fetches a repository from its address")
+    if is_folder and not is_repository(folder) and not (folder / options.config).is_file():
+        raise UserMistake(
+            f"{folder} is not a git repository and has no {options.config}; name the configuration file with --config"
+        )
+    found = [
+        d for d in platform.call("GET", "/v2/deployments", name=options.name)["resources"] if d["name"] == options.name
+    ]
+    deployed = found[0] if found else None
+    if is_folder and (upload or not is_repository(folder) or _must_upload(platform, deployed)):
+        return _deploy_folder(platform, deployed, folder, options)
+    if is_folder:
+        options.ref = _local_ref(folder, options.ref)
+    return _deploy_repository(platform, deployed, options)
+
+
+def _local_ref(folder: Path, ref: str | None) -> str:
+    """Return the ref to deploy from a local repository, and warn about uncommitted files. Raises UserMistake."""
+    current = checked_out(folder)
+    if ref is not None:
+        check_branch(folder, ref)
+    if ref in {None, current} and (count := uncommitted(folder)):
+        changed = "1 changed file is" if count == 1 else f"{count} changed files are"
+        say(f"{changed} not committed; commit them or use --upload")
+    return ref or current
+
+
+def _must_upload(platform: Platform, deployed: dict[str, Any] | None) -> bool:
+    """Whether a local repository must be uploaded, because a remote platform cannot fetch it."""
+    is_local = urlsplit(platform.url).hostname in LOOPBACK
+    return not is_local or (deployed is not None and deployed["source"] == "internal_source")
+
+
 def _looks_local(source: str) -> bool:
     return source.startswith(("/", ".", "~")) or not any(mark in source for mark in (":", "@"))
 
 
-def _deploy_repository(platform: Platform, deployed: dict[str, Any] | None, wish: Wish) -> dict[str, Any]:
-    revision_config = {"repo_ref": wish.ref, "graph_config_path": wish.config}
+def _deploy_repository(platform: Platform, deployed: dict[str, Any] | None, options: DeployOptions) -> dict[str, Any]:
+    revision_config = {"repo_ref": options.ref, "graph_config_path": options.config}
     if deployed is None:
-        body = creation(platform, wish.name, wish.source, revision_config, integration=wish.integration)
-        body["source_config"]["build_on_push"] = bool(wish.build_on_push)
-        return dict(platform.call("POST", "/v2/deployments", body=body | {"secrets": wish.secrets}))
-    source_config = {"repo_url": wish.source, "build_on_push": wish.build_on_push}
+        body = create_body(platform, options.name, options.source, revision_config, integration=options.integration)
+        body["source_config"]["build_on_push"] = bool(options.build_on_push)
+        return dict(platform.call("POST", "/v2/deployments", body=body | {"secrets": options.secrets} | options.access))
+    source_config = {"repo_url": options.source, "build_on_push": options.build_on_push}
     change: dict[str, Any] = {"source_config": source_config, "source_revision_config": revision_config}
-    change |= {"secrets": wish.secrets} if wish.secrets else {}
+    change |= {"secrets": options.secrets} if options.secrets else {}
+    change |= options.access
     return dict(platform.call("PATCH", f"/v2/deployments/{deployed['id']}", body=change))
 
 
-def _deploy_folder(platform: Platform, deployed: dict[str, Any] | None, folder: Path, wish: Wish) -> dict[str, Any]:
-    from portside.cli.packing import pack, read_project
+def _deploy_folder(
+    platform: Platform, deployed: dict[str, Any] | None, folder: Path, options: DeployOptions
+) -> dict[str, Any]:
 
-    if wish.integration or wish.build_on_push is not None:
-        raise UserMistake("--integration and --build-on-push are for repositories; a folder is uploaded as it is")
-    project = read_project(folder, wish.config)
-    secrets = _with_env_file(project.env_file, wish.secrets)
+    if options.ref or options.integration or options.build_on_push is not None:
+        raise UserMistake(
+            "--ref, --integration and --build-on-push are for repositories; a folder is uploaded as it is"
+        )
+    project = read_project(folder, options.config)
+    if project.missing_env is not None:
+        say(f"{project.missing_env}; continuing without it")
+    secrets = _with_env_file(project.env_file, options.secrets)
     with tempfile.TemporaryFile() as file:
         packed = pack(project, file)
         for name in packed.left_out:
-            say(f"{name} is a link that leads outside or to a folder, and is left out")
+            say(f"{name} is a link to a folder or to outside, and is left out")
         say(f"packed {packed.files} files, {max(1, packed.size // 1024)} kB")
         if deployed is None:
             body = {
-                "name": wish.name, "source": "internal_source", "source_config": {"deployment_type": "dev"},
-                "source_revision_config": {}, "secrets": secrets,
+                "name": options.name, "source": "internal_source", "source_config": {"deployment_type": "dev"},
+                "source_revision_config": {}, "secrets": secrets, **options.access,
             }  # fmt: skip
             deployed = dict(platform.call("POST", "/v2/deployments", body=body))
         path = f"/v2/deployments/{deployed['id']}"
-        where = platform.call("POST", f"{path}/upload-url", body={"supports_upload_headers": True})
-        platform.upload(where["upload_url"], file, packed.size, where["upload_headers"])
-    revision = {"source_tarball_path": where["object_path"], "graph_config_path": project.config}
-    change = {"revision_source": "internal_source", "source_revision_config": revision}
+        upload_address = platform.call("POST", f"{path}/upload-url", body={"supports_upload_headers": True})
+        platform.upload(upload_address["upload_url"], file, packed.size, upload_address["upload_headers"])
+    revision = {"source_tarball_path": upload_address["object_path"], "graph_config_path": project.config}
+    change = {"revision_source": "internal_source", "source_revision_config": revision, **options.access}
     return dict(platform.call("PATCH", path, body=change | ({"secrets": secrets} if secrets else {})))
 
 
 def _with_env_file(env_file: Path | None, secrets: list[dict[str, str]]) -> list[dict[str, str]]:
-    """Put the variables of the configuration's env file before the secrets that were given, which win over them."""
+    """Add the variables of an env file to secrets, which take precedence. Raises UserMistake."""
     if env_file is None:
         return secrets
     from dotenv import dotenv_values
 
-    from portside.control.reserved_names import RESERVED
+    from portside.control.secrets import RESERVED
 
-    values = {name: value for name, value in dotenv_values(env_file).items() if value is not None}
+    try:
+        values = {name: value for name, value in dotenv_values(env_file).items() if value is not None}
+    except UnicodeDecodeError as exc:
+        raise UserMistake(f"{env_file} is not UTF-8 text") from exc
     values |= {secret["name"]: secret["value"] for secret in secrets}
     for name in sorted(RESERVED & values.keys()):
-        say(f"{name} is left out: the platform sets it itself")
+        say(f"{name} is left out: the platform sets it")
         del values[name]
     return [{"name": name, "value": value} for name, value in values.items()]
 
 
-def creation(
-    platform: Platform, name: str, source: str, revision_config: object, *, integration: str | None = None
-) -> dict[str, Any]:
-    """Return the body that creates a deployment from git: plain, or with a named integration. Raises UserMistake."""
-    found = platform.call("GET", "/v1/integrations/git_hosting/install")
-    wanted = [one for one in found if integration is None or one["name"] == integration]
-    if not wanted:
-        raise UserMistake(f"there is no integration named {integration}; 'portside integrations list' shows them")
-    return {
-        "name": name,
-        "source": "git_hosting",
-        "source_config": {
-            "integration_id": wanted[0]["id"],
-            "repo_url": source,
-            "deployment_type": "dev",
-            "build_on_push": False,
-        },
-        "source_revision_config": revision_config,
-        "secrets": [],
-    }
-
-
-def normalise(source: str) -> str:
-    """Return the deployment name that a folder or a repository's address suggests: a DNS label."""
+def name_from(source: str) -> str:
+    """Return a deployment name for a folder or a repository's address: a DNS label. Raises UserMistake."""
     last = source.rstrip("/").rsplit("/", 1)[-1].removesuffix(".git").lower()
     label = "".join(c if c.isalnum() and c.isascii() else "-" for c in last).strip("-")[:63].strip("-")
     if not label:
-        raise UserMistake("cannot make a name of this address; give one with --name")
+        raise UserMistake("cannot derive a name from this address; set one with --name")
     return label
 
 
 def _secret(text: str) -> dict[str, str]:
     name, equals, value = text.partition("=")
     if not equals or not name:
-        raise UserMistake("a secret is written NAME=VALUE")
+        raise UserMistake("invalid --secret: write NAME=VALUE")
     return {"name": name, "value": value}
+
+
+class ProjectFiles(msgspec.Struct):
+    """A folder to deploy: the common root of all files, the folders to pack, and the configuration file below the root.
+
+    `missing_env` is the reason why an env file in the configuration is not used.
+    """
+
+    root: Path
+    folders: list[Path]
+    config: str
+    env_file: Path | None
+    missing_env: str | None = None
+
+
+class Packed(msgspec.Struct):
+    """The result of packing: the number of files, the archive's size in bytes, and the links that were left out."""
+
+    files: int
+    size: int
+    left_out: list[str]
+
+
+def read_project(folder: Path, config_name: str) -> ProjectFiles:
+    """Find the files of the agent in a folder. Raises UserMistake for a missing file."""
+    folder = folder.resolve()
+    config = folder / config_name
+    content = _read_config(config, folder)
+    named = [part for part in content.get("dependencies", []) if isinstance(part, str) and part.startswith(".")]
+    folders = [folder, *(_folder(config, part) for part in named)]
+    root = Path(os.path.commonpath(folders))
+    env = content.get("env")
+    env_file, missing_env = (config.parent / env).resolve() if isinstance(env, str) and env else None, None
+    if env_file is not None and not (env_file.is_file() and env_file.is_relative_to(root)):
+        env_file, missing_env = None, f'{config}: env is "{env}", but there is no such file in {root}'
+    # A folder inside another one is packed with it.
+    outer = [
+        one for one in dict.fromkeys(folders) if not any(one != two and one.is_relative_to(two) for two in folders)
+    ]
+    return ProjectFiles(root, outer, config.resolve().relative_to(root).as_posix(), env_file, missing_env)
+
+
+def _folder(config: Path, dependency: str) -> Path:
+    """Return the folder of a local dependency, which may name a file in it. Raises UserMistake."""
+    path = (config.parent / dependency).resolve()
+    if not path.exists():
+        raise UserMistake(f"{config} names the dependency {dependency}, but there is no such folder")
+    return path.parent if path.is_file() else path
+
+
+def _read_config(config: Path, folder: Path) -> dict[str, Any]:
+    if not config.resolve().is_relative_to(folder):
+        raise UserMistake(f"{config} is not inside {folder}")
+    try:
+        content = msgspec.json.decode(config.read_bytes(), type=dict[str, Any])
+    except FileNotFoundError as exc:
+        raise UserMistake(f"{folder} has no {config.name}; name the graph configuration file with --config") from exc
+    except (OSError, msgspec.MsgspecError, UnicodeDecodeError) as exc:
+        raise UserMistake(f"cannot read {config}: {exc}") from exc
+    if not isinstance(content.get("dependencies", []), list):
+        raise UserMistake(f"{config}: dependencies must be a list")
+    return content
+
+
+def pack(project: ProjectFiles, target: IO[bytes]) -> Packed:
+    """Write a project's files as .tar.gz; the same files always give the same bytes. Raises UserMistake."""
+    packed = Packed(0, 0, [])
+    # No name and no time in the gzip header: both would differ in every archive.
+    with (
+        gzip.GzipFile(filename="", mode="wb", fileobj=target, compresslevel=6, mtime=0) as compressed,
+        tarfile.open(fileobj=compressed, mode="w", format=tarfile.PAX_FORMAT) as archive,
+    ):
+        for name, file in sorted(_files(project, packed)):
+            _add(archive, project, name, file)
+            packed.files += 1
+            _check_size(target)
+    packed.size = _check_size(target)
+    return packed
+
+
+def _check_size(target: IO[bytes]) -> int:
+    size = target.tell()
+    if size > MAX_ARCHIVE_BYTES:
+        raise UserMistake(
+            f"the archive is larger than {MAX_ARCHIVE_BYTES // 1024**2} MB; exclude unneeded files in .dockerignore"
+        )
+    return size
+
+
+def _add(archive: tarfile.TarFile, project: ProjectFiles, name: str, file: Path) -> None:
+    entry = tarfile.TarInfo(name)
+    # The values are sent as secrets, which are encrypted; the file only has to exist.
+    content = b"" if file == project.env_file else None
+    try:
+        with contextlib.closing(io.BytesIO(content) if content is not None else file.open("rb")) as source:
+            status = file.stat()
+            entry.mode = 0o755 if status.st_mode & 0o100 else 0o644
+            entry.size = len(content) if content is not None else os.fstat(source.fileno()).st_size
+            archive.addfile(entry, source)
+    except OSError as exc:
+        raise UserMistake(f"cannot pack {file}: {exc.strerror or exc}") from exc
+
+
+def _files(project: ProjectFiles, packed: Packed) -> Iterator[tuple[str, Path]]:
+    """Yield every file to pack with its name in the archive."""
+    if project.env_file is not None:
+        yield project.env_file.relative_to(project.root).as_posix(), project.env_file
+    for folder in project.folders:
+        for file in _walk(folder, [*_rules_above(folder), *_docker_rules(folder)]):
+            name = file.relative_to(project.root).as_posix()
+            if file == project.env_file:
+                continue
+            if not file.is_symlink():
+                if file.is_file():
+                    yield name, file
+                continue
+            target = file.resolve()
+            if target.is_file() and target.is_relative_to(project.root):
+                yield name, target
+            else:
+                packed.left_out.append(name)
+
+
+def _walk(folder: Path, rules: list[tuple[Path, Any]]) -> Iterator[Path]:
+    """Yield the files and links below a folder that no rule excludes, without entering excluded folders."""
+    rules = [*rules, *_rules_of(folder, ".gitignore")]
+    try:
+        entries = sorted(os.scandir(folder), key=lambda entry: entry.name)
+    except OSError as exc:
+        raise UserMistake(f"cannot read {folder}: {exc.strerror}") from exc
+    for entry in entries:
+        path, is_folder = Path(entry.path), entry.is_dir(follow_symlinks=False)
+        if entry.name in NEVER or entry.name.endswith(".pyc") or _is_excluded(path, rules, is_folder=is_folder):
+            continue
+        if is_folder:
+            yield from _walk(path, rules)
+        else:
+            yield path
+
+
+def _is_excluded(path: Path, rules: list[tuple[Path, Any]], *, is_folder: bool) -> bool:
+    """Apply the rules from the outermost inwards; the last match decides, as in git."""
+    excluded = False
+    for base, spec in rules:
+        decision = spec.check_file(path.relative_to(base).as_posix() + ("/" if is_folder else "")).include
+        excluded = excluded if decision is None else decision
+    return excluded
+
+
+def _rules_of(folder: Path, name: str) -> list[tuple[Path, Any]]:
+    from pathspec import GitIgnoreSpec
+
+    try:
+        lines = (folder / name).read_text("utf-8", errors="replace").splitlines()
+    except OSError:
+        return []
+    return [(folder, GitIgnoreSpec.from_lines(lines))]
+
+
+def _rules_above(folder: Path) -> list[tuple[Path, Any]]:
+    """Return the rules of the enclosing folders of a folder's repository, outermost first."""
+    above: list[Path] = []
+    while not (folder / ".git").exists():
+        if folder.parent == folder:
+            return []
+        folder = folder.parent
+        above.append(folder)
+    return [rule for parent in reversed(above) for rule in _rules_of(parent, ".gitignore")]
+
+
+def _docker_rules(folder: Path) -> list[tuple[Path, Any]]:
+    """Return the rules of `.dockerignore`, whose patterns are relative to the folder, not to any folder below it."""
+    from pathspec import GitIgnoreSpec
+
+    try:
+        lines = (folder / ".dockerignore").read_text("utf-8", errors="replace").splitlines()
+    except OSError:
+        return []
+    return [(folder, GitIgnoreSpec.from_lines([_anchored(line.strip()) for line in lines]))]
+
+
+def _anchored(pattern: str) -> str:
+    if not pattern or pattern.startswith("#"):
+        return ""
+    sign, rest = ("!", pattern[1:]) if pattern.startswith("!") else ("", pattern)
+    return f"{sign}/{rest.removeprefix('./').lstrip('/')}"

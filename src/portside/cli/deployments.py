@@ -1,17 +1,32 @@
-"""`portside deployments`: list, show, follow and delete them."""
+"""Commands for existing deployments: `portside deployments`, `logs`, `rollback` and `secrets`."""
+
+import time
+from datetime import UTC, datetime
+from typing import Any
 
 import click
 
-from portside.cli.client import Platform, connection_options
-from portside.cli.finding import find, revisions_of, show_revisions
-from portside.cli.logs import logs
-from portside.cli.output import json_option, show_json, show_table
-from portside.cli.scaling import scale, show_usage, usage_of
+from portside.cli.client import Platform, ask_value, connection_options
+from portside.cli.output import confirm, indented, json_option, say, show_json, show_table, show_text
+from portside.cli.revisions import (
+    ACCESS_MODES,
+    agent_access_of,
+    describe_access,
+    find,
+    follow_revision,
+    reason_in_brief,
+    revisions_of,
+    show_revisions,
+    with_failure,
+)
+from portside.kernel.errors import UserMistake
+
+_PAGE = 100
 
 
 @click.group()
 def deployments() -> None:
-    """List, show, follow and delete deployments."""
+    """List, show, scale and delete deployments."""
 
 
 @deployments.command("list")
@@ -25,8 +40,23 @@ def list_(platform: Platform, limit: int, offset: int, *, as_json: bool) -> None
     if as_json:
         show_json(found)
         return
-    rows = [(d["name"], d["status"], d["source_config"].get("custom_url"), d["id"]) for d in found]
-    show_table(("NAME", "STATUS", "URL", "ID"), rows)
+    shown = [with_failure(platform, deployment) for deployment in found]
+    rows = [
+        (d["name"], d["status"], d["source_config"].get("custom_url"), d["server_version"], d["id"], reason_in_brief(d))
+        for d in shown
+    ]
+    show_table(("NAME", "STATUS", "URL", "VERSION", "ID", "REASON"), rows)
+    if more := _count_from(platform, offset + len(found)) if len(found) == limit else 0:
+        noun = "deployment" if more == 1 else "deployments"
+        say(f"{more} more {noun}; continue with --offset {offset + limit}")
+
+
+def _count_from(platform: Platform, offset: int) -> int:
+    """Count the deployments from an offset on."""
+    count = 0
+    while page := platform.call("GET", "/v2/deployments", limit=_PAGE, offset=offset + count)["resources"]:
+        count += len(page)
+    return count
 
 
 @deployments.command()
@@ -42,8 +72,15 @@ def show(platform: Platform, deployment: str, *, as_json: bool) -> None:
         show_json({**found, "revisions": newest, "metrics": usage})
         return
     url = found["source_config"].get("custom_url")
-    show_table(("NAME", "STATUS", "URL", "ID"), [(found["name"], found["status"], url, found["id"])])
-    click.echo()
+    status = with_failure(platform, found)["status"]
+    row = (found["name"], status, url, found["server_version"], describe_access(found), found["id"])
+    show_table(("NAME", "STATUS", "URL", "VERSION", "AGENT ACCESS", "ID"), [row])
+    if found.get("status_message"):
+        show_text(f"\n{found['status_message']}")
+    if newest and newest[0]["status"].endswith("_FAILED"):
+        reason = newest[0]["status_message"] or "see its log"
+        show_text(f"\nthe newest revision failed with {newest[0]['status']}: {reason}")
+    show_text()
     show_usage(usage)
     show_revisions(found, newest)
 
@@ -64,20 +101,266 @@ def revisions(platform: Platform, deployment: str, limit: int, offset: int, *, a
         show_revisions(found, page)
 
 
-deployments.add_command(logs)
-deployments.add_command(scale)
-
-
 @deployments.command()
 @click.argument("deployment")
-@click.option("--yes", is_flag=True, help="Do not ask.")
-@click.option("--delete-tracing-project", is_flag=True, help="Delete its traces as well.")
+@click.option("--yes", is_flag=True, help="Do not ask for confirmation.")
+@click.option("--delete-tracing-project", is_flag=True, help="Also delete its traces.")
 @connection_options
 def delete(platform: Platform, deployment: str, *, yes: bool, delete_tracing_project: bool) -> None:
     """Delete a DEPLOYMENT (name or id) with its database."""
     found = find(platform, deployment)
     if not yes:
-        click.confirm(f"Delete {found['name']} and everything its agent remembers?", abort=True)
+        confirm(f"Delete {found['name']} and all data of its agent?")
     wanted = "true" if delete_tracing_project else None
     platform.call("DELETE", f"/v2/deployments/{found['id']}", delete_tracing_project=wanted)
-    click.echo(f"{found['name']} is being deleted")
+    show_text(f"{found['name']} is being deleted")
+
+
+FOLLOW_POLL_S = 1.0
+# In these states a revision's news is in its build log.
+BUILDING = frozenset({"CREATING", "QUEUED", "AWAITING_BUILD", "BUILDING", "BUILD_FAILED", "CREATE_FAILED"})
+
+
+@deployments.command()
+@click.argument("deployment")
+@click.option(
+    "--type",
+    "kind",
+    type=click.Choice(["deploy", "build"]),
+    help="Which log. [default: build until the build has succeeded, then deploy]",
+)
+@click.option("--build", "kind", flag_value="build", help="The same as --type build.")
+@click.option("--revision", help="Revision id. [default: the newest]")
+@click.option("--limit", default=100, show_default=True, type=click.IntRange(1, 1000))
+@click.option("-f", "--follow", is_flag=True, help="Keep printing new lines.")
+@connection_options
+def logs(platform: Platform, deployment: str, kind: str | None, revision: str | None, **options: Any) -> None:
+    """Print the newest log lines of a DEPLOYMENT (name or id).
+
+    Without --type this is the build log until the build has succeeded, and the server's log from then on.
+    """
+    found = find(platform, deployment)
+    log = _RevisionLogs(platform, found["id"], revision or found["latest_revision_id"])
+    shown = kind or log.kind()
+    offset = log.show_newest(shown, options["limit"])
+    if offset is None:
+        say(f"the {shown} log of this revision is empty")
+    while options["follow"]:
+        time.sleep(FOLLOW_POLL_S)
+        wanted = kind or log.kind()
+        offset = log.show_new(shown, offset)
+        if wanted != shown:
+            shown, offset = wanted, None
+
+
+class _RevisionLogs:
+    """The logs of one revision."""
+
+    def __init__(self, platform: Platform, deployment_id: str, revision_id: str) -> None:
+        self._platform, self._path = platform, f"/v2/deployments/{deployment_id}/revisions/{revision_id}"
+
+    def kind(self) -> str:
+        """Return the log that has the revision's news."""
+        return "build" if self._platform.call("GET", self._path)["status"] in BUILDING else "deploy"
+
+    def show_newest(self, kind: str, limit: int) -> str | None:
+        """Print the newest lines, oldest first, and return the offset after them."""
+        newest = self._platform.call("GET", f"{self._path}/logs", type=kind, order="desc", limit=limit)["logs"]
+        for entry in reversed(newest):
+            show_text(_log_line(entry))
+        return newest[0]["id"] if newest else None
+
+    def show_new(self, kind: str, offset: str | None) -> str | None:
+        """Print the lines after an offset, and return the offset after them."""
+        answer = self._platform.call("GET", f"{self._path}/logs", type=kind, order="asc", limit=1000, offset=offset)
+        for entry in answer["logs"]:
+            show_text(_log_line(entry))
+        return answer["next_offset"] or offset
+
+
+def _log_line(entry: dict[str, Any]) -> str:
+    moment = datetime.fromtimestamp(float(entry["timestamp"]) / 1000, UTC)
+    return f"{moment:%H:%M:%S} {entry['level'].lower():<7} {indented(entry['message'])}"
+
+
+@click.command()
+@click.argument("deployment")
+@click.argument("revision", required=False)
+@click.option("--wait/--no-wait", default=True, help="Follow the revision until it is deployed.")
+@json_option
+@connection_options
+def rollback(platform: Platform, deployment: str, revision: str | None, *, wait: bool, as_json: bool) -> None:
+    """Serve an earlier REVISION of a DEPLOYMENT again, by default the one before the active one.
+
+    This creates a new revision with the old one's code, secrets and resources. It reuses the old build, unless the
+    platform was upgraded since.
+    """
+    found = find(platform, deployment)
+    target = revision or _previous_revision(platform, found)
+    answer = platform.call("POST", f"/v2/deployments/{found['id']}/revisions/{target}/redeploy")
+    say(f"revision {target} is deployed again as {answer['latest_revision_id']}")
+    if wait:
+        follow_revision(platform, found["id"], answer["latest_revision_id"], say=say)
+        answer = platform.call("GET", f"/v2/deployments/{found['id']}")
+    if as_json:
+        show_json(answer)
+    else:
+        show_text(answer["source_config"]["custom_url"] or answer["id"])
+
+
+def _previous_revision(platform: Platform, deployment: dict[str, Any]) -> str:
+    """Return the last revision that was deployed before the active one. Raises UserMistake."""
+    is_earlier, offset = deployment["active_revision_id"] is None, 0
+    while page := revisions_of(platform, deployment, limit=_PAGE, offset=offset):
+        for revision in page:
+            if is_earlier and revision["status"] == "DEPLOYED":
+                return str(revision["id"])
+            is_earlier = is_earlier or revision["id"] == deployment["active_revision_id"]
+        offset += len(page)
+    raise UserMistake(f"{deployment['name']} has no earlier revision that was deployed")
+
+
+REPLICAS = click.IntRange(1, 1000)
+
+
+@deployments.command()
+@click.argument("deployment")
+@click.option("--min", "min_scale", type=REPLICAS, help="Minimum number of replicas.")
+@click.option("--max", "max_scale", type=REPLICAS, help="Maximum number of replicas.")
+@click.option("--queue-min", "queue_min_scale", type=REPLICAS, help="Minimum number of replicas that execute runs.")
+@click.option("--queue-max", "queue_max_scale", type=REPLICAS, help="Maximum number of replicas that execute runs.")
+@json_option
+@connection_options
+def scale(platform: Platform, deployment: str, *, as_json: bool, **limits: int | None) -> None:
+    """Set the limits on replicas of a DEPLOYMENT (name or id); omitted limits are reset to its revision's."""
+    found = find(platform, deployment)
+    made = platform.call("PUT", f"/v2/deployments/{found['id']}/scale", body=limits)
+    if as_json:
+        show_json(made)
+        return
+    rows = [(name, "the revision's" if number is None else number) for name, number in made.items()]
+    show_table(("LIMIT", "REPLICAS"), rows)
+
+
+@deployments.command()
+@click.argument("deployment")
+@click.argument("mode", required=False, type=click.Choice(ACCESS_MODES))
+@click.option("--role", "roles", multiple=True, metavar="ROLE", help="Role whose members may call; repeat for more.")
+@json_option
+@connection_options
+def access(platform: Platform, deployment: str, mode: str | None, roles: tuple[str, ...], *, as_json: bool) -> None:
+    """Show or set who may call the agent of a DEPLOYMENT (name or id) with the platform's keys.
+
+    MODE is workspace (any key of the workspace), permission (keys and members with deployments:call), roles (members
+    with a --role), or none (nobody, unless the project's own authentication allows it). A change takes effect within
+    ten seconds, without a new revision.
+    """
+    found = find(platform, deployment)
+    if change := agent_access_of(mode, roles):
+        found = platform.call("PATCH", f"/v2/deployments/{found['id']}", body=change)
+    if as_json:
+        show_json(found["agent_access"])
+    else:
+        show_text(describe_access(found))
+
+
+@deployments.command()
+@click.argument("deployment")
+@json_option
+@connection_options
+def token(platform: Platform, deployment: str, *, as_json: bool) -> None:
+    """Print a token that lets you call the agent of a DEPLOYMENT (name or id) for a minute, and nothing else."""
+    made = platform.call("POST", f"/v2/deployments/{find(platform, deployment)['id']}/token")
+    if as_json:
+        show_json(made)
+    else:
+        show_text(made["access_token"])
+
+
+def usage_of(platform: Platform, deployment: dict[str, Any]) -> dict[str, Any]:
+    """Return the latest metrics of a deployment."""
+    return dict(platform.call("GET", f"/v2/deployments/{deployment['id']}/metrics"))
+
+
+def show_usage(usage: dict[str, Any]) -> None:
+    """Print the metrics of a deployment, if there are any yet."""
+    if usage["measured_at"] is None:
+        return
+    names = ("replicas", "queue_replicas", "cpu", "memory_mb", "restarts", "pending_runs", "active_runs")
+    titles = ("REPLICAS", "QUEUE", "CPU", "MEMORY MB", "RESTARTS", "PENDING RUNS", "ACTIVE RUNS")
+    show_table(titles, [tuple("-" if usage[name] is None else usage[name] for name in names)])
+    if usage["problem"]:
+        show_text(usage["problem"], err=True)
+    show_text()
+
+
+_wait_option = click.option("--wait/--no-wait", default=True, help="Follow the revision until it is deployed.")
+
+
+@click.group()
+def secrets() -> None:
+    """List, set and remove the secrets of a deployment."""
+
+
+@secrets.command("list")
+@click.argument("deployment")
+@json_option
+@connection_options
+def list_secrets(platform: Platform, deployment: str, *, as_json: bool) -> None:
+    """List the names of the secrets of a DEPLOYMENT (name or id)."""
+    found = find(platform, deployment)
+    if as_json:
+        show_json(_secret_names(found))
+        return
+    for name in _secret_names(found):
+        show_text(name)
+    if not found["secrets"]:
+        say(f"{found['name']} has no secrets")
+
+
+@secrets.command("set")
+@click.argument("deployment")
+@click.argument("name")
+@_wait_option
+@json_option
+@connection_options
+def set_secret(platform: Platform, deployment: str, name: str, *, wait: bool, as_json: bool) -> None:
+    """Set the secret NAME of a DEPLOYMENT (name or id), which makes a new revision.
+
+    Prompts for the value, or reads it from standard input. The other secrets stay.
+    """
+    found = find(platform, deployment)
+    changes = {"set": [{"name": name, "value": ask_value(name)}]}
+    _change_secrets(platform, found, changes, wait=wait, as_json=as_json)
+
+
+@secrets.command()
+@click.argument("deployment")
+@click.argument("names", nargs=-1, required=True, metavar="NAME...")
+@_wait_option
+@json_option
+@connection_options
+def unset(platform: Platform, deployment: str, names: tuple[str, ...], *, wait: bool, as_json: bool) -> None:
+    """Remove secrets of a DEPLOYMENT (name or id), which makes a new revision."""
+    found = find(platform, deployment)
+    if missing := [name for name in names if name not in _secret_names(found)]:
+        raise UserMistake(f"{found['name']} has no secret {missing[0]}; 'portside secrets list' shows its secrets")
+    _change_secrets(platform, found, {"unset": list(names)}, wait=wait, as_json=as_json)
+
+
+def _secret_names(deployment: dict[str, Any]) -> list[str]:
+    return [secret["name"] for secret in deployment["secrets"]]
+
+
+def _change_secrets(
+    platform: Platform, found: dict[str, Any], changes: dict[str, Any], *, wait: bool, as_json: bool
+) -> None:
+    # The platform applies the changes to what is there then: two commands at the same moment lose nothing.
+    answer = platform.call("PATCH", f"/v2/deployments/{found['id']}", body={"secret_changes": changes})
+    revision = answer["latest_revision_id"]
+    if revision is not None:
+        say(f"revision {revision} of {found['name']} has the new secrets")
+        if wait:
+            follow_revision(platform, found["id"], revision, say=say)
+    if as_json:
+        show_json({"deployment_id": found["id"], "revision_id": revision, "secrets": _secret_names(answer)})

@@ -1,4 +1,4 @@
-"""`portside dev`: the agent in this folder, started again when a file changes."""
+"""`portside dev`: serve the agent in this folder, and restart it when a file changes."""
 
 import os
 import signal
@@ -9,31 +9,44 @@ from pathlib import Path
 
 import click
 
+from portside.cli.output import say, show_text
+
 LOOK_EVERY_MS = 500
 IGNORED = ("/.git/", "/.venv/", "/node_modules/", "/__pycache__/")
 
 
 @click.command()
-@click.option("--config", type=click.Path(path_type=Path), help="The graph configuration file. [default: the one here]")
+@click.option(
+    "--config", type=click.Path(path_type=Path), help="The graph configuration file. [default: the one in this folder]"
+)
 @click.option("--host", help="Address to listen on. [default: 127.0.0.1]")
 @click.option("--port", type=click.IntRange(1, 65535), help="Port to listen on. [default: 2024]")
-@click.option("--home", help="Home folder of the embedded Postgres, where no database is named.")
-@click.option("--reload/--no-reload", default=True, help="Start again when a file changes.")
+@click.option("--home", help="Home folder of the embedded Postgres, which is used without a database URL.")
+@click.option("--reload/--no-reload", default=True, help="Restart when a file changes.")
 def dev(config: Path | None, *, reload: bool, **options: object) -> None:
-    """Serve the agent in this folder. Threads outlive restarts; they are kept in Postgres as in production."""
+    """Serve the agent in this folder with the Python of this command; nothing is installed.
+
+    Threads survive restarts; they are stored in Postgres, as in production.
+    """
     from portside.agent.config import find_config, load_config
     from portside.kernel.embedded import EmbeddedPostgres
+    from portside.kernel.logs import configure_logs
     from portside.kernel.settings import load_settings
     from portside.platform.settings import PlatformSettings
 
     path = (config or find_config(Path.cwd(), os.environ)).absolute()
+    # The server logs ignored fields of the file; logging them here would repeat them.
+    configure_logs(level="ERROR")
     load_config(path, os.environ)
+    version = ".".join(map(str, sys.version_info[:3]))
+    say(f"Python {version} ({sys.executable}); nothing is installed, so it must have the project's packages")
     given = [f"--{name}={value}" for name, value in options.items() if value is not None]
     command = [sys.executable, "-m", "portside", "serve", f"--config={path}", *given]
-    # Held here, so that the database does not stop and start with each reload.
-    home = load_settings(PlatformSettings, os.environ, home=options["home"]).home_path
-    embedded = None if _names_database() else EmbeddedPostgres(home)
-    if embedded is not None:
+    # Acquired here, so that the database does not restart with each reload.
+    platform = load_settings(PlatformSettings, os.environ, home=options["home"])
+    embedded = None
+    if not _names_database():
+        embedded = EmbeddedPostgres(platform.home_path, connections=platform.postgres_max_connections)
         embedded.acquire()
     try:
         _run(command, path.parent if reload else None)
@@ -47,12 +60,12 @@ def _names_database() -> bool:
 
 
 def _run(command: list[str], watched: Path | None) -> None:
-    """Run the server until Ctrl-C or SIGTERM; start it again on changes below the watched folder.
+    """Run the server until Ctrl-C or SIGTERM; restart it after changes below the watched folder.
 
-    Without a folder this ends with the server, and so it does when the first one finds no port or no database: that
-    is nothing that a change of a file mends.
+    Without a folder, return when the server exits. Also exit if the first server finds no port or no database, because
+    no change of a file can fix that.
     """
-    from portside.kernel.errors import OutOfReach
+    from portside.kernel.errors import DependencyUnavailable
 
     stop = threading.Event()
     for number in (signal.SIGINT, signal.SIGTERM):
@@ -69,11 +82,11 @@ def _run(command: list[str], watched: Path | None) -> None:
             watched, watch_filter=_matters, stop_event=stop, rust_timeout=LOOK_EVERY_MS, yield_on_timeout=True
         ):
             if not changes:
-                if server is first and server.poll() == OutOfReach.exit_code:
-                    sys.exit(OutOfReach.exit_code)
+                if server is first and server.poll() == DependencyUnavailable.exit_code:
+                    sys.exit(DependencyUnavailable.exit_code)
                 continue
             names = sorted({Path(changed).name for _, changed in changes})
-            click.echo(f"· {', '.join(names[:3])} changed, starting again", err=True)
+            show_text(f"· {', '.join(names[:3])} changed, restarting", err=True)
             _stop(server)
             server = _start(command)
     finally:
@@ -81,7 +94,7 @@ def _run(command: list[str], watched: Path | None) -> None:
 
 
 def _wait(server: "subprocess.Popen[bytes]", stop: threading.Event) -> None:
-    """Wait until the server ends, and end as it did; or until there is a signal."""
+    """Wait for the server and exit with its status, or return after a signal."""
     while not stop.wait(LOOK_EVERY_MS / 1000):
         if server.poll() is not None:
             sys.exit(server.returncode)

@@ -1,12 +1,11 @@
-"""`portside integrations`: accounts at git hosts, whose tokens open private repositories."""
+"""`portside integrations`: accounts at git hosts, whose tokens give access to private repositories."""
 
 from typing import Any
 
 import click
 
-from portside.cli.asking import ask_secret
-from portside.cli.client import Platform, connection_options
-from portside.cli.output import json_option, show_json, show_table
+from portside.cli.client import Platform, ask_secret, connection_options
+from portside.cli.output import json_option, show_json, show_table, show_text
 from portside.kernel.errors import UserMistake
 
 PATH = "/v1/integrations/git_hosting"
@@ -35,26 +34,28 @@ def list_(platform: Platform, *, as_json: bool) -> None:
 @click.argument("name")
 @click.option("--kind", type=click.Choice(["github", "gitlab", "gitea"]), required=True, help="Forgejo is gitea.")
 @click.option("--base-url", help="The host's address. [default: github.com or gitlab.com]")
-@click.option("--no-token", is_flag=True, help="Add it without a token, for public repositories.")
+@click.option("--no-token", is_flag=True, help="Add the account without a token, for public repositories.")
 @json_option
 @connection_options
 def add(platform: Platform, *, no_token: bool, as_json: bool, **named: Any) -> None:
-    """Add an account under a NAME. Its token is asked for, or read from standard input; it is not shown again."""
-    made = platform.call("POST", PATH, body={**named, "token": None if no_token else _read_token()})
+    """Add an account under a NAME; prompts for its token, or reads it from standard input."""
+    made = platform.call(
+        "POST", PATH, body={**named, "token": None if no_token else ask_secret("Token", hint=", or use --no-token")}
+    )
     if as_json:
         show_json(made)
     else:
-        click.echo(made["id"])
+        show_text(made["id"])
 
 
 @integrations.command()
 @click.argument("name")
 @connection_options
 def token(platform: Platform, name: str) -> None:
-    """Give the integration NAME a new token, asked for or read from standard input."""
+    """Replace the token of the integration NAME; prompts for it, or reads it from standard input."""
     found = _find(platform, name)
-    platform.call("PATCH", f"{PATH}/{found['id']}", body={"token": _read_token()})
-    click.echo(f"{name} has a new token")
+    platform.call("PATCH", f"{PATH}/{found['id']}", body={"token": ask_secret("Token")})
+    show_text(f"{name} has a new token")
 
 
 @integrations.command()
@@ -62,7 +63,7 @@ def token(platform: Platform, name: str) -> None:
 @json_option
 @connection_options
 def repos(platform: Platform, name: str, *, as_json: bool) -> None:
-    """List the repositories that the integration NAME reaches."""
+    """List the repositories that the integration NAME can read."""
     found = platform.call("GET", f"{PATH}/{_find(platform, name)['id']}/repos")
     if as_json:
         show_json(found)
@@ -77,32 +78,28 @@ def repos(platform: Platform, name: str, *, as_json: bool) -> None:
 @json_option
 @connection_options
 def webhook(platform: Platform, name: str, *, as_json: bool) -> None:
-    """Make the webhook of the integration NAME, or a new secret for it, and print what to enter at the git host."""
+    """Create the webhook of the integration NAME, or replace its secret; prints the values for the git host."""
     made = platform.call("POST", f"{PATH}/{_find(platform, name)['id']}/webhook")
     if as_json:
         show_json(made)
         return
     for label, value in (("address", made["url"]), ("secret", made["secret"]), ("content type", made["content_type"]),
                          ("events", ", ".join(made["events"]))):  # fmt: skip
-        click.echo(f"{label:<14}{value}")
+        show_text(f"{label:<14}{value}")
 
 
 @integrations.command()
 @click.argument("name")
 @connection_options
 def remove(platform: Platform, name: str) -> None:
-    """Remove the integration NAME, from which no deployment comes any more."""
+    """Remove the integration NAME, which no deployment may use."""
     platform.call("DELETE", f"{PATH}/{_find(platform, name)['id']}")
-    click.echo(f"{name} is removed")
+    show_text(f"{name} is removed")
 
 
 def _find(platform: Platform, name: str) -> dict[str, Any]:
-    """Return an integration by name or id. Raises UserMistake when there is none."""
+    """Return an integration by name or id. Raises UserMistake for an unknown one."""
     for found in platform.call("GET", f"{PATH}/install"):
         if name in {found["name"], found["id"]}:
             return dict(found)
     raise UserMistake(f"there is no integration named {name}; 'portside integrations list' shows them")
-
-
-def _read_token() -> str:
-    return ask_secret("Token", otherwise=", or use --no-token")

@@ -1,75 +1,109 @@
-"""`portside`: finds the command, and shows mistakes as one line instead of a stack trace."""
+"""`portside`: the top-level command group and the error handling of all commands.
+
+Starting up is cheap: a command's module is imported when that command runs, not for `--help`.
+"""
 
 import importlib
+import importlib.util
 import os
 import sys
-from typing import Any
+from typing import Any, NamedTuple
 
 import click
 
-from portside import __version__
+from portside.cli.output import show_text
 from portside.kernel.errors import UserMistake
 
+
+class CommandEntry(NamedTuple):
+    """The module of `portside.cli` that defines a command, and the command's line in `portside --help`."""
+
+    module: str
+    help: str
+
+
 COMMANDS = {
-    "up": "Start the platform.",
-    "dev": "Serve the agent in this folder, with reload on change.",
-    "serve": "Serve an agent.",
-    "listener": "Run a listener that deploys what the control plane asks for.",
-    "manifests": "Print the platform as objects for a Kubernetes cluster.",
-    "deploy": "Deploy an agent from a folder or a git repository.",
-    "rollback": "Let an earlier revision serve again.",
-    "logs": "Print what a deployment's build and server say.",
-    "deployments": "List, show, follow and delete deployments.",
-    "integrations": "Add, list and remove accounts at git hosts.",
-    "account": "Log in and out, set one's password, show who one is.",
-    "organization": "Show and rename the organization.",
-    "workspaces": "List, make, rename and delete workspaces.",
-    "members": "List, add and remove members, change their roles.",
-    "roles": "List the roles that members and keys may have.",
-    "keys": "List, make and revoke API keys; change the master key.",
-    "allowlist": "Show the addresses of the hosted service.",
-    "limits": "Show the rate limits of the hosted API.",
-    "usage": "Show how many traces were received.",
+    "up": CommandEntry("up", "Start the platform."),
+    "dev": CommandEntry("dev", "Serve the agent in this folder, with reload on change."),
+    "serve": CommandEntry("serve", "Serve an agent."),
+    "listener": CommandEntry("up", "Run a listener that deploys the control plane's deployments."),
+    "ingress": CommandEntry("ingress", "Print configurations of proxies before the platform."),
+    "manifests": CommandEntry("up", "Print the platform's Kubernetes objects as YAML."),
+    "deploy": CommandEntry("deploy", "Deploy an agent from a folder or a git repository."),
+    "rollback": CommandEntry("deployments", "Serve an earlier revision again."),
+    "logs": CommandEntry("deployments", "Print the build or server log of a deployment."),
+    "deployments": CommandEntry("deployments", "List, show, scale and delete deployments."),
+    "secrets": CommandEntry("deployments", "List, set and remove the secrets of a deployment."),
+    "integrations": CommandEntry("integrations", "Add, list and remove accounts at git hosts."),
+    "account": CommandEntry("account", "Log in and out, set your password, show your account."),
+    "organization": CommandEntry("organization", "Show and rename the organization."),
+    "workspaces": CommandEntry("organization", "List, create, rename and delete workspaces."),
+    "members": CommandEntry("organization", "List, add and remove members, change their roles."),
+    "roles": CommandEntry("organization", "List the roles of members and keys."),
+    "sessions": CommandEntry("sessions", "List and end sessions of browsers and command lines."),
+    "keys": CommandEntry("account", "List, create and revoke API keys; rotate the master key."),
+    "allowlist": CommandEntry("hosted", "Show the addresses of the hosted service."),
+    "limits": CommandEntry("hosted", "Show the rate limits of the hosted API."),
+    "usage": CommandEntry("hosted", "Show how many traces were received."),
 }
 
 
-class Lazy(click.Group):
-    """Imports a command only when it is used, so that `--help` stays quick."""
+class LazyGroup(click.Group):
+    """A group that imports a command's module only when the command is used."""
 
     def list_commands(self, _ctx: click.Context) -> list[str]:
-        """Name every command."""
-        return list(COMMANDS)
+        """List the installed commands. The wheel that deployments get has `serve` alone."""
+        return [name for name, entry in COMMANDS.items() if importlib.util.find_spec(f"portside.cli.{entry.module}")]
 
-    def get_command(self, _ctx: click.Context, cmd_name: str) -> click.Command | None:
-        """Import a command."""
+    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
+        """Import a command. Raises UserMistake for a command that is not in this installation."""
         if cmd_name not in COMMANDS:
             return None
-        command: click.Command = getattr(importlib.import_module(f"portside.cli.{cmd_name}"), cmd_name)
+        if cmd_name not in self.list_commands(ctx):
+            raise UserMistake(
+                f"'portside {cmd_name}' is not installed: this is the agent server alone; install the whole platform"
+            )
+        module = importlib.import_module(f"portside.cli.{COMMANDS[cmd_name].module}")
+        command: click.Command = getattr(module, cmd_name)
         return command
 
-    def format_commands(self, _ctx: click.Context, formatter: click.HelpFormatter) -> None:
+    def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         """List the commands without importing them."""
         with formatter.section("Commands"):
-            formatter.write_dl(list(COMMANDS.items()))
+            formatter.write_dl([(name, COMMANDS[name].help) for name in self.list_commands(ctx)])
 
 
-@click.group(cls=Lazy, context_settings={"help_option_names": ["-h", "--help"]})
-@click.version_option(__version__, prog_name="portside")
+def _show_version(ctx: click.Context, _param: click.Parameter, requested: bool) -> None:  # noqa: FBT001 - click's signature
+    if requested and not ctx.resilient_parsing:
+        from portside.kernel.version import full_version
+
+        show_text(f"portside, version {full_version()}")
+        ctx.exit()
+
+
+@click.group(cls=LazyGroup, context_settings={"help_option_names": ["-h", "--help"]})
+@click.option(
+    "--version",
+    is_flag=True,
+    expose_value=False,
+    is_eager=True,
+    callback=_show_version,
+    help="Show the version and exit.",
+)
 def portside() -> None:
     """Deploy and run agents on your own machine, with your own Postgres."""
 
 
 def main(arguments: list[str] | None = None) -> Any:
-    """Run the command line; exits 1 with one line when something is wrong, 130 on Ctrl-C.
+    """Run the command line.
 
-    It exits 69 when a port or a database is not to be had.
-
-    With PORTSIDE_TRACEBACK=1 an error that is nobody's mistake is raised instead.
+    Exit status: 1 after an error, which is one line on standard error; 69 when a port or a database is not available;
+    130 after Ctrl-C. With PORTSIDE_TRACEBACK=1 an unexpected error is raised with its stack trace instead.
     """
     try:
         return portside(arguments, prog_name="portside", standalone_mode=False)
     except UserMistake as mistake:
-        click.echo(f"error: {mistake}", err=True)
+        show_text(f"error: {mistake}", err=True)
         sys.exit(mistake.exit_code)
     except click.ClickException as exc:
         exc.show()
@@ -79,10 +113,8 @@ def main(arguments: list[str] | None = None) -> Any:
     except Exception as exc:
         if os.environ.get("PORTSIDE_TRACEBACK") == "1":
             raise
-        click.echo(f"error: {_in_one_line(exc)} (PORTSIDE_TRACEBACK=1 shows where)", err=True)
+        message = str(exc).strip().split("\n", 1)[0]
+        name = type(exc).__name__
+        shown = f"{name}: {message}" if message else name
+        show_text(f"error: {shown} (set PORTSIDE_TRACEBACK=1 for the stack trace)", err=True)
         sys.exit(1)
-
-
-def _in_one_line(exc: Exception) -> str:
-    message = str(exc).strip().split("\n", 1)[0]
-    return f"{type(exc).__name__}: {message}" if message else type(exc).__name__

@@ -1,11 +1,14 @@
-"""`portside organization`: the organization that the key or login belongs to."""
+"""The organization and who may use it: `portside organization`, `workspaces`, `members` and `roles`."""
+
+from typing import Any
 
 import click
 
-from portside.cli.client import Platform, connection_options
-from portside.cli.output import json_option, show_json, show_table
+from portside.cli.client import Platform, ask_secret, connection_options
+from portside.cli.output import confirm, json_option, safe, show_json, show_table, show_text
+from portside.kernel.errors import UserMistake
 
-PATH = "/orgs/current"
+_ORGANIZATION = "/orgs/current"
 
 
 @click.group()
@@ -13,22 +16,184 @@ def organization() -> None:
     """Show and rename the organization."""
 
 
-@organization.command()
+@organization.command("show")
 @json_option
 @connection_options
-def show(platform: Platform, *, as_json: bool) -> None:
+def show_organization(platform: Platform, *, as_json: bool) -> None:
     """Show the organization."""
-    found = platform.call("GET", PATH)
+    found = platform.call("GET", _ORGANIZATION)
     if as_json:
         show_json(found)
         return
     show_table(("NAME", "CREATED", "ID"), [(found["display_name"], found["created_at"][:19], found["id"])])
 
 
-@organization.command()
+@organization.command("rename")
 @click.argument("name")
 @connection_options
-def rename(platform: Platform, name: str) -> None:
-    """Give the organization another NAME."""
-    platform.call("PATCH", PATH, body={"display_name": name})
-    click.echo(f"the organization is now {name}")
+def rename_organization(platform: Platform, name: str) -> None:
+    """Rename the organization to NAME."""
+    platform.call("PATCH", _ORGANIZATION, body={"display_name": name})
+    show_text(f"the organization is now {name}")
+
+
+_WORKSPACES = "/workspaces"
+
+
+@click.group()
+def workspaces() -> None:
+    """List, create, rename and delete workspaces."""
+
+
+@workspaces.command("list")
+@json_option
+@connection_options
+def list_workspaces(platform: Platform, *, as_json: bool) -> None:
+    """List the workspaces that you may use, oldest first, with your role."""
+    found = platform.call("GET", _WORKSPACES)
+    if as_json:
+        show_json(found)
+        return
+    rows = [(w["display_name"], w["tenant_handle"], w["role_name"], w["created_at"][:19], w["id"]) for w in found]
+    show_table(("NAME", "HANDLE", "ROLE", "CREATED", "ID"), rows)
+
+
+@workspaces.command("create")
+@click.argument("name")
+@click.option("--handle", help="Short lower-case name, which cannot be changed later. [default: derived from the name]")
+@json_option
+@connection_options
+def create_workspace(platform: Platform, name: str, handle: str | None, *, as_json: bool) -> None:
+    """Create a workspace with this NAME and print its id; a user who creates one becomes its admin."""
+    made = platform.call("POST", _WORKSPACES, body={"display_name": name, "tenant_handle": handle})
+    if as_json:
+        show_json(made)
+    else:
+        show_text(made["id"])
+
+
+@workspaces.command("rename")
+@click.argument("workspace_named", metavar="WORKSPACE")
+@click.argument("name")
+@connection_options
+def rename_workspace(platform: Platform, workspace_named: str, name: str) -> None:
+    """Rename a WORKSPACE (id, handle or name) to NAME; its handle stays."""
+    platform.call(
+        "PATCH", f"{_WORKSPACES}/{platform.find_workspace(workspace_named)['id']}", body={"display_name": name}
+    )
+    show_text(f"{workspace_named} is now {name}")
+
+
+@workspaces.command("delete")
+@click.argument("workspace_named", metavar="WORKSPACE")
+@click.option("--yes", is_flag=True, help="Do not ask for confirmation.")
+@connection_options
+def delete_workspace(platform: Platform, workspace_named: str, *, yes: bool) -> None:
+    """Delete a WORKSPACE (id, handle or name) without deployments, and all its traces, datasets, prompts and keys."""
+    found = platform.find_workspace(workspace_named)
+    if not yes:
+        question = f"Everything in {found['display_name']} will be lost. Type its handle to delete it"
+        handle = click.prompt(safe(question), err=True)
+        if handle != found["tenant_handle"]:
+            raise UserMistake(f"this is not the handle {found['tenant_handle']}; nothing was deleted")
+    platform.call("DELETE", f"{_WORKSPACES}/{found['id']}")
+    show_text(f"{found['display_name']} is deleted")
+
+
+_ORGANIZATION_MEMBERS, _WORKSPACE_MEMBERS = "/orgs/current/members", "/workspaces/current/members"
+
+
+@click.group()
+def members() -> None:
+    """List, add and remove members of the organization, or with --workspace of a workspace; change their roles."""
+
+
+@members.command("list")
+@json_option
+@connection_options
+def list_members(platform: Platform, *, as_json: bool) -> None:
+    """List the members, oldest first."""
+    found = platform.call("GET", _members_path(platform))
+    if as_json:
+        show_json(found)
+        return
+    rows = [(m["email"], m["full_name"], m["role_name"], m["created_at"][:19], m["id"]) for m in found]
+    show_table(("EMAIL", "NAME", "ROLE", "SINCE", "ID"), rows)
+
+
+@members.command("add")
+@click.argument("email")
+@click.option("--role", help="[default: Organization User, and Editor in a workspace]")
+@click.option("--name", "full_name", help="The user's full name.")
+@click.option("--password", is_flag=True, help="Prompt for a first password, or read it from standard input.")
+@json_option
+@connection_options
+def add_member(platform: Platform, email: str, *, password: bool, as_json: bool, **given: str | None) -> None:
+    """Add a user with this EMAIL; only logging in needs a password. With --workspace, add a user to the workspace."""
+    if platform.workspace is None:
+        body = {"email": email, "full_name": given["full_name"]}
+        body |= {"password": ask_secret("Password")} if password else {}
+    elif given["full_name"] is not None or password:
+        raise UserMistake("--name and --password are for new users of the organization; leave out --workspace")
+    else:
+        body = {"user_id": _find_member(platform, _ORGANIZATION_MEMBERS, email)["user_id"]}
+    body |= {"role_id": given["role"]} if given["role"] else {}
+    made = platform.call("POST", _members_path(platform), body=body)
+    if as_json:
+        show_json(made)
+    else:
+        show_text(f"{email} is a member: {made['role_name']}")
+
+
+@members.command("role")
+@click.argument("member")
+@click.argument("role_name", metavar="ROLE")
+@connection_options
+def set_role(platform: Platform, member: str, role_name: str) -> None:
+    """Change the ROLE of a MEMBER (email or id); 'portside roles' lists the roles."""
+    found = _find_member(platform, _members_path(platform), member)
+    changed = platform.call("PATCH", f"{_members_path(platform)}/{found['id']}", body={"role_id": role_name})
+    show_text(f"{found['email']} is now {changed['role_name']}")
+
+
+@members.command("remove")
+@click.argument("member")
+@click.option("--yes", is_flag=True, help="Do not ask for confirmation.")
+@connection_options
+def remove_member(platform: Platform, member: str, *, yes: bool) -> None:
+    """Remove a MEMBER (email or id) from the organization, with all keys and logins, or only from the --workspace."""
+    found = _find_member(platform, _members_path(platform), member)
+    if not yes:
+        confirm(f"Remove {found['email']} from the {_members_of(platform)}?")
+    platform.call("DELETE", f"{_members_path(platform)}/{found['id']}")
+    show_text(f"{found['email']} is removed from the {_members_of(platform)}")
+
+
+def _members_path(platform: Platform) -> str:
+    return _ORGANIZATION_MEMBERS if platform.workspace is None else _WORKSPACE_MEMBERS
+
+
+def _members_of(platform: Platform) -> str:
+    return "organization" if platform.workspace is None else "workspace"
+
+
+def _find_member(platform: Platform, path: str, member: str) -> dict[str, Any]:
+    """Return a member by email or id. Raises UserMistake for an unknown one."""
+    for found in platform.call("GET", path):
+        if member in {found["email"], found["id"]}:
+            return dict(found)
+    group = "organization" if path == _ORGANIZATION_MEMBERS else "workspace"
+    raise UserMistake(f"{member} is not a member of the {group}; 'portside members list' shows them")
+
+
+@click.command()
+@json_option
+@connection_options
+def roles(platform: Platform, *, as_json: bool) -> None:
+    """List the roles of the organization and of workspaces; --json includes their permissions."""
+    found = platform.call("GET", "/orgs/current/roles")
+    if as_json:
+        show_json(found)
+        return
+    rows = [(role["display_name"], role["access_scope"], role["name"], len(role["permissions"])) for role in found]
+    show_table(("ROLE", "OF", "CODE", "PERMISSIONS"), rows)

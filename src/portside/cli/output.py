@@ -1,27 +1,60 @@
-"""What commands print: JSON for scripts, aligned columns for people."""
+"""Output of commands: JSON for scripts, aligned columns for people.
+
+All output goes through this module. Logs, names and reasons come from others and may contain control characters, which
+a terminal would execute; they are escaped. Colours are removed.
+"""
 
 import json
+import re
 from collections.abc import Sequence
 from typing import Any
 
 import click
 
+from portside.kernel.escaping import escape_controls
+
+_COLOURS = re.compile(r"\x1b\[[0-9;:]*m")
 json_option = click.option("--json", "as_json", is_flag=True, help="Print JSON.")
+
+
+def show_text(text: str = "", *, err: bool = False, end: str = "\n") -> None:
+    """Print a text, with `err` on standard error."""
+    click.echo(safe(text) + end, err=err, nl=False)
+
+
+def safe(text: str) -> str:
+    """Return a text that is safe for a terminal; newlines and tabs stay."""
+    return escape_controls(_COLOURS.sub("", text), keep_newlines=True)
+
+
+def indented(text: str) -> str:
+    """Indent the second and later lines of a foreign text, so that they do not look like output of the command."""
+    return text.replace("\n", "\n    ")
+
+
+def confirm(question: str) -> None:
+    """Ask for confirmation, and abort the command without it."""
+    click.confirm(safe(question), abort=True)
 
 
 def show_json(value: Any) -> None:
     """Print a value as JSON."""
-    click.echo(json.dumps(value, indent=2))
+    # json.dumps escapes all other control and non-ASCII characters.
+    click.echo(json.dumps(value, indent=2).replace("\x7f", r"\u007f"))
 
 
 def show_table(headings: Sequence[str], rows: Sequence[Sequence[Any]]) -> None:
     """Print rows under headings, each column as wide as it needs."""
-    table = [list(headings), *([("" if cell is None else str(cell)) for cell in row] for row in rows)]
+    table = [list(headings), *([("" if cell is None else _cell(str(cell))) for cell in row] for row in rows)]
     widths = [max(len(row[column]) for row in table) for column in range(len(headings))]
     for row in table:
-        click.echo("  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip())
+        show_text("  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip())
 
 
 def say(line: str) -> None:
-    """Show progress, beside what scripts read."""
-    click.echo(f"· {line}", err=True)
+    """Print a progress line on standard error, so that scripts can read standard output."""
+    show_text(f"· {indented(line)}", err=True)
+
+
+def _cell(text: str) -> str:
+    return escape_controls(_COLOURS.sub("", text))

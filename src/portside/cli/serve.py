@@ -5,19 +5,23 @@ import gc
 import hashlib
 import os
 from collections.abc import Callable, Iterator
+from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 from urllib.parse import parse_qs, urlsplit
 
 import click
 
+from portside.cli.output import show_text
+from portside.kernel.errors import UserMistake
+
 if TYPE_CHECKING:
     from portside.agent.config import AgentConfig
     from portside.agent.settings import AgentSettings
 
 SHOWN_GRAPHS = 8
-# Of these langgraph wants one small module each, and no more; what else they offer is a seventh of the start.
-LATE_PACKAGES = ("langsmith.types", "langgraph_sdk")
+# langgraph needs one small module of each; importing the rest would take a seventh of the start.
+LAZY_PACKAGES = ("langsmith.types", "langgraph_sdk")
 TIERS = {
     "all": "answers requests and executes up to {slots} runs at once",
     "api": "answers requests; runs wait for a server of tier queue or all",
@@ -26,7 +30,9 @@ TIERS = {
 
 
 @click.command()
-@click.option("--config", type=click.Path(path_type=Path), help="The graph configuration file. [default: the one here]")
+@click.option(
+    "--config", type=click.Path(path_type=Path), help="The graph configuration file. [default: the one in this folder]"
+)
 @click.option("--host", help="Address to listen on. [default: 127.0.0.1]")
 @click.option("--port", type=click.IntRange(1, 65535), help="Port to listen on. [default: 2024]")
 @click.option(
@@ -34,20 +40,21 @@ TIERS = {
     type=click.Choice(list(TIERS)),
     help="Answer requests (api), execute runs (queue), or both. [default: all]",
 )
-@click.option("--home", help="Home folder of the embedded Postgres, where no database is named.")
+@click.option("--home", help="Home folder of the embedded Postgres, which is used without a database URL.")
 @click.option("--fd", type=int, hidden=True)
 @click.option("--public-fd", type=int, hidden=True)
 @click.option("--handover-fd", type=int, hidden=True)
 @click.option("--heir-fd", type=int, hidden=True)
 def serve(config: Path | None, home: str | None, **options: Any) -> None:
-    """Serve the agent that a configuration file describes.
+    """Serve the agent of a configuration file.
 
-    Threads and runs are kept in the Postgres that DATABASE_URI names, or in the embedded one of PORTSIDE_HOME.
+    Threads and runs are stored in the Postgres of DATABASE_URI, or in the embedded one in PORTSIDE_HOME.
     """
-    # What is imported stays: looking for garbage in it again and again is a tenth of the start.
+    # Imported objects are never garbage; collections during the imports would take a tenth of the start.
     gc.disable()
     from portside.agent.config import find_config, load_config
     from portside.agent.settings import AgentSettings
+    from portside.kernel.files import raise_descriptor_limit
     from portside.kernel.http.server import listen
     from portside.kernel.logs import configure_logs
     from portside.kernel.settings import load_settings
@@ -55,57 +62,62 @@ def serve(config: Path | None, home: str | None, **options: Any) -> None:
     given = {name: options[name] for name in ("host", "port", "tier")}
     settings = load_settings(AgentSettings, os.environ, **given)
     configure_logs(level=settings.log_level, as_json=settings.log_json)
-    described = load_config((config or find_config(Path.cwd(), os.environ)).absolute(), os.environ)
+    raise_descriptor_limit()
+    agent_config = load_config((config or find_config(Path.cwd(), os.environ)).absolute(), os.environ)
     if options["fd"] is None:
-        # What is wrong with the port is said before what takes seconds; the socket itself is opened when all is there.
+        # Fail early on a busy port, before imports that take seconds; the socket is opened again when all is ready.
         listen(settings.host, settings.port).close()
-    with _database(settings, home, described.file) as database:
-        _serve(described, settings, database, options)
+    with _database(settings, home, agent_config.file) as database:
+        _serve(agent_config, settings, database, options)
 
 
 def _serve(
-    described: "AgentConfig", settings: "AgentSettings", database: Callable[[], str], options: dict[str, Any]
+    agent_config: "AgentConfig", settings: "AgentSettings", database: Callable[[], str], options: dict[str, Any]
 ) -> None:
-    """Import the agent and serve it; these imports take seconds."""
+    """Import the agent, which takes seconds, and serve it."""
     import uvloop
 
-    from portside.kernel.late import put_off
+    from portside.kernel.lazy_imports import import_lazily
 
-    put_off(*LATE_PACKAGES)
+    import_lazily(*LAZY_PACKAGES)
     from portside.agent.custom import cache
-    from portside.agent.custom.loopback import introduce
+    from portside.agent.custom.loopback import install_sdk_modules
     from portside.agent.graphs.load import load_graphs
-    from portside.agent.log_reports import told_logs
-    from portside.agent.server import Served, Sockets
+    from portside.agent.server import Served, Sockets, forwarded_logs
     from portside.agent.server import serve as serve_agent
 
-    introduce(cache=cache.OFFERED)
-    graphs = load_graphs(described)
+    install_sdk_modules(cache=cache.SDK_NAMES)
+    graphs = load_graphs(agent_config)
     url = database()
     sockets = Sockets(options["fd"], options["public_fd"], options["handover_fd"], options["heir_fd"])
 
     def show() -> None:
         if sockets.private_fd is None and not settings.log_json:
-            click.echo("\n".join(summary(described, settings, url)), err=True)
+            show_text("\n".join(summary(agent_config, settings, url)), err=True)
 
-    with told_logs(settings):
-        uvloop.run(serve_agent(Served(described, graphs, settings, url), sockets, on_ready=show))
+    with forwarded_logs(settings):
+        uvloop.run(serve_agent(Served(agent_config, graphs, settings, url), sockets, on_ready=show))
 
 
 @contextlib.contextmanager
 def _database(settings: "AgentSettings", home: str | None, config: Path) -> Iterator[Callable[[], str]]:
-    """Give what tells the database's URL. The embedded one starts while its caller imports the agent."""
+    """Yield a function that returns the database's URL. The embedded Postgres starts while the agent is imported."""
     if (named := settings.database_url) is not None:
         yield lambda: named
         return
+    if find_spec("portside.platform") is None:
+        raise UserMistake(
+            "no database is configured; set DATABASE_URI, or install the whole platform, which has an embedded Postgres"
+        )
     from concurrent.futures import ThreadPoolExecutor
 
     from portside.kernel.embedded import EmbeddedPostgres
     from portside.kernel.settings import load_settings
     from portside.platform.settings import PlatformSettings
 
-    embedded = EmbeddedPostgres(load_settings(PlatformSettings, os.environ, home=home).home_path)
-    # A database for each configuration file, so that two projects on one home do not share threads.
+    platform = load_settings(PlatformSettings, os.environ, home=home)
+    embedded = EmbeddedPostgres(platform.home_path, connections=platform.postgres_max_connections)
+    # One database per configuration file, so that two projects with one home do not share threads.
     name = f"serve_{hashlib.sha256(str(config).encode()).hexdigest()[:16]}"
 
     def start() -> str:
@@ -121,26 +133,26 @@ def _database(settings: "AgentSettings", home: str | None, config: Path) -> Iter
             embedded.release()
 
 
-def summary(described: "AgentConfig", settings: "AgentSettings", database_url: str) -> list[str]:
-    """Return what people want to know of a server that has started, in lines."""
+def summary(agent_config: "AgentConfig", settings: "AgentSettings", database_url: str) -> list[str]:
+    """Return the lines to print when the server has started."""
     from portside import __version__
 
     host = f"[{settings.host}]" if ":" in settings.host else settings.host
-    prefix = described.http.mount_prefix or settings.mount_prefix
-    names = list(described.graphs)
+    prefix = agent_config.http.mount_prefix or settings.mount_prefix
+    names = list(agent_config.graphs)
     more = f" and {len(names) - SHOWN_GRAPHS} more" if len(names) > SHOWN_GRAPHS else ""
     return [
         f"Portside {__version__}, agent server",
         f"  address   http://{host}:{settings.port}{prefix}",
         f"  graphs    {', '.join(names[:SHOWN_GRAPHS])}{more}",
-        f"  database  {_shown(database_url)}{'' if settings.database_url else ', embedded'}",
+        f"  database  {_without_credentials(database_url)}{'' if settings.database_url else ', embedded'}",
         f"  tier      {settings.tier}: {TIERS[settings.tier].format(slots=settings.slots)}",
     ]
 
 
-def _shown(database_url: str) -> str:
-    """Return a database's place and name, without who may enter it."""
+def _without_credentials(database_url: str) -> str:
+    """Return a database's address and name, without user and password."""
     parts = urlsplit(database_url)
-    # A name alone may hold several hosts, which are no number of a port.
-    place = parts.netloc.rpartition("@")[2] or parse_qs(parts.query).get("host", ["localhost"])[0]
-    return f"{place}{parts.path}"
+    # Not `hostname` and `port`: a URL may name several hosts, whose ports urlsplit cannot parse.
+    address = parts.netloc.rpartition("@")[2] or parse_qs(parts.query).get("host", ["localhost"])[0]
+    return f"{address}{parts.path}"

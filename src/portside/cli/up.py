@@ -1,65 +1,332 @@
-"""`portside up`: the whole platform in one command."""
+"""Commands that run the platform: `portside up`, `portside listener`, and `portside manifests` for Kubernetes.
+
+`portside up` deploys the example agent at its first start through the public API and asks it a question.
+"""
 
 import asyncio
 import os
+import shlex
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import click
+import msgspec
 
-from portside.cli.output import say
+from portside import __version__
+from portside.cli.client import DEFAULT_URL, Platform
+from portside.cli.hosted import fetch_usage
+from portside.cli.output import say, show_text
+from portside.cli.revisions import create_body, follow_revision
+from portside.kernel.errors import UserMistake
+from portside.platform.home import NAME, Home, make_repository
+from portside.platform.settings import DEFAULT_HOME
 
 
 @click.command()
 @click.option("--home", help="Folder for data, keys and builds. [default: PORTSIDE_HOME or ~/.portside]")
 @click.option("--host", help="Address to listen on. [default: 127.0.0.1]")
 @click.option("--port", type=click.IntRange(1, 65535), help="Port to listen on. [default: 8700]")
+@click.option(
+    "--front", "is_fronted", is_flag=True, default=None, help="Serve the platform and all agents at one port, by Caddy."
+)
+@click.option("--domain", help="Public host name; the platform is then served there with HTTPS.")
+@click.option(
+    "--agents", type=click.Choice(["path", "host"]), help="Agents at DOMAIN/agents/NAME or NAME.DOMAIN. [default: path]"
+)
+@click.option(
+    "--tls",
+    type=click.Choice(["acme", "internal", "files", "off"]),
+    help="Where certificates come from. [default: acme]",
+)
+@click.option("--tls-certificate", help="Certificate chain (PEM), with --tls files.")
+@click.option("--tls-key", help="Private key (PEM), with --tls files.")
 @click.option("--example/--no-example", default=True, help="Deploy the example agent at the first start.")
 def up(*, example: bool, **options: Any) -> None:
-    """Start the platform: the control plane, the hosted API and a listener that deploys on this machine."""
+    """Start the platform: the control plane, the hosted API and a listener for this machine."""
     import uvloop
 
     from portside.kernel.embedded import EmbeddedPostgres
-    from portside.kernel.http.server import listen
+    from portside.kernel.files import raise_descriptor_limit
     from portside.kernel.logs import configure_logs
     from portside.kernel.settings import load_settings
+    from portside.platform.app import DatabaseInUse, PlatformApp, run_platform
     from portside.platform.home import Home
-    from portside.platform.run import run_platform
     from portside.platform.settings import PlatformSettings
 
     settings = load_settings(PlatformSettings, os.environ, **options)
     configure_logs(level=settings.log_level, as_json=settings.log_json)
+    raise_descriptor_limit()
     home = Home(settings.home_path)
     home.lock()
-    listening = listen(settings.host, settings.port)
-    embedded = None if settings.database_url else EmbeddedPostgres(home.path)
+    entrance = _open_entrance(home, settings)
+    embedded = (
+        None if settings.database_url else EmbeddedPostgres(home.path, connections=settings.postgres_max_connections)
+    )
     try:
         say("starting Postgres" if embedded else "using the database of DATABASE_URL")
-        database_url = settings.database_url or (embedded.acquire() if embedded else "")
+        if embedded is None:
+            database = DatabaseInUse(settings.database_url or "")
+        else:
+            database = DatabaseInUse(embedded.acquire(), lambda: embedded.problem)
         say("starting the platform")
 
-        async def on_ready(_app: object) -> None:
-            await asyncio.to_thread(_greet, home, settings.public_url, with_example=example)
+        async def on_ready(app: PlatformApp) -> None:
+            await asyncio.to_thread(_deploy_and_greet, home, settings, app.new_key, with_example=example)
 
-        uvloop.run(run_platform(home, settings, database_url, listening, on_ready))
+        uvloop.run(run_platform(home, settings, database, entrance, on_ready))
     finally:
         if embedded is not None:
             embedded.release()
         say("stopped")
 
 
-def _greet(home: Any, url: str, *, with_example: bool) -> None:
-    from portside.cli.client import Platform
-    from portside.cli.first_agent import Greeting, deploy_example
+def _open_entrance(home: Any, settings: Any) -> Any:
+    """Open the socket of the platform, behind a front if one is wanted and there is a Caddy. Raises UserMistake."""
+    from portside.ingress.caddy import MEND, find_caddy
+    from portside.ingress.front import Front
+    from portside.kernel.http.server import listen
+    from portside.platform.app import Entrance
+
+    options = settings.front
+    if options.domain is None and not settings.is_fronted:
+        return Entrance(listen(settings.host, settings.port))
+    caddy = find_caddy(settings.caddy)
+    if caddy is not None:
+        front = Front(options, caddy, home.path)
+        return Entrance(front.prepare(), front)
+    if options.domain is not None:
+        raise UserMistake(f"--domain needs Caddy, and there is none; install it: {MEND}")
+    say(f"without Caddy agents answer at their own ports only; install it: {MEND}")
+    return Entrance(listen(settings.host, settings.port))
+
+
+def _deploy_and_greet(home: Any, settings: Any, new_key: str | None, *, with_example: bool) -> None:
     from portside.kernel.errors import UserMistake
     from portside.platform.home import read_key
 
     key = read_key(home.api_key)
     if key is None:
-        say(f"the first API key was not kept in {home.api_key}; use one that you know")
-    greeting = Greeting(url, key, home.path)
+        say(f"{home.api_key} does not exist; use an API key that you stored elsewhere")
+    greeting = Greeting(settings.local_url, new_key, home.path, public_url=settings.front.origin)
     if with_example and key is not None:
         try:
-            deploy_example(Platform(url, key), home, greeting, say)
+            deploy_example(Platform(settings.local_url, key), home, greeting, say)
         except UserMistake as mistake:
             say(f"the example agent is not running: {mistake}")
     greeting.show()
+
+
+QUESTION = "Hello! What is 6*7?"
+TRACE_WITHIN_S = 30.0
+SERVING_WITHIN_S = 120.0
+
+
+class Greeting(msgspec.Struct):
+    """The message after the start. The API key is shown in full only at the first start."""
+
+    url: str
+    new_key: str | None
+    home: Path
+    agent_url: str | None = None
+    reply: str | None = None
+    traces: int | None = None
+    public_url: str | None = None
+
+    def show(self) -> None:
+        """Print the message."""
+        file = self.home / "api-key"
+        key = f"{self.new_key}   (in {file})" if self.new_key else f"in {file}" if file.exists() else "stored by you"
+        rows = [("Platform", self.url), ("API key", key)]
+        if self.public_url:
+            rows.insert(0, ("Public address", self.public_url))
+        if self.agent_url:
+            rows.append(("Agent", self.agent_url))
+        if self.reply:
+            rows += [("You", QUESTION), ("Agent's reply", self.reply)]
+        if self.traces is not None:
+            rows.append(("Traces billed", str(self.traces)))
+        show_text()
+        for name, value in rows:
+            show_text(f"  {name:<14} {value}")
+        show_text("\n  Try next")
+        for command in self._commands():
+            show_text(f"    {command}")
+        show_text("\n  Ctrl-C stops everything; deployments come back with the next start.")
+        sys.stdout.flush()
+
+    def _commands(self) -> list[str]:
+        portside = shlex.quote(sys.argv[0]) if Path(sys.argv[0]).name == "portside" else "portside"
+        where = "" if self.url == DEFAULT_URL else f" --url {self.url}"
+        where += "" if self.home == Path(DEFAULT_HOME).expanduser() else f" --home {shlex.quote(str(self.home))}"
+        if self.agent_url is None:
+            return [
+                f"{portside} deploy FOLDER_OR_ADDRESS_OF_A_REPOSITORY{where}",
+                f"{portside} deployments list{where}",
+                f"{portside} usage{where}",
+            ]
+        key = f'"X-Api-Key: $(cat {shlex.quote(str(self.home / "api-key"))})"'
+        body = (
+            '\'{"assistant_id": "agent", "input": {"messages": [{"role": "user", "content": "Hi, my name is Ada"}]}}\''
+        )
+        return [
+            f"curl -s {self.agent_url}/runs/wait -H {key} -H 'Content-Type: application/json' -d {body}",
+            f"{portside} deployments show {NAME}{where}",
+            f"{portside} usage{where}",
+        ]
+
+
+def deploy_example(platform: Platform, home: Home, greeting: Greeting, say: Callable[[str], None]) -> None:
+    """Deploy the example and ask it a question, once. Later starts only wait until it is serving."""
+    deployment = _find_example(platform)
+    if deployment is None:
+        if home.example_done.exists():
+            return
+        home.example.parent.mkdir(parents=True, exist_ok=True)
+        repository = make_repository(home.example)
+        say(f"deploying {NAME} from {repository}")
+        revision = {"repo_ref": "main", "graph_config_path": "langgraph.json"}
+        body = create_body(platform, NAME, str(repository), revision)
+        deployment = platform.call("POST", "/v2/deployments", body=body)
+    if not home.example_done.exists():
+        follow_revision(platform, deployment["id"], deployment["latest_revision_id"], say=say)
+    _wait_until_serving(platform, greeting, say)
+    if home.example_done.exists():
+        greeting.traces = _count_traces(platform)
+        return
+    greeting.reply = _ask_agent(greeting.agent_url or "", platform.headers)
+    greeting.traces = _wait_for_trace(platform)
+    home.example_done.touch()
+
+
+def _find_example(platform: Platform) -> dict[str, Any] | None:
+    found = platform.call("GET", "/v2/deployments", name=NAME)["resources"]
+    return next((dict(deployment) for deployment in found if deployment["name"] == NAME), None)
+
+
+def _wait_until_serving(platform: Platform, greeting: Greeting, say: Callable[[str], None]) -> None:
+    """Wait until the agent responds at its address. Raises UserMistake."""
+    import httpx2
+
+    say("waiting for the agent")
+    deadline = time.monotonic() + SERVING_WITHIN_S
+    while time.monotonic() < deadline:
+        deployment = _find_example(platform) or {}
+        greeting.agent_url = (deployment.get("source_config") or {}).get("custom_url")
+        if greeting.agent_url and deployment.get("active_revision_id"):
+            try:
+                httpx2.get(f"{greeting.agent_url}/ok", timeout=SERVING_WITHIN_S).raise_for_status()
+            except httpx2.HTTPError:
+                pass
+            else:
+                return
+        time.sleep(0.3)
+    raise UserMistake(f"{NAME} does not respond; see 'portside deployments logs {NAME}'")
+
+
+def _ask_agent(url: str, headers: dict[str, str]) -> str:
+    import httpx2
+
+    with httpx2.Client(base_url=url, headers=headers, timeout=120) as agent:
+        thread = agent.post("/threads", json={}).raise_for_status().json()
+        body = {"assistant_id": "agent", "input": {"messages": [{"role": "user", "content": QUESTION}]}}
+        answer = agent.post(f"/threads/{thread['thread_id']}/runs/wait", json=body)
+    values = answer.raise_for_status().json()
+    if "messages" not in values:
+        raise UserMistake(f"{NAME} failed: {values}")
+    return str(values["messages"][-1]["content"])
+
+
+def _wait_for_trace(platform: Platform) -> int:
+    """Wait until the trace of the run has arrived, and return the number of traces."""
+    deadline = time.monotonic() + TRACE_WITHIN_S
+    while (count := _count_traces(platform)) == 0 and time.monotonic() < deadline:
+        time.sleep(0.3)
+    return count
+
+
+def _count_traces(platform: Platform) -> int:
+    found = fetch_usage(platform, days=365, by="project")["usage"]
+    return sum(int(record["traces"]) for record in found if record["dimensions"].get("project_name") == NAME)
+
+
+@click.command()
+@click.option("--compute", type=click.Choice(["process", "kubernetes"]), default="process", show_default=True)
+def listener(compute: str) -> None:
+    """Run a listener: it polls the control plane at CONTROL_PLANE_URL and runs its deployments.
+
+    With --compute process they run on this machine, with --compute kubernetes on the cluster of the service account or
+    of KUBECONFIG.
+    """
+    import asyncio
+    import os
+    import signal
+
+    import uvloop
+
+    from portside.dataplane.listener import open_compute, run_listener
+    from portside.dataplane.settings import ListenerSettings
+    from portside.kernel.files import raise_descriptor_limit
+    from portside.kernel.logs import configure_logs
+    from portside.kernel.settings import load_settings
+
+    settings = load_settings(ListenerSettings, os.environ)
+    configure_logs(level="INFO", as_json=False)
+    raise_descriptor_limit()
+
+    async def run() -> None:
+        stop = asyncio.Event()
+        for number in (signal.SIGTERM, signal.SIGINT):
+            asyncio.get_running_loop().add_signal_handler(number, stop.set)
+        await run_listener(settings, stop, open_compute(compute, settings))
+
+    uvloop.run(run())
+
+
+NOTES = """\
+# Portside {version} for Kubernetes: portside manifests | kubectl apply -f -
+# Create these first; secrets do not belong in this file:
+#   kubectl create namespace {namespace}
+#   kubectl -n {namespace} create secret generic portside {literals}
+#   kubectl -n {namespace} create secret generic portside-listener --from-literal=api-key=KEY
+# The api-key of portside becomes the platform's first API key. The listener's may be the same at first; a key of
+# `portside keys create --permission listeners:work` has fewer permissions.
+"""
+_OWN = "--from-literal=api-key=KEY --from-literal=postgres-password=PASSWORD"
+_OWN_URL = " --from-literal=database-url=postgresql://portside:PASSWORD@portside-postgres:5432/portside"
+_EXTERNAL = "--from-literal=api-key=KEY --from-literal=database-url=postgresql://USER:PASSWORD@HOST:5432/DATABASE"
+
+
+@click.command()
+@click.option("--namespace", default="portside", show_default=True, help="Namespace of the platform.")
+@click.option("--image", default=f"portside:{__version__}", show_default=True, help="Image of the platform.")
+@click.option("--host", help="Host name of the platform's Ingress; no Ingress without it.")
+@click.option("--ingress-class", help="Class of the Ingresses. [default: the cluster's]")
+@click.option("--tls-secret", help="Secret with the certificate of the platform's Ingress.")
+@click.option(
+    "--postgres/--no-postgres", "own_postgres", default=True, show_default=True,
+    help="Run Postgres on the cluster; otherwise the Secret's database-url names an external one.",
+)  # fmt: skip
+@click.option("--storage-gi", type=click.IntRange(1), default=20, show_default=True, help="GiB of each volume.")
+@click.option("--storage-class", help="Storage class of the volumes. [default: the cluster's]")
+@click.option("--listener/--no-listener", default=True, show_default=True, help="Run a listener for this cluster.")
+@click.option("--compute-id", default="kubernetes", show_default=True, help="Name of the listener's compute.")
+@click.option(
+    "--agents-namespace", "agents_namespaces", multiple=True, default=("agents",), show_default=True,
+    help="Namespace that the listener may deploy to; repeat for more.",
+)  # fmt: skip
+@click.option("--agents-url", help="Public address of deployments, such as https://*.agents.example.com.")
+def manifests(**options: Any) -> None:
+    """Print the Kubernetes objects of a platform and a listener, as YAML for kubectl."""
+    import yaml
+
+    from portside.platform.installation import Installation, installation
+
+    wanted = Installation(**options)
+    literals = _OWN + _OWN_URL if wanted.own_postgres else _EXTERNAL
+    show_text(NOTES.format(version=__version__, namespace=wanted.namespace, literals=literals), end="")
+    # No YAML anchors for repeated objects: they are hard to read.
+    dumper = type("Dumper", (yaml.SafeDumper,), {"ignore_aliases": lambda *_: True})
+    show_text(yaml.dump_all(installation(wanted), Dumper=dumper, sort_keys=False, explicit_start=True), end="")

@@ -1,5 +1,5 @@
-"""The control plane: deployments, their revisions and what listeners must bring about.
+"""The control plane: deployments, their revisions, and the desired state that listeners apply.
 
-Owns desired state and what is reported back about it: rows, rules and the revision state machine. It builds nothing,
-starts nothing and never calls a listener; listeners ask (`http/dataplane.py`). Contract: control plane, sections 1-8.
+It stores the desired state and what listeners report, and owns the state machine of revisions. It does not build or
+start anything, and it never calls a listener: listeners poll it (`http.py`). Contract: control plane, sections 1-8.
 """

@@ -1,55 +1,172 @@
-"""Source archives: an address to put one at, where they are kept, and which revision may be made of which.
+"""Source archives: upload addresses, the folder that stores the files, and the revisions that are built from them.
 
-An address belongs to one deployment, is opened by the token in it alone, and takes one archive. What is put there
-becomes part of a revision by its path, which nobody can make up. Unpacking is the data plane's business.
+An upload address belongs to one deployment, needs the token in its URL and accepts one archive. A revision names the
+archive by its path, which is unguessable and checked against the deployment. The data plane unpacks archives.
 """
 
 import asyncio
 import hashlib
+import os
 import secrets
-from collections.abc import AsyncIterator
+import time
+from collections.abc import AsyncIterator, Iterable
+from contextlib import asynccontextmanager
 from pathlib import Path
+from typing import BinaryIO
 from uuid import UUID
 
-from portside.control.archive_store import ArchiveStore
 from portside.control.errors import BadCombination, BeingDeleted
 from portside.control.revisions import find_revision, lock_deployment
 from portside.control.scope import Scope
 from portside.control.sql import sql
-from portside.control.types.archives import UploadAddress, UploadRequest
-from portside.control.types.statuses import DeploymentStatus
+from portside.control.types import UploadAddress, UploadRequest
 from portside.kernel.db import Database, Transaction
-from portside.kernel.errors import BadRequest, NotFound, Unauthorized
+from portside.kernel.errors import BadRequest, BodyTooLarge, Conflict, NotFound, Unauthorized
+from portside.kernel.files import make_private_dir
 from portside.kernel.ids import uuid7
 from portside.kernel.reconcile import Status, Task
+from portside.listener_api import DeploymentStatus
+
+MAX_ARCHIVE_BYTES = 200 * 1024 * 1024
+_SUFFIX, _PARTIAL_SUFFIX = ".tar.gz", ".partial"
+# Younger files are not garbage yet: a finished file exists shortly before its row is committed, and a slow client may
+# write to a partial file for an hour.
+GARBAGE_AFTER_S = {_SUFFIX: 60.0, _PARTIAL_SUFFIX: 7200.0}
+_GZIP = b"\x1f\x8b"
+_WRITE_BYTES = 1024 * 1024
+
+
+class UploadUnderWay(Conflict):
+    """Another upload to this address is in progress; request a new address with POST …/upload-url."""
+
+    code = "upload_under_way"
+
+
+class NotGzip(BadRequest):
+    """The uploaded file is not a gzip file; send a .tar.gz."""
+
+    code = "no_archive"
+
+
+class PartialArchive:
+    """An archive that is being uploaded, in a temporary file."""
+
+    def __init__(self, file: BinaryIO, temporary: Path, final: Path) -> None:
+        self._file, self._temporary, self._final = file, temporary, final
+
+    async def write(self, chunks: AsyncIterator[bytes]) -> int:
+        """Write the chunks to the file, at most 1 MB of them in memory, and return the size.
+
+        Raises BodyTooLarge and NotGzip.
+        """
+        size, buffer = 0, bytearray()
+        async for chunk in chunks:
+            size += len(chunk)
+            if size > MAX_ARCHIVE_BYTES:
+                raise BodyTooLarge(
+                    f"The archive is larger than {MAX_ARCHIVE_BYTES} bytes; leave out unneeded files.",
+                    headers={"Connection": "close"},
+                )
+            buffer += chunk
+            if len(buffer) >= _WRITE_BYTES:
+                await asyncio.to_thread(self._file.write, buffer)
+                buffer = bytearray()
+        await asyncio.to_thread(self._file.write, buffer)
+        await asyncio.to_thread(self._check)
+        return size
+
+    def _check(self) -> None:
+        self._file.flush()
+        os.fsync(self._file.fileno())
+        self._file.seek(0)
+        if self._file.read(len(_GZIP)) != _GZIP:
+            raise NotGzip
+
+    def publish(self) -> None:
+        """Move the complete file to its final path."""
+        self._temporary.replace(self._final)
+
+
+class ArchiveStore:
+    """A folder with one file for each archive. A file appears under its final name only when it is complete."""
+
+    def __init__(self, folder: Path) -> None:
+        self._folder = folder
+
+    def path(self, archive_id: UUID) -> Path:
+        """Return the path of an archive's file."""
+        return self._folder / f"{archive_id}{_SUFFIX}"
+
+    @asynccontextmanager
+    async def open_upload(self, archive_id: UUID) -> AsyncIterator[PartialArchive]:
+        """Open a partial archive; it is deleted at the end unless it was published. Raises UploadUnderWay."""
+        temporary = self._folder / f"{archive_id}{_PARTIAL_SUFFIX}"
+        await asyncio.to_thread(make_private_dir, self._folder)
+        try:
+            file = await asyncio.to_thread(_create_private, temporary)
+        except FileExistsError as exc:
+            raise UploadUnderWay from exc
+        try:
+            yield PartialArchive(file, temporary, self.path(archive_id))
+        finally:
+            file.close()
+            temporary.unlink(missing_ok=True)
+
+    def stored(self) -> list[UUID]:
+        """Return the ids of all files that are old enough to be garbage if they have no row."""
+        if not self._folder.is_dir():
+            return []
+        now, found = time.time(), set()
+        for file in self._folder.iterdir():
+            name, _, ending = file.name.partition(".")
+            after_s = GARBAGE_AFTER_S.get(f".{ending}")
+            if after_s is not None and file.stat().st_mtime < now - after_s:
+                found.add(UUID(name))
+        return list(found)
+
+    def remove(self, archive_ids: Iterable[UUID]) -> int:
+        """Remove archives and their partial files; return how many files were removed."""
+        removed = 0
+        for archive_id in archive_ids:
+            for file in (self.path(archive_id), self._folder / f"{archive_id}{_PARTIAL_SUFFIX}"):
+                if file.exists():
+                    file.unlink(missing_ok=True)
+                    removed += 1
+        return removed
+
+
+def _create_private(path: Path) -> BinaryIO:
+    """Create a file that only its owner can read. Raises FileExistsError."""
+    return os.fdopen(os.open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL, 0o600), "w+b")
+
 
 UPLOAD_WITHIN_S = 3600.0
 UNUSED_KEPT = 10
 UNUSED_FOR_S = 24 * 3600.0
 _HEADERS = {"Content-Type": "application/gzip"}
-_PREFIX, _SUFFIX = "uploads/", ".tar.gz"
+_PREFIX = "uploads/"
 
 
 class UploadNotExpected(Unauthorized):
-    """Nothing is expected at this address, or no longer; ask for a new one with POST …/upload-url."""
+    """The upload address is unknown, used or expired; request a new one with POST …/upload-url."""
 
     code = "upload_not_expected"
 
 
 class UploadTooSlow(BadRequest):
-    """The archive did not arrive within an hour."""
+    """The upload took longer than an hour; request a new address with POST …/upload-url and try again."""
 
     code = "upload_too_slow"
 
 
 class ArchiveNotFound(NotFound):
-    """The revision was not made of an archive, or its archive is gone."""
+    """The revision was not built from an archive, or its archive was deleted."""
 
     code = "archive_not_found"
 
 
-async def expect_archive(scope: Scope, deployment_id: UUID, base_url: str, body: UploadRequest) -> UploadAddress:
-    """Make an address for one archive of a deployment. Raises DeploymentNotFound and BeingDeleted."""
+async def create_upload_address(scope: Scope, deployment_id: UUID, base_url: str, body: UploadRequest) -> UploadAddress:
+    """Create an upload address for one archive of a deployment. Raises DeploymentNotFound and BeingDeleted."""
     archive_id, token = uuid7(), secrets.token_urlsafe(32)
     async with scope.db.transaction() as tx:
         row = await lock_deployment(tx, scope, deployment_id)
@@ -72,22 +189,22 @@ async def expect_archive(scope: Scope, deployment_id: UUID, base_url: str, body:
 async def receive_archive(
     db: Database, store: ArchiveStore, archive_id: UUID, token: str, chunks: AsyncIterator[bytes]
 ) -> None:
-    """Take in the archive that is expected at an address, once.
+    """Store the archive that is uploaded to an address; an address works once.
 
-    Raises UploadNotExpected, UploadUnderWay, UploadTooSlow, NoArchive and BodyTooLarge.
+    Raises UploadNotExpected, UploadUnderWay, UploadTooSlow, NotGzip and BodyTooLarge.
     """
-    if await db.fetchval(sql.awaited_archive, id=archive_id, token_hash=_hash(token)) is None:
+    if await db.fetchval(sql.find_open_upload, id=archive_id, token_hash=_hash(token)) is None:
         raise UploadNotExpected
-    async with store.arriving(archive_id) as arriving:
+    async with store.open_upload(archive_id) as partial:
         try:
             async with asyncio.timeout(UPLOAD_WITHIN_S):
-                size = await arriving.write(chunks)
+                size = await partial.write(chunks)
         except TimeoutError as exc:
             raise UploadTooSlow from exc
         async with db.transaction() as tx:
             if await tx.fetchval(sql.finish_archive, id=archive_id, size_bytes=size) is None:
                 raise UploadNotExpected
-            await asyncio.to_thread(arriving.keep)
+            await asyncio.to_thread(partial.publish)
 
 
 def object_path(deployment_id: UUID, archive_id: UUID) -> str:
@@ -104,17 +221,19 @@ def _archive_id(deployment_id: UUID, path: str) -> UUID | None:
     return found if path == object_path(deployment_id, found) else None
 
 
-async def check_issued(tx: Transaction, deployment_id: UUID, path: str) -> None:
-    """Let a revision of the deployment be made of the archive, which is kept from now on.
+async def claim_archive(tx: Transaction, deployment_id: UUID, path: str) -> None:
+    """Check that a revision of the deployment may use the archive, and mark the archive as used so that it is kept.
 
-    Raises BadCombination for a path that was not issued to this deployment, or at which nothing was put.
+    Raises BadCombination for a path that was not issued to this deployment, or whose upload is missing.
     """
     archive_id = _archive_id(deployment_id, path)
-    is_there = archive_id is not None and await tx.fetchval(sql.use_archive, id=archive_id, deployment_id=deployment_id)
-    if not is_there:
+    is_usable = archive_id is not None and await tx.fetchval(
+        sql.use_archive, id=archive_id, deployment_id=deployment_id
+    )
+    if not is_usable:
         raise BadCombination(
-            "source_revision_config.source_tarball_path must be the object_path that POST …/upload-url answered for "
-            "this deployment, after the archive was put to its upload_url."
+            "source_revision_config.source_tarball_path must be an object_path that POST …/upload-url returned for "
+            "this deployment; upload the archive to its upload_url first."
         )
 
 
@@ -139,7 +258,7 @@ def _hash(token: str) -> bytes:
 
 
 class UnusedArchives(Task):
-    """Forget archives that no revision was made of, and remove the files of those that are forgotten."""
+    """Delete archives that no revision uses, then files that have no row."""
 
     every_s = 60.0
 
@@ -148,10 +267,10 @@ class UnusedArchives(Task):
         self._db, self._store = db, store
 
     async def activate(self) -> Status:
-        """Rows first: a file without a row is nobody's."""
-        forgotten = await self._db.execute(sql.drop_unused_archives, older_than_s=UNUSED_FOR_S)
-        kept = await asyncio.to_thread(self._store.settled)
-        rows = await self._db.fetch(sql.archives_known, ids=kept)
+        """Delete rows first: a file without a row is garbage."""
+        deleted = await self._db.execute(sql.drop_unused_archives, older_than_s=UNUSED_FOR_S)
+        stored = await asyncio.to_thread(self._store.stored)
+        rows = await self._db.fetch(sql.known_archives, ids=stored)
         known = {row["id"] for row in rows}
-        removed = await asyncio.to_thread(self._store.remove, [found for found in kept if found not in known])
-        return Status({"forgotten": forgotten, "removed": removed})
+        removed = await asyncio.to_thread(self._store.remove, [found for found in stored if found not in known])
+        return Status({"deleted": deleted, "removed": removed})

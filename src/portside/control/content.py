@@ -1,7 +1,7 @@
-"""What a revision is made of: taken over from the revisions before it, changed by a PATCH, and checked to be whole.
+"""The content of a new revision: inherited from earlier revisions, changed by a PATCH, and checked for completeness.
 
-Secrets, references and the resource spec go on from the latest revision; what the code comes from goes on from the
-latest revision of the same source, because a deployment may have revisions of several.
+Secrets, secret references and the resource spec come from the latest revision. The code (ref, path, image, archive)
+comes from the latest revision of the same source, because a deployment may have revisions of several sources.
 """
 
 from typing import Any
@@ -10,28 +10,23 @@ from uuid import UUID
 import msgspec
 
 from portside.control import sources
-from portside.control.git_source import check_push
 from portside.control.resources import given_fields
 from portside.control.scope import Scope
-from portside.control.secrets import check_secrets, open_secrets
+from portside.control.secrets import changed_secrets, check_secrets, open_secrets
+from portside.control.sources import check_push
 from portside.control.sql import sql
-from portside.control.types.deployments import (
-    DeploymentCreate,
-    DeploymentPatch,
-    Secret,
-    SourceConfig,
-    SourceRevisionRequest,
-)
+from portside.control.types import DeploymentCreate, DeploymentPatch, SourceConfig, SourceRevisionRequest
+from portside.kernel.aliases import canonical_source, source_names
 from portside.kernel.db import Record, Transaction
-from portside.kernel.spellings import canonical_source, source_names
+from portside.listener_api import Secret
 
 _FROM_SAME_SOURCE = ("repo_ref", "graph_config_path", "image_uri", "source_tarball_path")
 
 
 class RevisionContent(msgspec.Struct, kw_only=True):
-    """What a new revision is made of.
+    """Everything that defines a revision.
 
-    `repo_commit_sha` pins a commit of the ref. `built_from` is the revision whose build is served again.
+    `repo_commit_sha` pins a commit of the ref. `built_from` is an earlier revision whose build is reused.
     """
 
     source: str
@@ -49,15 +44,15 @@ class RevisionContent(msgspec.Struct, kw_only=True):
 
 
 def first_content(body: DeploymentCreate) -> RevisionContent | None:
-    """Return what a create makes its first revision of; None where the code comes later. Raises BadCombination."""
+    """Return the content of a deployment's first revision; None if the code comes later. Raises BadCombination."""
     content = RevisionContent(source=body.source, secrets=[])
-    said = DeploymentPatch(
+    patch = DeploymentPatch(
         source_config=body.source_config,
         source_revision_config=body.source_revision_config,
         secrets=body.secrets,
         secret_references=body.secret_references,
     )
-    change(content, said)
+    apply_patch(content, patch)
     if canonical_source(body.source) in sources.CODE_COMES_LATER and not has_code(content):
         return None
     check_content(content, build_on_push=body.source_config.build_on_push)
@@ -67,21 +62,21 @@ def first_content(body: DeploymentCreate) -> RevisionContent | None:
 async def next_content(
     tx: Transaction, scope: Scope, deployment: Record, revision_source: str | None = None
 ) -> RevisionContent:
-    """Return what the next revision of a locked deployment is made of where nothing changes; nothing pins a commit."""
+    """Return the content of the next revision of a locked deployment if nothing changes; no commit is pinned."""
     source = revision_source or deployment["source"]
     code = await tx.fetchrow(
         sql.latest_revision_of_source,
         deployment_id=deployment["id"],
         sources=source_names(canonical_source(source)),
     )
-    content = await _carried_over(tx, scope, deployment, source)
+    content = await _inherited_content(tx, scope, deployment, source)
     if code is not None:
         for name in _FROM_SAME_SOURCE:
             setattr(content, name, code[name])
     return content
 
 
-async def _carried_over(tx: Transaction, scope: Scope, deployment: Record, source: str) -> RevisionContent:
+async def _inherited_content(tx: Transaction, scope: Scope, deployment: Record, source: str) -> RevisionContent:
     commands = {name: deployment[name] for name in ("install_command", "build_command")}
     latest_id = deployment["latest_revision_id"]
     if latest_id is None:
@@ -100,8 +95,8 @@ async def _carried_over(tx: Transaction, scope: Scope, deployment: Record, sourc
     )
 
 
-def content_again(scope: Scope, revision: Record) -> RevisionContent:
-    """Return what a revision was made of, pinned to its commit and its build, so that it can be served again."""
+def redeployed_content(scope: Scope, revision: Record) -> RevisionContent:
+    """Return a revision's content, pinned to its commit and its build, to deploy it again."""
     return RevisionContent(
         source=revision["source"],
         secrets=open_secrets(scope.box, revision["id"], revision["secrets_sealed"]),
@@ -117,12 +112,12 @@ def content_again(scope: Scope, revision: Record) -> RevisionContent:
     )  # fmt: skip
 
 
-def change(content: RevisionContent, body: DeploymentPatch) -> None:
-    """Put what a PATCH says over what was taken over; null keeps what is there.
+def apply_patch(content: RevisionContent, body: DeploymentPatch) -> None:
+    """Apply a PATCH to inherited content; null keeps a value. Raises what `secrets.changed_secrets` raises.
 
-    An empty list of secrets keeps them, as it does on the service that clients know: command-line clients send one
-    whenever they find no local secrets, and must not wipe out those that were set elsewhere. An empty list of
-    references takes all away.
+    An empty list of secrets removes all secrets, unless the PATCH also has `source_revision_config`: command-line
+    clients send an empty list with every deploy that finds no local secrets, which must not delete secrets that were
+    set elsewhere. An empty list of references removes all references.
     """
     revision, config = body.source_revision_config or SourceRevisionRequest(), body.source_config or SourceConfig()
     for name in _FROM_SAME_SOURCE:
@@ -130,7 +125,10 @@ def change(content: RevisionContent, body: DeploymentPatch) -> None:
     for name in ("install_command", "build_command"):
         if getattr(config, name) is not None:
             setattr(content, name, getattr(config, name))
-    content.secrets = body.secrets or content.secrets
+    if body.secrets or (body.secrets is not None and body.source_revision_config is None):
+        content.secrets = body.secrets
+    if body.secret_changes is not None:
+        content.secrets = changed_secrets(content.secrets, body.secret_changes)
     if body.secret_references is not None:
         content.secret_references = [msgspec.to_builtins(reference) for reference in body.secret_references]
     if config.resource_spec is not None:
@@ -138,12 +136,12 @@ def change(content: RevisionContent, body: DeploymentPatch) -> None:
 
 
 def has_code(content: RevisionContent) -> bool:
-    """Whether there is anything to build or to run, be it not enough."""
+    """Whether any code is named, even if it is not enough to build or run."""
     return any(getattr(content, name) for name in _FROM_SAME_SOURCE)
 
 
 def check_content(content: RevisionContent, *, build_on_push: bool | None) -> None:
-    """Raises BadCombination where no revision can be made of the content."""
+    """Refuse incomplete or inconsistent content. Raises BadCombination."""
     source = canonical_source(content.source)
     for name in sources.REQUIRED[source]:
         if not getattr(content, name):

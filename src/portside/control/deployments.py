@@ -1,27 +1,31 @@
-"""Deployments: created, listed, changed, deleted, and dropped once their compute is gone.
+"""Deployments: create, list, change and delete them, and manage their service keys.
 
-A create is one transaction: the tracing project, the service key of what will run, the deployment and its first
-revision. What the fields must look like is in `rules.py`; revisions are in `revisions.py`.
+A create is one transaction: the tracing project, the service key, the deployment and its first revision. `rules.py`
+checks the fields; `revisions.py` has the revisions. When a service key is rotated, the old key works for another hour,
+in which the deployment's servers change to the new one.
 """
 
 import contextlib
 from datetime import timedelta
 from uuid import UUID
 
-from portside.control import placements, revisions, rules
-from portside.control.archives import check_issued
-from portside.control.content import RevisionContent, change, check_content, first_content, has_code, next_content
-from portside.control.errors import BeingDeleted, DeploymentNotFound, NameTaken, NotBeingDeleted
-from portside.control.git_source import check_push
-from portside.control.integrations import check_named
-from portside.control.placements import Placement
-from portside.control.revisions import lock_deployment
+import msgspec
+
+from portside.control import listeners, revisions, rules
+from portside.control.addresses import public_url
+from portside.control.agent_access import columns_of
+from portside.control.archives import claim_archive
+from portside.control.content import RevisionContent, apply_patch, check_content, first_content, has_code, next_content
+from portside.control.errors import BadCombination, BeingDeleted, DeploymentNotFound, NameTaken, NotBeingDeleted
+from portside.control.integrations import check_integration
+from portside.control.listeners import Placement
+from portside.control.revisions import find_deployment, lock_deployment
 from portside.control.rules import MAX_TEXT_BYTES
 from portside.control.scope import Scope
 from portside.control.secrets import seal_secrets
+from portside.control.sources import PUSHED, check_push
 from portside.control.sql import sql
-from portside.control.types.dataplane import DeploymentReport
-from portside.control.types.deployments import (
+from portside.control.types import (
     DeletedDeployments,
     Deployment,
     DeploymentCreate,
@@ -31,46 +35,87 @@ from portside.control.types.deployments import (
     Revision,
     SourceConfig,
 )
-from portside.control.types.statuses import DeploymentStatus
 from portside.control.views import show_deployment
 from portside.identity import keys
-from portside.identity.keys import KeyNotFound, Owner, Shelf
-from portside.identity.types import KeyRequest
+from portside.identity.keys import KeyFilter, KeyNotFound, Owner, Revocation
+from portside.identity.types import KeyRequest, NewKey
+from portside.kernel.aliases import canonical_source
 from portside.kernel.codec import storable
 from portside.kernel.db import Record, Session, Transaction
-from portside.kernel.errors import Invalid
+from portside.kernel.errors import BadRequest, Invalid
 from portside.kernel.ids import uuid7
-from portside.kernel.spellings import canonical_source
+from portside.kernel.logs import get_logger
+from portside.listener_api import DeploymentReport, DeploymentStatus
 from portside.tracing import projects
 
-SERVICE_KEY_PERMISSIONS = ["runs:*", "projects:*"]
-# A listener asks at least every half minute; one that has not for so long says nothing about now.
+log = get_logger(__name__)
+_KEY_PERMISSIONS = ["runs:*", "projects:*"]
+OLD_KEY_LIFETIME = timedelta(hours=1)
+
+
+async def create_key(tx: Session, scope: Scope, deployment_id: UUID, name: str) -> tuple[NewKey, bytes]:
+    """Create a service key for a deployment; return it and its sealed form."""
+    owner = Owner(scope.actor.organization_id, scope.workspace_id)
+    request = KeyRequest(f"Deployment {name}", _KEY_PERMISSIONS)
+    key = await keys.create_key(tx, owner, request, used_by=f"deployment {name}")
+    return key, scope.box.seal(key.key.encode(), str(deployment_id))
+
+
+async def rotate_key(scope: Scope, deployment_id: UUID) -> None:
+    """Give a deployment a new key; the listener replaces its servers one by one.
+
+    Raises DeploymentNotFound and BeingDeleted.
+    """
+    async with scope.change() as tx:
+        row = await lock_deployment(tx, scope, deployment_id)
+        if row["status"] == DeploymentStatus.AWAITING_DELETE:
+            raise BeingDeleted
+        await keys.expire_key(tx, row["service_key_id"], after=OLD_KEY_LIFETIME)
+        await _replace_key(tx, scope, deployment_id, row["name"])
+
+
+async def replace_invalid_keys(scope: Scope) -> None:
+    """Replace service keys of the workspace's deployments that were revoked or have expired."""
+    async with scope.db.transaction() as tx:
+        for row in await tx.fetch(sql.deployments_without_key, workspace_id=scope.workspace_id):
+            log.warning("replacing a deployment's revoked or expired service key", deployment=str(row["id"]))
+            await _replace_key(tx, scope, row["id"], row["name"])
+
+
+async def _replace_key(tx: Transaction, scope: Scope, deployment_id: UUID, name: str) -> None:
+    key, sealed = await create_key(tx, scope, deployment_id, name)
+    await tx.execute(sql.replace_deployment_key, id=deployment_id, service_key_id=key.id, service_key_sealed=sealed)
+
+
+# A listener polls at least every 30 seconds. After this time its last report is no longer current.
 SILENT_AFTER = timedelta(minutes=2)
 
 
 async def create_deployment(scope: Scope, body: DeploymentCreate) -> Deployment:
     """Create a deployment and its first revision.
 
-    An upload and a pushed image come later, and the first revision with them. Raises Invalid, SourceNotAvailable or
-    BadCombination for the body, and NameTaken.
+    Uploads and pushed images get their first revision later, with a PATCH. Raises Invalid, SourceNotAvailable,
+    BadCombination and NameTaken.
     """
     rules.check_create(body)
     content = first_content(body)
     deployment_id = uuid7()
     async with scope.change() as tx:
-        await check_named(tx, scope, body.source_config.integration_id, body.source_config.repo_url)
-        place = await placements.place(tx, scope, canonical_source(body.source), body.source_config)
-        placements.check_cluster_only(place, body)
-        await _insert(tx, scope, deployment_id, body, place)
+        _check_routable(scope, body.source_config.custom_url)
+        await check_integration(tx, scope, body.source_config.integration_id, body.source_config.repo_url)
+        placement = await listeners.choose_placement(tx, scope, canonical_source(body.source), body.source_config)
+        listeners.check_cluster_only(placement, body)
+        await _insert(tx, scope, deployment_id, body, placement)
         if content is not None:
             await _start(tx, scope, deployment_id, content, archive=content.source_tarball_path)
     return await get_deployment(scope, deployment_id)
 
 
-async def _insert(tx: Transaction, scope: Scope, deployment_id: UUID, body: DeploymentCreate, place: Placement) -> None:
+async def _insert(
+    tx: Transaction, scope: Scope, deployment_id: UUID, body: DeploymentCreate, placement: Placement
+) -> None:
     project = await projects.ensure_project(tx, scope.workspace_id, body.name)
-    owner = Owner(scope.actor.organization_id, scope.workspace_id)
-    key = await keys.create_key(tx, owner, KeyRequest(f"Deployment {body.name}", SERVICE_KEY_PERMISSIONS))
+    key, sealed = await create_key(tx, scope, deployment_id, body.name)
     config = body.source_config
     inserted = await tx.fetchval(
         sql.insert_deployment,
@@ -82,18 +127,19 @@ async def _insert(tx: Transaction, scope: Scope, deployment_id: UUID, body: Depl
         repo_url=config.repo_url,
         deployment_type=config.deployment_type,
         build_on_push=bool(config.build_on_push),
-        asked_url=config.custom_url,
-        listener_id=place.listener_id,
-        k8s_namespace=place.k8s_namespace,
+        requested_url=config.custom_url or None,
+        listener_id=placement.listener_id,
+        k8s_namespace=placement.k8s_namespace,
         secrets_sealed=seal_secrets(scope.box, deployment_id, body.secrets or []),
         install_command=config.install_command,
         build_command=config.build_command,
         tracing_project_id=project.id,
         service_key_id=key.id,
-        service_key_sealed=scope.box.seal(key.key.encode(), str(deployment_id)),
+        service_key_sealed=sealed,
+        **columns_of(body.agent_access),
     )
     if inserted is None:
-        raise NameTaken(f"The workspace has a deployment named {body.name} already.")
+        raise NameTaken(f"The workspace already has a deployment named {body.name}; choose another name.")
 
 
 async def get_deployment(scope: Scope, deployment_id: UUID) -> Deployment:
@@ -111,7 +157,7 @@ async def _find(db: Session, scope: Scope, deployment_id: UUID) -> Record:
 async def list_deployments(scope: Scope, query: DeploymentQuery) -> DeploymentList:
     """List the workspace's deployments, newest first. Raises Invalid for a filter by tags."""
     if query.tag_value_ids:
-        raise Invalid.field(["query", "tag_value_ids"], "deployments have no tags here", "not_supported")
+        raise Invalid.field(["query", "tag_value_ids"], "is not supported: deployments have no tags", "not_supported")
     rows = await _fetch(scope.db, scope, query)
     return DeploymentList([show_deployment(scope, row) for row in rows], query.offset + len(rows))
 
@@ -134,38 +180,44 @@ async def _fetch(db: Session, scope: Scope, query: DeploymentQuery) -> list[Reco
 
 
 async def patch_deployment(scope: Scope, deployment_id: UUID, body: DeploymentPatch) -> Deployment:
-    """Change a deployment; null keeps what is there, and so does an empty list of secrets.
+    """Change a deployment; null keeps what is there.
 
     Raises DeploymentNotFound, BeingDeleted, Immutable, and what `rules.check_patch` raises.
     """
     async with scope.change() as tx:
         await _apply(tx, scope, deployment_id, body, always=False)
+    await scope.router.refresh()
     return await get_deployment(scope, deployment_id)
 
 
 async def add_revision(scope: Scope, deployment_id: UUID, body: DeploymentPatch) -> Revision:
-    """Change a deployment as a PATCH does, and make a revision whatever the change is. Raises what a PATCH raises."""
+    """Change a deployment like a PATCH, and always create a revision. Raises what a PATCH raises."""
     async with scope.change() as tx:
         revision_id = await _apply(tx, scope, deployment_id, body, always=True)
-    assert revision_id is not None  # noqa: S101 - always makes one
+    assert revision_id is not None  # noqa: S101 - always=True creates one
     return await revisions.get_revision(scope, deployment_id, revision_id)
 
 
 async def _apply(
     tx: Transaction, scope: Scope, deployment_id: UUID, body: DeploymentPatch, *, always: bool
 ) -> UUID | None:
-    """Do what a PATCH says and return the revision that this made, if any."""
+    """Apply a PATCH; return the id of the revision that it created, if any."""
     row = await lock_deployment(tx, scope, deployment_id)
     if row["status"] == DeploymentStatus.AWAITING_DELETE:
         raise BeingDeleted
-    rules.check_patch(body, row)
+    shown_url = public_url(row, scope.addresses)
+    rules.check_patch(body, {**row, "custom_url": shown_url})
     build_on_push = _build_on_push(body, row)
     content = await next_content(tx, scope, row, body.revision_source)
-    change(content, body)
-    place = await placements.place_of(tx, scope, row)
-    placements.check_cluster_only(place, body)
+    apply_patch(content, body)
+    placement = await listeners.placement_of(tx, scope, row)
+    listeners.check_cluster_only(placement, body)
     check_push(build_on_push=build_on_push, repo_ref=content.repo_ref)
-    await _update(tx, deployment_id, body)
+    config = body.source_config or SourceConfig()
+    # Clients may send back what they read, which is no request for that address.
+    requested_url = None if config.custom_url == shown_url else config.custom_url
+    _check_routable(scope, requested_url)
+    await _update(tx, deployment_id, body, requested_url)
     if not always and not rules.makes_revision(body):
         return None
     if not always and row["latest_revision_id"] is None and not has_code(content):
@@ -178,20 +230,26 @@ async def _apply(
 
 
 def _build_on_push(body: DeploymentPatch, row: Record) -> bool:
-    asked = body.source_config.build_on_push if body.source_config else None
-    return bool(row["build_on_push"] if asked is None else asked)
+    requested = body.source_config.build_on_push if body.source_config else None
+    return bool(row["build_on_push"] if requested is None else requested)
 
 
 async def _start(
     tx: Transaction, scope: Scope, deployment_id: UUID, content: RevisionContent, *, archive: str | None
 ) -> UUID:
-    """Start a revision, of a newly named archive where there is one."""
+    """Start a revision; `archive` is the path of a newly uploaded archive, if any."""
     if archive is not None:
-        await check_issued(tx, deployment_id, archive)
+        await claim_archive(tx, deployment_id, archive)
     return await revisions.start_revision(tx, scope, deployment_id, content)
 
 
-async def _update(tx: Transaction, deployment_id: UUID, body: DeploymentPatch) -> None:
+def _check_routable(scope: Scope, requested_url: str | None) -> None:
+    """Raise BadCombination for an address that the front may not route."""
+    if requested_url and (objection := scope.router.objection(requested_url)) is not None:
+        raise BadCombination(f"source_config.custom_url {objection}")
+
+
+async def _update(tx: Transaction, deployment_id: UUID, body: DeploymentPatch, requested_url: str | None) -> None:
     config = body.source_config or SourceConfig()
     await tx.execute(
         sql.update_deployment,
@@ -200,42 +258,43 @@ async def _update(tx: Transaction, deployment_id: UUID, body: DeploymentPatch) -
         build_on_push=config.build_on_push,
         install_command=config.install_command,
         build_command=config.build_command,
-        asked_url=config.custom_url,
+        requested_url=requested_url,
+        **columns_of(body.agent_access),
     )
 
 
 async def redeploy(scope: Scope, deployment_id: UUID, revision_id: UUID) -> Deployment:
-    """Serve again what a revision was made of. Raises what `revisions.redeploy_revision` raises."""
+    """Deploy a revision again. Raises what `revisions.redeploy_revision` raises."""
     await revisions.redeploy_revision(scope, deployment_id, revision_id)
     return await get_deployment(scope, deployment_id)
 
 
 async def delete_deployment(scope: Scope, deployment_id: UUID, *, delete_tracing_project: bool) -> None:
-    """Ask for a delete; the deployment can be read until its listener has cleaned up. Raises DeploymentNotFound."""
+    """Request the delete; the deployment can be read until its listener has cleaned up. Raises DeploymentNotFound."""
     async with scope.change() as tx:
         await lock_deployment(tx, scope, deployment_id)
-        await _give_up(tx, deployment_id, delete_tracing_project=delete_tracing_project)
+        await _request_delete(tx, deployment_id, delete_tracing_project=delete_tracing_project)
 
 
 async def delete_deployments(scope: Scope, ids: list[UUID]) -> DeletedDeployments:
-    """Ask for the delete of several deployments, all or none. Raises DeploymentNotFound for the first unknown one."""
+    """Request the delete of several deployments, all or none. Raises DeploymentNotFound for the first unknown one."""
     async with scope.change() as tx:
         rows = await tx.fetch(sql.lock_deployments, ids=ids, workspace_id=scope.workspace_id)
         unknown = [deployment_id for deployment_id in ids if deployment_id not in {row["id"] for row in rows}]
         if unknown:
             raise DeploymentNotFound.of(unknown[0])
         for row in rows:
-            await _give_up(tx, row["id"], delete_tracing_project=False)
+            await _request_delete(tx, row["id"], delete_tracing_project=False)
     return DeletedDeployments([row["id"] for row in rows])
 
 
-async def _give_up(tx: Transaction, deployment_id: UUID, *, delete_tracing_project: bool) -> None:
-    await tx.execute(sql.await_delete, id=deployment_id, delete_tracing_project=delete_tracing_project)
+async def _request_delete(tx: Transaction, deployment_id: UUID, *, delete_tracing_project: bool) -> None:
+    await tx.execute(sql.request_delete, id=deployment_id, delete_tracing_project=delete_tracing_project)
     await revisions.stop_revisions(tx, deployment_id)
 
 
 async def report_deployment(scope: Scope, deployment_id: UUID, report: DeploymentReport) -> None:
-    """Take note of how a deployment fares. Raises DeploymentNotFound and BeingDeleted."""
+    """Store a listener's report about a deployment. Raises DeploymentNotFound and BeingDeleted."""
     async with scope.db.transaction() as tx:
         row = await lock_deployment(tx, scope, deployment_id)
         if row["status"] == DeploymentStatus.AWAITING_DELETE:
@@ -245,12 +304,14 @@ async def report_deployment(scope: Scope, deployment_id: UUID, report: Deploymen
             id=deployment_id,
             status=report.status,
             reason=storable(report.reason, MAX_TEXT_BYTES) if report.reason else None,
-            custom_url=report.custom_url,
+            direct_url=report.custom_url,
         )
+    if report.custom_url not in {None, row["direct_url"]}:
+        await scope.router.refresh()
 
 
 async def drop_deployment(scope: Scope, deployment_id: UUID) -> None:
-    """Forget a deployment whose compute is gone: its rows, its key, and its tracing project where that was asked for.
+    """Delete a deployment whose compute is gone: its rows, its key, and its tracing project if that was requested.
 
     Raises DeploymentNotFound and NotBeingDeleted.
     """
@@ -262,7 +323,39 @@ async def drop_deployment(scope: Scope, deployment_id: UUID) -> None:
         if row["delete_tracing_project"]:
             await projects.delete_projects(tx, scope.workspace_id, [row["tracing_project_id"]])
         with contextlib.suppress(KeyNotFound):
-            shelf = Shelf(
-                organization_id=scope.actor.organization_id, workspace_id=scope.workspace_id, of_services=True
+            key_filter = KeyFilter(
+                organization_id=scope.actor.organization_id, workspace_id=scope.workspace_id, service_keys_only=True
             )
-            await keys.revoke_key(tx, scope.keyring, scope.actor, row["service_key_id"], shelf)
+            revocation = Revocation(row["service_key_id"], key_filter, force=True)
+            await keys.revoke_key(tx, scope.authenticator, scope.actor, revocation)
+
+
+class NoRegistry(BadRequest):
+    """The platform has no image registry; push to a registry of your own and deploy the image as an external_image."""
+
+    code = "no_registry"
+
+
+class PushTokenRequest(msgspec.Struct):
+    """The client's capabilities."""
+
+    supports_registry_username: bool = False
+
+
+async def refuse_push_token(scope: Scope, deployment_id: UUID) -> None:
+    """Refuse a push token. Raises DeploymentNotFound, BadCombination for another source, and NoRegistry."""
+    row = await find_deployment(scope.db, scope, deployment_id)
+    if canonical_source(row["source"]) != PUSHED:
+        raise BadCombination("push token is only available for 'internal_docker' source deployments")
+    raise NoRegistry
+
+
+async def describe_deployments(db: Session, workspace_id: UUID) -> str | None:
+    """Name the workspace's deployments in a text, including those being deleted; None if there are none."""
+    rows = await db.fetch(sql.deployments_of_workspace, workspace_id=workspace_id)
+    return f"deployments: {', '.join(row['name'] for row in rows)}" if rows else None
+
+
+async def empty_workspace(db: Session, workspace_id: UUID) -> None:
+    """Delete the integrations and listeners of a workspace without deployments."""
+    await db.execute(sql.empty_workspace, workspace_id=workspace_id)

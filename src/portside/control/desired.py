@@ -1,7 +1,7 @@
-"""What a listener has to bring about: its deployments and their unfinished and active revisions, by long-poll.
+"""The desired state of a listener by long-poll: its deployments with their active and unfinished revisions.
 
-The generation is read before the rows: what a listener gets may be newer than the number it gets it under, which costs
-one more answer, but never older. A deployment belongs to the listener that took it first.
+The generation is read before the rows. The rows may therefore be newer than the generation, which costs one extra
+response, but never older. A deployment belongs to the first listener that took it.
 """
 
 import asyncio
@@ -11,28 +11,38 @@ from collections.abc import Sequence
 from itertools import groupby
 from uuid import UUID
 
+from portside.control.deployments import replace_invalid_keys
 from portside.control.errors import ListenerNotFound
 from portside.control.integrations import credential_of
+from portside.control.operations import show_scale
 from portside.control.resources import resources_of
-from portside.control.scaling import show_scale
 from portside.control.scope import PlatformAddress, Scope
 from portside.control.secrets import open_secrets
 from portside.control.sql import sql
-from portside.control.types.dataplane import Desired, DesiredDeployment, DesiredQuery, DesiredRevision
-from portside.control.types.statuses import DeploymentStatus, RevisionStatus
+from portside.kernel.aliases import canonical_source
 from portside.kernel.clock import iso
 from portside.kernel.db import Record
-from portside.kernel.spellings import canonical_source
+from portside.listener_api import (
+    DeploymentStatus,
+    Desired,
+    DesiredDeployment,
+    DesiredQuery,
+    DesiredRevision,
+    RevisionStatus,
+)
 
-LOOK_AGAIN_S = 1.0
+POLL_S = 1.0
 
 
 async def wait_for_desired(scope: Scope, address: PlatformAddress, listener_id: UUID, query: DesiredQuery) -> Desired:
-    """Return the desired state as soon as it is not the one the listener knows. Raises ListenerNotFound."""
-    seen = await scope.db.fetchval(sql.touch_listener, id=listener_id, workspace_id=scope.workspace_id)
-    if seen is None:
+    """Return the desired state as soon as it differs from the listener's. Raises ListenerNotFound."""
+    listener = await scope.db.fetchval(
+        sql.touch_listener, id=listener_id, workspace_id=scope.workspace_id, key_id=scope.actor.key_id
+    )
+    if listener is None:
         raise ListenerNotFound.of(listener_id)
     generation = await _wait_for_change(scope, query)
+    await replace_invalid_keys(scope)
     await scope.db.execute(sql.take_deployments, workspace_id=scope.workspace_id, listener_id=listener_id)
     rows = await scope.db.fetch(sql.desired_state, workspace_id=scope.workspace_id, listener_id=listener_id)
     deployments = [_deployment(scope, address, list(group)) for _, group in groupby(rows, key=lambda row: row["id"])]
@@ -40,16 +50,16 @@ async def wait_for_desired(scope: Scope, address: PlatformAddress, listener_id: 
 
 
 async def _wait_for_change(scope: Scope, query: DesiredQuery) -> int:
-    """Wait until the generation differs from the known one: smaller means that the database was restored."""
+    """Wait until the generation differs from the listener's. A smaller one means that the database was restored."""
     deadline = time.monotonic() + query.wait_s
     while True:
         changed = scope.changes.watch(scope.workspace_id)
         generation: int = await scope.db.fetchval(sql.read_generation, workspace_id=scope.workspace_id)
-        left_s = deadline - time.monotonic()
-        if generation != query.after or left_s <= 0 or scope.changes.closed:
+        remaining_s = deadline - time.monotonic()
+        if generation != query.after or remaining_s <= 0 or scope.changes.closed:
             return generation
         with contextlib.suppress(TimeoutError):
-            await asyncio.wait_for(changed.wait(), min(LOOK_AGAIN_S, left_s))
+            await asyncio.wait_for(changed.wait(), min(POLL_S, remaining_s))
 
 
 def _deployment(scope: Scope, address: PlatformAddress, rows: Sequence[Record]) -> DesiredDeployment:
@@ -70,12 +80,16 @@ def _deployment(scope: Scope, address: PlatformAddress, rows: Sequence[Record]) 
 
 
 def _environment(scope: Scope, address: PlatformAddress, row: Record) -> dict[str, str]:
-    """Return the platform's variables, through which runs arrive as traces in the deployment's own project.
+    """Return the platform's variables. They send the traces of runs to the deployment's own project.
 
-    Whose a key is that somebody sends, its servers ask here, wherever their traces go.
+    The servers verify API keys at LANGSMITH_AUTH_ENDPOINT even if a secret sends the traces elsewhere. This address is
+    the deployment's own, so that the platform applies its `agent_access` for any version of the server.
     """
+    # The agent server trusts the machine itself, where the front is, unless this names other proxies too.
+    trusted = {"TRUSTED_PROXIES": f"127.0.0.1,::1,{address.trusted_proxies}"} if address.trusted_proxies else {}
     return {
-        "LANGSMITH_AUTH_ENDPOINT": address.url,
+        **trusted,
+        "LANGSMITH_AUTH_ENDPOINT": f"{address.url}/v2/deployments/{row['id']}",
         "LANGSMITH_ENDPOINT": address.url,
         "LANGSMITH_API_KEY": scope.box.open(row["service_key_sealed"], str(row["id"])).decode(),
         "LANGSMITH_TRACING": "true",

@@ -1,4 +1,4 @@
-"""What the control plane refuses, beyond the kernel's errors. Texts follow the contract where it gives them."""
+"""The errors of the control plane. Texts follow the contract where it gives them."""
 
 from uuid import UUID
 
@@ -12,7 +12,7 @@ class DeploymentNotFound(NotFound):
 
     @classmethod
     def of(cls, deployment_id: UUID) -> "DeploymentNotFound":
-        """Make the error with the text that clients know."""
+        """Return the error with the text that clients know."""
         return cls(f"Deployment ID {deployment_id} not found.")
 
 
@@ -23,7 +23,7 @@ class RevisionNotFound(NotFound):
 
     @classmethod
     def of(cls, revision_id: UUID) -> "RevisionNotFound":
-        """Make the error with the id in it."""
+        """Return the error with the id in its text."""
         return cls(f"Revision ID {revision_id} not found.")
 
 
@@ -34,18 +34,18 @@ class ListenerNotFound(NotFound):
 
     @classmethod
     def of(cls, listener_id: UUID) -> "ListenerNotFound":
-        """Make the error with the text that clients know."""
+        """Return the error with the text that clients know."""
         return cls(f"Listener ID {listener_id} not found.")
 
 
 class NameTaken(Conflict):
-    """The workspace has a deployment of this name already; choose another, or wait until the old one is deleted."""
+    """The workspace already has a deployment of this name; choose another, or wait until the old one is deleted."""
 
     code = "deployment_name_taken"
 
 
 class ListenerExists(Conflict):
-    """The workspace has a listener of this compute id already."""
+    """The workspace already has a listener with this compute id; choose another id."""
 
     code = "listener_exists"
 
@@ -57,49 +57,49 @@ class ListenerInUse(Conflict):
 
 
 class OtherCompute(Conflict):
-    """The compute id stands for a listener of another compute type; choose another id."""
+    """A listener of another compute type uses this compute id; choose another id."""
 
     code = "other_compute_type"
 
 
 class BeingDeleted(Conflict):
-    """The deployment is being deleted and cannot be changed any more."""
+    """The deployment is being deleted and cannot be changed."""
 
     code = "deployment_being_deleted"
 
 
 class NotBeingDeleted(Conflict):
-    """Only a deployment that was asked to be deleted can be dropped."""
+    """Only a deployment that is being deleted can be dropped."""
 
     code = "deployment_not_being_deleted"
 
 
-class IllegalMove(Conflict):
-    """A revision cannot go from the state it is in to the one reported."""
+class IllegalTransition(Conflict):
+    """A revision cannot change from its current status to the reported one."""
 
-    code = "illegal_revision_move"
+    code = "illegal_revision_transition"
 
 
 class SourceNotAvailable(BadRequest):
-    """Deployments from such a source are not available; name one that is."""
+    """The source is not supported by this installation; use one that the message names."""
 
     code = "source_not_available"
 
 
 class BadCombination(BadRequest):
-    """Each field is good, but together they make no deployment."""
+    """Each field is valid, but the combination is not; the message names the fields."""
 
     code = "bad_combination"
 
 
 class NeverBuilt(BadRequest):
-    """The revision was never built, so there is nothing to deploy again; make a new one."""
+    """The revision was never built, so it cannot be deployed again; create a new one."""
 
     code = "revision_never_built"
 
 
 class DeploymentLeaving(BadRequest):
-    """The deployment is being deleted, and no revision of it is deployed any more."""
+    """The deployment is being deleted; its revisions cannot be deployed."""
 
     code = "deployment_leaving"
 

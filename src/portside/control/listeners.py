@@ -1,24 +1,32 @@
-"""Listeners: the places where deployments run. Clusters are made by a client first, processes introduce themselves."""
+"""Listeners, and the choice of a listener and a Kubernetes namespace for each deployment.
+
+Clients create the listeners of clusters; process listeners register themselves. A deployment that names no listener
+belongs to the first process listener that polls (`desired.py`).
+"""
 
 from uuid import UUID
 
 import msgspec
 
-from portside.control.errors import ListenerExists, ListenerInUse, ListenerNotFound, OtherCompute
+from portside.control.errors import BadCombination, ListenerExists, ListenerInUse, ListenerNotFound, OtherCompute
 from portside.control.scope import Scope
+from portside.control.secrets import CLUSTER_ONLY
+from portside.control.sources import IMAGE
 from portside.control.sql import sql
-from portside.control.types.dataplane import (
+from portside.control.types import (
     ComputeConfig,
-    Connect,
-    Connected,
+    DeploymentCreate,
+    DeploymentPatch,
     Listener,
     ListenerCreate,
     ListenerList,
     ListenerPatch,
+    SourceConfig,
 )
 from portside.kernel.clock import iso
-from portside.kernel.db import Record
+from portside.kernel.db import Record, Transaction
 from portside.kernel.ids import uuid7
+from portside.listener_api import Connect, Connected
 
 
 async def connect(scope: Scope, body: Connect) -> Connected:
@@ -30,6 +38,7 @@ async def connect(scope: Scope, body: Connect) -> Connected:
         compute_type=body.compute_type,
         compute_id=body.compute_id,
         version=body.version,
+        key_id=scope.actor.key_id,
     )
     if listener_id is None:
         raise OtherCompute
@@ -37,7 +46,7 @@ async def connect(scope: Scope, body: Connect) -> Connected:
 
 
 async def create_listener(scope: Scope, body: ListenerCreate) -> Listener:
-    """Make a listener that will connect later. Raises ListenerExists."""
+    """Create a listener that will connect later. Raises ListenerExists."""
     listener_id: UUID | None = await scope.db.fetchval(
         sql.insert_listener,
         id=uuid7(),
@@ -70,7 +79,7 @@ async def list_listeners(scope: Scope, limit: int, offset: int) -> ListenerList:
 
 
 async def patch_listener(scope: Scope, listener_id: UUID, body: ListenerPatch) -> Listener:
-    """Change a listener; deployments stay in the namespaces that they are in. Raises ListenerNotFound."""
+    """Change a listener; existing deployments keep their namespaces. Raises ListenerNotFound."""
     changed = await scope.db.fetchval(
         sql.update_listener,
         id=listener_id,
@@ -84,7 +93,7 @@ async def patch_listener(scope: Scope, listener_id: UUID, body: ListenerPatch) -
 
 
 async def delete_listener(scope: Scope, listener_id: UUID) -> None:
-    """Forget a listener that has no deployments. Raises ListenerNotFound and ListenerInUse."""
+    """Delete a listener that has no deployments. Raises ListenerNotFound and ListenerInUse."""
     async with scope.db.transaction() as tx:
         if await tx.fetchval(sql.lock_listener, id=listener_id, workspace_id=scope.workspace_id) is None:
             raise ListenerNotFound.of(listener_id)
@@ -114,4 +123,103 @@ def _show(row: Record) -> Listener:
         last_seen_at=None if row["last_seen_at"] is None else iso(row["last_seen_at"]),
         created_at=iso(row["created_at"]),
         updated_at=iso(row["updated_at"]),
+    )
+
+
+_MAX_NAMED_LISTENERS = 100
+
+
+class Placement(msgspec.Struct, frozen=True):
+    """The listener and namespace of a deployment; without a listener any process listener may take it."""
+
+    listener_id: UUID | None = None
+    compute_type: str = "process"
+    k8s_namespace: str | None = None
+
+
+async def choose_placement(tx: Transaction, scope: Scope, source: str, config: SourceConfig) -> Placement:
+    """Return the placement that a create requests. Raises BadCombination for an unknown or a missing listener."""
+    if config.listener_id is None:
+        if source == IMAGE:
+            await _check_listener_optional(tx, scope)
+        if _namespace(config):
+            raise BadCombination("source_config.listener_config needs a source_config.listener_id.")
+        return Placement()
+    listener = await find_listener(tx, scope, config.listener_id)
+    if listener is None:
+        raise BadCombination(f"source_config.listener_id {config.listener_id} is not a listener of this workspace.")
+    return Placement(listener["id"], listener["compute_type"], _choose_namespace(listener, _namespace(config)))
+
+
+async def placement_of(tx: Transaction, scope: Scope, deployment: Record) -> Placement:
+    """Return a deployment's placement."""
+    listener_id = deployment["listener_id"]
+    listener = None if listener_id is None else await find_listener(tx, scope, listener_id)
+    if listener is None:
+        return Placement()
+    return Placement(listener_id, listener["compute_type"], deployment["k8s_namespace"])
+
+
+def check_cluster_only(placement: Placement, body: DeploymentCreate | DeploymentPatch) -> None:
+    """Refuse secret references and own databases, which only clusters support. Raises BadCombination."""
+    if placement.compute_type == "k8s":
+        return
+    if body.secret_references:
+        raise BadCombination("secret_references can only be set for deployments on a listener of compute type k8s.")
+    for secret in body.secrets or []:
+        if secret.name in CLUSTER_ONLY:
+            raise BadCombination(
+                f"The secret {secret.name} can only be set for deployments on a listener of compute type k8s."
+            )
+
+
+async def find_listener(tx: Transaction, scope: Scope, listener_id: UUID) -> Record | None:
+    """Return a listener's row, or None."""
+    return await tx.fetchrow(
+        sql.find_listeners,
+        workspace_id=scope.workspace_id,
+        id=listener_id,
+        compute_type=None,
+        limit=1,
+        offset=0,
+    )
+
+
+async def _check_listener_optional(tx: Transaction, scope: Scope) -> None:
+    rows = await tx.fetch(
+        sql.find_listeners,
+        workspace_id=scope.workspace_id,
+        id=None,
+        compute_type="k8s",
+        limit=_MAX_NAMED_LISTENERS,
+        offset=0,
+    )
+    if rows:
+        ids = [str(row["id"]) for row in rows]
+        raise BadCombination(
+            "Source configuration error: 'source_config.listener_id' is required for workspace with available "
+            f"listener IDs: {ids}"
+        )
+
+
+def _namespace(config: SourceConfig) -> str | None:
+    return config.listener_config.k8s_namespace if config.listener_config else None
+
+
+def _choose_namespace(listener: Record, requested: str | None) -> str | None:
+    """Return the namespace to deploy into: the requested one, or the listener's first. Raises BadCombination."""
+    if listener["compute_type"] != "k8s":
+        if requested is not None:
+            raise BadCombination(
+                "source_config.listener_config.k8s_namespace can only be set for a listener of compute type k8s, "
+                f"but {listener['id']} has compute type {listener['compute_type']}."
+            )
+        return None
+    allowed = msgspec.convert(listener["compute_config"], ComputeConfig).k8s_namespaces
+    if allowed is None or requested in allowed:
+        return requested
+    if requested is None:
+        return allowed[0]
+    raise BadCombination(
+        f"source_config.listener_config.k8s_namespace {requested} is not one of the listener's namespaces: {allowed}."
     )

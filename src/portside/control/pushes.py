@@ -1,78 +1,212 @@
-"""Pushes: deliveries of git hosts, and the revisions that they make.
+"""Push webhooks of git hosts (contract: section 10): verify and parse deliveries, and start revisions.
 
-A delivery counts once. It reaches the deployments that come from the integration whose secret it was signed with, build
-on push and follow the branch. What they look like is in `push_events.py`; hosts that cannot call are polled
-(`polling.py`).
+Nothing in a delivery is parsed before its signature is verified. A delivery has effect once. It starts revisions of the
+deployments that use the integration of the webhook, have build_on_push and follow the pushed branch. `polling.py`
+handles git hosts that cannot call this platform.
 """
 
+import hashlib
+import hmac
 from collections.abc import Mapping
+from urllib.parse import parse_qs, urlsplit
 from uuid import UUID
 
-from portside.control.background import Services
+import msgspec
+
 from portside.control.content import next_content
 from portside.control.integrations import open_token
-from portside.control.push_events import Push, delivery_id, is_signed, normalise, read_push
 from portside.control.revisions import lock_deployment, start_revision
-from portside.control.scope import Scope
+from portside.control.scope import Scope, ScopeFactory
 from portside.control.sql import sql
-from portside.control.types.integrations import PushAnswer
-from portside.control.types.statuses import DeploymentStatus
+from portside.control.types import PushAnswer
 from portside.kernel.db import Database, Record, Transaction
-from portside.kernel.errors import Unauthorized
+from portside.kernel.errors import Invalid, Unauthorized
 from portside.kernel.reconcile import Status, Task
+from portside.listener_api import DeploymentStatus
+
+MAX_PUSH_BYTES = 5 * 1024 * 1024
+_NO_COMMIT = frozenset({"0" * 40, "0" * 64})
+_BRANCH = "refs/heads/"
+_DEFAULT_PORTS = {"http": 80, "https": 443, "ssh": 22, "git": 9418}
+_DELIVERY_HEADERS = {
+    "github": ("x-github-delivery",),
+    "gitlab": ("idempotency-key", "x-gitlab-event-uuid"),
+    "gitea": ("x-gitea-delivery",),
+}
+_EVENT_HEADERS = {"github": "x-github-event", "gitlab": "x-gitlab-event", "gitea": "x-gitea-event"}
+_PUSHES = frozenset({"push", "Push Hook", "System Hook"})
+
+
+class _PushedRepository(msgspec.Struct):
+    """A repository in an event: the common field, then fields of GitHub and Gitea, then those of GitLab."""
+
+    default_branch: str | None = None
+    clone_url: str | None = None
+    html_url: str | None = None
+    ssh_url: str | None = None
+    git_http_url: str | None = None
+    git_ssh_url: str | None = None
+    web_url: str | None = None
+
+
+class _PushEvent(msgspec.Struct):
+    ref: str
+    after: str
+    before: str | None = None
+    created: bool | None = None
+    deleted: bool | None = None
+    repository: _PushedRepository | None = None
+    project: _PushedRepository | None = None
+    object_kind: str | None = None
+
+
+class Push(msgspec.Struct, frozen=True):
+    """The new head of a branch, with all addresses of its repository, normalized."""
+
+    branch: str
+    commit: str
+    repositories: frozenset[str]
+    is_default: bool
+
+
+def is_signed(kind: str, secret: str, headers: Mapping[str, str], body: bytes) -> bool:
+    """Whether a delivery is signed with the secret; compared in constant time."""
+    if kind == "gitlab":
+        return hmac.compare_digest(headers.get("x-gitlab-token", "").encode(), secret.encode())
+    expected = hmac.new(secret.encode(), body, hashlib.sha256).hexdigest()
+    signature = headers.get("x-hub-signature-256" if kind == "github" else "x-gitea-signature", "")
+    return hmac.compare_digest(signature.removeprefix("sha256=").lower().encode(), expected.encode())
+
+
+def delivery_id(kind: str, headers: Mapping[str, str], body: bytes) -> str:
+    """Return an id that repeated deliveries share: the host's id, or the digest of the body."""
+    for name in _DELIVERY_HEADERS[kind]:
+        if given := headers.get(name):
+            return given[:200]
+    return hashlib.sha256(body).hexdigest()
+
+
+def read_push(kind: str, headers: Mapping[str, str], body: bytes) -> Push | str:
+    """Return the push, or a text that says why nothing is built. Raises Invalid for a body that is not an event."""
+    event = headers.get(_EVENT_HEADERS[kind], "")
+    if event not in _PUSHES:
+        return f"the event {event[:100]!r} is not a push"
+    payload = _decode(headers, body)
+    if payload.object_kind not in {None, "push"}:
+        return f"the event {payload.object_kind!r} is not a push"
+    if not payload.ref.startswith(_BRANCH):
+        return "only pushes to branches are built"
+    if payload.deleted or payload.after in _NO_COMMIT:
+        return "the branch was deleted"
+    if payload.created or payload.before in _NO_COMMIT:
+        return "the branch was created"
+    if len(payload.after) not in {40, 64} or not set(payload.after) <= set("0123456789abcdef"):
+        raise Invalid.field(["body", "after"], "must be a full commit id")
+    branch = payload.ref.removeprefix(_BRANCH)
+    is_default = any(one and one.default_branch == branch for one in (payload.repository, payload.project))
+    return Push(branch, payload.after, _addresses(payload.repository, payload.project), is_default)
+
+
+def _decode(headers: Mapping[str, str], body: bytes) -> _PushEvent:
+    try:
+        if headers.get("content-type", "").startswith("application/x-www-form-urlencoded"):
+            body = parse_qs(body.decode(), max_num_fields=10).get("payload", [""])[0].encode()
+        return msgspec.json.decode(body, type=_PushEvent)
+    except ValueError as exc:
+        raise Invalid.field(["body"], f"is not a push event: {exc}") from exc
+
+
+def _addresses(*repositories: _PushedRepository | None) -> frozenset[str]:
+    # All fields but the first, default_branch, are addresses.
+    addresses = [
+        address for repository in repositories if repository for address in msgspec.structs.astuple(repository)[1:]
+    ]
+    return frozenset(normalize(address) for address in addresses if address)
+
+
+def normalize(url: str) -> str:
+    """Return a repository's address for comparison: host and path.
+
+    Scheme, user, default port, a `.git` suffix and the case of the host are dropped.
+    """
+    if "://" not in url:
+        host, colon, path = url.partition(":")
+        if not colon or "/" in host:
+            return url.rstrip("/").removesuffix(".git")
+        return f"{host.rpartition('@')[2].lower()}/{_path(path)}"
+    try:
+        parts = urlsplit(url)
+        port = parts.port
+    except ValueError:
+        return url
+    host = (parts.hostname or "").lower()
+    shown = f"{host}:{port}" if port and port != _DEFAULT_PORTS.get(parts.scheme) else host
+    return f"{shown}/{_path(parts.path)}"
+
+
+def _path(path: str) -> str:
+    return path.strip("/").removesuffix(".git")
+
 
 MAX_DEPLOYMENTS = 200
 DELIVERIES_KEPT_DAYS = 7
 
 
 class PushNotSigned(Unauthorized):
-    """The push is not signed with the secret of this webhook, or there is no such webhook."""
+    """The webhook does not exist or the signature is wrong; check its address and secret at the git host."""
 
     code = "push_not_signed"
 
 
-async def receive_push(services: Services, integration_id: UUID, headers: Mapping[str, str], body: bytes) -> PushAnswer:
-    """Act on a delivery to an integration's webhook. Raises PushNotSigned, and Invalid for what is no event."""
-    row = await services.db.fetchrow(sql.hooked_integration, id=integration_id)
-    secret = open_token(services.box, integration_id, row["webhook_secret_sealed"]) if row else None
+async def receive_push(
+    scopes: ScopeFactory, integration_id: UUID, headers: Mapping[str, str], body: bytes
+) -> PushAnswer:
+    """Handle a delivery to an integration's webhook. Raises PushNotSigned, and Invalid for another body."""
+    row = await scopes.db.fetchrow(sql.integration_of_webhook, id=integration_id)
+    secret = open_token(scopes.box, integration_id, row["webhook_secret_sealed"]) if row else None
     if row is None or secret is None or not is_signed(row["kind"], secret, headers, body):
         raise PushNotSigned
     push = read_push(row["kind"], headers, body)
     if isinstance(push, str):
         return PushAnswer(ignored=push)
-    scope = services.scope_for(row["organization_id"], row["workspace_id"])
+    scope = scopes.for_workspace(row["organization_id"], row["workspace_id"])
     async with scope.change() as tx:
         delivery = delivery_id(row["kind"], headers, body)
-        if await tx.fetchval(sql.note_delivery, integration_id=integration_id, delivery_id=delivery) is None:
-            return PushAnswer(ignored="this delivery has arrived before")
-        made = [await build_commit(tx, scope, found, push.branch, push.commit) for found in await _find(tx, row, push)]
-    started = [revision_id for revision_id in made if revision_id is not None]
-    return PushAnswer(started, None if started else "no deployment follows this branch, or it has this commit already")
+        if await tx.fetchval(sql.insert_delivery, integration_id=integration_id, delivery_id=delivery) is None:
+            return PushAnswer(ignored="this delivery was already handled")
+        deployments = await _following(tx, row, push)
+        built = [await build_commit(tx, scope, each["id"], each["repo_ref"], push.commit) for each in deployments]
+    started = [revision_id for revision_id in built if revision_id is not None]
+    return PushAnswer(
+        started, None if started else "no deployment follows this branch, or all of them already have this commit"
+    )
 
 
-async def _find(tx: Transaction, integration: Record, push: Push) -> list[UUID]:
+async def _following(tx: Transaction, integration: Record, push: Push) -> list[Record]:
     rows = await tx.fetch(
         sql.deployments_to_build,
         workspace_id=integration["workspace_id"],
         integration_id=integration["id"],
         branch=push.branch,
+        is_default=push.is_default,
         limit=MAX_DEPLOYMENTS,
     )
-    return [row["id"] for row in rows if normalise(row["repo_url"] or "") in push.repositories]
+    return [row for row in rows if normalize(row["repo_url"] or "") in push.repositories]
 
 
 async def build_commit(tx: Transaction, scope: Scope, deployment_id: UUID, branch: str, commit: str) -> UUID | None:
-    """Start a revision of a commit, unless the deployment has it already or no longer follows the branch.
+    """Start a revision of a commit, unless the deployment already has it or no longer follows the branch.
 
-    It is made of what the next revision would be made of without the push. Returns its id.
+    The branch is HEAD for a deployment that names none. Apart from the commit, the revision has the content that the
+    next revision would have anyway. Returns its id.
     """
     deployment = await lock_deployment(tx, scope, deployment_id)
-    latest = await tx.fetchrow(sql.latest_content, id=deployment_id)
+    latest = await tx.fetchrow(sql.latest_content, id=deployment_id, commit=commit)
     if latest is None or latest["repo_ref"] != branch or not deployment["build_on_push"]:
         return None
     if deployment["status"] == DeploymentStatus.AWAITING_DELETE:
         return None
-    await tx.execute(sql.note_seen, deployment_id=deployment_id, ref=branch, commit=commit)
+    await tx.execute(sql.record_seen_commit, deployment_id=deployment_id, ref=branch, commit=commit)
     if latest["repo_commit_sha"] == commit:
         return None
     content = await next_content(tx, scope, deployment)
@@ -80,8 +214,8 @@ async def build_commit(tx: Transaction, scope: Scope, deployment_id: UUID, branc
     return await start_revision(tx, scope, deployment_id, content)
 
 
-class OldDeliveries(Task):
-    """Forget deliveries that no git host repeats any more."""
+class ExpiredPushDeliveries(Task):
+    """Deletes the ids of deliveries that are too old for git hosts to repeat."""
 
     every_s = 3600.0
 
@@ -90,5 +224,5 @@ class OldDeliveries(Task):
         self._db = db
 
     async def activate(self) -> Status:
-        """Forget those of more than a week ago."""
-        return Status({"forgotten": await self._db.execute(sql.forget_deliveries, after_days=DELIVERIES_KEPT_DAYS)})
+        """Delete the ids of deliveries older than a week."""
+        return Status({"deleted": await self._db.execute(sql.delete_deliveries, after_days=DELIVERIES_KEPT_DAYS)})

@@ -1,7 +1,6 @@
-"""The compute of image deployments: what a ResourceSpec may say, field against field, and the defaults it leaves open.
+"""The resource spec of image deployments: checks between its fields, and defaults (spec: ResourceSpec; section 3.5).
 
-What the user gave is stored as it was given; `with_defaults` makes the whole of it whenever it is shown or acted on
-(spec: ResourceSpec; contract: section 3.5).
+The database stores the spec as the user sent it; `with_defaults` completes it whenever it is shown or used.
 """
 
 from collections.abc import Iterable, Iterator
@@ -10,11 +9,11 @@ from typing import Any
 import msgspec
 
 from portside.control.errors import BadCombination
-from portside.control.types.compute import Container, ResourceSpec
+from portside.control.types import Container, ResourceSpec
 from portside.kernel.errors import Invalid
 
 SCALE, CPU, MEMORY_MB = 1, 1, 2048
-# What a deployment that is built has by its type (contract: section 8); one replica of the defaults without a type.
+# The resources of built deployments by their type (contract: section 8); without a type the defaults apply.
 _SMALL = {"min_scale": 1, "max_scale": 1, "cpu": 1, "memory_mb": 1024}
 _BY_TYPE: dict[str, dict[str, Any]] = {
     **dict.fromkeys(("dev", "dev_free", "dev_zero", "dev_free_zero"), _SMALL),
@@ -37,22 +36,24 @@ _RANGES = (
 
 
 def check_resources(spec: ResourceSpec) -> None:
-    """Check a spec's fields against one another. Raises Invalid for fields that nothing acts on, BadCombination."""
+    """Check a spec's fields against each other. Raises Invalid for unsupported fields, and BadCombination."""
     for name in given_fields(spec):
         if name.startswith(_NOT_USED):
-            raise Invalid.field(["body", *_WHERE.split("."), name], "is not acted on; leave it out", "not_supported")
+            raise Invalid.field(["body", *_WHERE.split("."), name], "is not supported; leave it out", "not_supported")
     for name in ("min_scale", "queue_min_scale"):
         if getattr(spec, name) == 0:
             raise BadCombination(f"{_WHERE}.{name} must be at least 1: images are not scaled to zero.")
-    whole = with_defaults(given_fields(spec))
+    complete = with_defaults(given_fields(spec))
     for least, most in _RANGES:
-        if least in whole and whole[least] > whole[most]:
-            raise BadCombination(f"{_WHERE}.{least} must not be greater than {most}: {whole[least]} > {whole[most]}.")
+        if least in complete and complete[least] > complete[most]:
+            raise BadCombination(
+                f"{_WHERE}.{least} must not be greater than {most}: {complete[least]} > {complete[most]}."
+            )
     _check_pod(spec)
 
 
 def given_fields(spec: ResourceSpec) -> dict[str, Any]:
-    """Return what was given of a spec, for its row: CPU counts to one decimal, nothing that is null."""
+    """Return the given fields of a spec for its row: no nulls, CPU counts rounded to one decimal."""
     return {
         name: round(value, 1) if isinstance(value, float) else value
         for name, value in _without_nulls(msgspec.to_builtins(spec)).items()
@@ -60,7 +61,7 @@ def given_fields(spec: ResourceSpec) -> dict[str, Any]:
 
 
 def with_defaults(given: dict[str, Any]) -> dict[str, Any]:
-    """Fill in what was left open: one replica of 1 CPU and 2 GB, queue like API, limits twice what they limit."""
+    """Complete a spec: one replica with 1 CPU and 2 GB, queue like API, limits twice the requests."""
     spec = {"min_scale": SCALE, "cpu": CPU, "memory_mb": MEMORY_MB, **given}
     spec.setdefault("max_scale", max(SCALE, spec["min_scale"]))
     spec.setdefault("queue_max_scale", max(spec["max_scale"], spec.get("queue_min_scale", 0)))
@@ -79,7 +80,7 @@ def with_defaults(given: dict[str, Any]) -> dict[str, Any]:
 
 
 def resources_of(deployment_type: str | None, given: dict[str, Any] | None) -> dict[str, Any]:
-    """Return the whole spec to act on: an image's own, or what its type gives a deployment that we build."""
+    """Return the complete spec to deploy with: an image's own, or that of a built deployment's type."""
     return with_defaults(given or _BY_TYPE.get(deployment_type or "", {}))
 
 
@@ -93,17 +94,23 @@ def _twice(cpu: float) -> float:
 
 
 def _check_pod(spec: ResourceSpec) -> None:
-    """Names that Kubernetes wants to be unique in a pod, and mounts of volumes that there are."""
+    """Check that names are unique in the pod and that mounts name existing volumes. Raises BadCombination."""
     containers = [*(spec.init_containers or []), *(spec.sidecars or [])]
     _check_unique("volumes", [volume.name for volume in spec.volumes or []])
+    for volume in spec.volumes or []:
+        sources = sorted(_without_nulls(msgspec.to_builtins(volume)).keys() - {"name"})
+        if len(sources) > 1:
+            raise BadCombination(
+                f"{_WHERE}: the volume {volume.name} has more than one source: {', '.join(sources)}; keep one."
+            )
     _check_unique("init_containers and sidecars", [container.name for container in containers])
     volumes = {volume.name for volume in spec.volumes or []}
     for mount in _mounts(spec, containers):
         if mount not in volumes:
-            raise BadCombination(f"{_WHERE} mounts the volume {mount}, which is not among its volumes.")
+            raise BadCombination(f"{_WHERE} mounts the volume {mount}, which is not in its volumes.")
     for variable in (variable for container in containers for variable in container.env or []):
         if variable.value and variable.value_from is not None:
-            raise BadCombination(f"{_WHERE}: the variable {variable.name} has both value and valueFrom.")
+            raise BadCombination(f"{_WHERE}: the variable {variable.name} has both value and valueFrom; keep one.")
 
 
 def _mounts(spec: ResourceSpec, containers: Iterable[Container]) -> Iterator[str]:
@@ -112,17 +119,14 @@ def _mounts(spec: ResourceSpec, containers: Iterable[Container]) -> Iterator[str
         yield from (mount.name for mount in container.volume_mounts or [])
 
 
-def _check_unique(what: str, names: list[str]) -> None:
+def _check_unique(kind: str, names: list[str]) -> None:
     for name in names:
         if names.count(name) > 1:
-            raise BadCombination(f"{_WHERE}: two of its {what} are named {name}.")
+            raise BadCombination(f"{_WHERE}: two {kind} are named {name}; rename one.")
 
 
 def _without_nulls(value: Any) -> Any:
-    """Leave nulls out of our own structs' fields, also of those inside lists. Objects passed on as they are lose none.
-
-    Kubernetes' own objects hold no nulls that mean anything.
-    """
+    """Remove null fields, recursively. Null means the same as absent in Kubernetes objects too."""
     if isinstance(value, dict):
         return {key: _without_nulls(item) for key, item in value.items() if item is not None}
     return [_without_nulls(item) for item in value] if isinstance(value, list) else value

@@ -1,35 +1,95 @@
-"""Revisions: started, queued behind one another, moved on by reports and brought to an end.
+"""Revisions: their state machine (contract: section 5.1), the queue behind a running one, and their logs.
 
-Every function that writes holds the deployment's lock, so a deployment has at most one revision at work and one waiting
-(contract: section 5.1). `active_revision_id` moves only here, when a listener reports DEPLOYED.
+Every function that writes holds the deployment's lock, so a deployment has at most one revision in progress and one
+waiting. `active_revision_id` changes only here, when a listener reports DEPLOYED. The listener that works on a revision
+reports its transitions; the control plane makes those into and out of the queue, and the interruptions by a user or a
+delete. A terminal status never changes.
+
+Logs are bounded: the newest entries of each log are kept. An offset is the id of the last entry read, so pages neither
+skip nor repeat entries while others are added and trimmed.
 """
 
+from datetime import UTC, datetime
 from uuid import UUID
 
-from portside.control.content import RevisionContent, content_again
-from portside.control.errors import DeploymentLeaving, DeploymentNotFound, NeverBuilt, RevisionNotFound
-from portside.control.moves import AT_THE_END, check_move, check_moves_on
+from portside.control.content import RevisionContent, redeployed_content
+from portside.control.errors import (
+    DeploymentLeaving,
+    DeploymentNotFound,
+    IllegalTransition,
+    NeverBuilt,
+    RevisionNotFound,
+)
 from portside.control.rules import MAX_TEXT_BYTES
 from portside.control.scope import Scope
 from portside.control.secrets import seal_secrets
 from portside.control.sources import image_version
 from portside.control.sql import sql
-from portside.control.types.dataplane import RevisionReport
-from portside.control.types.deployments import Move, Revision, RevisionHistory, RevisionList, RevisionQuery
-from portside.control.types.statuses import DeploymentStatus, RevisionStatus
+from portside.control.types import (
+    LogEntry,
+    LogFilter,
+    LogPage,
+    Move,
+    Revision,
+    RevisionHistory,
+    RevisionList,
+    RevisionQuery,
+)
 from portside.control.views import show_revision
 from portside.kernel.clock import iso
 from portside.kernel.codec import storable
 from portside.kernel.db import Record, Session, Transaction
+from portside.kernel.errors import Invalid
 from portside.kernel.ids import uuid7
+from portside.listener_api import DeploymentStatus, LogBatch, LogType, RevisionReport, RevisionStatus
+
+TERMINAL = frozenset(
+    {
+        RevisionStatus.DEPLOYED,
+        RevisionStatus.CREATE_FAILED,
+        RevisionStatus.BUILD_FAILED,
+        RevisionStatus.DEPLOY_FAILED,
+        RevisionStatus.SKIPPED,
+        RevisionStatus.INTERRUPTED,
+        RevisionStatus.UNKNOWN,
+    }
+)
+_STOPPED = frozenset({RevisionStatus.INTERRUPTED, RevisionStatus.UNKNOWN})
+
+TRANSITIONS: dict[RevisionStatus, frozenset[RevisionStatus]] = {
+    RevisionStatus.QUEUED: frozenset({RevisionStatus.CREATING, RevisionStatus.SKIPPED}),
+    RevisionStatus.CREATING: _STOPPED
+    | {RevisionStatus.AWAITING_BUILD, RevisionStatus.AWAITING_DEPLOY, RevisionStatus.CREATE_FAILED},
+    RevisionStatus.AWAITING_BUILD: _STOPPED | {RevisionStatus.BUILDING, RevisionStatus.BUILD_FAILED},
+    RevisionStatus.BUILDING: _STOPPED | {RevisionStatus.AWAITING_DEPLOY, RevisionStatus.BUILD_FAILED},
+    RevisionStatus.AWAITING_DEPLOY: _STOPPED | {RevisionStatus.DEPLOYING, RevisionStatus.DEPLOY_FAILED},
+    RevisionStatus.DEPLOYING: _STOPPED | {RevisionStatus.DEPLOYED, RevisionStatus.DEPLOY_FAILED},
+    **dict.fromkeys(TERMINAL, frozenset()),
+}
+
+
+def check_status_change(current: RevisionStatus, target: RevisionStatus) -> None:
+    """Check a transition to another status. Raises IllegalTransition."""
+    if target not in TRANSITIONS[current]:
+        raise IllegalTransition(f"A revision that is {current} cannot become {target}.")
+
+
+def check_transition(current: RevisionStatus, target: RevisionStatus) -> None:
+    """Check a report: a transition, or the current status again. Raises IllegalTransition."""
+    if target != current:
+        check_status_change(current, target)
+
 
 INTERRUPTED = "It was interrupted."
 
 
 async def start_revision(tx: Transaction, scope: Scope, deployment_id: UUID, content: RevisionContent) -> UUID:
-    """Add a revision to a locked deployment: at work at once, or in the place of whatever waits. Returns its id."""
-    await _move_waiting(tx, deployment_id, RevisionStatus.SKIPPED, "A newer revision took its place.")
-    busy = await tx.fetchval(sql.revision_at_work, deployment_id=deployment_id)
+    """Add a revision to a locked deployment and return its id.
+
+    It starts at once, or replaces the waiting revision if another one is in progress.
+    """
+    await _change_waiting(tx, deployment_id, RevisionStatus.SKIPPED, "A newer revision replaced it.")
+    busy = await tx.fetchval(sql.revision_in_progress, deployment_id=deployment_id)
     revision_id = uuid7()
     await tx.execute(
         sql.insert_revision,
@@ -55,7 +115,7 @@ async def start_revision(tx: Transaction, scope: Scope, deployment_id: UUID, con
 
 
 async def redeploy_revision(scope: Scope, deployment_id: UUID, revision_id: UUID) -> None:
-    """Start a revision of what this one was made of, at its commit and without building it again.
+    """Start a revision with this one's content, at its commit and without building it again.
 
     Raises DeploymentNotFound, RevisionNotFound, DeploymentLeaving and NeverBuilt.
     """
@@ -66,37 +126,37 @@ async def redeploy_revision(scope: Scope, deployment_id: UUID, revision_id: UUID
             raise DeploymentLeaving
         if not row["is_built"] and row["image_uri"] is None:
             raise NeverBuilt
-        await start_revision(tx, scope, deployment_id, content_again(scope, row))
+        await start_revision(tx, scope, deployment_id, redeployed_content(scope, row))
 
 
 async def interrupt_revision(scope: Scope, deployment_id: UUID, revision_id: UUID) -> Revision:
-    """Stop a revision that is at work, or take it out of the queue; the waiting one starts in its place.
+    """Stop a revision in progress, or take it out of the queue; then the waiting one starts.
 
-    Raises DeploymentNotFound, RevisionNotFound, and IllegalMove for a revision that is at its end.
+    Raises DeploymentNotFound, RevisionNotFound, and IllegalTransition for a terminal revision.
     """
     async with scope.change() as tx:
         await lock_deployment(tx, scope, deployment_id)
         row = await find_revision(tx, scope, deployment_id, revision_id)
         if row["status"] == RevisionStatus.QUEUED:
-            await _move_waiting(tx, deployment_id, RevisionStatus.SKIPPED, INTERRUPTED)
+            await _change_waiting(tx, deployment_id, RevisionStatus.SKIPPED, INTERRUPTED)
         else:
-            check_moves_on(RevisionStatus(row["status"]), RevisionStatus.INTERRUPTED)
-            await tx.execute(sql.interrupt_revision_at_work, deployment_id=deployment_id, reason=INTERRUPTED)
-            await _move_waiting(tx, deployment_id, RevisionStatus.CREATING, None)
+            check_status_change(RevisionStatus(row["status"]), RevisionStatus.INTERRUPTED)
+            await tx.execute(sql.interrupt_revision_in_progress, deployment_id=deployment_id, reason=INTERRUPTED)
+            await _change_waiting(tx, deployment_id, RevisionStatus.CREATING, None)
     return await get_revision(scope, deployment_id, revision_id)
 
 
 async def report_revision(scope: Scope, deployment_id: UUID, revision_id: UUID, report: RevisionReport) -> None:
-    """Move a revision on as its listener says; at its end the waiting one starts.
+    """Apply a listener's report; after a terminal status the waiting revision starts.
 
-    Raises DeploymentNotFound, RevisionNotFound, and IllegalMove for a step that is not in the table of moves.
+    Raises DeploymentNotFound, RevisionNotFound, and IllegalTransition for a change that TRANSITIONS does not have.
     """
     target = RevisionStatus(report.status)
-    is_last = target in AT_THE_END
-    async with scope.change() if is_last else scope.db.transaction() as tx:
+    is_terminal = target in TERMINAL
+    async with scope.change() if is_terminal else scope.db.transaction() as tx:
         await lock_deployment(tx, scope, deployment_id)
         row = await find_revision(tx, scope, deployment_id, revision_id)
-        check_move(RevisionStatus(row["status"]), target)
+        check_transition(RevisionStatus(row["status"]), target)
         await tx.execute(
             sql.report_revision,
             id=revision_id,
@@ -104,30 +164,30 @@ async def report_revision(scope: Scope, deployment_id: UUID, revision_id: UUID, 
             reason=storable(report.reason, MAX_TEXT_BYTES) if report.reason else None,
             repo_commit_sha=report.repo_commit_sha,
         )
-        if is_last and row["status"] != target:
-            await _end(tx, deployment_id, revision_id, target)
+        if is_terminal and row["status"] != target:
+            await _finish(tx, deployment_id, revision_id, target)
 
 
-async def _end(tx: Transaction, deployment_id: UUID, revision_id: UUID, status: RevisionStatus) -> None:
+async def _finish(tx: Transaction, deployment_id: UUID, revision_id: UUID, status: RevisionStatus) -> None:
     if status is RevisionStatus.DEPLOYED:
         await tx.execute(sql.set_active_revision, id=deployment_id, revision_id=revision_id)
-    await _move_waiting(tx, deployment_id, RevisionStatus.CREATING, None)
+    await _change_waiting(tx, deployment_id, RevisionStatus.CREATING, None)
 
 
 async def stop_revisions(tx: Transaction, deployment_id: UUID) -> None:
-    """Bring every revision of a deployment that is being deleted to its end."""
+    """Interrupt or skip all unfinished revisions of a deployment that is being deleted."""
     reason = "The deployment is being deleted."
-    await tx.execute(sql.interrupt_revision_at_work, deployment_id=deployment_id, reason=reason)
-    await _move_waiting(tx, deployment_id, RevisionStatus.SKIPPED, reason)
+    await tx.execute(sql.interrupt_revision_in_progress, deployment_id=deployment_id, reason=reason)
+    await _change_waiting(tx, deployment_id, RevisionStatus.SKIPPED, reason)
 
 
-async def _move_waiting(tx: Transaction, deployment_id: UUID, status: RevisionStatus, reason: str | None) -> None:
-    check_move(RevisionStatus.QUEUED, status)
-    await tx.execute(sql.move_waiting_revision, deployment_id=deployment_id, status=status, reason=reason)
+async def _change_waiting(tx: Transaction, deployment_id: UUID, status: RevisionStatus, reason: str | None) -> None:
+    check_transition(RevisionStatus.QUEUED, status)
+    await tx.execute(sql.update_waiting_revision, deployment_id=deployment_id, status=status, reason=reason)
 
 
 async def lock_deployment(tx: Transaction, scope: Scope, deployment_id: UUID) -> Record:
-    """Take the lock that every change of a deployment needs, and return its row. Raises DeploymentNotFound."""
+    """Lock a deployment, as every change of it must, and return its row. Raises DeploymentNotFound."""
     row = await tx.fetchrow(sql.lock_deployment, id=deployment_id, workspace_id=scope.workspace_id)
     if row is None:
         raise DeploymentNotFound.of(deployment_id)
@@ -146,7 +206,7 @@ async def find_revision(db: Session, scope: Scope, deployment_id: UUID, revision
 
 
 async def find_deployment(db: Session, scope: Scope, deployment_id: UUID) -> Record:
-    """Return what does not change of a deployment: its source. Raises DeploymentNotFound."""
+    """Return a deployment's immutable columns: its source. Raises DeploymentNotFound."""
     row = await db.fetchrow(sql.deployment_source, id=deployment_id, workspace_id=scope.workspace_id)
     if row is None:
         raise DeploymentNotFound.of(deployment_id)
@@ -173,7 +233,78 @@ async def list_revisions(scope: Scope, deployment_id: UUID, query: RevisionQuery
 
 
 async def show_history(scope: Scope, deployment_id: UUID, revision_id: UUID) -> RevisionHistory:
-    """Return every state that a revision was in. Raises DeploymentNotFound and RevisionNotFound."""
+    """Return the status history of a revision. Raises DeploymentNotFound and RevisionNotFound."""
     await find_revision(scope.db, scope, deployment_id, revision_id)
     rows = await scope.db.fetch(sql.revision_history, revision_id=revision_id)
     return RevisionHistory([Move(RevisionStatus(row["status"]), row["reason"], iso(row["at"])) for row in rows])
+
+
+MAX_LOG_ENTRIES = 20_000
+
+
+async def add_logs(scope: Scope, deployment_id: UUID, revision_id: UUID, batch: LogBatch) -> None:
+    """Add entries to a revision's log and delete the oldest beyond the limit. Raises RevisionNotFound."""
+    async with scope.db.transaction() as tx:
+        locked = await tx.fetchval(
+            sql.lock_revision_for_logs, id=revision_id, deployment_id=deployment_id, workspace_id=scope.workspace_id
+        )
+        if locked is None:
+            raise RevisionNotFound.of(revision_id)
+        await tx.execute(
+            sql.insert_logs,
+            deployment_id=deployment_id,
+            revision_id=revision_id,
+            type=batch.type,
+            moments=[datetime.fromtimestamp(entry.timestamp / 1000, UTC) for entry in batch.entries],
+            levels=[storable(entry.level, 20).upper() for entry in batch.entries],
+            messages=[storable(entry.message, MAX_TEXT_BYTES) for entry in batch.entries],
+        )
+        await tx.execute(sql.trim_logs, revision_id=revision_id, type=batch.type, keep=MAX_LOG_ENTRIES)
+
+
+async def read_revision_logs(
+    scope: Scope, deployment_id: UUID, revision_id: UUID, kind: LogType, query: LogFilter
+) -> LogPage:
+    """Read a page of a revision's log. Raises DeploymentNotFound and RevisionNotFound."""
+    await find_revision(scope.db, scope, deployment_id, revision_id)
+    return await _read_logs(scope, (deployment_id, revision_id), kind, query)
+
+
+async def read_deployment_logs(scope: Scope, deployment_id: UUID, kind: LogType, query: LogFilter) -> LogPage:
+    """Read a page of the logs of all revisions of a deployment. Raises DeploymentNotFound."""
+    await find_deployment(scope.db, scope, deployment_id)
+    return await _read_logs(scope, (deployment_id, None), kind, query)
+
+
+async def _read_logs(scope: Scope, ids: tuple[UUID, UUID | None], kind: LogType, query: LogFilter) -> LogPage:
+    if query.run_id is not None:
+        raise Invalid.field(["run_id"], "is not supported: revision logs are not linked to runs", "not_supported")
+    rows = await scope.db.fetch(
+        sql.logs_oldest_first if query.order == "asc" else sql.logs_newest_first,
+        deployment_id=ids[0],
+        revision_id=ids[1],
+        type=kind,
+        offset=int(query.offset) if query.offset else None,
+        level=query.level.upper() if query.level else None,
+        text=query.query or None,
+        start_time=_aware(query.start_time),
+        end_time=_aware(query.end_time),
+        limit=query.limit,
+    )
+    return LogPage([_entry(row) for row in rows], _next_offset(rows, query))
+
+
+def _next_offset(rows: list[Record], query: LogFilter) -> str | None:
+    """Return the next page's offset. Ascending, more entries may come later; descending, a short page is the last."""
+    if not rows or (query.order == "desc" and len(rows) < query.limit):
+        return None
+    return str(rows[-1]["id"])
+
+
+def _aware(moment: datetime | None) -> datetime | None:
+    """Read a time without a zone as UTC."""
+    return moment.replace(tzinfo=UTC) if moment is not None and moment.tzinfo is None else moment
+
+
+def _entry(row: Record) -> LogEntry:
+    return LogEntry(str(row["id"]), round(row["at"].timestamp() * 1000), row["level"], row["message"])

@@ -1,48 +1,50 @@
-"""What a create or a PATCH may say, field against field (spec: SourceConfig; contract: section 4).
+"""The rules for the fields of a create or a PATCH (spec: SourceConfig; contract: section 4).
 
-A field that cannot be right by itself is a 422; fields that do not go together, or with what is stored, are a 400.
-Nothing here reads or writes rows: PATCH rules get the row they compare with. Which field belongs to which source is in
-`sources.py`; whether a revision is whole, in `content.py`.
+A field that is invalid by itself is a 422. Fields that conflict with each other or with the stored deployment are a
+400. The rules read no rows: PATCH rules get the row to compare with. `sources.py` has the fields of each source;
+`content.py` checks whether a revision is complete.
 """
 
 import re
 from typing import Any
 from urllib.parse import urlsplit
 
-from portside.control import git_source, sources
+from portside.control import sources
 from portside.control.errors import BadCombination, Immutable
 from portside.control.resources import check_resources
 from portside.control.secrets import check_secrets
-from portside.control.types.deployments import (
+from portside.control.types import (
+    DNS_LABEL,
     DeploymentCreate,
     DeploymentPatch,
     SourceConfig,
     SourceRevisionRequest,
 )
+from portside.kernel.aliases import canonical_source
 from portside.kernel.db import Record
 from portside.kernel.errors import Invalid
-from portside.kernel.spellings import canonical_source
 
 MAX_TEXT_BYTES = 8192
-_DNS_LABEL = re.compile(r"[a-z0-9]([-a-z0-9]{0,61}[a-z0-9])?")
+_DNS_LABEL = re.compile(DNS_LABEL)
 _HTTP_ADDRESS = re.compile(r"https?://[A-Za-z0-9](?:[A-Za-z0-9.-]*[A-Za-z0-9])?(?::\d{1,5})?(?:/[^\s?#@]*)?", re.ASCII)
 _FORBIDDEN_IN_COMMAND = re.compile(r"[\"`\\|;$><\n\r\0\t]|(?<!&)&(?!&)|&{3,}")
 _FIXED = ("integration_id", "repo_url", "deployment_type", "listener_id")
 
 
 def check_create(body: DeploymentCreate) -> None:
-    """Raises Invalid, SourceNotAvailable or BadCombination where no deployment can be made of the body."""
+    """Check the body of a create. Raises Invalid, SourceNotAvailable or BadCombination."""
     if not _DNS_LABEL.fullmatch(body.name):
         raise Invalid.field(
-            ["body", "name"], "must be a DNS label: a-z, 0-9 and -, no - at either end, at most 63 characters"
+            ["body", "name"],
+            "must be a DNS label: at most 63 characters of a-z, 0-9 and -, not starting or ending with -",
         )
     sources.check_source(body.source)
     source, config = canonical_source(body.source), body.source_config
     _check_fields(config, body.source_revision_config, body)
-    sources.check_belonging(source, source, config, body.source_revision_config)
+    sources.check_source_fields(source, source, config, body.source_revision_config)
     _check_references(source, body)
     if source != sources.IMAGE and config.custom_url is not None:
-        raise BadCombination(f"source_config.custom_url is set by the platform for {source} deployments.")
+        raise BadCombination(f"source_config.custom_url is set by the platform for {source} deployments; leave it out.")
     if source == sources.GIT and config.repo_url is None:
         raise sources.required(source, "source_config.repo_url")
     if source == sources.IMAGE and config.resource_spec is None:
@@ -50,7 +52,7 @@ def check_create(body: DeploymentCreate) -> None:
 
 
 def check_patch(body: DeploymentPatch, row: Record | dict[str, Any]) -> None:
-    """Check a PATCH by itself and against the deployment.
+    """Check the body of a PATCH by itself and against the stored deployment, with the `custom_url` that clients see.
 
     Raises Invalid, SourceNotAvailable, Immutable and BadCombination.
     """
@@ -59,27 +61,30 @@ def check_patch(body: DeploymentPatch, row: Record | dict[str, Any]) -> None:
         sources.check_revision_source(body.revision_source, source)
     config, revision = body.source_config or SourceConfig(), body.source_revision_config or SourceRevisionRequest()
     _check_fields(config, revision, body)
+    if body.secrets is not None and body.secret_changes is not None:
+        raise BadCombination("secrets replaces all secrets and secret_changes single ones; send one of them.")
     _check_unchanged(body, config, row)
     if source != sources.IMAGE:
         _unchanged("source_config.custom_url", config.custom_url, row["custom_url"])
-    sources.check_belonging(source, canonical_source(body.revision_source or source), config, revision)
+    sources.check_source_fields(source, canonical_source(body.revision_source or source), config, revision)
     _check_references(source, body)
 
 
 def makes_revision(body: DeploymentPatch) -> bool:
-    """Whether a PATCH asks for a new revision (spec: moves that create or select revisions)."""
+    """Whether a PATCH creates a revision (spec: changes that create or select revisions)."""
     revision = body.source_revision_config or SourceRevisionRequest()
     config = body.source_config or SourceConfig()
-    asked = (
+    content_fields = (
         revision.repo_ref,
         revision.graph_config_path,
         revision.image_uri,
         revision.source_tarball_path,
         config.resource_spec,
         body.secrets,
+        body.secret_changes,
         body.secret_references,
     )
-    return any(value is not None for value in asked)
+    return any(value is not None for value in content_fields)
 
 
 def _check_fields(
@@ -87,15 +92,15 @@ def _check_fields(
 ) -> None:
     """Check each field by itself."""
     if config.repo_url is not None:
-        git_source.check_repo_url(config.repo_url)
-    if config.custom_url is not None:
+        sources.check_repo_url(config.repo_url)
+    if config.custom_url:
         _check_address(config.custom_url)
     if config.resource_spec is not None:
         check_resources(config.resource_spec)
     if revision.repo_ref is not None:
-        git_source.check_repo_ref(revision.repo_ref)
+        sources.check_repo_ref(revision.repo_ref)
     if revision.graph_config_path is not None:
-        git_source.check_config_path(revision.graph_config_path)
+        sources.check_config_path(revision.graph_config_path)
     if revision.image_uri is not None:
         sources.check_image_uri(revision.image_uri)
     check_secrets(body.secrets or [])
@@ -120,16 +125,16 @@ def _check_unchanged(body: DeploymentPatch, config: SourceConfig, row: Record | 
 
 def _check_address(url: str) -> None:
     try:
-        is_good = bool(_HTTP_ADDRESS.fullmatch(url)) and urlsplit(url).port != 0
+        is_valid = bool(_HTTP_ADDRESS.fullmatch(url)) and urlsplit(url).port != 0
     except ValueError:
-        is_good = False
-    if not is_good:
+        is_valid = False
+    if not is_valid:
         raise Invalid.field(["body", "source_config", "custom_url"], "must be an http or https address")
 
 
 def _check_command(name: str, command: str | None) -> None:
     if command is not None and _FORBIDDEN_IN_COMMAND.search(command):
-        raise BadCombination(f'{name} must not hold any of " ` \\ | ; $ > <, a tab, a line break or a lone &.')
+        raise BadCombination(f'{name} must not contain any of " ` \\ | ; $ > <, a tab, a line break or a single &.')
 
 
 def _unchanged(name: str, value: object, stored: object) -> None:

@@ -1,7 +1,7 @@
-"""The secrets of revisions: which names are allowed, and how they are kept.
+"""The secrets of revisions: their allowed names, and their encryption.
 
-A revision's secrets are sealed together, for that revision's id: copied to another revision they must be opened and
-sealed again. Values leave this module only for the listener and for callers who may change the deployment.
+A revision's secrets are sealed together for that revision's id, so copying them to another revision means opening and
+sealing them again. Only the listener and callers who may change the deployment get the values.
 """
 
 import re
@@ -11,14 +11,69 @@ from uuid import UUID
 import msgspec
 
 from portside.control.errors import BadCombination
-from portside.control.reserved_names import RESERVED
-from portside.control.types.deployments import Secret
+from portside.control.sql import sql
+from portside.control.types import SecretChanges
 from portside.kernel.codec import dump_api
 from portside.kernel.crypto import SecretBox
+from portside.kernel.db import Database, Query
 from portside.kernel.errors import Invalid
+from portside.kernel.ids import uuid7
+from portside.listener_api import Secret
+
+# Names that a secret cannot have (contract: section 7.3). LANGSMITH_API_KEY and LANGSMITH_ENDPOINT are allowed, as on
+# every self-hosted installation: they send traces elsewhere.
+_SET_BY_PLATFORM = frozenset(
+    {
+        "DATABASE_URI",
+        "DD_TRACE_PSYCOPG_ENABLED",
+        "DD_TRACE_REDIS_ENABLED",
+        "LANGCHAIN_API_KEY",
+        "LANGCHAIN_CALLBACKS_BACKGROUND",
+        "LANGCHAIN_ENDPOINT",
+        "LANGCHAIN_PROJECT",
+        "LANGCHAIN_TRACING_V2",
+        "LANGGRAPH_AUTH_TYPE",
+        "LANGGRAPH_CLOUD_LICENSE_KEY",
+        "LANGGRAPH_GIT_REPO_PATH",
+        "LANGSMITH_AUTH_ENDPOINT",
+        "LANGSMITH_AUTH_VERIFY_TENANT_ID",
+        "LANGSMITH_CONTROL_PLANE_API_KEY",
+        "LANGSMITH_DEPLOYMENT_NAME",
+        "LANGSMITH_HOST_PROJECT_ID",
+        "LANGSMITH_HOST_PROJECT_NAME",
+        "LANGSMITH_HOST_REVISION_ID",
+        "LANGSMITH_LANGGRAPH_GIT_REF",
+        "LANGSMITH_LANGGRAPH_GIT_REF_SHA",
+        "LANGSMITH_LANGGRAPH_GIT_REPO",
+        "LANGSMITH_PROJECT",
+        "LANGSMITH_TENANT_ID",
+        "LANGSMITH_TRACING_V2",
+        "LOG_DICT_TRACEBACKS",
+        "LOG_JSON",
+        "LSD_DD_API_KEY",
+        "LSD_DD_ENDPOINT",
+        "LSD_DEPLOYMENT_TYPE",
+        "LSD_ENV",
+        "MOUNT_PREFIX",
+        "PATH",
+        "PORT",
+        "POSTGRES_PASSWORD",
+        "POSTGRES_URI",
+        "REDIS_URI",
+    }
+)
+
+RESERVED = _SET_BY_PLATFORM | {
+    "GRAPH_" + name.removeprefix("LANGGRAPH_") for name in _SET_BY_PLATFORM if name.startswith("LANGGRAPH_")
+}
+
+# A database or cache of the user's own. Process listeners do not support them and refuse them.
+CLUSTER_ONLY = frozenset({"POSTGRES_URI_CUSTOM", "REDIS_URI_CUSTOM"})
+
 
 MAX_VALUE_BYTES = 64 * 1024
 MAX_TOTAL_BYTES = 512 * 1024
+MAX_SECRETS = 500
 _NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]{0,255}")
 
 
@@ -26,11 +81,11 @@ _decoder = msgspec.json.Decoder(list[Secret])
 
 
 def check_secrets(secrets: Sequence[Secret]) -> None:
-    """Raises Invalid for what cannot be an environment variable, BadCombination for reserved or repeated names."""
+    """Check names and values. Raises Invalid for an impossible one, BadCombination for reserved or repeated names."""
     for position, secret in enumerate(secrets):
         _check_shape(secret, position)
     if sum(len(secret.value.encode()) for secret in secrets) > MAX_TOTAL_BYTES:
-        raise Invalid.field(["body", "secrets"], f"are larger than {MAX_TOTAL_BYTES} bytes together")
+        raise Invalid.field(["body", "secrets"], f"must be at most {MAX_TOTAL_BYTES} bytes together")
     names = [secret.name for secret in secrets]
     for name in names:
         _check_name(name, names)
@@ -50,9 +105,23 @@ def _check_shape(secret: Secret, position: int) -> None:
 
 def _check_name(name: str, names: list[str]) -> None:
     if name in RESERVED:
-        raise BadCombination(f"The secret name {name} is reserved: the platform sets it itself.")
+        raise BadCombination(f"The secret name {name} is reserved: the platform sets it. Choose another name.")
     if names.count(name) > 1:
-        raise BadCombination(f"The secret {name} is given more than once.")
+        raise BadCombination(f"The secret {name} is given more than once; send each name once.")
+
+
+def changed_secrets(secrets: Sequence[Secret], changes: SecretChanges) -> list[Secret]:
+    """Return the secrets with the changes. The deployment is locked, so no change of another caller is lost.
+
+    Raises Invalid for too many secrets or an impossible one, BadCombination for reserved or repeated names.
+    """
+    check_secrets(changes.set)
+    replaced = {secret.name for secret in changes.set} | set(changes.unset)
+    changed = [*(secret for secret in secrets if secret.name not in replaced), *changes.set]
+    if len(changed) > MAX_SECRETS:
+        raise Invalid.field(["body", "secret_changes", "set"], f"a deployment has at most {MAX_SECRETS} secrets")
+    check_secrets(changed)
+    return changed
 
 
 def seal_secrets(box: SecretBox, revision_id: UUID, secrets: Sequence[Secret]) -> bytes:
@@ -66,5 +135,52 @@ def open_secrets(box: SecretBox, revision_id: UUID, sealed: bytes) -> list[Secre
 
 
 def without_values(secrets: Sequence[Secret]) -> list[Secret]:
-    """Return the names alone, for callers who may not see values."""
+    """Return the secrets with empty values, for callers who may not see the values."""
     return [Secret(secret.name, "") for secret in secrets]
+
+
+BATCH = 200
+_CHECK = b"the right master key"
+COLUMNS: dict[tuple[str, str], tuple[Query, Query]] = {
+    ("deployments", "service_key_sealed"): (sql.deployment_keys_to_reseal, sql.reseal_deployment_key),
+    ("deployments", "secrets_sealed"): (sql.deployment_secrets_to_reseal, sql.reseal_deployment_secrets),
+    ("revisions", "secrets_sealed"): (sql.revision_secrets_to_reseal, sql.reseal_revision_secrets),
+    ("integrations", "token_sealed"): (sql.integration_tokens_to_reseal, sql.reseal_integration_token),
+    ("integrations", "webhook_secret_sealed"): (sql.webhook_secrets_to_reseal, sql.reseal_webhook_secret),
+    ("master_key_check", "check_sealed"): (sql.master_key_check_to_reseal, sql.reseal_master_key_check),
+}
+
+
+async def check_master_key(db: Database, box: SecretBox) -> None:
+    """Raise UserMistake if the box cannot open this database's values; store a check value for the next start."""
+    check = await db.fetchrow(sql.read_master_key_check)
+    if check is not None:
+        box.open(check["sealed"], str(check["id"]))
+        return
+    # The database has no check value yet: try the key on one value of each column.
+    for find, _ in COLUMNS.values():
+        for row in await db.fetch(find, key_id=b"", limit=1):
+            box.open(row["sealed"], str(row["id"]))
+    check_id = uuid7()
+    await db.execute(sql.write_master_key_check, id=check_id, sealed=box.seal(_CHECK, str(check_id)))
+
+
+async def reseal(db: Database, box: SecretBox) -> int:
+    """Seal all values of older keys with the box's current key; return how many there were.
+
+    Raises UserMistake for a value that none of the box's keys opens.
+    """
+    return sum([await _reseal_column(db, box, find, change) for find, change in COLUMNS.values()])
+
+
+async def _reseal_column(db: Database, box: SecretBox, find: Query, change: Query) -> int:
+    resealed = 0
+    while True:
+        async with db.transaction() as tx:
+            rows = await tx.fetch(find, key_id=box.key_id, limit=BATCH)
+            for row in rows:
+                owner = str(row["id"])
+                await tx.execute(change, id=row["id"], sealed=box.seal(box.open(row["sealed"], owner), owner))
+        resealed += len(rows)
+        if len(rows) < BATCH:
+            return resealed

@@ -1,22 +1,95 @@
-"""The sources of deployments: which fields belong to which, and what a revision of each cannot do without.
+"""The sources of deployments: the fields that belong to each source, and the checks of git and image references.
 
-    git_hosting       a repository, built             external_image    an image from anywhere, run as it is
-    internal_source   an uploaded archive, built      internal_docker   an image, given once it was pushed
+    git_hosting       a repository, built             external_image    an image from any registry
+    internal_source   an uploaded archive, built      internal_docker   an image that is pushed later
 
-The last column's sources may be created with nothing to run yet; their first revision comes with a PATCH.
+Deployments from the sources in the second line may be created without code; a PATCH then starts their first revision.
+Git values are checked so that they are safe as arguments of git and as paths; nothing
+here talks to a repository.
 """
 
 import re
+from urllib.parse import urlsplit
 
 from portside.control.errors import BadCombination, SourceNotAvailable
-from portside.control.types.deployments import SourceConfig, SourceRevisionRequest
+from portside.control.types import SourceConfig, SourceRevisionRequest
+from portside.kernel.aliases import canonical_source
 from portside.kernel.errors import Invalid
-from portside.kernel.spellings import canonical_source
+
+_REMOTE = re.compile(
+    r"(?:https?|ssh|git)://(?:[^\s\x00-\x1f@/-][^\s\x00-\x1f@/]*@)?(?:[A-Za-z0-9][A-Za-z0-9.-]*|\[[0-9A-Fa-f:.]+\])(?::\d{1,5})?/[^\s\x00-\x1f\x7f]+"
+)
+_LOCAL = re.compile(r"(?:file://)?/[^\x00-\x1f\x7f]*")
+_SCP_LIKE = re.compile(r"[A-Za-z0-9_][\w.-]*@[A-Za-z0-9][A-Za-z0-9.-]*:(?!:)[^\s\x00-\x1f\x7f]+")
+_UNFIT_FOR_REF = re.compile(r"[\x00-\x20\x7f~^:?*\[\\]|\.\.|@\{|//|/\.|\.lock(?:/|$)|^[-/.]|[/.]$|^@$")
+_COMMIT = re.compile(r"[0-9a-f]{40}(?:[0-9a-f]{24})?")
+_OWNER_AND_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9-]{0,38}/[A-Za-z0-9_][\w.-]{0,99}", re.ASCII)
+_CREDENTIALS = re.compile(r"^(https?://)[^/@]+@")
+
+
+def check_repo_url(url: str) -> None:
+    """Accept https, http, ssh, git and file addresses, `user@host:path` and absolute paths. Raises Invalid."""
+    known = (_REMOTE, _LOCAL, _SCP_LIKE)
+    if not any(form.fullmatch(url) for form in known) or not _has_good_port(url):
+        problem = "must be an https, http, ssh, git or file address, user@host:path, or an absolute path"
+        if suggested := full_address(url):
+            problem += f"; did you mean {suggested}?"
+        raise Invalid.field(["body", "source_config", "repo_url"], problem)
+
+
+def full_address(name: str) -> str | None:
+    """Return the GitHub address for `owner/name`; None for any other text."""
+    return f"https://github.com/{name.removesuffix('.git')}" if _OWNER_AND_NAME.fullmatch(name) else None
+
+
+def _has_good_port(url: str) -> bool:
+    try:
+        return "://" not in url or urlsplit(url).port != 0
+    except ValueError:
+        return False
+
+
+def check_repo_ref(ref: str) -> None:
+    """Accept a branch name, a tag as `refs/tags/…` or a full commit id. Raises Invalid."""
+    where = ["body", "source_revision_config", "repo_ref"]
+    if not ref or _UNFIT_FOR_REF.search(ref):
+        raise Invalid.field(where, "is not a name that git accepts for a branch or tag")
+    if ref.startswith("refs/") and not is_tag(ref):
+        raise Invalid.field(where, "must be a branch name alone, or a tag as refs/tags/NAME")
+
+
+def is_tag(ref: str) -> bool:
+    """Whether the ref is a tag. Pushes never move a tag, so it cannot be built on push."""
+    return ref.startswith("refs/tags/")
+
+
+def check_push(*, build_on_push: bool | None, repo_ref: str | None) -> None:
+    """Refuse build_on_push for a tag or a commit. Raises BadCombination."""
+    if build_on_push and (is_tag(repo_ref or "") or _COMMIT.fullmatch(repo_ref or "")):
+        raise BadCombination(
+            "source_config.build_on_push must be false when source_revision_config.repo_ref is a tag or a commit."
+        )
+
+
+def check_config_path(path: str) -> None:
+    """Accept a relative path that stays inside the repository. Raises Invalid."""
+    parts = path.split("/")
+    if not path or ".." in parts or path[0] in "/-" or re.search(r"[\x00-\x1f\x7f\\]", path):
+        raise Invalid.field(
+            ["body", "source_revision_config", "graph_config_path"],
+            "must be a path inside the repository, relative to its root, such as langgraph.json",
+        )
+
+
+def hide_credentials(url: str) -> str:
+    """Return an http address without its user name and password."""
+    return _CREDENTIALS.sub(r"\1", url)
+
 
 GIT, IMAGE, ARCHIVE, PUSHED = "git_hosting", "external_image", "internal_source", "internal_docker"
 AVAILABLE = (GIT, IMAGE, ARCHIVE, PUSHED)
 CODE_COMES_LATER = (ARCHIVE, PUSHED)
-# What the contract calls `custom_url` is not here: for all but images it is read-only, and a client may send it back.
+# `custom_url` is missing on purpose: it is read-only for all sources but images, and clients may send it back.
 _CONFIG_FIELDS: dict[str, tuple[str, ...]] = {
     "integration_id": (GIT,),
     "repo_url": (GIT,),
@@ -35,7 +108,7 @@ _REVISION_FIELDS: dict[str, tuple[str, ...]] = {
     "source_tarball_path": (ARCHIVE,),
 }
 REQUIRED: dict[str, tuple[str, ...]] = {
-    GIT: ("repo_ref", "graph_config_path"),
+    GIT: ("graph_config_path",),
     IMAGE: ("image_uri",),
     ARCHIVE: ("source_tarball_path", "graph_config_path"),
     PUSHED: ("image_uri",),
@@ -49,51 +122,49 @@ _IMAGE_URI = re.compile(
 
 
 def check_source(source: str) -> None:
-    """Raises SourceNotAvailable for a source that this installation cannot deploy from."""
+    """Refuse a source that this installation does not support. Raises SourceNotAvailable."""
     if canonical_source(source) not in AVAILABLE:
-        raise SourceNotAvailable(f"The source {source} is not available; deploy from one of {', '.join(AVAILABLE)}.")
+        raise SourceNotAvailable(f"The source {source} is not available; use one of {', '.join(AVAILABLE)}.")
 
 
 def check_revision_source(source: str, own: str) -> None:
-    """Check what a PATCH names as the source of its revision. Raises SourceNotAvailable and BadCombination."""
+    """Check a PATCH's `revision_source`. Raises SourceNotAvailable and BadCombination."""
     check_source(source)
     wanted, own = canonical_source(source), canonical_source(own)
     if wanted != own and (own == IMAGE or wanted in {GIT, IMAGE}):
-        raise BadCombination(f"revision_source {source} makes no revision of a deployment from {own}.")
+        raise BadCombination(f"revision_source {source} cannot be used for a deployment from {own}.")
 
 
-def check_belonging(source: str, revision_source: str, config: SourceConfig, revision: SourceRevisionRequest) -> None:
-    """Raises BadCombination for a field of another source; both sources by their canonical names."""
+def check_source_fields(
+    source: str, revision_source: str, config: SourceConfig, revision: SourceRevisionRequest
+) -> None:
+    """Refuse a field that belongs to another source. Both are canonical names. Raises BadCombination."""
     for name, belongs_to in _CONFIG_FIELDS.items():
         if getattr(config, name) is not None and not {source, revision_source} & {*belongs_to}:
-            raise BadCombination(f"source_config.{name} can only be set for {_any_of(belongs_to)} deployments.")
+            raise BadCombination(f"source_config.{name} can only be set for {' and '.join(belongs_to)} deployments.")
     for name, belongs_to in _REVISION_FIELDS.items():
         if getattr(revision, name) is not None and revision_source not in belongs_to:
             raise BadCombination(
-                f"source_revision_config.{name} can only be set for {_any_of(belongs_to)} revisions, "
+                f"source_revision_config.{name} can only be set for {' and '.join(belongs_to)} revisions, "
                 f"and this is one of {revision_source}."
             )
 
 
 def required(source: str, name: str) -> BadCombination:
-    """Make the refusal of what lacks a field that its source needs."""
+    """Return the error for a missing field that the source requires."""
     return BadCombination(f"{name} is required for {source} deployments.")
 
 
 def check_image_uri(uri: str) -> None:
-    """Accept a reference to an image: host, path, tag and digest, of which the path must be there. Raises Invalid."""
+    """Accept an image reference: a path with an optional host, tag and digest. Raises Invalid."""
     if not _IMAGE_URI.fullmatch(uri):
         raise Invalid.field(
             ["body", "source_revision_config", "image_uri"],
-            "must be the reference of an image, such as host:5000/team/agent:1.2 or team/agent@sha256:…",
+            "must be an image reference, such as host:5000/team/agent:1.2 or team/agent@sha256:…",
         )
 
 
 def image_version(uri: str | None) -> str | None:
-    """Return the tag of an image, or else its digest; `latest` where a reference has neither, None without one."""
+    """Return the tag of an image reference, else its digest, else `latest`; None without a reference."""
     match = _IMAGE_URI.fullmatch(uri or "")
     return (match["tag"] or match["digest"] or "latest") if match else None
-
-
-def _any_of(names: tuple[str, ...]) -> str:
-    return " and ".join(names)

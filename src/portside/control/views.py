@@ -1,25 +1,25 @@
-"""From rows to what the API shows. Values of secrets, and credentials inside addresses, are shown to editors only."""
+"""Conversion of rows to the API's structs. Only callers who may edit see secret values and credentials in addresses."""
 
 import msgspec
 
-from portside.control.git_source import hide_credentials
+from portside.control.addresses import public_url
+from portside.control.agent_access import show_access
 from portside.control.resources import show_resources
 from portside.control.scope import Scope
 from portside.control.secrets import open_secrets, without_values
-from portside.control.sources import GIT
-from portside.control.types.compute import ListenerConfig
-from portside.control.types.deployments import (
+from portside.control.sources import GIT, hide_credentials
+from portside.control.types import (
     Deployment,
+    ListenerConfig,
     Revision,
-    Secret,
     SecretReference,
     SourceConfig,
     SourceRevisionConfig,
 )
-from portside.control.types.statuses import DeploymentStatus, RevisionStatus
+from portside.kernel.aliases import canonical_source
 from portside.kernel.clock import iso
 from portside.kernel.db import Record
-from portside.kernel.spellings import canonical_source
+from portside.listener_api import DeploymentStatus, RevisionStatus, Secret
 
 
 def show_deployment(scope: Scope, row: Record) -> Deployment:
@@ -34,11 +34,13 @@ def show_deployment(scope: Scope, row: Record) -> Deployment:
         source_revision_config=_source_revision_config(row),
         secrets=_secrets(scope, row),
         secret_references=msgspec.convert(row["secret_references"], list[SecretReference] | None),
+        agent_access=show_access(row),
         status=DeploymentStatus(row["status"]),
         status_message=_status_message(row),
         latest_revision_id=row["latest_revision_id"],
         active_revision_id=row["active_revision_id"],
         image_version=row["image_version"],
+        server_version=row["server_version"],
         created_at=iso(row["created_at"]),
         updated_at=iso(row["updated_at"]),
     )
@@ -61,23 +63,35 @@ def _may_see_secrets(scope: Scope) -> bool:
     return scope.actor.may("deployments:update")
 
 
+_LISTENER_REFUSED = (
+    "The platform refuses the API key of its listener (401), which was revoked or has expired, so the deployment does "
+    "not change. Give the listener a new key, in its CONTROL_PLANE_API_KEY_FILE or with a restart."
+)
+_KEY_REFUSED = (
+    "The platform refuses its service key (401), which was revoked or has expired, so its traces are lost. It gets a "
+    "new key when its listener polls again."
+)
+
+
 def _status_message(row: Record) -> str | None:
-    """Say why a status is what it is: a listener's own words, or that there are none any more."""
-    if row["is_silent"]:
-        return f"Its listener was last seen at {iso(row['last_seen_at'])}; what runs there may go on running."
+    """Return the reason for a deployment's status: the listener's, that it is silent, or keys that are refused."""
     message: str | None = row["status_message"]
-    return message
+    if row["is_silent"]:
+        message = f"Its listener was last seen at {iso(row['last_seen_at'])}; the deployment may still be running."
+    parts = [message, _LISTENER_REFUSED if row["has_refused_listener"] else None]
+    parts.append(_KEY_REFUSED if row["has_refused_key"] else None)
+    return " ".join(part for part in parts if part) or None
 
 
 def _source_config(scope: Scope, row: Record) -> SourceConfig:
-    """Show the fields that the source has; the others are null, so that what was read can be sent back."""
+    """Show the fields of the source and null for others, so that clients can send the result back."""
     is_git = canonical_source(row["source"]) == GIT
     return SourceConfig(
         integration_id=row["integration_id"],
         repo_url=_shown_url(scope, row["repo_url"]),
         deployment_type=row["deployment_type"],
         build_on_push=row["build_on_push"] if is_git else None,
-        custom_url=row["custom_url"],
+        custom_url=public_url(row, scope.addresses),
         resource_spec=None if row["resource_spec"] is None else show_resources(row["resource_spec"]),
         listener_id=row["listener_id"],
         listener_config=ListenerConfig(row["k8s_namespace"]) if row["k8s_namespace"] else None,

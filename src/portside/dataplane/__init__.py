@@ -1,5 +1,6 @@
-"""The data plane: a listener that turns the desired state of deployments into running agent servers.
+"""The data plane: a listener that brings deployments to their desired state.
 
-It talks to the control plane over HTTP only (`api.py`), builds revisions (`builds/`), makes each deployment's database
-(`databases.py`) and runs replicas (`compute/`). What is desired is decided elsewhere; nothing here accepts requests.
+It polls the control plane over HTTP (`api.py`), builds revisions (`builds/`), creates each deployment's database
+(`databases.py`) and runs replicas (`compute/`). The control plane decides what is desired; nothing here accepts
+requests.
 """

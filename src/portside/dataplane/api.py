@@ -1,12 +1,15 @@
-"""The client of the control plane's internal API: the only module that knows its addresses.
+"""The client of the control plane's internal API; no other module knows its routes.
 
-Calls raise `Unreachable` for what may pass and `Refused` for what will not. Reports insist: they are repeated with
-back-off until the control plane has answered, because nothing that runs may stop while it is away.
+Calls raise `ControlPlaneUnreachable` when the same call may succeed later, and `ControlPlaneRefused` when it would not.
+Reports of status are repeated with back-off until the control plane answers, because deployments must keep running
+while it is away.
 """
 
 import asyncio
+import contextlib
 import ipaddress
 from collections.abc import Awaitable, Callable
+from http import HTTPStatus
 from pathlib import Path
 from typing import TypeVar
 from uuid import UUID
@@ -14,10 +17,21 @@ from uuid import UUID
 import httpx2
 import msgspec
 
-from portside.dataplane.backoff import Backoff
-from portside.dataplane.failures import BuildFailed, Refused, Unreachable
-from portside.dataplane.types import DeploymentReport, Desired, LogEntry, LogKind, Measures, RevisionReport
+from portside.dataplane.failures import BuildFailed, ControlPlaneRefused, ControlPlaneUnreachable
 from portside.kernel.logs import get_logger
+from portside.kernel.supervision import Backoff
+from portside.listener_api import (
+    ComputeType,
+    Connect,
+    Connected,
+    DeploymentReport,
+    Desired,
+    LogBatch,
+    LogType,
+    MetricsReport,
+    NewLogEntry,
+    RevisionReport,
+)
 
 log = get_logger(__name__)
 T = TypeVar("T")
@@ -25,14 +39,11 @@ _TIMEOUT_S = 30.0
 _RETRIED = frozenset({401, 403, 408, 425, 429})
 
 
-class _Connected(msgspec.Struct):
-    listener_id: UUID
-
-
 class ControlPlane:
-    """The control plane, as this listener sees it."""
+    """The control plane's API for listeners."""
 
-    def __init__(self, url: str, api_key: str) -> None:
+    def __init__(self, url: str, api_key: str, api_key_file: str | None = None) -> None:
+        self._key_file = None if api_key_file is None else Path(api_key_file)
         self._client = httpx2.AsyncClient(
             base_url=url.rstrip("/"),
             headers={"X-Api-Key": api_key, "User-Agent": "portside-listener"},
@@ -44,53 +55,52 @@ class ControlPlane:
         """Close the connections."""
         await self._client.aclose()
 
-    async def connect(self, compute_type: str, compute_id: str, version: str) -> UUID:
-        """Introduce this listener and return its id. Raises Unreachable and Refused."""
-        body = {"compute_type": compute_type, "compute_id": compute_id, "version": version}
-        raw = await self._call("POST", "/internal/listeners/connect", body)
-        return msgspec.json.decode(raw, type=_Connected).listener_id
+    async def connect(self, compute_type: ComputeType, compute_id: str, version: str) -> UUID:
+        """Introduce this listener and return its id. Raises ControlPlaneUnreachable and ControlPlaneRefused."""
+        raw = await self._call("POST", "/internal/listeners/connect", Connect(compute_type, compute_id, version))
+        return msgspec.json.decode(raw, type=Connected).listener_id
 
     async def desired(self, listener_id: UUID, after: int, wait_s: int) -> Desired:
-        """Return what is desired once it is newer than `after`, or as it is when `wait_s` seconds have gone by.
+        """Return the desired state once its generation differs from `after`, at the latest after `wait_s` seconds.
 
-        Raises Unreachable and Refused.
+        Raises ControlPlaneUnreachable and ControlPlaneRefused.
         """
         path = f"/internal/listeners/{listener_id}/desired?after={after}&wait_s={wait_s}"
         raw = await self._call("GET", path, timeout_s=wait_s + _TIMEOUT_S)
         return msgspec.json.decode(raw, type=Desired)
 
     async def report_deployment(self, deployment_id: UUID, report: DeploymentReport) -> None:
-        """Tell how a deployment is, for as long as it takes. Raises Refused."""
+        """Report the status of a deployment, with retries. Raises ControlPlaneRefused."""
         path = f"/internal/deployments/{deployment_id}/status"
-        await self._insist(lambda: self._call("PUT", path, report))
+        await self._retry_until_answered(lambda: self._call("PUT", path, report))
 
     async def report_revision(self, deployment_id: UUID, revision_id: UUID, report: RevisionReport) -> None:
-        """Move a revision, for as long as it takes. Raises Refused when the move is not allowed."""
+        """Report the new status of a revision, with retries. Raises ControlPlaneRefused for a forbidden transition."""
         path = f"/internal/deployments/{deployment_id}/revisions/{revision_id}/status"
-        await self._insist(lambda: self._call("PUT", path, report))
+        await self._retry_until_answered(lambda: self._call("PUT", path, report))
 
-    async def put_metrics(self, deployment_id: UUID, measures: Measures) -> None:
-        """Tell what a deployment uses. Raises Unreachable and Refused."""
-        await self._call("PUT", f"/internal/deployments/{deployment_id}/metrics", measures)
+    async def put_metrics(self, deployment_id: UUID, metrics: MetricsReport) -> None:
+        """Report the metrics of a deployment. Raises ControlPlaneUnreachable and ControlPlaneRefused."""
+        await self._call("PUT", f"/internal/deployments/{deployment_id}/metrics", metrics)
 
-    async def add_logs(self, deployment_id: UUID, revision_id: UUID, kind: LogKind, entries: list[LogEntry]) -> None:
-        """Append to a revision's log, at most 1,000 entries. Raises Unreachable and Refused."""
+    async def add_logs(self, deployment_id: UUID, revision_id: UUID, kind: LogType, entries: list[NewLogEntry]) -> None:
+        """Append up to 1,000 entries to a log. Raises ControlPlaneUnreachable and ControlPlaneRefused."""
         path = f"/internal/deployments/{deployment_id}/revisions/{revision_id}/logs"
-        await self._call("POST", path, {"type": kind, "entries": entries})
+        await self._call("POST", path, LogBatch(kind, entries))
 
     async def fetch_archive(self, deployment_id: UUID, revision_id: UUID, into: Path) -> None:
-        """Write the source archive of a revision into a file, for as long as it takes. Raises BuildFailed."""
+        """Download the source archive of a revision to a file, with retries. Raises BuildFailed."""
         path = f"/internal/deployments/{deployment_id}/revisions/{revision_id}/archive"
         try:
-            await self._insist(lambda: self._download(path, into))
-        except Refused as exc:
-            raise BuildFailed(f"the uploaded archive cannot be had: {exc}") from exc
+            await self._retry_until_answered(lambda: self._download(path, into))
+        except ControlPlaneRefused as exc:
+            raise BuildFailed(f"the uploaded archive cannot be downloaded: {exc}; upload it again") from exc
 
-    async def forget_deployment(self, deployment_id: UUID) -> None:
-        """Say that nothing is left of a deployment, for as long as it takes. Raises Refused."""
+    async def confirm_deleted(self, deployment_id: UUID) -> None:
+        """Report that a deployment is deleted from the compute, with retries. Raises ControlPlaneRefused."""
         try:
-            await self._insist(lambda: self._call("DELETE", f"/internal/deployments/{deployment_id}"))
-        except Refused as exc:
+            await self._retry_until_answered(lambda: self._call("DELETE", f"/internal/deployments/{deployment_id}"))
+        except ControlPlaneRefused as exc:
             if exc.status != 404:
                 raise
 
@@ -98,48 +108,56 @@ class ControlPlane:
         content = None if body is None else msgspec.json.encode(body)
         headers = {} if body is None else {"Content-Type": "application/json"}
         try:
-            answer = await self._client.request(method, path, content=content, headers=headers, timeout=timeout_s)
+            response = await self._client.request(method, path, content=content, headers=headers, timeout=timeout_s)
         except httpx2.HTTPError as exc:
-            raise Unreachable(f"{type(exc).__name__}: {exc}") from exc
-        _check(answer)
-        return answer.content
+            raise ControlPlaneUnreachable(f"{type(exc).__name__}: {exc}") from exc
+        if response.status_code == HTTPStatus.UNAUTHORIZED:
+            self._read_key()
+        _check(response)
+        return response.content
+
+    def _read_key(self) -> None:
+        """Read a newer key from the key file, if there is one; the next calls use it."""
+        with contextlib.suppress(OSError):
+            if self._key_file is not None and (key := self._key_file.read_text("utf-8").strip()):
+                self._client.headers["X-Api-Key"] = key
 
     async def _download(self, path: str, into: Path) -> None:
         try:
-            async with self._client.stream("GET", path) as answer:
-                if not answer.is_success:
-                    await answer.aread()
-                _check(answer)
+            async with self._client.stream("GET", path) as response:
+                if not response.is_success:
+                    await response.aread()
+                _check(response)
                 with into.open("wb") as file:
-                    async for chunk in answer.aiter_bytes():
+                    async for chunk in response.aiter_bytes():
                         await asyncio.to_thread(file.write, chunk)
         except httpx2.HTTPError as exc:
-            raise Unreachable(f"{type(exc).__name__}: {exc}") from exc
+            raise ControlPlaneUnreachable(f"{type(exc).__name__}: {exc}") from exc
 
-    async def _insist(self, call: Callable[[], Awaitable[T]]) -> T:
+    async def _retry_until_answered(self, call: Callable[[], Awaitable[T]]) -> T:
         backoff = Backoff(limit_s=10)
         while True:
             try:
                 return await call()
-            except Unreachable as exc:
+            except ControlPlaneUnreachable as exc:
                 delay = backoff.next()
                 log.warning("the control plane does not answer", error=str(exc), again_in_s=delay)
                 await asyncio.sleep(delay)
 
 
-def _check(answer: httpx2.Response) -> None:
-    """Raise Unreachable or Refused for an answer that is no success."""
-    if answer.is_success:
+def _check(response: httpx2.Response) -> None:
+    """Raise ControlPlaneUnreachable or ControlPlaneRefused for an error response."""
+    if response.is_success:
         return
-    detail = answer.text[:500]
-    # A key that is not valid yet or any more is for the operator to mend; deployments go on meanwhile.
-    if answer.status_code in _RETRIED or answer.status_code >= 500:
-        raise Unreachable(f"{answer.status_code}: {detail}")
-    raise Refused(answer.status_code, detail)
+    detail = response.text[:500]
+    # 401 and 403 are retried: an operator can replace an invalid key while the deployments keep running.
+    if response.status_code in _RETRIED or response.status_code >= 500:
+        raise ControlPlaneUnreachable(f"{response.status_code}: {detail}")
+    raise ControlPlaneRefused(response.status_code, detail)
 
 
 def _is_loopback(host: str) -> bool:
-    """Whether the host is this machine, to which no proxy leads."""
+    """Whether the host is this machine, which must not be reached through a proxy."""
     try:
         return ipaddress.ip_address(host.strip("[]")).is_loopback
     except ValueError:

@@ -1,14 +1,25 @@
-"""How the work on a revision or the talk with the control plane fails."""
+"""The errors of rollouts and of calls to the control plane.
+
+RevisionFailed                    ends the revision in status UNKNOWN
+├── CreateFailed                  CREATE_FAILED
+├── BuildFailed                   BUILD_FAILED
+└── DeployFailed                  DEPLOY_FAILED
+    └── ServerFailed
+ControlPlaneUnreachable           the same call may succeed later
+ControlPlaneRefused               the same call would fail again
+"""
+
+from portside.listener_api import ReportedRevisionStatus
 
 
 class RevisionFailed(Exception):
-    """The revision ends here; the message is the reason its owner reads, `status` the one it ends in."""
+    """The revision ends with this failure: users read the message, and `status` is its final status."""
 
-    status = "UNKNOWN"
+    status: ReportedRevisionStatus = "UNKNOWN"
 
 
 class CreateFailed(RevisionFailed):
-    """What the revision needs before its build cannot be had."""
+    """What the revision needs before its build, such as the database, cannot be created."""
 
     status = "CREATE_FAILED"
 
@@ -20,17 +31,30 @@ class BuildFailed(RevisionFailed):
 
 
 class DeployFailed(RevisionFailed):
-    """The revision was built but does not come up."""
+    """The revision was built but does not serve."""
 
     status = "DEPLOY_FAILED"
 
 
-class Unreachable(Exception):
-    """The control plane does not answer, or not now; the same call may work later."""
+class ServerFailed(DeployFailed):
+    """A server of the revision failed. The message has the server's output; `how` is how the process failed."""
+
+    def __init__(self, reason: str, how: str) -> None:
+        super().__init__(reason)
+        self.how = how
 
 
-class Refused(Exception):
-    """The control plane answered that it will not do this; calling again would not help."""
+def without_output(failure: Exception) -> str:
+    """Return the message of a failure for a log that already has the server's output."""
+    return failure.how if isinstance(failure, ServerFailed) else str(failure)
+
+
+class ControlPlaneUnreachable(Exception):
+    """The control plane does not answer, or not now; the same call may succeed later."""
+
+
+class ControlPlaneRefused(Exception):
+    """The control plane refused a call; the same call would be refused again."""
 
     def __init__(self, status: int, detail: str) -> None:
         super().__init__(f"{status}: {detail}")

@@ -1,7 +1,13 @@
-"""The listener: asks the control plane what is desired and gives each deployment a reconciler of its own.
+"""The listener: polls the desired state and reconciles each deployment with it.
 
-It dials out and is never dialled. While the control plane is away everything that runs goes on. One listener works in
-a home folder at a time; a second one waits for the first to end and is then refused.
+The listener connects to the control plane, never the other way round. While the control plane is away, everything
+keeps running. A lock file lets one listener work in a home folder at a time; a second one waits for a while and then
+gives up.
+
+Each deployment has a reconciler, which works in order: the database, the active revision, then the revisions in
+progress by number. Deployments do not wait for each other. When the desired state changes, the reconciler cancels work
+that is no longer wanted and continues everything else. An active revision that cannot be restored is retried forever
+with back-off; meanwhile the deployment's status says why nothing runs, and a newer revision may replace it.
 """
 
 import asyncio
@@ -11,93 +17,150 @@ import os
 import time
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
-from importlib.metadata import version
 from pathlib import Path
 from uuid import UUID
 
+import msgspec
+
 from portside.dataplane.api import ControlPlane
-from portside.dataplane.backoff import Backoff
-from portside.dataplane.builds.revision import discard_unfinished
+from portside.dataplane.builds.build import discard_unfinished
+from portside.dataplane.builds.environment import limit_cache
 from portside.dataplane.compute.interface import Compute
-from portside.dataplane.delivery import Workplace
-from portside.dataplane.failures import Refused, Unreachable
-from portside.dataplane.reconciler import Reconciler
+from portside.dataplane.failures import ControlPlaneRefused, ControlPlaneUnreachable, CreateFailed, RevisionFailed
+from portside.dataplane.rollout import ListenerContext, Rollout, reason_of
 from portside.dataplane.settings import ListenerSettings
-from portside.dataplane.types import Desired
 from portside.kernel.errors import UserMistake
 from portside.kernel.files import make_private_dir
 from portside.kernel.logs import get_logger
+from portside.kernel.settings import load_settings
+from portside.kernel.supervision import Backoff, Supervision
+from portside.kernel.version import full_version
+from portside.listener_api import (
+    ABANDONED,
+    IN_PROGRESS,
+    DeploymentReport,
+    Desired,
+    DesiredDeployment,
+    DesiredRevision,
+)
 
 log = get_logger(__name__)
 _WAIT_S = 25
 _LOCK_WAIT_S = 30.0
 _PARENT_CHECK_S = 1.0
 _MAX_BUILDS = 2
-_TELL_EVERY_S = 5.0
+_REPORT_METRICS_EVERY_S = 5.0
+_LIMIT_CACHE_EVERY_S = 3600.0
+_RESTORE_FIRST_S, _RESTORE_LIMIT_S = 1.0, 300.0
+
+
+def open_compute(kind: str, settings: ListenerSettings) -> Compute:
+    """Return the compute that `portside listener --compute` names. Raises UserMistake when it lacks something."""
+    # Each kind is imported only when it is used: the cluster's client is an optional dependency.
+    if kind == "process":
+        from portside.dataplane.compute.machine import MachineCompute
+
+        return MachineCompute(settings)
+    from portside.dataplane.compute.kubernetes.settings import KubernetesSettings
+
+    try:
+        from portside.dataplane.compute.kubernetes.target import KubernetesCompute
+    except ImportError as exc:
+        raise UserMistake(f"compute kubernetes needs {exc.name}: install portside[kubernetes]") from exc
+    return KubernetesCompute.from_environment(settings, load_settings(KubernetesSettings, os.environ))
 
 
 async def run_listener(settings: ListenerSettings, stop: asyncio.Event, compute: Compute) -> None:
-    """Run a listener for a compute until `stop` is set; returns when no process of it is left.
+    """Run a listener for a compute until `stop` is set; returns when none of its processes is left.
 
     Raises UserMistake when another listener works in the same home.
     """
     parent = os.getppid()
     make_private_dir(settings.folder)
-    async with _only_one(settings.folder / "listener.lock", stop):
+    async with _lock_home(settings.folder / "listener.lock", stop):
         await asyncio.to_thread(discard_unfinished, settings.folder / "deployments")
-        control = ControlPlane(settings.control_plane_url, settings.control_plane_api_key)
-        workplace = Workplace(settings, control, compute, asyncio.Semaphore(_MAX_BUILDS))
-        listener = Listener(workplace)
-        work = asyncio.create_task(listener.run())
-        ends = [work, asyncio.create_task(listener.tell_measures()), asyncio.create_task(stop.wait())]
+        control = ControlPlane(
+            settings.control_plane_url, settings.control_plane_api_key, settings.control_plane_api_key_file
+        )
+        reconcilers = ReconcilerSet(ListenerContext(settings, control, compute, asyncio.Semaphore(_MAX_BUILDS)))
+        # The listener stops as soon as one of these ends.
+        tasks = [
+            asyncio.create_task(reconcilers.run()),
+            asyncio.create_task(reconcilers.report_metrics()),
+            asyncio.create_task(reconcilers.limit_cache()),
+            asyncio.create_task(stop.wait()),
+        ]
         if settings.exit_with_parent:
-            ends.append(asyncio.create_task(_parent_gone(parent)))
+            tasks.append(asyncio.create_task(_wait_for_parent_exit(parent)))
         try:
-            await asyncio.wait(ends, return_when=asyncio.FIRST_COMPLETED)
+            await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
         finally:
-            for task in ends:
+            for task in tasks:
                 task.cancel()
-            await asyncio.gather(*ends, return_exceptions=True)
-            await listener.close()
+            await asyncio.gather(*tasks, return_exceptions=True)
+            await reconcilers.close()
             await compute.close()
             await control.close()
-        for task in ends:
+        for task in tasks:
             if not task.cancelled():
                 task.result()
 
 
-class Listener:
-    """Polls what is desired and keeps the reconcilers."""
+class ReconcilerSet:
+    """Polls the desired state and runs one reconciler for each deployment."""
 
-    def __init__(self, workplace: Workplace) -> None:
-        self._workplace = workplace
+    def __init__(self, context: ListenerContext) -> None:
+        self._context = context
         self._reconcilers: dict[UUID, Reconciler] = {}
         self._tasks: dict[UUID, asyncio.Task[None]] = {}
         self._listener_id: UUID | None = None
         self._generation = 0
 
     async def run(self) -> None:
-        """Poll for ever."""
+        """Poll the control plane forever."""
         backoff = Backoff(first_s=0.5, limit_s=10)
-        while True:
-            try:
+
+        async def poll_forever() -> None:
+            while True:
                 self._apply(await self._poll())
                 backoff.reset()
-            except (Unreachable, Refused) as exc:
-                # Refused too: a control plane that was set up anew knows this listener again once it has connected.
-                self._listener_id = None
-                delay = backoff.next()
-                log.warning("the control plane does not answer", error=str(exc), again_in_s=delay)
-                await asyncio.sleep(delay)
 
-    async def tell_measures(self) -> None:
-        """Tell what all deployments use, every few seconds, for ever."""
-        while True:
-            await asyncio.sleep(_TELL_EVERY_S)
-            for reconciler in list(self._reconcilers.values()):
-                # What is not heard now is told anew in a moment.
-                with contextlib.suppress(Unreachable, Refused):
-                    await reconciler.tell_measures()
+        def reconnect(_failure: Exception, _delay_s: float) -> None:
+            # A control plane that was set up again does not know the old listener id, and refuses it.
+            self._listener_id = None
+
+        expected = (ControlPlaneUnreachable, ControlPlaneRefused)
+        supervision = Supervision(
+            "polls of the control plane", backoff=backoff, expected=expected, on_failure=reconnect
+        )
+        await supervision.run(poll_forever)
+
+    async def report_metrics(self) -> None:
+        """Report the metrics of all deployments every few seconds, forever."""
+
+        async def report_forever() -> None:
+            while True:
+                await asyncio.sleep(_REPORT_METRICS_EVERY_S)
+                for reconciler in list(self._reconcilers.values()):
+                    # A report that fails is repeated in a moment anyway.
+                    with contextlib.suppress(ControlPlaneUnreachable, ControlPlaneRefused):
+                        await reconciler.report_metrics()
+
+        await Supervision("metrics of deployments").run(report_forever)
+
+    async def limit_cache(self) -> None:
+        """Keep the package cache of builds within its size limit, forever."""
+        settings, slots = self._context.settings, self._context.build_slots
+
+        async def limit_forever() -> None:
+            while True:
+                async with contextlib.AsyncExitStack() as no_builds:
+                    for _ in range(_MAX_BUILDS):
+                        await no_builds.enter_async_context(slots)
+                    await limit_cache(settings.folder, settings.build_cache_max_bytes)
+                await asyncio.sleep(_LIMIT_CACHE_EVERY_S)
+
+        await Supervision("size of the build cache").run(limit_forever)
 
     async def close(self) -> None:
         """Stop all work and all servers; returns when no process is left."""
@@ -107,10 +170,10 @@ class Listener:
         await asyncio.gather(*(reconciler.close() for reconciler in self._reconcilers.values()))
 
     async def _poll(self) -> Desired:
-        control = self._workplace.control
+        control = self._context.control
         if self._listener_id is None:
-            kind, compute_id = self._workplace.compute.compute_type, self._workplace.settings.compute_id
-            self._listener_id = await control.connect(kind, compute_id, version("portside"))
+            kind, compute_id = self._context.compute.compute_type, self._context.settings.compute_id
+            self._listener_id = await control.connect(kind, compute_id, full_version())
             self._generation = 0
             log.info("connected to the control plane", listener=str(self._listener_id))
         desired = await control.desired(self._listener_id, self._generation, _WAIT_S)
@@ -120,33 +183,188 @@ class Listener:
     def _apply(self, desired: Desired) -> None:
         for deployment in desired.deployments:
             known = self._reconcilers.get(deployment.id)
-            if known is not None and not known.is_gone:
+            if known is not None and not known.is_finished:
                 known.update(deployment)
                 continue
-            reconciler = self._reconcilers[deployment.id] = Reconciler(self._workplace, deployment)
-            self._tasks[deployment.id] = asyncio.create_task(reconciler.run())
-        for gone in self._reconcilers.keys() - {deployment.id for deployment in desired.deployments}:
-            self._let_go(gone)
+            reconciler = self._reconcilers[deployment.id] = Reconciler(self._context, deployment)
+            supervision = Supervision(f"deployment {deployment.id}")
+            self._tasks[deployment.id] = asyncio.create_task(supervision.run(reconciler.run))
+        for unlisted in self._reconcilers.keys() - {deployment.id for deployment in desired.deployments}:
+            self._drop(unlisted)
 
-    def _let_go(self, deployment_id: UUID) -> None:
-        """Stop the servers of a deployment that the control plane no longer lists; its data is left where it is."""
+    def _drop(self, deployment_id: UUID) -> None:
+        """Stop the servers of a deployment that the control plane no longer lists; its data stays."""
         reconciler, task = self._reconcilers[deployment_id], self._tasks[deployment_id]
-        if reconciler.is_gone:
+        if reconciler.is_finished:
             del self._reconcilers[deployment_id], self._tasks[deployment_id]
         elif not task.cancelling():
-            log.warning("a deployment vanished without having been deleted", deployment=str(deployment_id))
+            log.warning(
+                "the control plane no longer lists a deployment that was not deleted", deployment=str(deployment_id)
+            )
             task.cancel()
-            self._tasks[deployment_id] = asyncio.create_task(_end(reconciler, task))
+            self._tasks[deployment_id] = asyncio.create_task(_close(reconciler, task))
 
 
-async def _end(reconciler: Reconciler, task: asyncio.Task[None]) -> None:
+async def _close(reconciler: "Reconciler", task: asyncio.Task[None]) -> None:
     await asyncio.gather(task, return_exceptions=True)
     await reconciler.close()
-    reconciler.is_gone = True
+    reconciler.is_finished = True
+
+
+class Reconciler:
+    """Reconciles one deployment: `update` sets the desired state, `run` brings it about."""
+
+    def __init__(self, context: ListenerContext, desired: DesiredDeployment) -> None:
+        self._context, self._desired = context, desired
+        self._rollout = Rollout(context, desired.id)
+        self._changed = asyncio.Event()
+        self._work: asyncio.Task[None] | None = None
+        self._working_on: UUID | None = None
+        self._rolled_out: set[UUID] = set()
+        self._was_restored = False
+        self._restore_backoff = Backoff(_RESTORE_FIRST_S, _RESTORE_LIMIT_S)
+        self._restore_at = 0.0
+        self.is_finished = False
+
+    def update(self, desired: DesiredDeployment) -> None:
+        """Set the desired state, and cancel work that is no longer wanted."""
+        if desired == self._desired:
+            return
+        is_deletion = desired.status == "AWAITING_DELETE" and self._desired.status != "AWAITING_DELETE"
+        # Status and address echo this listener's own reports, so a change of those is not a reason to retry at once.
+        echo = msgspec.structs.replace(desired, status=self._desired.status, custom_url=self._desired.custom_url)
+        if echo != self._desired:
+            self._restore_backoff.reset()
+            self._restore_at = 0.0
+        self._desired = desired
+        self._changed.set()
+        if self._work is not None and (is_deletion or self._is_work_abandoned()):
+            self._work.cancel()
+
+    async def run(self) -> None:
+        """Reconcile until the deployment is deleted. After a cancellation, `close` stops its servers."""
+        backoff = Backoff(first_s=0.5)
+        while not self.is_finished:
+            self._changed.clear()
+            failed = await self._reconcile_logged()
+            if not failed:
+                backoff.reset()
+            if not self.is_finished:
+                restore_in_s = None if self._was_restored else max(0.0, self._restore_at - time.monotonic())
+                with contextlib.suppress(TimeoutError):
+                    await asyncio.wait_for(self._changed.wait(), backoff.next() if failed else restore_in_s)
+
+    async def report_metrics(self) -> None:
+        """Report what the deployment uses. Raises ControlPlaneUnreachable and ControlPlaneRefused."""
+        if not self.is_finished and self._desired.status in {"READY", "UNKNOWN"}:
+            await self._rollout.report_metrics()
+
+    async def close(self) -> None:
+        """Stop all servers of the deployment; returns when none is left."""
+        await self._rollout.target.close()
+
+    def _is_work_abandoned(self) -> bool:
+        if self._working_on is None:
+            return False
+        revision = self._desired.revision(self._working_on)
+        return revision is None or revision.status in ABANDONED
+
+    async def _reconcile_logged(self) -> bool:
+        """Reconcile once, and return whether it failed. A cancellation by `update` is not a failure."""
+        self._work = asyncio.create_task(self._reconcile())
+        try:
+            await asyncio.wait({self._work})
+        finally:
+            self._work.cancel()
+            await asyncio.gather(self._work, return_exceptions=True)
+        error = None if self._work.cancelled() else self._work.exception()
+        if error is not None:
+            log.error("a deployment is not in its desired state", deployment=str(self._desired.id), exc_info=error)
+            await self._report_down(error, "soon")
+        return error is not None
+
+    async def _reconcile(self) -> None:
+        if self._desired.status == "AWAITING_DELETE":
+            await self._rollout.destroy()
+            self.is_finished = True
+            return
+        if not await self._provision():
+            return
+        await self._restore_when_due()
+        await self._rollout.rollback(self._desired)
+        await self._rollout.target.update(self._desired)
+        while (revision := self._next_revision()) is not None:
+            await self._roll_out(revision)
+
+    def _next_revision(self) -> DesiredRevision | None:
+        waiting = [r for r in self._desired.revisions if r.status in IN_PROGRESS and r.id not in self._rolled_out]
+        return min(waiting, key=lambda revision: revision.number, default=None)
+
+    async def _provision(self) -> bool:
+        """Create what every revision needs. False when that failed for good, which ends the waiting revisions."""
+        target, is_new = self._rollout.target, self._desired.status == "AWAITING_DATABASE"
+        if not is_new and target.is_provisioned:
+            return True
+        try:
+            await target.provision(is_new=is_new)
+        except CreateFailed as exc:
+            while (revision := self._next_revision()) is not None:
+                self._rolled_out.add(revision.id)
+                await self._rollout.fail(revision, exc)
+            if self._desired.active_revision_id is not None:
+                raise
+            return False
+        if is_new:
+            await self._context.control.report_deployment(self._desired.id, DeploymentReport("READY"))
+        return True
+
+    async def _restore_when_due(self) -> None:
+        """After a start of the listener, restore the active revision; after a failure wait for the back-off."""
+        if self._was_restored or self._rollout.target.is_running:
+            self._was_restored = True
+            return
+        active = self._desired.revision(self._desired.active_revision_id)
+        if active is not None:
+            if time.monotonic() < self._restore_at:
+                return
+            try:
+                await self._rollout.restore(self._desired, active)
+            except (RevisionFailed, OSError, UserMistake) as exc:
+                delay_s = self._restore_backoff.next()
+                self._restore_at = time.monotonic() + delay_s
+                log.error(  # noqa: TRY400 - the reason is enough
+                    "an active revision cannot be restored yet",
+                    revision=str(active.id),
+                    reason=reason_of(active, exc),
+                    again_in_s=delay_s,
+                )
+                await self._report_down(exc, f"in {delay_s:g} s")
+                return
+        self._was_restored = True
+
+    async def _report_down(self, error: BaseException, next_attempt: str) -> None:
+        """Report why nothing runs of a deployment that has an active revision."""
+        active = self._desired.revision(self._desired.active_revision_id)
+        if active is None or self._desired.status == "AWAITING_DELETE" or self._rollout.target.is_running:
+            return
+        with contextlib.suppress(ControlPlaneRefused):
+            await self._rollout.report_down(
+                f"Nothing of this deployment runs. The next attempt is {next_attempt}. {reason_of(active, error)}"
+            )
+
+    async def _roll_out(self, revision: DesiredRevision) -> None:
+        self._working_on = revision.id
+        try:
+            await self._rollout.run(self._desired, revision)
+        except ControlPlaneRefused as exc:
+            log.warning("the control plane gave a revision up", revision=str(revision.id), reason=str(exc))
+        finally:
+            self._rolled_out.add(revision.id)
+            self._working_on = None
 
 
 @asynccontextmanager
-async def _only_one(lock: Path, stop: asyncio.Event) -> AsyncIterator[None]:
+async def _lock_home(lock: Path, stop: asyncio.Event) -> AsyncIterator[None]:
     descriptor = os.open(lock, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
     deadline = time.monotonic() + _LOCK_WAIT_S
     try:
@@ -162,7 +380,7 @@ async def _only_one(lock: Path, stop: asyncio.Event) -> AsyncIterator[None]:
         os.close(descriptor)
 
 
-async def _parent_gone(parent: int) -> None:
+async def _wait_for_parent_exit(parent: int) -> None:
     while True:
         await asyncio.sleep(_PARENT_CHECK_S)
         if os.getppid() != parent:

@@ -1,26 +1,30 @@
-"""Processes as they are known across restarts: a process id alone may belong to somebody else by now.
+"""Processes that are recognised across restarts of the listener, when an id alone may belong to another process.
 
-A mark is the id together with the moment the process started, so that a reused id is never mistaken for it.
+A process is identified by its id together with its start time. When a recorded identity was lost, the processes of a
+folder are found by an environment variable that they inherit, on systems that show it (Linux).
 """
 
 import contextlib
 import os
 import signal
 import subprocess
+from collections.abc import Iterator
 from pathlib import Path
 
 import msgspec
 
+_PROC = Path("/proc")
 
-class ProcessMark(msgspec.Struct, frozen=True):
-    """One process: its id and what tells it from a later one with the same id."""
+
+class ProcessIdentity(msgspec.Struct, frozen=True):
+    """A process id, and the start time that distinguishes the process from a later one with the same id."""
 
     pid: int
     started: str
 
     @classmethod
-    def of(cls, pid: int) -> "ProcessMark | None":
-        """Return the mark of a process that runs, or None when there is none."""
+    def of(cls, pid: int) -> "ProcessIdentity | None":
+        """Return the identity of a running process, or None when no process has this id."""
         started = _started(pid)
         return None if started is None else cls(pid, started)
 
@@ -30,19 +34,19 @@ class ProcessMark(msgspec.Struct, frozen=True):
         return _started(self.pid) == self.started
 
     def signal(self, number: signal.Signals) -> None:
-        """Send a signal to the process, if it is still there."""
+        """Send a signal to the process, if it still runs."""
         if self.is_alive:
             with contextlib.suppress(ProcessLookupError):
                 os.kill(self.pid, number)
 
     def kill_group(self) -> None:
-        """Kill the process and all it started, if it is still there; it must lead a group of its own."""
+        """Kill the process group that the process leads, if the process still runs."""
         if self.is_alive:
             kill_group(self.pid)
 
 
-def ending(code: int) -> str:
-    """Say how a process ended."""
+def describe_exit(code: int) -> str:
+    """Describe how a process ended."""
     if code >= 0:
         return f"exited with code {code}"
     with contextlib.suppress(ValueError):
@@ -51,9 +55,49 @@ def ending(code: int) -> str:
 
 
 def kill_group(group: int) -> None:
-    """Kill what is left of a process group."""
+    """Kill the remaining processes of a group."""
     with contextlib.suppress(ProcessLookupError, PermissionError):
         os.killpg(group, signal.SIGKILL)
+
+
+def find_processes(variable: str, folder: Path) -> list[int]:
+    """Return the ids of the processes whose environment variable names a folder or one below it."""
+    named = ((pid, _variable_of(pid, variable)) for pid in _running())
+    return [pid for pid, path in named if path is not None and path.is_relative_to(folder)]
+
+
+def find_leaders(variable: str, folder: Path, argument: str) -> list[tuple[Path, ProcessIdentity]]:
+    """Return those of these processes that lead a session and were started with this argument, with their folders.
+
+    Both conditions exclude the children of such a process, which inherit the variable.
+    """
+    found = []
+    for pid in _running():
+        with contextlib.suppress(OSError):
+            if os.getsid(pid) != pid or argument.encode() not in _read(pid, "cmdline"):
+                continue
+            path, identity = _variable_of(pid, variable), ProcessIdentity.of(pid)
+            if identity is not None and path is not None and path.is_relative_to(folder):
+                found.append((path, identity))
+    return found
+
+
+def _running() -> Iterator[int]:
+    for entry in _PROC.iterdir() if _PROC.is_dir() else ():
+        if entry.name.isdigit():
+            yield int(entry.name)
+
+
+def _variable_of(pid: int, variable: str) -> Path | None:
+    name = f"{variable}=".encode()
+    with contextlib.suppress(OSError):
+        found = next((entry for entry in _read(pid, "environ") if entry.startswith(name)), None)
+        return None if found is None else Path(os.fsdecode(found.removeprefix(name)))
+    return None
+
+
+def _read(pid: int, file: str) -> list[bytes]:
+    return (_PROC / str(pid) / file).read_bytes().split(b"\0")
 
 
 def _started(pid: int) -> str | None:
@@ -61,15 +105,17 @@ def _started(pid: int) -> str | None:
         return _started_on_linux(pid)
     shown = subprocess.run(["ps", "-o", "state=,lstart=", "-p", str(pid)], capture_output=True, text=True, check=False)
     text = shown.stdout.strip()
+    # A zombie (state Z) has ended already.
     return None if not text or text.startswith("Z") else text.split(None, 1)[1]
 
 
 def _started_on_linux(pid: int) -> str | None:
     try:
         stat = Path(f"/proc/{pid}/stat").read_text()
-    except OSError:
+    except (FileNotFoundError, ProcessLookupError):
         return None
-    # The name in parentheses may hold spaces; state is the 3rd field of the line, the start time the 22nd.
+    # The process name in parentheses may contain spaces. Field 3 of the line is the state, field 22 the start time in
+    # ticks since boot, hence the boot id.
     fields = stat.rpartition(")")[2].split()
     boot = Path("/proc/sys/kernel/random/boot_id").read_text().strip()
     return None if fields[0] in "ZX" else f"{boot}/{fields[19]}"

@@ -12,13 +12,17 @@ class ListenerSettings(msgspec.Struct, frozen=True, kw_only=True):
     """How one listener runs."""
 
     control_plane_url: Annotated[str, setting("Address of the control plane.")]
-    control_plane_api_key: Annotated[str, setting("API key that may do the work of a listener.")]
+    control_plane_api_key: Annotated[str, setting("API key with the permission `listeners:work`.")]
     portside_home: Annotated[str, setting("Folder for builds, logs and the state of deployments.")]
+    control_plane_api_key_file: Annotated[
+        str | None,
+        setting("File with a newer API key, read when the control plane refuses the current one."),
+    ] = None
     provision_database_url: Annotated[
         str | None,
         setting(
-            "Postgres 15 or newer where deployments' databases are made, as a role that may make them. Compute process "
-            "needs it."
+            "URL of a Postgres 15 or newer for the deployments' databases, with a role that may create them. Required "
+            "for deployments on this machine."
         ),
     ] = None
     deployment_host: Annotated[str, setting("Address that deployments listen on.")] = "127.0.0.1"
@@ -28,14 +32,22 @@ class ListenerSettings(msgspec.Struct, frozen=True, kw_only=True):
     queue_start_timeout_s: Annotated[
         float,
         msgspec.Meta(gt=0),
-        setting("The same for replicas that only execute runs, in seconds."),
+        setting("The same limit for replicas that only execute runs, in seconds."),
     ] = 600
     scale_down_after_s: Annotated[
         float,
         msgspec.Meta(ge=0),
-        setting("How long fewer replicas must have been enough before there are fewer, in seconds."),
+        setting("How long a lower number of replicas must have been enough before scaling down to it, in seconds."),
     ] = 1800
     build_timeout_s: Annotated[float, msgspec.Meta(gt=0), setting("Time limit of one build, in seconds.")] = 900
+    build_cache_max_bytes: Annotated[
+        int,
+        msgspec.Meta(ge=0),
+        setting(
+            "Largest package cache for builds, in bytes; a larger one is pruned, or emptied if that is not enough. "
+            "With UV_CACHE_DIR set, the cache is in that folder and nothing is removed."
+        ),
+    ] = 5_000_000_000
     max_source_bytes: Annotated[
         int,
         msgspec.Meta(ge=1_000_000),
@@ -46,7 +58,7 @@ class ListenerSettings(msgspec.Struct, frozen=True, kw_only=True):
     ] = 180
     container_runtime: Annotated[
         Literal["auto", "podman", "docker", "none"],
-        setting("What runs container images: auto takes podman or docker, whichever works; none refuses images."),
+        setting("Runtime for container images: auto uses podman or docker, whichever works; none refuses images."),
     ] = "auto"
     container_network: Annotated[
         str | None, setting("Network of containers. By default the runtime's own: podman, or docker's bridge.")
@@ -54,7 +66,7 @@ class ListenerSettings(msgspec.Struct, frozen=True, kw_only=True):
     container_host_address: Annotated[
         str | None,
         setting(
-            "How containers call this machine, where they reach its loopback interface by it (Docker Desktop: "
+            "Name of this machine in containers, if it leads to the loopback interface (Docker Desktop: "
             "host.docker.internal). By default the gateway of their network."
         ),
     ] = None
@@ -62,9 +74,9 @@ class ListenerSettings(msgspec.Struct, frozen=True, kw_only=True):
         bool, setting("Containers may write to /tmp, /run, /var/tmp and emptyDir volumes only.")
     ] = True
     compute_id: Annotated[str, setting("Name of this compute, unique in its workspace.")] = "local"
-    exit_with_parent: Annotated[bool, setting("Stop when the program that started the listener is gone.")] = False
+    exit_with_parent: Annotated[bool, setting("Stop when the process that started the listener ends.")] = False
 
     @property
     def folder(self) -> Path:
-        """Where the data plane keeps everything."""
+        """The folder of all files of the data plane."""
         return Path(self.portside_home).absolute() / "dataplane"

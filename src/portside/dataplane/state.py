@@ -2,10 +2,13 @@
 
 deployments/<id>/state.json          port, active and previous revision, replicas that were started
                  database-password   (0600)
-                 home/               HOME of its processes, kept over revisions
+                 images.json         images that revisions are pinned to (compute/containers/)
+                 home/               HOME of its processes, shared by all revisions
                  logs/<revision>.log output of its servers
                  revisions/<id>/     source and virtual environment of a build (builds/), or a link to
-                                     the revision whose build is served again
+                                     the revision whose build is reused
+
+Listeners of other versions read and write these files, so names and keys must not change.
 """
 
 import shutil
@@ -15,7 +18,7 @@ from uuid import UUID
 
 import msgspec
 
-from portside.dataplane.processes import ProcessMark
+from portside.dataplane.processes import ProcessIdentity
 from portside.kernel.files import make_private_dir, write_private
 from portside.kernel.logs import get_logger
 
@@ -23,19 +26,19 @@ log = get_logger(__name__)
 
 
 class ReplicaRecord(msgspec.Struct, frozen=True):
-    """A replica that was started, so that one that outlives the listener is found again.
+    """A replica that was started, recorded so that the next listener finds it.
 
-    `port` is its private one, `fingerprint` what it was started with.
+    `port` is its private port, `fingerprint` the one of the plan that it was started with.
     """
 
-    process: ProcessMark
+    process: ProcessIdentity
     revision_id: UUID
     tier: Literal["all", "api", "queue"] = "all"
     port: int = 0
     fingerprint: str = ""
 
 
-class State(msgspec.Struct):
+class DeploymentState(msgspec.Struct):
     """What must survive a restart of the listener."""
 
     port: int | None = None
@@ -58,7 +61,7 @@ class DeploymentFolder:
         return make_private_dir(self.path / "home")
 
     def server_log(self, revision_id: UUID) -> Path:
-        """Return the file that takes the output of a revision's servers."""
+        """Return the file for the output of a revision's servers."""
         return make_private_dir(self.path / "logs") / f"{revision_id}.log"
 
     def revision(self, revision_id: UUID) -> Path:
@@ -66,14 +69,14 @@ class DeploymentFolder:
         return self.path / "revisions" / str(revision_id)
 
     def share_revision(self, built: UUID, revision_id: UUID) -> None:
-        """Let a revision be served from the build of another one, if that is still there."""
+        """Link a revision to the build of another one, if that still exists."""
         original, shared = self.revision(built).resolve(), self.revision(revision_id)
         if original.is_dir() and not shared.exists():
             shared.unlink(missing_ok=True)
             shared.symlink_to(original.name, target_is_directory=True)
 
     def unshare_revision(self, revision_id: UUID) -> bool:
-        """Forget that a revision is served from another one's build; return whether it was."""
+        """Remove a revision's link to another one's build; return whether there was one."""
         shared = self.revision(revision_id)
         if not shared.is_symlink():
             return False
@@ -86,25 +89,28 @@ class DeploymentFolder:
         write_private(self._state_file, msgspec.json.encode(self.state).decode())
 
     def activate(self, revision_id: UUID) -> None:
-        """Remember which revision serves, and which one did before."""
+        """Record the revision that serves now, and the one that served before."""
         if self.state.active_revision_id != revision_id:
             self.state.previous_revision_id = self.state.active_revision_id
             self.state.active_revision_id = revision_id
         self.save()
 
     def add_replica(self, record: ReplicaRecord) -> None:
-        """Remember a replica that was started."""
+        """Record a replica that was started."""
         self.state.replicas.append(record)
         self.save()
 
-    def drop_replica(self, process: ProcessMark) -> None:
-        """Forget a replica that has ended."""
+    def remove_replica(self, process: ProcessIdentity) -> None:
+        """Remove the record of a replica that has ended. On a full disk the record stays, which does no harm."""
         self.state.replicas = [record for record in self.state.replicas if record.process != process]
-        if self.path.exists():
-            self.save()
+        try:
+            if self.path.exists():
+                self.save()
+        except OSError as exc:
+            log.error("a deployment's state cannot be written", path=str(self._state_file), error=str(exc))  # noqa: TRY400
 
     def remove_revisions_except(self, kept: set[UUID]) -> None:
-        """Remove the builds and logs of all other revisions, but for builds that kept ones share."""
+        """Remove the builds and logs of all other revisions, except builds that the kept ones reuse."""
         names = {str(revision_id) for revision_id in kept}
         names |= {self.revision(revision_id).resolve().name for revision_id in kept}
         for parent in (self.path / "revisions", self.path / "logs"):
@@ -116,14 +122,16 @@ class DeploymentFolder:
         """Remove the whole folder."""
         shutil.rmtree(self.path, ignore_errors=True)
 
-    def _load(self) -> State:
+    def _load(self) -> DeploymentState:
         try:
-            return msgspec.json.decode(self._state_file.read_bytes(), type=State)
+            return msgspec.json.decode(self._state_file.read_bytes(), type=DeploymentState)
         except FileNotFoundError:
-            return State()
+            return DeploymentState()
         except msgspec.MsgspecError:
-            log.exception("a deployment's state file is damaged; begun anew", path=str(self._state_file))
-            return State()
+            log.exception(
+                "a deployment's state file is damaged; starting with an empty state", path=str(self._state_file)
+            )
+            return DeploymentState()
 
 
 def _remove(entry: Path) -> None:

@@ -1,6 +1,7 @@
-"""Examples, written: each request that changes some makes one version of their dataset, or changes nothing.
+"""Writes of examples. A request that changes examples makes one version of their dataset, or changes nothing.
 
-A state is never changed: what was written ends where the next version begins, and stays readable as of before.
+A stored state of an example is never changed: it ends where the next version begins, so earlier versions stay readable.
+An example may take its inputs, outputs and attachments from a run.
 """
 
 from collections.abc import Iterable, Sequence
@@ -10,27 +11,80 @@ from uuid import UUID
 
 import msgspec
 
-from portside.datasets.attachments import Names, check_names, keep_attachments
+from portside.datasets.attachments import AttachmentIds, check_names, store_attachments
 from portside.datasets.datasets import create_dataset, lock_dataset, show_dataset
 from portside.datasets.errors import ExampleExists, ExampleNotFound
 from portside.datasets.examples import list_splits
-from portside.datasets.schemas import Place, Schemas, check_values
-from portside.datasets.source_runs import fill_from_runs
+from portside.datasets.files import Upload, from_patch
+from portside.datasets.schemas import DatasetSchemas, Location, check_values
 from portside.datasets.sql import sql
-from portside.datasets.types import Changed, Dataset, ExamplesChanged, ExampleWrite, NamedPatch, SplitsRequest
-from portside.datasets.uploads import Upload, from_patch
+from portside.datasets.types import (
+    Changed,
+    Dataset,
+    ExamplesChanged,
+    ExampleWrite,
+    NamedPatch,
+    NewAttachment,
+    SplitsRequest,
+)
 from portside.datasets.versions import begin_version
-from portside.kernel.db import Database, Record, Transaction
+from portside.kernel.db import Database, Record, Session, Transaction
 from portside.kernel.errors import Invalid
-from portside.tracing.fields import aware
+from portside.tracing.fields import to_utc
 
 SPLITS = "dataset_split"
 _DEFAULT_SPLIT = "base"
 _MAX_METADATA_BYTES = 256 * 1024
 
 
+async def fill_from_runs(db: Session, workspace_id: UUID, writes: Sequence[ExampleWrite]) -> list[ExampleWrite]:
+    """Return the writes, completed with the data of their source runs. Raises Invalid for an unknown run."""
+    with_source = [write for write in writes if _uses_source_run(write)]
+    ids = [_source(write) for write in with_source]
+    rows = await db.fetch(sql.source_runs, workspace_id=workspace_id, ids=ids) if ids else []
+    runs = {row["id"]: row for row in rows}
+    filled = []
+    for write in writes:
+        if not _uses_source_run(write):
+            filled.append(write)
+            continue
+        run_id = _source(write)
+        if run_id not in runs:
+            raise Invalid.field(["body", str(write.id), "source_run_id"], f"no run {run_id} exists in this workspace")
+        files = await _attachments(db, workspace_id, run_id, write)
+        changes: dict[str, Any] = {"attachments": [*write.attachments, *files]}
+        if write.fields.use_source_run_io:
+            changes["inputs"] = write.inputs or _object(runs[run_id]["inputs"]) or {}
+            changes["outputs"] = write.outputs or _object(runs[run_id]["outputs"])
+        filled.append(msgspec.structs.replace(write, **changes))
+    return filled
+
+
+def _uses_source_run(write: ExampleWrite) -> bool:
+    return write.fields.use_source_run_io or bool(write.fields.use_source_run_attachments)
+
+
+def _source(write: ExampleWrite) -> UUID:
+    if write.fields.source_run_id is None:
+        raise Invalid.field(["body", str(write.id), "source_run_id"], "Field required", "missing")
+    return write.fields.source_run_id
+
+
+async def _attachments(db: Session, workspace_id: UUID, run_id: UUID, write: ExampleWrite) -> list[NewAttachment]:
+    names = None if write.fields.use_source_run_io else write.fields.use_source_run_attachments
+    rows = await db.fetch(sql.attachments_of_run, workspace_id=workspace_id, run_id=run_id, names=names)
+    given = {file.name for file in write.attachments}
+    return [NewAttachment(**dict(row)) for row in rows if row["name"] not in given]
+
+
+def _object(text: str | None) -> Any:
+    """Decode JSON text. A run may hold any value, an example holds objects: other values are wrapped."""
+    value = None if text is None else msgspec.json.decode(text)
+    return value if value is None or isinstance(value, dict) else {"value": value}
+
+
 class _State(msgspec.Struct, kw_only=True):
-    """An example as the new version has it."""
+    """An example in the new version."""
 
     id: UUID
     created_at: datetime | None
@@ -39,21 +93,21 @@ class _State(msgspec.Struct, kw_only=True):
     outputs: Any
     metadata: dict[str, Any]
     source_run_id: UUID | None
-    attachments: Names
+    attachments: AttachmentIds
 
 
-class Writer:
-    """One version of one dataset in the making; the dataset is held until the transaction ends."""
+class VersionWriter:
+    """Writes one version of a dataset, whose row is locked until the transaction ends."""
 
-    def __init__(self, tx: Transaction, workspace_id: UUID, dataset_id: UUID, schemas: Schemas) -> None:
+    def __init__(self, tx: Transaction, workspace_id: UUID, dataset_id: UUID, schemas: DatasetSchemas) -> None:
         self._tx = tx
         self._owner = {"workspace_id": workspace_id, "dataset_id": dataset_id}
         self._schemas = schemas
 
     async def add(self, writes: Sequence[ExampleWrite]) -> Changed:
         """Write new examples. Raises ExampleExists and Invalid."""
-        _refuse_twins(writes)
-        if taken := await self._present([write.id for write in writes]):
+        _refuse_duplicate_ids(writes)
+        if taken := await self._existing_rows([write.id for write in writes]):
             raise _exists(taken)
         filled = await fill_from_runs(self._tx, self._owner["workspace_id"], writes)
         states = [await self._new(write, index) for index, write in enumerate(filled)]
@@ -61,9 +115,9 @@ class Writer:
         return await self._write(states)
 
     async def change(self, writes: Sequence[ExampleWrite]) -> Changed:
-        """Change examples that are there; null means unchanged. Raises ExampleNotFound and Invalid."""
-        _refuse_twins(writes)
-        rows = await self._present([write.id for write in writes])
+        """Change existing examples; null leaves a field unchanged. Raises ExampleNotFound and Invalid."""
+        _refuse_duplicate_ids(writes)
+        rows = await self._existing_rows([write.id for write in writes])
         if missing := {write.id for write in writes} - set(rows):
             raise ExampleNotFound(f"Example not found: {min(missing)}")
         states = [await self._changed(rows[write.id], write) for write in writes]
@@ -71,9 +125,9 @@ class Writer:
         return await self._write(states)
 
     async def put(self, writes: Sequence[ExampleWrite]) -> Changed:
-        """Write new examples and change those that are there. Raises ExampleExists and Invalid."""
-        _refuse_twins(writes)
-        rows = await self._present([write.id for write in writes])
+        """Write new examples and change existing ones. Raises ExampleExists and Invalid."""
+        _refuse_duplicate_ids(writes)
+        rows = await self._existing_rows([write.id for write in writes])
         filled = await fill_from_runs(self._tx, self._owner["workspace_id"], writes)
         states = [
             await (self._changed(rows[write.id], write) if write.id in rows else self._new(write, index))
@@ -83,34 +137,34 @@ class Writer:
         return await self._write(states)
 
     async def move_split(self, body: SplitsRequest) -> None:
-        """Put examples into a split, or take them out. Raises ExampleNotFound."""
-        rows = await self._present(body.examples)
+        """Add examples to a split, or remove them. Raises ExampleNotFound."""
+        rows = await self._existing_rows(body.examples)
         if missing := set(body.examples) - set(rows):
             raise ExampleNotFound(f"Example not found: {min(missing)}")
         states = []
         for row in rows.values():
-            held = [split for split in splits_of(row["metadata"]) if split != body.split_name]
-            wanted = held if body.remove else [*held, body.split_name]
-            if wanted != splits_of(row["metadata"]):
+            existing = [split for split in splits_of(row["metadata"]) if split != body.split_name]
+            new = existing if body.remove else [*existing, body.split_name]
+            if new != splits_of(row["metadata"]):
                 state = _state_of(row)
-                state.metadata = {**state.metadata, SPLITS: wanted}
+                state.metadata = {**state.metadata, SPLITS: new}
                 states.append(state)
         if states:
             await self._write(states)
 
     async def remove(self, ids: Sequence[UUID]) -> int:
-        """End examples with a new version; return how many there were."""
-        if not await self._present(ids):
+        """Delete examples in a new version; return how many existed."""
+        if not await self._existing_rows(ids):
             return 0
         as_of = await begin_version(self._tx, **self._owner)
         return await self._tx.execute(sql.end_examples, **self._owner, ids=list(ids), as_of=as_of)
 
     async def forget(self, ids: Sequence[UUID]) -> None:
-        """Remove examples from every version, and the attachments that only they had."""
+        """Remove examples from every version, with attachments that no other example has."""
         await self._tx.execute(sql.forget_examples, **self._owner, ids=list(ids))
         await self._tx.execute(sql.forget_attachments, **self._owner)
 
-    async def _present(self, ids: Iterable[UUID]) -> dict[UUID, Record]:
+    async def _existing_rows(self, ids: Iterable[UUID]) -> dict[UUID, Record]:
         rows = await self._tx.fetch(sql.examples_to_change, **self._owner, ids=list(ids))
         return {row["id"]: row for row in rows}
 
@@ -122,7 +176,7 @@ class Writer:
             raise Invalid.field(where, "a new example has no attachments to keep or rename")
         return _State(
             id=write.id,
-            created_at=None if write.fields.created_at is None else aware(write.fields.created_at),
+            created_at=None if write.fields.created_at is None else to_utc(write.fields.created_at, "created_at"),
             position=position,
             inputs=write.inputs,
             outputs=write.outputs,
@@ -139,23 +193,28 @@ class Writer:
         state.attachments = await self._attachments(write, state.attachments)
         return state
 
-    async def _attachments(self, write: ExampleWrite, held: Names) -> Names:
-        """Return what an example has after its request: what stays, under its new name, and what came."""
-        names = dict(held)
-        where: Place = ["body", str(write.id), "attachments"]
-        if (wanted := write.operations) is not None:
-            if unknown := ({*wanted.rename, *wanted.retain} - set(held)):
+    async def _attachments(self, write: ExampleWrite, existing: AttachmentIds) -> AttachmentIds:
+        """Return the attachments of an example after a request: stored and renamed ones, and new ones.
+
+        New attachments without operations replace the existing ones.
+        """
+        names = dict(existing)
+        where: Location = ["body", str(write.id), "attachments"]
+        if (new := write.operations) is not None:
+            if unknown := ({*new.rename, *new.retain} - set(existing)):
                 raise Invalid.field([*where, min(unknown)], "the example has no attachment of this name")
-            names = {name: held[name] for name in wanted.retain}
-            names.update({new: held[old] for old, new in wanted.rename.items()})
+            names = {name: existing[name] for name in new.retain}
+            names.update({new: existing[old] for old, new in new.rename.items()})
+        elif write.attachments:
+            names = {}
         check_names([*names, *(file.name for file in write.attachments)], where)
-        kept = await keep_attachments(self._tx, **self._owner, files=write.attachments)
-        names.update(zip((file.name for file in write.attachments), kept, strict=True))
+        stored = await store_attachments(self._tx, **self._owner, files=write.attachments)
+        names.update(zip((file.name for file in write.attachments), stored, strict=True))
         return names
 
     async def _check(self, states: Sequence[_State]) -> None:
-        if self._schemas != Schemas():
-            judged: list[tuple[Place, Any, Any]] = [
+        if self._schemas != DatasetSchemas():
+            judged: list[tuple[Location, Any, Any]] = [
                 (["body", str(state.id)], _plain(state.inputs), _plain(state.outputs)) for state in states
             ]
             await check_values(self._schemas, judged)
@@ -182,9 +241,9 @@ class Writer:
         return Changed(len(ids), ids, as_of)
 
 
-async def open_writer(tx: Transaction, workspace_id: UUID, dataset_id: UUID) -> Writer:
-    """Hold a dataset to change its examples. Raises DatasetNotFound."""
-    return Writer(tx, workspace_id, dataset_id, await lock_dataset(tx, workspace_id, dataset_id))
+async def open_writer(tx: Transaction, workspace_id: UUID, dataset_id: UUID) -> VersionWriter:
+    """Lock a dataset to change its examples. Raises DatasetNotFound."""
+    return VersionWriter(tx, workspace_id, dataset_id, await lock_dataset(tx, workspace_id, dataset_id))
 
 
 async def add_examples(db: Database, workspace_id: UUID, dataset_id: UUID, writes: Sequence[ExampleWrite]) -> Changed:
@@ -201,54 +260,52 @@ async def change_examples(
         return await (await open_writer(tx, workspace_id, dataset_id)).change(writes)
 
 
-async def put_examples(db: Database, workspace_id: UUID, owned: Iterable[tuple[ExampleWrite, UUID | None]]) -> Changed:
-    """Write examples to the datasets that they name, new or not. Raises DatasetNotFound, ExampleExists and Invalid."""
+async def put_examples(db: Database, workspace_id: UUID, writes: Iterable[tuple[ExampleWrite, UUID | None]]) -> Changed:
+    """Create or change examples in the datasets that they name. Raises DatasetNotFound, ExampleExists and Invalid."""
     made: list[Changed] = []
     async with db.transaction() as tx:
-        for dataset_id, writes in _by_dataset(owned):
-            made.append(await (await open_writer(tx, workspace_id, dataset_id)).put(writes))
+        for dataset_id, own_writes in _by_dataset(writes):
+            made.append(await (await open_writer(tx, workspace_id, dataset_id)).put(own_writes))
     ids = [example_id for changed in made for example_id in changed.example_ids]
     return Changed(len(ids), ids, max(changed.as_of for changed in made))
 
 
 async def add_to_datasets(
-    db: Database, workspace_id: UUID, owned: Iterable[tuple[ExampleWrite, UUID | None]]
+    db: Database, workspace_id: UUID, writes: Iterable[tuple[ExampleWrite, UUID | None]]
 ) -> list[UUID]:
-    """Write new examples to the datasets that they name, all or none. Raises as `add_examples` does."""
+    """Write new examples to the datasets that they name, all or none. Raises what `add_examples` raises."""
     ids: list[UUID] = []
     async with db.transaction() as tx:
-        for dataset_id, writes in _by_dataset(owned):
-            ids += (await (await open_writer(tx, workspace_id, dataset_id)).add(writes)).example_ids
+        for dataset_id, own_writes in _by_dataset(writes):
+            ids += (await (await open_writer(tx, workspace_id, dataset_id)).add(own_writes)).example_ids
     return ids
 
 
-async def change_where_they_are(db: Database, workspace_id: UUID, patches: Sequence[NamedPatch]) -> ExamplesChanged:
-    """Change examples, whichever datasets they are in. Raises ExampleNotFound, and Invalid where a dataset is named
-    that an example is not in: examples do not move.
-    """
+async def change_in_any_dataset(db: Database, workspace_id: UUID, patches: Sequence[NamedPatch]) -> ExamplesChanged:
+    """Change examples in any datasets. Raises ExampleNotFound, and Invalid because examples do not move."""
     async with db.transaction() as tx:
         ids = [patch.id for patch in patches]
         rows = await tx.fetch(sql.examples_in_datasets, workspace_id=workspace_id, ids=ids)
-        places = {row["id"]: row["dataset_id"] for row in rows}
+        datasets = {row["id"]: row["dataset_id"] for row in rows}
         for patch in patches:
-            if patch.id not in places:
+            if patch.id not in datasets:
                 raise ExampleNotFound(f"Example not found: {patch.id}")
-            if patch.dataset_id not in {None, places[patch.id]}:
+            if patch.dataset_id not in {None, datasets[patch.id]}:
                 raise Invalid.field(["body", "dataset_id"], "examples do not move to other datasets", "not_supported")
-        for dataset_id, writes in _by_dataset((from_patch(patch.id, patch), places[patch.id]) for patch in patches):
+        for dataset_id, writes in _by_dataset((from_patch(patch.id, patch), datasets[patch.id]) for patch in patches):
             await (await open_writer(tx, workspace_id, dataset_id)).change(writes)
     return ExamplesChanged(f"{len(ids)} examples updated", len(ids), ids)
 
 
 async def move_split(db: Database, workspace_id: UUID, dataset_id: UUID, body: SplitsRequest) -> list[str]:
-    """Put examples into a split or take them out, and return all splits. Raises DatasetNotFound, ExampleNotFound."""
+    """Add examples to a split or remove them, and return all splits. Raises DatasetNotFound, ExampleNotFound."""
     async with db.transaction() as tx:
         await (await open_writer(tx, workspace_id, dataset_id)).move_split(body)
         return await list_splits(tx, workspace_id, dataset_id, None)
 
 
 async def create_from_file(db: Database, workspace_id: UUID, upload: Upload) -> Dataset:
-    """Make a dataset with the examples of a file, or nothing. Raises DatasetExists and Invalid."""
+    """Create a dataset with the examples of a file, or nothing. Raises DatasetExists and Invalid."""
     async with db.transaction() as tx:
         dataset = await create_dataset(tx, workspace_id, upload.dataset)
         if upload.examples:
@@ -263,27 +320,27 @@ async def delete_example(db: Database, workspace_id: UUID, example_id: UUID) -> 
 
 
 async def delete_examples(db: Database, workspace_id: UUID, ids: Sequence[UUID], *, hard: bool) -> int:
-    """Delete examples, wherever they are; `hard` removes them from every version too. Return how many there were."""
+    """Delete examples in any datasets; `hard` removes them from every version. Return how many existed."""
     count = 0
     async with db.transaction() as tx:
         rows = await tx.fetch(sql.examples_in_datasets, workspace_id=workspace_id, ids=list(ids))
         found: dict[UUID, list[UUID]] = {}
         for row in rows:
             found.setdefault(row["dataset_id"], []).append(row["id"])
-        for dataset_id, held in found.items():
+        for dataset_id, existing in found.items():
             writer = await open_writer(tx, workspace_id, dataset_id)
-            count += await writer.remove(held)
+            count += await writer.remove(existing)
             if hard:
-                await writer.forget(held)
+                await writer.forget(existing)
     return count
 
 
 def _by_dataset(
-    owned: Iterable[tuple[ExampleWrite, UUID | None]],
+    writes: Iterable[tuple[ExampleWrite, UUID | None]],
 ) -> list[tuple[UUID, list[ExampleWrite]]]:
-    """Group by dataset, always in the same order, so that two requests do not wait for each other."""
+    """Group writes by dataset, in the order of ids, so that two requests lock datasets in the same order."""
     found: dict[UUID, list[ExampleWrite]] = {}
-    for write, dataset_id in owned:
+    for write, dataset_id in writes:
         if dataset_id is None:
             raise Invalid.field(["body", str(write.id), "dataset_id"], "Field required", "missing")
         found.setdefault(dataset_id, []).append(write)
@@ -291,25 +348,25 @@ def _by_dataset(
 
 
 def splits_of(metadata: dict[str, Any]) -> list[str]:
-    """Return the splits that an example is in."""
-    held = metadata.get(SPLITS)
-    return held if isinstance(held, list) else []
+    """Return the splits of an example."""
+    existing = metadata.get(SPLITS)
+    return existing if isinstance(existing, list) else []
 
 
-def _metadata(write: ExampleWrite, held: dict[str, Any]) -> dict[str, Any]:
-    """Return metadata after a request; an example stays in its splits unless the request names others."""
-    said = write.fields.metadata
-    wanted = dict(held if said is None else said)
+def _metadata(write: ExampleWrite, existing: dict[str, Any]) -> dict[str, Any]:
+    """Return the metadata after a request. An example stays in its splits unless the request names others."""
+    given = write.fields.metadata
+    new = dict(existing if given is None else given)
     split = write.fields.split
     if split is not None:
-        wanted[SPLITS] = [split] if isinstance(split, str) else list(dict.fromkeys(split))
-    elif isinstance(wanted.get(SPLITS), str):
-        wanted[SPLITS] = [wanted[SPLITS]]
-    elif SPLITS not in wanted:
-        wanted[SPLITS] = held.get(SPLITS, [_DEFAULT_SPLIT])
-    if len(msgspec.json.encode(wanted)) > _MAX_METADATA_BYTES:
+        new[SPLITS] = [split] if isinstance(split, str) else list(dict.fromkeys(split))
+    elif isinstance(new.get(SPLITS), str):
+        new[SPLITS] = [new[SPLITS]]
+    elif SPLITS not in new:
+        new[SPLITS] = existing.get(SPLITS, [_DEFAULT_SPLIT])
+    if len(msgspec.json.encode(new)) > _MAX_METADATA_BYTES:
         raise Invalid.field(["body", str(write.id), "metadata"], f"has more than {_MAX_METADATA_BYTES} bytes")
-    return wanted
+    return new
 
 
 def _state_of(row: Record) -> _State:
@@ -331,7 +388,7 @@ def _plain(value: Any) -> Any:
     return msgspec.json.decode(value) if isinstance(value, msgspec.Raw) else value
 
 
-def _refuse_twins(writes: Sequence[ExampleWrite]) -> None:
+def _refuse_duplicate_ids(writes: Sequence[ExampleWrite]) -> None:
     seen: set[UUID] = set()
     for write in writes:
         if write.id in seen:

@@ -1,4 +1,4 @@
-"""Datasets themselves: made, found, changed, deleted and shared by links."""
+"""Datasets: created, listed, changed, deleted, and shared by links."""
 
 from typing import Any
 from uuid import UUID, uuid4
@@ -8,31 +8,30 @@ from asyncpg import UniqueViolationError
 from msgspec import UNSET
 
 from portside.datasets.errors import DatasetExists, DatasetNotFound, SharedDatasetNotFound
-from portside.datasets.schemas import Schemas, check_schema, check_values
+from portside.datasets.schemas import DatasetSchemas, check_schema, check_values
 from portside.datasets.sql import sql
 from portside.datasets.types import Dataset, DatasetPatch, DatasetQuery, DatasetRequest, DatasetShare
 from portside.kernel.db import Database, Record, Session, Transaction
-from portside.kernel.errors import Invalid
 from portside.kernel.http.routes import refuse_field
-from portside.kernel.http.vetting import read_json
 from portside.kernel.ids import uuid7
+from portside.tracing.fields import read_query_object
 
 _SCHEMA_FIELDS = ("inputs_schema_definition", "outputs_schema_definition")
-_CHECKED_AT_ONCE = 500
+_CHECK_BATCH = 500
 
 
 async def create_dataset(db: Session, workspace_id: UUID, body: DatasetRequest) -> Dataset:
-    """Make a dataset. Raises DatasetExists and Invalid."""
+    """Create a dataset. Raises DatasetExists and Invalid."""
     for name in ("transformations", "tag_value_ids"):
         if getattr(body, name):
-            raise refuse_field(name, "this is not supported")
+            raise refuse_field(name, "is not supported; leave it out")
     for name in _SCHEMA_FIELDS:
         if (schema := getattr(body, name)) is not None:
             check_schema(schema, name)
     extra = body.extra
     if body.metadata is not None:
         extra = {**(extra or {}), "metadata": body.metadata}
-    made = await db.fetchval(
+    created = await db.fetchval(
         sql.create_dataset,
         workspace_id=workspace_id,
         id=body.id or uuid7(),
@@ -43,13 +42,13 @@ async def create_dataset(db: Session, workspace_id: UUID, body: DatasetRequest) 
         inputs_schema=_text(body.inputs_schema_definition),
         outputs_schema=_text(body.outputs_schema_definition),
     )
-    if made is None:
+    if created is None:
         raise DatasetExists
-    return await show_dataset(db, workspace_id, made)
+    return await show_dataset(db, workspace_id, created)
 
 
 async def list_datasets(db: Session, workspace_id: UUID, query: DatasetQuery) -> list[Dataset]:
-    """List datasets, newest first unless the query says otherwise. Raises Invalid."""
+    """List datasets, newest first unless the query sorts them. Raises Invalid."""
     rows = await db.fetch(
         sql.list_datasets,
         workspace_id=workspace_id,
@@ -57,7 +56,7 @@ async def list_datasets(db: Session, workspace_id: UUID, query: DatasetQuery) ->
         name=query.name,
         name_contains=query.name_contains,
         data_types=query.data_type,
-        metadata=read_object(query.metadata, "metadata"),
+        metadata=read_query_object(query.metadata, "metadata"),
         sort_by=query.sort_by,
         descending=query.sort_by_desc,
         limit=query.limit,
@@ -75,14 +74,14 @@ async def show_dataset(db: Session, workspace_id: UUID, dataset_id: UUID) -> Dat
 
 
 async def update_dataset(db: Database, workspace_id: UUID, dataset_id: UUID, patch: DatasetPatch) -> Dataset:
-    """Change a dataset. Raises DatasetNotFound, DatasetExists, and Invalid also where examples do not fit a schema."""
+    """Change a dataset. Raises DatasetNotFound, DatasetExists, and Invalid if examples violate a schema."""
     if patch.transformations:
-        raise refuse_field("transformations", "this is not supported")
+        raise refuse_field("transformations", "is not supported; leave it out")
     schemas = {name: getattr(patch, name) for name in _SCHEMA_FIELDS}
     for name, schema in schemas.items():
         if isinstance(schema, dict):
             check_schema(schema, name)
-    said = {name: None if value is UNSET else value for name, value in msgspec.structs.asdict(patch).items()}
+    values = {name: None if value is UNSET else value for name, value in msgspec.structs.asdict(patch).items()}
     try:
         async with db.transaction() as tx:
             await lock_dataset(tx, workspace_id, dataset_id)
@@ -91,17 +90,17 @@ async def update_dataset(db: Database, workspace_id: UUID, dataset_id: UUID, pat
                 workspace_id=workspace_id,
                 dataset_id=dataset_id,
                 name=patch.name,
-                says_description=patch.description is not UNSET,
-                description=said["description"],
-                says_metadata=patch.metadata is not UNSET,
-                metadata=said["metadata"],
-                says_inputs_schema=schemas["inputs_schema_definition"] is not UNSET,
-                inputs_schema=_text(said["inputs_schema_definition"]),
-                says_outputs_schema=schemas["outputs_schema_definition"] is not UNSET,
-                outputs_schema=_text(said["outputs_schema_definition"]),
+                sets_description=patch.description is not UNSET,
+                description=values["description"],
+                sets_metadata=patch.metadata is not UNSET,
+                metadata=values["metadata"],
+                sets_inputs_schema=schemas["inputs_schema_definition"] is not UNSET,
+                inputs_schema=_text(values["inputs_schema_definition"]),
+                sets_outputs_schema=schemas["outputs_schema_definition"] is not UNSET,
+                outputs_schema=_text(values["outputs_schema_definition"]),
             )
             given = [schema if isinstance(schema, dict) else None for schema in schemas.values()]
-            await _check_examples(tx, workspace_id, dataset_id, Schemas(*given))
+            await _check_examples(tx, workspace_id, dataset_id, DatasetSchemas(*given))
     except UniqueViolationError as exc:
         raise DatasetExists from exc
     return await show_dataset(db, workspace_id, dataset_id)
@@ -113,16 +112,16 @@ async def delete_dataset(db: Session, workspace_id: UUID, dataset_id: UUID) -> N
         raise DatasetNotFound
 
 
-async def lock_dataset(tx: Transaction, workspace_id: UUID, dataset_id: UUID) -> Schemas:
-    """Hold a dataset until the transaction ends, and return its schemas. Raises DatasetNotFound."""
+async def lock_dataset(tx: Transaction, workspace_id: UUID, dataset_id: UUID) -> DatasetSchemas:
+    """Lock a dataset until the transaction ends, and return its schemas. Raises DatasetNotFound."""
     row = await tx.fetchrow(sql.lock_dataset, workspace_id=workspace_id, dataset_id=dataset_id)
     if row is None:
         raise DatasetNotFound
-    return Schemas(_value(row["inputs_schema"]), _value(row["outputs_schema"]))
+    return DatasetSchemas(_value(row["inputs_schema"]), _value(row["outputs_schema"]))
 
 
 async def share_dataset(db: Session, workspace_id: UUID, dataset_id: UUID) -> DatasetShare:
-    """Share a dataset; one that is shared keeps its token. Raises DatasetNotFound."""
+    """Share a dataset; a shared dataset keeps its token. Raises DatasetNotFound."""
     await db.execute(sql.share_dataset, workspace_id=workspace_id, dataset_id=dataset_id, share_token=uuid4())
     shared = await _find_share(db, workspace_id, dataset_id)
     if shared is None:
@@ -131,13 +130,13 @@ async def share_dataset(db: Session, workspace_id: UUID, dataset_id: UUID) -> Da
 
 
 async def _find_share(db: Session, workspace_id: UUID, dataset_id: UUID) -> DatasetShare | None:
-    """Return how a dataset is shared, None where it is not."""
+    """Return the share of a dataset; None if it is not shared."""
     token = await db.fetchval(sql.share_of_dataset, workspace_id=workspace_id, dataset_id=dataset_id)
     return None if token is None else DatasetShare(dataset_id, token)
 
 
 async def show_share(db: Session, workspace_id: UUID, dataset_id: UUID) -> DatasetShare:
-    """Return how a dataset is shared. Raises DatasetNotFound where it is not."""
+    """Return the share of a dataset. Raises DatasetNotFound if it is not shared."""
     shared = await _find_share(db, workspace_id, dataset_id)
     if shared is None:
         raise DatasetNotFound("The dataset is not shared.")
@@ -145,40 +144,27 @@ async def show_share(db: Session, workspace_id: UUID, dataset_id: UUID) -> Datas
 
 
 async def unshare_dataset(db: Session, workspace_id: UUID, dataset_id: UUID) -> None:
-    """Stop sharing a dataset. Nothing happens where it was not shared."""
+    """Stop sharing a dataset; no error if it is not shared."""
     await db.execute(sql.unshare_dataset, workspace_id=workspace_id, dataset_id=dataset_id)
 
 
 async def open_share(db: Session, token: UUID) -> tuple[UUID, UUID]:
-    """Return the workspace and the dataset that a token opens. Raises SharedDatasetNotFound."""
+    """Return the workspace and the dataset of a share token. Raises SharedDatasetNotFound."""
     row = await db.fetchrow(sql.shared_dataset, share_token=token)
     if row is None:
         raise SharedDatasetNotFound
     return row["workspace_id"], row["dataset_id"]
 
 
-def read_object(text: str | None, name: str) -> dict[str, Any] | None:
-    """Read a query parameter that holds a JSON object. Raises Invalid."""
-    if text is None:
-        return None
-    try:
-        value = read_json(text.encode())
-    except Invalid as exc:
-        raise Invalid.field(["query", name], "must be a JSON object", "json_invalid") from exc
-    if not isinstance(value, dict):
-        raise Invalid.field(["query", name], "must be a JSON object", "type_error")
-    return value
-
-
-async def _check_examples(tx: Transaction, workspace_id: UUID, dataset_id: UUID, schemas: Schemas) -> None:
-    """Raise Invalid unless the examples that are there fit new schemas."""
+async def _check_examples(tx: Transaction, workspace_id: UUID, dataset_id: UUID, schemas: DatasetSchemas) -> None:
+    """Check stored examples against new schemas. Raises Invalid."""
     if schemas.inputs is None and schemas.outputs is None:
         return
     batch: list[tuple[list[str | int], Any, Any]] = []
     owner = {"workspace_id": workspace_id, "dataset_id": dataset_id}
-    async for row in tx.stream(sql.stream_examples, **owner, as_of=None):
+    async for row in tx.stream_by_size(sql.bytes_of_examples, sql.some_examples, **owner, as_of=None):
         batch.append((["examples", str(row["id"])], _value(row["inputs"]), _value(row["outputs"])))
-        if len(batch) == _CHECKED_AT_ONCE:
+        if len(batch) == _CHECK_BATCH:
             await check_values(schemas, batch)
             batch = []
     await check_values(schemas, batch)

@@ -1,4 +1,4 @@
-"""What requests about datasets can fail of."""
+"""The errors of datasets."""
 
 from portside.kernel.errors import Conflict, NotFound
 
@@ -22,7 +22,7 @@ class ExampleNotFound(NotFound):
 
 
 class ExampleExists(Conflict):
-    """An example of this id exists already; change it, or send another id."""
+    """An example with this id exists already; change it, or send another id."""
 
     code = "example_exists"
 
@@ -34,18 +34,18 @@ class VersionNotFound(NotFound):
 
 
 class SharedDatasetNotFound(NotFound):
-    """No dataset is shared by this link, or not any more."""
+    """The link shares no dataset, or no longer does."""
 
     code = "shared_dataset_not_found"
 
 
 class ComparisonExists(Conflict):
-    """A comparison of this id exists already; send another id, or none."""
+    """A comparison with this id exists already; send another id, or none."""
 
     code = "comparison_exists"
 
 
 class ComparisonNotFound(NotFound):
-    """There is no such comparison of experiments."""
+    """The comparison of experiments does not exist."""
 
     code = "comparison_not_found"

@@ -1,6 +1,9 @@
-"""Experiments: what was run on the examples of a dataset, and experiments judged against each other.
+"""Experiments: the runs that were made on the examples of a dataset, and comparisons of experiments.
 
 An experiment is a project with a reference dataset; its root runs name the examples that they ran on.
+
+The results of version 2 are paged by the ids of examples, with the last id as the cursor, so new examples do not move
+pages. A page ends early when the next example with its runs would exceed the byte budget of one answer.
 """
 
 from datetime import datetime
@@ -9,32 +12,39 @@ from uuid import UUID
 
 import msgspec
 
-from portside.datasets.attachments import Links
-from portside.datasets.datasets import show_dataset
+from portside.datasets.datasets import open_share, show_dataset
 from portside.datasets.errors import ComparisonExists, ComparisonNotFound
 from portside.datasets.examples import EVERYTHING, list_examples, show_examples
 from portside.datasets.sql import sql
 from portside.datasets.types import Example, ExampleQuery, Ids, Limit, Offset, Text
+from portside.kernel.clock import Moment
 from portside.kernel.db import Session
 from portside.kernel.errors import Invalid
+from portside.kernel.http.json_validation import NO_FIELDS
 from portside.kernel.http.routes import refuse_field
 from portside.kernel.ids import uuid7
-from portside.tracing.attachments import Links as RunLinks
-from portside.tracing.conditions import Condition, Conditions, all_of, any_of, narrow
-from portside.tracing.fields import aware
-from portside.tracing.filters import read_filter
-from portside.tracing.runs import show_runs
-from portside.tracing.types import Run
+from portside.kernel.large_reads import reserve_page
+from portside.tracing.attachments import DownloadLinks
+from portside.tracing.conditions import Condition, ConditionBuilder, all_of, any_of, apply_condition
+from portside.tracing.fields import to_utc
+from portside.tracing.filters import compile_filter
+from portside.tracing.projects import ProjectQuery, list_projects
+from portside.tracing.runs import CursorInvalid, show_runs
+from portside.tracing.runs_v2 import Selects, bytes_of_runs, read_selected, read_selects
+from portside.tracing.types import TracedRun, TracerSession
 
 Filter = Annotated[str, msgspec.Meta(max_length=20_000)]
-Filters = dict[UUID, Annotated[list[Filter], msgspec.Meta(max_length=20)]]
-_OF_RUNS = ["inputs", "outputs", "extra", "feedback_stats"]
+Filters = Annotated[
+    dict[UUID, Annotated[list[Filter], msgspec.Meta(max_length=20)]],
+    msgspec.Meta(extra_json_schema={"propertyNames": {"format": "uuid"}}),
+]
+_SHOWN_RUN_FIELDS = ["inputs", "outputs", "extra", "feedback_stats"]
 
 
 class ExperimentPage(msgspec.Struct):
-    """Which experiments, and which page of the examples that they ran on. Previews hold everything.
+    """Experiments, and the page of the examples that they ran on. Previews contain all fields.
 
-    `filters` are those of runs, by the experiment whose runs have to meet all of them.
+    `filters` has filters of runs by experiment; the runs of an experiment have to match all of its filters.
     """
 
     session_ids: Annotated[list[UUID], msgspec.Meta(min_length=1, max_length=100)]
@@ -46,9 +56,9 @@ class ExperimentPage(msgspec.Struct):
 
 
 class ExampleWithRuns(Example, kw_only=True):
-    """An example, and what experiments made of it."""
+    """An example with the runs of experiments on it."""
 
-    runs: list[Run]
+    runs: list[TracedRun]
 
 
 class ComparisonRequest(msgspec.Struct):
@@ -60,11 +70,11 @@ class ComparisonRequest(msgspec.Struct):
     name: Text | None = None
     description: Annotated[str, msgspec.Meta(max_length=20_000)] | None = None
     extra: dict[str, Any] | None = None
-    created_at: datetime | None = None
+    created_at: Moment | None = None
 
 
 class ComparisonQuery(msgspec.Struct):
-    """Which comparisons to list."""
+    """Filters of comparisons."""
 
     id: Ids | None = None
     name: Text | None = None
@@ -74,7 +84,7 @@ class ComparisonQuery(msgspec.Struct):
 
 
 class Comparison(msgspec.Struct):
-    """Experiments that were judged against each other."""
+    """Experiments that are compared with each other."""
 
     id: UUID
     tenant_id: UUID
@@ -82,28 +92,30 @@ class Comparison(msgspec.Struct):
     name: str | None
     description: str | None
     extra: dict[str, Any] | None
-    created_at: datetime
-    modified_at: datetime
+    created_at: Moment
+    modified_at: Moment
     experiments_info: list[dict[str, Any]]
 
 
 async def list_results(
-    db: Session, workspace_id: UUID, dataset_id: UUID, page: ExperimentPage, links: tuple[Links, RunLinks]
+    db: Session, workspace_id: UUID, dataset_id: UUID, page: ExperimentPage, links: DownloadLinks
 ) -> list[ExampleWithRuns]:
     """List the examples that experiments ran on, with their root runs.
 
     Raises DatasetNotFound, FilterInvalid and Invalid.
     """
     if page.comparative_experiment_id:
-        raise refuse_field("comparative_experiment_id", "this is not supported")
-    asked = await experiments_asked(db, workspace_id, dataset_id, page.session_ids, page.filters)
-    ran = await examples_of(db, workspace_id, asked)
-    query = ExampleQuery(dataset=dataset_id, id=ran, select=["id"], limit=page.limit, offset=page.offset)
-    ids = [example.id for example in await list_examples(db, workspace_id, query, links[0])]
-    by_example = await runs_of(db, workspace_id, asked, ids)
-    shown = await show_runs(db, workspace_id, [run for runs in by_example.values() for run in runs], _OF_RUNS, links[1])
+        raise refuse_field("comparative_experiment_id", "is not supported; leave it out")
+    condition = await condition_of_experiments(db, workspace_id, dataset_id, page.session_ids, page.filters)
+    example_ids = await examples_of(db, workspace_id, condition)
+    query = ExampleQuery(dataset=dataset_id, id=example_ids, select=["id"], limit=page.limit, offset=page.offset)
+    ids = [example.id for example in await list_examples(db, workspace_id, query, links)]
+    by_example = await runs_of(db, workspace_id, condition, ids)
+    shown = await show_runs(
+        db, workspace_id, [run for runs in by_example.values() for run in runs], _SHOWN_RUN_FIELDS, links
+    )
     known = {run.id: run for run in shown}
-    examples = await show_examples(db, workspace_id, ids, None, links[0], shown=EVERYTHING)
+    examples = await show_examples(db, workspace_id, ids, None, links, shown=EVERYTHING)
     return [
         ExampleWithRuns(
             **msgspec.structs.asdict(example),
@@ -113,36 +125,45 @@ async def list_results(
     ]
 
 
-async def experiments_asked(
+async def condition_of_experiments(
     db: Session, workspace_id: UUID, dataset_id: UUID, session_ids: list[UUID], filters: Filters | None
 ) -> Condition:
-    """Return the condition on runs of experiments on a dataset. Raises DatasetNotFound and FilterInvalid."""
+    """Return the condition for the runs of experiments on a dataset. Raises DatasetNotFound and FilterInvalid."""
     await show_dataset(db, workspace_id, dataset_id)
-    return _asked(await _experiments_of(db, workspace_id, dataset_id, session_ids), filters or {})
+    return _run_condition(await _experiments_of(db, workspace_id, dataset_id, session_ids), filters or {})
 
 
-async def examples_of(db: Session, workspace_id: UUID, asked: Condition) -> list[UUID]:
-    """Return the examples that such runs were made on."""
-    listing, values = narrow(sql.examples_of_experiments, asked, workspace_id=workspace_id)
+async def examples_of(db: Session, workspace_id: UUID, condition: Condition) -> list[UUID]:
+    """Return the examples that matching runs were made on."""
+    listing, values = apply_condition(sql.examples_of_experiments, condition, workspace_id=workspace_id)
     return [row["id"] for row in await db.fetch(listing, **values)]
 
 
-async def runs_of(db: Session, workspace_id: UUID, asked: Condition, examples: list[UUID]) -> dict[UUID, list[UUID]]:
-    """Return such runs, by the example that each was made on."""
-    listing, values = narrow(sql.runs_of_examples, asked, workspace_id=workspace_id, examples=examples)
+async def runs_of(
+    db: Session, workspace_id: UUID, condition: Condition, examples: list[UUID]
+) -> dict[UUID, list[UUID]]:
+    """Return matching runs by the example that they were made on."""
+    listing, values = apply_condition(sql.runs_of_examples, condition, workspace_id=workspace_id, examples=examples)
     found: dict[UUID, list[UUID]] = {}
     for row in await db.fetch(listing, **values):
         found.setdefault(row["reference_example_id"], []).append(row["id"])
     return found
 
 
+async def list_shared_experiments(db: Session, token: UUID, query: ProjectQuery) -> list[TracerSession]:
+    """List the experiments on a shared dataset. Raises SharedDatasetNotFound and Invalid."""
+    workspace_id, dataset_id = await open_share(db, token)
+    query.reference_dataset, query.reference_free = [dataset_id], None
+    return await list_projects(db, workspace_id, query)
+
+
 async def create_comparison(db: Session, workspace_id: UUID, body: ComparisonRequest) -> Comparison:
-    """Remember that experiments are compared. Raises DatasetNotFound, ComparisonExists and Invalid."""
+    """Create a comparison of experiments. Raises DatasetNotFound, ComparisonExists and Invalid."""
     await show_dataset(db, workspace_id, body.reference_dataset_id)
     found = await _experiments_of(db, workspace_id, body.reference_dataset_id, body.experiment_ids)
     if unknown := set(body.experiment_ids) - set(found):
-        raise Invalid.field(["body", "experiment_ids"], f"{min(unknown)} is no experiment on this dataset")
-    made = await db.fetchval(
+        raise Invalid.field(["body", "experiment_ids"], f"{min(unknown)} is not an experiment on this dataset")
+    created = await db.fetchval(
         sql.create_comparison,
         workspace_id=workspace_id,
         id=body.id or uuid7(),
@@ -151,11 +172,11 @@ async def create_comparison(db: Session, workspace_id: UUID, body: ComparisonReq
         description=body.description,
         extra=body.extra,
         experiment_ids=body.experiment_ids,
-        created_at=None if body.created_at is None else aware(body.created_at),
+        created_at=None if body.created_at is None else to_utc(body.created_at, "created_at"),
     )
-    if made is None:
+    if created is None:
         raise ComparisonExists
-    query = ComparisonQuery(id=[made])
+    query = ComparisonQuery(id=[created])
     return (await list_comparisons(db, workspace_id, body.reference_dataset_id, query))[0]
 
 
@@ -177,21 +198,116 @@ async def list_comparisons(
 
 
 async def delete_comparison(db: Session, workspace_id: UUID, comparison_id: UUID) -> None:
-    """Forget a comparison; the experiments stay. Raises ComparisonNotFound."""
+    """Delete a comparison; the experiments stay. Raises ComparisonNotFound."""
     if not await db.execute(sql.delete_comparison, workspace_id=workspace_id, comparison_id=comparison_id):
         raise ComparisonNotFound
 
 
-def _asked(sessions: list[UUID], filters: Filters) -> Condition:
-    """Return the condition on runs: of one of the experiments, and what is asked of the runs of that one."""
-    conditions = Conditions()
-    asked = []
+def _run_condition(sessions: list[UUID], filters: Filters) -> Condition:
+    """Return the condition for runs: they belong to one of the experiments and match its filters."""
+    builder = ConditionBuilder()
+    condition = []
     for session_id in sessions:
-        own = conditions.of(sql.when_of_experiment, session_id=session_id)
-        asked.append(all_of([own, *(read_filter(text, conditions) for text in filters.get(session_id, []))]))
-    return any_of(asked)
+        own = builder.build(sql.when_of_experiment, session_id=session_id)
+        condition.append(all_of([own, *(compile_filter(text, builder) for text in filters.get(session_id, []))]))
+    return any_of(condition)
 
 
 async def _experiments_of(db: Session, workspace_id: UUID, dataset_id: UUID, ids: list[UUID]) -> list[UUID]:
     rows = await db.fetch(sql.sessions_of_dataset, workspace_id=workspace_id, dataset_id=dataset_id, ids=ids)
     return [row["id"] for row in rows]
+
+
+class ExperimentRunsQuery(msgspec.Struct, kw_only=True):
+    """Experiments, filters, the page, and the fields of runs to return. Unsupported parameters are refused."""
+
+    experiment_ids: Annotated[list[UUID], msgspec.Meta(min_length=1, max_length=100)]
+    example_ids: Ids | None = None
+    filters: Filters | None = None
+    page_size: Annotated[int, msgspec.Meta(ge=1, le=100)] = 20
+    cursor: Annotated[str, msgspec.Meta(max_length=100)] | None = None
+    selects: Selects | None = None
+    comparative_experiment_id: UUID | None = None
+    sort: Annotated[dict[str, Any], NO_FIELDS] | None = None
+
+
+class ExampleRuns(msgspec.Struct, kw_only=True):
+    """An example with the selected fields of the runs of experiments on it."""
+
+    id: UUID
+    dataset_id: UUID
+    name: str
+    inputs: msgspec.Raw
+    outputs: msgspec.Raw | None
+    metadata: dict[str, Any]
+    created_at: datetime
+    modified_at: datetime
+    source_run_id: UUID | None
+    attachment_urls: dict[str, str]
+    runs: list[dict[str, Any]]
+
+
+class ExperimentRuns(msgspec.Struct):
+    """One page of examples."""
+
+    items: list[ExampleRuns]
+    next_cursor: str | None
+
+
+async def query_results(
+    db: Session, workspace_id: UUID, dataset_id: UUID, body: ExperimentRunsQuery, links: DownloadLinks
+) -> ExperimentRuns:
+    """Return a page of the examples that experiments ran on.
+
+    Raises DatasetNotFound, FilterInvalid, CursorInvalid and Invalid.
+    """
+    for name in ("sort", "comparative_experiment_id"):
+        if getattr(body, name):
+            raise refuse_field(name, "is not supported; leave it out")
+    selects = read_selects(body.selects, "body")
+    after = _after_id(body.cursor)
+    condition = await condition_of_experiments(db, workspace_id, dataset_id, body.experiment_ids, body.filters)
+    example_ids = set(await examples_of(db, workspace_id, condition))
+    if body.example_ids is not None:
+        example_ids &= set(body.example_ids)
+    ahead = sorted(example for example in example_ids if after is None or example > after)
+    ids = ahead[: body.page_size]
+    by_example = await runs_of(db, workspace_id, condition, ids)
+    ids = ids[: await _count_fitting(db, workspace_id, ids, by_example, selects)]
+    by_example = {one: by_example[one] for one in ids if one in by_example}
+    run_ids = [run for runs in by_example.values() for run in runs]
+    selected = {run["id"]: run for run in await read_selected(db, workspace_id, run_ids, {"ID", *selects}, links)}
+    examples = await show_examples(db, workspace_id, ids, None, links, shown=EVERYTHING)
+    items = [
+        _item(example, [selected[run] for run in by_example.get(example.id, []) if run in selected])
+        for example in examples
+        if example.dataset_id == dataset_id
+    ]
+    return ExperimentRuns(items, str(ids[-1]) if len(ahead) > len(ids) else None)
+
+
+async def _count_fitting(
+    db: Session, workspace_id: UUID, ids: list[UUID], by_example: dict[UUID, list[UUID]], selects: set[str]
+) -> int:
+    """Return how many examples with their runs fit into one answer, from the first on."""
+    run_ids = [run for runs in by_example.values() for run in runs]
+    sizes = await bytes_of_runs(db, workspace_id, run_ids, selects)
+    rows = await db.fetch(sql.bytes_of_some_examples, workspace_id=workspace_id, ids=ids)
+    own = {row["id"]: row["bytes"] for row in rows}
+    return await reserve_page(
+        [own.get(one, 0) + sum(sizes.get(run, 0) for run in by_example.get(one, ())) for one in ids]
+    )
+
+
+def _after_id(cursor: str | None) -> UUID | None:
+    try:
+        return None if cursor is None else UUID(cursor)
+    except ValueError:
+        raise CursorInvalid from None
+
+
+def _item(example: Example, runs: list[dict[str, Any]]) -> ExampleRuns:
+    fields = msgspec.structs.asdict(example)
+    linked = fields.pop("attachment_urls") or {}
+    urls = {name.removeprefix("attachment."): one.presigned_url for name, one in linked.items()}
+    return ExampleRuns(**fields, attachment_urls=urls, runs=runs)

@@ -1,47 +1,108 @@
-"""JSON Schema: what a dataset says its inputs and outputs have to be, checked wherever they are written.
+"""The JSON Schemas of a dataset's inputs and outputs, checked on every write.
 
-Schemas are strangers' code. Nothing is fetched for one, patterns run in time that grows with the text alone, and what a
-check may cost is known before it begins: references lead within the schema and never in circles, so that a schema is
-as large as it is with all of them written out (`schema_weight`).
+Schemas come from untrusted clients. Nothing is fetched for one, patterns run in linear time (`RegexOptions`), and the
+cost of a check is known before it begins: references stay inside the schema and never form a cycle, so the size of a
+schema with every reference expanded bounds the work for a value. A short schema could otherwise expand to more than can
+be checked.
 """
 
 import asyncio
 from collections.abc import Sequence
 from typing import Any
+from urllib.parse import unquote
 
 import jsonschema_rs
 import msgspec
 
-from portside.datasets.schema_weight import SchemaTooLarge, weigh
 from portside.kernel.errors import Invalid, Problem
 
+MAX_EXPANDED_PARTS = 5_000
+_ELSEWHERE = ("$dynamicRef", "$recursiveRef")
 MAX_WORK = 500_000_000
 _MAX_PROBLEMS = 20
 _MAX_MESSAGE_CHARS = 500
-Place = list[str | int]
 
 
-class Schemas(msgspec.Struct):
-    """The schemas of one dataset; None takes everything."""
+class SchemaTooLarge(Exception):
+    """The schema refers to itself or to other documents, or is too large with its references expanded."""
+
+
+def expanded_size(schema: dict[str, Any]) -> int:
+    """Count the objects and lists of a schema with every reference expanded.
+
+    Raises SchemaTooLarge. The validator reports references that do not resolve.
+    """
+    return _SchemaSize(schema).of(schema)
+
+
+class _SchemaSize:
+    def __init__(self, root: dict[str, Any]) -> None:
+        self._root = root
+        self._known: dict[str, int] = {}
+        self._open: set[str] = set()
+
+    def of(self, part: Any) -> int:
+        """Return the expanded size of a part."""
+        if not isinstance(part, (dict, list)):
+            return 0
+        total = 1
+        for step, inner in part.items() if isinstance(part, dict) else enumerate(part):
+            if step in _ELSEWHERE or (step == "$id" and part is not self._root and isinstance(inner, str)):
+                raise SchemaTooLarge(f"{step} is not supported in schemas of datasets")
+            total += self._resolve(inner) if step == "$ref" and isinstance(inner, str) else self.of(inner)
+            if total > MAX_EXPANDED_PARTS:
+                raise SchemaTooLarge(
+                    f"the schema has more than {MAX_EXPANDED_PARTS} parts with its references expanded"
+                )
+        return total
+
+    def _resolve(self, reference: str) -> int:
+        if reference in self._known:
+            return self._known[reference]
+        if reference in self._open:
+            raise SchemaTooLarge(f"the schema refers to itself by {reference[:200]}, which is not supported")
+        if not (reference == "#" or reference.startswith("#/")):
+            raise SchemaTooLarge(f"refers to another document, which is not supported: {reference[:200]}")
+        self._open.add(reference)
+        self._known[reference] = size = self.of(self._find(reference))
+        self._open.discard(reference)
+        return size
+
+    def _find(self, reference: str) -> Any:
+        found: Any = self._root
+        for step in unquote(reference).split("/")[1:]:
+            name = step.replace("~1", "/").replace("~0", "~")
+            if isinstance(found, list) and name.isdecimal() and int(name) < len(found):
+                found = found[int(name)]
+            else:
+                found = found.get(name) if isinstance(found, dict) else None
+        return found
+
+
+Location = list[str | int]
+
+
+class DatasetSchemas(msgspec.Struct):
+    """The schemas of one dataset; None accepts everything."""
 
     inputs: dict[str, Any] | None = None
     outputs: dict[str, Any] | None = None
 
 
 def check_schema(schema: dict[str, Any], field: str) -> None:
-    """Raise Invalid unless this is a JSON Schema that needs nothing from elsewhere and ends."""
+    """Check that a JSON Schema is valid, self-contained and finite. Raises Invalid."""
     try:
-        weigh(schema)
+        expanded_size(schema)
         _validator(schema)
     except SchemaTooLarge as exc:
         raise Invalid.field(["body", field], str(exc)) from exc
     except (ValueError, jsonschema_rs.ReferencingError) as exc:
         message = getattr(exc, "message", None) or str(exc)
-        raise Invalid.field(["body", field], f"is no JSON Schema: {message[:_MAX_MESSAGE_CHARS]}") from exc
+        raise Invalid.field(["body", field], f"is not a JSON Schema: {message[:_MAX_MESSAGE_CHARS]}") from exc
 
 
-async def check_values(schemas: Schemas, values: Sequence[tuple[Place, Any, Any]]) -> None:
-    """Raise Invalid that names what of inputs and outputs does not fit. A value that is not there counts as empty."""
+async def check_values(schemas: DatasetSchemas, values: Sequence[tuple[Location, Any, Any]]) -> None:
+    """Check inputs and outputs against their schemas; missing values count as empty. Raises Invalid."""
     if schemas.inputs is None and schemas.outputs is None:
         return
     problems = await asyncio.to_thread(_find_problems, schemas, values)
@@ -49,17 +110,17 @@ async def check_values(schemas: Schemas, values: Sequence[tuple[Place, Any, Any]
         raise Invalid(problems)
 
 
-def _find_problems(schemas: Schemas, values: Sequence[tuple[Place, Any, Any]]) -> list[Problem]:
+def _find_problems(schemas: DatasetSchemas, values: Sequence[tuple[Location, Any, Any]]) -> list[Problem]:
     found: list[Problem] = []
     given = {name: schema for name, schema in msgspec.structs.asdict(schemas).items() if schema is not None}
-    judged = [(name, weigh(schema), _validator(schema)) for name, schema in given.items()]
-    for place, inputs, outputs in values:
-        held = {"inputs": inputs or {}, "outputs": outputs or {}}
-        for name, weight, validator in judged:
-            if len(msgspec.json.encode(held[name])) * weight > MAX_WORK:
-                return [Problem([*place, name], "is too large for a schema of this size", "schema_mismatch")]
-            for error in validator.iter_errors(held[name]):
-                where = [*place, name, *error.instance_path]
+    validators = [(name, expanded_size(schema), _validator(schema)) for name, schema in given.items()]
+    for location, inputs, outputs in values:
+        values_by_name = {"inputs": inputs or {}, "outputs": outputs or {}}
+        for name, size, validator in validators:
+            if len(msgspec.json.encode(values_by_name[name])) * size > MAX_WORK:
+                return [Problem([*location, name], "is too large for a schema of this size", "schema_mismatch")]
+            for error in validator.iter_errors(values_by_name[name]):
+                where = [*location, name, *error.instance_path]
                 found.append(Problem(where, error.message[:_MAX_MESSAGE_CHARS], "schema_mismatch"))
                 if len(found) == _MAX_PROBLEMS:
                     return found

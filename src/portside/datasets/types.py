@@ -1,4 +1,4 @@
-"""The values of datasets: what requests say, and datasets, versions and examples as the API shows them."""
+"""The types of datasets: requests, and datasets, versions and examples as the API returns them."""
 
 from datetime import datetime
 from typing import Annotated, Any, Literal
@@ -6,6 +6,9 @@ from uuid import UUID
 
 import msgspec
 from msgspec import UNSET, UnsetType
+
+from portside.kernel.clock import Moment
+from portside.kernel.http.json_validation import JSON_TEXT, NO_ITEMS
 
 Name = Annotated[str, msgspec.Meta(min_length=1, max_length=500)]
 Description = Annotated[str, msgspec.Meta(max_length=20_000)]
@@ -17,20 +20,20 @@ Text = Annotated[str, msgspec.Meta(max_length=1000)]
 Split = Annotated[str, msgspec.Meta(min_length=1, max_length=200)]
 Splits = Annotated[list[Split], msgspec.Meta(max_length=100)]
 Tag = Annotated[str, msgspec.Meta(min_length=1, max_length=200)]
-# A tag or a moment.
+# The name of a tag, or an ISO 8601 time.
 AsOf = Annotated[str, msgspec.Meta(max_length=200)]
 
 
 class Dataset(msgspec.Struct, kw_only=True):
-    """A dataset as the API shows it."""
+    """A dataset as the API returns it."""
 
     id: UUID
     tenant_id: UUID
     name: str
     description: str | None
     data_type: str
-    created_at: datetime
-    modified_at: datetime
+    created_at: Moment
+    modified_at: Moment
     example_count: int
     session_count: int
     last_session_start_time: datetime | None
@@ -41,7 +44,7 @@ class Dataset(msgspec.Struct, kw_only=True):
 
 
 class DatasetRequest(msgspec.Struct):
-    """What to make a dataset of. Transformations and tags of workspaces are not there: they are refused."""
+    """A dataset to create. Transformations and workspace tags are not supported and refused."""
 
     name: Name
     id: UUID | None = None
@@ -51,19 +54,19 @@ class DatasetRequest(msgspec.Struct):
     metadata: dict[str, Any] | None = None
     inputs_schema_definition: dict[str, Any] | None = None
     outputs_schema_definition: dict[str, Any] | None = None
-    transformations: list[Any] | None = None
-    tag_value_ids: list[Any] | None = None
+    transformations: Annotated[list[Any], NO_ITEMS] | None = None
+    tag_value_ids: Annotated[list[Any], NO_ITEMS] | None = None
 
 
 class DatasetPatch(msgspec.Struct):
-    """What to change of a dataset. Null takes a description or a schema away; a name stays."""
+    """Changes of a dataset. Null removes a description or a schema, and leaves a name unchanged."""
 
     name: Name | None = None
     description: Description | UnsetType | None = UNSET
     metadata: dict[str, Any] | UnsetType | None = UNSET
     inputs_schema_definition: dict[str, Any] | UnsetType | None = UNSET
     outputs_schema_definition: dict[str, Any] | UnsetType | None = UNSET
-    transformations: list[Any] | None = None
+    transformations: Annotated[list[Any], NO_ITEMS] | None = None
 
 
 DatasetSort = Literal[
@@ -72,13 +75,13 @@ DatasetSort = Literal[
 
 
 class DatasetQuery(msgspec.Struct):
-    """Which datasets to list, in which order; `metadata` is a JSON object that theirs holds."""
+    """Filters and order of a list of datasets; `metadata` is a JSON object that their metadata contains."""
 
     id: Ids | None = None
     name: Text | None = None
     name_contains: Text | None = None
     data_type: list[DataType] | None = None
-    metadata: str | None = None
+    metadata: Annotated[str, JSON_TEXT] | None = None
     sort_by: DatasetSort = "created_at"
     sort_by_desc: bool = True
     limit: Limit = 100
@@ -86,14 +89,14 @@ class DatasetQuery(msgspec.Struct):
 
 
 class Version(msgspec.Struct):
-    """A moment at which examples changed, and what it is called."""
+    """A moment at which examples changed, and its tags."""
 
     as_of: datetime
     tags: list[str]
 
 
-class VersionQuery(msgspec.Struct):
-    """Which versions to list; `search` is part of a tag."""
+class DatasetVersionsQuery(msgspec.Struct):
+    """Filters of versions; `search` is part of a tag."""
 
     search: Text | None = None
     limit: Limit = 100
@@ -108,12 +111,12 @@ class VersionAt(msgspec.Struct):
 
 
 class AtVersion(msgspec.Struct):
-    """The version to look at: a tag or a moment, the latest without either."""
+    """The version to read: a tag or a moment; the latest by default."""
 
     as_of: AsOf | None = None
 
 
-class TagRequest(msgspec.Struct):
+class VersionTagRequest(msgspec.Struct):
     """A tag for the version of exactly this moment."""
 
     as_of: AsOf
@@ -128,7 +131,7 @@ class DiffQuery(msgspec.Struct):
 
 
 class Difference(msgspec.Struct):
-    """What became of the examples between two versions."""
+    """The changes of examples between two versions."""
 
     examples_modified: list[UUID] = []
     examples_added: list[UUID] = []
@@ -136,22 +139,22 @@ class Difference(msgspec.Struct):
 
 
 class SplitsRequest(msgspec.Struct):
-    """Examples to put into a split, or to take out of it."""
+    """Examples to add to a split, or to remove from it."""
 
     split_name: Split
     examples: Annotated[list[UUID], msgspec.Meta(max_length=10_000)]
     remove: bool = False
 
 
-class Attachment(msgspec.Struct):
-    """Where an attachment is read for an hour, and what it is."""
+class ExampleAttachment(msgspec.Struct):
+    """The download link of an attachment, which lasts an hour, and its media type."""
 
     presigned_url: str
     mime_type: str
 
 
 class Example(msgspec.Struct, kw_only=True):
-    """An example as the API shows it; what was not selected is not there."""
+    """An example as the API returns it; fields that were not selected are missing."""
 
     id: UUID
     dataset_id: UUID | UnsetType = UNSET
@@ -159,19 +162,19 @@ class Example(msgspec.Struct, kw_only=True):
     inputs: msgspec.Raw | UnsetType = UNSET
     outputs: msgspec.Raw | UnsetType | None = UNSET
     metadata: dict[str, Any] | UnsetType = UNSET
-    created_at: datetime | UnsetType = UNSET
-    modified_at: datetime | UnsetType = UNSET
+    created_at: Moment | UnsetType = UNSET
+    modified_at: Moment | UnsetType = UNSET
     source_run_id: UUID | UnsetType | None = UNSET
-    attachment_urls: dict[str, Attachment] | UnsetType = UNSET
+    attachment_urls: dict[str, ExampleAttachment] | UnsetType = UNSET
 
 
 class ExampleQuery(msgspec.Struct):
-    """Which examples to list, at which version, in which order, and what of each."""
+    """Filters, version and order of a list of examples, and the fields to return."""
 
     dataset: UUID | None = None
     id: Ids | None = None
     as_of: AsOf | None = None
-    metadata: str | None = None
+    metadata: Annotated[str, JSON_TEXT] | None = None
     splits: Splits | None = None
     filter: str | None = None
     order: Literal["recent", "random", "recently_created", "id"] = "recent"
@@ -184,11 +187,11 @@ class ExampleQuery(msgspec.Struct):
 
 
 class SharedExampleQuery(msgspec.Struct):
-    """Which examples of a shared dataset to list."""
+    """Filters and version of a list of shared examples."""
 
     id: Ids | None = None
     as_of: AsOf | None = None
-    metadata: str | None = None
+    metadata: Annotated[str, JSON_TEXT] | None = None
     splits: Splits | None = None
     filter: str | None = None
     limit: Limit = 100
@@ -196,9 +199,9 @@ class SharedExampleQuery(msgspec.Struct):
 
 
 class ExampleFields(msgspec.Struct):
-    """What every way of making an example says beside inputs and outputs."""
+    """The fields of a new example apart from inputs and outputs."""
 
-    created_at: datetime | None = None
+    created_at: Moment | None = None
     metadata: dict[str, Any] | None = None
     split: Split | Splits | None = None
     source_run_id: UUID | None = None
@@ -207,7 +210,7 @@ class ExampleFields(msgspec.Struct):
 
 
 class ExampleRequest(ExampleFields, kw_only=True):
-    """An example to make in a dataset."""
+    """An example to create in a dataset."""
 
     dataset_id: UUID
     id: UUID | None = None
@@ -216,14 +219,14 @@ class ExampleRequest(ExampleFields, kw_only=True):
 
 
 class AttachmentsOperations(msgspec.Struct):
-    """What becomes of the attachments there are: those that are neither renamed nor retained go."""
+    """Existing attachments to rename and to retain; all others are removed."""
 
     rename: dict[str, str] = {}
     retain: list[str] = []
 
 
 class ExamplePatch(msgspec.Struct):
-    """What to change of an example; null means unchanged. `dataset_id` is the one that it is in."""
+    """Changes of an example; null leaves a field unchanged. `dataset_id` must be its dataset."""
 
     dataset_id: UUID | None = None
     inputs: dict[str, Any] | None = None
@@ -234,13 +237,13 @@ class ExamplePatch(msgspec.Struct):
 
 
 class NamedPatch(ExamplePatch, kw_only=True):
-    """What to change of one of several examples."""
+    """Changes of one of several examples."""
 
     id: UUID
 
 
 class NewAttachment(msgspec.Struct):
-    """A file to keep with an example."""
+    """A file to store with an example."""
 
     name: str
     mime_type: str
@@ -248,7 +251,7 @@ class NewAttachment(msgspec.Struct):
 
 
 class ExampleWrite(msgspec.Struct):
-    """All that a request says about one example; None says nothing."""
+    """The write of one example; None leaves a field unchanged."""
 
     id: UUID
     fields: ExampleFields
@@ -272,7 +275,7 @@ class ExamplesToDelete(msgspec.Struct):
 
 
 class Changed(msgspec.Struct):
-    """Which examples were written, and the version that this made."""
+    """The examples that were written, and the new version."""
 
     count: int
     example_ids: list[UUID]
@@ -280,7 +283,7 @@ class Changed(msgspec.Struct):
 
 
 class ExamplesChanged(msgspec.Struct):
-    """Which examples were changed."""
+    """The examples that were changed."""
 
     message: str
     count: int
@@ -288,7 +291,7 @@ class ExamplesChanged(msgspec.Struct):
 
 
 class DatasetShare(msgspec.Struct):
-    """A dataset and the token that shows it."""
+    """A dataset and its share token."""
 
     dataset_id: UUID
     share_token: UUID

@@ -1,4 +1,4 @@
-"""Versions of datasets: the moments at which examples changed, and the tags that name some of them."""
+"""Versions of datasets: the moments at which examples changed, and tags that name some of them."""
 
 import re
 from datetime import datetime
@@ -7,38 +7,38 @@ from uuid import UUID
 from portside.datasets.datasets import lock_dataset, show_dataset
 from portside.datasets.errors import VersionNotFound
 from portside.datasets.sql import sql
-from portside.datasets.types import Difference, TagRequest, Version, VersionAt, VersionQuery
+from portside.datasets.types import DatasetVersionsQuery, Difference, Version, VersionAt, VersionTagRequest
+from portside.kernel.clock import in_utc
 from portside.kernel.db import Database, Session, Transaction
 from portside.kernel.errors import Invalid
-from portside.tracing.fields import aware
 
 LATEST = "latest"
 _MOMENT = re.compile(r"\d{4}-\d\d-\d\d")
-# An offset whose plus sign arrived as a space.
+# The plus sign of an offset arrives as a space if the client does not escape it.
 _SPACED_OFFSET = re.compile(r" (\d\d:?\d\d)$")
 
 
 async def begin_version(tx: Transaction, workspace_id: UUID, dataset_id: UUID) -> datetime:
-    """Make the next version of a dataset that the caller has locked, and return its moment."""
+    """Begin the next version of a dataset, which the caller has locked, and return its moment."""
     owner = {"workspace_id": workspace_id, "dataset_id": dataset_id}
     as_of: datetime = await tx.fetchval(sql.begin_version, **owner)
     await tx.execute(sql.note_change, **owner, as_of=as_of)
     return as_of
 
 
-async def find_moment(
+async def resolve_as_of(
     db: Session, workspace_id: UUID, dataset_id: UUID | None, as_of: str | None, field: str = "as_of"
 ) -> datetime | None:
-    """Return the moment that a tag or a time means; None for the latest.
+    """Return the moment of a tag or a time; None for the latest version.
 
-    Raises Invalid for what is neither, and VersionNotFound for a tag that the dataset has not.
+    Raises Invalid for malformed input, and VersionNotFound for an unknown tag.
     """
     if as_of is None or as_of == LATEST:
         return None
     if _MOMENT.match(as_of):
         return _read_moment(as_of, field)
     if dataset_id is None:
-        raise Invalid.field(["query", field], "a tag is one of a dataset: name it in `dataset`")
+        raise Invalid.field(["query", field], "a tag needs the dataset: name it in `dataset`")
     found = await db.fetchval(sql.version_tagged, workspace_id=workspace_id, dataset_id=dataset_id, tag=as_of)
     if found is None:
         raise VersionNotFound
@@ -46,7 +46,9 @@ async def find_moment(
     return moment
 
 
-async def list_versions(db: Session, workspace_id: UUID, dataset_id: UUID, query: VersionQuery) -> list[Version]:
+async def list_versions(
+    db: Session, workspace_id: UUID, dataset_id: UUID, query: DatasetVersionsQuery
+) -> list[Version]:
     """List the versions of a dataset, newest first. Raises DatasetNotFound."""
     await show_dataset(db, workspace_id, dataset_id)
     page = {"search": query.search, "limit": query.limit, "offset": query.offset}
@@ -58,20 +60,20 @@ async def show_version(db: Session, workspace_id: UUID, dataset_id: UUID, query:
     """Return the version that has a tag, or the last one until a moment. Raises VersionNotFound and Invalid."""
     if (query.as_of is None) == (query.tag is None):
         raise Invalid.field(["query", "as_of"], "send either as_of or tag")
-    moment = await find_moment(db, workspace_id, dataset_id, query.tag or query.as_of)
+    moment = await resolve_as_of(db, workspace_id, dataset_id, query.tag or query.as_of)
     return await _version_at(db, workspace_id, dataset_id, moment)
 
 
-async def tag_version(db: Database, workspace_id: UUID, dataset_id: UUID, body: TagRequest) -> Version:
-    """Put a tag on the version of exactly a moment, wherever it was before.
+async def tag_version(db: Database, workspace_id: UUID, dataset_id: UUID, body: VersionTagRequest) -> Version:
+    """Tag the version of exactly this moment; the tag leaves its previous version.
 
     Raises DatasetNotFound, VersionNotFound and Invalid.
     """
     if body.tag == LATEST or _MOMENT.match(body.tag):
-        raise Invalid.field(["body", "tag"], "this means a version already; choose another name")
+        raise Invalid.field(["body", "tag"], "this name is reserved; choose another")
     async with db.transaction() as tx:
         await lock_dataset(tx, workspace_id, dataset_id)
-        moment = await find_moment(tx, workspace_id, dataset_id, body.as_of)
+        moment = await resolve_as_of(tx, workspace_id, dataset_id, body.as_of)
         version = await _version_at(tx, workspace_id, dataset_id, moment)
         exact = version.as_of if moment is None else moment
         owner = {"workspace_id": workspace_id, "dataset_id": dataset_id}
@@ -83,11 +85,11 @@ async def tag_version(db: Database, workspace_id: UUID, dataset_id: UUID, body: 
 async def diff_versions(
     db: Session, workspace_id: UUID, dataset_id: UUID, from_version: str, to_version: str
 ) -> Difference:
-    """Tell what became of the examples between two versions. Raises DatasetNotFound and VersionNotFound."""
+    """Return the changes of examples between two versions. Raises DatasetNotFound and VersionNotFound."""
     await show_dataset(db, workspace_id, dataset_id)
     moments = []
     for field, given in (("from_version", from_version), ("to_version", to_version)):
-        moment = await find_moment(db, workspace_id, dataset_id, given, field)
+        moment = await resolve_as_of(db, workspace_id, dataset_id, given, field)
         moments.append(moment or (await _version_at(db, workspace_id, dataset_id, None)).as_of)
     owner = {"workspace_id": workspace_id, "dataset_id": dataset_id}
     found = Difference([], [], [])
@@ -108,6 +110,6 @@ async def _version_at(db: Session, workspace_id: UUID, dataset_id: UUID, moment:
 
 def _read_moment(text: str, field: str) -> datetime:
     try:
-        return aware(datetime.fromisoformat(_SPACED_OFFSET.sub(r"+\1", text)))
+        return in_utc(datetime.fromisoformat(_SPACED_OFFSET.sub(r"+\1", text)))
     except (ValueError, OverflowError) as exc:
         raise Invalid.field(["query", field], "must be a tag or an ISO 8601 time") from exc

@@ -1,4 +1,4 @@
-"""Who is asking: organizations, workspaces, users and API keys.
+"""Organizations, workspaces, users and API keys.
 
-Authenticates requests of the platform's API and says what a caller may do; knows no deployment and no trace.
+Authenticates the requests of the platform's API and checks permissions. Does not know deployments or traces.
 """

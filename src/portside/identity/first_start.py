@@ -1,4 +1,4 @@
-"""What a new installation begins with: one organization, workspace, user and API key."""
+"""The first start of an installation: creates the first organization, workspace, user and API key."""
 
 from uuid import UUID, uuid4
 
@@ -10,9 +10,9 @@ from portside.kernel.db import Database, Session
 
 
 async def set_up(db: Database, *, api_key: str | None = None) -> str | None:
-    """Make the first organization, workspace, user and key, and return the key; None where they exist already.
+    """Create the first organization, workspace, user and key, and return the key; None if they exist already.
 
-    Raises UserMistake for a given key that no request could bring.
+    Raises UserMistake for a given key that is not a valid header value.
     """
     async with db.transaction() as tx:
         await tx.fetchval(sql.lock_first_start)
@@ -35,7 +35,7 @@ async def set_up(db: Database, *, api_key: str | None = None) -> str | None:
 
 
 async def add_admin(tx: Session, organization_id: UUID, workspace_id: UUID, user_id: UUID) -> None:
-    """Make the first user, who may do everything."""
+    """Create the first user, with all permissions."""
     await tx.execute(
         sql.insert_user,
         id=user_id,
@@ -51,12 +51,19 @@ async def add_admin(tx: Session, organization_id: UUID, workspace_id: UUID, user
 
 
 async def is_set_up(db: Database) -> bool:
-    """Whether the first start was made on this database."""
+    """Whether this database has gone through its first start."""
     return await db.fetchrow(sql.first_workspace) is not None
 
 
 async def first_owner(db: Database) -> Owner:
-    """Return where the platform's own service keys belong: the first workspace, no user."""
+    """Return the owner of the platform's own service keys: the first workspace."""
     row = await db.fetchrow(sql.first_workspace)
     assert row is not None  # noqa: S101 - set_up ran before
     return Owner(row["organization_id"], row["id"])
+
+
+async def first_workspace(db: Database) -> UUID:
+    """Return the workspace whose deployments the platform's own listener runs."""
+    workspace_id = (await first_owner(db)).workspace_id
+    assert workspace_id is not None  # noqa: S101 - `first_owner` sets it
+    return workspace_id

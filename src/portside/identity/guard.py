@@ -1,53 +1,57 @@
-"""The door of the platform's API: who sends this request, and may they.
+"""The guard of the platform's API: authenticates a request and checks its permission.
 
-The schemes are alternatives (spec: Authentication): an API key in `X-Api-Key`, or a bearer token, which is a login or
-an API key. `X-Tenant-Id` names the workspace, where the caller may enter several.
+A request has an API key in `X-Api-Key`, a bearer token that is a session or an API key (spec: Authentication), or the
+session cookie of a browser. `X-Tenant-Id` names the workspace if the caller may use several.
+
+Browsers send the cookie with requests that other sites make them send. So a request that changes something with the
+cookie must come from a page of this server; without evidence for that it is refused.
 """
 
 import hmac
+from collections.abc import Mapping
+from typing import Any
 from uuid import UUID
 
-from portside.identity.keyring import Keyring
-from portside.identity.keys import PERSONAL, SERVICE
+from portside.identity.authentication import credential_of
+from portside.identity.services import Context
 from portside.identity.types import Actor, WorkspaceRequired
 from portside.kernel.errors import Forbidden
-from portside.kernel.http.routes import Context, Route
+from portside.kernel.http.cors import SAFE, is_same_origin
+from portside.kernel.http.routes import Route
 
-_BEARER = "bearer "
+
+class NotSameOrigin(Forbidden):
+    """With a session cookie, only pages of this platform may change something; other programs send an API key."""
+
+    code = "not_same_origin"
 
 
-async def guard(ctx: Context, route: Route) -> Actor:
-    """Return the actor behind a request.
+async def guard(ctx: Context, route: Route[Any]) -> Actor:
+    """Return the actor of a request.
 
-    Raises Unauthorized without a good key or login; Forbidden when the route's permission is missing, or when
-    X-Tenant-Id or X-Organization-Id names what the caller may not enter.
+    Raises Unauthorized without a valid key or session; NotSameOrigin; Forbidden if the actor lacks the route's
+    permission, or may not use the workspace of X-Tenant-Id or the organization of X-Organization-Id.
     """
     headers = ctx.request.headers
-    keyring, tenant = ctx.get(Keyring), _tenant(headers.get("x-tenant-id"))
-    token = bearer_of(headers.get("authorization"))
-    key = headers.get("x-api-key")
-    if key or token is None:
-        actor = await keyring.authenticate(key, tenant)
-    elif token.startswith((PERSONAL, SERVICE)):
-        actor = await keyring.authenticate(token, tenant)
-    else:
-        actor = await keyring.authenticate_login(token, tenant)
+    presented = credential_of(headers)
+    if presented.kind == "cookie" and ctx.request.method not in SAFE:
+        check_same_origin(headers)
+    actor = await ctx.services.authenticator.authenticate_request(presented, _tenant(headers.get("x-tenant-id")))
     organization = headers.get("x-organization-id")
     if organization and not hmac.compare_digest(organization.lower().encode(), str(actor.organization_id).encode()):
         raise Forbidden("This key does not belong to the organization that X-Organization-Id names.")
     if route.permission and not actor.may(route.permission):
-        # A user's roles are those of a workspace: which one must be known before anything can be missing.
+        # A user's permissions depend on the workspace, so without one it is unknown whether any is missing.
         if actor.workspace is None and not route.permission.startswith("organization:"):
             raise WorkspaceRequired
         raise Forbidden(f"This key lacks the permission {route.permission}.")
     return actor
 
 
-def bearer_of(authorization: str | None) -> str | None:
-    """Return the token of an Authorization header, None where it holds none."""
-    if authorization is None or not authorization.lower().startswith(_BEARER):
-        return None
-    return authorization[len(_BEARER) :].strip() or None
+def check_same_origin(headers: Mapping[str, str]) -> None:
+    """Raise NotSameOrigin unless a browser sent the request from a page of this server."""
+    if not is_same_origin(headers):
+        raise NotSameOrigin
 
 
 def _tenant(given: str | None) -> UUID | None:

@@ -1,41 +1,45 @@
-"""API keys: made, hashed, listed and revoked. Who a request's key stands for is `keyring.py`'s business.
+"""API keys: create, list and revoke them. `authentication.py` authenticates requests.
 
-A key is shown once. A service key belongs to a workspace, or to the organization or some of its workspaces; a personal
-key acts as its user, who may never do more with it than without.
+A key is shown once. A service key belongs to a workspace, or to the organization or some of its workspaces. A personal
+key acts as its user and never has more permissions than the user.
 """
 
 import secrets
 from collections.abc import Sequence
-from datetime import UTC, datetime
+from datetime import datetime, timedelta
 from typing import Any
 from uuid import UUID
 
 import msgspec
 
-from portside.identity.keyring import Keyring
+from portside.identity.authentication import PERSONAL_PREFIX, SERVICE_PREFIX, Authenticator, hash_token
 from portside.identity.roles import ORGANIZATION_ROLES, READ_ONLY, WORKSPACE_ROLES, find_role
 from portside.identity.sql import sql
-from portside.identity.tokens import hash_token
 from portside.identity.types import EVERYTHING, Actor, Key, KeyRequest, NewKey
-from portside.kernel.clock import now
+from portside.kernel.clock import in_utc, now
 from portside.kernel.db import Session
-from portside.kernel.errors import Forbidden, Invalid, NotFound, UserMistake
+from portside.kernel.errors import Conflict, Forbidden, Invalid, NotFound, UserMistake
 from portside.kernel.ids import uuid7
 
-PERSONAL, SERVICE = "lsv2_pt", "lsv2_sk"
 MAX_KEY_LENGTH = 512
 
 
 class KeyNotFound(NotFound):
-    """No API key with this id exists where you look."""
+    """There is no API key with this id in this list of keys."""
 
     code = "api_key_not_found"
 
 
-class Owner(msgspec.Struct, frozen=True):
-    """Where a new key belongs; without a user it is a service key, without a workspace one of the organization.
+class KeyInUse(Conflict):
+    """A part of the platform uses this key; replace it, or revoke it with force=true."""
 
-    `workspaces` are those that a key of the organization may enter, None for all of them.
+    code = "api_key_in_use"
+
+
+class Owner(msgspec.Struct, frozen=True):
+    """The owner of a new key. Without a user it is a service key; without a workspace it belongs to the organization.
+
+    `workspaces` are those that an organization's key may use, None for all.
     """
 
     organization_id: UUID
@@ -44,33 +48,44 @@ class Owner(msgspec.Struct, frozen=True):
     workspaces: Sequence[UUID] | None = None
 
 
-class Shelf(msgspec.Struct, frozen=True, kw_only=True):
-    """Which keys are meant: those of a workspace, of a user, or all service keys of the organization."""
+class KeyFilter(msgspec.Struct, frozen=True, kw_only=True):
+    """Selects the keys of a workspace, those of a user, or all service keys of the organization."""
 
     organization_id: UUID
     workspace_id: UUID | None = None
     user_id: UUID | None = None
-    of_services: bool = False
+    service_keys_only: bool = False
+
+
+class Revocation(msgspec.Struct, frozen=True):
+    """A key to revoke. A key that a part of the platform uses is revoked only with `force`."""
+
+    key_id: UUID
+    key_filter: KeyFilter
+    force: bool = False
 
 
 def generate_key(prefix: str) -> str:
-    """Make a random key."""
+    """Return a new random key."""
     return f"{prefix}_{secrets.token_hex(16)}_{secrets.token_hex(5)}"
 
 
 def shorten(key: str) -> str:
-    """Return the recognisable part of a key that may be shown for ever."""
+    """Return a short form of a key that is safe to show."""
     shown = min(4, len(key) // 4)
     return f"{key[:8] if len(key) >= 24 else ''}…{key[len(key) - shown :]}"
 
 
-async def create_key(db: Session, owner: Owner, request: KeyRequest, *, key: str | None = None) -> NewKey:
-    """Store a new key and return it, readable this once.
+async def create_key(
+    db: Session, owner: Owner, request: KeyRequest, *, key: str | None = None, used_by: str | None = None
+) -> NewKey:
+    """Store a new key and return it; it cannot be read again.
 
-    Raises Invalid for an expiry in the past, an unknown role or permissions beside a role.
+    `used_by` names the part of the platform that uses the key, if any. Raises Invalid for an expiry in the past, an
+    unknown role, or both permissions and a role.
     """
     expires_at = None if request.expires_at is None else _future(request.expires_at)
-    key = key or generate_key(PERSONAL if owner.user_id else SERVICE)
+    key = key or generate_key(PERSONAL_PREFIX if owner.user_id else SERVICE_PREFIX)
     key_id = uuid7()
     await db.execute(
         sql.insert_key,
@@ -85,15 +100,16 @@ async def create_key(db: Session, owner: Owner, request: KeyRequest, *, key: str
         permissions=granted(request),
         read_only=request.read_only,
         expires_at=expires_at,
+        used_by=used_by,
     )
-    (row,) = await _rows(db, Shelf(organization_id=owner.organization_id), key_id)
+    (row,) = await _rows(db, KeyFilter(organization_id=owner.organization_id), key_id)
     return NewKey(**row, key=key)
 
 
 def granted(request: KeyRequest) -> list[str]:
-    """Return the permissions that a key is made with. Raises Invalid."""
+    """Return the permissions of a requested key. Raises Invalid."""
     if request.permissions is not None and (request.role_id or request.org_role_id):
-        raise Invalid.field(["body", "permissions"], "cannot be given beside a role")
+        raise Invalid.field(["body", "permissions"], "cannot be combined with a role")
     wanted = set(request.permissions if request.permissions is not None else ())
     if request.role_id:
         wanted.update(find_role(WORKSPACE_ROLES, request.role_id, "role_id").permissions)
@@ -111,51 +127,73 @@ def _covers(held: set[str], permission: str) -> bool:
 
 
 def check_given_key(key: str) -> None:
-    """Refuse a key that no request could bring. Raises UserMistake."""
+    """Refuse a key that is not a valid header value. Raises UserMistake."""
     if len(key) > MAX_KEY_LENGTH or not key.isascii() or not key.isprintable() or " " in key:
         raise UserMistake(
-            f"PORTSIDE_API_KEY must be at most {MAX_KEY_LENGTH} ASCII characters without spaces, as a header holds it"
+            f"PORTSIDE_API_KEY must be at most {MAX_KEY_LENGTH} printable ASCII characters without spaces"
         )
 
 
 def _future(moment: datetime) -> datetime:
     try:
-        moment = moment.astimezone(UTC)
+        moment = in_utc(moment)
     except OverflowError:
-        raise Invalid.field(["body", "expires_at"], "must be a moment of the years 1 to 9999 in UTC") from None
+        raise Invalid.field(["body", "expires_at"], "must be between the years 1 and 9999 in UTC") from None
     if moment <= now():
         raise Invalid.field(["body", "expires_at"], "must be in the future")
     return moment
 
 
 def check_grant(actor: Actor, request: KeyRequest) -> None:
-    """Refuse a key that could do more than the one that asks for it. Raises Forbidden and Invalid."""
+    """Refuse permissions that the actor lacks. Raises Forbidden and Invalid."""
     beyond = [permission for permission in granted(request) if not actor.may(permission)]
     if beyond:
-        raise Forbidden(f"A key can only grant what it may do itself; it lacks {', '.join(beyond)}.")
+        raise Forbidden(f"You can only grant permissions that you have; you lack {', '.join(beyond)}.")
 
 
 def refuse_fields(request: KeyRequest, names: Sequence[str]) -> None:
-    """Refuse fields that make no sense for the kind of key. Raises Invalid."""
+    """Refuse fields that do not apply to this kind of key. Raises Invalid."""
     for name in names:
         if getattr(request, name) is not None:
-            raise Invalid.field(["body", name], "is not for keys of this kind")
+            raise Invalid.field(["body", name], "does not apply to this kind of key")
 
 
-async def list_keys(db: Session, shelf: Shelf) -> list[Key]:
+async def list_keys(db: Session, key_filter: KeyFilter) -> list[Key]:
     """List keys, newest first."""
-    return [Key(**row) for row in await _rows(db, shelf)]
+    return [Key(**row) for row in await _rows(db, key_filter)]
 
 
-async def _rows(db: Session, shelf: Shelf, key_id: UUID | None = None) -> list[dict[str, Any]]:
-    rows = await db.fetch(sql.list_keys, id=key_id, **msgspec.structs.asdict(shelf))
+async def _rows(db: Session, key_filter: KeyFilter, key_id: UUID | None = None) -> list[dict[str, Any]]:
+    rows = await db.fetch(sql.list_keys, id=key_id, **msgspec.structs.asdict(key_filter))
     return [dict(row) for row in rows]
 
 
-async def revoke_key(db: Session, keyring: Keyring, actor: Actor, key_id: UUID, shelf: Shelf) -> None:
-    """Make a key worthless. Raises KeyNotFound, and Forbidden for the key that asks."""
+async def is_valid(db: Session, key: str) -> bool:
+    """Whether this key is valid."""
+    return bool(await db.fetchval(sql.is_key_valid, key_hash=hash_token(key)))
+
+
+async def expire_key(db: Session, key_id: UUID, *, after: timedelta) -> None:
+    """Make a key expire after some time, unless it expires earlier."""
+    await db.execute(sql.expire_key, id=key_id, after=after)
+
+
+async def revoke_key(db: Session, authenticator: Authenticator, actor: Actor, revocation: Revocation) -> None:
+    """Revoke a key.
+
+    Raises KeyNotFound, Forbidden for the actor's own key, and, without `force`, KeyInUse for a key that a part of the
+    platform uses.
+    """
+    key_id, key_filter = revocation.key_id, revocation.key_filter
     if key_id == actor.key_id:
         raise Forbidden("A key cannot revoke itself; use another one.")
-    if await db.fetchval(sql.revoke_key, id=key_id, **msgspec.structs.asdict(shelf)) is None:
-        raise KeyNotFound
-    keyring.forget(key_id)
+    values = {"id": key_id, "force": revocation.force, **msgspec.structs.asdict(key_filter)}
+    if await db.fetchval(sql.revoke_key, **values) is None:
+        rows = await _rows(db, key_filter, key_id)
+        if not rows:
+            raise KeyNotFound
+        raise KeyInUse(
+            f"This key is used by {rows[0]['used_by']}, whose requests would be refused until it gets another key. "
+            "Replace it with `portside keys rotate`, or revoke it anyway with force=true (--force)."
+        )
+    authenticator.forget(key_id)

@@ -1,63 +1,109 @@
-"""Logins: a user's password for a token that lasts half a day (contract: Bearer Auth)."""
+"""Passwords: checked and changed. `POST /login` gives a token for 12 hours (contract: Bearer Auth).
 
+Passwords are stored as scrypt hashes. A login with an unknown email takes as long as one with a wrong password, so that
+the response time does not reveal which emails exist.
+"""
+
+import asyncio
+import hashlib
+import hmac
 import secrets
+from concurrent.futures import ThreadPoolExecutor
 from datetime import timedelta
+from uuid import UUID
 
-from portside.identity.keyring import Keyring
-from portside.identity.passwords import hash_password, is_password
+from portside.identity.authentication import Authenticator
+from portside.identity.sessions import LimitedKey, NotAUser, Origin, SignIn, begin
 from portside.identity.sql import sql
-from portside.identity.tokens import hash_token
 from portside.identity.types import Actor, Credentials, LoggedIn, NewPassword
-from portside.kernel.clock import now
 from portside.kernel.db import Session
-from portside.kernel.errors import Forbidden, Unauthorized
-from portside.kernel.ids import uuid7
+from portside.kernel.errors import TooManyRequests, Unauthorized
+from portside.kernel.logs import get_logger
 
-LASTS = timedelta(hours=12)
+log = get_logger(__name__)
+_SALT_BYTES, _HASH_BYTES = 16, 32
+# 64 MB and about 0.1 seconds, as OWASP recommends for scrypt.
+_COST = {"n": 2**16, "r": 8, "p": 1}
+_MEMORY_BYTES = 2**27
+# A flood of logins must not exhaust the memory, nor the default thread pool that everything shares.
+MAX_CONCURRENT, MAX_WAITING = 2, 20
+
+
+class TooManyLogins(TooManyRequests):
+    """Too many passwords are being checked right now; try again in a moment."""
+
+    code = "too_many_logins"
+
+
+class _PasswordWorkers:
+    """The thread pool that hashes passwords, with a limit on waiting calls."""
+
+    def __init__(self) -> None:
+        self._threads = ThreadPoolExecutor(MAX_CONCURRENT, "passwords")
+        self._in_progress = 0
+
+    async def derive(self, password: str, salt: bytes) -> bytes:
+        if self._in_progress >= MAX_CONCURRENT + MAX_WAITING:
+            raise TooManyLogins(headers={"Retry-After": "1"})
+        self._in_progress += 1
+        try:
+            return await asyncio.get_running_loop().run_in_executor(self._threads, _derive, password, salt)
+        finally:
+            self._in_progress -= 1
+
+
+_workers = _PasswordWorkers()
+
+
+async def hash_password(password: str) -> bytes:
+    """Return the salted hash of a password. Raises TooManyLogins."""
+    salt = secrets.token_bytes(_SALT_BYTES)
+    return salt + await _workers.derive(password, salt)
+
+
+async def verify_password(password: str, stored: bytes | None) -> bool:
+    """Whether a password matches its stored hash; takes as long without one. Raises TooManyLogins."""
+    salt = (stored or bytes(_SALT_BYTES))[:_SALT_BYTES]
+    derived = await _workers.derive(password, salt)
+    return hmac.compare_digest(derived, (stored or bytes(_SALT_BYTES + _HASH_BYTES))[_SALT_BYTES:])
+
+
+def _derive(password: str, salt: bytes) -> bytes:
+    return hashlib.scrypt(password.encode(), salt=salt, maxmem=_MEMORY_BYTES, dklen=_HASH_BYTES, **_COST)
+
+
+LOGIN_LIFETIME = timedelta(hours=12)
 
 
 class LoginRefused(Unauthorized):
-    """No user has this email and password."""
+    """The email or the password is wrong."""
 
     code = "login_refused"
 
 
-class NotAUser(Forbidden):
-    """Only a user can do this; the key is not one of a user."""
-
-    code = "not_a_user"
-
-
-class LimitedKey(Forbidden):
-    """A key that may not do all that its user may cannot set passwords or revoke keys; log in, or use another."""
-
-    code = "limited_key"
-
-
-async def log_in(db: Session, credentials: Credentials) -> LoggedIn:
-    """Return a token for a user. Raises LoginRefused, after as long as a good login takes."""
+async def check_credentials(db: Session, credentials: Credentials, origin: Origin) -> UUID:
+    """Return the user that an email and a password belong to. Raises LoginRefused and TooManyLogins."""
     row = await db.fetchrow(sql.password_of_user, email=credentials.email, id=None)
-    is_right = await is_password(credentials.password, row["password"] if row else None)
+    is_right = await verify_password(credentials.password, row["password"] if row else None)
     if row is None or row["password"] is None or not is_right:
+        log.warning("sign-in refused", method="password", address=origin.address)
         raise LoginRefused
-    token, expires_at = secrets.token_urlsafe(32), now() + LASTS
-    await db.execute(sql.forget_old_logins)
-    await db.execute(
-        sql.insert_login, id=uuid7(), user_id=row["id"], token_hash=hash_token(token), expires_at=expires_at
-    )
-    return LoggedIn(token, expires_at)
+    found: UUID = row["id"]
+    return found
 
 
-async def log_out(db: Session, keyring: Keyring, actor: Actor) -> None:
-    """End the login that asks; nothing happens where a key asks."""
-    await db.execute(sql.delete_login, id=actor.key_id)
-    keyring.forget(actor.key_id)
+async def log_in(db: Session, authenticator: Authenticator, credentials: Credentials, origin: Origin) -> LoggedIn:
+    """Return a bearer token for a user. Raises LoginRefused and TooManyLogins."""
+    user_id = await check_credentials(db, credentials, origin)
+    sign_in = SignIn(kind="bearer", method="password", lifetime=LOGIN_LIFETIME, user_id=user_id, origin=origin)
+    made = await begin(db, authenticator, sign_in)
+    return LoggedIn(made.token, made.expires_at)
 
 
-async def set_password(db: Session, keyring: Keyring, actor: Actor, body: NewPassword) -> None:
-    """Give the user who asks another password.
+async def set_password(db: Session, authenticator: Authenticator, actor: Actor, body: NewPassword) -> None:
+    """Change the actor's password.
 
-    Raises NotAUser, LimitedKey, and LoginRefused for a wrong current one.
+    Raises NotAUser, LimitedKey, and LoginRefused for a wrong current password.
     """
     if actor.user_id is None:
         raise NotAUser
@@ -65,7 +111,9 @@ async def set_password(db: Session, keyring: Keyring, actor: Actor, body: NewPas
         raise LimitedKey
     row = await db.fetchrow(sql.password_of_user, email=None, id=actor.user_id)
     stored = row["password"] if row else None
-    if stored is not None and not await is_password(body.current or "", stored):
+    if stored is not None and not await verify_password(body.current or "", stored):
         raise LoginRefused("The current password is wrong.")
-    await db.execute(sql.set_password, id=actor.user_id, login_id=actor.key_id, password=await hash_password(body.new))
-    keyring.forget_user(actor.user_id)
+    await db.execute(
+        sql.set_password, id=actor.user_id, session_id=actor.session_id, password=await hash_password(body.new)
+    )
+    authenticator.forget_user(actor.user_id)

@@ -1,10 +1,9 @@
-"""Roles, and what they permit (contract: hosted API, section g).
+"""Roles and their permissions (contract: hosted API, section g).
 
-An organization's admins may do everything in all of its workspaces. Everybody else has a role in each workspace that
-they belong to.
+Organization admins have all permissions in all workspaces. Other users have a role in each workspace they belong to.
 """
 
-from collections.abc import Collection
+from collections.abc import Collection, Mapping
 from uuid import NAMESPACE_URL, UUID, uuid5
 
 import msgspec
@@ -19,10 +18,11 @@ _RESOURCES = (
 )  # fmt: skip
 _NOT_FOR_EDITORS = frozenset({"runs:delete", "workspaces:manage", "deployments:delete"})
 _VERBS = ("create", "read", "update", "delete", "share", "manage")
+CALL_AGENTS = "deployments:call"
 
 
 class Role(msgspec.Struct, frozen=True):
-    """A role that users may have in an organization or in a workspace."""
+    """A role in an organization or in a workspace."""
 
     id: UUID
     name: str
@@ -36,7 +36,7 @@ def _role(name: str, scope: str, permissions: Collection[str]) -> Role:
     return Role(uuid5(NAMESPACE_URL, f"portside:role:{code}"), code, name, scope, tuple(sorted(permissions)))
 
 
-_EVERY = [f"{resource}:{verb}" for resource in _RESOURCES for verb in _VERBS]
+_EVERY = [*(f"{resource}:{verb}" for resource in _RESOURCES for verb in _VERBS), CALL_AGENTS]
 ORGANIZATION_ROLES = {
     role.display_name: role
     for role in (
@@ -61,16 +61,16 @@ WORKSPACE_ROLES = {
 READ_ONLY = frozenset({"organization:read", *WORKSPACE_ROLES["Viewer"].permissions})
 
 
-def find_role(roles: dict[str, Role], given: str, field: str) -> Role:
-    """Return a role by its id, name or display name. Raises Invalid that names the field."""
+def find_role(roles: Mapping[str, Role], given: str, field: str) -> Role:
+    """Return a role by its id, name or display name. Raises Invalid that names the field of the body."""
     for role in roles.values():
         if given in {str(role.id), role.name, role.display_name}:
             return role
-    raise Invalid.field(["body", field], f"is no role; there are {', '.join(roles)}")
+    raise Invalid.field(["body", *field.split(".")], f"is not a role; use one of {', '.join(roles)}")
 
 
 def permissions_of(organization_role: str | None, workspace_role: str | None) -> frozenset[str]:
-    """Return what a user may do who has these roles."""
+    """Return the permissions of a user with these roles."""
     held: set[str] = set()
     if organization_role in ORGANIZATION_ROLES:
         held.update(ORGANIZATION_ROLES[organization_role].permissions)
@@ -79,8 +79,10 @@ def permissions_of(organization_role: str | None, workspace_role: str | None) ->
     return frozenset(held)
 
 
-def check_reach(actor: Actor, role: Role) -> None:
-    """Nobody gives, or takes from others, a role that permits more than their own. Raises Forbidden."""
+def check_outranks(actor: Actor, role: Role) -> None:
+    """Check that the actor has all permissions of a role that it gives or takes away. Raises Forbidden."""
     beyond = [permission for permission in role.permissions if not actor.may(permission)]
     if beyond:
-        raise Forbidden(f"You cannot act on the role {role.display_name}; you lack {', '.join(beyond)}.")
+        raise Forbidden(
+            f"You cannot give or remove the role {role.display_name}: you lack its permissions {', '.join(beyond)}."
+        )

@@ -1,11 +1,12 @@
-"""The values of identity: the actor behind a request, and keys, workspaces and members as the API shows them."""
+"""The structs of identity: the actor of a request, and keys, workspaces and members as the API shows them."""
 
 from datetime import datetime
-from typing import Annotated, ClassVar, NewType
+from typing import Annotated, ClassVar, NewType, Self
 from uuid import UUID
 
 import msgspec
 
+from portside.kernel.clock import Moment
 from portside.kernel.errors import Forbidden
 
 OrganizationId = NewType("OrganizationId", UUID)
@@ -30,10 +31,11 @@ class WorkspaceRequired(Forbidden):
 
 
 class Actor(msgspec.Struct, frozen=True):
-    """Who is asking, in which workspace if any, and what they may do.
+    """The caller of a request, with its workspace, if any, and its permissions.
 
-    `permissions` are the key's; of those a user has only what `role_permissions` hold too, which are None for a service
-    key. A service key of the organization may enter `workspaces`, None for all.
+    `permissions` are the key's. A user has only those that are in `role_permissions` too, which is None for a service
+    key; `roles` are the user's in the organization and in the workspace. A service key of the organization may use
+    `workspaces`, None for all.
     """
 
     key_id: UUID
@@ -45,41 +47,46 @@ class Actor(msgspec.Struct, frozen=True):
     user_id: UUID | None
     user_email: str | None
     permissions: frozenset[str]
-    expires_at: datetime | None = None
+    expires_at: Moment | None = None
     role_permissions: frozenset[str] | None = None
+    roles: frozenset[str] = frozenset()
     workspaces: frozenset[UUID] | None = None
     is_of_organization: bool = False
+    session_id: UUID | None = None
+    """The session of the request, if it was made with one. A session of a user has it as `key_id` too."""
 
     @property
     def workspace_id(self) -> UUID:
-        """The workspace that the request is about. Raises WorkspaceRequired where none was named."""
+        """The workspace of the request. Raises WorkspaceRequired if the request names none."""
         if self.workspace is None:
             raise WorkspaceRequired
         return self.workspace
 
     @property
     def is_unlimited(self) -> bool:
-        """Whether the key or login may do all that its user or its workspaces allow."""
+        """Whether the key or login has all permissions of its user or its workspaces."""
         return EVERYTHING in self.permissions
 
     @property
-    def is_of_some_workspaces(self) -> bool:
-        """Whether this is a service key that is kept to workspaces, whatever it may do there."""
+    def is_restricted(self) -> bool:
+        """Whether this is a service key that cannot use all workspaces."""
         return self.user_id is None and not (self.is_of_organization and self.workspaces is None)
 
     def may(self, permission: str) -> bool:
-        """Whether the actor holds `resource:verb`, `resource:*` or everything.
+        """Whether the actor has `resource:verb`, `resource:*` or everything.
 
-        A key that is kept to workspaces changes nothing of the organization: it could let itself into the others.
+        A key that is limited to workspaces cannot change the organization, or it could give itself the others.
         """
-        if self.is_of_some_workspaces and permission.startswith("organization:") and permission != _READS_ORGANIZATION:
+        if self.is_restricted and permission.startswith("organization:") and permission != _READS_ORGANIZATION:
             return False
-        return _holds(self.permissions, permission) and (
-            self.role_permissions is None or _holds(self.role_permissions, permission)
-        )
+        return self.key_has(permission) and (self.role_permissions is None or _holds(self.role_permissions, permission))
+
+    def key_has(self, permission: str) -> bool:
+        """Whether the key itself has a permission, whatever the roles of its user allow."""
+        return _holds(self.permissions, permission)
 
     def effective_permissions(self) -> list[str]:
-        """Return what the actor may do, in the shortest form."""
+        """Return the actor's permissions in their shortest form."""
         if self.role_permissions is None or EVERYTHING in self.role_permissions:
             return sorted(self.permissions)
         if EVERYTHING in self.permissions:
@@ -94,31 +101,40 @@ def _holds(held: frozenset[str], permission: str) -> bool:
 
 
 class Key(msgspec.Struct):
-    """An API key as it is listed: never the key itself (contract: hosted API, section g)."""
+    """An API key as lists show it, without the key itself (contract: hosted API, section g)."""
 
     id: UUID
     short_key: str
     description: str
     permissions: list[str]
     read_only: bool
-    created_at: datetime
+    created_at: Moment
     last_used_at: datetime | None
-    expires_at: datetime | None
+    expires_at: Moment | None
     workspace_names: list[str]
     default_workspace_id: UUID | None
     default_workspace_name: str | None
+    # The part of the platform that uses the key; null for keys that people created.
+    used_by: str | None
+
+
+class RevokeQuery(msgspec.Struct):
+    """The options of a revocation."""
+
+    # Required for a key that a part of the platform uses.
+    force: bool = False
 
 
 class NewKey(Key):
-    """A key at the one moment when it can be read."""
+    """A new key, with the key itself, which is shown only once."""
 
     key: str
 
 
 class KeyRequest(msgspec.Struct):
-    """What to make a key with; without `permissions` or a role it may do everything that its maker may.
+    """A key to create; without `permissions` or a role it gets all permissions of its creator.
 
-    `workspaces` and `org_role_id` are for keys of the organization, `default_workspace_id` is for keys of users.
+    `workspaces` and `org_role_id` are for keys of the organization, `default_workspace_id` for keys of users.
     """
 
     description: Annotated[str, msgspec.Meta(max_length=1000)] = "Default API key"
@@ -136,17 +152,17 @@ class Organization(msgspec.Struct):
 
     id: UUID
     display_name: str
-    created_at: datetime
+    created_at: Moment
 
 
 class Workspace(msgspec.Struct):
-    """A workspace as the API shows it, and what the caller is in it."""
+    """A workspace as the API shows it, with the caller's role in it."""
 
     id: UUID
     organization_id: UUID
     display_name: str
     tenant_handle: str
-    created_at: datetime
+    created_at: Moment
     role_id: UUID | None = None
     role_name: str | None = None
     permissions: list[str] = []
@@ -156,7 +172,7 @@ class Workspace(msgspec.Struct):
 
 
 class WorkspaceRequest(msgspec.Struct):
-    """What to make a workspace with; the handle follows from the name unless it is given."""
+    """A workspace to create; the handle is derived from the name unless it is given."""
 
     display_name: Name
     id: UUID | None = None
@@ -164,13 +180,13 @@ class WorkspaceRequest(msgspec.Struct):
 
 
 class WorkspacePatch(msgspec.Struct):
-    """What to change of a workspace."""
+    """The changes of a workspace."""
 
     display_name: Name
 
 
 class Member(msgspec.Struct):
-    """A user in an organization or in a workspace, and as what."""
+    """A user in an organization or in a workspace, with a role."""
 
     id: UUID
     user_id: UUID
@@ -178,11 +194,11 @@ class Member(msgspec.Struct):
     full_name: str | None
     role_id: UUID
     role_name: str
-    created_at: datetime
+    created_at: Moment
 
 
 class MemberRequest(msgspec.Struct):
-    """Whom to add to the organization; a user needs a password only to log in.
+    """A user to add to the organization; only logging in needs a password.
 
     With `workspaces` the user joins those too, as `workspace_role`.
     """
@@ -196,20 +212,20 @@ class MemberRequest(msgspec.Struct):
 
 
 class WorkspaceMemberRequest(msgspec.Struct):
-    """Which user of the organization is to join the workspace."""
+    """A user of the organization to add to the workspace."""
 
     user_id: UUID
     role_id: Name = "Editor"
 
 
 class RoleChange(msgspec.Struct):
-    """A member's other role."""
+    """A member's new role."""
 
     role_id: Name
 
 
 class Credentials(msgspec.Struct):
-    """What a user logs in with."""
+    """A user's email and password."""
 
     email: Annotated[str, msgspec.Meta(max_length=320)]
     password: Annotated[str, msgspec.Meta(max_length=1000)]
@@ -219,22 +235,42 @@ class Credentials(msgspec.Struct):
 
 
 class NewPassword(msgspec.Struct):
-    """A user's other password; `current` may be left out by one who has none."""
+    """A user's new password; `current` is not needed for the first one."""
 
     new: Annotated[str, msgspec.Meta(min_length=12, max_length=1000)]
     current: Annotated[str, msgspec.Meta(max_length=1000)] | None = None
 
 
 class LoggedIn(msgspec.Struct):
-    """What a request brings as `Authorization: Bearer …` from now on."""
+    """A token for the header `Authorization: Bearer …`."""
 
     access_token: str
-    expires_at: datetime
+    expires_at: Moment
     token_type: str = "bearer"  # noqa: S105 - the kind, not a token
 
 
+class LoginSession(msgspec.Struct):
+    """A session as lists show it: a browser that signed in (`cookie`), or a command line (`bearer`).
+
+    `method` says how it began: with a password, with an API key, by OIDC, or approved in a browser (`device`).
+    """
+
+    id: UUID
+    user_id: UUID | None
+    user_email: str
+    short_key: str
+    kind: str
+    method: str
+    address: str | None
+    client: str | None
+    created_at: Moment
+    last_used_at: Moment
+    expires_at: Moment
+    is_current: bool
+
+
 class Identity(msgspec.Struct):
-    """The answer of `GET /auth`: whom this key stands for."""
+    """The response of `GET /auth`: the identity of the key or login."""
 
     organization_id: UUID
     tenant_id: UUID | None
@@ -245,10 +281,28 @@ class Identity(msgspec.Struct):
     key_id: UUID
     short_key: str
     permissions: list[str]
+    # The roles of the user in the organization and in the workspace; empty for a service key.
+    roles: list[str]
+
+    @classmethod
+    def of(cls, actor: Actor) -> Self:
+        """Return the identity of an actor."""
+        return cls(
+            organization_id=actor.organization_id,
+            tenant_id=actor.workspace,
+            workspace_name=actor.workspace_name,
+            tenant_handle=actor.tenant_handle,
+            user_id=actor.user_id,
+            user_email=actor.user_email,
+            key_id=actor.key_id,
+            short_key=actor.short_key,
+            permissions=actor.effective_permissions(),
+            roles=sorted(actor.roles),
+        )
 
 
 class PublicIdentity(msgspec.Struct):
-    """The answer of `GET /auth/public`."""
+    """The response of `GET /auth/public`."""
 
     organization_id: UUID
     tenant_id: UUID | None

@@ -1,4 +1,7 @@
-"""Workspaces of an organization, and which of them a caller may enter."""
+"""Workspaces of the organization, and the members of both.
+
+An organization always keeps an admin. A removed member loses all keys and sessions at once.
+"""
 
 import re
 from collections.abc import Awaitable, Callable, Collection, Sequence
@@ -7,11 +10,29 @@ from uuid import UUID
 
 import msgspec
 
-from portside.identity.keyring import Keyring
-from portside.identity.roles import WORKSPACE_ADMIN, WORKSPACE_ROLES, check_reach
+from portside.identity.authentication import Authenticator
+from portside.identity.logins import hash_password
+from portside.identity.roles import (
+    ORGANIZATION_ADMIN,
+    ORGANIZATION_ROLES,
+    WORKSPACE_ADMIN,
+    WORKSPACE_ROLES,
+    Role,
+    check_outranks,
+    find_role,
+)
 from portside.identity.sql import sql
-from portside.identity.types import EVERYTHING, Actor, Organization, Workspace, WorkspaceRequest
-from portside.kernel.db import Database, Record, Session
+from portside.identity.types import (
+    EVERYTHING,
+    Actor,
+    Member,
+    MemberRequest,
+    Organization,
+    Workspace,
+    WorkspaceMemberRequest,
+    WorkspaceRequest,
+)
+from portside.kernel.db import Database, Record, Session, Transaction
 from portside.kernel.errors import Conflict, Forbidden, Invalid, NotFound
 from portside.kernel.ids import uuid7
 
@@ -19,19 +40,19 @@ _NOT_IN_HANDLES = re.compile(r"[^a-z0-9]+")
 
 
 class WorkspaceNotFound(NotFound):
-    """No workspace with this id exists in the organization."""
+    """The organization has no workspace with this id."""
 
     code = "workspace_not_found"
 
 
 class WorkspaceTaken(Conflict):
-    """A workspace with this id or handle exists already."""
+    """A workspace with this id or handle already exists; choose another."""
 
     code = "workspace_taken"
 
 
 class WorkspaceOccupied(Conflict):
-    """Something is deployed in the workspace; delete that first."""
+    """The workspace has deployments; delete them first."""
 
     code = "workspace_occupied"
 
@@ -42,32 +63,32 @@ class WorkspaceNeeded(Conflict):
     code = "workspace_needed"
 
 
-class Occupants(msgspec.Struct, frozen=True):
-    """What other rooms say of a workspace that is to be deleted: each in words what is there, or None."""
+class WorkspaceDeletionChecks(msgspec.Struct, frozen=True):
+    """Checks by other packages before a workspace is deleted: each returns a text about what blocks it, or None."""
 
-    asked: Sequence[Callable[[Session, UUID], Awaitable[str | None]]]
+    checks: Sequence[Callable[[Session, UUID], Awaitable[str | None]]]
 
 
 async def list_workspaces(db: Session, actor: Actor) -> list[Workspace]:
-    """List the workspaces that the actor may enter, oldest first."""
+    """List the workspaces that the actor may use, oldest first."""
     rows = await db.fetch(
         sql.list_workspaces,
         organization_id=actor.organization_id,
         user_id=actor.user_id,
-        enters_all=_enters_all(actor),
+        may_use_all=_may_use_all(actor),
         only=sorted(actor.workspaces or ({actor.workspace} if actor.workspace else ())),
     )
     return [_show(row, actor) for row in rows]
 
 
-def _enters_all(actor: Actor) -> bool:
+def _may_use_all(actor: Actor) -> bool:
     if actor.role_permissions is not None:
         return EVERYTHING in actor.role_permissions
     return actor.is_of_organization and actor.workspaces is None
 
 
 def _show(row: Record, actor: Actor) -> Workspace:
-    name = row["role"] or (WORKSPACE_ADMIN if actor.user_id and _enters_all(actor) else None)
+    name = row["role"] or (WORKSPACE_ADMIN if actor.user_id and _may_use_all(actor) else None)
     role = WORKSPACE_ROLES.get(name) if name else None
     return Workspace(
         id=row["id"],
@@ -82,7 +103,7 @@ def _show(row: Record, actor: Actor) -> Workspace:
 
 
 async def create_workspace(db: Database, actor: Actor, body: WorkspaceRequest) -> Workspace:
-    """Make a workspace; a user who makes one is its admin. Raises WorkspaceTaken and Invalid."""
+    """Create a workspace; a user who creates one becomes its admin. Raises WorkspaceTaken and Invalid."""
     workspace_id, handle = body.id or uuid7(), body.tenant_handle or _handle(body.display_name)
     async with db.transaction() as tx:
         inserted = await tx.fetchval(
@@ -93,7 +114,7 @@ async def create_workspace(db: Database, actor: Actor, body: WorkspaceRequest) -
             tenant_handle=handle,
         )
         if inserted is None:
-            raise WorkspaceTaken(f"A workspace with this id or the handle {handle} exists already.")
+            raise WorkspaceTaken(f"A workspace with this id or the handle {handle} already exists.")
         if actor.user_id is not None:
             await tx.execute(
                 sql.insert_workspace_members,
@@ -107,51 +128,55 @@ async def create_workspace(db: Database, actor: Actor, body: WorkspaceRequest) -
 def _handle(name: str) -> str:
     handle = _NOT_IN_HANDLES.sub("-", name.lower()).strip("-")[:100].strip("-")
     if not handle:
-        raise Invalid.field(["body", "tenant_handle"], "must be given, as none follows from the name")
+        raise Invalid.field(["body", "tenant_handle"], "is required: no handle can be derived from the name")
     return handle
 
 
 async def rename_workspace(db: Session, actor: Actor, workspace_id: UUID, name: str) -> Workspace:
     """Give a workspace another name. Raises WorkspaceNotFound."""
-    place = {"id": workspace_id, "organization_id": actor.organization_id, "user_id": actor.user_id}
-    row = await db.fetchrow(sql.rename_workspace, **place, display_name=name)
+    ids = {"id": workspace_id, "organization_id": actor.organization_id, "user_id": actor.user_id}
+    row = await db.fetchrow(sql.rename_workspace, **ids, display_name=name)
     if row is None:
         raise WorkspaceNotFound
     return _show(row, actor)
 
 
 async def delete_workspace(
-    db: Database, keyring: Keyring, actor: Actor, workspace_id: UUID, occupants: Occupants
+    db: Database,
+    authenticator: Authenticator,
+    actor: Actor,
+    workspace_id: UUID,
+    checks: WorkspaceDeletionChecks,
 ) -> None:
-    """Let nobody into a workspace any more; what belongs to it is removed in the background.
+    """Close a workspace to everyone; a background task deletes its data.
 
-    Raises Forbidden to who may not do all that there is to do there, WorkspaceNotFound, WorkspaceNeeded and
+    Raises Forbidden without all permissions of a workspace admin, WorkspaceNotFound, WorkspaceNeeded and
     WorkspaceOccupied.
     """
-    check_reach(actor, WORKSPACE_ROLES[WORKSPACE_ADMIN])
-    check_held_there(actor, WORKSPACE_ROLES[WORKSPACE_ADMIN].permissions, [workspace_id])
+    check_outranks(actor, WORKSPACE_ROLES[WORKSPACE_ADMIN])
+    check_grant_in_workspaces(actor, WORKSPACE_ROLES[WORKSPACE_ADMIN].permissions, [workspace_id])
     async with db.transaction() as tx:
         found = await tx.fetchrow(sql.lock_workspace, id=workspace_id, organization_id=actor.organization_id)
         if found is None:
             raise WorkspaceNotFound
         if found["is_first"]:
             raise WorkspaceNeeded
-        for is_there in occupants.asked:
-            if (what := await is_there(tx, workspace_id)) is not None:
-                raise WorkspaceOccupied(f"The workspace is in use; delete this first: {what}.")
+        for check in checks.checks:
+            if (blocker := await check(tx, workspace_id)) is not None:
+                raise WorkspaceOccupied(f"The workspace is in use; delete this first: {blocker}.")
         await tx.execute(sql.delete_workspace, id=workspace_id)
-    keyring.forget_workspace(workspace_id)
+    authenticator.forget_workspace(workspace_id)
 
 
-async def next_to_empty(db: Session, settled_after: timedelta) -> UUID | None:
-    """Return a workspace that was deleted long enough ago and still has something in it."""
-    found: UUID | None = await db.fetchval(sql.next_to_empty, settled_s=settled_after.total_seconds())
+async def next_to_empty(db: Session, deleted_for: timedelta) -> UUID | None:
+    """Return a workspace that was deleted at least so long ago and still has data."""
+    found: UUID | None = await db.fetchval(sql.next_to_empty, deleted_for_s=deleted_for.total_seconds())
     return found
 
 
-async def tell_empty(db: Session, workspace_id: UUID) -> None:
-    """Write down that nothing belongs to a deleted workspace any more."""
-    await db.execute(sql.tell_empty, id=workspace_id)
+async def mark_emptied(db: Session, workspace_id: UUID) -> None:
+    """Record that a deleted workspace has no data any more."""
+    await db.execute(sql.mark_emptied, id=workspace_id)
 
 
 async def check_workspaces(db: Session, actor: Actor, ids: list[UUID]) -> None:
@@ -162,11 +187,11 @@ async def check_workspaces(db: Session, actor: Actor, ids: list[UUID]) -> None:
         raise Invalid.field(["body", "workspaces"], f"the organization has no workspace {min(unknown)}")
 
 
-def check_held_there(actor: Actor, permissions: Collection[str], ids: Collection[UUID] | None) -> None:
-    """Raise Forbidden where a user would hand out permissions in workspaces in which they are not known to hold them.
+def check_grant_in_workspaces(actor: Actor, permissions: Collection[str], ids: Collection[UUID] | None) -> None:
+    """Refuse grants in workspaces for which the user's permissions are unknown. Raises Forbidden.
 
-    Other than an admin of the organization, a user has in each workspace what their role there permits. `ids` are None
-    for all workspaces.
+    Except for organization admins, a user's permissions depend on the role in each workspace, and the actor has only
+    those of the request's workspace. `ids` is None for all workspaces.
     """
     if actor.role_permissions is None or EVERYTHING in actor.role_permissions:
         return
@@ -174,20 +199,213 @@ def check_held_there(actor: Actor, permissions: Collection[str], ids: Collection
         return
     if ids is None or not set(ids) <= {actor.workspace}:
         raise Forbidden(
-            "Only an admin of the organization can give permissions in workspaces other than the one of the request; "
-            "name that one alone in workspaces and in X-Tenant-Id."
+            "Only organization admins can grant permissions in other workspaces than the request's; "
+            "name one workspace, the same in workspaces and in X-Tenant-Id."
         )
 
 
 async def show_organization(db: Session, actor: Actor) -> Organization:
     """Return the actor's organization."""
     row = await db.fetchrow(sql.get_organization, id=actor.organization_id)
-    assert row is not None  # noqa: S101 - whoever has an actor has an organization
+    assert row is not None  # noqa: S101 - an actor has an organization
     return Organization(**dict(row))
 
 
 async def rename_organization(db: Session, actor: Actor, name: str) -> Organization:
     """Give the organization another name."""
     row = await db.fetchrow(sql.rename_organization, id=actor.organization_id, display_name=name)
-    assert row is not None  # noqa: S101 - whoever has an actor has an organization
+    assert row is not None  # noqa: S101 - an actor has an organization
     return Organization(**dict(row))
+
+
+class MemberNotFound(NotFound):
+    """There is no member with this id in the organization or workspace."""
+
+    code = "member_not_found"
+
+
+class MemberTaken(Conflict):
+    """The user is already a member."""
+
+    code = "member_taken"
+
+
+class LastAdmin(Conflict):
+    """The organization needs an admin; make another member an admin first."""
+
+    code = "last_admin"
+
+
+async def list_members(db: Session, actor: Actor) -> list[Member]:
+    """List the members of the organization, oldest first."""
+    rows = await db.fetch(sql.list_organization_members, organization_id=actor.organization_id, user_id=None)
+    return _show_members(rows, ORGANIZATION_ROLES)
+
+
+async def list_workspace_members(db: Session, actor: Actor) -> list[Member]:
+    """List the members of the workspace, oldest first. Organization admins have access without being members."""
+    rows = await db.fetch(sql.list_workspace_members, workspace_id=actor.workspace_id, user_id=None)
+    return _show_members(rows, WORKSPACE_ROLES)
+
+
+async def add_member(db: Database, actor: Actor, body: MemberRequest) -> Member:
+    """Add a user to the organization. Raises MemberTaken, Forbidden for a role above the actor's, and Invalid."""
+    role = find_role(ORGANIZATION_ROLES, body.role_id, "role_id")
+    workspace_role = find_role(WORKSPACE_ROLES, body.workspace_role, "workspace_role")
+    check_outranks(actor, role)
+    if body.workspaces:
+        check_outranks(actor, workspace_role)
+        check_grant_in_workspaces(actor, workspace_role.permissions, body.workspaces)
+    await check_workspaces(db, actor, body.workspaces)
+    user_id, password = uuid7(), await hash_password(body.password) if body.password else None
+    async with db.transaction() as tx:
+        inserted = await tx.fetchval(
+            sql.insert_user,
+            id=user_id,
+            organization_id=actor.organization_id,
+            email=body.email,
+            full_name=body.full_name,
+            password=password,
+        )
+        if inserted is None:
+            raise MemberTaken(f"A user with the email {body.email} already exists.")
+        await tx.execute(
+            sql.insert_organization_member,
+            organization_id=actor.organization_id,
+            user_id=user_id,
+            role=role.display_name,
+        )
+        await tx.execute(
+            sql.insert_workspace_members,
+            workspace_ids=body.workspaces,
+            user_id=user_id,
+            role=workspace_role.display_name,
+        )
+    return await _member(db, actor, user_id)
+
+
+async def set_role(db: Database, authenticator: Authenticator, actor: Actor, user_id: UUID, given: str) -> Member:
+    """Give a member of the organization another role. Raises MemberNotFound, LastAdmin, Forbidden and Invalid."""
+    role = find_role(ORGANIZATION_ROLES, given, "role_id")
+    check_outranks(actor, role)
+    async with db.transaction() as tx:
+        await _lock_members(tx, actor, user_id, stays_admin=role.display_name == ORGANIZATION_ADMIN)
+        changed = await tx.fetchval(
+            sql.set_organization_role,
+            organization_id=actor.organization_id,
+            user_id=user_id,
+            role=role.display_name,
+        )
+    if changed is None:
+        raise MemberNotFound
+    authenticator.forget_user(user_id)
+    return await _member(db, actor, user_id)
+
+
+async def remove_member(db: Database, authenticator: Authenticator, actor: Actor, user_id: UUID) -> None:
+    """Remove a user from the organization, with keys and sessions. Raises MemberNotFound, LastAdmin and Forbidden."""
+    async with db.transaction() as tx:
+        await _lock_members(tx, actor, user_id, stays_admin=False)
+        removed = await tx.fetchval(sql.remove_user, organization_id=actor.organization_id, user_id=user_id)
+    if removed is None:
+        raise MemberNotFound
+    authenticator.forget_user(user_id)
+
+
+async def _lock_members(tx: Transaction, actor: Actor, user_id: UUID, *, stays_admin: bool) -> None:
+    """Lock the members, and check that a change leaves an admin. Raises LastAdmin and Forbidden."""
+    await tx.fetchval(sql.lock_organization, id=actor.organization_id)
+    rows = await tx.fetch(sql.list_organization_members, organization_id=actor.organization_id, user_id=user_id)
+    role = rows[0]["role"] if rows else None
+    if role is not None:
+        check_outranks(actor, ORGANIZATION_ROLES[role])
+    if role != ORGANIZATION_ADMIN:
+        return
+    others = await tx.fetchval(
+        sql.count_other_admins, organization_id=actor.organization_id, user_id=user_id, role=ORGANIZATION_ADMIN
+    )
+    if not stays_admin and not others:
+        raise LastAdmin
+
+
+async def add_workspace_member(
+    db: Session, authenticator: Authenticator, actor: Actor, body: WorkspaceMemberRequest
+) -> Member:
+    """Add a user of the organization to the workspace. Raises MemberTaken, Forbidden and Invalid."""
+    role = find_role(WORKSPACE_ROLES, body.role_id, "role_id")
+    check_outranks(actor, role)
+    rows = await db.fetch(sql.list_organization_members, organization_id=actor.organization_id, user_id=body.user_id)
+    if not rows:
+        raise Invalid.field(["body", "user_id"], "is not a member of the organization")
+    joined = await db.fetchval(
+        sql.insert_workspace_members,
+        workspace_ids=[actor.workspace_id],
+        user_id=body.user_id,
+        role=role.display_name,
+    )
+    if joined is None:
+        raise MemberTaken
+    authenticator.forget_user(body.user_id)
+    return await _workspace_member(db, actor, body.user_id)
+
+
+async def set_workspace_role(
+    db: Database, authenticator: Authenticator, actor: Actor, user_id: UUID, given: str
+) -> Member:
+    """Give a member of the workspace another role. Raises MemberNotFound, Forbidden and Invalid."""
+    role = find_role(WORKSPACE_ROLES, given, "role_id")
+    check_outranks(actor, role)
+    member = {"workspace_id": actor.workspace_id, "user_id": user_id}
+    async with db.transaction() as tx:
+        await _lock_workspace_member(tx, actor, user_id)
+        await tx.execute(sql.set_workspace_role, **member, role=role.display_name)
+    authenticator.forget_user(user_id)
+    return await _workspace_member(db, actor, user_id)
+
+
+async def remove_workspace_member(db: Database, authenticator: Authenticator, actor: Actor, user_id: UUID) -> None:
+    """Remove a user from the workspace. Raises MemberNotFound and Forbidden."""
+    async with db.transaction() as tx:
+        await _lock_workspace_member(tx, actor, user_id)
+        await tx.execute(sql.remove_workspace_member, workspace_id=actor.workspace_id, user_id=user_id)
+    authenticator.forget_user(user_id)
+
+
+async def _lock_workspace_member(tx: Transaction, actor: Actor, user_id: UUID) -> None:
+    """Lock the members, and check that the actor may change this one. Raises MemberNotFound and Forbidden."""
+    await tx.fetchval(sql.lock_organization, id=actor.organization_id)
+    rows = await tx.fetch(sql.list_workspace_members, workspace_id=actor.workspace_id, user_id=user_id)
+    if not rows:
+        raise MemberNotFound
+    check_outranks(actor, WORKSPACE_ROLES[rows[0]["role"]])
+
+
+async def _member(db: Session, actor: Actor, user_id: UUID) -> Member:
+    rows = await db.fetch(sql.list_organization_members, organization_id=actor.organization_id, user_id=user_id)
+    return _only(_show_members(rows, ORGANIZATION_ROLES))
+
+
+async def _workspace_member(db: Session, actor: Actor, user_id: UUID) -> Member:
+    rows = await db.fetch(sql.list_workspace_members, workspace_id=actor.workspace_id, user_id=user_id)
+    return _only(_show_members(rows, WORKSPACE_ROLES))
+
+
+def _only(found: list[Member]) -> Member:
+    if not found:
+        raise MemberNotFound
+    return found[0]
+
+
+def _show_members(rows: Sequence[Record], roles: dict[str, Role]) -> list[Member]:
+    return [
+        Member(
+            id=row["id"],
+            user_id=row["id"],
+            email=row["email"],
+            full_name=row["full_name"],
+            role_id=roles[row["role"]].id,
+            role_name=row["role"],
+            created_at=row["created_at"],
+        )
+        for row in rows
+    ]

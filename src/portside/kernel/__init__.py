@@ -1,4 +1,4 @@
-"""What every service stands on: settings, errors, typed routes, SSE, Postgres, reconcilers, secrets, logs.
+"""Infrastructure of every service: settings, errors, typed routes, SSE, Postgres, periodic tasks, secrets, logs.
 
-Knows no product: nothing in here may mention deployments, runs, traces or keys.
+It has no product logic: no module here deals with deployments, runs, traces or keys.
 """

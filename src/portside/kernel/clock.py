@@ -1,6 +1,25 @@
-"""Time: aware datetimes in UTC, written the one way clients expect."""
+"""Time: aware datetimes in UTC, and the ISO 8601 format that clients expect."""
 
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
+from typing import Annotated
+
+import msgspec
+
+Moment = Annotated[datetime, msgspec.Meta(extra_json_schema={"format": "date-time"})]
+"""A time in a request, with or without an offset; OpenAPI documents name its format."""
+
+# The database driver writes the first and the last moment as infinities, and reads infinities without a time zone.
+_FIRST = datetime.min.replace(tzinfo=UTC) + timedelta(microseconds=1)
+_LAST = datetime.max.replace(tzinfo=UTC) - timedelta(microseconds=1)
+
+
+def in_utc(moment: datetime) -> datetime:
+    """Return a moment in UTC, as the database would return it. A moment without an offset counts as UTC.
+
+    Raises OverflowError if the result is not in the years 1 to 9999.
+    """
+    shifted = moment.replace(tzinfo=UTC) if moment.tzinfo is None else moment.astimezone(UTC)
+    return min(max(shifted, _FIRST), _LAST)
 
 
 def now() -> datetime:

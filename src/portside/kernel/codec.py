@@ -1,7 +1,7 @@
-"""JSON, two ways: `dump_api` for what we type ourselves, `dump_user` for values out of a user's graph.
+"""JSON encoding: `dump_api` for typed values of this package, `dump_user` for values of a user's graph.
 
-User values go through orjson with one hook, because its treatment of named tuples and datetimes is what clients of
-LangGraph servers expect (docs/why/libraries.md).
+orjson encodes user values, with one hook, because clients of LangGraph servers expect its encoding of named tuples and
+datetimes (docs/why/libraries.md).
 """
 
 import contextlib
@@ -19,40 +19,48 @@ _decoder = msgspec.json.Decoder()
 dump_api = _encoder.encode
 load: Callable[[bytes | str], Any] = _decoder.decode
 MAX_DEPTH = 200
+COPIED_BELOW_BYTES = 4096
 _NUL = re.compile(rb"(?<!\\)((?:\\\\)*)\\u0000")
 
 
 def dump_user(value: Any) -> bytes:
     """Encode a value of unknown type. Objects without a JSON form become their `repr`.
 
-    Raises ValueError for what is nested too deeply, as a value that holds itself is.
+    Raises ValueError if the value is nested too deeply or contains itself.
     """
     try:
-        return orjson.dumps(value, _user_default, orjson.OPT_NON_STR_KEYS | orjson.OPT_PASSTHROUGH_DATACLASS)
+        encoded = orjson.dumps(value, _user_default, orjson.OPT_NON_STR_KEYS | orjson.OPT_PASSTHROUGH_DATACLASS)
     except (TypeError, ValueError):
         return _encoder.encode(_plain(value, MAX_DEPTH))
+    # orjson shrinks a larger buffer in place, which leaves up to 4 kB unused behind each small value. Copy those.
+    return bytes(memoryview(encoded)) if len(encoded) < COPIED_BELOW_BYTES else encoded
+
+
+def dump_jsonb(value: Any) -> str:
+    """Encode a value of unknown type as text for a `jsonb` column, which stores no NUL characters."""
+    return without_nul(dump_user(value)).decode()
 
 
 def without_nul(raw: bytes) -> bytes:
-    """Replace escaped NUL characters in JSON text, which Postgres' jsonb cannot hold, by U+FFFD."""
+    """Replace escaped NUL characters in JSON text by U+FFFD, because `jsonb` cannot store them."""
     return _NUL.sub(rb"\1\\ufffd", raw) if b"\\u0000" in raw else raw
 
 
 def storable(text: str, max_bytes: int | None = None) -> str:
-    """Replace what Postgres and JSON cannot hold in a text, NUL and lone surrogates; cut it to its first bytes."""
+    """Replace NUL and lone surrogates, which Postgres and JSON cannot store, and keep at most `max_bytes` bytes."""
     return text.encode("utf-8", "replace")[:max_bytes].decode(errors="ignore").replace("\0", "\ufffd")
 
 
 def _user_default(value: Any) -> Any:
-    """Turn one unknown object into something orjson knows."""
-    return repr(value) if isinstance(value, type) else _instance(value)
+    """Convert an object that orjson does not know to one that it does."""
+    return repr(value) if isinstance(value, type) else _convert_instance(value)
 
 
-def _instance(value: Any) -> Any:
+def _convert_instance(value: Any) -> Any:
     for method in ("model_dump", "_asdict", "to_dict", "dict"):
         dump = getattr(value, method, None)
         if callable(dump):
-            # A method of that name may mean anything; one that fails is no reason to lose the whole value.
+            # A method of this name may do anything. If it fails, the next one is tried.
             with contextlib.suppress(Exception):
                 return dump()
     if dataclasses.is_dataclass(value):
@@ -67,9 +75,9 @@ def _instance(value: Any) -> Any:
 
 
 def _plain(value: Any, depth: int) -> Any:
-    """Rebuild a value so that any encoder takes it: big integers stay, lone surrogates are replaced."""
+    """Rebuild a value from plain types, so that msgspec can encode it. Lone surrogates are replaced."""
     if depth == 0:
-        raise ValueError(f"the value is nested more than {MAX_DEPTH} levels deep, or it holds itself")
+        raise ValueError(f"the value is nested more than {MAX_DEPTH} levels deep, or it contains itself")
     if isinstance(value, str):
         return value.encode("utf-8", "replace").decode("utf-8")
     if isinstance(value, dict):

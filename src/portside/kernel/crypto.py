@@ -1,7 +1,7 @@
-"""Secrets at rest: AES-256-GCM under a key file that only its owner can read.
+"""Encryption of secrets at rest: AES-256-GCM with keys from a file that only its owner can read.
 
-A sealed value is `version ‖ key id ‖ nonce ‖ ciphertext`; the owner row's id is bound in as associated data, so that a
-sealed value moved to another row does not open.
+A sealed value is `version ‖ key id ‖ nonce ‖ ciphertext`. The id of the owner row is the associated data, so a value
+that is moved to another row cannot be decrypted.
 """
 
 import base64
@@ -20,7 +20,7 @@ _KEY_SIZE, _KEY_ID_SIZE, _NONCE_SIZE = 32, 4, 12
 
 
 class SecretBox:
-    """Seals with one key, and opens what was sealed with it or with an older one."""
+    """Encrypts with one key, and decrypts with that key and older ones."""
 
     def __init__(self, key: bytes, *older: bytes) -> None:
         self.keys = (key, *older)
@@ -29,7 +29,7 @@ class SecretBox:
 
     @classmethod
     def from_file(cls, path: Path) -> "SecretBox":
-        """Read the key file, or make it with mode 0600. Raises UserMistake when it is damaged."""
+        """Read the key file, or create it with mode 0600. Raises UserMistake if it is damaged."""
         if not path.exists():
             _write_keys(path, os.urandom(_KEY_SIZE))
         return cls(*_read_keys(path))
@@ -40,7 +40,7 @@ class SecretBox:
         return _VERSION + self.key_id + nonce + self._ciphers[self.key_id].encrypt(nonce, plain, owner.encode())
 
     def open(self, sealed: bytes, owner: str) -> bytes:
-        """Decrypt what was sealed for the row `owner`. Raises UserMistake for another key, row or a changed value."""
+        """Decrypt a value of the row `owner`. Raises UserMistake if the key, the row or the value is wrong."""
         cipher = self._ciphers.get(sealed[1 : 1 + _KEY_ID_SIZE])
         if sealed[:1] != _VERSION or cipher is None:
             raise UserMistake("a secret was sealed with another master key; restore that key file")
@@ -52,9 +52,9 @@ class SecretBox:
 
 
 def begin_rotation(path: Path) -> SecretBox:
-    """Put a new key before the one in the file, unless a rotation is under way; both open until it ends.
+    """Add a new key to the file, or continue an interrupted rotation. Both keys decrypt until `end_rotation`.
 
-    Raises UserMistake when the file is damaged.
+    Raises UserMistake if the file is damaged.
     """
     keys = _read_keys(path)
     if len(keys) == 1:
@@ -64,18 +64,18 @@ def begin_rotation(path: Path) -> SecretBox:
 
 
 def end_rotation(path: Path) -> None:
-    """Forget every key but the newest; nothing that was sealed with another one can be opened any more."""
+    """Remove all keys but the newest. Values sealed with the others can no longer be decrypted."""
     _write_keys(path, _read_keys(path)[0])
 
 
 def _read_keys(path: Path) -> list[bytes]:
-    """Return the keys of a file, the one to seal with first."""
+    """Return the keys of a file; the first one encrypts."""
     try:
         keys = [base64.b64decode(line, validate=True) for line in path.read_bytes().split()]
     except ValueError:
         keys = []
     if not keys or any(len(key) != _KEY_SIZE for key in keys):
-        raise UserMistake(f"{path} does not hold a base64 key of {_KEY_SIZE} bytes")
+        raise UserMistake(f"{path} does not hold a base64 key of {_KEY_SIZE} bytes; restore it from a backup")
     return keys
 
 

@@ -1,37 +1,112 @@
-"""Postgres by asyncpg: a pool, transactions, and named queries run on them.
+"""Postgres through asyncpg: a pool, transactions, and named queries that run on both.
 
-A statement on the pool is a transaction of its own. Where Postgres undid it because it crossed another one, it is run
-again; a transaction of several statements is not, and whoever asked for it is told to (`http/refusals.py`).
+A single statement on the pool is a transaction of its own. If Postgres rolls it back because of a deadlock or a
+serialization conflict, it runs again. A transaction of several statements does not: its client gets a 409 that asks it
+to send the request again (`http/error_responses.py`).
 
-`jsonb` columns arrive decoded; select `column::text` where the raw JSON can go straight to a client.
+`jsonb` columns are decoded; select `column::text` to send the raw JSON to a client without decoding it.
+
+The statements live in the `sql/*.sql` files of each package, in blocks that start with `-- name: claim_runs`.
+Parameters are written `:run_id` and passed by keyword.
 """
 
 import asyncio
-import random
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterable
+import re
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Iterator
 from contextlib import asynccontextmanager
+from functools import partial
+from importlib.resources import files
 from typing import Any, Literal, Protocol, TypeVar
 
 import asyncpg
 
-from portside.kernel.codec import dump_user, load, without_nul
-from portside.kernel.errors import OutOfReach
-from portside.kernel.logs import get_logger
-from portside.kernel.pool import Connection, Pool, watch
-from portside.kernel.queries import Query
+from portside.kernel.codec import dump_jsonb, load
+from portside.kernel.errors import DependencyUnavailable
+from portside.kernel.large_reads import FREE_BYTES, reserve_chunk
+from portside.kernel.pool import Connection, Pool, enable_keepalive
+from portside.kernel.transient_errors import join_library_outages, log_failure
 
-log = get_logger(__name__)
 T = TypeVar("T")
 Record = asyncpg.Record
 Isolation = Literal["repeatable_read"]
 STATEMENT_TIMEOUT_S = 900.0
-# A process that is paused inside a transaction holds what others wait for.
+# Ends the transactions of a process that is paused, because others wait for their locks.
 IDLE_IN_TRANSACTION_S = 60.0
-CONNECTED_WITHIN_S = 10.0
-# Postgres' words for a transaction that it undid because of another one: a deadlock, and a conflict of serialization.
-CROSSED_STATES = frozenset({"40P01", "40001"})
-TRIES = 4
+CONNECT_TIMEOUT_S = 10.0
 _PREFETCH = 500
+# A row that is converted to another format is in memory several times.
+_DECODED_FACTOR = 4
+_NAME = re.compile(r"^-- name: *(\w+) *$", re.MULTILINE)
+_PARAMETER = re.compile(r"(?<![:\w]):([a-z_][a-z0-9_]*)")
+_COMMENT = re.compile(r"--[^\n]*")
+
+
+class Query:
+    """One statement: its name, its SQL with numbered parameters, and the parameters' names in that order."""
+
+    __slots__ = ("declared", "name", "parameters", "sql", "text")
+    parameters: tuple[str, ...]
+    sql: str
+
+    def __init__(self, name: str, text: str) -> None:
+        self.name = name
+        self.text = text
+        self.declared: Any = None
+        """The result of `parse_header` of `Queries` for the comments below the name."""
+
+    def __getattr__(self, name: str) -> Any:
+        """Parse the statement at its first use: no program uses all of them, and parsing all would slow its start."""
+        if name not in {"parameters", "sql"}:
+            raise AttributeError(name)
+        names: list[str] = []
+
+        def number(match: re.Match[str]) -> str:
+            if match[1] not in names:
+                names.append(match[1])
+            return f"${names.index(match[1]) + 1}"
+
+        self.sql = _PARAMETER.sub(number, _COMMENT.sub("", self.text)).strip()
+        self.parameters = tuple(names)
+        return getattr(self, name)
+
+    def arguments(self, values: dict[str, Any]) -> list[Any]:
+        """Return keyword values in the order of the parameters. Raises TypeError if names are missing or unknown."""
+        if len(values) != len(self.parameters):
+            raise TypeError(f"query {self.name} takes {self.parameters}, got {tuple(values)}")
+        try:
+            return [values[name] for name in self.parameters]
+        except KeyError as missing:
+            raise TypeError(f"query {self.name} lacks {missing}") from None
+
+
+class Queries:
+    """The statements of one package, as attributes."""
+
+    def __init__(self, package: str, parse_header: Callable[[Query], Any] | None = None) -> None:
+        self._queries: dict[str, Query] = {}
+        for file in sorted(files(package).joinpath("sql").iterdir(), key=lambda f: f.name):
+            if file.name.endswith(".sql"):
+                self._read(file.read_text("utf-8"), f"{package}/{file.name}")
+        if parse_header is not None:
+            for query in self:
+                query.declared = parse_header(query)
+
+    def _read(self, text: str, file: str) -> None:
+        marks = list(_NAME.finditer(text))
+        for mark, following in zip(marks, [*marks[1:], None], strict=True):
+            name = mark[1]
+            if name in self._queries:
+                raise ValueError(f"{file}: query {name} is defined twice")
+            query = Query(name, text[mark.end() : following.start() if following else len(text)])
+            self._queries[name] = query
+            setattr(self, name, query)
+
+    def __getattr__(self, name: str) -> Query:
+        """Every query is an attribute of its own, so only unknown names come here."""
+        raise AttributeError(f"no query named {name} in the sql files of this package")
+
+    def __iter__(self) -> Iterator[Query]:
+        return iter(self._queries.values())
 
 
 class _Source(Protocol):
@@ -42,55 +117,31 @@ class _Source(Protocol):
     def executemany(self, command: str, args: Iterable[Any]) -> Awaitable[None]: ...
 
 
-class _Again:
-    """A pool whose statements are run again when Postgres undid them because they crossed others."""
+class _PoolSource:
+    """Runs each statement on any free connection of a pool."""
 
     def __init__(self, pool: Any) -> None:
-        self._pool = pool
-
-    def fetch(self, query: str, *args: Any) -> Awaitable[list[Record]]:
-        return _tried(self._pool.run, "fetch", query, *args)
-
-    def fetchrow(self, query: str, *args: Any) -> Awaitable[Record | None]:
-        return _tried(self._pool.run, "fetchrow", query, *args)
-
-    def fetchval(self, query: str, *args: Any) -> Awaitable[Any]:
-        return _tried(self._pool.run, "fetchval", query, *args)
-
-    def execute(self, query: str, *args: Any) -> Awaitable[str]:
-        return _tried(self._pool.run, "execute", query, *args)
-
-    def executemany(self, command: str, args: Iterable[Any]) -> Awaitable[None]:
-        return _tried(self._pool.run, "executemany", command, args)
-
-
-async def _tried(run: Callable[..., Awaitable[T]], *args: Any) -> T:
-    for attempt in range(1, TRIES):
-        try:
-            return await run(*args)
-        except asyncpg.PostgresError as exc:
-            if exc.sqlstate not in CROSSED_STATES:
-                raise
-            log.warning("a statement crossed another one and is run again", attempt=attempt, error=str(exc))
-        # Not at once, and not both at the same moment.
-        await asyncio.sleep(random.uniform(0, 0.02) * attempt)  # noqa: S311 - no secret
-    return await run(*args)
+        self.fetch = partial(pool.run, "fetch")
+        self.fetchrow = partial(pool.run, "fetchrow")
+        self.fetchval = partial(pool.run, "fetchval")
+        self.execute = partial(pool.run, "execute")
+        self.executemany = partial(pool.run, "executemany")
 
 
 class Codec(Protocol):
-    """Changes what goes into statements and what comes out of them."""
+    """Changes the parameters of statements and the rows they return: encryption."""
 
     async def encode(self, query: Query, values: dict[str, Any]) -> dict[str, Any]:
-        """Return the parameters that the statement is run with."""
+        """Return the parameters to run the statement with."""
         ...
 
-    async def decode(self, query: Query, rows: list[Record]) -> list[Any]:
-        """Return the rows that the caller gets, each one with names and values as a Record has them."""
+    async def decode(self, query: Query, values: dict[str, Any], rows: list[Record]) -> list[Any]:
+        """Return the rows for the caller, each a mapping like Record. `values` are the caller's parameters."""
         ...
 
 
 class Session:
-    """Named queries on one connection or on the pool, with what a codec makes of them where there is one."""
+    """Runs named queries on one connection or on the pool, through a codec if there is one."""
 
     def __init__(self, source: Any, codec: Codec | None = None) -> None:
         self._source: _Source = source
@@ -101,7 +152,7 @@ class Session:
         if self.codec is None:
             return await self._source.fetch(query.sql, *query.arguments(values))
         encoded = await self.codec.encode(query, values)
-        return await self.codec.decode(query, await self._source.fetch(query.sql, *query.arguments(encoded)))
+        return await self.codec.decode(query, values, await self._source.fetch(query.sql, *query.arguments(encoded)))
 
     async def fetchrow(self, query: Query, **values: Any) -> Record | None:
         """Run the query and return its first row, or None."""
@@ -109,7 +160,7 @@ class Session:
             return await self._source.fetchrow(query.sql, *query.arguments(values))
         encoded = await self.codec.encode(query, values)
         row = await self._source.fetchrow(query.sql, *query.arguments(encoded))
-        return None if row is None else (await self.codec.decode(query, [row]))[0]
+        return None if row is None else (await self.codec.decode(query, values, [row]))[0]
 
     async def fetchval(self, query: Query, **values: Any) -> Any:
         """Run the query and return the first column of its first row, or None."""
@@ -119,7 +170,7 @@ class Session:
         return None if row is None else next(iter(row.values()))
 
     async def execute(self, query: Query, **values: Any) -> int:
-        """Run the query and return how many rows it touched."""
+        """Run the query and return the number of rows it affected."""
         encoded = values if self.codec is None else await self.codec.encode(query, values)
         tag = await self._source.execute(query.sql, *query.arguments(encoded))
         count = tag.rsplit(" ", 1)[-1]
@@ -139,13 +190,35 @@ class Transaction(Session):
         self.connection = connection
 
     async def stream(self, query: Query, **values: Any) -> AsyncIterator[Record]:
-        """Run the query and yield its rows as they are wanted, so that no answer is too large to hold."""
+        """Run the query and yield its rows as the caller takes them, so that they are never all in memory."""
         encoded = values if self.codec is None else await self.codec.encode(query, values)
         async for row in self.connection.cursor(query.sql, *query.arguments(encoded), prefetch=_PREFETCH):
-            yield row if self.codec is None else (await self.codec.decode(query, [row]))[0]
+            yield row if self.codec is None else (await self.codec.decode(query, values, [row]))[0]
+
+    async def stream_by_size(self, sizes: Query, rows: Query, **values: Any) -> AsyncIterator[Record]:
+        """Yield large rows, reading few at a time, so that little of them is in memory.
+
+        The query `sizes` returns the `id` and the `bytes` of all rows in order; the query `rows` returns the rows with
+        the given `ids` in the same order. Raises TooManyLargeReads.
+        """
+        batch, batch_bytes = list[Any](), 0
+        async for row in self.stream(sizes, **values):
+            if batch and (batch_bytes + row["bytes"] > FREE_BYTES or len(batch) == _PREFETCH):
+                async for found in self._rows_of(rows, batch, batch_bytes, values):
+                    yield found
+                batch, batch_bytes = [], 0
+            batch.append(row["id"])
+            batch_bytes += row["bytes"]
+        async for found in self._rows_of(rows, batch, batch_bytes, values):
+            yield found
+
+    async def _rows_of(self, rows: Query, ids: list[Any], size: int, values: dict[str, Any]) -> AsyncIterator[Record]:
+        async with reserve_chunk(size * _DECODED_FACTOR if size > FREE_BYTES else 0):
+            for row in await self.fetch(rows, ids=ids, **values) if ids else ():
+                yield row
 
     async def copy(self, table: str, columns: Iterable[str], rows: Iterable[tuple[Any, ...]]) -> None:
-        """Append rows to a table by COPY; values go in as they are, past any codec."""
+        """Append rows to a table by COPY. The values bypass the codec."""
         await self.connection.copy_records_to_table(table, columns=list(columns), records=rows)
 
 
@@ -153,24 +226,26 @@ class Database(Session):
     """A pool of connections to one Postgres database."""
 
     def __init__(self, pool: Any, codec: Codec | None = None) -> None:
-        super().__init__(_Again(pool), codec)
+        super().__init__(_PoolSource(pool), codec)
         self.pool = pool
-        self._asked: asyncio.Future[bool | None] | None = None
+        self._health_check: asyncio.Future[bool | None] | None = None
+        self._on_dead: list[Callable[[], None]] = [self.replace_connections]
 
     @classmethod
     async def connect(
         cls, url: str, *, max_size: int = 20, schema: str | None = None, codec: Codec | None = None
     ) -> "Database":
-        """Open a pool. Raises OutOfReach when the database cannot be reached or refuses the credentials."""
+        """Open a pool. Raises DependencyUnavailable if the database is unreachable or refuses the credentials."""
         settings = {
             "application_name": "portside",
-            # No statement here gains from it, and the driver would switch it off and on around its own.
+            # No statement here gains from it, and the driver would switch it off and on around its own queries.
             "jit": "off",
             "statement_timeout": str(int(STATEMENT_TIMEOUT_S * 1000)),
             "idle_in_transaction_session_timeout": str(int(IDLE_IN_TRANSACTION_S * 1000)),
         }
         if schema:
             settings["search_path"] = f"{schema},public"
+        join_library_outages("asyncpg.pool")
         kind: Any = type("_Connection", (Connection,), {})
         try:
             pool = await Pool.opened(
@@ -180,53 +255,63 @@ class Database(Session):
                 connection_class=kind,
                 server_settings=settings,
                 command_timeout=STATEMENT_TIMEOUT_S,
-                timeout=CONNECTED_WITHIN_S,
+                timeout=CONNECT_TIMEOUT_S,
             )
         except (OSError, ValueError, asyncpg.PostgresError, asyncpg.InterfaceError) as exc:
-            raise OutOfReach(f"the database does not answer: {exc or type(exc).__name__}") from exc
+            raise DependencyUnavailable(f"the database does not answer: {exc or type(exc).__name__}") from exc
         database = cls(pool, codec)
-        kind.on_dead = database.make_anew
+        kind.on_dead = database._report_dead
         return database
 
-    def make_anew(self, *_: Any) -> None:
-        """Have every connection replaced before it is used again."""
+    def on_dead(self, callback: Callable[[], None]) -> None:
+        """Call this when a connection turns out to be dead: others to the same server most likely died with it."""
+        self._on_dead.append(callback)
+
+    def _report_dead(self) -> None:
+        for callback in self._on_dead:
+            callback()
+
+    def replace_connections(self) -> None:
+        """Replace every connection before its next use."""
         self._replacing = asyncio.ensure_future(self.pool.expire_connections())
 
     @asynccontextmanager
     async def transaction(self, *, isolation: Isolation | None = None) -> AsyncIterator[Transaction]:
-        """Take a connection, begin, and commit at the end; an exception rolls back.
+        """Open a transaction that commits at the end of the block; an exception rolls it back.
 
-        With `repeatable_read` every statement sees the same moment; otherwise each sees what is committed by then.
+        With `repeatable_read` all statements see one snapshot; otherwise each sees what was committed before it.
         """
-        async with self.pool.acquire() as connection, connection.transaction(isolation=isolation):
+        pool = self.pool
+        async with pool.background_slot(), pool.acquire() as connection, connection.transaction(isolation=isolation):
             yield Transaction(connection, self.codec)
 
     async def is_alive(self) -> bool:
         """Whether Postgres answers a trivial query within two seconds.
 
-        It is asked once at a time: anybody may ask a server for its health, and that shall not take up its connections.
+        Concurrent callers share one query: the health route is public, and must not use up the connections.
         """
-        while (asked := self._asked) is not None:
-            # Nothing is told when who asked was cancelled: then the next one asks.
-            if (told := await asyncio.shield(asked)) is not None:
-                return told
-        self._asked = asked = asyncio.get_running_loop().create_future()
-        answers = None
+        while (check := self._health_check) is not None:
+            # The result is None if the caller that ran the query was cancelled; then this one runs it.
+            if (result := await asyncio.shield(check)) is not None:
+                return result
+        self._health_check = check = asyncio.get_running_loop().create_future()
+        is_alive = None
         try:
-            answers = await self._answers()
-            return answers
+            is_alive = await self._answers()
+            return is_alive
         finally:
-            self._asked = None
-            asked.set_result(answers)
+            self._health_check = None
+            check.set_result(is_alive)
 
     async def _answers(self) -> bool:
         try:
             return bool(await self.pool.run("fetchval", "select true", timeout=2))
-        except (OSError, TimeoutError, asyncpg.PostgresError, asyncpg.InterfaceError):
+        except Exception as failure:  # noqa: BLE001 - the result says it
+            log_failure("the database does not answer", failure)
             return False
 
     async def close(self) -> None:
-        """Close the pool; connections still in use after five seconds are cut."""
+        """Close the pool. Connections still in use after five seconds are terminated."""
         try:
             await asyncio.wait_for(self.pool.close(), 5)
         except TimeoutError:
@@ -234,10 +319,6 @@ class Database(Session):
 
 
 async def _prepare(connection: Any) -> None:
-    watch(connection)
-    await connection.set_type_codec("jsonb", schema="pg_catalog", encoder=_encode, decoder=load, format="text")
-
-
-def _encode(value: Any) -> str:
-    """Encode a value for `jsonb`, which cannot hold NUL characters: values out of users' graphs may."""
-    return without_nul(dump_user(value)).decode()
+    enable_keepalive(connection)
+    connection.count_rows()
+    await connection.set_type_codec("jsonb", schema="pg_catalog", encoder=dump_jsonb, decoder=load, format="text")

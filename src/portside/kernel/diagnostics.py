@@ -1,7 +1,7 @@
-"""A look inside a running process: what its memory holds, and where its threads spend their time.
+"""Diagnostics of a running process: heap dumps, and profiles of its threads.
 
-Both write or return names of types and of places in the code, never values: no secret gets into them. They cost the
-process time while they work, so a server offers them only where its operator asked for it.
+Both contain names of types and positions in the code, never values, so they contain no secrets. They slow the process
+down while they run, so a server offers them only if its operator enabled them.
 """
 
 import asyncio
@@ -28,7 +28,7 @@ MAX_STACK = 60
 
 
 class DiagnosisUnderWay(Conflict):
-    """A heap dump or a profile is being made already; try again when it is done."""
+    """A heap dump or a profile is already running; try again when it has finished."""
 
     code = "diagnosis_under_way"
 
@@ -41,28 +41,28 @@ class HeapDump(msgspec.Struct):
 
 
 class Diagnostics:
-    """Makes one heap dump or profile at a time."""
+    """Runs one heap dump or profile at a time."""
 
     def __init__(self, folder: Path) -> None:
         self._folder = folder
-        self._is_busy = asyncio.Lock()
+        self._lock = asyncio.Lock()
 
     async def dump_heap(self) -> HeapDump:
-        """Write a file of what the memory holds. Raises DiagnosisUnderWay."""
-        return HeapDump(*await self._alone(self._write_heap))
+        """Write a file that lists the types of all objects. Raises DiagnosisUnderWay."""
+        return HeapDump(*await self._run_exclusively(self._write_heap))
 
     async def profile(self, seconds: float) -> str:
-        """Watch all threads for so long; one line for each stack, and how often it was seen. Raises DiagnosisUnderWay.
+        """Sample all threads for `seconds`, and return a line with the count of each stack. Raises DiagnosisUnderWay.
 
-        It is the form that flame graphs are drawn from: frames from outer to inner, joined by semicolons.
+        This is the input format of flame graphs: frames from outer to inner, joined by semicolons.
         """
-        counted: Counter[str] = await self._alone(_sample, seconds)
+        counted: Counter[str] = await self._run_exclusively(_sample, seconds)
         return "".join(f"{stack} {count}\n" for stack, count in counted.most_common())
 
-    async def _alone(self, work: Any, *arguments: Any) -> Any:
-        if self._is_busy.locked():
+    async def _run_exclusively(self, work: Any, *arguments: Any) -> Any:
+        if self._lock.locked():
             raise DiagnosisUnderWay
-        async with self._is_busy:
+        async with self._lock:
             return await asyncio.to_thread(work, *arguments)
 
     def _write_heap(self) -> tuple[str, int]:
@@ -78,10 +78,10 @@ class Diagnostics:
 def _heap() -> dict[str, Any]:
     counts: Counter[str] = Counter()
     sizes: Counter[str] = Counter()
-    for held in gc.get_objects():
-        name = f"{type(held).__module__}.{type(held).__qualname__}"
+    for item in gc.get_objects():
+        name = f"{type(item).__module__}.{type(item).__qualname__}"
         counts[name] += 1
-        sizes[name] += sys.getsizeof(held, 0)
+        sizes[name] += sys.getsizeof(item, 0)
     types = [{"type": name, "count": counts[name], "bytes": size} for name, size in sizes.most_common(TOP)]
     return {
         "objects": sum(counts.values()),
@@ -93,7 +93,7 @@ def _heap() -> dict[str, Any]:
 
 
 def _allocations() -> list[dict[str, Any]] | None:
-    """List the lines that hold the most memory; None where the process does not trace them (PYTHONTRACEMALLOC)."""
+    """List the lines that allocated the most memory; None if tracing is off (PYTHONTRACEMALLOC)."""
     if not tracemalloc.is_tracing():
         return None
     found = tracemalloc.take_snapshot().statistics("lineno")[:TOP]

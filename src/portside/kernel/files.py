@@ -1,11 +1,47 @@
-"""Files that must appear whole and private."""
+"""Private files, written atomically; rotation of log files; and the limit of open file descriptors.
 
+A process without a free descriptor cannot open a file, start a program or connect to the database. So the limit is
+raised as far as the system allows, and a part of it is reserved: client connections cannot use it.
+"""
+
+import contextlib
 import os
+import resource
+import shutil
+from collections.abc import Iterator
 from pathlib import Path
+
+# Used where the system has no limit. No process needs more.
+MAX_DESCRIPTORS = 1_048_576
+MIN_RESERVED = 128
+
+
+def raise_descriptor_limit() -> int:
+    """Raise the soft limit of descriptors to the hard one, and return it. Child processes inherit it."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    wanted = MAX_DESCRIPTORS if hard == resource.RLIM_INFINITY else min(hard, MAX_DESCRIPTORS)
+    if soft == resource.RLIM_INFINITY or soft >= wanted:
+        return descriptor_limit()
+    # Some systems refuse their own hard limit; then the old limit stays.
+    with contextlib.suppress(ValueError, OSError):
+        resource.setrlimit(resource.RLIMIT_NOFILE, (wanted, hard))
+    return descriptor_limit()
+
+
+def descriptor_limit() -> int:
+    """Return how many descriptors this process may have open."""
+    soft, _hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    return MAX_DESCRIPTORS if soft == resource.RLIM_INFINITY else min(soft, MAX_DESCRIPTORS)
+
+
+def connection_limit() -> int:
+    """Return the limit of client connections: a quarter of the descriptors is reserved for everything else."""
+    limit = descriptor_limit()
+    return max(1, limit - max(MIN_RESERVED, limit // 4))
 
 
 def write_private(path: Path, text: str) -> None:
-    """Write a file with mode 0600 so that it appears at once and whole, or not at all."""
+    """Write a file with mode 0600, atomically: readers see the whole file or none."""
     content = text.encode()
     path.parent.mkdir(parents=True, exist_ok=True)
     temporary = path.with_name(f".{path.name}.{os.getpid()}")
@@ -18,6 +54,36 @@ def write_private(path: Path, text: str) -> None:
 
 
 def make_private_dir(path: Path) -> Path:
-    """Make a folder (and its parents) that only its owner can enter."""
+    """Create a folder, and its parents, that only its owner can enter."""
     path.mkdir(mode=0o700, parents=True, exist_ok=True)
     return path
+
+
+@contextlib.contextmanager
+def short_path(folder: Path, name: str) -> Iterator[str]:
+    """Yield the path of a Unix socket. Such paths are limited to about 100 bytes, so it goes by a descriptor."""
+    descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    try:
+        short = Path(f"/proc/self/fd/{descriptor}")
+        yield str((short if short.exists() else folder) / name)
+    finally:
+        os.close(descriptor)
+
+
+def rotate(path: Path) -> None:
+    """Copy a log file to `NAME.1` and truncate it. Processes that append to it continue at its new beginning."""
+    older = path.with_name(f"{path.name}.1")
+    shutil.copyfile(path, older)
+    older.chmod(0o600)
+    os.truncate(path, 0)
+
+
+def rotate_beyond(path: Path, limit_bytes: int) -> bool:
+    """Rotate a file if it exists and is larger than the limit, and return whether it was."""
+    try:
+        if path.stat().st_size <= limit_bytes:
+            return False
+    except FileNotFoundError:
+        return False
+    rotate(path)
+    return True

@@ -1,4 +1,4 @@
-"""Identifiers: time-ordered UUIDs (version 7), strictly increasing within a process; and random ones, as text."""
+"""Identifiers: time-ordered UUIDs (version 7), strictly increasing within a process, and random ones as text."""
 
 import os
 import random
@@ -11,19 +11,17 @@ _last = 0
 
 
 def uuid7() -> UUID:
-    """Make a UUIDv7. Two calls in one process never tie and never go backwards, whatever the clock does."""
+    """Return a UUIDv7 that is greater than all earlier ones of this process, even if the clock goes backwards."""
     global _last  # noqa: PLW0603 - one counter per process is the point
     with _lock:
-        stamp = time.time_ns() // 1_000_000 << 12
-        _last = max(stamp, _last + 1)
-        stamp = _last
-    millis, counter = stamp >> 12, stamp & 0xFFF
+        _last = value = max(time.time_ns() // 1_000_000 << 12, _last + 1)
+    millis, counter = value >> 12, value & 0xFFF
     tail = int.from_bytes(os.urandom(8)) & 0x3FFF_FFFF_FFFF_FFFF
     return UUID(int=(millis & 0xFFFF_FFFF_FFFF) << 80 | 0x7 << 76 | counter << 64 | 0b10 << 62 | tail)
 
 
 def random_id() -> str:
-    """Make a random UUID (version 4) as text, for names of things and no secret: at a quarter of `uuid4`'s cost."""
+    """Return a random UUID (version 4) as text, four times faster than `uuid4`. Not for secrets: it is guessable."""
     digits = f"{random.getrandbits(128):032x}"
     variant = "89ab"[int(digits[16], 16) & 3]
     return f"{digits[:8]}-{digits[8:12]}-4{digits[13:16]}-{variant}{digits[17:20]}-{digits[20:]}"

@@ -1,7 +1,8 @@
-"""Structured logs: one line per event on standard error, JSON where LOG_JSON says so.
+"""Structured logs: one line for each event on standard error, as text or as JSON (LOG_JSON).
 
-Loggers are had by `get_logger(__name__)`; request ids and the like are bound as context variables. Whoever wants the
-events beside that, to tell them elsewhere, overhears them.
+Modules get a logger from `get_logger(__name__)`. Request ids and similar fields are bound as context variables.
+`listen_to_logs` passes every event to another consumer too. Control characters are escaped, because paths, names and
+errors hold text that clients sent, and operators read the log in a terminal.
 """
 
 import contextlib
@@ -13,9 +14,14 @@ from typing import Any
 
 import structlog
 
+from portside.kernel.escaping import escape_controls
+
 SECRET_WORDS = ("secret", "password", "api_key", "authorization", "token")
 Listener = Callable[[Mapping[str, Any]], None]
 _LISTENERS: list[Listener] = []
+# Not escaped as values: a traceback is formatted and escaped later, a stack keeps its lines, and the other two belong
+# to the formatter of the standard library.
+_NOT_VALUES = frozenset({"exc_info", "stack", "_record", "_from_structlog"})
 
 
 def get_logger(name: str) -> Any:
@@ -24,20 +30,21 @@ def get_logger(name: str) -> Any:
 
 
 def configure_logs(*, level: str = "INFO", as_json: bool = False) -> None:
-    """Set the format and level for this process; the standard library's loggers are led into the same stream."""
+    """Set the format and level for this process. The loggers of the standard library write to the same stream."""
     number = logging.getLevelNamesMapping().get(level.upper(), logging.INFO)
     shared: list[Any] = [
         structlog.contextvars.merge_contextvars,
         structlog.processors.add_log_level,
         structlog.processors.TimeStamper(fmt="iso", utc=True),
         _hide_secrets,
-        _tell_listeners,
+        _escape_controls,
+        _call_listeners,
     ]
-    renderer = _json_renderer() if as_json else [_console_renderer()]
+    renderer = _json_renderer() if as_json else _console_renderer()
     structlog.configure(
         processors=[*shared, *renderer],
         wrapper_class=structlog.make_filtering_bound_logger(number),
-        logger_factory=structlog.PrintLoggerFactory(sys.stderr),
+        logger_factory=lambda *_names: _Printer(sys.stderr),
         cache_logger_on_first_use=True,
     )
     formatter = structlog.stdlib.ProcessorFormatter(
@@ -50,11 +57,22 @@ def configure_logs(*, level: str = "INFO", as_json: bool = False) -> None:
         logging.getLogger(chatty).setLevel(logging.WARNING)
 
 
-@contextlib.contextmanager
-def overheard(listener: Listener) -> Iterator[None]:
-    """Call `listener` with every event of this process, its secrets hidden, in whatever thread logs it.
+class _Printer(structlog.PrintLogger):
+    """Prints log lines. It drops a line that it cannot write: a full disk must not stop the work that logs."""
 
-    It must be quick, must not keep or change the event, and must not raise.
+    def msg(self, message: str) -> None:
+        with contextlib.suppress(OSError, ValueError):
+            super().msg(message)
+
+    log = debug = info = warn = warning = msg
+    fatal = failure = err = error = critical = exception = msg
+
+
+@contextlib.contextmanager
+def listen_to_logs(listener: Listener) -> Iterator[None]:
+    """Call `listener` with every event of this process, in the thread that logs it, with its secrets hidden.
+
+    The listener must be quick, must not keep or change the event, and must not raise.
     """
     _LISTENERS.append(listener)
     try:
@@ -63,19 +81,50 @@ def overheard(listener: Listener) -> Iterator[None]:
         _LISTENERS.remove(listener)
 
 
-def _tell_listeners(_logger: Any, _method: str, event: Any) -> Any:
+def _call_listeners(_logger: Any, _method: str, event: Any) -> Any:
     for listener in _LISTENERS:
         listener(event)
     return event
 
 
-def _console_renderer() -> Any:
-    # The plain traceback: the pretty one prints local variables, and secrets are among them.
-    return structlog.dev.ConsoleRenderer(colors=sys.stderr.isatty(), exception_formatter=structlog.dev.plain_traceback)
+def _console_renderer() -> list[Any]:
+    # The plain traceback: the pretty one prints local variables, which may hold secrets.
+    renderer = structlog.dev.ConsoleRenderer(
+        colors=sys.stderr.isatty(), exception_formatter=structlog.dev.plain_traceback
+    )
+    return [structlog.processors.format_exc_info, _escape_traceback, renderer]
 
 
 def _json_renderer() -> list[Any]:
-    return [structlog.processors.format_exc_info, structlog.processors.JSONRenderer()]
+    return [structlog.processors.format_exc_info, _escape_traceback, structlog.processors.JSONRenderer()]
+
+
+def _escape_controls(_logger: Any, _method: str, event: Any) -> Any:
+    escaped = {escape_controls(key): value if key in _NOT_VALUES else _escaped(value) for key, value in event.items()}
+    if isinstance(stack := event.get("stack"), str):
+        escaped["stack"] = _indented(stack)
+    return escaped
+
+
+def _escaped(value: Any) -> Any:
+    if value is None or isinstance(value, (bool, int, float)):
+        return value
+    if isinstance(value, dict):
+        return {escape_controls(str(key)): _escaped(item) for key, item in value.items()}
+    if isinstance(value, (list, tuple)):
+        return [_escaped(item) for item in value]
+    return escape_controls(value if isinstance(value, str) else repr(value))
+
+
+def _escape_traceback(_logger: Any, _method: str, event: Any) -> Any:
+    if isinstance(text := event.get("exception"), str):
+        event["exception"] = _indented(text)
+    return event
+
+
+def _indented(text: str) -> str:
+    """Escape a text of several lines and indent it, so that no line of it looks like a log line."""
+    return "  " + escape_controls(text, keep_newlines=True).replace("\n", "\n  ")
 
 
 def _hide_secrets(_logger: Any, _method: str, event: Any) -> Any:

@@ -1,4 +1,4 @@
-"""Prometheus metrics that every server shares. Rooms add their own beside their code."""
+"""Prometheus metrics of every server. Packages define their own metrics beside their code."""
 
 from functools import cache
 
@@ -14,7 +14,7 @@ LATENCY = Histogram(
     buckets=(1, 2, 5, 10, 25, 50, 100, 250, 500, 1_000, 2_500, 5_000, 10_000, 60_000),
 )
 requests_of = cache(REQUESTS.labels)
-"""The counter of one method, route and status: looking it up is dearer than counting."""
+"""The counter of one method, route and status. Cached, because the lookup costs more than the count."""
 latency_of = cache(LATENCY.labels)
 TARGET = Info("target", "The program that is measured.")
 TARGET.info({"service_name": "portside", "service_version": __version__})
@@ -26,6 +26,6 @@ def exposition() -> tuple[bytes, str]:
 
 
 def requests_answered() -> list[dict[str, str | int]]:
-    """Return how often each route was answered with each status."""
+    """Return the number of requests for each route and status."""
     samples = (sample for family in REQUESTS.collect() for sample in family.samples)
     return [{**sample.labels, "count": int(sample.value)} for sample in samples if sample.name.endswith("_total")]

@@ -1,37 +1,130 @@
-"""Forward-only migrations: numbered SQL files, all that are missing in one transaction, under an advisory lock.
+"""The schema of a database: forward-only migrations of tables, and SQL functions that are replaced as a whole.
 
-A room keeps its files in `migrations/0001_what.sql`. What was applied is remembered with a checksum; a changed file,
-or a database newer than the program, is refused. Several processes may start at once: one applies, the others wait.
+A package has up to two folders:
+
+- `migrations/0001_baseline.sql`, `0002_what.sql`, …: tables, indexes and triggers. Each file is applied once and
+  recorded with a checksum.
+- `functions/*.sql`: functions and views, as `create or replace`. `order.txt` lists the files in the order of their
+  dependencies. Those above the line `(migrations)` are applied before the migrations, because tables use them
+  (generated columns, defaults, indexes, triggers). `revision.txt`, written by `make generate`, contains a number that
+  grows with every change, and the checksum of all files. When the checksum differs from the recorded one, all files are
+  applied again, and functions that are no longer in the files are dropped.
+
+`create or replace` can change neither the result and the parameter names of a function nor the columns of a view. If it
+fails for that reason, all functions and views of the package that no table uses are dropped and created again, in the
+same transaction. An index, a generated column or a constraint stores results of the functions that it uses. A change of
+such a function is refused unless a new migration is applied in the same start, which has to compute the data again.
+
+Everything that is missing is applied in one transaction under an advisory lock. Several processes may start at once:
+one applies, the others wait. These databases are refused: one with a migration whose file has changed, one that is
+newer than the program (an unknown migration, or a higher revision of functions), and one that lacks an object that an
+applied file creates.
+
+A database that a development version made before the baselines is adopted if it has the last of those migrations:
+`migrations/adopt.sql` names that migration in its first line and renames what the baseline names differently.
 """
 
 import hashlib
+import re
+from collections.abc import Iterable
 from dataclasses import dataclass
+from functools import cached_property
 from importlib.resources import files
+from itertools import pairwise
 from typing import Any
 
 import asyncpg
 
 from portside.kernel.db import Database
-from portside.kernel.errors import OutOfReach, UserMistake
+from portside.kernel.errors import DependencyUnavailable, UserMistake
 
 LOCK_TIMEOUT_S = 60
+# The last commit that can upgrade a database from before the baselines.
+LAST_DEVELOPMENT_COMMIT = "e09ae15"
+TABLES = "(migrations)"  # in order.txt
 _LOCK_KEY = 0x706F7274  # "port"
-_LEDGER = """
+_RECORDS = """
 create table if not exists applied_migrations (
-    room text not null,
+    package text not null,
     number int not null,
     name text not null,
     checksum text not null,
     applied_at timestamptz not null default now(),
-    primary key (room, number)
+    primary key (package, number)
+);
+create table if not exists applied_functions (
+    package text primary key,
+    revision int not null,
+    checksum text not null,
+    objects text[] not null,
+    applied_at timestamptz not null default now()
 )"""
+_INSERT_MIGRATION = "insert into applied_migrations (package, number, name, checksum) values ($1, $2, $3, $4)"
+
+# Functions with `set search_path from current` get this path: the schema of the tables, and the one of extensions.
+_PIN_SEARCH_PATH = """
+select set_config(
+    'search_path', concat_ws(', ', quote_ident(current_schema()), nullif('public', current_schema())), true
+)"""
+
+# Statements begin in the first column; those in the body of a function do not.
+_CREATED = re.compile(
+    r"^(create|drop) (?:or replace )?(?:unlogged |constraint )?(table|view|function|trigger|unique index|index) "
+    r"(?:if (?:not )?exists )?(\w+)",
+    re.MULTILINE,
+)
+_FIND_MISSING = """
+select kind || ' ' || name from unnest($1::text[], $2::text[]) with ordinality as made (kind, name, number)
+where not case kind
+    when 'function' then exists (
+        select from pg_proc where pronamespace = current_schema()::regnamespace and proname = name
+    )
+    when 'trigger' then exists (
+        select from pg_trigger t join pg_class c on c.oid = t.tgrelid
+        where c.relnamespace = current_schema()::regnamespace and t.tgname = name
+    )
+    else exists (select from pg_class where relnamespace = current_schema()::regnamespace and relname = name)
+end
+order by number"""
+_FIND_MISSING_OBJECTS = """
+select object from unnest($1::text[]) with ordinality as made (object, number)
+where case split_part(object, ' ', 1)
+    when 'function' then to_regprocedure(substr(object, 10)) is null
+    else to_regclass(substr(object, 6)) is null
+end
+order by number"""
+
+# A row that this transaction wrote has the age 0, or a negative one if a savepoint wrote it.
+_FIND_REPLACED = """
+select kind || ' ' || coalesce(p.oid::regprocedure::text, name) as object
+from unnest($1::text[], $2::text[]) with ordinality as made (kind, name, number)
+left join pg_proc p on kind = 'function' and p.proname = name and p.pronamespace = current_schema()::regnamespace
+    and age(p.xmin) <= 0
+order by number, object"""
+
+# Postgres does not record which functions a body in PL/pgSQL calls. Functions of stored data are in SQL, or call none
+# of ours (`tests/db/test_search_path.py`).
+_FUNCTIONS_OF_STORED_DATA = """
+with recursive used (oid) as (
+    select d.refobjid from pg_depend d
+    left join pg_attrdef a on d.classid = 'pg_attrdef'::regclass and a.oid = d.objid
+    left join pg_attribute c on c.attrelid = a.adrelid and c.attnum = a.adnum
+    where d.refclassid = 'pg_proc'::regclass
+        and (d.classid in ('pg_class'::regclass, 'pg_constraint'::regclass) or c.attgenerated <> '')
+    union
+    select d.refobjid from used join pg_depend d on d.classid = 'pg_proc'::regclass and d.objid = used.oid
+    where d.refclassid = 'pg_proc'::regclass
+)
+select p.oid::regprocedure::text as name, pg_get_functiondef(p.oid) as definition
+from pg_proc p where p.oid in (select oid from used) and p.pronamespace = current_schema()::regnamespace
+order by 1"""
 
 
 @dataclass(frozen=True)
 class Migration:
-    """One SQL file of a room."""
+    """One SQL file of a package."""
 
-    room: str
+    package: str
     number: int
     name: str
     sql: str
@@ -42,60 +135,259 @@ class Migration:
         return hashlib.sha256(self.sql.encode()).hexdigest()
 
 
+@dataclass(frozen=True)
+class FunctionFiles:
+    """The SQL functions and views of a package: name and text of each file, before and after the migrations."""
+
+    package: str
+    revision: int
+    before: tuple[tuple[str, str], ...] = ()
+    after: tuple[tuple[str, str], ...] = ()
+
+    @cached_property
+    def checksum(self) -> str:
+        """The SHA-256 of all files, in their order."""
+        digest = hashlib.sha256()
+        for name, sql in (*self.before, (TABLES, ""), *self.after):
+            digest.update(f"{name}\0{len(sql)}\0{sql}".encode())
+        return digest.hexdigest()
+
+    @property
+    def created(self) -> list[tuple[str, str]]:
+        """Kind and name of the functions and views, without their parameters."""
+        return _created_by(sql for _, sql in (*self.before, *self.after))
+
+
 def migrations_of(package: str) -> list[Migration]:
-    """Read a room's migrations in order."""
-    room = package.rsplit(".", 1)[-1]
-    found = [file for file in files(package).joinpath("migrations").iterdir() if file.name.endswith(".sql")]
-    return sorted(
-        (Migration(room, int(file.name.split("_", 1)[0]), file.name, file.read_text("utf-8")) for file in found),
+    """Read a package's migrations in order. Raises ValueError if two have the same number."""
+    name = _short(package)
+    found = [file for file in files(package).joinpath("migrations").iterdir() if re.match(r"\d+_.*\.sql$", file.name)]
+    migrations = sorted(
+        (Migration(name, int(file.name.split("_", 1)[0]), file.name, file.read_text("utf-8")) for file in found),
         key=lambda migration: migration.number,
     )
+    for former, latter in pairwise(migrations):
+        if former.number == latter.number:
+            raise ValueError(
+                f"{package}/migrations: {former.name} and {latter.name} have the same number; renumber one"
+            )
+    return migrations
+
+
+def functions_of(package: str) -> FunctionFiles:
+    """Read a package's function files. Raises ValueError if order.txt does not name exactly the files there are."""
+    folder = files(package).joinpath("functions")
+    if not folder.is_dir():
+        return FunctionFiles(_short(package), 0)
+    lines = folder.joinpath("order.txt").read_text("utf-8").splitlines()
+    order = [line for line in lines if line and not line.startswith("#")]
+    there = [file.name for file in folder.iterdir() if file.name.endswith(".sql")]
+    if sorted([*there, TABLES]) != sorted(order):
+        raise ValueError(f"{package}/functions/order.txt must name {TABLES} and each .sql file of its folder once")
+    read = [(name, folder.joinpath(name).read_text("utf-8") if name != TABLES else "") for name in order]
+    tables = order.index(TABLES)
+    revision = int(folder.joinpath("revision.txt").read_text("utf-8").split()[0])
+    return FunctionFiles(_short(package), revision, tuple(read[:tables]), tuple(read[tables + 1 :]))
+
+
+def created_by(migrations: Iterable[Migration]) -> list[tuple[str, str]]:
+    """Return kind and name of the tables, views, functions, triggers and unique indexes that migrations leave."""
+    return _created_by(migration.sql for migration in migrations)
+
+
+def _created_by(texts: Iterable[str]) -> list[tuple[str, str]]:
+    created: dict[tuple[str, str], None] = {}
+    for text in texts:
+        for verb, kind, name in _CREATED.findall(text):
+            if verb == "drop":
+                created.pop(("unique index" if kind == "index" else kind, name), None)
+            elif kind != "index":
+                created[kind, name] = None
+    return list(created)
 
 
 async def migrate(db: Database, packages: list[str], *, schema: str | None = None) -> int:
-    """Apply what is missing and return how many files that was.
+    """Apply missing migrations and functions, and return the number of applied migrations.
 
-    Raises UserMistake for a changed file, a database newer than the program, and a lock that is not let go.
+    Raises UserMistake for a database that is refused (see above), and DependencyUnavailable while another process has
+    the lock.
     """
     async with db.pool.acquire() as connection, connection.transaction():
         await connection.execute(f"set local lock_timeout = '{LOCK_TIMEOUT_S}s'")
         await _lock(connection)
         if schema:
             await connection.execute(f'create schema if not exists "{schema}"')
-        await connection.execute(_LEDGER)
-        count = 0
-        for package in packages:
-            count += await _migrate_room(connection, package)
-        return count
+        await connection.execute(_PIN_SEARCH_PATH)
+        adopted = await _adopt(connection, packages) if await _is_from_before_baselines(connection) else set()
+        await connection.execute(_RECORDS)
+        return sum([await _migrate_package(connection, package, is_adopted=package in adopted) for package in packages])
+
+
+async def is_migrated(db: Database) -> bool:
+    """Whether migrations were applied to the database before."""
+    return bool(await db.pool.fetchval("select to_regclass('applied_migrations') is not null"))
 
 
 async def _lock(connection: Any) -> None:
     try:
         await connection.execute("select pg_advisory_xact_lock($1)", _LOCK_KEY)
     except asyncpg.LockNotAvailableError as exc:
-        raise OutOfReach(
+        raise DependencyUnavailable(
             f"another process is changing the database and has not ended within {LOCK_TIMEOUT_S} s; stop it"
         ) from exc
 
 
-async def _migrate_room(connection: Any, package: str) -> int:
+async def _migrate_package(connection: Any, package: str, *, is_adopted: bool) -> int:
     known = {migration.number: migration for migration in migrations_of(package)}
-    room = package.rsplit(".", 1)[-1]
-    rows = await connection.fetch("select number, name, checksum from applied_migrations where room = $1", room)
+    functions = functions_of(package)
+    name = _short(package)
+    rows = await connection.fetch("select number, name, checksum from applied_migrations where package = $1", name)
+    recorded = await connection.fetchrow("select * from applied_functions where package = $1", name)
     for row in rows:
         if row["number"] not in known:
-            raise UserMistake(f"the database is newer than this program: {room} has migration {row['name']}; upgrade")
+            raise UserMistake(f"the database is newer than this program: {name} has migration {row['name']}; upgrade")
         if known[row["number"]].checksum != row["checksum"]:
-            raise UserMistake(f"migration {room}/{row['name']} was changed after it was applied")
-    done = {row["number"] for row in rows}
-    missing = [migration for number, migration in known.items() if number not in done]
-    for migration in missing:
-        await connection.execute(migration.sql)
-        await connection.execute(
-            "insert into applied_migrations (room, number, name, checksum) values ($1, $2, $3, $4)",
-            room,
-            migration.number,
-            migration.name,
-            migration.checksum,
+            raise UserMistake(
+                f"migration {name}/{row['name']} was changed after it was applied to this database; restore the file"
+            )
+    is_stale = functions.checksum != (recorded["checksum"] if recorded else FunctionFiles("", 0).checksum)
+    if is_stale and recorded and recorded["revision"] > functions.revision:
+        raise UserMistake(
+            f"the database is newer than this program: the functions of {name} have revision {recorded['revision']}, "
+            f"and this program has {functions.revision}; upgrade"
         )
+    applied = {row["number"] for row in rows}
+    if not is_adopted:
+        objects = recorded["objects"] if recorded else []
+        await _check_complete(connection, name, [each for number, each in known.items() if number in applied], objects)
+    missing = [migration for number, migration in known.items() if number not in applied]
+    if is_stale:
+        await _replace_functions_of_tables(connection, functions, may_change=bool(missing) or is_adopted)
+    for migration in missing:
+        await _execute(connection, migration.sql, f"{name}/migrations/{migration.name}")
+        await _record(connection, migration)
+    if is_stale:
+        await _replace_functions(connection, functions, recorded["objects"] if recorded else [])
     return len(missing)
+
+
+async def _check_complete(connection: Any, package: str, applied: list[Migration], objects: list[str]) -> None:
+    """Raise UserMistake if an object of the applied migrations or function files is missing."""
+    created = created_by(applied)
+    rows = await connection.fetch(_FIND_MISSING, [kind for kind, _ in created], [name for _, name in created])
+    rows += await connection.fetch(_FIND_MISSING_OBJECTS, objects)
+    if rows:
+        raise UserMistake(
+            f"the database is incomplete: the migrations of {package} were applied, but these are missing: "
+            f"{', '.join(row[0] for row in rows)}. A restore that failed leaves such a database. "
+            "Restore the backup again into an empty database, and stop at the first error of the restore"
+        )
+
+
+async def _replace_functions_of_tables(connection: Any, functions: FunctionFiles, *, may_change: bool) -> None:
+    """Apply the files that come before the migrations.
+
+    Raises UserMistake where that changes stored data and no migration computes it again.
+    """
+    before = await connection.fetch(_FUNCTIONS_OF_STORED_DATA)
+    for name, sql in functions.before:
+        await _execute(connection, sql, f"{functions.package}/functions/{name}")
+    after = dict(await connection.fetch(_FUNCTIONS_OF_STORED_DATA))
+    changed = [row["name"] for row in before if after.get(row["name"]) != row["definition"]]
+    if changed and not may_change:
+        raise UserMistake(
+            f"{functions.package}/functions changes {', '.join(changed)}, "
+            "whose results are stored in indexes or columns. "
+            "Add a migration that computes these again (`reindex`, or drop and add the column)"
+        )
+
+
+async def _replace_functions(connection: Any, functions: FunctionFiles, recorded: list[str]) -> None:
+    """Apply the files that come after the migrations, drop removed functions, and record the result."""
+    try:
+        async with connection.transaction():
+            await _apply(connection, functions)
+    except (asyncpg.InvalidFunctionDefinitionError, asyncpg.InvalidTableDefinitionError):
+        # A result, a parameter name or a column has changed, which `create or replace` cannot do.
+        used_by_tables = {name for _, name in _created_by(sql for _, sql in functions.before)}
+        await _drop(connection, [each for each in recorded if re.split(r"[ (]", each)[1] not in used_by_tables])
+        await _apply(connection, functions)
+    created = functions.created
+    rows = await connection.fetch(_FIND_REPLACED, [kind for kind, _ in created], [name for _, name in created])
+    objects = [row["object"] for row in rows]
+    await _drop(connection, [each for each in recorded if each not in objects])
+    await connection.execute(
+        "insert into applied_functions (package, revision, checksum, objects) values ($1, $2, $3, $4) "
+        "on conflict (package) do update set revision = excluded.revision, checksum = excluded.checksum, "
+        "objects = excluded.objects, applied_at = now()",
+        functions.package,
+        functions.revision,
+        functions.checksum,
+        objects,
+    )
+
+
+async def _apply(connection: Any, functions: FunctionFiles) -> None:
+    for name, sql in functions.after:
+        await _execute(connection, sql, f"{functions.package}/functions/{name}")
+
+
+async def _drop(connection: Any, objects: list[str]) -> None:
+    """Drop functions and views, in the opposite order of their creation; those that are gone already are skipped."""
+    for each in reversed(objects):
+        kind, name = each.split(" ", 1)
+        await connection.execute(f"drop {kind} if exists {name}")
+
+
+async def _execute(connection: Any, sql: str, file: str) -> None:
+    try:
+        await connection.execute(sql)
+    except asyncpg.PostgresError as exc:
+        exc.add_note(f"in {file}")
+        raise
+
+
+async def _record(connection: Any, migration: Migration) -> None:
+    await connection.execute(_INSERT_MIGRATION, migration.package, migration.number, migration.name, migration.checksum)
+
+
+async def _is_from_before_baselines(connection: Any) -> bool:
+    return bool(
+        await connection.fetchval(
+            "select exists (select from pg_attribute where attrelid = to_regclass('applied_migrations') "
+            "and attname = 'room' and not attisdropped)"
+        )
+    )
+
+
+async def _adopt(connection: Any, packages: list[str]) -> set[str]:
+    """Replace the development migrations in the records by the baseline, and return the packages that had any.
+
+    Raises UserMistake for a database that has not had all of them.
+    """
+    adopted = set()
+    await connection.execute("alter table applied_migrations rename column room to package")
+    for package in packages:
+        name = _short(package)
+        newest = await connection.fetchval(
+            "select name from applied_migrations where package = $1 order by number desc limit 1", name
+        )
+        if newest is None:
+            continue
+        sql = files(package).joinpath("migrations", "adopt.sql").read_text("utf-8")
+        last = sql.split(maxsplit=3)[2]  # -- adopts NNNN_what.sql
+        if newest != last:
+            raise UserMistake(
+                f"the database was made by a development version of Portside that is too old: its newest migration of "
+                f"{name} is {newest}, and this version can only continue from {last}. Make a backup, start Portside at "
+                f"commit {LAST_DEVELOPMENT_COMMIT} once on this database, stop it, and start this version again"
+            )
+        await _execute(connection, sql, f"{name}/migrations/adopt.sql")
+        await connection.execute("delete from applied_migrations where package = $1", name)
+        await _record(connection, migrations_of(package)[0])
+        adopted.add(package)
+    return adopted
+
+
+def _short(package: str) -> str:
+    return package.rsplit(".", 1)[-1]

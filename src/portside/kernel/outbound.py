@@ -1,26 +1,28 @@
-"""Requests to addresses that users name: where they may lead, and that they lead nowhere else.
+"""HTTP requests to URLs that users enter, protected against server-side request forgery.
 
-A name is resolved once, what it stands for is checked, and the connection goes to that very address: a name that means
-something else a moment later gains nothing. However an address is spelled, what counts is what it resolves to.
-Redirects are not followed; time and size of an answer are bounded.
+The host is resolved once, its addresses are checked, and the connection goes to a checked address. So a DNS answer that
+changes between check and connection has no effect. The resolved address counts, not how the URL spells it. Redirects
+are not followed; the time and the size of a response are limited.
 """
 
 import asyncio
 import ipaddress
 import socket
+import ssl
 from collections.abc import AsyncIterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
+from functools import cache
 from typing import Any, Literal
 
-import httpx2
+import httpx
 
 from portside.kernel.errors import BadRequest, Unavailable
 
 Network = Literal["public", "private", "loopback", "reserved"]
-# Beside those that the standard library knows: where clouds tell a machine its secrets, and ways to write an IPv4
-# address inside of an IPv6 one that lead through a relay of somebody else.
+# Networks beside those that the standard library knows. Reserved are the metadata services of clouds, which return
+# credentials, and IPv6 prefixes (6to4, Teredo) that reach an IPv4 address through a relay of a third party.
 _PRIVATE, _RESERVED = (
     tuple(ipaddress.ip_network(each) for each in networks.split())
     for networks in (
@@ -29,31 +31,31 @@ _PRIVATE, _RESERVED = (
     )
 )
 _NAT64 = ipaddress.ip_network("64:ff9b::/96")
-# A name server that does not answer holds a thread for half a minute: these are for nothing else.
+# Threads for lookups only: a name server that does not answer blocks one for half a minute.
 _LOOKUPS = ThreadPoolExecutor(4, thread_name_prefix="lookups")
 
 
 class AddressNotAllowed(BadRequest):
-    """The address leads into a private network, to which this installation makes no requests."""
+    """The address is in a private network, to which this installation sends no requests."""
 
     code = "address_not_allowed"
 
 
 class HostUnreachable(Unavailable):
-    """The host does not answer, or not as it should; try again later."""
+    """The host does not answer, or its answer is invalid; try again later."""
 
     code = "host_unreachable"
 
 
 class HostUnknown(HostUnreachable):
-    """There is no host of this name."""
+    """No host has this name; correct the address."""
 
     code = "host_unknown"
 
 
 @dataclass(frozen=True)
 class OutboundRules:
-    """What requests to users' addresses are allowed. Reserved addresses never are, such as the metadata of clouds."""
+    """Which networks requests may reach, and their limits. Reserved addresses are never allowed."""
 
     allow_private: bool = False
     allow_loopback: bool = False
@@ -61,65 +63,89 @@ class OutboundRules:
     max_bytes: int = 8 * 1024 * 1024
 
     def allow(self, network: Network) -> bool:
-        """Whether addresses of a kind may be connected to."""
+        """Whether requests may connect to addresses in a kind of network."""
         allowed = {"public": True, "private": self.allow_private, "loopback": self.allow_loopback}
         return allowed.get(network, False)
 
 
 @dataclass(frozen=True)
-class Answer:
-    """What a host answered: the status, and a body within bounds."""
+class OutboundResponse:
+    """A response: its status, its body and its Location header."""
 
     status: int
     body: bytes
+    location: str | None = None
 
 
-async def fetch(url: str, headers: dict[str, str], rules: OutboundRules) -> Answer:
-    """GET an address. Raises AddressNotAllowed and HostUnreachable."""
-    async with _exchange("GET", url, headers, None, rules) as answer:
-        return Answer(answer.status_code, await _read(answer, rules.max_bytes))
+async def fetch(url: str, headers: dict[str, str], rules: OutboundRules) -> OutboundResponse:
+    """GET a URL. Raises AddressNotAllowed and HostUnreachable."""
+    return await exchange("GET", url, headers, None, rules)
+
+
+async def exchange(
+    method: str, url: str, headers: Mapping[str, str], body: bytes | None, rules: OutboundRules
+) -> OutboundResponse:
+    """Send a request and read the response. Raises AddressNotAllowed and HostUnreachable."""
+    async with _open(method, url, headers, body, rules) as answer:
+        return OutboundResponse(
+            answer.status_code, await _read(answer, rules.max_bytes), answer.headers.get("location")
+        )
 
 
 async def post(url: str, headers: Mapping[str, str], body: bytes, rules: OutboundRules) -> int:
-    """POST to an address and return the status. What else it answers is not read.
-
-    Raises AddressNotAllowed and HostUnreachable.
-    """
-    async with _exchange("POST", url, headers, body, rules) as answer:
+    """POST to a URL and return the status, without reading the body. Raises AddressNotAllowed and HostUnreachable."""
+    async with _open("POST", url, headers, body, rules) as answer:
         return int(answer.status_code)
 
 
 @asynccontextmanager
-async def _exchange(
+async def _open(
     method: str, url: str, headers: Mapping[str, str], body: bytes | None, rules: OutboundRules
 ) -> AsyncIterator[Any]:
-    named = httpx2.URL(url)
-    host = host_of(named)
+    try:
+        parsed = httpx.URL(url)
+    except httpx.InvalidURL as exc:
+        raise HostUnknown(f"Invalid URL: {exc}") from exc
+    host = host_of(parsed)
     try:
         async with asyncio.timeout(rules.timeout_s):
             address = (await resolve(host, rules))[0]
-            pinned, extensions = named.copy_with(host=address), {"sni_hostname": host}
-            sent = {**headers, "Host": named.netloc.decode("ascii")}
-            # A proxy leads to the world outside, not to this network.
+            pinned, extensions = parsed.copy_with(host=address), {"sni_hostname": host}
+            sent = {**headers, "Host": parsed.netloc.decode("ascii")}
+            # The proxy of the environment reaches the internet, not private networks.
             is_public_address = network_of(address) == "public"
             async with (
-                httpx2.AsyncClient(trust_env=is_public_address, timeout=rules.timeout_s) as client,
+                httpx.AsyncClient(verify=ssl_context(), trust_env=is_public_address, timeout=rules.timeout_s) as client,
                 client.stream(method, pinned, headers=sent, content=body, extensions=extensions) as answer,
             ):
                 yield answer
-    except (httpx2.HTTPError, TimeoutError, OSError) as exc:
+    except (httpx.HTTPError, TimeoutError, OSError) as exc:
         raise HostUnreachable(f"{host} does not answer: {str(exc) or type(exc).__name__}") from exc
 
 
-def host_of(url: httpx2.URL) -> str:
-    """Return the host of an address as it is asked for: in ASCII, lower case, without the root's dot."""
+@cache
+def ssl_context() -> ssl.SSLContext:
+    """Return a context that verifies hosts by the system's certificates, or by those of httpx if it has none.
+
+    By default, httpx knows only its own, and rejects hosts whose certificate a company issued itself.
+    """
+    paths = ssl.get_default_verify_paths()
+    if paths.cafile or paths.capath:
+        return ssl.create_default_context()
+    import certifi
+
+    return ssl.create_default_context(cafile=certifi.where())
+
+
+def host_of(url: httpx.URL) -> str:
+    """Return the host of a URL for DNS: in ASCII, in lower case, without a trailing dot."""
     return url.raw_host.decode("ascii").lower().removesuffix(".")
 
 
 async def resolve(host: str, rules: OutboundRules) -> list[str]:
-    """Return the addresses that a host has, all of which may be connected to.
+    """Return the addresses of a host; requests may connect to each of them.
 
-    Raises AddressNotAllowed, HostUnknown where there is no such host, and OSError where nobody can tell now.
+    Raises AddressNotAllowed, HostUnknown, and OSError if the lookup failed temporarily.
     """
     loop = asyncio.get_running_loop()
     try:
@@ -134,12 +160,13 @@ async def resolve(host: str, rules: OutboundRules) -> list[str]:
     for address in addresses:
         network = network_of(address)
         if not rules.allow(network):
-            raise AddressNotAllowed(f"{host} is in a {network} network ({address}), to which no requests are made.")
+            text = f"{host} is in a {network} network ({address}), to which this installation sends no requests."
+            raise AddressNotAllowed(text)
     return addresses
 
 
 def network_of(address: str) -> Network:
-    """Return which kind of network an IP address is of; one that stands for an IPv4 address counts as that."""
+    """Return the kind of network of an IP address. An IPv6 address that embeds an IPv4 address counts as that."""
     ip = ipaddress.ip_address(address.partition("%")[0])
     if isinstance(ip, ipaddress.IPv6Address):
         if ip.ipv4_mapped is not None:

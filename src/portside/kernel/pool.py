@@ -1,143 +1,266 @@
-"""Connections to Postgres and the pool that lends them: what asyncpg leaves to us, or does dearer than it need be.
+"""Connections to Postgres and their pool: asyncpg's, with what it lacks, and without some of its overhead.
 
-Nobody sets session state, which is a rule of this house. So a connection that a statement or a transaction has ended on
-is fit for its next user as it is, and the pool takes it back at once; every other one goes the driver's way. This looks
-into the driver, whose version is pinned; `tests/db/test_kernel_db.py` tells whether the next one is still like that.
+No code of this package sets session state. So an idle connection needs no reset before its next user, and the pool
+takes it back at once; any other goes through the driver's own release. This relies on internals of the driver, whose
+version is pinned; `tests/db/test_kernel_db.py` fails if they change.
 """
 # ruff: noqa: SLF001
 
 import asyncio
+import contextlib
 import os
+import random
 import socket
+from collections.abc import Iterator
+from contextvars import ContextVar
 from typing import Any
 
 import asyncpg
 
+from portside.kernel.large_reads import ReadReservation, RowMeter, current_read
 from portside.kernel.logs import get_logger
+from portside.kernel.transient_errors import DatabaseUnreachable, log_failure
 
 log = get_logger(__name__)
-CANCELLED_WITHIN_S = 5.0
-# The driver's own figures, which it only adds where a pool is made by its own function.
+CANCEL_TIMEOUT_S = 5.0
+# The driver's own default, which it applies only in its function `create_pool`.
 MAX_QUERIES = 50_000
-IDLE_S = 300.0
-# A server, or a network on the way to it, that lets nothing through any more is noticed within half a minute.
+# Idle connections are closed after this: many agent servers share one Postgres, and most of them are idle.
+IDLE_S = 60.0
+# Background work shares one connection; it waits this long for it before it takes another.
+BACKGROUND_WAITS_S = 0.1
+# If Postgres refuses further connections, the pool opens none for this time, and works with those it has.
+FULL_FOR_S = 1.0
+FREE_TIMEOUT_S = 10.0
+FREE_POLL_S = 0.005
+# With these a dead server or network is noticed within half a minute.
 _KEEPALIVE = {"TCP_KEEPIDLE": 10, "TCP_KEEPINTVL": 5, "TCP_KEEPCNT": 3, "TCP_USER_TIMEOUT": 20_000}
-_SETTLE = "select"
+_EMPTY_STATEMENT = "select"
+# The SQL states of transactions rolled back because of another one: a deadlock, and a serialization conflict.
+CONFLICT_STATES = frozenset({"40P01", "40001"})
+MAX_ATTEMPTS = 4
+_NO_SLOT = contextlib.nullcontext()
+_background: ContextVar[asyncio.Task[Any] | None] = ContextVar("background", default=None)
+
+
+@contextlib.contextmanager
+def background() -> Iterator[None]:
+    """Mark the statements of the current task as background work, which shares one connection of the pool.
+
+    Tasks that it starts are not marked.
+    """
+    token = _background.set(asyncio.current_task())
+    try:
+        yield
+    finally:
+        _background.reset(token)
+
+
+class _BackgroundSlot:
+    """Limits background work to one connection at a time, for at most `BACKGROUND_WAITS_S`. Other work never waits."""
+
+    def __init__(self, lock: asyncio.Lock) -> None:
+        self._lock = lock
+        self._has_lock = False
+
+    async def __aenter__(self) -> None:
+        marked = _background.get()
+        if marked is None or marked is not asyncio.current_task():
+            return
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(BACKGROUND_WAITS_S):
+                await self._lock.acquire()
+                self._has_lock = True
+
+    async def __aexit__(self, *_: object) -> None:
+        if self._has_lock:
+            self._lock.release()
 
 
 class Connection(asyncpg.Connection):
-    """A connection that notices when the server is gone, and when a statement was left halfway."""
+    """A connection that detects a dead server, and remembers a statement that was interrupted."""
 
     _protocol: Any
     _top_xact: Any
     _listeners: Any
     _log_listeners: Any
-    _is_left_halfway = False
+    _is_interrupted = False
+    _meter: RowMeter | None = None
+
+    def count_rows(self) -> None:
+        """Count the rows of read-only requests, and stop those that become too large (`large_reads.py`)."""
+        self._meter = RowMeter.install(self)
 
     def on_dead(self) -> Any:
-        """Say to the pool that a connection was found dead."""
+        """Called when a connection turned out to be dead; `Database.connect` sets it."""
 
-    @property
-    def is_fit(self) -> bool:
-        """Whether nothing is to be done before somebody else uses it: it is open, idle, and listens to nothing."""
-        protocol = self._protocol
-        return not (
-            self._is_left_halfway
-            or self.is_closed()
-            or protocol.is_in_transaction()
-            or protocol._is_cancelling()
-            or self._top_xact is not None
-            or self._listeners
-            or self._log_listeners
-            or protocol.queries_count >= MAX_QUERIES
-        )
+    def _cancel_current_command(self, *waiters: Any) -> None:
+        """Ask the server to cancel a statement, and terminate the connection if it does not respond.
 
-    def _cancel_current_command(self, waiter: Any, acknowledged: Any = None) -> None:
-        """Ask the server to stop a statement. One that says nothing to that is not there: the connection goes.
-
-        Without this the driver waits for the word of the server for as long as a statement may take. The others of the
-        pool have most likely died with it, and are made anew before they are used.
+        Otherwise the driver would wait for the response as long as a statement may take. The other connections of the
+        pool have most likely died too, so all are replaced before their next use.
         """
-        super()._cancel_current_command(waiter, acknowledged)  # type: ignore[misc]
+        super()._cancel_current_command(*waiters)  # type: ignore[misc]
+        # The first is done when the request was sent; the second, since asyncpg 0.31, when the server complied.
+        completed = [waiter for waiter in waiters if waiter is not None][-1]
 
-        def look() -> None:
-            if not (acknowledged or waiter).done():
+        def check() -> None:
+            if not completed.done():
                 log.warning("a connection to the database is dead")
                 self.terminate()
                 self.on_dead()
 
-        asyncio.get_running_loop().call_later(CANCELLED_WITHIN_S, look)
+        asyncio.get_running_loop().call_later(CANCEL_TIMEOUT_S, check)
 
     async def _do_execute(self, *args: Any, **options: Any) -> Any:
-        """Run a statement, and remember one that was left halfway."""
-        self._is_left_halfway = True
+        """Run a statement, and remember if it was interrupted. Raises AnswerTooLarge and ReservationNeeded."""
+        self._is_interrupted = True
+        read, meter = current_read(), self._meter
         try:
-            result = await super()._do_execute(*args, **options)  # type: ignore[misc]
+            if read is None or not read.is_metered or meter is None or meter.read is not None:
+                result = await super()._do_execute(*args, **options)  # type: ignore[misc]
+            else:
+                result = await self._run_metered(meter, read, args, options)
         except asyncpg.PostgresError:
-            self._is_left_halfway = False
+            self._is_interrupted = False
             raise
-        self._is_left_halfway = False
+        self._is_interrupted = False
         return result
 
-    async def reset(self, *, timeout: float | None = None) -> None:  # noqa: ASYNC109 - the driver's signature
-        """Make the connection fit for its next user.
+    async def _run_metered(self, meter: RowMeter, read: ReadReservation, args: Any, options: Any) -> Any:
+        meter.begin(read)
+        try:
+            return await super()._do_execute(*args, **options)  # type: ignore[misc]
+        except (OSError, asyncpg.PostgresError, asyncpg.InterfaceError) as exc:
+            if meter.refusal is not None:
+                meter.drop_rows()
+                raise meter.refusal from exc
+            raise
+        finally:
+            meter.end()
 
-        Where a statement was cancelled between its parts the server waits for the rest, and holds a snapshot meanwhile.
+    async def reset(self, *, timeout: float | None = None) -> None:  # noqa: ASYNC109 - the driver's signature
+        """Prepare the connection for its next user.
+
+        If a statement was cancelled between its messages, the server waits for the rest and holds a snapshot; an empty
+        statement ends that.
         """
         await super().reset(timeout=timeout)
-        if self._is_left_halfway:
-            await self.execute(_SETTLE, timeout=timeout)
-            self._is_left_halfway = False
+        if self._is_interrupted:
+            await self.execute(_EMPTY_STATEMENT, timeout=timeout)
+            self._is_interrupted = False
 
     def get_reset_query(self) -> str:
-        """Reset nothing: no session state is ever set. What the driver still does is to end a transaction.
+        """Reset nothing, because no session state is ever set. The driver still ends an open transaction.
 
-        One that is cancelled while it begins stays open, and all that came after on its connection would be lost.
+        That matters: one that is cancelled while it begins stays open, and later statements would be lost with it.
         """
         return ""
 
 
 class Pool(asyncpg.Pool):
-    """The driver's pool, short of what it does for connections that are in order: they are lent and taken back at once.
+    """The driver's pool with a fast path for clean connections, which are lent and taken back synchronously.
 
-    The driver makes objects around each loan, and a task that resets the connection after it.
+    The driver would create a proxy object for each use, and a task that resets the connection after it.
     """
 
     _closing: bool
     _generation: int
     _queue: asyncio.Queue[Any]
     _loop: asyncio.AbstractEventLoop
+    _holders: list[Any]
+    _background_lock: asyncio.Lock
+    # Until this time, by the loop's clock, no connection is opened, because Postgres refused one.
+    _full_until: float
 
     @classmethod
     async def opened(cls, url: str, *, max_size: int, connection_class: type[Connection], **options: Any) -> "Pool":
-        """Open a pool of up to so many connections. Raises what the driver raises when the first cannot be had."""
-        sizes = {"min_size": 1, "max_size": max_size, "max_queries": MAX_QUERIES}
+        """Open a pool of up to `max_size` connections; idle ones are closed.
+
+        Raises the driver's exception if the first connection cannot be opened.
+        """
+        sizes = {"min_size": 0, "max_size": max_size, "max_queries": MAX_QUERIES}
         more = {"loop": None, "setup": None, "record_class": asyncpg.Record, "max_inactive_connection_lifetime": IDLE_S}
         make: Any = cls
-        pool: Pool = await make(url, connection_class=connection_class, **sizes, **more, **options)
-        return pool
+        pool: Pool = make(url, connection_class=connection_class, **sizes, **more, **options)
+        pool._background_lock = asyncio.Lock()
+        pool._full_until = 0.0
+        await pool
+        async with pool.acquire():
+            return pool
+
+    def background_slot(self) -> _BackgroundSlot:
+        """Return the context in which to take a connection; background work waits there for other background work."""
+        return _BackgroundSlot(self._background_lock)
+
+    async def _get_new_connection(self) -> Any:
+        """Open a connection. Raises DatabaseUnreachable, to distinguish it from other kinds of OSError."""
+        try:
+            return await super()._get_new_connection()  # type: ignore[misc]
+        except OSError as exc:
+            raise DatabaseUnreachable(str(exc) or type(exc).__name__) from exc
 
     async def run(self, method: str, *args: Any, **options: Any) -> Any:
-        """Run one statement by a method of a connection, on any that is free."""
-        holder = self._ready()
-        if holder is None:
-            async with self.acquire() as lent:
-                return await getattr(lent, method)(*args, **options)
-        connection = holder._con
-        try:
-            return await getattr(connection, method)(*args, **options)
-        finally:
-            # One that died meanwhile has left its holder, which may be in use again.
-            if holder._con is connection and not self._takes_back(holder):
-                await asyncio.shield(holder.release(None))
+        """Run one statement by calling a method of any free connection; again if it conflicted with a transaction."""
+        for attempt in range(1, MAX_ATTEMPTS):
+            try:
+                return await self._run_once(method, *args, **options)
+            except asyncpg.PostgresError as exc:
+                if exc.sqlstate not in CONFLICT_STATES:
+                    raise
+                log.warning(
+                    "a statement conflicted with another transaction and runs again", attempt=attempt, error=str(exc)
+                )
+            # Wait for a random time, so that the two do not conflict again.
+            await asyncio.sleep(random.uniform(0, 0.02) * attempt)  # noqa: S311 - no secret
+        return await self._run_once(method, *args, **options)
+
+    async def _run_once(self, method: str, *args: Any, **options: Any) -> Any:
+        async with _NO_SLOT if _background.get() is None else self.background_slot():
+            holder = self._take_clean()
+            if holder is None:
+                async with self.acquire() as lent:
+                    return await getattr(lent, method)(*args, **options)
+            connection = holder._con
+            try:
+                return await getattr(connection, method)(*args, **options)
+            finally:
+                # A connection that died has left its holder, which may be in use again.
+                if holder._con is connection and not self._take_back(holder):
+                    await asyncio.shield(holder.release(None))
+
+    async def _acquire(self, timeout: float | None) -> Any:  # noqa: ASYNC109 - the driver's signature
+        """Lend a connection. If Postgres refuses to open another, wait for one that is open.
+
+        Raises TooManyConnectionsError if none is open, or none became free in time.
+        """
+        deadline = self._loop.time() + FREE_TIMEOUT_S
+        while True:
+            await self._wait_while_full(deadline)
+            try:
+                return await super()._acquire(timeout)  # type: ignore[misc]
+            except asyncpg.TooManyConnectionsError as exc:
+                now = self._loop.time()
+                if now >= deadline or not any(holder.is_connected() for holder in self._holders):
+                    raise
+                self._full_until = now + FULL_FOR_S
+                log_failure("the open connections are shared: Postgres refuses further ones", exc)
+
+    async def _wait_while_full(self, deadline: float) -> None:
+        while (now := self._loop.time()) < min(self._full_until, deadline):
+            if not any(holder.is_connected() for holder in self._holders):
+                return
+            if any(holder.is_connected() and holder.is_idle() for holder in self._holders):
+                return
+            await asyncio.sleep(min(FREE_POLL_S, self._full_until - now))
 
     async def release(self, connection: Any, *, timeout: float | None = None) -> None:  # noqa: ASYNC109 - the driver's
-        """Take a connection back; what is not fit for its next user is made so, or closed, in a task of its own."""
-        if connection._con is None or not self._takes_back(connection._holder):
+        """Take a connection back. One that is not clean is reset or closed by the driver, in a task of its own."""
+        if connection._con is None or not self._take_back(connection._holder):
             await super().release(connection, timeout=timeout)
 
-    def _ready(self) -> Any:
-        """Return the holder of a connection, which is lent now; None where one has to be waited for, or made."""
+    def _take_clean(self) -> Any:
+        """Lend a clean connection and return its holder; None if the caller must wait for one, or open one."""
         if self._closing or self._queue.empty():
             return None
         holder = self._queue.get_nowait()
@@ -148,25 +271,49 @@ class Pool(asyncpg.Pool):
         holder._in_use = self._loop.create_future()
         return holder
 
-    def _takes_back(self, holder: Any) -> bool:
-        """Take back what a holder lent; False where something is to be done about the connection first."""
-        if not holder._con.is_fit or holder._generation != self._generation:
+    def _take_back(self, holder: Any) -> bool:
+        """Take a connection back; False if it needs a reset first."""
+        connection, protocol = holder._con, holder._con._protocol
+        if connection.is_closed():
+            _free(holder)
+            return True
+        needs_reset = (
+            connection._is_interrupted
+            or protocol.is_in_transaction()
+            or protocol._is_cancelling()
+            or connection._top_xact is not None
+            or connection._listeners
+            or connection._log_listeners
+            or protocol.queries_count >= MAX_QUERIES
+            or holder._generation != self._generation
+        )
+        if needs_reset:
             return False
-        # Who kept the connection is told so.
-        holder._con._pool_release_ctr += 1
+        # Makes the driver reject later uses through the old proxy.
+        connection._pool_release_ctr += 1
         holder._release()
         holder._setup_inactive_callback()
         return True
 
 
-def watch(connection: Any) -> None:
-    """Have the system notice when the other end of a connection is not there any more."""
-    # What the transport calls its socket need not be able to set options.
+def _free(holder: Any) -> None:
+    """Free the holder of a connection that died.
+
+    Before 0.32, the driver never frees the holder of a connection that the server closed.
+    """
+    holder._con.terminate()
+    if holder._con is not None:
+        holder._release_on_close()
+
+
+def enable_keepalive(connection: Any) -> None:
+    """Let the operating system detect that the other end of a connection is gone."""
+    # A duplicate, because the socket object of the transport may not support options.
     with socket.socket(fileno=os.dup(connection._transport.get_extra_info("socket").fileno())) as own:
         if own.family == socket.AF_UNIX:
             return
         own.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
         for name, value in _KEEPALIVE.items():
-            # Not every system has all of them.
+            # Not every system has all of these options.
             if (option := getattr(socket, name, None)) is not None:
                 own.setsockopt(socket.IPPROTO_TCP, option, value)

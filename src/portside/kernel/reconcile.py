@@ -1,30 +1,31 @@
-"""The driver of background work.
+"""Runs periodic background tasks.
 
-A task is activated with no input, on a period and on a signal. It is idempotent, does a bounded amount of work and
-returns a status that operators can read. It never retries inside: the next activation is the retry.
+A task is activated without input, periodically and on a signal. It is idempotent, does a bounded amount of work and
+returns a status that operators can read. It does not retry: the next activation is the retry.
 """
 
 import asyncio
 import contextlib
+from functools import partial
 from typing import ClassVar
 
 import msgspec
 
 from portside.kernel.clock import now
-from portside.kernel.logs import get_logger
-
-log = get_logger(__name__)
+from portside.kernel.pool import background
+from portside.kernel.supervision import Supervision
+from portside.kernel.transient_errors import log_failure
 
 
 class Status(msgspec.Struct):
-    """What an activation did; `again` asks for the next one at once."""
+    """The counts of an activation. With `again`, the next one starts immediately."""
 
     did: dict[str, int] = {}
     again: bool = False
 
 
 class TaskReport(msgspec.Struct):
-    """A task as operators see it."""
+    """The state of a task, for operators."""
 
     name: str
     every_s: float
@@ -36,7 +37,7 @@ class TaskReport(msgspec.Struct):
 
 
 class Task:
-    """One chore. Subclasses set `every_s` and write `activate`; a period that is configured is given instead."""
+    """A periodic task. Subclasses set `every_s` and implement `activate`; a configured period overrides `every_s`."""
 
     every_s: ClassVar[float] = 5.0
 
@@ -50,7 +51,7 @@ class Task:
 
 
 class Driver:
-    """Runs tasks until it is closed, each at most once at a time in this process."""
+    """Runs tasks until it is closed. Activations of one task never overlap in this process."""
 
     def __init__(self, tasks: list[Task]) -> None:
         self.tasks = tasks
@@ -58,16 +59,19 @@ class Driver:
 
     def start(self) -> None:
         """Start every task's loop."""
-        self._running = [asyncio.create_task(self._run(task), name=task.report.name) for task in self.tasks]
+        self._running = [
+            asyncio.create_task(Supervision(task.report.name).run(partial(self._run, task)), name=task.report.name)
+            for task in self.tasks
+        ]
 
     async def close(self) -> None:
-        """Stop every loop; an activation under way is cancelled."""
+        """Stop every loop, and cancel activations that run."""
         for running in self._running:
             running.cancel()
         await asyncio.gather(*self._running, return_exceptions=True)
 
     def reports(self) -> list[TaskReport]:
-        """Return what each task did last."""
+        """Return the report of each task."""
         return [task.report for task in self.tasks]
 
     async def _run(self, task: Task) -> None:
@@ -84,11 +88,12 @@ class Driver:
         report.activations += 1
         report.last_at = now().isoformat()
         try:
-            status = await task.activate()
-        except Exception as exc:
+            with background():
+                status = await task.activate()
+        except Exception as exc:  # noqa: BLE001 - logged there
             report.failures += 1
             report.last_error = f"{type(exc).__name__}: {exc}"
-            log.exception("task failed", task=report.name)
+            log_failure("task failed", exc, task=report.name)
             return Status()
         report.did = status.did
         return status

@@ -1,6 +1,7 @@
-"""Settings from the environment: one frozen struct per program, every field documented and typed.
+"""Settings from the environment: one frozen struct for each program, with every field documented and typed.
 
-A field is read from `NAME` in upper case; `Setting(names=…)` gives it other names, the first one found wins.
+A field is read from the variable with its name in upper case, or from the variables that `setting(…)` names. The first
+variable that is set wins.
 """
 
 from collections.abc import Mapping
@@ -14,7 +15,7 @@ S = TypeVar("S", bound=msgspec.Struct)
 
 
 class SettingDoc(msgspec.Struct, frozen=True):
-    """A setting as the reference shows it."""
+    """A setting as the reference pages show it."""
 
     names: tuple[str, ...]
     type: str
@@ -23,7 +24,7 @@ class SettingDoc(msgspec.Struct, frozen=True):
 
 
 def setting(description: str, *names: str) -> msgspec.Meta:
-    """Describe a setting and name the environment variables it is read from."""
+    """Describe a setting, and name the environment variables that it is read from."""
     return msgspec.Meta(description=description, extra={"names": names})
 
 
@@ -42,7 +43,7 @@ def _doc(kind: type[msgspec.Struct], name: str) -> SettingDoc:
     hint: Any = get_type_hints(kind, include_extras=True)[name]
     meta = next((m for m in getattr(hint, "__metadata__", ()) if m.description and m.extra is not None), None)
     if meta is None:
-        raise TypeError(f"setting {kind.__name__}.{name} is not documented")
+        raise TypeError(f"setting {kind.__name__}.{name} is not documented; annotate it with setting(description)")
     shown: Any = getattr(hint, "__origin__", hint)
     default = None if field.default is msgspec.NODEFAULT else field.default
     names = meta.extra["names"] or (name.upper(),)
@@ -50,7 +51,7 @@ def _doc(kind: type[msgspec.Struct], name: str) -> SettingDoc:
 
 
 def load_settings(kind: type[S], environ: Mapping[str, str], **overrides: Any) -> S:
-    """Read a settings struct; `overrides` that are not None win. Raises UserMistake that names the bad variable."""
+    """Read a settings struct; `overrides` that are not None win. Raises UserMistake, which names the bad variable."""
     values: dict[str, Any] = {}
     origin: dict[str, str] = {}
     for field in msgspec.structs.fields(kind):

@@ -1,41 +1,55 @@
-"""Counts each request against its row of the table, and refuses what is over it (spec: Limits)."""
+"""Middleware that counts requests against their row of the table and refuses those over the limit (spec: Limits)."""
 
 import hashlib
-from typing import Any
+from collections.abc import Callable
+from typing import Any, NamedTuple
 
 import msgspec
 from starlette.datastructures import MutableHeaders
 from starlette.responses import Response
 
 from portside.kernel.codec import dump_api
-from portside.kernel.errors import PortsideError, TooManyRequests
+from portside.kernel.errors import PortsideError, TooManyRequests, Unauthorized
 from portside.limits.callers import Callers
-from portside.limits.table import Row, Table
-from portside.limits.types import Budget
+from portside.limits.table import Table
+from portside.limits.types import Budget, CallerIdentity, Limit
 from portside.limits.windows import Windows
+
+# This many requests of an address over their limit still get 401 for a missing or invalid key. Each costs a lookup.
+UNAUTHORIZED = Limit(600, 60)
 
 
 class RefusalBody(msgspec.Struct):
-    """A refusal in both forms that clients of the hosted API read."""
+    """A refusal with both fields that clients of the hosted API read."""
 
     detail: str
     error: str
 
 
-class RateLimits:
-    """Lets requests pass while their budget lasts, and tells every caller what is left of it.
+class LimitScope(NamedTuple):
+    """The requests that the limits apply to.
 
-    `spared` are the beginnings of paths that no row speaks of: what is not the hosted API.
+    `exempt` are prefixes of paths without limits. `needs_key` returns whether a request needs a key or login.
     """
 
-    def __init__(self, app: Any, table: Table, callers: Callers, windows: Windows, *, spared: tuple[str, ...]) -> None:
+    exempt: tuple[str, ...]
+    needs_key: Callable[[Any], bool]
+
+
+class RateLimits:
+    """Passes requests on while their budget lasts, and adds headers with the rest of the budget.
+
+    A request over its limit without a valid key, where one is needed, still gets 401, unless its address floods.
+    """
+
+    def __init__(self, app: Any, table: Table, callers: Callers, windows: Windows, scope: LimitScope) -> None:
         self.app = app
         self._table, self._callers, self._windows = table, callers, windows
-        self._spared = spared
+        self._exempt, self._needs_key = scope
 
     async def __call__(self, scope: Any, receive: Any, send: Any) -> None:
         """Count an HTTP request; other scopes pass."""
-        if scope["type"] != "http" or scope["path"].startswith(self._spared):
+        if scope["type"] != "http" or scope["path"].startswith(self._exempt):
             await self.app(scope, receive, send)
             return
         budget = await self._count(scope)
@@ -43,14 +57,17 @@ class RateLimits:
             await self.app(scope, receive, send)
             return
         headers = _headers(budget)
+        if budget.is_over and await self._lacks_key(scope):
+            del headers["Retry-After"]
+            raise Unauthorized(headers=headers)
 
-        async def tell(message: Any) -> None:
+        async def send_with_headers(message: Any) -> None:
             if message["type"] == "http.response.start":
                 MutableHeaders(scope=message).update(headers)
             await send(message)
 
         try:
-            await (_refusal(headers) if budget.is_over else self.app)(scope, receive, tell)
+            await (_refusal(headers) if budget.is_over else self.app)(scope, receive, send_with_headers)
         except PortsideError as exc:
             exc.headers.update(headers)
             raise
@@ -58,17 +75,24 @@ class RateLimits:
     async def _count(self, scope: Any) -> Budget | None:
         names = await self._callers.names(scope)
         method = "GET" if scope["method"] == "HEAD" else scope["method"]
-        # Below a prefix like /api/v1, both what was asked for and what is left of it may be what a row names.
+        # With a prefix like /api/v1, a row may match the requested path or the path without the prefix.
         paths = {scope["path"], scope["raw_path"].decode("latin-1")}
         row = self._table.row(method, paths, names)
         limit = row.limits[self._table.region] if row else None
         if row is None or limit is None:
             return None
-        return await self._windows.spend(_budget_name(row, names[row.identity]), limit)
+        return await self._windows.spend(_budget_name(row.match, row.identity, names[row.identity]), limit)
+
+    async def _lacks_key(self, scope: Any) -> bool:
+        """Whether to answer a request over its limit with 401."""
+        if not self._needs_key(scope):
+            return False
+        name = _budget_name("unauthorized", CallerIdentity.IP, self._callers.address(scope))
+        return not (await self._windows.spend(name, UNAUTHORIZED)).is_over and not await self._callers.has_key(scope)
 
 
-def _budget_name(row: Row, caller: str) -> bytes:
-    return hashlib.blake2b(f"{row.match}|{row.identity}|{caller}".encode(), digest_size=16).digest()
+def _budget_name(match: str, identity: CallerIdentity, caller: str) -> bytes:
+    return hashlib.blake2b(f"{match}|{identity}|{caller}".encode(), digest_size=16).digest()
 
 
 def _headers(budget: Budget) -> dict[str, str]:

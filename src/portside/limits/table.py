@@ -1,8 +1,9 @@
-"""The table of limits: read from text, asked for the row of a request, and written as text again.
+"""The table of rate limits: parse it, find the row of a request, and format it.
 
-`table.txt` is the documented one (spec: Limits); an operator may bring another file of the same form.
+`table.txt` is the documented table (spec: Limits); operators can set another file of the same form.
 """
 
+import re
 from collections.abc import Collection, Sequence
 from importlib.resources import files
 from pathlib import Path
@@ -10,39 +11,80 @@ from pathlib import Path
 import msgspec
 
 from portside.kernel.errors import UserMistake
-from portside.limits.patterns import Pattern, read_pattern
-from portside.limits.types import Identity, Limit, Region
+from portside.limits.types import CallerIdentity, Limit, Region
+
+METHODS = frozenset({"GET", "POST", "PUT", "PATCH", "DELETE", "OPTIONS"})
+_UUID = r"[0-9a-fA-F]{8}(?:-[0-9a-fA-F]{4}){3}-[0-9a-fA-F]{12}"
+_PATH = re.compile(r"^(\*?/[A-Za-z0-9_.~/{}-]+)$")
+
+
+class RequestPattern(msgspec.Struct, frozen=True):
+    """One way for a request to belong to a row. `rank` is greater for what is more specific."""
+
+    method: str | None
+    path: re.Pattern[str] | None
+    rank: int
+
+    def fits(self, method: str, path: str) -> bool:
+        """Whether a request matches."""
+        return self.method in {None, method} and (self.path is None or self.path.search(path) is not None)
+
+
+def read_pattern(text: str) -> RequestPattern:
+    """Parse a pattern of the table. Raises UserMistake."""
+    words = text.split()
+    method = words.pop(0) if words and words[0] in METHODS else None
+    if not words and method is not None:
+        return RequestPattern(method, None, len(text) + 10_000)
+    if words == ["any"] and method is None:
+        return RequestPattern(None, None, 0)
+    contains = len(words) == 2 and words[0] == "containing"
+    if not words or len(words) > 1 + contains or not _PATH.match(words[-1]):
+        raise UserMistake(f"Invalid pattern {text!r}: use METHOD, /path, METHOD /path, containing /path, */path or any")
+    return RequestPattern(method, _expression(words[-1], contains=contains), len(words[-1]))
+
+
+def _expression(path: str, *, contains: bool) -> re.Pattern[str]:
+    literal = re.escape(path.removeprefix("*")).replace(re.escape("{uuid}"), _UUID)
+    if contains:
+        return re.compile(literal)
+    if path.startswith("*"):
+        return re.compile(f"{literal}/?$")
+    if path.endswith("{uuid}"):
+        return re.compile(f"^{literal}/?$")
+    return re.compile(f"^{literal}(?:/|$)")
+
 
 _COLUMNS = 5
 _OFF = "off"
-_MOST = 2**31 - 1
+_MAX = 2**31 - 1
 
 
 class Row(msgspec.Struct, frozen=True):
-    """One limit for each region; None is off."""
+    """A row of the table: a limit for each region, None for off."""
 
     match: str
-    patterns: tuple[Pattern, ...]
-    identity: Identity
+    patterns: tuple[RequestPattern, ...]
+    identity: CallerIdentity
     limits: dict[Region, Limit | None]
     category: str
 
     def rank(self, method: str, paths: Collection[str]) -> int | None:
-        """Return how specifically the row speaks of a request, or None when it does not."""
+        """Return how specifically the row matches a request, or None if it does not match."""
         fitting = (pattern.rank for pattern in self.patterns for path in paths if pattern.fits(method, path))
         return max(fitting, default=None)
 
 
 class Table:
-    """The rows that hold in one region."""
+    """The rows of the table, for one region."""
 
     def __init__(self, rows: Sequence[Row], region: Region) -> None:
         self.rows, self.region = rows, region
 
-    def row(self, method: str, paths: Collection[str], identities: Collection[Identity]) -> Row | None:
+    def row(self, method: str, paths: Collection[str], identities: Collection[CallerIdentity]) -> Row | None:
         """Return the most specific row for a request of a caller with these identities.
 
-        `paths` are the ways in which the request's path can be read.
+        `paths` are the request's path with and without its prefix.
         """
         best, best_rank = None, -1
         for row in self.rows:
@@ -53,11 +95,11 @@ class Table:
 
 
 def read_table(file: Path | None = None) -> list[Row]:
-    """Read the documented table, or an operator's. Raises UserMistake that names the line."""
+    """Read the documented table, or an operator's file. Raises UserMistake with the line number."""
     try:
         text = file.read_text("utf-8") if file else files("portside.limits").joinpath("table.txt").read_text("utf-8")
     except (OSError, UnicodeDecodeError) as exc:
-        raise UserMistake(f"the rate limits in {file} cannot be read: {exc}") from exc
+        raise UserMistake(f"cannot read the rate limits in {file}: {exc}") from exc
     rows: list[Row] = []
     for number, line in enumerate(text.splitlines(), start=1):
         if line.strip() and not line.lstrip().startswith("#"):
@@ -69,7 +111,7 @@ def read_table(file: Path | None = None) -> list[Row]:
 
 
 def write_table(rows: Sequence[Row]) -> str:
-    """Write a table in the form that `read_table` reads."""
+    """Format a table so that `read_table` can read it."""
     cells = [(row.match, row.identity.value, *(_show(row.limits[r]) for r in Region), row.category) for row in rows]
     widths = [max(len(row[column]) for row in cells) for column in range(_COLUMNS)] if cells else []
     return "".join(
@@ -80,13 +122,13 @@ def write_table(rows: Sequence[Row]) -> str:
 def _read_row(line: str) -> Row:
     cells = [cell.strip() for cell in line.split("|")]
     if len(cells) != _COLUMNS:
-        raise UserMistake("a row has five columns: match | identity | US | EU | category")
+        raise UserMistake("a row needs five columns: match | identity | US | EU | category")
     match, identity, us, eu, category = cells
-    if identity not in {i.value for i in Identity}:
-        raise UserMistake(f"{identity!r} is no identity; write {', '.join(i.value for i in Identity)}")
+    if identity not in {i.value for i in CallerIdentity}:
+        raise UserMistake(f"Invalid identity {identity!r}: use one of {', '.join(i.value for i in CallerIdentity)}")
     patterns = tuple(read_pattern(part.strip()) for part in match.split(","))
     limits = {Region.US: _read_limit(us), Region.EU: _read_limit(eu)}
-    return Row(match, patterns, Identity(identity), limits, category)
+    return Row(match, patterns, CallerIdentity(identity), limits, category)
 
 
 def _read_limit(text: str) -> Limit | None:
@@ -94,9 +136,9 @@ def _read_limit(text: str) -> Limit | None:
         return None
     count, slash, seconds = (part.strip() for part in text.partition("/"))
     if not slash or not (count.isdecimal() and seconds.isdecimal()):
-        raise UserMistake(f"{text!r} is no limit; write count/seconds, or off")
-    if not (1 <= int(count) <= _MOST and 1 <= int(seconds) <= _MOST):
-        raise UserMistake(f"{text!r} is out of range: count and seconds are at least 1")
+        raise UserMistake(f"Invalid limit {text!r}: use COUNT/SECONDS or off")
+    if not (1 <= int(count) <= _MAX and 1 <= int(seconds) <= _MAX):
+        raise UserMistake(f"Invalid limit {text!r}: COUNT and SECONDS must be from 1 to {_MAX}")
     return Limit(int(count), int(seconds))
 
 

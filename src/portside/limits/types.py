@@ -1,4 +1,4 @@
-"""The values of rate limits: regions, identities, limits and what is left of one."""
+"""The structs of rate limits: regions, identities, limits and budgets."""
 
 import enum
 
@@ -12,8 +12,8 @@ class Region(enum.StrEnum):
     EU = "eu"
 
 
-class Identity(enum.StrEnum):
-    """Whose budget a row speaks of."""
+class CallerIdentity(enum.StrEnum):
+    """The owner of a row's budget."""
 
     API_KEY = "x-api-key"
     USER = "x-user-id + IP"
@@ -21,7 +21,7 @@ class Identity(enum.StrEnum):
 
 
 class Limit(msgspec.Struct, frozen=True):
-    """So many requests in so many seconds."""
+    """A number of requests in a number of seconds."""
 
     count: int
     seconds: int
@@ -31,7 +31,7 @@ class Limit(msgspec.Struct, frozen=True):
 
 
 class Budget(msgspec.Struct, frozen=True):
-    """What is left of a budget after a request, and for how long; or that the request is over it."""
+    """The rest of a budget after a request and the seconds until its reset; `is_over` if the request exceeds it."""
 
     limit: Limit
     remaining: int

@@ -1,4 +1,4 @@
-"""The platform put together: one server for the control plane and the hosted API, and the listener beside it.
+"""The platform: one server for the control plane and the hosted API, and the process of its listener.
 
-The only place that makes the parts of the other rooms and joins them; it has no rules of its own.
+Only this package constructs and connects the services of the other packages; it has no logic of its own.
 """

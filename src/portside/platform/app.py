@@ -1,51 +1,146 @@
-"""The platform's server: identity, tracing, usage and control on one address."""
+"""The platform: one server for identity, tracing, usage and control, with its background tasks and its listener.
+
+`open_platform` wires the packages together; `run_platform` serves until a signal. The packages decide everything else.
+"""
 
 import asyncio
-from collections.abc import AsyncIterator
+import signal
+import socket
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
 from contextlib import asynccontextmanager
+from dataclasses import dataclass
+from datetime import timedelta
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
+from uuid import UUID
 
 import msgspec
 
+from portside import __version__
 from portside.annotation.http import routes as annotation
-from portside.control.archive_store import ArchiveStore
+from portside.annotation.queues import empty_workspace as empty_annotation
+from portside.control.addresses import NO_ROUTER, PublicAddresses
+from portside.control.archives import ArchiveStore, UnusedArchives
+from portside.control.deployments import describe_deployments
+from portside.control.deployments import empty_workspace as empty_control
 from portside.control.http import routes as control
-from portside.control.occupancy import occupied_by
-from portside.control.scope import DesiredChanges, PlatformAddress
+from portside.control.polling import PolledBranches
+from portside.control.pushes import ExpiredPushDeliveries
+from portside.control.scope import DesiredChanges, PlatformAddress, ScopeFactory
+from portside.control.secrets import check_master_key, reseal
+from portside.control.services import ControlServices
+from portside.datasets.datasets import empty_workspace as empty_datasets
 from portside.datasets.http import routes as datasets
 from portside.identity import first_start
+from portside.identity.authentication import Authenticator, SessionRules
 from portside.identity.guard import guard
 from portside.identity.http import routes as identity
-from portside.identity.keyring import Keyring
-from portside.identity.keys import create_key
-from portside.identity.types import KeyRequest
-from portside.identity.workspaces import Occupants
-from portside.kernel.crypto import SecretBox
+from portside.identity.oidc import OidcClient, OidcProvider
+from portside.identity.provisioning import AdmissionRules
+from portside.identity.services import IdentityServices, OidcSignIn
+from portside.identity.signin import routes as sign_in
+from portside.identity.workspaces import WorkspaceDeletionChecks, mark_emptied, next_to_empty
+from portside.ingress.front import AgentsUnavailable, FromFront, Front, FrontRoutes
+from portside.ingress.http import FrontServices
+from portside.ingress.http import routes as ingress
+from portside.kernel.crypto import SecretBox, begin_rotation, end_rotation
 from portside.kernel.db import Database
 from portside.kernel.errors import UserMistake
 from portside.kernel.http import health
-from portside.kernel.http.bodies import LimitBody
-from portside.kernel.http.front import Front
-from portside.kernel.http.prefixes import StripPrefix
-from portside.kernel.http.routes import Api, Route, body_limits
-from portside.kernel.migrations import migrate
+from portside.kernel.http.middleware import LimitBody, RequestMiddleware, StripPrefix
+from portside.kernel.http.openapi import ServerInfo
+from portside.kernel.http.proxies import read_networks
+from portside.kernel.http.routes import Api, Context, Route, body_limits
+from portside.kernel.http.server import Server
+from portside.kernel.large_reads import ReadBudget, return_large_blocks
+from portside.kernel.migrations import is_migrated, migrate
 from portside.kernel.outbound import OutboundRules
-from portside.limits.callers import Callers, read_networks
-from portside.limits.middleware import RateLimits
+from portside.kernel.reconcile import Driver, Status, Task
+from portside.kernel.version import full_version
+from portside.limits.callers import Callers
+from portside.limits.middleware import LimitScope, RateLimits
 from portside.limits.table import Table, read_table
 from portside.limits.windows import Windows
-from portside.platform.chores import chores
 from portside.platform.home import Home, read_key
+from portside.platform.listener import ListenerKey, ListenerLog, ListenerProcess, ensure_listener_key
 from portside.platform.settings import PlatformSettings
 from portside.prompts.http import routes as prompts
+from portside.prompts.repos import empty_workspace as empty_prompts
+from portside.tracing.bodies import IngestLimits
 from portside.tracing.http import routes as tracing
-from portside.tracing.info import Info
 from portside.tracing.quotas import Quotas
-from portside.tracing.retention import Retention
+from portside.tracing.retention import ExpiredTraces, LateRuns, TraceRetention
+from portside.tracing.retention import empty_workspace as empty_traces
+from portside.tracing.services import PlatformInfo, TracingServices
+from portside.tracing.stats import DailyRollups
+from portside.usage.counts import PastHours
 from portside.usage.http import routes as usage
 
-ROOMS = [
+
+@dataclass(frozen=True, kw_only=True)
+class PlatformServices(IdentityServices, TracingServices, ControlServices, FrontServices):
+    """The services of the platform."""
+
+
+# Other processes cache keys for ten seconds, and may accept data in that time. It must be deleted too.
+DELETE_AFTER = timedelta(seconds=60)
+
+
+class DeletedWorkspaces(Task):
+    """Deletes the data of deleted workspaces, one batch of runs at a time. Billing records stay."""
+
+    every_s = 30.0
+
+    def __init__(self, db: Database, delete_after: timedelta = DELETE_AFTER) -> None:
+        super().__init__()
+        self._db = db
+        self._delete_after = delete_after
+
+    async def activate(self) -> Status:
+        """Delete one batch."""
+        workspace_id = await next_to_empty(self._db, self._delete_after)
+        if workspace_id is None:
+            return Status()
+        is_empty = await self._empty(workspace_id)
+        return Status({"workspaces": int(is_empty)}, again=True)
+
+    async def _empty(self, workspace_id: UUID) -> bool:
+        if await empty_traces(self._db, workspace_id):
+            return False
+        for empty in (empty_annotation, empty_datasets, empty_prompts, empty_control):
+            await empty(self._db, workspace_id)
+        await mark_emptied(self._db, workspace_id)
+        return True
+
+
+@asynccontextmanager
+async def background_tasks(
+    services: PlatformServices, settings: PlatformSettings, more: Sequence[Task]
+) -> AsyncIterator[None]:
+    """Run the background tasks until the end of the block. Each is safe in several processes at once."""
+    db = services.db
+    tasks: list[Task] = [
+        UnusedArchives(db, services.archives),
+        ExpiredPushDeliveries(db),
+        ExpiredTraces(db, services.retention),
+        LateRuns(db, services.retention),
+        PastHours(db),
+        DailyRollups(db),
+        DeletedWorkspaces(db),
+        *more,
+    ]
+    if settings.repository_poll_s:
+        acting = ScopeFactory(db, services.box, services.authenticator, services.changes)
+        tasks.append(PolledBranches(acting, settings.repository_poll_s, services.outbound_rules))
+    driver = Driver(tasks)
+    driver.start()
+    try:
+        yield
+    finally:
+        await driver.close()
+
+
+PACKAGES = [
     "portside.identity",
     "portside.limits",
     "portside.tracing",
@@ -56,14 +151,27 @@ ROOMS = [
     "portside.control",
 ]
 PREFIXES = ("/api/v1", "/api-host", "/api")
-ROUTES: list[Route] = [*health.routes, *identity, *tracing, *datasets, *prompts, *annotation, *usage, *control]
-LISTENER_PERMISSION = "listeners:work"
-# What is not the hosted API, so that no rate limit speaks of it.
-UNLIMITED = tuple(sorted({route.path.split("{", 1)[0] for route in (*health.routes, *control)}))
+ROUTES: list[Route[Context[PlatformServices]]] = [
+    *health.routes,
+    *identity,
+    *sign_in,
+    *tracing,
+    *datasets,
+    *prompts,
+    *annotation,
+    *usage,
+    *control,
+    *ingress,
+]
+Problem = Callable[[], str | None]
+NO_PROBLEMS: Mapping[str, Problem] = {}
+# Paths outside the hosted API, to which its rate limits do not apply.
+UNLIMITED = tuple(sorted({route.path.split("{", 1)[0] for route in (*health.routes, *control, *ingress)}))
+SERVER_INFO = ServerInfo("Portside platform", __version__, unlimited=UNLIMITED)
 
 
 class PlatformApp(msgspec.Struct):
-    """A running platform, short of its sockets. `new_key` is set at the first start alone."""
+    """A running platform without its sockets. `new_key` is set only at the first start."""
 
     asgi: Any
     draining: asyncio.Event
@@ -73,61 +181,245 @@ class PlatformApp(msgspec.Struct):
 
 
 @asynccontextmanager
-async def open_platform(home: Home, settings: PlatformSettings, database_url: str) -> AsyncIterator[PlatformApp]:
-    """Bring the database up to date and join the rooms; close everything at the end. Raises UserMistake."""
+async def open_platform(
+    home: Home,
+    settings: PlatformSettings,
+    database_url: str,
+    problems: Mapping[str, Problem] = NO_PROBLEMS,
+    front: Front | None = None,
+) -> AsyncIterator[PlatformApp]:
+    """Migrate the database and open the platform; close everything at the end. Raises UserMistake.
+
+    `GET /ok` reports `problems`: why Postgres or the listener, which other code supervises, are down.
+    """
+    return_large_blocks()
     db = await Database.connect(database_url)
     try:
-        await migrate(db, ROOMS)
+        await _check_database(db, home, is_migrated=await is_migrated(db))
+        await migrate(db, PACKAGES)
+        await _check_database(db, home, is_migrated=True)
         if not home.master_key.exists() and await first_start.is_set_up(db):
             raise UserMistake(
                 f"{home.master_key} is missing, and the secrets of this database cannot be opened without it; "
                 "restore it from a backup"
             )
+        box = await check_key(db, home)
         new_key = await first_start.set_up(db, api_key=settings.api_key)
         if new_key is not None:
             home.keep_key(home.api_key, new_key)
         changes = DesiredChanges()
-        services: dict[type, Any] = {
-            Database: db,
-            Keyring: (keyring := Keyring(db)),
-            SecretBox: SecretBox.from_file(home.master_key),
-            health.HealthChecks: health.HealthChecks({"postgres": db.is_alive}),
-            DesiredChanges: changes,
-            Info: Info(settings.region),
-            Quotas: Quotas(db),
-            Retention: Retention(settings.shortlived_trace_days, settings.longlived_trace_days, settings.trace_tier),
-            PlatformAddress: PlatformAddress(settings.public_url),
-            ArchiveStore: ArchiveStore(home.archives),
-            Occupants: Occupants([occupied_by]),
-            OutboundRules: OutboundRules(
+        authenticator = Authenticator(db, _session_rules(settings))
+        workspace_id = await first_start.first_workspace(db)
+        services = PlatformServices(
+            db=db,
+            authenticator=authenticator,
+            box=box,
+            health=health.HealthChecks({"postgres": db.is_alive}, problems),
+            changes=changes,
+            info=PlatformInfo(settings.region, portside_version=full_version()),
+            quotas=Quotas(db),
+            read_budget=ReadBudget(settings.answer_max_bytes, settings.large_reads_max_bytes),
+            ingest_limits=IngestLimits(settings.ingest_max_body_bytes, settings.ingest_max_run_bytes),
+            retention=TraceRetention(
+                settings.shortlived_trace_days, settings.longlived_trace_days, settings.trace_tier
+            ),
+            address=PlatformAddress(settings.local_url, settings.trusted_proxies),
+            archives=ArchiveStore(home.archives),
+            deletion_checks=WorkspaceDeletionChecks([describe_deployments]),
+            trusted_proxies=read_networks(settings.trusted_proxies),
+            oidc=_oidc(settings, box),
+            outbound_rules=OutboundRules(
                 allow_private=settings.allow_private_git_hosts, allow_loopback=settings.allow_private_git_hosts
             ),
-        }
+            addresses=PublicAddresses(workspace_id, settings.front.agents_pattern) if front else None,
+            router=front or NO_ROUTER,
+            front=front,
+        )
         draining = asyncio.Event()
         windows = Windows(db)
-        api = _limited(Api(ROUTES, services, guard), settings, keyring, windows)
+        api = _limited(Api(ROUTES, services, guard), settings, authenticator, windows)
         bounded = LimitBody(api, settings.http_max_request_body_bytes, body_limits(ROUTES))
-        asgi = Front(StripPrefix(bounded, PREFIXES), draining=draining)
-        async with windows.kept(), chores(services, settings):
-            yield PlatformApp(asgi, draining, changes, new_key, await _listener_key(db, home))
+        prefixed = StripPrefix(bounded, PREFIXES)
+        asgi = RequestMiddleware(prefixed if front else AgentsUnavailable(prefixed), draining=draining)
+        listener_key, _ = await ensure_listener_key(db, home)
+        more: list[Task] = [ListenerKey(db, home), ListenerLog(home.listener_log)] if settings.own_listener else []
+        if front is not None:
+            more.append(FrontRoutes(front))
+            await front.open(db, workspace_id)
+        async with windows.maintained(), background_tasks(services, settings, more):
+            yield PlatformApp(FromFront(asgi) if front else asgi, draining, changes, new_key, listener_key)
     finally:
         await db.close()
 
 
-async def _listener_key(db: Database, home: Home) -> str:
-    """Return the key that the platform's own listener works with, made once."""
-    key = read_key(home.listener_key)
-    if key is None:
-        request = KeyRequest("The platform's own listener", [LISTENER_PERMISSION])
-        key = (await create_key(db, await first_start.first_owner(db), request)).key
-        home.keep_key(home.listener_key, key)
-    return key
+def _session_rules(settings: PlatformSettings) -> SessionRules:
+    return SessionRules(timedelta(hours=settings.session_lifetime_hours), timedelta(hours=settings.session_idle_hours))
 
 
-def _limited(api: Any, settings: PlatformSettings, keyring: Keyring, windows: Windows) -> Any:
-    """Put the rate limits before the routes. Raises UserMistake for a table or proxies that cannot be read."""
+def _oidc(settings: PlatformSettings, box: SecretBox) -> OidcSignIn | None:
+    """Return the sign-in provider, if one is configured. Raises UserMistake."""
+    if settings.oidc_issuer is None:
+        return None
+    if settings.oidc_client_id is None:
+        raise UserMistake("setting OIDC_CLIENT_ID: not set, and OIDC_ISSUER needs it")
+    client = OidcClient(settings.oidc_issuer, settings.oidc_client_id, settings.oidc_client_secret)
+    rules = AdmissionRules.read(
+        domains=settings.oidc_allowed_domains,
+        groups_claim=settings.oidc_groups_claim,
+        role_map=settings.oidc_role_map,
+        default_role=settings.oidc_default_role,
+    )
+    return OidcSignIn(OidcProvider(client, box), rules)
+
+
+async def _check_database(db: Database, home: Home, *, is_migrated: bool) -> None:
+    """Raise UserMistake if the home belongs to a platform but the database is empty."""
+    if read_key(home.api_key) is None or (is_migrated and await first_start.is_set_up(db)):
+        return
+    raise UserMistake(
+        f"{home.api_key} belongs to a platform, but the database is empty. Nothing was changed. If DATABASE_URL names "
+        "the wrong database, correct it; if the database was lost, restore its dump; to begin with an empty platform, "
+        "move the home folder away"
+    )
+
+
+async def check_key(db: Database, home: Home) -> SecretBox:
+    """Return the SecretBox for this database. Raises UserMistake if the home has the master key of another one."""
+    box = SecretBox.from_file(home.master_key)
+    try:
+        await check_master_key(db, box)
+    except UserMistake as exc:
+        raise UserMistake(
+            f"{home.master_key} does not open the secrets of this database: it is the key of another platform, or an "
+            "older one. Restore the file that was saved with this database, or name the right one with DATABASE_URL"
+        ) from exc
+    return box
+
+
+def _limited(
+    api: Api[PlatformServices], settings: PlatformSettings, authenticator: Authenticator, windows: Windows
+) -> Any:
+    """Put the rate limits in front of the routes. Raises UserMistake for an invalid table or proxy list."""
     if not settings.rate_limits:
         return api
     file = Path(settings.rate_limits_file) if settings.rate_limits_file else None
-    callers = Callers(keyring, read_networks(settings.trusted_proxies))
-    return RateLimits(api, Table(read_table(file), settings.region), callers, windows, spared=UNLIMITED)
+    callers = Callers(authenticator, read_networks(settings.trusted_proxies))
+
+    def wants_key(scope: Any) -> bool:
+        return (route := api.find(scope)) is not None and not route.public
+
+    table = Table(read_table(file), settings.region)
+    return RateLimits(api, table, callers, windows, LimitScope(UNLIMITED, wants_key))
+
+
+def check_home(home: Home) -> None:
+    """Raise UserMistake if the folder is not the home of a platform."""
+    if not home.master_key.is_file():
+        raise UserMistake(f"there is no {home.master_key}; name the platform's folder with --home")
+
+
+async def rotate_master_key(home: Home, database_url: str) -> int:
+    """Seal every secret with a new master key, and return their number. The caller holds the home's lock.
+
+    The platform must be stopped. The key file holds both keys until no secret is sealed with the old one. So the
+    process may be killed at any point: the platform starts with either key, and a second call continues.
+
+    Raises UserMistake if the key file is damaged or does not open the secrets of this database.
+    """
+    db = await Database.connect(database_url)
+    try:
+        await migrate(db, PACKAGES)
+        await check_key(db, home)
+        resealed = await reseal(db, begin_rotation(home.master_key))
+    finally:
+        await db.close()
+    end_rotation(home.master_key)
+    return resealed
+
+
+STREAM_GRACE_S = 5.0
+OnReady = Callable[[PlatformApp], Awaitable[None]]
+
+
+class DatabaseInUse(NamedTuple):
+    """The URL of the platform's database. `problem` says why it is down, if this program supervises it."""
+
+    url: str
+    problem: Problem = lambda: None
+
+
+class Entrance(NamedTuple):
+    """The socket that the platform listens on, and the front before it, if there is one."""
+
+    listening: socket.socket
+    front: Front | None = None
+
+
+@asynccontextmanager
+async def _running(front: Front | None) -> AsyncIterator[None]:
+    """Run the front's program during the block; it starts while the platform opens its database."""
+    if front is None:
+        yield
+        return
+    front.start()
+    try:
+        yield
+    finally:
+        await front.close()
+
+
+async def run_platform(
+    home: Home, settings: PlatformSettings, database: DatabaseInUse, entrance: Entrance, on_ready: OnReady
+) -> None:
+    """Serve until SIGINT or SIGTERM. `on_ready` runs once the server answers; an exception of it stops the platform."""
+    problems = {"postgres": database.problem}
+    front = entrance.front
+    if front is not None:
+        problems["front"] = lambda: front.problem
+    stop = asyncio.Event()
+    for number in (signal.SIGINT, signal.SIGTERM):
+        asyncio.get_running_loop().add_signal_handler(number, stop.set)
+    async with _running(front), open_platform(home, settings, database.url, problems, front) as app:
+        server = Server(
+            app.asgi,
+            draining=app.draining,
+            grace_s=STREAM_GRACE_S,
+            body_within_s=settings.http_request_body_timeout_seconds,
+        )
+        await server.open([entrance.listening])
+        closing = asyncio.Event()
+        serving = asyncio.create_task(server.serve_until(closing))
+        listener = ListenerProcess(_listener_environment(home, settings, database.url, app), home.listener_log)
+        problems["listener"] = lambda: listener.problem
+        if settings.own_listener:
+            listener.start()
+        stopped = asyncio.create_task(stop.wait())
+        ready = asyncio.ensure_future(on_ready(app))
+        try:
+            await asyncio.wait([stopped, ready], return_when=asyncio.FIRST_COMPLETED)
+            if ready.done():
+                ready.result()
+            await stopped
+        finally:
+            ready.cancel()
+            # The listener first: it reports the end of its deployments, so the control plane must still answer.
+            await listener.stop()
+            app.changes.close()
+            # Before the server, which would wait for the connections that the front keeps open.
+            if front is not None:
+                await front.close()
+            closing.set()
+            await serving
+
+
+def _listener_environment(
+    home: Home, settings: PlatformSettings, database_url: str, app: PlatformApp
+) -> dict[str, str]:
+    return {
+        "CONTROL_PLANE_URL": settings.local_url,
+        "CONTROL_PLANE_API_KEY": app.listener_key,
+        "CONTROL_PLANE_API_KEY_FILE": str(home.listener_key),
+        "PORTSIDE_HOME": str(home.path),
+        "PROVISION_DATABASE_URL": database_url,
+        "EXIT_WITH_PARENT": "true",
+    }

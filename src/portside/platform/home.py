@@ -1,11 +1,55 @@
-"""The home folder of a platform: who uses it, and the files in it that people look for."""
+"""The home folder of a platform: its lock, its files, and the repository of the example agent."""
 
 import fcntl
 import os
+import shutil
+import subprocess
 from pathlib import Path
 
+import portside
 from portside.kernel.errors import UserMistake
 from portside.kernel.files import make_private_dir, write_private
+
+NAME = "hello-agent"
+_IDENTITY = ("-c", "user.name=Portside", "-c", "user.email=portside@localhost", "-c", "commit.gpgsign=false")
+
+
+def make_repository(target: Path) -> Path:
+    """Create the repository of the example agent if it is missing, and return its folder.
+
+    Raises UserMistake without git.
+    """
+    if (target / ".git").is_dir():
+        return target
+    fresh = target.with_name(f".{target.name}.new")
+    shutil.rmtree(fresh, ignore_errors=True)
+    shutil.copytree(_source(), fresh, ignore=shutil.ignore_patterns("__pycache__", ".*"))
+    _git(fresh, "init", "--quiet", "--initial-branch=main")
+    _git(fresh, "add", "--all")
+    _git(fresh, *_IDENTITY, "commit", "--quiet", "--message", "The hello agent")
+    fresh.rename(target)
+    return target
+
+
+def _source() -> Path:
+    """Return the folder of the example, in an installed package or in a checkout."""
+    package = Path(portside.__file__).parent
+    for folder in (package / "examples" / NAME, package.parents[1] / "examples" / NAME):
+        if (folder / "langgraph.json").is_file():
+            return folder
+    raise UserMistake("this installation has no example agent; start with --no-example")
+
+
+def _git(folder: Path, *arguments: str) -> None:
+    environment = {"PATH": os.environ.get("PATH", ""), "HOME": str(folder), "GIT_CONFIG_NOSYSTEM": "1"}
+    try:
+        done = subprocess.run(
+            ["git", *arguments], cwd=folder, env=environment, capture_output=True, text=True, check=False, timeout=60
+        )
+    except FileNotFoundError as exc:
+        raise UserMistake("git is needed to deploy from repositories; install it") from exc
+    if done.returncode != 0:
+        raise UserMistake(f"git {arguments[0]} failed: {done.stderr.strip()}")
 
 
 class Home:
@@ -16,9 +60,10 @@ class Home:
         self._lock: int | None = None
 
     def lock(self) -> None:
-        """Take the home for this process until it ends. Raises UserMistake that names the process that has it."""
+        """Lock the home until this process ends. Raises UserMistake, with the process that holds the lock."""
         try:
             make_private_dir(self.path)
+            self._restrict_mode()
             self._lock = os.open(self.path / "platform.lock", os.O_RDWR | os.O_CREAT, 0o600)
         except OSError as exc:
             raise UserMistake(f"cannot use {self.path} as home: {exc.strerror}; choose another with --home") from exc
@@ -33,6 +78,11 @@ class Home:
         os.ftruncate(self._lock, 0)
         os.pwrite(self._lock, f"{os.getpid()}\n".encode(), 0)
 
+    def _restrict_mode(self) -> None:
+        """Set mode 0700 on an empty folder or an existing home; a shared folder such as /tmp keeps its mode."""
+        if (self.path / "platform.lock").exists() or not any(self.path.iterdir()):
+            self.path.chmod(0o700)
+
     @property
     def api_key(self) -> Path:
         """The file of the first API key."""
@@ -40,17 +90,17 @@ class Home:
 
     @property
     def listener_key(self) -> Path:
-        """The file of the key that the platform's own listener works with."""
+        """The file of the API key of the platform's own listener."""
         return self.path / "listener-key"
 
     @property
     def master_key(self) -> Path:
-        """The file of the key that seals secrets."""
+        """The file of the key that encrypts secrets."""
         return self.path / "master-key"
 
     @property
     def archives(self) -> Path:
-        """The source archives that were uploaded."""
+        """The folder of uploaded source archives."""
         return self.path / "archives"
 
     @property
@@ -60,12 +110,12 @@ class Home:
 
     @property
     def example_done(self) -> Path:
-        """Marks that the example was deployed and has answered once."""
+        """Exists once the example was deployed and has answered a request."""
         return self.path / "examples" / "hello-agent.done"
 
     @property
     def listener_log(self) -> Path:
-        """What the listener says."""
+        """The log file of the listener."""
         return self.path / "logs" / "listener.log"
 
     def keep_key(self, path: Path, key: str) -> None:
@@ -74,7 +124,7 @@ class Home:
 
 
 def read_key(path: Path) -> str | None:
-    """Return the key in a file, or None when there is none."""
+    """Return the key in a file, or None if there is no such file."""
     try:
         return path.read_text("utf-8").strip() or None
     except OSError:

@@ -1,6 +1,7 @@
-"""The platform on a Kubernetes cluster, as objects: itself, its Postgres, its listener and what that may do.
+"""The Kubernetes objects of an installed platform: its server, its Postgres, its listener and the listener's roles.
 
-Pure. No secret is among the objects: they refer to the Secrets `SECRET` and `LISTENER_SECRET`, made beforehand.
+These are pure functions. The objects hold no secrets: they refer to the Secrets `SECRET` and `LISTENER_SECRET`, which
+the operator creates first.
 """
 
 from typing import Any
@@ -21,7 +22,7 @@ _LISTENER = "portside-listener"
 
 
 class Installation(msgspec.Struct, frozen=True, kw_only=True):
-    """What an installation may choose. With `own_postgres` false the Secret's `database-url` names one elsewhere."""
+    """The options of an installation. Without `own_postgres`, `database-url` of the Secret names another Postgres."""
 
     namespace: str = "portside"
     image: str
@@ -37,19 +38,19 @@ class Installation(msgspec.Struct, frozen=True, kw_only=True):
     agents_url: str | None = None
 
 
-def installation(wanted: Installation) -> list[Json]:
-    """Return all objects in the order in which they are applied."""
-    found = [_namespace(name) for name in dict.fromkeys((wanted.namespace, *_agents(wanted)))]
-    if wanted.own_postgres:
-        found += _postgres(wanted)
-    found += _platform(wanted)
-    if wanted.listener:
-        found += _listener(wanted)
-    return found
+def installation(options: Installation) -> list[Json]:
+    """Return all objects, in the order in which to apply them."""
+    objects = [_namespace(name) for name in dict.fromkeys((options.namespace, *_agents(options)))]
+    if options.own_postgres:
+        objects += _postgres(options)
+    objects += _platform(options)
+    if options.listener:
+        objects += _listener(options)
+    return objects
 
 
 def listener_rights(namespace: str, account_namespace: str) -> list[Json]:
-    """Return the Role that a listener has in a namespace with deployments, and the binding: what its work needs."""
+    """Return the Role that a listener needs in a namespace with deployments, and its RoleBinding."""
     rules: list[Json] = [
         {"apiGroups": [group], "resources": [plural], "verbs": ["get", "list", "create", "patch", "delete"]}
         for group, _, plural in KINDS.values()
@@ -74,11 +75,11 @@ def listener_rights(namespace: str, account_namespace: str) -> list[Json]:
     ]
 
 
-def _agents(wanted: Installation) -> tuple[str, ...]:
-    return wanted.agents_namespaces if wanted.listener else ()
+def _agents(options: Installation) -> tuple[str, ...]:
+    return options.agents_namespaces if options.listener else ()
 
 
-def _postgres(wanted: Installation) -> list[Json]:
+def _postgres(options: Installation) -> list[Json]:
     name = "portside-postgres"
     container = {
         "name": "postgres",
@@ -101,22 +102,24 @@ def _postgres(wanted: Installation) -> list[Json]:
         "volumes": [{"name": "data", "persistentVolumeClaim": {"claimName": name}}],
     }
     return [
-        _claim(wanted, name, "postgres"),
-        _service(wanted, name, "postgres", 5432),
+        _claim(options, name, "postgres"),
+        _service(options, name, "postgres", 5432),
         _object(
-            wanted, "StatefulSet", name, "postgres", {"serviceName": name, "replicas": 1, **_pods("postgres", pod)}
+            options, "StatefulSet", name, "postgres", {"serviceName": name, "replicas": 1, **_pods("postgres", pod)}
         ),
     ]
 
 
-def _platform(wanted: Installation) -> list[Json]:
+def _platform(options: Installation) -> list[Json]:
     container = {
-        **_program(wanted, "platform", ["up", "--no-example"]),
+        **_program(options, "platform", ["up", "--no-example"]),
         "ports": [{"name": "http", "containerPort": PORT, "protocol": "TCP"}],
         "env": [
             {"name": "PORTSIDE_HOME", "value": HOME},
             {"name": "PORTSIDE_HOST", "value": "0.0.0.0"},  # noqa: S104 - a pod's own address
             {"name": "PORTSIDE_OWN_LISTENER", "value": "false"},
+            # The cluster's Ingress is the front, and no agent runs here.
+            {"name": "PORTSIDE_CADDY", "value": "none"},
             {"name": "LOG_LEVEL", "value": "INFO"},
             {"name": "LOG_JSON", "value": "true"},
             _from_secret("DATABASE_URL", SECRET, "database-url"),
@@ -129,26 +132,26 @@ def _platform(wanted: Installation) -> list[Json]:
     }
     pod = _restricted(container, {"persistentVolumeClaim": {"claimName": "portside-home"}})
     found = [
-        _claim(wanted, "portside-home", "platform"),
-        # One at a time: the home folder, with the key that seals secrets, belongs to one platform.
-        _object(wanted, "Deployment", "portside", "platform", {**_recreated(), **_pods("platform", pod)}),
-        _service(wanted, "portside", "platform", PORT, "http"),
+        _claim(options, "portside-home", "platform"),
+        # One at a time: the home folder, with the key that encrypts secrets, belongs to one platform.
+        _object(options, "Deployment", "portside", "platform", {**_recreated(), **_pods("platform", pod)}),
+        _service(options, "portside", "platform", PORT, "http"),
     ]
-    return [*found, _ingress(wanted, wanted.host)] if wanted.host else found
+    return [*found, _ingress(options, options.host)] if options.host else found
 
 
-def _listener(wanted: Installation) -> list[Json]:
+def _listener(options: Installation) -> list[Json]:
     values = {
         "PORTSIDE_HOME": HOME,
-        "CONTROL_PLANE_URL": f"http://portside.{wanted.namespace}.svc:{PORT}",
-        "COMPUTE_ID": wanted.compute_id,
-        "KUBERNETES_NAMESPACES": ",".join(wanted.agents_namespaces),
-        "KUBERNETES_INGRESS_URL": wanted.agents_url,
-        "KUBERNETES_INGRESS_CLASS": wanted.ingress_class if wanted.agents_url else None,
-        "KUBERNETES_STORAGE_CLASS": wanted.storage_class,
+        "CONTROL_PLANE_URL": f"http://portside.{options.namespace}.svc:{PORT}",
+        "COMPUTE_ID": options.compute_id,
+        "KUBERNETES_NAMESPACES": ",".join(options.agents_namespaces),
+        "KUBERNETES_INGRESS_URL": options.agents_url,
+        "KUBERNETES_INGRESS_CLASS": options.ingress_class if options.agents_url else None,
+        "KUBERNETES_STORAGE_CLASS": options.storage_class,
     }
     container = {
-        **_program(wanted, "listener", ["listener", "--compute", "kubernetes"]),
+        **_program(options, "listener", ["listener", "--compute", "kubernetes"]),
         "env": [
             *({"name": name, "value": value} for name, value in values.items() if value),
             _from_secret("CONTROL_PLANE_API_KEY", LISTENER_SECRET, "api-key"),
@@ -160,18 +163,18 @@ def _listener(wanted: Installation) -> list[Json]:
         "serviceAccountName": _LISTENER,
         "automountServiceAccountToken": True,
     }
-    metadata = {"name": _LISTENER, "namespace": wanted.namespace, "labels": _labels("listener")}
+    metadata = {"name": _LISTENER, "namespace": options.namespace, "labels": _labels("listener")}
     return [
         {"apiVersion": "v1", "kind": "ServiceAccount", "metadata": metadata, "automountServiceAccountToken": False},
-        *(right for name in wanted.agents_namespaces for right in listener_rights(name, wanted.namespace)),
-        _object(wanted, "Deployment", _LISTENER, "listener", {**_recreated(), **_pods("listener", pod)}),
+        *(right for name in options.agents_namespaces for right in listener_rights(name, options.namespace)),
+        _object(options, "Deployment", _LISTENER, "listener", {**_recreated(), **_pods("listener", pod)}),
     ]
 
 
-def _program(wanted: Installation, name: str, arguments: list[str]) -> Json:
+def _program(options: Installation, name: str, arguments: list[str]) -> Json:
     return {
         "name": name,
-        "image": wanted.image,
+        "image": options.image,
         "command": ["portside"],
         "args": arguments,
         "securityContext": {
@@ -208,36 +211,36 @@ def _pods(component: str, pod: Json) -> Json:
     return {"selector": {"matchLabels": _labels(component)}, "template": template}
 
 
-def _service(wanted: Installation, name: str, component: str, port: int, port_name: str = "postgres") -> Json:
+def _service(options: Installation, name: str, component: str, port: int, port_name: str = "postgres") -> Json:
     ports = [{"name": port_name, "port": port, "targetPort": port_name, "protocol": "TCP"}]
-    return _object(wanted, "Service", name, component, {"selector": _labels(component), "ports": ports})
+    return _object(options, "Service", name, component, {"selector": _labels(component), "ports": ports})
 
 
-def _claim(wanted: Installation, name: str, component: str) -> Json:
+def _claim(options: Installation, name: str, component: str) -> Json:
     spec: Json = {
         "accessModes": ["ReadWriteOnce"],
-        "resources": {"requests": {"storage": f"{wanted.storage_gi}Gi"}},
+        "resources": {"requests": {"storage": f"{options.storage_gi}Gi"}},
     }
-    if wanted.storage_class:
-        spec["storageClassName"] = wanted.storage_class
-    return _object(wanted, "PersistentVolumeClaim", name, component, spec)
+    if options.storage_class:
+        spec["storageClassName"] = options.storage_class
+    return _object(options, "PersistentVolumeClaim", name, component, spec)
 
 
-def _ingress(wanted: Installation, host: str) -> Json:
+def _ingress(options: Installation, host: str) -> Json:
     backend = {"service": {"name": "portside", "port": {"name": "http"}}}
     spec: Json = {
         "rules": [{"host": host, "http": {"paths": [{"path": "/", "pathType": "Prefix", "backend": backend}]}}]
     }
-    if wanted.ingress_class:
-        spec["ingressClassName"] = wanted.ingress_class
-    if wanted.tls_secret:
-        spec["tls"] = [{"hosts": [host], "secretName": wanted.tls_secret}]
-    return _object(wanted, "Ingress", "portside", "platform", spec)
+    if options.ingress_class:
+        spec["ingressClassName"] = options.ingress_class
+    if options.tls_secret:
+        spec["tls"] = [{"hosts": [host], "secretName": options.tls_secret}]
+    return _object(options, "Ingress", "portside", "platform", spec)
 
 
-def _object(wanted: Installation, kind: str, name: str, component: str, spec: Json) -> Json:
+def _object(options: Installation, kind: str, name: str, component: str, spec: Json) -> Json:
     group, version, _ = KINDS[kind]
-    metadata = {"name": name, "namespace": wanted.namespace, "labels": _labels(component)}
+    metadata = {"name": name, "namespace": options.namespace, "labels": _labels(component)}
     return {
         "apiVersion": f"{group}/{version}" if group else version,
         "kind": kind,

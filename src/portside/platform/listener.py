@@ -1,4 +1,4 @@
-"""The platform's own listener: a process beside it, started again when it dies."""
+"""The platform's own listener: its process, which is restarted when it dies, its log file and its API key."""
 
 import asyncio
 import contextlib
@@ -8,28 +8,83 @@ import sys
 from collections.abc import Mapping
 from pathlib import Path
 
+from portside.identity import first_start
+from portside.identity.keys import create_key, is_valid
+from portside.identity.types import KeyRequest
+from portside.kernel.db import Database
+from portside.kernel.files import rotate_beyond
 from portside.kernel.logs import get_logger
+from portside.kernel.reconcile import Status, Task
+from portside.kernel.supervision import Supervision
+from portside.platform.home import Home, read_key
 
 log = get_logger(__name__)
+PERMISSION = "listeners:work"
+USED_BY = "the platform's own listener"
 RESTART_AFTER_S = 1.0
 STOP_WITHIN_S = 30.0
+MAX_LOG_BYTES = 10_000_000
+
+
+async def ensure_listener_key(db: Database, home: Home) -> tuple[str, bool]:
+    """Return the listener's key, and whether it is new because there was none or it was revoked."""
+    key = read_key(home.listener_key)
+    if key is not None and await is_valid(db, key):
+        return key, False
+    owner, request = await first_start.first_owner(db), KeyRequest("The platform's own listener", [PERMISSION])
+    made = await create_key(db, owner, request, used_by=USED_BY)
+    home.keep_key(home.listener_key, made.key)
+    return made.key, True
+
+
+class ListenerKey(Task):
+    """Replaces the listener's key soon after it was revoked. The listener reads it from its file."""
+
+    every_s = 10.0
+
+    def __init__(self, db: Database, home: Home) -> None:
+        super().__init__()
+        self._db, self._home = db, home
+
+    async def activate(self) -> Status:
+        """Replace the key if it is no longer valid."""
+        _key, is_new = await ensure_listener_key(self._db, self._home)
+        if is_new:
+            log.warning("the listener's key was revoked and replaced", file=str(self._home.listener_key))
+        return Status({"made": int(is_new)})
+
+
+class ListenerLog(Task):
+    """Limits the size of the listener's log file; one older copy is kept."""
+
+    every_s = 10.0
+
+    def __init__(self, file: Path, max_bytes: int = MAX_LOG_BYTES) -> None:
+        super().__init__()
+        self._file, self._max_bytes = file, max_bytes
+
+    async def activate(self) -> Status:
+        """Rotate the file if it is too large."""
+        return Status({"rotated": int(await asyncio.to_thread(rotate_beyond, self._file, self._max_bytes))})
 
 
 class ListenerProcess:
-    """Keeps one `portside listener` running."""
+    """Runs one `portside listener`, and restarts it when it ends."""
 
     def __init__(self, environment: Mapping[str, str], log_file: Path) -> None:
         self._environment = {**os.environ, **environment}
         self._log_file = log_file
         self._process: asyncio.subprocess.Process | None = None
         self._keeper: asyncio.Task[None] | None = None
+        # Why the process could not be started again; None while it runs.
+        self.problem: str | None = None
 
     def start(self) -> None:
         """Start the process and keep it running."""
-        self._keeper = asyncio.create_task(self._keep())
+        self._keeper = asyncio.create_task(Supervision("the listener", on_failure=self._cannot_start).run(self._keep))
 
     async def stop(self) -> None:
-        """Ask the process to stop its deployments and itself; kill it when it does not."""
+        """Ask the process to stop its deployments and itself; kill it after `STOP_WITHIN_S`."""
         if self._keeper is not None:
             self._keeper.cancel()
             await asyncio.gather(self._keeper, return_exceptions=True)
@@ -44,16 +99,24 @@ class ListenerProcess:
                 process.kill()
             await process.wait()
 
+    def _cannot_start(self, _failure: Exception, delay_s: float) -> None:
+        self.problem = (
+            "The listener cannot be started, so deployments do not change; "
+            f"the next attempt is in {delay_s:g} seconds. The reason is in the log of this server."
+        )
+
     async def _keep(self) -> None:
         while True:
             self._log_file.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
             with self._log_file.open("ab") as output:
-                # A session of its own: Ctrl-C in the terminal must reach the platform alone, which stops in order.
+                # A session of its own, so that Ctrl-C in a terminal reaches only the platform, which stops the
+                # listener.
                 self._process = await asyncio.create_subprocess_exec(
                     sys.executable, "-m", "portside", "listener",
                     stdin=asyncio.subprocess.DEVNULL, stdout=output, stderr=output,
                     env=self._environment, start_new_session=True,
                 )  # fmt: skip
+            self.problem = None
             code = await self._process.wait()
-            log.warning("the listener ended and is started again", exit_code=code, log=str(self._log_file))
+            log.warning("the listener ended and is restarted", exit_code=code, log=str(self._log_file))
             await asyncio.sleep(RESTART_AFTER_S)

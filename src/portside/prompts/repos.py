@@ -1,26 +1,57 @@
-"""Repositories of prompts: made, found, changed, liked and deleted.
+"""Prompts: repositories of manifests with commits, tags and likes.
 
-A prompt is addressed as `owner/name`; `-` is the caller's own workspace. What another workspace made public can be
-read by whoever has a key of this installation, and changed by nobody but its owner.
+A prompt is addressed as `owner/name`; the owner `-` is the caller's own workspace. Callers of every workspace of this
+installation can read a public prompt; only its owner can change it. Commits form a chain: the hash of a commit covers
+its manifest and all earlier commits.
 """
 
-from typing import Any
+import hashlib
+import re
+from typing import Any, NamedTuple
 from uuid import UUID
 
+import msgspec
+
 from portside.identity.types import Actor
-from portside.kernel.db import Session
+from portside.kernel.db import Database, Session
+from portside.kernel.errors import Invalid
 from portside.kernel.http.routes import refuse_field
 from portside.kernel.ids import uuid7
-from portside.prompts.errors import PromptExists, PromptNotFound, PromptOfOthers
 from portside.prompts.sql import sql
-from portside.prompts.types import Likes, Prompt, PromptList, PromptPatch, PromptQuery, PromptRequest, Settings
+from portside.prompts.types import (
+    LATEST,
+    Commit,
+    CommitList,
+    CommitNotFound,
+    CommitQuery,
+    CommitRequest,
+    CommitTag,
+    CommitTagRequest,
+    Likes,
+    Manifest,
+    NothingToCommit,
+    ParentOutdated,
+    Prompt,
+    PromptExists,
+    PromptList,
+    PromptNotFound,
+    PromptOfOthers,
+    PromptPatch,
+    PromptQuery,
+    PromptRequest,
+    PromptTagNotFound,
+    Settings,
+)
 
 _SEPARATORS = str.maketrans(dict.fromkeys("-_./:,;()\n", " "))
 _ARCHIVED = {"true": True, "false": False, "allow": None}
+_LIMIT = 100
+_SHORT_HASH = re.compile(r"[0-9a-f]{8,64}")
+_SEQUENCE = "RunnableSequence"
 
 
 async def show_settings(db: Session, *, by: Actor) -> Settings:
-    """Return the caller's workspace."""
+    """Return the workspace of the caller."""
     row = await db.fetchrow(sql.settings_of_workspace, workspace_id=by.workspace_id)
     if row is None:
         raise PromptNotFound
@@ -42,7 +73,7 @@ async def find_repo(db: Session, owner: str, handle: str, *, by: Actor, to_chang
 
 
 async def list_prompts(db: Session, query: PromptQuery, *, by: Actor) -> PromptList:
-    """List the workspace's prompts, what was changed last first unless the query says otherwise."""
+    """List the prompts of the workspace, last changed first unless the query sorts them."""
     found = await _list(db, query, None, by=by)
     if not found and query.offset:
         whole = await _list(db, PromptQuery(**{**_fields(query), "offset": 0, "limit": 1}), None, by=by)
@@ -51,17 +82,17 @@ async def list_prompts(db: Session, query: PromptQuery, *, by: Actor) -> PromptL
 
 
 async def show_prompt(db: Session, owner: str, handle: str, *, by: Actor) -> Prompt:
-    """Return a prompt, and count that it was looked at. Raises PromptNotFound."""
+    """Return a prompt, and count the view. Raises PromptNotFound."""
     repo_id = await find_repo(db, owner, handle, by=by)
     await db.execute(sql.count_view, id=repo_id)
     return await _show(db, repo_id, by=by)
 
 
 async def create_prompt(db: Session, body: PromptRequest, *, by: Actor) -> Prompt:
-    """Make a prompt without commits. Raises PromptExists and Invalid."""
+    """Create a prompt without commits. Raises PromptExists and Invalid."""
     if body.repo_type != "prompt":
-        raise refuse_field("repo_type", "there are repositories of prompts alone")
-    made = await db.fetchval(
+        raise refuse_field("repo_type", "only repositories of prompts are supported")
+    created = await db.fetchval(
         sql.create_repo,
         id=uuid7(),
         workspace_id=by.workspace_id,
@@ -71,13 +102,13 @@ async def create_prompt(db: Session, body: PromptRequest, *, by: Actor) -> Promp
         tags=body.tags or [],
         is_public=body.is_public,
     )
-    if made is None:
+    if created is None:
         raise PromptExists
-    return await _show(db, made, by=by)
+    return await _show(db, created, by=by)
 
 
 async def update_prompt(db: Session, owner: str, handle: str, patch: PromptPatch, *, by: Actor) -> Prompt:
-    """Change what is said about a prompt. Raises PromptNotFound and PromptOfOthers."""
+    """Change the description of a prompt. Raises PromptNotFound and PromptOfOthers."""
     repo_id = await find_repo(db, owner, handle, by=by, to_change=True)
     await db.execute(sql.update_repo, id=repo_id, workspace_id=by.workspace_id, **_fields(patch))
     return await _show(db, repo_id, by=by)
@@ -90,7 +121,7 @@ async def delete_prompt(db: Session, owner: str, handle: str, *, by: Actor) -> N
 
 
 async def like_prompt(db: Session, owner: str, handle: str, *, like: bool, by: Actor) -> Likes:
-    """Like a prompt, or not any more; return how many do. Raises PromptNotFound."""
+    """Like a prompt or withdraw the like; return the number of likes. Raises PromptNotFound."""
     repo_id = await find_repo(db, owner, handle, by=by)
     await db.execute(sql.like_repo if like else sql.unlike_repo, id=repo_id, liked_by=_liker(by))
     return Likes(await db.fetchval(sql.likes_of_repo, id=repo_id))
@@ -104,7 +135,7 @@ async def _show(db: Session, repo_id: UUID, *, by: Actor) -> Prompt:
 
 
 async def _list(db: Session, query: PromptQuery, repo_id: UUID | None, *, by: Actor) -> list[tuple[Prompt, int]]:
-    """Return prompts, each with how many there are."""
+    """Return prompts, each with the total number of matches."""
     rows = await db.fetch(
         sql.list_repos,
         id=repo_id,
@@ -135,3 +166,150 @@ def _fields(struct: Any) -> dict[str, Any]:
 async def empty_workspace(db: Session, workspace_id: UUID) -> None:
     """Delete all repositories of a workspace, with their commits."""
     await db.execute(sql.empty_workspace, workspace_id=workspace_id)
+
+
+_canonical = msgspec.json.Encoder(order="deterministic").encode
+
+
+class CommitAddress(NamedTuple):
+    """The address of a commit: `owner/repo:commit`."""
+
+    owner: str
+    repo: str
+    commit: str
+
+
+async def create_commit(db: Database, owner: str, handle: str, body: CommitRequest, *, by: Actor) -> Commit:
+    """Append a commit with a manifest.
+
+    Raises PromptNotFound, PromptOfOthers, ParentOutdated if the parent is not the latest commit, and NothingToCommit if
+    the manifest has not changed.
+    """
+    repo_id = await find_repo(db, owner, handle, by=by, to_change=True)
+    manifest_hash = hashlib.sha256(_canonical(body.manifest)).hexdigest()
+    async with db.transaction() as tx:
+        if await tx.fetchval(sql.lock_repo, repo_id=repo_id, workspace_id=by.workspace_id) is None:
+            raise PromptNotFound
+        latest = await tx.fetchrow(sql.latest_commit, repo_id=repo_id)
+        latest_hash = "" if latest is None else latest["commit_hash"]
+        _check_parent(body.parent_commit, latest_hash)
+        if latest is not None and latest["manifest_hash"] == manifest_hash:
+            raise NothingToCommit
+        commit_id = uuid7()
+        await tx.execute(
+            sql.create_commit,
+            id=commit_id,
+            repo_id=repo_id,
+            number=1 if latest is None else latest["number"] + 1,
+            parent_id=None if latest is None else latest["id"],
+            commit_hash=hashlib.sha256(f"{latest_hash}\n{manifest_hash}".encode()).hexdigest(),
+            manifest_hash=manifest_hash,
+            manifest=msgspec.json.encode(body.manifest).decode(),
+            description=body.description,
+        )
+        return (await _list_commits(tx, repo_id, commit_id, CommitQuery()))[0]
+
+
+async def list_commits(db: Session, owner: str, handle: str, query: CommitQuery, *, by: Actor) -> CommitList:
+    """List the commits of a prompt, newest first. Raises PromptNotFound."""
+    repo_id = await find_repo(db, owner, handle, by=by)
+    return CommitList(
+        await _list_commits(db, repo_id, None, query), await db.fetchval(sql.count_commits, repo_id=repo_id)
+    )
+
+
+async def pull_commit(db: Session, address: CommitAddress, *, include_model: bool, by: Actor) -> Manifest:
+    """Return a commit by `latest`, a tag, its hash or at least 8 characters of it, and count the pull.
+
+    Raises PromptNotFound and CommitNotFound.
+    """
+    repo_id = await find_repo(db, address.owner, address.repo, by=by)
+    row = await db.fetchrow(sql.pull_commit, repo_id=repo_id, id=await _find_commit(db, repo_id, address.commit))
+    if row is None:
+        raise CommitNotFound
+    manifest = msgspec.Raw(row["manifest"].encode())
+    if not include_model:
+        manifest = without_model(manifest)
+    return Manifest(row["commit_hash"], manifest, row["description"])
+
+
+async def tag_commit(db: Session, owner: str, handle: str, body: CommitTagRequest, *, by: Actor) -> CommitTag:
+    """Set a tag on a commit; a tag that exists moves to it.
+
+    Raises PromptNotFound, PromptOfOthers, CommitNotFound and Invalid.
+    """
+    if body.tag_name == LATEST:
+        raise Invalid.field(["body", "tag_name"], "this name is reserved; choose another")
+    repo_id = await find_repo(db, owner, handle, by=by, to_change=True)
+    if await db.fetchval(sql.commit_exists, repo_id=repo_id, id=body.commit_id) is None:
+        raise CommitNotFound
+    await db.execute(sql.tag_commit, id=uuid7(), repo_id=repo_id, name=body.tag_name, commit_id=body.commit_id)
+    return (await _list_tags(db, repo_id, body.tag_name))[0]
+
+
+async def list_tags(db: Session, owner: str, handle: str, *, by: Actor) -> list[CommitTag]:
+    """List the tags of a prompt by name. Raises PromptNotFound."""
+    return await _list_tags(db, await find_repo(db, owner, handle, by=by), None)
+
+
+async def show_tag(db: Session, owner: str, handle: str, name: str, *, by: Actor) -> CommitTag:
+    """Return a tag. Raises PromptNotFound and PromptTagNotFound."""
+    found = await _list_tags(db, await find_repo(db, owner, handle, by=by), name)
+    if not found:
+        raise PromptTagNotFound
+    return found[0]
+
+
+async def delete_tag(db: Session, owner: str, handle: str, name: str, *, by: Actor) -> None:
+    """Delete a tag; its commit stays. Raises PromptNotFound, PromptOfOthers and PromptTagNotFound."""
+    repo_id = await find_repo(db, owner, handle, by=by, to_change=True)
+    if not await db.execute(sql.delete_tag, repo_id=repo_id, name=name):
+        raise PromptTagNotFound
+
+
+def without_model(manifest: msgspec.Raw) -> msgspec.Raw:
+    """Return the prompt of a manifest that is a prompt followed by a model; other manifests unchanged."""
+    if _SEQUENCE.encode() not in bytes(manifest):
+        return manifest
+    value = msgspec.json.decode(manifest)
+    first = value.get("kwargs", {}).get("first") if _kind(value) == _SEQUENCE else None
+    return msgspec.Raw(msgspec.json.encode(first)) if "Prompt" in _kind(first) else manifest
+
+
+def _kind(value: Any) -> str:
+    """Return the name of the class that a part of a manifest serializes."""
+    path = value.get("id") if isinstance(value, dict) and isinstance(value.get("kwargs"), dict) else None
+    return str(path[-1]) if isinstance(path, list) and path else ""
+
+
+def _check_parent(parent: str | None, latest: str) -> None:
+    """Check that the parent in a request is the latest commit. Raises ParentOutdated."""
+    if parent == LATEST or (parent or "") == latest:
+        return
+    if not (parent and _SHORT_HASH.fullmatch(parent) and latest.startswith(parent)):
+        raise ParentOutdated
+
+
+async def _find_commit(db: Session, repo_id: UUID, commit: str) -> UUID:
+    if commit == LATEST:
+        row = await db.fetchrow(sql.latest_commit, repo_id=repo_id)
+        found = None if row is None else row["id"]
+    else:
+        found = await db.fetchval(sql.commit_tagged, repo_id=repo_id, name=commit)
+    if found is None and _SHORT_HASH.fullmatch(commit):
+        rows = await db.fetch(sql.commits_that_begin, repo_id=repo_id, start=commit)
+        found = rows[0]["id"] if len(rows) == 1 else None
+    if found is None:
+        raise CommitNotFound
+    commit_id: UUID = found
+    return commit_id
+
+
+async def _list_commits(db: Session, repo_id: UUID, commit_id: UUID | None, query: CommitQuery) -> list[Commit]:
+    page = {"limit": query.limit or _LIMIT, "offset": query.offset}
+    rows = await db.fetch(sql.list_commits, repo_id=repo_id, id=commit_id, **page)
+    return [Commit(**dict(row), updated_at=row["created_at"]) for row in rows]
+
+
+async def _list_tags(db: Session, repo_id: UUID, name: str | None) -> list[CommitTag]:
+    return [CommitTag(**dict(row)) for row in await db.fetch(sql.list_tags, repo_id=repo_id, name=name)]

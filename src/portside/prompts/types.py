@@ -1,12 +1,14 @@
-"""The values of prompts: what requests say, and prompts, commits and tags as the API shows them."""
+"""The types and errors of prompts. Clients of prompts read the text of an error in the field `error`."""
 
 from datetime import datetime
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, ClassVar, Literal
 from uuid import UUID
 
 import msgspec
 
-# Letters that need no escape in an address, so that `owner/name:tag` means one thing.
+from portside.kernel.errors import Conflict, Forbidden, NotFound
+
+# No character needs escaping in an address, so `owner/name:tag` is unambiguous.
 Handle = Annotated[str, msgspec.Meta(max_length=200, pattern=r"^[a-z0-9][a-z0-9_-]*$(?!\n)")]
 Description = Annotated[str, msgspec.Meta(max_length=20_000)]
 Readme = Annotated[str, msgspec.Meta(max_length=1_000_000)]
@@ -18,7 +20,7 @@ LATEST = "latest"
 
 
 class Settings(msgspec.Struct):
-    """The workspace, as clients of prompts ask for it."""
+    """The workspace, as clients of prompts read it."""
 
     id: UUID
     display_name: str
@@ -27,7 +29,7 @@ class Settings(msgspec.Struct):
 
 
 class Prompt(msgspec.Struct, kw_only=True):
-    """A prompt's repository as the API shows it."""
+    """The repository of a prompt as the API returns it."""
 
     id: UUID
     tenant_id: UUID
@@ -57,14 +59,14 @@ class PromptAnswer(msgspec.Struct):
 
 
 class PromptList(msgspec.Struct):
-    """A page of prompts, and how many there are."""
+    """A page of prompts, and the total number."""
 
     repos: list[Prompt]
     total: int
 
 
 class PromptQuery(msgspec.Struct):
-    """Which prompts of the workspace to list; `is_archived` is `allow` for both kinds."""
+    """Filters and order of a list of prompts; `is_archived` is `allow` for both kinds."""
 
     query: Annotated[str, msgspec.Meta(max_length=1000)] | None = None
     match_prefix: bool | None = None
@@ -78,7 +80,7 @@ class PromptQuery(msgspec.Struct):
 
 
 class PromptRequest(msgspec.Struct):
-    """What to make a prompt of. Repositories of agents and skills are not there: they are refused."""
+    """A prompt to create. Repositories of agents and skills are not supported and refused."""
 
     repo_handle: Handle
     description: Description | None = None
@@ -89,7 +91,7 @@ class PromptRequest(msgspec.Struct):
 
 
 class PromptPatch(msgspec.Struct):
-    """What to change of a prompt; null means unchanged."""
+    """Changes of a prompt; null leaves a field unchanged."""
 
     description: Description | None = None
     readme: Readme | None = None
@@ -99,7 +101,7 @@ class PromptPatch(msgspec.Struct):
 
 
 class CommitRequest(msgspec.Struct):
-    """A manifest, and the commit that it comes after: the latest one, null for the first."""
+    """A manifest and its parent commit: the latest commit, null for the first one."""
 
     manifest: dict[str, Any]
     parent_commit: Annotated[str, msgspec.Meta(max_length=64)] | None = None
@@ -107,7 +109,7 @@ class CommitRequest(msgspec.Struct):
 
 
 class Commit(msgspec.Struct, kw_only=True):
-    """A commit as lists show it, without its manifest."""
+    """A commit in a list, without its manifest."""
 
     id: UUID
     repo_id: UUID
@@ -129,14 +131,14 @@ class CommitAnswer(msgspec.Struct):
 
 
 class CommitList(msgspec.Struct):
-    """A page of commits, and how many there are."""
+    """A page of commits, and the total number."""
 
     commits: list[Commit]
     total: int
 
 
 class CommitQuery(msgspec.Struct):
-    """Which commits to list, newest first; lists hold no manifests, with models or without."""
+    """The page of a list of commits, newest first. Lists contain no manifests, so `include_model` has no effect."""
 
     limit: Limit | None = None
     offset: Offset = 0
@@ -144,13 +146,13 @@ class CommitQuery(msgspec.Struct):
 
 
 class PullQuery(msgspec.Struct):
-    """Whether to leave the model in the manifest."""
+    """Whether to include the model of the manifest."""
 
     include_model: bool = False
 
 
 class Manifest(msgspec.Struct):
-    """A commit with its manifest, as a client turns it into a prompt again."""
+    """A commit with its manifest, from which a client restores the prompt."""
 
     commit_hash: str
     manifest: msgspec.Raw
@@ -158,21 +160,21 @@ class Manifest(msgspec.Struct):
     examples: list[Any] = []
 
 
-class TagRequest(msgspec.Struct):
-    """A tag for a commit; it leaves the one that it was on."""
+class CommitTagRequest(msgspec.Struct):
+    """A tag for a commit."""
 
     tag_name: TagName
     commit_id: UUID
 
 
 class TagPatch(msgspec.Struct):
-    """The commit that a tag is to be on."""
+    """The new commit of a tag."""
 
     commit_id: UUID
 
 
 class CommitTag(msgspec.Struct):
-    """A tag and the commit that it is on."""
+    """A tag and its commit."""
 
     id: UUID
     repo_id: UUID
@@ -190,6 +192,55 @@ class LikeRequest(msgspec.Struct):
 
 
 class Likes(msgspec.Struct):
-    """How many like the prompt."""
+    """The number of likes of a prompt."""
 
     likes: int
+
+
+class PromptNotFound(NotFound):
+    """Prompt not found"""  # noqa: D415 - the exact text that clients know
+
+    code = "prompt_not_found"
+    error: ClassVar[str | None] = "Prompt not found"
+
+
+class PromptExists(Conflict):
+    """A prompt with this name exists already; push a commit to it, or choose another name."""
+
+    code = "prompt_exists"
+    error: ClassVar[str | None] = "A prompt of this name exists already"
+
+
+class PromptOfOthers(Forbidden):
+    """The prompt belongs to another workspace; it can be read, not changed."""
+
+    code = "prompt_of_others"
+    error: ClassVar[str | None] = "The prompt belongs to another workspace"
+
+
+class CommitNotFound(NotFound):
+    """Commit not found"""  # noqa: D415 - the exact text that clients know
+
+    code = "commit_not_found"
+    error: ClassVar[str | None] = "Commit not found"
+
+
+class ParentOutdated(Conflict):
+    """The parent commit is not the latest one; pull the latest, and commit on top of it."""
+
+    code = "parent_outdated"
+    error: ClassVar[str | None] = "The parent commit is not the latest one"
+
+
+class NothingToCommit(Conflict):
+    """Nothing to commit: prompt has not changed since latest commit."""
+
+    code = "nothing_to_commit"
+    error: ClassVar[str | None] = "Nothing to commit: prompt has not changed since latest commit"
+
+
+class PromptTagNotFound(NotFound):
+    """The prompt has no such tag."""
+
+    code = "prompt_tag_not_found"
+    error: ClassVar[str | None] = "Tag not found"

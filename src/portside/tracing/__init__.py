@@ -1,5 +1,5 @@
-"""Traces in, and read again: runs as the tracing SDKs send them, the projects they belong to, feedback, attachments.
+"""Tracing: ingest of runs as the tracing SDKs send them, and reads of runs, projects, feedback and attachments.
 
-A delivery is decoded (`deliveries`), laid together per run (`folding`) and written (`ingest`), where a trace is counted
-once at its first receipt; `usage` adds those counts up. Knows no deployment: control asks for projects by name.
+`ingest` parses, merges and stores the batches of clients; a trace is counted once, when its first run is received, and
+`usage` adds those counts up. The package knows nothing of deployments: `control` asks for projects by name.
 """

@@ -1,10 +1,16 @@
-"""Attachments of runs, handed out by links that need no key and end (contract: hosted API, section f.4).
+"""Attachments of runs, and the signed links that serve files without an API key (contract: hosted API, section f.4).
 
-Links go with a run that somebody may read, and are made anew each time (`links`).
+A link carries a sealed ticket that names one file and an expiry, so it can be neither guessed nor changed, and the
+server stores nothing for it. `datasets` uses the same links for the attachments of examples. Responses that contain a
+run or an example create fresh links each time.
 """
 
+import base64
+import re
 from collections.abc import Iterable
-from datetime import timedelta
+from datetime import datetime, timedelta
+from typing import TypeVar
+from urllib.parse import quote
 from uuid import UUID
 
 import msgspec
@@ -13,13 +19,19 @@ from starlette.responses import Response
 from portside.kernel.clock import now
 from portside.kernel.crypto import SecretBox
 from portside.kernel.db import Session
-from portside.kernel.errors import NotFound
-from portside.tracing.links import DownloadQuery, Ticket, as_file, open_ticket, seal_ticket
+from portside.kernel.errors import Forbidden, NotFound, UserMistake
+from portside.tracing.bodies import UNKNOWN_TYPE
 from portside.tracing.sql import sql
 
 PATH = "public/download"
-_OWNER = "public/download"
-_LASTS = timedelta(hours=1)
+_LINK_LIFETIME = timedelta(hours=1)
+_SAFE_TYPE = re.compile(r"[\w.+-]{1,100}/[\w.+-]{1,100}")
+
+
+class LinkInvalid(Forbidden):
+    """The download link has expired or was changed; read the run or example again to get a new link."""
+
+    code = "link_invalid"
 
 
 class AttachmentNotFound(NotFound):
@@ -28,47 +40,95 @@ class AttachmentNotFound(NotFound):
     code = "attachment_not_found"
 
 
-class Attachment(msgspec.Struct):
-    """Where an attachment is read, and what it is."""
+class DownloadQuery(msgspec.Struct):
+    """The token of a download link."""
+
+    token: str
+
+
+class RunAttachment(msgspec.Struct):
+    """The download link and the media type of an attachment."""
 
     presigned_url: str
     mime_type: str
 
 
-class _Ticket(Ticket, array_like=True):
+class DownloadTicket(msgspec.Struct, array_like=True):
+    """The expiry of a link; subclasses add the identity of the file."""
+
+    expires_at: datetime
+
+
+class _RunAttachmentTicket(DownloadTicket, array_like=True):
     workspace_id: UUID
     run_id: UUID
     name: str
 
 
-class Links:
-    """Makes links to attachments, below the address that a client used."""
+T = TypeVar("T", bound=DownloadTicket)
+
+
+def link_expiry() -> datetime:
+    """Return when a link that is created now expires."""
+    return now() + _LINK_LIFETIME
+
+
+def open_ticket(box: SecretBox, path: str, token: str, kind: type[T]) -> T:
+    """Return the ticket in the token of a link to `path`. Raises LinkInvalid."""
+    try:
+        ticket = msgspec.json.decode(box.open(base64.urlsafe_b64decode(token.encode()), path), type=kind)
+    except (ValueError, UserMistake, msgspec.MsgspecError) as exc:
+        raise LinkInvalid from exc
+    if ticket.expires_at < now():
+        raise LinkInvalid
+    return ticket
+
+
+class DownloadLinks:
+    """Creates links to files, below the address that the client used."""
 
     def __init__(self, box: SecretBox, base_url: str) -> None:
         self._box = box
         self.base_url = base_url.rstrip("/")
 
-    def link(self, workspace_id: UUID, run_id: UUID, name: str) -> str:
-        """Return the address of an attachment; it is good for an hour."""
-        ticket = _Ticket(now() + _LASTS, workspace_id, run_id, name)
-        return f"{self.base_url}/{PATH}?token={seal_ticket(self._box, _OWNER, ticket)}"
+    def url(self, path: str, ticket: DownloadTicket) -> str:
+        """Return a link to `path` that carries the sealed ticket."""
+        # The path is the purpose of the seal: a ticket for one kind of file opens no other kind.
+        token = base64.urlsafe_b64encode(self._box.seal(msgspec.json.encode(ticket), path)).decode()
+        return f"{self.base_url}/{path}?token={token}"
 
 
 async def find_attachments(
-    db: Session, workspace_id: UUID, run_ids: Iterable[UUID], links: Links
-) -> dict[UUID, dict[str, Attachment]]:
+    db: Session, workspace_id: UUID, run_ids: Iterable[UUID], links: DownloadLinks
+) -> dict[UUID, dict[str, RunAttachment]]:
     """Return the attachments of runs by run and name, with links."""
-    found: dict[UUID, dict[str, Attachment]] = {}
+    found: dict[UUID, dict[str, RunAttachment]] = {}
     for row in await db.fetch(sql.attachments_of_runs, workspace_id=workspace_id, ids=sorted(run_ids)):
-        url = links.link(workspace_id, row["run_id"], row["name"])
-        found.setdefault(row["run_id"], {})[row["name"]] = Attachment(url, row["content_type"])
+        ticket = _RunAttachmentTicket(link_expiry(), workspace_id, row["run_id"], row["name"])
+        found.setdefault(row["run_id"], {})[row["name"]] = RunAttachment(links.url(PATH, ticket), row["content_type"])
     return found
 
 
 async def download(db: Session, box: SecretBox, query: DownloadQuery) -> Response:
-    """Return the bytes that a link is for. Raises LinkInvalid and AttachmentNotFound."""
-    ticket = open_ticket(box, _OWNER, query.token, _Ticket)
+    """Return the attachment that a link names. Raises LinkInvalid and AttachmentNotFound."""
+    ticket = open_ticket(box, PATH, query.token, _RunAttachmentTicket)
     row = await db.fetchrow(sql.attachment, workspace_id=ticket.workspace_id, run_id=ticket.run_id, name=ticket.name)
     if row is None:
         raise AttachmentNotFound
-    return as_file(row["data"], row["content_type"], ticket.name)
+    return file_response(row["data"], row["content_type"], ticket.name)
+
+
+def file_response(data: bytes, mime_type: str, name: str) -> Response:
+    """Return a response that makes browsers save the file.
+
+    The file comes from an untrusted client and may be a page with scripts: browsers must never render it, whatever its
+    type.
+    """
+    headers = {
+        "Content-Disposition": f"attachment; filename*=UTF-8''{quote(name, safe='')}",
+        "Content-Security-Policy": "default-src 'none'; sandbox",
+        "X-Content-Type-Options": "nosniff",
+        "Cache-Control": "private, no-store",
+    }
+    kind = mime_type if _SAFE_TYPE.fullmatch(mime_type) else UNKNOWN_TYPE
+    return Response(data, headers=headers, media_type=kind)

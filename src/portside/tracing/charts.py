@@ -1,32 +1,330 @@
-"""Charts of a workspace, in sections: stored, changed, deleted, looked at (contract: hosted API, section f.4)."""
+"""Charts of a workspace, in sections, and the data that they show (contract: hosted API, section f.4).
 
-from typing import Any
+The data of a chart is computed when a client requests it: statistics of runs in time buckets of one width. Buckets
+begin at the midnight of the client's time zone at or before the start, so that daily buckets are the client's days;
+across a change of the clocks they keep their width. A bucket without runs has the value 0 for counts and sums, else
+null.
+"""
+
+from datetime import datetime, timedelta
+from typing import Annotated, Any, Literal
 from uuid import UUID, uuid4
+from zoneinfo import ZoneInfo, ZoneInfoNotFoundError
 
 import msgspec
 
+from portside.kernel.clock import Moment, in_utc, now
 from portside.kernel.db import Database, Record, Session
-from portside.kernel.errors import NotFound
+from portside.kernel.errors import Invalid, NotFound
 from portside.kernel.ids import uuid7
-from portside.tracing.chart_data import check_series, read_data, read_span
-from portside.tracing.chart_types import (
-    Chart,
-    ChartPatch,
-    ChartRequest,
-    Preview,
-    PreviewRequest,
-    Section,
-    SectionPatch,
-    SectionRequest,
-    Sections,
-    SectionsView,
-    View,
-)
+from portside.tracing.conditions import Condition, ConditionBuilder, all_of
+from portside.tracing.fields import to_utc
+from portside.tracing.runs import RunFilters, conditions_of
 from portside.tracing.sql import sql
+from portside.tracing.stats import (
+    FeedbackStats,
+    Grouping,
+    RollupQuery,
+    RunStats,
+    StatsGrouping,
+    compute_stats,
+    read_grouping,
+    rollup_query,
+    run_stats,
+)
 
+Metric = Literal[
+    "run_count", "latency_p50", "latency_p99", "latency_avg", "first_token_p50", "first_token_p99", "total_tokens",
+    "prompt_tokens", "completion_tokens", "median_tokens", "prompt_tokens_p50", "completion_tokens_p50", "tokens_p99",
+    "prompt_tokens_p99", "completion_tokens_p99", "total_cost", "prompt_cost", "completion_cost", "cost_p50",
+    "cost_p99", "error_rate", "streaming_rate", "feedback", "feedback_score_avg", "feedback_values",
+]  # fmt: skip
+Title = Annotated[str, msgspec.Meta(min_length=1, max_length=500)]
+Text = Annotated[str, msgspec.Meta(max_length=20_000)]
+Index = Annotated[int, msgspec.Meta(ge=0, le=1_000_000)]
+Kind = Literal["line", "bar"]
+MAX_BUCKETS = 2000
+_COSTS = frozenset({"total_cost", "prompt_cost", "completion_cost"})
 _FIRST_SECTION = "Charts"
 _MAX_SECTIONS = 1000
 _JSON = ("series", "common_filters", "metadata")
+
+
+class ChartFilters(msgspec.Struct, kw_only=True):
+    """Filters of the runs of a series."""
+
+    session: Annotated[list[UUID], msgspec.Meta(max_length=100)] | None = None
+    filter: Text | None = None
+    trace_filter: Text | None = None
+    tree_filter: Text | None = None
+
+
+class ChartSeries(msgspec.Struct, kw_only=True):
+    """One metric over time, for each group if there is a grouping. Feedback metrics need a key."""
+
+    metric: Metric
+    name: Title | None = None
+    id: UUID = msgspec.field(default_factory=uuid4)
+    filters: ChartFilters | None = None
+    feedback_key: Annotated[str, msgspec.Meta(min_length=1, max_length=180)] | None = None
+    group_by: Grouping | None = None
+
+
+AllSeries = Annotated[list[ChartSeries], msgspec.Meta(min_length=1, max_length=20)]
+
+
+class ChartRequest(msgspec.Struct, kw_only=True):
+    """A chart to create, by default in the first section."""
+
+    title: Title
+    series: AllSeries
+    description: Text | None = None
+    index: Index | None = None
+    chart_type: Kind = "line"
+    section_id: UUID | None = None
+    common_filters: ChartFilters | None = None
+    metadata: dict[str, Any] | None = None
+
+
+class ChartPatch(msgspec.Struct, kw_only=True):
+    """Changes of a chart; null leaves a field unchanged."""
+
+    title: Title | None = None
+    series: AllSeries | None = None
+    description: Text | None = None
+    index: Index | None = None
+    chart_type: Kind | None = None
+    section_id: UUID | None = None
+    common_filters: ChartFilters | None = None
+    metadata: dict[str, Any] | None = None
+
+
+class SectionRequest(msgspec.Struct, kw_only=True):
+    """A section to create."""
+
+    title: Title
+    description: Text | None = None
+    index: Index | None = None
+
+
+class SectionPatch(msgspec.Struct, kw_only=True):
+    """Changes of a section; null leaves a field unchanged."""
+
+    title: Title | None = None
+    description: Text | None = None
+    index: Index | None = None
+
+
+class ChartStride(msgspec.Struct):
+    """The width of a time bucket."""
+
+    days: Annotated[int, msgspec.Meta(ge=0, le=10_000)] = 0
+    hours: Annotated[int, msgspec.Meta(ge=0, le=10_000)] = 0
+    minutes: Annotated[int, msgspec.Meta(ge=0, le=1_000_000)] = 0
+
+
+# The default of the fields is zero, and one of them must be above it.
+NOT_ZERO = msgspec.Meta(
+    extra_json_schema={
+        "anyOf": [{"required": [name], "properties": {name: {"minimum": 1}}} for name in ("days", "hours", "minutes")]
+    }
+)
+
+
+class ChartWindow(msgspec.Struct, kw_only=True):
+    """The period to show, by default until now. Buckets begin at midnight in the time zone."""
+
+    start_time: Moment
+    end_time: Moment | None = None
+    stride: Annotated[ChartStride, NOT_ZERO] = msgspec.field(default_factory=lambda: ChartStride(minutes=15))
+    timezone: Annotated[str, msgspec.Meta(max_length=100)] = "UTC"
+    omit_data: bool = False
+
+
+class SectionsWindow(ChartWindow):
+    """The period to show in all sections, or in those after an index."""
+
+    after_index: Annotated[int, msgspec.Meta(ge=-1, le=1_000_000)] | None = None
+
+
+class ChartDraft(msgspec.Struct, kw_only=True):
+    """A chart that is not stored."""
+
+    series: AllSeries
+    common_filters: ChartFilters | None = None
+
+
+class PreviewRequest(msgspec.Struct):
+    """A chart that is not stored, and the period to show."""
+
+    bucket_info: ChartWindow
+    chart: ChartDraft
+
+
+Value = int | float | dict[str, Any] | None
+
+
+class Point(msgspec.Struct):
+    """The value of a series in the bucket that begins at `timestamp`."""
+
+    series_id: UUID
+    timestamp: datetime
+    value: Value
+    group: str | None = None
+
+
+class Preview(msgspec.Struct):
+    """The data of a chart that is not stored."""
+
+    data: list[Point]
+
+
+class Chart(msgspec.Struct, kw_only=True):
+    """A chart with its data, unless the request omits the data."""
+
+    id: UUID
+    section_id: UUID
+    title: str
+    description: str | None
+    index: int
+    chart_type: str
+    series: list[ChartSeries]
+    common_filters: ChartFilters | None
+    metadata: dict[str, Any] | None
+    data: list[Point] = []
+
+
+class Section(msgspec.Struct, kw_only=True):
+    """A section, with its charts if they are requested."""
+
+    id: UUID
+    title: str
+    description: str | None
+    index: int
+    created_at: Moment
+    chart_count: int
+    charts: list[Chart] = []
+
+
+class Sections(msgspec.Struct):
+    """The sections of a workspace."""
+
+    sections: list[Section]
+
+
+class TimeBuckets(msgspec.Struct, frozen=True):
+    """A period, divided into buckets."""
+
+    start: datetime
+    end: datetime
+    width: timedelta
+    origin: datetime
+
+    def starts(self) -> list[datetime]:
+        """Return the starts of the buckets."""
+        first = self.origin + (self.start - self.origin) // self.width * self.width
+        return [first + index * self.width for index in range(-(-(self.end - first) // self.width))]
+
+
+def read_buckets(view: ChartWindow, now_is: datetime | None = None) -> TimeBuckets:
+    """Return the buckets of a period. Raises Invalid if it is empty or has too many buckets."""
+    start = to_utc(view.start_time, "start_time")
+    end = to_utc(view.end_time, "end_time") if view.end_time else now_is or now()
+    width = timedelta(days=view.stride.days, hours=view.stride.hours, minutes=view.stride.minutes)
+    if end <= start:
+        raise Invalid.field(["body", "end_time"], "must be after start_time")
+    if not width:
+        raise Invalid.field(["body", "stride"], "must not be empty")
+    if (end - start) / width > MAX_BUCKETS:
+        raise Invalid.field(["body", "stride"], f"divides the period into more than {MAX_BUCKETS} buckets")
+    try:
+        local = start.astimezone(ZoneInfo(view.timezone))
+        origin = in_utc(local.replace(hour=0, minute=0, second=0, microsecond=0))
+    except OverflowError as exc:
+        raise Invalid.field(["body", "start_time"], "must be between the years 1 and 9999 in its time zone") from exc
+    except (ZoneInfoNotFoundError, ValueError, OSError) as exc:
+        raise Invalid.field(["body", "timezone"], "is not a time zone such as Europe/Berlin") from exc
+    return TimeBuckets(start, end, width, origin)
+
+
+def check_series(series: list[ChartSeries], common: ChartFilters | None) -> None:
+    """Check the filters, groupings and keys of series. Raises Invalid and FilterInvalid."""
+    for one in series:
+        _conditions(UUID(int=0), one, common, None)
+        _grouping(one, None)
+        if one.metric.startswith("feedback") and one.feedback_key is None:
+            raise Invalid.field(["body", "series", "feedback_key"], f"{one.metric} needs a feedback key", "missing")
+
+
+async def read_data(
+    db: Session, workspace_id: UUID, series: list[ChartSeries], common: ChartFilters | None, buckets: TimeBuckets
+) -> list[Point]:
+    """Return the points of all series; those of one series in order of time."""
+    return [point for one in series for point in await _points(db, workspace_id, one, common, buckets)]
+
+
+async def _points(
+    db: Session, workspace_id: UUID, series: ChartSeries, common: ChartFilters | None, buckets: TimeBuckets
+) -> list[Point]:
+    condition = _conditions(workspace_id, series, common, buckets)
+    grouping = _grouping(series, buckets)
+    groups = [""]
+    if series.group_by is not None:
+        largest = msgspec.structs.replace(grouping, stride=None, limit=series.group_by.max_groups)
+        groups = [group for _, group in await run_stats(db, condition, largest)]
+        grouping = msgspec.structs.replace(grouping, groups=groups)
+    rollup = _rollup_query(workspace_id, series, common, buckets)
+    found = await compute_stats(db, condition, grouping, rollup) if groups else {}
+    empty = RunStats()
+    return [
+        Point(series.id, bucket, _value(series, found.get((bucket, group), empty)), group or None)
+        for group in groups
+        for bucket in buckets.starts()
+    ]
+
+
+def _grouping(series: ChartSeries, buckets: TimeBuckets | None) -> StatsGrouping:
+    grouping = StatsGrouping() if series.group_by is None else read_grouping(series.group_by, None, "series")
+    limit = MAX_BUCKETS * 200
+    if buckets is None:
+        return grouping
+    return msgspec.structs.replace(grouping, stride=buckets.width, origin=buckets.origin, limit=limit)
+
+
+def _conditions(
+    workspace_id: UUID, series: ChartSeries, common: ChartFilters | None, buckets: TimeBuckets | None
+) -> Condition:
+    builder = ConditionBuilder()
+    both = [_filters_in_period(filters, buckets) for filters in (series.filters, common)]
+    return all_of([conditions_of(filters, workspace_id, builder) for filters in both])
+
+
+def _rollup_query(
+    workspace_id: UUID, series: ChartSeries, common: ChartFilters | None, buckets: TimeBuckets
+) -> RollupQuery | None:
+    """Return a series as a rollup query if only one of its two filters is set and rollups can answer it."""
+    given = [filters for filters in (series.filters, common) if filters is not None and filters != ChartFilters()]
+    if len(given) > 1:
+        return None
+    return rollup_query(_filters_in_period(given[0] if given else None, buckets), workspace_id)
+
+
+def _filters_in_period(filters: ChartFilters | None, buckets: TimeBuckets | None) -> RunFilters:
+    times: dict[str, Any] = {}
+    if buckets is not None:
+        times = {"start_time": buckets.start, "end_time": buckets.end - timedelta(microseconds=1)}
+    return RunFilters(**msgspec.structs.asdict(filters or ChartFilters()), **times)
+
+
+def _value(series: ChartSeries, stats: RunStats) -> Value:
+    metric = series.metric
+    if metric.startswith("feedback"):
+        feedback = stats.feedback_stats.get(series.feedback_key or "", FeedbackStats(0, None))
+        if metric == "feedback_score_avg":
+            return feedback.avg
+        return feedback.values if metric == "feedback_values" else msgspec.structs.asdict(feedback)
+    value: float | None = float(getattr(stats, metric) or 0) if metric in _COSTS else getattr(stats, metric)
+    return value
 
 
 class ChartNotFound(NotFound):
@@ -42,7 +340,7 @@ class SectionNotFound(NotFound):
 
 
 async def create_section(db: Session, workspace_id: UUID, body: SectionRequest) -> Section:
-    """Make a section; without an index it is the last one."""
+    """Create a section, by default as the last one."""
     section_id = uuid7()
     await db.execute(sql.create_section, id=section_id, workspace_id=workspace_id, **msgspec.structs.asdict(body))
     return await _section(db, workspace_id, section_id)
@@ -54,7 +352,7 @@ async def list_sections(db: Session, workspace_id: UUID) -> list[Section]:
 
 
 async def update_section(db: Session, workspace_id: UUID, section_id: UUID, body: SectionPatch) -> Section:
-    """Change a section; null means unchanged. Raises SectionNotFound."""
+    """Change a section; null leaves a field unchanged. Raises SectionNotFound."""
     owner = {"workspace_id": workspace_id, "section_id": section_id}
     await db.execute(sql.update_section, **owner, **msgspec.structs.asdict(body))
     return await _section(db, workspace_id, section_id)
@@ -67,7 +365,7 @@ async def delete_section(db: Session, workspace_id: UUID, section_id: UUID) -> N
 
 
 async def create_chart(db: Database, workspace_id: UUID, body: ChartRequest) -> Chart:
-    """Make a chart; without an index it is the last of its section. Raises SectionNotFound, FilterInvalid, Invalid."""
+    """Create a chart, by default as the last of its section. Raises SectionNotFound, FilterInvalid, Invalid."""
     check_series(body.series, body.common_filters)
     chart_id = uuid7()
     async with db.transaction() as tx:
@@ -79,7 +377,7 @@ async def create_chart(db: Database, workspace_id: UUID, body: ChartRequest) -> 
 
 
 async def update_chart(db: Session, workspace_id: UUID, chart_id: UUID, body: ChartPatch) -> Chart:
-    """Change a chart; null means unchanged. Raises ChartNotFound, SectionNotFound, FilterInvalid and Invalid."""
+    """Change a chart. Raises ChartNotFound, SectionNotFound, FilterInvalid and Invalid."""
     check_series(body.series or [], body.common_filters)
     if body.section_id is not None:
         await _section(db, workspace_id, body.section_id)
@@ -93,30 +391,30 @@ async def delete_chart(db: Session, workspace_id: UUID, chart_id: UUID) -> None:
         raise ChartNotFound
 
 
-async def show_chart(db: Session, workspace_id: UUID, chart_id: UUID, view: View) -> Chart:
+async def show_chart(db: Session, workspace_id: UUID, chart_id: UUID, view: ChartWindow) -> Chart:
     """Return a chart with its data. Raises ChartNotFound and Invalid."""
     return (await _with_data(db, workspace_id, [await _chart(db, workspace_id, chart_id)], view))[0]
 
 
-async def show_section(db: Session, workspace_id: UUID, section_id: UUID, view: View) -> Section:
+async def show_section(db: Session, workspace_id: UUID, section_id: UUID, view: ChartWindow) -> Section:
     """Return a section with its charts and their data. Raises SectionNotFound and Invalid."""
     return (await _with_charts(db, workspace_id, [await _section(db, workspace_id, section_id)], view))[0]
 
 
-async def show_sections(db: Session, workspace_id: UUID, view: SectionsView) -> Sections:
+async def show_sections(db: Session, workspace_id: UUID, view: SectionsWindow) -> Sections:
     """Return the sections with their charts and their data. Raises Invalid."""
     found = await _sections(db, workspace_id, after_index=view.after_index)
     return Sections(await _with_charts(db, workspace_id, found, view))
 
 
 async def preview_chart(db: Session, workspace_id: UUID, body: PreviewRequest) -> Preview:
-    """Return what a chart would show. Raises FilterInvalid and Invalid."""
+    """Return the data of a chart that is not stored. Raises FilterInvalid and Invalid."""
     check_series(body.chart.series, body.chart.common_filters)
-    span = read_span(body.bucket_info)
-    return Preview(await read_data(db, workspace_id, body.chart.series, body.chart.common_filters, span))
+    buckets = read_buckets(body.bucket_info)
+    return Preview(await read_data(db, workspace_id, body.chart.series, body.chart.common_filters, buckets))
 
 
-async def _with_charts(db: Session, workspace_id: UUID, sections: list[Section], view: View) -> list[Section]:
+async def _with_charts(db: Session, workspace_id: UUID, sections: list[Section], view: ChartWindow) -> list[Section]:
     found = {section.id: section for section in sections}
     rows = await db.fetch(sql.charts, workspace_id=workspace_id, ids=None, sections=sorted(found))
     for chart in await _with_data(db, workspace_id, [_read(row) for row in rows], view):
@@ -124,11 +422,11 @@ async def _with_charts(db: Session, workspace_id: UUID, sections: list[Section],
     return sections
 
 
-async def _with_data(db: Session, workspace_id: UUID, charts: list[Chart], view: View) -> list[Chart]:
-    span = read_span(view)
+async def _with_data(db: Session, workspace_id: UUID, charts: list[Chart], view: ChartWindow) -> list[Chart]:
+    buckets = read_buckets(view)
     if not view.omit_data:
         for chart in charts:
-            chart.data = await read_data(db, workspace_id, chart.series, chart.common_filters, span)
+            chart.data = await read_data(db, workspace_id, chart.series, chart.common_filters, buckets)
     return charts
 
 
@@ -164,7 +462,7 @@ def _read(row: Record) -> Chart:
 
 
 def _stored(body: ChartRequest | ChartPatch) -> dict[str, Any]:
-    """Return the columns of a chart; no two of its series have one id."""
+    """Return the columns of a chart. Series with the same id get new ones."""
     taken: set[UUID] = set()
     for series in body.series or ():
         if series.id in taken:

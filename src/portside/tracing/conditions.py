@@ -1,16 +1,16 @@
-"""Conditions on runs: named statements put together into one. Values stay parameters, under names of their own."""
+"""SQL conditions, composed from named queries. Values stay parameters; each gets a name of its own."""
 
 import re
 from typing import Any
 
-from portside.kernel.queries import Query
+from portside.kernel.db import Query
 
-_NUMBERED = re.compile(r"\$(\d+)")
-_PLACE = re.compile(r"\btrue\b(?![\s\S]*\btrue\b)")
+_PARAMETER = re.compile(r"\$(\d+)")
+_LAST_TRUE = re.compile(r"\btrue\b(?![\s\S]*\btrue\b)")
 
 
 class Condition:
-    """What a run has to meet: SQL with named parameters, and their values."""
+    """A condition on rows: SQL with named parameters, and their values."""
 
     __slots__ = ("text", "values")
 
@@ -19,51 +19,51 @@ class Condition:
         self.values = values
 
 
-class Conditions:
-    """Makes conditions, no two of which have a parameter in common; nor have those of another prefix."""
+class ConditionBuilder:
+    """Builds conditions with distinct parameter names, also across builders with different prefixes."""
 
     def __init__(self, prefix: str = "c") -> None:
         self._prefix = prefix
         self._count = 0
 
-    def of(self, query: Query, **values: Any) -> Condition:
-        """Make the condition that a named statement holds."""
+    def build(self, query: Query, **values: Any) -> Condition:
+        """Return the `where` clause of a named query as a condition."""
         self._count += 1
         prefix = f"{self._prefix}{self._count}_"
-        text = re.split(r"\bwhere\b", _named(query, prefix), maxsplit=1)[1]
+        text = re.split(r"\bwhere\b", _with_named_parameters(query, prefix), maxsplit=1)[1]
         return Condition(f"({text.strip()})", {prefix + name: value for name, value in values.items()})
 
 
 def all_of(conditions: list[Condition]) -> Condition:
-    """Every one of them."""
+    """Return the conjunction; true without any condition."""
     return _joined(" and ", conditions, "true")
 
 
 def any_of(conditions: list[Condition]) -> Condition:
-    """At least one of them."""
+    """Return the disjunction; false without any condition."""
     return _joined(" or ", conditions, "false")
 
 
-def none_of(condition: Condition) -> Condition:
-    """Not this; what cannot be said of a run is not so."""
+def negate(condition: Condition) -> Condition:
+    """Return the negation, which also holds where the condition is null: a missing field does not equal a value."""
     return Condition(f"({condition.text} is not true)", condition.values)
 
 
-def narrowed(outer: Condition, inner: Condition) -> Condition:
-    """Put a condition in the place of the last `true` of another."""
-    return Condition(_PLACE.sub(lambda _: inner.text, outer.text), {**outer.values, **inner.values})
+def nest_condition(outer: Condition, inner: Condition) -> Condition:
+    """Replace the last `true` of a condition by another condition."""
+    return Condition(_LAST_TRUE.sub(lambda _: inner.text, outer.text), {**outer.values, **inner.values})
 
 
-def narrow(query: Query, condition: Condition, **values: Any) -> tuple[Query, dict[str, Any]]:
-    """Put a condition in the place of the last `true` of a named statement; return it with all its values."""
-    outer = narrowed(Condition(_named(query, ""), values), condition)
+def apply_condition(query: Query, condition: Condition, **values: Any) -> tuple[Query, dict[str, Any]]:
+    """Replace the last `true` of a named query by a condition; return the query with all its values."""
+    outer = nest_condition(Condition(_with_named_parameters(query, ""), values), condition)
     return Query(query.name, outer.text), outer.values
 
 
-def _named(query: Query, prefix: str) -> str:
-    return _NUMBERED.sub(lambda match: f":{prefix}{query.parameters[int(match[1]) - 1]}", query.sql)
+def _with_named_parameters(query: Query, prefix: str) -> str:
+    return _PARAMETER.sub(lambda match: f":{prefix}{query.parameters[int(match[1]) - 1]}", query.sql)
 
 
-def _joined(word: str, conditions: list[Condition], nothing: str) -> Condition:
+def _joined(word: str, conditions: list[Condition], empty: str) -> Condition:
     values = {name: value for condition in conditions for name, value in condition.values.items()}
-    return Condition(f"({word.join(condition.text for condition in conditions) or nothing})", values)
+    return Condition(f"({word.join(condition.text for condition in conditions) or empty})", values)

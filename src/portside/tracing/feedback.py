@@ -1,21 +1,25 @@
-"""Feedback on runs and on projects: written, found, changed, deleted (contract: hosted API, section f.4).
+"""Feedback on runs and on projects, and tokens that let people without an API key give it (contract: section f.4).
 
-What came is kept as one JSON text, whether a delivery or a request brought it; reading fills in what it leaves out.
+Feedback is stored as the JSON text of the request, whether ingest or a request brought it; reads fill in defaults.
+
+A token accepts one piece of feedback on one run, under one key, until it expires. Using it again replaces the feedback,
+so an address that leaks cannot fill the database.
 """
 
-from datetime import datetime
+from datetime import datetime, timedelta
 from typing import Annotated, Any, Literal
-from uuid import UUID
+from uuid import UUID, uuid4
 
 import msgspec
 
 from portside.identity.types import Actor
-from portside.kernel.clock import iso, now
+from portside.kernel.clock import Moment, iso, now
 from portside.kernel.codec import dump_user
 from portside.kernel.db import Database, Record, Session
 from portside.kernel.errors import Invalid, NotFound
+from portside.kernel.http.json_validation import needs_any
 from portside.kernel.ids import uuid7
-from portside.tracing.fields import aware, read_json
+from portside.tracing.fields import read_json, to_utc
 from portside.tracing.ingest import write_feedback
 from portside.tracing.projects import check_projects
 from portside.tracing.sql import sql
@@ -28,6 +32,10 @@ Value = bool | int | float | str | dict[str, Any] | None
 Comment = str | None
 Correction = str | dict[str, Any] | None
 _FROM_BODY = ("score", "value", "comment", "correction", "feedback_source", "extra")
+PATH = "/feedback/tokens/"
+MAX_TOKENS = 1000
+_DEFAULT_LIFETIME = timedelta(hours=3)
+_MAX_LIFETIME = timedelta(days=3660)
 
 
 class FeedbackNotFound(NotFound):
@@ -37,7 +45,7 @@ class FeedbackNotFound(NotFound):
 
 
 class FeedbackSource(msgspec.Struct):
-    """Who or what gives the feedback."""
+    """The origin of feedback."""
 
     type: Literal["api", "model", "app", "auto_eval"] = "api"
     metadata: dict[str, Any] | None = None
@@ -46,16 +54,16 @@ class FeedbackSource(msgspec.Struct):
 
 
 class FeedbackRequest(msgspec.Struct, kw_only=True):
-    """Feedback on a run, or on the project `session_id` where no run is named."""
+    """Feedback on a run, or on the project `session_id` without a run."""
 
     key: Key
     id: UUID | None = None
     run_id: UUID | None = None
     trace_id: UUID | None = None
     session_id: UUID | None = None
-    start_time: datetime | float | None = None
-    created_at: datetime | None = None
-    modified_at: datetime | None = None
+    start_time: Moment | float | None = None
+    created_at: Moment | None = None
+    modified_at: Moment | None = None
     score: Score = None
     value: Value = None
     comment: Comment = None
@@ -67,8 +75,11 @@ class FeedbackRequest(msgspec.Struct, kw_only=True):
     extend_trace_retention: bool = True
 
 
+RatedRequest = Annotated[FeedbackRequest, needs_any("run_id", "session_id")]
+
+
 class FeedbackPatch(msgspec.Struct):
-    """What to change of feedback; null means unchanged."""
+    """Changes of feedback; null leaves a field unchanged."""
 
     score: Score = None
     value: Value = None
@@ -78,7 +89,7 @@ class FeedbackPatch(msgspec.Struct):
 
 
 class FeedbackQuery(msgspec.Struct):
-    """Which feedback to list."""
+    """Filters of feedback."""
 
     run: list[UUID] | None = None
     session: list[UUID] | None = None
@@ -93,7 +104,7 @@ class FeedbackQuery(msgspec.Struct):
 
 
 class Feedback(msgspec.Struct, kw_only=True):
-    """Feedback as the API shows it; what users sent is shown as they sent it."""
+    """Feedback as the API returns it; user data is returned as sent."""
 
     id: UUID
     key: str
@@ -101,7 +112,7 @@ class Feedback(msgspec.Struct, kw_only=True):
     trace_id: UUID | None
     session_id: str | None
     created_at: str
-    modified_at: datetime
+    modified_at: Moment
     score: Any = None
     value: Any = None
     comment: Any = None
@@ -111,9 +122,9 @@ class Feedback(msgspec.Struct, kw_only=True):
 
 
 async def create_feedback(db: Database, body: FeedbackRequest, *, by: Actor) -> Feedback:
-    """Store feedback; the same id again replaces it. Raises Invalid where it is about nothing, or no such project."""
+    """Store feedback; the same id replaces it. Raises Invalid without a run or project, and for an unknown project."""
     if body.run_id is None and body.session_id is None:
-        raise Invalid.field(["body", "run_id"], "feedback is about a run (run_id) or a project (session_id)", "missing")
+        raise Invalid.field(["body", "run_id"], "feedback needs a run (run_id) or a project (session_id)", "missing")
     if body.session_id is not None:
         await check_projects(db, by.workspace_id, {body.session_id})
     source = body.feedback_source or FeedbackSource()
@@ -125,9 +136,9 @@ async def create_feedback(db: Database, body: FeedbackRequest, *, by: Actor) -> 
 
 
 async def store_feedback(db: Session, workspace_id: UUID, feedback_id: UUID, body: FeedbackRequest) -> None:
-    """Write feedback as a delivery would."""
-    modified_at = aware(body.modified_at) if body.modified_at else now()
-    body.created_at = aware(body.created_at) if body.created_at else modified_at
+    """Write feedback as ingest does."""
+    modified_at = to_utc(body.modified_at, "modified_at") if body.modified_at else now()
+    body.created_at = to_utc(body.created_at, "created_at") if body.created_at else modified_at
     text = msgspec.json.encode(body).decode()
     write = FeedbackWrite(
         feedback_id, body.run_id, body.trace_id, body.key, text, modified_at, body.extend_trace_retention
@@ -136,7 +147,7 @@ async def store_feedback(db: Session, workspace_id: UUID, feedback_id: UUID, bod
 
 
 async def list_feedback(db: Session, query: FeedbackQuery, *, by: Actor) -> list[Feedback]:
-    """List feedback, what was changed last first."""
+    """List feedback, last changed first."""
     return await find_feedback(db, by.workspace_id, query)
 
 
@@ -149,14 +160,14 @@ async def show_feedback(db: Session, feedback_id: UUID, *, by: Actor) -> Feedbac
 
 
 async def update_feedback(db: Database, feedback_id: UUID, patch: FeedbackPatch, *, by: Actor) -> Feedback:
-    """Change feedback; null means unchanged. Raises FeedbackNotFound."""
+    """Change feedback; null leaves a field unchanged. Raises FeedbackNotFound."""
     async with db.transaction() as tx:
         owner = {"workspace_id": by.workspace_id, "feedback_id": feedback_id}
         row = await tx.fetchrow(sql.feedback_to_change, **owner)
         if row is None:
             raise FeedbackNotFound
-        said = {name: value for name, value in msgspec.structs.asdict(patch).items() if value is not None}
-        body = dump_user({**_read(row["body"]), **said}).decode()
+        given = {name: value for name, value in msgspec.structs.asdict(patch).items() if value is not None}
+        body = dump_user({**_read(row["body"]), **given}).decode()
         await tx.execute(sql.change_feedback, **owner, body=body, modified_at=now())
     return await show_feedback(db, feedback_id, by=by)
 
@@ -170,7 +181,7 @@ async def delete_feedback(db: Session, feedback_id: UUID, *, by: Actor) -> None:
 async def find_feedback(
     db: Session, workspace_id: UUID, query: FeedbackQuery, ids: list[UUID] | None = None
 ) -> list[Feedback]:
-    """Return the feedback of a workspace that a query and ids find, what was changed last first."""
+    """Return the feedback of a workspace that matches a query and ids, last changed first."""
     rows = await db.fetch(
         sql.list_feedback,
         workspace_id=workspace_id,
@@ -201,3 +212,126 @@ def _shown(row: Record) -> Feedback:
 def _read(text: str) -> dict[str, Any]:
     body = read_json(text.encode(), object, "body")
     return body if isinstance(body, dict) else {}
+
+
+class FeedbackTokenNotFound(NotFound):
+    """The feedback token does not exist or has expired; ask for a new one."""
+
+    code = "feedback_token_not_found"
+
+
+class Lifetime(msgspec.Struct):
+    """The lifetime of a token."""
+
+    days: Annotated[int, msgspec.Meta(ge=0, le=3660)] = 0
+    hours: Annotated[int, msgspec.Meta(ge=0, le=100_000)] = 0
+    minutes: Annotated[int, msgspec.Meta(ge=0, le=6_000_000)] = 0
+
+
+class TokenRequest(msgspec.Struct):
+    """A token to create; it lifetime three hours by default."""
+
+    run_id: UUID
+    feedback_key: Key
+    expires_in: Lifetime | None = None
+    expires_at: Moment | None = None
+    feedback_config: dict[str, Any] | None = None
+    feedback_id: UUID | None = None
+
+
+class TokenQuery(msgspec.Struct):
+    """The run whose unexpired tokens to list."""
+
+    run_id: UUID
+    limit: Annotated[int, msgspec.Meta(ge=1, le=100)] = 100
+    offset: Annotated[int, msgspec.Meta(ge=0, le=1_000_000_000)] = 0
+
+
+class Token(msgspec.Struct):
+    """A token and the address that accepts the feedback."""
+
+    id: UUID
+    url: str
+    expires_at: Moment
+    feedback_key: str
+
+
+class TokenFeedback(msgspec.Struct):
+    """Feedback that is given with a token."""
+
+    score: Score = None
+    value: Value = None
+    comment: Comment = None
+    correction: Correction = None
+    metadata: dict[str, Any] | None = None
+
+
+class TokenFeedbackQuery(msgspec.Struct):
+    """The same feedback as query parameters."""
+
+    score: float | None = None
+    value: str | None = None
+    comment: str | None = None
+    correction: str | None = None
+
+
+async def create_tokens(db: Session, requests: list[TokenRequest], base_url: str, *, by: Actor) -> list[Token]:
+    """Create tokens; the runs may arrive later. Raises Invalid for an expiry in the past or too far away."""
+    created = [(uuid4(), request, _expiry(request)) for request in requests]
+    await db.execute(
+        sql.create_feedback_tokens,
+        workspace_id=by.workspace_id,
+        id=[token for token, _, _ in created],
+        run_id=[request.run_id for request in requests],
+        key=[request.feedback_key for request in requests],
+        config=[dump_user(request.feedback_config).decode() for request in requests],
+        feedback_id=[request.feedback_id or uuid7() for request in requests],
+        expires_at=[expires_at for _, _, expires_at in created],
+    )
+    return [
+        Token(token, _url(base_url, token), expires_at, request.feedback_key) for token, request, expires_at in created
+    ]
+
+
+async def list_tokens(db: Session, query: TokenQuery, base_url: str, *, by: Actor) -> list[Token]:
+    """List the tokens of a run, newest first."""
+    page = {"run_id": query.run_id, "limit": query.limit, "offset": query.offset}
+    rows = await db.fetch(sql.feedback_tokens_of_run, workspace_id=by.workspace_id, **page)
+    return [Token(**dict(row), url=_url(base_url, row["id"])) for row in rows]
+
+
+async def use_token(db: Database, token: UUID, given: TokenFeedback | TokenFeedbackQuery) -> None:
+    """Store feedback that is given with a token. Raises FeedbackTokenNotFound."""
+    row = await db.fetchrow(sql.feedback_token, token=token)
+    if row is None:
+        raise FeedbackTokenNotFound
+    metadata = given.metadata if isinstance(given, TokenFeedback) else None
+    body = FeedbackRequest(
+        key=row["key"],
+        run_id=row["run_id"],
+        score=given.score,
+        value=given.value,
+        comment=given.comment,
+        correction=given.correction,
+        feedback_source=FeedbackSource("app", metadata),
+        feedback_config=row["config"],
+    )
+    await store_feedback(db, row["workspace_id"], row["feedback_id"], body)
+
+
+def _expiry(request: TokenRequest) -> datetime:
+    """Return the expiry of a token. Raises Invalid if it is in the past or too far away."""
+    if request.expires_at is not None:
+        field, expires_at = "expires_at", to_utc(request.expires_at, "expires_at")
+    elif request.expires_in is not None:
+        lifetime = msgspec.structs.asdict(request.expires_in)
+        field, expires_at = "expires_in", now() + timedelta(**lifetime)
+    else:
+        return now() + _DEFAULT_LIFETIME
+    if not now() < expires_at <= now() + _MAX_LIFETIME:
+        raise Invalid.field(["body", field], "must end in the future, within ten years")
+    return expires_at
+
+
+def _url(base_url: str, token: UUID) -> str:
+    return f"{base_url.rstrip('/')}{PATH}{token}"

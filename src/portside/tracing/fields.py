@@ -1,7 +1,7 @@
-"""Single values as tracing clients write them, made fit for storage.
+"""Parsing of single values that tracing clients send.
 
 Clients are lenient writers: times are ISO text or epoch milliseconds, text may hold NUL, JSON may hold lone surrogates
-or NaN. What has an obvious meaning is taken, the rest is refused with its place.
+or NaN. Values with an obvious meaning are accepted; others are refused with their location.
 """
 
 import json
@@ -11,9 +11,11 @@ from uuid import UUID
 
 import msgspec
 
+from portside.kernel.clock import in_utc
 from portside.kernel.codec import dump_user
 from portside.kernel.errors import Invalid
 from portside.kernel.http.decode import problem_of
+from portside.kernel.http.json_validation import read_json as read_strict_json
 
 T = TypeVar("T")
 MAX_NAME_CHARS = 2_000
@@ -21,11 +23,12 @@ NULL = msgspec.Raw(b"null")
 
 
 def read_json(raw: bytes, kind: type[T], where: str) -> T:
-    """Decode JSON into a type, mending what strict JSON forbids and clients send. Raises Invalid."""
+    """Decode JSON into a type; repair NaN and lone surrogates, which clients send. Raises Invalid."""
     try:
         try:
             return msgspec.json.decode(raw, type=kind)
         except msgspec.ValidationError:
+            # It is a DecodeError too, but the JSON is valid, so there is nothing to repair.
             raise
         except (msgspec.DecodeError, UnicodeDecodeError):
             return msgspec.json.decode(dump_user(json.loads(raw.decode("utf-8", "replace"))), type=kind)
@@ -35,17 +38,17 @@ def read_json(raw: bytes, kind: type[T], where: str) -> T:
         raise Invalid.field([where], f"Invalid JSON: {exc}", "json_invalid") from exc
 
 
-def check_objects(raw: bytes, limit: int) -> None:
-    """Raise Invalid for JSON of more objects than are made of a body; braces within texts count as well.
+def limit_objects(raw: bytes, limit: int) -> None:
+    """Refuse JSON with too many objects. Braces inside strings count as well. Raises Invalid.
 
     An empty object takes three bytes in a body and a hundred times as much in memory.
     """
     if raw.count(b"{") > limit:
-        raise Invalid.field(["body"], f"holds more than {limit} objects")
+        raise Invalid.field(["body"], f"holds more than {limit} objects; send smaller batches")
 
 
 def json_text(value: msgspec.Raw) -> str | None:
-    """Return checked JSON as text; None for null."""
+    """Return JSON that was already validated as text; None for null."""
     if value is NULL:
         return None
     raw = bytes(value)
@@ -58,7 +61,7 @@ def json_text(value: msgspec.Raw) -> str | None:
 
 
 def plain_text(value: Any) -> str | None:
-    """Return text without NUL, which Postgres cannot hold; None for nothing. Values of other types become JSON."""
+    """Return text without NUL, which Postgres cannot store; None for empty text. Other types become JSON text."""
     if value is None:
         return None
     text = value if isinstance(value, str) else dump_user(value).decode()
@@ -66,44 +69,60 @@ def plain_text(value: Any) -> str | None:
 
 
 def name_text(value: str | None) -> str | None:
-    """Return a name, cut to what is kept of one."""
+    """Return a name, cut to the stored length; None for an empty one."""
     return (plain_text(value) or "")[:MAX_NAME_CHARS] or None
 
 
-def moment(value: str | float | None, where: str) -> datetime | None:
-    """Read a time: ISO 8601, without offset in UTC, or epoch milliseconds. Raises Invalid."""
+def parse_time(value: str | float | None, where: str) -> datetime | None:
+    """Parse a time: ISO 8601 (UTC without an offset) or epoch milliseconds. Raises Invalid."""
     if value is None:
         return None
     try:
         if not isinstance(value, str):
             return datetime.fromtimestamp(value / 1000, UTC)
-        return aware(datetime.fromisoformat(value))
+        return in_utc(datetime.fromisoformat(value))
     except (ValueError, OverflowError, OSError) as exc:
         raise Invalid.field(["body", where], "must be an ISO 8601 time or epoch milliseconds") from exc
 
 
-def aware(value: datetime) -> datetime:
-    """Return a time in UTC; one without an offset is in UTC already."""
-    return (value if value.tzinfo else value.replace(tzinfo=UTC)).astimezone(UTC)
+def to_utc(value: datetime, where: str) -> datetime:
+    """Convert a time to UTC. Raises Invalid if its offset moves it out of the years 1 to 9999."""
+    try:
+        return in_utc(value)
+    except OverflowError as exc:
+        raise Invalid.field(["body", where], "must be between the years 1 and 9999 in UTC") from exc
 
 
-def own_order(start: datetime, run_id: UUID) -> str:
-    """Return a run's own part of its dotted order; the start is in UTC. SQL has the same under the same name."""
-    # Several times faster than strftime, and once for every root.
+def dotted_order_part(start: datetime, run_id: UUID) -> str:
+    """Return the last part of a run's dotted order; the start is in UTC. `dotted_order_part` is the same in SQL."""
+    # Called for every root: several times faster than strftime.
     digits = start.isoformat(timespec="microseconds")[:26].replace("-", "").replace(":", "").replace(".", "")
     return f"{digits}Z{run_id}"
 
 
-def uuid_of(text: str, where: str) -> UUID:
-    """Read an id. Raises Invalid."""
+def parse_uuid(text: str, where: str) -> UUID:
+    """Parse an id. Raises Invalid."""
     try:
         return UUID(text)
     except ValueError as exc:
-        raise Invalid.field(["body", where], "must hold a UUID", "uuid_parsing") from exc
+        raise Invalid.field(["body", where], "must be a UUID", "uuid_parsing") from exc
 
 
-class Fields(msgspec.Struct):
-    """A run in JSON, as much of it as a request brings."""
+def read_query_object(text: str | None, name: str) -> dict[str, Any] | None:
+    """Parse a query parameter that holds a JSON object. Raises Invalid."""
+    if text is None:
+        return None
+    try:
+        value = read_strict_json(text.encode())
+    except Invalid as exc:
+        raise Invalid.field(["query", name], "must be a JSON object", "json_invalid") from exc
+    if not isinstance(value, dict):
+        raise Invalid.field(["query", name], "must be a JSON object", "type_error")
+    return value
+
+
+class RunFields(msgspec.Struct):
+    """A run in a request. Every field may be missing: a patch sends only what changed."""
 
     id: UUID | None = None
     trace_id: UUID | None = None
@@ -126,7 +145,7 @@ class Fields(msgspec.Struct):
 
 
 class FeedbackFields(msgspec.Struct):
-    """What feedback is found by."""
+    """The fields of feedback that are stored in columns."""
 
     key: str
     run_id: UUID | None = None

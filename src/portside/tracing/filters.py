@@ -1,137 +1,348 @@
-"""What a filter means: from the tree of `filter_language` to a condition of named statements (`vocabularies`).
+"""The filter language: `and(eq(run_type, "llm"), gt(latency, "5s"))` (contract: hosted API, section f.4).
 
-In one `and`, comparisons of `feedback_key` and `feedback_score` speak of one piece of feedback, those of `metadata_key`
-and `metadata_value` of one entry.
+`parse` turns text into a tree; length, depth and the number of calls are bounded, and errors name the character.
+`compile_filter` turns the tree into a condition made of named queries, by a schema of the fields that runs, projects or
+examples have.
+
+In one `and`, comparisons of `feedback_key` and `feedback_score` refer to the same piece of feedback, and those of
+`metadata_key` and `metadata_value` to the same metadata entry.
 """
 
 import re
 from collections.abc import Callable
 from datetime import datetime
-from typing import Any
+from typing import Any, NamedTuple
 
-from portside.kernel.errors import Invalid
-from portside.kernel.http.vetting import read_json
-from portside.kernel.queries import Query
-from portside.tracing.conditions import Condition, Conditions, all_of, any_of, none_of
-from portside.tracing.fields import moment
-from portside.tracing.filter_language import Call, FilterInvalid, Value, Word, parse
-from portside.tracing.vocabularies import RUNS, Vocabulary
+import msgspec
 
+from portside.kernel.db import Query
+from portside.kernel.errors import BadRequest, Invalid
+from portside.kernel.http.json_validation import read_json
+from portside.tracing.conditions import Condition, ConditionBuilder, all_of, any_of, negate
+from portside.tracing.fields import parse_time
+from portside.tracing.sql import sql
+
+MAX_CHARS, MAX_DEPTH, MAX_CALLS = 20_000, 20, 200
+_TOKEN = re.compile(
+    r"""\s*(?:(?P<number>-?\d{1,18}(?:\.\d{1,18})?(?:[eE][+-]?\d{1,2})?(?![\w.]))|(?P<word>[A-Za-z_][A-Za-z0-9_]{0,99})
+    |(?P<text>"(?:[^"\\]|\\.)*"|'(?:[^'\\]|\\.)*')|(?P<mark>[(),\[\]]))""",
+    re.VERBOSE | re.DOTALL,
+)
+_CONSTANTS = {"true": True, "false": False, "null": None, "True": True, "False": False, "None": None}
+_ESCAPE = re.compile(r"\\(.)", re.DOTALL)
+_ESCAPED = {"n": "\n", "t": "\t", "r": "\r"}
 _COMPARISONS = frozenset({"eq", "neq", "gt", "gte", "lt", "lte", "in", "search", "exists"})
 _DURATION = re.compile(r"(\d{1,12}(?:\.\d{1,9})?)\s*(ms|s|m|h|d)?")
 _SECONDS = {"ms": 0.001, "s": 1.0, "m": 60.0, "h": 3600.0, "d": 86_400.0, None: 1.0}
+
+
+class FilterInvalid(BadRequest):
+    """The filter cannot be parsed; `detail` names the character and the reason."""
+
+    code = "filter_invalid"
+
+    @classmethod
+    def at(cls, offset: int, reason: str) -> "FilterInvalid":
+        """Return the error for an offset in the text."""
+        return cls(f"Invalid filter at character {offset + 1}: {reason}")
+
+
+class FilterField(msgspec.Struct, frozen=True):
+    """The name of a field."""
+
+    name: str
+    offset: int
+
+
+class FilterValue(msgspec.Struct, frozen=True):
+    """A string, a number, true, false, null, or a list of them."""
+
+    value: Any
+    offset: int
+
+
+class FilterCall(msgspec.Struct, frozen=True):
+    """An operator and its arguments."""
+
+    name: str
+    arguments: list[Any]
+    offset: int
+
+
+def parse(text: str) -> FilterCall:
+    """Parse a filter. Raises FilterInvalid."""
+    if len(text) > MAX_CHARS:
+        raise FilterInvalid.at(MAX_CHARS, f"a filter has at most {MAX_CHARS} characters")
+    reader = _FilterParser(text)
+    tree = reader.argument(0)
+    if not isinstance(tree, FilterCall):
+        raise FilterInvalid.at(0, 'a filter is a call, such as eq(name, "x")')
+    reader.expect_end()
+    return tree
+
+
+class _FilterParser:
+    def __init__(self, text: str) -> None:
+        self._text = text
+        self._at = 0
+        self._calls = 0
+
+    def argument(self, depth: int) -> FilterCall | FilterField | FilterValue:
+        """Parse a call, a field, a value or a list of values."""
+        kind, text, offset = self._next()
+        if kind == "word" and text in _CONSTANTS:
+            return FilterValue(_CONSTANTS[text], offset)
+        if kind == "word":
+            return self._call(text, offset, depth) if self._takes("(") else FilterField(text, offset)
+        if kind == "number":
+            return FilterValue(float(text) if re.search(r"[.eE]", text) else int(text), offset)
+        if kind == "text":
+            return FilterValue(_unquoted(text), offset)
+        if text == "[":
+            return FilterValue([self._item(part) for part in self._list("]", offset, depth)], offset)
+        raise FilterInvalid.at(offset, f"unexpected {text}")
+
+    def expect_end(self) -> None:
+        """Raise FilterInvalid if text is left."""
+        if self._next_offset() < len(self._text):
+            raise FilterInvalid.at(self._next_offset(), "the filter should end here")
+
+    def _call(self, name: str, offset: int, depth: int) -> FilterCall:
+        self._calls += 1
+        if self._calls > MAX_CALLS:
+            raise FilterInvalid.at(offset, f"a filter has at most {MAX_CALLS} calls")
+        return FilterCall(name, self._list(")", offset, depth), offset)
+
+    def _list(self, end: str, offset: int, depth: int) -> list[Any]:
+        if depth == MAX_DEPTH:
+            raise FilterInvalid.at(offset, f"a filter is nested at most {MAX_DEPTH} levels deep")
+        parts: list[Any] = []
+        if self._takes(end):
+            return parts
+        while True:
+            parts.append(self.argument(depth + 1))
+            if self._takes(end):
+                return parts
+            if not self._takes(","):
+                raise FilterInvalid.at(self._next_offset(), f"expected , or {end}")
+
+    def _item(self, part: Any) -> Any:
+        if isinstance(part, FilterValue) and not isinstance(part.value, list):
+            return part.value
+        raise FilterInvalid.at(part.offset, "a list holds texts and numbers")
+
+    def _takes(self, mark: str) -> bool:
+        match = _TOKEN.match(self._text, self._at)
+        if match is None or match["mark"] != mark:
+            return False
+        self._at = match.end()
+        return True
+
+    def _next_offset(self) -> int:
+        """Return the offset of the next token."""
+        return len(self._text) - len(self._text[self._at :].lstrip())
+
+    def _next(self) -> tuple[str, str, int]:
+        match = _TOKEN.match(self._text, self._at)
+        if match is None or match.lastgroup is None:
+            raise FilterInvalid.at(self._next_offset(), "expected a field, a value or a call")
+        self._at = match.end()
+        return match.lastgroup, match[match.lastgroup], match.start(match.lastgroup)
+
+
+def _unquoted(text: str) -> str:
+    return _ESCAPE.sub(lambda match: _ESCAPED.get(match[1], match[1]), text[1:-1]).replace("\x00", "")
+
+
+class PairedFields(NamedTuple):
+    """Two fields that refer to the same item when one `and` compares both: a piece of feedback, a metadata entry."""
+
+    query: Query
+    slots: tuple[str, str]
+
+
+class FilterSchema(NamedTuple):
+    """The fields of runs, projects or examples, by how they are compared, each with its query."""
+
+    texts: dict[str, Query]
+    numbers: dict[str, Query]
+    times: dict[str, Query]
+    pairs: dict[str, PairedFields]
+    searched: Query
+    """Matches rows that contain a text in any field."""
+    metadata: Query
+    """Matches rows whose metadata contains an object."""
+    metadata_key: Query | None = None
+    """Matches rows whose metadata has a key."""
+    tagged: Query | None = None
+    any_tag: Query | None = None
+    root: Query | None = None
+
+    def pair(self, field: str) -> tuple[str, str] | None:
+        """Return the pair of a field and its slot in the pair; None for a field of no pair."""
+        pair_name, _, slot = field.partition("_")
+        return (pair_name, slot) if pair_name in self.pairs and slot in self.pairs[pair_name].slots else None
+
+
+RUN_FILTERS = FilterSchema(
+    texts={
+        "id": sql.when_id,
+        "trace_id": sql.when_trace_id,
+        "parent_run_id": sql.when_parent_run_id,
+        "name": sql.when_name,
+        "run_type": sql.when_run_type,
+        "status": sql.when_status,
+        "error": sql.when_error,
+        "inputs": sql.when_inputs,
+        "outputs": sql.when_outputs,
+    },
+    numbers={
+        "latency": sql.when_latency,
+        "total_tokens": sql.when_total_tokens,
+        "prompt_tokens": sql.when_prompt_tokens,
+        "completion_tokens": sql.when_completion_tokens,
+        "execution_order": sql.when_execution_order,
+    },
+    times={"start_time": sql.when_start_time, "end_time": sql.when_end_time},
+    pairs={
+        "feedback": PairedFields(sql.when_feedback, ("key", "score")),
+        "metadata": PairedFields(sql.when_metadata, ("key", "value")),
+    },
+    searched=sql.when_searched,
+    metadata=sql.when_metadata_holds,
+    tagged=sql.when_tagged,
+    any_tag=sql.when_any_tag,
+    root=sql.when_root,
+)
+PROJECT_FILTERS = FilterSchema(
+    texts={
+        "id": sql.when_project_id,
+        "name": sql.when_project_name,
+        "description": sql.when_project_description,
+        "reference_dataset_id": sql.when_project_reference_dataset,
+    },
+    numbers={},
+    times={"start_time": sql.when_project_start_time, "end_time": sql.when_project_end_time},
+    pairs={"metadata": PairedFields(sql.when_project_metadata, ("key", "value"))},
+    searched=sql.when_project_searched,
+    metadata=sql.when_project_metadata_holds,
+)
+
+
 Slots = dict[str, tuple[str, list[Any]]]
 
 
-def read_filter(text: str, conditions: Conditions, vocabulary: Vocabulary = RUNS) -> Condition:
-    """Read a filter into a condition. Raises FilterInvalid."""
-    return _Meaning(conditions, vocabulary).of(parse(text))
+def compile_filter(text: str, builder: ConditionBuilder, schema: FilterSchema = RUN_FILTERS) -> Condition:
+    """Parse a filter and return its condition. Raises FilterInvalid."""
+    return _ConditionCompiler(builder, schema).compile(parse(text))
 
 
-class _Meaning:
-    def __init__(self, conditions: Conditions, vocabulary: Vocabulary) -> None:
-        self._conditions = conditions
-        self._vocabulary = vocabulary
+class _ConditionCompiler:
+    def __init__(self, builder: ConditionBuilder, schema: FilterSchema) -> None:
+        self._builder = builder
+        self._schema = schema
 
-    def of(self, tree: Any) -> Condition:
-        """Return what a call means."""
-        if not isinstance(tree, Call):
-            raise FilterInvalid.at(tree.place, "expected a call")
+    def compile(self, tree: Any) -> Condition:
+        """Return the condition of a call."""
+        if not isinstance(tree, FilterCall):
+            raise FilterInvalid.at(tree.offset, "expected a call")
         match tree.name:
             case "and":
                 return self._all(tree.arguments)
             case "or":
-                return any_of([self.of(part) for part in tree.arguments])
+                return any_of([self.compile(part) for part in tree.arguments])
             case "not" if len(tree.arguments) == 1:
-                return none_of(self.of(tree.arguments[0]))
+                return negate(self.compile(tree.arguments[0]))
             case "search" if len(tree.arguments) == 1:
-                return self._conditions.of(self._vocabulary.searched, value=_text(tree.arguments[0]))
+                return self._builder.build(self._schema.searched, value=_text(tree.arguments[0]))
             case "has" if len(tree.arguments) == 2:
                 return self._has(*tree.arguments)
-        return self._compared(tree)
+        return self._compare(tree)
 
     def _all(self, parts: list[Any]) -> Condition:
         found: list[Condition] = []
-        groups: dict[str, list[Slots]] = {family: [] for family in self._vocabulary.families}
+        groups: dict[str, list[Slots]] = {pair_name: [] for pair_name in self._schema.pairs}
         for part in parts:
-            pair = self._vocabulary.pair(_field(part))
+            pair = self._schema.pair(_field(part))
             if pair and part.name in _COMPARISONS:
-                family, slot = pair
-                _lay_beside(groups[family], slot, _read_pair(part, slot))
+                pair_name, slot = pair
+                _add_to_pair(groups[pair_name], slot, _read_pair(part, slot))
             else:
-                found.append(self.of(part))
-        pairs = [self._paired(family, slots) for family, every in groups.items() for slots in every]
+                found.append(self.compile(part))
+        pairs = [self._compare_pair(pair_name, slots) for pair_name, every in groups.items() for slots in every]
         return all_of([*found, *pairs])
 
-    def _paired(self, family: str, slots: Slots) -> Condition:
-        query, names = self._vocabulary.families[family]
+    def _compare_pair(self, pair_name: str, slots: Slots) -> Condition:
+        query, names = self._schema.pairs[pair_name]
         values: dict[str, Any] = {}
         for name in names:
             values[f"{name}_op"], values[f"{name}_value"] = slots.get(name, (None, []))
-        return self._conditions.of(query, **values)
+        return self._builder.build(query, **values)
 
-    def _has(self, field: Any, wanted: Any) -> Condition:
-        words = self._vocabulary
-        if isinstance(field, Word) and field.name == "tags" and words.tagged:
-            return self._conditions.of(words.tagged, value=[_text(wanted)])
-        if isinstance(field, Word) and field.name == "metadata":
-            return self._conditions.of(words.metadata, value=_object(wanted))
-        raise FilterInvalid.at(field.place, f"has() is for {'tags and ' if words.tagged else ''}metadata")
+    def _has(self, field: Any, value: Any) -> Condition:
+        schema = self._schema
+        if isinstance(field, FilterField) and field.name == "tags" and schema.tagged:
+            return self._builder.build(schema.tagged, value=[_text(value)])
+        if isinstance(field, FilterField) and field.name == "metadata":
+            if schema.metadata_key and not (key := _text(value)).lstrip().startswith("{"):
+                return self._builder.build(schema.metadata_key, value=key)
+            return self._builder.build(schema.metadata, value=_object(value))
+        raise FilterInvalid.at(field.offset, f"has() is for {'tags and ' if schema.tagged else ''}metadata")
 
-    def _compared(self, call: Call) -> Condition:
+    def _compare(self, call: FilterCall) -> Condition:
         if call.name not in _COMPARISONS:
-            raise FilterInvalid.at(call.place, f"there is no {call.name}() of {len(call.arguments)} arguments")
-        field, words = _field(call), self._vocabulary
-        if field == "metadata" and call.name == "exists" and len(call.arguments) == 2 and words.metadata_key:
-            return self._conditions.of(words.metadata_key, value=_text(call.arguments[1]))
-        if pair := words.pair(field):
-            family, slot = pair
-            return self._paired(family, {slot: _read_pair(call, slot)})
-        if field == "tags" and words.tagged and words.any_tag:
-            return self._tags(call, words.tagged, words.any_tag)
-        if field == "is_root" and words.root:
-            return self._root(call, words.root)
-        for fields, read in ((words.texts, _text), (words.numbers, _number), (words.times, _time)):
+            raise FilterInvalid.at(call.offset, f"unknown function {call.name}() with {len(call.arguments)} arguments")
+        field, schema = _field(call), self._schema
+        if field == "metadata" and call.name == "exists" and len(call.arguments) == 2 and schema.metadata_key:
+            return self._builder.build(schema.metadata_key, value=_text(call.arguments[1]))
+        if pair := schema.pair(field):
+            pair_name, slot = pair
+            return self._compare_pair(pair_name, {slot: _read_pair(call, slot)})
+        if field == "tags" and schema.tagged and schema.any_tag:
+            return self._tags(call, schema.tagged, schema.any_tag)
+        if field == "is_root" and schema.root:
+            return self._root(call, schema.root)
+        for fields, read in ((schema.texts, _text), (schema.numbers, _number), (schema.times, _time)):
             if field in fields:
                 return self._plain(call, fields[field], read)
-        place = call.arguments[0].place if call.arguments else call.place
-        raise FilterInvalid.at(place, f"{call.name}() wants the name of a field first")
+        offset = call.arguments[0].offset if call.arguments else call.offset
+        raise FilterInvalid.at(offset, f"the first argument of {call.name}() must be the name of a field")
 
-    def _root(self, call: Call, query: Query) -> Condition:
+    def _root(self, call: FilterCall, query: Query) -> Condition:
         value = _operands(call, _flag)[0] if call.name in {"eq", "neq"} else None
         if value is None:
-            raise FilterInvalid.at(call.place, "is_root is compared by eq and neq")
-        return self._conditions.of(query, value=value == (call.name == "eq"))
+            raise FilterInvalid.at(call.offset, "is_root supports eq and neq only")
+        return self._builder.build(query, value=value == (call.name == "eq"))
 
-    def _plain(self, call: Call, query: Query, read: Callable[[Any], Any]) -> Condition:
+    def _plain(self, call: FilterCall, query: Query, read: Callable[[Any], Any]) -> Condition:
         if call.name == "search" and read is not _text:
-            raise FilterInvalid.at(call.place, "search() is for texts")
+            raise FilterInvalid.at(call.offset, "search() supports text fields only")
         last = call.arguments[-1]
-        if call.name in {"eq", "neq"} and isinstance(last, Value) and last.value is None:
-            exists = self._conditions.of(query, op="exists", value=[])
-            return exists if call.name == "neq" else none_of(exists)
-        return self._conditions.of(query, op=call.name, value=_operands(call, read))
+        if call.name in {"eq", "neq"} and isinstance(last, FilterValue) and last.value is None:
+            exists = self._builder.build(query, op="exists", value=[])
+            return exists if call.name == "neq" else negate(exists)
+        return self._builder.build(query, op=call.name, value=_operands(call, read))
 
-    def _tags(self, call: Call, query: Query, any_tag: Query) -> Condition:
+    def _tags(self, call: FilterCall, query: Query, any_tag: Query) -> Condition:
         if call.name == "exists":
-            return self._conditions.of(any_tag)
+            return self._builder.build(any_tag)
         if call.name not in {"eq", "neq", "in"}:
-            raise FilterInvalid.at(call.place, f"{call.name}() is not for tags")
-        tagged = self._conditions.of(query, value=_operands(call, _text))
-        return none_of(tagged) if call.name == "neq" else tagged
+            raise FilterInvalid.at(call.offset, f"tags do not support {call.name}()")
+        tagged = self._builder.build(query, value=_operands(call, _text))
+        return negate(tagged) if call.name == "neq" else tagged
 
 
 def _field(part: Any) -> str:
-    first = part.arguments[0] if isinstance(part, Call) and part.arguments else None
-    return first.name if isinstance(first, Word) else ""
+    first = part.arguments[0] if isinstance(part, FilterCall) and part.arguments else None
+    return first.name if isinstance(first, FilterField) else ""
 
 
-def _read_pair(call: Call, slot: str) -> tuple[str, list[Any]]:
+def _read_pair(call: FilterCall, slot: str) -> tuple[str, list[Any]]:
     return call.name, _operands(call, _number if slot == "score" else _text)
 
 
-def _lay_beside(groups: list[Slots], slot: str, read: tuple[str, list[Any]]) -> None:
-    """Put a comparison to the latest group; where that has one already, begin another, of the same key."""
+def _add_to_pair(groups: list[Slots], slot: str, read: tuple[str, list[Any]]) -> None:
+    """Add a comparison to the latest group; if the group has that slot, begin another group with the same key."""
     if groups and slot not in groups[-1]:
         groups[-1][slot] = read
     elif groups and slot != "key" and "key" in groups[-1]:
@@ -140,52 +351,54 @@ def _lay_beside(groups: list[Slots], slot: str, read: tuple[str, list[Any]]) -> 
         groups.append({slot: read})
 
 
-def _operands(call: Call, read: Callable[[Any], Any]) -> list[Any]:
-    """Return what the field is compared with. Raises FilterInvalid for a wrong number of values."""
+def _operands(call: FilterCall, read: Callable[[Any], Any]) -> list[Any]:
+    """Return the values that the field is compared with. Raises FilterInvalid for a wrong number of arguments."""
     if len(call.arguments) != (1 if call.name == "exists" else 2):
-        raise FilterInvalid.at(call.place, f"wrong number of arguments of {call.name}()")
+        raise FilterInvalid.at(call.offset, f"wrong number of arguments of {call.name}()")
     if call.name == "exists":
         return []
     given = call.arguments[1]
     if call.name != "in":
         return [read(given)]
-    if not (isinstance(given, Value) and isinstance(given.value, list)):
-        raise FilterInvalid.at(given.place, "in() wants a list: [1, 2]")
-    return [read(Value(item, given.place)) for item in given.value]
+    if not (isinstance(given, FilterValue) and isinstance(given.value, list)):
+        raise FilterInvalid.at(given.offset, "in() expects a list: [1, 2]")
+    return [read(FilterValue(item, given.offset)) for item in given.value]
 
 
 def _text(part: Any) -> str:
-    value = part.value if isinstance(part, Value) else None
+    value = part.value if isinstance(part, FilterValue) else None
     if isinstance(value, bool):
         return "true" if value else "false"
     if isinstance(value, (str, int, float)):
         return str(value)
-    raise FilterInvalid.at(part.place, "expected a text")
+    raise FilterInvalid.at(part.offset, "expected a string")
 
 
 def _number(part: Any) -> float:
-    value = part.value if isinstance(part, Value) else None
+    value = part.value if isinstance(part, FilterValue) else None
     if isinstance(value, (bool, int, float)):
         return float(value)
     if isinstance(value, str) and (match := _DURATION.fullmatch(value.strip())):
         return float(match[1]) * _SECONDS[match[2]]
-    raise FilterInvalid.at(part.place, "expected a number")
+    raise FilterInvalid.at(part.offset, "expected a number")
 
 
 def _flag(part: Any) -> bool:
-    value = part.value if isinstance(part, Value) else None
+    value = part.value if isinstance(part, FilterValue) else None
     if isinstance(value, bool):
         return value
-    raise FilterInvalid.at(part.place, "expected true or false")
+    raise FilterInvalid.at(part.offset, "expected true or false")
 
 
 def _time(part: Any) -> datetime:
     try:
-        read = moment(part.value, "filter") if isinstance(part, Value) and isinstance(part.value, str) else None
+        read = (
+            parse_time(part.value, "filter") if isinstance(part, FilterValue) and isinstance(part.value, str) else None
+        )
     except Invalid:
         read = None
     if read is None:
-        raise FilterInvalid.at(part.place, "expected an ISO 8601 time")
+        raise FilterInvalid.at(part.offset, "expected an ISO 8601 time")
     return read
 
 
@@ -195,5 +408,5 @@ def _object(part: Any) -> dict[str, Any]:
     except Invalid:
         value = None
     if not isinstance(value, dict):
-        raise FilterInvalid.at(part.place, "expected a text that holds a JSON object")
+        raise FilterInvalid.at(part.offset, "expected a string that contains a JSON object")
     return value

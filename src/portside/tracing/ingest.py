@@ -1,77 +1,359 @@
-"""Writes deliveries: runs, the traces they belong to, feedback and attachments, in one transaction.
+"""Ingest: from the body of a request to rows (contract: hosted API, section f.3).
 
-A trace is counted at the first receipt of one of its runs, together with that run, so neither exists without the other.
-Whole runs that nothing speaks for being there already are copied into the table, and merged where one is after all.
-A child that came without its place under its parent leaves an empty row for that parent: the two deliveries then meet
-on that row, and whichever commits last puts the child in its place, and then looks again below what it placed.
+1. Parse. A body (multipart, a batch or a single run) becomes an `IngestBatch` of writes. What a client may leave out of
+   a posted run is filled in where the batch is enough: a root is its own trace, and a dotted order names the trace.
+2. Merge writes for the same run. Requests may arrive twice and in any order, so order and repetition must not matter:
+   where a run stands (trace, parent, project) is set once and never moves; for every other field null never wins, a
+   patch outweighs a post, and of two patches the one with the later end time wins. `merge_runs` applies the same rule
+   in SQL to stored runs, because one statement cannot touch a row twice; tests/db/test_tracing_ingest.py holds the two
+   rules equal, and docs/why/traces.md says why both exist.
+3. Store runs, traces, feedback and attachments in one transaction. A trace is counted at the first receipt of one of
+   its runs, together with that run, so neither exists without the other.
+
+A child may arrive before its parent and without a dotted order. Ingest then writes an empty row for the parent: the two
+requests meet on that row, and the one that commits last places the child under its parent, and then the children of
+what it placed.
 """
 
-from typing import Any
+from collections.abc import Callable, Iterable, Iterator
+from operator import attrgetter
+from typing import Any, ClassVar
 from uuid import UUID
 
+import msgspec
 from asyncpg import UniqueViolationError
 from msgspec.json import decode as json_decode
 
 from portside.identity.types import Actor
+from portside.kernel.clock import now
 from portside.kernel.db import Database, Session, Transaction
-from portside.tracing import projects
-from portside.tracing.folding import fold
+from portside.kernel.errors import Invalid, PortsideError
+from portside.kernel.ids import uuid7
+from portside.tracing import bodies, projects
+from portside.tracing.bodies import DEFAULT_MAX_BYTES, FormPart
+from portside.tracing.fields import (
+    NULL,
+    FeedbackFields,
+    RunFields,
+    dotted_order_part,
+    json_text,
+    limit_objects,
+    name_text,
+    parse_time,
+    parse_uuid,
+    plain_text,
+    read_json,
+)
 from portside.tracing.sql import sql
-from portside.tracing.types import AttachmentWrite, Delivery, FeedbackWrite, RunWrite
+from portside.tracing.types import AttachmentWrite, FeedbackWrite, IngestBatch, RunWrite
 
+# Set once: a run never moves.
+POSITION_FIELDS = ("trace_id", "parent_run_id", "dotted_order", "project_id", "session_name", "reference_example_id")
+MERGED_FIELDS = (
+    "name", "run_type", "start_time", "end_time", "tags", "error", "inputs", "outputs", "extra", "events", "serialized",
+)  # fmt: skip
+# The bit of each field in `patched`; `merge_runs` has the same numbers.
+PATCH_BITS = tuple((1 << index, name) for index, name in enumerate(MERGED_FIELDS))
+# COPY has a fixed cost: for fewer runs one statement is faster.
+COPY_MIN_RUNS = 50
+_TEXT_FIELDS = ("tags", "error", "inputs", "outputs", "extra", "events", "serialized")
+_JSON_FIELDS = frozenset({"inputs", "outputs", "events", "extra", "serialized"})
+_MAX_DOTTED_ORDER_CHARS = 20_000
+_MAX_RUNS = 50_000
+_MAX_OBJECTS = 4_000_000
 _COLUMNS = tuple(name for name in RunWrite.__struct_fields__ if name not in {"is_post", "session_name"})
-_COPIED = tuple(name for name in _COLUMNS if name != "tags")
-# Of fewer runs a copy takes longer than a statement.
-COPIED_FROM = 50
+_COPIED_COLUMNS = tuple(name for name in _COLUMNS if name != "tags")
 _FEEDBACK_COLUMNS = tuple(name for name in FeedbackWrite.__struct_fields__ if name != "extends_trace")
+_number = attrgetter("int")
 
 
-async def receive(db: Database, delivery: Delivery, *, by: Actor, tier: str = "longlived") -> None:
-    """Store a delivery; the same one again changes nothing. Traces of projects without a tier of their own get `tier`.
+class RunTooLarge(PortsideError):
+    """With this request the run would hold more bytes than this server keeps for one run; send smaller runs."""
 
-    Raises Invalid for a project that does not exist.
+    status: ClassVar[int] = 413
+    code = "run_too_large"
+
+
+class BatchBody(msgspec.Struct):
+    """The body of POST /runs/batch."""
+
+    post: list[msgspec.Raw] | None = None
+    patch: list[msgspec.Raw] | None = None
+
+
+# Parse
+
+
+def parse_run(body: bytes, _content_type: str) -> IngestBatch:
+    """Parse the body of POST /runs. Raises Invalid."""
+    return IngestBatch([_complete_post(_run_write(read_json(body, RunFields, "body"), None, is_post=True))])
+
+
+def run_update_parser(run_id: UUID) -> Callable[[bytes, str], IngestBatch]:
+    """Return the parser of PATCH /runs/{run_id}."""
+
+    def parse_update(body: bytes, _content_type: str) -> IngestBatch:
+        return IngestBatch([_complete_patch(_run_write(read_json(body, RunFields, "body"), run_id, is_post=False))])
+
+    return parse_update
+
+
+def parse_batch(body: bytes, _content_type: str) -> IngestBatch:
+    """Parse the body of POST /runs/batch. Raises Invalid."""
+    limit_objects(body, _MAX_OBJECTS)
+    batch = read_json(body, BatchBody, "body")
+    posts = [_complete_post(_run_write(fields, None, is_post=True)) for fields in _runs_of(batch.post, "post")]
+    patches = [_complete_patch(_run_write(fields, None, is_post=False)) for fields in _runs_of(batch.patch, "patch")]
+    return IngestBatch([*posts, *patches])
+
+
+def parse_multipart(body: bytes, content_type: str) -> IngestBatch:
+    """Parse the body of POST /runs/multipart. Raises Invalid."""
+    reader = _MultipartReader()
+    for part in bodies.parse_multipart(body, content_type):
+        reader.add(part)
+    return reader.finish()
+
+
+class _MultipartReader:
+    """Collects the parts of a body: a part for a run begins a write, the parts of its fields add to the latest one."""
+
+    def __init__(self) -> None:
+        self._writes: list[RunWrite] = []
+        self._latest: dict[tuple[str, UUID], RunWrite] = {}
+        self._batch = IngestBatch()
+
+    def add(self, part: FormPart) -> None:
+        """Add one part. Raises Invalid for a name outside the contract."""
+        kind, _, rest = part.name.partition(".")
+        id_text, _, field = rest.partition(".")
+        match kind, field:
+            case "post" | "patch", "":
+                fields = read_json(part.data, RunFields, part.name)
+                self._begin(kind, _run_write(fields, parse_uuid(id_text, part.name), is_post=kind == "post"))
+            case "post" | "patch", _:
+                self._set_field(kind, parse_uuid(id_text, part.name), field, part)
+            case "feedback", "":
+                self._batch.feedback.append(_feedback_write(parse_uuid(id_text, part.name), part))
+            case "attachment", _ if field:
+                run_id, content_type = parse_uuid(id_text, part.name), plain_text(part.content_type.split(";")[0])
+                name, stored_type = name_text(field) or "file", (content_type or bodies.UNKNOWN_TYPE)[:200]
+                self._batch.attachments.append(AttachmentWrite(run_id, name, stored_type, part.data))
+            case _:
+                raise Invalid.field(["body", part.name], "is not the name of a part that runs are made of")
+
+    def finish(self) -> IngestBatch:
+        """Return the batch. Raises Invalid for a posted run without a required field."""
+        self._batch.runs = [
+            _complete_post(write) if write.is_post else _complete_patch(write) for write in self._writes
+        ]
+        return self._batch
+
+    def _begin(self, kind: str, write: RunWrite) -> None:
+        self._writes.append(write)
+        self._latest[kind, write.id] = write
+
+    def _set_field(self, kind: str, run_id: UUID, field: str, part: FormPart) -> None:
+        if (kind, run_id) not in self._latest:
+            self._begin(kind, RunWrite(id=run_id, is_post=kind == "post"))
+        write = self._latest[kind, run_id]
+        if field == "error":
+            write.error = plain_text(read_json(part.data, object, part.name))
+        elif field in _JSON_FIELDS:
+            setattr(write, field, json_text(read_json(part.data, msgspec.Raw, part.name)))
+        else:
+            raise Invalid.field(["body", part.name], f"runs have no field {field}")
+
+
+def _runs_of(runs: list[msgspec.Raw] | None, where: str) -> Iterator[RunFields]:
+    """Yield the runs of a batch. Raises Invalid for too many runs, malformed ones and those without an id."""
+    if len(runs or ()) > _MAX_RUNS:
+        raise Invalid.field(["body", where], f"holds more than {_MAX_RUNS} runs; send smaller batches")
+    for raw in runs or ():
+        fields = read_json(bytes(raw), RunFields, f"body.{where}")
+        if fields.id is None:
+            raise Invalid.field(["body", where, "id"], "Field required", "missing")
+        yield fields
+
+
+def _run_write(fields: RunFields, run_id: UUID | None, *, is_post: bool) -> RunWrite:
+    run_id = run_id or fields.id or uuid7()
+    return RunWrite(
+        id=run_id,
+        is_post=is_post,
+        trace_id=fields.trace_id,
+        parent_run_id=None if fields.parent_run_id == run_id else fields.parent_run_id,
+        dotted_order=plain_text(fields.dotted_order),
+        project_id=fields.session_id,
+        session_name=plain_text(fields.session_name),
+        reference_example_id=fields.reference_example_id,
+        name=name_text(fields.name),
+        run_type=name_text(fields.run_type),
+        start_time=parse_time(fields.start_time, "start_time"),
+        end_time=parse_time(fields.end_time, "end_time"),
+        tags=None if fields.tags is None else tags_text(fields.tags),
+        error=None if fields.error is NULL else plain_text(read_json(bytes(fields.error), object, "error")),
+        inputs=json_text(fields.inputs),
+        outputs=json_text(fields.outputs),
+        extra=json_text(fields.extra),
+        events=json_text(fields.events),
+        serialized=json_text(fields.serialized),
+    )
+
+
+def tags_text(tags: Iterable[str]) -> str:
+    """Return tags as the JSON text that a `RunWrite` holds."""
+    return msgspec.json.encode([name_text(tag) or "" for tag in tags]).decode()
+
+
+def _complete_patch(write: RunWrite) -> RunWrite:
+    _check_position(write)
+    write.patched = sum(bit for bit, name in PATCH_BITS if getattr(write, name) is not None)
+    write.patch_order = write.end_time.timestamp() if write.end_time else 0.0
+    return write
+
+
+def _complete_post(write: RunWrite) -> RunWrite:
+    """Fill in the position of a posted root. A child without a dotted order gets its position from its parent later."""
+    if write.name is None:
+        raise Invalid.field(["body", str(write.id), "name"], "Field required", "missing")
+    _check_position(write)
+    if write.dotted_order is None and write.parent_run_id is None:
+        write.trace_id = write.trace_id or write.id
+        write.dotted_order = dotted_order_part(write.start_time or now(), write.id)
+    return write
+
+
+def _check_position(write: RunWrite) -> None:
+    """Take the trace from the dotted order if only that was sent. Raises Invalid for one without a trace id."""
+    order = write.dotted_order
+    if order is None:
+        return
+    if len(order) > _MAX_DOTTED_ORDER_CHARS:
+        raise Invalid.field(["body", "dotted_order"], f"is longer than {_MAX_DOTTED_ORDER_CHARS} characters")
+    if write.trace_id is None:
+        write.trace_id = parse_uuid(order.split(".", 1)[0][-36:], "dotted_order")
+
+
+def _feedback_write(feedback_id: UUID, part: FormPart) -> FeedbackWrite:
+    fields = read_json(part.data, FeedbackFields, part.name)
+    return FeedbackWrite(
+        id=feedback_id,
+        run_id=fields.run_id,
+        trace_id=fields.trace_id,
+        key=name_text(fields.key) or "",
+        body=json_text(read_json(part.data, msgspec.Raw, part.name)) or "{}",
+        modified_at=parse_time(fields.modified_at, "modified_at") or now(),
+        extends_trace=fields.extend_trace_retention is not False,
+    )
+
+
+# Merge
+
+
+def merge_repeated(writes: Iterable[RunWrite]) -> list[RunWrite]:
+    """Return one write per run, sorted by id, so that concurrent batches lock rows in the same order."""
+    runs: dict[UUID, RunWrite] = {}
+    for write in writes:
+        kept = runs.setdefault(write.id, write)
+        if kept is not write:
+            _merge_into(kept, write)
+    # Sorted by their integers, because UUIDs compare themselves in Python code.
+    return [runs[run_id] for run_id in sorted(runs, key=_number)]
+
+
+def _merge_into(kept: RunWrite, later: RunWrite) -> None:
+    for name in POSITION_FIELDS:
+        if getattr(kept, name) is None:
+            setattr(kept, name, getattr(later, name))
+    for bit, name in PATCH_BITS:
+        value = getattr(later, name)
+        if value is None:
+            continue
+        keeps = (kept.patched & bit, kept.patch_order) > (later.patched & bit, later.patch_order)
+        if getattr(kept, name) is None or not keeps:
+            setattr(kept, name, value)
+    kept.patched |= later.patched
+    kept.patch_order = max(kept.patch_order, later.patch_order)
+    kept.is_post |= later.is_post
+    kept.is_awaited |= later.is_awaited
+
+
+# Store
+
+
+async def store_batch(
+    db: Database, batch: IngestBatch, *, by: Actor, tier: str = "longlived", max_run_bytes: int = DEFAULT_MAX_BYTES
+) -> None:
+    """Store a batch; storing it again changes nothing. Traces of projects without a tier get `tier`.
+
+    Raises Invalid for a project that does not exist, and RunTooLarge.
     """
-    runs = fold(delivery.runs)
-    await _find_projects(db, by.workspace_id, runs)
+    runs = merge_repeated(batch.runs)
+    await _resolve_projects(db, by.workspace_id, runs)
     runs = _with_awaited_parents(runs)
     owner = {"workspace_id": by.workspace_id, "api_key_id": by.key_id, "user_id": by.user_id, "tier": tier}
     try:
-        awaited = await _write(db, delivery, runs, owner, copies=_seem_new(runs))
+        awaited = await _write(db, batch, runs, owner, max_run_bytes=max_run_bytes, copies=_seem_new(runs))
     except UniqueViolationError:
-        awaited = await _write(db, delivery, runs, owner, copies=False)
+        awaited = await _write(db, batch, runs, owner, max_run_bytes=max_run_bytes, copies=False)
     while awaited:
         placed = await db.fetch(sql.place_children, workspace_id=by.workspace_id, ids=awaited)
         awaited = [row["id"] for row in placed if row["is_awaited"]]
 
 
-async def _write(
-    db: Database, delivery: Delivery, runs: list[RunWrite], owner: dict[str, Any], *, copies: bool
+async def _write(  # noqa: PLR0913 - two ways to write the same batch
+    db: Database,
+    batch: IngestBatch,
+    runs: list[RunWrite],
+    owner: dict[str, Any],
+    *,
+    max_run_bytes: int,
+    copies: bool,
 ) -> list[UUID]:
-    """Write all of a delivery or nothing; return the runs whose children wait for them.
+    """Write a whole batch or nothing; return the runs that stored children wait for.
 
-    Raises UniqueViolationError if runs were to be copied and one is there.
+    Raises UniqueViolationError if the runs were to be copied and one exists, and RunTooLarge.
     """
-    if not (copies or delivery.feedback or delivery.attachments):
+    large = _large_writes(runs, max_run_bytes)
+    if not (copies or batch.feedback or batch.attachments or large):
         return await _merge_runs(db, runs, owner)
     async with db.transaction() as tx:
         awaited = await (_copy_runs if copies else _merge_runs)(tx, runs, owner)
-        await write_feedback(tx, owner["workspace_id"], delivery.feedback)
-        await _write_attachments(tx, owner["workspace_id"], delivery.attachments)
+        if large:
+            sizes = await tx.fetch(sql.sizes_of_runs, workspace_id=owner["workspace_id"], ids=large)
+            if any(row["bytes"] > max_run_bytes for row in sizes):
+                raise RunTooLarge(
+                    f"With this request a run would hold more than {max_run_bytes} bytes, the limit of this server for "
+                    "one run (setting INGEST_MAX_RUN_BYTES); send smaller inputs and outputs."
+                )
+        await write_feedback(tx, owner["workspace_id"], batch.feedback)
+        await _write_attachments(tx, owner["workspace_id"], batch.attachments)
     return awaited
 
 
-async def _find_projects(db: Session, workspace_id: UUID, runs: list[RunWrite]) -> None:
-    """Give each run its project: by id, else by name; a posted run that names none goes to the default project."""
+def _large_writes(runs: list[RunWrite], max_run_bytes: int) -> list[UUID]:
+    """Return the runs whose stored size has to be checked.
+
+    A field is replaced and never appended to. So a run whose writes are all below this share of the limit stays below
+    the limit, whatever other requests wrote: each of the text fields has at most 4 bytes for each character.
+    """
+    share = max_run_bytes // (4 * len(_TEXT_FIELDS))
+    return [run.id for run in runs if sum(len(getattr(run, name) or "") for name in _TEXT_FIELDS) > share]
+
+
+async def _resolve_projects(db: Session, workspace_id: UUID, runs: list[RunWrite]) -> None:
+    """Set the project of each run: by id, else by name. A posted run that names none goes to the default project."""
     if given := {run.project_id for run in runs if run.project_id is not None}:
         await projects.check_projects(db, workspace_id, given)
     for run in runs:
         if run.is_post and run.session_name is None:
             run.session_name = projects.DEFAULT_PROJECT
-    nameless = [run for run in runs if run.project_id is None and run.session_name is not None]
-    if not nameless:
+    named = [run for run in runs if run.project_id is None and run.session_name is not None]
+    if not named:
         return
-    ids = await projects.ensure_projects(db, workspace_id, {run.session_name or "" for run in nameless})
-    for run in nameless:
+    ids = await projects.ensure_projects(db, workspace_id, {run.session_name or "" for run in named})
+    for run in named:
         run.project_id = ids[run.session_name or ""]
 
 
@@ -79,16 +361,16 @@ def _with_awaited_parents(runs: list[RunWrite]) -> list[RunWrite]:
     parents = {run.parent_run_id for run in runs if run.is_post and run.dotted_order is None and run.parent_run_id}
     if not parents:
         return runs
-    return fold([*runs, *(RunWrite(id=parent, is_awaited=True) for parent in parents)])
+    return merge_repeated([*runs, *(RunWrite(id=parent, is_awaited=True) for parent in parents)])
 
 
 def _seem_new(runs: list[RunWrite]) -> bool:
-    """Whether runs are enough for a copy to pay, and all of them posted with their place."""
-    return len(runs) >= COPIED_FROM and all(run.is_post and run.dotted_order is not None for run in runs)
+    """Whether a copy pays: enough runs, all of them posted with their position, so probably none of them is stored."""
+    return len(runs) >= COPY_MIN_RUNS and all(run.is_post and run.dotted_order is not None for run in runs)
 
 
 async def _merge_runs(session: Session, runs: list[RunWrite], owner: dict[str, Any]) -> list[UUID]:
-    """Lay runs over what is there, in one statement, and count their traces."""
+    """Merge runs into the stored ones in one statement, and count their traces."""
     if not runs:
         return []
     columns = {name: _column(runs, name) for name in _COLUMNS}
@@ -97,26 +379,30 @@ async def _merge_runs(session: Session, runs: list[RunWrite], owner: dict[str, A
 
 
 def _column(runs: list[RunWrite], name: str) -> list[Any] | None:
-    """Return what the runs say of a field; None where none says anything, which costs nothing to send."""
+    """Return the values of a field; None if all are null, because an array of nulls costs time to send."""
     values = [getattr(run, name) for run in runs]
     return values if any(value is not None for value in values) else None
 
 
 async def _copy_runs(tx: Transaction, runs: list[RunWrite], owner: dict[str, Any]) -> list[UUID]:
-    """Write runs that are not there, and count their traces. Raises UniqueViolationError."""
+    """Insert new runs with COPY, and count their traces. Raises UniqueViolationError if one is stored already."""
     workspace_id = owner["workspace_id"]
     rows = [
-        (workspace_id, None if run.tags is None else json_decode(run.tags), *(getattr(run, name) for name in _COPIED))
+        (
+            workspace_id,
+            None if run.tags is None else json_decode(run.tags),
+            *(getattr(run, name) for name in _COPIED_COLUMNS),
+        )
         for run in runs
     ]
-    await tx.copy("runs", ("workspace_id", "tags", *_COPIED), rows)
-    places = {name: [getattr(run, name) for run in runs] for name in ("id", "trace_id", "project_id")}
-    await tx.execute(sql.count_copied_traces, **owner, **places)
+    await tx.copy("runs", ("workspace_id", "tags", *_COPIED_COLUMNS), rows)
+    positions = {name: [getattr(run, name) for run in runs] for name in ("id", "trace_id", "project_id")}
+    await tx.execute(sql.count_copied_traces, **owner, **positions)
     return []
 
 
 async def write_feedback(tx: Session, workspace_id: UUID, feedback: list[FeedbackWrite]) -> None:
-    """Write feedback; of one piece the latest stays. It makes traces long-lived, unless it says otherwise."""
+    """Write feedback; the latest write of an id wins. Feedback makes its trace long-lived unless it says otherwise."""
     latest = list({item.id: item for item in sorted(feedback, key=lambda item: item.modified_at)}.values())
     if latest:
         columns = {name: [getattr(item, name) for item in latest] for name in _FEEDBACK_COLUMNS}

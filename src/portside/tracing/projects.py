@@ -1,6 +1,9 @@
-"""Tracing projects: made on demand by name, or asked for; changed, deleted. `project_lists` finds them.
+"""Tracing projects: created on demand by name or by request, changed, deleted, and listed with statistics.
 
-Control makes one for every deployment in its own transaction; ingest makes those that runs name.
+`control` creates a project for every deployment in its own transaction; ingest creates the projects that runs name.
+
+Counts, latencies and error rates of a project are those of its traces (root runs); tokens, costs and feedback are those
+of all runs. A list sorted by a statistic computes it for every matching project first.
 """
 
 from collections.abc import Iterable
@@ -11,12 +14,25 @@ from uuid import UUID
 import msgspec
 from asyncpg import UniqueViolationError
 
-from portside.kernel.db import Session
+from portside.kernel.clock import Moment
+from portside.kernel.db import Record, Session
 from portside.kernel.errors import Conflict, Invalid, NotFound
+from portside.kernel.http.json_validation import JSON_TEXT, NO_ITEMS, NOT_TRUE
 from portside.kernel.ids import uuid7
-from portside.tracing.fields import aware
+from portside.tracing.conditions import ConditionBuilder, all_of, apply_condition
+from portside.tracing.fields import read_query_object, to_utc
+from portside.tracing.filters import PROJECT_FILTERS, compile_filter
 from portside.tracing.sql import sql
-from portside.tracing.types import Project, TracerSession
+from portside.tracing.stats import (
+    FeedbackStats,
+    GroupKey,
+    RollupQuery,
+    RunStats,
+    StatsGrouping,
+    compute_stats,
+    run_stats,
+)
+from portside.tracing.types import ProjectRef, TracerSession
 
 DEFAULT_PROJECT = "default"
 MAX_NAME_CHARS = 500
@@ -24,16 +40,26 @@ _TRIES = 3
 _WRITABLE = (
     "name", "description", "extra", "start_time", "default_dataset_id", "reference_dataset_id", "trace_tier",
 )  # fmt: skip
+_COLUMN_SORTS = frozenset({"name", "start_time"})
+_NO_LIMIT = 2_000_000_000
+_BY_PROJECT = StatsGrouping(attribute="project", limit=_NO_LIMIT)
+_ROOT_STATS = (
+    "run_count", "latency_p50", "latency_p99", "error_rate", "streaming_rate", "last_run_start_time",
+)  # fmt: skip
+_ALL_STATS = (
+    "first_token_p50", "first_token_p99", "prompt_tokens", "completion_tokens", "total_tokens", "prompt_cost",
+    "completion_cost", "total_cost", "feedback_stats",
+)  # fmt: skip
 
 
 class ProjectContested(Conflict):
-    """The project is being made and deleted at the same time; send the request again."""
+    """Another request deletes the project at the same time; send the request again."""
 
     code = "project_contested"
 
 
 class ProjectExists(Conflict):
-    """A project of this name or id exists already; choose another, or send upsert=true."""
+    """A project with this name or id exists already; choose another, or send upsert=true."""
 
     code = "project_exists"
 
@@ -49,33 +75,33 @@ Description = Annotated[str, msgspec.Meta(max_length=20_000)]
 
 
 class ProjectRequest(msgspec.Struct):
-    """What to make a project of."""
+    """A project to create."""
 
     name: Name
     id: UUID | None = None
     description: Description | None = None
     extra: dict[str, Any] | None = None
-    start_time: datetime | None = None
+    start_time: Moment | None = None
     default_dataset_id: UUID | None = None
     reference_dataset_id: UUID | None = None
     trace_tier: Literal["shortlived", "longlived"] | None = None
 
 
 class ProjectPatch(msgspec.Struct):
-    """What to change of a project; null means unchanged."""
+    """Changes of a project; null leaves a field unchanged."""
 
     name: Name | None = None
     description: Description | None = None
     extra: dict[str, Any] | None = None
-    start_time: datetime | None = None
-    end_time: datetime | None = None
+    start_time: Moment | None = None
+    end_time: Moment | None = None
     default_dataset_id: UUID | None = None
     reference_dataset_id: UUID | None = None
     trace_tier: Literal["shortlived", "longlived"] | None = None
 
 
 class CreateQuery(msgspec.Struct):
-    """Whether a project of the name may be there already."""
+    """Whether to change an existing project of the same name."""
 
     upsert: bool = False
 
@@ -86,22 +112,22 @@ class ProjectsToDelete(msgspec.Struct):
     session_ids: Annotated[list[UUID], msgspec.Meta(min_length=1, max_length=1000)]
 
 
-async def ensure_project(db: Session, workspace_id: UUID, name: str) -> Project:
-    """Return the project of this name, made if need be, whoever else makes it at the same time.
+async def ensure_project(db: Session, workspace_id: UUID, name: str) -> ProjectRef:
+    """Return the project with this name; create it if it does not exist.
 
-    Raises Invalid for a name that no project can have.
+    Raises Invalid for an invalid name, and ProjectContested.
     """
     found = await ensure_projects(db, workspace_id, [name])
-    return Project(found[name], name)
+    return ProjectRef(found[name], name)
 
 
 async def ensure_projects(db: Session, workspace_id: UUID, names: Iterable[str]) -> dict[str, UUID]:
-    """Return the ids of the projects of these names, made if need be. Raises Invalid and ProjectContested."""
-    wanted = sorted({_checked(name) for name in names})
+    """Return the ids of the projects with these names; create missing ones. Raises Invalid and ProjectContested."""
+    values = sorted({_checked(name) for name in names})
     for _ in range(_TRIES):
-        rows = await db.fetch(sql.projects_by_name, workspace_id=workspace_id, names=wanted)
+        rows = await db.fetch(sql.projects_by_name, workspace_id=workspace_id, names=values)
         found: dict[str, UUID] = {row["name"]: row["id"] for row in rows}
-        missing = [name for name in wanted if name not in found]
+        missing = [name for name in values if name not in found]
         if not missing:
             return found
         ids = [uuid7() for _ in missing]
@@ -110,7 +136,7 @@ async def ensure_projects(db: Session, workspace_id: UUID, names: Iterable[str])
 
 
 async def check_projects(db: Session, workspace_id: UUID, ids: set[UUID]) -> None:
-    """Raise Invalid unless all are projects of the workspace."""
+    """Check that the projects exist in the workspace. Raises Invalid."""
     rows = await db.fetch(sql.projects_by_id, workspace_id=workspace_id, ids=sorted(ids))
     unknown = ids - {row["id"] for row in rows}
     if unknown:
@@ -126,29 +152,29 @@ async def show_project(db: Session, workspace_id: UUID, project_id: UUID) -> Tra
 
 
 async def create_project(db: Session, workspace_id: UUID, body: ProjectRequest, *, upsert: bool) -> TracerSession:
-    """Make a project; with `upsert` change the one that has its name. Raises ProjectExists and Invalid."""
+    """Create a project; with `upsert`, change an existing one of the same name. Raises ProjectExists and Invalid."""
     _checked(body.name)
-    wanted = _said(body, _WRITABLE)
-    made = await db.fetchval(sql.create_project, id=body.id or uuid7(), workspace_id=workspace_id, **wanted)
-    if made is None and upsert:
+    values = _values_of(body, _WRITABLE)
+    created = await db.fetchval(sql.create_project, id=body.id or uuid7(), workspace_id=workspace_id, **values)
+    if created is None and upsert:
         found = await db.fetch(sql.projects_by_name, workspace_id=workspace_id, names=[body.name])
         if found:
-            made = found[0]["id"]
-            owner = {"workspace_id": workspace_id, "project_id": made}
-            await db.fetchval(sql.update_project, **owner, **wanted, end_time=None)
-    if made is None:
+            created = found[0]["id"]
+            owner = {"workspace_id": workspace_id, "project_id": created}
+            await db.fetchval(sql.update_project, **owner, **values, end_time=None)
+    if created is None:
         raise ProjectExists
-    return await show_project(db, workspace_id, made)
+    return await show_project(db, workspace_id, created)
 
 
 async def update_project(db: Session, workspace_id: UUID, project_id: UUID, patch: ProjectPatch) -> TracerSession:
     """Change a project. Raises ProjectNotFound, ProjectExists when another has the name, and Invalid."""
     if patch.name is not None:
         _checked(patch.name)
-    wanted = _said(patch, (*_WRITABLE, "end_time"))
+    values = _values_of(patch, (*_WRITABLE, "end_time"))
     owner = {"workspace_id": workspace_id, "project_id": project_id}
     try:
-        changed = await db.fetchval(sql.update_project, **owner, **wanted)
+        changed = await db.fetchval(sql.update_project, **owner, **values)
     except UniqueViolationError as exc:
         raise ProjectExists from exc
     project = await show_project(db, workspace_id, project_id)
@@ -158,7 +184,7 @@ async def update_project(db: Session, workspace_id: UUID, project_id: UUID, patc
 
 
 async def delete_projects(db: Session, workspace_id: UUID, ids: list[UUID]) -> None:
-    """Delete projects and their runs; what was billed stays. Those that are not there are passed over."""
+    """Delete projects and their runs; billing records stay. Unknown ids are ignored."""
     await db.execute(sql.delete_projects, workspace_id=workspace_id, ids=ids)
     await db.execute(sql.delete_runs_of_projects, workspace_id=workspace_id, ids=ids)
 
@@ -169,7 +195,153 @@ def _checked(name: str) -> str:
     return name
 
 
-def _said(body: ProjectRequest | ProjectPatch, names: Iterable[str]) -> dict[str, Any]:
-    """Return what a request says; times without an offset are in UTC."""
+def _values_of(body: ProjectRequest | ProjectPatch, names: Iterable[str]) -> dict[str, Any]:
+    """Return the fields of a request; times without an offset are in UTC."""
     values = {name: getattr(body, name) for name in names}
-    return {name: aware(value) if isinstance(value, datetime) else value for name, value in values.items()}
+    return {name: to_utc(value, name) if isinstance(value, datetime) else value for name, value in values.items()}
+
+
+Sort = Literal[
+    "name", "start_time", "last_run_start_time", "latency_p50", "latency_p99", "error_rate", "feedback", "runs_count"
+]
+
+
+class ProjectQuery(msgspec.Struct):
+    """Filters and order of a list of projects. Unsupported parameters are refused."""
+
+    name: str | None = None
+    name_contains: str | None = None
+    id: list[UUID] | None = None
+    limit: Annotated[int, msgspec.Meta(ge=1, le=100)] = 100
+    offset: Annotated[int, msgspec.Meta(ge=0, le=1_000_000_000)] = 0
+    metadata: Annotated[str, JSON_TEXT] | None = None
+    reference_dataset: list[UUID] | None = None
+    reference_free: bool | None = None
+    sort_by: Sort = "start_time"
+    sort_by_desc: bool = True
+    sort_by_feedback_key: str | None = None
+    include_stats: bool = False
+    facets: Annotated[bool, NOT_TRUE] = False
+    filter: str | None = None
+    tag_value_id: Annotated[list[str], NO_ITEMS] | None = None
+
+
+class ProjectShowQuery(msgspec.Struct):
+    """Whether to return statistics with a project."""
+
+    include_stats: bool = False
+
+
+async def list_projects(db: Session, workspace_id: UUID, query: ProjectQuery) -> list[TracerSession]:
+    """List projects, newest first unless the query sorts them.
+
+    Raises FilterInvalid, and Invalid for an unsupported parameter.
+    """
+    for name in ("tag_value_id", "facets"):
+        if getattr(query, name):
+            raise Invalid.field(["query", name], "is not supported; leave it out", "not_supported")
+    if query.sort_by == "feedback" and query.sort_by_feedback_key is None:
+        raise Invalid.field(["query", "sort_by_feedback_key"], "is required to sort by feedback", "missing")
+    if query.sort_by not in _COLUMN_SORTS:
+        return await _sorted_by_stats(db, workspace_id, query)
+    found = [TracerSession(**dict(row)) for row in await _find(db, workspace_id, query, query.limit, query.offset)]
+    return await _with_stats(db, workspace_id, found) if query.include_stats else found
+
+
+async def show_project_with_stats(
+    db: Session, workspace_id: UUID, project_id: UUID, query: ProjectShowQuery
+) -> TracerSession:
+    """Return a project. Raises ProjectNotFound."""
+    found = await show_project(db, workspace_id, project_id)
+    return (await _with_stats(db, workspace_id, [found]))[0] if query.include_stats else found
+
+
+async def _find(db: Session, workspace_id: UUID, query: ProjectQuery, limit: int, offset: int) -> list[Record]:
+    conditions = [compile_filter(query.filter, ConditionBuilder(), PROJECT_FILTERS)] if query.filter else []
+    statement, values = apply_condition(
+        sql.list_projects,
+        all_of(conditions),
+        workspace_id=workspace_id,
+        ids=query.id,
+        name=query.name,
+        name_contains=query.name_contains,
+        metadata=read_query_object(query.metadata, "metadata"),
+        reference_datasets=query.reference_dataset,
+        reference_free=query.reference_free,
+        sort_by=query.sort_by,
+        descending=query.sort_by_desc,
+        limit=limit,
+        offset=offset,
+    )
+    return await db.fetch(statement, **values)
+
+
+async def _sorted_by_stats(db: Session, workspace_id: UUID, query: ProjectQuery) -> list[TracerSession]:
+    rows = await _find(db, workspace_id, query, _NO_LIMIT, 0)
+    found = await _with_stats(db, workspace_id, [TracerSession(**dict(row)) for row in rows])
+    sign = -1 if query.sort_by_desc else 1
+
+    def sort_key(project: TracerSession) -> tuple[bool, float]:
+        value = _sort_value(project, query)
+        return value is None, sign * (value or 0.0)
+
+    found.sort(key=sort_key)
+    page = found[query.offset : query.offset + query.limit]
+    return page if query.include_stats else [_without_stats(project) for project in page]
+
+
+def _sort_value(project: TracerSession, query: ProjectQuery) -> float | None:
+    """Return the statistic to sort by; None sorts last."""
+    match query.sort_by:
+        case "last_run_start_time":
+            return project.last_run_start_time.timestamp() if project.last_run_start_time else None
+        case "runs_count":
+            return project.run_count
+        case "feedback":
+            stats = (project.feedback_stats or {}).get(query.sort_by_feedback_key or "")
+            return stats.avg if stats else None
+        case _:
+            value: float | None = getattr(project, query.sort_by)
+            return value
+
+
+def _without_stats(project: TracerSession) -> TracerSession:
+    empty = dict.fromkeys((*_ROOT_STATS, *_ALL_STATS, "session_feedback_stats"))
+    return msgspec.structs.replace(project, **empty)
+
+
+async def _with_stats(db: Session, workspace_id: UUID, found: list[TracerSession]) -> list[TracerSession]:
+    ids = [project.id for project in found]
+    builder = ConditionBuilder()
+    of_projects = all_of(
+        [
+            builder.build(sql.when_workspace, value=workspace_id),
+            builder.build(sql.when_in_projects, value=ids),
+        ]
+    )
+    rollup = RollupQuery(workspace_id=workspace_id, projects=ids)
+    every = _by_project(await compute_stats(db, of_projects, _BY_PROJECT, rollup))
+    of_roots = all_of([of_projects, builder.build(sql.when_root, value=True)])
+    rollup_of_roots = msgspec.structs.replace(rollup, is_root=True)
+    roots = _by_project(await run_stats(db, of_roots, _BY_PROJECT, rollup_of_roots))
+    rows = await db.fetch(sql.feedback_of_projects, workspace_id=workspace_id, ids=[str(one) for one in ids])
+    own: dict[str, dict[str, FeedbackStats]] = {}
+    for row in rows:
+        own.setdefault(row["session_id"], {})[row["key"]] = FeedbackStats(row["n"], row["avg"])
+    return [
+        msgspec.structs.replace(
+            project,
+            **_picked(roots.get(str(project.id), RunStats()), _ROOT_STATS),
+            **_picked(every.get(str(project.id), RunStats()), _ALL_STATS),
+            session_feedback_stats=own.get(str(project.id), {}),
+        )
+        for project in found
+    ]
+
+
+def _by_project(found: dict[GroupKey, RunStats]) -> dict[str, RunStats]:
+    return {project: stats for (_, project), stats in found.items()}
+
+
+def _picked(stats: RunStats, names: Iterable[str]) -> dict[str, Any]:
+    return {name: getattr(stats, name) for name in names}

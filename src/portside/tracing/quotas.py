@@ -1,7 +1,7 @@
-"""Limits that workspaces set themselves: traces, and long-lived ones, in a month (contract: hosted API, section g).
+"""Usage limits that workspaces set themselves: traces, and long-lived traces, in a month (contract: section g).
 
-Whether a limit is reached is looked up once a minute, so that it holds roughly and costs a delivery nothing. Deliveries
-are refused as a whole, as nobody can tell new traces in them before they are written.
+Whether a limit is reached is looked up once a minute, so limits hold approximately and cost ingest nothing. A batch is
+refused as a whole, because new traces in it are not known before it is stored.
 """
 
 import time
@@ -18,29 +18,29 @@ from portside.tracing.sql import sql
 
 TRACES, LONGLIVED = "monthly_traces", "monthly_longlived_traces"
 LimitType = Literal["monthly_traces", "monthly_longlived_traces"]
-REMEMBER_S = 60.0
-_WHY = "tenant exceeded usage limits: "
+CACHE_S = 60.0
+_REASON = "tenant exceeded usage limits: "
 
 
 class TracesLimitReached(TooManyRequests):
-    """The workspace has received as many traces this month as it lets itself; raise its usage limit."""
+    """The workspace has reached its own limit of traces for this month; raise the usage limit."""
 
     code = "usage_limit_reached"
-    error: ClassVar[str | None] = f"Too many requests: {_WHY}Monthly unique traces usage limit exceeded"
+    error: ClassVar[str | None] = f"Too many requests: {_REASON}Monthly unique traces usage limit exceeded"
 
 
 class LonglivedLimitReached(TooManyRequests):
-    """The workspace keeps as many long-lived traces of this month as it lets itself.
+    """The workspace has reached its own limit of long-lived traces for this month.
 
     Send `extend_trace_retention: false`, or raise the usage limit.
     """
 
     code = "longlived_limit_reached"
-    error: ClassVar[str | None] = f"Too many requests: {_WHY}Monthly longlived traces usage limit exceeded"
+    error: ClassVar[str | None] = f"Too many requests: {_REASON}Monthly longlived traces usage limit exceeded"
 
 
 class UsageLimitNotFound(NotFound):
-    """The workspace has no usage limit of this id."""
+    """The workspace has no usage limit with this id."""
 
     code = "usage_limit_not_found"
 
@@ -53,7 +53,7 @@ class UsageLimitRequest(msgspec.Struct):
 
 
 class UsageLimit(msgspec.Struct):
-    """A limit that a workspace set itself."""
+    """A usage limit of a workspace."""
 
     id: UUID
     tenant_id: UUID
@@ -64,7 +64,7 @@ class UsageLimit(msgspec.Struct):
 
 
 class UsageState(msgspec.Struct):
-    """Whether deliveries are refused, and by which limit."""
+    """Whether new traces are refused, and by which limit."""
 
     in_reject_set: bool
     usage_limit_type: str | None = None
@@ -72,45 +72,45 @@ class UsageState(msgspec.Struct):
 
 
 class Quotas:
-    """Knows which limits are reached."""
+    """Caches which limits each workspace has reached."""
 
     def __init__(self, db: Database) -> None:
         self._db = db
-        self._known: dict[UUID, tuple[float, frozenset[str]]] = {}
+        self._cached: dict[UUID, tuple[float, frozenset[str]]] = {}
 
     async def check_traces(self, workspace_id: UUID) -> None:
-        """Raise TracesLimitReached if the workspace takes no more traces this month."""
+        """Raise TracesLimitReached if the workspace accepts no more traces this month."""
         if TRACES in await self._reached(workspace_id):
             raise TracesLimitReached
 
     async def check_longlived(self, workspace_id: UUID) -> None:
-        """Raise LonglivedLimitReached if the workspace extends no more traces this month."""
+        """Raise LonglivedLimitReached if no more traces may become long-lived this month."""
         if LONGLIVED in await self._reached(workspace_id):
             raise LonglivedLimitReached
 
     async def _reached(self, workspace_id: UUID) -> frozenset[str]:
-        until, reached = self._known.get(workspace_id, (0.0, frozenset()))
+        until, reached = self._cached.get(workspace_id, (0.0, frozenset()))
         if until < time.monotonic():
             reached = await limits_reached(self._db, workspace_id)
-            self._known[workspace_id] = (time.monotonic() + REMEMBER_S, reached)
+            self._cached[workspace_id] = (time.monotonic() + CACHE_S, reached)
         return reached
 
-    def forget(self, workspace_id: UUID) -> None:
-        """Look anew at the next delivery: a limit was changed."""
-        self._known.pop(workspace_id, None)
+    def invalidate(self, workspace_id: UUID) -> None:
+        """Drop the cached state of a workspace, because a limit was changed."""
+        self._cached.pop(workspace_id, None)
 
 
 async def limits_reached(db: Session, workspace_id: UUID) -> frozenset[str]:
-    """Return which limits of a workspace are reached."""
+    """Return the limits that a workspace has reached."""
     return frozenset(row["limit_type"] for row in await db.fetch(sql.limits_reached, workspace_id=workspace_id))
 
 
 async def put_limit(db: Session, quotas: Quotas, workspace_id: UUID, body: UsageLimitRequest) -> UsageLimit:
-    """Set a limit, in place of one of its kind."""
+    """Set a limit; it replaces the limit of the same type."""
     values = {"limit_type": body.limit_type, "limit_value": body.limit_value}
     await db.execute(sql.put_usage_limit, id=uuid7(), workspace_id=workspace_id, **values)
-    quotas.forget(workspace_id)
-    return next(one for one in await list_limits(db, workspace_id) if one.limit_type == body.limit_type)
+    quotas.invalidate(workspace_id)
+    return next(limit for limit in await list_limits(db, workspace_id) if limit.limit_type == body.limit_type)
 
 
 async def list_limits(db: Session, workspace_id: UUID) -> list[UsageLimit]:
@@ -119,14 +119,14 @@ async def list_limits(db: Session, workspace_id: UUID) -> list[UsageLimit]:
 
 
 async def delete_limit(db: Session, quotas: Quotas, workspace_id: UUID, limit_id: UUID) -> None:
-    """Lift a limit. Raises UsageLimitNotFound."""
+    """Delete a limit. Raises UsageLimitNotFound."""
     if not await db.execute(sql.delete_usage_limit, workspace_id=workspace_id, id=limit_id):
         raise UsageLimitNotFound
-    quotas.forget(workspace_id)
+    quotas.invalidate(workspace_id)
 
 
 async def show_state(db: Session, workspace_id: UUID) -> UsageState:
-    """Tell whether deliveries are refused; else which of the limits there are, if any."""
+    """Return whether new traces are refused; if not, the first limit, if limit is set."""
     limits = {limit.limit_type: limit.limit_value for limit in await list_limits(db, workspace_id)}
     if TRACES in await limits_reached(db, workspace_id):
         return UsageState(True, TRACES, limits.get(TRACES))

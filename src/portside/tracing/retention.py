@@ -1,7 +1,7 @@
-"""How long traces are kept: short-lived ones and long-lived ones, and their deletion (contract: hosted API, section h).
+"""Retention: tiers of traces and the deletion of expired ones (contract: hosted API, section h).
 
 A trace gets the tier of its project when it is first received. Feedback on one of its runs makes it long-lived, unless
-that feedback says otherwise. What a deleted trace was billed for stays.
+the feedback opts out. The row of a deleted trace stays, because it was billed.
 """
 
 from datetime import UTC, datetime, timedelta
@@ -22,8 +22,8 @@ _FIRST, _LAST = (UUID(int=0), UUID(int=0)), (UUID(int=2**128 - 1), UUID(int=2**1
 _NEVER = datetime(1, 1, 2, tzinfo=UTC)
 
 
-class Retention(msgspec.Struct, frozen=True):
-    """Days that traces of each tier are kept, 0 for ever; and the tier of projects that name none."""
+class TraceRetention(msgspec.Struct, frozen=True):
+    """Days to keep traces of each tier (0: for ever), and the tier of projects without one."""
 
     shortlived_days: int = 14
     longlived_days: int = 400
@@ -31,14 +31,14 @@ class Retention(msgspec.Struct, frozen=True):
 
 
 class TracesToDelete(msgspec.Struct):
-    """Which traces of which project to delete."""
+    """Traces of a project to delete."""
 
     session_id: UUID
     trace_ids: Annotated[list[UUID], msgspec.Meta(min_length=1, max_length=1000)]
 
 
 async def delete_traces(db: Database, workspace_id: UUID, body: TracesToDelete) -> None:
-    """Delete traces; those that are not in the project are passed over. Raises ProjectNotFound."""
+    """Delete traces; ids outside the project are ignored. Raises ProjectNotFound."""
     await show_project(db, workspace_id, body.session_id)
     async with db.transaction() as tx:
         rows = await tx.fetch(
@@ -53,16 +53,16 @@ async def extend_traces(db: Session, workspace_id: UUID, run_ids: list[UUID]) ->
 
 
 class ExpiredTraces(Task):
-    """Deletes traces whose time is over, a batch of each tier at a time.
+    """Deletes expired traces, a batch of each tier at a time.
 
-    A batch is gone within a fraction of a second: a delivery that speaks of one of its runs never waits for long.
+    A batch takes a fraction of a second, so ingest for one of its runs never waits long.
     """
 
     every_s = 300.0
     traces_at_once = 2_000
     runs_at_once = 20_000
 
-    def __init__(self, db: Database, retention: Retention) -> None:
+    def __init__(self, db: Database, retention: TraceRetention) -> None:
         super().__init__()
         self._db = db
         self._days: dict[Tier, int] = {"shortlived": retention.shortlived_days, "longlived": retention.longlived_days}
@@ -77,10 +77,10 @@ class ExpiredTraces(Task):
         return Status(did, again=again)
 
     async def _expire(self, tier: Tier, days: int) -> tuple[int, bool]:
-        """Return how many traces of a tier were over, and whether there may be more."""
-        most = {"traces": self.traces_at_once, "runs": self.runs_at_once}
+        """Return the number of deleted traces of a tier, and whether there may be more."""
+        limits = {"traces": self.traces_at_once, "runs": self.runs_at_once}
         async with self._db.transaction() as tx:
-            rows = await tx.fetch(sql.due_traces, tier=tier, before=now() - timedelta(days=days), **most)
+            rows = await tx.fetch(sql.due_traces, tier=tier, before=now() - timedelta(days=days), **limits)
             due = {(row["workspace_id"], row["trace_id"]) for row in rows}
             if tier == "shortlived":
                 extended = await tx.fetch(sql.extend_due_traces, **_columns(sorted(due)))
@@ -91,31 +91,31 @@ class ExpiredTraces(Task):
 
 
 class LateRuns(Task):
-    """Deletes what was delivered after its trace was over, and runs of no trace, which no tier speaks of.
+    """Deletes runs that arrived after their trace expired, and runs without a trace, which belong to no tier.
 
-    All traces are looked at in the order of their ids, a stretch at a time and then from the beginning again, so that
-    no delivery has to ask whether its trace is over.
+    The task scans all traces in the order of their ids, some at a time, and starts again at the end. So ingest does
+    not have to check whether a trace has expired.
     """
 
     every_s = 300.0
-    stretch = 10_000
+    scan_traces = 10_000
 
-    def __init__(self, db: Database, retention: Retention) -> None:
+    def __init__(self, db: Database, retention: TraceRetention) -> None:
         super().__init__()
         self._db = db
         self._retention = retention
         self._after = _FIRST
 
     async def activate(self) -> Status:
-        """Look at one stretch, and delete one batch of runs without a trace."""
-        late = await self._sweep_stretch()
+        """Scan some traces, and delete one batch of runs without a trace."""
+        late = await self._delete_late_runs()
         stray = await self._delete_strays()
         return Status({"late_traces": late, "stray_runs": stray}, again=_BATCH in {late, stray})
 
-    async def _sweep_stretch(self) -> int:
+    async def _delete_late_runs(self) -> int:
         begin = {"after_workspace": self._after[0], "after_trace": self._after[1]}
         async with self._db.transaction() as tx:
-            row = await tx.fetchrow(sql.end_of_stretch, **begin, traces=self.stretch)
+            row = await tx.fetchrow(sql.scan_end, **begin, traces=self.scan_traces)
             until = _LAST if row is None else (row["workspace_id"], row["trace_id"])
             found = await tx.fetch(
                 sql.late_traces, **begin, until_workspace=until[0], until_trace=until[1], batch=_BATCH
@@ -132,7 +132,7 @@ class LateRuns(Task):
 
 
 async def empty_workspace(db: Session, workspace_id: UUID) -> bool:
-    """Delete a batch of a workspace's runs, and all else where there are none; whether there may be more."""
+    """Delete a batch of a workspace's runs, or everything else if none is left; return whether there may be more."""
     batch = _BATCH * 10
     if await db.fetchval(sql.empty_workspace_of_runs, workspace_id=workspace_id, batch=batch) == batch:
         return True

@@ -1,57 +1,283 @@
-"""Runs, read again: one by its id, or several in the order of their ids."""
+"""Runs, read: one by id, and pages of `POST /runs/query` (contract: hosted API, section f.4).
 
-from typing import Any
+A page is found as ids first, by conditions alone; then the fields of the runs on the page are read. A cursor holds the
+start time and id of the run next to which its page begins, so new runs do not move pages. A page ends early when the
+next run would exceed the byte budget of one answer.
+"""
+
+import base64
+import binascii
+from collections.abc import Iterable
+from datetime import datetime
+from typing import Annotated, Any, Literal
 from uuid import UUID
 
 import msgspec
 
 from portside.identity.types import Actor
+from portside.kernel.clock import Moment, in_utc
 from portside.kernel.db import Record, Session
-from portside.kernel.errors import NotFound
-from portside.tracing.attachments import Links, find_attachments
+from portside.kernel.errors import BadRequest, Invalid, NotFound
+from portside.kernel.http.json_validation import one_of
+from portside.kernel.large_reads import reserve_page
+from portside.tracing.attachments import DownloadLinks, find_attachments
+from portside.tracing.conditions import Condition, ConditionBuilder, all_of, apply_condition, nest_condition
+from portside.tracing.fields import to_utc
+from portside.tracing.filters import compile_filter
 from portside.tracing.sql import sql
-from portside.tracing.types import Run, RunQuery
+from portside.tracing.types import RunQuery, TracedRun
 
 ATTACHMENTS = "s3_urls"
 _JSON = ("inputs", "outputs", "extra", "events", "serialized", "feedback_stats")
 _COSTS = ("prompt_cost", "completion_cost", "total_cost")
-_NOTHING = {"inputs": b"{}"}  # SDKs refuse a run whose inputs are null
+_DEFAULTS = {"inputs": b"{}"}  # SDKs refuse a run whose inputs are null
 EVERYTHING = (*_JSON, ATTACHMENTS)
+MAX_LIMIT = 100
+_ALWAYS = frozenset(
+    {"id", "name", "run_type", "trace_id", "dotted_order", "status", "session_id", "app_path", "start_time"}
+)
+# Clients may select these, but they are always null: inputs and outputs are part of the answer itself.
+_NEVER = frozenset({"inputs_s3_urls", "outputs_s3_urls"})
+_SELECTABLE = frozenset(TracedRun.__struct_fields__) | _NEVER
 
 
-class RunNotFound(NotFound):
+class TracedRunNotFound(NotFound):
     """Run not found"""  # noqa: D415 - the exact text that clients know
 
     code = "run_not_found"
 
 
-async def show_run(db: Session, run_id: UUID, query: RunQuery, links: Links, *, by: Actor) -> Run:
-    """Return a run of the actor's workspace. Raises RunNotFound."""
+async def show_run(db: Session, run_id: UUID, query: RunQuery, links: DownloadLinks, *, by: Actor) -> TracedRun:
+    """Return a run of the actor's workspace. Raises TracedRunNotFound."""
     left_out = {"serialized": query.exclude_serialized, ATTACHMENTS: query.exclude_s3_stored_attributes}
     shown = [name for name in EVERYTHING if not left_out.get(name)]
     found = await show_runs(db, by.workspace_id, [run_id], shown, links)
     if not found:
-        raise RunNotFound
+        raise TracedRunNotFound
     return found[0]
 
 
-async def show_runs(db: Session, workspace_id: UUID, ids: list[UUID], shown: list[str], links: Links) -> list[Run]:
-    """Return the runs of these ids that there are, in this order; of large fields those that are `shown`."""
+async def show_runs(
+    db: Session, workspace_id: UUID, ids: list[UUID], shown: list[str], links: DownloadLinks
+) -> list[TracedRun]:
+    """Return the existing runs of these ids, in this order. Large fields are read only if they are `shown`."""
     rows = await db.fetch(sql.runs_by_id, workspace_id=workspace_id, ids=ids, shown=shown)
     found = {row["id"]: _run(row, workspace_id) for row in rows}
+    del rows
     if ATTACHMENTS in shown:
         for run_id, attachments in (await find_attachments(db, workspace_id, found, links)).items():
             found[run_id].s3_urls = {f"attachment.{name}": one for name, one in attachments.items()}
     return [found[run_id] for run_id in ids if run_id in found]
 
 
-def _run(row: Record, workspace_id: UUID) -> Run:
+def _run(row: Record, workspace_id: UUID) -> TracedRun:
     fields: dict[str, Any] = dict(row)
     for name in _JSON:
-        text = fields[name]
-        fields[name] = msgspec.Raw(_NOTHING.get(name, b"null") if text is None else text.encode())
+        raw = fields[name]
+        fields[name] = msgspec.Raw(_DEFAULTS.get(name, b"null") if raw is None else raw)
     for name in _COSTS:
         fields[name] = None if fields[name] is None else format(fields[name], "f")
     ancestors = [part[-36:] for part in row["dotted_order"].split(".")[:-1]]
     app_path = f"/o/{workspace_id}/projects/p/{row['session_id']}/r/{row['id']}"
-    return Run(**fields, parent_run_ids=ancestors, app_path=app_path)
+    return TracedRun(**fields, parent_run_ids=ancestors, app_path=app_path)
+
+
+class CursorInvalid(BadRequest):
+    """The cursor was not issued by this server; start again with the first page."""
+
+    code = "cursor_invalid"
+
+
+class Cursors(msgspec.Struct):
+    """The cursors of the next and the previous page."""
+
+    next: str | None = None
+    prev: str | None = None
+
+
+class RunIdPage(msgspec.Struct):
+    """The ids of the runs on a page, in order, and the cursors of its neighbours."""
+
+    ids: list[UUID]
+    cursors: Cursors
+
+
+class _CursorPosition(msgspec.Struct, array_like=True):
+    """A decoded cursor: the run next to which the page begins, and whether the page lies before that run."""
+
+    moment: datetime
+    id: UUID
+    is_backwards: bool
+
+
+async def find_page(  # noqa: PLR0913 - one statement with many parameters
+    db: Session, condition: Condition, cursor: str | None, *, limit: int, shown: Iterable[str], descending: bool = True
+) -> RunIdPage:
+    """Return a page of the runs that meet a condition, as many as fit into one answer with the large fields `shown`.
+
+    Raises CursorInvalid and TooManyLargeReads.
+    """
+    position = None if cursor is None else _read_cursor(cursor)
+    is_backwards = position is not None and position.is_backwards
+    goes_down = descending != is_backwards
+    if position is not None:
+        neighbours = sql.when_before if goes_down else sql.when_after
+        condition = all_of(
+            [condition, ConditionBuilder("page").build(neighbours, moment=position.moment, id=position.id)]
+        )
+    statement, values = apply_condition(
+        sql.newest_runs if goes_down else sql.oldest_runs, condition, limit=limit + 1, shown=sorted(shown)
+    )
+    rows = await db.fetch(statement, **values)
+    count = await reserve_page([row["bytes"] for row in rows[:limit]])
+    found = [(row["start_time"], row["id"]) for row in rows[:count]]
+    if is_backwards:
+        found.reverse()
+    return RunIdPage([run_id for _, run_id in found], _cursors(found, position, has_more=len(rows) > count))
+
+
+def _cursors(found: list[tuple[datetime, UUID]], position: _CursorPosition | None, *, has_more: bool) -> Cursors:
+    """Return cursors forwards if more runs follow, and backwards if the client came from there."""
+    if not found:
+        return Cursors()
+    is_backwards = position is not None and position.is_backwards
+    follows, precedes = (True, has_more) if is_backwards else (has_more, position is not None)
+    after, before = _CursorPosition(*found[-1], is_backwards=False), _CursorPosition(*found[0], is_backwards=True)
+    return Cursors(_write_cursor(after) if follows else None, _write_cursor(before) if precedes else None)
+
+
+def _write_cursor(position: _CursorPosition) -> str:
+    return base64.urlsafe_b64encode(msgspec.json.encode(position)).decode()
+
+
+def _read_cursor(text: str) -> _CursorPosition:
+    try:
+        position = msgspec.json.decode(base64.urlsafe_b64decode(text.encode()), type=_CursorPosition)
+        position.moment = in_utc(position.moment)
+    except (ValueError, OverflowError, binascii.Error, msgspec.MsgspecError) as exc:
+        raise CursorInvalid from exc
+    return position
+
+
+Ids = Annotated[list[UUID], msgspec.Meta(max_length=1000)]
+
+
+class LimitTooLarge(BadRequest):
+    """Limit exceeds maximum allowed value of 100"""  # noqa: D415 - the exact text that clients know
+
+    code = "limit_too_large"
+
+
+class RunFilters(msgspec.Struct, kw_only=True):
+    """Filters of runs; null does not filter. `query` is text to find in name, error, inputs or outputs."""
+
+    id: Ids | None = None
+    trace: UUID | None = None
+    parent_run: UUID | None = None
+    run_type: Annotated[str, msgspec.Meta(max_length=100)] | None = None
+    session: Ids | None = None
+    reference_example: Ids | None = None
+    execution_order: Annotated[int, msgspec.Meta(ge=1, le=1_000_000)] | None = None
+    start_time: Moment | None = None
+    end_time: Moment | None = None
+    error: bool | None = None
+    query: Annotated[str, msgspec.Meta(max_length=1000)] | None = None
+    filter: str | None = None
+    trace_filter: str | None = None
+    tree_filter: str | None = None
+    search_filter: str | None = None
+    is_root: bool | None = None
+    data_source_type: Literal["current", "historical", "lite"] | None = None
+
+
+class RunPage(RunFilters):
+    """Filters of runs, the page, and the fields to return."""
+
+    cursor: Annotated[str, msgspec.Meta(max_length=500)] | None = None
+    limit: Annotated[int, msgspec.Meta(ge=1)] = MAX_LIMIT
+    select: Annotated[list[Annotated[str, one_of(_SELECTABLE)]], msgspec.Meta(max_length=200)] | None = None
+    order: Literal["asc", "desc"] | None = "desc"
+    skip_pagination: bool | None = False
+    skip_prev_cursor: bool | None = False
+
+
+class FoundRuns(msgspec.Struct):
+    """One page of runs with their selected fields."""
+
+    runs: list[dict[str, Any]]
+    cursors: Cursors
+    parsed_query: str | None = None
+
+
+async def query_runs(db: Session, workspace_id: UUID, body: RunPage, links: DownloadLinks) -> FoundRuns:
+    """Return a page of runs. Raises LimitTooLarge, CursorInvalid, FilterInvalid, and Invalid for an unknown field."""
+    return await page_of_runs(db, workspace_id, body, conditions_of(body, workspace_id, ConditionBuilder()), links)
+
+
+async def page_of_runs(
+    db: Session, workspace_id: UUID, body: RunPage, condition: Condition, links: DownloadLinks
+) -> FoundRuns:
+    """Return a page of the runs that meet a condition; raises what `query_runs` does."""
+    if body.limit > MAX_LIMIT:
+        raise LimitTooLarge
+    fields = _selected(body.select)
+    descending = body.order != "asc"
+    page = await find_page(db, condition, body.cursor, limit=body.limit, shown=fields, descending=descending)
+    runs = await show_runs(db, workspace_id, page.ids, sorted(fields), links)
+    cursors = Cursors() if body.skip_pagination else page.cursors
+    if body.skip_prev_cursor:
+        cursors.prev = None
+    return FoundRuns([_shown(run, fields) for run in runs], cursors)
+
+
+def conditions_of(body: RunFilters, workspace_id: UUID, builder: ConditionBuilder) -> Condition:
+    """Return the condition of filters. Raises FilterInvalid."""
+    conditions = [builder.build(sql.when_workspace, value=workspace_id)]
+    conditions += _column_conditions(body, builder)
+    for text in (body.filter, body.search_filter):
+        if text:
+            conditions.append(compile_filter(text, builder))
+    for text, query in ((body.trace_filter, sql.when_root_of_trace), (body.tree_filter, sql.when_any_of_trace)):
+        if text:
+            about_trace = builder.build(query, workspace_id=workspace_id)
+            conditions.append(nest_condition(about_trace, compile_filter(text, builder)))
+    return all_of(conditions)
+
+
+def _column_conditions(body: RunFilters, builder: ConditionBuilder) -> list[Condition]:
+    conditions: list[Condition] = []
+    sessions = body.session or None
+    in_one = sessions is not None and len(sessions) == 1
+    for query, value in (
+        (sql.when_ids, body.id or None),
+        (sql.when_trace, body.trace),
+        (sql.when_parent, body.parent_run),
+        (sql.when_in_project, sessions[0] if sessions and in_one else None),
+        (sql.when_in_projects, None if in_one else sessions),
+        (sql.when_reference_examples, body.reference_example or None),
+        (sql.when_from, body.start_time and to_utc(body.start_time, "start_time")),
+        (sql.when_until, body.end_time and to_utc(body.end_time, "end_time")),
+        (sql.when_failed, body.error),
+        (sql.when_root, body.is_root),
+        (sql.when_searched, body.query or None),
+    ):
+        if value is not None:
+            conditions.append(builder.build(query, value=value))
+    if body.run_type is not None:
+        conditions.append(builder.build(sql.when_run_type, op="eq", value=[body.run_type]))
+    if body.execution_order is not None:
+        conditions.append(builder.build(sql.when_execution_order, op="eq", value=[float(body.execution_order)]))
+    return conditions
+
+
+def _selected(select: list[str] | None) -> frozenset[str]:
+    """Return the selected fields, or all if none is selected. Raises Invalid for an unknown field."""
+    if not select:
+        return _SELECTABLE - _NEVER
+    if unknown := [name for name in select if name not in _SELECTABLE]:
+        raise Invalid.field(["body", "select"], f"runs have no field {unknown[0][:100]}")
+    return frozenset(select) | _ALWAYS
+
+
+def _shown(run: TracedRun, fields: frozenset[str]) -> dict[str, Any]:
+    return {name: None if name in _NEVER else getattr(run, name) for name in sorted(fields)}

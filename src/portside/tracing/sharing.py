@@ -1,57 +1,170 @@
-"""Runs shared by links, which show a run and all that is below it (contract: hosted API, section f.4).
+"""Runs shared by links without an API key: the shared run, all runs below it, and their feedback (contract: f.4).
 
-What whoever has the link sees is in `shared_views`.
+Filters that refer to the rest of the trace are refused on shared runs: their results would reveal what is not shared.
 """
 
+from typing import Annotated, Any
 from uuid import UUID, uuid4
 
 import msgspec
 
 from portside.identity.types import Actor
 from portside.kernel.db import Session
-from portside.kernel.errors import Conflict
-from portside.tracing.runs import RunNotFound
+from portside.kernel.errors import Conflict, Invalid, NotFound
+from portside.tracing.attachments import DownloadLinks
+from portside.tracing.conditions import Condition, ConditionBuilder, all_of, apply_condition
+from portside.tracing.feedback import Feedback, FeedbackQuery, find_feedback
+from portside.tracing.runs import (
+    EVERYTHING,
+    FoundRuns,
+    RunPage,
+    TracedRunNotFound,
+    conditions_of,
+    find_page,
+    page_of_runs,
+    show_runs,
+)
+from portside.tracing.runs_v2 import PUBLIC_SELECTS, RunItems, Selects, large_fields, read_selected, read_selects
 from portside.tracing.sql import sql
+from portside.tracing.types import TracedRun
+
+_WHOLE_TRACE_FILTERS = ("trace_filter", "tree_filter", "execution_order")
+_MAX_ITEMS = 1000
 
 
 class ShareTokenTaken(Conflict):
-    """The share token belongs to another run; send another one, or none."""
+    """The share token belongs to another run; send another token, or none."""
 
     code = "share_token_taken"
 
 
 class ShareRequest(msgspec.Struct):
-    """The token to share a run by; without one the server makes it."""
+    """The token to share a run with; the server generates one if it is missing."""
 
     share_token: UUID | None = None
     run_id: UUID | None = None
 
 
 class Share(msgspec.Struct):
-    """A run and the token that shows it."""
+    """A run and its share token."""
 
     run_id: UUID
     share_token: UUID
 
 
 async def share_run(db: Session, run_id: UUID, request: ShareRequest, *, by: Actor) -> Share:
-    """Share a run; one that is shared keeps its token. Raises RunNotFound and ShareTokenTaken."""
+    """Share a run; a shared run keeps its token. Raises TracedRunNotFound and ShareTokenTaken."""
     owner = {"workspace_id": by.workspace_id, "run_id": run_id}
     await db.execute(sql.share_run, **owner, share_token=request.share_token or uuid4())
     shared = await find_share(db, run_id, by=by)
     if shared is None:
         if not await db.fetch(sql.run_exists, **owner):
-            raise RunNotFound
+            raise TracedRunNotFound
         raise ShareTokenTaken
     return shared
 
 
 async def find_share(db: Session, run_id: UUID, *, by: Actor) -> Share | None:
-    """Return how a run is shared, None where it is not."""
+    """Return the share of a run; None if it is not shared."""
     token = await db.fetchval(sql.share_of_run, workspace_id=by.workspace_id, run_id=run_id)
     return None if token is None else Share(run_id, token)
 
 
 async def unshare_run(db: Session, run_id: UUID, *, by: Actor) -> None:
-    """Stop sharing a run. Nothing happens where it was not shared."""
+    """Stop sharing a run; no error if it is not shared."""
     await db.execute(sql.unshare_run, workspace_id=by.workspace_id, run_id=run_id)
+
+
+class ShareNotFound(NotFound):
+    """The link shares nothing, or no longer does."""
+
+    code = "share_not_found"
+
+
+class SharedFeedbackQuery(msgspec.Struct):
+    """Filters of feedback on shared runs."""
+
+    run: list[UUID] | None = None
+    key: list[str] | None = None
+    limit: Annotated[int, msgspec.Meta(ge=1, le=100)] = 100
+    offset: Annotated[int, msgspec.Meta(ge=0, le=1_000_000_000)] = 0
+
+
+class SharedSelection(msgspec.Struct):
+    """The fields to return of each run."""
+
+    selects: Selects | None = None
+
+
+class _SharedRun(msgspec.Struct):
+    """A shared run and its position in its trace."""
+
+    workspace_id: UUID
+    id: UUID
+    trace_id: UUID
+    dotted_order: str
+
+    def condition(self, builder: ConditionBuilder) -> Condition:
+        """Return the condition for the run and all runs below it."""
+        of_workspace = builder.build(sql.when_workspace, value=self.workspace_id)
+        below = builder.build(sql.when_below, trace_id=self.trace_id, dotted_order=self.dotted_order)
+        return all_of([of_workspace, below])
+
+
+async def show_shared_run(db: Session, token: UUID, links: DownloadLinks, run_id: UUID | None = None) -> TracedRun:
+    """Return the shared run or a run below it. Raises ShareNotFound and TracedRunNotFound."""
+    shared = await _find_shared_run(db, token)
+    found = await show_runs(db, shared.workspace_id, [run_id or shared.id], list(EVERYTHING), links)
+    if not found or not f"{found[0].dotted_order}.".startswith(f"{shared.dotted_order}."):
+        raise TracedRunNotFound
+    return found[0]
+
+
+async def query_shared_runs(db: Session, token: UUID, body: RunPage, links: DownloadLinks) -> FoundRuns:
+    """Return a page of the shared runs. Raises ShareNotFound, and what `query_runs` raises."""
+    shared = await _find_shared_run(db, token)
+    for name in _WHOLE_TRACE_FILTERS:
+        if getattr(body, name):
+            raise Invalid.field(["body", name], "asks about runs that are not shared", "not_supported")
+    builder = ConditionBuilder()
+    condition = all_of([shared.condition(builder), conditions_of(body, shared.workspace_id, builder)])
+    return await page_of_runs(db, shared.workspace_id, body, condition, links)
+
+
+async def list_shared_runs_v2(db: Session, token: UUID, body: SharedSelection, links: DownloadLinks) -> RunItems:
+    """Return the shared runs in the form of version 2, in order of time. Raises ShareNotFound and Invalid."""
+    shared = await _find_shared_run(db, token)
+    selects = read_selects(body.selects, "body")
+    if hidden := sorted(selects - PUBLIC_SELECTS):
+        raise Invalid.field(["body", "selects"], f"{hidden[0]} is not available on shared runs", "not_supported")
+    shown = large_fields(selects)
+    page = await find_page(
+        db, shared.condition(ConditionBuilder()), None, limit=_MAX_ITEMS, shown=shown, descending=False
+    )
+    items: list[dict[str, Any]] = await read_selected(db, shared.workspace_id, page.ids, selects, links)
+    return RunItems(items, has_more=page.cursors.next is not None)
+
+
+async def list_shared_feedback(db: Session, token: UUID, query: SharedFeedbackQuery) -> list[Feedback]:
+    """List the feedback on the shared runs, without its authors. Raises ShareNotFound."""
+    shared = await _find_shared_run(db, token)
+    statement, values = apply_condition(sql.ids_of_runs, shared.condition(ConditionBuilder()))
+    ids = {row["id"] for row in await db.fetch(statement, **values)}
+    full_query = FeedbackQuery(
+        run=sorted(ids.intersection(query.run) if query.run else ids),
+        key=query.key,
+        limit=query.limit,
+        offset=query.offset,
+    )
+    found = await find_feedback(db, shared.workspace_id, full_query)
+    for item in found:
+        source = item.feedback_source
+        item.feedback_source = {"type": source.get("type")} if isinstance(source, dict) else None
+    return found
+
+
+async def _find_shared_run(db: Session, token: UUID) -> _SharedRun:
+    row = await db.fetchrow(sql.shared_run, share_token=token)
+    if row is None:
+        raise ShareNotFound
+    return _SharedRun(**dict(row))

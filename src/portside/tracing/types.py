@@ -1,6 +1,6 @@
-"""The values of tracing: what a delivery says, and runs and projects as the API shows them.
+"""The types of tracing: writes that ingest stores, and runs and projects as the API returns them.
 
-User data stays the JSON text that came; only what the platform acts on is decoded.
+User data stays the JSON text that clients sent; only the fields that the platform uses are decoded.
 """
 
 from datetime import datetime
@@ -9,13 +9,13 @@ from uuid import UUID
 
 import msgspec
 
-from portside.tracing.attachments import Attachment
+from portside.tracing.attachments import RunAttachment
 
 ProjectId = NewType("ProjectId", UUID)
 RunId = NewType("RunId", UUID)
 
 
-class Project(msgspec.Struct, frozen=True):
+class ProjectRef(msgspec.Struct, frozen=True):
     """A tracing project."""
 
     id: UUID
@@ -23,7 +23,7 @@ class Project(msgspec.Struct, frozen=True):
 
 
 class RunWrite(msgspec.Struct, kw_only=True):
-    """What one delivery says about one run; None says nothing. JSON text in the last five fields of data."""
+    """What one request says about one run; None leaves a field unchanged. Data fields hold JSON text."""
 
     id: UUID
     is_post: bool = False
@@ -50,7 +50,7 @@ class RunWrite(msgspec.Struct, kw_only=True):
 
 
 class FeedbackWrite(msgspec.Struct):
-    """Feedback as it came, and the fields it is found by."""
+    """The JSON text of feedback, and the fields that are stored in columns."""
 
     id: UUID
     run_id: UUID | None
@@ -62,7 +62,7 @@ class FeedbackWrite(msgspec.Struct):
 
 
 class AttachmentWrite(msgspec.Struct):
-    """A file that belongs to a run."""
+    """A file of a run."""
 
     run_id: UUID
     name: str
@@ -70,16 +70,16 @@ class AttachmentWrite(msgspec.Struct):
     data: bytes
 
 
-class Delivery(msgspec.Struct):
-    """All that one request brought, in the order it came."""
+class IngestBatch(msgspec.Struct):
+    """The writes of one request, in their order."""
 
     runs: list[RunWrite] = []
     feedback: list[FeedbackWrite] = []
     attachments: list[AttachmentWrite] = []
 
 
-class Run(msgspec.Struct, kw_only=True):
-    """A run as the API shows it (contract: RunSchema); inputs, outputs and the like exactly as they were sent."""
+class TracedRun(msgspec.Struct, kw_only=True):
+    """A run as the API returns it (contract: RunSchema). Inputs, outputs and other user data are exactly as sent."""
 
     id: UUID
     name: str
@@ -110,20 +110,20 @@ class Run(msgspec.Struct, kw_only=True):
     total_cost: str | None
     feedback_stats: msgspec.Raw
     trace_tier: str | None = None
-    s3_urls: dict[str, Attachment] | None = None
+    s3_urls: dict[str, RunAttachment] | None = None
 
 
 class RunQuery(msgspec.Struct):
-    """What to leave out of a run."""
+    """Fields to leave out of a run."""
 
     exclude_serialized: bool = False
     exclude_s3_stored_attributes: bool = False
 
 
 class TracerSession(msgspec.Struct, kw_only=True):
-    """A project as the API shows it (contract: TracerSession); SDKs want the key `reference_dataset_id` to be there.
+    """A project as the API returns it (contract: TracerSession). SDKs require the key `reference_dataset_id`.
 
-    The figures are null unless they are asked for: times in seconds, costs as decimal text.
+    The statistics are null unless requested: times in seconds, costs as decimal text.
     """
 
     id: UUID
@@ -155,6 +155,6 @@ class TracerSession(msgspec.Struct, kw_only=True):
 
 
 class Accepted(msgspec.Struct):
-    """The answer to a delivery: it is stored."""
+    """The response of an operation without a result of its own."""
 
     message: str = "Accepted"

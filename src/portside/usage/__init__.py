@@ -1,5 +1,5 @@
-"""Billable usage: how many traces arrived, by workspace, project, user or API key.
+"""Billable usage: the number of received traces by workspace, project, user or API key.
 
-Reads what `tracing` counted at first receipt and the names that `identity` and `tracing` keep.
-Writes counts of hours and days that are over, and nothing else.
+Reads the traces that `tracing` counted at first receipt, and the names in `identity` and `tracing`. Writes nothing but
+totals of past hours and days.
 """

@@ -1,25 +1,23 @@
-"""The routes of usage."""
+"""The HTTP routes of usage."""
 
 from starlette.responses import StreamingResponse
 
-from portside.kernel.http.routes import Context, Routes
-from portside.usage.billing import BilledMetric, BillingQuery, billed
-from portside.usage.counts import count_usage
-from portside.usage.export import export_usage, file_name
+from portside.kernel.http.routes import BaseServices, Context, Routes
+from portside.usage.counts import BilledMetric, BillingQuery, billed, count_usage, export_usage, file_name
 from portside.usage.ranges import RangeEmpty, read_range
 from portside.usage.types import Usage, UsageQuery
 
-routes = Routes("usage")
+routes = Routes[Context[BaseServices]]("usage")
 
 
 @routes.get("/orgs/current/billing/usage", permission="organization:read", raises=(RangeEmpty,))
-async def show_billed_usage(ctx: Context, query: BillingQuery) -> list[BilledMetric]:
-    """Tell how many traces would be billed for a time, and how many that became long-lived."""
+async def show_billed_usage(ctx: Context[BaseServices], query: BillingQuery) -> list[BilledMetric]:
+    """Return the number of billed traces in a range, and of those that became long-lived."""
     return await billed(ctx.db, query, by=ctx.actor)
 
 
 @routes.get("/orgs/current/billing/granular-usage", permission="organization:read", raises=(RangeEmpty,))
-async def show_granular_usage(ctx: Context, query: UsageQuery) -> Usage:
+async def show_granular_usage(ctx: Context[BaseServices], query: UsageQuery) -> Usage:
     """Count the traces received, by workspace, project, user or API key."""
     return await count_usage(ctx.db, query, by=ctx.actor)
 
@@ -30,8 +28,8 @@ async def show_granular_usage(ctx: Context, query: UsageQuery) -> Usage:
     raises=(RangeEmpty,),
     media_type="text/csv",
 )
-async def export_granular_usage(ctx: Context, query: UsageQuery) -> StreamingResponse:
-    """Write the same counts as CSV: all columns always, filled as `group_by` says."""
+async def export_granular_usage(ctx: Context[BaseServices], query: UsageQuery) -> StreamingResponse:
+    """Return the same counts as CSV. It always has all columns; `group_by` decides which are filled."""
     within = read_range(query.start_time, query.end_time)
     lines = export_usage(ctx.db, query, within, by=ctx.actor)
     return StreamingResponse(

@@ -1,7 +1,7 @@
-"""Time ranges of usage: how bounds are read, how wide buckets are and where they begin.
+"""Time ranges of usage: how bounds are parsed, and the width and start of buckets.
 
-Decisions where the contract is silent: whole days decide the stride, so 31.5 days still count by day and 93.2 by
-week; hours and days lie on the UTC clock, wider buckets run from the UTC midnight at or before the start.
+Decisions where the contract is silent: whole days decide the width, so 31.5 days are counted by day and 93.2 days by
+week. Hours and days are aligned to UTC; wider buckets start at the UTC midnight at or before the range's start.
 """
 
 import re
@@ -24,7 +24,7 @@ class RangeEmpty(BadRequest):
 
 
 class Range(msgspec.Struct, frozen=True):
-    """A half-open range of time, cut into buckets of one width that begin at `origin`."""
+    """A half-open range of time, divided into buckets of one width that begin at `origin`."""
 
     start: datetime
     end: datetime
@@ -37,33 +37,33 @@ class Range(msgspec.Struct, frozen=True):
 
     @property
     def width(self) -> timedelta:
-        """How long a bucket is."""
+        """The length of a bucket."""
         return timedelta(days=self.stride.days, hours=self.stride.hours)
 
     def bucket(self, number: int) -> datetime:
-        """Return when a bucket begins, the first one being number 0."""
+        """Return the start of a bucket; the first one has number 0."""
         return self.origin + number * self.width
 
-    def cut(self, hours_until: datetime | None, days_until: datetime | None) -> "Pieces":
-        """Cut the range into what is counted by hours and days that far, and what has to be counted by traces."""
+    def split(self, hours_until: datetime | None, days_until: datetime | None) -> "RangeParts":
+        """Split the range into whole days and hours with totals, and the rest, which is counted trace by trace."""
         hours, days = self._whole(_HOUR, hours_until), self._whole(_DAY, days_until)
         if days[0] == days[1]:
             days = hours[0], hours[0]
         elif not hours[0] <= days[0] <= days[1] <= hours[1]:
-            # Days were counted before there were hours, and those have not come that far yet.
+            # The hours are not counted as far as the days yet: an older version counted days alone.
             hours = days
-        return Pieces(first_hour=hours[0], first_day=days[0], last_day=days[1], last_hour=hours[1])
+        return RangeParts(first_hour=hours[0], first_day=days[0], last_day=days[1], last_hour=hours[1])
 
     def _whole(self, unit: timedelta, until: datetime | None) -> tuple[datetime, datetime]:
-        """Return from where to where the range is whole units that end by `until`; nothing is start and start."""
+        """Return the whole units of the range that end by `until`; (start, start) if there are none."""
         last = self.start if until is None else min(self.end - (self.end - self.origin) % unit, until)
-        # Not asked of any other: the next midnight after a start may be beyond the last day that there is.
+        # Only computed if needed: the midnight after a start in year 9999 would overflow.
         first = self.start if last <= self.start else self.start + (self.origin - self.start) % unit
         return first, max(first, last)
 
 
-class Pieces(msgspec.Struct, frozen=True, kw_only=True):
-    """Where a range is counted by hours (`first_hour` to `last_hour`), and within that by days; the rest is traces."""
+class RangeParts(msgspec.Struct, frozen=True, kw_only=True):
+    """The parts of a range: counted by hours (`first_hour` to `last_hour`), by days within that, the rest by traces."""
 
     first_hour: datetime
     first_day: datetime
@@ -72,7 +72,7 @@ class Pieces(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def read_range(start_time: str, end_time: str) -> Range:
-    """Read both bounds. Raises Invalid for what is no time, and RangeEmpty."""
+    """Parse both bounds. Raises Invalid for an invalid time, and RangeEmpty."""
     start, end = _moment(start_time, "start_time"), _moment(end_time, "end_time")
     if end <= start:
         raise RangeEmpty
@@ -87,7 +87,7 @@ def stride_of(length: timedelta) -> Stride:
 
 
 def _moment(text: str, name: str) -> datetime:
-    """Read ISO 8601, without offset in UTC; a plus sign that arrived as a space is put back."""
+    """Parse ISO 8601, in UTC without an offset. A plus sign that was decoded to a space is restored."""
     try:
         read = datetime.fromisoformat(_LOST_PLUS.sub(r"\1+\2", text.strip()))
         return (read if read.tzinfo else read.replace(tzinfo=UTC)).astimezone(UTC)

@@ -1,4 +1,4 @@
-"""The values of usage (contract: Usage records; hosted API, section e)."""
+"""The structs of usage (contract: Usage records; hosted API, section e)."""
 
 from datetime import datetime
 from enum import Enum
@@ -11,7 +11,7 @@ _DATE_TIME = msgspec.Meta(extra_json_schema={"format": "date-time"}, max_length=
 
 
 class GroupBy(Enum):
-    """What traces are counted by."""
+    """The dimension that traces are counted by."""
 
     WORKSPACE = "workspace"
     PROJECT = "project"
@@ -20,7 +20,7 @@ class GroupBy(Enum):
 
 
 class UsageQuery(msgspec.Struct, kw_only=True):
-    """Which traces to count: those received in `[start_time, end_time)` in the given workspaces."""
+    """The traces to count: those received in `[start_time, end_time)` in the given workspaces."""
 
     start_time: Annotated[str, _DATE_TIME]
     end_time: Annotated[str, _DATE_TIME]
@@ -36,7 +36,7 @@ class Stride(msgspec.Struct, frozen=True):
 
 
 class UsageRecord(msgspec.Struct, gc=False):
-    """How many traces one bucket and combination of dimensions holds; the dimensions' keys follow from `group_by`."""
+    """The number of traces of one bucket and combination of dimensions; `group_by` decides the dimensions' keys."""
 
     time_bucket: datetime
     dimensions: dict[str, Any]
@@ -44,7 +44,7 @@ class UsageRecord(msgspec.Struct, gc=False):
 
 
 class Usage(msgspec.Struct):
-    """The records of a range, in order of time."""
+    """The records of a range, oldest first."""
 
     stride: Stride
     usage: list[UsageRecord]

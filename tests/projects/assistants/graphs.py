@@ -11,8 +11,12 @@ from langchain_core.runnables import RunnableConfig
 from langgraph.func import entrypoint
 from langgraph.graph import END, START, MessagesState, StateGraph
 from langgraph.runtime import Runtime
-from langgraph_sdk.runtime import ServerRuntime
 from pydantic import BaseModel, Field
+
+try:
+    from langgraph_sdk.runtime import ServerRuntime
+except ImportError:  # The oldest SDK that the server takes has none.
+    ServerRuntime = object
 
 
 class Words(TypedDict):
@@ -51,10 +55,10 @@ def line(*names: str, schema: type = Words, **options):
 
 
 def report(_state: Words, config: RunnableConfig, runtime: Runtime[Model]) -> dict:
-    told = config["configurable"]
+    configurable = config["configurable"]
     return {
         "foo": [
-            f"model={runtime.context.model}", f"heat={runtime.context.heat}", f"mirror={told.get('model')}",
+            f"model={runtime.context.model}", f"heat={runtime.context.heat}", f"mirror={configurable.get('model')}",
             f"tags={sorted(config.get('tags') or [])}", f"limit={config.get('recursion_limit')}",
         ]
     }  # fmt: skip

@@ -25,7 +25,7 @@ async def remember(state: State, config: RunnableConfig) -> dict[str, Any]:
     store = get_store()
     await store.aput(("notes",), "last", {"text": word, "tenant": "acme"})
     found = await store.aget(("notes",), "last")
-    get_stream_writer()({"told": word})
+    get_stream_writer()({"reported": word})
     return {"messages": [AIMessage(f"heard {word}")], "notes": [found.value["text"] if found else "lost"]}
 
 

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Annotated, TypedDict
 
 from langchain_core.messages import AIMessage
+from langchain_core.runnables import RunnableConfig
 from langgraph.graph import START, MessagesState, StateGraph
 from langgraph.runtime import Runtime
 from langgraph.types import interrupt
@@ -56,10 +57,15 @@ class Journal(TypedDict):
 
 
 def step(name: str):
-    async def run(state: Journal) -> dict:
+    async def run(state: Journal, config: RunnableConfig) -> dict:
         if mark := os.environ.get("STEP_LOG"):
             with Path(mark).open("a") as file:
                 file.write(name + "\n")
+        if config["configurable"].get("hold_at") == name:
+            await asyncio.Event().wait()
+        gate = config["configurable"].get("gates", {}).get(name)
+        while gate and not Path(gate).exists():  # noqa: ASYNC110, ASYNC240 - another process opens the gate
+            await asyncio.sleep(0.01)
         await asyncio.sleep(state.get("pause_s", 0))
         return {"done": [name]}
 
@@ -72,12 +78,17 @@ steps = (
 )  # fmt: skip
 
 
-async def block(state: Journal) -> dict:
-    time.sleep(state["pause_s"])  # noqa: ASYNC251 - a node that blocks its loop is the point
+class Gated(Journal):
+    gate: str
+
+
+async def block(state: Gated) -> dict:
+    while not Path(state["gate"]).exists():  # noqa: ASYNC240 - a node that blocks its loop is the point
+        time.sleep(0.01)  # noqa: ASYNC251
     return {"done": ["blocked"]}
 
 
-blocking = StateGraph(Journal).add_node("block", block).add_edge(START, "block").compile()
+blocking = StateGraph(Gated).add_node("block", block).add_edge(START, "block").compile()
 
 
 def explode(_state: Journal) -> dict:
@@ -96,7 +107,17 @@ def factory(config: dict):
     return StateGraph(Journal).add_node("greet", greet).add_edge(START, "greet").compile()
 
 
-def doze(state: Journal) -> dict:
+def configured(config: dict):
+    """A graph whose nodes have the names that the configuration says, and which asks at the last of them."""
+    first, last = config["configurable"].get("names", ["none", "never"])
+    builder = StateGraph(Journal).add_node(first, lambda _state: {"done": [first]})
+    builder.add_node(last, lambda _state: {"done": [interrupt(f"{last}?")]})
+    return builder.add_edge(START, first).add_edge(first, last).compile()
+
+
+def doze(state: Gated) -> dict:
+    while not Path(state["gate"]).exists():
+        time.sleep(0.01)
     time.sleep(state["pause_s"])
     if mark := os.environ.get("STEP_LOG"):
         with Path(mark).open("a") as file:
@@ -104,7 +125,7 @@ def doze(state: Journal) -> dict:
     return {"done": ["dozed"]}
 
 
-threaded = StateGraph(Journal).add_node("doze", doze).add_edge(START, "doze").compile()
+threaded = StateGraph(Gated).add_node("doze", doze).add_edge(START, "doze").compile()
 
 deep = StateGraph(Journal).add_node("inner", steps).add_edge(START, "inner").compile()
 

@@ -9,7 +9,11 @@ from langgraph.graph import START, MessagesState, StateGraph
 from langgraph.prebuilt import InjectedStore, ToolNode
 from langgraph.runtime import Runtime
 from langgraph.store.base import BaseStore
-from langgraph_sdk.runtime import ServerRuntime
+
+try:
+    from langgraph_sdk.runtime import ServerRuntime
+except ImportError:  # The oldest SDK that the server takes has none.
+    ServerRuntime = object
 
 
 class Memory(TypedDict, total=False):

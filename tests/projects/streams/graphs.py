@@ -167,6 +167,24 @@ async def count(state: Count) -> dict:
 counting = StateGraph(Count).add_node("count", count).add_edge(START, "count").compile()
 
 
+class Long(TypedDict):
+    count: int
+    size: int
+
+
+async def tell(state: Long) -> dict:
+    """Write many small events without a pause."""
+    write = get_stream_writer()
+    for number in range(state["count"]):
+        write({"number": number, "text": "x" * state["size"]})
+        if number % 50 == 0:
+            await asyncio.sleep(0)
+    return {}
+
+
+long = StateGraph(Long).add_node("tell", tell).add_edge(START, "tell").compile()
+
+
 class Voice(BaseChatModel):
     """Speaks word for word; `reports` is how models of providers do it, that tell of each piece themselves."""
 

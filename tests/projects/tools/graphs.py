@@ -1,6 +1,7 @@
 """Graphs that are called as tools; those whose names begin with `test_` are what the protocol's own tests ask for."""
 
 import asyncio
+import json
 from pathlib import Path
 from typing import TypedDict
 
@@ -24,6 +25,14 @@ async def answer(state: MessagesState, runtime: Runtime[Person]) -> dict:
 echo = StateGraph(MessagesState, context_schema=Person).add_node("answer", answer).add_edge(START, "answer").compile()
 
 
+def show(state: MessagesState) -> dict:
+    """Answer with the blocks of content that the message holds as JSON."""
+    return {"messages": [AIMessage(json.loads(str(state["messages"][-1].content)))]}
+
+
+show_blocks = StateGraph(MessagesState).add_node("show", show).add_edge(START, "show").compile()
+
+
 class Draft(TypedDict):
     text: str
     decision: str
@@ -34,6 +43,31 @@ def ask(state: Draft) -> dict:
 
 
 approval = StateGraph(Draft).add_node("ask", ask).add_edge(START, "ask").compile()
+
+
+SIZE = {"type": "object", "properties": {"size": {"type": "string", "enum": ["S", "L"]}}, "required": ["size"]}
+
+
+def fill(_state: Draft, runtime: Runtime[Person]) -> dict:
+    size = interrupt({"message": "Which size?", "schema": SIZE})["size"]
+    is_sure = interrupt({"question": "Sure?", "schema": {"type": "boolean"}})
+    return {"decision": f"{size} {is_sure} for {(runtime.context or {}).get('name')}"}
+
+
+form = StateGraph(Draft, context_schema=Person).add_node("fill", fill).add_edge(START, "fill").compile()
+
+
+def ask_both(name: str):
+    def run(_state: Draft) -> dict:
+        return {name: interrupt(f"What {name}?")}
+
+    return run
+
+
+both = (
+    StateGraph(Draft).add_node("left", ask_both("text")).add_node("right", ask_both("decision"))
+    .add_edge(START, "left").add_edge(START, "right").compile()
+)  # fmt: skip
 
 
 @entrypoint()

@@ -1,4 +1,4 @@
-"""Graphs that call the server they run in, and one that tells what it was given."""
+"""Graphs that call the server they run in, and one that returns its input."""
 
 import asyncio
 from typing import TypedDict
@@ -46,4 +46,4 @@ parent = (
     StateGraph(Text).add_node("ask", ask).add_node("thread", ask_in_thread)
     .add_edge(START, "ask").add_edge("ask", "thread").compile()
 )  # fmt: skip
-told = StateGraph(Text).add_node("tell", tell).add_edge(START, "tell").compile()
+reported = StateGraph(Text).add_node("tell", tell).add_edge(START, "tell").compile()

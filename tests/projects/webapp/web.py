@@ -9,9 +9,14 @@ from typing import Any
 
 from fastapi import FastAPI, HTTPException, Request, WebSocket
 from fastapi.responses import StreamingResponse
-from langgraph_sdk import cache, get_client
+from langgraph_sdk import get_client
 from pydantic import BaseModel
 from starlette.responses import PlainTextResponse
+
+try:
+    from langgraph_sdk import cache
+except ImportError:  # The oldest SDK that the server takes has none.
+    cache = None
 
 
 def note(text: str) -> None:
@@ -26,7 +31,7 @@ async def lifespan(app: FastAPI) -> AsyncIterator[dict[str, Any]]:
         raise ValueError("no connection to the warehouse")
     note("started")
     app.state.warehouse = "open"
-    yield {"shelf": "full"}
+    yield {"key_filter": "full"}
     note("stopped")
 
 
@@ -72,7 +77,7 @@ async def run_laps(run: Run) -> Run:
 
 @app.get("/warehouse")
 async def warehouse(request: Request) -> dict[str, str]:
-    return {"warehouse": request.app.state.warehouse, "shelf": request.state.shelf}
+    return {"warehouse": request.app.state.warehouse, "key_filter": request.state.key_filter}
 
 
 @app.get("/me")

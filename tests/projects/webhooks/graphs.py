@@ -1,4 +1,4 @@
-"""Graphs whose ends are told."""
+"""Graphs whose ends call webhooks."""
 
 import asyncio
 from typing import Any
@@ -30,16 +30,16 @@ boom = StateGraph(MessagesState).add_node("explode", explode).add_edge(START, "e
 approval = StateGraph(MessagesState).add_node("ask", ask).add_edge(START, "ask").compile()
 
 
-told: list[Any] = []
+received: list[Any] = []
 
 
 async def take(request: Request) -> JSONResponse:
-    told.append([request.url.query, await request.json()])
+    received.append([request.url.query, await request.json()])
     return JSONResponse({})
 
 
 async def show(_request: Request) -> JSONResponse:
-    return JSONResponse(told)
+    return JSONResponse(received)
 
 
-app = Starlette(routes=[Route("/own/hook", take, methods=["POST"]), Route("/own/told", show)])
+app = Starlette(routes=[Route("/own/hook", take, methods=["POST"]), Route("/own/received", show)])

@@ -1,6 +1,6 @@
-"""Assistants as agents of the A2A protocol: cards that describe them, messages that become runs, and tasks.
+"""Assistants as agents of the A2A protocol (spec: section 10).
 
-A context of the protocol is a thread, a task is a run of it with those that answered its questions, and an artifact is
-what a task left. Both versions of the protocol are spoken, 0.3 and 1.0: the name of the method says which
-(`dialects`). Everything inside is written in the words of 0.3. Contract: section 10.
+A context of the protocol is a thread. A task is a run together with the runs that answered its questions. An artifact
+is the output of a task. The server speaks versions 0.3 and 1.0 of the protocol; the method's name says which one the
+client speaks. Internally everything has the form of 0.3, and `versions` translates.
 """

@@ -1,84 +1,99 @@
-"""The methods of the protocol, in both versions (contract: section 10).
+"""The methods of the protocol, in both versions (spec: section 10).
 
-A call is answered at once (`Answer`), when a run is over (`Waiting`), or with a stream (`Stream`). What fails is told
-by its code in any of them.
+A call is answered at once (`Reply`), when a run has ended (`DelayedReply`), or by a stream (`StreamReply`). Each of
+them reports a failure by its JSON-RPC error.
 """
 
-from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
+from collections.abc import AsyncIterator, Awaitable, Callable
+from datetime import datetime
 from typing import Any, NamedTuple
+from uuid import UUID
 
 import msgspec
 
 from portside.agent.a2a.agents import Agents
-from portside.agent.a2a.conversations import Tools
-from portside.agent.a2a.dialects import MODERN, OLD, Dialect
-from portside.agent.a2a.envelopes import BadCall, Request, answer, event, refuse
-from portside.agent.a2a.errors import (
-    CallFailed,
-    NoMethod,
-    NoPush,
-    NotCancelable,
-    Unsupported,
-    WrongVersion,
-    failure_of,
+from portside.agent.a2a.messages import (
+    MESSAGE_ID,
+    TASK_START,
+    ToolResults,
+    command_of,
+    input_of,
+    mark_task,
+    read_parts,
+    resume_command,
+    task_id_of,
 )
-from portside.agent.a2a.listing import list_tasks
-from portside.agent.a2a.params import Configuration, Listing, Named, Scope, Send, read_params
-from portside.agent.a2a.sending import Asker, Sending, Started, read_task_id
-from portside.agent.a2a.streaming import outcome, spoken, with_good_news
-from portside.agent.a2a.tasks import ACTIVE, TERMINAL, Standing, Tasks, Wish
+from portside.agent.a2a.rpc import (
+    BAD_ID,
+    ContentTypeNotSupported,
+    InvalidParams,
+    InvalidRequest,
+    ListTasksParams,
+    MalformedRequest,
+    MethodNotFound,
+    NoParams,
+    PushNotificationsNotSupported,
+    RpcError,
+    RpcRequest,
+    Scope,
+    SendConfiguration,
+    SendParams,
+    TaskNotCancelable,
+    TaskNotFound,
+    TaskParams,
+    UnsupportedOperation,
+    VersionNotSupported,
+    encode_error,
+    encode_event,
+    encode_result,
+    read_params,
+    rpc_error,
+)
+from portside.agent.a2a.tasks import (
+    ACTIVE,
+    ANSWERED,
+    TERMINAL,
+    HistoryOptions,
+    Tasks,
+    TaskState,
+    final_updates,
+    message_updates,
+    with_completion,
+)
+from portside.agent.a2a.versions import MODERN, OLD, ProtocolVersion
 from portside.agent.access.service import Access
 from portside.agent.assistants.descriptions import Descriptions
 from portside.agent.assistants.records import Assistants
-from portside.agent.config import AgentConfig
 from portside.agent.runs.errors import NothingToCancel
-from portside.agent.runs.service import FROM_THE_START, Runs
+from portside.agent.runs.service import FROM_THE_START, Awaited, CreatedRun, Runs
 from portside.agent.settings import AgentSettings
 from portside.agent.sql import sql
+from portside.agent.threads import records
+from portside.agent.threads.records import ThreadNotFound
 from portside.agent.threads.states import States
 from portside.agent.types.access import Caller
+from portside.agent.types.assistants import Assistant
+from portside.agent.types.runs import RunCreate
+from portside.kernel.clock import now
 from portside.kernel.db import Database
-from portside.kernel.errors import PortsideError
+from portside.kernel.errors import PortsideError, UserMistake
+from portside.kernel.ids import uuid7
 from portside.kernel.logs import get_logger
 
 log = get_logger(__name__)
 VERSIONS = frozenset({"", "0.3", "1.0"})
 STREAMING = frozenset({"message/stream", "tasks/resubscribe", "SendStreamingMessage", "SubscribeToTask"})
-PUSH = "pushnotificationconfig"
+PUSH_NOTIFICATIONS = "pushnotificationconfig"
+RESERVED_METADATA = "a2a."
+NO_CONTEXT = "Failed to create run: Thread or assistant not found."
+STREAM_MODES = ["messages-tuple", "values"]
+_OUTPUT_MODES = frozenset({"text/plain", "application/json", "text/*", "application/*", "*/*", "text", "data"})
 
 Plain = dict[str, Any]
 
 
-class Asking(NamedTuple):
-    """One call: who calls which agent, in which version of the protocol, with what."""
-
-    asker: Asker
-    dialect: Dialect
-    request: Request
-    base_url: str
-    scope: Scope | None
-
-
-class Answer(NamedTuple):
-    """What is answered at once."""
-
-    body: bytes
-
-
-class Waiting(NamedTuple):
-    """What is answered when a run is over."""
-
-    body: Awaitable[bytes]
-
-
-class Stream(NamedTuple):
-    """What is answered bit by bit."""
-
-    events: AsyncIterator[bytes]
-
-
-class Incoming(msgspec.Struct, frozen=True):
-    """What comes in over HTTP: the body, which agent it is for, and what headers say."""
+class HttpCall(msgspec.Struct, frozen=True):
+    """A call as it arrived over HTTP: the body, the agent that the path names, and what the headers say."""
 
     body: bytes
     agent: str
@@ -88,8 +103,52 @@ class Incoming(msgspec.Struct, frozen=True):
     scope: Scope | None = None
 
 
-class Services(NamedTuple):
-    """What calls are answered by."""
+class AgentCall(NamedTuple):
+    """A call of a method, parsed: the caller, the agent, the version of the protocol and the parameters."""
+
+    caller: Caller
+    agent: Assistant
+    http: HttpCall
+    version: ProtocolVersion
+    request: RpcRequest
+    params: Any
+
+
+class Reply(NamedTuple):
+    """The response to a call."""
+
+    body: bytes
+
+
+class DelayedReply(NamedTuple):
+    """The response to a call that waits for a run."""
+
+    body: Awaitable[bytes]
+
+
+class StreamReply(NamedTuple):
+    """The response to a call as a stream."""
+
+    events: AsyncIterator[bytes]
+
+
+class AgentCard(NamedTuple):
+    """The card of an agent, and when it last may have changed."""
+
+    fields: Plain
+    changed_at: datetime
+
+
+class StartedTask(NamedTuple):
+    """A run that a message started, its thread, and the first run of its task."""
+
+    made: CreatedRun
+    thread_id: UUID
+    start: str
+
+
+class A2AServices(NamedTuple):
+    """The services that calls use."""
 
     db: Database
     runs: Runs
@@ -99,227 +158,359 @@ class Services(NamedTuple):
     states: States
 
 
-Reply = Answer | Waiting | Stream
-Method = Callable[[Asking], Awaitable[Reply]]
+AnyReply = Reply | DelayedReply | StreamReply
+Method = Callable[[AgentCall], Awaitable[AnyReply]]
 
 
 class A2A:
-    """Answers calls."""
+    """Answers calls of the protocol."""
 
-    def __init__(self, services: Services, settings: AgentSettings, config: AgentConfig) -> None:
+    def __init__(self, services: A2AServices, settings: AgentSettings) -> None:
         db, runs, access = services.db, services.runs, services.access
         self._db, self._runs, self._access = db, runs, access
-        self._agents = Agents(services.assistants, services.descriptions, config.auth.openapi)
-        self._tasks = Tasks(db, runs, services.states, Tools(settings.a2a_allowed_tool_call_results))
-        self._sending = Sending(db, runs, access, self._agents, self._tasks)
-        old: Mapping[str, Method] = {
-            "message/send": self._send,
-            "message/stream": self._stream,
-            "tasks/get": self._get,
-            "tasks/list": self._list,
-            "tasks/cancel": self._cancel,
-            "tasks/resubscribe": self._resubscribe,
-            "agent/getAuthenticatedExtendedCard": self._card,
-        }
-        modern: Mapping[str, Method] = {
-            "SendMessage": self._send,
-            "SendStreamingMessage": self._stream,
-            "GetTask": self._get,
-            "ListTasks": self._list,
-            "CancelTask": self._cancel,
-            "SubscribeToTask": self._resubscribe,
-            "GetExtendedAgentCard": self._card,
-        }
-        self._methods = {name: (OLD, method) for name, method in old.items()}
-        self._methods |= {name: (MODERN, method) for name, method in modern.items()}
+        self._agents = Agents(services.assistants, services.descriptions, access)
+        self._started_at = now()
+        self._tasks = Tasks(db, runs, services.states, ToolResults(settings.a2a_allowed_tool_call_results))
+        self.default_agent = _default_agent(services.assistants, settings)
+        """The agent whose card is served where the request names none; None if there are several candidates."""
+        methods: list[tuple[str, str, type[msgspec.Struct], Method]] = [
+            ("message/send", "SendMessage", SendParams, self._send),
+            ("message/stream", "SendStreamingMessage", SendParams, self._stream),
+            ("tasks/get", "GetTask", TaskParams, self._get),
+            ("tasks/list", "ListTasks", ListTasksParams, self._list),
+            ("tasks/cancel", "CancelTask", TaskParams, self._cancel),
+            ("tasks/resubscribe", "SubscribeToTask", TaskParams, self._resubscribe),
+            ("agent/getAuthenticatedExtendedCard", "GetExtendedAgentCard", NoParams, self._card),
+        ]
+        self._methods = {old: (OLD, params, method) for old, _, params, method in methods}
+        self._methods |= {modern: (MODERN, params, method) for _, modern, params, method in methods}
 
-    async def card(self, caller: Caller, name: str, base_url: str) -> Plain:
-        """Return the card of an assistant. Raises Invalid, AssistantNotFound, GraphFailed, and what access refuses."""
+    async def card(self, caller: Caller, name: str, base_url: str, version: str) -> AgentCard:
+        """Return the card of an assistant in the form of a version of the protocol.
+
+        Raises Invalid, AssistantNotFound, GraphFailed, and the errors of access.
+        """
         agent = await self._agents.find(name)
-        await self._access.see_assistant(caller, "read", agent.assistant_id, {"metadata": {}})
-        return await self._agents.card(agent, base_url)
+        await self._access.authorize_assistant_use(caller, str(agent.assistant_id))
+        card = _version_of_header(version).card(await self._agents.card(agent, base_url))
+        # A restart can change the graph, the routes and the authentication that a card describes.
+        return AgentCard(card, max(datetime.fromisoformat(agent.updated_at), self._started_at))
 
-    async def call(self, caller: Caller, incoming: Incoming, request: Request) -> Reply:
-        """Answer a call. Raises what HTTP says better: that the caller is not let in, or that the server failed."""
-        dialect, method = self._methods.get(request.method, (_dialect(incoming.version), None))
+    async def call(self, caller: Caller, http: HttpCall, request: RpcRequest) -> AnyReply:
+        """Answer a call. Raises the errors that clients expect as an HTTP status: 401, 403 and 5xx."""
+        header_version = _version_of_header(http.version)
+        version, params_type, method = self._methods.get(request.method, (header_version, NoParams, None))
         try:
-            if not _is_spoken(incoming.version):
-                raise WrongVersion
+            if ".".join(http.version.split(".")[:2]) not in VERSIONS:
+                raise VersionNotSupported
             if method is None:
-                raise _unknown(request.method)
-            asker = Asker(caller, await self._agents.find(incoming.agent), incoming.request_id)
-            return await method(Asking(asker, dialect, request, incoming.base_url, incoming.scope))
+                if PUSH_NOTIFICATIONS in request.method.lower():
+                    raise PushNotificationsNotSupported
+                raise MethodNotFound(f"Method not found: {request.method[:100]}")
+            agent = await self._agents.find(http.agent)
+            params = read_params(request.params, params_type)
+            if request.id is None:
+                # A notification has no response, so the client would never learn the task's id. This comes after the
+                # other checks, whose errors tell the client more.
+                raise InvalidRequest(BAD_ID)
+            return await method(AgentCall(caller, agent, http, version, request, params))
         except PortsideError as exc:
-            return _failed(request, dialect, failure_of(exc))
-        except CallFailed as exc:
-            return _failed(request, dialect, exc)
+            return _failed(request, version, rpc_error(exc))
+        except RpcError as exc:
+            return _failed(request, version, exc)
 
-    async def _send(self, asking: Asking) -> Reply:
-        send = read_params(asking.request.params, Send)
-        configuration = send.configuration or Configuration()
+    async def _send(self, call: AgentCall) -> AnyReply:
+        params: SendParams = call.params
+        configuration = params.configuration or SendConfiguration()
         blocks = configuration.blocking is not False and not configuration.return_immediately
-        started = await self._start(asking, send, is_streamed=False, is_resumable=not blocks)
-        wish = _wish(asking, configuration.history_length, configuration.history_scope or send.history_scope)
-        if not blocks:
-            return Answer(answer(asking.request.id, asking.dialect.sent(await self._shown(asking, started, wish))))
+        started = await self._start(call, params, is_resumable=not blocks)
 
-        async def whole() -> bytes:
+        async def sent() -> bytes:
+            ids = (started.thread_id, started.made.run.run_id, started.start)
+            state = await self._tasks.after(call.agent.assistant_id, *ids)
+            task = await self._task(call, state, _history_of_send(call))
+            return encode_result(call.request.id, call.version.sent(task))
+
+        async def sent_after_run() -> bytes:
             await self._runs.result(started.thread_id, started.made.run.run_id)
-            return answer(asking.request.id, asking.dialect.sent(await self._shown(asking, started, wish)))
+            return await sent()
 
-        return Waiting(_told(asking, whole()))
+        return DelayedReply(_with_errors(call, sent_after_run())) if blocks else Reply(await sent())
 
-    async def _stream(self, asking: Asking) -> Reply:
-        send = read_params(asking.request.params, Send)
-        configuration = send.configuration or Configuration()
-        started = await self._start(asking, send, is_streamed=True, is_resumable=True)
+    async def _stream(self, call: AgentCall) -> AnyReply:
+        started = await self._start(call, call.params, is_resumable=True)
         run = started.made.run
-        standing = Standing(started.thread_id, started.start, run.run_id, "submitted", run.created_at, is_last=False)
-        wish = _wish(asking, configuration.history_length, configuration.history_scope or send.history_scope)
-        return Stream(self._follow(asking, standing, self._runs.events(started.made), wish))
+        state = TaskState(started.thread_id, started.start, run.run_id, "submitted", run.created_at, is_last=False)
+        return StreamReply(self._follow(call, state, self._runs.events(started.made), _history_of_send(call)))
 
-    async def _get(self, asking: Asking) -> Reply:
-        named = read_params(asking.request.params, Named)
-        standing = await self._find(asking, named, "read")
-        task = await self._task(asking, standing, _wish(asking, named.history_length, named.history_scope))
-        return Answer(answer(asking.request.id, asking.dialect.task(with_good_news(standing, task))))
+    async def _get(self, call: AgentCall) -> AnyReply:
+        params: TaskParams = call.params
+        state = await self._find(call, "read")
+        task = await self._task(call, state, _history_options(call, params.history_length, params.history_scope))
+        return Reply(encode_result(call.request.id, call.version.task(with_completion(state, task))))
 
-    async def _cancel(self, asking: Asking) -> Reply:
-        named = read_params(asking.request.params, Named)
-        standing = await self._find(asking, named, "update")
-        if standing.state in TERMINAL:
-            raise NotCancelable
-        if standing.state in ACTIVE:
+    async def _cancel(self, call: AgentCall) -> AnyReply:
+        state = await self._find(call, "update")
+        if state.state in TERMINAL:
+            raise TaskNotCancelable
+        if state.state in ACTIVE:
             try:
-                await self._runs.cancel(standing.thread_id, standing.run_id, "interrupt")
+                await self._runs.cancel(state.thread_id, state.run_id, "interrupt")
             except NothingToCancel:
-                raise NotCancelable from None
-        elif not await self._close(standing):
-            raise NotCancelable
+                raise TaskNotCancelable from None
+        elif not await self._close(state, is_superseded=False):
+            raise TaskNotCancelable
 
-        async def whole() -> bytes:
-            await self._runs.result(standing.thread_id, standing.run_id)
-            now = await self._tasks.find(asking.asker.agent.assistant_id, standing.thread_id, standing.start)
-            if now.state != "canceled":
-                raise NotCancelable
-            return answer(asking.request.id, asking.dialect.task(await self._task(asking, now, _wish(asking))))
+        async def canceled() -> bytes:
+            await self._runs.result(state.thread_id, state.run_id)
+            found = await self._tasks.find(call.agent.assistant_id, state.thread_id, state.start)
+            if found.state != "canceled":
+                raise TaskNotCancelable
+            task = await self._task(call, found, _history_options(call))
+            return encode_result(call.request.id, call.version.task(task))
 
-        return Waiting(_told(asking, whole()))
+        return DelayedReply(_with_errors(call, canceled()))
 
-    async def _close(self, standing: Standing) -> bool:
-        values = {"thread_id": standing.thread_id, "run_id": standing.run_id, "is_superseded": False}
-        return await self._db.fetchval(sql.a2a_close_task, **values) is not None
+    async def _resubscribe(self, call: AgentCall) -> AnyReply:
+        state = await self._find(call, "read")
+        if state.state in TERMINAL:
+            raise UnsupportedOperation("The task has ended: it has no further events")
+        ids = (state.thread_id, state.run_id)
+        source = await self._runs.follow(*ids, after=FROM_THE_START, modes=frozenset({"messages"}))
+        return StreamReply(self._follow(call, state, source, _history_options(call)))
 
-    async def _resubscribe(self, asking: Asking) -> Reply:
-        named = read_params(asking.request.params, Named)
-        standing = await self._find(asking, named, "read")
-        if standing.state in TERMINAL:
-            raise Unsupported("The task is over: nothing follows")
-        names = (standing.thread_id, standing.run_id)
-        source = await self._runs.follow(*names, after=FROM_THE_START, modes=frozenset({"messages"}))
-        return Stream(self._follow(asking, standing, source, _wish(asking)))
-
-    async def _list(self, asking: Asking) -> Reply:
-        asked = read_params(asking.request.params, Listing)
-        value: Plain = {"metadata": {}, "limit": asked.page_size, "offset": 0}
-        allowed = await self._access.may(asking.asker.caller, "threads", "search", value)
-        page = await list_tasks(self._db, asking.asker.agent, asked, allowed)
-        wish = _wish(asking, asked.history_length or 0, asked.history_scope)
-        with_artifacts = bool(asked.include_artifacts)
-        shown = [
-            await self._tasks.show(asking.asker.agent.assistant_id, standing, wish, with_artifacts=with_artifacts)
-            for standing in page.standings
+    async def _list(self, call: AgentCall) -> AnyReply:
+        params: ListTasksParams = call.params
+        search: Plain = {"metadata": {}, "limit": params.page_size, "offset": 0}
+        allowed = await self._access.authorize(call.caller, "threads", "search", search)
+        page = await self._tasks.page(call.agent.assistant_id, params, allowed)
+        options = _history_options(call, params.history_length or 0, params.history_scope)
+        with_artifacts = bool(params.include_artifacts)
+        tasks = [
+            await self._tasks.show(call.agent.assistant_id, state, options, with_artifacts=with_artifacts)
+            for state in page.tasks
         ]
         counts = {"totalSize": page.total, "pageSize": page.size, "nextPageToken": page.next_token}
-        tasks = [asking.dialect.task(task) for task in shown]
-        return Answer(answer(asking.request.id, {"tasks": tasks, **counts}))
+        return Reply(encode_result(call.request.id, {"tasks": [call.version.task(task) for task in tasks], **counts}))
 
-    async def _card(self, asking: Asking) -> Reply:
-        card = await self.card(asking.asker.caller, str(asking.asker.agent.assistant_id), asking.base_url)
-        return Answer(answer(asking.request.id, card))
+    async def _card(self, call: AgentCall) -> AnyReply:
+        await self._access.authorize_assistant_use(call.caller, str(call.agent.assistant_id))
+        card = await self._agents.card(call.agent, call.http.base_url)
+        return Reply(encode_result(call.request.id, call.version.card(card)))
 
-    async def _start(self, asking: Asking, send: Send, *, is_streamed: bool, is_resumable: bool) -> Started:
-        awaited: Any = "events" if is_streamed else "end"
-        return await self._sending.start(asking.asker, send, awaited=awaited, is_resumable=is_resumable)
+    async def _find(self, call: AgentCall, action: str) -> TaskState:
+        params: TaskParams = call.params
+        thread_id, start = read_task_id(params.id)
+        await self._access.authorize_thread(call.caller, action, thread_id)
+        return await self._tasks.find(call.agent.assistant_id, thread_id, start)
 
-    async def _find(self, asking: Asking, named: Named, action: str) -> Standing:
-        thread_id, start = read_task_id(named.id)
-        await self._access.see_thread(asking.asker.caller, action, thread_id)
-        return await self._tasks.find(asking.asker.agent.assistant_id, thread_id, start)
+    async def _task(self, call: AgentCall, state: TaskState, options: HistoryOptions) -> Plain:
+        return await self._tasks.show(call.agent.assistant_id, state, options)
 
-    async def _shown(self, asking: Asking, started: Started, wish: Wish) -> Plain:
-        names = (started.thread_id, started.made.run.run_id, started.start)
-        standing = await self._tasks.after(asking.asker.agent.assistant_id, *names)
-        return await self._task(asking, standing, wish)
-
-    async def _task(self, asking: Asking, standing: Standing, wish: Wish) -> Plain:
-        return await self._tasks.show(asking.asker.agent.assistant_id, standing, wish)
+    async def _close(self, state: TaskState, *, is_superseded: bool) -> bool:
+        ids = {"thread_id": state.thread_id, "run_id": state.run_id}
+        return await self._db.fetchval(sql.a2a_close_task, **ids, is_superseded=is_superseded) is not None
 
     async def _follow(
-        self, asking: Asking, standing: Standing, source: AsyncIterator[bytes], wish: Wish
+        self, call: AgentCall, state: TaskState, source: AsyncIterator[bytes], options: HistoryOptions
     ) -> AsyncIterator[bytes]:
-        """Yield the events of a task up to where it stops, and what fails on the way."""
-        request, dialect = asking.request, asking.dialect
+        """Yield the events of a task until it stops; a failure becomes the last event."""
+
+        def encoded(update: Plain) -> bytes:
+            return encode_event(encode_result(call.request.id, call.version.event(update)))
+
         try:
-            yield event(answer(request.id, dialect.event(await self._task(asking, standing, wish))))
-            if standing.state in ACTIVE:
-                async for told in spoken(source, standing):
-                    yield event(answer(request.id, dialect.event(told)))
-                await self._runs.result(standing.thread_id, standing.run_id)
-            names = (standing.thread_id, standing.run_id, standing.start)
-            now = await self._tasks.after(asking.asker.agent.assistant_id, *names)
-            for told in outcome(now, await self._task(asking, now, Wish(length=0))):
-                yield event(answer(request.id, dialect.event(told)))
-        except Exception as exc:  # noqa: BLE001 - the answer has begun: its last event says what went wrong
-            yield event(refuse(request.id, _late(exc), with_details=dialect.is_modern))
+            yield encoded(await self._task(call, state, options))
+            if state.state in ACTIVE:
+                async for update in message_updates(source, state):
+                    yield encoded(update)
+                await self._runs.result(state.thread_id, state.run_id)
+            stopped = await self._tasks.after(call.agent.assistant_id, state.thread_id, state.run_id, state.start)
+            for update in final_updates(stopped, await self._task(call, stopped, HistoryOptions(length=0))):
+                yield encoded(update)
+        except Exception as exc:  # noqa: BLE001 - the response has begun: only its last event can report the failure
+            error = encode_error(call.request.id, _error_of_any(exc), with_details=call.version.is_modern)
+            yield encode_event(error)
+
+    # Messages become runs: of a new task, or of one that waits for an answer.
+
+    async def _start(self, call: AgentCall, send: SendParams, *, is_resumable: bool) -> StartedTask:
+        """Start a run for a message. Raises RpcError, and PortsideError of the run or of access."""
+        _check_configuration(send.configuration)
+        parts = read_parts(send.message.parts)
+        if not parts and send.command is None:
+            raise InvalidParams("Invalid params: params.message.parts: a message has at least one part")
+        body = RunCreate(
+            assistant_id=str(call.agent.assistant_id),
+            context=send.context,
+            metadata={
+                key: value for key, value in (send.metadata or {}).items() if not key.startswith(RESERVED_METADATA)
+            },
+            stream_mode=STREAM_MODES,
+            stream_resumable=is_resumable,
+        )
+        thread_id, earlier = await self._target(call, send, parts)
+        if earlier is not None and earlier.state == "input-required":
+            await resume(self._db, body, send, parts, earlier.thread_id)
+            return await self._run(call, send, body, earlier.thread_id, earlier.start)
+        body.on_not_exist = "create"
+        body.command = command_of(send, parts)
+        if body.command is None:
+            body.input = input_of(send.message, parts, (await self._agents.skill(call.agent)).fields)
+        started = await self._run(call, send, body, thread_id, None)
+        if earlier is not None:
+            await self._close(earlier, is_superseded=True)
+        return started
+
+    async def _target(self, call: AgentCall, send: SendParams, parts: list[Plain]) -> tuple[UUID, TaskState | None]:
+        """Return the thread of a message, and the task there that it answers or supersedes."""
+        message, assistant_id = send.message, call.agent.assistant_id
+        if message.task_id:
+            thread_id, start = read_task_id(message.task_id)
+            if message.context_id and message.context_id != str(thread_id):
+                raise InvalidParams("Invalid params: params.message.contextId: the task belongs to another context")
+            await self._access.authorize_thread(call.caller, "read", thread_id)
+            state = await self._tasks.find(assistant_id, thread_id, start)
+            if state.state in TERMINAL:
+                raise UnsupportedOperation("A terminal task cannot accept another message")
+            if state.state != "input-required":
+                raise UnsupportedOperation("The task is running; send the message when it has ended or asks for input")
+            return thread_id, state
+        if not message.context_id:
+            return uuid7(), None
+        try:
+            thread_id = UUID(message.context_id)
+        except ValueError:
+            raise InvalidParams("Failed to create run: Invalid thread ID") from None
+        row = await self._db.fetchrow(sql.a2a_waiting, thread_id=thread_id, assistant_id=assistant_id)
+        if row is None:
+            return thread_id, None
+        try:
+            await self._access.authorize_thread(call.caller, "read", thread_id)
+        except ThreadNotFound as exc:
+            # The same answer as for a context that does not exist: this caller must not learn that it does.
+            raise InvalidParams(NO_CONTEXT) from exc
+        state = await self._tasks.find(assistant_id, thread_id, row["start"])
+        is_command = send.command is not None or command_of(send, parts) is not None
+        return thread_id, state if is_command else state._replace(state="canceled")
+
+    async def _run(
+        self, call: AgentCall, send: SendParams, body: RunCreate, thread_id: UUID, start: str | None
+    ) -> StartedTask:
+        """Start the run; without `start` it is the first of a new task."""
+        grant = await self._access.authorize_run(call.caller, thread_id, body)
+        run_id = grant.run_id or uuid7()
+        task_start = start or str(run_id)
+        mark_task(body.input, send.message, task_start)
+        body.metadata = {**(body.metadata or {}), TASK_START: task_start, MESSAGE_ID: send.message.message_id}
+        grant = grant._replace(run_id=run_id)
+        awaited: Awaited = "events" if call.request.method in STREAMING else "end"
+        try:
+            made = await self._runs.create(thread_id, body, call.http.request_id, grant=grant, awaited=awaited)
+        except ThreadNotFound as exc:
+            if start is None:
+                # The thread exists, but not for this caller.
+                raise InvalidParams(NO_CONTEXT) from exc
+            raise
+        return StartedTask(made, thread_id, task_start)
 
 
-async def _told(asking: Asking, work: Awaitable[bytes]) -> bytes:
-    """Return what came of work, or of its failure: the answer has begun."""
+async def resume(db: Database, body: RunCreate, send: SendParams, parts: list[Plain], thread_id: UUID) -> None:
+    """Make a run answer the interrupts of its thread.
+
+    Raises InvalidParams unless it is clear which interrupt the message answers, and UnsupportedOperation if none is
+    open any more.
+    """
+    interrupt_ids = await records.pending_interrupts(db, thread_id)
+    if interrupt_ids is None:
+        # The run of another answer began or ended after the task was read.
+        raise UnsupportedOperation(ANSWERED)
+    body.command = resume_command(send, parts, interrupt_ids)
+    body.multitask_strategy = "reject"
+    body.strict_resume = bool(interrupt_ids)
+
+
+def read_task_id(task_id: str) -> tuple[UUID, str]:
+    """Split the id of a task into its context and its first run. Raises TaskNotFound if it cannot be one."""
+    context, _, start = task_id.partition(":")
+    try:
+        thread_id, run_id = UUID(context), UUID(start)
+    except ValueError:
+        raise TaskNotFound from None
+    if task_id != task_id_of(thread_id, run_id):
+        raise TaskNotFound
+    return thread_id, start
+
+
+def malformed(http: HttpCall, bad: MalformedRequest) -> bytes:
+    """Encode the answer to a body that is not a request."""
+    return encode_error(bad.id, bad.error, with_details=_version_of_header(http.version).is_modern)
+
+
+def _check_configuration(configuration: SendConfiguration | None) -> None:
+    if configuration is None:
+        return
+    if configuration.push_notification_config or configuration.task_push_notification_config:
+        raise PushNotificationsNotSupported
+    modes = [mode.lower() for mode in configuration.accepted_output_modes or ()]
+    if modes and not _OUTPUT_MODES.intersection(modes):
+        raise ContentTypeNotSupported("The agent answers in text/plain and application/json")
+
+
+def _default_agent(assistants: Assistants, settings: AgentSettings) -> str | None:
+    """Return the agent that the settings name, else that of the only graph.
+
+    Raises UserMistake if the setting names neither an assistant's id nor a graph.
+    """
+    named = settings.a2a_default_assistant
+    if named and not assistants.can_be_named(named):
+        raise UserMistake(
+            f"A2A_DEFAULT_ASSISTANT is {named}, which is neither the id of an assistant nor a graph of this server; "
+            "set it to one of them, or leave it out"
+        )
+    own = assistants.of_graphs()
+    return named or (str(own[0]) if len(own) == 1 else None)
+
+
+async def _with_errors(call: AgentCall, work: Awaitable[bytes]) -> bytes:
+    """Return the result of work, or its failure as a JSON-RPC error: the response has begun with status 200."""
     try:
         return await work
-    except Exception as exc:  # noqa: BLE001 - the answer has begun: it says what went wrong
-        return refuse(asking.request.id, _late(exc), with_details=asking.dialect.is_modern)
+    except Exception as exc:  # noqa: BLE001 - the response has begun: its body reports the failure
+        return encode_error(call.request.id, _error_of_any(exc), with_details=call.version.is_modern)
 
 
-def _late(exc: Exception) -> CallFailed:
-    if isinstance(exc, CallFailed):
+def _error_of_any(exc: Exception) -> RpcError:
+    if isinstance(exc, RpcError):
         return exc
     if isinstance(exc, PortsideError) and exc.status < 500:
         try:
-            return failure_of(exc)
+            return rpc_error(exc)
         except PortsideError:
-            return CallFailed(exc.message)
+            return RpcError(exc.message)
     log.exception("a call of the A2A protocol failed", exc_info=exc)
-    return CallFailed("Internal error")
+    return RpcError("Internal error")
 
 
-def refuse_call(incoming: Incoming, bad: BadCall) -> bytes:
-    """Encode the refusal of what is no call."""
-    return refuse(bad.id, bad.failure, with_details=_dialect(incoming.version).is_modern)
+def _failed(request: RpcRequest, version: ProtocolVersion, error: RpcError) -> AnyReply:
+    body = encode_error(request.id, error, with_details=version.is_modern)
+    return StreamReply(_single_event(body)) if request.method in STREAMING else Reply(body)
 
 
-def _failed(request: Request, dialect: Dialect, failure: CallFailed) -> Reply:
-    body = refuse(request.id, failure, with_details=dialect.is_modern)
-    return Stream(_once(event(body))) if request.method in STREAMING else Answer(body)
+async def _single_event(body: bytes) -> AsyncIterator[bytes]:
+    yield encode_event(body)
 
 
-async def _once(chunk: bytes) -> AsyncIterator[bytes]:
-    yield chunk
+def _version_of_header(header: str) -> ProtocolVersion:
+    """Return the version of the protocol for answers where no method's name tells it."""
+    return MODERN if header.startswith("1.") else OLD
 
 
-def _dialect(version: str) -> Dialect:
-    """Return the version that is spoken where no method tells."""
-    return MODERN if version.startswith("1.") else OLD
+def _history_options(call: AgentCall, length: int | None = None, scope: Scope | None = None) -> HistoryOptions:
+    return HistoryOptions(length, (scope or call.http.scope) == "task")
 
 
-def _unknown(method: str) -> CallFailed:
-    return NoPush() if PUSH in method.lower() else NoMethod(f"Method not found: {method[:100]}")
-
-
-def _is_spoken(version: str) -> bool:
-    return ".".join(version.split(".")[:2]) in VERSIONS
-
-
-def _wish(asking: Asking, length: int | None = None, scope: Scope | None = None) -> Wish:
-    return Wish(length, (scope or asking.scope) == "task")
+def _history_of_send(call: AgentCall) -> HistoryOptions:
+    params: SendParams = call.params
+    configuration = params.configuration or SendConfiguration()
+    return _history_options(call, configuration.history_length, configuration.history_scope or params.history_scope)

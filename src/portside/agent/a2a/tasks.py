@@ -1,45 +1,57 @@
-"""Tasks as the protocol shows them: where they stand, what was said, and what came of them.
+"""Tasks: their state, history and artifacts, lists of them, and their updates as a stream.
 
-A task stands where its last run does. What the thread keeps is the last ended run's; of an earlier one the checkpoint
-that it left is read, where what it answered is not among the thread's messages.
+A task has the state of its last run. The thread keeps the values of the run that ended last; for an earlier run the
+server reads the checkpoint that the run left, unless its answer is still among the thread's messages.
 """
 
+import base64
+import binascii
+from collections.abc import AsyncIterator, Iterator
+from datetime import UTC, datetime
 from typing import Any, NamedTuple
 from uuid import UUID, uuid5
 
 import msgspec
 
-from portside.agent.a2a.conversations import (
+from portside.agent.a2a.messages import (
     MESSAGE_ID,
-    Said,
-    Tools,
+    HistoryMessage,
+    ToolResults,
     answer_of,
-    conversation,
-    of_task,
+    data_part,
+    dict_of,
+    history_of,
     task_id_of,
+    text_part,
 )
-from portside.agent.a2a.errors import NoTask, Unsupported
-from portside.agent.a2a.parts import data_part, dict_of, text_part
+from portside.agent.a2a.rpc import InvalidParams, ListTasksParams, TaskNotFound, UnsupportedOperation
+from portside.agent.a2a.versions import old_state
 from portside.agent.graphs.execute import UNKNOWN_INTERRUPT
 from portside.agent.runs.service import Runs
 from portside.agent.sql import sql
 from portside.agent.threads import records
 from portside.agent.threads.states import States
+from portside.agent.types.access import Filter
 from portside.agent.types.runs import Run
 from portside.agent.types.threads import HistorySearch
-from portside.kernel.clock import iso
+from portside.kernel.clock import iso, now
 from portside.kernel.codec import dump_user, load
 from portside.kernel.db import Database, Record
 
 ACTIVE = frozenset({"submitted", "working"})
 TERMINAL = frozenset({"completed", "failed", "canceled"})
+STATES = ACTIVE | TERMINAL | {"input-required", "rejected", "auth-required"}
+ANY_STATE = frozenset({"", "unspecified"})
+ANSWERED = "The question has been answered by another message"
 COMPLETED = "Task completed successfully"
+DEFAULT_PAGE_SIZE = 50
+MESSAGES = "messages"
 
 Plain = dict[str, Any]
 
 
-class Standing(NamedTuple):
-    """Where a task stands: its state, its last run, and whether what the thread keeps is that run's."""
+class TaskState(NamedTuple):
+    """The state of a task and its last run; `is_last` if the thread's values are that run's."""
 
     thread_id: UUID
     start: str
@@ -53,165 +65,298 @@ class Standing(NamedTuple):
         """The id of the task."""
         return task_id_of(self.thread_id, self.start)
 
+    @property
+    def ids(self) -> Plain:
+        """The ids of the task and of its context, as messages and events carry them."""
+        return {"taskId": self.task_id, "contextId": str(self.thread_id)}
+
     @classmethod
-    def of(cls, row: Record) -> "Standing":
+    def of(cls, row: Record) -> "TaskState":
         """Read a row."""
         return cls(row["thread_id"], row["start"], row["run_id"], row["state"], iso(row["updated_at"]), row["is_last"])
 
 
-class Wish(NamedTuple):
-    """How much of the history to tell: how many messages at most, and whether of the task alone."""
+class HistoryOptions(NamedTuple):
+    """How many messages of the history to return at most, and whether those of the task alone."""
 
     length: int | None = None
     of_task: bool = False
 
 
+class TaskPage(NamedTuple):
+    """A page of tasks, the number of all tasks, the size of a page, and the token of the next page."""
+
+    tasks: list[TaskState]
+    total: int
+    size: int
+    next_token: str
+
+
 class Tasks:
     """Reads tasks."""
 
-    def __init__(self, db: Database, runs: Runs, states: States, tools: Tools) -> None:
-        self._db, self._runs, self._states, self._tools = db, runs, states, tools
+    def __init__(self, db: Database, runs: Runs, states: States, tool_results: ToolResults) -> None:
+        self._db, self._runs, self._states, self._tool_results = db, runs, states, tool_results
 
-    async def find(self, assistant_id: UUID, thread_id: UUID, start: str) -> Standing:
-        """Return where a task of an assistant stands. Raises NoTask."""
-        names = {"assistant_id": assistant_id, "thread_id": thread_id, "start": start}
-        row = await self._db.fetchrow(sql.a2a_task, **names, came_late=UNKNOWN_INTERRUPT)
+    async def find(self, assistant_id: UUID, thread_id: UUID, start: str) -> TaskState:
+        """Return the state of an assistant's task. Raises TaskNotFound."""
+        ids = {"assistant_id": assistant_id, "thread_id": thread_id, "start": start}
+        row = await self._db.fetchrow(sql.a2a_task, **ids, came_late=UNKNOWN_INTERRUPT)
         if row is None:
-            raise NoTask
-        return Standing.of(row)
+            raise TaskNotFound
+        return TaskState.of(row)
 
-    async def after(self, assistant_id: UUID, thread_id: UUID, run_id: UUID, start: str) -> Standing:
-        """Return where a task stands after one of its runs.
+    async def after(self, assistant_id: UUID, thread_id: UUID, run_id: UUID, start: str) -> TaskState:
+        """Return the state of a task after one of its runs.
 
-        Raises NoTask, and Unsupported where the run was an answer that came after another one.
+        Raises TaskNotFound, and UnsupportedOperation if the run was a second answer to the same question.
         """
-        standing = await self.find(assistant_id, thread_id, start)
-        if standing.run_id != run_id:
+        state = await self.find(assistant_id, thread_id, start)
+        if state.run_id != run_id:
             error = (await self._runs.get(thread_id, run_id)).error or {}
             if error.get("error") == UNKNOWN_INTERRUPT:
-                raise Unsupported("The question has been answered by another message")
-        return standing
+                raise UnsupportedOperation(ANSWERED)
+        return state
 
-    async def show(self, assistant_id: UUID, standing: Standing, wish: Wish, *, with_artifacts: bool = True) -> Plain:
-        """Return a task. Raises ThreadNotFound and RunNotFound when it goes meanwhile."""
-        if wish.length == 0 and not with_artifacts:
-            return _named(standing) | {"status": _plain_status(standing)}
-        thread = await records.get_thread(self._db, standing.thread_id)
-        run = await self._runs.get(standing.thread_id, standing.run_id)
+    async def page(self, assistant_id: UUID, params: ListTasksParams, access: Filter | None) -> TaskPage:
+        """Return a page of an assistant's tasks, on threads that match the filter. Raises InvalidParams."""
+        size = params.page_size or DEFAULT_PAGE_SIZE
+        before_at, before_id = _read_page_token(params.page_token) if params.page_token else (None, None)
+        rows = await self._db.fetch(
+            sql.a2a_tasks,
+            assistant_id=assistant_id,
+            thread_id=_context_id(params.context_id) if params.context_id else None,
+            state=_state(params.status),
+            after=_timestamp(params.status_timestamp_after) if params.status_timestamp_after else None,
+            access=access,
+            came_late=UNKNOWN_INTERRUPT,
+            before_at=before_at,
+            before_id=before_id,
+            limit=size + 1,
+        )
+        shown = rows[:size]
+        token = page_token(shown[-1]["updated_at"], shown[-1]["run_id"]) if len(rows) > size else ""
+        return TaskPage([TaskState.of(row) for row in shown], rows[0]["total"] if rows else 0, size, token)
+
+    async def show(
+        self, assistant_id: UUID, state: TaskState, options: HistoryOptions, *, with_artifacts: bool = True
+    ) -> Plain:
+        """Return a task in the form of version 0.3. Raises ThreadNotFound and RunNotFound if it was deleted."""
+        task: Plain = {"kind": "task", "id": state.task_id, "contextId": str(state.thread_id)}
+        if options.length == 0 and not with_artifacts:
+            return task | {"status": {"state": state.state, "timestamp": state.updated_at}}
+        thread = await records.get_thread(self._db, state.thread_id)
+        run = await self._runs.get(state.thread_id, state.run_id)
         values = _loaded(thread.values) or {}
-        said = conversation(_with_input(values, run, standing), standing.thread_id, self._tools)
-        shown = _named(standing)
-        if wish.length != 0:
-            told = [each.message for each in (of_task(said, standing.start) if wish.of_task else said)]
-            told = told or await self._told_by_runs(assistant_id, standing)
-            shown["history"] = told[-wish.length :] if wish.length else told
-        questions = [one for some in (_loaded(thread.interrupts) or {}).values() for one in some]
-        shown["status"] = _status(standing, run, questions)
-        if with_artifacts and (artifact := await self._outcome(standing, said, values, questions)):
-            shown["artifacts"] = [artifact]
-        return shown
+        history = history_of(_with_input(values, run, state), state.thread_id, self._tool_results)
+        if options.length != 0:
+            messages = [each.message for each in history if not options.of_task or each.start == state.start]
+            messages = messages or await self._inputs(assistant_id, state)
+            task["history"] = messages[-options.length :] if options.length else messages
+        interrupts = [one for some in (_loaded(thread.interrupts) or {}).values() for one in some]
+        task["status"] = _status(state, run, interrupts)
+        if with_artifacts and (artifact := await self._artifact(state, history, values, interrupts)):
+            task["artifacts"] = [artifact]
+        return task
 
-    async def _outcome(self, standing: Standing, said: list[Said], values: Any, questions: list[Plain]) -> Plain | None:
-        if standing.state == "input-required":
-            return _asked(standing, questions)
-        if standing.state != "completed":
+    async def _artifact(
+        self, state: TaskState, history: list[HistoryMessage], values: Any, interrupts: list[Plain]
+    ) -> Plain | None:
+        if state.state == "input-required":
+            questions = [
+                data_part({key: value for key, value in one.items() if key in _OF_INTERRUPTS}) for one in interrupts
+            ]
+            return _artifact_of(state, "Interrupt", "Agent requires input to continue", questions)
+        if state.state != "completed":
             return None
-        answer = answer_of(said, standing.start)
+        answer = answer_of(history, state.start)
         if answer is None:
-            values = values if standing.is_last else await self._left(standing)
-            answer = answer_of(conversation(values, standing.thread_id, self._tools), standing.start)
+            values = values if state.is_last else await self._values_of_run(state)
+            answer = answer_of(history_of(values, state.thread_id, self._tool_results), state.start)
         parts = _output(values) if answer is None else answer["parts"]
-        return _artifact(standing, "Assistant Response", "What the agent answered", parts) if parts else None
+        return _artifact_of(state, "Assistant Response", "What the agent answered", parts)
 
-    async def _left(self, standing: Standing) -> Any:
-        """Return the values that a run left; nothing where its checkpoints are gone."""
-        search = HistorySearch(limit=1, metadata={"run_id": str(standing.run_id)})
-        states = await self._states.history(standing.thread_id, search)
+    async def _values_of_run(self, state: TaskState) -> Any:
+        """Return the values at the end of a run; none if its checkpoints were pruned."""
+        search = HistorySearch(limit=1, metadata={"run_id": str(state.run_id)})
+        states = await self._states.history(state.thread_id, search)
         return load(dump_user(states[0]["values"])) if states else {}
 
-    async def _told_by_runs(self, assistant_id: UUID, standing: Standing) -> list[Plain]:
-        """Return what a client said to a graph that keeps no messages: what its runs were made with."""
+    async def _inputs(self, assistant_id: UUID, state: TaskState) -> list[Plain]:
+        """Return the inputs of a task's runs as messages, for a graph that keeps none itself."""
         rows = await self._db.fetch(
-            sql.a2a_runs_of_task, assistant_id=assistant_id, thread_id=standing.thread_id, start=standing.start
+            sql.a2a_runs_of_task, assistant_id=assistant_id, thread_id=state.thread_id, start=state.start
         )
-        runs = [await self._runs.get(standing.thread_id, row["run_id"]) for row in rows]
-        return [_told_by(run, standing) for run in runs]
+        runs = [await self._runs.get(state.thread_id, row["run_id"]) for row in rows]
+        return [_input_message(run, state) for run in runs]
 
 
-def agent_message(standing: Standing, message_id: str, parts: list[Plain]) -> Plain:
+_OF_INTERRUPTS = frozenset({"id", "value", "response_schema"})
+
+
+def agent_message(state: TaskState, message_id: str, parts: list[Plain]) -> Plain:
     """Make a message of the agent in a task."""
-    about = {"taskId": standing.task_id, "contextId": str(standing.thread_id)}
-    return {"kind": "message", "role": "agent", "parts": parts, "messageId": message_id, **about}
+    return {"kind": "message", "role": "agent", "parts": parts, "messageId": message_id, **state.ids}
 
 
-def _with_input(values: Any, run: Run, standing: Standing) -> Any:
-    """Add to what a thread keeps what its run under way was asked: a run that waits or goes on has kept nothing yet."""
-    asked = run.kwargs["input"]
-    new = asked.get("messages") if standing.state in ACTIVE and isinstance(asked, dict) else None
+def with_completion(state: TaskState, task: Plain) -> Plain:
+    """Add the message of a completed task, which `tasks/get` alone returns."""
+    if state.state == "completed":
+        message = agent_message(state, f"{state.run_id}-status", [text_part(COMPLETED)])
+        task["status"] = {**task["status"], "message": message}
+    return task
+
+
+def _with_input(values: Any, run: Run, state: TaskState) -> Any:
+    """Add the input of an active run to the thread's values, which do not hold it before the run's first step."""
+    run_input = run.kwargs["input"]
+    new = run_input.get("messages") if state.state in ACTIVE and isinstance(run_input, dict) else None
     if not isinstance(new, list) or not isinstance(values, dict):
         return values
-    kept = values.get("messages")
-    kept = kept if isinstance(kept, list) else []
-    known = {dict_of(message).get("id") for message in kept}
-    return {**values, "messages": [*kept, *(message for message in new if dict_of(message).get("id") not in known)]}
+    stored = values.get("messages")
+    stored = stored if isinstance(stored, list) else []
+    known = {dict_of(message).get("id") for message in stored}
+    return {**values, "messages": [*stored, *(message for message in new if dict_of(message).get("id") not in known)]}
 
 
-def _named(standing: Standing) -> Plain:
-    return {"kind": "task", "id": standing.task_id, "contextId": str(standing.thread_id)}
-
-
-def _plain_status(standing: Standing) -> Plain:
-    return {"state": standing.state, "timestamp": standing.updated_at}
-
-
-def _status(standing: Standing, run: Run, questions: list[Plain]) -> Plain:
-    status = _plain_status(standing)
+def _status(state: TaskState, run: Run, interrupts: list[Plain]) -> Plain:
+    status: Plain = {"state": state.state, "timestamp": state.updated_at}
     parts: list[Plain] = []
-    if standing.state == "failed":
+    if state.state == "failed":
         error = run.error or {}
         parts = [text_part(str(error.get("message") or error.get("error") or "The run failed"))]
-    elif standing.state == "input-required":
-        parts = [
-            text_part(asked) if isinstance(asked := one.get("value"), str) else data_part(asked) for one in questions
-        ]
+    elif state.state == "input-required":
+        values = [one.get("value") for one in interrupts]
+        parts = [text_part(value) if isinstance(value, str) else data_part(value) for value in values]
     if parts:
-        message_id = str(uuid5(standing.run_id, standing.state))
-        status["message"] = agent_message(standing, message_id, parts)
+        status["message"] = agent_message(state, str(uuid5(state.run_id, state.state)), parts)
     return status
 
 
-def _asked(standing: Standing, questions: list[Plain]) -> Plain | None:
-    parts = [data_part({key: value for key, value in one.items() if key in _OF_QUESTIONS}) for one in questions]
-    return _artifact(standing, "Interrupt", "Agent requires input to continue", parts) if parts else None
-
-
-_OF_QUESTIONS = frozenset({"id", "value", "response_schema"})
-
-
-def _artifact(standing: Standing, name: str, description: str, parts: list[Plain]) -> Plain:
-    artifact_id = str(uuid5(standing.run_id, name))
-    return {"artifactId": artifact_id, "name": name, "description": description, "parts": parts}
+def _artifact_of(state: TaskState, name: str, description: str, parts: list[Plain]) -> Plain | None:
+    artifact_id = str(uuid5(state.run_id, name))
+    artifact = {"artifactId": artifact_id, "name": name, "description": description, "parts": parts}
+    return artifact if parts else None
 
 
 def _output(values: Any) -> list[Plain]:
-    """Return what a graph without messages answered, which is its output."""
+    """Return the output of a graph that answered with no message."""
     if isinstance(values, dict):
         values = {key: value for key, value in values.items() if key != "messages"}
     return [data_part(values)] if values not in (None, {}) else []
 
 
-def _told_by(run: Run, standing: Standing) -> Plain:
-    command, asked = run.kwargs["command"], run.kwargs["input"]
+def _input_message(run: Run, state: TaskState) -> Plain:
+    command, run_input = run.kwargs["command"], run.kwargs["input"]
     if command is not None:
-        given = command.get("resume")
-        answers = list(given.values()) if isinstance(given, dict) and run.kwargs.get("strict_resume") else [given]
+        resume = command.get("resume")
+        contents = list(resume.values()) if isinstance(resume, dict) and run.kwargs.get("strict_resume") else [resume]
     else:
-        answers = [asked]
-    parts = [text_part(each) if isinstance(each, str) else data_part(each) for each in answers]
+        contents = [run_input]
+    parts = [text_part(each) if isinstance(each, str) else data_part(each) for each in contents]
     message_id = run.metadata.get(MESSAGE_ID) or str(uuid5(run.run_id, "message"))
-    return agent_message(standing, message_id, parts) | {"role": "user"}
+    return agent_message(state, message_id, parts) | {"role": "user"}
 
 
 def _loaded(raw: Any) -> Any:
-    """Return JSON that a thread is shown with; nothing where there is none yet."""
     return load(raw) if isinstance(raw, msgspec.Raw) else None
+
+
+# Pages of tasks.
+
+
+def _state(status: str | None) -> str | None:
+    state = old_state(status or "")
+    if state in ANY_STATE:
+        return None
+    if state not in STATES:
+        raise InvalidParams(f"Invalid params: params.status: unknown state; use one of {', '.join(sorted(STATES))}")
+    return state
+
+
+def _context_id(text: str) -> UUID:
+    try:
+        return UUID(text)
+    except ValueError:
+        raise InvalidParams("Invalid params: params.contextId: the id of a context is a UUID") from None
+
+
+def _timestamp(text: str) -> datetime:
+    try:
+        moment = datetime.fromisoformat(text)
+    except ValueError:
+        raise InvalidParams("Invalid params: params.statusTimestampAfter: expected a time in ISO 8601") from None
+    return moment if moment.tzinfo else moment.replace(tzinfo=UTC)
+
+
+def page_token(updated_at: datetime, run_id: UUID) -> str:
+    """Make the token of the page that begins after a task."""
+    return base64.urlsafe_b64encode(f"{updated_at.isoformat()} {run_id}".encode()).decode()
+
+
+def _read_page_token(token: str) -> tuple[datetime, UUID]:
+    try:
+        updated_at, _, run_id = base64.urlsafe_b64decode(token).decode().partition(" ")
+        return datetime.fromisoformat(updated_at), UUID(run_id)
+    except (ValueError, binascii.Error):
+        raise InvalidParams("Invalid params: params.pageToken: use nextPageToken of an earlier page") from None
+
+
+# A task as a stream: the task, the agent's messages as they grow, its artifacts, and its last state.
+_AGENT_TYPES = frozenset({"ai", "AIMessageChunk"})
+
+
+async def message_updates(source: AsyncIterator[bytes], state: TaskState) -> AsyncIterator[Plain]:
+    """Yield a status update for each message that grew, out of the events of a run.
+
+    Each update has the whole message so far, so a client that joins late misses nothing, and a slow client gets fewer
+    updates that are all up to date.
+    """
+    texts: dict[str, str] = {}
+    async for chunk in source:
+        grown: dict[str, None] = {}
+        for name, data in _events(chunk):
+            if name == MESSAGES and (message_id := _append(texts, load(data)[0])):
+                grown[message_id] = None
+        for message_id in grown:
+            message = agent_message(state, message_id, [text_part(texts[message_id])])
+            status = {"state": "working", "timestamp": iso(now()), "message": message}
+            yield _status_update(state, status, is_final=False)
+
+
+def final_updates(state: TaskState, task: Plain) -> Iterator[Plain]:
+    """Yield the artifacts of a task and its last state."""
+    for artifact in task.get("artifacts", ()):
+        yield {"kind": "artifact-update", **state.ids, "artifact": artifact, "append": False, "lastChunk": True}
+    yield _status_update(state, task["status"], is_final=True)
+
+
+def _status_update(state: TaskState, status: Plain, *, is_final: bool) -> Plain:
+    return {"kind": "status-update", **state.ids, "status": status, "final": is_final}
+
+
+def _append(texts: dict[str, str], piece: Any) -> str | None:
+    """Append a piece to its message; return the id of the message if it grew."""
+    if not isinstance(piece, dict) or piece.get("type") not in _AGENT_TYPES:
+        return None
+    text, message_id = _text(piece.get("content")), str(piece.get("id"))
+    if not text:
+        return None
+    texts[message_id] = (texts.get(message_id, "") if piece["type"] == "AIMessageChunk" else "") + text
+    return message_id
+
+
+def _text(content: Any) -> str:
+    if isinstance(content, str):
+        return content
+    blocks = content if isinstance(content, list) else ()
+    texts = (block.get("text") if isinstance(block, dict) else block for block in blocks)
+    return "".join(text for text in texts if isinstance(text, str))
+
+
+def _events(chunk: bytes) -> Iterator[tuple[str, bytes]]:
+    """Split server-sent events into name and data."""
+    for frame in chunk.split(b"\r\n\r\n"):
+        name, separator, rest = frame.removeprefix(b"event: ").partition(b"\r\ndata: ")
+        if separator:
+            yield name.decode(), rest.partition(b"\r\n")[0]

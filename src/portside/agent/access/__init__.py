@@ -1,5 +1,5 @@
-"""Access: who asks (`authentication`), and what the project's handlers let them do (`service`).
+"""Access: who sends a request (`authentication`), and what the project's handlers allow (`authorization`, `service`).
 
-Every route but the public ones passes the guard; every route that touches a resource asks `may` or `see_…` before it
-does. Where no authentication is configured all of that returns at once and costs no trip to the database.
+Every route but the public ones passes the guard of `service`, and every route that touches a resource calls one of its
+`authorize…` methods first. Without authentication these return at once, without a database query.
 """

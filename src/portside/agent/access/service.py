@@ -1,40 +1,37 @@
-"""The doors: what a caller may do, by the handlers of the project.
+"""Authorization of requests by the project's handlers.
 
-A route asks before it does anything. What the handler returns as a filter is looked at by the database, here for one
-thread or assistant, elsewhere as part of a search (`fits` in the migrations). Without handlers nothing is asked.
+A route calls the method for its action before it does anything. If the handler returns a filter, the database applies
+it: here for one thread or assistant, elsewhere as part of a search (`matches_access` in `agent/functions`). Without
+handlers every method returns at once. The end of the module writes requests in the form that handlers get, and applies
+the changes that a handler makes to them.
 """
 
-from collections.abc import Mapping
-from typing import Any, TypeVar
+from collections import Counter
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
+from functools import partial
+from typing import Any, Literal, NamedTuple, TypeVar
 from uuid import UUID
 
 import msgspec
 from starlette.authentication import AuthCredentials
 from starlette.requests import HTTPConnection
 
-from portside.agent.access.errors import HandlerFailed
-from portside.agent.access.filters import fits
-from portside.agent.access.loading import OPEN, Protection, is_loopback
-from portside.agent.access.requests import (
-    run_taken_back,
-    run_value,
-    store_taken_back,
-    store_value,
-    taken_back,
-    told,
-)
-from portside.agent.access.users import caller_again
-from portside.agent.access.watching import UNWATCHED, Watch
+from portside.agent.access.authentication import OPEN, AccessPolicy, is_loopback
+from portside.agent.access.authorization import HandlerFailed, matches
+from portside.agent.access.users import caller_from_user
 from portside.agent.assistants.records import AssistantNotFound, Assistants
 from portside.agent.sql import sql
+from portside.agent.store.names import WILDCARD, check_namespace
+from portside.agent.streams.buffers import counted_caller
 from portside.agent.threads.records import ThreadNotFound
-from portside.agent.types.access import ANYONE, INSIDE, AuthOpenApi, Caller, CronFilters, CronGrant, Filter, Grant
-from portside.agent.types.runs import RunCreate
+from portside.agent.types.access import ANYONE, IN_PROCESS, AuthOpenApi, Caller, CronFilters, CronGrant, Filter, Grant
+from portside.agent.types.runs import Command, RunConfig, RunCreate, StreamMode
 from portside.kernel.codec import dump_user
 from portside.kernel.db import Database
-from portside.kernel.errors import Forbidden
-from portside.kernel.http.inside import is_inside, user_inside
-from portside.kernel.http.routes import Context, Route
+from portside.kernel.errors import Forbidden, Invalid, TooManyRequests
+from portside.kernel.http.decode import convert
+from portside.kernel.http.in_process import in_process_user, is_in_process
+from portside.kernel.http.routes import Context, Guard, Route, S
 from portside.kernel.http.websockets import WEBSOCKET
 from portside.kernel.ids import uuid7
 
@@ -42,298 +39,491 @@ T = TypeVar("T", bound=msgspec.Struct)
 CALLER = "caller"
 
 
-def caller_of(ctx: Context) -> Caller:
-    """Return who asks, as the guard found out."""
+def caller_of(ctx: Context[Any]) -> Caller:
+    """Return the caller that the guard found."""
     caller: Caller = ctx.actor or ANYONE
     return caller
 
 
-class Access:
-    """What callers may do. Without handlers everything is allowed, and nothing is looked at."""
+class DeferredThreadCheck(NamedTuple):
+    """A check that waits for a thread to exist: a client may follow a thread before it is created.
 
-    def __init__(self, db: Database, assistants: Assistants, protection: Protection = OPEN) -> None:
+    `check` is made before the first event is passed on; None if no check is needed.
+    """
+
+    check: Callable[[], Awaitable[bool | None]] | None = None
+
+    def filtered(self, events: AsyncIterator[bytes]) -> AsyncIterator[bytes]:
+        """Pass on the events of the thread, or end silently if the thread turns out to be another caller's."""
+        return events if self.check is None else _checked_stream(events, self.check)
+
+    async def passes(self) -> bool:
+        """Whether events of the thread may be passed on."""
+        return self.check is None or bool(await self.check())
+
+
+NO_CHECK = DeferredThreadCheck()
+
+
+class Access:
+    """What callers may do. Without handlers everything is allowed, without a database query."""
+
+    def __init__(self, db: Database, assistants: Assistants, policy: AccessPolicy = OPEN) -> None:
         self._db = db
         self._assistants = assistants
-        self._protection = protection
-        self._handlers = protection.handlers
+        self._policy = policy
+        self._handlers = policy.handlers
 
     async def close(self) -> None:
-        """Let go of what authentication holds."""
-        await self._protection.close()
+        """Close the connections of authentication."""
+        await self._policy.close()
 
     @property
     def security(self) -> AuthOpenApi | None:
-        """What the description of the API says of authentication."""
-        return self._protection.security
+        """The authentication in the OpenAPI document."""
+        return self._policy.security
 
     @property
     def is_open(self) -> bool:
-        """Whether no handler decides about anything."""
+        """Whether there are no authorization handlers."""
         return self._handlers is None
 
-    def _is_free(self, caller: Caller) -> bool:
-        return self._handlers is None or caller.is_inside
+    def _skips_handlers(self, caller: Caller) -> bool:
+        return self._handlers is None or caller.is_in_process
 
-    async def guard(self, ctx: Context, route: Route) -> Caller:
-        """Return who asks for a route.
+    async def guard(self, ctx: Context[Any], route: Route[Any]) -> Caller:
+        """Return the caller of a route.
 
-        Raises as `authenticate` does, Forbidden for a route that wants a permission, and ThreadNotFound for a socket on
-        a thread.
+        Raises what `authenticate` raises, Forbidden without the permission that the route requires, and ThreadNotFound
+        for a WebSocket on a thread that the caller may not follow.
         """
-        if self._protection.is_open:
-            return _let_in(ctx.scope, route)
+        if self._policy.is_open:
+            return _unauthenticated(ctx.scope, route)
         segments = ctx.scope["path"].removeprefix("/").split("/")
         names = route.path.removeprefix("/").split("/")
         pairs = zip(names, segments, strict=False)
         named = {name[1:-1]: given for name, given in pairs if name.startswith("{")}
         ctx.scope["path_params"] = named
         caller = await self.authenticate(ctx.request)
-        if route.permission and not (caller.is_inside or caller.may(route.permission)):
-            raise Forbidden(f"This wants the permission {route.permission}.")
+        if route.permission and not (caller.is_in_process or caller.has_permission(route.permission)):
+            raise Forbidden(f"This requires the permission {route.permission}.")
         if route.method == WEBSOCKET and "thread_id" in named:
-            # Before it is open: afterwards there is no status to refuse it with.
-            await self.watch_thread(caller, UUID(named["thread_id"]))
+            # Checked before the socket is accepted: afterwards it can no longer be refused with a status.
+            await self.authorize_thread_follow(caller, UUID(named["thread_id"]))
         return caller
 
     async def authenticate(self, connection: HTTPConnection) -> Caller:
-        """Return who sends a request, and leave the user in its scope; it is asked once for each request.
+        """Return the caller, and set the user in the scope; a request is authenticated once, however often this runs.
 
-        Raises Unauthorized, PlatformSilent, and what the project's handler refuses with.
+        Raises Unauthorized, CallRefused, PlatformSilent, and what the project's handler raises.
         """
         scope = connection.scope
-        if is_inside(scope):
-            return self._inside(scope)
-        if self._protection.is_open:
+        if is_in_process(scope):
+            return self._in_process_caller(scope)
+        if self._policy.is_open:
             return ANYONE
         state = scope.setdefault("state", {})
         known: Caller | None = state.get(CALLER)
         if known is None:
-            known = state[CALLER] = await self._protection.identify(connection)
+            known = state[CALLER] = await self._policy.identify(connection)
             scope["user"], scope["auth"] = known.user, AuthCredentials(known.permissions)
         return known
 
-    def _inside(self, scope: Any) -> Caller:
-        """Return who calls from inside: the process, or the user whose run does where calls are judged as theirs."""
-        user = user_inside(scope) if self._protection.judges_inside else None
-        return caller_again(user) if user else INSIDE
+    def _in_process_caller(self, scope: Any) -> Caller:
+        """Return the caller of an in-process request: the process itself, or the user of the calling run."""
+        user = in_process_user(scope) if self._policy.calls_as_user else None
+        return caller_from_user(user) if user else IN_PROCESS
 
-    async def may(self, caller: Caller, resource: str, action: str, value: dict[str, Any]) -> Filter | None:
-        """Ask the handler of an action, which may change `value`; return what the resource has to be like.
+    async def authorize(self, caller: Caller, resource: str, action: str, value: dict[str, Any]) -> Filter | None:
+        """Call the handler of an action, which may change `value`; return the filter that the resource has to match.
 
-        None is no condition. Raises Forbidden, and what the handler refuses with.
+        None means no condition. Raises Forbidden, and what the handler raises.
         """
         handlers = self._handlers
-        if handlers is None or caller.is_inside:
+        if handlers is None or caller.is_in_process:
             return None
         return await handlers.decide(caller, resource, action, value)
 
-    async def shape(
+    async def authorize_request(
         self, caller: Caller, event: str, body: T, names: tuple[str, ...], **also: Any
     ) -> tuple[T, Filter | None]:
-        """Ask as `may` does about an event such as `threads.create` and these fields of its request.
+        """Authorize an event such as `threads.create`; the handler may change these fields of the request.
 
-        Returns the request as the handler left it, and the filter. Raises what `may` raises, and Forbidden for what
-        would be made and not be as the handler wants it.
+        Returns the changed request and the filter. Raises what `authorize` raises, and Forbidden if a new resource
+        would not match the filter itself.
         """
-        if self._is_free(caller):
+        if self._skips_handlers(caller):
             return body, None
-        given = {name: told(name, getattr(body, name)) for name in names}
+        given = {name: handler_value(name, getattr(body, name)) for name in names}
         value = {**also, **given}
         resource, _, action = event.partition(".")
-        allowed = await self.may(caller, resource, action, value)
-        if action == "create" and not fits(value.get("metadata") or {}, allowed):
+        allowed = await self.authorize(caller, resource, action, value)
+        if action == "create" and not matches(value.get("metadata") or {}, allowed):
             raise Forbidden("Forbidden")
-        return taken_back(body, names, value), allowed
+        return apply_changes(body, names, value), allowed
 
-    async def shape_thread(self, caller: Caller, action: str, thread_id: UUID, body: T, names: tuple[str, ...]) -> T:
-        """Ask as `shape` does about a thread that is there. Raises ThreadNotFound for one that does not fit as well."""
-        body, allowed = await self.shape(caller, f"threads.{action}", body, names, thread_id=thread_id)
+    async def authorize_thread_request(
+        self, caller: Caller, action: str, thread_id: UUID, body: T, names: tuple[str, ...]
+    ) -> T:
+        """Authorize a request to a thread. Raises ThreadNotFound also for one that does not match the filter."""
+        body, allowed = await self.authorize_request(caller, f"threads.{action}", body, names, thread_id=thread_id)
         await self._check_thread(thread_id, allowed)
         return body
 
-    async def shape_assistant(
+    async def authorize_assistant_request(
         self, caller: Caller, action: str, assistant_id: UUID, body: T, names: tuple[str, ...]
     ) -> T:
-        """Ask as `shape` does about an assistant that is there. Raises AssistantNotFound for one that does not fit."""
-        body, allowed = await self.shape(caller, f"assistants.{action}", body, names, assistant_id=assistant_id)
-        if not await self._assistants.fits(assistant_id, allowed):
-            raise AssistantNotFound("Not Found")
+        """Authorize a request to an assistant. Raises AssistantNotFound also for one that does not match the filter."""
+        body, allowed = await self.authorize_request(
+            caller, f"assistants.{action}", body, names, assistant_id=assistant_id
+        )
+        if not await self._assistants.matches(assistant_id, allowed):
+            raise AssistantNotFound
         return body
 
-    async def see_thread(
+    async def authorize_thread(
         self, caller: Caller, action: str, thread_id: UUID, value: Mapping[str, Any] | None = None
     ) -> Filter | None:
-        """Ask as `may` does for a thread that is there. Raises ThreadNotFound for one that does not fit as well."""
-        if self._is_free(caller):
+        """Authorize access to a thread. Raises ThreadNotFound also for one that does not match the filter."""
+        if self._skips_handlers(caller):
             return None
-        allowed = await self.may(caller, "threads", action, {"thread_id": thread_id, **(value or {})})
+        allowed = await self.authorize(caller, "threads", action, {"thread_id": thread_id, **(value or {})})
         await self._check_thread(thread_id, allowed)
         return allowed
 
     async def _check_thread(self, thread_id: UUID, wanted: Filter | None) -> None:
-        if wanted is not None and not await self.thread_fits(thread_id, wanted):
+        if wanted is not None and not await self.thread_matches(thread_id, wanted):
             raise ThreadNotFound.of(thread_id)
 
-    async def see_threads(self, caller: Caller, action: str, thread_ids: list[UUID]) -> list[UUID]:
-        """Ask as `may` does for each of several threads; return those that are there and fit."""
-        if self._is_free(caller):
+    async def authorize_threads(self, caller: Caller, action: str, thread_ids: list[UUID]) -> list[UUID]:
+        """Authorize access to several threads; return those that exist and match."""
+        if self._skips_handlers(caller):
             return thread_ids
-        filters = [await self.may(caller, "threads", action, {"thread_id": each}) for each in thread_ids]
+        filters = [await self.authorize(caller, "threads", action, {"thread_id": each}) for each in thread_ids]
         written = [None if each is None else dump_user(each).decode() for each in filters]
-        rows = await self._db.fetch(sql.threads_that_fit, thread_ids=thread_ids, filters=written)
+        rows = await self._db.fetch(sql.threads_that_match, thread_ids=thread_ids, filters=written)
         return [row["thread_id"] for row in rows]
 
-    async def copy_thread(self, caller: Caller, thread_id: UUID) -> tuple[UUID, dict[str, Any] | None]:
-        """Ask whether a thread may be read and another one made; return the id and the metadata of the copy.
+    async def authorize_thread_copy(self, caller: Caller, thread_id: UUID) -> tuple[UUID, dict[str, Any] | None]:
+        """Authorize reading a thread and creating its copy; return the id and the metadata of the copy.
 
-        Without metadata the copy gets that of its original. Raises ThreadNotFound and Forbidden.
+        None as metadata means that of the original. Raises ThreadNotFound and Forbidden.
         """
         target = uuid7()
-        if self._is_free(caller):
+        if self._skips_handlers(caller):
             return target, None
-        await self.see_thread(caller, "read", thread_id)
+        await self.authorize_thread(caller, "read", thread_id)
         metadata = await self._db.fetchval(sql.metadata_of_thread, thread_id=thread_id)
         if metadata is None:
             raise ThreadNotFound.of(thread_id)
-        return target, await self.make_thread(caller, target, metadata, if_exists="raise")
+        return target, await self.authorize_thread_create(caller, target, metadata, if_exists="raise")
 
-    async def make_thread(
+    async def authorize_thread_create(
         self, caller: Caller, thread_id: UUID, metadata: dict[str, Any], *, if_exists: str
     ) -> dict[str, Any]:
-        """Ask whether a thread may be made; return its metadata as the handler wants it. Raises Forbidden."""
+        """Authorize creating a thread; return its metadata as the handler changed it. Raises Forbidden."""
         value = {"thread_id": thread_id, "metadata": metadata, "if_exists": if_exists}
-        allowed = await self.may(caller, "threads", "create", value)
+        allowed = await self.authorize(caller, "threads", "create", value)
         made: Any = value.get("metadata") or {}
-        if not fits(made, allowed):
+        if not matches(made, allowed):
             raise Forbidden("Forbidden")
         return dict(made)
 
-    async def watch_thread(self, caller: Caller, thread_id: UUID) -> Watch:
-        """Ask whether a thread may be followed, which need not be there yet. Raises ThreadNotFound, and as `may`."""
-        if self._is_free(caller):
-            return UNWATCHED
-        allowed = await self.may(caller, "threads", "read", {"thread_id": thread_id})
+    async def authorize_thread_follow(self, caller: Caller, thread_id: UUID) -> DeferredThreadCheck:
+        """Authorize following a thread, which need not exist yet. Raises what `authorize_thread` raises."""
+        if self._skips_handlers(caller):
+            return NO_CHECK
+        allowed = await self.authorize(caller, "threads", "read", {"thread_id": thread_id})
         if allowed is None:
-            return UNWATCHED
-        fitting = await self.thread_fits(thread_id, allowed)
-        if fitting is False:
+            return NO_CHECK
+        matching = await self.thread_matches(thread_id, allowed)
+        if matching is False:
             raise ThreadNotFound.of(thread_id)
-        return UNWATCHED if fitting else Watch(lambda: self.thread_fits(thread_id, allowed))
+        return NO_CHECK if matching else DeferredThreadCheck(lambda: self.thread_matches(thread_id, allowed))
 
-    async def thread_fits(self, thread_id: UUID, wanted: Filter) -> bool | None:
-        """Whether a thread is as a filter wants it; None where there is none."""
-        fitting: bool | None = await self._db.fetchval(sql.thread_fits, thread_id=thread_id, access=wanted)
-        return fitting
+    async def thread_matches(self, thread_id: UUID, wanted: Filter) -> bool | None:
+        """Whether a thread matches a filter; None if there is no such thread."""
+        matching: bool | None = await self._db.fetchval(sql.thread_matches, thread_id=thread_id, access=wanted)
+        return matching
 
-    async def see_assistant(
+    async def authorize_assistant(
         self, caller: Caller, action: str, assistant_id: UUID, value: Mapping[str, Any] | None = None
     ) -> Filter | None:
-        """Ask as `may` does for an assistant that is there; those of the server's own graphs are open to be read.
-
-        Raises AssistantNotFound for one that does not fit as well.
-        """
-        if self._is_free(caller):
+        """Authorize access to an assistant. Raises AssistantNotFound also for one that does not match the filter."""
+        if self._skips_handlers(caller):
             return None
-        allowed = await self.may(caller, "assistants", action, {"assistant_id": assistant_id, **(value or {})})
-        if allowed is None or (action == "read" and self._assistants.is_of_a_graph(assistant_id)):
-            return allowed
-        if not await self._assistants.fits(assistant_id, allowed):
-            raise AssistantNotFound("Not Found")
+        allowed = await self.authorize(caller, "assistants", action, {"assistant_id": assistant_id, **(value or {})})
+        if not await self._assistants.matches(assistant_id, allowed):
+            raise AssistantNotFound
         return allowed
 
-    async def use_assistant(self, caller: Caller, name: str) -> UUID:
-        """Ask whether an assistant may be used for a run, and return its id; those of the server's own graphs may.
+    async def authorize_assistant_use(self, caller: Caller, name: str) -> UUID:
+        """Authorize using an assistant for a run, and return its id.
 
-        Raises Invalid for no such graph, AssistantNotFound, and what `may` raises.
+        The assistants that the server creates for its graphs may always be used: a project whose handlers filter by
+        owner could not run its own graphs otherwise.
+
+        Raises Invalid for an unknown graph, AssistantNotFound, and what `authorize` raises.
         """
         assistant_id = (await self._assistants.recall(name)).assistant_id
         if not self._assistants.is_of_a_graph(assistant_id):
             try:
-                await self.see_assistant(caller, "read", assistant_id, {"metadata": {}})
+                await self.authorize_assistant(caller, "read", assistant_id, {"metadata": {}})
             except AssistantNotFound:
                 raise AssistantNotFound("Thread or assistant not found.") from None
         return assistant_id
 
-    async def start_run(self, caller: Caller, thread_id: UUID | None, body: RunCreate) -> Grant:
-        """Ask for a run, which the handler may change, and for its assistant; return what `Runs.create` wants.
+    async def authorize_run(self, caller: Caller, thread_id: UUID | None, body: RunCreate) -> Grant:
+        """Authorize a run, which the handler may change, and its assistant; return the grant for `Runs.create`.
 
-        Raises Forbidden, Invalid, AssistantNotFound, and what the handlers refuse with. That the thread fits is looked
-        at when the run is admitted.
+        Raises Forbidden, Invalid, AssistantNotFound, and what the handlers raise. The admission of the run checks that
+        the thread matches the filter.
         """
-        if self._is_free(caller):
+        if self._skips_handlers(caller):
             return Grant(caller)
         run_id = uuid7()
-        assistant_id = await self.use_assistant(caller, body.assistant_id)
-        value = run_value(body, {"thread_id": thread_id, "assistant_id": assistant_id, "run_id": run_id})
-        allowed = await self.may(caller, "threads", "create_run", value)
-        run_taken_back(body, value)
+        assistant_id = await self.authorize_assistant_use(caller, body.assistant_id)
+        value = run_handler_value(body, {"thread_id": thread_id, "assistant_id": assistant_id, "run_id": run_id})
+        allowed = await self.authorize(caller, "threads", "create_run", value)
+        apply_run_changes(body, value)
         grant = Grant(caller, run_id, allowed, creates=False)
         if thread_id is None or body.on_not_exist != "create":
             return grant
         if await self._db.fetchval(sql.has_thread, thread_id=thread_id):
             return grant
-        return grant._replace(new_thread=await self.make_thread(caller, thread_id, {}, if_exists="do_nothing"))
+        return grant._replace(
+            new_thread=await self.authorize_thread_create(caller, thread_id, {}, if_exists="do_nothing")
+        )
 
-    async def see_crons(self, caller: Caller, query: T, names: tuple[str, ...]) -> tuple[T, CronFilters]:
-        """Ask for a search among crons; those on threads that the caller does not see are not seen either."""
-        if self._is_free(caller):
+    async def authorize_cron_search(self, caller: Caller, query: T, names: tuple[str, ...]) -> tuple[T, CronFilters]:
+        """Authorize a search of crons; crons on threads that the caller may not see are left out as well."""
+        if self._skips_handlers(caller):
             return query, CronFilters()
-        query, allowed = await self.shape(caller, "crons.search", query, names)
-        return query, CronFilters(allowed, await self.may(caller, "threads", "search", {"metadata": {}}))
+        query, allowed = await self.authorize_request(caller, "crons.search", query, names)
+        return query, CronFilters(allowed, await self.authorize(caller, "threads", "search", {"metadata": {}}))
 
-    async def make_cron(
-        self, caller: Caller, thread_id: UUID | None, body: T, told_of_run: dict[str, Any]
+    async def authorize_cron_create(
+        self, caller: Caller, thread_id: UUID | None, body: T, run_value: dict[str, Any]
     ) -> tuple[T, CronGrant]:
-        """Ask for a cron, for its assistant, and for runs on its thread; return it as the handler left it.
+        """Authorize a new cron, its assistant, and runs on its thread; return the request as the handlers changed it.
 
-        Raises Forbidden, Invalid, AssistantNotFound and ThreadNotFound, and what the handlers refuse with.
+        Raises Forbidden, Invalid, AssistantNotFound and ThreadNotFound, and what the handlers raise.
         """
-        if self._is_free(caller):
+        if self._skips_handlers(caller):
             return body, CronGrant(caller)
-        cron_id, assistant = uuid7(), str(told_of_run["assistant_id"])
-        assistant_id = await self.use_assistant(caller, assistant)
-        also = {"cron_id": cron_id, "thread_id": thread_id, "user_id": caller.identity, "payload": told_of_run}
-        body, _ = await self.shape(caller, "crons.create", body, ("metadata", "schedule", "end_time"), **also)
+        cron_id, assistant = uuid7(), str(run_value["assistant_id"])
+        assistant_id = await self.authorize_assistant_use(caller, assistant)
+        also = {"cron_id": cron_id, "thread_id": thread_id, "user_id": caller.identity, "payload": run_value}
+        body, _ = await self.authorize_request(
+            caller, "crons.create", body, ("metadata", "schedule", "end_time"), **also
+        )
         if thread_id is None:
             return body, CronGrant(caller, cron_id)
         ids = {"thread_id": thread_id, "assistant_id": assistant_id, "run_id": None}
-        run = {**ids, "status": "pending", "metadata": dict(told_of_run.get("metadata") or {}), "kwargs": told_of_run}
-        allowed = await self.may(caller, "threads", "create_run", run)
+        run = {**ids, "status": "pending", "metadata": dict(run_value.get("metadata") or {}), "kwargs": run_value}
+        allowed = await self.authorize(caller, "threads", "create_run", run)
         await self._check_thread(thread_id, allowed)
         return body, CronGrant(caller, cron_id, allowed)
 
-    async def see_cron(
+    async def authorize_cron(
         self, caller: Caller, action: str, cron_id: UUID, body: T, names: tuple[str, ...] = ()
     ) -> tuple[T, CronFilters]:
-        """Ask for one cron; return the request as the handler left it, and what the cron has to be like."""
-        if self._is_free(caller):
+        """Authorize access to a cron; return the request as the handler changed it, and the filters for the cron."""
+        if self._skips_handlers(caller):
             return body, CronFilters()
         also = {"cron_id": cron_id, "payload": msgspec.to_builtins(body)} if names else {"cron_id": cron_id}
-        body, allowed = await self.shape(caller, f"crons.{action}", body, names, **also)
+        body, allowed = await self.authorize_request(caller, f"crons.{action}", body, names, **also)
         thread_id = await self._db.fetchval(sql.thread_of_cron, cron_id=cron_id)
         if thread_id is None:
             return body, CronFilters(allowed)
-        return body, CronFilters(allowed, await self.may(caller, "threads", "read", {"thread_id": thread_id}))
+        return body, CronFilters(allowed, await self.authorize(caller, "threads", "read", {"thread_id": thread_id}))
 
-    async def scope(self, caller: Caller, action: str, body: T, fields: dict[str, str]) -> T:
-        """Ask for items of the store, whose namespace the handler may rewrite; `fields` are those of the request by the
-        names that handlers know.
+    async def authorize_store(self, caller: Caller, action: str, body: T, fields: dict[str, str]) -> T:
+        """Authorize access to items of the store; the handler may rewrite the namespace.
 
-        Raises what `may` raises, and Invalid for a namespace that is none.
+        `fields` maps the names that handlers know to those of the request. Raises what `authorize` raises, and Invalid
+        if the handler returns a bad namespace.
         """
-        if self._is_free(caller):
+        if self._skips_handlers(caller):
             return body
-        value = store_value(body, fields)
-        if await self.may(caller, "store", action, value) is not None:
+        value = store_handler_value(body, fields)
+        if await self.authorize(caller, "store", action, value) is not None:
             raise HandlerFailed
-        return store_taken_back(body, fields, value)
+        return apply_store_changes(body, fields, value)
 
 
-def _let_in(scope: Any, route: Route) -> Caller:
-    """Let in somebody whom nobody asks who they are. Raises Forbidden where that wants a permission and is not here."""
+def _unauthenticated(scope: Any, route: Route[Any]) -> Caller:
+    """Return the caller of a server without authentication.
+
+    Raises Forbidden for a route that requires a permission, unless the client is on the same machine.
+    """
     client = scope.get("client")
     if client is None:
         return ANYONE
     if route.permission and not is_loopback(client[0]):
-        raise Forbidden("Without authentication this is open to calls from the same machine alone.")
+        raise Forbidden("Without authentication this is only open to calls from the same machine.")
     return Caller(address=client[0])
+
+
+async def _checked_stream(
+    events: AsyncIterator[bytes], check: Callable[[], Awaitable[bool | None]]
+) -> AsyncIterator[bytes]:
+    is_visible = False
+    try:
+        async for chunk in events:
+            is_visible = is_visible or bool(await check())
+            if not is_visible:
+                return
+            yield chunk
+    finally:
+        if (close := getattr(events, "aclose", None)) is not None:
+            await close()
+
+
+RETRY_AFTER_S = 5
+
+
+class TooManyStreams(TooManyRequests):
+    """The caller has as many streams and awaited results open as MAX_STREAMS_PER_CALLER allows; close one first."""
+
+    code = "too_many_streams"
+
+
+class StreamLimit:
+    """The limit of open responses for each caller: event streams, awaited results and WebSockets; 0 turns it off.
+
+    Each of these takes memory and a connection for as long as its client likes. They are counted in each process,
+    because that is what they would exhaust. The process's own calls are not counted.
+    """
+
+    def __init__(self, limit: int) -> None:
+        self._limit = limit
+        self._open: Counter[str] = Counter()
+
+    def guarded(self, guard: Guard[S]) -> Guard[S]:
+        """Return a guard that also refuses callers with too many open responses."""
+
+        async def guarded(ctx: Context[S], route: Route[Any]) -> Any:
+            caller: Caller = await guard(ctx, route)
+            name = caller.limit_key if route.stays_open else None
+            counted_caller.set(name)
+            if name is not None and self._limit:
+                self._enter(name)
+                ctx.on_finish(partial(self._leave, name))
+            return caller
+
+        return guarded
+
+    def _enter(self, name: str) -> None:
+        if self._open[name] >= self._limit:
+            raise TooManyStreams(
+                f"The caller has {self._limit} streams and awaited results open, which is the limit "
+                "(setting MAX_STREAMS_PER_CALLER). Close one first.",
+                headers={"Retry-After": str(RETRY_AFTER_S)},
+            )
+        self._open[name] += 1
+
+    def _leave(self, name: str) -> None:
+        self._open[name] -= 1
+        if self._open[name] == 0:
+            # Otherwise the counter would grow with every caller that ever connected.
+            del self._open[name]
+
+
+# Handlers write into these without checking whether they are there.
+OBJECTS = frozenset({"metadata", "values", "config", "context", "filter"})
+# What configures a run beside its input and context; an empty value means none.
+RUN_FIELDS: dict[str, Any] = {
+    "config": RunConfig,
+    "command": Command,
+    "stream_mode": StreamMode | list[StreamMode],
+    "interrupt_before": Literal["*"] | list[str],
+    "interrupt_after": Literal["*"] | list[str],
+    "webhook": str,
+}
+
+
+def handler_value(name: str, value: Any) -> Any:
+    """Return a field as handlers get it: plain data, and an empty object for a missing one."""
+    if value is None and name in OBJECTS:
+        return {}
+    plain = msgspec.to_builtins(value, builtin_types=(UUID,)) if isinstance(value, msgspec.Struct) else value
+    return dict(plain) if isinstance(plain, dict) else plain
+
+
+def apply_changes(body: T, names: tuple[str, ...], value: dict[str, Any]) -> T:
+    """Return a request with the changes of a handler. Raises Invalid if they make it invalid."""
+    changed = {
+        name: value[name] for name in names if name in value and value[name] != handler_value(name, getattr(body, name))
+    }
+    if not changed:
+        return body
+    given = {name: field for name, field in msgspec.structs.asdict(body).items() if field is not msgspec.UNSET}
+    result: T = convert(msgspec.to_builtins({**given, **changed}), type(body), "body")
+    return result
+
+
+def run_handler_value(body: RunCreate, ids: dict[str, Any]) -> dict[str, Any]:
+    """Return a request for a run as handlers get it."""
+    kwargs = {
+        "input": body.input,
+        "command": None if body.command is None else msgspec.to_builtins(body.command),
+        "config": handler_value("config", body.config),
+        "context": handler_value("context", body.context),
+        "stream_mode": body.stream_mode,
+        "interrupt_before": body.interrupt_before,
+        "interrupt_after": body.interrupt_after,
+        "webhook": body.webhook,
+    }
+    return {
+        **ids,
+        "status": "pending",
+        "metadata": handler_value("metadata", body.metadata),
+        "prevent_insert_if_inflight": body.multitask_strategy == "reject",
+        "multitask_strategy": body.multitask_strategy or "enqueue",
+        "if_not_exists": body.on_not_exist or "reject",
+        "after_seconds": body.after_seconds or 0,
+        "kwargs": kwargs,
+    }
+
+
+def apply_run_changes(body: RunCreate, value: dict[str, Any]) -> None:
+    """Apply the changes of a handler to a run: its metadata, and how it is executed. Raises Invalid."""
+    kwargs = value.get("kwargs") or {}
+    body.metadata = value.get("metadata") or None
+    body.input, body.context = kwargs.get("input"), kwargs.get("context") or None
+    for name, kind in RUN_FIELDS.items():
+        given = kwargs.get(name)
+        is_none = given is None or (name in OBJECTS and not given)
+        setattr(body, name, None if is_none else convert(given, kind, "body"))
+
+
+def store_handler_value(body: msgspec.Struct, fields: dict[str, str]) -> dict[str, Any]:
+    """Return a request to the store as handlers get it; the namespace is a tuple of labels."""
+    value = {name: handler_value(name, getattr(body, field)) for name, field in fields.items()}
+    value["namespace"] = tuple(_labels(value["namespace"]))
+    return value
+
+
+def apply_store_changes(body: T, fields: dict[str, str], value: dict[str, Any]) -> T:
+    """Return a request to the store with the changes of a handler. Raises Invalid for a bad namespace."""
+    labels = _labels(value.get("namespace"))
+    try:
+        check_namespace(labels)
+    except ValueError as exc:
+        raise Invalid.field(["body", "namespace"], str(exc)) from exc
+    if labels.count(WILDCARD) > _labels(getattr(body, fields["namespace"])).count(WILDCARD):
+        # A user named `*` would otherwise see the items of every user: searches take this label as a wildcard.
+        raise Invalid.field(["body", "namespace"], f"the handler added {WILDCARD!r}, which matches every label")
+    is_joined = isinstance(getattr(body, fields["namespace"]), str)
+    value = {**value, "namespace": ".".join(labels) if is_joined else labels}
+    given = {fields[name]: value.get(name) or None if name in OBJECTS else value.get(name) for name in fields}
+    result: T = convert(msgspec.to_builtins({**msgspec.structs.asdict(body), **given}), type(body), "body")
+    return result
+
+
+def _labels(namespace: Any) -> list[str]:
+    """Return the labels of a namespace; some requests join them by periods."""
+    if isinstance(namespace, str):
+        return namespace.split(".")
+    return list(namespace or ())

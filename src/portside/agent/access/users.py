@@ -1,85 +1,106 @@
-"""From what authentication returns to a caller: a name, a mapping or an object becomes one kind of user."""
+"""Converts what an authentication handler returns to a caller: a name, a mapping or an object becomes a `User`.
 
+A handler may also return `(scopes, user)`, as Starlette's authentication does; the scopes become the permissions.
+"""
+
+import contextlib
 import dataclasses
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from langgraph_sdk.auth import Auth
 
-from portside.agent.types.access import INSIDE, Caller, User
+from portside.agent.types.access import IN_PROCESS, Caller, User
 
 StudioUser = Auth.types.StudioUser
-OWN = ("identity", "display_name", "is_authenticated", "permissions")
+USER_FIELDS = ("identity", "display_name", "is_authenticated", "permissions")
 
 
 class NoUser(Exception):
-    """Authentication returned nothing that names a user."""
+    """Authentication returned nothing that identifies a user."""
 
 
 class NotAuthenticated(Exception):
-    """Authentication returned a user who says not to be authenticated."""
+    """Authentication returned a user whose `is_authenticated` is false."""
 
 
-class FromStudio(StudioUser):
-    """A person who uses the studio: what handlers know by `isinstance`, readable like every other user."""
+class StudioCaller(StudioUser):
+    """A user of the studio: handlers recognise it by `isinstance`, and read it like every other user."""
 
-    __slots__ = ("_shown",)
+    __slots__ = ("_fields",)
 
     def __init__(self, username: str) -> None:
         super().__init__(username, is_authenticated=True)
-        self._shown = User(_shown(self, {"kind": "StudioUser"}))
+        self._fields = User(_complete(self, {"kind": "StudioUser"}))
 
     def __getitem__(self, key: str) -> Any:
         """Return a field by its name."""
-        return self._shown[key]
+        return self._fields[key]
 
     def __contains__(self, key: object) -> bool:
         """Whether there is a field of this name."""
-        return key in self._shown
+        return key in self._fields
 
     def __iter__(self) -> Any:
         """Iterate over the names of the fields."""
-        return iter(self._shown)
+        return iter(self._fields)
 
     def keys(self) -> Any:
         """Return the names of the fields, so that `dict` can copy them."""
-        return self._shown.keys()
+        return self._fields.keys()
 
 
 def caller_from(returned: Any) -> Caller:
     """Return the caller that authentication returned. Raises NoUser and NotAuthenticated."""
-    if isinstance(returned, StudioUser):
-        returned = FromStudio(returned.username)
-    user: Any = returned if isinstance(returned, FromStudio) else _user(returned)
+    scopes, returned = _split(returned)
+    user: Any = StudioCaller(returned.username) if isinstance(returned, StudioUser) else _user(returned)
     identity = user["identity"]
     if not isinstance(identity, str) or not identity:
-        raise NoUser("its identity is no text, or empty")
+        raise NoUser("its identity is empty, or not a string")
     if not user["is_authenticated"]:
         raise NotAuthenticated
-    return Caller(identity, str(user["display_name"]), tuple(map(str, user["permissions"])), user)
+    if scopes is not None and isinstance(user, User):
+        user["permissions"] = scopes
+    permissions = user["permissions"] if scopes is None else scopes
+    return Caller(identity, str(user["display_name"]), tuple(map(str, permissions)), user)
 
 
-def caller_again(user: Mapping[str, Any]) -> Caller:
-    """Return the caller that a stored user is of. Nobody, who has no identity, is this process."""
+def caller_from_user(user: Mapping[str, Any]) -> Caller:
+    """Return the caller of a stored user. A user without identity stands for the server's own process."""
     if not user.get("identity"):
-        return INSIDE
+        return IN_PROCESS
     is_studio = user.get("kind") == "StudioUser"
     return caller_from(StudioUser(user["identity"], is_authenticated=True) if is_studio else dict(user))
 
 
+def _split(returned: Any) -> tuple[list[str] | None, Any]:
+    """Split `(scopes, user)` into its parts; anything else is a user without scopes."""
+    if not isinstance(returned, (tuple, list)) or hasattr(returned, "identity"):
+        return None, returned
+    if len(returned) != 2:
+        raise NoUser("a sequence must be a pair of scopes and a user")
+    scopes, user = returned
+    scopes = getattr(scopes, "scopes", scopes)
+    if isinstance(scopes, str):
+        return [scopes], user
+    if scopes is not None and not isinstance(scopes, (Sequence, set, frozenset)):
+        raise NoUser("its scopes are neither a list nor a string")
+    return None if scopes is None else list(scopes), user
+
+
 def _user(returned: Any) -> User:
     if isinstance(returned, str):
-        return User(_shown(None, {"identity": returned}))
+        return User(_complete(None, {"identity": returned}))
     if isinstance(returned, Mapping):
-        return User(_shown(None, dict(returned)), original=returned)
+        return User(_complete(None, dict(returned)), original=returned)
     if not hasattr(returned, "identity"):
-        raise NoUser(f"{type(returned).__name__} is no name, no mapping with an identity, and no object with one")
-    return User(_shown(returned, _fields(returned)), original=returned)
+        raise NoUser(f"{type(returned).__name__} is neither a name nor a mapping or object with an identity")
+    return User(_complete(returned, _object_fields(returned)), original=returned)
 
 
-def _shown(source: Any, fields: dict[str, Any]) -> dict[str, Any]:
-    """Return all fields of a user, those that every user has among them."""
-    shown = {**{name: getattr(source, name) for name in OWN if hasattr(source, name)}, **fields}
+def _complete(source: Any, fields: dict[str, Any]) -> dict[str, Any]:
+    """Return all fields of a user, including those that every user has."""
+    shown = {**_user_attributes(source), **fields}
     if "identity" not in shown:
         raise NoUser("it has no identity")
     shown.setdefault("is_authenticated", True)
@@ -88,8 +109,17 @@ def _shown(source: Any, fields: dict[str, Any]) -> dict[str, Any]:
     return shown
 
 
-def _fields(source: Any) -> dict[str, Any]:
-    """Return what an object says of itself beside what every user has."""
+def _user_attributes(source: Any) -> dict[str, Any]:
+    """Return the standard properties that an object has; Starlette's base class raises for those it lacks."""
+    found = {}
+    for name in USER_FIELDS:
+        with contextlib.suppress(AttributeError, NotImplementedError):
+            found[name] = getattr(source, name)
+    return found
+
+
+def _object_fields(source: Any) -> dict[str, Any]:
+    """Return the fields that an object has beside the standard properties."""
     if hasattr(source, "model_dump"):
         return dict(source.model_dump())
     if dataclasses.is_dataclass(source) and not isinstance(source, type):

@@ -1,1 +1,1 @@
-"""Assistants: `records` makes, finds, changes and deletes them; `descriptions` tells what their graphs look like."""
+"""Assistants: `records` creates, finds, changes and deletes them; `descriptions` describes their graphs."""

@@ -1,7 +1,6 @@
-"""Assistants: made, found, changed, versioned and deleted.
+"""Assistants: created, found, changed, versioned and deleted.
 
-One per graph is made at start, under an id that follows from the graph's. What a graph itself looks like is told by
-`descriptions`.
+At start the server creates one assistant for each graph, with an id that is derived from the graph's.
 """
 
 import re
@@ -9,10 +8,11 @@ from typing import Any
 from uuid import UUID, uuid4, uuid5
 
 import msgspec
+from cachetools import LRUCache
 
 from portside.agent.graphs.load import Graphs
-from portside.agent.queue.priorities import priority_of
-from portside.agent.rows import from_row
+from portside.agent.queue.admissions import priority_of
+from portside.agent.rows import SearchPage, from_row
 from portside.agent.sql import sql
 from portside.agent.types.access import Filter
 from portside.agent.types.assistants import (
@@ -26,18 +26,17 @@ from portside.agent.types.assistants import (
     SelectedAssistant,
     VersionSearch,
 )
-from portside.agent.types.pages import Page
 from portside.kernel.db import Database
 from portside.kernel.errors import BadRequest, Conflict, Invalid, NotFound
 
 SYSTEM_NAMESPACE = UUID("6ba7b821-9dad-11d1-80b4-00c04fd430c8")
 DEFAULT_LIMIT = 10
-REMEMBERED_AT_MOST = 1000
+MAX_CACHED = 1000
 _LIKE_SPECIAL = re.compile(r"([\\%_])")
 
 
 class AssistantNotFound(NotFound):
-    """No assistant with this id exists."""
+    """Assistant not found"""  # noqa: D415 - clients look for these words
 
     code = "assistant_not_found"
 
@@ -54,11 +53,11 @@ class Assistants:
     def __init__(self, db: Database, graphs: Graphs) -> None:
         self._db = db
         self._graphs = graphs
-        self._own = frozenset(uuid5(SYSTEM_NAMESPACE, graph_id) for graph_id in graphs.ids())
-        self._remembered: dict[str, Assistant] = {}
+        self._system_ids = frozenset(uuid5(SYSTEM_NAMESPACE, graph_id) for graph_id in graphs.ids())
+        self._cached: LRUCache[str, Assistant] = LRUCache(MAX_CACHED)
 
     async def make_system_assistants(self) -> None:
-        """Make the assistant of every graph; what people changed on one stays, and a deleted one comes back."""
+        """Create the assistant of every graph. Changes by people stay, and a deleted one is created again."""
         await self._db.executemany(
             sql.upsert_system_assistant,
             [
@@ -71,11 +70,11 @@ class Assistants:
             ],
         )
 
-    async def create(self, request: AssistantCreate, seen: Filter | None = None) -> Assistant:
-        """Make an assistant, or return the one that is there, and seen, when the request allows it.
+    async def create(self, request: AssistantCreate, visible: Filter | None = None) -> Assistant:
+        """Create an assistant, or return the existing one if the request allows it and the filter matches.
 
-        Raises NotFound for a graph that is not loaded, BadRequest when both context and configurable are given,
-        Invalid for a run_priority that is none, and AssistantExists.
+        Raises NotFound for a graph that is not loaded, BadRequest if both context and configurable are given, Invalid
+        for a bad run_priority, and AssistantExists.
         """
         self._graphs.description(request.graph_id)
         priority_of(request.metadata or {})
@@ -93,25 +92,25 @@ class Assistants:
             metadata=request.metadata or {},
         )
         assert row is not None  # noqa: S101 - the statement returns the new assistant or the old one
-        if not row["is_new"] and (request.if_exists != "do_nothing" or not await self.fits(assistant_id, seen)):
+        if not row["is_new"] and (request.if_exists != "do_nothing" or not await self.matches(assistant_id, visible)):
             raise AssistantExists(f"Assistant {assistant_id} already exists")
         return from_row(Assistant, row)
 
-    async def fits(self, assistant_id: UUID, wanted: Filter | None) -> bool:
-        """Whether there is such an assistant as a filter wants it."""
+    async def matches(self, assistant_id: UUID, wanted: Filter | None) -> bool:
+        """Whether an assistant exists and matches a filter."""
         if wanted is None:
             return True
-        return bool(await self._db.fetchval(sql.assistant_fits, assistant_id=assistant_id, access=wanted))
+        return bool(await self._db.fetchval(sql.assistant_matches, assistant_id=assistant_id, access=wanted))
 
     async def get(self, assistant_id: UUID) -> Assistant:
         """Return an assistant. Raises AssistantNotFound."""
         row = await self._db.fetchrow(sql.get_assistant, assistant_id=assistant_id)
         if row is None:
-            raise AssistantNotFound("Not Found")
+            raise AssistantNotFound
         return from_row(Assistant, row)
 
     async def find(self, name: str) -> Assistant:
-        """Return the assistant that an id or a graph names. Raises Invalid for neither, AssistantNotFound."""
+        """Return the assistant of an id or a graph's name. Raises Invalid for neither, and AssistantNotFound."""
         if name in self._graphs.ids():
             return await self.get(uuid5(SYSTEM_NAMESPACE, name))
         try:
@@ -122,8 +121,18 @@ class Assistants:
             raise Invalid.field(["path", "assistant_id"], message) from None
         return await self.get(assistant_id)
 
+    def can_be_named(self, name: str) -> bool:
+        """Whether `find` accepts a name: a graph's name or an id."""
+        if name in self._graphs.ids():
+            return True
+        try:
+            UUID(name)
+        except ValueError:
+            return False
+        return True
+
     async def resolve(self, name: str) -> Assistant:
-        """Return the assistant that a run names. Raises Invalid for no such graph, AssistantNotFound."""
+        """Return the assistant that a run names. Raises Invalid for an unknown graph, and AssistantNotFound."""
         try:
             return await self.find(name)
         except Invalid as exc:
@@ -132,35 +141,32 @@ class Assistants:
             raise AssistantNotFound("Thread or assistant not found.") from None
 
     async def recall(self, name: str) -> Assistant:
-        """Return the assistant that a run names, maybe as it was: whoever uses it has to look whether it still is.
+        """Return the assistant that a run names from the cache, where it may be outdated: the caller has to check.
 
-        Raises Invalid for no such graph, AssistantNotFound.
+        The admission of a run does so by `updated_at`. Raises Invalid for an unknown graph, and AssistantNotFound.
         """
-        assistant = self._remembered.get(name)
+        assistant = self._cached.get(name)
         if assistant is None:
-            assistant = await self.resolve(name)
-            if len(self._remembered) >= REMEMBERED_AT_MOST:
-                self._remembered.clear()
-            self._remembered[name] = assistant
+            assistant = self._cached[name] = await self.resolve(name)
         return assistant
 
     def is_of_a_graph(self, assistant_id: UUID) -> bool:
-        """Whether this is the assistant that the server makes of one of its graphs."""
-        return assistant_id in self._own
+        """Whether this is one of the assistants that the server creates for its graphs."""
+        return assistant_id in self._system_ids
 
     def of_graphs(self) -> list[UUID]:
-        """Return the assistants that the server makes of its graphs."""
-        return list(self._own)
+        """Return the ids of the assistants that the server creates for its graphs."""
+        return list(self._system_ids)
 
     def forget(self, name: str) -> None:
-        """Read an assistant anew when it is named the next time."""
-        self._remembered.pop(name, None)
+        """Drop an assistant from the cache."""
+        self._cached.pop(name, None)
 
     async def patch(self, assistant_id: UUID, patch: AssistantPatch) -> Assistant:
-        """Change an assistant, which makes a new version of it.
+        """Change an assistant, which creates a new version of it.
 
-        Raises AssistantNotFound, NotFound for a graph that is not loaded, BadRequest when both context and
-        configurable are given, and Invalid for a run_priority that is none.
+        Raises AssistantNotFound, NotFound for a graph that is not loaded, BadRequest if both context and configurable
+        are given, and Invalid for a bad run_priority.
         """
         if patch.graph_id is not None:
             self._graphs.description(patch.graph_id)
@@ -180,14 +186,14 @@ class Assistants:
         return from_row(Assistant, row)
 
     async def delete(self, assistant_id: UUID, *, delete_threads: bool, threads: Filter | None = None) -> None:
-        """Delete an assistant with its versions, and its threads that fit where that is asked for.
+        """Delete an assistant with its versions, and on request its threads that match the filter.
 
         Raises AssistantNotFound.
         """
-        gone = await self._db.fetchval(
+        deleted = await self._db.fetchval(
             sql.delete_assistant, assistant_id=assistant_id, delete_threads=delete_threads, access=threads
         )
-        if gone is None:
+        if deleted is None:
             raise AssistantNotFound(f"Assistant with ID {assistant_id} not found")
 
     async def versions(self, assistant_id: UUID, query: VersionSearch) -> list[AssistantVersion]:
@@ -204,14 +210,14 @@ class Assistants:
         return [from_row(AssistantVersion, row) for row in rows]
 
     async def set_latest(self, assistant_id: UUID, version: int) -> Assistant:
-        """Make an assistant what it was in a version; the next change is numbered from the highest. Raises NotFound."""
+        """Restore a version of an assistant; the next version is numbered from the highest. Raises NotFound."""
         row = await self._db.fetchrow(sql.set_latest_assistant_version, assistant_id=assistant_id, version=version)
         if row is None:
             raise AssistantNotFound(f"Version {version} not found for assistant {assistant_id}")
         return from_row(Assistant, row)
 
-    async def search(self, query: AssistantSearch, seen: Filter | None = None) -> Page[SelectedAssistant]:
-        """Find assistants that match and are seen, newest first unless told otherwise.
+    async def search(self, query: AssistantSearch, visible: Filter | None = None) -> SearchPage[SelectedAssistant]:
+        """Find the assistants that match both the query and the filter, newest first by default.
 
         Raises NotFound for an unknown graph.
         """
@@ -219,15 +225,15 @@ class Assistants:
         order = f"{query.sort_by or 'created_at'} {query.sort_order or 'desc'}"
         limit, offset = query.limit or DEFAULT_LIMIT, query.offset or 0
         page = {"order": order, "limit": limit, "offset": offset}
-        rows = await self._db.fetch(sql.search_assistants, **_matching(query), access=seen, **page)
+        rows = await self._db.fetch(sql.search_assistants, **_matching(query), access=visible, **page)
         is_last = len(rows) < limit and (rows or not offset)
-        total = offset + len(rows) if is_last else await self.count(query, seen)
-        return Page([_select(from_row(Assistant, row), query.select) for row in rows], total)
+        total = offset + len(rows) if is_last else await self.count(query, visible)
+        return SearchPage([_select(from_row(Assistant, row), query.select) for row in rows], total)
 
-    async def count(self, query: AssistantFilter, seen: Filter | None = None) -> int:
-        """Count the assistants that match and are seen. Raises NotFound for an unknown graph."""
+    async def count(self, query: AssistantFilter, visible: Filter | None = None) -> int:
+        """Count the assistants that match both the query and the filter. Raises NotFound for an unknown graph."""
         self._check_graph(query)
-        total: int = await self._db.fetchval(sql.count_assistants, **_matching(query), access=seen)
+        total: int = await self._db.fetchval(sql.count_assistants, **_matching(query), access=visible)
         return total
 
     def _check_graph(self, query: AssistantFilter) -> None:
@@ -236,7 +242,7 @@ class Assistants:
 
 
 def _matching(query: AssistantFilter) -> dict[str, Any]:
-    """Return the parameters of a search; what `like` reads as wildcards in a name is taken literally."""
+    """Return the parameters of a search; wildcards of `like` in a name are escaped."""
     pattern = None if query.name is None else "%" + _LIKE_SPECIAL.sub(r"\\\1", query.name) + "%"
     return {"metadata": query.metadata, "graph_id": query.graph_id, "name": pattern}
 
@@ -246,7 +252,7 @@ def _select(assistant: Assistant, fields: list[Any] | None) -> SelectedAssistant
 
 
 def _context(config: AssistantConfig | None, context: dict[str, Any] | None) -> dict[str, Any] | None:
-    """Return what was given as context or as configurable, which are one thing; None where neither was."""
+    """Return the context, which a client may also send as configurable; None if it sent neither."""
     configurable = None if config is None else config.configurable
     if context and configurable:
         raise BadRequest("Cannot specify both configurable and context; prefer context.")

@@ -1,7 +1,7 @@
-"""What graphs remember: langgraph's checkpoints in Postgres.
+"""Langgraph's checkpoints in Postgres.
 
-`saver` is the checkpointer that graphs are given, `rows` turns checkpoints into rows and back. Which runs and threads
-there are is not known here; a thread is just the text it is named by.
+`saver` is the checkpointer that graphs use, `writer` writes their checkpoints in batches, and `rows` converts them to
+rows and back. Threads are known here only by their ids.
 """
 
 from portside.agent.checkpoints.saver import PostgresSaver

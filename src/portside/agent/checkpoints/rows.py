@@ -1,12 +1,14 @@
-"""Between langgraph's checkpoints and the rows that keep them.
+"""Converts langgraph's checkpoints to rows and back, and encrypts rows.
 
-Metadata is kept as `jsonb`, because history is filtered by it. `jsonb` refuses the NUL character: langgraph drops it
-from the strings it copies into metadata, and deeper down it is replaced here, in what is stored and in what is searched
-for alike. State is kept as the serializer wrote it, byte for byte, so nothing is lost there.
+Metadata is stored as `jsonb`, because history is filtered by it. `jsonb` refuses the NUL character: langgraph drops it
+from the strings that it copies into metadata; deeper down it is replaced here, in stored metadata and in filters alike.
+State is stored as the serializer wrote it, byte for byte, so nothing is lost there.
 """
 
 from asyncio import CancelledError
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from functools import partial
 from typing import Any, cast
 
 from langchain_core.runnables import RunnableConfig
@@ -16,18 +18,29 @@ from langgraph.checkpoint.base import (
     Checkpoint,
     CheckpointMetadata,
     CheckpointTuple,
-    get_serializable_checkpoint_metadata,
+    get_checkpoint_metadata,
 )
 from langgraph.checkpoint.serde.base import SerializerProtocol
 from langgraph.checkpoint.serde.types import ERROR
 
-from portside.kernel.codec import dump_user, without_nul
+from portside.agent.encryption.encryptor import Encryptor
+from portside.agent.encryption.locations import (
+    CHECKPOINT_BODY,
+    CHECKPOINT_VALUE,
+    CHECKPOINT_WRITE,
+    body_binding,
+    row_of,
+    value_binding,
+    write_binding,
+)
+from portside.agent.sql.declarations import ModelField
+from portside.kernel.codec import dump_api, dump_jsonb, load
 from portside.kernel.db import Record
 
-# Keeping short values in the checkpoint takes a run of an echo graph from 3.9 ms of CPU to 3.2.
+# Shorter values are stored in the checkpoint itself: that takes a run of an echo graph from 3.9 ms of CPU to 3.2.
 INLINE_CHARACTERS = 256
-# Who asked for a run, and in which request, is no part of what a thread remembers (spec: Authentication).
-_OF_THE_REQUEST = ("langgraph_auth_", "langgraph_request_id", "graph_auth_", "graph_request_id")
+# The caller and the request of a run are not stored with the thread's state (spec: Authentication).
+_REQUEST_PREFIXES = ("langgraph_auth_", "langgraph_request_id", "graph_auth_", "graph_request_id")
 _PLAIN = (type(None), bool, int, float)
 CHECKPOINT_COLUMNS = (
     "c_thread", "c_ns", "c_id", "c_parent", "c_metadata", "c_kind", "c_body", "c_channels", "c_versions",
@@ -36,40 +49,38 @@ VALUE_COLUMNS = ("v_thread", "v_ns", "v_channel", "v_version", "v_kind", "v_data
 WRITE_COLUMNS = (
     "w_thread", "w_ns", "w_checkpoint", "w_task", "w_idx", "w_path", "w_run", "w_channel", "w_kind", "w_data",
 )  # fmt: skip
-PLACE = WRITE_COLUMNS.index("w_idx")
+_WRITE_INDEX = WRITE_COLUMNS.index("w_idx")
 SUBGRAPH_METADATA = ("langgraph_node", "langgraph_path", "langgraph_step", "langgraph_triggers")
 
 
 Row = tuple[Any, ...]
 
 
+@dataclass(slots=True, eq=False)
 class Rows:
-    """Rows of the three tables by their keys, as parameters of `write_checkpoints`."""
+    """Rows of the three tables by their keys, for the query `write_checkpoints`."""
 
-    __slots__ = ("checkpoints", "size", "values", "writes")
-
-    def __init__(self) -> None:
-        self.checkpoints: dict[Row, Row] = {}
-        self.values: dict[Row, Row] = {}
-        self.writes: dict[Row, Row] = {}
-        self.size = 0
+    checkpoints: dict[Row, Row] = field(default_factory=dict)
+    values: dict[Row, Row] = field(default_factory=dict)
+    writes: dict[Row, Row] = field(default_factory=dict)
+    size: int = 0
 
     def __bool__(self) -> bool:
         return bool(self.checkpoints or self.values or self.writes)
 
     def merge(self, other: "Rows") -> None:
-        """Add rows as the tables take them: values and ordinary writes stay as first made, the rest is replaced."""
+        """Add rows as the tables do on conflict: values and ordinary writes keep the first row, others the last."""
         self.checkpoints |= other.checkpoints
         self.values = other.values | self.values
         for key, row in other.writes.items():
-            if row[PLACE] < 0:
+            if row[_WRITE_INDEX] < 0:
                 self.writes[key] = row
             else:
                 self.writes.setdefault(key, row)
         self.size += other.size
 
     def columns(self) -> dict[str, list[Any]]:
-        """Turn the rows into one list for each column. Raises ValueError on metadata that has no JSON form."""
+        """Return one list for each column. Raises ValueError for metadata that has no JSON form."""
         named: dict[str, list[Any]] = {}
         for names, rows in (
             (CHECKPOINT_COLUMNS, self.checkpoints),
@@ -78,23 +89,8 @@ class Rows:
         ):
             columns = zip(*rows.values(), strict=True) if rows else ((),) * len(names)
             named.update((name, list(column)) for name, column in zip(names, columns, strict=True))
-        named["c_metadata"] = [each if isinstance(each, str) else each.text() for each in named["c_metadata"]]
+        named["c_metadata"] = [each if isinstance(each, str) else each() for each in named["c_metadata"]]
         return named
-
-
-class Metadata:
-    """The metadata of a checkpoint as it was when that was put. It is written out when it is stored: much never is."""
-
-    __slots__ = ("_config", "_metadata")
-
-    def __init__(self, config: RunnableConfig, metadata: CheckpointMetadata) -> None:
-        known, given = config.get("metadata") or {}, config["configurable"]
-        self._config = RunnableConfig(metadata={**known}, configurable={**given})
-        self._metadata: CheckpointMetadata = {**metadata}
-
-    def text(self) -> str:
-        """Return it as JSON that `jsonb` takes."""
-        return metadata_json(self._config, self._metadata)
 
 
 def checkpoint_rows(
@@ -104,16 +100,24 @@ def checkpoint_rows(
     metadata: CheckpointMetadata,
     new_versions: ChannelVersions,
 ) -> Rows:
-    """Make the row of a checkpoint and the rows of the values it changed."""
-    thread_id, checkpoint_ns = _place(config)
+    """Return the row of a checkpoint and the rows of the values that it changed."""
+    thread_id, checkpoint_ns = thread_of(config), config["configurable"].get("checkpoint_ns", "")
     values, versions = checkpoint["channel_values"], checkpoint["channel_versions"]
-    inline = {channel: value for channel, value in values.items() if _is_inline(value)}
+    # By exact type: an enum member must keep its class.
+    inline = {
+        channel: value
+        for channel, value in values.items()
+        if type(value) in _PLAIN or (type(value) is str and len(value) <= INLINE_CHARACTERS)
+    }
     stored = [channel for channel in values if channel not in inline and channel in versions]
     kind, body = serde.dumps_typed({**checkpoint, "channel_values": inline})
+    # A snapshot, which is encoded only when it is stored: many checkpoints never are.
+    source = RunnableConfig(metadata={**(config.get("metadata") or {})}, configurable={**config["configurable"]})
+    encode_metadata = partial(metadata_json, source, {**metadata})
     rows = Rows()
     rows.checkpoints[thread_id, checkpoint_ns, checkpoint["id"]] = (
         thread_id, checkpoint_ns, checkpoint["id"], config["configurable"].get("checkpoint_id"),
-        Metadata(config, metadata), kind, body,
+        encode_metadata, kind, body,
         _array(stored), _array([str(versions[channel]) for channel in stored]),
     )  # fmt: skip
     rows.size = len(body)
@@ -129,51 +133,49 @@ def checkpoint_rows(
 def write_rows(
     serde: SerializerProtocol, config: RunnableConfig, writes: Sequence[tuple[str, Any]], task: tuple[str, str]
 ) -> Rows:
-    """Make the rows of the writes of a task, which is named by its id and its path.
+    """Return the rows of the writes of a task, which is named by its id and its path.
 
-    Of a task that was cut off only what marks it is kept. With some of its output langgraph would take it for finished:
-    a node whose edges were not yet followed would end the run there when it is resumed.
+    Of a cancelled task only its special writes are stored. With some of its output langgraph would take it for
+    finished: a node whose edges were not yet followed would end the run there when it is resumed.
     """
-    thread_id, checkpoint_ns = _place(config)
+    thread_id, checkpoint_ns = thread_of(config), config["configurable"].get("checkpoint_ns", "")
     task_id, task_path = task
     configurable = config["configurable"]
     checkpoint_id = configurable["checkpoint_id"]
     run_id = configurable.get("run_id") or config.get("metadata", {}).get("run_id")
     rows = Rows()
-    is_cut_off = any(isinstance(value, CancelledError) for channel, value in writes if channel == ERROR)
+    is_cancelled = any(isinstance(value, CancelledError) for channel, value in writes if channel == ERROR)
     for number, (channel, value) in enumerate(writes):
-        if is_cut_off and channel not in WRITES_IDX_MAP:
+        if is_cancelled and channel not in WRITES_IDX_MAP:
             continue
-        place = WRITES_IDX_MAP.get(channel, number)
+        index = WRITES_IDX_MAP.get(channel, number)
         kind, data = serde.dumps_typed(value)
-        key = (thread_id, checkpoint_ns, checkpoint_id, task_id, place)
+        key = (thread_id, checkpoint_ns, checkpoint_id, task_id, index)
         rows.writes[key] = (*key, task_path, run_id, channel, kind, data)
         rows.size += len(data)
     return rows
 
 
 def metadata_json(config: RunnableConfig, metadata: CheckpointMetadata) -> str:
-    """Write the metadata of a checkpoint, with what the config adds to it, as JSON that `jsonb` takes."""
-    told = get_serializable_checkpoint_metadata(config, metadata)
-    kept = {name: value for name, value in told.items() if not name.startswith(_OF_THE_REQUEST)}
-    return without_nul(dump_user({**kept, **_whereabouts(config)})).decode()
-
-
-def _whereabouts(config: RunnableConfig) -> dict[str, Any]:
-    """Tell of a subgraph's checkpoint which step of the graph around it it belongs to; langgraph leaves that out."""
-    if not config.get("configurable", {}).get("checkpoint_ns"):
-        return {}
-    known = config.get("metadata", {})
-    return {key: known[key] for key in SUBGRAPH_METADATA if key in known}
+    """Encode the metadata of a checkpoint, with the fields that the config adds, as JSON that `jsonb` accepts."""
+    complete = get_checkpoint_metadata(config, metadata)
+    stored = {
+        name: value for name, value in complete.items() if name != "writes" and not name.startswith(_REQUEST_PREFIXES)
+    }
+    if config.get("configurable", {}).get("checkpoint_ns"):
+        # The step of its parent graph that a subgraph's checkpoint belongs to: langgraph leaves that out.
+        given = config.get("metadata", {})
+        stored.update({key: given[key] for key in SUBGRAPH_METADATA if key in given})
+    return dump_jsonb(stored)
 
 
 def filter_json(wanted: dict[str, Any]) -> str:
-    """Write a filter the way metadata is written, so that the two compare."""
+    """Encode a filter as metadata is encoded, so that the two can be compared."""
     return metadata_json({}, cast("CheckpointMetadata", wanted))
 
 
 def read_tuple(serde: SerializerProtocol, row: Record) -> CheckpointTuple:
-    """Rebuild a checkpoint from its row of `checkpoint_tuples`."""
+    """Return the checkpoint of a row of `checkpoint_tuples`."""
     checkpoint: Checkpoint = serde.loads_typed((row["kind"], row["body"]))
     stored = zip(row["value_channels"] or (), row["value_kinds"] or (), row["value_datas"] or (), strict=True)
     checkpoint["channel_values"].update({channel: serde.loads_typed((kind, data)) for channel, kind, data in stored})
@@ -181,39 +183,64 @@ def read_tuple(serde: SerializerProtocol, row: Record) -> CheckpointTuple:
         row["write_tasks"] or (), row["write_channels"] or (), row["write_kinds"] or (), row["write_datas"] or (),
         strict=True,
     )  # fmt: skip
-    parent_id = row["parent_id"]
+    names, parent_id = {"thread_id": row["thread_id"], "checkpoint_ns": row["checkpoint_ns"]}, row["parent_id"]
     return CheckpointTuple(
-        config=_config(row, row["checkpoint_id"]),
+        config={"configurable": {**names, "checkpoint_id": row["checkpoint_id"]}},
         checkpoint=checkpoint,
         metadata=row["metadata"],
-        parent_config=_config(row, parent_id) if parent_id else None,
+        parent_config={"configurable": {**names, "checkpoint_id": parent_id}} if parent_id else None,
         pending_writes=[(task, channel, serde.loads_typed((kind, data))) for task, channel, kind, data in writes],
     )
 
 
 def thread_of(config: RunnableConfig) -> str:
-    """Return the thread a config speaks of. Raises ValueError when it names none."""
+    """Return the thread that a config names. Raises ValueError without one."""
     thread_id = config.get("configurable", {}).get("thread_id")
     if thread_id is None:
         raise ValueError("a checkpointed graph needs config['configurable']['thread_id']")
     return str(thread_id)
 
 
-def _place(config: RunnableConfig) -> tuple[str, str]:
-    return thread_of(config), config["configurable"].get("checkpoint_ns", "")
-
-
 def _array(texts: Sequence[str]) -> str:
-    """Write texts as an array of Postgres: arrays of different lengths cannot be rows of one parameter."""
+    """Encode texts as a Postgres array literal: one parameter cannot hold arrays of different lengths."""
     return "{" + ",".join('"' + text.replace("\\", "\\\\").replace('"', '\\"') + '"' for text in texts) + "}"
 
 
-def _config(row: Record, checkpoint_id: str) -> RunnableConfig:
-    place = {"thread_id": row["thread_id"], "checkpoint_ns": row["checkpoint_ns"], "checkpoint_id": checkpoint_id}
-    return {"configurable": place}
+_METADATA = (CHECKPOINT_COLUMNS.index("c_metadata"), ModelField("checkpoint", "metadata"))
+_BODY, _VALUE = CHECKPOINT_COLUMNS.index("c_body"), VALUE_COLUMNS.index("v_data")
+_WRITE, _WRITE_CHANNEL = WRITE_COLUMNS.index("w_data"), WRITE_COLUMNS.index("w_channel")
+# The column to encrypt, the field it belongs to, and what binds the ciphertext to its row.
+_Encryption = tuple[int, ModelField, Callable[[Row], bytes]]
+# The first columns of each kind of row are its key.
+_BODIES: _Encryption = (_BODY, CHECKPOINT_BODY, lambda row: body_binding(*row[:3]))
+_VALUES: _Encryption = (_VALUE, CHECKPOINT_VALUE, lambda row: value_binding(*row[:3]))
+_WRITES: _Encryption = (_WRITE, CHECKPOINT_WRITE, lambda row: write_binding(row[:3], row[3], row[_WRITE_CHANNEL]))
 
 
-def _is_inline(value: Any) -> bool:
-    """Whether a value goes into the checkpoint itself. By exact type: an enum member must keep its class."""
-    kind = type(value)
-    return kind in _PLAIN or (kind is str and len(value) <= INLINE_CHARACTERS)
+async def encrypt_rows(encryptor: Encryptor, rows: Rows) -> Rows:
+    """Return rows with their blobs and their metadata encrypted; the codec of the database decrypts them.
+
+    Called before rows are buffered, in the encryption context of their run. Raises EncryptionFailed.
+    """
+    encrypted = Rows()
+    kinds = ((rows.checkpoints, _BODIES), (rows.values, _VALUES), (rows.writes, _WRITES))
+    encrypted.checkpoints, encrypted.values, encrypted.writes = await encryptor.gather(
+        _encrypt_column(encryptor, *kind) for kind in kinds
+    )
+    column, field = _METADATA
+    for key, row in encrypted.checkpoints.items():
+        binding = row_of({"thread_id": row[0], "checkpoint_ns": row[1]})
+        document = await encryptor.encrypt_document(load(row[column]()), field, binding)
+        encrypted.checkpoints[key] = _with(row, column, dump_api(document).decode())
+    encrypted.size = rows.size
+    return encrypted
+
+
+async def _encrypt_column(encryptor: Encryptor, rows: dict[Row, Row], encryption: _Encryption) -> dict[Row, Row]:
+    column, field, binding = encryption
+    blobs = await encryptor.gather(encryptor.encrypt_blob(row[column], field, binding(row)) for row in rows.values())
+    return {key: _with(row, column, blob) for (key, row), blob in zip(rows.items(), blobs, strict=True)}
+
+
+def _with(row: Row, column: int, value: object) -> Row:
+    return (*row[:column], value, *row[column + 1 :])

@@ -1,13 +1,13 @@
 """The checkpointer: langgraph's `BaseCheckpointSaver` on our own pool, one statement for each call.
 
 A saver belongs to the event loop of its database. Calls from other loops and, for the synchronous methods, from other
-threads are carried out there; what runs put goes to the stage, which writes it on a loop of its own choice. Each step
-stores only the channels it changed (see the migration for the layout).
+threads are executed there. What runs put goes to the `CheckpointWriter`, which writes it on its own loop. Each step
+stores only the channels that it changed; the migration describes the layout.
 """
 
 import asyncio
 from collections.abc import AsyncIterator, Callable, Coroutine, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import asynccontextmanager, contextmanager
 from contextvars import ContextVar
 from functools import lru_cache
 from inspect import signature
@@ -28,15 +28,16 @@ from langgraph.checkpoint.serde.base import SerializerProtocol
 from portside.agent.checkpoints.rows import (
     Rows,
     checkpoint_rows,
+    encrypt_rows,
     filter_json,
     read_tuple,
     thread_of,
     write_rows,
 )
-from portside.agent.checkpoints.sealing import sealed_rows
 from portside.agent.checkpoints.serde import make_serde
-from portside.agent.checkpoints.staging import Holder, Stage
-from portside.agent.encryption.vault import Vault
+from portside.agent.checkpoints.writer import CheckpointWriter, RunAttempt, run_on
+from portside.agent.encryption.encryptor import Encryptor
+from portside.agent.encryption.reencryption import rebind_checkpoints
 from portside.agent.sql import sql
 from portside.kernel.db import Database, Record, Session
 
@@ -45,21 +46,21 @@ DURABILITY = "__pregel_durability"
 
 T = TypeVar("T")
 F = TypeVar("F", bound=Callable[..., Any])
-Named = tuple[str, str, str | None]
+CheckpointName = tuple[str, str, str | None]
 """A thread, a namespace, and a checkpoint's id unless it is the latest."""
-_told: ContextVar[tuple[Named, Record | None] | None] = ContextVar("told", default=None)
+_preloaded: ContextVar[tuple[CheckpointName, Record | None] | None] = ContextVar("preloaded_checkpoint", default=None)
 
 
 def _declared(method: F) -> F:
-    """Let the method say its signature: langgraph asks in every run, and working it out is 4 % of a short one."""
+    """Store the method's signature on it: langgraph inspects it in every run, which is 4 % of a short one."""
     method.__dict__["__signature__"] = signature(method)
     return method
 
 
 class PostgresSaver(BaseCheckpointSaver[str]):
-    """Keeps checkpoints in Postgres. Make it on the event loop that its database was connected on.
+    """Stores checkpoints in Postgres. Make it on the event loop that its database was connected on.
 
-    Without a stage it has one on that database and loop.
+    Without a writer it makes one for that database and loop.
     """
 
     def __init__(
@@ -67,48 +68,51 @@ class PostgresSaver(BaseCheckpointSaver[str]):
         db: Session,
         *,
         serde: SerializerProtocol | None = None,
-        vault: Vault | None = None,
-        stage: Stage | None = None,
+        encryptor: Encryptor | None = None,
+        writer: CheckpointWriter | None = None,
     ) -> None:
         super().__init__(serde=serde or make_serde())
-        self.vault = vault
-        self.stage = stage or Stage(db)
+        self.encryptor = encryptor
+        self.writer = writer or CheckpointWriter(db)
         self._db = db
         self._loop = asyncio.get_running_loop()
 
     @property
     def database(self) -> Database:
-        """The database that checkpoints are kept in. Raises TypeError inside a transaction."""
+        """The database of the checkpoints. Raises TypeError inside a transaction."""
         if not isinstance(self._db, Database):
-            raise TypeError("this saver is inside a transaction already")
+            raise TypeError("this saver already is inside a transaction")
         return self._db
 
     def get_next_version(self, current: str | None, channel: None) -> str:  # noqa: ARG002 - the base class's signature
-        """Return a later version of a channel. The random tail keeps two branches of a thread from sharing one."""
+        """Return the next version of a channel. The random suffix keeps two branches of a thread from sharing one."""
         number = int(str(current).split(".", 1)[0]) + 1 if current else 1
         return f"{number:010d}.{getrandbits(32):08x}"
 
     @contextmanager
-    def told(self, config: RunnableConfig, row: Record | None) -> Iterator[None]:
-        """Answer for what a config names with what was read of it already; None where nothing is there."""
-        token = _told.set((_named(config), row))
+    def preloaded(self, config: RunnableConfig, row: Record | None) -> Iterator[None]:
+        """Return this row for the checkpoint that a config names, instead of reading it; None for no checkpoint."""
+        token = _preloaded.set((_name_of(config), row))
         try:
             yield
         finally:
-            _told.reset(token)
+            _preloaded.reset(token)
 
     async def aget_tuple(self, config: RunnableConfig) -> CheckpointTuple | None:
-        """Return the checkpoint a config names, or the latest of its namespace, or None."""
-        told = _told.get()
-        row = told[1] if told and told[0] == _named(config) else await self._at_home(self._read(config))
+        """Return the checkpoint that a config names, or the latest of its namespace, or None."""
+        preloaded = _preloaded.get()
+        if preloaded is not None and preloaded[0] == _name_of(config):
+            row = preloaded[1]
+        else:
+            row = await run_on(self._loop, self._read(config))
         return read_tuple(self.serde, row) if row else None
 
     async def _read(self, config: RunnableConfig) -> Record | None:
-        thread_id, checkpoint_ns, checkpoint_id = _named(config)
-        if hold := self.stage.find(thread_id):
-            if hold.is_empty(checkpoint_ns):
+        thread_id, checkpoint_ns, checkpoint_id = _name_of(config)
+        if buffer := self.writer.buffers.get(thread_id):
+            if buffer.is_empty(checkpoint_ns):
                 return None
-            await hold.settle()
+            await buffer.flush()
         try:
             return await self._db.fetchrow(
                 sql.read_checkpoint,
@@ -117,9 +121,9 @@ class PostgresSaver(BaseCheckpointSaver[str]):
                 checkpoint_id=checkpoint_id,
             )
         except Exception as exc:
-            # The graph cannot tell this from a mistake of its own; whoever executes it can.
-            if hold:
-                hold.failure = hold.failure or exc
+            # The graph reports this like an error of its own; the engine tells by the buffer that the database failed.
+            if buffer:
+                buffer.failure = buffer.failure or exc
             raise
 
     async def alist(
@@ -132,7 +136,7 @@ class PostgresSaver(BaseCheckpointSaver[str]):
     ) -> AsyncIterator[CheckpointTuple]:
         """Yield checkpoints, newest first; `filter` is matched against their metadata."""
         configurable = config.get("configurable", {}) if config else {}
-        bounds = {
+        conditions = {
             "thread_id": thread_of(config) if config else None,
             "checkpoint_ns": configurable.get("checkpoint_ns"),
             "checkpoint_id": configurable.get("checkpoint_id") or None,
@@ -142,7 +146,7 @@ class PostgresSaver(BaseCheckpointSaver[str]):
         cursor: dict[str, str | None] = {"after_id": None, "after_thread": None, "after_ns": None}
         while limit is None or limit > 0:
             count = PAGE if limit is None else min(limit, PAGE)
-            rows = await self._at_home(self._db.fetch(sql.list_checkpoints, **bounds, **cursor, count=count))
+            rows = await run_on(self._loop, self._db.fetch(sql.list_checkpoints, **conditions, **cursor, count=count))
             for row in rows:
                 yield read_tuple(self.serde, row)
             if len(rows) < count:
@@ -162,55 +166,62 @@ class PostgresSaver(BaseCheckpointSaver[str]):
     ) -> RunnableConfig:
         """Store a checkpoint and the values that changed; return the config that names it."""
         await self._put(config, checkpoint_rows(self.serde, config, checkpoint, metadata, new_versions))
-        place = {"thread_id": thread_of(config), "checkpoint_ns": config["configurable"].get("checkpoint_ns", "")}
-        return {"configurable": {**place, "checkpoint_id": checkpoint["id"]}}
+        checkpoint_ns = config["configurable"].get("checkpoint_ns", "")
+        names = {"thread_id": thread_of(config), "checkpoint_ns": checkpoint_ns, "checkpoint_id": checkpoint["id"]}
+        return {"configurable": names}
 
     @_declared
     async def aput_writes(
         self, config: RunnableConfig, writes: Sequence[tuple[str, Any]], task_id: str, task_path: str = ""
     ) -> None:
-        """Store what a task wrote, pending until its step is over."""
+        """Store the writes of a task; they are pending until its step ends."""
         await self._put(config, write_rows(self.serde, config, writes, (task_id, task_path)))
 
     async def _put(self, config: RunnableConfig, rows: Rows) -> None:
-        if self.vault is not None:
-            # Reading it back is the database's codec's to do.
-            rows = await sealed_rows(self.vault, rows)
-        thread_id, maker = thread_of(config), _maker(config)
-        hold = self.stage.find(thread_id)
+        if self.encryptor is not None:
+            rows = await encrypt_rows(self.encryptor, rows)
+        thread_id, run_id = thread_of(config), config["configurable"].get("run_id")
+        number = config.get("metadata", {}).get("run_attempt")
+        # None for updates by people and for graphs of user code; user code writes while the buffer's run executes.
+        attempt = _attempt(str(run_id), number) if isinstance(number, int) else None
+        buffer = self.writer.buffers.get(thread_id)
         # A node that was left behind in its thread may still write when another run has the thread.
-        if hold is None or not hold.is_for(maker):
-            await self.stage.write(thread_id, rows, by=maker)
+        if buffer is None or (attempt is not None and attempt[:2] != buffer.owner[:2]):
+            await self.writer.write(thread_id, rows, attempt=attempt)
             return
-        await hold.put(config["configurable"].get("checkpoint_ns", ""), rows)
+        await buffer.put(config["configurable"].get("checkpoint_ns", ""), rows)
         if config["configurable"].get(DURABILITY) == "sync":
-            await hold.settle()
+            await buffer.flush()
 
     async def adelete_thread(self, thread_id: str) -> None:
-        """Delete all that a thread remembers."""
-        await self._at_home(self._db.execute(sql.delete_checkpoints_of_threads, thread_ids=[str(thread_id)]))
+        """Delete all checkpoints of a thread."""
+        await run_on(self._loop, self._db.execute(sql.delete_checkpoints_of_threads, thread_ids=[str(thread_id)]))
 
     async def adelete_for_runs(self, run_ids: Sequence[str], *, thread_id: str | None = None) -> None:
-        """Delete what these runs left. Name the thread, and copies of it are spared.
+        """Delete the checkpoints of these runs; with a thread id, those of copies of the thread stay.
 
-        Channels kept as a chain of writes (langgraph's DeltaChannel) lose what the deleted runs added to the chain.
+        Channels that are stored as a chain of writes (langgraph's DeltaChannel) lose what the deleted runs added to it.
         """
         ids = [str(run_id) for run_id in run_ids]
-        await self._at_home(self._db.execute(sql.delete_checkpoints_of_runs, run_ids=ids, thread_id=thread_id))
+        await run_on(self._loop, self._db.execute(sql.delete_checkpoints_of_runs, run_ids=ids, thread_id=thread_id))
 
     async def acopy_thread(self, source_thread_id: str, target_thread_id: str) -> None:
-        """Copy the whole history of a thread, checkpoint ids included, to one that has none."""
-        copied = self._db.execute(sql.copy_checkpoints, source=str(source_thread_id), target=str(target_thread_id))
-        await self._at_home(copied)
+        """Copy the whole history of a thread, with its checkpoint ids, to a thread without checkpoints."""
+        await run_on(self._loop, self._copy(str(source_thread_id), str(target_thread_id)))
+
+    async def _copy(self, source: str, target: str) -> None:
+        async with self.database.transaction() as tx:
+            await tx.execute(sql.copy_checkpoints, source=source, target=target)
+            if self.encryptor is not None:
+                await rebind_checkpoints(self.encryptor, tx, source, target)
 
     async def aprune(self, thread_ids: Sequence[str], *, strategy: str = "keep_latest") -> None:
-        """Drop history: `keep_latest` leaves the latest checkpoint of each namespace, `delete` leaves nothing."""
+        """Delete history: `keep_latest` keeps the latest checkpoint of each namespace, `delete` keeps nothing."""
         queries = {"keep_latest": sql.keep_latest_checkpoints, "delete": sql.delete_checkpoints_of_threads}
         if strategy not in queries:
             raise ValueError(f"unknown strategy {strategy!r}: give one of {', '.join(queries)}")
-        await self._at_home(
-            self._db.execute(queries[strategy], thread_ids=[str(thread_id) for thread_id in thread_ids])
-        )
+        ids = [str(thread_id) for thread_id in thread_ids]
+        await run_on(self._loop, self._db.execute(queries[strategy], thread_ids=ids))
 
     def get_tuple(self, config: RunnableConfig) -> CheckpointTuple | None:
         """Do as `aget_tuple`, from another thread."""
@@ -263,14 +274,8 @@ class PostgresSaver(BaseCheckpointSaver[str]):
         """Do as `aprune`, from another thread."""
         self._wait(self.aprune(thread_ids, strategy=strategy))
 
-    async def _at_home(self, call: Coroutine[Any, Any, T]) -> T:
-        """Await a call on the database's own loop; user code may run this saver on another."""
-        if asyncio.get_running_loop() is self._loop:
-            return await call
-        return await asyncio.wrap_future(asyncio.run_coroutine_threadsafe(call, self._loop))
-
     def _wait(self, call: Coroutine[Any, Any, T]) -> T:
-        """Block this thread until the call is done. Raises RuntimeError on the loop that would have to do it."""
+        """Block this thread until the call is done. Raises RuntimeError on the loop that has to execute it."""
         try:
             here: asyncio.AbstractEventLoop | None = asyncio.get_running_loop()
         except RuntimeError:
@@ -284,20 +289,43 @@ class PostgresSaver(BaseCheckpointSaver[str]):
         return asyncio.run_coroutine_threadsafe(call, self._loop).result()
 
 
-def _named(config: RunnableConfig) -> Named:
-    place = config.get("configurable", {})
-    return thread_of(config), place.get("checkpoint_ns", ""), place.get("checkpoint_id") or None
-
-
-def _maker(config: RunnableConfig) -> Holder | None:
-    """Return the attempt of a run that a graph is executed by; people, and users' own graphs, write without one."""
-    run_id, attempt = config["configurable"].get("run_id"), config.get("metadata", {}).get("run_attempt")
-    return _holder(str(run_id), attempt) if isinstance(attempt, int) else None
+def _name_of(config: RunnableConfig) -> CheckpointName:
+    names = config.get("configurable", {})
+    return thread_of(config), names.get("checkpoint_ns", ""), names.get("checkpoint_id") or None
 
 
 @lru_cache(maxsize=64)
-def _holder(run_id: str, attempt: int) -> Holder | None:
+def _attempt(run_id: str, attempt: int) -> RunAttempt | None:
+    """Return the attempt at a run that a config names; None if the id is not that of a run."""
     try:
-        return Holder(UUID(run_id), attempt)
+        return RunAttempt(UUID(run_id), attempt)
     except ValueError:
         return None
+
+
+class _SerialConnection:
+    """A connection for several coroutines, one call at a time: graphs request several checkpoints at once."""
+
+    def __init__(self, connection: Any) -> None:
+        self._connection = connection
+        self._lock = asyncio.Lock()
+
+    def __getattr__(self, name: str) -> Any:
+        method = getattr(self._connection, name)
+
+        async def call(*args: Any) -> Any:
+            async with self._lock:
+                return await method(*args)
+
+        return call
+
+
+@asynccontextmanager
+async def in_transaction(saver: PostgresSaver) -> AsyncIterator[tuple[PostgresSaver, Session]]:
+    """Begin a transaction on the saver's database; yield a saver inside it, and its session for other statements.
+
+    Enter it on the saver's own event loop. It is committed at the end; an exception rolls back.
+    """
+    async with saver.database.transaction() as tx:
+        session = Session(_SerialConnection(tx.connection), tx.codec)
+        yield PostgresSaver(session, serde=saver.serde, encryptor=saver.encryptor), session

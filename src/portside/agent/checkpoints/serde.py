@@ -1,9 +1,9 @@
-"""The serializer of checkpoints: langgraph's, but what it reads back can run no code.
+"""The serializer of checkpoints: langgraph's, with a deserializer that cannot execute code.
 
-Langgraph's own imports whatever module a checkpoint names and calls what it finds there. Here only classes that hold
-data are made again (dataclasses, pydantic models, named tuples, enums and what langgraph itself stores), and only out
-of modules that are loaded already or that belong to a package that is. Anything else comes back as the plain data that
-it was written as. A configuration may narrow that to a list of classes; those on a list are imported if need be.
+Langgraph's own deserializer imports whatever module a checkpoint names and calls what it finds there. This one creates
+only instances of data classes (dataclasses, pydantic models, named tuples, enums and what langgraph itself stores), and
+only from modules that are loaded or that belong to a loaded package. Anything else is returned as the plain data that
+was stored. The configuration may narrow this to a list of classes; listed classes are imported if necessary.
 """
 
 import dataclasses
@@ -33,32 +33,32 @@ from portside.agent.types.encryption import Modules, SerdeConfig
 from portside.kernel.logs import get_logger
 
 log = get_logger(__name__)
-# The kinds of langgraph's extension types that name something to be called: with one argument, with several, with
-# keywords, a method of it, and models of pydantic in both versions.
+# The codes of langgraph's extension types that name a callable: with one argument, with several, with keyword
+# arguments, a method of it, and pydantic models of both versions.
 _ONE, _SEVERAL, _KEYWORDS, _METHOD, _MODEL_1, _MODEL_2, _SNAPSHOT = 0, 1, 2, 3, 4, 5, 7
 _CONSTRUCTED = frozenset({_ONE, _SEVERAL, _KEYWORDS, _MODEL_1, _MODEL_2})
 _VALUES = (
     set, frozenset, deque, UUID, Decimal, timedelta, date, time, timezone, ZoneInfo, PurePath, IPv4Address,
     IPv4Interface, IPv4Network, IPv6Address, IPv6Interface, IPv6Network,
 )  # fmt: skip
-_LANGGRAPHS = frozenset({"langgraph.types", "langgraph.store.base"})
-# What models of pydantic in both versions, its secrets, and classes of msgspec and of attrs have.
+_LANGGRAPH_MODULES = frozenset({"langgraph.types", "langgraph.store.base"})
+# Attributes of pydantic models of both versions, of its secrets, and of msgspec and attrs classes.
 _MODELS = ("__pydantic_fields__", "__fields__", "get_secret_value", "__struct_fields__", "__attrs_attrs__")
 _FUNCTIONS = frozenset({("re", "compile")})
 _OPTION = ormsgpack.OPT_NON_STR_KEYS
 
 
 class UnsafeCheckpoint(NotImplementedError):
-    """A checkpoint is stored in a form that this server does not read, for reading it could run code."""
+    """A checkpoint is stored in a form that this server does not read, because reading it could execute code."""
 
 
 def make_serde(config: SerdeConfig = SerdeConfig()) -> SerializerProtocol:  # noqa: B008 - it is frozen
-    """Return the serializer that a configuration asks for."""
+    """Return the serializer for a configuration."""
     return SafeSerializer(config)
 
 
 class SafeSerializer(JsonPlusSerializer):
-    """Langgraph's serializer with a rule of its own for what is made again."""
+    """Langgraph's serializer with its own rule for which classes are instantiated."""
 
     def __init__(self, config: SerdeConfig) -> None:
         hook = _hook(_rule(config.allowed_msgpack_modules))
@@ -67,25 +67,27 @@ class SafeSerializer(JsonPlusSerializer):
         self._reads_json = bool(config.allowed_json_modules)
 
     def loads_typed(self, data: tuple[str, bytes]) -> Any:
-        """Read a value. Raises UnsafeCheckpoint for a kind that could run code and is not allowed."""
+        """Deserialize a value. Raises UnsafeCheckpoint for a kind that could execute code and is not allowed."""
         kind, raw = data
         if kind == "pickle" and not self.pickle_fallback:
             raise UnsafeCheckpoint(
-                "A checkpoint is pickled, and checkpointer.serde.pickle_fallback does not allow that"
+                "A checkpoint is pickled; set checkpointer.serde.pickle_fallback to read it, which can execute code"
             )
         if kind != "json":
             return super().loads_typed(data)
         if not self._reads_json:
-            raise UnsafeCheckpoint("A checkpoint is stored as JSON; name what it may hold in allowed_json_modules")
-        return _revived(msgspec.json.decode(raw), self._json)
+            raise UnsafeCheckpoint(
+                "A checkpoint is stored as JSON; list its classes in checkpointer.serde.allowed_json_modules"
+            )
+        return _with_instances(msgspec.json.decode(raw), self._json)
 
 
 Rule = Callable[[str, str], Any]
 
 
 def _rule(allowed: Modules) -> Rule:
-    """Return what finds the class of a name, or None where it may not be made."""
-    listed = frozenset() if allowed is None or allowed is True else frozenset(map(_named, allowed))
+    """Return a function that finds a class by name; it returns None for one that must not be instantiated."""
+    listed = frozenset(map(_named, allowed)) if isinstance(allowed, list) else frozenset()
 
     def find(module: str, name: str) -> Any:
         if (module, name) in _FUNCTIONS or (module, name) in listed:
@@ -105,21 +107,21 @@ def _named(entry: Iterable[str]) -> tuple[str, str]:
 
 
 def _loaded(module: str) -> Any:
-    """Return a module that is loaded, or that is part of a package that is: importing that is no surprise to anyone."""
+    """Return a loaded module, or import one of a loaded package: the project executes that package's code anyway."""
     known = sys.modules.get(module)
     if known is not None or module.partition(".")[0] not in sys.modules or module.endswith("__main__"):
         return known
     try:
         return importlib.import_module(module)
-    except Exception as exc:  # noqa: BLE001 - whatever it is, the value comes back as plain data
-        log.warning("a module that a checkpoint names does not load", module=module, error=type(exc).__name__)
+    except Exception as exc:  # noqa: BLE001 - the value is returned as plain data
+        log.warning("a module that a checkpoint names cannot be imported", module=module, error=type(exc).__name__)
         return None
 
 
 @lru_cache(maxsize=4096)
 def _is_own(kind: Any) -> bool:
     """Whether langgraph stores values of this class by itself."""
-    return issubclass(kind, (*_VALUES, BaseMessage, Document)) or kind.__module__ in _LANGGRAPHS
+    return issubclass(kind, (*_VALUES, BaseMessage, Document)) or kind.__module__ in _LANGGRAPH_MODULES
 
 
 @lru_cache(maxsize=4096)
@@ -130,20 +132,20 @@ def _holds_data(kind: Any) -> bool:
 
 
 def _hook(find: Rule) -> Callable[[int, bytes], Any]:
-    """Return what reads langgraph's extension types, as its own does, with a rule for what they name."""
-    langgraphs = JsonPlusSerializer()
+    """Return the decoder of langgraph's extension types, like its own, with a rule for the classes that they name."""
+    original = JsonPlusSerializer()
 
     def hook(code: int, data: bytes) -> Any:
         if code == _METHOD:
-            told = ormsgpack.unpackb(data, ext_hook=hook, option=_OPTION)
-            is_moment = tuple(told[:2]) == ("datetime", "datetime") and told[3] == "fromisoformat"
-            return datetime.fromisoformat(told[2]) if is_moment else told[2]
+            parts = ormsgpack.unpackb(data, ext_hook=hook, option=_OPTION)
+            is_datetime = tuple(parts[:2]) == ("datetime", "datetime") and parts[3] == "fromisoformat"
+            return datetime.fromisoformat(parts[2]) if is_datetime else parts[2]
         if code in _CONSTRUCTED:
-            return _made(code, ormsgpack.unpackb(data, ext_hook=hook, option=_OPTION), find)
+            return _instance(code, ormsgpack.unpackb(data, ext_hook=hook, option=_OPTION), find)
         if code == _SNAPSHOT:
             return _snapshot(ormsgpack.unpackb(data, ext_hook=hook, option=_OPTION))
-        # Arrays of numpy: numbers alone, nothing is named in them.
-        return langgraphs.loads_typed(("msgpack", ormsgpack.packb(ormsgpack.Ext(code, data))))
+        # Arrays of numpy: they contain only numbers and name no class.
+        return original.loads_typed(("msgpack", ormsgpack.packb(ormsgpack.Ext(code, data))))
 
     return hook
 
@@ -153,47 +155,44 @@ def _snapshot(value: Any) -> Any:
     return value if kind is None else kind(value)
 
 
-def _made(code: int, told: Any, find: Rule) -> Any:
-    """Make a value again; what may not be made, or cannot, is the plain data that it was written as."""
-    module, name, given = told[0], told[1], told[2]
+def _instance(code: int, parts: Any, find: Rule) -> Any:
+    """Create a stored instance; return its plain data if its class must not be instantiated or has changed."""
+    module, name, data = parts[0], parts[1], parts[2]
     kind = find(str(module), str(name))
     if kind is None:
-        _say_left(str(module), str(name))
-        return given
+        _warn_of_plain_data(str(module), str(name))
+        return data
     try:
-        return _called(code, kind, given)
+        if code == _ONE:
+            return kind(data)
+        if code == _SEVERAL:
+            # A Send may have a third part, its timeout, which is a keyword argument.
+            is_send = kind.__module__ == "langgraph.types" and kind.__name__ == "Send" and len(data) == 3
+            return kind(*data[:2], timeout=data[2]) if is_send else kind(*data)
+        try:
+            return kind(**data)
+        except Exception:
+            if code == _KEYWORDS:
+                raise
+            # As langgraph does: a model that is not valid any more is created without validation.
+            return (kind.construct if code == _MODEL_1 else kind.model_construct)(**data)
     except Exception as exc:  # noqa: BLE001 - the class is the project's, and may have changed since
         log.warning("a value does not fit its class any more", name=f"{module}.{name}", error=type(exc).__name__)
-        return given
+        return data
 
 
 @lru_cache(maxsize=1000)
-def _say_left(module: str, name: str) -> None:
-    log.warning("a checkpoint names what may not be made again; it is left as plain data", name=f"{module}.{name}")
+def _warn_of_plain_data(module: str, name: str) -> None:
+    log.warning("a checkpoint names a class that is not instantiated; its plain data is used", name=f"{module}.{name}")
 
 
-def _called(code: int, kind: Any, given: Any) -> Any:
-    if code == _ONE:
-        return kind(given)
-    if code == _SEVERAL:
-        # What a node is sent may have a third part, its timeout, which is given by its name.
-        is_send = kind.__module__ == "langgraph.types" and kind.__name__ == "Send" and len(given) == 3
-        return kind(*given[:2], timeout=given[2]) if is_send else kind(*given)
-    if code == _KEYWORDS:
-        return kind(**given)
-    try:
-        return kind(**given)
-    except Exception:  # noqa: BLE001 - as langgraph does: models are made again although they are not valid any more
-        return (kind.construct if code == _MODEL_1 else kind.model_construct)(**given)
-
-
-def _revived(value: Any, find: Rule) -> Any:
-    """Make the objects of a JSON value again, as older versions of langgraph wrote them."""
+def _with_instances(value: Any, find: Rule) -> Any:
+    """Create the objects in a JSON value, as older versions of langgraph wrote them."""
     if isinstance(value, list):
-        return [_revived(part, find) for part in value]
+        return [_with_instances(part, find) for part in value]
     if not isinstance(value, dict):
         return value
-    plain = {key: _revived(part, find) for key, part in value.items()}
+    plain = {key: _with_instances(part, find) for key, part in value.items()}
     if plain.get("lc") != 2 or plain.get("type") != "constructor" or not isinstance(plain.get("id"), list):
         return plain
     kind = find(*_named(plain["id"]))

@@ -1,1 +1,1 @@
-"""Crons: schedules, their records, and firing each instant once however many processes run."""
+"""Crons: schedules, their records, and firing each instant once, however many processes run."""

@@ -1,6 +1,5 @@
-"""The project's own code around the routes: its web application, the headers it wants to see, and calls to itself.
+"""The project's own code around the routes.
 
-`application` joins a project's routes and middleware with ours, `lifespan` starts and stops it, `loopback` is how
-graphs and routes call the server they run in, `cache` is what they may keep for a while. What any of them is allowed is
-not decided here but in `access`.
+`application` serves the project's web application together with ours, `loopback` lets graphs and routes call the server
+that they run in, and `cache` is the cache of the SDK. What that code is allowed to do is decided in `access`.
 """

@@ -1,15 +1,19 @@
 """The project's own web application (`http.app`), with our routes in it.
 
-Its routes come first, so it can put its own in the place of ours; its middleware sees every request. What it serves
-below the root as a whole, such as the files of a front end, comes after ours: it means whatever else is asked for.
+Its routes come first, so it can override ours, and its middleware sees every request. Routes that match every path,
+such as the files of a front end, come after ours.
 """
 
+import asyncio
 import re
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Mapping
 from contextlib import AbstractAsyncContextManager, asynccontextmanager, nullcontext
 from typing import Any
 
+import httpx
+import msgspec
 from starlette.applications import Starlette
+from starlette.authentication import AuthCredentials, UnauthenticatedUser
 from starlette.exceptions import HTTPException
 from starlette.middleware import Middleware
 from starlette.requests import Request
@@ -18,26 +22,24 @@ from starlette.routing import BaseRoute, Match, Mount, NoMatchFound
 
 from portside.agent.access.service import Access
 from portside.agent.config import AgentConfig
-from portside.agent.custom.authentication import Authenticate
 from portside.agent.custom.cache import CACHE
-from portside.agent.custom.lifespan import started
-from portside.agent.custom.loopback import INSIDE
+from portside.agent.custom.loopback import LOOPBACK
 from portside.agent.graphs.imports import add_to_path, import_named, named_failure
 from portside.kernel.db import Database
 from portside.kernel.errors import PortsideError, UserMistake
-from portside.kernel.http.front import AnswerErrors
-from portside.kernel.http.refusals import ErrorForm, error_response
-from portside.kernel.http.websockets import SocketApi
+from portside.kernel.http.error_responses import ErrorFormat, error_for, error_response
+from portside.kernel.http.middleware import AnswerErrors
+from portside.kernel.http.websockets import SocketApi, refuse
 from portside.kernel.logs import get_logger
 
 log = get_logger(__name__)
 LABEL = "http.app"
-ASKED_PATH = "portside.asked_path"
+ORIGINAL_PATH = "portside.original_path"
 _EVERYTHING = re.compile(r"/\{\w+:path\}")
 
 
 class CustomApp:
-    """An application of the project, which our routes become part of. Raises UserMistake when it does not load."""
+    """The application of the project, which our routes become part of. Raises UserMistake if it cannot be loaded."""
 
     def __init__(self, config: AgentConfig, source: str) -> None:
         app = import_named(config, LABEL, source, add_to_path(config))
@@ -50,47 +52,46 @@ class CustomApp:
         self._state: dict[str, Any] = {}
 
     def started(self) -> AbstractAsyncContextManager[None]:
-        """Keep it started. Raises UserMistake when its lifespan fails at the start."""
+        """Run its lifespan. Raises UserMistake if the startup fails."""
 
         def mistake_of(exc: BaseException) -> UserMistake:
             return named_failure(self._config, LABEL, self._source, exc)
 
-        return started(self.app, self._state, mistake_of)
+        return started_app(self.app, self._state, mistake_of)
 
-    def join(self, api: SocketApi, access: Access) -> None:
-        """Make our routes part of it; once, before it answers anything."""
-        _tell_errors(self.app)
+    def join(self, api: SocketApi[Any], access: Access) -> None:
+        """Add our routes; call it once, before the first request."""
+        _set_error_handlers(self.app)
         routes = self.app.router.routes
-        _drop_described(self.app, api)
-        place = next((index for index, route in enumerate(routes) if _takes_everything(route)), len(routes))
-        own = routes[:place]
-        routes.insert(place, OurRoutes(api, leaves_root=place < len(routes)))
-        self.app.router.default = AnswerErrors(api, ErrorForm.TEXT)
+        _drop_documentation_pages(self.app, api)
+        position = next((index for index, route in enumerate(routes) if _takes_everything(route)), len(routes))
+        routes.insert(position, OurRoutes(api, leaves_root=position < len(routes)))
+        self.app.router.default = AnswerErrors(api, ErrorFormat.TEXT)
         http = self._config.http
         is_first = http.middleware_order == "auth_first"
         if is_first or http.enable_custom_route_auth:
-            is_asked = _asked(own, api, custom=http.enable_custom_route_auth)
-            door = Middleware(Authenticate, access=access, is_asked=is_asked)
-            self.app.user_middleware.insert(0 if is_first else len(self.app.user_middleware), door)
+            requires_auth = _authentication_rule(routes, custom=http.enable_custom_route_auth)
+            layer = Middleware(Authenticate, access=access, requires_auth=requires_auth)
+            self.app.user_middleware.insert(0 if is_first else len(self.app.user_middleware), layer)
 
     async def __call__(self, scope: Any, receive: Any, send: Any) -> None:
-        """Answer one request, or speak with one client."""
+        """Serve one request or WebSocket."""
         state = scope.setdefault("state", {})
         for name, value in self._state.items():
             state.setdefault(name, value)
-        scope[ASKED_PATH] = scope["path"]
-        is_whole = False
+        scope[ORIGINAL_PATH] = scope["path"]
+        is_complete = False
 
-        async def notice(message: Any) -> None:
-            nonlocal is_whole
+        async def watch_end(message: Any) -> None:
+            nonlocal is_complete
             await send(message)
-            is_whole = message["type"] == "http.response.body" and not message.get("more_body", False)
+            is_complete = message["type"] == "http.response.body" and not message.get("more_body", False)
 
         try:
-            await self.app(scope, receive, notice)
+            await self.app(scope, receive, watch_end)
         except Exception:
-            # The framework raises again what it has answered already.
-            if not is_whole:
+            # Starlette re-raises an exception after it has answered with a 500.
+            if not is_complete:
                 raise
             log.exception("a route of the project failed", path=scope["path"])
         state.setdefault("route", getattr(scope.get("route"), "path", "unrouted"))
@@ -98,45 +99,45 @@ class CustomApp:
 
 @asynccontextmanager
 async def running(custom: CustomApp | None, inside: Any, db: Database | None = None) -> AsyncIterator[None]:
-    """Keep the project's application started, where it has one, and let its code call this server and use its cache.
+    """Run the project's application, if it has one, and enable loopback calls and the cache for its code.
 
-    Raises UserMistake when the application does not start.
+    Raises UserMistake if the application does not start.
     """
-    INSIDE.open(inside)
+    LOOPBACK.open(inside)
     CACHE.open(db)
     try:
         async with nullcontext() if custom is None else custom.started():
             yield
     finally:
         CACHE.open(None)
-        await INSIDE.close()
+        await LOOPBACK.close()
 
 
 class OurRoutes(BaseRoute):
     """All our routes as one of a Starlette application."""
 
-    def __init__(self, api: SocketApi, *, leaves_root: bool) -> None:
+    def __init__(self, api: SocketApi[Any], *, leaves_root: bool) -> None:
         self.api = api
         self.leaves_root = leaves_root
-        self._answering = AnswerErrors(api, ErrorForm.TEXT)
+        self._answering = AnswerErrors(api, ErrorFormat.TEXT)
 
     def matches(self, scope: Any) -> tuple[Match, Any]:
-        """Match what we have a route for; whatever nobody has one for comes to us all the same, in the end."""
-        # The router also asks about paths with a slash more or less, to redirect: we do that ourselves.
-        is_asked = scope.get(ASKED_PATH) == scope["path"] and not (self.leaves_root and scope["path"] == "/")
-        return (Match.FULL if is_asked and self.api.find(scope) else Match.NONE), {}
+        """Match requests that we have a route for. Those without any route reach us as the router's default."""
+        # The router also tries paths with and without a trailing slash to redirect; we redirect ourselves.
+        is_ours = scope.get(ORIGINAL_PATH) == scope["path"] and not (self.leaves_root and scope["path"] == "/")
+        return (Match.FULL if is_ours and self.api.find(scope) else Match.NONE), {}
 
     async def handle(self, scope: Any, receive: Any, send: Any) -> None:
-        """Answer one request."""
+        """Serve one request."""
         await self._answering(scope, receive, send)
 
     def url_path_for(self, name: str, /, **path_params: Any) -> Any:
-        """Raise NoMatchFound: names of ours are not for the project's code to link to."""
+        """Raise NoMatchFound: our routes have no names that a project can link to."""
         raise NoMatchFound(name, path_params)
 
 
-def join_custom(config: AgentConfig, api: SocketApi, access: Access) -> CustomApp | None:
-    """Load the project's application, where it has one, and make our routes part of it. Raises UserMistake."""
+def join_custom(config: AgentConfig, api: SocketApi[Any], access: Access) -> CustomApp | None:
+    """Load the project's application, if it has one, and add our routes to it. Raises UserMistake."""
     if config.http.app is None:
         return None
     custom = CustomApp(config, config.http.app)
@@ -144,15 +145,19 @@ def join_custom(config: AgentConfig, api: SocketApi, access: Access) -> CustomAp
     return custom
 
 
-def _asked(own: list[BaseRoute], api: SocketApi, *, custom: bool) -> Callable[[Any], bool]:
-    """Return what tells who has to be known before anything else: whatever is not ours counts as the project's."""
+def _authentication_rule(routes: list[BaseRoute], *, custom: bool) -> Callable[[Any], bool]:
+    """Return the rule that decides which requests `Authenticate` has to authenticate.
 
-    def is_asked(scope: Any) -> bool:
-        is_custom = any(route.matches(scope)[0] is Match.FULL for route in own)
-        ours = None if is_custom else api.find(scope)
+    `custom` says whether routes of the project are among them; every route that is not ours counts as the project's.
+    The rule tries the routes in the order of the router, so both always find the same one.
+    """
+
+    def requires_auth(scope: Any) -> bool:
+        found = next((route for route in routes if route.matches(scope)[0] is Match.FULL), None)
+        ours = found.api.find(scope) if isinstance(found, OurRoutes) else None
         return custom if ours is None else not ours.public
 
-    return is_asked
+    return requires_auth
 
 
 def _takes_everything(route: BaseRoute) -> bool:
@@ -160,8 +165,8 @@ def _takes_everything(route: BaseRoute) -> bool:
     return (isinstance(route, Mount) and path == "") or bool(path and _EVERYTHING.fullmatch(path))
 
 
-def _drop_described(app: Starlette, api: SocketApi) -> None:
-    """Take out the pages about itself that a framework adds where we have one about both."""
+def _drop_documentation_pages(app: Starlette, api: SocketApi[Any]) -> None:
+    """Remove the documentation pages that FastAPI adds where ours describe both applications."""
     app.router.routes[:] = [
         route
         for route in app.router.routes
@@ -172,10 +177,10 @@ def _drop_described(app: Starlette, api: SocketApi) -> None:
     ]
 
 
-def _tell_errors(app: Starlette) -> None:
-    """Give errors the form that ours have, where the project has none for them; none shows its inside."""
+def _set_error_handlers(app: Starlette) -> None:
+    """Give errors our form unless the project has handlers for them, and switch off debug pages."""
     if app.debug:
-        log.warning("debug_switched_off", reason="it would show source code to whoever calls")
+        log.warning("debug mode of the application is disabled", reason="it would show source code to any client")
         app.debug = False
     if not app.exception_handlers.keys() & {500, Exception}:
         app.exception_handlers[Exception] = _failed
@@ -183,10 +188,196 @@ def _tell_errors(app: Starlette) -> None:
 
 
 def _failed(_request: Request, _exc: Exception) -> Response:
-    return error_response(PortsideError(), ErrorForm.TEXT)
+    return error_response(PortsideError(), ErrorFormat.TEXT)
 
 
 def _refused(_request: Request, exc: Any) -> Response:
     if exc.status_code in {204, 304}:
         return Response(status_code=exc.status_code, headers=exc.headers)
     return JSONResponse({"detail": exc.detail}, exc.status_code, exc.headers)
+
+
+class Authenticate:
+    """Middleware that authenticates requests, and sets `request.user` and `request.auth`.
+
+    It runs before the project's middleware, or between that and the project's routes. Our own routes have a guard of
+    their own; this is for the project's routes, and for middleware that needs the user.
+    """
+
+    def __init__(self, app: Any, access: Access, requires_auth: Callable[[Any], bool]) -> None:
+        self.app = app
+        self.access = access
+        self.requires_auth = requires_auth
+
+    async def __call__(self, scope: Any, receive: Any, send: Any) -> None:
+        """Refuse unauthenticated requests. In-process calls, and servers without authentication, have no user."""
+        if scope["type"] not in {"http", "websocket"} or not self.requires_auth(scope):
+            await self.app(scope, receive, send)
+            return
+        if scope["type"] == "websocket":
+            await self._connect(scope, receive, send)
+            return
+        request = Request(scope, receive)
+        try:
+            await self.access.authenticate(request)
+        except Exception as exc:  # noqa: BLE001 - any failure to authenticate refuses the request
+            await error_response(error_for(exc, scope["path"]), ErrorFormat.TEXT)(scope, receive, send)
+            return
+        _set_no_user(scope)
+        await self.app(scope, _replayed(request, receive), send)
+
+    async def _connect(self, scope: Any, receive: Any, send: Any) -> None:
+        # A handshake is a GET request, and its headers authenticate the client.
+        handshake = Request({**scope, "type": "http", "method": "GET"})
+        try:
+            await self.access.authenticate(handshake)
+        except Exception as exc:  # noqa: BLE001 - as above
+            await receive()
+            await refuse(error_response(error_for(exc, scope["path"]), ErrorFormat.TEXT), scope, send)
+            return
+        for name in ("user", "auth"):
+            if name in handshake.scope:
+                scope[name] = handshake.scope[name]
+        _set_no_user(scope)
+        await self.app(scope, receive, send)
+
+
+def _set_no_user(scope: Any) -> None:
+    scope.setdefault("user", UnauthenticatedUser())
+    scope.setdefault("auth", AuthCredentials())
+
+
+def _replayed(request: Request, receive: Any) -> Any:
+    """Return a `receive` that replays the body, if authentication has read it."""
+    if not hasattr(request, "_body"):
+        return receive
+    unread = [request._body]  # noqa: SLF001 - Starlette's own middleware uses it, too
+
+    async def replay() -> Any:
+        return {"type": "http.request", "body": unread.pop(), "more_body": False} if unread else await receive()
+
+    return replay
+
+
+@asynccontextmanager
+async def started_app(
+    app: Any, state: dict[str, Any], mistake_of: Callable[[BaseException], UserMistake]
+) -> AsyncIterator[None]:
+    """Run the lifespan of an application; the state that it yields goes into `state`.
+
+    Raises `mistake_of(failure)` if the startup fails. A failed shutdown is only logged: the rest of the server has to
+    be stopped as well.
+    """
+    inbox: asyncio.Queue[dict[str, str]] = asyncio.Queue()
+    outbox: asyncio.Queue[dict[str, str]] = asyncio.Queue()
+    scope = {"type": "lifespan", "asgi": {"version": "3.0", "spec_version": "2.0"}, "state": state}
+    # One task for startup and shutdown: task groups and cancel scopes must be closed in the task that opened them.
+    task = asyncio.create_task(app(scope, inbox.get, outbox.put))
+    try:
+        if failure := await _lifespan_step(inbox, outbox, task, "startup"):
+            raise mistake_of(failure) from failure
+        yield
+        if failure := await _lifespan_step(inbox, outbox, task, "shutdown"):
+            log.error("the application of the project failed while it stopped", exc_info=failure)
+    finally:
+        task.cancel()
+        await asyncio.gather(task, return_exceptions=True)
+
+
+async def _lifespan_step(
+    inbox: "asyncio.Queue[dict[str, str]]",
+    outbox: "asyncio.Queue[dict[str, str]]",
+    task: "asyncio.Task[None]",
+    step: str,
+) -> BaseException | None:
+    """Send a lifespan event and wait until it is handled; return the failure, if any."""
+    inbox.put_nowait({"type": f"lifespan.{step}"})
+    answer = asyncio.create_task(outbox.get())
+    await asyncio.wait([answer, task], return_when=asyncio.FIRST_COMPLETED)
+    if answer.done() and answer.result()["type"] == f"lifespan.{step}.complete":
+        return None
+    answer.cancel()
+    await asyncio.wait([task])
+    if task.cancelled():
+        return RuntimeError(f"its lifespan was cancelled at the {step}")
+    return task.exception() or RuntimeError(f"its lifespan ended without completing the {step}")
+
+
+CLASH_PREFIX = "Custom"
+_COMPONENTS = "#/components/"
+
+
+def described_with(ours: bytes, app: Any) -> bytes:
+    """Return our OpenAPI document with the operations of the project's application, if it has an OpenAPI document."""
+    if not getattr(app, "openapi_url", None) or not callable(getattr(app, "openapi", None)):
+        return ours
+    try:
+        theirs = msgspec.json.decode(msgspec.json.encode(app.openapi()))
+    except Exception:
+        # A failing description is no reason not to serve; without us FastAPI would fail as late, on the first request.
+        log.exception("the application of the project cannot be described")
+        return ours
+    return msgspec.json.encode(_merge_documents(msgspec.json.decode(ours), theirs))
+
+
+def _merge_documents(ours: dict[str, Any], theirs: dict[str, Any]) -> dict[str, Any]:
+    """Add their operations to ours; theirs override ours, as their routes do."""
+    renamed = _clashes(ours.get("components", {}), theirs.get("components", {}))
+    theirs = _with_names(theirs, renamed)
+    for path, operations in theirs.get("paths", {}).items():
+        ours.setdefault("paths", {}).setdefault(path, {}).update(operations)
+    for kind, entries in theirs.get("components", {}).items():
+        known = ours.setdefault("components", {}).setdefault(kind, {})
+        known.update({renamed.get(f"{_COMPONENTS}{kind}/{name}", name): entry for name, entry in entries.items()})
+    tags = {tag["name"] for tag in ours.get("tags", [])}
+    if new := [tag for tag in theirs.get("tags", []) if tag["name"] not in tags]:
+        ours["tags"] = [*ours.get("tags", []), *new]
+    return ours
+
+
+def _clashes(ours: Mapping[str, Any], theirs: Mapping[str, Any]) -> dict[str, str]:
+    """Return new names for their components that have the name of a different one of ours, by reference."""
+    return {
+        f"{_COMPONENTS}{kind}/{name}": f"{CLASH_PREFIX}{name}"
+        for kind, entries in theirs.items()
+        for name, entry in entries.items()
+        if name in ours.get(kind, {}) and ours[kind][name] != entry
+    }
+
+
+def _with_names(value: Any, renamed: Mapping[str, str]) -> Any:
+    if isinstance(value, dict):
+        return {key: _with_names(part, renamed) for key, part in value.items()}
+    if isinstance(value, list):
+        return [_with_names(part, renamed) for part in value]
+    if isinstance(value, str) and value in renamed:
+        return f"{value.rpartition('/')[0]}/{renamed[value]}"
+    return value
+
+
+PROJECT_HOST = "http://api"
+
+
+class ProjectRoutes:
+    """The project's own routes, called from inside the process for webhooks that name only a path.
+
+    Only routes that the project added are called, never ours. The call has no user: a route that needs to know its
+    caller has to check the headers that are configured for webhooks.
+    """
+
+    def __init__(self, custom: CustomApp) -> None:
+        self._custom = custom
+
+    def has(self, url: str) -> bool:
+        """Whether a URL path, with or without a query, is that of a project's route that takes a POST."""
+        path = httpx.URL(PROJECT_HOST + url).path
+        scope = {"type": "http", "method": "POST", "path": path, ORIGINAL_PATH: path, "root_path": "", "headers": []}
+        matching = (route for route in self._custom.app.router.routes if route.matches(scope)[0] is Match.FULL)
+        first = next(matching, None)
+        return first is not None and not isinstance(first, OurRoutes)
+
+    async def post(self, url: str, headers: Mapping[str, str], body: bytes, within_s: float) -> int:
+        """Call a route and return the status. Raises TimeoutError, and what the route raises."""
+        transport = httpx.ASGITransport(self._custom)
+        async with asyncio.timeout(within_s), httpx.AsyncClient(transport=transport, base_url=PROJECT_HOST) as client:
+            return (await client.post(url, headers=dict(headers), content=body)).status_code

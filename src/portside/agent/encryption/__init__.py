@@ -1,9 +1,9 @@
 """Encryption of what an agent server stores (docs/guides/encrypt-data.md).
 
-`vault` seals and opens documents and blobs, by the handlers of the project (`handlers`) or by AES keys (`keys`). It is
-used in two places alone: `codec` stands between named queries and the database, for documents and streams, and the
-checkpointer seals what a graph remembers. `places` says what of which statement is sealed; whatever is not in its table
-is stored as it came, and a test compares the table with the statements there are.
+`encryptor` encrypts and decrypts documents and blobs, by the project's handlers (`handlers`) or AES keys (`keys`). It
+has two users: `codec` stands between named queries and the database, and the checkpointer encrypts checkpoints before
+they are buffered. The header of each query declares what of it is encrypted (`sql/declarations.py`).
 
-Without encryption configured there is no vault, and nothing of this is called.
+`locations` names what a value is bound to, `envelopes` how ciphertext is stored, and `reencryption` writes stored
+ciphertext again. Without encryption configured there is no encryptor, and none of this is called.
 """

@@ -1,158 +1,306 @@
-"""Between named queries and the database: what leaves is sealed, what comes back is opened."""
+"""Between named queries and the database: parameters are encrypted on the way out, rows decrypted on the way back.
 
-import asyncio
-from collections.abc import Mapping
+What is encrypted is declared in the header of each query (`sql/declarations.py`). Rows need no declaration: whatever
+looks like ciphertext in a column that may hold some is decrypted, wherever it comes from.
+"""
+
+import json
+from collections.abc import Iterator, Mapping
 from typing import Any
 
-from portside.agent.encryption import places
-from portside.agent.encryption.envelopes import MARK
+from starlette.authentication import UnauthenticatedUser
+
+from portside.agent.encryption.context import HEADER, read_header, set_context
+from portside.agent.encryption.encryptor import Encryptor, decrypt_document, decrypt_part
+from portside.agent.encryption.envelopes import MARK, escape_document, escape_key
 from portside.agent.encryption.errors import CannotDecrypt
-from portside.agent.encryption.extracts import extracted, first_steps
-from portside.agent.encryption.handlers import Place
-from portside.agent.encryption.opening import open_document
-from portside.agent.encryption.replacing import Replacer, blob_statement, document_statements
-from portside.agent.encryption.vault import Vault
+from portside.agent.encryption.locations import (
+    BLOB_COLUMNS,
+    CHECKPOINT_BODY,
+    CHECKPOINT_VALUE,
+    CHECKPOINT_WRITE,
+    DOCUMENT_COLUMNS,
+    EVENTS,
+    Location,
+    Row,
+    body_binding,
+    events_binding,
+    row_of,
+    value_binding,
+    write_binding,
+)
+from portside.agent.encryption.reencryption import ReplacementWriter, blob_statement, document_statements
+from portside.agent.sql import sql
+from portside.agent.sql.declarations import Declarations, ModelField
 from portside.kernel.codec import dump_api, load
-from portside.kernel.db import Record, Session
-from portside.kernel.queries import Query
+from portside.kernel.db import Database, Query, Record, Session
+from portside.kernel.errors import Invalid
+from portside.kernel.http.headers import header_of
+from portside.kernel.http.routes import Context, Guard, Route, S
+from portside.kernel.logs import get_logger
 
-# What kwargs or a payload that this server cannot decrypt hold, beside what of them is in clear.
-UNREADABLE = "__unreadable__"
-_TAKES_RUNS = frozenset({"claim_runs", "delete_run", "end_runs", "claim_due_crons", "claim_webhooks"})
-_MARK = f'"{MARK}"'
-# It returns what it was given, and nobody looks at that where it is sealed.
-_UNREAD = frozenset({"append_stream_chunks"})
-_SEARCH = "search_threads"
+log = get_logger(__name__)
 
-
-def vault_of(session: Session) -> Vault | None:
-    """Return the vault behind a session; None where nothing is encrypted."""
-    return session.codec.vault if isinstance(session.codec, SealingCodec) else None
-
-
-async def refuse_sealed_search(session: Session, wanted: Any) -> None:
-    """Refuse a filter of store items by what is encrypted in them. Raises Invalid that names the key."""
-    if (vault := vault_of(session)) is not None:
-        await vault.refuse_sealed(wanted, Place("store", "value"), ["body", "filter"])
+# The key that replaces what cannot be decrypted; clients see it.
+UNDECRYPTABLE = "__unreadable__"
+# The start of an envelope's key in JSON text; a client's own key of that name, escaped, starts with it as well.
+_MARK_TEXT = f'"{MARK}'
+_THREAD_METADATA = ModelField("thread", "metadata")
+_LOGGED_IDS = ("run_id", "thread_id", "assistant_id", "version", "cron_id", "namespace", "key")
+# Returns what it was given; the caller ignores that where events are encrypted.
+_RETURNS_PARAMETERS = sql.append_stream_chunks
+# What a search of threads extracted: `_first_steps` made its aliases.
+_EXTRACTED = "extracted"
 
 
-class SealingCodec:
-    """Seals and opens for the sessions of one server."""
+class EncryptionCodec:
+    """Encrypts and decrypts for the database sessions of one server."""
 
-    def __init__(self, vault: Vault) -> None:
-        self.vault = vault
-        self.replacer: Replacer | None = None
+    def __init__(self, encryptor: Encryptor) -> None:
+        self.encryptor = encryptor
+        self.replacements: ReplacementWriter | None = None
 
     async def encode(self, query: Query, values: dict[str, Any]) -> dict[str, Any]:
-        """Return the parameters with what is to be sealed sealed. Raises EncryptionFailed, and Invalid for searches."""
-        name = query.name
-        for parameter, place in places.SEARCHES.get(name, {}).items():
-            wanted = values[parameter]
-            await self.vault.refuse_sealed(
-                load(wanted) if isinstance(wanted, str) else wanted, place, ["body", place.field]
-            )
-        await self._judge_access(name, values)
-        sealed = dict(values)
-        for parameter, place in places.DOCUMENTS.get(name, {}).items():
-            sealed[parameter] = await self._document(values[parameter], place)
-        for parameter, place in places.TEXTS.get(name, {}).items():
-            sealed[parameter] = await self._text(values[parameter], place)
-        for parameter, place in places.LISTS_OF_TEXTS.get(name, {}).items():
-            sealed[parameter] = await asyncio.gather(*(self._text(one, place) for one in values[parameter]))
-        for parameter, fields in places.LISTS_OF_RECORDS.get(name, {}).items():
-            sealed[parameter] = await asyncio.gather(*(self._record(one, fields) for one in values[parameter]))
-        if name == _SEARCH and values["extract"]:
-            sealed["extract"] = first_steps(values["extract"])
-        return sealed
+        """Return the parameters as they are stored.
 
-    async def _judge_access(self, name: str, values: Mapping[str, Any]) -> None:
-        """Refuse rules about metadata that is encrypted: they would hold for nothing. Raises Invalid."""
-        rules = [values[parameter] for parameter in places.ACCESS & values.keys()]
-        if (listed := places.LISTS_OF_ACCESS.get(name)) is not None:
-            rules += [None if text is None else load(text) for text in values[listed]]
-        for rule in rules:
-            wanted = None if rule is None else _looked_at(rule)
-            await self.vault.refuse_sealed(wanted, Place("thread", "metadata"), ["authorization filter"])
+        Raises EncryptionFailed, and Invalid for a search or an access filter that looks at what is encrypted.
+        """
+        declared: Declarations = query.declared
+        if not declared.changes_parameters:
+            return values
+        stored = dict(values)
+        for parameter, target in declared.searched.items():
+            stored[parameter] = await self._filter(values[parameter], target)
+        for parameter in declared.access:
+            await self._check_access(values[parameter])
+        for parameter in declared.access_lists:
+            for text in values[parameter]:
+                await self._check_access(None if text is None else load(text))
+        for parameter, target in declared.documents.items():
+            row = row_of({column: values[name] for column, name in declared.row.items()})
+            stored[parameter] = await self._encrypted(values[parameter], target, row)
+        for parameter, target in declared.lists.items():
+            rows = _rows_of(declared, values)
+            pairs = zip(values[parameter], rows, strict=True)
+            stored[parameter] = await self.encryptor.gather(self._encrypted(one, target, row) for one, row in pairs)
+        for parameter, fields in declared.records.items():
+            stored[parameter] = await self.encryptor.gather(self._record(one, fields) for one in values[parameter])
+        for parameter in declared.paths:
+            stored[parameter] = _first_steps(values[parameter]) if values[parameter] else values[parameter]
+        return stored
 
-    async def _document(self, value: Any, place: Place) -> Any:
-        return None if value is None else await self.vault.seal_document(value, place)
+    async def _filter(self, wanted: Any, target: ModelField) -> Any:
+        """Return a filter in the form of the documents it is compared with. Raises Invalid for what is encrypted."""
+        plain = load(wanted) if isinstance(wanted, str) else wanted
+        await self.encryptor.refuse_encrypted(plain, target, ["body", target.field])
+        escaped = escape_document(plain)
+        return dump_api(escaped).decode() if isinstance(wanted, str) else escaped
 
-    async def _text(self, value: str | None, place: Place) -> str | None:
-        return None if value is None else dump_api(await self.vault.seal_document(load(value), place)).decode()
+    async def _check_access(self, rule: Any) -> None:
+        """Refuse an access filter on metadata that is encrypted: it would match nothing. Raises Invalid."""
+        if rule is not None:
+            await self.encryptor.refuse_encrypted(_compared_keys(rule), _THREAD_METADATA, ["authorization filter"])
 
-    async def _record(self, record: Mapping[str, Any], fields: Mapping[str, Place]) -> dict[str, Any]:
-        return {**record, **{name: await self._document(record[name], place) for name, place in fields.items()}}
+    async def _encrypted(self, value: Any, target: ModelField, row: Row) -> Any:
+        """Encrypt a document; a `str` is its JSON text."""
+        if value is None:
+            return None
+        if isinstance(value, str):
+            return dump_api(await self.encryptor.encrypt_document(load(value), target, row)).decode()
+        return await self.encryptor.encrypt_document(value, target, row)
 
-    async def decode(self, query: Query, rows: list[Record]) -> list[Any]:
-        """Return the rows opened. Raises CannotDecrypt; where a run is taken, its kwargs say so instead."""
-        if query.name in _UNREAD:
+    async def _record(self, record: Mapping[str, Any], fields: Mapping[str, ModelField]) -> dict[str, Any]:
+        row = row_of({"thread_id": record["thread_id"]})
+        return {
+            **record,
+            **{name: await self._encrypted(record[name], target, row) for name, target in fields.items()},
+        }
+
+    async def decode(self, query: Query, values: dict[str, Any], rows: list[Record]) -> list[Any]:
+        """Return the rows decrypted.
+
+        Raises CannotDecrypt, unless the query declares that such rows are marked: one bad row must not hide the others,
+        nor stop the queue.
+        """
+        if query is _RETURNS_PARAMETERS:
             return rows
-        opened = await asyncio.gather(*(self._row(query.name, row) for row in rows))
-        return list(opened)
+        return await self.encryptor.gather(_RowDecoder(self, query, values, row).decoded() for row in rows)
 
-    async def _row(self, name: str, row: Record) -> Any:
+
+class _RowDecoder:
+    """Decrypts one row that a query returned."""
+
+    def __init__(self, codec: EncryptionCodec, query: Query, values: Mapping[str, Any], row: Record) -> None:
+        self._codec = codec
+        self._encryptor = codec.encryptor
+        self._query = query
+        self._declared: Declarations = query.declared
+        self._row = row
+        # Not every query selects the id that it was given.
+        thread = {"thread_id": values["thread_id"]} if "thread_id" in values else {}
+        self._named = {**thread, **row}
+
+    async def decoded(self) -> Any:
         changed: dict[str, Any] = {}
-        for column, value in row.items():
-            if column in places.BLOB_COLUMNS and value is not None:
-                changed[column] = await self._blobs(row, column, value)
-            elif column == "extracted" and value is not None:
-                found = (await open_document(self.vault, load(value)))[0]
-                changed[column] = dump_api(extracted(found)).decode()
-            elif column == "reason" and _may_be_sealed(value):
-                changed[column] = await self._reason(value)
-            elif column in places.DOCUMENT_COLUMNS and _may_be_sealed(value):
-                changed[column] = await self._open(name, row, column)
-        return {**dict(row), **changed} if changed else row
+        for column, value in self._row.items():
+            if value is None or not (column in BLOB_COLUMNS or _may_hold_ciphertext(column, value)):
+                continue
+            try:
+                changed[column] = await self._column(column, value)
+            except CannotDecrypt as exc:
+                if not self._declared.marks_undecryptable:
+                    raise
+                changed[column] = self._marked(column, value, exc)
+        return {**dict(self._row), **changed} if changed else self._row
 
-    async def _open(self, name: str, row: Record, column: str) -> Any:
-        value = row[column]
-        is_text = isinstance(value, str)
-        try:
-            opened, replaced = await open_document(self.vault, load(value) if is_text else value)
-        except CannotDecrypt as exc:
-            if name not in _TAKES_RUNS or not isinstance(value, dict):
-                raise
-            return {**value, UNREADABLE: exc.message}
-        if replaced and self.replacer is not None:
-            self.replacer.offer(document_statements(name, row, column, replaced))
-        return dump_api(opened).decode() if is_text else opened
+    async def _column(self, column: str, value: Any) -> Any:
+        if column in BLOB_COLUMNS:
+            if isinstance(value, list):
+                return await self._encryptor.gather(self._blob(column, index, one) for index, one in enumerate(value))
+            return await self._blob(column, 0, value)
+        document = load(value) if isinstance(value, str) else value
+        if column == _EXTRACTED:
+            return await self._extracted(document)
+        location = Location(row_of(self._named), column)
+        plain, replacements = await decrypt_document(self._encryptor, document, location)
+        if replacements and self._codec.replacements is not None:
+            statements = document_statements(self._declared.replaceable, self._row, column, replacements)
+            self._codec.replacements.offer(statements)
+        return dump_api(plain).decode() if isinstance(value, str) else plain
 
-    async def _reason(self, text: str) -> str:
-        """Open a text out of a document; what only looks like an envelope is a text."""
-        try:
-            opened = (await open_document(self.vault, load(text)))[0]
-        except (CannotDecrypt, ValueError):
-            return text
-        return opened if isinstance(opened, str) else text
+    def _marked(self, column: str, value: Any, reason: CannotDecrypt) -> Any:
+        """Log a column that cannot be decrypted, and return what is shown in its place."""
+        ids = {key: str(self._row[key]) for key in _LOGGED_IDS if key in self._row.keys()}  # noqa: SIM118 - a Record iterates values
+        log.error("a row cannot be decrypted", query=self._query.name, column=column, reason=reason.message, **ids)
+        if column in BLOB_COLUMNS:
+            return None
+        mark = {UNDECRYPTABLE: reason.message}
+        if self._declared.keeps_clear_parts and isinstance(value, dict):
+            return {**value, **mark}
+        return dump_api(mark).decode() if isinstance(value, str) else mark
 
-    async def _blobs(self, row: Record, column: str, value: Any) -> Any:
-        if isinstance(value, list):
-            return await asyncio.gather(*(self._blob(row, column, place, one) for place, one in enumerate(value)))
-        return await self._blob(row, column, 0, value)
+    async def _extracted(self, found: dict[str, Any]) -> str:
+        """Decrypt what SQL found at the first step of each path, and follow the rest of the path."""
+        row = row_of(self._named)
+        extracted = {}
+        for written, stored in found.items():
+            alias, root, path = json.loads(written)
+            document = Location(row, root)
+            if path:
+                value = await decrypt_part(self._encryptor, stored, document, path[0])
+                extracted[alias] = _value_at(value, path[1:])
+            else:
+                extracted[alias] = (await decrypt_document(self._encryptor, stored, document))[0]
+        return dump_api(extracted).decode()
 
-    async def _blob(self, row: Record, column: str, place: int, stored: bytes) -> bytes:
-        plain, replacement = await self.vault.open_blob(stored)
-        if replacement is not None and self.replacer is not None:
-            statement = blob_statement(row, column, place, (stored, replacement))
-            self.replacer.offer([] if statement is None else [statement])
+    async def _blob(self, column: str, index: int, stored: bytes) -> bytes:
+        plain, replacement = await self._encryptor.decrypt_blob(stored, *self._blob_location(column, index))
+        if replacement is not None and self._codec.replacements is not None:
+            statement = blob_statement(self._row, column, index, (stored, replacement))
+            self._codec.replacements.offer([] if statement is None else [statement])
         return plain
 
+    def _blob_location(self, column: str, index: int) -> tuple[ModelField, bytes]:
+        named = self._named
+        if "checkpoint_ns" not in named:
+            return EVENTS, events_binding(named["thread_id"])
+        thread_id, checkpoint_ns = named["thread_id"], named["checkpoint_ns"]
+        if column == "body":
+            return CHECKPOINT_BODY, body_binding(thread_id, checkpoint_ns, named["checkpoint_id"])
+        if column == "value_datas":
+            return CHECKPOINT_VALUE, value_binding(thread_id, checkpoint_ns, named["value_channels"][index])
+        checkpoint = (thread_id, checkpoint_ns, named["checkpoint_id"])
+        return CHECKPOINT_WRITE, write_binding(checkpoint, named["write_tasks"][index], named["write_channels"][index])
 
-def refuse_unreadable(kwargs: Mapping[str, Any]) -> None:
-    """Refuse a run whose kwargs were taken and could not be decrypted. Raises CannotDecrypt."""
-    if (reason := kwargs.get(UNREADABLE)) is not None:
-        raise CannotDecrypt(reason)
+
+def _rows_of(declared: Declarations, values: Mapping[str, Any]) -> Iterator[Row]:
+    """Yield the rows that parallel lists of parameters identify."""
+    for ids in zip(*(values[name] for name in declared.row.values()), strict=True):
+        yield row_of(dict(zip(declared.row, ids, strict=True)))
 
 
-def _looked_at(rule: Mapping[str, Any]) -> dict[str, Any]:
-    """Return what an authorization filter looks at, each with a value that it might have."""
+def _compared_keys(rule: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the keys of metadata that an access filter compares, each with a value that it may have."""
     found = dict(rule.get("equal") or {})
     for condition in [*rule.get("rest", ()), *rule.get("of", ())]:
         if "key" in condition:
             found[condition["key"]] = condition.get("value", condition.get("values"))
-        found |= _looked_at(condition)
+        found |= _compared_keys(condition)
     return found
 
 
-def _may_be_sealed(value: Any) -> bool:
-    return isinstance(value, (dict, list)) or (isinstance(value, str) and _MARK in value)
+def _may_hold_ciphertext(column: str, value: Any) -> bool:
+    if column not in DOCUMENT_COLUMNS:
+        return column == _EXTRACTED
+    # JSON text without the mark has neither an envelope nor an escaped key, and need not be parsed.
+    return _MARK_TEXT in value if isinstance(value, str) else isinstance(value, (dict, list))
+
+
+def _first_steps(paths: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    """Cut paths to their first steps, which are all that SQL can follow; the alias carries the whole path."""
+    return [
+        {
+            **each,
+            "alias": json.dumps([each["alias"], each["root"], each["path"]]),
+            "path": [escape_key(step) for step in each["path"][:1]],
+        }
+        for each in paths
+    ]
+
+
+def _value_at(value: Any, steps: list[str]) -> Any:
+    for step in steps:
+        try:
+            value = value[int(step)] if isinstance(value, list) else value[step]
+        except (IndexError, KeyError, TypeError, ValueError):
+            return None
+    return value
+
+
+def encryptor_of(session: Session) -> Encryptor | None:
+    """Return the encryptor of a session; None where nothing is encrypted."""
+    return session.codec.encryptor if isinstance(session.codec, EncryptionCodec) else None
+
+
+async def refuse_encrypted_search(session: Session, wanted: Any) -> None:
+    """Refuse a filter of store items that looks at what is encrypted. Raises Invalid that names the key."""
+    if (encryptor := encryptor_of(session)) is not None:
+        await encryptor.refuse_encrypted(wanted, ModelField("store", "value"), ["body", "filter"])
+
+
+def is_undecryptable(value: Any) -> bool:
+    """Whether a value replaces one that could not be decrypted."""
+    return isinstance(value, dict) and UNDECRYPTABLE in value
+
+
+def raise_if_undecryptable(kwargs: Mapping[str, Any]) -> None:
+    """Raise CannotDecrypt for the kwargs of a claimed run that could not be decrypted."""
+    if (reason := kwargs.get(UNDECRYPTABLE)) is not None:
+        raise CannotDecrypt(reason)
+
+
+async def prepare_codec(db: Database) -> None:
+    """Ask a database whether it may hold unbound envelopes, and write replacements to it from the running loop."""
+    if isinstance(db.codec, EncryptionCodec):
+        db.codec.encryptor.accepts_unbound = await db.fetchval(sql.may_hold_unbound)
+        db.codec.replacements = ReplacementWriter(db.pool)
+
+
+def with_encryption_context(guard: Guard[S], encryptor: Encryptor | None) -> Guard[S]:
+    """Return a guard that also sets the encryption context of a request.
+
+    Without handlers the header is refused: the client would believe that it has an effect.
+    """
+
+    async def guarded(ctx: Context[S], route: Route[Any]) -> Any:
+        actor = await guard(ctx, route)
+        given = header_of(ctx.scope, HEADER.lower().encode())
+        if encryptor is None or not encryptor.takes_context:
+            if given is not None:
+                raise Invalid.field(["header", HEADER], "this server has no encryption handlers that could use it")
+            return actor
+        user = getattr(actor, "user", None) or UnauthenticatedUser()
+        set_context(await encryptor.context(user, read_header(given)))
+        return actor
+
+    return guarded

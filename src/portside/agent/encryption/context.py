@@ -1,7 +1,7 @@
-"""The encryption context of what is being done: plain words for the handlers, such as whose data it is.
+"""The encryption context: plain metadata for the project's handlers, such as the tenant that data belongs to.
 
-A client sends it in a header; a run keeps that of the request that made it. It is no secret: it is stored beside what
-is encrypted, in clear, and given to the handlers again when that is decrypted.
+A client sends it in a header, and a run keeps the context of the request that created it. It is not secret: it is
+stored in clear next to the ciphertext, and passed to the handlers again for decryption.
 """
 
 import base64
@@ -13,32 +13,35 @@ from types import MappingProxyType
 from typing import Any
 from uuid import UUID
 
+from cachetools import FIFOCache
+
 from portside.kernel.codec import load
 from portside.kernel.errors import Invalid
 
 HEADER = "X-Encryption-Context"
 LIMIT_BYTES = 4096
-# Where a run's kwargs and a cron's payload keep it.
-KEPT_AS = "encryption_context"
+# The key of a run's kwargs and of a cron's payload that stores the context.
+CONTEXT_KEY = "encryption_context"
 _LOC = ["header", HEADER]
-RUNS_AT_MOST = 10_000
-_of_runs: dict[UUID, Mapping[str, Any]] = {}
+# The contexts of the newest runs are kept; events of older ones are encrypted without a context.
+MAX_RUNS = 10_000
+_of_runs: FIFOCache[UUID, Mapping[str, Any]] = FIFOCache(MAX_RUNS)
 _current: ContextVar[Mapping[str, Any]] = ContextVar("encryption_context", default=MappingProxyType({}))
 
 
 def current_context() -> dict[str, Any]:
-    """Return the context of what is being done."""
+    """Return the context of this task."""
     return dict(_current.get())
 
 
 def set_context(metadata: Mapping[str, Any]) -> None:
-    """Let what this task does from now on be done in a context."""
+    """Set the context of this task."""
     _current.set(metadata)
 
 
 @contextmanager
 def in_context(metadata: Mapping[str, Any]) -> Iterator[None]:
-    """Do something in a context."""
+    """Set the context for a block."""
     token = _current.set(metadata)
     try:
         yield
@@ -46,29 +49,27 @@ def in_context(metadata: Mapping[str, Any]) -> Iterator[None]:
         _current.reset(token)
 
 
-def begin_run(run_id: UUID, kwargs: Mapping[str, Any]) -> None:
-    """Let what this task does be done in the context of a run, and what is told of that run later on."""
-    context = kwargs.get(KEPT_AS) or {}
-    set_context(context)
+def enter_run_context(run_id: UUID, kwargs: Mapping[str, Any]) -> None:
+    """Set the context of this task to that of a run, and keep it for the run's events, which other tasks write."""
+    context = kwargs.get(CONTEXT_KEY) or {}
+    _current.set(context)
     if context:
-        while len(_of_runs) >= RUNS_AT_MOST:
-            _of_runs.pop(next(iter(_of_runs)))
         _of_runs[run_id] = context
 
 
 def context_of_run(run_id: UUID | None) -> Mapping[str, Any]:
-    """Return the context of what is being done; where nothing is, that of a run which lately began here."""
+    """Return the context of this task, else that of a run which recently began in this process."""
     return _current.get() or (_of_runs.get(run_id, {}) if run_id is not None else {})
 
 
-def kept_context() -> dict[str, Any]:
-    """Return what a run's kwargs or a cron's payload keeps of the context: nothing where there is none."""
-    metadata = current_context()
-    return {KEPT_AS: metadata} if metadata else {}
+def stored_context() -> dict[str, Any]:
+    """Return the part of a run's kwargs or a cron's payload that stores the context; empty without one."""
+    metadata = _current.get()
+    return {CONTEXT_KEY: dict(metadata)} if metadata else {}
 
 
 def read_header(text: str | None) -> dict[str, Any]:
-    """Read the context that a client sends. Raises Invalid unless it is a JSON object in base64, in 4 KB or less."""
+    """Parse the header that a client sends. Raises Invalid unless it is a JSON object in base64, of 4 KB at most."""
     if text is None:
         return {}
     if len(text) > LIMIT_BYTES:

@@ -1,4 +1,4 @@
-"""What can go wrong with encryption."""
+"""The errors of encryption."""
 
 from portside.kernel.errors import PortsideError
 

@@ -1,7 +1,7 @@
-"""Graphs: loading them from a project, running them, reading and changing their state.
+"""Graphs: importing them from a project, executing them, describing them, and their state.
 
-`load` finds and prepares what the configuration names (`imports` and `factories` help it), `execute` runs one graph to
-a stream of events (`protocol` is the seam, `events` the wire format, `commands` the steering), `state` is what a thread
-looks like from outside, `describe` what a graph does: its drawing and its schemas. Queues, runs as records, and HTTP
-are not known here.
+`imports` and `load` import what the configuration names. `executor` is the interface to what executes runs, `execute`
+the implementation in this process. `events` and `channels` convert a run's stream for clients. `state` reads and
+updates the state of a thread, and `describe` draws a graph and makes its schemas. This package knows neither queues,
+stored runs, nor HTTP.
 """

@@ -1,26 +1,323 @@
-"""From what langgraph streams to the channels of the event streaming protocol (contract: section 13).
+"""The channels of the event streaming protocol, made from langgraph's stream (spec: section 13).
 
-`values` needs no conversion and is not made here. Subgraphs are seen by the tasks inside them: the first one starts the
-subgraph, the result of the task around them ends it.
+`values` needs no conversion and is not made here. Langgraph does not report the start and the end of a subgraph: its
+first task shows that it has started, and the result of the task that called it shows that it has ended.
+
+On `messages` a message begins, its blocks grow, and it finishes (spec: section 13.2). A model that streams arrives in
+pieces; an answer that was not streamed arrives at once. Only messages of models are sent: messages that a node made are
+in the values, and results of tools belong to `tools`. Each event names its message, so that clients can tell apart two
+models that stream at the same time.
+
+A node may call a model with `model.astream_events(version="v3")`, which emits the protocol's own events. Langgraph's
+stream of messages does not contain those; the message would only arrive as a whole at its end. `ModelListener` puts
+them into the graph's own stream, by its writer, so that they keep their place among the other events.
 """
 
+import json
 from collections.abc import Iterator, Mapping
 from typing import Any, NamedTuple
+from uuid import UUID
 
-from langchain_core.messages import AIMessageChunk, BaseMessage, convert_to_messages
-
-from portside.agent.graphs.listening import Spoken
-from portside.agent.graphs.messages import Narrator
+from langchain_core.callbacks import BaseCallbackHandler
+from langchain_core.messages import AIMessage, AIMessageChunk, BaseMessage, convert_to_messages
+from langchain_core.messages.ai import add_usage
+from langchain_core.outputs import ChatGenerationChunk
+from langgraph.config import get_stream_writer
+from langgraph.constants import TAG_NOSTREAM
+from langgraph.types import StreamWriter
 
 MODES = frozenset({"updates", "messages", "custom", "tasks", "checkpoints", "tools"})
 INTERRUPT = "__interrupt__"
-ASKED = "asked"
-"""Not a method of the protocol: it says which questions a subgraph asked, for the end of the run tells only what."""
+INTERRUPT_IDS = "asked"
+"""No method of the protocol. It carries the ids of a subgraph's interrupts, which the end of the run does not."""
 Namespace = tuple[str, ...]
 
 
+# Models that emit the protocol's own events.
+MODEL_RUN = "portside_model_run"
+"""The key of a message's metadata that holds the id of the model call that made the message."""
+_NAMESPACE_KEY = "langgraph_checkpoint_ns"
+
+
+class ModelEvent(NamedTuple):
+    """An event that a model emitted in the protocol's own form, and the metadata of the call."""
+
+    event: dict[str, Any]
+    metadata: dict[str, Any]
+
+
+class ModelListener(BaseCallbackHandler):
+    """Passes on the events of the models of one run."""
+
+    # A callback that ran later would deliver an event after the end of its task.
+    run_inline = True
+
+    def __init__(self) -> None:
+        self._write: StreamWriter | None = None
+        self._calls: dict[UUID, dict[str, Any]] = {}
+
+    def on_chain_start(self, *_: Any, metadata: dict[str, Any] | None = None, **__: Any) -> None:
+        """Find the graph's writer."""
+        self._find_writer(metadata or {})
+
+    def on_chat_model_start(
+        self,
+        *_: Any,
+        run_id: UUID,
+        tags: list[str] | None = None,
+        metadata: dict[str, Any] | None = None,
+        **__: Any,
+    ) -> None:
+        """Remember a call, and put its id into the metadata that the pieces of its message carry."""
+        if metadata is None or _NAMESPACE_KEY not in metadata or TAG_NOSTREAM in (tags or ()):
+            return
+        self._find_writer(metadata)
+        metadata[MODEL_RUN] = str(run_id)
+        self._calls[run_id] = metadata
+
+    def on_llm_new_token(self, *_: Any, chunk: Any = None, run_id: UUID, **__: Any) -> None:
+        """Give a piece the id of its message if the model did not: langgraph would give each piece a different one."""
+        if isinstance(chunk, ChatGenerationChunk) and chunk.message.id is None and run_id in self._calls:
+            chunk.message.id = f"lc_run--{run_id}"
+
+    def on_stream_event(self, event: Any, *, run_id: UUID, **_: Any) -> None:
+        """Write a model's event into the graph's stream."""
+        metadata = self._calls.get(run_id)
+        if metadata is not None and self._write is not None:
+            self._write(ModelEvent(dict(event), metadata))
+
+    def on_llm_end(self, *_: Any, run_id: UUID, **__: Any) -> None:
+        """Forget a call."""
+        self._calls.pop(run_id, None)
+
+    def on_llm_error(self, *_: Any, run_id: UUID, **__: Any) -> None:
+        """Forget a call."""
+        self._calls.pop(run_id, None)
+
+    def _find_writer(self, metadata: dict[str, Any]) -> None:
+        """Remember the writer of the root graph. A graph that a node runs itself streams to that node."""
+        if self._write is not None or _NAMESPACE_KEY not in metadata or "|" in metadata[_NAMESPACE_KEY]:
+            return
+        try:
+            self._write = get_stream_writer()
+        except (RuntimeError, KeyError):
+            # The first callbacks of a task run before its context is set.
+            return
+
+
+# Messages.
+# Langgraph's metadata has one of these only if a model made the message.
+_MODEL_KEYS = frozenset({"ls_model_type", "ls_provider", "ls_model_name"})
+_GROWING = {"text": "text", "reasoning": "reasoning", "tool_call_chunk": "args", "server_tool_call_chunk": "args"}
+_DELTAS = {
+    "text": "text-delta",
+    "reasoning": "reasoning-delta",
+    "tool_call_chunk": "tool-call-delta",
+    "server_tool_call_chunk": "tool-call-delta",
+}
+_FINAL = {"tool_call_chunk": "tool_call", "server_tool_call_chunk": "server_tool_call"}
+# The metadata that clients read, by langgraph's names for it.
+_METADATA = {
+    "ls_provider": "provider",
+    "ls_model_name": "model",
+    "ls_model_type": "model_type",
+    "run_id": "run_id",
+    "thread_id": "thread_id",
+    "langgraph_node": "langgraph_node",
+}
+
+MessageEvent = dict[str, Any]
+
+
+class MessageStream:
+    """A message that arrives in pieces."""
+
+    def __init__(self, message_id: str, task: str) -> None:
+        self.task = task
+        self.message_id = message_id
+        self._blocks: list[dict[str, Any]] = []
+        self._index_of_block: dict[Any, int] = {}
+        self._usage: Any = None
+
+    def start(self, metadata: dict[str, Any]) -> MessageEvent:
+        """Return the event that begins the message."""
+        return {"event": "message-start", "role": "ai", "id": self.message_id, "metadata": _client_metadata(metadata)}
+
+    def grow(self, message: BaseMessage) -> Iterator[MessageEvent]:
+        """Yield the events of a piece."""
+        if (usage := getattr(message, "usage_metadata", None)) is not None:
+            self._usage = add_usage(self._usage, usage)
+        for position, block in enumerate(_blocks_of(message)):
+            key = block["index"] if block.get("index") is not None else (block["type"], position)
+            index = self._index_of_block.get(key)
+            if index is None:
+                index = self._index_of_block[key] = len(self._blocks)
+                self._blocks.append(_empty(block))
+                yield self._event("content-block-start", index=index, content=dict(self._blocks[index]))
+            delta = _merge(self._blocks[index], block)
+            if delta is not None:
+                yield self._event("content-block-delta", index=index, delta=delta)
+
+    def finish(self) -> Iterator[MessageEvent]:
+        """Yield each block as a whole, and the end of the message."""
+        for index, block in enumerate(self._blocks):
+            yield self._event("content-block-finish", index=index, content=_finished(block))
+        usage = {} if self._usage is None else {"usage": self._usage}
+        yield self._event("message-finish", **usage)
+
+    def _event(self, name: str, **rest: Any) -> MessageEvent:
+        return {"event": name, "message_id": self.message_id, **rest}
+
+
+class NativeMessageStream:
+    """A message of a model that emits the protocol's events itself."""
+
+    def __init__(self, message_id: str, task: str) -> None:
+        self.task = task
+        self.message_id = message_id
+
+    def convert_native(self, model_event: ModelEvent) -> MessageEvent:
+        """Return the model's event with the id of its message, which the model sends only at the beginning."""
+        event = model_event.event
+        if event["event"] == "message-start":
+            return {
+                **event,
+                "id": self.message_id,
+                "metadata": {**_client_metadata(model_event.metadata), **(event.get("metadata") or {})},
+            }
+        return {**event, "message_id": self.message_id}
+
+    def finish(self) -> Iterator[MessageEvent]:
+        """Yield the end of the message, for a model that stopped without sending it."""
+        yield {"event": "message-finish", "message_id": self.message_id}
+
+
+class Messages:
+    """Converts the messages of one namespace.
+
+    A model may arrive in langgraph's pieces and in its own events; the first form that arrives is used.
+    """
+
+    def __init__(self) -> None:
+        self._open: dict[str, MessageStream | NativeMessageStream] = {}
+        self._finished: set[str] = set()
+
+    def convert(self, message: BaseMessage, metadata: dict[str, Any]) -> Iterator[MessageEvent]:
+        """Yield the events of a message, or of a piece of one, if a model made it."""
+        key = str(metadata.get(MODEL_RUN) or message.id)
+        if not isinstance(message, AIMessage) or _MODEL_KEYS.isdisjoint(metadata) or key in self._finished:
+            return
+        stream = self._open.get(key)
+        if isinstance(stream, NativeMessageStream):
+            return
+        if stream is None:
+            stream = self._open[key] = MessageStream(str(message.id), _task_of(metadata))
+            yield stream.start(metadata)
+        elif not isinstance(message, AIMessageChunk):
+            # The complete message, after its pieces were sent.
+            yield from self._close(key)
+            return
+        yield from stream.grow(message)
+        if not isinstance(message, AIMessageChunk) or getattr(message, "chunk_position", None) == "last":
+            yield from self._close(key)
+
+    def convert_native(self, model_event: ModelEvent) -> Iterator[MessageEvent]:
+        """Yield the events of a model that emits the protocol's own."""
+        key, name = model_event.metadata[MODEL_RUN], model_event.event["event"]
+        stream = self._open.get(key)
+        if stream is None:
+            if name != "message-start" or key in self._finished:
+                return
+            message_id = model_event.event.get("id") or f"lc_run--{key}"
+            stream = self._open[key] = NativeMessageStream(message_id, _task_of(model_event.metadata))
+        if isinstance(stream, NativeMessageStream):
+            yield stream.convert_native(model_event)
+            if name in {"message-finish", "error"}:
+                self._finished.add(key)
+                del self._open[key]
+        elif name == "message-finish":
+            yield from self._close(key)
+
+    def end_task(self, task: str, error: str | None) -> Iterator[MessageEvent]:
+        """End the messages that a task left open: older models mark no piece as the last, and failed ones send none."""
+        for key in [key for key, stream in self._open.items() if stream.task == task]:
+            if error is None:
+                yield from self._close(key)
+            else:
+                self._finished.add(key)
+                yield {"event": "error", "message_id": self._open.pop(key).message_id, "message": error}
+
+    def _close(self, key: str) -> Iterator[MessageEvent]:
+        self._finished.add(key)
+        yield from self._open.pop(key).finish()
+
+
+def _task_of(metadata: dict[str, Any]) -> str:
+    return str(metadata.get("langgraph_checkpoint_ns", "")).rpartition(":")[2]
+
+
+def _client_metadata(metadata: dict[str, Any]) -> dict[str, Any]:
+    return {name: metadata[key] for key, name in _METADATA.items() if metadata.get(key) is not None}
+
+
+def _blocks_of(message: BaseMessage) -> list[dict[str, Any]]:
+    """Return the content of a message as blocks."""
+    try:
+        blocks: list[Any] = [dict(block) for block in message.content_blocks]
+    except (TypeError, ValueError, KeyError, AttributeError):
+        blocks = _blocks_of_parts(message)
+    if isinstance(message, AIMessage) and not isinstance(message, AIMessageChunk):
+        blocks += [{**call, "type": "invalid_tool_call"} for call in message.invalid_tool_calls]
+    return blocks
+
+
+def _blocks_of_parts(message: BaseMessage) -> list[dict[str, Any]]:
+    """Return the text and the tool calls of a message as blocks, for langchain-core before 1.0."""
+    text: Any = message.text
+    said = text if isinstance(text, str) else text()
+    blocks: list[dict[str, Any]] = [{"type": "text", "text": said}] if said else []
+    if isinstance(message, AIMessageChunk):
+        return blocks + [{**chunk, "type": "tool_call_chunk"} for chunk in message.tool_call_chunks]
+    if isinstance(message, AIMessage):
+        return blocks + [{**call, "type": "tool_call"} for call in message.tool_calls]
+    return blocks
+
+
+def _empty(block: dict[str, Any]) -> dict[str, Any]:
+    """Return a block as it begins, with the growing field empty."""
+    growing = _GROWING.get(block["type"])
+    empty = {key: value for key, value in block.items() if key != "index" or growing == "args"}
+    return empty if growing is None else {**empty, growing: ""}
+
+
+def _merge(whole: dict[str, Any], block: dict[str, Any]) -> MessageEvent | None:
+    """Append a piece to its block, and return the delta for clients; None if there is nothing to append."""
+    growing = _GROWING.get(block["type"])
+    rest = {key: value for key, value in block.items() if value is not None and key not in {growing, "type", "index"}}
+    whole.update(rest)
+    if growing is None or not block.get(growing) or whole["type"] != block["type"]:
+        return None
+    whole[growing] = whole.get(growing, "") + block[growing]
+    return {"type": _DELTAS[block["type"]], growing: block[growing]}
+
+
+def _finished(block: dict[str, Any]) -> dict[str, Any]:
+    """Return a finished block, with the arguments of a tool call parsed, or an invalid tool call."""
+    final = _FINAL.get(block["type"])
+    if final is None:
+        return block
+    rest = {key: value for key, value in block.items() if key != "index"}
+    try:
+        return {**rest, "type": final, "args": json.loads(block["args"] or "{}")}
+    except ValueError:
+        return {**rest, "type": "invalid_tool_call", "error": "The arguments are not valid JSON"}
+
+
+# Channels.
+
+
 class ChannelEvent(NamedTuple):
-    """An event on a channel: the name of its method, where in the graph, and what."""
+    """An event of a channel: its method, the namespace in the graph, and its data."""
 
     method: str
     namespace: Namespace
@@ -31,19 +328,19 @@ class Channels:
     """Converts the stream of one run."""
 
     def __init__(self) -> None:
-        self._narrators: dict[Namespace, Narrator] = {}
+        self._messages_by_namespace: dict[Namespace, Messages] = {}
         self._subgraphs: dict[Namespace, str] = {}
         self._calls: dict[str, str] = {}
 
     def convert(self, namespace: Namespace, mode: str, payload: Any) -> Iterator[ChannelEvent]:
-        """Yield the events that one item of the stream becomes, if any."""
+        """Yield the events for one item of the stream."""
         if mode == "updates":
             yield from _updates(namespace, payload)
         elif mode == "messages":
             yield from self._messages(namespace, *payload)
-        elif mode == "custom" and isinstance(payload, Spoken):
-            for told in self._narrator(namespace).quote(payload):
-                yield ChannelEvent("messages", namespace, told)
+        elif mode == "custom" and isinstance(payload, ModelEvent):
+            for event in self._messages_of(namespace).convert_native(payload):
+                yield ChannelEvent("messages", namespace, event)
         elif mode == "custom":
             yield ChannelEvent("custom", namespace, payload)
         elif mode == "tasks":
@@ -56,28 +353,28 @@ class Channels:
     def _messages(self, namespace: Namespace, message: Any, metadata: dict[str, Any]) -> Iterator[ChannelEvent]:
         if not isinstance(message, BaseMessage):
             message = _read_message(message)
-        for told in self._narrator(namespace).tell(message, metadata):
-            yield ChannelEvent("messages", namespace, told)
+        for event in self._messages_of(namespace).convert(message, metadata):
+            yield ChannelEvent("messages", namespace, event)
 
-    def _narrator(self, namespace: Namespace) -> Narrator:
-        return self._narrators.setdefault(namespace, Narrator())
+    def _messages_of(self, namespace: Namespace) -> Messages:
+        return self._messages_by_namespace.setdefault(namespace, Messages())
 
     def _tasks(self, namespace: Namespace, task: dict[str, Any]) -> Iterator[ChannelEvent]:
         if "result" not in task:
-            yield from self._note_start(namespace, task)
+            yield from self._start(namespace, task)
             yield ChannelEvent("tasks", namespace, task)
             return
-        if namespace in self._narrators:
-            for told in self._narrators[namespace].end_task(task["id"], _error_of(task)):
-                yield ChannelEvent("messages", namespace, told)
+        if namespace in self._messages_by_namespace:
+            for event in self._messages_by_namespace[namespace].end_task(task["id"], _error_of(task)):
+                yield ChannelEvent("messages", namespace, event)
         yield ChannelEvent("tasks", namespace, task)
         if namespace and task.get("interrupts"):
-            yield ChannelEvent(ASKED, namespace, [question["id"] for question in task["interrupts"]])
+            yield ChannelEvent(INTERRUPT_IDS, namespace, [question["id"] for question in task["interrupts"]])
         for child in [ns for ns, parent in self._subgraphs.items() if parent == task["id"] and ns[:-1] == namespace]:
             del self._subgraphs[child]
-            yield ChannelEvent("lifecycle", child, _ending(child, task))
+            yield ChannelEvent("lifecycle", child, _end_of(child, task))
 
-    def _note_start(self, namespace: Namespace, task: dict[str, Any]) -> Iterator[ChannelEvent]:
+    def _start(self, namespace: Namespace, task: dict[str, Any]) -> Iterator[ChannelEvent]:
         call_id = _tool_call_of(task.get("input"))
         if call_id is not None:
             self._calls[task["id"]] = call_id
@@ -86,8 +383,8 @@ class Channels:
         name, _, parent = namespace[-1].partition(":")
         self._subgraphs[namespace] = parent
         agent = (task.get("metadata") or {}).get("lc_agent_name")
-        place = {"namespace": list(namespace), "trigger_call_id": parent}
-        started: dict[str, Any] = {"event": "started", "graph_name": agent or name, **place}
+        started: dict[str, Any] = {"event": "started", "graph_name": agent or name}
+        started |= {"namespace": list(namespace), "trigger_call_id": parent}
         if parent in self._calls:
             started["cause"] = {"type": "toolCall", "tool_call_id": self._calls[parent]}
         yield ChannelEvent("lifecycle", namespace, started)
@@ -102,7 +399,7 @@ def _updates(namespace: Namespace, payload: Any) -> Iterator[ChannelEvent]:
 
 
 def _checkpoint(payload: Mapping[str, Any]) -> dict[str, Any]:
-    """Name a checkpoint and its place; its values are on another channel."""
+    """Return a checkpoint's id and position; its values are on another channel."""
     metadata = payload.get("metadata") or {}
     shown = {
         "id": _checkpoint_id(payload.get("config")),
@@ -117,7 +414,7 @@ def _checkpoint_id(config: Any) -> Any:
     return ((config or {}).get("configurable") or {}).get("checkpoint_id")
 
 
-def _ending(namespace: Namespace, task: dict[str, Any]) -> dict[str, Any]:
+def _end_of(namespace: Namespace, task: dict[str, Any]) -> dict[str, Any]:
     name = namespace[-1].partition(":")[0]
     if task.get("interrupts"):
         return {"event": "interrupted", "graph_name": name}
@@ -134,14 +431,14 @@ def _error_of(task: dict[str, Any]) -> str | None:
 
 
 def _tool_call_of(given: Any) -> str | None:
-    """Return the id of the tool call that a task was made for, if it was."""
+    """Return the id of the tool call that a task executes, if any."""
     call = given.get("tool_call") if isinstance(given, dict) else None
     found = call.get("id") if isinstance(call, dict) else None
     return found if isinstance(found, str) else None
 
 
 def _read_message(raw: Any) -> BaseMessage:
-    """Read a message back from its JSON."""
+    """Parse a message from its JSON."""
     if raw.get("type") == "AIMessageChunk":
         return AIMessageChunk.model_validate(raw)
     return convert_to_messages([raw])[0]

@@ -1,92 +1,97 @@
-"""Running a graph in this process: the local implementation of `Executor`.
+"""Runs graphs on the current event loop.
 
-How a run ended is read off its own stream. Only a run that stopped at an interrupt costs a look at the stored state,
-because only there the ids of the waiting tasks are needed.
+The outcome of a run comes from its own stream. Only a run that stopped at an interrupt reads the stored state, which
+has the ids of the interrupted tasks.
+
+Clients receive only the modes that they requested (spec: section 12). `messages` and `messages-tuple` are two forms of
+one mode of langgraph: the first sends the whole message again for each piece that arrives, the second sends the pieces.
+A run that was started over the event streaming protocol has its channel events as well, under names that begin with
+`@`.
 """
 
 import asyncio
-from collections.abc import AsyncGenerator, AsyncIterator
+from collections.abc import AsyncGenerator, AsyncIterator, Iterator, Mapping
 from contextlib import aclosing
 from typing import Any
 from uuid import UUID
 
-from langchain_core.callbacks import BaseCallbackHandler
+from langchain_core.messages import BaseMessage, BaseMessageChunk, message_chunk_to_message
 from langchain_core.runnables import RunnableConfig
 from langchain_core.tracers import LangChainTracer
 from langgraph.types import StateSnapshot
 from langsmith.utils import tracing_is_enabled
 
-from portside.agent.graphs.commands import parse_command
-from portside.agent.graphs.contexts import context_for
-from portside.agent.graphs.events import encoder_for, has_channels, langgraph_modes
-from portside.agent.graphs.factories import Graph
-from portside.agent.graphs.listening import Listener
-from portside.agent.graphs.load import Graphs
-from portside.agent.graphs.protocol import Emitted, Outcome, RunRequest
+from portside.agent.graphs.channels import MODES as CHANNEL_MODES
+from portside.agent.graphs.channels import Channels, ModelListener
+from portside.agent.graphs.executor import Emitted, Outcome, RunRequest, parse_command
+from portside.agent.graphs.load import Graph, Graphs, context_for
 from portside.agent.types.access import User
+from portside.agent.versions import INTERRUPTS_IN_VALUES
 from portside.kernel.codec import dump_user, storable
 
 INTERRUPT = "__interrupt__"
 _MISSING = object()
-# Langgraph has no public name for the one, and older versions of it do not know the other.
+# Langgraph has no public name for the first, and its older versions do not know the second.
 STRICT_RESUME = "__pregel_strict_resume"
 UNKNOWN_INTERRUPT = "UnknownInterruptError"
 USER = "langgraph_auth_user"
+_HAS_INTERRUPTS_IN_VALUES = INTERRUPTS_IN_VALUES.is_available
 _POSITION = ("checkpoint_id", "checkpoint_ns", "checkpoint_map")
-
-Item = tuple[tuple[str, ...], str, Any]
-
-
-class LocalExecutor:
-    """Runs graphs on the event loop it is called on."""
-
-    def __init__(self, graphs: Graphs) -> None:
-        self._graphs = graphs
-
-    def execute(self, request: RunRequest) -> "LocalExecution":
-        """Prepare a run, which starts when it is iterated over. Raises Invalid on a command without sense."""
-        return LocalExecution(self._graphs, request)
+STREAM_PROTOCOL = "__stream_protocol__"
+"""The key in `configurable` of a run that was started over the event streaming protocol."""
+_LANGGRAPH_MODES = {"messages-tuple": "messages"}
+_CHECKPOINT_KEYS = ("checkpoint_id", "thread_id", "checkpoint_ns", "checkpoint_map")
 
 
-class LocalExecution:
-    """One run of a graph in this process."""
+class Execution:
+    """One run of a graph: iterate over it once, then read `outcome`. Raises Invalid if its command is malformed.
+
+    An exception of the graph is not raised: it becomes an `error` event and the outcome's `error`. Cancelling the task
+    that iterates cancels the run, which then has no outcome.
+    """
 
     def __init__(self, graphs: Graphs, request: RunRequest) -> None:
         self.outcome: Outcome | None = None
         self._graphs = graphs
         self._request = request
-        self._input = _input(request)
+        self._encoder = EventEncoder(request)
+        command = None if request.command is None else parse_command(request.command)
+        # An attempt that continues from a checkpoint has taken its input already.
+        self._input = None if request.resume else command or request.input
         self._config = _config(request)
+        if self._encoder.has_channels:
+            self._config["callbacks"] = [*self._config.get("callbacks", ()), ModelListener()]  # type: ignore[misc]
         self._values: Any = _MISSING
-        self._told: bytes | None = None
+        self._last_values_event: bytes | None = None
         self._stopped = False
 
     async def __aiter__(self) -> AsyncIterator[Emitted]:
         """Run the graph, yielding its events as they come."""
-        request, encoder = self._request, encoder_for(self._request)
+        request, encoder = self._request, self._encoder
         output: str | list[str] = []
         try:
             opened = self._graphs.open(request.graph_id, self._config, context=request.context)
             async with opened as graph, aclosing(self._stream(graph)) as items:
                 output = _output_keys(graph)
-                async for item in items:
-                    self._watch(*item)
+                async for chunk in items:
+                    item = chunk if len(chunk) == 3 else ((), *chunk)
+                    self._remember(*item)
                     for emitted in encoder.encode(*item):
                         if emitted.event == "values":
-                            self._told = emitted.data
+                            self._last_values_event = emitted.data
                         yield emitted
                     if item[1] == "values":
-                        # Nodes that await nothing never let the loop put what the step before them left.
+                        # Nodes that await nothing would never let the loop write the previous step's checkpoint.
                         await asyncio.sleep(0)
                 self.outcome = await self._ended(graph)
         except asyncio.CancelledError as exc:
             if _is_being_cancelled():
                 raise
-            # The user's code let a cancellation of its own out; nobody asked for an end of this run.
+            # The user's code raised it itself; nobody cancelled this run.
             failure: BaseException = exc
         except GeneratorExit:
             raise
-        except BaseException as exc:  # noqa: BLE001 - what the user's code raises belongs in the run
+        except BaseException as exc:  # noqa: BLE001 - an exception of the user's code is the run's error
             failure = exc
         else:
             return
@@ -96,10 +101,13 @@ class LocalExecution:
         self.outcome = Outcome(values=values, interrupts={}, has_next=False, error=error, is_refused=is_refused)
         yield Emitted("error", dump_user(error))
 
-    def _stream(self, graph: Graph) -> AsyncGenerator[Item, None]:
-        request = self._request
-        modes = langgraph_modes(request)
-        if request.interrupt_before or request.interrupt_after or _has_breakpoints(graph):
+    def _stream(self, graph: Graph) -> Any:
+        """Start the graph. Its chunks are (mode, payload), with the namespace in front where subgraphs are streamed."""
+        request, modes = self._request, set(self._encoder.langgraph_modes)
+        breakpoints = (
+            request.interrupt_before, request.interrupt_after, graph.interrupt_before_nodes, graph.interrupt_after_nodes
+        )  # fmt: skip
+        if any(breakpoints) or not _HAS_INTERRUPTS_IN_VALUES:
             modes.add("updates")
         options: dict[str, Any] = {
             "stream_mode": list(modes),
@@ -109,12 +117,15 @@ class LocalExecution:
             "context": context_for(graph.context_schema, request.context),
             "durability": request.durability if graph.checkpointer else None,
         }
+        chunks: Any
         if "events" in request.stream_modes:
-            return _items_among_events(graph.astream_events(self._input, self._config, version="v2", **options))
-        return _items(graph.astream(self._input, self._config, **options))
+            chunks = _chunks_among_events(graph.astream_events(self._input, self._config, version="v2", **options))
+        else:
+            chunks = graph.astream(self._input, self._config, **options)
+        return chunks if _HAS_INTERRUPTS_IN_VALUES else _with_interrupts(chunks)
 
-    def _watch(self, namespace: tuple[str, ...], mode: str, payload: Any) -> None:
-        """Note what the outcome needs: the last values, and whether the graph stopped at an interrupt."""
+    def _remember(self, namespace: tuple[str, ...], mode: str, payload: Any) -> None:
+        """Remember the last values, and whether the graph stopped at an interrupt, for the outcome."""
         if namespace or mode not in ("values", "updates"):
             return
         stopped = isinstance(payload, dict) and INTERRUPT in payload
@@ -129,14 +140,14 @@ class LocalExecution:
             return _outcome(graph, state, state.values if self._values is _MISSING else self._values)
         given: Any = None if self._values is _MISSING else self._values
         values = _select(given, _output_keys(graph))
-        # A long conversation is the most that is encoded of a run: not once more where its last event was all of it.
-        is_told = self._told is not None and isinstance(values, dict) and len(values) == len(given)
-        encoded = self._told if is_told else dump_user(values)
+        # Encoding a long conversation costs most of a run: reuse the last event if it holds the same values.
+        is_encoded = self._last_values_event is not None and isinstance(values, dict) and len(values) == len(given)
+        encoded = self._last_values_event if is_encoded else dump_user(values)
         return Outcome(values=encoded, interrupts={}, has_next=False, error=None)
 
 
-async def read_rest(graphs: Graphs, request: RunRequest) -> Outcome:
-    """Return what a run that was stopped left: the thread's last values, what waits, and whether steps are left."""
+async def read_outcome(graphs: Graphs, request: RunRequest) -> Outcome:
+    """Return the outcome of a cancelled run: the thread's last values, open interrupts, and whether steps are left."""
     config = _config(request)
     async with graphs.open(request.graph_id, config, context=request.context) as graph:
         state = await graph.aget_state(_latest(config)) if graph.checkpointer else None
@@ -146,48 +157,48 @@ async def read_rest(graphs: Graphs, request: RunRequest) -> Outcome:
 
 
 def _outcome(graph: Graph, state: StateSnapshot, values: Any) -> Outcome:
-    # A task with a result has been answered, though older versions of langgraph still list its question.
+    # A task with a result was answered, although older versions of langgraph still list its interrupts.
     open_tasks = [task for task in state.tasks if task.interrupts and task.result is None]
-    waiting = [asked for task in open_tasks for asked in task.interrupts]
-    interrupts = {task.id: [_asked(asked) for asked in task.interrupts] for task in open_tasks}
+    waiting = [interrupt for task in open_tasks for interrupt in task.interrupts]
+    interrupts = {task.id: [_interrupt(interrupt) for interrupt in task.interrupts] for task in open_tasks}
     values = _select(values, _output_keys(graph))
     if waiting:
         values = {**values, INTERRUPT: waiting} if isinstance(values, dict) else {INTERRUPT: waiting}
     return Outcome(values=dump_user(values), interrupts=interrupts, has_next=bool(state.next), error=None)
 
 
-async def _items(stream: Any) -> AsyncGenerator[Item, None]:
-    """Give every item of a stream the same three parts, whether namespaces were asked for or not."""
-    async with aclosing(stream):
-        async for chunk in stream:
-            yield chunk if len(chunk) == 3 else ((), *chunk)
-
-
-async def _items_among_events(stream: Any) -> AsyncGenerator[Item, None]:
-    """Take the graph's own stream out of its events; the rest are events proper."""
+async def _chunks_among_events(stream: Any) -> AsyncGenerator[Any, None]:
+    """Split `astream_events` into the graph's own stream and the other events."""
     root: str | None = None
     async with aclosing(stream):
         async for event in stream:
             root = root or event["run_id"]
             if event["event"] == "on_chain_stream" and event["run_id"] == root:
-                chunk = event["data"]["chunk"]
-                yield chunk if len(chunk) == 3 else ((), *chunk)
+                yield event["data"]["chunk"]
             else:
                 yield (), "events", event
 
 
+async def _with_interrupts(chunks: AsyncGenerator[Any, None]) -> AsyncGenerator[Any, None]:
+    """Add an interrupt that arrives as an update to the values as well, as newer versions of langgraph do."""
+    values: dict[tuple[str, ...], Any] = {}
+    async with aclosing(chunks):
+        async for chunk in chunks:
+            yield chunk
+            namespace, mode, payload = chunk if len(chunk) == 3 else ((), *chunk)
+            if mode == "values":
+                values[namespace] = payload
+            elif mode == "updates" and isinstance(payload, dict) and payload.get(INTERRUPT):
+                known = values.get(namespace)
+                yield namespace, "values", {**known, **payload} if isinstance(known, dict) else payload
+
+
 def _text(failure: BaseException) -> str:
-    """Return what an exception says, as every client and database takes it."""
+    """Return the message of an exception, in a form that every client and Postgres accept."""
     try:
         return storable(str(failure))
-    except Exception as exc:  # noqa: BLE001 - the exception is the user's, and so is what it says of itself
+    except Exception as exc:  # noqa: BLE001 - the exception's __str__ is the user's code
         return f"the exception has no text: its __str__ raised {type(exc).__name__}"
-
-
-def _input(request: RunRequest) -> Any:
-    if request.resume:
-        return None
-    return request.input if request.command is None else parse_command(request.command)
 
 
 def _config(request: RunRequest) -> RunnableConfig:
@@ -206,8 +217,8 @@ def _config(request: RunRequest) -> RunnableConfig:
     )
     if request.strict_resume:
         configurable[STRICT_RESUME] = True
-    if callbacks := _callbacks(request):
-        config["callbacks"] = callbacks
+    if request.tracer and tracing_is_enabled():
+        config["callbacks"] = [LangChainTracer(**request.tracer)]
     if given.get("recursion_limit"):
         config["recursion_limit"] = given["recursion_limit"]
     if run_id := configurable.get("run_id"):
@@ -215,28 +226,19 @@ def _config(request: RunRequest) -> RunnableConfig:
     return config
 
 
-def _callbacks(request: RunRequest) -> list[BaseCallbackHandler]:
-    tracers = [LangChainTracer(**request.tracer)] if request.tracer and tracing_is_enabled() else []
-    return [*tracers, *([Listener()] if has_channels(request) else [])]
-
-
 def _latest(config: RunnableConfig) -> RunnableConfig:
     return {"configurable": {"thread_id": config["configurable"].get("thread_id"), "checkpoint_ns": ""}}
 
 
-def _has_breakpoints(graph: Graph) -> bool:
-    return bool(graph.interrupt_before_nodes or graph.interrupt_after_nodes)
-
-
 def _output_keys(graph: Graph) -> str | list[str]:
-    """Return the keys of the output schema, or "" where the values are the output as they are."""
+    """Return the keys of the output schema, or "" if the output is the values themselves."""
     if isinstance(graph.stream_channels_asis, str):
         return ""
     return graph.output_channels if isinstance(graph.output_channels, str) else list(graph.output_channels)
 
 
 def _select(values: Any, keys: str | list[str]) -> Any:
-    """Pick the output out of the values of the whole state."""
+    """Select the output from the values of the state."""
     if not isinstance(values, dict) or keys == "":
         return values
     if isinstance(keys, str):
@@ -244,8 +246,8 @@ def _select(values: Any, keys: str | list[str]) -> Any:
     return {key: values[key] for key in keys if key in values}
 
 
-def _asked(interrupt: Any) -> dict[str, Any]:
-    """Return a question as its thread keeps it. Older versions of langgraph know no schemas of answers."""
+def _interrupt(interrupt: Any) -> dict[str, Any]:
+    """Return an interrupt as its thread stores it. Older versions of langgraph have no `response_schema`."""
     schema = getattr(interrupt, "response_schema", None)
     plain = {"id": interrupt.id, "value": interrupt.value}
     return plain if schema is None else {**plain, "response_schema": schema}
@@ -254,3 +256,74 @@ def _asked(interrupt: Any) -> dict[str, Any]:
 def _is_being_cancelled() -> bool:
     task = asyncio.current_task()
     return task is not None and task.cancelling() > 0
+
+
+class EventEncoder:
+    """Encodes the events of one run, and joins the pieces of its messages."""
+
+    def __init__(self, request: RunRequest) -> None:
+        self._modes = frozenset(request.stream_modes or ["values"])
+        self.has_channels = bool((request.config.get("configurable") or {}).get(STREAM_PROTOCOL))
+        """Whether the run has the events of the protocol's channels."""
+        self._channels = Channels() if self.has_channels else None
+        self._partial: dict[str, BaseMessage] = {}
+        requested = {_LANGGRAPH_MODES.get(mode, mode) for mode in self._modes} - {"events"}
+        self.langgraph_modes = requested | {"values"} | (CHANNEL_MODES if self.has_channels else set())
+        """The modes that langgraph must stream: those requested, and always the values, for the outcome."""
+
+    def encode(self, namespace: tuple[str, ...], mode: str, payload: Any) -> Iterator[Emitted]:
+        """Yield the events for one item of langgraph's stream."""
+        suffix = "|".join(("", *namespace))
+        if mode == "messages":
+            yield from self._message(suffix, *payload)
+        elif mode in self._modes:
+            shown = _with_checkpoints(payload) if mode == "debug" and payload["type"] == "checkpoint" else payload
+            yield Emitted(mode + suffix, dump_user(shown))
+        if self._channels is not None:
+            for method, where, data in self._channels.convert(namespace, mode, payload):
+                yield Emitted("|".join((f"@{method}", *where)), dump_user(data))
+
+    def _message(self, suffix: str, message: BaseMessage, metadata: dict[str, Any]) -> Iterator[Emitted]:
+        if "messages-tuple" in self._modes:
+            yield Emitted("messages" + suffix, dump_user([message, metadata]))
+        elif "messages" in self._modes:
+            yield from self._whole_message(message, metadata)
+
+    def _whole_message(self, message: BaseMessage, metadata: dict[str, Any]) -> Iterator[Emitted]:
+        message_id = str(message.id)
+        before = self._partial.get(message_id)
+        if before is None:
+            yield Emitted("messages/metadata", dump_user({message_id: {"metadata": metadata}}))
+        if not isinstance(message, BaseMessageChunk):
+            self._partial[message_id] = message
+            yield Emitted("messages/complete", dump_user([message]))
+            return
+        merged = before + message if isinstance(before, BaseMessageChunk) else message
+        assert isinstance(merged, BaseMessageChunk)  # noqa: S101 - the sum of two chunks is one
+        self._partial[message_id] = merged
+        yield Emitted("messages/partial", dump_user([message_chunk_to_message(merged)]))
+
+
+def checkpoint_of(config: Mapping[str, Any] | None) -> dict[str, Any] | None:
+    """Return the checkpoint of a config, as clients see it, or None."""
+    configurable = (config or {}).get("configurable", {})
+    return {key: configurable[key] for key in _CHECKPOINT_KEYS if key in configurable} or None
+
+
+def _with_checkpoints(payload: dict[str, Any]) -> dict[str, Any]:
+    """Write the checkpoints of a debug event as the rest of the API does."""
+    step = payload["payload"]
+    named = {
+        "checkpoint": checkpoint_of(step["config"]),
+        "parent_checkpoint": checkpoint_of(step["parent_config"]),
+        "tasks": [_with_checkpoint(task) for task in step["tasks"]],
+    }
+    return {**payload, "payload": {**step, **named}}
+
+
+def _with_checkpoint(task: dict[str, Any]) -> dict[str, Any]:
+    """Replace the config that langgraph gives as the state of a subgraph's task by the checkpoint."""
+    checkpoint = checkpoint_of(task["state"])
+    if checkpoint is None:
+        return task
+    return {**{key: value for key, value in task.items() if key != "state"}, "checkpoint": checkpoint}

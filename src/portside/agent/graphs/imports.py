@@ -1,32 +1,52 @@
-"""Importing the user's code, and saying in the user's own terms why that failed.
+"""Importing the user's code, and explaining failures in the user's own terms.
 
-A graph is named by file (`./agent.py:graph`) or by module (`package.module:graph`). A file is imported under the name
-it has in its package, or relative to the project's folders, so that it is the same module for everybody who imports it
-and its classes can be found again when a checkpoint is read.
+A graph is named by file (`./agent.py:graph`) or by module (`package.module:graph`). A file is imported under its name
+in its package, or relative to the project's folders. So every import yields the same module, and its classes are found
+again when a checkpoint is read.
 """
 
+import contextlib
 import hashlib
 import importlib
 import importlib.util
 import inspect
+import os
+import re
 import sys
+import threading
 import traceback
+from collections.abc import Iterable, Iterator
 from pathlib import Path
-from types import ModuleType
+from types import ModuleType, TracebackType
 from typing import Any
+
+from pydantic import ValidationError
 
 from portside.agent.config import AgentConfig
 from portside.kernel.errors import UserMistake
+from portside.kernel.logs import get_logger
+
+log = get_logger(__name__)
+SLOW_AFTER_S = 10.0
+_MAX_CAUSES = 5
+_VARIABLE = re.compile(r"\b[A-Z][A-Z0-9]*(?:_[A-Z0-9]+)+\b")
+_ENVIRONMENT = re.compile(r"\benv(?:ironment)?[ _]var", re.IGNORECASE)
+_MISSING = re.compile(
+    r"must be set|not set|not found|did not find|missing|required|please (?:set|provide)", re.IGNORECASE
+)
+_CREDENTIAL = ("_KEY", "_TOKEN", "_SECRET", "_PASSWORD", "_URL", "_URI", "_ENDPOINT")
 
 
 def add_to_path(config: AgentConfig) -> list[Path]:
-    """Put the project and its local dependencies on the import path; a `src` folder comes before the one it is in.
+    """Put the project and its local dependencies on the import path; a `src` folder comes before its parent.
 
-    Raises UserMistake when a local dependency is no folder.
+    Raises UserMistake if a local dependency is not a folder.
     """
     roots: list[Path] = []
     for entry in [*(entry for entry in config.dependencies if entry.startswith(".")), "."]:
-        folder = (config.folder / entry).resolve()
+        path = (config.folder / entry).resolve()
+        # Some configurations name the project's own file, such as `./pyproject.toml`.
+        folder = path.parent if path.is_file() else path
         if not folder.is_dir():
             raise UserMistake(f'{config.file}: dependencies names "{entry}", but {folder} is not a folder')
         source = folder / "src"
@@ -37,21 +57,22 @@ def add_to_path(config: AgentConfig) -> list[Path]:
 
 
 def import_export(config: AgentConfig, graph_id: str, roots: list[Path]) -> Any:
-    """Import what `graphs.<graph_id>` names. Raises UserMistake with the line of the user's code that failed."""
+    """Import the graph or factory of `graphs.<graph_id>`. Raises UserMistake with the line of the user's code."""
     return import_named(config, *_graph(config, graph_id), roots)
 
 
 def import_named(config: AgentConfig, label: str, source: str, roots: list[Path]) -> Any:
-    """Import what a source such as `./file.py:name` names; `label` says in a mistake what it is for.
+    """Import an object by its source, such as `./file.py:name`; `label` says in errors what it is for.
 
-    Raises UserMistake with the line of the user's code that failed.
+    Raises UserMistake with the failing line of the user's code.
     """
-    place, _, name = source.rpartition(":")
+    location, _, name = source.rpartition(":")
     try:
-        if place.endswith(".py") or "/" in place:
-            module = _import_file(_existing(config, label, place), roots)
-        else:
-            module = importlib.import_module(place)
+        with _logging_slow_import(config, label, source):
+            if location.endswith(".py") or "/" in location:
+                module = _import_file(_existing(config, label, location), roots)
+            else:
+                module = importlib.import_module(location)
     except UserMistake:
         raise
     except (Exception, SystemExit) as exc:
@@ -59,32 +80,145 @@ def import_named(config: AgentConfig, label: str, source: str, roots: list[Path]
     try:
         return getattr(module, name)
     except AttributeError:
-        raise UserMistake(f"{config.file}: {label}: {place} has no {name!r}; it defines {_names_in(module)}") from None
+        raise UserMistake(
+            f"{config.file}: {label}: {location} has no {name!r}; it defines {_names_in(module)}"
+        ) from None
 
 
 def load_failure(config: AgentConfig, graph_id: str, exc: BaseException) -> UserMistake:
-    """Describe an exception of the user's code: what, in which graph, and at which line of the project."""
+    """Describe an exception of a graph's code, with the line of the project."""
     return named_failure(config, *_graph(config, graph_id), exc)
 
 
 def named_failure(config: AgentConfig, label: str, source: str, exc: BaseException) -> UserMistake:
-    """Describe an exception of the user's code, in what `label` names: what, and at which line of the project."""
-    what = exc.msg if isinstance(exc, SyntaxError) else str(exc)
-    said = f"{type(exc).__name__}: {what}" if what else type(exc).__name__
-    hint = ""
+    """Describe an exception of the user's code, with the line of the project; `label` says what was imported."""
+    message = _message_of(exc)
+    described = f"{type(exc).__name__}: {message}" if message else type(exc).__name__
+    hint = hint_of_variables(missing_variables(exc))
     if isinstance(exc, ModuleNotFoundError):
         hint = "; add the package that has it to the project's dependencies"
-    return UserMistake(f"{config.file}: {label} ({source}) does not load: {said}{_where(config.folder, exc)}{hint}")
+    return UserMistake(
+        f"{config.file}: {label} ({source}) does not load: {described}{_where(config.folder, exc)}{hint}"
+    )
+
+
+def missing_variables(exc: BaseException) -> list[str]:
+    """Return the environment variables whose absence caused an exception of the user's code, if any."""
+    for one in _with_causes(exc):
+        if found := [*_from_environ(one), *_from_settings(one)] or _from_message(one):
+            return found
+    return []
+
+
+def hint_of_variables(names: list[str]) -> str:
+    """Return the end of an error message: how to set missing variables."""
+    if not names:
+        return ""
+    options = " ".join(f"--secret {name}=…" for name in names)
+    verb = "is" if len(names) == 1 else "are"
+    return (
+        f"; {', '.join(names)} {verb} not set: deploy with {options}, use 'portside secrets set', or write it to the "
+        "env file of the configuration"
+    )
+
+
+def _message_of(exc: BaseException) -> str:
+    if isinstance(exc, SyntaxError):
+        return exc.msg
+    if isinstance(exc, ValidationError):
+        # Its own text shows the input, which contains the other variables of the environment.
+        problems = exc.errors(include_url=False, include_context=False, include_input=False)
+        return "; ".join(f"{'.'.join(map(str, one['loc'])) or exc.title}: {one['msg']}" for one in problems)
+    return str(exc)
+
+
+def _with_causes(exc: BaseException) -> Iterator[BaseException]:
+    current: BaseException | None = exc
+    for _ in range(_MAX_CAUSES):
+        if current is None:
+            return
+        yield current
+        current = current.__cause__ or (None if current.__suppress_context__ else current.__context__)
+
+
+def _tracebacks(exc: BaseException) -> Iterator[TracebackType]:
+    step = exc.__traceback__
+    while step is not None:
+        yield step
+        step = step.tb_next
+
+
+def _from_environ(exc: BaseException) -> list[str]:
+    """Return the key of a failed `os.environ[…]`."""
+    steps = list(_tracebacks(exc))
+    is_environ = isinstance(exc, KeyError) and steps and steps[-1].tb_frame.f_locals.get("self") is os.environ
+    return [str(exc.args[0])] if is_environ else []
+
+
+def _from_settings(exc: BaseException) -> list[str]:
+    """Return the variables of required fields that a `pydantic-settings` class did not find."""
+    settings = sys.modules.get("pydantic_settings")
+    if settings is None or not isinstance(exc, ValidationError):
+        return []
+    instances = [step.tb_frame.f_locals.get("__pydantic_self__") for step in _tracebacks(exc)]
+    kinds = [type(one) for one in instances if isinstance(one, settings.BaseSettings)]
+    if not kinds:
+        return []
+    missing = [str(one["loc"][0]) for one in exc.errors() if one["type"] == "missing" and one["loc"]]
+    return [_variable_of(kinds[0], name) for name in missing]
+
+
+def _variable_of(settings: Any, name: str) -> str:
+    # The error names a field by its alias, which is the variable.
+    named = settings.model_config.get("env_prefix", "") + name if name in settings.model_fields else name
+    return named if settings.model_config.get("case_sensitive") else named.upper()
+
+
+def _from_message(exc: BaseException) -> list[str]:
+    """Return the first variable that the message of a provider's package names."""
+    message = _message_of(exc)
+    names_environment = _ENVIRONMENT.search(message) is not None
+    for name in _VARIABLE.findall(message) if names_environment or _MISSING.search(message) else ():
+        if (names_environment or name.endswith(_CREDENTIAL)) and not os.environ.get(name):
+            return [name]
+    return []
+
+
+@contextlib.contextmanager
+def _logging_slow_import(config: AgentConfig, label: str, source: str) -> Iterator[None]:
+    """Log the stack of an import that takes long, from another thread, and again when the stack has changed."""
+    importing, done = threading.get_ident(), threading.Event()
+
+    def watch() -> None:
+        seconds, logged = SLOW_AFTER_S, ""
+        while not done.wait(seconds):
+            frames = [
+                frame
+                for frame in traceback.extract_stack(sys._current_frames().get(importing))  # noqa: SLF001
+                if not frame.filename.startswith("<frozen importlib")
+            ]
+            stack = "".join(traceback.format_list(frames)).rstrip()
+            if stack != logged:
+                line = _project_line(config.folder, frames)
+                message = f"{config.file}: {label} ({source}) is still importing after {seconds:g} s{line}"
+                log.warning(message, stack=stack)
+            seconds, logged = 2 * seconds, stack
+
+    threading.Thread(target=watch, name="import watch", daemon=True).start()
+    try:
+        yield
+    finally:
+        done.set()
 
 
 def _graph(config: AgentConfig, graph_id: str) -> tuple[str, str]:
     return f"graph {graph_id!r}", config.graphs[graph_id].path
 
 
-def _existing(config: AgentConfig, label: str, place: str) -> Path:
-    file = (config.folder / place).resolve()
+def _existing(config: AgentConfig, label: str, location: str) -> Path:
+    file = (config.folder / location).resolve()
     if not file.is_file():
-        raise UserMistake(f'{config.file}: {label} is in "{place}", but there is no file {file}')
+        raise UserMistake(f'{config.file}: {label} is in "{location}", but {file} does not exist')
     return file
 
 
@@ -111,7 +245,7 @@ def _module_name(file: Path, roots: list[Path]) -> tuple[Path, str]:
 
 
 def _is_free(name: str, file: Path) -> bool:
-    """Whether a module name is not taken by another file, such as one of the standard library."""
+    """Whether no other file has this module name, such as one of the standard library."""
     return name not in sys.modules or _is_from(sys.modules[name], file)
 
 
@@ -121,7 +255,7 @@ def _is_from(module: ModuleType, file: Path) -> bool:
 
 
 def _import_alone(file: Path) -> ModuleType:
-    """Import a file whose own name is taken, under one that no other file has."""
+    """Import a file under a unique name, because another module has its own."""
     name = f"graph_{hashlib.sha256(str(file).encode()).hexdigest()[:12]}_{file.stem}"
     if name in sys.modules:
         return sys.modules[name]
@@ -139,10 +273,14 @@ def _import_alone(file: Path) -> ModuleType:
 
 
 def _where(folder: Path, exc: BaseException) -> str:
-    """Name the innermost line of the project that the exception went through."""
+    """Return the innermost line of the project in an exception's traceback."""
     if isinstance(exc, SyntaxError) and exc.filename:
         return f" ({_short(folder, exc.filename)}, line {exc.lineno}: {(exc.text or '').strip()})"
-    for frame in reversed(traceback.extract_tb(exc.__traceback__)):
+    return _project_line(folder, traceback.extract_tb(exc.__traceback__))
+
+
+def _project_line(folder: Path, frames: Iterable[traceback.FrameSummary]) -> str:
+    for frame in reversed(list(frames)):
         if Path(frame.filename).is_relative_to(folder) and "site-packages" not in frame.filename:
             return f" ({_short(folder, frame.filename)}, line {frame.lineno}: {frame.line})"
     return ""
@@ -153,7 +291,7 @@ def _short(folder: Path, file: str) -> str:
 
 
 def _names_in(module: ModuleType) -> str:
-    """List what could have been meant: the module's own functions, and its values."""
+    """List the names that the user may have meant: the module's own functions and values."""
     names = [name for name, value in vars(module).items() if not name.startswith("_") and _is_own(module, value)]
     return ", ".join(names[:20]) or "nothing that could be a graph"
 

@@ -1,30 +1,141 @@
-"""The graphs of a project, by id.
+"""The graphs of a project by id: compiled graphs, and factories that make one for each use.
 
-What does not change from run to run is prepared once: a compiled graph gets our checkpointer and store at start, so
-that opening it for a run costs nothing. Only factories are called for each use.
+A compiled graph gets our checkpointer and store once, at start, so that opening it for a run costs nothing. A factory
+is called for each use. It may be plain, async, or an (async) context manager, and it may take the run's `config` and
+the server's `ServerRuntime`, each by its name or its annotation.
 """
 
+import dataclasses
+import inspect
 import os
-from collections.abc import AsyncIterator, Mapping
+from collections.abc import AsyncIterator, Callable, Mapping
 from contextlib import AbstractAsyncContextManager, asynccontextmanager, nullcontext
-from typing import Any
+from contextvars import ContextVar
+from typing import Any, Literal, NamedTuple, get_args
 
 from langchain_core.runnables import RunnableConfig
 from langgraph.checkpoint.base import BaseCheckpointSaver
+from langgraph.graph import StateGraph
 from langgraph.graph.state import CompiledStateGraph
 from langgraph.pregel import Pregel
 from langgraph.store.base import BaseStore
+from pydantic import BaseModel
 
 from portside.agent.config import AgentConfig
-from portside.agent.graphs.acting import act_for
-from portside.agent.graphs.factories import AccessContext, Factory, Graph, Use, as_graph
 from portside.agent.graphs.imports import add_to_path, import_export, load_failure
+from portside.agent.types.access import User
+from portside.agent.versions import SERVER_RUNTIME
 from portside.kernel.errors import NotFound, UserMistake
 from portside.kernel.logs import get_logger
 
 log = get_logger(__name__)
+AccessContext = Literal["threads.create_run", "threads.update", "threads.read", "assistants.read"]
+Graph = Pregel[Any, Any, Any, Any]
+_user: ContextVar[Any] = ContextVar("graph_user", default=None)
 
-Export = Graph | Factory
+
+class GraphUse(NamedTuple):
+    """What a graph is opened for: the config, the kind of access, the run's context, and the store."""
+
+    config: RunnableConfig
+    access: AccessContext
+    context: dict[str, Any] | None = None
+    store: BaseStore | None = None
+
+
+class GraphFactory:
+    """A function of the project that makes a graph. Raises TypeError if it has parameters that no server can fill."""
+
+    def __init__(self, function: Callable[..., Any], graph_id: str) -> None:
+        self._function = function
+        self._graph_id = graph_id
+        self._parameters = _parameters(function)
+
+    @asynccontextmanager
+    async def open(self, use: GraphUse) -> AsyncIterator[Graph]:
+        """Make a graph, and close the factory's context at the end. Raises TypeError if it made none."""
+        given = {"config": use.config, "runtime": None}
+        arguments = {
+            name: _server_runtime(use, annotation) if role == "runtime" else given[role]
+            for name, (role, annotation) in self._parameters.items()
+        }
+        made = self._function(**arguments)
+        if inspect.isawaitable(made):
+            made = await made
+        if hasattr(made, "__aenter__"):
+            async with made as graph:
+                yield self._checked(graph)
+        elif hasattr(made, "__enter__"):
+            with made as graph:
+                yield self._checked(graph)
+        else:
+            yield self._checked(made)
+
+    def _checked(self, made: Any) -> Graph:
+        graph = as_graph(made, self._graph_id)
+        if graph is None:
+            raise TypeError(
+                f"the factory of graph {self._graph_id!r} returned a value of type {type(made).__name__}, not a graph"
+            )
+        return graph
+
+
+def as_graph(value: Any, graph_id: str) -> Graph | None:
+    """Return a value as a graph, and compile it if it is a builder; None if it is neither."""
+    if isinstance(value, StateGraph):
+        return value.compile(name=graph_id)
+    return value if isinstance(value, Pregel) else None
+
+
+def _parameters(function: Callable[..., Any]) -> dict[str, tuple[str, Any]]:
+    """Map the parameters of a factory to their arguments: `config` or `runtime`."""
+    parameters = _signature(function).parameters.values()
+    required = [p for p in parameters if p.default is p.empty and p.kind not in (p.VAR_POSITIONAL, p.VAR_KEYWORD)]
+    filled = {p.name: (role, p.annotation) for p in parameters if (role := _role(p))}
+    unknown = [p.name for p in required if p.name not in filled]
+    if len(unknown) == 1 and len(required) == 1:
+        filled[unknown[0]] = ("config", None)
+    elif unknown:
+        raise TypeError(f"a graph factory may take a config and a ServerRuntime, but this one has {', '.join(unknown)}")
+    return filled
+
+
+def _signature(function: Callable[..., Any]) -> inspect.Signature:
+    try:
+        return inspect.signature(function, eval_str=True)
+    except NameError:
+        return inspect.signature(function)
+
+
+def _role(parameter: inspect.Parameter) -> str | None:
+    annotation = str(parameter.annotation)
+    if parameter.name == "config" or "RunnableConfig" in annotation:
+        return "config"
+    return "runtime" if parameter.name == "runtime" or "ServerRuntime" in annotation else None
+
+
+def _server_runtime(use: GraphUse, annotation: Any) -> Any:
+    SERVER_RUNTIME.require()
+    # The SDK has no public constructor; a server has to use the classes behind the alias.
+    from langgraph_sdk.runtime import _ExecutionRuntime, _ReadRuntime
+
+    store: Any = use.store
+    given = use.config.get("configurable", {}).get("langgraph_auth_user")
+    user: Any = User(given) if type(given) is dict else given
+    if use.access != "threads.create_run":
+        return _ReadRuntime(access_context=use.access, store=store, user=user)
+    context = _typed_context(annotation, use.context)
+    return _ExecutionRuntime(access_context=use.access, store=store, context=context, user=user)
+
+
+def _typed_context(annotation: Any, given: dict[str, Any] | None) -> Any:
+    """Make the context for `ServerRuntime[Context]`."""
+    schema = next(iter(get_args(annotation)), None)
+    fitted = context_for(schema, given)
+    return schema(**fitted) if isinstance(schema, type) and isinstance(fitted, dict) else fitted
+
+
+Export = Graph | GraphFactory
 
 
 def load_graphs(config: AgentConfig) -> "Graphs":
@@ -39,7 +150,7 @@ def load_graphs(config: AgentConfig) -> "Graphs":
 
 
 class Graphs:
-    """The graphs a server has. `attach` gives them a memory; without it they run, but remember nothing."""
+    """The graphs of a server. Without `attach` they have no checkpointer and remember nothing."""
 
     def __init__(self, exports: Mapping[str, Export], descriptions: Mapping[str, str | None]) -> None:
         self._exports = dict(exports)
@@ -52,23 +163,27 @@ class Graphs:
         return list(self._exports)
 
     def is_fixed(self, graph_id: str | None) -> bool:
-        """Whether a graph is the same at every use, and of a class whose states depend on its checkpoints alone."""
+        """Whether a graph is not a factory, and its class computes states from its checkpoints alone."""
         return type(self._exports.get(graph_id or "")) in (Pregel, CompiledStateGraph)
 
+    def is_factory(self, graph_id: str) -> bool:
+        """Whether a factory of the project makes the graph for each use."""
+        return isinstance(self._exports.get(graph_id), GraphFactory)
+
     def description(self, graph_id: str) -> str | None:
-        """Return what the configuration says about a graph. Raises NotFound."""
+        """Return the description of a graph in the configuration. Raises NotFound."""
         self._find(graph_id)
         return self._descriptions.get(graph_id)
 
     def attach(self, checkpointer: BaseCheckpointSaver[Any] | None, store: BaseStore | None = None) -> "Graphs":
-        """Return the same graphs with this checkpointer and store; a checkpointer of their own is replaced."""
+        """Return the same graphs with this checkpointer, which replaces their own, and this store."""
         attached = Graphs(self._exports, self._descriptions)
         attached._checkpointer, attached._store = checkpointer, store
         for graph_id, export in self._exports.items():
-            if isinstance(export, Factory):
+            if isinstance(export, GraphFactory):
                 continue
             if isinstance(export.checkpointer, BaseCheckpointSaver):
-                log.warning("checkpointer_replaced", graph=graph_id, reason="the server brings its own")
+                log.warning("the server replaces the checkpointer of a graph by its own", graph=graph_id)
             attached._exports[graph_id] = attached._equip(graph_id, export)
         return attached
 
@@ -80,18 +195,19 @@ class Graphs:
         access: AccessContext = "threads.create_run",
         context: dict[str, Any] | None = None,
     ) -> AbstractAsyncContextManager[Graph]:
-        """Open a graph for one use; the last three say for what, to factories that ask. Raises NotFound.
+        """Open a graph for one use, which the other arguments describe to a factory. Raises NotFound.
 
-        What a factory raises comes out on entering.
+        The user of the config becomes the current user of this task. Entering the context raises the exceptions of a
+        factory.
         """
         export = self._find(graph_id)
-        act_for(config)
-        if not isinstance(export, Factory):
+        _user.set(((config or {}).get("configurable") or {}).get("langgraph_auth_user"))
+        if not isinstance(export, GraphFactory):
             return nullcontext(export)
-        return self._make(graph_id, export, Use(config or {}, access, context, self._store))
+        return self._make(graph_id, export, GraphUse(config or {}, access, context, self._store))
 
     @asynccontextmanager
-    async def _make(self, graph_id: str, factory: Factory, use: Use) -> AsyncIterator[Graph]:
+    async def _make(self, graph_id: str, factory: GraphFactory, use: GraphUse) -> AsyncIterator[Graph]:
         async with factory.open(use) as graph:
             yield self._equip(graph_id, graph)
 
@@ -110,11 +226,42 @@ class Graphs:
             raise NotFound(f"Graph '{graph_id}' not found. Expected one of: {self.ids()}") from None
 
 
+def current_user() -> Any:
+    """Return the user whom the current code of a graph executes for; None for nobody, and outside of graphs.
+
+    The user follows Python's context: into tasks, and into the threads of synchronous nodes. A thread that the graph's
+    code starts itself has no user.
+    """
+    return _user.get()
+
+
+def context_for(schema: Any, given: dict[str, Any] | None) -> Any:
+    """Convert a request's context to the graph's `context_schema`, without unknown keys (spec: section 5).
+
+    An empty context becomes the schema's defaults, or None if the schema has required fields. Raises TypeError and
+    ValueError if the context does not fit. Langgraph before 0.6.3 leaves this conversion to its caller.
+    """
+    if dataclasses.is_dataclass(schema):
+        names = {field.name for field in dataclasses.fields(schema) if field.init}
+    elif isinstance(schema, type) and issubclass(schema, BaseModel):
+        fields = schema.model_fields.items()
+        names = {name for name, _ in fields} | {field.alias for _, field in fields if field.alias}
+    else:
+        return given or ({} if schema is not None else None)
+    known = {key: value for key, value in (given or {}).items() if key in names}
+    if known:
+        return schema(**known)
+    try:
+        return schema()
+    except (TypeError, ValueError):
+        return None
+
+
 def _export(config: AgentConfig, graph_id: str, value: Any) -> Export:
     try:
         graph = as_graph(value, graph_id)
         if graph is None and callable(value):
-            return Factory(value, graph_id)
+            return GraphFactory(value, graph_id)
     except Exception as exc:
         raise load_failure(config, graph_id, exc) from exc
     if graph is None:

@@ -1,4 +1,4 @@
-"""A thread's state as clients see it: reading it, its history, and changing it (contract: section 4.1).
+"""The state of a thread as clients see it: reading, history and updates (spec: section 4.1).
 
 The results hold values of the user's graph; encode them with `dump_user`.
 """
@@ -11,24 +11,24 @@ from langchain_core.runnables import RunnableConfig
 from langgraph.errors import EmptyInputError, InvalidUpdateError
 from langgraph.types import Interrupt, PregelTask, StateSnapshot, StateUpdate
 
-from portside.agent.graphs.events import checkpoint_of
-from portside.agent.graphs.factories import Graph
+from portside.agent.graphs.execute import checkpoint_of
+from portside.agent.graphs.load import Graph
 from portside.kernel.errors import BadRequest, Invalid
 
-# What langgraph raises for values it cannot take, and what reducers and conditions of the user's graph trip over.
+# What langgraph raises for invalid values, and what the reducers and conditions of a user's graph raise on them.
 REFUSALS = (InvalidUpdateError, EmptyInputError, ValueError, TypeError, LookupError, AttributeError, ArithmeticError)
 
 
 async def read_state(graph: Graph, config: RunnableConfig, *, subgraphs: bool = False) -> dict[str, Any]:
-    """Return the state a config names, or the latest. Where there is none, `metadata` and `created_at` are None.
+    """Return the state that a config names, or the latest. Without one, `metadata` and `created_at` are None.
 
-    Raises BadRequest when the config names a subgraph that is not there.
+    Raises BadRequest if the config names an unknown subgraph.
     """
-    with _known_subgraph(config):
+    with _refusing_unknown_subgraph(config):
         try:
             return thread_state(await graph.aget_state(config, subgraphs=subgraphs))
         except REFUSALS:
-            # A reducer does not take the writes that wait there, such as the input of a run that failed on it.
+            # A reducer fails on the pending writes, for example on the input of a run that failed the same way.
             async for snapshot in graph.aget_state_history(config, limit=1):
                 return thread_state(snapshot)
             raise
@@ -44,19 +44,19 @@ async def read_history(
 ) -> list[dict[str, Any]]:
     """Return states, newest first. `before` may be a checkpoint id, a checkpoint or a config that holds one.
 
-    Raises Invalid when `before` names no checkpoint, and BadRequest when the config names a subgraph that is not there.
+    Raises Invalid if `before` names no checkpoint, and BadRequest if the config names an unknown subgraph.
     """
     history = graph.aget_state_history(
         config, filter=dict(filter) if filter else None, before=_before(before), limit=limit
     )
-    with _known_subgraph(config):
+    with _refusing_unknown_subgraph(config):
         return [thread_state(snapshot) async for snapshot in history]
 
 
 async def update_state(graph: Graph, config: RunnableConfig, values: Any, as_node: str | None) -> dict[str, Any]:
-    """Change the state as if the node had returned these values; return the names of the new checkpoint.
+    """Update the state as if the node had returned these values; return the new checkpoint.
 
-    Raises BadRequest when the graph cannot take them.
+    Raises BadRequest if the graph refuses the values.
     """
     try:
         made = await graph.aupdate_state(config, values, as_node=as_node)
@@ -66,7 +66,7 @@ async def update_state(graph: Graph, config: RunnableConfig, values: Any, as_nod
 
 
 async def apply_supersteps(graph: Graph, config: RunnableConfig, supersteps: Sequence[Sequence[StateUpdate]]) -> None:
-    """Replay steps that nodes took elsewhere. Raises Invalid that names the field when the graph cannot take them."""
+    """Apply steps of another thread's nodes. Raises Invalid that names the field if the graph refuses them."""
     try:
         await graph.abulk_update_state(config, supersteps)
     except REFUSALS as exc:
@@ -74,18 +74,18 @@ async def apply_supersteps(graph: Graph, config: RunnableConfig, supersteps: Seq
 
 
 def named_checkpoint(checkpoint: dict[str, Any]) -> dict[str, Any]:
-    """Name a checkpoint that was just made or changed, in each of the ways clients look for it."""
+    """Return a new checkpoint under each name that clients read."""
     return {"checkpoint": checkpoint, "configurable": checkpoint, "checkpoint_id": checkpoint.get("checkpoint_id")}
 
 
 def _reason(exc: Exception) -> str:
-    """Say why a graph refused; what its own code raised is told by its kind as well."""
+    """Return why a graph refused values, with the class of the exception if the graph's own code raised it."""
     is_plain = isinstance(exc, (InvalidUpdateError, EmptyInputError, ValueError, TypeError))
     return str(exc) if is_plain else f"{type(exc).__name__}: {exc}"
 
 
 def thread_state(snapshot: StateSnapshot) -> dict[str, Any]:
-    """Show a snapshot of langgraph as a ThreadState."""
+    """Return a snapshot of langgraph as a ThreadState."""
     checkpoint = checkpoint_of(snapshot.config) if _is_named(snapshot.config) else None
     parent = checkpoint_of(snapshot.parent_config)
     return {
@@ -103,7 +103,7 @@ def thread_state(snapshot: StateSnapshot) -> dict[str, Any]:
 
 
 def _task(task: PregelTask) -> dict[str, Any]:
-    """Show a task; one that is a subgraph names its checkpoint, or holds its state where that was asked for."""
+    """Return a task; that of a subgraph has its checkpoint, or its state if that was requested."""
     is_snapshot = isinstance(task.state, StateSnapshot)
     return {
         "id": task.id,
@@ -118,15 +118,15 @@ def _task(task: PregelTask) -> dict[str, Any]:
 
 
 def _metadata(snapshot: StateSnapshot) -> dict[str, Any] | None:
-    """Add its place to a checkpoint's metadata: that is not stored there, so that copies of a thread tell the truth."""
+    """Add the thread and the namespace to a checkpoint's metadata; a copied thread keeps its checkpoints."""
     if snapshot.metadata is None:
         return None
-    place = snapshot.config["configurable"]
-    told = {**snapshot.metadata, "thread_id": place["thread_id"]}
-    if checkpoint_ns := place.get("checkpoint_ns"):
-        told |= {"checkpoint_ns": checkpoint_ns, "langgraph_checkpoint_ns": checkpoint_ns}
-        told["checkpoint_map"] = snapshot.metadata.get("parents") or {}
-    return told
+    configurable = snapshot.config["configurable"]
+    metadata = {**snapshot.metadata, "thread_id": configurable["thread_id"]}
+    if checkpoint_ns := configurable.get("checkpoint_ns"):
+        metadata |= {"checkpoint_ns": checkpoint_ns, "langgraph_checkpoint_ns": checkpoint_ns}
+        metadata["checkpoint_map"] = snapshot.metadata.get("parents") or {}
+    return metadata
 
 
 def _interrupt(interrupt: Interrupt) -> dict[str, Any]:
@@ -134,8 +134,8 @@ def _interrupt(interrupt: Interrupt) -> dict[str, Any]:
 
 
 @contextmanager
-def _known_subgraph(config: RunnableConfig) -> Iterator[None]:
-    """Explain the complaint of older versions of langgraph about a namespace that no subgraph has."""
+def _refusing_unknown_subgraph(config: RunnableConfig) -> Iterator[None]:
+    """Turn the ValueError that older versions of langgraph raise for an unknown namespace into BadRequest."""
     try:
         yield
     except ValueError as exc:

@@ -1,4 +1,4 @@
-"""Runs over HTTP: in the background, waited for, and streamed; on a thread or without one; cancelled and deleted."""
+"""Runs over HTTP: in the background, awaited or streamed, on a thread or stateless; cancelling and deleting them."""
 
 from collections.abc import Awaitable
 from typing import Any
@@ -6,18 +6,16 @@ from uuid import UUID
 
 from starlette.responses import Response
 
-from portside.agent.access.service import Access, caller_of
+from portside.agent.access.service import caller_of
 from portside.agent.assistants.records import AssistantNotFound
+from portside.agent.http.services import Context, Routes
 from portside.agent.http.waiting import answer_when_over
-from portside.agent.queue.crowding import TooManyPendingRuns
+from portside.agent.queue.admissions import TooManyPendingRuns
 from portside.agent.runs.errors import NothingToCancel, RunNotFound, ThreadBusy
-from portside.agent.runs.feedback import with_feedback
-from portside.agent.runs.following import Made
-from portside.agent.runs.service import Awaited, Runs
-from portside.agent.streams.events import asked_modes
+from portside.agent.runs.service import Awaited, CreatedRun, with_feedback
+from portside.agent.streams.events import parse_run_modes
 from portside.agent.threads.records import ThreadNotFound
 from portside.agent.types.runs import (
-    CancelMany,
     CancelManyQuery,
     CancelQuery,
     JoinQuery,
@@ -26,10 +24,13 @@ from portside.agent.types.runs import (
     RunBatch,
     RunCreate,
     RunListQuery,
+    RunsToCancel,
     StreamQuery,
 )
+from portside.agent.types.webhooks import WebhookDelivery
+from portside.agent.webhooks.deliveries import DeliveryNotFound
 from portside.kernel.errors import BadRequest
-from portside.kernel.http.routes import Context, Routes
+from portside.kernel.http.headers import header_of
 from portside.kernel.http.sse import EventStream
 
 routes = Routes("runs")
@@ -39,80 +40,85 @@ STREAMED: dict[str, Any] = {"media_type": "text/event-stream", "stays_open": Tru
 ON_CREATE = (AssistantNotFound, ThreadNotFound, ThreadBusy, RunNotFound, BadRequest, TooManyPendingRuns)
 
 
-@routes.post("/threads/{thread_id}/runs", raises=ON_CREATE, headers=LOCATED[:1], takes=KEYED)
+@routes.post("/threads/{thread_id}/runs", raises=ON_CREATE, response_headers=LOCATED[:1], request_headers=KEYED)
 async def create_run(ctx: Context, thread_id: UUID, body: RunCreate) -> Run:
     """Start a run in the background."""
     return _located(ctx, (await _create(ctx, thread_id, body)).run)
 
 
-@routes.post("/threads/{thread_id}/runs/wait", raises=ON_CREATE, headers=LOCATED, takes=KEYED, stays_open=True)
+@routes.post(
+    "/threads/{thread_id}/runs/wait", raises=ON_CREATE, response_headers=LOCATED, request_headers=KEYED, stays_open=True
+)
 async def wait_run(ctx: Context, thread_id: UUID, body: RunCreate) -> Response:
-    """Start a run and answer with its final values."""
+    """Start a run, wait for its end and return its final values."""
     return await _wait(ctx, await _create(ctx, thread_id, body), body)
 
 
-@routes.post("/threads/{thread_id}/runs/stream", raises=ON_CREATE, headers=LOCATED, takes=KEYED, **STREAMED)
+@routes.post(
+    "/threads/{thread_id}/runs/stream", raises=ON_CREATE, response_headers=LOCATED, request_headers=KEYED, **STREAMED
+)
 async def stream_run(ctx: Context, thread_id: UUID, body: RunCreate) -> Response:
     """Start a run and stream its events."""
     return _stream(ctx, await _create(ctx, thread_id, body, awaited="events"), body)
 
 
-@routes.post("/runs", raises=ON_CREATE, headers=LOCATED[:1], takes=KEYED)
+@routes.post("/runs", raises=ON_CREATE, response_headers=LOCATED[:1], request_headers=KEYED)
 async def create_stateless_run(ctx: Context, body: RunCreate) -> Run:
-    """Start a run in the background on a thread of its own."""
+    """Start a stateless run in the background."""
     return _located(ctx, (await _create(ctx, None, body, awaited="nothing")).run)
 
 
-@routes.post("/runs/wait", raises=ON_CREATE, headers=LOCATED, takes=KEYED, stays_open=True)
+@routes.post("/runs/wait", raises=ON_CREATE, response_headers=LOCATED, request_headers=KEYED, stays_open=True)
 async def wait_stateless_run(ctx: Context, body: RunCreate) -> Response:
-    """Run on a thread of its own and answer with the final values."""
+    """Start a stateless run, wait for its end and return its final values."""
     return await _wait(ctx, await _create(ctx, None, body), body)
 
 
-@routes.post("/runs/stream", raises=ON_CREATE, headers=LOCATED, takes=KEYED, **STREAMED)
+@routes.post("/runs/stream", raises=ON_CREATE, response_headers=LOCATED, request_headers=KEYED, **STREAMED)
 async def stream_stateless_run(ctx: Context, body: RunCreate) -> Response:
-    """Run on a thread of its own and stream its events."""
+    """Start a stateless run and stream its events."""
     return _stream(ctx, await _create(ctx, None, body, awaited="events"), body)
 
 
-@routes.post("/runs/batch", raises=(AssistantNotFound, BadRequest, TooManyPendingRuns), takes=KEYED)
+@routes.post("/runs/batch", raises=(AssistantNotFound, BadRequest, TooManyPendingRuns), request_headers=KEYED)
 async def create_runs(ctx: Context, body: RunBatch) -> list[Run]:
-    """Start several runs in the background, each on a thread of its own: all of them or none."""
-    access, caller = ctx.get(Access), caller_of(ctx)
+    """Start several stateless runs in the background: all of them or none."""
+    access, caller = ctx.services.access, caller_of(ctx)
     for each in body:
-        await access.start_run(caller, None, each)
-    return await ctx.get(Runs).create_batch(body, ctx.request.state.request_id, key=_key(ctx), caller=caller)
+        await access.authorize_run(caller, None, each)
+    key = ctx.request.headers.get("idempotency-key")
+    return await ctx.services.runs.create_batch(body, ctx.request.state.request_id, key=key, caller=caller)
 
 
 @routes.post("/runs/cancel", raises=(NothingToCancel,), status=204)
-async def cancel_runs(ctx: Context, query: CancelManyQuery, body: CancelMany) -> None:
-    """Stop several runs: those of a status, or some of a thread."""
-    asked: dict[str, Any] = {"run_ids": body.run_ids, "status": body.status}
-    value = {"thread_id": body.thread_id, "action": query.action, "metadata": asked}
-    seen = await ctx.get(Access).may(caller_of(ctx), "threads", "update", value)
-    await ctx.get(Runs).cancel_many(body, query.action, seen)
+async def cancel_runs(ctx: Context, query: CancelManyQuery, body: RunsToCancel) -> None:
+    """Cancel several runs: those with a status, or some of a thread."""
+    selected: dict[str, Any] = {"run_ids": body.run_ids, "status": body.status}
+    value = {"thread_id": body.thread_id, "action": query.action, "metadata": selected}
+    allowed = await ctx.services.access.authorize(caller_of(ctx), "threads", "update", value)
+    await ctx.services.runs.cancel_many(body, query.action, allowed)
 
 
 @routes.get("/threads/{thread_id}/runs", raises=(ThreadNotFound,))
 async def list_runs(ctx: Context, thread_id: UUID, query: RunListQuery) -> list[ListedRun]:
     """List the runs of a thread, newest first."""
     value: dict[str, Any] = {"metadata": {}, "status": query.status, "limit": query.limit, "offset": query.offset}
-    await ctx.get(Access).see_thread(caller_of(ctx), "search", thread_id, value)
-    return await ctx.get(Runs).list(thread_id, query)
+    await ctx.services.access.authorize_thread(caller_of(ctx), "search", thread_id, value)
+    return await ctx.services.runs.list(thread_id, query)
 
 
 @routes.get("/threads/{thread_id}/runs/{run_id}", raises=(RunNotFound,))
 async def get_run(ctx: Context, thread_id: UUID, run_id: UUID) -> Run:
     """Return a run."""
-    await _see(ctx, thread_id, run_id)
-    return await ctx.get(Runs).get(thread_id, run_id)
+    await _authorize_read(ctx, thread_id, run_id)
+    return await ctx.services.runs.get(thread_id, run_id)
 
 
 @routes.delete("/threads/{thread_id}/runs/{run_id}", raises=(RunNotFound, ThreadBusy), status=204)
 async def delete_run(ctx: Context, thread_id: UUID, run_id: UUID) -> None:
-    """Delete a run with its checkpoints; one under way is stopped first."""
-    await ctx.get(Access).see_thread(caller_of(ctx), "delete", thread_id, {"run_id": run_id})
-    await ctx.get(Runs).delete(thread_id, run_id)
+    """Delete a run with its checkpoints; an active run is cancelled first."""
+    await ctx.services.access.authorize_thread(caller_of(ctx), "delete", thread_id, {"run_id": run_id})
+    await ctx.services.runs.delete(thread_id, run_id)
 
 
 @routes.post(
@@ -123,75 +129,73 @@ async def delete_run(ctx: Context, thread_id: UUID, run_id: UUID) -> None:
     stays_open=True,
 )
 async def cancel_run(ctx: Context, thread_id: UUID, run_id: UUID, query: CancelQuery) -> Response:
-    """Stop a run. With `wait` the answer comes when its nodes have stopped and its end is written."""
-    runs = ctx.get(Runs)
-    await _may_cancel(ctx, thread_id, run_id, query.action)
+    """Cancel a run. With `wait` the server answers when its nodes have stopped and its end is stored."""
+    runs = ctx.services.runs
+    await _authorize_cancel(ctx, thread_id, run_id, query.action)
     await runs.cancel(thread_id, run_id, query.action)
     if not query.wait:
         return Response(status_code=202)
     _locate(ctx, thread_id, run_id, "join")
-    return await answer_when_over(ctx, _nothing_after(runs.result(thread_id, run_id)))
+    return await answer_when_over(ctx, _empty_after(runs.result(thread_id, run_id)))
 
 
 @routes.get("/threads/{thread_id}/runs/{run_id}/join", raises=(RunNotFound,), stays_open=True)
 async def join_run(ctx: Context, thread_id: UUID, run_id: UUID, query: JoinQuery) -> Response:
-    """Wait until a run is over and answer with its final values."""
-    await _see(ctx, thread_id, run_id, cancels=query.cancel_on_disconnect)
-    run = await ctx.get(Runs).get(thread_id, run_id)
-    return await _join(ctx, run, takes_run_along=query.cancel_on_disconnect)
+    """Wait for the end of a run and return its final values."""
+    await _authorize_read(ctx, thread_id, run_id, cancels=query.cancel_on_disconnect)
+    run = await ctx.services.runs.get(thread_id, run_id)
+    return await _join(ctx, run, cancels_on_disconnect=query.cancel_on_disconnect)
 
 
 @routes.get("/runs/{run_id}/join", raises=(RunNotFound,), stays_open=True)
 async def join_stateless_run(ctx: Context, run_id: UUID, query: JoinQuery) -> Response:
-    """Wait until a run that is named without its thread is over and answer with its final values."""
+    """Wait for the end of a run, found by its id alone, and return its final values."""
     thread_id = await _thread_of(ctx, run_id, cancels=query.cancel_on_disconnect)
-    run = await ctx.get(Runs).get(thread_id, run_id)
-    return await _join(ctx, run, takes_run_along=query.cancel_on_disconnect)
+    run = await ctx.services.runs.get(thread_id, run_id)
+    return await _join(ctx, run, cancels_on_disconnect=query.cancel_on_disconnect)
 
 
 @routes.get("/threads/{thread_id}/runs/{run_id}/stream", raises=(RunNotFound,), **STREAMED)
 async def join_stream(ctx: Context, thread_id: UUID, run_id: UUID, query: StreamQuery) -> Response:
-    """Follow the events of a run, from after the one that Last-Event-ID names where it is given."""
-    await _see(ctx, thread_id, run_id, cancels=query.cancel_on_disconnect)
+    """Stream the events of a run, after the one that Last-Event-ID names."""
+    await _authorize_read(ctx, thread_id, run_id, cancels=query.cancel_on_disconnect)
     return await _follow(ctx, thread_id, run_id, query)
 
 
 @routes.get("/runs/{run_id}/stream", raises=(RunNotFound,), **STREAMED)
 async def join_stateless_stream(ctx: Context, run_id: UUID, query: StreamQuery) -> Response:
-    """Follow the events of a run that is named without its thread."""
+    """Stream the events of a run, found by its id alone."""
     thread_id = await _thread_of(ctx, run_id, cancels=query.cancel_on_disconnect)
     return await _follow(ctx, thread_id, run_id, query)
 
 
-async def _create(ctx: Context, thread_id: UUID | None, body: RunCreate, awaited: Awaited = "end") -> Made:
-    grant = (await ctx.get(Access).start_run(caller_of(ctx), thread_id, body))._replace(key=_key(ctx))
-    return await ctx.get(Runs).create(thread_id, body, ctx.request.state.request_id, awaited=awaited, grant=grant)
+async def _create(ctx: Context, thread_id: UUID | None, body: RunCreate, awaited: Awaited = "end") -> CreatedRun:
+    services, request_id = ctx.services, ctx.scope["state"]["request_id"]
+    grant = await services.access.authorize_run(caller_of(ctx), thread_id, body)
+    grant = grant._replace(key=header_of(ctx.scope, b"idempotency-key"))
+    return await services.runs.create(thread_id, body, request_id, awaited=awaited, grant=grant)
 
 
-async def _see(ctx: Context, thread_id: UUID, run_id: UUID, *, cancels: bool = False) -> None:
-    """Let those in who may read the thread, and cancel its runs where the client's leaving does that."""
-    await ctx.get(Access).see_thread(caller_of(ctx), "read", thread_id, {"run_id": run_id})
+async def _authorize_read(ctx: Context, thread_id: UUID, run_id: UUID, *, cancels: bool = False) -> None:
+    """Check that the caller may read the thread, and cancel its runs if its disconnect cancels them."""
+    await ctx.services.access.authorize_thread(caller_of(ctx), "read", thread_id, {"run_id": run_id})
     if cancels:
-        await _may_cancel(ctx, thread_id, run_id, "interrupt")
+        await _authorize_cancel(ctx, thread_id, run_id, "interrupt")
 
 
-async def _may_cancel(ctx: Context, thread_id: UUID, run_id: UUID, action: str) -> None:
+async def _authorize_cancel(ctx: Context, thread_id: UUID, run_id: UUID, action: str) -> None:
     value = {"action": action, "metadata": {"run_ids": [run_id], "status": None}}
-    await ctx.get(Access).see_thread(caller_of(ctx), "update", thread_id, value)
+    await ctx.services.access.authorize_thread(caller_of(ctx), "update", thread_id, value)
 
 
 async def _thread_of(ctx: Context, run_id: UUID, *, cancels: bool) -> UUID:
-    """Return the thread of a run that is named without it; who may not see it learns nothing of it."""
-    thread_id = await ctx.get(Runs).thread_of(run_id)
+    """Return the thread of a run. For a caller that may not read it the run does not exist."""
+    thread_id = await ctx.services.runs.thread_of(run_id)
     try:
-        await _see(ctx, thread_id, run_id, cancels=cancels)
+        await _authorize_read(ctx, thread_id, run_id, cancels=cancels)
     except ThreadNotFound as exc:
         raise RunNotFound from exc
     return thread_id
-
-
-def _key(ctx: Context) -> str | None:
-    return ctx.request.headers.get("idempotency-key")
 
 
 def _located(ctx: Context, run: Run) -> Run:
@@ -200,38 +204,45 @@ def _located(ctx: Context, run: Run) -> Run:
 
 
 def _locate(ctx: Context, thread_id: UUID, run_id: UUID, rejoin: str | None = None) -> None:
-    """Say in headers where the run is found again (contract: run locators)."""
+    """Set the headers that locate the run (spec: run locators)."""
     path = f"/threads/{thread_id}/runs/{run_id}"
     ctx.headers["Content-Location"] = path
     if rejoin is not None:
         ctx.headers["Location"] = f"{path}/{rejoin}"
 
 
-def _stream(ctx: Context, made: Made, body: RunCreate) -> Response:
-    runs, run = ctx.get(Runs), made.run
+def _stream(ctx: Context, made: CreatedRun, body: RunCreate) -> Response:
+    runs, run = ctx.services.runs, made.run
     _locate(ctx, run.thread_id, run.run_id, "stream")
     source = runs.events(made)
-    goes_along = body.on_disconnect == "cancel"
-    return EventStream(runs.ending_with(source, run.thread_id, run.run_id) if goes_along else source)
+    cancels = body.on_disconnect == "cancel"
+    return EventStream(runs.cancel_on_disconnect(source, run.thread_id, run.run_id) if cancels else source)
 
 
 async def _follow(ctx: Context, thread_id: UUID, run_id: UUID, query: StreamQuery) -> Response:
-    runs, after = ctx.get(Runs), ctx.request.headers.get("last-event-id")
-    source = await runs.follow(thread_id, run_id, after=after, modes=asked_modes(query.stream_mode))
+    runs, after = ctx.services.runs, ctx.request.headers.get("last-event-id")
+    source = await runs.follow(thread_id, run_id, after=after, modes=parse_run_modes(query.stream_mode))
     _locate(ctx, thread_id, run_id, "stream")
-    return EventStream(runs.ending_with(source, thread_id, run_id) if query.cancel_on_disconnect else source)
+    return EventStream(runs.cancel_on_disconnect(source, thread_id, run_id) if query.cancel_on_disconnect else source)
 
 
-async def _wait(ctx: Context, made: Made, body: RunCreate) -> Response:
-    return await _join(ctx, made.run, takes_run_along=body.on_disconnect == "cancel")
+async def _wait(ctx: Context, made: CreatedRun, body: RunCreate) -> Response:
+    return await _join(ctx, made.run, cancels_on_disconnect=body.on_disconnect == "cancel")
 
 
-async def _join(ctx: Context, run: Run, *, takes_run_along: bool) -> Response:
+async def _join(ctx: Context, run: Run, *, cancels_on_disconnect: bool) -> Response:
     _locate(ctx, run.thread_id, run.run_id, "join")
-    result = ctx.get(Runs).result(run.thread_id, run.run_id)
-    return await answer_when_over(ctx, with_feedback(result, run), run if takes_run_along else None)
+    result = ctx.services.runs.result(run.thread_id, run.run_id)
+    return await answer_when_over(ctx, with_feedback(result, run), run if cancels_on_disconnect else None)
 
 
-async def _nothing_after(work: Awaitable[bytes]) -> bytes:
+async def _empty_after(work: Awaitable[bytes]) -> bytes:
     await work
     return b"{}"
+
+
+@routes.get("/threads/{thread_id}/runs/{run_id}/webhook", raises=(DeliveryNotFound, ThreadNotFound))
+async def get_webhook_delivery(ctx: Context, thread_id: UUID, run_id: UUID) -> WebhookDelivery:
+    """Return the webhook delivery of a run that ended, with each attempt."""
+    await ctx.services.access.authorize_thread(caller_of(ctx), "read", thread_id)
+    return await ctx.services.webhook_log.get(thread_id, run_id)

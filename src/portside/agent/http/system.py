@@ -1,59 +1,39 @@
-"""What a server says of itself: health, what it is, its metrics and its API (contract: System routes)."""
+"""Health, version, metrics and API description of a server, and a look inside it (spec: System routes)."""
 
 import importlib.metadata
-from collections.abc import Callable
-from functools import cached_property
-from typing import Any
+from typing import Annotated, Any
 
 import msgspec
 from langsmith.utils import tracing_is_enabled
 from starlette.responses import Response
 
 from portside import __version__
-from portside.agent.queue.backlog import Backlog, Monitor, Slots
-from portside.agent.settings import AgentSettings
+from portside.agent.http.services import Context, Routes
+from portside.agent.queue.backlog import Backlog, Slots
 from portside.kernel.codec import dump_api
+from portside.kernel.diagnostics import DiagnosisUnderWay, Diagnostics, HeapDump
+from portside.kernel.errors import NotFound
+from portside.kernel.http.error_responses import ErrorFormat
 from portside.kernel.http.health import Health, HealthChecks, check_all, show_metrics
-from portside.kernel.http.openapi import Described
-from portside.kernel.http.reference import reference_response
-from portside.kernel.http.refusals import ErrorForm
-from portside.kernel.http.routes import Context, Routes
+from portside.kernel.http.openapi import ServerInfo, reference_response
 from portside.kernel.metrics import requests_answered
+from portside.kernel.version import full_version
 
 routes = Routes("system")
 bare_routes = Routes("system")
-DESCRIBED = Described("Portside agent server", __version__, ErrorForm.TEXT, wants_key=False)
+SERVER_INFO = ServerInfo("Portside agent server", __version__, ErrorFormat.TEXT, wants_key=False)
 NO_CHECKS = HealthChecks({})
 
 
-class Traffic(msgspec.Struct):
-    """Whether this replica answers on the deployment's own address yet."""
-
-    is_served: bool = True
-
-
-class Manual:
-    """What this server tells of its API: the OpenAPI document, and which groups of routes there are."""
-
-    def __init__(self, write: Callable[[], bytes], tags: frozenset[str]) -> None:
-        self.tags = tags
-        self._write = write
-
-    @cached_property
-    def openapi(self) -> bytes:
-        """The document, written when somebody asks for it first: most servers are never asked."""
-        return self._write()
-
-
 class HealthQuery(msgspec.Struct):
-    """Whether to ask the dependencies, and whether only a replica that has taken over traffic counts as healthy."""
+    """Whether to check the dependencies, and whether only a replica that serves traffic counts as healthy."""
 
     check_db: bool = True
     serving: bool = False
 
 
 class Alive(msgspec.Struct):
-    """Whether the server is there, where its configuration hides everything else about it."""
+    """Whether the server answers, where its configuration hides everything else."""
 
     ok: bool
 
@@ -65,7 +45,7 @@ class MetricsQuery(msgspec.Struct):
 
 
 class ApiMetrics(msgspec.Struct):
-    """What the HTTP server answered."""
+    """Requests that the HTTP server answered."""
 
     http_requests_total: list[dict[str, str | int]]
 
@@ -89,7 +69,7 @@ class Host(msgspec.Struct):
 
 
 class Info(msgspec.Struct):
-    """Versions, what the server can do, and where it belongs."""
+    """Versions, features, and the deployment of a server."""
 
     version: str
     langgraph_py_version: str
@@ -99,13 +79,13 @@ class Info(msgspec.Struct):
 
 @routes.get("/ok", public=True, returns=Health, answers={500: Health})
 async def check_health(ctx: Context, query: HealthQuery) -> Response:
-    """Answer 200 when every dependency answers, 500 when one does not."""
+    """Answer 200 if every dependency answers, else 500."""
     return await _health(ctx, query)
 
 
 async def _health(ctx: Context, query: HealthQuery) -> Response:
-    health = await check_all(ctx.get(HealthChecks) if query.check_db else NO_CHECKS)
-    is_ok = health.ok and (ctx.get(Traffic).is_served or not query.serving)
+    health = await check_all(ctx.services.health if query.check_db else NO_CHECKS)
+    is_ok = health.ok and (ctx.services.traffic.is_served or not query.serving)
     return Response(dump_api(health), 200 if is_ok else 500, media_type="application/json")
 
 
@@ -117,18 +97,20 @@ async def check_root(ctx: Context, query: HealthQuery) -> Response:
 
 @bare_routes.get("/ok", public=True, returns=Alive, answers={500: Alive})
 async def say_ok(ctx: Context, query: HealthQuery) -> Response:
-    """Answer that the server is there, without a look at its dependencies."""
-    is_ok = ctx.get(Traffic).is_served or not query.serving
+    """Answer without checking the dependencies."""
+    is_ok = ctx.services.traffic.is_served or not query.serving
     return Response(dump_api(Alive(is_ok)), 200 if is_ok else 500, media_type="application/json")
 
 
 @routes.get("/info", public=True)
 async def show_info(ctx: Context) -> Info:
-    """Return versions, what this server can do, and the deployment it belongs to."""
-    settings = ctx.get(AgentSettings)
+    """Return versions, features, and the deployment of this server."""
+    settings = ctx.services.settings
     project, revision = settings.deployment_id, settings.revision_id
     host = Host("self-hosted", project, revision, revision, settings.tenant_id)
-    return Info(__version__, importlib.metadata.version("langgraph"), _flags(ctx.get(Manual).tags), host)
+    return Info(
+        full_version(), importlib.metadata.version("langgraph"), _flags(ctx.services.api_description.tags), host
+    )
 
 
 def _flags(tags: frozenset[str]) -> dict[str, bool]:
@@ -144,7 +126,7 @@ def _flags(tags: frozenset[str]) -> dict[str, bool]:
 @routes.get("/metrics", public=True, media_type="text/plain", returns=Metrics)
 async def show_metrics_as(ctx: Context, query: MetricsQuery) -> Any:
     """Return the metrics for Prometheus, or as JSON."""
-    monitor = ctx.get(Monitor)
+    monitor = ctx.services.monitor
     if query.format == "json":
         return Metrics(await monitor.backlog(), ApiMetrics(requests_answered()), monitor.slots())
     await monitor.set_gauges()
@@ -154,10 +136,41 @@ async def show_metrics_as(ctx: Context, query: MetricsQuery) -> Any:
 @routes.get("/openapi.json", public=True)
 async def show_openapi(ctx: Context) -> Response:
     """Return the description of this API."""
-    return Response(ctx.get(Manual).openapi, media_type="application/json")
+    return Response(ctx.services.api_description.openapi, media_type="application/json")
 
 
 @routes.get("/docs", public=True, media_type="text/html")
 async def show_docs(_ctx: Context) -> Response:
     """Show the description of this API as a page."""
     return reference_response()
+
+
+# The routes below exist only if the operator sets DEBUG_FOLDER.
+debug_routes = Routes("debugging")
+# A caller that may deploy can read everything in the server anyway.
+DEBUG_PERMISSION = "deployments:update"
+
+
+class ProfileQuery(msgspec.Struct):
+    """How many seconds to sample."""
+
+    seconds: Annotated[float, msgspec.Meta(gt=0, le=60)] = 5
+
+
+@debug_routes.post("/heapdump", permission=DEBUG_PERMISSION, raises=(DiagnosisUnderWay,))
+async def dump_heap(ctx: Context) -> HeapDump:
+    """Write the objects in memory, by type, to a file on the server, and return its path."""
+    return await _diagnostics(ctx).dump_heap()
+
+
+@debug_routes.get("/profile", permission=DEBUG_PERMISSION, raises=(DiagnosisUnderWay,), media_type="text/plain")
+async def profile(ctx: Context, query: ProfileQuery) -> Response:
+    """Sample the stacks of all threads; one line for each stack with its count, the input of flame graphs."""
+    return Response(await _diagnostics(ctx).profile(query.seconds), media_type="text/plain")
+
+
+def _diagnostics(ctx: Context) -> Diagnostics:
+    diagnostics = ctx.services.diagnostics
+    if diagnostics is None:
+        raise NotFound
+    return diagnostics

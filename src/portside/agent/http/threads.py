@@ -1,20 +1,35 @@
-"""Threads over HTTP."""
+"""Threads over HTTP, with their states and histories; their events, over all runs and by the event streaming protocol.
 
+The events are those of sections 12.4 and 13 of the spec.
+"""
+
+from typing import Any
 from uuid import UUID
 
 from msgspec.structs import replace
 from starlette.responses import Response
 
-from portside.agent.access.service import Access, caller_of
-from portside.agent.http.paging import PAGING, show_page
-from portside.agent.runs.service import Runs
-from portside.agent.streams.hub import Hub
+from portside.agent.access.service import caller_of
+from portside.agent.http.services import PAGING, Context, Routes, SocketContext, SocketRoutes, show_page
+from portside.agent.protocol.commands import ClientConnection, Commands, Subscriptions, ThreadAccess
+from portside.agent.protocol.sequence import EventSequence
+from portside.agent.protocol.wire import CHANNELS, CommandFailed, read_stream_request
+from portside.agent.streams.events import parse_thread_modes, resume_position
 from portside.agent.threads import records
+from portside.agent.threads.reading import CheckpointNotFound
 from portside.agent.threads.records import ThreadExists, ThreadNotFound
-from portside.agent.threads.searches import Searches
-from portside.agent.threads.states import States
+from portside.agent.threads.states import ThreadInFlight
+from portside.agent.types.access import Caller
 from portside.agent.types.threads import (
+    Checkpoint,
+    HistoryQuery,
+    HistorySearch,
+    NamedCheckpoint,
     Pruned,
+    StateAtCheckpoint,
+    StatePatch,
+    StateQuery,
+    StateUpdate,
     Thread,
     ThreadCount,
     ThreadCreate,
@@ -22,13 +37,36 @@ from portside.agent.types.threads import (
     ThreadPrune,
     ThreadQuery,
     ThreadSearch,
+    ThreadState,
     ThreadStorage,
+    ThreadStreamQuery,
 )
-from portside.kernel.http.routes import Context, Routes, encode_response
+from portside.kernel.codec import dump_user
+from portside.kernel.errors import BadRequest, NotFound
+from portside.kernel.http.routes import encode_response
+from portside.kernel.http.sse import EventStream
+from portside.kernel.http.websockets import WEBSOCKET
 from portside.kernel.ids import uuid7
 
 routes = Routes("threads")
-# What of a request a handler is told, and may change.
+COMMAND = {
+    "application/json": {
+        "type": "object",
+        "properties": {"id": {"type": "integer", "minimum": 0}, "method": {"type": "string"}},
+        "required": ["id", "method"],
+    }
+}
+CHANNEL = {"type": "string", "pattern": rf"^({'|'.join(CHANNELS)}|custom:[^\u0000]+)$(?!\n)"}
+WANTED = {
+    "application/json": {
+        "type": "object",
+        "properties": {"channels": {"type": "array", "minItems": 1, "items": CHANNEL}},
+        "required": ["channels"],
+    }
+}
+protocol_routes = Routes("event streaming")
+sockets = SocketRoutes("event streaming")
+# The fields of a request that an authorization handler gets, and may change.
 CREATED = ("thread_id", "metadata", "if_exists", "ttl")
 SEARCHED = ("metadata", "values", "status", "limit", "offset", "ids")
 COUNTED = ("metadata", "values", "status")
@@ -37,46 +75,46 @@ PATCHED = ("metadata", "ttl")
 
 @routes.post("/threads", raises=(ThreadExists,))
 async def create_thread(ctx: Context, body: ThreadCreate) -> Thread:
-    """Make a thread, with a state where supersteps are given."""
+    """Create a thread, with a state if supersteps are given."""
     named = body if body.thread_id else replace(body, thread_id=uuid7())
-    body, seen = await ctx.get(Access).shape(caller_of(ctx), "threads.create", named, CREATED)
-    return await ctx.get(States).create(body, seen)
+    body, visible = await ctx.services.access.authorize_request(caller_of(ctx), "threads.create", named, CREATED)
+    return await ctx.services.states.create(body, visible)
 
 
-@routes.post("/threads/search", headers=PAGING)
+@routes.post("/threads/search", read_only=True, response_headers=PAGING)
 async def search_threads(ctx: Context, body: ThreadSearch) -> list[Thread]:
     """List the threads that match, last updated first."""
-    body, seen = await ctx.get(Access).shape(caller_of(ctx), "threads.search", body, SEARCHED)
-    return show_page(ctx, await ctx.get(Searches).search(body, seen), body.offset or 0)
+    body, visible = await ctx.services.access.authorize_request(caller_of(ctx), "threads.search", body, SEARCHED)
+    return show_page(ctx, await ctx.services.searches.search(body, visible), body.offset or 0)
 
 
-@routes.post("/threads/count")
+@routes.post("/threads/count", read_only=True)
 async def count_threads(ctx: Context, body: ThreadCount) -> int:
     """Count the threads that match."""
-    body, seen = await ctx.get(Access).shape(caller_of(ctx), "threads.search", body, COUNTED)
-    return await records.count_threads(ctx.db, body, seen)
+    body, visible = await ctx.services.access.authorize_request(caller_of(ctx), "threads.search", body, COUNTED)
+    return await records.count_threads(ctx.db, body, visible)
 
 
 @routes.post("/threads/prune")
 async def prune_threads(ctx: Context, body: ThreadPrune) -> Pruned:
-    """Delete threads, or all but their latest checkpoints; threads with a run are left alone."""
-    thread_ids = await ctx.get(Access).see_threads(caller_of(ctx), "delete", body.thread_ids)
+    """Delete threads, or all but their latest checkpoints; threads with an active run are skipped."""
+    thread_ids = await ctx.services.access.authorize_threads(caller_of(ctx), "delete", body.thread_ids)
     return Pruned(await records.prune_threads(ctx.db, replace(body, thread_ids=thread_ids)))
 
 
 @routes.get("/threads/{thread_id}", raises=(ThreadNotFound,))
 async def get_thread(ctx: Context, thread_id: UUID, query: ThreadQuery) -> Thread:
-    """Return a thread with its last values."""
-    await ctx.get(Access).see_thread(caller_of(ctx), "read", thread_id)
+    """Return a thread with its latest values."""
+    await ctx.services.access.authorize_thread(caller_of(ctx), "read", thread_id)
     return await records.get_thread(ctx.db, thread_id, with_ttl="ttl" in (query.include or ()))
 
 
 @routes.patch("/threads/{thread_id}", raises=(ThreadNotFound,), returns=Thread, answers={204: None})
 async def patch_thread(ctx: Context, thread_id: UUID, body: ThreadPatch) -> Response:
-    """Merge metadata into a thread's, or give it another lifetime; `Prefer: return=minimal` is answered with 204."""
-    body = await ctx.get(Access).shape_thread(caller_of(ctx), "update", thread_id, body, PATCHED)
+    """Merge metadata into a thread's, or change its lifetime; the response to `Prefer: return=minimal` is a 204."""
+    body = await ctx.services.access.authorize_thread_request(caller_of(ctx), "update", thread_id, body, PATCHED)
     is_minimal = "return=minimal" in ctx.request.headers.get("prefer", "")
-    thread = await records.patch_thread(ctx.db, thread_id, body, is_shown=not is_minimal)
+    thread = await records.patch_thread(ctx.db, thread_id, body, returns_thread=not is_minimal)
     if is_minimal:
         return Response(status_code=204, headers={"Preference-Applied": "return=minimal"})
     return encode_response(thread, 200)
@@ -85,21 +123,150 @@ async def patch_thread(ctx: Context, thread_id: UUID, body: ThreadPatch) -> Resp
 @routes.delete("/threads/{thread_id}", raises=(ThreadNotFound,), status=204)
 async def delete_thread(ctx: Context, thread_id: UUID) -> None:
     """Delete a thread with its runs and checkpoints."""
-    await ctx.get(Access).see_thread(caller_of(ctx), "delete", thread_id)
+    await ctx.services.access.authorize_thread(caller_of(ctx), "delete", thread_id)
     if await records.delete_thread(ctx.db, thread_id):
-        ctx.get(Runs).tell_workers()
-    ctx.get(Hub).forget(thread_id)
+        ctx.services.runs.wake_workers()
+    ctx.services.hub.thread_deleted(thread_id)
 
 
 @routes.post("/threads/{thread_id}/copy", raises=(ThreadNotFound,))
 async def copy_thread(ctx: Context, thread_id: UUID) -> Thread:
     """Copy a thread with its metadata, values and whole history."""
-    copied = await ctx.get(Access).copy_thread(caller_of(ctx), thread_id)
+    copied = await ctx.services.access.authorize_thread_copy(caller_of(ctx), thread_id)
     return await records.copy_thread(ctx.db, thread_id, *copied)
 
 
 @routes.get("/threads/{thread_id}/storage", raises=(ThreadNotFound,))
 async def measure_thread(ctx: Context, thread_id: UUID) -> ThreadStorage:
-    """Tell what a thread's memory takes in the database."""
-    await ctx.get(Access).see_thread(caller_of(ctx), "read", thread_id)
+    """Return the storage of a thread's checkpoints in the database."""
+    await ctx.services.access.authorize_thread(caller_of(ctx), "read", thread_id)
     return await records.measure_storage(ctx.db, thread_id)
+
+
+state_routes = Routes("thread state")
+
+
+READ = (ThreadNotFound, CheckpointNotFound, NotFound, BadRequest)
+CHANGE = (*READ, ThreadInFlight)
+
+
+@state_routes.get("/threads/{thread_id}/state", raises=READ, returns=ThreadState)
+async def get_state(ctx: Context, thread_id: UUID, query: StateQuery) -> Response:
+    """Return the latest state of a thread."""
+    caller = await _see(ctx, thread_id)
+    query_at = StateAtCheckpoint(Checkpoint(), query.subgraphs, query.select)
+    return _raw(await ctx.services.states.answer(thread_id, query_at, caller))
+
+
+@state_routes.get("/threads/{thread_id}/state/{checkpoint_id}", raises=READ, returns=ThreadState)
+async def get_state_at(ctx: Context, thread_id: UUID, checkpoint_id: str, query: StateQuery) -> Response:
+    """Return the state at a checkpoint."""
+    caller = await _see(ctx, thread_id)
+    query_at = StateAtCheckpoint(Checkpoint(checkpoint_id), query.subgraphs, query.select)
+    return _raw(await ctx.services.states.answer(thread_id, query_at, caller))
+
+
+@state_routes.post("/threads/{thread_id}/state/checkpoint", read_only=True, raises=READ, returns=ThreadState)
+async def get_state_at_checkpoint(ctx: Context, thread_id: UUID, body: StateAtCheckpoint) -> Response:
+    """Return the state at a checkpoint, also of a subgraph."""
+    caller = await _see(ctx, thread_id)
+    return _raw(await ctx.services.states.answer(thread_id, body, caller))
+
+
+@state_routes.post("/threads/{thread_id}/state", raises=CHANGE, returns=NamedCheckpoint)
+async def update_state(ctx: Context, thread_id: UUID, body: StateUpdate) -> Response:
+    """Change the state as if a node had changed it."""
+    caller = await _see(ctx, thread_id, "update")
+    return _json(await ctx.services.states.update(thread_id, body, caller))
+
+
+@state_routes.patch("/threads/{thread_id}/state", raises=READ, returns=NamedCheckpoint)
+async def patch_state(ctx: Context, thread_id: UUID, body: StatePatch) -> Response:
+    """Merge metadata into that of the latest checkpoint, or of a given one."""
+    body = await ctx.services.access.authorize_thread_request(caller_of(ctx), "update", thread_id, body, ("metadata",))
+    return _json(await ctx.services.states.patch(thread_id, body))
+
+
+@state_routes.get("/threads/{thread_id}/history", raises=READ, returns=list[ThreadState])
+async def get_history(ctx: Context, thread_id: UUID, query: HistoryQuery) -> Response:
+    """Return past states, newest first."""
+    caller = await _see(ctx, thread_id)
+    search = HistorySearch(limit=query.limit, before=query.before, select=query.select)
+    return _json(await ctx.services.states.history(thread_id, search, caller))
+
+
+@state_routes.post("/threads/{thread_id}/history", read_only=True, raises=READ, returns=list[ThreadState])
+async def search_history(ctx: Context, thread_id: UUID, body: HistorySearch) -> Response:
+    """Return past states that match, newest first."""
+    caller = await _see(ctx, thread_id)
+    return _json(await ctx.services.states.history(thread_id, body, caller))
+
+
+async def _see(ctx: Context, thread_id: UUID, action: str = "read") -> Caller:
+    caller = caller_of(ctx)
+    await ctx.services.access.authorize_thread(caller, action, thread_id)
+    return caller
+
+
+def _json(value: Any) -> Response:
+    return _raw(dump_user(value))
+
+
+def _raw(body: bytes) -> Response:
+    return Response(body, media_type="application/json")
+
+
+@protocol_routes.post(
+    "/threads/{thread_id}/commands", raises=(BadRequest,), consumes=COMMAND, answers={400: CommandFailed}
+)
+async def command_thread(ctx: Context, thread_id: UUID) -> Response:
+    """Act on a command of the event streaming protocol, and answer as the protocol does."""
+    subscriptions = Subscriptions(ctx.services.hub, thread_id)
+    response, is_command = await _commands(ctx, thread_id, subscriptions).act(await ctx.request.body())
+    return Response(response, 200 if is_command else 400, media_type="application/json")
+
+
+@protocol_routes.post(
+    "/threads/{thread_id}/stream/events",
+    raises=(BadRequest,),
+    consumes=WANTED,
+    media_type="text/event-stream",
+    stays_open=True,
+)
+async def stream_thread_events(ctx: Context, thread_id: UUID) -> Response:
+    """Follow channels of a thread, from after the event with the number `since`."""
+    wanted = read_stream_request(await ctx.request.body(), ctx.request.headers.get("last-event-id"))
+    check = await _access(ctx, thread_id).authorize_follow()
+    joined = await EventSequence.join(ctx.services.hub, thread_id)
+    reader, _ = joined.read(wanted, is_sse=True)
+    return EventStream(check.filtered(reader), draining=ctx.services.draining)
+
+
+@sockets.add(WEBSOCKET, "/threads/{thread_id}/stream/events", stays_open=True)
+async def serve_connection(ctx: SocketContext, thread_id: UUID) -> None:
+    """Take commands and send the events that they subscribe to, over one connection."""
+    connection = ClientConnection(ctx.frames(), ctx.send, await _access(ctx, thread_id).authorize_follow())
+    subscriptions = Subscriptions(ctx.services.hub, thread_id, connection.add)
+    await connection.serve(_commands(ctx, thread_id, subscriptions))
+
+
+def _access(ctx: Context | SocketContext, thread_id: UUID) -> ThreadAccess:
+    return ThreadAccess(ctx.services.access, caller_of(ctx), thread_id)
+
+
+def _commands(ctx: Context | SocketContext, thread_id: UUID, subscriptions: Subscriptions) -> Commands:
+    services = (ctx.db, ctx.services.runs, ctx.services.states)
+    return Commands(services, _access(ctx, thread_id), ctx.request.state.request_id, subscriptions)
+
+
+stream_routes = Routes("threads")
+
+
+@stream_routes.get("/threads/{thread_id}/stream", media_type="text/event-stream", stays_open=True)
+async def stream_thread(ctx: Context, thread_id: UUID, query: ThreadStreamQuery) -> Response:
+    """Follow a thread, which need not exist yet: the events of its runs, or only their starts and ends."""
+    modes = parse_thread_modes([*(query.stream_modes or ()), *(query.stream_mode or ())])
+    after = resume_position(ctx.request.headers.get("last-event-id"))
+    check = await ctx.services.access.authorize_thread_follow(caller_of(ctx), thread_id)
+    subscription = await ctx.services.hub.follow_thread(thread_id, modes, after)
+    return EventStream(check.filtered(subscription), draining=ctx.services.draining)

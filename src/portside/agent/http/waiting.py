@@ -1,49 +1,48 @@
-"""Answers that clients wait for: plain where they come quickly, kept alive where they take their time."""
+"""Responses that wait for a run: plain if it ends quickly, else kept alive until it ends."""
 
 import asyncio
 from collections.abc import AsyncIterator, Awaitable
 
 from starlette.responses import Response
 
-from portside.agent.runs.service import Runs
+from portside.agent.http.services import Context
 from portside.agent.types.runs import Run
-from portside.kernel.http.routes import Context
 from portside.kernel.http.sse import EventStream
 
 NEWLINE = b"\n"
-# For so long at most a client does not know which run it has made, and where to join it should the connection break.
+# The headers name the run, so a client that loses its connection can join it. It gets them after this time at most.
 PLAIN_WITHIN_S = 1.0
 
 
-async def answer_when_over(ctx: Context, work: Awaitable[bytes], taken_along: Run | None = None) -> Response:
-    """Answer plainly when it is quick; else begin at once and keep the connection alive with newlines.
+async def answer_when_over(ctx: Context, work: Awaitable[bytes], cancels: Run | None = None) -> Response:
+    """Answer plainly if the work ends quickly, else begin the response and keep it alive with newlines.
 
-    A client that leaves is noticed in either case, and takes the run along that is named.
+    If the client disconnects, the run `cancels` is cancelled.
     """
-    runs, result = ctx.get(Runs), asyncio.ensure_future(work)
-    gone = asyncio.ensure_future(_client_gone(ctx))
-    await asyncio.wait([result, gone], timeout=PLAIN_WITHIN_S, return_when=asyncio.FIRST_COMPLETED)
-    is_gone = gone.done()
-    gone.cancel()
+    runs, result = ctx.services.runs, asyncio.ensure_future(work)
+    disconnected = asyncio.ensure_future(_client_disconnected(ctx))
+    await asyncio.wait([result, disconnected], timeout=PLAIN_WITHIN_S, return_when=asyncio.FIRST_COMPLETED)
+    is_disconnected = disconnected.done()
+    disconnected.cancel()
     if result.done():
         return Response(result.result(), media_type="application/json")
-    if is_gone:
+    if is_disconnected:
         result.cancel()
-        if taken_along is not None:
-            runs.client_left(taken_along.thread_id, taken_along.run_id)
+        if cancels is not None:
+            runs.client_left(cancels.thread_id, cancels.run_id)
         return Response(media_type="application/json")
-    source = _once(result)
-    if taken_along is not None:
-        source = runs.ending_with(source, taken_along.thread_id, taken_along.run_id)
+    source = _after_newline(result)
+    if cancels is not None:
+        source = runs.cancel_on_disconnect(source, cancels.thread_id, cancels.run_id)
     return EventStream(source, keep_alive=NEWLINE, media_type="application/json")
 
 
-async def _client_gone(ctx: Context) -> None:
+async def _client_disconnected(ctx: Context) -> None:
     while (await ctx.request.receive())["type"] != "http.disconnect":
         pass
 
 
-async def _once(result: asyncio.Future[bytes]) -> AsyncIterator[bytes]:
+async def _after_newline(result: asyncio.Future[bytes]) -> AsyncIterator[bytes]:
     try:
         yield NEWLINE
         yield await result

@@ -1,7 +1,6 @@
-"""Agents as tools of the Model Context Protocol (contract: MCP).
+"""Assistants as tools of the Model Context Protocol (spec: MCP).
 
-Each assistant is a tool. `messages` reads JSON-RPC, `versions` decides by which revision of the protocol a request is
-answered, `tools` tells which tools there are, `calls` runs them and `methods` joins these. Nothing of a client is
-remembered between its requests. It is our own because three methods need no server framework, whose import would make
-every cold start of an agent slower.
+`rpc` reads messages and decides which revision of the protocol a request speaks, `tools` lists the assistants,
+`service` answers the methods and runs the calls, `results` writes what a run returned, and `elicitation` asks people
+the questions of an interrupted graph. The server keeps no session. docs/why/libraries.md says why this is our own.
 """

@@ -1,43 +1,177 @@
-"""What a call of a tool gives: the final values of the graph as text and as structured content, or why not."""
+"""What a client learns of a call: its progress while it runs, then its result or the reason of its failure.
 
+Each step of the graph that ends counts one. A graph that knows its progress better writes
+`{"progress": 30, "total": 100, "message": "…"}` to its stream. That is passed on unchanged, and from then on steps no
+longer count. Progress only grows.
+"""
+
+import math
+from collections.abc import Iterator
 from typing import Any
+from urllib.parse import quote, urlsplit
 
 import msgspec
 
+from portside.agent.media import Media, media_of
 from portside.kernel.codec import load
 
-ERROR, INTERRUPT = "__error__", "__interrupt__"
+STREAM_MODES = ["updates", "custom"]
+MAX_MESSAGE_LENGTH = 1000
+INTERRUPT = "__interrupt__"
+ERROR = "__error__"
+UNANSWERED = "The agent asked something, and the question was declined, dismissed or not answered in time."
 CANCELLED = "The call was cancelled before the agent was done."
-ASKS = (
-    "The agent is not done: it stopped to ask something, which {name} holds. It cannot be answered over MCP. Start the "
+INTERRUPTED = (
+    "The agent is not done: it stopped to ask something, which {name} holds. This client takes no questions. Start the "
     "agent on a thread of its own over the API to answer it, or call the tool again with what it asks for."
 )
+_MEDIA_TYPES = {"image": "image/png", "audio": "audio/wav"}
+
+Content = dict[str, Any]
 
 
-def call_result(values: bytes) -> dict[str, Any]:
-    """Return the result of a call by what its run ended with, as JSON."""
+class CallProgress:
+    """The progress of one call."""
+
+    def __init__(self) -> None:
+        self._reached = -math.inf
+        self._is_from_graph = False
+
+    def read(self, chunk: bytes) -> Iterator[dict[str, Any]]:
+        """Yield the progress that the events of a chunk report."""
+        for frame in chunk.split(b"\r\n\r\n"):
+            head, _, rest = frame.partition(b"\r\n")
+            name, data = head.removeprefix(b"event: "), rest.partition(b"\r\n")[0].removeprefix(b"data: ")
+            if name == b"updates":
+                progress = self._of_step(load(data))
+            elif name == b"custom":
+                progress = self._of_graph(load(data))
+            else:
+                progress = None
+            if progress is not None:
+                self._reached = progress["progress"]
+                yield progress
+
+    def _of_step(self, nodes: Any) -> dict[str, Any] | None:
+        if self._is_from_graph or not isinstance(nodes, dict) or INTERRUPT in nodes:
+            return None
+        message = f"Done: {', '.join(map(str, nodes))}"[:MAX_MESSAGE_LENGTH]
+        return {"progress": max(self._reached, 0) + 1, "message": message}
+
+    def _of_graph(self, given: Any) -> dict[str, Any] | None:
+        if not isinstance(given, dict) or not _is_number(given.get("progress")) or given["progress"] <= self._reached:
+            return None
+        self._is_from_graph = True
+        progress = {"progress": given["progress"]}
+        if _is_number(given.get("total")):
+            progress["total"] = given["total"]
+        if isinstance(given.get("message"), str):
+            progress["message"] = given["message"][:MAX_MESSAGE_LENGTH]
+        return progress
+
+
+def _is_number(value: Any) -> bool:
+    return isinstance(value, (int, float)) and not isinstance(value, bool)
+
+
+def call_result(values: bytes, *, knows_links: bool = True) -> Content:
+    """Return the result of a call, from the JSON that its run returned.
+
+    An answer with files becomes content block by block, any other result becomes JSON text. A client that does not
+    read links to resources gets their addresses as text.
+    """
     found = load(values)
+    if isinstance(found, dict) and list(found) == [ERROR]:
+        return failed(_error_text(found[ERROR]))
+    content = _file_content(_answer_blocks(found), knows_links=knows_links)
+    content = content or [_text(found if isinstance(found, str) else values.decode())]
     if not isinstance(found, dict):
-        return {"content": [_text(found if isinstance(found, str) else values.decode())], "isError": False}
-    if list(found) == [ERROR]:
-        return failed(_words(found[ERROR]))
-    content = [_text(values.decode())]
+        return {"content": content, "isError": False}
     if INTERRUPT in found:
-        content.append(_text(ASKS.format(name=INTERRUPT)))
+        content.append(_text(INTERRUPTED.format(name=INTERRUPT)))
     return {"content": content, "structuredContent": msgspec.Raw(values), "isError": False}
 
 
-def failed(why: str) -> dict[str, Any]:
-    """Return the result of a call that failed, in words that a model can act on."""
-    return {"content": [_text(why)], "isError": True}
+def failed(reason: str) -> Content:
+    """Return the result of a call that failed; the model that called reads the reason."""
+    return {"content": [_text(reason)], "isError": True}
 
 
-def _words(error: Any) -> str:
+def _error_text(error: Any) -> str:
     if not isinstance(error, dict):
         return str(error)
     name, message = str(error.get("error") or "Error"), str(error.get("message") or "")
     return f"{name}: {message}" if message else name
 
 
-def _text(text: str) -> dict[str, str]:
+def _answer_blocks(found: Any) -> list[Any]:
+    """Return the content blocks of a graph's answer: its last message, or the message or blocks that it returned."""
+    if isinstance(found, dict) and isinstance(found.get("messages"), list):
+        last = found["messages"][-1] if found["messages"] else None
+        found = last if isinstance(last, dict) and last.get("type") != "human" else None
+    content = found.get("content") if isinstance(found, dict) and "type" in found else found
+    return content if isinstance(content, list) else []
+
+
+def _file_content(blocks: list[Any], *, knows_links: bool) -> list[Content]:
+    """Return the content for an answer with files; none for an answer of text alone."""
+    content = [part for block in blocks for part in _content(block, knows_links=knows_links)]
+    return content if any(_is_file(block) for block in blocks) else []
+
+
+def _is_file(block: Any) -> bool:
+    kind = block.get("type") if isinstance(block, dict) else None
+    return kind in ("resource", "resource_link") or media_of(block) is not None
+
+
+def _content(block: Any, *, knows_links: bool) -> Iterator[Content]:
+    if isinstance(block, str):
+        yield _text(block)
+    elif not isinstance(block, dict):
+        return
+    elif block.get("type") in ("text", "text-plain"):
+        if isinstance(block.get("text"), str) and block["text"]:
+            yield _text(block["text"])
+    elif block.get("type") == "resource" and _is_resource(block.get("resource")):
+        yield {"type": "resource", "resource": block["resource"]}
+    elif block.get("type") == "resource_link" and _is_url(block.get("uri")):
+        optional = {key: block[key] for key in ("mimeType", "name") if isinstance(block.get(key), str)}
+        media = Media("file", url=block["uri"], mime_type=optional.get("mimeType"), name=optional.get("name"))
+        yield _link(media, knows_links=knows_links)
+    elif (found := media_of(block)) is not None:
+        yield _link(found, knows_links=knows_links) if found.data is None else _embedded(found)
+
+
+def _embedded(media: Media) -> Content:
+    """Return a file as content. The protocol has content types for images and audio; other files are resources."""
+    mime_type = media.mime_type or _MEDIA_TYPES.get(media.family, "application/octet-stream")
+    if media.family in _MEDIA_TYPES:
+        return {"type": media.family, "data": media.data, "mimeType": mime_type}
+    uri = f"attachment:///{quote(media.name or media.family, safe='')}"
+    return {"type": "resource", "resource": {"uri": uri, "mimeType": mime_type, "blob": media.data}}
+
+
+def _link(media: Media, *, knows_links: bool) -> Content:
+    url = str(media.url)
+    if not knows_links or not _is_url(url):
+        return _text(url)
+    name = media.name or urlsplit(url).path.rpartition("/")[2] or media.family
+    optional = {"mimeType": media.mime_type} if media.mime_type else {}
+    return {"type": "resource_link", "uri": url, "name": name, **optional}
+
+
+def _is_url(url: Any) -> bool:
+    try:
+        return isinstance(url, str) and bool(urlsplit(url).scheme)
+    except ValueError:
+        return False
+
+
+def _is_resource(resource: Any) -> bool:
+    if not isinstance(resource, dict) or not _is_url(resource.get("uri")):
+        return False
+    return isinstance(resource.get("text"), str) or isinstance(resource.get("blob"), str)
+
+
+def _text(text: str) -> Content:
     return {"type": "text", "text": text}

@@ -1,4 +1,9 @@
-"""Which tools there are: the assistants that the caller may see, each with what it takes."""
+"""The tools: the assistants that a caller may see, each with its input schema.
+
+A tool's arguments are an object. A graph whose input is something else gets it as the argument `input`. The schema of
+a conversation would describe pages of message types, while a model that calls a tool has one thing to say: so
+`messages` is a string.
+"""
 
 import base64
 import binascii
@@ -6,20 +11,100 @@ from datetime import datetime
 from typing import Any, NamedTuple
 from uuid import UUID
 
+from cachetools import LRUCache
+
 from portside.agent.access.service import Access
 from portside.agent.assistants.descriptions import Descriptions, GraphFailed
 from portside.agent.assistants.records import AssistantNotFound, Assistants
-from portside.agent.mcp.messages import INVALID_PARAMS, RequestFailed
-from portside.agent.mcp.schemas import ANYTHING, Takes, taken_by
+from portside.agent.encryption.errors import CannotDecrypt
+from portside.agent.mcp.rpc import INVALID_PARAMS, McpError
 from portside.agent.sql import sql
 from portside.agent.types.access import Caller
 from portside.kernel.db import Database
 from portside.kernel.logs import get_logger
 
 log = get_logger(__name__)
-PAGE = 100
-REMEMBERED_AT_MOST = 1000
-HINTS = {"readOnlyHint": False, "destructiveHint": False, "idempotentHint": False, "openWorldHint": True}
+PAGE_SIZE = 100
+MAX_CACHED_INPUTS = 1000
+ANNOTATIONS = {"readOnlyHint": False, "destructiveHint": False, "idempotentHint": False, "openWorldHint": True}
+INPUT = "input"
+MESSAGES = "messages"
+
+Schema = dict[str, Any]
+_TEXT: Schema = {"type": "string", "description": "What to say to the agent, as a person would write it."}
+
+
+class ToolInput(NamedTuple):
+    """The input schema of a tool, and how its arguments become the input of its graph."""
+
+    schema: Schema
+    is_wrapped: bool = False
+    has_messages: bool = False
+
+    def graph_input(self, arguments: dict[str, Any]) -> Any:
+        """Return the graph's input for the arguments of a call."""
+        if self.is_wrapped:
+            return arguments.get(INPUT)
+        text = arguments.get(MESSAGES)
+        if self.has_messages and isinstance(text, str):
+            return {**arguments, MESSAGES: [{"type": "human", "content": text}]}
+        return arguments
+
+
+ANY_INPUT = ToolInput({"type": "object"})
+
+
+def tool_input(graph_schema: Schema | None) -> ToolInput:
+    """Return the input of a tool, from the schema of its graph's input."""
+    schema = _inlined(graph_schema or {})
+    if not schema:
+        return ANY_INPUT
+    if schema.get("type") != "object":
+        definitions = schema.pop("$defs", {})
+        inner = {"type": "object", "properties": {INPUT: schema}, "required": [INPUT], "$defs": definitions}
+        return ToolInput(_without_unused_definitions(inner), is_wrapped=True)
+    properties = schema.get("properties", {})
+    if properties.get(MESSAGES, _TEXT).get("type") == "string":
+        return ToolInput(_without_unused_definitions(schema))
+    schema["properties"] = {**properties, MESSAGES: _TEXT}
+    return ToolInput(_without_unused_definitions(schema), has_messages=True)
+
+
+def _inlined(schema: Schema) -> Schema:
+    """Return a copy of a schema whose top level is the definition that it refers to."""
+    name = str(schema.get("$ref", "")).removeprefix("#/$defs/")
+    found = schema.get("$defs", {}).get(name)
+    top = {**schema, **found} if isinstance(found, dict) else dict(schema)
+    if isinstance(found, dict):
+        top.pop("$ref")
+    if "properties" in top:
+        top.setdefault("type", "object")
+    return top
+
+
+def _without_unused_definitions(schema: Schema) -> Schema:
+    definitions = schema.pop("$defs", None) or {}
+    pending = _references(schema)
+    used: Schema = {}
+    while pending:
+        name = pending.pop()
+        if name in definitions and name not in used:
+            used[name] = definitions[name]
+            pending |= _references(used[name])
+    return {**schema, "$defs": dict(sorted(used.items()))} if used else schema
+
+
+def _references(part: Any) -> set[str]:
+    found: set[str] = set()
+    parts = [part]
+    while parts:
+        item = parts.pop()
+        if isinstance(item, dict):
+            parts += item.values()
+            found.add(str(item.get("$ref", "")).removeprefix("#/$defs/"))
+        elif isinstance(item, list):
+            parts += item
+    return found
 
 
 class Tool(NamedTuple):
@@ -40,56 +125,54 @@ class Tools:
         self._known = known
         self._descriptions = descriptions
         self.access = access
-        # What a graph takes costs a look into it; it stays as it is until the assistant is changed.
-        self._taken: dict[tuple[UUID, datetime], Takes] = {}
+        # Reading a schema opens the graph, so it is cached for each version of the assistant.
+        self._inputs: LRUCache[tuple[UUID, datetime], ToolInput] = LRUCache(MAX_CACHED_INPUTS)
 
     async def page(self, caller: Caller, cursor: Any) -> dict[str, Any]:
-        """Return some tools as they are listed, in the order of their names, and where the next ones begin.
+        """Return a page of tools in the order of their names, with the cursor of the next page.
 
-        Raises RequestFailed for a cursor that is none, and what the project's handlers refuse with.
+        Raises McpError for a malformed cursor, and the errors of the project's auth handlers.
         """
-        found = await self._find(caller, after=_read_cursor(cursor), limit=PAGE + 1)
-        shown = [await self._shown(tool) for tool in found[:PAGE]]
-        more = {"nextCursor": _cursor(found[PAGE - 1].name)} if len(found) > PAGE else {}
-        return {"tools": shown, **more}
+        found = await self._find(caller, after=_read_cursor(cursor), limit=PAGE_SIZE + 1)
+        tools = [
+            {
+                "name": tool.name,
+                "title": tool.title,
+                "description": tool.description or f"Tool based on the {tool.title} assistant",
+                "inputSchema": (await self.input_of(tool)).schema,
+                "annotations": ANNOTATIONS,
+            }
+            for tool in found[:PAGE_SIZE]
+        ]
+        more = {"nextCursor": _cursor(found[PAGE_SIZE - 1].name)} if len(found) > PAGE_SIZE else {}
+        return {"tools": tools, **more}
 
     async def get(self, caller: Caller, name: str) -> Tool:
-        """Return the tool of a name. Raises RequestFailed when there is none, for this caller."""
+        """Return a tool by its name. Raises McpError if the caller sees none of that name."""
         for tool in await self._find(caller, name=name):
             return tool
-        raise RequestFailed(INVALID_PARAMS, f"Unknown tool: {name[:200]}")
+        raise McpError(INVALID_PARAMS, f"Unknown tool: {name[:200]}")
 
-    async def takes(self, tool: Tool) -> Takes:
-        """Return what a tool takes. Where its graph cannot be opened that is anything: the call tells why."""
+    async def input_of(self, tool: Tool) -> ToolInput:
+        """Return the input of a tool. If its graph or its row cannot be opened, any input; the call reports why."""
         key = (tool.assistant_id, tool.updated_at)
-        if (known := self._taken.get(key)) is not None:
-            return known
+        if (cached := self._inputs.get(key)) is not None:
+            return cached
         try:
-            takes = taken_by((await self._descriptions.schemas(tool.assistant_id)).input_schema)
-        except (GraphFailed, AssistantNotFound) as exc:
+            found = tool_input((await self._descriptions.schemas(tool.assistant_id)).input_schema)
+        except (AssistantNotFound, CannotDecrypt, GraphFailed) as exc:
             log.warning("a tool could not be described", assistant_id=str(tool.assistant_id), error=str(exc)[:300])
-            return ANYTHING
-        if len(self._taken) >= REMEMBERED_AT_MOST:
-            self._taken.clear()
-        self._taken[key] = takes
-        return takes
-
-    async def _shown(self, tool: Tool) -> dict[str, Any]:
-        return {
-            "name": tool.name,
-            "title": tool.title,
-            "description": tool.description or f"Tool based on the {tool.title} assistant",
-            "inputSchema": (await self.takes(tool)).schema,
-            "annotations": HINTS,
-        }
+            return ANY_INPUT
+        self._inputs[key] = found
+        return found
 
     async def _find(self, caller: Caller, *, after: str = "", name: str | None = None, limit: int = 1) -> list[Tool]:
-        asked: dict[str, Any] = {"graph_id": None, "metadata": {}, "limit": limit, "offset": 0}
-        allowed = await self.access.may(caller, "assistants", "search", asked)
+        search: dict[str, Any] = {"graph_id": None, "metadata": {}, "limit": limit, "offset": 0}
+        allowed = await self.access.authorize(caller, "assistants", "search", search)
         rows = await self._db.fetch(
             sql.list_tools,
             access=allowed,
-            metadata=asked.get("metadata") or {},
+            metadata=search.get("metadata") or {},
             own=self._known.of_graphs(),
             after=after,
             tool=name,
@@ -108,4 +191,4 @@ def _read_cursor(given: Any) -> str:
     try:
         return base64.b64decode(given, altchars=b"-_", validate=True).decode("ascii")
     except (TypeError, ValueError, binascii.Error):
-        raise RequestFailed(INVALID_PARAMS, "cursor is none that this server gave") from None
+        raise McpError(INVALID_PARAMS, "cursor is not one that this server returned") from None

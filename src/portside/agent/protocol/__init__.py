@@ -1,5 +1,5 @@
-"""The event streaming protocol v2: what happens on a thread as one sequence of events, and commands (contract: 13).
+"""The event streaming protocol v2: a thread's events as one numbered sequence, and commands (contract: 13).
 
-`session` makes the sequence out of a thread's feed, `filters` and `readers` choose from it, `commands` acts on what
-clients send. How frames travel (SSE, WebSocket) is not known here.
+`sequence` makes the sequence out of a thread's event log, `wire` defines the messages, `commands` acts on them. How
+frames travel (SSE, WebSocket) is a matter of `http.protocol`.
 """

@@ -1,56 +1,130 @@
-"""Acting on the commands of the protocol: start a run, answer a question, look at the state (contract: section 13.1).
+"""Acts on the commands of the event streaming protocol, for one client of one thread (contract: 13.1).
 
-`input.inject` and `subscription.reconnect` are in the specification and have no meaning there that a thread's queue of
-runs could give them; they are answered like any command that is not known.
+A client sends commands over plain HTTP, one in each request, or over a connection of its own (`ClientConnection`),
+which also carries the events that it subscribed to.
+
+`input.inject` and `subscription.reconnect` are in the specification, but a thread's queue of runs gives them no
+meaning. They are answered like any unknown command.
 """
 
-from collections.abc import Awaitable, Callable
-from typing import Any
+import asyncio
+from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine
+from typing import Any, NamedTuple
+from uuid import UUID
 
 import msgspec
 
-from portside.agent.graphs.events import STREAM_PROTOCOL
-from portside.agent.protocol.doors import Door
-from portside.agent.protocol.envelopes import Command, NoCommand, answer, read_command, refuse
-from portside.agent.protocol.errors import CommandFailed, failure_of
-from portside.agent.protocol.params import (
+from portside.agent.access.service import NO_CHECK, Access, DeferredThreadCheck
+from portside.agent.graphs.execute import STREAM_PROTOCOL
+from portside.agent.protocol.sequence import EventSequence, SequenceReader
+from portside.agent.protocol.wire import (
+    ChannelFilter,
+    CommandError,
     GetTree,
     InputRespond,
+    InvalidCommand,
     ListCheckpoints,
+    ProtocolCommand,
     RunStart,
     StateFork,
     StateGet,
     Unsubscribe,
+    error_response,
+    read_command,
+    read_filter,
     read_params,
+    success_response,
 )
-from portside.agent.protocol.session import Session
-from portside.agent.protocol.subscriptions import Subscriptions
 from portside.agent.runs.errors import ThreadBusy
 from portside.agent.runs.service import Runs
+from portside.agent.streams.hub import Hub
 from portside.agent.threads import records
 from portside.agent.threads.reading import CheckpointNotFound
 from portside.agent.threads.records import ThreadNotFound
 from portside.agent.threads.states import States
-from portside.agent.types.runs import Command as Steering
+from portside.agent.types.access import Caller, Grant
+from portside.agent.types.runs import Command as RunCommand
 from portside.agent.types.runs import Run, RunConfig, RunCreate
 from portside.agent.types.threads import Checkpoint, HistorySearch, StateAtCheckpoint, Thread
 from portside.kernel.codec import load
 from portside.kernel.db import Database
 from portside.kernel.errors import BadRequest, PortsideError
+from portside.kernel.ids import uuid7
 
-SPEAKS_PROTOCOL = {STREAM_PROTOCOL: "v2"}
+SUBSCRIPTIONS_LIMIT = 100
+OnSubscribe = Callable[[SequenceReader], None]
+PROTOCOL_FLAG = {STREAM_PROTOCOL: "v2"}
 DEFAULT_CHECKPOINTS = 10
+FRAMES_BETWEEN_YIELDS = 16
+Send = Callable[[bytes], Awaitable[None]]
+
+
+class ThreadAccess(NamedTuple):
+    """What one client may do with one thread. Each method raises what the project's handlers refuse with."""
+
+    access: Access
+    caller: Caller
+    thread_id: UUID
+
+    async def authorize_read(self) -> None:
+        """Check that the client may read the thread. Raises ThreadNotFound if it may not."""
+        await self.access.authorize_thread(self.caller, "read", self.thread_id)
+
+    async def authorize_follow(self) -> DeferredThreadCheck:
+        """Check the same for a thread that need not exist yet; return the check for when it is created."""
+        return await self.access.authorize_thread_follow(self.caller, self.thread_id)
+
+    async def authorize_run(self, body: RunCreate) -> Grant:
+        """Check that the client may start a run on the thread."""
+        return await self.access.authorize_run(self.caller, self.thread_id, body)
+
+
+class Subscriptions:
+    """The subscriptions of one client to one thread.
+
+    `on_subscribe` gets the reader of each one. Without it, over plain HTTP, nobody could read the events.
+    """
+
+    def __init__(self, hub: Hub, thread_id: UUID, on_subscribe: OnSubscribe | None = None) -> None:
+        self._hub = hub
+        self._thread_id = thread_id
+        self._on_subscribe = on_subscribe
+        self._readers: dict[str, SequenceReader] = {}
+
+    async def subscribe(self, params: dict[str, Any]) -> dict[str, Any]:
+        """Subscribe. Raises BadRequest for invalid parameters, and CommandError for too many subscriptions."""
+        wanted: ChannelFilter = read_filter(params)
+        subscription_id = str(uuid7())
+        if self._on_subscribe is None:
+            return {"subscription_id": subscription_id, "replayed_events": 0}
+        if len(self._readers) >= SUBSCRIPTIONS_LIMIT:
+            raise CommandError("not_supported", f"A connection may have {SUBSCRIPTIONS_LIMIT} subscriptions.")
+        joined = await EventSequence.join(self._hub, self._thread_id)
+        reader, replayed = joined.read(wanted, is_sse=False)
+        self._readers[subscription_id] = reader
+        self._on_subscribe(reader)
+        return {"subscription_id": subscription_id, "replayed_events": replayed}
+
+    def unsubscribe(self, subscription_id: str) -> bool:
+        """End a subscription; False if there is none with this id."""
+        reader = self._readers.pop(subscription_id, None)
+        if reader is not None:
+            reader.unsubscribe()
+        return reader is not None
 
 
 class Commands:
     """The commands of one thread, by one client."""
 
     def __init__(
-        self, services: tuple[Database, Runs, States], door: Door, request_id: str, subscriptions: Subscriptions
+        self,
+        services: tuple[Database, Runs, States],
+        access: ThreadAccess,
+        request_id: str,
+        subscriptions: Subscriptions,
     ) -> None:
         self._db, self._runs, self._states = services
-        self._door, thread_id = door, door.thread_id
-        self._thread_id = thread_id
+        self._access, self._thread_id = access, access.thread_id
         self._request_id = request_id
         self._subscriptions = subscriptions
         self._actions: dict[str, Callable[[dict[str, Any]], Awaitable[Any]]] = {
@@ -58,94 +132,95 @@ class Commands:
             "input.respond": self._respond,
             "subscription.subscribe": self._subscribe,
             "subscription.unsubscribe": self._unsubscribe,
-            "agent.getTree": self._show_tree,
-            "state.get": self._read_state,
+            "agent.getTree": self._get_tree,
+            "state.get": self._get_state,
             "state.listCheckpoints": self._list_checkpoints,
             "state.fork": self._fork,
         }
 
     async def act(self, raw: bytes | str) -> tuple[bytes, bool]:
-        """Do what a command says; return the answer, and whether it was a command at all.
+        """Act on a command; return the response, and whether it was a valid command at all.
 
-        Raises BadRequest for what is no JSON, and what the database raises.
+        Raises BadRequest if it is not JSON, and what the database raises.
         """
         try:
             command = read_command(raw)
-        except NoCommand as failure:
-            return refuse(failure.id, failure), False
-        # What a client sees from here on is news: taken before the command does anything.
-        before = (await Session.join(self._runs.hub, self._thread_id)).session.last_seq
+        except InvalidCommand as failure:
+            return error_response(failure.id, failure), False
+        # Taken before the command does anything: events after this number may be due to it.
+        before = (await EventSequence.join(self._runs.hub, self._thread_id)).sequence.last_seq
         try:
-            return answer(command, await self._do(command), before), True
-        except CommandFailed as failure:
-            return refuse(command.id, failure), True
+            return success_response(command, await self._do(command), before), True
+        except CommandError as failure:
+            return error_response(command.id, failure), True
 
-    async def _do(self, command: Command) -> Any:
+    async def _do(self, command: ProtocolCommand) -> Any:
         action = self._actions.get(command.method)
         if action is None:
-            raise CommandFailed("unknown_command", f"Unknown command: {command.method[:100]}")
+            raise CommandError("unknown_command", f"Unknown command: {command.method[:100]}")
         try:
             return await action(command.params)
         except PortsideError as exc:
-            raise failure_of(exc) from exc
+            # The status goes in front (contract: 13.1).
+            raise CommandError("unknown_error", f"{exc.status}: {exc}") from exc
 
     async def _start(self, params: dict[str, Any]) -> dict[str, Any]:
         if not params.get("assistant_id"):
-            raise CommandFailed("invalid_argument", "run.start requires an assistant_id.")
-        asked = read_params(params, RunStart)
+            raise CommandError("invalid_argument", "run.start requires an assistant_id.")
+        given = read_params(params, RunStart)
         body = RunCreate(
-            assistant_id=asked.assistant_id,
-            input=asked.input,
-            config=_speaking(asked.config),
-            metadata=asked.metadata,
-            langsmith_tracer=asked.langsmith_tracer,
+            assistant_id=given.assistant_id,
+            input=given.input,
+            config=_with_protocol_flag(given.config),
+            metadata=given.metadata,
+            langsmith_tracer=given.langsmith_tracer,
             on_not_exist="create",
         )
-        questions = await self._questions_for(asked)
-        if not questions:
+        interrupts = await self._interrupts_for(given)
+        if not interrupts:
             return {"run_id": str((await self._run(body)).run_id)}
-        body.input, body.command = None, Steering(resume=asked.input)
-        return {"run_id": str((await self._resume(body, questions[0])).run_id)}
+        body.input, body.command = None, RunCommand(resume=given.input)
+        return {"run_id": str((await self._resume(body, interrupts[0])).run_id)}
 
-    async def _questions_for(self, asked: RunStart) -> list[str]:
-        """Return what an input answers: all that the thread waits for, whatever the input looks like.
+    async def _interrupts_for(self, given: RunStart) -> list[str]:
+        """Return the interrupts that an input answers: all open ones of the thread, whatever the input looks like.
 
-        That is how clients resume, for the command has no other place for an answer, and answers are objects as often
-        as inputs are. Without an input, or from a checkpoint that is named, a run only goes on.
+        Clients resume that way: the command has no other field for an answer, and answers are objects as often as
+        inputs are. Without an input, or from a named checkpoint, a run only goes on.
         """
-        if asked.input is None or ((asked.config and asked.config.configurable) or {}).get("checkpoint_id"):
+        if given.input is None or ((given.config and given.config.configurable) or {}).get("checkpoint_id"):
             return []
-        await self._door.see_if_there()
-        return await records.open_questions(self._db, self._thread_id)
+        await self._access.authorize_follow()
+        return await records.pending_interrupts(self._db, self._thread_id) or []
 
     async def _respond(self, params: dict[str, Any]) -> dict[str, Any]:
-        asked = read_params(params, InputRespond)
-        answers = asked.answers()
+        given = read_params(params, InputRespond)
+        answers = given.answers()
         thread = await self._thread()
-        waiting = {question["id"] for questions in _shown(thread.interrupts).values() for question in questions}
-        for given in answers:
-            if given.interrupt_id not in waiting:
-                raise _consumed(given.interrupt_id)
-        resume = {given.interrupt_id: given.response for given in answers}
+        open_ids = {each["id"] for waiting in _decoded(thread.interrupts).values() for each in waiting}
+        for each in answers:
+            if each.interrupt_id not in open_ids:
+                raise _consumed(each.interrupt_id)
+        resume = {each.interrupt_id: each.response for each in answers}
         body = RunCreate(
             assistant_id=_assistant_of(thread),
-            command=Steering(resume=resume, update=asked.update, goto=asked.goto),
-            config=_speaking(asked.config),
-            metadata=asked.metadata,
+            command=RunCommand(resume=resume, update=given.update, goto=given.goto),
+            config=_with_protocol_flag(given.config),
+            metadata=given.metadata,
         )
         await self._resume(body, answers[0].interrupt_id)
         return {}
 
     async def _fork(self, params: dict[str, Any]) -> dict[str, Any]:
-        asked = read_params(params, StateFork)
+        given = read_params(params, StateFork)
         thread = await self._thread()
-        await self._state(Checkpoint(asked.checkpoint_id))
+        await self._state(Checkpoint(given.checkpoint_id))
         run = await self._run(
             RunCreate(
                 assistant_id=_assistant_of(thread),
-                input=asked.input,
-                config=_speaking(asked.config),
-                checkpoint_id=asked.checkpoint_id,
+                input=given.input,
+                config=_with_protocol_flag(given.config),
+                checkpoint_id=given.checkpoint_id,
             )
         )
         return {"run_id": str(run.run_id), "thread_id": str(run.thread_id)}
@@ -155,97 +230,105 @@ class Commands:
         try:
             return await self._run(body)
         except ThreadBusy as exc:
-            # Somebody else's answer is being worked on.
+            # A run is already working on somebody else's answer.
             raise _consumed(interrupt_id) from exc
 
     async def _run(self, body: RunCreate) -> Run:
         body.stream_mode, body.stream_subgraphs = ["values"], True
-        grant = await self._door.start_run(body)
-        made = await self._runs.create(self._thread_id, body, self._request_id, grant=grant)
-        await self._runs.hub.announce(made.feed, str(made.run.kwargs["config"]["configurable"]["graph_id"]))
-        return made.run
+        grant = await self._access.authorize_run(body)
+        created = await self._runs.create(self._thread_id, body, self._request_id, grant=grant)
+        await self._runs.hub.announce(created.stream, str(created.run.kwargs["config"]["configurable"]["graph_id"]))
+        return created.run
 
     async def _subscribe(self, params: dict[str, Any]) -> dict[str, Any]:
-        await self._door.see_if_there()
+        await self._access.authorize_follow()
         try:
-            return await self._subscriptions.begin(params)
+            return await self._subscriptions.subscribe(params)
         except BadRequest as exc:
-            raise CommandFailed("invalid_argument", str(exc)) from exc
+            raise CommandError("invalid_argument", str(exc)) from exc
 
     async def _unsubscribe(self, params: dict[str, Any]) -> dict[str, Any]:
         subscription_id = read_params(params, Unsubscribe).subscription_id
-        if not self._subscriptions.end(subscription_id):
-            raise CommandFailed("no_such_subscription", f"Unknown subscription: {subscription_id[:100]}")
+        if not self._subscriptions.unsubscribe(subscription_id):
+            raise CommandError("no_such_subscription", f"Unknown subscription: {subscription_id[:100]}")
         return {}
 
-    async def _show_tree(self, params: dict[str, Any]) -> dict[str, Any]:
+    async def _get_tree(self, params: dict[str, Any]) -> dict[str, Any]:
         run_id = read_params(params, GetTree).run_id
-        await self._door.see_if_there()
-        tree = (await Session.join(self._runs.hub, self._thread_id)).session.tree
+        await self._access.authorize_follow()
+        tree = (await EventSequence.join(self._runs.hub, self._thread_id)).sequence.tree
         if run_id is None and not tree.is_running:
-            raise CommandFailed("no_such_run", "No run of this thread is under way.")
+            raise CommandError("no_such_run", "No run of this thread is in progress.")
         if run_id is not None and run_id != tree.run_id:
-            raise CommandFailed("no_such_run", f"Unknown run: {run_id[:100]}")
-        return {"tree": tree.show()}
+            raise CommandError("no_such_run", f"Unknown run: {run_id[:100]}")
+        return {"tree": tree.as_json()}
 
-    async def _read_state(self, params: dict[str, Any]) -> dict[str, Any]:
-        asked = read_params(params, StateGet)
-        state = await self._state(Checkpoint(checkpoint_ns="|".join(asked.namespace or ())))
-        if asked.namespace and state["created_at"] is None:
-            raise CommandFailed("no_such_namespace", f"Unknown namespace: {'|'.join(asked.namespace)[:200]}")
+    async def _get_state(self, params: dict[str, Any]) -> dict[str, Any]:
+        given = read_params(params, StateGet)
+        namespace = "|".join(given.namespace or ())
+        unknown = CommandError("no_such_namespace", f"Unknown namespace: {namespace[:200]}")
+        try:
+            state = await self._state(Checkpoint(checkpoint_ns=namespace))
+        except BadRequest as exc:
+            # Older versions of langgraph refuse to read a namespace that no subgraph has.
+            if not namespace:
+                raise
+            raise unknown from exc
+        if namespace and state["created_at"] is None:
+            raise unknown
         values = state["values"]
-        if asked.keys is not None and isinstance(values, dict):
-            values = {key: values[key] for key in asked.keys if key in values}
+        if given.keys is not None and isinstance(values, dict):
+            values = {key: values[key] for key in given.keys if key in values}
         named = state["checkpoint"]
         shown = {"checkpoint": {"id": named["checkpoint_id"], "ns": named.get("checkpoint_ns", "")}} if named else {}
         return {"values": values, **shown}
 
     async def _list_checkpoints(self, params: dict[str, Any]) -> dict[str, Any]:
-        asked = read_params(params, ListCheckpoints)
-        place = Checkpoint(checkpoint_ns="|".join(asked.namespace or ()))
-        search = HistorySearch(limit=asked.limit or DEFAULT_CHECKPOINTS, before=asked.before, checkpoint=place)
-        await self._door.see_if_there()
+        given = read_params(params, ListCheckpoints)
+        place = Checkpoint(checkpoint_ns="|".join(given.namespace or ()))
+        search = HistorySearch(limit=given.limit or DEFAULT_CHECKPOINTS, before=given.before, checkpoint=place)
+        await self._access.authorize_follow()
         try:
-            history = await self._states.history(self._thread_id, search, self._door.caller)
+            history = await self._states.history(self._thread_id, search, self._access.caller)
         except ThreadNotFound:
             history = []
         return {"checkpoints": [_summary(state) for state in history]}
 
     async def _state(self, at: Checkpoint) -> dict[str, Any]:
         try:
-            await self._door.see()
-            return await self._states.read(self._thread_id, StateAtCheckpoint(at), self._door.caller)
+            await self._access.authorize_read()
+            return await self._states.read(self._thread_id, StateAtCheckpoint(at), self._access.caller)
         except CheckpointNotFound as exc:
-            raise CommandFailed("no_such_checkpoint", str(exc)) from exc
+            raise CommandError("no_such_checkpoint", str(exc)) from exc
 
     async def _thread(self) -> Thread:
         try:
-            await self._door.see()
+            await self._access.authorize_read()
             return await records.get_thread(self._db, self._thread_id)
         except ThreadNotFound as exc:
-            raise CommandFailed("no_such_run", str(exc)) from exc
+            raise CommandError("no_such_run", str(exc)) from exc
 
 
-def _consumed(interrupt_id: str) -> CommandFailed:
-    return CommandFailed("no_such_interrupt", f"Unknown or already-consumed interrupt: {interrupt_id[:100]}")
+def _consumed(interrupt_id: str) -> CommandError:
+    return CommandError("no_such_interrupt", f"Unknown or already-consumed interrupt: {interrupt_id[:100]}")
 
 
-def _speaking(config: RunConfig | None) -> RunConfig:
-    """Mark a run as one whose events the protocol's readers want."""
+def _with_protocol_flag(config: RunConfig | None) -> RunConfig:
+    """Mark a run, so that it emits the channel events of the protocol."""
     config = config or RunConfig()
-    return msgspec.structs.replace(config, configurable={**(config.configurable or {}), **SPEAKS_PROTOCOL})
+    return msgspec.structs.replace(config, configurable={**(config.configurable or {}), **PROTOCOL_FLAG})
 
 
 def _assistant_of(thread: Thread) -> str:
-    metadata = _shown(thread.metadata)
+    metadata = _decoded(thread.metadata)
     assistant = metadata.get("assistant_id") or metadata.get("graph_id")
     if not isinstance(assistant, str):
-        raise CommandFailed("no_such_run", "The thread has had no run that could go on.")
+        raise CommandError("no_such_run", "The thread has no earlier run to go on from.")
     return assistant
 
 
-def _shown(part: Any) -> dict[str, Any]:
-    """Return a part of a thread as it was stored."""
+def _decoded(part: Any) -> dict[str, Any]:
+    """Return a field of a thread as it was stored."""
     return load(part) or {} if isinstance(part, msgspec.Raw) else part or {}
 
 
@@ -257,3 +340,75 @@ def _summary(state: dict[str, Any]) -> dict[str, Any]:
         "step": metadata.get("step"),
         "metadata": metadata,
     }
+
+
+class ClientConnection:
+    """One client's connection: its commands one after the other, and its events between the answers.
+
+    It ends when the client leaves, or when a subscription ends that the client did not end.
+    """
+
+    def __init__(self, frames: AsyncIterator[str], send: Send, check: DeferredThreadCheck = NO_CHECK) -> None:
+        self._frames = frames
+        self._check = check
+        self._send = send
+        self._new_readers: list[SequenceReader] = []
+        self._tasks: set[asyncio.Task[bool]] = set()
+        self._over: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+
+    def add(self, reader: SequenceReader) -> None:
+        """Add a subscription. Its events begin after the answer to the command that made it."""
+        self._new_readers.append(reader)
+
+    async def serve(self, commands: Commands) -> None:
+        """Serve the client until it leaves. Raises what acting on a command and sending raise."""
+        self._start(self._serve_commands(commands))
+        try:
+            await self._over
+        finally:
+            for task in self._tasks:
+                task.cancel()
+            await asyncio.gather(*self._tasks, return_exceptions=True)
+
+    async def _serve_commands(self, commands: Commands) -> bool:
+        async for frame in self._frames:
+            try:
+                response, _ = await commands.act(frame)
+            except BadRequest as exc:
+                response = error_response(None, CommandError("invalid_argument", str(exc)))
+            await self._send(response)
+            for reader in self._new_readers:
+                self._start(self._send_events(reader))
+            self._new_readers.clear()
+        return True
+
+    async def _send_events(self, reader: SequenceReader) -> bool:
+        is_allowed = False
+        while waiting := await reader.take():
+            # Asked again until it passes: the thread may be created after the client began to follow it.
+            is_allowed = is_allowed or await self._check.passes()
+            if not is_allowed:
+                return True
+            for number, frame in enumerate(waiting, 1):
+                await self._send(frame)
+                if number % FRAMES_BETWEEN_YIELDS == 0:
+                    # Sending to a fast reader never waits: let other work run.
+                    await asyncio.sleep(0)
+        return not reader.is_unsubscribed
+
+    def _start(self, work: Coroutine[Any, Any, bool]) -> None:
+        """Run a task that says by its result whether the connection ends with it."""
+        task = asyncio.create_task(work)
+        self._tasks.add(task)
+        task.add_done_callback(self._note_end)
+
+    def _note_end(self, task: asyncio.Task[bool]) -> None:
+        self._tasks.discard(task)
+        # Retrieved even when all is over: asyncio logs an exception that nobody retrieved.
+        failure = None if task.cancelled() else task.exception()
+        if task.cancelled() or self._over.done():
+            return
+        if failure is not None:
+            self._over.set_exception(failure)
+        elif task.result():
+            self._over.set_result(None)

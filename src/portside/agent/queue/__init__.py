@@ -1,4 +1,4 @@
-"""Which run starts next and who holds it: admission, claims, leases, the end of a run.
+"""The run queue: admission, claims, leases and the ends of runs.
 
-Knows nothing of graphs or HTTP. No code outside this package writes a run's status.
+It knows nothing of graphs or HTTP. No code outside this package writes the status of a run.
 """

@@ -1,4 +1,4 @@
-"""How much work waits, runs and fits: the numbers of the queue that operators watch (contract: `/metrics`)."""
+"""The figures of the queue that operators watch: waiting and running runs, free slots (contract: `/metrics`)."""
 
 import asyncio
 import math
@@ -14,7 +14,7 @@ from portside.kernel.db import Database
 from portside.kernel.logs import get_logger
 
 log = get_logger(__name__)
-KEPT_S = 1.0
+CACHED_S = 1.0
 PENDING = Gauge("lg_api_num_pending_runs", "Runs of this database that wait to be executed.")
 READY = Gauge("lg_api_num_ready_runs", "Runs of this database that a free slot could execute now.")
 IN_PROGRESS = Gauge("lg_api_num_running_runs", "Runs of this database that are being executed.")
@@ -22,16 +22,16 @@ LONGEST = Gauge("lg_api_pending_runs_wait_time_max", "How long the oldest waitin
 MEDIAN = Gauge("lg_api_pending_runs_wait_time_med", "How long half of the waiting runs have waited, in seconds.")
 LONGEST_UNBLOCKED = Gauge(
     "lg_api_pending_unblocked_runs_wait_time_max",
-    "How long the oldest run has waited that no other run of its thread holds up, in seconds.",
+    "How long the oldest run that no other run of its thread blocks has waited, in seconds.",
 )
 AVAILABLE = Gauge("lg_api_workers_available", "Runs this process could start now.")
 POOL_SIZE = Gauge("lg_api_pg_pool_size", "Connections to Postgres.", ["pool"])
 POOL_MAX = Gauge("lg_api_pg_pool_max", "Connections that may be opened.", ["pool"])
-POOL_AVAILABLE = Gauge("lg_api_pg_pool_available", "Open connections that nobody uses.", ["pool"])
+POOL_AVAILABLE = Gauge("lg_api_pg_pool_available", "Open connections that are idle.", ["pool"])
 
 
 class Backlog(msgspec.Struct):
-    """The queue of a database. Waiting times are in seconds. None is what could not be counted."""
+    """The queue of a database. Waiting times are in seconds. A figure is None when the database did not answer."""
 
     n_pending: int | None = None
     n_running: int | None = None
@@ -41,15 +41,15 @@ class Backlog(msgspec.Struct):
 
 
 class Slots(msgspec.Struct):
-    """The runs that one process may execute, executes, and could start now."""
+    """The slots of one process: how many it has, how many are busy, and how many runs could start now."""
 
     max: int
     active: int
     available: int
 
 
-class Monitor:
-    """Counts the queue of a database, at most once a second however many ask, and what this process does of it."""
+class QueueMonitor:
+    """Counts the queue of a database, at most once a second, and the slots of this process."""
 
     def __init__(self, db: Database, worker: Worker, pools: Mapping[str, Database]) -> None:
         self._db = db
@@ -60,15 +60,15 @@ class Monitor:
         self._counting = asyncio.Lock()
 
     async def backlog(self) -> Backlog:
-        """Count the queue. All is None while the database does not answer: metrics are wanted then most of all."""
+        """Count the queue. All figures are None while the database does not answer; it never raises for that."""
         return (await self._counted())[0]
 
     def slots(self) -> Slots:
-        """Count the worker's slots."""
+        """Return the worker's slots."""
         return Slots(self._worker.slots, self._worker.busy_slots, max(0, self._worker.free_slots))
 
     async def set_gauges(self) -> None:
-        """Bring the metrics up to date that are counted when they are asked for."""
+        """Set the gauges that are counted when the metrics are read."""
         backlog, n_ready = await self._counted()
         values = {
             PENDING: backlog.n_pending,
@@ -88,7 +88,7 @@ class Monitor:
 
     async def _counted(self) -> tuple[Backlog, int]:
         async with self._counting:
-            if time.monotonic() - self._counted_at >= KEPT_S:
+            if time.monotonic() - self._counted_at >= CACHED_S:
                 self._count = await self._count_now()
                 self._counted_at = time.monotonic()
         return self._count

@@ -1,208 +1,286 @@
-"""The worker of this process: claims runs into free slots, keeps their leases and ends them.
+"""The worker of this process: claims runs into free slots, renews their leases and ends them.
 
-It runs on the API's event loop and does no work of its own; graphs are executed elsewhere, behind `Work`. What it
-claims it reports once, whatever happens: ended, handed back on shutdown, or dropped when the lease was lost.
+It runs on the API's event loop and executes nothing itself: a `RunHandler` executes the graphs elsewhere. The worker
+reports each run that it claimed exactly once: ended, handed back on shutdown, or dropped because its lease was lost.
 
-Each renewal of the leases tells what is asked of the runs. One that is cancelled is stopped first; when it has really
-stopped, `Work.settle` tells what its thread looks like, and that ends it.
+A lease also ends by the worker's own clock. A worker that cannot reach the database does not learn that another worker
+was given its run, so it stops every run whose lease it could not renew in time. A run that stopped because the
+database failed is returned to the queue when the database answers again; that is not counted as a lost attempt.
+
+Each renewal returns the cancellations of the runs. The worker first stops a cancelled run. When its nodes have really
+stopped, `RunHandler.finish_cancelled` reads the state of its thread, and the worker writes the end of the run.
 """
 
 import asyncio
 import contextlib
+import enum
 import time
 from collections.abc import Iterator
-from typing import Protocol
+from typing import NamedTuple, Protocol
 from uuid import UUID, uuid4
 
 from prometheus_client import Counter, Gauge, Histogram
 
-from portside.agent.encryption.context import begin_run
-from portside.agent.queue import lifecycle
-from portside.agent.queue.endings import Endings
-from portside.agent.queue.leases import Leases
-from portside.agent.queue.lifecycle import LEASE_S, NOTHING_HELD, Cancellation, ClaimedRun, Ending, Held
+from portside.agent.encryption.context import enter_run_context
+from portside.agent.queue import statements
+from portside.agent.queue.statements import (
+    LEASE_S,
+    NO_SLOTS,
+    Cancellation,
+    ClaimedRun,
+    EndOutcome,
+    FinishedRun,
+    ReservedSlots,
+    RunResult,
+)
+from portside.kernel.batching import Batcher
 from portside.kernel.db import Database
 from portside.kernel.logs import get_logger
-from portside.kernel.outages import is_outage
+from portside.kernel.pool import background
 from portside.kernel.reconcile import Driver
+from portside.kernel.supervision import Supervision
+from portside.kernel.transient_errors import is_transient, log_failure
 
 log = get_logger(__name__)
 POLL_S = 1.0
 HAND_BACK_AFTER_S = 5.0
 CLOSED_WITHIN_S = 5.0
+RENEW_EVERY_S = LEASE_S / 5
+# How long the renewal loop waits for an answer before it looks at the clock, and when it gives up a renewal.
+RENEWAL_CHECK_S = LEASE_S / 10
+RENEWAL_TIMEOUT_S = LEASE_S / 2
+LONGEST_RETURN_DELAY_S = 60.0
+# Results with larger values are written alone, so that they do not delay the ends of other runs.
+BATCHED_VALUES_LIMIT_BYTES = 64 * 1024
 RUNNING = Gauge("lg_api_workers_active", "Runs being executed by this process.")
 SLOTS = Gauge("lg_api_workers_max", "Runs this process may execute at once.")
 ENDED = Counter("lg_api_runs_total", "Runs ended by this process.", ["status"])
 DURATION = Histogram(
     "lg_api_run_duration_seconds",
-    "Time from where this process began a run to its end, in seconds.",
+    "Time from the start of a run in this process to its end, in seconds.",
     ["status"],
     buckets=(0.01, 0.05, 0.1, 0.5, 1, 5, 10, 30, 60, 300, 900, 3600, 14400, 86400),
 )
 WAITED = Histogram(
     "lg_api_run_queue_wait_time_1st_attempt",
-    "Time from where a run might start to where it was begun for the first time, in seconds.",
+    "Time from when a run could start to its first start, in seconds.",
     buckets=(0.005, 0.01, 0.05, 0.1, 0.5, 1, 5, 10, 30, 60, 300, 900, 3600),
 )
-RETRIED = Counter("lg_api_run_retries_total", "Runs that this process began again after another attempt was lost.")
+RETRIED = Counter("lg_api_run_retries_total", "Runs that this process started again after another attempt was lost.")
 
 
-class Work(Protocol):
-    """What is to be done with a run that the worker holds."""
+class RunState(enum.Enum):
+    """How far a run is in this process."""
 
-    async def execute(self, run: ClaimedRun, leases: Leases) -> Ending:
-        """Execute it to its end; the leases tell whether it is surely ours still."""
+    # Claimed. It waits until an earlier attempt at it in this process has stopped.
+    STARTING = enum.auto()
+    EXECUTING = enum.auto()
+    # A client cancelled it. Its nodes are being stopped, then its end is written.
+    CANCELLING = enum.auto()
+    # Its lease is lost or ran out. Its nodes are being stopped, and nothing is written.
+    LOST = enum.auto()
+    # Its graph has stopped, and its end is being written.
+    ENDING = enum.auto()
+
+
+class ActiveRun:
+    """One attempt at a run that this worker makes, with its lease."""
+
+    task: asyncio.Task[None]
+
+    def __init__(self, claimed: ClaimedRun) -> None:
+        self.claimed = claimed
+        self.state = RunState.STARTING
+        self.cancellation = claimed.cancellation
+        self.started_at = time.monotonic()
+        # By this process's clock, which goes on while the process is paused.
+        self.leased_until = self.started_at + LEASE_S
+        self._renewed = asyncio.Event()
+
+    @property
+    def is_owned(self) -> bool:
+        """Whether this worker surely holds the lease: no other worker can have the run."""
+        return self.leased_until > time.monotonic()
+
+    async def wait_until_owned(self) -> None:
+        """Wait until this worker surely holds the lease. The worker cancels the waiting task when the lease is lost."""
+        while not self.is_owned:
+            self._renewed.clear()
+            await self._renewed.wait()
+
+    def renew(self, leased_until: float) -> None:
+        """Note that the lease was renewed."""
+        self.leased_until = leased_until
+        self._renewed.set()
+
+    def cancel(self, cancellation: Cancellation) -> None:
+        """Stop the run because a client cancelled it; only the first cancellation counts."""
+        if self.cancellation is None:
+            self.cancellation = cancellation
+            if self.state is RunState.EXECUTING:
+                self.state = RunState.CANCELLING
+                self.task.cancel()
+
+    def lose(self) -> None:
+        """Stop the run because another worker owns it or may soon. One whose end is being written is left alone."""
+        if self.state in (RunState.EXECUTING, RunState.CANCELLING):
+            self.state = RunState.LOST
+            self.task.cancel()
+
+
+class RunHandler(Protocol):
+    """Executes the runs that the worker claims."""
+
+    async def execute(self, run: ActiveRun) -> RunResult:
+        """Execute a run to its end."""
         ...
 
-    async def settle(self, run: ClaimedRun, cancellation: Cancellation) -> Ending:
-        """Tell the end of one that has stopped because it was cancelled."""
+    async def finish_cancelled(self, run: ClaimedRun, cancellation: Cancellation) -> RunResult:
+        """Return the result of a run that stopped because it was cancelled."""
         ...
 
-    def on_end(self, run: ClaimedRun, ending: Ending | None) -> None:
-        """Let those know who follow it; without an ending it goes on elsewhere."""
+    def on_end(self, run: ClaimedRun, result: RunResult | None) -> None:
+        """Notify the run's followers of its end. Without a result the run goes on in another process."""
         ...
+
+
+class Renewal(NamedTuple):
+    """A renewal of leases that was sent to the database at `sent_at`, by this process's clock."""
+
+    runs: list[ActiveRun]
+    sent_at: float
+    answer: asyncio.Task[dict[UUID, Cancellation | None]]
 
 
 class Worker:
     """Executes up to `slots` runs at once."""
 
-    def __init__(self, db: Database, work: Work, *, slots: int, draining: asyncio.Event) -> None:
+    def __init__(self, db: Database, handler: RunHandler, *, slots: int, draining: asyncio.Event) -> None:
         self.worker_id: UUID = uuid4()
         self.slots = slots
         self._db = db
-        self._work = work
-        self._leases = Leases(db, self.worker_id)
-        self._endings = Endings(db, self.worker_id, self)
-        self._running: dict[UUID, asyncio.Task[None]] = {}
-        self._executing: set[UUID] = set()
-        self._cancelled: dict[UUID, Cancellation] = {}
-        self._lost: set[UUID] = set()
-        self._wake = asyncio.Event()
-        self._look = asyncio.Event()
+        self._handler = handler
+        self._active: dict[UUID, ActiveRun] = {}
+        self._ends: Batcher[FinishedRun, EndOutcome] = Batcher(self._write_ends)
+        # Attempts to return to the queue with the next renewal.
+        self._returning: dict[UUID, int] = {}
+        self._renewal: Renewal | None = None
+        self._claims_due = asyncio.Event()
+        self._renewal_due = asyncio.Event()
         self._loops: list[asyncio.Task[None]] = []
         self._is_accepting = False
-        # Slots that are spoken for, by runs that are being admitted or claimed.
-        self._held = 0
-        # Whether runs may wait that were not taken: no slot was free at the last look, or it failed.
+        # Slots for runs that are being admitted or claimed.
+        self._reserved = 0
+        # Whether runs may be waiting in the queue: no slot was free at the last claim, or it failed.
         self._is_behind = False
         self._draining = draining
         self._chores = Driver([])
         SLOTS.set(slots)
 
     def start(self, chores: Driver) -> None:
-        """Begin to claim runs, to renew leases and to do the queue's chores."""
+        """Start to claim runs, to renew leases and to do the queue's chores."""
         self._is_accepting = True
         self._chores = chores
         chores.start()
-        self._loops = [asyncio.create_task(self._claim()), asyncio.create_task(self._renew())]
+        self._loops = [
+            asyncio.create_task(Supervision("claims of runs").run(self._claim_loop)),
+            asyncio.create_task(Supervision("renewals of leases").run(self._renew_loop)),
+        ]
 
     def wake(self) -> None:
-        """Say that there may be runs to claim."""
-        self._wake.set()
+        """Claim runs now: some may be ready."""
+        self._claims_due.set()
 
-    def look_for_cancels(self) -> None:
-        """Say that runs were cancelled, maybe some of this worker's; without it they are noticed within a second."""
-        self._look.set()
-
-    @property
-    def free_slots(self) -> int:
-        """How many more runs may start now."""
-        return max(0, self.slots - len(self._running) - self._held) if self._is_accepting else 0
-
-    @contextlib.contextmanager
-    def slot(self) -> Iterator[bool]:
-        """Hold a slot for a run that is being admitted; tell whether there is one."""
-        held = min(1, self.free_slots)
-        self._held += held
-        try:
-            yield bool(held)
-        finally:
-            self._held -= held
-            if self._is_behind:
-                self._wake.set()
-
-    def hold(self, ending: int) -> Held:
-        """Hold the slots that are free, and those that so many runs leave, for what is claimed with their ends."""
-        if not self._is_accepting or self._draining.is_set():
-            return NOTHING_HELD
-        free = self.free_slots
-        self._held += free
-        return Held(free + ending, free, looks=self._is_behind)
-
-    def fill(self, held: Held, claimed: list[ClaimedRun], *, has_looked: bool) -> None:
-        """Begin what was claimed for slots that were held."""
-        self._held -= held.free
-        for run in claimed:
-            self.begin(run)
-        if has_looked:
-            self._is_behind = len(claimed) >= held.claims
-
-    def give_back(self, run_id: UUID, attempt: int) -> None:
-        """Return a run that nobody began to the queue."""
-        self._leases.return_later(run_id, attempt)
+    def check_cancellations(self) -> None:
+        """Look now whether runs of this worker were cancelled; otherwise the next renewal finds them."""
+        self._renewal_due.set()
 
     @property
     def is_working(self) -> bool:
-        """Whether runs are claimed and leases renewed, or the worker has begun to stop."""
+        """Whether the worker claims runs and renews leases, or has begun to stop."""
         return not self._is_accepting or not any(loop.done() for loop in self._loops)
 
     @property
     def busy_slots(self) -> int:
-        """How many runs this worker holds."""
-        return len(self._running)
+        """The number of runs this worker holds."""
+        return len(self._active)
 
-    def begin(self, run: ClaimedRun) -> None:
+    @property
+    def free_slots(self) -> int:
+        """The number of runs that may start now."""
+        return max(0, self.slots - len(self._active) - self._reserved) if self._is_accepting else 0
+
+    @contextlib.contextmanager
+    def reserve_slot(self) -> Iterator[bool]:
+        """Reserve a slot for a run that is being admitted. Yields whether one was free."""
+        reserved = min(1, self.free_slots)
+        self._reserved += reserved
+        try:
+            yield bool(reserved)
+        finally:
+            self._reserved -= reserved
+            if self._is_behind:
+                self._claims_due.set()
+
+    def begin(self, claimed: ClaimedRun) -> None:
         """Execute a run that this worker holds the lease of, or end it if it was cancelled before."""
-        if run.cancellation is None and run.attempt > 1:
+        run = ActiveRun(claimed)
+        if run.cancellation is None and claimed.attempt > 1:
             RETRIED.inc()
-        elif run.cancellation is None and not run.was_begun:
-            WAITED.observe(run.waited_s)
+        elif run.cancellation is None and not claimed.was_started:
+            WAITED.observe(claimed.waited_s)
         # A worker that was paused may claim a run that it lost and has not stopped yet.
-        before = self._running.get(run.run_id)
-        if before is not None:
-            self._give_up(run.run_id)
-        self._leases.take(run)
-        self._running[run.run_id] = asyncio.create_task(self._run(run, before))
-        RUNNING.set(len(self._running))
+        previous = self._active.get(claimed.run_id)
+        if previous is not None:
+            previous.leased_until = 0.0
+            previous.lose()
+        self._active[claimed.run_id] = run
+        run.task = asyncio.create_task(self._run(run, previous))
+        RUNNING.set(len(self._active))
 
-    async def ended(self, run_id: UUID, within_s: float) -> None:
-        """Wait for the end of a run that this worker holds, or for some time."""
-        task = self._running.get(run_id)
-        if task is None:
-            await asyncio.sleep(within_s)
+    def return_run(self, run_id: UUID, attempt: int) -> None:
+        """Return a run to the queue with the next renewal: it never started here, or was stopped by an outage."""
+        self._returning[run_id] = attempt
+
+    async def wait_for_end(self, run_id: UUID, timeout_s: float) -> None:
+        """Wait for the end of a run that this worker executes, or for the timeout."""
+        run = self._active.get(run_id)
+        if run is None:
+            await asyncio.sleep(timeout_s)
         else:
-            await asyncio.wait([task], timeout=within_s)
+            await asyncio.wait([run.task], timeout=timeout_s)
+
+    # Stopping
 
     async def drain(self, grace_s: float, hurry: asyncio.Event | None = None) -> None:
-        """Take no more runs, let those under way end within the grace or until told to hurry, and hand the rest back.
+        """Take no more runs, let active ones end within the grace period or until `hurry` is set, hand the rest back.
 
-        It takes at most HAND_BACK_AFTER_S and twice CLOSED_WITHIN_S longer than the grace, whatever nodes and the
-        database do; runs that could not be handed back are found when their leases run out.
+        This takes at most HAND_BACK_AFTER_S and twice CLOSED_WITHIN_S longer than the grace period, whatever nodes and
+        the database do. Runs that could not be handed back are released when their leases run out.
         """
         self._is_accepting = False
-        await self._let_end(grace_s, hurry or asyncio.Event())
-        left = dict(self._running)
-        attempts = self._leases.attempts(left)
-        for task in left.values():
-            task.cancel()
+        await self._wait_for_runs(grace_s, hurry or asyncio.Event())
+        left = list(self._active.values())
+        for run in left:
+            run.task.cancel()
         if left:
-            await asyncio.wait(list(left.values()), timeout=HAND_BACK_AFTER_S)
-            await self._hand_back(attempts)
+            await asyncio.wait([run.task for run in left], timeout=HAND_BACK_AFTER_S)
+            await self._hand_back({run.claimed.run_id: run.claimed.attempt for run in left})
         for loop in self._loops:
             loop.cancel()
         closing = [asyncio.create_task(self._chores.close()), *self._loops]
         await asyncio.wait(closing, timeout=CLOSED_WITHIN_S)
 
-    async def _let_end(self, within_s: float, hurry: asyncio.Event) -> None:
+    async def _wait_for_runs(self, within_s: float, hurry: asyncio.Event) -> None:
         hurried = asyncio.create_task(hurry.wait())
-        running, until = set(self._running.values()), time.monotonic() + within_s
+        running, until = {run.task for run in self._active.values()}, time.monotonic() + within_s
         while running and not hurry.is_set() and (left_s := until - time.monotonic()) > 0:
             done, _ = await asyncio.wait({*running, hurried}, timeout=left_s, return_when=asyncio.FIRST_COMPLETED)
             running -= done
         hurried.cancel()
 
     async def _hand_back(self, attempts: dict[UUID, int]) -> None:
-        handing = asyncio.create_task(lifecycle.hand_back_runs(self._db, self.worker_id, attempts))
+        handing = asyncio.create_task(statements.hand_back_runs(self._db, self.worker_id, attempts))
         await asyncio.wait([handing], timeout=CLOSED_WITHIN_S)
         failure = handing.exception() if handing.done() else TimeoutError("the database does not answer")
         if failure is not None:
@@ -210,133 +288,218 @@ class Worker:
         else:
             log.info("runs handed back", runs=len(attempts))
 
-    async def _claim(self) -> None:
-        # A server that drains still executes what its last clients ask for, but takes nothing else from the queue.
+    # Claims
+
+    async def _claim_loop(self) -> None:
+        # A draining server executes what its last clients ask for, but takes nothing else from the queue.
+        is_woken = True
         while not self._draining.is_set():
             self._is_behind = self.free_slots <= 0
-            claimed = [] if self._is_behind else await self._claim_batch()
-            if not claimed:
-                await self._wait_for_work()
+            if not self._is_behind:
+                # The periodic claim, which nobody asked for, leaves connections to requests.
+                with contextlib.nullcontext() if is_woken else background():
+                    has_filled_slots = await self._claim()
+                # Otherwise nothing is left to claim. Another look would reserve the free slots for its duration, and
+                # the next admission would find none, wait in the queue and cause the look after that.
+                if has_filled_slots:
+                    is_woken = True
+                    continue
+            with contextlib.suppress(TimeoutError):
+                await asyncio.wait_for(self._claims_due.wait(), POLL_S)
+            is_woken = self._claims_due.is_set()
+            self._claims_due.clear()
 
-    async def _claim_batch(self) -> list[ClaimedRun]:
-        held, claimed = self.hold(0), []
+    async def _claim(self) -> bool:
+        """Claim runs for all free slots and start them. Returns whether every slot got a run."""
+        slots, claimed = self._reserve_slots(0), []
         try:
-            claimed = await lifecycle.claim_runs(self._db, self.worker_id, held.claims)
-        except Exception:
-            log.exception("claiming failed")
+            claimed = await statements.claim_runs(self._db, self.worker_id, slots.limit)
+        except Exception as failure:  # noqa: BLE001 - tried again in a second
+            log_failure("claiming failed", failure)
             self._is_behind = True
         finally:
-            self.fill(held, claimed, has_looked=False)
-        return claimed
+            self._fill_slots(slots, claimed)
+        return bool(claimed) and len(claimed) >= slots.limit
 
-    async def _wait_for_work(self) -> None:
-        with contextlib.suppress(TimeoutError):
-            await asyncio.wait_for(self._wake.wait(), POLL_S)
-        self._wake.clear()
+    def _reserve_slots(self, ending: int) -> ReservedSlots:
+        """Reserve the free slots, and those that `ending` runs leave, for runs that are claimed with their ends."""
+        if not self._is_accepting or self._draining.is_set():
+            return NO_SLOTS
+        free = self.free_slots
+        self._reserved += free
+        return ReservedSlots(free + ending, free, always_claim=self._is_behind)
 
-    async def _renew(self) -> None:
+    def _fill_slots(self, slots: ReservedSlots, claimed: list[ClaimedRun]) -> None:
+        """Start the claimed runs in the reserved slots."""
+        self._reserved -= slots.free
+        for run in claimed:
+            self.begin(run)
+
+    # Leases
+
+    async def _renew_loop(self) -> None:
         while True:
             with contextlib.suppress(TimeoutError):
-                await asyncio.wait_for(self._look.wait(), LEASE_S / 5)
-            self._look.clear()
-            if held := list(self._running):
-                await self._renew_held(held)
-            await self._leases.hand_back_returning()
+                await asyncio.wait_for(self._renewal_due.wait(), RENEW_EVERY_S)
+            self._renewal_due.clear()
+            if self._active:
+                await self._renew_leases()
+            if self._returning:
+                await self._return_runs()
 
-    async def _renew_held(self, held: list[UUID]) -> None:
-        renewed = await self._leases.renew(held)
-        if renewed is None:
-            for run_id in self._leases.run_out(held):
-                self._give_up(run_id)
+    async def _renew_leases(self) -> None:
+        renewal = self._send_renewal()
+        await asyncio.wait([renewal.answer], timeout=RENEWAL_CHECK_S)
+        owned = self._renewed(renewal)
+        if owned is None:
+            moment = time.monotonic()
+            for run in list(self._active.values()):
+                if run.leased_until < moment:
+                    run.lose()
             return
-        for run_id in renewed.asked:
-            cancellation = renewed.ours.get(run_id)
-            if cancellation is not None and run_id not in self._cancelled and run_id in self._running:
-                self._cancelled[run_id] = cancellation
-                self._stop(run_id)
-            # One that is just being ended may be missing because its end is committed and the answer on its way.
-            elif run_id not in renewed.ours:
-                self._give_up(run_id)
+        for run in renewal.runs:
+            run_id = run.claimed.run_id
+            if self._active.get(run_id) is not run:
+                continue
+            if run_id not in owned:
+                run.lose()
+                continue
+            run.renew(renewal.sent_at + LEASE_S)
+            if (cancellation := owned[run_id]) is not None:
+                run.cancel(cancellation)
 
-    def _give_up(self, run_id: UUID) -> None:
-        """Stop a run that is not this worker's any more, or soon will not be."""
-        if run_id in self._executing and run_id not in self._lost:
-            self._lost.add(run_id)
-            self._stop(run_id)
+    def _send_renewal(self) -> Renewal:
+        """Return the renewal under way, or send one. One that takes too long is replaced."""
+        renewal = self._renewal
+        if renewal is not None and not renewal.answer.done() and time.monotonic() - renewal.sent_at > RENEWAL_TIMEOUT_S:
+            # Not awaited: a call on a dead connection may not even notice that it is cancelled.
+            renewal.answer.cancel()
+            renewal.answer.add_done_callback(_retrieve_exception)
+            renewal = None
+        if renewal is None:
+            runs = list(self._active.values())
+            call = statements.renew_leases(self._db, self.worker_id, [run.claimed.run_id for run in runs])
+            renewal = self._renewal = Renewal(runs, time.monotonic(), asyncio.create_task(call))
+        return renewal
 
-    def _stop(self, run_id: UUID) -> None:
-        if run_id in self._executing:
-            self._running[run_id].cancel()
+    def _renewed(self, renewal: Renewal) -> dict[UUID, Cancellation | None] | None:
+        """Return the runs that are still this worker's, with their cancellations; None without a good answer yet."""
+        if not renewal.answer.done():
+            log.warning("leases are not renewed yet: the database does not answer")
+            return None
+        self._renewal = None
+        if (failure := renewal.answer.exception()) is not None:
+            log.warning("leases could not be renewed", reason=f"{type(failure).__name__}: {failure}")
+            return None
+        return renewal.answer.result()
 
-    async def _execute_held(self, run: ClaimedRun) -> Ending:
-        """Execute a run to its end, or to where it is cancelled."""
-        if run.run_id not in self._cancelled:
-            self._executing.add(run.run_id)
+    async def _return_runs(self) -> None:
+        attempts, self._returning = self._returning, {}
+        try:
+            for run_id, attempt in attempts.items():
+                delay_s = min(LONGEST_RETURN_DELAY_S, 2.0 ** (attempt - 1))
+                await statements.hand_back_runs(self._db, self.worker_id, {run_id: attempt}, delay_s=delay_s)
+        except Exception as failure:  # noqa: BLE001 - tried again with the next renewal
+            self._returning = {**attempts, **self._returning}
+            log.warning("runs could not be returned yet", reason=f"{type(failure).__name__}: {failure}")
+
+    # Execution
+
+    async def _run(self, run: ActiveRun, previous: ActiveRun | None) -> None:
+        claimed, result = run.claimed, None
+        enter_run_context(claimed.run_id, claimed.kwargs)
+        try:
+            if previous is not None:
+                await asyncio.wait([previous.task])
+            result = await self._end(claimed, await self._execute(run))
+        except Exception as failure:  # noqa: BLE001 - handled there
+            result = await self._handle_failure(claimed, failure)
+        finally:
+            run.leased_until = 0.0
+            if self._active.get(claimed.run_id) is run:
+                del self._active[claimed.run_id]
+            if run.state is RunState.LOST:
+                log.warning("a run was stopped: its lease was lost or ran out", run_id=str(claimed.run_id))
+                self.return_run(claimed.run_id, claimed.attempt)
+            RUNNING.set(len(self._active))
+            if result is not None:
+                ENDED.labels(result.status).inc()
+                DURATION.labels(result.status).observe(time.monotonic() - run.started_at)
+            self._handler.on_end(claimed, result)
+            # Other runs that come to wait are announced, or found by the claim of each second.
+            if self._is_behind:
+                self._claims_due.set()
+
+    async def _execute(self, run: ActiveRun) -> RunResult:
+        """Execute a run until it ends or is cancelled. Raises CancelledError when it was lost or the worker stops."""
+        if run.cancellation is None:
+            run.state = RunState.EXECUTING
             try:
-                return await self._work.execute(run, self._leases)
+                return await self._handler.execute(run)
             except asyncio.CancelledError:
-                if run.run_id not in self._cancelled or run.run_id in self._lost or not _goes_on():
+                # Take back the one cancellation that stopped the run. More are left when the worker itself stops.
+                task = asyncio.current_task()
+                if run.state is not RunState.CANCELLING or task is None or task.uncancel() > 0:
                     raise
             finally:
-                self._executing.discard(run.run_id)
-        return await self._work.settle(run, self._cancelled[run.run_id])
+                if run.state is not RunState.LOST:
+                    run.state = RunState.ENDING
+        run.state = RunState.ENDING
+        assert run.cancellation is not None  # noqa: S101 - only a cancelled run comes here
+        return await self._handler.finish_cancelled(run.claimed, run.cancellation)
 
-    async def _end(self, run: ClaimedRun, ending: Ending) -> Ending | None:
-        """Write the end of a run; None when the lease was lost and nothing was written."""
-        ended = await self._endings.end(run, ending)
-        if ended.outcome == "rollback":
-            ending = await self._work.settle(run, Cancellation("rollback", ""))
-            ended = await self._endings.end(run, ending)
-        if ended.outcome != "ended":
-            log.warning("a run ended after its lease was lost", run_id=str(run.run_id))
-            return None
-        return ending
-
-    async def _run(self, run: ClaimedRun, before: asyncio.Task[None] | None) -> None:
-        ending: Ending | None = None
-        began = time.monotonic()
-        begin_run(run.run_id, run.kwargs)
-        try:
-            if before is not None:
-                await asyncio.wait([before])
-            if run.cancellation is not None:
-                self._cancelled[run.run_id] = run.cancellation
-            ending = await self._end(run, await self._execute_held(run))
-        except Exception as failure:  # noqa: BLE001 - dealt with there
-            ending = await self._deal_with(failure, run)
-        finally:
-            if self._running.get(run.run_id) is asyncio.current_task():
-                self._running.pop(run.run_id)
-                self._leases.drop(run.run_id)
-            if run.run_id in self._lost:
-                self._leases.return_later(run.run_id, run.attempt)
-            self._cancelled.pop(run.run_id, None)
-            self._lost.discard(run.run_id)
-            RUNNING.set(len(self._running))
-            if ending is not None:
-                ENDED.labels(ending.status).inc()
-                DURATION.labels(ending.status).observe(time.monotonic() - began)
-            self._work.on_end(run, ending)
-            # Whatever else comes to wait is announced, or found by the look of each second.
-            if self._is_behind:
-                self._wake.set()
-
-    async def _deal_with(self, failure: Exception, run: ClaimedRun) -> Ending | None:
-        """Give back a run that the database failed; end one in an error that cannot be stored or ended otherwise."""
-        if is_outage(failure):
-            log.warning("a run stops until the database is well", run_id=str(run.run_id), reason=str(failure))
-            self._leases.return_later(run.run_id, run.attempt)
+    async def _handle_failure(self, run: ClaimedRun, failure: Exception) -> RunResult | None:
+        """Return a run to the queue when the database failed; end one with an error that cannot be ended otherwise."""
+        if is_transient(failure):
+            log_failure("a run stops until the database is well", failure, run_id=str(run.run_id))
+            self.return_run(run.run_id, run.attempt)
             return None
         log.error("a run could not be ended", run_id=str(run.run_id), exc_info=failure)
         error = {"error": type(failure).__name__, "message": str(failure)}
         try:
-            return await self._end(run, Ending(status="error", thread_status="error", error=error))
+            return await self._end(run, RunResult(status="error", thread_status="error", error=error))
         except Exception:
-            log.exception("a run could not be ended in an error either; its lease will run out", run_id=str(run.run_id))
+            log.exception("a run could not be ended with an error; its lease will run out", run_id=str(run.run_id))
             return None
 
+    # Ends
 
-def _goes_on() -> bool:
-    """Take back the one cancellation that stopped the run; False when the worker itself is told to stop as well."""
-    task = asyncio.current_task()
-    return task is not None and task.uncancel() == 0
+    async def _end(self, run: ClaimedRun, result: RunResult) -> RunResult | None:
+        """Write the end of a run; None when the lease was lost and nothing was written."""
+        outcome = (await self.end_run(run, result)).outcome
+        if outcome == "rollback":
+            # It was asked to be rolled back while it ended.
+            result = await self._handler.finish_cancelled(run, Cancellation("rollback", ""))
+            outcome = (await self.end_run(run, result)).outcome
+        if outcome != "ended":
+            log.warning("a run ended after its lease was lost", run_id=str(run.run_id))
+            return None
+        return result
+
+    async def end_run(self, run: ClaimedRun, result: RunResult) -> EndOutcome:
+        """Write the end of a run, with others that end at the same moment; large values and encrypted ones go alone."""
+        finished = FinishedRun(run, result)
+        if self._db.codec is None and len(result.values or b"") <= BATCHED_VALUES_LIMIT_BYTES:
+            outcome = await self._ends.submit(finished)
+            if outcome.outcome != "locked":
+                return outcome
+        return (await self._write_ends([finished], wait=True))[0]
+
+    async def _write_ends(self, finished: list[FinishedRun], *, wait: bool = False) -> list[EndOutcome]:
+        """Write ends, and claim runs in the same statement for the slots that they leave."""
+        slots = self._reserve_slots(len(finished))
+        outcomes: list[EndOutcome] = []
+        claimed: list[ClaimedRun] = []
+        try:
+            outcomes, claimed = await statements.end_runs(self._db, self.worker_id, finished, slots, wait=wait)
+        finally:
+            self._fill_slots(slots, claimed)
+            if outcomes and (slots.always_claim or any(one.has_next for one in outcomes)):
+                self._is_behind = len(claimed) >= slots.limit
+        return outcomes
+
+
+def _retrieve_exception(answer: asyncio.Task[dict[UUID, Cancellation | None]]) -> None:
+    """Retrieve the exception of an abandoned renewal, so that asyncio does not log it as never retrieved."""
+    if not answer.cancelled():
+        answer.exception()

@@ -1,34 +1,44 @@
-"""From what a client asks of a run to what is stored and what a graph is executed with (contract: section 5)."""
+"""From a client's request for a run to its admission (contract: section 5).
+
+No I/O: the service takes an admission to the queue.
+"""
 
 import hashlib
 import time
+from collections.abc import Sequence
 from typing import Any, NamedTuple
 from uuid import UUID
 
 import msgspec
-from langgraph.version import __version__ as langgraph_version
+from langsmith.utils import tracing_is_enabled
 
-from portside.agent.encryption.context import kept_context
-from portside.agent.graphs.commands import parse_command
-from portside.agent.graphs.protocol import Outcome, RunRequest
-from portside.agent.queue.lifecycle import ClaimedRun, Ending, RequestKey
-from portside.agent.runs.feedback import refuse_feedback
-from portside.agent.types.access import ANYONE, Caller
+from portside.agent.encryption.context import stored_context
+from portside.agent.graphs.executor import parse_command
+from portside.agent.queue.admissions import priority_of
+from portside.agent.queue.statements import Admission, Admitted, ClaimedRun, RequestKey
+from portside.agent.runs.errors import ThreadBusy
+from portside.agent.threads.records import ThreadNotFound
+from portside.agent.types.access import ANYONE, UNRESTRICTED, Caller, Grant
 from portside.agent.types.assistants import Assistant
-from portside.agent.types.runs import STREAM_MODES, RunCreate
+from portside.agent.types.runs import STREAM_MODES, Run, RunCreate
+from portside.kernel.clock import iso
 from portside.kernel.codec import dump_user, load
 from portside.kernel.errors import BadRequest, Invalid
-from portside.kernel.http.header_rules import forwarded_headers
+from portside.kernel.http.headers import forwarded_headers
+from portside.kernel.http.routes import refuse_field
 
 DEFAULT_MODES = ["values"]
 KEY_LOC = ["header", "Idempotency-Key"]
 KEY_LIMIT = 255
+FEEDBACK_FIELD = "feedback_keys"
+FEEDBACK_KEYS_AT_MOST, FEEDBACK_KEY_LENGTH = 50, 180
 FLAGS = ("stream_subgraphs", "stream_resumable", "strict_resume")
+# The scope of the idempotency keys of stateless runs.
 STATELESS = UUID(int=0)
 
 
-class Ids(NamedTuple):
-    """The names of a run that is being made, and who asks for it."""
+class RunIds(NamedTuple):
+    """The ids of a run that is being made, and its caller."""
 
     run_id: UUID
     thread_id: UUID
@@ -37,64 +47,119 @@ class Ids(NamedTuple):
 
 
 def refuse_unsupported(body: RunCreate) -> None:
-    """Refuse a command or a stream mode without sense, and fields that are not acted on. Raises Invalid, named."""
+    """Refuse invalid commands and stream modes, and fields that this server does not act on. Raises Invalid."""
     if body.command is not None:
         parse_command(msgspec.to_builtins(body.command))
     if body.checkpoint is not None and body.checkpoint_id is not None:
         raise Invalid.field(["body", "checkpoint_id"], "Give either checkpoint or checkpoint_id")
-    for mode in modes_of(body):
+    for mode in _modes(body):
         if mode not in STREAM_MODES:
             allowed = ", ".join(STREAM_MODES)
             raise Invalid.field(["body", "stream_mode"], f"Invalid stream mode '{mode}'; allowed are {allowed}", "enum")
-    refuse_feedback(body.feedback_keys)
+    if body.feedback_keys:
+        refuse_feedback(body.feedback_keys)
 
 
-def modes_of(body: RunCreate) -> list[str]:
-    """Return the stream modes that a run is asked for."""
+def refuse_feedback(keys: Sequence[str]) -> None:
+    """Refuse feedback keys for which no links can be made. Raises Invalid."""
+    if not tracing_is_enabled():
+        why = "this server sends no traces, so there is nothing to give feedback on; set LANGSMITH_TRACING"
+        raise refuse_field(FEEDBACK_FIELD, why)
+    if len(keys) > FEEDBACK_KEYS_AT_MOST or any(not 0 < len(key) <= FEEDBACK_KEY_LENGTH for key in keys):
+        raise Invalid.field(
+            ["body", FEEDBACK_FIELD],
+            f"Expected at most {FEEDBACK_KEYS_AT_MOST} keys of 1 to {FEEDBACK_KEY_LENGTH} characters",
+        )
+
+
+def _modes(body: RunCreate) -> list[str]:
     modes = body.stream_mode or DEFAULT_MODES
     return modes if isinstance(modes, list) else [modes]
 
 
-def request_key(
-    given: str | None, thread_id: UUID | None, bodies: list[RunCreate], caller: Caller = ANYONE
-) -> RequestKey | None:
-    """Return the key that a client sent, in its scope: the thread, or the runs that have none, of this caller.
+def request_key(given: str, thread_id: UUID | None, bodies: list[RunCreate], caller: Caller = ANYONE) -> RequestKey:
+    """Return the idempotency key that a client sent. Its scope is the thread, or this caller's stateless runs.
 
     Raises Invalid.
     """
-    if given is None:
-        return None
     if not 0 < len(given) <= KEY_LIMIT:
         raise Invalid.field(KEY_LOC, f"Expected 1 to {KEY_LIMIT} characters")
     if caller.identity:
-        # The same word of somebody else is another key.
+        # The same key of another caller must not find this caller's run.
         given = f"{hashlib.sha256(caller.identity.encode('utf-8', 'replace')).hexdigest()}:{given}"
-    digest = hashlib.sha256(msgspec.json.encode([_as_meant(body) for body in bodies], order="sorted"))
+    digest = hashlib.sha256(msgspec.json.encode([_normalized(body) for body in bodies], order="sorted"))
     return RequestKey(thread_id or STATELESS, given, digest.hexdigest())
 
 
-def _as_meant(body: RunCreate) -> RunCreate:
-    """Give what clients say in one call and leave out in another the same form in both."""
+def _normalized(body: RunCreate) -> RunCreate:
+    """Fill in defaults, so that a request that sends a default has the same digest as one that leaves it out."""
     flags = {name: bool(getattr(body, name)) for name in FLAGS}
-    return msgspec.structs.replace(body, stream_mode=list(modes_of(body)), **flags)
+    return msgspec.structs.replace(body, stream_mode=list(_modes(body)), **flags)
 
 
-def own_metadata(assistant: Assistant, body: RunCreate) -> dict[str, Any]:
-    """Return the metadata that is a run's own; which assistant it is of is ours to say."""
-    known = {"graph_id": assistant.graph_id}
-    return {**known, **(body.metadata or {}), "assistant_id": str(assistant.assistant_id)}
+def admission_of(
+    assistant: Assistant,
+    body: RunCreate,
+    ids: RunIds,
+    *,
+    is_stateless: bool,
+    grant: Grant = UNRESTRICTED,
+) -> Admission:
+    """Return the admission of a run, restricted to what its caller may do. A stateless run makes a thread of its own.
+
+    Raises BadRequest when both context and configurable are given.
+    """
+    try:
+        priority = priority_of(assistant.metadata)
+    except Invalid:
+        # It may have been stored before priorities were validated.
+        priority = 0
+    labels = {"graph_id": assistant.graph_id, "assistant_id": str(assistant.assistant_id)}
+    # A client cannot claim that its run is of another assistant.
+    metadata = {"graph_id": assistant.graph_id, **(body.metadata or {}), "assistant_id": str(assistant.assistant_id)}
+    is_temporary = is_stateless and body.on_completion != "keep"
+    kwargs = run_kwargs(assistant, body, ids, {**assistant.metadata, **metadata}) | {"temporary": is_temporary}
+    # Of what is configurable, a thread shows only the assistant's.
+    thread_config = {name: value for name, value in kwargs["config"].items() if name != "metadata"}
+    thread_config["configurable"] = assistant.config.get("configurable", {})
+    return Admission(
+        run_id=ids.run_id,
+        thread_id=ids.thread_id,
+        assistant_id=assistant.assistant_id,
+        inherited=assistant.metadata,
+        metadata=metadata,
+        kwargs=kwargs,
+        strategy=body.multitask_strategy or "enqueue",
+        priority=priority,
+        thread_metadata={**(body.metadata or {}), **labels} if is_stateless else labels,
+        thread_config=thread_config,
+        create_thread=is_stateless or (body.on_not_exist == "create" and grant.creates),
+        temporary=is_temporary,
+        delay_s=max(0.0, body.after_seconds or 0.0),
+        access=None if is_stateless else grant.thread,
+        new_thread=None if is_stateless else grant.new_thread,
+    )
 
 
-def run_kwargs(assistant: Assistant, body: RunCreate, ids: Ids, metadata: dict[str, Any]) -> dict[str, Any]:
+def run_kwargs(assistant: Assistant, body: RunCreate, ids: RunIds, metadata: dict[str, Any]) -> dict[str, Any]:
     """Return the `kwargs` that a run is stored with. Raises BadRequest when both context and configurable are given."""
+    configurable = (body.config.configurable if body.config else None) or {}
+    if body.context and configurable:
+        raise BadRequest("Cannot specify both configurable and context; prefer context.")
+    # Context and configurable mirror each other.
+    context = body.context or {key: value for key, value in configurable.items() if not key.startswith("__")}
     durability = body.durability or ("exit" if body.checkpoint_during is False else "async")
-    context = _context(assistant, body)
+    # The contract does not list these fields, so they are stored only where they were sent.
+    optional = {
+        "strict_resume": body.strict_resume or None,
+        "langsmith_tracer": None if body.langsmith_tracer is None else msgspec.to_builtins(body.langsmith_tracer),
+    }
     return {
         "input": body.input,
         "command": None if body.command is None else msgspec.to_builtins(body.command),
         "config": _config(assistant, body, ids, metadata),
-        "context": context,
-        "stream_mode": modes_of(body),
+        "context": {**assistant.config.get("configurable", {}), **assistant.context, **context},
+        "stream_mode": _modes(body),
         "interrupt_before": body.interrupt_before,
         "interrupt_after": body.interrupt_after,
         "webhook": body.webhook,
@@ -104,43 +169,37 @@ def run_kwargs(assistant: Assistant, body: RunCreate, ids: Ids, metadata: dict[s
         "resumable": bool(body.stream_resumable),
         "checkpoint_during": durability != "exit",
         "durability": durability,
-        **_optional(body),
-        **kept_context(),
+        **{name: value for name, value in optional.items() if value is not None},
+        **stored_context(),
     }
 
 
-def _optional(body: RunCreate) -> dict[str, Any]:
-    """Return what the contract's `kwargs` do not list, where it was asked for."""
-    given = {
-        "strict_resume": body.strict_resume or None,
-        "langsmith_tracer": None if body.langsmith_tracer is None else msgspec.to_builtins(body.langsmith_tracer),
-    }
-    return {name: value for name, value in given.items() if value is not None}
-
-
-def _context(assistant: Assistant, body: RunCreate) -> dict[str, Any]:
-    """Context and configurable mirror each other; a request may give one of them."""
-    configurable = (body.config.configurable if body.config else None) or {}
-    if body.context and configurable:
-        raise BadRequest("Cannot specify both configurable and context; prefer context.")
-    given = body.context or {key: value for key, value in configurable.items() if not key.startswith("__")}
-    return {**assistant.config.get("configurable", {}), **assistant.context, **given}
-
-
-def _config(assistant: Assistant, body: RunCreate, ids: Ids, metadata: dict[str, Any]) -> dict[str, Any]:
+def _config(assistant: Assistant, body: RunCreate, ids: RunIds, metadata: dict[str, Any]) -> dict[str, Any]:
     given: dict[str, Any] = msgspec.to_builtins(body.config) if body.config else {}
+    checkpoint: dict[str, Any] = {"checkpoint_id": body.checkpoint_id} if body.checkpoint_id else {}
+    if body.checkpoint is not None:
+        fields = msgspec.structs.asdict(body.checkpoint)
+        checkpoint = {key: value for key, value in fields.items() if value is not None and key != "thread_id"}
+    caller = ids.caller
+    # An unauthenticated client may name its user itself, as graphs with a memory for each user expect.
+    user_id = {"user_id": caller.identity} if caller.identity else {}
     configurable = {
+        "user_id": "",
         **assistant.config.get("configurable", {}),
         **assistant.context,
         **(given.get("configurable") or body.context or {}),
-        # What a gateway says in a header is not for a body to say otherwise.
+        # After the body: a gateway sets these headers, and a body must not override them.
         **forwarded_headers(),
-        **_checkpoint(body),
+        **checkpoint,
         "run_id": str(ids.run_id),
         "thread_id": str(ids.thread_id),
         "graph_id": assistant.graph_id,
         "assistant_id": str(assistant.assistant_id),
-        **_asker(ids.caller),
+        **user_id,
+        # Plain data, whatever class authentication returned.
+        "langgraph_auth_user": None if caller.user is None else load(dump_user(dict(caller.user))),
+        "langgraph_auth_user_id": caller.identity,
+        "langgraph_auth_permissions": list(caller.permissions),
         "langgraph_request_id": ids.request_id,
         "__request_start_time_ms__": time.time_ns() // 1_000_000,
         "__after_seconds__": body.after_seconds or 0,
@@ -150,59 +209,47 @@ def _config(assistant: Assistant, body: RunCreate, ids: Ids, metadata: dict[str,
     return config
 
 
-def _asker(caller: Caller) -> dict[str, Any]:
-    """Return what a graph is told of who asks; a user is told as plain data, whatever authentication made of it."""
-    return {
-        "user_id": caller.identity,
-        "langgraph_auth_user": None if caller.user is None else load(dump_user(dict(caller.user))),
-        "langgraph_auth_user_id": caller.identity,
-        "langgraph_auth_permissions": list(caller.permissions),
-    }
+def raise_if_refused(admitted: Admitted, thread_id: UUID) -> None:
+    """Raise ThreadNotFound, ThreadBusy, or Invalid for a reused idempotency key, if the run was not admitted."""
+    if admitted.outcome == "missing":
+        raise ThreadNotFound.of(thread_id)
+    if admitted.outcome == "busy":
+        raise ThreadBusy(
+            "Thread is already running a task. Wait for it to finish or choose a different multitask strategy."
+        )
+    if admitted.outcome == "reused":
+        raise Invalid.field(KEY_LOC, "This key was sent before with another request; a new request needs a new key")
 
 
-def _checkpoint(body: RunCreate) -> dict[str, Any]:
-    if body.checkpoint is not None:
-        named = msgspec.structs.asdict(body.checkpoint)
-        return {key: value for key, value in named.items() if value is not None and key != "thread_id"}
-    return {"checkpoint_id": body.checkpoint_id} if body.checkpoint_id else {}
-
-
-def execution_request(run: ClaimedRun, *, resume: bool) -> RunRequest:
-    """Return what the graph is executed with."""
-    kwargs, config = run.kwargs, dict(run.kwargs["config"])
-    # Its checkpoints are found by this id when the run is rolled back, so it is not a client's to say.
-    known = {"run_attempt": run.attempt, "run_id": str(run.run_id), "langgraph_version": langgraph_version}
-    config["metadata"] = {**config["metadata"], **known}
-    return RunRequest(
-        graph_id=config["configurable"]["graph_id"],
-        input=kwargs["input"],
-        command=kwargs["command"],
-        config=config,
-        context=kwargs["context"] or None,
-        stream_modes=kwargs["stream_mode"],
-        stream_subgraphs=kwargs["subgraphs"],
-        interrupt_before=kwargs["interrupt_before"],
-        interrupt_after=kwargs["interrupt_after"],
-        durability=kwargs["durability"],
-        strict_resume=kwargs.get("strict_resume", False),
-        tracer=kwargs.get("langsmith_tracer"),
-        resume=resume,
-        attempt=run.attempt,
-        is_passing=run.is_passing,
+def admitted_run(admission: Admission, admitted: Admitted) -> Run:
+    """Return a run that was just admitted as the API shows it; its config gets the metadata of its thread."""
+    admission.kwargs["config"]["metadata"].update(admitted.metadata)
+    moment = iso(admitted.created_at)
+    tracer: dict[str, Any] = admission.kwargs.get("langsmith_tracer") or {}
+    return Run(
+        run_id=admission.run_id,
+        thread_id=admission.thread_id,
+        assistant_id=admission.assistant_id,
+        metadata=admitted.metadata,
+        status="pending",
+        kwargs=admission.kwargs,
+        multitask_strategy=admission.strategy,
+        created_at=moment,
+        updated_at=moment,
+        error=None,
+        cancel_reason=None,
+        langsmith_session_name=tracer.get("project_name"),
     )
 
 
-def ending_of(outcome: Outcome) -> Ending:
-    """Return how a run ended that was executed to its outcome."""
-    if outcome.is_refused:
-        return Ending(status="error", thread_status=None, error=outcome.error)
-    if outcome.error is not None:
-        values, nothing = outcome.values, outcome.interrupts
-        return Ending(status="error", thread_status="error", values=values, interrupts=nothing, error=outcome.error)
-    is_waiting = outcome.has_next or bool(outcome.interrupts)
-    return Ending(
-        status="success",
-        thread_status="interrupted" if is_waiting else "idle",
-        values=outcome.values,
-        interrupts=outcome.interrupts,
+def claimed_run(admission: Admission, admitted: Admitted) -> ClaimedRun:
+    """Return a run that was admitted under this worker's lease, as the worker would have claimed it."""
+    return ClaimedRun(
+        run_id=admission.run_id,
+        thread_id=admission.thread_id,
+        assistant_id=admission.assistant_id,
+        # A copy in the form that the database would have returned.
+        kwargs=load(dump_user(admission.kwargs)),
+        attempt=admitted.attempt,
+        is_temporary=admission.temporary,
     )

@@ -1,54 +1,106 @@
-"""Runs: made, followed, listed, cancelled and deleted.
+"""Runs: created, listed, followed, cancelled and deleted.
 
-The service joins the queue, which decides when a run starts, the executions, which say what the worker does with one,
-and the hub, which carries its events. Public to the rooms above: `Runs.create` and what it returns (`Made`),
-`Runs.admit_scheduled`, `Runs.events`, `Runs.follow`, `Runs.result`, `Runs.cancel`, and `Runs.hub` and `Runs.worker`
-themselves. How runs are cancelled is told in `cancelling`, how they are executed and stopped in `execution`.
+The service joins the queue, which decides when a run starts, the executor, which is what the worker does with a run,
+and the hub, which carries its events.
+
+A cancellation is stored on the run's row. The worker of this process looks at once, the workers of others after a
+notification; without one they notice within a second, when they next renew their leases. A run that never started is
+ended by the database itself. Only the worker that holds a run writes its end (`queue.worker`), so a client that waits
+for the end of a cancelled run waits until its nodes have stopped.
+
+A client in the process that executes its run is notified by the run itself. A client of another process receives the
+events from a remote subscription and the result from the database, which is read after a notification, and once in a
+while without one.
 """
 
 import asyncio
-from collections.abc import AsyncIterator, Callable
+import contextlib
+from collections.abc import AsyncIterator, Awaitable, Sequence
+from datetime import timedelta
+from functools import cache
 from typing import Any, Literal, NamedTuple
 from uuid import UUID
 
+import msgspec
+from langsmith import Client
+
 from portside.agent.assistants.records import Assistants
-from portside.agent.engine import Engine
-from portside.agent.queue import lifecycle
-from portside.agent.queue.admissions import Admissions
-from portside.agent.queue.crowding import Crowding
-from portside.agent.queue.lifecycle import Admission, Admitted, Asked, AssistantChanged
+from portside.agent.engine import Engine, RunExecutor
+from portside.agent.queue import statements
+from portside.agent.queue.admissions import Admissions, PendingRunLimit
+from portside.agent.queue.statements import (
+    RUN_NOT_FOUND_RESULT,
+    SUPERSEDING,
+    Admission,
+    Admitted,
+    AssistantChanged,
+    Cancellation,
+    CancelledRun,
+    CancelScope,
+    RunResult,
+)
 from portside.agent.queue.worker import Worker
 from portside.agent.rows import from_row
-from portside.agent.runs.admission import admission_of, begun_run, complete, refuse_outcome, restrict, shown_run
-from portside.agent.runs.cancelling import Cancelling
-from portside.agent.runs.errors import RunNotFound
-from portside.agent.runs.execution import Executions
-from portside.agent.runs.following import Following, Made
-from portside.agent.runs.requests import Ids, refuse_unsupported, request_key
+from portside.agent.runs.errors import NothingToCancel, RunNotFound, ThreadBusy
+from portside.agent.runs.requests import (
+    FEEDBACK_FIELD,
+    RunIds,
+    admission_of,
+    admitted_run,
+    claimed_run,
+    raise_if_refused,
+    refuse_unsupported,
+    request_key,
+)
 from portside.agent.settings import AgentSettings
 from portside.agent.sql import sql
+from portside.agent.streams.buffers import ReplayLimits
+from portside.agent.streams.event_log import LogSubscription
 from portside.agent.streams.hub import Hub
+from portside.agent.streams.run_stream import RunStream
 from portside.agent.threads.records import ThreadNotFound
-from portside.agent.types.access import ANYONE, FREE, Caller, Filter, Grant
+from portside.agent.types.access import ANYONE, UNRESTRICTED, Caller, Filter, Grant
 from portside.agent.types.assistants import Assistant
-from portside.agent.types.runs import CancelAction, CancelMany, ListedRun, Run, RunCreate, RunListQuery
+from portside.agent.types.runs import TERMINAL, CancelAction, CancelMany, ListedRun, Run, RunCreate, RunListQuery
+from portside.agent.versions import RESPONSE_SCHEMAS
 from portside.agent.webhooks.policy import Webhooks
+from portside.kernel.codec import dump_api, load
 from portside.kernel.db import Database, Session
+from portside.kernel.errors import Invalid
 from portside.kernel.ids import uuid7
+from portside.kernel.logs import get_logger
+from portside.kernel.transient_errors import log_failure
 
+log = get_logger(__name__)
 FROM_THE_START = "-1"
+DISCONNECTED = "the client disconnected (on_disconnect=cancel)"
+STATUSES = {"all": ["pending", "running"], "pending": ["pending"], "running": ["running"]}
+ELSEWHERE_POLL_S = 0.5
+LINKS_VALID_FOR = timedelta(hours=3)
+LINKS_WITHIN_S = 5.0
+# The fields of an interrupt as langgraph writes them; older versions of it have no schemas.
+_INTERRUPT_FIELDS = ("value", "id", "response_schema") if RESPONSE_SCHEMAS.is_available else ("value", "id")
 
 Awaited = Literal["end", "events", "nothing"]
 
 
-class Scheduled(NamedTuple):
-    """What a run that no client asked for brings along; without a thread it gets one of its own."""
+class CreatedRun(NamedTuple):
+    """A run that was just admitted, its stream in this process, and a subscription to all its events if requested."""
+
+    run: Run
+    stream: RunStream
+    followed: LogSubscription | None
+
+
+class ScheduledRun(NamedTuple):
+    """The fields of a run that a cron creates; without a thread the run gets one of its own."""
 
     run_id: UUID
     thread_id: UUID | None
     thread_metadata: dict[str, Any]
     configurable: dict[str, Any]
     access: Filter | None = None
+    caller: str | None = None
 
 
 class Runs:
@@ -59,14 +111,20 @@ class Runs:
     ) -> None:
         self._db = db
         self._assistants = assistants
-        self.hub = Hub(keep_s=settings.resumable_stream_ttl_seconds)
+        self._draining = draining
+        self.hub = Hub(
+            keep_s=settings.resumable_stream_ttl_seconds,
+            replays=ReplayLimits(settings.max_replay_bytes_per_caller, settings.max_replay_bytes),
+        )
         self.webhooks = Webhooks()
-        self._crowding = Crowding(db, settings.max_pending_runs_per_caller)
-        executions = Executions(db, engine, self.hub, self.webhooks, timeout_s=settings.bg_job_timeout_secs)
-        self.worker = Worker(db, executions, slots=settings.slots, draining=draining)
+        self._pending_limit = PendingRunLimit(db, settings.max_pending_runs_per_caller)
+        timeout_s = settings.bg_job_timeout_secs
+        executor = RunExecutor(db, engine, self.hub, timeout_s=timeout_s, webhook_due=self.webhooks.due)
+        self.worker = Worker(db, executor, slots=settings.slots, draining=draining)
         self._admissions = Admissions(db, self.worker)
-        self._following = Following(db, self.hub, self.worker)
-        self._cancelling = Cancelling(db, self.worker, self._following, self.hub, draining)
+        self._cancelling: set[asyncio.Task[None]] = set()
+
+    # Creating
 
     async def create(
         self,
@@ -75,137 +133,118 @@ class Runs:
         request_id: str,
         *,
         awaited: Awaited = "end",
-        grant: Grant = FREE,
-    ) -> Made:
-        """Admit a run, on a thread of its own where none is named; with a key that was used before, find that run.
+        grant: Grant = UNRESTRICTED,
+    ) -> CreatedRun:
+        """Create a run, on a thread of its own without a thread id; a repeated idempotency key returns the first run.
 
-        Where nothing of it is awaited here, what a stateless run leaves can be joined for another minute.
-
-        The feed is followed before the admission: a run that is claimed at once may be over when that returns.
-        Raises Invalid, AssistantNotFound, ThreadNotFound, ThreadBusy and TooManyPendingRuns, and RunNotFound when that
-        run is gone.
+        `awaited` is what the client waits for here. When it waits for nothing, what a stateless run leaves can be
+        joined for another minute. Raises Invalid, AssistantNotFound, ThreadNotFound, ThreadBusy and TooManyPendingRuns,
+        and RunNotFound when the first run of the key is gone.
         """
         refuse_unsupported(body)
-        await self.webhooks.policy.check(body.webhook)
-        ids = Ids(grant.run_id or uuid7(), thread_id or uuid7(), request_id, grant.caller)
-        feed = self.hub.open(ids.run_id, ids.thread_id, is_resumable=bool(body.stream_resumable))
-        followed = feed.follow() if awaited == "events" else None
-        named = request_key(grant.key, thread_id, [body], grant.caller)
-        asked_by = self._crowding.name(grant.caller.counted_as)
-
-        def admission_to(assistant: Assistant) -> Admission:
-            made = admission_of(assistant, body, ids, is_stateless=thread_id is None, key=named)
-            made.asked_by = asked_by
-            return restrict(made, grant, is_stateless=thread_id is None)
-
-        async with self._crowding.room_for(1, asked_by):
-            with self.worker.slot() as starts:
-                admission, admitted = await self._admit(
-                    body.assistant_id, admission_to, starts=starts, is_awaited=awaited != "nothing"
-                )
+        if body.webhook is not None:
+            await self.webhooks.policy.check(body.webhook)
+        is_stateless = thread_id is None
+        ids = RunIds(grant.run_id or uuid7(), thread_id or uuid7(), request_id, grant.caller)
+        stream = self.hub.open(ids.run_id, ids.thread_id, is_resumable=bool(body.stream_resumable))
+        # Followed before the admission: a run that is claimed at once may have ended when that returns.
+        followed = stream.follow() if awaited == "events" else None
+        key = None if grant.key is None else request_key(grant.key, thread_id, [body], grant.caller)
+        counted_as = grant.caller.limit_key if self._pending_limit.is_enabled else None
+        async with self._pending_limit.reserve(1, counted_as):
+            with self.worker.reserve_slot() as starts:
+                while True:
+                    assistant = await self._assistants.recall(body.assistant_id)
+                    admission = admission_of(assistant, body, ids, is_stateless=is_stateless, grant=grant)
+                    admission.key, admission.caller = key, counted_as
+                    admission.assistant_updated_at = assistant.updated_at
+                    admission.starts = starts
+                    admission.is_awaited, admission.is_streamed = awaited != "nothing", awaited == "events"
+                    try:
+                        admitted = await self._admissions.admit(admission)
+                        break
+                    except AssistantChanged:
+                        # Read it again: this process remembered an older version.
+                        self._assistants.forget(body.assistant_id)
                 if admitted.outcome in ("pending", "running"):
-                    complete(admission, admitted)
-                    feed.is_local, feed.is_admitted_here = admitted.outcome == "running", True
-                    self._start(admission, admitted)
-        refuse_outcome(admitted, ids.thread_id)
-        if admitted.outcome == "repeated":
-            return self._again(await self.get(admitted.thread_id, admitted.run_id), is_streamed=awaited == "events")
-        return Made(shown_run(admission, admitted), feed, followed)
-
-    async def _admit(
-        self, assistant: str, admission_to: Callable[[Assistant], Admission], *, starts: bool, is_awaited: bool
-    ) -> tuple[Admission, Admitted]:
-        """Admit a run of an assistant as it is remembered here; where it has changed since, as it is now."""
-        while True:
-            remembered = await self._assistants.recall(assistant)
-            admission = admission_to(remembered)
-            admission.seen = remembered.updated_at
-            try:
-                return admission, await self._admissions.admit(admission, starts=starts, is_awaited=is_awaited)
-            except AssistantChanged:
-                self._assistants.forget(assistant)
+                    run = admitted_run(admission, admitted)
+                    stream.mark_admitted(starts_here=admitted.outcome == "running")
+                    if stream.is_local:
+                        self.worker.begin(claimed_run(admission, admitted))
+                    else:
+                        self._wake_workers(cancels=admission.strategy in SUPERSEDING)
+                    return CreatedRun(run, stream, followed)
+        raise_if_refused(admitted, ids.thread_id)
+        # The idempotency key was used before: join the run that it was first used for.
+        run = await self.get(admitted.thread_id, admitted.run_id)
+        is_resumable = bool(run.kwargs.get("resumable"))
+        stream = self.hub.find(run.run_id) or self.hub.open(run.run_id, run.thread_id, is_resumable=is_resumable)
+        return CreatedRun(run, stream, stream.follow(after=FROM_THE_START) if awaited == "events" else None)
 
     async def create_batch(
         self, bodies: list[RunCreate], request_id: str, *, key: str | None = None, caller: Caller = ANYONE
     ) -> list[Run]:
-        """Admit stateless runs, all or none. Raises Invalid, AssistantNotFound and TooManyPendingRuns."""
-        named = request_key(key, None, bodies, caller)
+        """Create stateless runs, all or none. Raises Invalid, AssistantNotFound and TooManyPendingRuns."""
+        named = None if key is None else request_key(key, None, bodies, caller)
+        counted_as = caller.limit_key if self._pending_limit.is_enabled else None
         assistants: dict[str, Assistant] = {}
-        for body in bodies:
+        admissions: list[Admission] = []
+        for index, body in enumerate(bodies):
             refuse_unsupported(body)
-            await self.webhooks.policy.check(body.webhook)
+            if body.webhook is not None:
+                await self.webhooks.policy.check(body.webhook)
             if body.assistant_id not in assistants:
                 assistants[body.assistant_id] = await self._assistants.resolve(body.assistant_id)
-        admissions = [
-            admission_of(
-                assistants[body.assistant_id],
-                body,
-                Ids(uuid7(), uuid7(), request_id, caller),
-                is_stateless=True,
-                key=named and named._replace(place=place),
-            )
-            for place, body in enumerate(bodies)
-        ]
-        asked_by = self._crowding.name(caller.counted_as)
-        for each in admissions:
-            each.asked_by = asked_by
-        async with self._crowding.room_for(len(bodies), asked_by):
+            ids = RunIds(uuid7(), uuid7(), request_id, caller)
+            admission = admission_of(assistants[body.assistant_id], body, ids, is_stateless=True)
+            admission.key, admission.caller = named and named._replace(batch_index=index), counted_as
+            admissions.append(admission)
+        async with self._pending_limit.reserve(len(bodies), counted_as):
             admitted = await self._admit_batch(admissions)
-        self.worker.wake()
-        self.hub.relay.say_work(claims=True)
-        for pair in zip(admissions, admitted, strict=True):
-            complete(*pair)
-        made = [shown_run(*pair) for pair in zip(admissions, admitted, strict=True)]
-        earlier = await self._earlier([each.run_id for each in admitted if each.outcome == "repeated"])
-        return [earlier.get(each.run_id, run) for each, run in zip(admitted, made, strict=True)]
+        self._wake_workers()
+        runs = [admitted_run(*pair) for pair in zip(admissions, admitted, strict=True)]
+        repeated = [each.run_id for each in admitted if each.outcome == "repeated"]
+        rows = await self._db.fetch(sql.get_runs, run_ids=repeated) if repeated else []
+        first_runs = {row["run_id"]: from_row(Run, row) for row in rows}
+        return [first_runs.get(each.run_id, run) for each, run in zip(admitted, runs, strict=True)]
 
     async def _admit_batch(self, admissions: list[Admission]) -> list[Admitted]:
-        if admissions[0].key is None:
-            return await self._admit_all(self._db, admissions)
-        # A key that was used for another batch is found at some place of it: nothing of this one may stay.
-        async with self._db.transaction() as transaction:
-            admitted = await self._admit_all(transaction, admissions)
+        # With a key, some of the runs may turn out to be refused after others were admitted: that needs a transaction.
+        session = contextlib.nullcontext(self._db) if admissions[0].key is None else self._db.transaction()
+        async with session as db:
+            found = await statements.admit_runs(db, admissions, self.worker.worker_id)
+            admitted = [each for each in found if each is not None]
             for each in admitted:
-                refuse_outcome(each, each.thread_id)
-            return admitted
-
-    async def _admit_all(self, session: Session, admissions: list[Admission]) -> list[Admitted]:
-        asked = [Asked(admission) for admission in admissions]
-        admitted = await lifecycle.admit_runs(session, asked, self.worker.worker_id)
-        return [each for each in admitted if each is not None]
-
-    async def _earlier(self, run_ids: list[UUID]) -> dict[UUID, Run]:
-        if not run_ids:
-            return {}
-        rows = await self._db.fetch(sql.get_runs, run_ids=run_ids)
-        return {row["run_id"]: from_row(Run, row) for row in rows}
-
-    def _again(self, run: Run, *, is_streamed: bool) -> Made:
-        """Join a run that was asked for before: from its first event on, where they are kept."""
-        is_resumable = bool(run.kwargs.get("resumable"))
-        feed = self.hub.find(run.run_id) or self.hub.open(run.run_id, run.thread_id, is_resumable=is_resumable)
-        return Made(run, feed, feed.follow(after=FROM_THE_START) if is_streamed else None)
+                raise_if_refused(each, each.thread_id)
+        return admitted
 
     async def admit_scheduled(
-        self, session: Session, assistant: Assistant, body: RunCreate, scheduled: Scheduled
+        self, session: Session, assistant: Assistant, body: RunCreate, scheduled: ScheduledRun
     ) -> str:
-        """Admit a run inside the caller's transaction; the caller wakes the worker after it. Returns the outcome."""
-        ids = Ids(scheduled.run_id, scheduled.thread_id or uuid7(), "")
-        admission = admission_of(assistant, body, ids, is_stateless=scheduled.thread_id is None)
-        admission.access = scheduled.access if scheduled.thread_id is not None else None
+        """Admit a run inside the caller's transaction; the caller wakes the workers after it. Returns the outcome."""
+        is_stateless = scheduled.thread_id is None
+        ids = RunIds(scheduled.run_id, scheduled.thread_id or uuid7(), "")
+        admission = admission_of(assistant, body, ids, is_stateless=is_stateless)
+        admission.access = None if is_stateless else scheduled.access
         admission.thread_metadata = {**scheduled.thread_metadata, **admission.thread_metadata}
         admission.kwargs["config"]["configurable"].update(scheduled.configurable)
-        admitted = await lifecycle.admit_run(session, admission, self.worker.worker_id, has_free_slot=False)
+        admission.caller = scheduled.caller if self._pending_limit.is_enabled else None
+        (admitted,) = await statements.admit_runs(session, [admission], self.worker.worker_id)
+        assert admitted is not None  # noqa: S101 - it does not depend on when the assistant changed
         return admitted.outcome
 
-    def _start(self, admission: Admission, admitted: Admitted) -> None:
-        if admitted.outcome == "running":
-            self.worker.begin(begun_run(admission, admitted))
-            return
-        if admission.supersedes:
-            self.worker.look_for_cancels()
+    def _wake_workers(self, *, cancels: bool = False) -> None:
+        """Have the workers of all processes claim runs and, where some were cancelled, look for those."""
+        if cancels:
+            self.worker.check_cancellations()
         self.worker.wake()
-        self.hub.relay.say_work(claims=True, cancels=admission.supersedes)
+        self.hub.transport.notify_work(claims=True, cancels=cancels)
+
+    def wake_workers(self) -> None:
+        """Have the workers of all processes look into the queue: runs were scheduled, cancelled or deleted."""
+        self._wake_workers(cancels=True)
+
+    # Reading
 
     async def get(self, thread_id: UUID, run_id: UUID) -> Run:
         """Return a run. Raises RunNotFound."""
@@ -215,7 +254,7 @@ class Runs:
         return from_row(Run, row)
 
     async def list(self, thread_id: UUID, query: RunListQuery) -> list[ListedRun]:
-        """List a thread's runs, newest first, with the fields that were selected. Raises ThreadNotFound."""
+        """List a thread's runs, newest first, with the selected fields. Raises ThreadNotFound."""
         rows = await self._db.fetch(
             sql.list_runs,
             thread_id=thread_id,
@@ -238,50 +277,252 @@ class Runs:
             raise RunNotFound("Run not found")
         return thread_id
 
-    async def result(self, thread_id: UUID, run_id: UUID) -> bytes:
-        """Wait until a run is over and return its final values as JSON; of one that is gone, the error that says so."""
-        return await self._following.result(thread_id, run_id)
+    # Following
 
-    def events(self, made: Made) -> AsyncIterator[bytes]:
-        """Yield the events of a run that was just made."""
-        return self._following.events(made)
+    async def result(self, thread_id: UUID, run_id: UUID) -> bytes:
+        """Wait until a run has ended and return its final values as JSON; for a deleted run, the error that says so."""
+        stream = self.hub.find(run_id)
+        is_kept = False
+        if stream is not None and stream.is_admitted_here and not (stream.is_local or stream.ended.is_set()):
+            await _wait_for_change(stream)
+        while True:
+            if (result := await _local_result(stream)) is not None:
+                return result
+            row = await self._db.fetchrow(sql.run_result, run_id=run_id, thread_id=thread_id)
+            if row is None:
+                # A stateless run leaves no row; it may have started and ended here while the database answered.
+                return await _local_result(stream) or RUN_NOT_FOUND_RESULT
+            if row["status"] in TERMINAL:
+                return _stored_result(row)
+            if row["is_temporary"] and not is_kept:
+                # Its process would delete the result with the run; then look again, because it may have ended
+                # meanwhile.
+                await statements.keep_result(self._db, self.worker.worker_id, run_id)
+                is_kept = True
+                continue
+            if stream is None or stream.ended.is_set():
+                stream = self.hub.open(run_id, thread_id, is_resumable=False)
+            await _wait_for_change(stream)
 
     async def follow(
         self, thread_id: UUID, run_id: UUID, *, after: str | None, modes: frozenset[str] | None
     ) -> AsyncIterator[bytes]:
-        """Follow a run, wherever it is executed. Raises RunNotFound."""
-        return await self._following.follow(await self.get(thread_id, run_id), after=after, modes=modes)
+        """Follow a run, wherever it is executed; one whose events are not kept after its end has none.
 
-    def ending_with(self, source: AsyncIterator[bytes], thread_id: UUID, run_id: UUID) -> AsyncIterator[bytes]:
-        """Pass on what a client is sent; one that leaves before the end takes the run with it."""
-        return self._cancelling.ending_with(source, thread_id, run_id)
+        Raises RunNotFound.
+        """
+        run = await self.get(thread_id, run_id)
+        stream, is_resumable = self.hub.find(run.run_id), bool(run.kwargs.get("resumable"))
+        if stream is None and run.status in TERMINAL and not (is_resumable and after is not None):
+            return _no_events()
+        stream = stream or self.hub.open(run.run_id, run.thread_id, is_resumable=is_resumable)
+        stream.is_resumable = is_resumable
+        return self.events(CreatedRun(run, stream, await self.hub.follow(stream, after=after, modes=modes)))
 
-    def tell_workers(self) -> None:
-        """Have the workers look, here and elsewhere: runs were scheduled or deleted, and others may have to stop."""
-        self._cancelling.tell_workers()
+    async def events(self, created: CreatedRun) -> AsyncIterator[bytes]:
+        """Yield the events of a run that was just created, or is followed."""
+        stream, followed = created.stream, created.followed
+        if followed is None:
+            return
+        if followed.remote is None and not (stream.is_local or stream.ended.is_set()):
+            followed.remote = await self.hub.transport.subscribe(stream.log, stream)
+        while frames := await followed.take():
+            yield b"".join(frames)
 
-    def client_left(self, thread_id: UUID, run_id: UUID) -> None:
-        """Cancel the run of a client that disconnected."""
-        self._cancelling.client_left(thread_id, run_id)
+    # Cancelling
 
     async def cancel(self, thread_id: UUID, run_id: UUID, action: CancelAction) -> None:
-        """Ask a run to stop; `result` returns when it has. Raises NothingToCancel."""
-        await self._cancelling.cancel(thread_id, run_id, action)
+        """Cancel a run; `result` returns when it has stopped. Raises NothingToCancel for an ended or missing run."""
+        reason = f"{action} requested via POST /threads/{thread_id}/runs/{run_id}/cancel"
+        scope = CancelScope(thread_id=thread_id, run_ids=[run_id])
+        if not await self._cancel(scope, Cancellation(action, reason)):
+            await self._raise_nothing_to_cancel(scope)
 
     async def cancel_many(self, body: CancelMany, action: CancelAction, seen: Filter | None = None) -> None:
-        """Ask several runs to stop, on threads that are seen. Raises Invalid and NothingToCancel."""
-        await self._cancelling.cancel_many(body, action, seen)
+        """Cancel several runs, on threads that the caller may see.
+
+        Raises NothingToCancel, and Invalid unless the body selects them either by status or by ids.
+        """
+        scope = _scope_of(body)
+        scopes = [scope]
+        if seen is not None:
+            rows = await self._db.fetch(
+                sql.threads_with_active_runs, statuses=scope.statuses, thread_id=scope.thread_id, access=seen
+            )
+            scopes = [msgspec.structs.replace(scope, thread_id=row["thread_id"]) for row in rows]
+        cancellation = Cancellation(action, f"{action} requested via POST /runs/cancel")
+        cancelled = [await self._cancel(each, cancellation) for each in scopes]
+        if any(cancelled):
+            return
+        if seen is not None:
+            # The caller must not learn whether such a run exists.
+            raise NothingToCancel
+        await self._raise_nothing_to_cancel(scope)
+
+    async def cancel_on_disconnect(
+        self, source: AsyncIterator[bytes], thread_id: UUID, run_id: UUID
+    ) -> AsyncIterator[bytes]:
+        """Pass on a response to a client; cancel the run if the client disconnects before its end."""
+        is_complete = False
+        try:
+            async for chunk in source:
+                yield chunk
+            is_complete = True
+        finally:
+            if not is_complete:
+                self.client_left(thread_id, run_id)
+
+    def client_left(self, thread_id: UUID, run_id: UUID) -> None:
+        """Cancel the run of a client that disconnected. A stopping server disconnects its clients itself: no reason."""
+        if self._draining.is_set():
+            return
+        scope = CancelScope(thread_id=thread_id, run_ids=[run_id])
+
+        async def cancel() -> None:
+            try:
+                await self._cancel(scope, Cancellation("interrupt", DISCONNECTED))
+            except Exception as exc:  # noqa: BLE001 - no client is left to be answered
+                log_failure("the run of a client that left could not be cancelled", exc, run_ids=str(scope.run_ids))
+
+        task = asyncio.create_task(cancel())
+        self._cancelling.add(task)
+        task.add_done_callback(self._cancelling.discard)
 
     async def delete_assistant(
         self, assistant_id: UUID, *, delete_threads: bool, threads: Filter | None = None
     ) -> None:
-        """Delete an assistant, with its threads that fit where asked for, and stop its runs.
+        """Delete an assistant, with its threads that match the filter if requested, and cancel its runs.
 
         Raises AssistantNotFound.
         """
         await self._assistants.delete(assistant_id, delete_threads=delete_threads, threads=threads)
-        await self._cancelling.assistant_deleted(assistant_id)
+        reason = f"interrupt requested via DELETE /assistants/{assistant_id}"
+        await self._cancel(CancelScope(assistant_id=assistant_id), Cancellation("interrupt", reason))
+        # Also without cancelled runs: those of deleted threads are gone, and their workers must stop them.
+        self.wake_workers()
 
     async def delete(self, thread_id: UUID, run_id: UUID) -> None:
-        """Stop a run if need be and delete it with its checkpoints. Raises RunNotFound and ThreadBusy."""
-        await self._cancelling.delete(thread_id, run_id)
+        """Stop a run if need be and delete it with its checkpoints; returns when it is deleted.
+
+        Raises RunNotFound, and ThreadBusy when the run has ended but another run uses its checkpoints just now.
+        """
+        deleted = await statements.delete_run(self._db, self.worker.worker_id, thread_id, run_id)
+        if deleted.outcome == "missing":
+            raise RunNotFound("Run not found")
+        if deleted.outcome == "busy":
+            raise ThreadBusy(f"Thread {thread_id} has in-flight runs: delete the run when they are over")
+        if deleted.outcome == "deleted":
+            self._end_unstarted(CancelledRun(thread_id, run_id, deleted.outcome))
+            return
+        if deleted.claimed is not None:
+            self.worker.begin(deleted.claimed)
+        self.wake_workers()
+        while await self._db.fetchval(sql.has_run, thread_id=thread_id, run_ids=[run_id]):
+            await self.worker.wait_for_end(run_id, ELSEWHERE_POLL_S)
+
+    async def _cancel(self, scope: CancelScope, cancellation: Cancellation) -> Sequence[CancelledRun]:
+        cancelled = await statements.cancel_runs(self._db, scope, cancellation)
+        for run in cancelled:
+            self._end_unstarted(run)
+        if cancelled:
+            self.wake_workers()
+        return cancelled
+
+    def _end_unstarted(self, run: CancelledRun) -> None:
+        """End the streams of a run that the database ended before any worker started it."""
+        stream = self.hub.find(run.run_id)
+        if run.outcome == "stopping" or stream is None or stream.is_started:
+            return
+        status: Literal["interrupted", "rolled_back"] = "interrupted" if run.outcome == "interrupted" else "rolled_back"
+        result = RunResult(status=status, thread_status=None)
+        self.hub.finish_unstarted(stream, "the run was cancelled before it began", result)
+
+    async def _raise_nothing_to_cancel(self, scope: CancelScope) -> None:
+        run_ids = scope.run_ids or []
+        if run_ids and await self._db.fetchval(sql.has_run, thread_id=scope.thread_id, run_ids=run_ids):
+            raise NothingToCancel("No matching runs to cancel. Please verify that they are not over yet.")
+        raise NothingToCancel
+
+
+def _scope_of(body: CancelMany) -> CancelScope:
+    by_ids = body.thread_id is not None or body.run_ids is not None
+    if by_ids == (body.status is not None):
+        raise Invalid.field(["body", "status"], "Give either a status, or thread_id and run_ids")
+    if body.status is not None:
+        return CancelScope(statuses=STATUSES[body.status])
+    for name in ("thread_id", "run_ids"):
+        if not getattr(body, name):
+            raise Invalid.field(["body", name], "Field required", "missing")
+    return CancelScope(thread_id=body.thread_id, run_ids=body.run_ids)
+
+
+async def _wait_for_change(stream: RunStream | None) -> None:
+    """Wait until the run starts or ends in this process; for a run of another process, a moment."""
+    if stream is None or stream.ended.is_set():
+        await asyncio.sleep(ELSEWHERE_POLL_S)
+    else:
+        with contextlib.suppress(TimeoutError):
+            await asyncio.wait_for(stream.changed(), ELSEWHERE_POLL_S)
+
+
+async def _local_result(stream: RunStream | None) -> bytes | None:
+    """Wait for the result of a run of this process; None when another one executes it or it was handed back."""
+    if stream is None or not (stream.is_local or stream.ended.is_set()):
+        return None
+    await stream.ended.wait()
+    result: RunResult | None = stream.result
+    return None if result is None else result.as_json()
+
+
+def _stored_result(row: Any) -> bytes:
+    """Return the result that an ended run left on its thread, as a waiting client receives it."""
+    if row["status"] == "error":
+        return dump_api({"__error__": row["error"]})
+    values: bytes = (row["values"] or "null").encode()
+    interrupts = [
+        {field: interrupt.get(field) for field in _INTERRUPT_FIELDS}
+        for task_interrupts in (row["interrupts"] or {}).values()
+        for interrupt in task_interrupts
+    ]
+    if not interrupts:
+        return values
+    return dump_api({**(load(values) or {}), "__interrupt__": interrupts})
+
+
+async def _no_events() -> AsyncIterator[bytes]:
+    return
+    yield
+
+
+def with_feedback(result: Awaitable[bytes], run: Run) -> Awaitable[bytes]:
+    """Add feedback links to a run's result where the client sent `feedback_keys`.
+
+    With a link, a person without an API key can give feedback on the run in the tracing platform. The links stand under
+    `__feedback__`, by key.
+    """
+    keys = run.kwargs.get(FEEDBACK_FIELD)
+    return _with_links(result, run.run_id, list(dict.fromkeys(keys))) if keys else result
+
+
+async def _with_links(result: Awaitable[bytes], run_id: UUID, keys: list[str]) -> bytes:
+    values: Any = load(await result)
+    if not isinstance(values, dict):
+        return dump_api(values)
+    try:
+        async with asyncio.timeout(LINKS_WITHIN_S):
+            links = await asyncio.to_thread(feedback_links, _langsmith_client(), run_id, keys)
+    except Exception as exc:  # noqa: BLE001 - the result is worth more than the links
+        log.warning("feedback links could not be created", run_id=str(run_id), error=type(exc).__name__)
+        return dump_api(values)
+    return dump_api({**values, "__feedback__": links})
+
+
+def feedback_links(client: Client, run_id: UUID, keys: list[str]) -> dict[str, str]:
+    """Create a link for each key that takes feedback on a run for some hours."""
+    tokens = client.create_presigned_feedback_tokens(run_id, keys, expiration=LINKS_VALID_FOR)
+    return {key: token.url for key, token in zip(keys, tokens, strict=True)}
+
+
+@cache
+def _langsmith_client() -> Client:
+    return Client(auto_batch_tracing=False)

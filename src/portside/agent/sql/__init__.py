@@ -1,5 +1,6 @@
-"""The agent server's named queries, one file per resource."""
+"""The agent server's named queries, one file per resource. Each says what of it is encrypted (`declarations`)."""
 
-from portside.kernel.queries import Queries
+from portside.agent.sql.declarations import parse_header
+from portside.kernel.db import Queries
 
-sql = Queries("portside.agent")
+sql = Queries("portside.agent", parse_header)

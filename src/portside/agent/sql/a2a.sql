@@ -1,4 +1,5 @@
 -- name: a2a_task
+-- plain: came_late (the name of an error)
 -- Where a task of the A2A protocol stands: its last run, and whether what the thread keeps is that run's. What was said
 -- and what came of it is read elsewhere. An answer that came after another one ended in the error `came_late`, and has
 -- done nothing.
@@ -49,6 +50,7 @@ where r.run_id = :run_id and r.thread_id = l.thread_id and r.status = 'success'
 returning r.run_id
 
 -- name: a2a_tasks
+-- plain: came_late (the name of an error)
 -- The tasks of an assistant, most lately changed first: of each its last run. `before` is where the last page ended.
 with last_runs as (
     select distinct on (r.thread_id, r.metadata ->> 'a2a.task_start_id')
@@ -65,7 +67,7 @@ with last_runs as (
         where later.thread_id = r.thread_id and later.number > r.number and later.status not in ('pending', 'running')
     ) as is_last
     from last_runs r join threads t using (thread_id)
-    where t.delete_after is null and (:access::jsonb is null or fits(t.metadata, :access::jsonb))
+    where t.delete_after is null and (:access::jsonb is null or matches_access(t.metadata, :access::jsonb))
 ), tasks as (
     select run_id, thread_id, start, updated_at, is_last, a2a_state(status, is_closed, is_last, is_waiting) as state
     from standing

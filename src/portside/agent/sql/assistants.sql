@@ -1,6 +1,7 @@
 -- name: upsert_system_assistant
--- One assistant per graph, made at every start; what people changed on it stays. Its version is written as well where
--- it is missing: a process of an older release may have made the assistant after the table of versions.
+-- plain: description (from the graph's own source)
+-- One assistant per graph, created at every start; changes by people stay. A missing version is written as well: a process
+-- of an older release may have created the assistant after the table of versions.
 with made as (
     insert into assistants (assistant_id, graph_id, name, description, metadata)
     values (:assistant_id, :graph_id, :graph_id, :description, '{"created_by": "system"}')
@@ -13,8 +14,11 @@ on conflict (assistant_id, version) do update
 set description = coalesce(assistant_versions.description, excluded.description)
 
 -- name: insert_assistant
--- The update changes nothing: it makes the statement return an assistant that is there already, locked, instead of
--- nothing. `xmax` is 0 on a row that was just inserted.
+-- encrypted: config as assistant.config, context as assistant.context, metadata as assistant.metadata
+-- row: assistant_id = assistant_id
+-- plain: name, description (labels that people search and sort by)
+-- The update changes nothing: it makes the statement return an existing assistant, locked, instead of no row. `xmax` is 0
+-- on a row that was just inserted.
 with made as (
     insert into assistants (assistant_id, graph_id, name, description, config, context, metadata)
     values (:assistant_id, :graph_id, :name, :description, :config, :context, :metadata)
@@ -29,12 +33,16 @@ select assistant_id, graph_id, name, description, config, context, metadata, ver
 from made
 
 -- name: get_assistant
+-- replaceable: assistants
 select assistant_id, graph_id, name, description, config, context, metadata, version, created_at, updated_at
 from assistants where assistant_id = :assistant_id
 
 -- name: patch_assistant
--- `configurable` of the config and the context are one thing under two names, so the first is written from the second.
--- One that waited for another's lock sees that one's row, and so gives the next number.
+-- encrypted: config as assistant.config, context as assistant.context, metadata as assistant.metadata
+-- row: assistant_id = assistant_id
+-- plain: name, description (labels that people search and sort by)
+-- `configurable` of the config and the context are two names of one thing, so the first is written from the second. A
+-- statement that waited for the lock of another one sees its row, and so assigns the next version.
 with changed as (
     update assistants set
         graph_id = coalesce(:graph_id::text, graph_id),
@@ -69,21 +77,24 @@ returning a.assistant_id, a.graph_id, a.name, a.description, a.config, a.context
           a.created_at, a.updated_at
 
 -- name: list_assistant_versions
+-- searched: metadata as assistant.metadata
+-- replaceable: assistant_versions
+-- undecryptable: mark
 select assistant_id, version, graph_id, name, description, config, context, metadata, created_at
 from assistant_versions
 where assistant_id = :assistant_id and (:metadata::jsonb is null or metadata @> :metadata)
 order by version desc limit :limit offset :offset
 
 -- name: delete_assistant
--- Its versions and crons go with it. So do the threads that its runs were made on, where that is asked for, and that who
--- asks may delete: locked in the order of their ids, as everything does that locks several.
+-- Versions and crons are deleted with the assistant, and on request the threads of its runs, as far as the caller may
+-- delete them. Threads are locked in the order of their ids, as everywhere.
 with gone as (
     delete from assistants where assistant_id = :assistant_id returning assistant_id
 ), its_threads as (
     select t.thread_id from threads t
     where :delete_threads::boolean and exists (select from gone)
         and t.metadata @> jsonb_build_object('assistant_id', :assistant_id::uuid::text)
-        and (:access::jsonb is null or fits(t.metadata, :access))
+        and (:access::jsonb is null or matches_access(t.metadata, :access))
     order by t.thread_id for update
 ), gone_threads as (
     delete from threads where thread_id in (select thread_id from its_threads)
@@ -91,14 +102,18 @@ with gone as (
 select assistant_id from gone
 
 -- name: search_assistants
--- `name` is a pattern of `like`. Of the orders only the one that was asked for remains when the parameters are known, so
--- an index can serve it; capitals make no difference, and the id decides between equals.
+-- searched: metadata as assistant.metadata
+-- plain: name (a label that people search by)
+-- replaceable: assistants
+-- undecryptable: mark
+-- `name` is a `like` pattern. Only the requested order remains once the parameters are known, so an index can serve it;
+-- names are compared without case, and the id decides between equal ones.
 select assistant_id, graph_id, name, description, config, context, metadata, version, created_at, updated_at
 from assistants
 where (:graph_id::text is null or graph_id = :graph_id)
   and (:name::text is null or lower(name) like lower(:name))
   and (:metadata::jsonb is null or metadata @> :metadata)
-  and (:access::jsonb is null or fits(metadata, :access))
+  and (:access::jsonb is null or matches_access(metadata, :access))
 order by
     case when :order::text = 'created_at asc' then created_at when :order = 'updated_at asc' then updated_at end,
     case when :order = 'created_at desc' then created_at when :order = 'updated_at desc' then updated_at end desc,
@@ -109,8 +124,10 @@ order by
 limit :limit offset :offset
 
 -- name: count_assistants
+-- searched: metadata as assistant.metadata
+-- plain: name (a label that people search by)
 select count(*) from assistants
 where (:graph_id::text is null or graph_id = :graph_id)
   and (:name::text is null or lower(name) like lower(:name))
   and (:metadata::jsonb is null or metadata @> :metadata)
-  and (:access::jsonb is null or fits(metadata, :access))
+  and (:access::jsonb is null or matches_access(metadata, :access))

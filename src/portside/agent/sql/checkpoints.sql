@@ -1,17 +1,18 @@
 -- name: read_checkpoint
--- The hot path: every run starts with it. Both forms, "this one" and "the latest", are one range of the primary key.
+-- replaceable: checkpoints
+-- Every run starts with this query. Both forms, a named checkpoint and the latest, are one range of the primary key.
 select * from checkpoint_tuples
 where thread_id = :thread_id and checkpoint_ns = :checkpoint_ns
     and checkpoint_id between coalesce(:checkpoint_id::text, '') and coalesce(:checkpoint_id::text, '~')
 order by checkpoint_id desc limit 1
 
 -- name: read_states
--- Checkpoints that are asked for in the same moment, each with the graph of its thread and a stamp, and without the rest
--- where the stamp is one that the asker knows. It names versions of rows, by the transaction that made each and the place
--- where that put it: whoever changes one of them, whatever for, changes the stamp. There is none where the state depends
--- on what is in other checkpoints, as with channels that are stored as a chain of writes.
--- The limits keep Postgres from reading first and asking for the stamp afterwards.
-select asked.place::int, thread.graph_id, latest.stamp, kept.*
+-- replaceable: checkpoints
+-- A batch of checkpoints, each with the graph of its thread and a version. The rest of a row is left out if the caller
+-- already knows that version. The version is made of the xmin and ctid of each row that the state is computed from, so
+-- every change of one of these rows changes it. There is none if the state depends on other checkpoints, as with
+-- channels that are stored as a chain of writes. The limits keep Postgres from reading first and comparing afterwards.
+select asked.place::int, thread.graph_id, latest.state_version, kept.*
 from unnest(:thread_ids::uuid[], :namespaces::text[], :checkpoint_ids::text[], :known::text[])
     with ordinality as asked (thread_id, checkpoint_ns, checkpoint_id, known, place)
 join lateral (
@@ -28,7 +29,7 @@ left join lateral (
                 where w.thread_id = c.thread_id and w.checkpoint_ns = c.checkpoint_ns
                     and w.checkpoint_id = c.checkpoint_id
             )
-        ) end as stamp
+        ) end as state_version
     from checkpoints c
     where c.thread_id = asked.thread_id::text and c.checkpoint_ns = asked.checkpoint_ns
         and c.checkpoint_id between coalesce(asked.checkpoint_id, '') and coalesce(asked.checkpoint_id, '~')
@@ -38,11 +39,14 @@ left join lateral (
     select v.* from checkpoint_tuples v
     where v.thread_id = latest.thread_id and v.checkpoint_ns = latest.checkpoint_ns
         and v.checkpoint_id = latest.checkpoint_id
-        and (asked.known is null or latest.stamp is distinct from asked.known)
+        and (asked.known is null or latest.state_version is distinct from asked.known)
     limit 1
 ) kept on true
 
 -- name: list_checkpoints
+-- searched: filter as checkpoint.metadata
+-- plain: before (the id of a checkpoint)
+-- replaceable: checkpoints
 -- One page, newest first; the last row of a page is where the next one starts.
 select * from checkpoint_tuples
 where (:thread_id::text is null or thread_id = :thread_id)
@@ -54,25 +58,28 @@ where (:thread_id::text is null or thread_id = :thread_id)
 order by checkpoint_id desc, thread_id desc, checkpoint_ns desc limit :count::int
 
 -- name: write_checkpoints
--- The checkpoints, values and writes of many threads in one statement, for each thread whose run is still the one that
--- made them (or that no run made). The locks keep runs from being given to another worker in between; they are taken in
--- the order that all take them in.
--- A version is never reused with another value, so a value that is there already is the same one. Ordinary writes are
--- kept as they were first made; a special one (negative place) is replaced, since a task may be interrupted again.
-with made as (
+-- plain: c_metadata, c_body, v_data, w_data (encrypted by the checkpointer in the context of the run that wrote it)
+-- plain: v_thread, v_channel, v_version, v_kind, w_thread, w_checkpoint, w_task, w_path, w_run (ids, names and versions)
+-- plain: w_channel, w_kind, c_thread, c_parent, c_kind, c_channels, c_versions (ids, names and versions)
+-- The checkpoints, values and writes of many threads in one statement. Rows are written only if the run that produced
+-- them still is at the same attempt, or if no run produced them. The locks keep runs from being given to another worker
+-- meanwhile; every statement locks runs in the order of their threads.
+-- A version is never used for two values, so an existing value is the same one. An ordinary write keeps its first row; a
+-- special one (negative index) is replaced, since a task may be interrupted again.
+with written as (
     select thread_id, run_id, attempt
     from unnest(:threads::text[], :runs::uuid[], :attempts::int[]) as m (thread_id, run_id, attempt)
-), owned as (
-    select made.thread_id from runs r join made on r.run_id = made.run_id and r.attempt = made.attempt
+), of_current_runs as (
+    select written.thread_id from runs r join written on r.run_id = written.run_id and r.attempt = written.attempt
     where r.status = 'running' order by r.thread_id for share of r
-), held as materialized (
-    select thread_id from owned union all select thread_id from made where run_id is null
+), writable as materialized (
+    select thread_id from of_current_runs union all select thread_id from written where run_id is null
 ), new_values as (
     insert into checkpoint_values (thread_id, checkpoint_ns, channel, version, kind, data)
     select v.* from unnest(
         :v_thread::text[], :v_ns::text[], :v_channel::text[], :v_version::text[], :v_kind::text[], :v_data::bytea[]
     ) as v (thread_id, checkpoint_ns, channel, version, kind, data)
-    where v.thread_id in (select thread_id from held)
+    where v.thread_id in (select thread_id from writable)
     on conflict do nothing
 ), new_writes as (
     insert into checkpoint_writes (
@@ -82,7 +89,7 @@ with made as (
         :w_thread::text[], :w_ns::text[], :w_checkpoint::text[], :w_task::text[], :w_idx::int[], :w_path::text[],
         :w_run::text[], :w_channel::text[], :w_kind::text[], :w_data::bytea[]
     ) as w (thread_id, checkpoint_ns, checkpoint_id, task_id, idx, task_path, run_id, channel, kind, data)
-    where w.thread_id in (select thread_id from held)
+    where w.thread_id in (select thread_id from writable)
     on conflict (thread_id, checkpoint_ns, checkpoint_id, task_id, idx) do update set
         channel = excluded.channel, kind = excluded.kind, data = excluded.data,
         task_path = excluded.task_path, run_id = excluded.run_id
@@ -98,12 +105,12 @@ with made as (
         :c_thread::text[], :c_ns::text[], :c_id::text[], :c_parent::text[], :c_metadata::text[], :c_kind::text[],
         :c_body::bytea[], :c_channels::text[], :c_versions::text[]
     ) as c (thread_id, checkpoint_ns, checkpoint_id, parent_id, metadata, kind, body, channels, versions)
-    where c.thread_id in (select thread_id from held)
+    where c.thread_id in (select thread_id from writable)
     on conflict (thread_id, checkpoint_ns, checkpoint_id) do update set
         parent_id = excluded.parent_id, metadata = excluded.metadata, kind = excluded.kind, body = excluded.body,
         channels = excluded.channels, versions = excluded.versions
 )
-select thread_id from held
+select thread_id from writable
 
 -- name: delete_checkpoints_of_threads
 with values_gone as (
@@ -114,8 +121,8 @@ with values_gone as (
 delete from checkpoints where thread_id = any(:thread_ids::text[])
 
 -- name: delete_checkpoints_of_runs
--- A run leaves checkpoints of its own and writes on the checkpoint it started from; both go, and the values that no
--- other checkpoint holds. With a thread given, copies of it keep theirs: they carry the same run ids.
+-- A run leaves its own checkpoints and writes on the checkpoint that it started from. Both are deleted, and the values that
+-- no other checkpoint uses. With a thread id, copies of the thread keep theirs: they have the same run ids.
 with gone as (
     delete from checkpoints
     where metadata ->> 'run_id' = any(:run_ids::text[]) and (:thread_id::text is null or thread_id = :thread_id)
@@ -126,7 +133,7 @@ with gone as (
         or (w.thread_id, w.checkpoint_ns, w.checkpoint_id) in (select g.thread_id, g.checkpoint_ns, g.checkpoint_id from gone g)
 ), touched as (
     select distinct thread_id, checkpoint_ns from gone
-), held as (
+), used as (
     select c.thread_id, c.checkpoint_ns, h.channel, h.version
     from touched t
     join checkpoints c using (thread_id, checkpoint_ns)
@@ -138,7 +145,7 @@ with gone as (
 )
 delete from checkpoint_values v using touched t
 where v.thread_id = t.thread_id and v.checkpoint_ns = t.checkpoint_ns and not exists (
-    select from held h
+    select from used h
     where (h.thread_id, h.checkpoint_ns, h.channel, h.version) = (v.thread_id, v.checkpoint_ns, v.channel, v.version)
 )
 
@@ -159,8 +166,8 @@ select :target::text, checkpoint_ns, checkpoint_id, parent_id, metadata, kind, b
 from checkpoints where thread_id = :source
 
 -- name: keep_latest_checkpoints
--- The latest checkpoint of each namespace stays. Where it counts steps since a snapshot, some channel is stored as a
--- chain of writes, so its ancestors stay as well, back to one without such counts.
+-- Keeps the latest checkpoint of each namespace. Where it counts steps since a snapshot, some channel is stored as a chain
+-- of writes, so its ancestors are kept as well, back to one without such counts.
 with recursive kept as (
     (
         select distinct on (thread_id, checkpoint_ns)
@@ -180,7 +187,7 @@ with recursive kept as (
         select from kept k
         where (k.thread_id, k.checkpoint_ns, k.checkpoint_id) = (w.thread_id, w.checkpoint_ns, w.checkpoint_id)
     )
-), held as (
+), used as (
     select c.thread_id, c.checkpoint_ns, h.channel, h.version
     from kept k
     join checkpoints c using (thread_id, checkpoint_ns, checkpoint_id)
@@ -188,7 +195,7 @@ with recursive kept as (
 ), values_gone as (
     delete from checkpoint_values v
     where v.thread_id = any(:thread_ids::text[]) and not exists (
-        select from held h
+        select from used h
         where (h.thread_id, h.checkpoint_ns, h.channel, h.version) = (v.thread_id, v.checkpoint_ns, v.channel, v.version)
     )
 )
@@ -199,6 +206,8 @@ where c.thread_id = any(:thread_ids::text[]) and not exists (
 )
 
 -- name: patch_checkpoint
+-- encrypted: metadata as checkpoint.metadata
+-- row: thread_id = thread_id, checkpoint_ns = checkpoint_ns
 update checkpoints set metadata = metadata || :metadata::text::jsonb
 where (thread_id, checkpoint_ns, checkpoint_id) = (
     select thread_id, checkpoint_ns, checkpoint_id from checkpoints

@@ -1,5 +1,7 @@
 -- name: insert_cron
--- Whether assistant and thread are there is left to the foreign keys: they cannot go between a look and this.
+-- encrypted: payload as cron.payload, metadata as cron.metadata, owner as cron.owner
+-- row: cron_id = cron_id
+-- The foreign keys check that assistant and thread exist: neither can be deleted between a check and this.
 insert into crons (
     cron_id, assistant_id, thread_id, user_id, owner, thread_access, schedule, timezone, end_time, ends_at, payload,
     metadata, on_run_completed, is_enabled, next_run_date
@@ -11,14 +13,17 @@ returning cron_id, assistant_id, thread_id, user_id, end_time, schedule, timezon
           on_run_completed, is_enabled, is_enabled as enabled, created_at, updated_at, skipped_count
 
 -- name: get_cron
+-- replaceable: crons
 select cron_id, assistant_id, thread_id, user_id, end_time, ends_at, schedule, timezone, payload, next_run_date,
        metadata, on_run_completed, is_enabled, is_enabled as enabled, created_at, updated_at, skipped_count,
        updated_at as version
 from crons where cron_id = :cron_id
 
 -- name: change_cron
--- No row when somebody else changed the cron since it was read. A firing is no change: it moves next_run_date alone,
--- which stays as it is unless the change is about when to fire.
+-- encrypted: payload as cron.payload, metadata as cron.metadata
+-- row: cron_id = cron_id
+-- Returns no row if somebody else changed the cron since it was read. A firing is not a change: it moves next_run_date
+-- alone, which this keeps unless the change affects the schedule.
 update crons set
     assistant_id = :assistant_id, schedule = :schedule, timezone = :timezone, end_time = :end_time, ends_at = :ends_at,
     payload = :payload, metadata = :metadata, on_run_completed = :on_run_completed, is_enabled = :is_enabled,
@@ -32,6 +37,9 @@ returning cron_id, assistant_id, thread_id, user_id, end_time, schedule, timezon
 delete from crons where cron_id = :cron_id returning cron_id
 
 -- name: search_crons
+-- searched: metadata as cron.metadata
+-- replaceable: crons
+-- undecryptable: mark
 -- Every sort key becomes text that sorts as its type does, so that one pair of expressions serves all of them.
 select cron_id, assistant_id, thread_id, user_id, end_time, schedule, timezone, payload, next_run_date, metadata,
        on_run_completed, is_enabled, is_enabled as enabled, created_at, updated_at, skipped_count,
@@ -56,9 +64,9 @@ where (:assistant_id::uuid is null or assistant_id = :assistant_id)
   and (:thread_id::uuid is null or thread_id = :thread_id)
   and (:is_enabled::boolean is null or is_enabled = :is_enabled)
   and (:metadata::jsonb is null or metadata @> :metadata)
-  and (:access::jsonb is null or fits(metadata, :access))
+  and (:access::jsonb is null or matches_access(metadata, :access))
   and (:thread_access::jsonb is null or thread_id is null or exists (
-      select from threads t where t.thread_id = crons.thread_id and fits(t.metadata, :thread_access)
+      select from threads t where t.thread_id = crons.thread_id and matches_access(t.metadata, :thread_access)
   ))
 order by
     case when :is_descending then place end desc nulls last,
@@ -68,18 +76,21 @@ order by
 limit :limit offset :offset
 
 -- name: count_crons
+-- searched: metadata as cron.metadata
 select count(*) from crons
 where (:assistant_id::uuid is null or assistant_id = :assistant_id)
   and (:thread_id::uuid is null or thread_id = :thread_id)
   and (:is_enabled::boolean is null or is_enabled = :is_enabled)
   and (:metadata::jsonb is null or metadata @> :metadata)
-  and (:access::jsonb is null or fits(metadata, :access))
+  and (:access::jsonb is null or matches_access(metadata, :access))
   and (:thread_access::jsonb is null or thread_id is null or exists (
-      select from threads t where t.thread_id = crons.thread_id and fits(t.metadata, :thread_access)
+      select from threads t where t.thread_id = crons.thread_id and matches_access(t.metadata, :thread_access)
   ))
 
 -- name: claim_due_crons
--- Only spreads the work: another process leaves these alone for a while, and takes them if this one dies.
+-- replaceable: crons
+-- undecryptable: mark and keep
+-- A claim only spreads the work: other processes skip these crons for a while, and take them if this process dies.
 update crons set claimed_until = now() + make_interval(secs => :claim_s)
 where cron_id in (
     select cron_id from crons
@@ -90,9 +101,9 @@ returning cron_id, assistant_id, thread_id, user_id, owner, thread_access, sched
           on_run_completed, last_run_id, next_run_date as due_at, now() as claimed_at
 
 -- name: advance_cron
--- In the transaction that admits the run. No row when the instant is fired already, or was taken back by a change:
--- then the run must not be either. It comes after the admission, so that thread and cron are locked in the order in
--- which the deletion of a thread locks them. Without a run the instant is skipped.
+-- Runs in the transaction that admits the run. Returns no row if the instant was fired already, or moved by a change:
+-- then the run must not exist either. It comes after the admission, so that thread and cron are locked in the same order
+-- as when a thread is deleted. Without a run the instant is skipped.
 update crons set
     next_run_date = :next_run_date, claimed_until = null, last_run_id = coalesce(:run_id::uuid, last_run_id),
     skipped_count = skipped_count + (:run_id::uuid is null)::int
@@ -100,7 +111,7 @@ where cron_id = :cron_id and is_enabled and next_run_date = :due_at
 returning cron_id
 
 -- name: seconds_until_due
--- A firing that another process has claimed is due when its claim runs out. Null when nothing is due within the time.
+-- A cron that another process has claimed is due when its claim expires. Null if none is due within the time.
 select extract(epoch from min(greatest(next_run_date, claimed_until)) - now())::float8
 from crons where is_enabled and next_run_date <= now() + make_interval(secs => :within_s)
 

@@ -1,11 +1,12 @@
 -- name: list_tools
--- A tool for each name of an assistant, under a name of its own that tools may have. Who comes first keeps what it is
--- called: an assistant that is made later under the same name is no tool, and one whose name only looks the same when it
--- is written as a tool's is told apart by its id. Assistants that the server makes of its graphs are there for everybody.
+-- searched: metadata as assistant.metadata
+-- One tool for each assistant name, under a name that the protocol allows. Of assistants with the same name only the
+-- first is a tool. If two names become the same tool name, the later one gets its id as a suffix. The assistants of the
+-- server's own graphs are visible to every caller.
 with visible as (
     select distinct on (name) assistant_id, name, description, created_at, updated_at
     from assistants
-    where (fits(metadata, :access) and metadata @> :metadata) or assistant_id = any(:own::uuid[])
+    where (matches_access(metadata, :access) and metadata @> :metadata) or assistant_id = any(:own::uuid[])
     order by name, created_at, assistant_id
 ), fitting as (
     select *, case when name ~ '^[A-Za-z0-9_-]{1,64}$' then name else

@@ -1,16 +1,19 @@
--- Namespaces come and go as text, their labels joined by periods, which no label holds; '' is the empty one. What is
--- under a prefix is the range from the prefix to `beyond`: its last label with the lowest character there is added, or,
--- for the empty prefix, the highest character there is.
+-- Namespaces are passed as text, their labels joined by periods, which no label contains; '' is the empty one. The
+-- namespaces under a prefix are the range from the prefix to `upper_bound`, which is the prefix with the lowest character
+-- appended or, for the empty prefix, the highest character.
 
 -- name: write_items
--- One batch of puts and deletes (a null value), each item once. Batches of more than one item wait for their turn, at 256
--- gates in order: whatever they write, no two hold what the other one needs. An expired item is gone, so what is put in
--- its place is created anew.
+-- encrypted: contents[] as store.value
+-- row: namespace = namespaces, key = keys
+-- plain: fields (names of fields)
+-- One batch of puts and deletes (a null value), each item once. Batches of more than one item first take advisory locks,
+-- 256 buckets in order, so that two batches cannot deadlock. An expired item counts as deleted, so an item that is put in
+-- its place gets a new time of creation.
 with given as (
     select string_to_array(g.namespace, '.') as namespace, g.key, g.value::jsonb as value, g.ttl, g.fields
     from unnest(:namespaces::text[], :keys::text[], :contents::text[], :ttls::float8[], :fields::text[])
         as g (namespace, key, value, ttl, fields)
-), turn as materialized (
+), locks as materialized (
     select pg_advisory_xact_lock(hashtext('portside.store_items'), b.bucket)
     from (
         select distinct hashtext(array_to_string(g.namespace, '.') || '.' || g.key) & 255 as bucket from given g
@@ -19,11 +22,11 @@ with given as (
     ) b
 ), deleted as (
     delete from store_items s using given g
-    where g.value is null and s.namespace = g.namespace and s.key = g.key and (select count(*) from turn) >= 0
+    where g.value is null and s.namespace = g.namespace and s.key = g.key and (select count(*) from locks) >= 0
 )
 insert into store_items as s (namespace, key, value, ttl_minutes, expires_at, index_fields)
 select g.namespace, g.key, g.value, g.ttl, now() + g.ttl * interval '1 minute', g.fields::jsonb
-from given g, (select count(*) from turn) as after_that
+from given g, (select count(*) from locks) as after_that
 where g.value is not null
 order by g.namespace, g.key
 on conflict (namespace, key) do update set
@@ -37,13 +40,17 @@ on conflict (namespace, key) do update set
     indexed_by = null
 
 -- name: write_indexed_items
--- The same with the vectors of the items, in the same statement: an item is never there without them. `owners` says which
--- of the items, by its place in the batch, each vector is of. Vectors that an item had more of are dropped.
+-- encrypted: contents[] as store.value
+-- row: namespace = namespaces, key = keys
+-- plain: fields (names of fields)
+-- plain: embeddings (vectors, which searches compare)
+-- Like `write_items`, with the vectors of the items: both are written in one statement, so that no item is ever without
+-- its vectors. `owners` gives the item of each vector, by its position in the batch. Surplus vectors are deleted.
 with given as (
     select string_to_array(g.namespace, '.') as namespace, g.key, g.value::jsonb as value, g.ttl, g.fields, g.n
     from unnest(:namespaces::text[], :keys::text[], :contents::text[], :ttls::float8[], :fields::text[])
         with ordinality as g (namespace, key, value, ttl, fields, n)
-), turn as materialized (
+), locks as materialized (
     select pg_advisory_xact_lock(hashtext('portside.store_items'), b.bucket)
     from (
         select distinct hashtext(array_to_string(g.namespace, '.') || '.' || g.key) & 255 as bucket from given g
@@ -52,13 +59,13 @@ with given as (
     ) b
 ), deleted as (
     delete from store_items s using given g
-    where g.value is null and s.namespace = g.namespace and s.key = g.key and (select count(*) from turn) >= 0
+    where g.value is null and s.namespace = g.namespace and s.key = g.key and (select count(*) from locks) >= 0
 ), stored as (
     insert into store_items as s (namespace, key, value, ttl_minutes, expires_at, index_fields, indexed_by)
     select
         g.namespace, g.key, g.value, g.ttl, now() + g.ttl * interval '1 minute', g.fields::jsonb,
         :generation::int
-    from given g, (select count(*) from turn) as after_that
+    from given g, (select count(*) from locks) as after_that
     where g.value is not null
     order by g.namespace, g.key
     on conflict (namespace, key) do update set
@@ -78,15 +85,16 @@ with given as (
     join stored s using (namespace, key)
 ), dropped as (
     delete from store_vectors v using stored s
-    where v.item_id = s.id and v.place >= (select count(*) from vectors n where n.id = s.id)
+    where v.item_id = s.id and v.vector_index >= (select count(*) from vectors n where n.id = s.id)
 )
-insert into store_vectors as v (item_id, place, revision, embedding)
+insert into store_vectors as v (item_id, vector_index, revision, embedding)
 select id, place, revision, embedding::vector from vectors
-on conflict (item_id, place) do update set revision = excluded.revision, embedding = excluded.embedding
+on conflict (item_id, vector_index) do update set revision = excluded.revision, embedding = excluded.embedding
 
 -- name: get_items
--- Reading prolongs an item's life where that is asked for; not oftener than every hundredth of it, which spares a busy
--- item a write for each read. A row that somebody else holds is being written, so it is skipped.
+-- replaceable: items
+-- Reading renews the lifetime of an item on request, but at most once in a hundredth of the lifetime, so that a busy item
+-- is not written with each read. A row that is locked is being written, so it is skipped.
 with found as (
     select a.place, a.refresh, s.*
     from unnest(:namespaces::text[], :keys::text[], :refreshes::boolean[]) with ordinality
@@ -103,20 +111,23 @@ with found as (
 select place, namespace, key, value::text as value, created_at, updated_at from found
 
 -- name: search_items
--- Last written first. Under a prefix the range is read and sorted (`offset 0` keeps it so: per user, the common case, it
--- holds a few items of many); only a listing of everything walks the index of updates. A filter is given in three parts,
--- the cheap ones first: what the value contains, a JSON path, and the whole filter where these two cannot say it all.
--- What is asked is materialized, or its parts would be parsed again for each row.
+-- plain: contains, paths, operands, filters (parts of a filter that the store has already checked as a whole)
+-- replaceable: items
+-- undecryptable: mark
+-- Last written first. Under a prefix the range is read and sorted (`offset 0` keeps the planner from merging the queries:
+-- the common prefix is a user, with few items of many); only a listing of everything walks the index of updates. A filter
+-- has three parts, the cheap ones first: containment, a JSON path, and the whole filter if these cannot express it. The
+-- requests are materialized, or their parts would be parsed again for each row.
 with asked as materialized (
     select
         a.place, a.prefix = '' as everywhere, a.count, a.skipped, a.refresh,
-        string_to_array(a.prefix, '.') as prefix, string_to_array(a.beyond, '.') as beyond,
+        string_to_array(a.prefix, '.') as prefix, string_to_array(a.upper_bound, '.') as upper_bound,
         a.contains::jsonb as contains, a.path::jsonpath as path, a.operands::jsonb as operands, a.filter::jsonb as filter
     from unnest(
-        :prefixes::text[], :beyonds::text[], :contains::text[], :paths::text[], :operands::text[], :filters::text[],
+        :prefixes::text[], :upper_bounds::text[], :contains::text[], :paths::text[], :operands::text[], :filters::text[],
         :limits::bigint[], :offsets::bigint[], :refreshes::boolean[]
     ) with ordinality
-        as a (prefix, beyond, contains, path, operands, filter, count, skipped, refresh, place)
+        as a (prefix, upper_bound, contains, path, operands, filter, count, skipped, refresh, place)
 ), found as (
     select a.place, a.refresh, hit.*
     from asked a
@@ -124,9 +135,9 @@ with asked as materialized (
         (
             select w.* from (
                 select s.* from store_items s
-                where not a.everywhere and s.namespace >= a.prefix and s.namespace < a.beyond
+                where not a.everywhere and s.namespace >= a.prefix and s.namespace < a.upper_bound
                   and (s.expires_at is null or s.expires_at > now())
-                  and store_fits(s.value, a.contains, a.path, a.operands, a.filter)
+                  and store_matches_filter(s.value, a.contains, a.path, a.operands, a.filter)
                 offset 0
             ) w
             order by w.updated_at desc, w.id desc
@@ -137,7 +148,7 @@ with asked as materialized (
             select s.* from store_items s
             where a.everywhere
               and (s.expires_at is null or s.expires_at > now())
-              and store_fits(s.value, a.contains, a.path, a.operands, a.filter)
+              and store_matches_filter(s.value, a.contains, a.path, a.operands, a.filter)
             order by s.updated_at desc, s.id desc
             limit a.count offset a.skipped
         )
@@ -154,20 +165,24 @@ from found
 order by place, updated_at desc, id desc
 
 -- name: search_items_by_meaning
+-- plain: contains, paths, operands, filters (parts of a filter that the store has already checked as a whole)
+-- plain: embeddings (vectors, which searches compare)
+-- replaceable: items
+-- undecryptable: mark
 -- Exact: every vector under the prefix is compared (docs/why/store.md), and an item is as close as its closest vector.
--- Comparing comes last, for only vectors of this generation have the dimensions of the question. A vector of length zero
--- points nowhere, it is as far as one at a right angle.
+-- The comparison comes last, because only vectors of this generation have the dimensions of the query. A vector of length
+-- zero has no direction and counts as orthogonal.
 with asked as materialized (
     select
         a.place, a.count, a.skipped, a.refresh,
-        string_to_array(a.prefix, '.') as prefix, string_to_array(a.beyond, '.') as beyond,
+        string_to_array(a.prefix, '.') as prefix, string_to_array(a.upper_bound, '.') as upper_bound,
         a.contains::jsonb as contains, a.path::jsonpath as path, a.operands::jsonb as operands, a.filter::jsonb as filter,
         a.embedding::vector as embedding
     from unnest(
-        :prefixes::text[], :beyonds::text[], :contains::text[], :paths::text[], :operands::text[], :filters::text[],
+        :prefixes::text[], :upper_bounds::text[], :contains::text[], :paths::text[], :operands::text[], :filters::text[],
         :limits::bigint[], :offsets::bigint[], :refreshes::boolean[], :embeddings::text[]
     ) with ordinality
-        as a (prefix, beyond, contains, path, operands, filter, count, skipped, refresh, embedding, place)
+        as a (prefix, upper_bound, contains, path, operands, filter, count, skipped, refresh, embedding, place)
 ), found as (
     select a.place, a.refresh, closest.distance, s.*
     from asked a
@@ -175,10 +190,10 @@ with asked as materialized (
         select v.item_id, coalesce(nullif(min(v.embedding <=> a.embedding), 'NaN'), 1) as distance
         from (
             select s.id, s.revision from store_items s
-            where s.namespace >= a.prefix and s.namespace < a.beyond
+            where s.namespace >= a.prefix and s.namespace < a.upper_bound
               and s.indexed_by = :generation::int
               and (s.expires_at is null or s.expires_at > now())
-              and store_fits(s.value, a.contains, a.path, a.operands, a.filter)
+              and store_matches_filter(s.value, a.contains, a.path, a.operands, a.filter)
             offset 0
         ) w
         join store_vectors v on v.item_id = w.id and v.revision = w.revision
@@ -199,16 +214,16 @@ from found
 order by place, distance, id desc
 
 -- name: walk_namespaces
--- From each namespace, cut to the depth, the index leads to the next one: the cost is that of the namespaces returned,
--- not of the items in them.
+-- A loose index scan: from each namespace, cut to the depth, the index finds the next one. The cost depends on the number
+-- of namespaces returned, not on the items in them.
 select a.place, n.namespace
-from unnest(:prefixes::text[], :beyonds::text[], :depths::int[], :limits::bigint[], :offsets::bigint[]) with ordinality
-    as a (prefix, beyond, depth, count, skipped, place)
+from unnest(:prefixes::text[], :upper_bounds::text[], :depths::int[], :limits::bigint[], :offsets::bigint[]) with ordinality
+    as a (prefix, upper_bound, depth, count, skipped, place)
 cross join lateral (
     with recursive walk (namespace) as (
         (
             select s.namespace[1:a.depth] from store_items s
-            where s.namespace >= string_to_array(a.prefix, '.') and s.namespace < string_to_array(a.beyond, '.')
+            where s.namespace >= string_to_array(a.prefix, '.') and s.namespace < string_to_array(a.upper_bound, '.')
               and (s.expires_at is null or s.expires_at > now())
             order by s.namespace limit 1
         )
@@ -222,7 +237,7 @@ cross join lateral (
                     then w.namespace[1:a.depth - 1] || (w.namespace[a.depth] || chr(1))
                     else w.namespace || ''::text
                 end
-              and s.namespace < string_to_array(a.beyond, '.')
+              and s.namespace < string_to_array(a.upper_bound, '.')
               and (s.expires_at is null or s.expires_at > now())
             order by s.namespace limit 1
         ) later
@@ -232,18 +247,19 @@ cross join lateral (
 order by a.place, n.namespace
 
 -- name: match_namespaces
--- With wildcards or a suffix every namespace of the range is looked at, once however many items it has. A pattern is
--- given by the places it fixes, counted from the start or, from zero down, from the end.
+-- plain: fixed_labels, fixed_places (labels of namespaces)
+-- With wildcards or a suffix every namespace of the range is compared, once however many items it has. A pattern is given
+-- by the positions that it fixes, counted from 1 or, from 0 backwards, from the end.
 select a.place, n.namespace
 from unnest(
-    :prefixes::text[], :beyonds::text[], :depths::int[], :limits::bigint[], :offsets::bigint[],
+    :prefixes::text[], :upper_bounds::text[], :depths::int[], :limits::bigint[], :offsets::bigint[],
     :fixed_places::text[], :fixed_labels::text[], :least_depths::int[]
-) with ordinality as a (prefix, beyond, depth, count, skipped, places, labels, least_depth, place)
+) with ordinality as a (prefix, upper_bound, depth, count, skipped, places, labels, least_depth, place)
 cross join lateral (
     select distinct each.namespace[1:a.depth] as namespace
     from (
         select distinct s.namespace from store_items s
-        where s.namespace >= string_to_array(a.prefix, '.') and s.namespace < string_to_array(a.beyond, '.')
+        where s.namespace >= string_to_array(a.prefix, '.') and s.namespace < string_to_array(a.upper_bound, '.')
           and (s.expires_at is null or s.expires_at > now())
         offset 0
     ) each
@@ -265,7 +281,7 @@ delete from store_items where id in (
 )
 
 -- name: lock_search_index
--- Whoever opens the search index does it alone: Postgres lets two that make the same extension at once run into each other.
+-- One process at a time opens the search index: concurrent `create extension` statements fail.
 select pg_advisory_xact_lock(hashtext('portside.store_indexes'))
 
 -- name: find_vector_type
@@ -278,7 +294,8 @@ create extension if not exists vector schema public
 select make_store_vectors()
 
 -- name: open_generation
--- The latest generation is used when it is of this configuration; an older one never is again, for its vectors are gone.
+-- plain: fields (names of fields)
+-- The latest generation is used if it is of this configuration; an older one never is, because its vectors are deleted.
 with latest as (
     select * from store_indexes order by generation desc limit 1
 ), made as (
@@ -290,12 +307,13 @@ with latest as (
 select coalesce((select generation from made), (select generation from latest))
 
 -- name: claim_reindexing
--- One process at a time embeds items anew; the lock ends with the transaction.
+-- One process at a time embeds items again; the lock ends with the transaction.
 select pg_try_advisory_xact_lock(hashtext('portside.store_items'))
 
 -- name: list_items_to_index
--- Items of an older generation, or of none; after a place, to go past those that could not be embedded.
-select id, revision, value::text as value, index_fields, coalesce(indexed_by, 0) as indexed_by from store_items
+-- undecryptable: mark
+-- Items of an older generation or of none, after a position, to skip those that could not be embedded.
+select id, namespace, key, revision, value::text as value, index_fields, coalesce(indexed_by, 0) as indexed_by from store_items
 where coalesce(indexed_by, 0) < :generation
   and (coalesce(indexed_by, 0), id) > (:after_generation::int, :after_id::bigint)
   and (expires_at is null or expires_at > now())
@@ -303,7 +321,9 @@ order by coalesce(indexed_by, 0), id
 limit :limit
 
 -- name: index_items
--- Give items their vectors, unless they were or are being written. The revision moves on, so that no older vector counts.
+-- plain: embeddings (vectors, which searches compare)
+-- Write the vectors of items, except items that were or are being written. The revision is raised, so that no older
+-- vector counts.
 with given as (
     select s.id from unnest(:ids::bigint[], :revisions::bigint[]) as g (id, revision)
     join store_items s on s.id = g.id and s.revision = g.revision
@@ -318,8 +338,8 @@ with given as (
     join indexed i on i.id = v.owner
 ), dropped as (
     delete from store_vectors v using indexed i
-    where v.item_id = i.id and v.place >= (select count(*) from vectors n where n.id = i.id)
+    where v.item_id = i.id and v.vector_index >= (select count(*) from vectors n where n.id = i.id)
 )
-insert into store_vectors as v (item_id, place, revision, embedding)
+insert into store_vectors as v (item_id, vector_index, revision, embedding)
 select id, place, revision, embedding::vector from vectors
-on conflict (item_id, place) do update set revision = excluded.revision, embedding = excluded.embedding
+on conflict (item_id, vector_index) do update set revision = excluded.revision, embedding = excluded.embedding

@@ -1,7 +1,8 @@
 -- name: append_stream_chunks
--- What all runs of a process have told since its last flush, in one statement. The heads are taken in the order of their
--- ids, as everybody does. A run that has begun anew elsewhere is told there: what its former owner still says is dropped.
--- Not waiting for the disk loses nothing when a process dies, and half a second when the database does.
+-- plain: bodies (encrypted by the event log in the context of each run)
+-- Writes the events of all runs of a process since its last flush, in one statement. Heads are locked in the order of
+-- their ids, as everywhere. If a run has started again elsewhere, the events of its former owner are dropped. Not waiting
+-- for the disk loses nothing when a process dies, and half a second when the database does.
 with settings as materialized (
     select set_config('synchronous_commit', 'off', true)
 ), given as (
@@ -14,7 +15,7 @@ with settings as materialized (
     select thread_id, (extract(epoch from clock_timestamp()) * 1000000)::bigint + count(*), count(*)
     from given group by thread_id order by thread_id
     on conflict (thread_id) do update
-        set last = h.last + excluded.added, added = excluded.added, touched_at = now()
+        set last = h.last + excluded.added, added = excluded.added, updated_at = now()
     returning thread_id, last, added
 )
 insert into stream_chunks (thread_id, number, run_id, writer, body)
@@ -24,24 +25,43 @@ order by g.place
 returning thread_id, number, run_id, body
 
 -- name: read_stream_chunks
--- What was written on several threads after the numbers that were read; some of each at a time.
-select c.thread_id, c.number, c.run_id, c.writer, c.body
+-- undecryptable: mark
+-- Reads the next page of several threads: the chunks after the numbers that were read, up to the one that reaches the
+-- limit of bytes. Lengths are known without fetching values that are stored out of line.
+select c.thread_id, c.number, c.run_id, c.writer, c.body, c.has_more
 from unnest(:thread_ids::uuid[], :cursors::bigint[]) as t (thread_id, cursor)
 cross join lateral (
-    select c.thread_id, c.number, c.run_id, c.writer, c.body from stream_chunks c
-    where c.thread_id = t.thread_id and c.number > t.cursor order by c.number limit :limit
+    select
+        p.*, sum(octet_length(p.body)) over (order by p.number) - octet_length(p.body) as before,
+        count(*) over () = :limit or sum(octet_length(p.body)) over () > :page_bytes as has_more
+    from (
+        select c.thread_id, c.number, c.run_id, c.writer, c.body from stream_chunks c
+        where c.thread_id = t.thread_id and c.number > t.cursor order by c.number limit :limit
+    ) p
 ) c
+where c.before < :page_bytes
 order by c.thread_id, c.number
 
 -- name: read_run_chunks
-select number, body from stream_chunks
-where thread_id = :thread_id and run_id = :run_id and number > :cursor order by number limit :limit
+-- Reads the next page of a run's chunks, as above.
+select c.number, c.body, c.has_more
+from (
+    select
+        p.*, sum(octet_length(p.body)) over (order by p.number) - octet_length(p.body) as before,
+        count(*) over () = :limit or sum(octet_length(p.body)) over () > :page_bytes as has_more
+    from (
+        select number, body from stream_chunks
+        where thread_id = :thread_id and run_id = :run_id and number > :cursor order by number limit :limit
+    ) p
+) c
+where c.before < :page_bytes
+order by c.number
 
 -- name: last_stream_chunk
 select body from stream_chunks where thread_id = :thread_id order by number desc limit 1
 
--- name: meet_processes
--- Says that this process lives, and tells how many others do, and the time that all of them go by.
+-- name: renew_stream_process
+-- Renews this process's row; returns how many other processes are alive, and the time that all of them follow.
 with renewed as (
     insert into stream_processes (process_id, alive_until)
     values (:process_id, now() + make_interval(secs => :alive_s))
@@ -52,51 +72,53 @@ select
     (select count(*) from stream_processes where process_id <> :process_id and alive_until > now()) as others,
     extract(epoch from clock_timestamp())::float8 as seconds
 
--- name: leave_processes
+-- name: remove_stream_process
 delete from stream_processes where process_id = :process_id
 
--- name: add_stream_interests
--- With the process, whose row may have been taken for dead meanwhile.
+-- name: add_stream_subscriptions
+-- Renews the process as well: its row may have been deleted as dead meanwhile.
 with renewed as (
     insert into stream_processes (process_id, alive_until)
     values (:process_id, now() + make_interval(secs => :alive_s))
     on conflict (process_id) do update set alive_until = excluded.alive_until
     returning process_id
 )
-insert into stream_interests (process_id, thread_id)
+insert into stream_subscriptions (process_id, thread_id)
 select r.process_id, t.thread_id from renewed r cross join unnest(:thread_ids::uuid[]) as t (thread_id)
 on conflict do nothing
 
--- name: drop_stream_interests
-delete from stream_interests where process_id = :process_id and thread_id = any(:thread_ids::uuid[])
+-- name: remove_stream_subscriptions
+delete from stream_subscriptions where process_id = :process_id and thread_id = any(:thread_ids::uuid[])
 
 -- name: followed_elsewhere
 select distinct i.thread_id
-from stream_interests i join stream_processes p on p.process_id = i.process_id and p.alive_until > now()
+from stream_subscriptions i join stream_processes p on p.process_id = i.process_id and p.alive_until > now()
 where i.process_id <> :process_id and i.thread_id = any(:thread_ids::uuid[])
 
 -- name: run_statuses
-select run_id, status, started_at is not null as was_begun, error ->> 'message' as reason from runs where run_id = any(:run_ids::uuid[])
+-- undecryptable: mark
+-- Returns the whole error: an encrypted one can only be decrypted whole.
+select run_id, thread_id, status, started_at is not null as was_started, error from runs where run_id = any(:run_ids::uuid[])
 
 -- name: threads_that_exist
 select thread_id from threads where thread_id = any(:thread_ids::uuid[])
 
--- name: thread_made_at
+-- name: thread_created_at
 -- In the form of event ids.
 select (extract(epoch from created_at) * 1000)::bigint from threads where thread_id = :thread_id
 
 -- name: read_stream_sequence
 select event_id, seq from stream_sequences where thread_id = :thread_id
 
--- name: note_stream_sequences
+-- name: store_stream_sequences
 insert into stream_sequences as s (thread_id, event_id, seq)
 select t.thread_id, t.event_id, t.seq
 from unnest(:thread_ids::uuid[], :event_ids::text[], :seqs::bigint[]) as t (thread_id, event_id, seq)
 order by t.thread_id
-on conflict (thread_id) do update set event_id = excluded.event_id, seq = excluded.seq, touched_at = now()
+on conflict (thread_id) do update set event_id = excluded.event_id, seq = excluded.seq, updated_at = now()
 where s.seq < excluded.seq
 
--- name: forget_stream
+-- name: delete_stream
 delete from stream_chunks where thread_id = :thread_id
 
 -- name: delete_old_chunks
@@ -116,18 +138,19 @@ delete from stream_chunks where ctid in (
 delete from stream_processes where alive_until < now() - interval '1 minute'
 
 -- name: delete_old_heads
--- A head that is made anew begins above every number that was ever given: those are counted in microseconds.
+-- A head that is created again begins above every earlier number, because numbers begin with the time in microseconds.
 delete from stream_heads h
-where h.touched_at < now() - interval '1 day'
-    and not exists (select from stream_interests i where i.thread_id = h.thread_id)
+where h.updated_at < now() - interval '1 day'
+    and not exists (select from stream_subscriptions i where i.thread_id = h.thread_id)
     and not exists (select from stream_chunks c where c.thread_id = h.thread_id)
 
 -- name: delete_old_sequences
 delete from stream_sequences s
-where s.touched_at < now() - interval '1 day'
-    and not exists (select from stream_interests i where i.thread_id = s.thread_id)
+where s.updated_at < now() - interval '1 day'
+    and not exists (select from stream_subscriptions i where i.thread_id = s.thread_id)
 
--- name: say_hints
+-- name: send_notification
+-- plain: payload (ids of threads and runs)
 select pg_notify(:channel, :payload)
 
 -- name: bus_name

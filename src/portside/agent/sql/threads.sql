@@ -1,5 +1,6 @@
 -- name: insert_thread
--- A thread that names no lifetime gets the server's.
+-- encrypted: metadata as thread.metadata
+-- A thread without a lifetime gets the server's default.
 insert into threads (thread_id, metadata, ttl_minutes, ttl_strategy)
 values (
     :thread_id, :metadata,
@@ -10,16 +11,22 @@ returning thread_id, created_at, updated_at, state_updated_at, metadata::text, c
           "values"::text as "values", interrupts::text, error::text
 
 -- name: get_thread
--- What a stateless run left can be joined for a while, but is no thread any more.
+-- replaceable: threads
+-- A thread with `delete_after` belonged to a stateless run: clients may still join that run, but the thread is gone.
 select thread_id, created_at, updated_at, state_updated_at, metadata::text, config::text, status,
        "values"::text as "values", interrupts::text, error::text,
        ttl_minutes, ttl_strategy, thread_expiry(updated_at, ttl_minutes) as expires_at
 from threads where thread_id = :thread_id and delete_after is null
 
 -- name: search_threads
--- `find_threads` picks the rows of the page; only they are read, and of them only what was selected: a page without
--- values does not fetch any. What is to be extracted is taken out here, so that values need not be sent for it.
--- There is always a row, for the total; on an empty page it has no thread.
+-- searched: metadata as thread.metadata, values as thread.values
+-- paths: extract
+-- plain: fields (names of columns)
+-- replaceable: threads
+-- undecryptable: mark
+-- `find_threads` picks the rows of the page; only these are read, and of them only the selected fields. Paths are
+-- extracted here, so that values need not be sent for it. There is always a row, for the total; on an empty page it has
+-- no thread.
 select
     found.total, t.thread_id, t.created_at, t.updated_at, t.state_updated_at, t.status,
     case when 'metadata' = any (:fields::text[]) then t.metadata::text end as metadata,
@@ -46,11 +53,14 @@ left join lateral (select * from threads one where one.thread_id = page.thread_i
 order by page.place
 
 -- name: count_threads
+-- searched: metadata as thread.metadata, values as thread.values
 select total
 from find_threads(null, :metadata::jsonb, :values::jsonb, :status::text, 'updated_at desc', 0, 0, :access::jsonb)
 
 -- name: patch_thread
--- A caller who does not want to see the thread has no values read.
+-- encrypted: metadata as thread.metadata
+-- replaceable: threads
+-- A caller that does not want the thread back has no values read.
 update threads set
     metadata = metadata || coalesce(:metadata::jsonb, '{}'),
     ttl_minutes = coalesce(:ttl_minutes::double precision, ttl_minutes),
@@ -58,34 +68,37 @@ update threads set
     updated_at = now()
 where thread_id = :thread_id
 returning thread_id, created_at, updated_at, state_updated_at, metadata::text, config::text, status,
-          case when :is_shown then "values"::text end as "values", interrupts::text, error::text
+          case when :is_returned then "values"::text end as "values", interrupts::text, error::text
 
 -- name: delete_thread
--- Runs go with the thread, and what it remembers (a trigger). `write_checkpoints` locks the row of its run, so what a run
--- under way writes is there before the trigger looks, or is not written.
+-- Runs are deleted with the thread, and a trigger deletes its checkpoints. `write_checkpoints` locks the row of its run,
+-- so what an active run writes is either there before the trigger runs, or is not written.
 delete from threads where thread_id = :thread_id returning active_runs > 0 as has_runs
 
 -- name: copy_thread
--- The checkpoints follow in the same transaction.
+-- encrypted: metadata as thread.metadata, config as thread.config, values as thread.values
+-- row: thread_id = target
+-- The checkpoints are copied in the same transaction. Encrypted documents are passed in, bound to the copy.
 insert into threads (thread_id, metadata, config, "values", ttl_minutes, ttl_strategy)
-select :target, coalesce(:metadata::jsonb, metadata), config, "values", ttl_minutes, ttl_strategy from threads where thread_id = :source
+select :target, coalesce(:metadata::jsonb, metadata), coalesce(:config::jsonb, config),
+    coalesce(:values::text::jsonb, "values"), ttl_minutes, ttl_strategy from threads where thread_id = :source
 returning thread_id, created_at, updated_at, state_updated_at, metadata::text, config::text, status,
           "values"::text as "values", interrupts::text, error::text
 
 -- name: prune_threads
--- A thread with a run is left alone. Locked in the order of their ids, so that two prunings cannot wait for each other.
+-- Threads with an active run are skipped. Rows are locked in the order of their ids, so that two calls cannot deadlock.
 delete from threads where thread_id in (
     select thread_id from threads where thread_id = any (:thread_ids::uuid[]) and active_runs = 0
     order by thread_id for update
 )
 
 -- name: lock_idle_threads
--- While they are locked no run is admitted to them.
+-- While threads are locked, no run is admitted to them.
 select thread_id::text as thread_id from threads where thread_id = any (:thread_ids::uuid[]) and active_runs = 0
 order by thread_id for update
 
 -- name: thread_storage
--- Bytes as they are stored, which is after compression.
+-- Bytes as stored, after compression.
 select
     (select count(*) from checkpoints c where c.thread_id = t.thread_id::text) as checkpoints,
     (
@@ -108,8 +121,13 @@ from threads t where t.thread_id = :thread_id
 -- name: graph_of_thread
 select metadata ->> 'graph_id' as graph_id from threads where thread_id = :thread_id and delete_after is null
 
--- name: open_questions
--- What a thread waits for right now; while a run goes on its questions are those of the run before.
+-- name: assistant_of_thread
+select a.assistant_id, a.config, a.context
+from threads t join assistants a on a.assistant_id::text = t.metadata ->> 'assistant_id'
+where t.thread_id = :thread_id
+
+-- name: pending_interrupts
+-- While a run is active, the interrupts of the row are those of the run before, hence the condition on the status.
 select interrupts::text from threads
 where thread_id = :thread_id and status = 'interrupted' and delete_after is null
 
@@ -118,7 +136,8 @@ where thread_id = :thread_id and status = 'interrupted' and delete_after is null
 select active_runs from threads where thread_id = :thread_id for update
 
 -- name: write_thread_state
--- After a change of the state by a person; the thread is locked.
+-- encrypted: interrupts as thread.interrupts, values as thread.values
+-- Part of a change of the state by a person, under the lock of `lock_thread`.
 update threads set
     "values" = :values::text::jsonb, status = :status, interrupts = :interrupts, error = null,
     updated_at = now(), state_updated_at = now()
@@ -129,7 +148,7 @@ update thread_lifetime set ttl_minutes = :ttl_minutes, strategy = :strategy
 where (ttl_minutes, strategy) is distinct from (:ttl_minutes::double precision, :strategy::text)
 
 -- name: delete_expired_threads
--- A thread with a run is not over, however long that takes.
+-- A thread with an active run does not expire.
 delete from threads where thread_id in (
     select thread_id from threads
     where ttl_minutes is not null and pruned_for is distinct from updated_at

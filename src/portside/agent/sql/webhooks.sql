@@ -1,6 +1,7 @@
 -- name: claim_webhooks
--- Deliveries whose time has come, for one process and some time: one that dies leaves them to the next. Hosts that are
--- called often enough just now are passed over, so that one that does not answer holds up nobody else.
+-- undecryptable: mark and keep
+-- Claims due deliveries for one process and a limited time: if it dies, another claims them. Hosts with enough calls in
+-- progress are skipped, so that a host that does not answer holds up no other.
 update webhook_deliveries d set attempts = d.attempts + 1, due_at = now() + make_interval(secs => :claim_s)
 where d.run_id in (
     select run_id from webhook_deliveries
@@ -12,8 +13,9 @@ returning run_id, thread_id, url, host, attempts, "values", run_created_at, run_
     run -> 'metadata' as metadata, run -> 'kwargs' as kwargs, run -> 'error' as error,
     run ->> 'multitask_strategy' as multitask_strategy, run ->> 'cancel_reason' as cancel_reason
 
--- name: settle_webhook
--- What came of an attempt, unless another process has made a later one since. What was told is not kept.
+-- name: record_webhook_attempt
+-- plain: entry (the result of an attempt, without content of the run)
+-- Records an attempt, unless another process has made a later one since. The payload of a finished delivery is deleted.
 update webhook_deliveries set
     status = :status, log = log || :entry::jsonb, updated_at = now(),
     due_at = now() + make_interval(secs => :delay_s),
@@ -21,7 +23,7 @@ update webhook_deliveries set
 where run_id = :run_id and attempts = :attempt and status = 'pending'
 
 -- name: get_webhook_delivery
--- It outlives its run and its thread, but is nothing to whoever makes another thread of the same id.
+-- A delivery outlives its run and its thread, but is hidden from a later thread with the same id.
 select d.run_id, d.url, d.status, d.log, case when d.status = 'pending' then d.due_at end as next_attempt_at
 from webhook_deliveries d
 where d.run_id = :run_id and d.thread_id = :thread_id

@@ -1,5 +1,5 @@
 """What agents remember across threads: langgraph's store in Postgres, and the same items over HTTP.
 
-`items` asks the database, `store` is what graphs are given, `requests` serves the routes, `chores` forgets and embeds
-anew in the background. Why it is built so, with figures: docs/why/store.md.
+`items` reads and writes the database, `store` is what graphs get, `requests` serves the routes, and `search_index`
+embeds items. The design and its figures: docs/why/store.md.
 """

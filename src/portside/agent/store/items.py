@@ -1,30 +1,53 @@
-"""The items of the store, asked for in batches: one statement for each kind of operation.
+"""The items of the store: langgraph's operations in batches, one statement for each kind of operation.
 
-Knows langgraph's operations and the database's rows. It belongs to no event loop but its database's: the graphs have
-one on theirs, the API has one on its own.
+A value is stored as `jsonb`. A value that `jsonb` cannot hold unchanged is refused, never altered: an agent must not
+find something else in its memory than it stored.
+
+A filter is split by what Postgres can evaluate quickly. Equality of scalars becomes containment, a comparison becomes a
+JSON path; both run in C. Only where a filter needs more (null, lists, `$ne` below the top level), the function
+`store_matches` checks the whole filter, for the rows that pass the other two.
+
+`PostgresStore` at the end is langgraph's interface over these items. Each of its calls is a statement on a connection
+of its own: a slow embedding of one run delays no other, and an error stays with its call.
 """
 
-from collections.abc import Sequence
-from typing import Any
+import asyncio
+import json
+import re
+from collections.abc import Callable, Coroutine, Iterable, Mapping, Sequence
+from typing import Any, ClassVar, TypeVar
 
-from langgraph.store.base import GetOp, ListNamespacesOp, PutOp, SearchOp
+import msgspec
+import orjson
+from langgraph.store.base import (
+    BaseStore,
+    GetOp,
+    Item,
+    ListNamespacesOp,
+    Op,
+    PutOp,
+    Result,
+    SearchItem,
+    SearchOp,
+    TTLConfig,
+)
 
-from portside.agent.encryption.codec import refuse_sealed_search
+from portside.agent.encryption.codec import refuse_encrypted_search
 from portside.agent.sql import sql
-from portside.agent.store.filters import compile_filter
-from portside.agent.store.names import Pattern, beyond, check_key, check_namespace, joined, pattern_of
-from portside.agent.store.search_index import SearchIndex, StoreSetup
-from portside.agent.store.values import json_text, value_text
+from portside.agent.store.names import NamespacePattern, check_key, check_namespace, joined, pattern_of, upper_bound
+from portside.agent.store.search_index import ReindexItems, SearchIndex, StoreSetup
 from portside.agent.types.store import MAX_TTL_MINUTES
-from portside.kernel.codec import load
+from portside.kernel.codec import load, without_nul
 from portside.kernel.db import Database, Record
+from portside.kernel.errors import BadRequest
+from portside.kernel.reconcile import Status, Task
 
 MAX_INT = 2_147_483_647
 Columns = dict[str, list[Any]]
 
 
 class Items:
-    """Reads, finds and writes items. All methods raise ValueError for an operation that makes no sense."""
+    """Reads, finds and writes items. All methods raise ValueError for a bad operation."""
 
     def __init__(self, db: Database, setup: StoreSetup) -> None:
         self.setup = setup
@@ -47,42 +70,39 @@ class Items:
         return found
 
     async def search(self, ops: Sequence[SearchOp]) -> list[list[Record]]:
-        """Return what each operation finds. Raises EmbeddingFailed, and Invalid for a filter on what is encrypted."""
+        """Return what each operation finds. Raises EmbeddingFailed, and Invalid for a filter on encrypted keys."""
         for op in ops:
-            await refuse_sealed_search(self._db, op.filter)
+            await refuse_encrypted_search(self._db, op.filter)
         index = self.setup.index
         by_meaning = [number for number, op in enumerate(ops) if op.query and index]
-        others = [number for number in range(len(ops)) if number not in by_meaning]
+        by_content = [number for number in range(len(ops)) if number not in by_meaning]
         found: list[list[Record]] = [[] for _ in ops]
-        if others:
-            rows = await self._db.fetch(sql.search_items, **_search_columns([ops[number] for number in others]))
-            _sort_in(found, others, rows)
+        if by_content:
+            rows = await self._db.fetch(sql.search_items, **_search_columns([ops[number] for number in by_content]))
+            _distribute(found, by_content, rows)
         if by_meaning and index:
             columns = _search_columns([ops[number] for number in by_meaning])
             columns["embeddings"] = [await index.embedder.embed_query(ops[number].query or "") for number in by_meaning]
             rows = await self._db.fetch(sql.search_items_by_meaning, **columns, generation=index.generation)
-            _sort_in(found, by_meaning, rows)
+            _distribute(found, by_meaning, rows)
         return found
 
     async def list_namespaces(self, ops: Sequence[ListNamespacesOp]) -> list[list[tuple[str, ...]]]:
-        """Return the namespaces that each operation asks for, in order."""
+        """Return the namespaces that match each operation, sorted."""
         patterns = [pattern_of(op.match_conditions) for op in ops]
         walked = [number for number, pattern in enumerate(patterns) if pattern and pattern.is_prefix]
         matched = [number for number, pattern in enumerate(patterns) if pattern and not pattern.is_prefix]
         found: list[list[tuple[str, ...]]] = [[] for _ in ops]
         if walked:
             columns = _listing_columns(ops, patterns, walked)
-            _sort_names_in(found, walked, await self._db.fetch(sql.walk_namespaces, **columns))
+            _distribute_names(found, walked, await self._db.fetch(sql.walk_namespaces, **columns))
         if matched:
             columns = _listing_columns(ops, patterns, matched) | _pattern_columns(patterns, matched)
-            _sort_names_in(found, matched, await self._db.fetch(sql.match_namespaces, **columns))
+            _distribute_names(found, matched, await self._db.fetch(sql.match_namespaces, **columns))
         return found
 
     async def write(self, ops: Sequence[PutOp]) -> None:
-        """Store and delete items, all of them or none; of several writes of one item the last counts.
-
-        Raises EmbeddingFailed.
-        """
+        """Store and delete items, all or none; of several writes of one item the last wins. Raises EmbeddingFailed."""
         latest = list({(op.namespace, op.key): op for op in ops}.values())
         columns = _write_columns(latest)
         index = self.setup.index
@@ -131,7 +151,7 @@ def _search_columns(ops: Sequence[SearchOp]) -> Columns:
     filters = [compile_filter(op.filter) for op in ops]
     return {
         "prefixes": [joined(op.namespace_prefix) for op in ops],
-        "beyonds": [beyond(op.namespace_prefix) for op in ops],
+        "upper_bounds": [upper_bound(op.namespace_prefix) for op in ops],
         "contains": [wanted.contains for wanted in filters],
         "paths": [wanted.path for wanted in filters],
         "operands": [wanted.operands for wanted in filters],
@@ -143,20 +163,20 @@ def _search_columns(ops: Sequence[SearchOp]) -> Columns:
 
 
 def _listing_columns(
-    ops: Sequence[ListNamespacesOp], patterns: Sequence[Pattern | None], numbers: Sequence[int]
+    ops: Sequence[ListNamespacesOp], patterns: Sequence[NamespacePattern | None], numbers: Sequence[int]
 ) -> Columns:
     prefixes = [pattern.prefix for number in numbers if (pattern := patterns[number])]
     chosen = [ops[number] for number in numbers]
     return {
         "prefixes": [joined(prefix) for prefix in prefixes],
-        "beyonds": [beyond(prefix) for prefix in prefixes],
+        "upper_bounds": [upper_bound(prefix) for prefix in prefixes],
         "depths": [MAX_INT if op.max_depth is None else _count("max_depth", op.max_depth) for op in chosen],
         "limits": [_count("limit", op.limit) for op in chosen],
         "offsets": [_count("offset", op.offset) for op in chosen],
     }
 
 
-def _pattern_columns(patterns: Sequence[Pattern | None], numbers: Sequence[int]) -> Columns:
+def _pattern_columns(patterns: Sequence[NamespacePattern | None], numbers: Sequence[int]) -> Columns:
     chosen = [pattern for number in numbers if (pattern := patterns[number])]
     return {
         "fixed_places": [".".join(map(str, pattern.labels)) for pattern in chosen],
@@ -171,11 +191,271 @@ def _count(name: str, number: int) -> int:
     return min(number, MAX_INT)
 
 
-def _sort_in(found: list[list[Record]], numbers: Sequence[int], rows: Sequence[Record]) -> None:
+def _distribute(found: list[list[Record]], numbers: Sequence[int], rows: Sequence[Record]) -> None:
     for row in rows:
         found[numbers[row["place"] - 1]].append(row)
 
 
-def _sort_names_in(found: list[list[tuple[str, ...]]], numbers: Sequence[int], rows: Sequence[Record]) -> None:
+def _distribute_names(found: list[list[tuple[str, ...]]], numbers: Sequence[int], rows: Sequence[Record]) -> None:
     for row in rows:
         found[numbers[row["place"] - 1]].append(tuple(row["namespace"]))
+
+
+_EXPONENT = re.compile(rb"\de\+?\d")
+
+
+def value_text(value: Mapping[str, Any]) -> str:
+    """Return the JSON of an item's value. Raises ValueError that says what cannot be stored."""
+    if not isinstance(value, Mapping):
+        raise ValueError(  # noqa: TRY004 - one class for all that a value can have wrong
+            f"the value of an item must be a mapping, not {type(value).__name__}"
+        )
+    return json_text(dict(value), "the value of an item")
+
+
+def json_text(value: Any, what: str) -> str:
+    """Return JSON that `jsonb` stores unchanged. Raises ValueError."""
+    try:
+        raw = orjson.dumps(value, _json_default, orjson.OPT_NON_STR_KEYS)
+    except TypeError as exc:
+        raise ValueError(f"{what} cannot be stored as JSON: {exc}") from exc
+    if without_nul(raw) != raw:
+        raise ValueError(f"{what} holds a NUL character (\\u0000), which cannot be stored")
+    if _EXPONENT.search(raw):
+        raw = orjson.dumps(_without_exponents(load(raw)))
+    return raw.decode()
+
+
+def item_of(row: Record) -> Item:
+    """Return langgraph's item of a row."""
+    return Item(**_item_fields(row))
+
+
+def search_item_of(row: Record) -> SearchItem:
+    """Return langgraph's search result of a row."""
+    return SearchItem(**_item_fields(row), score=row["score"])
+
+
+def _without_exponents(value: Any) -> Any:
+    """Write large floats with all digits and a decimal point: `jsonb` turns `1e20` into an integer."""
+    if isinstance(value, dict):
+        return {key: _without_exponents(part) for key, part in value.items()}
+    if isinstance(value, list):
+        return [_without_exponents(part) for part in value]
+    if isinstance(value, float) and value.is_integer():
+        return orjson.Fragment(f"{value:.1f}".encode())
+    return value
+
+
+def _item_fields(row: Record) -> dict[str, Any]:
+    return {
+        "namespace": tuple(row["namespace"]),
+        "key": row["key"],
+        "value": load(row["value"]),
+        "created_at": row["created_at"],
+        "updated_at": row["updated_at"],
+    }
+
+
+def _json_default(value: Any) -> Any:
+    """Return the JSON form of pydantic models, such as messages; nothing else has one."""
+    dump = getattr(value, "model_dump", None)
+    if callable(dump) and not isinstance(value, type):
+        return dump()
+    raise TypeError(f"a {type(value).__name__} has no JSON form")
+
+
+_COMPARISONS = {"$gt": ">", "$gte": ">=", "$lt": "<", "$lte": "<="}
+_OPERATORS = {"$eq", "$ne", *_COMPARISONS}
+
+
+class CompiledFilter(msgspec.Struct):
+    """The parts of a filter, as JSON text; a part that is None matches everything."""
+
+    contains: str | None = None
+    path: str | None = None
+    operands: str | None = None
+    rest: str | None = None
+
+
+class UnsupportedOperator(BadRequest, ValueError):
+    """The filter has an unknown operator."""
+
+    code = "unsupported_operator"
+
+
+def compile_filter(wanted: Mapping[str, Any] | None) -> CompiledFilter:
+    """Split a filter. Raises UnsupportedOperator, and ValueError for a filter that is not JSON."""
+    if not wanted:
+        return CompiledFilter()
+    plain: dict[str, Any] = load(json_text(dict(wanted), "the filter"))
+    if operator := next((key for key in plain if key.startswith("$")), None):
+        raise UnsupportedOperator(f"Unsupported operator: {operator}; operators belong under the name of a field")
+    parts = _FilterCompiler()
+    contains = parts.split(plain, ())
+    return CompiledFilter(
+        contains=json.dumps(contains) if contains else None,
+        path="strict " + " && ".join(parts.comparisons) if parts.comparisons else None,
+        operands=json.dumps(parts.operands) if parts.operands else None,
+        rest=None if parts.is_complete else json.dumps(plain),
+    )
+
+
+class _FilterCompiler:
+    """Collects the comparisons of a filter, and whether they and containment express all of it."""
+
+    def __init__(self) -> None:
+        self.comparisons: list[str] = []
+        self.operands: dict[str, Any] = {}
+        self.is_complete = True
+
+    def split(self, wanted: Mapping[str, Any], path: tuple[str, ...]) -> dict[str, Any]:
+        """Return what a value has to contain; collect what containment cannot express."""
+        contains: dict[str, Any] = {}
+        for key, part in wanted.items():
+            if isinstance(part, dict) and any(name.startswith("$") for name in part):
+                for operator, operand in part.items():
+                    self._add_operator((*path, key), operator, operand)
+                    if operator == "$eq" and _is_plain(operand):
+                        contains[key] = operand
+            elif isinstance(part, dict) and part:
+                contains[key] = self.split(part, (*path, key))
+            elif _is_plain(part):
+                contains[key] = part
+            else:
+                self.is_complete = False
+        return contains
+
+    def _add_operator(self, path: tuple[str, ...], operator: str, operand: Any) -> None:
+        if operator not in _OPERATORS:
+            raise UnsupportedOperator(f"Unsupported operator: {operator}")
+        if operator in _COMPARISONS and _is_plain(operand) and not isinstance(operand, bool):
+            name = f"v{len(self.operands)}"
+            self.operands[name] = operand
+            steps = "".join(f".{json.dumps(step, ensure_ascii=False)}" for step in path)
+            self.comparisons.append(f"(${steps} {_COMPARISONS[operator]} ${name})")
+        elif operator == "$ne" and len(path) == 1 and _is_plain(operand):
+            name = f"v{len(self.operands)}"
+            self.operands[name] = operand
+            field = f"$.{json.dumps(path[0], ensure_ascii=False)} == ${name}"
+            # A missing value, and one of another type, counts as different.
+            self.comparisons.append(f"(({field}) is unknown || !({field}))")
+        elif not (operator == "$eq" and _is_plain(operand)):
+            self.is_complete = False
+
+
+def _is_plain(value: Any) -> bool:
+    return isinstance(value, (str, int, float, bool))
+
+
+class ExpiredItems(Task):
+    """Deletes expired items; reads already ignore them."""
+
+    every_s: ClassVar[float] = 300.0
+    batch: ClassVar[int] = 1000
+
+    def __init__(self, db: Database, setup: StoreSetup) -> None:
+        super().__init__(every_s=setup.ttl.sweep_interval_minutes * 60 if setup.ttl else None)
+        self._db = db
+
+    async def activate(self) -> Status:
+        """Delete one batch."""
+        deleted = await self._db.execute(sql.delete_expired_items, limit=self.batch)
+        return Status(did={"deleted": deleted}, again=deleted == self.batch)
+
+
+def store_tasks(db: Database, setup: StoreSetup) -> list[Task]:
+    """Return the background tasks of a store."""
+    tasks: list[Task] = [ExpiredItems(db, setup)]
+    if setup.index is not None:
+        tasks.append(ReindexItems(db, setup.index))
+    return tasks
+
+
+T = TypeVar("T")
+_METHODS = {GetOp: "get", SearchOp: "search", PutOp: "put", ListNamespacesOp: "list_namespaces"}
+
+
+class PostgresStore(BaseStore):
+    """Keeps items in Postgres. Create it on the event loop of its database."""
+
+    supports_ttl = True
+
+    def __init__(self, db: Database, setup: StoreSetup) -> None:
+        self._items = Items(db, setup)
+        self._loop = asyncio.get_running_loop()
+        self.ttl_config = _ttl_config(setup)
+
+    async def abatch(self, ops: Iterable[Op]) -> list[Result]:
+        """Run several operations; reads see the state before the batch. Raises ValueError and EmbeddingFailed."""
+        work = self._do(list(ops))
+        if asyncio.get_running_loop() is self._loop:
+            return await work
+        return await asyncio.wrap_future(asyncio.run_coroutine_threadsafe(work, self._loop))
+
+    def batch(self, ops: Iterable[Op]) -> list[Result]:
+        """Run `abatch` from another thread. Raises InvalidStateError on the loop that would have to run it."""
+        operations = list(ops)
+        self._refuse_own_loop(operations)
+        return asyncio.run_coroutine_threadsafe(self._do(operations), self._loop).result()
+
+    async def _do(self, ops: Sequence[Op]) -> list[Result]:
+        results: list[Result] = [None] * len(ops)
+        for kind, answer in (
+            (GetOp, self._get),
+            (SearchOp, self._search),
+            (ListNamespacesOp, self._items.list_namespaces),
+            (PutOp, self._put),
+        ):
+            numbers = [number for number, op in enumerate(ops) if isinstance(op, kind)]
+            if numbers:
+                answers = await _answered(answer, [ops[number] for number in numbers])
+                for number, result in zip(numbers, answers, strict=True):
+                    results[number] = result
+        return results
+
+    async def _get(self, ops: Sequence[GetOp]) -> list[Any]:
+        return [item_of(row) if row else None for row in await self._items.get(ops)]
+
+    async def _search(self, ops: Sequence[SearchOp]) -> list[Any]:
+        return [[search_item_of(row) for row in rows] for rows in await self._items.search(ops)]
+
+    async def _put(self, ops: Sequence[PutOp]) -> list[Any]:
+        await self._items.write(ops)
+        return [None] * len(ops)
+
+    def _refuse_own_loop(self, ops: Sequence[Op]) -> None:
+        try:
+            here = asyncio.get_running_loop()
+        except RuntimeError:
+            return
+        if here is self._loop:
+            method = _METHODS.get(type(ops[0]), "batch") if len(ops) == 1 else "batch"
+            if isinstance(ops[0], PutOp) and len(ops) == 1 and ops[0].value is None:
+                method = "delete"
+            raise asyncio.InvalidStateError(
+                "Synchronous calls to PostgresStore detected in the main event loop. This can lead to deadlocks or "
+                "performance issues. Please use the asynchronous interface for main thread operations. "
+                f"Specifically, replace `store.{method}(...)` with `await store.a{method}(...)`"
+            )
+
+
+async def _answered(answer: Callable[[Any], Coroutine[Any, Any, list[Any]]], ops: list[Op]) -> list[Any]:
+    return await answer(ops)
+
+
+def _ttl_config(setup: StoreSetup) -> TTLConfig | None:
+    if setup.ttl is None:
+        return None
+    return TTLConfig(refresh_on_read=setup.ttl.refresh_on_read, default_ttl=setup.ttl.default_ttl, omit_expired=True)
+
+
+def make_store(setup: StoreSetup) -> Callable[[Database], Coroutine[Any, Any, BaseStore]]:
+    """Return a factory for the graphs' store, to be called on the loop of the graphs."""
+
+    async def make(db: Database) -> BaseStore:
+        if setup.index is not None:
+            setup.index.embedder.use_running_loop()
+        return PostgresStore(db, setup)
+
+    return make

@@ -1,6 +1,6 @@
-"""Namespaces and keys: which ones there may be, and how they are written to the database.
+"""Namespaces and keys: the valid ones, and how queries take them.
 
-A name is part of an index entry, and those are bounded in size: hence the limits, which are in bytes of UTF-8.
+Both are parts of an index entry, whose size Postgres limits: hence the limits, which count bytes of UTF-8.
 """
 
 from collections.abc import Iterable, Sequence
@@ -11,19 +11,19 @@ from langgraph.store.base import InvalidNamespaceError, MatchCondition
 MAX_DEPTH = 32
 MAX_NAMESPACE_BYTES = 1024
 MAX_KEY_BYTES = 1024
-LOWEST, HIGHEST = "\x01", "\U0010ffff"
+LOWEST_LABEL, HIGHEST_LABEL = "\x01", "\U0010ffff"
 WILDCARD = "*"
 
 
-class Pattern(msgspec.Struct, frozen=True):
-    """What a namespace has to look like: labels at places counted from 1, or from its end (0 is the last)."""
+class NamespacePattern(msgspec.Struct, frozen=True):
+    """A pattern of namespaces: labels by their position, counted from 1, or from 0 backwards for the last ones."""
 
     least_depth: int = 0
     labels: dict[int, str] = {}
 
     @property
     def prefix(self) -> tuple[str, ...]:
-        """The labels that are given without a gap from the start on."""
+        """The labels from the start up to the first wildcard."""
         found: list[str] = []
         while (label := self.labels.get(len(found) + 1)) is not None:
             found.append(label)
@@ -31,16 +31,16 @@ class Pattern(msgspec.Struct, frozen=True):
 
     @property
     def is_prefix(self) -> bool:
-        """Whether the pattern asks for a prefix and nothing more."""
+        """Whether the pattern is just a prefix."""
         return self.least_depth == len(self.labels) == len(self.prefix)
 
 
 def check_namespace(namespace: Sequence[str]) -> None:
-    """Raise InvalidNamespaceError when a namespace cannot be one; the empty one can, where it is a prefix."""
+    """Raise InvalidNamespaceError for a bad namespace; the empty one is valid as a prefix."""
     for label in namespace:
         if not isinstance(label, str) or not label or "." in label:
             raise InvalidNamespaceError(f"Namespace label {label!r} must be a non-empty string without periods")
-        if label.startswith(HIGHEST):
+        if label.startswith(HIGHEST_LABEL):
             raise InvalidNamespaceError(f"Namespace label {label!r} must not start with the noncharacter U+10FFFF")
         _check_text("Namespace label", label)
     if len(namespace) > MAX_DEPTH:
@@ -50,26 +50,26 @@ def check_namespace(namespace: Sequence[str]) -> None:
 
 
 def check_key(key: str) -> None:
-    """Raise ValueError when an item cannot have this key; an empty one it can."""
+    """Raise ValueError for a bad key; the empty key is valid."""
     if not isinstance(key, str):
-        raise ValueError(f"Key {key!r} must be a string")  # noqa: TRY004 - one class for all that a name can have wrong
+        raise ValueError(f"Key {key!r} must be a string")  # noqa: TRY004 - one class for everything that can be wrong with a name
     _check_text("Key", key)
     if len(key.encode()) > MAX_KEY_BYTES:
         raise ValueError(f"Key must have at most {MAX_KEY_BYTES} bytes")
 
 
 def joined(namespace: Sequence[str]) -> str:
-    """Write a namespace as the queries take it."""
+    """Return a namespace as queries take it."""
     return ".".join(namespace)
 
 
-def beyond(prefix: Sequence[str]) -> str:
-    """Write the least namespace that comes after all those under a prefix."""
-    return joined(prefix) + LOWEST if prefix else HIGHEST
+def upper_bound(prefix: Sequence[str]) -> str:
+    """Return the lowest namespace that sorts after all those under a prefix."""
+    return joined(prefix) + LOWEST_LABEL if prefix else HIGHEST_LABEL
 
 
-def pattern_of(conditions: Iterable[MatchCondition] | None) -> Pattern | None:
-    """Join match conditions to one pattern, or return None when they contradict each other.
+def pattern_of(conditions: Iterable[MatchCondition] | None) -> NamespacePattern | None:
+    """Combine match conditions into one pattern; return None if they contradict each other.
 
     Raises InvalidNamespaceError, and ValueError for an unknown type of condition.
     """
@@ -78,24 +78,24 @@ def pattern_of(conditions: Iterable[MatchCondition] | None) -> Pattern | None:
     for condition in conditions or ():
         check_namespace(condition.path)
         least = max(least, len(condition.path))
-        for place, label in _places(condition):
-            if label != WILDCARD and labels.setdefault(place, label) != label:
+        for position, label in _positions(condition):
+            if label != WILDCARD and labels.setdefault(position, label) != label:
                 return None
-    return Pattern(least, labels)
+    return NamespacePattern(least, labels)
 
 
-def _places(condition: MatchCondition) -> list[tuple[int, str]]:
+def _positions(condition: MatchCondition) -> list[tuple[int, str]]:
     if condition.match_type == "prefix":
         return list(enumerate(condition.path, 1))
     if condition.match_type == "suffix":
-        return [(-place, label) for place, label in enumerate(reversed(condition.path))]
+        return [(-position, label) for position, label in enumerate(reversed(condition.path))]
     raise ValueError(f"Unsupported match type: {condition.match_type}")
 
 
 def _check_text(what: str, text: str) -> None:
     if "\0" in text:
-        raise InvalidNamespaceError(f"{what} {text!r} must not hold a NUL character")
+        raise InvalidNamespaceError(f"{what} {text!r} must not contain a NUL character")
     try:
         text.encode()
     except UnicodeEncodeError:
-        raise InvalidNamespaceError(f"{what} {text!r} must not hold half of a surrogate pair") from None
+        raise InvalidNamespaceError(f"{what} {text!r} must not contain half of a surrogate pair") from None

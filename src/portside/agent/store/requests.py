@@ -1,4 +1,4 @@
-"""The store over HTTP: requests become operations, what is wrong with one is said of the field that it is in."""
+"""The store over HTTP: requests become operations, and errors name the field of the request."""
 
 from collections.abc import Callable, Sequence
 from typing import Any
@@ -33,7 +33,7 @@ class StoreRequests:
         self._items = items
 
     async def put(self, body: ItemPut) -> None:
-        """Store an item; one that is there keeps its moment of creation.
+        """Store an item; an existing one keeps its time of creation.
 
         Raises BadRequest, TooManyTexts and EmbeddingFailed.
         """
@@ -48,65 +48,67 @@ class StoreRequests:
         await self._items.write([PutOp(tuple(body.namespace), body.key, body.value, body.index, ttl)])
 
     async def get(self, query: ItemQuery) -> StoredItem | None:
-        """Return an item, or None where there is none. Raises BadRequest."""
+        """Return an item, or None. Raises BadRequest."""
         if query.key is None:
             raise BadRequest("Key is required")
         namespace = query.namespace.split(".")
         _check_name(namespace, query.key, "query")
-        [row] = await self._items.get([GetOp(tuple(namespace), query.key, self._refreshes(query.refresh_ttl))])
-        return _shown(StoredItem, row) if row else None
+        [row] = await self._items.get(
+            [GetOp(tuple(namespace), query.key, self._is_refreshed_on_read(query.refresh_ttl))]
+        )
+        return _item_of_row(StoredItem, row) if row else None
 
     async def delete(self, body: ItemDelete) -> None:
-        """Delete an item, whether it is there or not."""
+        """Delete an item, whether or not it exists."""
         _check_name(body.namespace or [], body.key)
         if body.namespace:
             await self._items.write([PutOp(tuple(body.namespace), body.key, None)])
 
     async def search(self, body: ItemSearch) -> FoundItems:
-        """Return the items that fit. Raises UnsupportedOperator and EmbeddingFailed."""
+        """Return the items that match. Raises UnsupportedOperator and EmbeddingFailed."""
         prefix = body.namespace_prefix or []
-        _checked(["body", "namespace_prefix"], check_namespace, prefix)
+        _check_field(["body", "namespace_prefix"], check_namespace, prefix)
         op = SearchOp(
             tuple(prefix), body.filter, 10 if body.limit is None else body.limit, body.offset or 0, body.query,
-            self._refreshes(body.refresh_ttl),
+            self._is_refreshed_on_read(body.refresh_ttl),
         )  # fmt: skip
         [rows] = await self._items.search([op])
-        return FoundItems([_shown(FoundItem, row) for row in rows])
+        return FoundItems([_item_of_row(FoundItem, row) for row in rows])
 
     async def list_namespaces(self, body: NamespaceSearch) -> Namespaces:
-        """Return the namespaces that fit, in order."""
+        """Return the namespaces that match, sorted."""
         conditions: list[MatchCondition] = []
         for name, path in (("prefix", body.prefix), ("suffix", body.suffix)):
             if path:
-                _checked(["body", name], check_namespace, path)
+                _check_field(["body", name], check_namespace, path)
                 conditions.append(MatchCondition("prefix" if name == "prefix" else "suffix", tuple(path)))
         limit = 100 if body.limit is None else body.limit
         op = ListNamespacesOp(tuple(conditions), body.max_depth, limit, body.offset or 0)
         [found] = await self._items.list_namespaces([op])
         return Namespaces([list(namespace) for namespace in found])
 
-    def _refreshes(self, asked: bool | None) -> bool:  # noqa: FBT001 - a field of the request
-        return self._items.setup.refresh_on_read if asked is None else asked
+    def _is_refreshed_on_read(self, given: bool | None) -> bool:  # noqa: FBT001 - a field of the request
+        return self._items.setup.refresh_on_read if given is None else given
 
 
 def _check_name(namespace: Sequence[str], key: str, where: str = "body") -> None:
-    _checked([where, "namespace"], check_namespace, namespace)
-    _checked([where, "key"], check_key, key)
+    _check_field([where, "namespace"], check_namespace, namespace)
+    _check_field([where, "key"], check_key, key)
 
 
-def _checked(loc: Sequence[str], check: Callable[..., Any], *values: Any) -> None:
+def _check_field(loc: Sequence[str], check: Callable[..., Any], *values: Any) -> None:
     try:
         check(*values)
     except ValueError as exc:
         raise Invalid.field(loc, str(exc)) from exc
 
 
-def _shown(kind: Any, row: Record) -> Any:
-    shown = {
+def _item_of_row(kind: Any, row: Record) -> Any:
+    fields = {
         "namespace": list(row["namespace"]),
         "key": row["key"],
         "value": msgspec.Raw(row["value"].encode()),
         "created_at": iso(row["created_at"]),
         "updated_at": iso(row["updated_at"]),
     }
-    return kind(**shown) if kind is StoredItem else kind(**shown, score=row["score"])
+    return kind(**fields) if kind is StoredItem else kind(**fields, score=row["score"])

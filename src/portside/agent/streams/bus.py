@@ -1,26 +1,52 @@
-"""What the processes of one database say to each other, and the ways in which it is carried.
+"""Notifications between the processes of one database, and the buses that carry them: Postgres, Redis, or none.
 
-Everything said here is a hint: that it is time to look into Postgres, where the truth is. What a bus loses, doubles or
-delays makes nothing wrong, because everybody looks once in a while unasked. A bus may carry chunks of events along with
-the hints, which spares the look.
+A notification only says that it is time to look into Postgres, where the truth is. A bus may lose, repeat or delay
+them: every process looks at intervals anyway. A bus may carry chunks of events as well, which saves the look.
+
+Only this module knows Redis. It needs the extra `portside[redis]`.
 """
 
+import asyncio
+import contextlib
 from collections.abc import Callable
-from typing import Protocol
+from functools import partial
+from typing import Any, Protocol
 from uuid import UUID
 
+import asyncpg
 import msgspec
 
-from portside.agent.streams.chunks import Chunk
+from portside.agent.settings import AgentSettings
+from portside.agent.sql import sql
+from portside.agent.streams.events import Chunk
+from portside.kernel.db import Database
+from portside.kernel.errors import UserMistake
+from portside.kernel.supervision import Backoff, Supervision
+
+# The sender of notifications that a bus gives to its own process when it was connected: some may have been missed.
+NOBODY = UUID(int=0)
+POSTGRES_CHANNEL = "portside_streams"
+# Postgres allows 8,000 bytes.
+PAYLOAD_LIMIT_BYTES = 7_800
+# Redis may refuse larger messages.
+MESSAGE_LIMIT_BYTES = 128 * 1024 * 1024
+AGAIN_AFTER_S = 1.0
+AGAIN_AFTER_AT_MOST_S = 5.0
+WITHIN_S = 5.0
 
 
-class Hints(msgspec.Struct, omit_defaults=True, kw_only=True):
-    """What is worth a look: runs to claim, runs to cancel, what others follow, what was written, what has ended."""
+class Notification(msgspec.Struct, omit_defaults=True, kw_only=True):
+    """What to look at: runs to claim or cancel, threads that others follow, threads with new events, ended runs.
+
+    Processes of several versions exchange these, so the fields keep their names.
+    """
 
     sender: UUID
+    # The process has just connected.
     hello: bool = False
     claims: bool = False
     cancels: bool = False
+    # A thread was deleted.
     gone: bool = False
     followed: list[UUID] = []
     written: list[UUID] = []
@@ -29,46 +55,185 @@ class Hints(msgspec.Struct, omit_defaults=True, kw_only=True):
     many: bool = False
 
     def is_empty(self) -> bool:
-        """Whether nothing was said."""
+        """Whether there is nothing to look at."""
         return not any(getattr(self, name) for name in self.__struct_fields__ if name != "sender")
 
 
-# Who says what nobody said: that something may have been missed.
-NOBODY = UUID(int=0)
-Receive = Callable[[Hints, list[Chunk]], None]
+class RedisMessage(msgspec.Struct, array_like=True):
+    """A message on the channel of Redis."""
+
+    notification: Notification
+    chunks: list[Chunk]
+
+
+Receive = Callable[[Notification, list[Chunk]], None]
+_json_encoder = msgspec.json.Encoder()
+_json_decoder = msgspec.json.Decoder(Notification)
+_msgpack_encoder = msgspec.msgpack.Encoder()
+_msgpack_decoder = msgspec.msgpack.Decoder(RedisMessage)
 
 
 class Bus(Protocol):
-    """A way to all other processes of the database."""
+    """A connection to all other processes of the database."""
 
     carries_chunks: bool
 
     async def open(self, receive: Receive) -> None:
-        """Begin to hear the others, without waiting for it. A bus that cannot be reached keeps trying on its own.
+        """Start to receive, without waiting for the connection. A bus that cannot connect keeps trying.
 
-        Each time that it is reached it says so, in the name of nobody.
+        Each time it connects it calls `receive` with a notification from NOBODY.
         """
         ...
 
-    async def say(self, hints: Hints, chunks: list[Chunk]) -> None:
-        """Tell the others. Raises what the way to them failed with; nothing depends on it."""
+    async def send(self, notification: Notification, chunks: list[Chunk]) -> None:
+        """Send to all others. Raises what the connection failed with; nothing depends on it."""
         ...
 
     async def close(self) -> None:
-        """Hear no more."""
+        """Stop receiving."""
         ...
 
 
-class Silence:
-    """The bus inside one process: nobody hears anything. Several processes work all the same, only later."""
+async def open_bus(db: Database, settings: AgentSettings, database_url: str) -> Bus:
+    """Return the configured bus: Redis if REDIS_URI is set, else Postgres. Raises UserMistake."""
+    if settings.stream_bus == "none":
+        return NullBus()
+    if settings.redis_uri is None:
+        return PostgresBus(database_url)
+    channel = f"{settings.redis_key_prefix}portside:{await db.fetchval(sql.bus_name)}"
+    return RedisBus(settings.redis_uri, channel, settings.redis_max_connections)
+
+
+class NullBus:
+    """A bus that carries nothing. Several processes still work together, only later."""
 
     carries_chunks = False
 
     async def open(self, receive: Receive) -> None:
-        """Hear nothing."""
+        """Do nothing."""
 
-    async def say(self, hints: Hints, chunks: list[Chunk]) -> None:
-        """Say nothing."""
+    async def send(self, notification: Notification, chunks: list[Chunk]) -> None:
+        """Do nothing."""
 
     async def close(self) -> None:
         """Do nothing."""
+
+
+class _ConnectedBus:
+    """A bus that keeps one connection open to receive on, and opens it again when it is lost."""
+
+    def __init__(self, name: str, expected: tuple[type[Exception], ...]) -> None:
+        backoff = Backoff(AGAIN_AFTER_S, AGAIN_AFTER_AT_MOST_S)
+        self._supervision = Supervision(name, backoff=backoff, expected=expected)
+        self._receiving: asyncio.Task[None] | None = None
+
+    async def open(self, receive: Receive) -> None:
+        """Start to receive, without waiting for the connection."""
+        self._receiving = asyncio.create_task(self._supervision.run(partial(self._keep_receiving, receive)))
+
+    async def close(self) -> None:
+        """Stop receiving."""
+        if self._receiving is not None:
+            self._receiving.cancel()
+            await asyncio.gather(self._receiving, return_exceptions=True)
+
+    async def _keep_receiving(self, receive: Receive) -> None:
+        while True:
+            await self._receive_from_one_connection(receive)
+            await asyncio.sleep(AGAIN_AFTER_S)
+
+    async def _receive_from_one_connection(self, receive: Receive) -> None:
+        raise NotImplementedError
+
+
+class PostgresBus(_ConnectedBus):
+    """Carries notifications by LISTEN and NOTIFY, over a connection of its own.
+
+    A NOTIFY takes a lock that all commits of a database pass. So it is never sent inside a transaction with data, and
+    the caller gathers its news into few notifications. They name ids alone, for want of space.
+    """
+
+    carries_chunks = False
+
+    def __init__(self, database_url: str) -> None:
+        super().__init__("notifications by NOTIFY", (OSError,))
+        self._url = database_url
+        self._connection: asyncpg.Connection[Any] | None = None
+        self._sending = asyncio.Lock()
+
+    async def send(self, notification: Notification, _chunks: list[Chunk]) -> None:
+        """Send to all others, if connected."""
+        connection = self._connection
+        if connection is None:
+            return
+        payload = _json_encoder.encode(notification)
+        if len(payload) > PAYLOAD_LIMIT_BYTES:
+            payload = _json_encoder.encode(Notification(sender=notification.sender, many=True))
+        query = sql.send_notification
+        async with self._sending:
+            values = query.arguments({"channel": POSTGRES_CHANNEL, "payload": payload.decode()})
+            await connection.execute(query.sql, *values, timeout=WITHIN_S)
+
+    async def _receive_from_one_connection(self, receive: Receive) -> None:
+        def on_notify(_connection: Any, _pid: int, _channel: str, payload: object) -> None:
+            with contextlib.suppress(msgspec.DecodeError):
+                receive(_json_decoder.decode(str(payload)), [])
+
+        connection: asyncpg.Connection[Any] = await asyncpg.connect(
+            self._url, timeout=WITHIN_S, server_settings={"application_name": "portside notifications"}
+        )
+        lost = asyncio.Event()
+        try:
+            connection.add_termination_listener(lambda _connection: lost.set())
+            await connection.add_listener(POSTGRES_CHANNEL, on_notify)
+            self._connection = connection
+            receive(Notification(sender=NOBODY, many=True), [])
+            await lost.wait()
+        finally:
+            self._connection = None
+            connection.terminate()
+
+
+class RedisBus(_ConnectedBus):
+    """Carries notifications and chunks over one channel of Redis, or of a server that speaks its protocol.
+
+    The chunks are in Postgres before they are sent, so Redis may lose them. A message that would be too large goes
+    without its chunks; the notification in it names the threads.
+    """
+
+    carries_chunks = True
+
+    def __init__(self, url: str, channel: str, max_connections: int) -> None:
+        try:
+            from redis.asyncio import Redis
+            from redis.exceptions import RedisError
+        except ImportError as exc:
+            raise UserMistake("REDIS_URI is set, which needs the package redis: install portside[redis]") from exc
+        super().__init__("notifications by Redis", (OSError, RedisError))
+        self._channel = channel
+        try:
+            self._redis: Any = Redis.from_url(
+                url, max_connections=max_connections, health_check_interval=15, socket_connect_timeout=WITHIN_S
+            )
+        except ValueError as exc:
+            raise UserMistake(f"REDIS_URI is not an address of Redis: {exc}") from exc
+
+    async def send(self, notification: Notification, chunks: list[Chunk]) -> None:
+        """Send to all others, with the chunks unless they are too large."""
+        carried = chunks if sum(len(chunk.body) for chunk in chunks) < MESSAGE_LIMIT_BYTES else []
+        await self._redis.publish(self._channel, _msgpack_encoder.encode(RedisMessage(notification, carried)))
+
+    async def close(self) -> None:
+        """Stop receiving, and disconnect."""
+        await super().close()
+        await self._redis.aclose()
+
+    async def _receive_from_one_connection(self, receive: Receive) -> None:
+        async with self._redis.pubsub() as channel:
+            await channel.subscribe(self._channel)
+            receive(Notification(sender=NOBODY, many=True), [])
+            async for given in channel.listen():
+                if given["type"] == "message":
+                    with contextlib.suppress(msgspec.DecodeError):
+                        message = _msgpack_decoder.decode(given["data"])
+                        receive(message.notification, message.chunks)

@@ -1,19 +1,32 @@
-"""One event of a run: its name, its place in time, its JSON, and the rules by which a reader comes back to it.
+"""One event of a run, its id, and the records in which processes exchange events.
 
-A name is a stream mode with the namespace of a subgraph behind it, as on the wire (`values|child:1`). A name that
-begins with `@` is for the event streaming protocol alone: it is kept with the others and shown on no other stream.
+A name is a stream mode, with the namespace of a subgraph behind it, as on the wire (`values|child:1`). A name that
+begins with `@` is for the event streaming protocol alone: it is kept with the others and sent on no other stream.
+
+An `EventBatch` is what a process writes to the log in Postgres in one flush; a `Chunk` is one row of it. A chunk's body
+names its own events, so that a bus can carry it unchanged.
 """
 
 import time
-from typing import Literal, NamedTuple, get_args
+from collections.abc import Iterator, Mapping
+from types import MappingProxyType
+from typing import Any, Literal, NamedTuple, Protocol, get_args
+from uuid import UUID
 
+import msgspec
+
+from portside.agent.streams.history import ItemRules
+from portside.kernel.codec import dump_api, dump_user
 from portside.kernel.errors import Invalid
 from portside.kernel.http.sse import sse_event
 
 PROTOCOL_ONLY = "@"
-# Said between processes only: what follows is for the thread's followers; the run is over (and its events are kept, or
-# are not); its events were lost on the way.
-LAST_WORDS, END, LOST = "~last_words", "~end", "~lost"
+STATE_UPDATE = "state_update"
+# Markers in chunks, never sent to clients. After CLOSING come the events for followers of the thread alone. END says
+# that the run is over, and by its data whether others keep its events. LOST says that events were lost on their way.
+# Processes of several versions read one log, so these strings stay.
+CLOSING, END, LOST = "~last_words", "~end", "~lost"
+MARKERS = frozenset({CLOSING, END, LOST})
 REPLAY_ALL = frozenset({"-1", "0", "-"})
 SLOW_READER = sse_event(
     "error", b'{"error":"SlowReader","message":"The reader fell too far behind; it may come back."}'
@@ -25,18 +38,19 @@ LOST_EVENTS = sse_event(
 _MODES = frozenset(
     {"values", "messages", "messages-tuple", "updates", "events", "tasks", "checkpoints", "debug", "custom"}
 )
+CHUNK_LIMIT_BYTES = 1024 * 1024
+# How far the clocks of two processes may be apart that both follow the database's.
+CLOCK_SKEW_MS = 5
 
-# How far the clocks of two processes may be apart that both go by the database's.
-APART_MS = 5
-
-Place = tuple[int, int]
+# The milliseconds and the sequence number of an event id.
+Position = tuple[int, int]
 ThreadMode = Literal["run_modes", "lifecycle", "state_update"]
 _THREAD_MODES: dict[str, ThreadMode] = {name: name for name in get_args(ThreadMode)}
-_BEGINNING: Place = (0, 0)
+_BEGINNING: Position = (0, 0)
 _FROM_THE_BEGINNING = frozenset({"-", "0"})
 
 
-class Event(NamedTuple):
+class StreamEvent(NamedTuple):
     """One event; `data` is its JSON."""
 
     name: str
@@ -45,28 +59,81 @@ class Event(NamedTuple):
 
     @property
     def mode(self) -> str:
-        """The stream mode behind the name: `values|child:1` is `values`, `messages/partial` is `messages`."""
+        """The stream mode in the name: `values|child:1` is `values`, `messages/partial` is `messages`."""
         return self.name.split("|", 1)[0].split("/", 1)[0]
 
     @property
-    def place(self) -> "Place":
-        """When it was, to be compared."""
-        return place_of(self.event_id) or _BEGINNING
+    def position(self) -> Position:
+        """The event's position in time, for comparisons."""
+        return parse_event_id(self.event_id) or _BEGINNING
 
     @property
     def is_for_protocol_only(self) -> bool:
         """Whether only readers of the event streaming protocol get it."""
         return self.name.startswith(PROTOCOL_ONLY)
 
-    def wire(self, *, with_id: bool) -> bytes:
-        """Encode the event for a stream of server-sent events."""
-        return sse_event(self.name, self.data, self.event_id if with_id else None)
+
+EVENT_RULES: ItemRules[StreamEvent] = ItemRules(lambda event: len(event.data), lambda event: event.position)
+
+
+class ThreadView(NamedTuple):
+    """The events of a thread that a follower asked for."""
+
+    modes: frozenset[ThreadMode]
+
+    @property
+    def key(self) -> "ThreadView":
+        """Equal for equal frames."""
+        return self
+
+    def wants(self, event: StreamEvent) -> bool:
+        """Whether the follower gets an event."""
+        return self.matches(event)
+
+    def matches(self, event: StreamEvent) -> bool:
+        """Whether the follower asked for an event."""
+        if event.name == STATE_UPDATE:
+            return STATE_UPDATE in self.modes
+        if "run_modes" in self.modes:
+            return not event.is_for_protocol_only
+        return "lifecycle" in self.modes and event.name == "metadata"
+
+    def frame(self, event: StreamEvent) -> bytes:
+        """Encode an event."""
+        return sse_event(event.name, event.data, event.event_id)
+
+
+class OpenInterrupt(NamedTuple):
+    """An interrupt of a run that stopped for an answer."""
+
+    interrupt_id: str
+    value: object
+
+
+class RunEnd(NamedTuple):
+    """How a run ended, as followers of its thread see it."""
+
+    status: Literal["completed", "interrupted", "failed"]
+    graph_name: str
+    error: str | None = None
+    interrupts: tuple[OpenInterrupt, ...] = ()
+
+
+def closing_events(run_id: UUID, end: RunEnd) -> Iterator[tuple[str, bytes]]:
+    """Yield the events that followers of the thread get when a run's end is committed."""
+    for interrupt in end.interrupts:
+        # The value has two names: `payload` is the protocol's, `value` is where the Python SDK looks for it.
+        request = {"interrupt_id": interrupt.interrupt_id, "payload": interrupt.value, "value": interrupt.value}
+        yield "@input.requested", dump_user(request)
+    last = {"event": end.status, "graph_name": end.graph_name}
+    yield "@lifecycle", dump_user(last if end.error is None else {**last, "error": end.error})
+    yield "metadata", dump_api({"status": "run_done", "run_id": str(run_id)})
 
 
 class EventClock:
     """Makes event ids `<ms>-<seq>`, strictly increasing over all streams of this process (spec: Events).
 
-    Where several processes serve one database, each goes by the database's time: `ahead_s` is what it differs by.
+    Processes that serve one database all follow its clock: `ahead_s` is how far it is ahead of this machine's.
     """
 
     def __init__(self) -> None:
@@ -75,46 +142,43 @@ class EventClock:
 
     def next(self) -> str:
         """Return the next id."""
-        millis = max(self._now(), self._millis)
+        millis = max((time.time_ns() + int(self.ahead_s * 1e9)) // 1_000_000, self._millis)
         self._sequence = self._sequence + 1 if millis == self._millis else 0
         self._millis = millis
         return f"{millis}-{self._sequence}"
 
-    def now(self) -> Place:
-        """Return the place that all later ids are after, those of other processes' clocks as well."""
-        return (self._now() - APART_MS, 0)
+    def now(self) -> Position:
+        """Return a position before all later ids, those of other processes included."""
+        return ((time.time_ns() + int(self.ahead_s * 1e9)) // 1_000_000 - CLOCK_SKEW_MS, 0)
 
-    def go_beyond(self, event_id: str) -> None:
-        """Let all later ids be after one that another process made."""
-        if (place := place_of(event_id)) and place > (self._millis, self._sequence):
-            self._millis, self._sequence = place
-
-    def _now(self) -> int:
-        return (time.time_ns() + int(self.ahead_s * 1e9)) // 1_000_000
+    def advance_past(self, event_id: str) -> None:
+        """Make all later ids greater than one from another process."""
+        if (position := parse_event_id(event_id)) and position > (self._millis, self._sequence):
+            self._millis, self._sequence = position
 
 
-def place_of(event_id: str) -> Place | None:
-    """Return an id's place in time, or None for what is no id. An id may lack its sequence number."""
+def parse_event_id(event_id: str) -> Position | None:
+    """Return an id's position in time, or None if it is not an event id. The sequence number may be missing."""
     millis, _, sequence = event_id.partition("-")
     if millis.isdecimal() and (sequence or "0").isdecimal() and len(event_id) <= 40:
         return int(millis), int(sequence or 0)
     return None
 
 
-def resume_place(event_id: str | None) -> Place | None:
-    """Read where a follower of a thread left off; None is now. Raises Invalid for what is no id of ours."""
+def resume_position(event_id: str | None) -> Position | None:
+    """Parse the `Last-Event-ID` of a thread's follower; None is now. Raises Invalid if it is not an event id."""
     if event_id is None:
         return None
-    place = _BEGINNING if event_id in _FROM_THE_BEGINNING else place_of(event_id)
-    if place is None:
+    position = _BEGINNING if event_id in _FROM_THE_BEGINNING else parse_event_id(event_id)
+    if position is None:
         raise Invalid.field(
             ["header", "last-event-id"], "Invalid last-event-id: must be a valid event id", "id_parsing"
         )
-    return place
+    return position
 
 
-def thread_modes(given: list[str]) -> frozenset[ThreadMode]:
-    """Read how a client wants to follow a thread: repeated, or as a JSON list. Raises Invalid."""
+def parse_thread_modes(given: list[str]) -> frozenset[ThreadMode]:
+    """Parse the modes in which a client follows a thread: repeated, or as a JSON list. Raises Invalid."""
     found: set[ThreadMode] = set()
     for name in _names(given):
         mode = _THREAD_MODES.get(name)
@@ -124,14 +188,65 @@ def thread_modes(given: list[str]) -> frozenset[ThreadMode]:
     return frozenset(found or {"run_modes"})
 
 
-def _names(given: list[str]) -> list[str]:
-    return [name for part in given if (name := part.strip(' []"'))]
-
-
-def asked_modes(given: list[str] | None) -> frozenset[str] | None:
-    """Read which modes a client wants to follow: repeated, or as a JSON list. None is all. Raises Invalid."""
+def parse_run_modes(given: list[str] | None) -> frozenset[str] | None:
+    """Parse the modes in which a client follows a run: repeated, or as a JSON list. None is all. Raises Invalid."""
     names = _names(given or [])
     for name in names:
         if name not in _MODES:
             raise Invalid.field(["query", "stream_mode"], f"Invalid stream mode: {name}", "enum")
     return frozenset("messages" if name == "messages-tuple" else name for name in names) or None
+
+
+def _names(given: list[str]) -> list[str]:
+    return [name for part in given if (name := part.strip(' []"'))]
+
+
+class EventBatch(NamedTuple):
+    """Events to write to the log. `run_id` is None for changes by people; `attempt` fences a former owner's writes."""
+
+    thread_id: UUID
+    run_id: UUID | None
+    attempt: int
+    events: list[StreamEvent]
+    context: Mapping[str, Any] = MappingProxyType({})
+
+
+class BatchSink(Protocol):
+    """Writes events to the log in Postgres, for other processes."""
+
+    @property
+    def has_others(self) -> bool:
+        """Whether there are other processes."""
+        ...
+
+    def write(self, batch: EventBatch) -> None:
+        """Write events."""
+        ...
+
+
+class Chunk(msgspec.Struct, array_like=True):
+    """The events of one run from one flush. `number` orders the chunks of a thread, without gaps."""
+
+    thread_id: UUID
+    number: int
+    run_id: UUID | None
+    writer: UUID
+    body: bytes
+
+    def events(self) -> list[StreamEvent]:
+        """Return the events in the body."""
+        return unpack_events(self.body)
+
+
+def pack_events(events: list[StreamEvent]) -> bytes:
+    """Encode events as the body of a chunk."""
+    return _encoder.encode(events)
+
+
+def unpack_events(body: bytes) -> list[StreamEvent]:
+    """Decode the body of a chunk."""
+    return _decoder.decode(body)
+
+
+_encoder = msgspec.msgpack.Encoder()
+_decoder = msgspec.msgpack.Decoder(list[StreamEvent])

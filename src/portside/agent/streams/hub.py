@@ -1,219 +1,358 @@
-"""Finds the feeds of this process: of a run that is executed, or was until a moment ago, and of a thread.
+"""Finds the event logs of threads and the streams of runs in this process.
 
-What runs in this process tell reaches its feeds without a hop. What other processes tell comes in through the relay,
-which is also told what they may want of ours; without one the process is alone.
+Events of runs in this process reach their followers without a hop. A `Transport` brings events from other processes
+and takes those that others want; `NullTransport` is for a process that is alone.
 """
 
 import asyncio
 import time
 from collections import deque
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable, Container
 from contextlib import asynccontextmanager
 from itertools import islice
+from typing import NamedTuple, Protocol
 from uuid import UUID
 from weakref import WeakValueDictionary
 
-from portside.agent.streams.chunks import Telling
-from portside.agent.streams.events import EventClock, Place, ThreadMode
-from portside.agent.streams.feed import Feed, Subscription
-from portside.agent.streams.reach import Alone, Relay, Start
-from portside.agent.streams.retention import Retention
-from portside.agent.streams.threads import NEWS_S, RunEnd, ThreadFeed, ThreadSubscription
+from portside.agent.streams.buffers import ReplayBudget, ReplayLimits
+from portside.agent.streams.event_log import SHARE_WITHIN_S, EventLog, KeptSegments, LogSubscription
+from portside.agent.streams.events import EventBatch, EventClock, Position, RunEnd, ThreadMode
+from portside.agent.streams.run_stream import RunStream
 from portside.kernel.codec import dump_api
 
-BRIEF_LIMIT_BYTES = 64 * 1024 * 1024
-LAST_WORDS_AT_MOST = 16
-# A process that has just met a busy database may be that far from its time: rather that than losing what a thread told.
-UNSURE_MS = 1000
+EPHEMERAL_LIMIT_BYTES = 64 * 1024 * 1024
+CLOSING_EVENTS_LIMIT = 16
+# The clock of a process that has just met a busy database may be off by this much. Rather show a client events of a
+# deleted thread with the same id than lose events of the thread.
+CLOCK_ERROR_MS = 1000
+
+
+class AttemptStart(NamedTuple):
+    """The start of an attempt at a run. Events of a stateless run are not kept after its end."""
+
+    run_id: UUID
+    thread_id: UUID
+    graph_id: str
+    attempt: int
+    is_resumable: bool
+    is_stateless: bool
+    was_started: bool = False
+    is_streamed_elsewhere: bool = False
+
+
+class Transport(Protocol):
+    """The connection to other processes, as the hub uses it."""
+
+    has_others: bool
+
+    @property
+    def followed_elsewhere(self) -> Container[UUID]:
+        """The threads that other processes follow, as far as is known."""
+        ...
+
+    @property
+    def subscribed(self) -> Container[UUID]:
+        """The threads whose events this process follows from other processes."""
+        ...
+
+    async def start(self) -> None:
+        """Connect. Raises what the database failed with."""
+        ...
+
+    async def close(self) -> None:
+        """Disconnect."""
+        ...
+
+    def write(self, batch: EventBatch) -> None:
+        """Write events to the log in Postgres."""
+        ...
+
+    async def flush(self) -> None:
+        """Wait until all events that were given to `write` are in the log."""
+        ...
+
+    def check_subscriptions(self) -> None:
+        """Soon look which threads others follow; assume that there are others until they are counted."""
+        ...
+
+    def notify_run_ended(self, run_id: UUID) -> None:
+        """Notify others that a run is over."""
+        ...
+
+    def delete_thread(self, thread_id: UUID) -> None:
+        """Notify others that a thread was deleted, and delete its log in Postgres."""
+        ...
+
+    def notify_work(self, *, claims: bool = False, cancels: bool = False) -> None:
+        """Notify others of runs to claim or to cancel."""
+        ...
+
+    async def subscribe(self, log: EventLog, stream: RunStream | None = None, /) -> object:
+        """Read a thread's events from other processes for as long as the result is held, those so far before return."""
+        ...
+
+    async def last_numbered(self, thread_id: UUID, /) -> tuple[str, int] | None:
+        """Return the last event of a thread that the event streaming protocol numbered, and its number, if stored."""
+        ...
+
+    async def thread_created_at(self, thread_id: UUID, /) -> int | None:
+        """Return when a thread was created, in milliseconds as event ids have them; None if it does not exist."""
+        ...
+
+    def follow_elsewhere(self, stream: RunStream, /) -> bool:
+        """Go on following a run that goes on in another process; False when this process is about to stop."""
+        ...
+
+    async def catch_up(self, start: AttemptStart, stream: RunStream) -> None:
+        """Read the earlier events of a run and of its thread before this process goes on with the run."""
+        ...
+
+
+class NullTransport:
+    """The transport of a process that is alone: nothing is sent, and nothing arrives."""
+
+    has_others = False
+    followed_elsewhere: Container[UUID] = ()
+    subscribed: Container[UUID] = ()
+
+    async def start(self) -> None:
+        """Do nothing."""
+
+    async def close(self) -> None:
+        """Do nothing."""
+
+    def write(self, batch: EventBatch) -> None:
+        """Do nothing."""
+
+    async def flush(self) -> None:
+        """Return at once."""
+
+    def check_subscriptions(self) -> None:
+        """Do nothing."""
+
+    def notify_run_ended(self, run_id: UUID) -> None:
+        """Do nothing."""
+
+    def delete_thread(self, thread_id: UUID) -> None:
+        """Do nothing."""
+
+    def notify_work(self, *, claims: bool = False, cancels: bool = False) -> None:
+        """Do nothing."""
+
+    async def subscribe(self, _log: EventLog, _stream: RunStream | None = None, /) -> object:
+        """Return None."""
+        return None
+
+    async def last_numbered(self, _thread_id: UUID, /) -> tuple[str, int] | None:
+        """Return None."""
+        return None
+
+    async def thread_created_at(self, _thread_id: UUID, /) -> int | None:
+        """Return None."""
+        return None
+
+    def follow_elsewhere(self, _stream: RunStream, /) -> bool:
+        """Return False."""
+        return False
+
+    async def catch_up(self, start: AttemptStart, stream: RunStream) -> None:
+        """Return at once."""
 
 
 class Hub:
-    """The feeds of this process. A feed lives as long as somebody follows, fills or keeps it."""
+    """The event logs and run streams of this process. Each lives for as long as somebody follows, fills or keeps it."""
 
-    def __init__(self, *, keep_s: float) -> None:
+    def __init__(self, *, keep_s: float, replays: ReplayLimits | None = None) -> None:
         self.clock = EventClock()
-        self.relay: Relay = Alone()
-        self._feeds: WeakValueDictionary[UUID, Feed] = WeakValueDictionary()
-        self._threads: WeakValueDictionary[UUID, ThreadFeed] = WeakValueDictionary()
-        self._running: dict[UUID, Feed] = {}
-        self._kept: set[Feed] = set()
+        self.replays = ReplayBudget(replays)
+        self.transport: Transport = NullTransport()
+        self._streams: WeakValueDictionary[UUID, RunStream] = WeakValueDictionary()
+        self._logs: WeakValueDictionary[UUID, EventLog] = WeakValueDictionary()
+        self._running: dict[UUID, RunStream] = {}
+        # Resumable runs that ended, and announced runs that have not started.
+        self._kept_streams: set[RunStream] = set()
         self._keep_s = keep_s
-        self._last_ids: dict[UUID, list[str]] = {}
-        # Threads whose last run ended so lately that the wish to follow it may still be on its way.
-        self._ended: deque[tuple[float, ThreadFeed]] = deque()
-        self._retention = Retention(keep_s)
-        self._brief = Retention(NEWS_S, BRIEF_LIMIT_BYTES)
+        self._closing_ids: dict[UUID, list[str]] = {}
+        # Logs of threads whose last run ended so recently that another process's subscription may still be on its way.
+        self._recently_ended: deque[tuple[float, EventLog]] = deque()
+        self._kept = KeptSegments(keep_s)
+        self._kept_briefly = KeptSegments(SHARE_WITHIN_S, EPHEMERAL_LIMIT_BYTES)
 
     @asynccontextmanager
-    async def joined(self, make_relay: Callable[["Hub"], Relay]) -> AsyncIterator[None]:
-        """Be joined with the other processes of the database. Raises what the database failed with."""
-        self.relay = make_relay(self)
-        await self.relay.start()
+    async def connected(self, make_transport: Callable[["Hub"], Transport]) -> AsyncIterator[None]:
+        """Stay connected with the other processes of the database. Raises what the database failed with."""
+        self.transport = make_transport(self)
+        await self.transport.start()
         try:
             yield
         finally:
-            await self.relay.close()
+            await self.transport.close()
 
-    def open(self, run_id: UUID, thread_id: UUID, *, is_resumable: bool) -> Feed:
-        """Return the run's feed, made anew if there is none that goes on."""
-        feed = self._feeds.get(run_id)
-        if feed is None or feed.ended.is_set():
-            thread = self.thread(thread_id)
-            feed = self._feeds[run_id] = Feed(run_id, thread, self.clock, is_resumable=is_resumable)
-        return feed
+    def log_of(self, thread_id: UUID) -> EventLog:
+        """Return the log of a thread, which need not exist yet."""
+        log = self._logs.get(thread_id)
+        if log is None:
+            log = self._logs[thread_id] = EventLog(thread_id, self.clock, self._kept, self.replays, self)
+        return log
 
-    async def prepare(self, start: Start) -> Feed:
-        """Open the feed of a run that is about to begin here, with what others told before; mostly that is nothing."""
-        is_expected = start.run_id in self._feeds
-        feed = self.open(start.run_id, start.thread_id, is_resumable=start.is_resumable)
-        if start.was_begun or start.attempt > 1 or self.relay.mirrors(start.thread_id):
-            await self.relay.catch_up(start, feed)
-        elif start.is_foreign or (not is_expected and self.relay.has_others):
-            # Another process admitted it, and may have clients that follow it.
-            self.relay.look()
-        return feed
+    def open(self, run_id: UUID, thread_id: UUID, *, is_resumable: bool) -> RunStream:
+        """Return the stream of a run; create it if there is none that goes on."""
+        stream = self._streams.get(run_id)
+        if stream is None or stream.ended.is_set():
+            log = self.log_of(thread_id)
+            stream = self._streams[run_id] = RunStream(run_id, log, self.clock, is_resumable=is_resumable)
+        return stream
 
-    def begin(self, start: Start) -> Feed:
-        """Open the feed of a run that is executed here from now on, with the events that come first."""
-        feed = self.open(start.run_id, start.thread_id, is_resumable=start.is_resumable)
-        feed.is_stateless, feed.is_resumable, feed.is_local = start.is_stateless, start.is_resumable, True
-        is_logged = start.is_resumable or self.relay.is_followed(start.thread_id)
-        feed.thread.open(start.run_id, attempt=start.attempt, is_logged=is_logged)
-        self._running[start.run_id] = feed
-        feed.publish(
+    def find(self, run_id: UUID) -> RunStream | None:
+        """Return the stream of a run, or None if nobody in this process uses it."""
+        return self._streams.get(run_id)
+
+    async def prepare(self, start: AttemptStart) -> RunStream:
+        """Open the stream of a run that is about to start here, and read its earlier events; mostly there are none."""
+        is_expected = start.run_id in self._streams
+        stream = self.open(start.run_id, start.thread_id, is_resumable=start.is_resumable)
+        if start.was_started or start.attempt > 1 or start.thread_id in self.transport.subscribed:
+            await self.transport.catch_up(start, stream)
+        elif start.is_streamed_elsewhere or (not is_expected and self.transport.has_others):
+            # Another process admitted it, and may have clients that join it.
+            self.transport.check_subscriptions()
+        return stream
+
+    def begin(self, start: AttemptStart) -> RunStream:
+        """Open the stream of a run that this process executes from now on, and publish its first events."""
+        stream = self.open(start.run_id, start.thread_id, is_resumable=start.is_resumable)
+        stream.begin(is_stateless=start.is_stateless, is_resumable=start.is_resumable)
+        is_logged = (
+            start.is_resumable or start.is_streamed_elsewhere or start.thread_id in self.transport.followed_elsewhere
+        )
+        stream.log.start(start.run_id, attempt=start.attempt, is_logged=is_logged)
+        self._running[start.run_id] = stream
+        stream.publish(
             [
                 ("metadata", dump_api({"run_id": str(start.run_id), "attempt": start.attempt})),
                 ("@lifecycle", dump_api({"event": "running", "graph_name": start.graph_id})),
             ]
         )
-        return feed
+        return stream
 
-    def find(self, run_id: UUID) -> Feed | None:
-        """Return the run's feed, or None when nobody in this process has to do with it."""
-        return self._feeds.get(run_id)
+    def pending_writes(self, stream: RunStream) -> Awaitable[None] | None:
+        """Return a wait for a run's events to be in the log, or None if no other process wants them. Thread-safe."""
+        return self.transport.flush() if stream.log.is_logged(stream.run_id) else None
 
-    def known(self, feed: Feed) -> Awaitable[None] | None:
-        """Wait until what a run told so far is written down; None where nobody else wants it. Asked in any thread."""
-        return self.relay.written() if feed.thread.is_logged(feed.run_id) else None
+    async def flush_run(self, run_id: UUID) -> None:
+        """Write a run's events before its end is committed: then the thread's next run may start in another process.
 
-    async def conclude(self, run_id: UUID) -> None:
-        """Let what a run told be known to others before its end is: its thread's next run may begin there at once."""
-        feed = self._running.get(run_id)
-        if feed is not None and feed.thread.is_logged(run_id):
-            self._last_ids[run_id] = [self.clock.next() for _ in range(LAST_WORDS_AT_MOST)]
-            await self.relay.written()
+        The closing events are written after the end, under ids that are taken here, before those of the next run.
+        """
+        stream = self._running.get(run_id)
+        if stream is not None and stream.log.is_logged(run_id):
+            self._closing_ids[run_id] = [self.clock.next() for _ in range(CLOSING_EVENTS_LIMIT)]
+            await self.transport.flush()
 
-    def close(self, run_id: UUID, end: RunEnd | None) -> None:
-        """End a feed; a resumable one is kept for clients that come back. Without an end the run goes on elsewhere."""
-        feed = self._running.pop(run_id, None) or self._feeds.get(run_id)
-        if feed is None:
+    def finish(self, run_id: UUID, end: RunEnd | None, result: object = None) -> None:
+        """End the stream of a run with its result. Without an end the run goes on in another process."""
+        stream = self._running.pop(run_id, None) or self._streams.get(run_id)
+        if stream is None:
             return
-        if end is not None or not feed.followers() or not self.relay.adopt(feed):
-            feed.end()
-        keeper = self._retention if not feed.is_stateless else self._brief if self.relay.has_others else None
-        feed.thread.finish(run_id, end, keeper=keeper, ids=self._last_ids.pop(run_id, ()))
-        if not feed.is_stateless or self.relay.has_others:
-            self._note_ended(feed.thread)
-        self.relay.say_ended(run_id)
-        if feed.is_resumable and end is not None:
-            self._kept.add(feed)
-            asyncio.get_running_loop().call_later(self._keep_s, self._kept.discard, feed)
+        if end is not None or not stream.followers() or not self.transport.follow_elsewhere(stream):
+            stream.end(result)
+        keeper = self._kept if not stream.is_stateless else self._kept_briefly if self.transport.has_others else None
+        stream.log.finish(run_id, end, keeper=keeper, ids=self._closing_ids.pop(run_id, ()))
+        if not stream.is_stateless or self.transport.has_others:
+            self._drop_shared_logs()
+            self._recently_ended.append((time.monotonic() + SHARE_WITHIN_S, stream.log))
+        self.transport.notify_run_ended(run_id)
+        if stream.is_resumable and end is not None:
+            self._kept_streams.add(stream)
+            asyncio.get_running_loop().call_later(self._keep_s, self._kept_streams.discard, stream)
 
-    def end_unbegun(self, feed: Feed, reason: str) -> None:
-        """End the feed of a run that no worker ever began; one that was announced is told to have failed."""
-        feed.end()
-        if feed.graph_id is not None:
-            feed.thread.open(feed.run_id, is_logged=self.relay.has_others)
-            feed.thread.finish(feed.run_id, RunEnd("failed", feed.graph_id, reason), keeper=self._retention)
+    def finish_unstarted(self, stream: RunStream, reason: str, result: object = None) -> None:
+        """End the stream of a run that no worker started; if it was announced, its thread's followers see it fail."""
+        stream.end(result)
+        if stream.graph_id is not None:
+            stream.log.start(stream.run_id, is_logged=self.transport.has_others)
+            stream.log.finish(stream.run_id, RunEnd("failed", stream.graph_id, reason), keeper=self._kept)
 
-    async def announce(self, feed: Feed, graph_id: str) -> None:
-        """Watch a run until it begins, because those who follow its thread were told of it; no matter who ends it."""
-        if feed.is_local or feed.is_started or feed.ended.is_set():
+    async def announce(self, stream: RunStream, graph_id: str) -> None:
+        """Keep the stream of a run until the run starts or ends: the client that follows the thread knows of it."""
+        if stream.is_local or stream.is_started or stream.ended.is_set():
             return
-        feed.graph_id = graph_id
-        feed.mirror = await self.relay.mirror(feed.thread, feed)
-        self._kept.add(feed)
-        feed.on_start(lambda: self._kept.discard(feed))
+        stream.graph_id = graph_id
+        stream.remote = await self.transport.subscribe(stream.log, stream)
+        self._kept_streams.add(stream)
+        stream.on_start = lambda: self._kept_streams.discard(stream)
 
-    async def follow(self, feed: Feed, *, after: str | None, modes: frozenset[str] | None) -> Subscription:
-        """Follow a run wherever it is executed, from now on or from after an event that is kept."""
-        mirror = None if feed.is_local else await self.relay.mirror(feed.thread, feed)
-        subscription = feed.follow(after=after, modes=modes)
-        subscription.mirror = mirror
-        if after is None or not feed.is_resumable:
+    async def follow(self, stream: RunStream, *, after: str | None, modes: frozenset[str] | None) -> LogSubscription:
+        """Follow a run in whatever process it executes, from now on or from after a kept event."""
+        remote = None if stream.is_local else await self.transport.subscribe(stream.log, stream)
+        subscription = stream.follow(after=after, modes=modes)
+        subscription.remote = remote
+        if after is None or not stream.is_resumable:
             subscription.floor = self.clock.now()
         return subscription
 
     async def follow_thread(
-        self, thread_id: UUID, modes: frozenset[ThreadMode], after: Place | None
-    ) -> ThreadSubscription:
-        """Follow a thread, wherever its runs are executed."""
-        thread, mirror = await self.join(thread_id)
-        subscription = thread.follow(modes, after=after)
-        subscription.mirror = mirror
+        self, thread_id: UUID, modes: frozenset[ThreadMode], after: Position | None
+    ) -> LogSubscription:
+        """Follow a thread, in whatever processes its runs execute."""
+        log, remote = await self.join(thread_id)
+        subscription = log.follow(modes, after=after)
+        subscription.remote = remote
         return subscription
 
-    async def join(self, thread_id: UUID) -> tuple[ThreadFeed, object]:
-        """Return the feed of a thread with what others told of it, and what keeps that coming.
+    async def join(self, thread_id: UUID) -> tuple[EventLog, object]:
+        """Return the log of a thread with the events of other processes, and the object that keeps them coming.
 
-        A thread that was deleted may have left something here: whoever made another one of its id gets none of it.
+        A deleted thread of the same id may have left events here: the followers of the new one must not get them.
         """
-        thread = self.thread(thread_id)
-        mirror = await self.relay.mirror(thread)
-        if thread.has_past and (made_at := await self.relay.made_at(thread_id)) is not None:
-            thread.forget_before((made_at - UNSURE_MS, 0))
-        return thread, mirror
+        log = self.log_of(thread_id)
+        remote = await self.transport.subscribe(log)
+        if (
+            log.history.last_number >= 0
+            and (created_at := await self.transport.thread_created_at(thread_id)) is not None
+        ):
+            log.drop_before((created_at - CLOCK_ERROR_MS, 0))
+        return log, remote
 
-    def thread(self, thread_id: UUID) -> ThreadFeed:
-        """Return the feed of a thread, which need not exist yet."""
-        thread = self._threads.get(thread_id)
-        if thread is None:
-            thread = self._threads[thread_id] = ThreadFeed(thread_id, self.clock, self._retention, self)
-        return thread
+    def publish_state_update(self, thread_id: UUID, data: bytes) -> None:
+        """Notify the followers of a thread that a person changed its state."""
+        self.log_of(thread_id).add_state_update(data)
 
-    def update(self, thread_id: UUID, data: bytes) -> None:
-        """Tell those who follow a thread that a person changed its state."""
-        self.thread(thread_id).update(data)
+    def thread_deleted(self, thread_id: UUID) -> None:
+        """End the followers of a deleted thread, in all processes."""
+        self.drop_thread(thread_id)
+        self.transport.delete_thread(thread_id)
 
-    def forget(self, thread_id: UUID) -> None:
-        """Let those go who follow a thread that was deleted, here and elsewhere."""
-        self.drop(thread_id)
-        self.relay.say_gone(thread_id)
+    def drop_thread(self, thread_id: UUID) -> None:
+        """End the followers of a thread in this process."""
+        log = self._logs.pop(thread_id, None)
+        if log is not None:
+            log.end()
 
-    def drop(self, thread_id: UUID) -> None:
-        """Let those go who follow a thread here."""
-        thread = self._threads.pop(thread_id, None)
-        if thread is not None:
-            thread.end()
-
-    def mirrored(self) -> list[Feed]:
-        """Return the feeds that somebody follows, or waits for, of runs that are not executed here."""
-        return [feed for feed in list(self._feeds.values()) if not feed.is_local and not feed.ended.is_set()]
+    def remote_streams(self) -> list[RunStream]:
+        """Return the streams that somebody follows, or waits for, of runs in other processes."""
+        return [stream for stream in list(self._streams.values()) if not stream.is_local and not stream.ended.is_set()]
 
     def positions(self) -> dict[UUID, tuple[str, int]]:
-        """Return how far the numbered sequences of threads are."""
-        return {key: thread.tap.position for key, thread in list(self._threads.items()) if thread.tap is not None}
+        """Return the last event that observers have numbered, and its number, for each thread."""
+        return {key: log.observer.position for key, log in list(self._logs.items()) if log.observer is not None}
 
-    def untold(self, most: int) -> list[ThreadFeed]:
-        """Return threads of which others may want to know more than they do."""
-        self._forget_ended()
-        running = (feed.thread for feed in self._running.values())
-        ended = (thread for _, thread in islice(reversed(self._ended), most))
-        return [thread for thread in (*running, *ended) if thread.has_untold()]
+    def unshared_logs(self, limit: int) -> list[EventLog]:
+        """Return logs with events that other processes may want and do not have."""
+        self._drop_shared_logs()
+        running = (stream.log for stream in self._running.values())
+        ended = (log for _, log in islice(reversed(self._recently_ended), limit))
+        return [log for log in (*running, *ended) if log.unshared()]
 
-    def _note_ended(self, thread: ThreadFeed) -> None:
-        self._forget_ended()
-        self._ended.append((time.monotonic() + NEWS_S, thread))
-
-    def _forget_ended(self) -> None:
-        while self._ended and self._ended[0][0] < time.monotonic():
-            self._ended.popleft()
+    def _drop_shared_logs(self) -> None:
+        while self._recently_ended and self._recently_ended[0][0] < time.monotonic():
+            self._recently_ended.popleft()
 
     @property
     def has_others(self) -> bool:
         """Whether other processes serve the same database."""
-        return self.relay.has_others
+        return self.transport.has_others
 
-    def tell(self, telling: Telling) -> None:
-        """Write events of a thread down for others."""
-        self.relay.tell(telling)
+    def write(self, batch: EventBatch) -> None:
+        """Write events to the log in Postgres, for other processes."""
+        self.transport.write(batch)

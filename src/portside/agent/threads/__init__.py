@@ -1,1 +1,1 @@
-"""Threads: `records` makes, finds, changes and deletes them; `states` reads and changes what their graphs remember."""
+"""Threads: `records` creates, finds, changes and deletes them; `states` reads and changes the state of their graphs."""

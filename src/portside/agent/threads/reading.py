@@ -1,28 +1,48 @@
-"""Reading the state of a thread, and answering again what was read before (docs/why/state-reads.md).
+"""Reading the state of a thread, and caching what was read (docs/why/state-reads.md).
 
-One statement tells which graph a thread belongs to, which version its checkpoint has, and the checkpoint itself, unless
-its version is that of an answer that is remembered. Remembered is what depends on nothing else: the latest state of a
-graph that is not made anew for each use. What is encrypted at rest is not remembered.
+One statement returns the thread's graph, the version of its checkpoint, and the checkpoint itself unless the version is
+that of a cached answer. Only self-contained states are cached: the latest state of a graph that is not built again for
+each use. A cached state always equals a freshly computed one. Nothing that is encrypted at rest is cached.
 """
 
-from typing import Any
+from typing import Any, NamedTuple
 from uuid import UUID
+
+from cachetools import LRUCache
 
 from portside.agent.engine import Engine
 from portside.agent.graphs.load import Graphs
 from portside.agent.graphs.state import read_state
 from portside.agent.sql import sql
-from portside.agent.threads.fields import empty_state, select_fields
-from portside.agent.threads.lookups import Ask, Found, Lookups
-from portside.agent.threads.memory import Answer, Asked, Memory
 from portside.agent.threads.records import ThreadNotFound
-from portside.agent.types.access import Caller, told_of
+from portside.agent.types.access import Caller, auth_configurable
 from portside.agent.types.threads import Checkpoint, StateAtCheckpoint
+from portside.kernel.batching import Batcher
 from portside.kernel.codec import dump_user
-from portside.kernel.db import Database
+from portside.kernel.db import Database, Record
 from portside.kernel.errors import NotFound
+from portside.kernel.large_reads import ReadReservation, ReservationNeeded, set_current_read
 
 LATEST = Checkpoint()
+# The keys that the server writes into a run's configurable: they belong to that run and its caller.
+_OF_THE_RUN = frozenset(
+    {"run_id", "checkpoint_id", "checkpoint_ns", "checkpoint_map", "langgraph_auth_user", "langgraph_auth_user_id",
+     "langgraph_auth_permissions", "langgraph_request_id"}
+)  # fmt: skip
+_EMPTY: dict[str, Any] = {
+    "values": {}, "next": [], "tasks": [], "metadata": None, "created_at": None, "checkpoint": None,
+    "parent_checkpoint": None, "interrupts": [], "checkpoint_id": None, "parent_checkpoint_id": None,
+}  # fmt: skip
+# Concurrent statements. A version check is most likely answered without a checkpoint, and one statement can take all
+# that wait, which costs Postgres half of what two do. Full reads may return much and should not wait for each other.
+CONCURRENT_VERSION_CHECKS = 1
+CONCURRENT_FULL_READS = 2
+# Checkpoints may be large, and those of one statement are in memory together.
+MAX_BATCH = 16
+MAX_BATCH_BYTES = 8_000_000
+# What a cached answer takes beside its texts, and which share of the cache one answer may take (an eighth).
+ENTRY_BYTES = 1000
+LARGEST_SHARE = 8
 
 
 class CheckpointNotFound(NotFound):
@@ -36,73 +56,214 @@ class CheckpointNotFound(NotFound):
         return cls(f"Checkpoint {checkpoint_id} of thread {thread_id} not found")
 
 
-class Reader:
-    """Reads states for all who ask on one event loop."""
+class StateRequest(NamedTuple):
+    """The checkpoint to read, the latest unless one is named, and the version that the caller has cached."""
 
-    def __init__(self, db: Database, engine: Engine, memory_bytes: int) -> None:
+    thread_id: UUID
+    checkpoint_ns: str = ""
+    checkpoint_id: str | None = None
+    known: str | None = None
+
+
+class FoundState(NamedTuple):
+    """What the database has for a thread: its graph, and its checkpoint with a version.
+
+    The version changes whenever the checkpoint, its pending writes or the graph do; it is None for a state that
+    depends on other checkpoints as well. `row` is None if the version is the known one, or there is no such checkpoint.
+    """
+
+    graph_id: str | None
+    version: str | None
+    row: Record | None
+
+
+_StateBatcher = Batcher[StateRequest, FoundState | None]
+
+
+class StateLoader:
+    """Loads checkpoints, in batches, for all callers on one event loop."""
+
+    def __init__(self, db: Database) -> None:
+        self._db = db
+        self._version_checks: _StateBatcher = Batcher(
+            self._fetch_batch, max_concurrent=CONCURRENT_VERSION_CHECKS, max_batch=MAX_BATCH
+        )
+        self._full_reads: _StateBatcher = Batcher(
+            self._fetch_batch, max_concurrent=CONCURRENT_FULL_READS, max_batch=MAX_BATCH
+        )
+
+    async def load(self, request: StateRequest) -> FoundState | None:
+        """Return what is stored; None if there is no such thread."""
+        if self._db.codec is not None:
+            # A thread that cannot be decrypted must not fail the others of a batch.
+            return (await self._fetch([request]))[0]
+        try:
+            return await (self._full_reads if request.known is None else self._version_checks).submit(request)
+        except ReservationNeeded:
+            # The batch is too large: read alone, on the memory budget of this request.
+            return (await self._fetch([request]))[0]
+
+    async def _fetch_batch(self, requests: list[StateRequest]) -> list[FoundState | None]:
+        set_current_read(ReadReservation(None, MAX_BATCH_BYTES))
+        return await self._fetch(requests)
+
+    async def _fetch(self, requests: list[StateRequest]) -> list[FoundState | None]:
+        columns: list[list[object]] = [list(column) for column in zip(*requests, strict=True)]
+        names = ("thread_ids", "namespaces", "checkpoint_ids", "known")
+        rows = await self._db.fetch(sql.read_states, **dict(zip(names, columns, strict=True)))
+        found: list[FoundState | None] = [None] * len(requests)
+        for row in rows:
+            checkpoint = row if row["checkpoint_id"] is not None else None
+            found[row["place"] - 1] = FoundState(row["graph_id"], row["state_version"], checkpoint)
+        return found
+
+
+class StateKey(NamedTuple):
+    """What a caller asked for. The identity belongs to it: a graph's code may depend on the user."""
+
+    thread_id: UUID
+    select: tuple[str, ...] | None
+    identity: str
+
+
+class CachedState(NamedTuple):
+    """The JSON of an answer, the version of the state it was computed from, and the user it was computed for."""
+
+    version: str
+    user: Any
+    body: bytes
+
+    @property
+    def size(self) -> int:
+        """About how many bytes it takes."""
+        return ENTRY_BYTES + len(self.version) + len(self.body)
+
+
+class StateCache:
+    """The most recently used answers, up to a number of bytes in all."""
+
+    def __init__(self, max_bytes: int) -> None:
+        self._answers: LRUCache[StateKey, CachedState] = LRUCache(max_bytes, getsizeof=lambda answer: answer.size)
+
+    @property
+    def size(self) -> int:
+        """How many bytes the answers take."""
+        return int(self._answers.currsize)
+
+    def get(self, key: StateKey, user: Any) -> CachedState | None:
+        """Return the answer for a key, unless it was computed for another user."""
+        known = self._answers.get(key)
+        return known if known is not None and known.user == user else None
+
+    def put(self, key: StateKey, answer: CachedState) -> None:
+        """Cache an answer; one that is too large only removes the one before it."""
+        self.drop(key)
+        if answer.size * LARGEST_SHARE <= self._answers.maxsize:
+            self._answers[key] = answer
+
+    def drop(self, key: StateKey) -> None:
+        """Remove the answer for a key, if there is one."""
+        self._answers.pop(key, None)
+
+
+class StateReader:
+    """Reads states for all callers on one event loop."""
+
+    def __init__(self, db: Database, engine: Engine, cache_bytes: int) -> None:
+        self._db = db
         self._engine = engine
-        self._lookups = Lookups(db)
-        self._memory = Memory(0 if db.codec is not None else memory_bytes)
+        self._loader = StateLoader(db)
+        self._cache = StateCache(0 if db.codec is not None else cache_bytes)
 
     async def read(self, thread_id: UUID, query: StateAtCheckpoint, caller: Caller) -> dict[str, Any]:
         """Return a state as `States.read` does."""
         at = query.checkpoint
-        if self._engine.is_writing(thread_id):
-            await self._engine.settle(thread_id)
-        found = await self._found(Ask(thread_id, at.checkpoint_ns or "", at.checkpoint_id or None))
-        return await self._shown(thread_id, query, caller, found)
+        if self._engine.is_buffering(thread_id):
+            await self._engine.flush_checkpoints(thread_id)
+        found = await self._load(StateRequest(thread_id, at.checkpoint_ns or "", at.checkpoint_id or None))
+        return await self._state_of(thread_id, query, caller, found)
 
     async def answer(self, thread_id: UUID, query: StateAtCheckpoint, caller: Caller) -> bytes:
-        """Return a state's JSON, as `read` returns the state."""
-        # In this order: what a run of this process has not yet written is told by no stamp.
-        is_latest = query.checkpoint == LATEST and not query.subgraphs and not self._engine.is_writing(thread_id)
+        """Return the JSON of a state, from the cache if the database still has the version it was computed from."""
+        # No version in the database covers what a run of this process has not written yet, so that is checked first.
+        is_latest = query.checkpoint == LATEST and not query.subgraphs and not self._engine.is_buffering(thread_id)
         if not is_latest:
             return dump_user(await self.read(thread_id, query, caller))
-        asked = Asked(thread_id, tuple(query.select) if query.select else None, caller.identity)
-        known = self._memory.recall(asked, caller.user)
-        found = await self._found(Ask(thread_id, known=known and known.stamp))
-        if known is not None and found.stamp == known.stamp:
+        key = StateKey(thread_id, tuple(query.select) if query.select else None, caller.identity)
+        known = self._cache.get(key, caller.user)
+        found = await self._load(StateRequest(thread_id, known=known and known.version))
+        if known is not None and found.version == known.version:
             return known.body
-        body = dump_user(await self._shown(thread_id, query, caller, found))
-        if found.row is not None and found.stamp is not None and self._engine.graphs.is_fixed(found.graph_id):
-            self._memory.keep(asked, Answer(found.stamp, caller.user, body))
+        body = dump_user(await self._state_of(thread_id, query, caller, found))
+        if found.row is not None and found.version is not None and self._engine.graphs.is_fixed(found.graph_id):
+            self._cache.put(key, CachedState(found.version, caller.user, body))
         else:
-            self._memory.forget(asked)
+            self._cache.drop(key)
         return body
 
-    async def _found(self, ask: Ask) -> Found:
-        found = await self._lookups.look(ask)
+    async def config(self, thread_id: UUID, graph_id: str, at: Checkpoint | None, caller: Caller) -> Any:
+        """Return the config that opens a thread's graph at a checkpoint.
+
+        A factory builds its graph from the config, so it gets that of the thread's last run, else its assistant's.
+        """
+        config = config_of(thread_id, at, caller)
+        if not self._engine.graphs.is_factory(graph_id):
+            return config
+        given = await self._config_of_last_run(thread_id) or await self._config_of_assistant(thread_id)
+        configurable = {
+            name: value
+            for name, value in given.get("configurable", {}).items()
+            if name not in _OF_THE_RUN and not name.startswith("__")
+        }
+        return {**given, "configurable": configurable | config["configurable"]}
+
+    async def _config_of_last_run(self, thread_id: UUID) -> dict[str, Any] | None:
+        page: dict[str, Any] = {"status": None, "with_metadata": False, "with_kwargs": True, "limit": 1, "offset": 0}
+        row = await self._db.fetchrow(sql.list_runs, thread_id=thread_id, **page)
+        return None if row is None else row["kwargs"].get("config")
+
+    async def _config_of_assistant(self, thread_id: UUID) -> dict[str, Any]:
+        row = await self._db.fetchrow(sql.assistant_of_thread, thread_id=thread_id)
+        if row is None:
+            return {}
+        return {**row["config"], "configurable": {**row["config"].get("configurable", {}), **row["context"]}}
+
+    async def _load(self, request: StateRequest) -> FoundState:
+        found = await self._loader.load(request)
         if found is None:
-            raise ThreadNotFound.of(ask.thread_id)
+            raise ThreadNotFound.of(request.thread_id)
         return found
 
-    async def _shown(self, thread_id: UUID, query: StateAtCheckpoint, caller: Caller, found: Found) -> dict[str, Any]:
-        at, config = query.checkpoint, config_of(thread_id, query.checkpoint, caller)
+    async def _state_of(
+        self, thread_id: UUID, query: StateAtCheckpoint, caller: Caller, found: FoundState
+    ) -> dict[str, Any]:
+        at, state = query.checkpoint, empty_state()
+        if (graph_id := found.graph_id) is not None:
+            config = await self.config(thread_id, graph_id, at, caller)
 
-        async def reading(graphs: Graphs, graph_id: str) -> dict[str, Any]:
-            async with graphs.open(graph_id, config, access="threads.read") as graph:
-                with self._engine.saver.told(config, found.row):
-                    return await read_state(graph, config, subgraphs=bool(query.subgraphs))
+            async def reading(graphs: Graphs) -> dict[str, Any]:
+                async with graphs.open(graph_id, config, access="threads.read") as graph:
+                    with self._engine.saver.preloaded(config, found.row):
+                        return await read_state(graph, config, subgraphs=bool(query.subgraphs))
 
-        graph_id = found.graph_id
-        state = await self._engine.read(lambda graphs: reading(graphs, graph_id)) if graph_id else empty_state()
+            state = await self._engine.read(reading)
         if at.checkpoint_id and state["created_at"] is None:
             raise CheckpointNotFound.of(thread_id, at.checkpoint_id)
         if state["checkpoint"] is None and at.thread_id:
-            # RemoteGraph, which names the thread whenever it asks, takes neither of them as None.
-            place = {"thread_id": str(thread_id), "checkpoint_ns": at.checkpoint_ns or "", "checkpoint_id": None}
-            state |= {"checkpoint": place, "metadata": {}}
+            # RemoteGraph always names the thread, and accepts None for neither the checkpoint nor its metadata.
+            checkpoint = {"thread_id": str(thread_id), "checkpoint_ns": at.checkpoint_ns or "", "checkpoint_id": None}
+            state |= {"checkpoint": checkpoint, "metadata": {}}
         return select_fields(state, query.select)
 
 
 def config_of(thread_id: UUID, at: Checkpoint | None, caller: Caller) -> Any:
-    """Return the config by which a graph finds a checkpoint, and who looks."""
+    """Return the config that names a checkpoint and the caller to a graph."""
     configurable: dict[str, Any] = {"thread_id": str(thread_id), "checkpoint_ns": (at and at.checkpoint_ns) or ""}
     if at is not None and at.checkpoint_id:
         configurable["checkpoint_id"] = at.checkpoint_id
     if at is not None and at.checkpoint_map:
         configurable["checkpoint_map"] = at.checkpoint_map
-    return {"configurable": configurable | told_of(caller)}
+    return {"configurable": configurable | auth_configurable(caller)}
 
 
 async def graph_of_thread(db: Database, thread_id: UUID) -> str | None:
@@ -112,3 +273,20 @@ async def graph_of_thread(db: Database, thread_id: UUID) -> str | None:
         raise ThreadNotFound.of(thread_id)
     graph_id: str | None = row["graph_id"]
     return graph_id
+
+
+def empty_state() -> dict[str, Any]:
+    """Return the state of a thread that has no checkpoint."""
+    return dict(_EMPTY)
+
+
+def select_fields(state: dict[str, Any], fields: list[str] | None) -> dict[str, Any]:
+    """Return the selected fields of a state, all if none are selected; `values.<key>` selects one key of the values."""
+    if not fields:
+        return state
+    selected = {field: state[field] for field in fields if field in state}
+    keys = [field.removeprefix("values.") for field in fields if field.startswith("values.")]
+    if keys and "values" not in fields:
+        values = state["values"] if isinstance(state["values"], dict) else {}
+        selected["values"] = {key: values[key] for key in keys if key in values}
+    return selected

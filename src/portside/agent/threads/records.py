@@ -1,18 +1,24 @@
-"""Threads: made, found, changed, copied and deleted.
+"""Threads: created, found, changed, copied and deleted, also at the end of their lifetime.
 
-Their state is looked after by `states`, and `lifetimes` deletes or prunes those that nobody has used for long.
+`states` reads and changes their state.
 """
 
+import re
+from collections.abc import Mapping
+from functools import partial
 from typing import Any, get_args
 from uuid import UUID
+from weakref import WeakValueDictionary
 
 import msgspec
 from msgspec import UNSET
 
+from portside.agent.config import ThreadTtl
+from portside.agent.encryption.codec import encryptor_of
+from portside.agent.encryption.reencryption import rebind_checkpoints
+from portside.agent.rows import SearchPage
 from portside.agent.sql import sql
-from portside.agent.threads.paths import parse_paths
 from portside.agent.types.access import Filter
-from portside.agent.types.pages import Page
 from portside.agent.types.threads import (
     ChannelSpace,
     ChannelValuesSpace,
@@ -28,14 +34,17 @@ from portside.agent.types.threads import (
     ThreadStorage,
     Ttl,
 )
+from portside.kernel.batching import Batcher
 from portside.kernel.clock import iso
-from portside.kernel.codec import load
+from portside.kernel.codec import dump_user, load
 from portside.kernel.db import Database, Record, Session
-from portside.kernel.errors import Conflict, NotFound
+from portside.kernel.errors import Conflict, Invalid, NotFound
 from portside.kernel.ids import uuid7
+from portside.kernel.large_reads import ReadReservation, current_read, set_current_read
+from portside.kernel.reconcile import Status, Task
 
 _ALL = frozenset(get_args(ThreadField)) - {"context"}
-_MOMENTS = ("created_at", "updated_at", "state_updated_at")
+_TIMES = ("created_at", "updated_at", "state_updated_at")
 _JSON = ("metadata", "config", "values", "interrupts", "error")
 
 
@@ -56,27 +65,32 @@ class ThreadExists(Conflict):
     code = "thread_exists"
 
 
-async def create_thread(db: Database, request: ThreadCreate, seen: Filter | None = None) -> Thread:
-    """Make a thread, or return the one that is there, and seen, when the request allows it. Raises ThreadExists."""
-    thread_id = request.thread_id or uuid7()
-    made = await insert_thread(db, thread_id, request)
-    return made or await existing_thread(db, thread_id, request, seen)
-
-
-async def insert_thread(session: Session, thread_id: UUID, request: ThreadCreate) -> Thread | None:
-    """Make a thread; None when there is one with this id."""
-    values = {"thread_id": thread_id, "metadata": request.metadata or {}, **_lifetime(request.ttl)}
-    row = await session.fetchrow(sql.insert_thread, **values)
-    return _shown(row) if row else None
-
-
-async def existing_thread(db: Database, thread_id: UUID, request: ThreadCreate, seen: Filter | None = None) -> Thread:
-    """Return the thread that stood in the way of a new one, if it is seen and the request allows it.
+async def create_thread(db: Database, request: ThreadCreate, visible: Filter | None = None) -> Thread:
+    """Create a thread, or return the existing one if the request allows it and the filter matches.
 
     Raises ThreadExists.
     """
-    is_seen = seen is None or await db.fetchval(sql.thread_fits, thread_id=thread_id, access=seen)
-    if request.if_exists != "do_nothing" or not is_seen:
+    thread_id = request.thread_id or uuid7()
+    created = await insert_thread(db, thread_id, request)
+    return created or await existing_thread(db, thread_id, request, visible)
+
+
+async def insert_thread(session: Session, thread_id: UUID, request: ThreadCreate) -> Thread | None:
+    """Create a thread; return None if there is one with this id."""
+    values = {"thread_id": thread_id, "metadata": request.metadata or {}, **_lifetime(request.ttl)}
+    row = await session.fetchrow(sql.insert_thread, **values)
+    return _thread_of(row) if row else None
+
+
+async def existing_thread(
+    db: Database, thread_id: UUID, request: ThreadCreate, visible: Filter | None = None
+) -> Thread:
+    """Return the existing thread of an id, if the request allows it and the filter matches.
+
+    Raises ThreadExists.
+    """
+    is_visible = visible is None or await db.fetchval(sql.thread_matches, thread_id=thread_id, access=visible)
+    if request.if_exists != "do_nothing" or not is_visible:
         raise ThreadExists(f"Thread with ID {thread_id} already exists")
     return await get_thread(db, thread_id)
 
@@ -86,24 +100,23 @@ async def get_thread(db: Session, thread_id: UUID, *, with_ttl: bool = False) ->
     row = await db.fetchrow(sql.get_thread, thread_id=thread_id)
     if row is None:
         raise ThreadNotFound.of(thread_id)
-    thread = _shown(row)
+    thread = _thread_of(row)
     if with_ttl and row["ttl_minutes"] is not None:
         thread.ttl = ShownTtl(row["ttl_strategy"], row["ttl_minutes"], iso(row["expires_at"]))
     return thread
 
 
-async def open_questions(db: Session, thread_id: UUID) -> list[str]:
-    """Return the ids of the interrupts that a thread waits at; none while a run goes on, or without a thread."""
-    row = await db.fetchrow(sql.open_questions, thread_id=thread_id)
-    interrupts = None if row is None or row["interrupts"] is None else load(row["interrupts"])
-    return [question["id"] for questions in (interrupts or {}).values() for question in questions]
+async def pending_interrupts(db: Session, thread_id: UUID) -> list[str] | None:
+    """Return the ids of the interrupts that a thread waits at; None if it is not interrupted or does not exist."""
+    row = await db.fetchrow(sql.pending_interrupts, thread_id=thread_id)
+    if row is None:
+        return None
+    interrupts = None if row["interrupts"] is None else load(row["interrupts"])
+    return [interrupt["id"] for task in (interrupts or {}).values() for interrupt in task]
 
 
-async def search_threads(db: Database, query: ThreadSearch, seen: Filter | None = None) -> Page[Thread]:
-    """Find threads that match and are seen, in the order that was asked for.
-
-    Raises Invalid for a path without sense.
-    """
+async def search_threads(db: Database, query: ThreadSearch, visible: Filter | None = None) -> SearchPage[Thread]:
+    """Find the threads that match both the query and the filter. Raises Invalid for a bad path."""
     fields = frozenset(query.select or _ALL)
     rows = await db.fetch(
         sql.search_threads,
@@ -116,36 +129,36 @@ async def search_threads(db: Database, query: ThreadSearch, seen: Filter | None 
         offset=query.offset or 0,
         fields=list(fields),
         extract=parse_paths(query.extract),
-        access=seen,
+        access=visible,
     )
-    # A thread may be deleted while it is being found.
-    threads = [_shown(row, fields) for row in rows if row["thread_id"] is not None]
-    return Page(threads, rows[0]["total"])
+    # The statement counts and reads in two steps, and a thread may be deleted between them.
+    threads = [_thread_of(row, fields) for row in rows if row["thread_id"] is not None]
+    return SearchPage(threads, rows[0]["total"])
 
 
-async def count_threads(db: Database, query: ThreadCount, seen: Filter | None = None) -> int:
-    """Count the threads that match and are seen."""
+async def count_threads(db: Database, query: ThreadCount, visible: Filter | None = None) -> int:
+    """Count the threads that match both the query and the filter."""
     wanted = {"metadata": query.metadata or None, "values": query.values or None}
-    count: int = await db.fetchval(sql.count_threads, **wanted, status=query.status, access=seen)
+    count: int = await db.fetchval(sql.count_threads, **wanted, status=query.status, access=visible)
     return count
 
 
-async def patch_thread(db: Database, thread_id: UUID, patch: ThreadPatch, *, is_shown: bool = True) -> Thread:
-    """Merge metadata into a thread's and give it another lifetime; values are read only to be shown.
+async def patch_thread(db: Database, thread_id: UUID, patch: ThreadPatch, *, returns_thread: bool = True) -> Thread:
+    """Merge metadata into a thread's and change its lifetime. Raises ThreadNotFound.
 
-    Raises ThreadNotFound.
+    Without `returns_thread` the values of the returned thread are not read.
     """
     values = {"thread_id": thread_id, "metadata": patch.metadata, **_lifetime(patch.ttl)}
-    row = await db.fetchrow(sql.patch_thread, **values, is_shown=is_shown)
+    row = await db.fetchrow(sql.patch_thread, **values, is_returned=returns_thread)
     if row is None:
         raise ThreadNotFound.of(thread_id)
-    return _shown(row)
+    return _thread_of(row)
 
 
 async def delete_thread(db: Database, thread_id: UUID) -> bool:
-    """Delete a thread with its runs and checkpoints, and return whether a run was under way, which stops.
+    """Delete a thread with its runs and checkpoints; return whether it had an active run. Raises ThreadNotFound.
 
-    Its worker learns of that with the next renewal of the lease, unless it is told. Raises ThreadNotFound.
+    The run's worker stops it at the next renewal of the lease, or earlier if it is notified.
     """
     had_runs: bool | None = await db.fetchval(sql.delete_thread, thread_id=thread_id)
     if had_runs is None:
@@ -156,21 +169,32 @@ async def delete_thread(db: Database, thread_id: UUID) -> bool:
 async def copy_thread(
     db: Database, thread_id: UUID, target: UUID | None = None, metadata: dict[str, Any] | None = None
 ) -> Thread:
-    """Copy a thread with its metadata, unless it gets other, its values and whole history, but not its runs.
+    """Copy a thread with its values and whole history, but without its runs. Raises ThreadNotFound.
 
-    Raises ThreadNotFound.
+    The copy has the given metadata, or that of the original.
     """
     target = target or uuid7()
     async with db.transaction(isolation="repeatable_read") as tx:
-        row = await tx.fetchrow(sql.copy_thread, source=thread_id, target=target, metadata=metadata)
+        copied: dict[str, Any] = {"metadata": metadata, "config": None, "values": None}
+        if (encryptor := encryptor_of(tx)) is not None:
+            # Ciphertext is bound to its thread: decrypt here, and encrypt for the copy.
+            original = await tx.fetchrow(sql.get_thread, thread_id=thread_id)
+            if original is None:
+                raise ThreadNotFound.of(thread_id)
+            copied["metadata"] = load(original["metadata"]) if metadata is None else metadata
+            copied["config"] = None if original["config"] is None else load(original["config"])
+            copied["values"] = original["values"]
+        row = await tx.fetchrow(sql.copy_thread, source=thread_id, target=target, **copied)
         if row is None:
             raise ThreadNotFound.of(thread_id)
         await tx.execute(sql.copy_checkpoints, source=str(thread_id), target=str(target))
-    return _shown(row)
+        if encryptor is not None:
+            await rebind_checkpoints(encryptor, tx, str(thread_id), str(target))
+    return _thread_of(row)
 
 
 async def prune_threads(db: Database, request: ThreadPrune) -> int:
-    """Delete threads, or all but their latest checkpoints; return how many. Those with a run are left as they are."""
+    """Delete threads, or all but their latest checkpoints; return how many. Threads with an active run are skipped."""
     if request.strategy != "keep_latest":
         return await db.execute(sql.prune_threads, thread_ids=request.thread_ids)
     async with db.transaction() as tx:
@@ -180,7 +204,7 @@ async def prune_threads(db: Database, request: ThreadPrune) -> int:
 
 
 async def measure_storage(db: Database, thread_id: UUID) -> ThreadStorage:
-    """Measure what a thread's memory takes in the database. Raises ThreadNotFound."""
+    """Measure the storage of a thread's checkpoints in the database. Raises ThreadNotFound."""
     row = await db.fetchrow(sql.thread_storage, thread_id=thread_id)
     if row is None:
         raise ThreadNotFound.of(thread_id)
@@ -197,25 +221,135 @@ async def measure_storage(db: Database, thread_id: UUID) -> ThreadStorage:
 
 
 def _lifetime(ttl: Ttl | float | None) -> dict[str, Any]:
-    """Read a lifetime; a number of minutes alone means that the thread is deleted then."""
+    """Return the columns of a lifetime; a number of minutes alone means that the thread is deleted after them."""
     if ttl is None:
         return {"ttl_minutes": None, "ttl_strategy": None}
     given = ttl if isinstance(ttl, Ttl) else Ttl(ttl)
     return {"ttl_minutes": given.ttl, "ttl_strategy": given.strategy or "delete"}
 
 
-def _shown(row: Record, fields: frozenset[str] = _ALL) -> Thread:
-    """Show a row, or the fields of it that were selected; JSON is passed on as it is."""
+def _thread_of(row: Record, fields: frozenset[str] = _ALL) -> Thread:
+    """Return the thread of a row, or the selected fields of it; JSON is passed on unparsed."""
     shown: dict[str, Any] = {name: row[name] for name in ("thread_id", "status") if name in fields}
-    shown.update({name: iso(row[name]) for name in _MOMENTS if name in fields})
+    shown.update({name: iso(row[name]) for name in _TIMES if name in fields})
     for name in _JSON:
         if name in fields:
             shown[name] = None if row[name] is None else msgspec.Raw(row[name].encode())
     if row["interrupts"] is None:
-        # Neither is known before the first run or change of the state has ended.
+        # Neither exists before the first run or change of the state has ended.
         shown.update({name: UNSET for name in ("interrupts", "error") if shown.get(name) is None})
     if "context" in fields:
         shown["context"] = {}
     if row.get("extracted") is not None:
         shown["extracted"] = msgspec.Raw(row["extracted"].encode())
     return Thread(**shown)
+
+
+PATH_ROOTS = ("values", "metadata", "config", "interrupts")
+MAX_PATH_CHARACTERS = 1000
+_PATH_STEP = re.compile(r"\.([^.\[\]]+)|\[(-?\d{1,9})\]")
+
+
+def parse_paths(extract: Mapping[str, str] | None) -> list[dict[str, Any]] | None:
+    """Split paths such as `values.messages[-1].content` for `search_threads`. Raises Invalid for a bad path."""
+    if not extract:
+        return None
+    return [_parse_path(alias, path) for alias, path in extract.items()]
+
+
+def _parse_path(alias: str, path: str) -> dict[str, Any]:
+    root = re.split(r"[.\[]", path, maxsplit=1)[0]
+    if root not in PATH_ROOTS:
+        raise _invalid_path(alias, f"a path starts with one of {', '.join(PATH_ROOTS)}, not with {root[:40]!r}")
+    steps, position = [], len(root)
+    while position < len(path) <= MAX_PATH_CHARACTERS:
+        step = _PATH_STEP.match(path, position)
+        if step is None:
+            break
+        steps.append(step[1] or step[2])
+        position = step.end()
+    if position != len(path):
+        raise _invalid_path(alias, "a path looks like values.messages[-1].content, in 1000 characters or less")
+    return {"alias": alias, "root": root, "path": steps}
+
+
+def _invalid_path(alias: str, why: str) -> Invalid:
+    return Invalid.field(["body", "extract", alias], why)
+
+
+_SameSearch = Batcher[ReadReservation | None, tuple[SearchPage[Thread], int]]
+
+
+class ThreadSearches:
+    """The searches of all callers on one event loop. Identical searches at one moment share one answer.
+
+    Lists that many clients poll cost one search however many clients there are. No answer is older than its request
+    (`kernel/batching.py`), and a slow search delays nobody who searches for something else.
+    """
+
+    def __init__(self, db: Database) -> None:
+        self._db = db
+        self._same: WeakValueDictionary[bytes, _SameSearch] = WeakValueDictionary()
+
+    async def search(self, query: ThreadSearch, visible: Filter | None = None) -> SearchPage[Thread]:
+        """Find threads as `search_threads` does. Other callers may share the page: do not change it."""
+        if self._db.codec is not None:
+            # Handlers decrypt in the encryption context of the caller.
+            return await search_threads(self._db, query, visible)
+        key = msgspec.json.encode(query) + dump_user(visible)
+        same = self._same.get(key)
+        if same is None:
+            same = self._same[key] = Batcher(partial(self._search, query, visible), retry_singly=False)
+        read = current_read()
+        page, size = await same.submit(read)
+        if read is not None:
+            # Each caller encodes the page by itself, so each needs the memory for it.
+            await read.reserve(size)
+            read.used = size
+        return page
+
+    async def _search(
+        self, query: ThreadSearch, visible: Filter | None, reads: list[ReadReservation | None]
+    ) -> list[tuple[SearchPage[Thread], int]]:
+        """Search once, on the memory budget of the first caller."""
+        read = reads[0]
+        set_current_read(read)
+        page = await search_threads(self._db, query, visible)
+        return [(page, 0 if read is None else read.used)] * len(reads)
+
+
+# A thousand years; Postgres cannot represent the expiry of much longer lifetimes.
+MAX_TTL_MINUTES = 525_600_000.0
+# Histories are pruned under the locks of their threads; a batch of this size blocks others for less than a second.
+PRUNE_BATCH = 50
+
+
+async def set_default_lifetime(db: Database, ttl: ThreadTtl) -> None:
+    """Set the lifetime of threads that are created without one; existing threads keep theirs."""
+    minutes = None if ttl.default_ttl is None else min(ttl.default_ttl, MAX_TTL_MINUTES)
+    await db.execute(sql.set_default_lifetime, ttl_minutes=minutes, strategy=ttl.strategy)
+
+
+class ExpiredThreads(Task):
+    """Deletes threads at the end of their lifetime, or all but their latest checkpoint."""
+
+    def __init__(self, db: Database, ttl: ThreadTtl) -> None:
+        super().__init__(every_s=ttl.sweep_interval_minutes * 60)
+        self._db = db
+        self._limit = ttl.sweep_limit
+
+    async def activate(self) -> Status:
+        """Delete one batch and prune one."""
+        deleted = await self._db.execute(sql.delete_expired_threads, limit=self._limit)
+        batch = min(self._limit, PRUNE_BATCH)
+        pruned = await self._prune(batch)
+        return Status(did={"deleted": deleted, "pruned": pruned}, again=deleted == self._limit or pruned == batch)
+
+    async def _prune(self, batch: int) -> int:
+        async with self._db.transaction() as tx:
+            rows = await tx.fetch(sql.lock_threads_to_prune, limit=batch)
+            thread_ids = [row["thread_id"] for row in rows]
+            if thread_ids:
+                await tx.execute(sql.keep_latest_checkpoints, thread_ids=thread_ids)
+                await tx.execute(sql.note_pruned_threads, thread_ids=thread_ids)
+        return len(thread_ids)

@@ -1,4 +1,4 @@
-"""Who asks, and what of a resource they may see (contract: section 15)."""
+"""Callers, and the access that they have to resources (contract: section 15)."""
 
 import hashlib
 from typing import Any, NamedTuple, NewType
@@ -7,11 +7,11 @@ from uuid import UUID
 import msgspec
 
 Filter = NewType("Filter", dict[str, Any])
-"""What the metadata of a resource has to be like, checked and in the form that the database function `fits` reads."""
+"""A checked condition on the metadata of a resource, in the form that the database function `matches_access` takes."""
 
 
 class User(dict[str, Any]):
-    """A user: the fields that authentication returned, by name and as attributes; and what else the original has."""
+    """A user: the fields that authentication returned, as items and as attributes; other attributes of the original."""
 
     __slots__ = ("_original",)
 
@@ -28,52 +28,52 @@ class User(dict[str, Any]):
         return getattr(self._original, name)
 
     def __reduce__(self) -> Any:
-        """Copy the fields alone: a copy may go where the original means nothing."""
+        """Copy only the fields: the original may mean nothing where the copy goes, such as into a checkpoint."""
         return (User, (dict(self),))
 
 
 class Caller(msgspec.Struct, frozen=True):
-    """Who asks. `user` is what authentication returned, with an `identity`; None where nobody is asked who they are.
+    """The sender of a request. `user` is what authentication returned, with an `identity`; None without authentication.
 
-    `is_inside` is this process, which may do everything. `address` is where a request comes from, where that is all
-    that is known.
+    `is_in_process` marks calls from the server's own process, which may do everything. `address` is the client's
+    address, if nothing else is known of the client.
     """
 
     identity: str = ""
     display_name: str = ""
     permissions: tuple[str, ...] = ()
     user: Any = None
-    is_inside: bool = False
+    is_in_process: bool = False
     address: str = ""
 
-    def may(self, permission: str) -> bool:
-        """Whether authentication gave them `resource:verb`, as it is or by `resource:*` or `*`."""
+    def has_permission(self, permission: str) -> bool:
+        """Whether the caller has the permission `resource:verb`, also by `resource:*` or `*`."""
         return not {permission, f"{permission.partition(':')[0]}:*", "*"}.isdisjoint(self.permissions)
 
     @property
-    def counted_as(self) -> str | None:
-        """A short name under which limits count what a caller takes up; None for who is not limited."""
+    def limit_key(self) -> str | None:
+        """The key under which limits count the caller; None for a caller without limits."""
         if not (self.identity or self.address):
             return None
         kind, name = ("user", self.identity) if self.identity else ("address", self.address)
         return hashlib.sha256(f"{kind} {name}".encode("utf-8", "replace")).hexdigest()[:32]
 
 
-def told_of(caller: Caller) -> dict[str, Any]:
-    """Return where a graph that is looked at finds who looks: nothing where nobody is asked who they are."""
+def auth_configurable(caller: Caller) -> dict[str, Any]:
+    """Return the part of a config that names the caller to a graph; empty without authentication."""
     user = caller.user
     return {} if user is None else {"langgraph_auth_user": user, "langgraph_auth_user_id": caller.identity}
 
 
 ANYONE = Caller()
-INSIDE = Caller(is_inside=True)
+IN_PROCESS = Caller(is_in_process=True)
 
 
 class Grant(NamedTuple):
-    """What a caller may make a run of: on a thread that fits the filter, or on one that is made with this metadata.
+    """What a caller may run: on a thread that matches the filter, or on a new thread with this metadata.
 
-    `creates` tells that a thread that is not there may be made without a look, `run_id` how the run is to be named, and
-    `key` how the client names what it asks for.
+    `creates` allows creating a missing thread without a further check. `run_id` is the id that the handler was given,
+    and `key` the client's idempotency key.
     """
 
     caller: Caller = ANYONE
@@ -84,11 +84,11 @@ class Grant(NamedTuple):
     key: str | None = None
 
 
-FREE = Grant()
+UNRESTRICTED = Grant()
 
 
 class CronGrant(NamedTuple):
-    """Whose a cron is, how it is to be named, and what the thread that it runs on has to be like whenever it fires."""
+    """The owner of a cron, its id, and the filter that its thread has to match whenever it fires."""
 
     caller: Caller = ANYONE
     cron_id: UUID | None = None
@@ -96,14 +96,14 @@ class CronGrant(NamedTuple):
 
 
 class CronFilters(NamedTuple):
-    """Which crons a caller sees: by their own metadata, and where they have a thread by that of the thread."""
+    """The crons that a caller may see: by their own metadata and, if they have a thread, by that of the thread."""
 
     access: Filter | None = None
     thread_access: Filter | None = None
 
 
 class AuthCache(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """How long it is remembered who a caller is, by the values of which headers, and for how many callers."""
+    """The cache of callers: keyed by the values of these headers, for so many seconds and callers."""
 
     cache_keys: list[str] = msgspec.field(default_factory=lambda: ["authorization", "x-api-key", "cookie"])
     ttl_seconds: float = 60.0
@@ -111,7 +111,7 @@ class AuthCache(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class AuthOpenApi(msgspec.Struct, frozen=True):
-    """What the description of the API says of authentication."""
+    """The authentication in the OpenAPI document."""
 
     securitySchemes: dict[str, Any] = {}  # noqa: N815 - the names of OpenAPI
     security: list[dict[str, list[str]]] = []

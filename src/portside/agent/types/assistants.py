@@ -1,4 +1,4 @@
-"""Assistants: a graph with a configuration, its versions, and what a graph looks like (contract: section 3)."""
+"""Assistants: a graph with a configuration, its versions, and descriptions of graphs (contract: section 3)."""
 
 from typing import Annotated, Any, Literal
 from uuid import UUID
@@ -25,7 +25,7 @@ Number = Annotated[int, msgspec.Meta(ge=0, le=2_147_483_647)]
 
 
 class Assistant(msgspec.Struct):
-    """An assistant as the API shows it."""
+    """An assistant in the API."""
 
     assistant_id: UUID
     graph_id: str
@@ -40,7 +40,7 @@ class Assistant(msgspec.Struct):
 
 
 class SelectedAssistant(msgspec.Struct):
-    """An assistant with the fields that were asked for."""
+    """An assistant with its selected fields."""
 
     assistant_id: UUID | UnsetType = UNSET
     graph_id: str | UnsetType = UNSET
@@ -55,7 +55,7 @@ class SelectedAssistant(msgspec.Struct):
 
 
 class AssistantVersion(msgspec.Struct):
-    """An assistant as it was; `created_at` is when this version was made."""
+    """A version of an assistant; `created_at` is the time when the version was created."""
 
     assistant_id: UUID
     graph_id: str
@@ -69,7 +69,7 @@ class AssistantVersion(msgspec.Struct):
 
 
 class AssistantConfig(msgspec.Struct, omit_defaults=True):
-    """The configuration that an assistant's runs get where they bring none."""
+    """The default configuration of an assistant's runs."""
 
     tags: Annotated[list[str], msgspec.Meta(max_length=1000)] | None = None
     recursion_limit: Annotated[int, msgspec.Meta(ge=1, le=2_147_483_647)] | None = None
@@ -77,7 +77,7 @@ class AssistantConfig(msgspec.Struct, omit_defaults=True):
 
 
 class AssistantPatch(msgspec.Struct, kw_only=True):
-    """What to change of an assistant; metadata is merged, the rest replaced."""
+    """Changes of an assistant; metadata is merged, everything else is replaced."""
 
     graph_id: str | None = None
     config: AssistantConfig | None = None
@@ -88,7 +88,7 @@ class AssistantPatch(msgspec.Struct, kw_only=True):
 
 
 class AssistantCreate(msgspec.Struct, kw_only=True):
-    """What to make an assistant with. Give `context` or `config.configurable`: each is the other."""
+    """A request to create an assistant. `context` and `config.configurable` are the same; send one of them."""
 
     graph_id: str
     assistant_id: UUID | None = None
@@ -101,13 +101,13 @@ class AssistantCreate(msgspec.Struct, kw_only=True):
 
 
 class AssistantDelete(msgspec.Struct):
-    """Whether the threads whose `metadata.assistant_id` is the assistant go with it."""
+    """Whether to delete the threads whose `metadata.assistant_id` is the assistant as well."""
 
     delete_threads: bool = False
 
 
 class AssistantFilter(msgspec.Struct):
-    """Which assistants are meant: metadata by containment, the name by a part of it in any case."""
+    """A filter for assistants: metadata by containment, the name by a part of it, ignoring case."""
 
     metadata: dict[str, Any] | None = None
     graph_id: str | None = None
@@ -115,7 +115,7 @@ class AssistantFilter(msgspec.Struct):
 
 
 class AssistantSearch(AssistantFilter):
-    """Which assistants to list, and how."""
+    """The assistants to list, and how."""
 
     limit: Limit | None = 10
     offset: Number | None = 0
@@ -125,7 +125,7 @@ class AssistantSearch(AssistantFilter):
 
 
 class VersionSearch(msgspec.Struct):
-    """Which versions of an assistant to list, newest first."""
+    """The versions of an assistant to list, newest first."""
 
     metadata: dict[str, Any] | None = None
     limit: Limit | None = 10
@@ -139,7 +139,7 @@ class LatestVersion(msgspec.Struct):
 
 
 class DrawingQuery(msgspec.Struct):
-    """How far to look into subgraphs: `true`, `false`, or a depth from 1 on."""
+    """The subgraphs to include: `true`, `false`, or a depth of at least 1."""
 
     xray: str | None = None
 
@@ -158,7 +158,7 @@ class SubgraphQuery(msgspec.Struct):
 
 
 class Schemas(msgspec.Struct):
-    """What a graph takes, gives, remembers and is configured by, as JSON schemas; null where there is none."""
+    """The JSON schemas of a graph's input, output, state and configuration; null if there is none."""
 
     input_schema: dict[str, Any] | None
     output_schema: dict[str, Any] | None

@@ -1,4 +1,4 @@
-"""Crons and what they are created, changed and found with (contract: section 7)."""
+"""Crons and the requests that create, change and find them (contract: section 7)."""
 
 from typing import Annotated, Any, Literal
 from uuid import UUID
@@ -20,7 +20,7 @@ EndTime = Annotated[str, msgspec.Meta(max_length=64)]
 
 
 class CronRun(msgspec.Struct, kw_only=True, omit_defaults=True):
-    """What each run of a cron is made with."""
+    """The request of each run of a cron."""
 
     input: Any = None
     metadata: dict[str, Any] | None = None
@@ -39,7 +39,7 @@ class CronRun(msgspec.Struct, kw_only=True, omit_defaults=True):
 
 
 class ThreadCronCreate(CronRun, kw_only=True, omit_defaults=True):
-    """What to make a cron with whose runs go to one thread; `assistant_id` is an assistant's id or a graph's."""
+    """A request to create a cron on one thread; `assistant_id` is the id of an assistant or a graph."""
 
     assistant_id: str
     schedule: ScheduleText
@@ -48,7 +48,7 @@ class ThreadCronCreate(CronRun, kw_only=True, omit_defaults=True):
 
 
 class CronCreate(CronRun, kw_only=True, omit_defaults=True):
-    """What to make a cron with whose runs get a thread each; `assistant_id` is an assistant's id or a graph's."""
+    """A request to create a cron whose runs get a thread each; `assistant_id` is the id of an assistant or a graph."""
 
     assistant_id: str
     schedule: ScheduleText
@@ -57,7 +57,7 @@ class CronCreate(CronRun, kw_only=True, omit_defaults=True):
 
 
 class CronPatch(CronRun, kw_only=True, omit_defaults=True):
-    """What to change of a cron; metadata is merged, everything else is replaced, and `end_time: null` takes it away."""
+    """Changes of a cron; metadata is merged, everything else is replaced, and `end_time: null` removes it."""
 
     assistant_id: str | None = None
     schedule: ScheduleText | None = None
@@ -67,10 +67,10 @@ class CronPatch(CronRun, kw_only=True, omit_defaults=True):
 
 
 class Cron(msgspec.Struct):
-    """A cron as the API shows it; `enabled` is what older clients call `is_enabled`.
+    """A cron in the API; older clients read `is_enabled` as `enabled`.
 
-    `skipped_count` is ours: at how many of its instants no run was made, because its last one still waited, or could
-    not have begun.
+    `skipped_count` is an extension: the number of scheduled times without a run, because the last run was still pending
+    or a run could not be created.
     """
 
     cron_id: UUID
@@ -92,7 +92,7 @@ class Cron(msgspec.Struct):
 
 
 class SelectedCron(msgspec.Struct):
-    """A cron with the fields that were asked for."""
+    """A cron with its selected fields."""
 
     cron_id: UUID | UnsetType = UNSET
     assistant_id: UUID | UnsetType = UNSET
@@ -113,7 +113,7 @@ class SelectedCron(msgspec.Struct):
 
 
 class CronFilter(msgspec.Struct):
-    """Which crons are meant: metadata by containment."""
+    """A filter for crons: metadata by containment."""
 
     assistant_id: UUID | None = None
     thread_id: UUID | None = None
@@ -122,7 +122,7 @@ class CronFilter(msgspec.Struct):
 
 
 class CronSearch(CronFilter):
-    """Which crons to list, in which order, and which of their fields."""
+    """The crons to list, their order, and the fields to return."""
 
     limit: Annotated[int, msgspec.Meta(ge=1, le=1000)] | None = None
     offset: Annotated[int, msgspec.Meta(ge=0, le=2_147_483_647)] | None = None

@@ -1,4 +1,4 @@
-"""Runs and what they are created with (contract: section 5)."""
+"""Runs and the requests that create them (contract: section 5)."""
 
 from typing import Annotated, Any, Literal
 from uuid import UUID
@@ -10,7 +10,7 @@ from portside.agent.types.threads import Checkpoint
 
 RunStatus = Literal["pending", "running", "success", "error", "timeout", "interrupted"]
 STREAM_MODES = ("values", "messages", "messages-tuple", "updates", "events", "tasks", "checkpoints", "debug", "custom")
-# A name that is none is refused with the list of them (`runs.requests`), which the type alone would not tell.
+# `runs.requests` refuses unknown names, and lists the valid ones in the error; a Literal type could not do that.
 StreamMode = Annotated[str, msgspec.Meta(extra_json_schema={"enum": list(STREAM_MODES)})]
 MultitaskStrategy = Literal["reject", "rollback", "interrupt", "enqueue"]
 CancelAction = Literal["interrupt", "rollback"]
@@ -28,7 +28,7 @@ class RunConfig(msgspec.Struct, omit_defaults=True):
 
 
 class Command(msgspec.Struct, omit_defaults=True):
-    """Steers a graph instead of giving it input: resume an interrupt, go to nodes, update the state."""
+    """Controls a graph instead of giving it input: resumes an interrupt, goes to nodes, updates the state."""
 
     update: Any = None
     resume: Any = None
@@ -36,14 +36,14 @@ class Command(msgspec.Struct, omit_defaults=True):
 
 
 class LangSmithTracer(msgspec.Struct, omit_defaults=True):
-    """Where the traces of a run go: a project, and an example of a dataset."""
+    """The destination of a run's traces: a project, and an example of a dataset."""
 
     project_name: str | None = None
     example_id: UUID | None = None
 
 
 class RunCreate(msgspec.Struct, kw_only=True):
-    """What to make a run with; `assistant_id` is an assistant's id or a graph's."""
+    """A request to create a run; `assistant_id` is the id of an assistant or a graph."""
 
     assistant_id: str
     input: Any = None
@@ -75,7 +75,7 @@ RunBatch = Annotated[list[RunCreate], msgspec.Meta(min_length=1, max_length=1000
 
 
 class Run(msgspec.Struct):
-    """A run as the API shows it."""
+    """A run in the API."""
 
     run_id: UUID
     thread_id: UUID
@@ -98,7 +98,7 @@ RunField = Literal[
 
 
 class ListedRun(msgspec.Struct):
-    """A run in a list: the fields that were selected."""
+    """A run in a list, with its selected fields."""
 
     run_id: UUID | UnsetType = UNSET
     thread_id: UUID | UnsetType = UNSET
@@ -115,7 +115,7 @@ class ListedRun(msgspec.Struct):
 
 
 class RunListQuery(msgspec.Struct):
-    """Which runs of a thread to list, newest first, and which of their fields to show."""
+    """The runs of a thread to list, newest first, and the fields to return."""
 
     limit: Annotated[int, msgspec.Meta(ge=1, le=1000)] = 10
     offset: Annotated[int, msgspec.Meta(ge=0, le=2_147_483_647)] = 0
@@ -137,21 +137,49 @@ class CancelManyQuery(msgspec.Struct):
 
 
 class CancelMany(msgspec.Struct):
-    """Which runs to stop: all that have a status, or some of a thread."""
+    """The runs to stop: all with a status, or some of a thread."""
 
     status: Literal["pending", "running", "all"] | None = None
     thread_id: UUID | None = None
     run_ids: Annotated[list[UUID], msgspec.Meta(max_length=1000)] | None = None
 
 
+# Either a status alone, or runs of a thread.
+RunsToCancel = Annotated[
+    CancelMany,
+    msgspec.Meta(
+        extra_json_schema={
+            "oneOf": [
+                {
+                    "required": ["status"],
+                    "properties": {
+                        "status": {"type": "string"},
+                        "thread_id": {"type": "null"},
+                        "run_ids": {"type": "null"},
+                    },
+                },
+                {
+                    "required": ["thread_id", "run_ids"],
+                    "properties": {
+                        "status": {"type": "null"},
+                        "thread_id": {"type": "string"},
+                        "run_ids": {"type": "array", "minItems": 1},
+                    },
+                },
+            ]
+        }
+    ),
+]
+
+
 class JoinQuery(msgspec.Struct):
-    """Whether the run goes with the client that waits for it."""
+    """Whether to cancel the run when the waiting client disconnects."""
 
     cancel_on_disconnect: bool = False
 
 
 class StreamQuery(msgspec.Struct):
-    """Which events of a run to follow, and whether it goes with the client that does."""
+    """The events of a run to follow, and whether to cancel it when the client disconnects."""
 
-    stream_mode: list[str] | None = None
+    stream_mode: list[StreamMode] | None = None
     cancel_on_disconnect: bool = False

@@ -4,40 +4,47 @@ from typing import Annotated, Any
 
 import msgspec
 
+from portside.kernel.http.json_validation import NOT_TRUE
+
 Limit = Annotated[int, msgspec.Meta(ge=1, le=1000)]
 Offset = Annotated[int, msgspec.Meta(ge=0, le=2_147_483_647)]
-# A hundred years: what is to be kept longer has no end.
+# A hundred years; an item without a ttl is kept without limit.
 MAX_TTL_MINUTES = 52_560_000
-Namespace = Annotated[list[str], msgspec.Meta(max_length=32)]
+# `agent/store/` refuses other labels, with the errors of the contract; the pattern is only for the OpenAPI document.
+Label = Annotated[str, msgspec.Meta(extra_json_schema={"pattern": r"^[^.\u0000]+$"})]
+Namespace = Annotated[list[Label], msgspec.Meta(max_length=32)]
+ItemNamespace = Annotated[list[Label], msgspec.Meta(max_length=32, extra_json_schema={"minItems": 1})]
 
 
 class ItemPut(msgspec.Struct):
     """An item to store. `ttl` is in minutes; `index` names the fields to embed, or is false for none."""
 
-    namespace: Namespace
+    namespace: ItemNamespace
     key: str
     value: dict[str, Any]
-    index: bool | Annotated[list[str], msgspec.Meta(max_length=100)] | None = None
+    index: Annotated[bool, NOT_TRUE] | Annotated[list[str], msgspec.Meta(max_length=100)] | None = None
     ttl: Annotated[float, msgspec.Meta(gt=0, le=MAX_TTL_MINUTES)] | None = None
 
 
 class ItemQuery(msgspec.Struct):
-    """Which item to read; the labels of its namespace are joined by periods."""
+    """The item to read; the labels of its namespace are joined by periods."""
 
-    namespace: Annotated[str, msgspec.Meta(min_length=1)]
+    namespace: Annotated[
+        str, msgspec.Meta(min_length=1, extra_json_schema={"pattern": r"^[^.\u0000]+(\.[^.\u0000]+)*$"})
+    ]
     key: str | None = None
     refresh_ttl: bool | None = None
 
 
 class ItemDelete(msgspec.Struct):
-    """Which item to delete."""
+    """The item to delete."""
 
     key: str
     namespace: Namespace | None = None
 
 
 class ItemSearch(msgspec.Struct):
-    """What to look for under a namespace: values that fit a filter, or by meaning, or both."""
+    """A search under a namespace: values that match a filter, by meaning, or both."""
 
     namespace_prefix: Namespace | None = None
     filter: dict[str, Any] | None = None
@@ -48,7 +55,7 @@ class ItemSearch(msgspec.Struct):
 
 
 class NamespaceSearch(msgspec.Struct):
-    """Which namespaces to list; `*` stands for any label."""
+    """The namespaces to list; `*` matches any label."""
 
     prefix: Namespace | None = None
     suffix: Namespace | None = None
@@ -58,7 +65,7 @@ class NamespaceSearch(msgspec.Struct):
 
 
 class StoredItem(msgspec.Struct):
-    """An item as the API shows it."""
+    """An item in the API."""
 
     namespace: list[str]
     key: str
@@ -68,7 +75,7 @@ class StoredItem(msgspec.Struct):
 
 
 class FoundItem(StoredItem):
-    """An item that a search found; `score` is how close it is in meaning, 1 at most, where that was asked for."""
+    """An item that a search found; `score` is its similarity, at most 1, for a search by meaning."""
 
     score: float | None
 
@@ -80,6 +87,6 @@ class FoundItems(msgspec.Struct):
 
 
 class Namespaces(msgspec.Struct):
-    """The namespaces that there are."""
+    """A page of namespaces."""
 
     namespaces: list[list[str]]

@@ -1,6 +1,6 @@
 """Threads and their state (contract: section 4).
 
-JSON that the server only passes on, such as a thread's values, stays as the database wrote it: it is never parsed.
+JSON that the server only passes on, such as a thread's values, is sent as the database returned it, unparsed.
 """
 
 from typing import Annotated, Any, Literal
@@ -18,15 +18,25 @@ ThreadField = Literal[
 SortBy = Literal["thread_id", "status", "created_at", "updated_at", "state_updated_at"]
 SortOrder = Literal["asc", "desc"]
 Json = msgspec.Raw
+# `threads/records.py` reads these paths.
+ExtractedPath = Annotated[
+    str,
+    msgspec.Meta(
+        extra_json_schema={
+            "pattern": r"^(values|metadata|config|interrupts)(\.[^.\[\]\u0000]+|\[-?[0-9]{1,9}\])*$(?!\n)",
+            "maxLength": 1000,
+        }
+    ),
+]
 JsonObject = Annotated[msgspec.Raw, msgspec.Meta(extra_json_schema={"type": "object"})]
 Limit = Annotated[int, msgspec.Meta(ge=1, le=1000)]
 Offset = Annotated[int, msgspec.Meta(ge=0, le=2_147_483_647)]
-# A thousand years are for ever, and still a moment that Postgres can write.
+# At most a thousand years: Postgres can represent the expiry.
 Minutes = Annotated[float, msgspec.Meta(gt=0, le=525_600_000)]
 
 
 class ShownTtl(msgspec.Struct):
-    """How long a thread is kept; `expires_at` counts from its last change, and a busy thread outlives it."""
+    """The lifetime of a thread; `expires_at` counts from its last change, and a busy thread does not expire."""
 
     strategy: TtlStrategy
     ttl_minutes: float
@@ -34,9 +44,9 @@ class ShownTtl(msgspec.Struct):
 
 
 class Thread(msgspec.Struct, kw_only=True):
-    """A thread as the API shows it, or the part of it that was selected.
+    """A thread in the API, or its selected fields.
 
-    `interrupts` and `error` are there from the first run on; `ttl` when it was asked for and the thread has one.
+    `interrupts` and `error` are present from the first run on; `ttl` if it was requested and the thread has one.
     """
 
     thread_id: UUID | UnsetType = UNSET
@@ -55,14 +65,14 @@ class Thread(msgspec.Struct, kw_only=True):
 
 
 class Ttl(msgspec.Struct):
-    """How long to keep a thread after its last change, in minutes, and what is done then."""
+    """How long to keep a thread after its last change, in minutes, and what to do then."""
 
     ttl: Minutes
     strategy: TtlStrategy | None = None
 
 
 class NodeUpdate(msgspec.Struct):
-    """What a node wrote, or the command it returned."""
+    """The values that a node wrote, or the command that it returned."""
 
     as_node: str
     values: dict[str, Any] | list[Any] | None = None
@@ -70,13 +80,13 @@ class NodeUpdate(msgspec.Struct):
 
 
 class Superstep(msgspec.Struct):
-    """What the nodes of one step wrote."""
+    """The updates of the nodes of one step."""
 
     updates: Annotated[list[NodeUpdate], msgspec.Meta(min_length=1, max_length=1000)]
 
 
 class ThreadCreate(msgspec.Struct):
-    """What to make a thread with; `supersteps` give it a state, through the graph its metadata names."""
+    """A request to create a thread; `supersteps` give it a state, applied by the graph that its metadata names."""
 
     thread_id: UUID | None = None
     metadata: dict[str, Any] | None = None
@@ -86,20 +96,20 @@ class ThreadCreate(msgspec.Struct):
 
 
 class ThreadQuery(msgspec.Struct):
-    """What to show of a thread besides itself: `ttl`. Other names are ignored."""
+    """Additional fields of a thread to return: `ttl`. Other names are ignored."""
 
     include: list[str] | None = None
 
 
 class ThreadPatch(msgspec.Struct):
-    """What to change of a thread; metadata is merged."""
+    """Changes of a thread; metadata is merged."""
 
     metadata: dict[str, Any] | None = None
     ttl: Ttl | Minutes | None = None
 
 
 class ThreadCount(msgspec.Struct):
-    """Which threads to count."""
+    """The threads to count."""
 
     metadata: dict[str, Any] | None = None
     values: dict[str, Any] | None = None
@@ -107,7 +117,7 @@ class ThreadCount(msgspec.Struct):
 
 
 class ThreadSearch(msgspec.Struct):
-    """What to look for among threads, last updated first unless told otherwise.
+    """A search for threads, last updated first by default.
 
     Metadata and values match what contains them. `extract` maps names to paths such as `values.messages[-1].content`.
     """
@@ -121,11 +131,11 @@ class ThreadSearch(msgspec.Struct):
     sort_by: SortBy | None = None
     sort_order: SortOrder | None = None
     select: list[ThreadField] | None = None
-    extract: Annotated[dict[str, str], msgspec.Meta(max_length=10)] | None = None
+    extract: Annotated[dict[str, ExtractedPath], msgspec.Meta(max_length=10)] | None = None
 
 
 class ThreadPrune(msgspec.Struct):
-    """Which threads to delete, or to leave with their latest checkpoint alone."""
+    """The threads to delete, or to reduce to their latest checkpoint."""
 
     thread_ids: Annotated[list[UUID], msgspec.Meta(max_length=1000)]
     strategy: TtlStrategy | None = None
@@ -138,21 +148,21 @@ class Pruned(msgspec.Struct):
 
 
 class Space(msgspec.Struct):
-    """How many rows there are and the bytes they take."""
+    """The number of rows and the bytes they take."""
 
     count: int
     bytes: int
 
 
 class ChannelSpace(msgspec.Struct):
-    """How many versions of a channel are kept and the bytes they take."""
+    """The number of stored versions of a channel and the bytes they take."""
 
     versions: int
     bytes: int
 
 
 class ChannelValuesSpace(msgspec.Struct):
-    """What the values of channels take, in all and each."""
+    """The storage of the values of channels, in total and for each channel."""
 
     count: int
     bytes: int
@@ -160,7 +170,7 @@ class ChannelValuesSpace(msgspec.Struct):
 
 
 class ThreadStorage(msgspec.Struct):
-    """What the memory of a thread takes in the database."""
+    """The storage of a thread's checkpoints in the database."""
 
     thread_id: UUID
     total_bytes: int
@@ -189,14 +199,14 @@ StateField = Annotated[
 
 
 class StateQuery(msgspec.Struct):
-    """Whether to look into subgraphs, and which fields to show: their names, or `values.<key>`."""
+    """Whether to include subgraphs, and the fields to return: their names, or `values.<key>`."""
 
     subgraphs: bool = False
     select: list[StateField] | None = None
 
 
 class StateAtCheckpoint(msgspec.Struct):
-    """Which state to read, and what of it."""
+    """The state to read, and the fields to return."""
 
     checkpoint: Checkpoint
     subgraphs: bool | None = None
@@ -204,7 +214,7 @@ class StateAtCheckpoint(msgspec.Struct):
 
 
 class StateUpdate(msgspec.Struct):
-    """A change of a thread's state by a person, as if the node `as_node` had made it."""
+    """A change of a thread's state, as if the node `as_node` had made it."""
 
     values: dict[str, Any] | list[Any] | None = None
     as_node: str | None = None
@@ -213,7 +223,7 @@ class StateUpdate(msgspec.Struct):
 
 
 class StatePatch(msgspec.Struct):
-    """What to merge into a checkpoint's metadata, the latest one's unless another is named."""
+    """Metadata to merge into that of a checkpoint, the latest unless another is named."""
 
     metadata: dict[str, Any]
     checkpoint: Checkpoint | None = None
@@ -221,7 +231,7 @@ class StatePatch(msgspec.Struct):
 
 
 class HistoryQuery(msgspec.Struct):
-    """How much history to read: one checkpoint unless told otherwise (spec: Agent server constants)."""
+    """The history to read: one checkpoint by default (spec: Agent server constants)."""
 
     limit: Limit = 1
     before: str | None = None
@@ -229,10 +239,64 @@ class HistoryQuery(msgspec.Struct):
 
 
 class HistorySearch(msgspec.Struct):
-    """Which history to read; `before` may be a checkpoint id, a checkpoint or a config."""
+    """The history to read; `before` may be a checkpoint id, a checkpoint or a config."""
 
     limit: Limit | None = 1
     before: str | dict[str, Any] | None = None
     metadata: dict[str, Any] | None = None
     checkpoint: Checkpoint | None = None
     select: list[StateField] | None = None
+
+
+class StateInterrupt(msgspec.Struct):
+    """An interrupt that waits for an answer."""
+
+    id: str
+    value: Any
+
+
+class StateTask(msgspec.Struct):
+    """A node that will run next, or that failed or was interrupted."""
+
+    id: str
+    name: str
+    path: list[Any]
+    error: str | None
+    interrupts: list[StateInterrupt]
+    checkpoint: Checkpoint | None
+    state: "ThreadState | None"
+    result: Any
+
+
+class ThreadState(msgspec.Struct):
+    """The state of a thread at a checkpoint, or its selected fields."""
+
+    values: Any = UNSET
+    next: list[str] | UnsetType = UNSET
+    tasks: list[StateTask] | UnsetType = UNSET
+    metadata: dict[str, Any] | UnsetType | None = UNSET
+    created_at: str | UnsetType | None = UNSET
+    checkpoint: Checkpoint | UnsetType | None = UNSET
+    parent_checkpoint: Checkpoint | UnsetType | None = UNSET
+    interrupts: list[StateInterrupt] | UnsetType = UNSET
+    checkpoint_id: str | UnsetType | None = UNSET
+    parent_checkpoint_id: str | UnsetType | None = UNSET
+
+
+class NamedCheckpoint(msgspec.Struct):
+    """A checkpoint that was just created or changed, in each form that clients expect."""
+
+    checkpoint: Checkpoint
+    configurable: Checkpoint
+    checkpoint_id: str | None
+
+
+# `agent/streams/events.py` refuses other names; this list is only for the OpenAPI document.
+FollowMode = Annotated[str, msgspec.Meta(extra_json_schema={"enum": ["run_modes", "lifecycle", "state_update"]})]
+
+
+class ThreadStreamQuery(msgspec.Struct):
+    """The events of a thread to follow; clients use two names for the parameter."""
+
+    stream_modes: list[FollowMode] | None = None
+    stream_mode: list[FollowMode] | None = None

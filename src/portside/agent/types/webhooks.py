@@ -1,4 +1,4 @@
-"""Webhooks: how they are configured, and what became of one (contract: sections 1 and 11)."""
+"""Webhooks: their configuration, and the state of a delivery (contract: sections 1 and 11)."""
 
 from typing import Annotated
 from uuid import UUID
@@ -13,7 +13,7 @@ PAYLOAD_FIELDS = (
 
 
 class WebhookUrls(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """Which addresses may be called. `*.example.com` stands for subdomains alone."""
+    """The URLs that may be called. `*.example.com` stands for subdomains only."""
 
     require_https: bool = True
     allowed_domains: list[str] | None = None
@@ -24,14 +24,14 @@ class WebhookUrls(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class WebhookPayload(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """Which fields are told: those that are included, all by default, without those that are excluded."""
+    """The fields of the payload: those included, by default all, without those excluded."""
 
     include: list[str] | None = None
     exclude: list[str] = []
 
 
 class WebhooksConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """How the ends of runs are told. Headers and secrets may name variables of the environment: `${{ env.NAME }}`."""
+    """The section `webhooks`. Headers and secrets may name environment variables: `${{ env.NAME }}`."""
 
     env_prefix: str = "LG_WEBHOOK_"
     headers: dict[str, str] = {}
@@ -41,7 +41,7 @@ class WebhooksConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class DeliveryAttempt(msgspec.Struct):
-    """One attempt to call a webhook: the status that was answered, or the reason why there was none."""
+    """One attempt to call a webhook: the status of the response, or the reason why there was none."""
 
     at: str
     duration_ms: int
@@ -50,7 +50,7 @@ class DeliveryAttempt(msgspec.Struct):
 
 
 class WebhookDelivery(msgspec.Struct):
-    """What became of telling the end of a run; `next_attempt_at` is null when it is over."""
+    """The delivery of a run's webhook; `next_attempt_at` is null once it is finished."""
 
     run_id: UUID
     url: str

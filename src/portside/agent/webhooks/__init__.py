@@ -1,5 +1,5 @@
-"""Webhooks: the ends of runs told to the addresses that clients named for them.
+"""Webhooks: calls to the addresses that clients named, when their runs end.
 
-`policy` says which addresses may be called, `signing` how a call shows that it is ours, `payloads` what is told, and
-`deliveries` calls. What is owed is noted by the database itself, in the transaction that ends a run (migration 0035).
+`policy` decides which addresses may be called and signs the calls, `deliveries` makes them. The database itself records
+a delivery that is due, in the transaction that ends a run.
 """

@@ -1,66 +1,74 @@
-"""Calling webhooks: each end of a run is told until it was heard, a bounded number of times, by any process that looks.
+"""Calls webhooks: each end of a run is delivered by any process, after several attempts if need be.
 
-At least once: a process that dies after the call and before it wrote that down leaves the delivery to another, which
-calls again under the same id. What a call answers is not read but for its status. A status from 200 to 299 is heard;
-408, 425, 429, 500 and above, and hosts that do not answer, are tried again later; all else is not. No run waits for any
-of it.
+Deliveries happen at least once: if a process dies after a call and before it recorded that, another one calls again
+under the same id. Of a response only the status counts. A status from 200 to 299 is a success. After 408, 425, 429, 500
+and above, and if the host does not answer, the call is tried again later; any other status is final. No run waits for
+its webhook.
 """
 
 import asyncio
 import random
 import time
 from collections import Counter
-from typing import ClassVar, NamedTuple
+from datetime import datetime
+from typing import Any, ClassVar, NamedTuple
+from uuid import UUID
 
 import msgspec
 import prometheus_client
 
+from portside.agent.encryption.codec import is_undecryptable
 from portside.agent.settings import AgentSettings
 from portside.agent.sql import sql
-from portside.agent.types.webhooks import DeliveryAttempt
-from portside.agent.webhooks.payloads import is_readable, payload_of
-from portside.agent.webhooks.policy import UrlRefused, WebhookPolicy, Webhooks
-from portside.agent.webhooks.signing import signature_headers
+from portside.agent.types.webhooks import DeliveryAttempt, WebhookDelivery
+from portside.agent.webhooks.policy import UrlRefused, WebhookPolicy, Webhooks, signature_headers
 from portside.kernel.clock import iso, now
+from portside.kernel.codec import dump_api
 from portside.kernel.db import Database, Record
+from portside.kernel.errors import NotFound
 from portside.kernel.logs import get_logger
 from portside.kernel.outbound import AddressNotAllowed, HostUnreachable, post
 from portside.kernel.reconcile import Status, Task
 
 log = get_logger(__name__)
 CALLS = prometheus_client.Counter("portside_webhook_calls_total", "Calls of webhooks by this process.", ["outcome"])
-AT_ONCE = 64
-AT_ONCE_FOR_A_HOST = 8
+CALLS_LIMIT = 64
+CALLS_LIMIT_OF_A_HOST = 8
 CLAIM_S = 30.0
-LONGEST_PAUSE_S = 3 * 3600.0
+PAUSE_LIMIT_S = 3 * 3600.0
 PAUSE_GROWTH = 4.0
-AGAIN = frozenset({408, 425, 429})
-HEARD, SERVERS_FAULT = range(200, 300), 500
+RETRIED = frozenset({408, 425, 429})
+SUCCESSFUL, SERVER_ERROR = range(200, 300), 500
+IDS = ("run_id", "thread_id", "assistant_id")
+ENCRYPTED = ("kwargs", "metadata", "error", "values")
+AS_STORED = ("metadata", "status", "multitask_strategy", "error", "cancel_reason")
+# The user who started the run is not revealed to the receiver.
+WITHHELD = frozenset({"langgraph_auth_user"})
 
 
-class Retries(NamedTuple):
-    """How often a delivery is tried, and how long the first pause is; each next one is four times as long."""
+class RetryPolicy(NamedTuple):
+    """How often a delivery is tried, and how long the first pause is. Each further pause is four times as long."""
 
     attempts: int
     first_pause_s: float
 
     def pause_s(self, attempt: int) -> float:
-        """Return the pause after an attempt, a little more or less so that what failed at once comes back apart."""
-        pause_s = min(self.first_pause_s * PAUSE_GROWTH ** (attempt - 1), LONGEST_PAUSE_S)
+        """Return the pause after an attempt, with jitter: calls that failed together are not repeated together."""
+        pause_s = min(self.first_pause_s * PAUSE_GROWTH ** (attempt - 1), PAUSE_LIMIT_S)
         return pause_s * random.uniform(0.8, 1.2)  # noqa: S311 - no secret
 
 
 class Deliveries(Task):
-    """Calls the webhooks that are owed. Safe in every process at once."""
+    """Makes the deliveries that are due. Safe in every process at once."""
 
     every_s: ClassVar[float] = 1.0
 
-    def __init__(self, db: Database, webhooks: Webhooks, retries: Retries) -> None:
+    def __init__(self, db: Database, webhooks: Webhooks, retries: RetryPolicy) -> None:
         super().__init__()
         self._db = db
         self._webhooks = webhooks
         self._retries = retries
-        self.signal = webhooks.owed
+        self.signal = webhooks.due
         self._calls: dict[asyncio.Task[str], str] = {}
 
     @property
@@ -68,11 +76,11 @@ class Deliveries(Task):
         return self._webhooks.policy
 
     async def activate(self) -> Status:
-        """Claim what is due, and return when a call is over, or when it is time to look again."""
+        """Claim deliveries that are due, and return when a call is over, or when it is time to look again."""
         woken = asyncio.create_task(self.signal.wait())
         try:
             claimed = await self._claim()
-            if claimed < AT_ONCE_FOR_A_HOST and self._calls:
+            if claimed < CALLS_LIMIT_OF_A_HOST and self._calls:
                 await asyncio.wait({*self._calls, woken}, timeout=self.every_s, return_when=asyncio.FIRST_COMPLETED)
         except asyncio.CancelledError:
             for call in self._calls:
@@ -87,39 +95,39 @@ class Deliveries(Task):
 
     async def _claim(self) -> int:
         self.signal.clear()
-        free = AT_ONCE - len(self._calls)
+        free = CALLS_LIMIT - len(self._calls)
         if free <= 0:
             return 0
         hosts = Counter(self._calls.values())
-        busy = [host for host, calls in hosts.items() if calls >= AT_ONCE_FOR_A_HOST]
-        limit = min(free, AT_ONCE_FOR_A_HOST)
+        busy = [host for host, calls in hosts.items() if calls >= CALLS_LIMIT_OF_A_HOST]
+        limit = min(free, CALLS_LIMIT_OF_A_HOST)
         rows = await self._db.fetch(sql.claim_webhooks, claim_s=CLAIM_S, busy_hosts=busy, limit=limit)
         for row in rows:
             self._calls[asyncio.create_task(self._deliver(row))] = row["host"]
         return len(rows)
 
-    async def _deliver(self, owed: Record) -> str:
-        """Make one attempt and write down what came of it."""
+    async def _deliver(self, delivery: Record) -> str:
+        """Make one attempt and record the outcome."""
         began, at = time.monotonic(), now()
         try:
-            status_code, reason, is_final = await self._call(owed)
+            status_code, reason, is_final = await self._call(delivery)
         except Exception as exc:
-            log.exception("a webhook could not be called", run_id=str(owed["run_id"]))
+            log.exception("calling a webhook failed", run_id=str(delivery["run_id"]))
             status_code, reason, is_final = None, type(exc).__name__, False
         duration_ms = round((time.monotonic() - began) * 1000)
         entry = DeliveryAttempt(iso(at), duration_ms, status_code, reason)
-        outcome = self._outcome(owed["attempts"], reason, is_final=is_final)
+        outcome = self._outcome(delivery["attempts"], reason, is_final=is_final)
         await self._db.execute(
-            sql.settle_webhook,
-            run_id=owed["run_id"],
-            attempt=owed["attempts"],
+            sql.record_webhook_attempt,
+            run_id=delivery["run_id"],
+            attempt=delivery["attempts"],
             status=outcome,
             entry=[msgspec.to_builtins(entry)],
-            delay_s=self._retries.pause_s(owed["attempts"]),
+            delay_s=self._retries.pause_s(delivery["attempts"]),
         )
         CALLS.labels(outcome).inc()
         if outcome == "failed":
-            log.warning("a webhook is given up", run_id=str(owed["run_id"]), reason=reason)
+            log.warning("a webhook has failed for good", run_id=str(delivery["run_id"]), reason=reason)
         return outcome
 
     def _outcome(self, attempt: int, reason: str | None, *, is_final: bool) -> str:
@@ -127,37 +135,37 @@ class Deliveries(Task):
             return "delivered"
         return "failed" if is_final or attempt >= self._retries.attempts else "pending"
 
-    async def _call(self, owed: Record) -> tuple[int | None, str | None, bool]:
-        """Call an address once. Returns the status, why it was not heard, and whether that will stay so."""
+    async def _call(self, delivery: Record) -> tuple[int | None, str | None, bool]:
+        """Call an address once. Return the status, the reason for a failure, and whether the outcome is final."""
         if self._policy.is_disabled:
             return None, "webhooks are disabled (http.disable_webhooks)", True
-        if not is_readable(owed):
-            return None, "what is to be told cannot be decrypted with the keys of this server", True
+        if any(is_undecryptable(delivery[name]) for name in ENCRYPTED):
+            return None, "the payload cannot be decrypted with the keys of this server", True
         try:
-            self._policy.judge(owed["url"])
-            status = await self._post(owed)
+            self._policy.check_syntax(delivery["url"])
+            status = await self._post(delivery)
         except (UrlRefused, AddressNotAllowed) as exc:
             return None, str(exc), True
         except HostUnreachable as exc:
             return None, str(exc), False
-        if status in HEARD:
+        if status in SUCCESSFUL:
             return status, None, True
-        return status, f"answered {status}", not (status in AGAIN or status >= SERVERS_FAULT)
+        return status, f"answered {status}", not (status in RETRIED or status >= SERVER_ERROR)
 
-    async def _post(self, owed: Record) -> int:
+    async def _post(self, delivery: Record) -> int:
         sent_at = now()
-        # What a large state takes to encode must not hold up the streams of this process.
-        body = await asyncio.to_thread(payload_of, owed, self._policy, sent_at)
-        signed = signature_headers(self._policy.secrets, str(owed["run_id"]), int(sent_at.timestamp()), body)
+        # In a thread: encoding a large state must not hold up the streams of this process.
+        body = await asyncio.to_thread(payload_of, delivery, self._policy, sent_at)
+        signed = signature_headers(self._policy.secrets, str(delivery["run_id"]), int(sent_at.timestamp()), body)
         headers = {"User-Agent": "portside", **self._policy.headers, "Content-Type": "application/json", **signed}
-        url, policy = owed["url"], self._policy
-        if policy.own is not None and url.startswith("/"):
-            return await policy.own.post(url, headers, body, policy.rules.timeout_s)
+        url, policy = delivery["url"], self._policy
+        if policy.own_routes is not None and url.startswith("/"):
+            return await policy.own_routes.post(url, headers, body, policy.rules.timeout_s)
         return await post(url, headers, body, policy.rules)
 
 
-class OldDeliveries(Task):
-    """Deletes the records of deliveries that were over long enough ago. Safe in every process at once."""
+class WebhookCleanup(Task):
+    """Deletes the records of deliveries that ended long enough ago. Safe in every process at once."""
 
     every_s: ClassVar[float] = 600.0
     batch: ClassVar[int] = 1000
@@ -174,6 +182,58 @@ class OldDeliveries(Task):
 
 
 def webhook_chores(db: Database, webhooks: Webhooks, settings: AgentSettings) -> list[Task]:
-    """Return what calls webhooks, and what forgets that they were called."""
-    retries = Retries(settings.webhook_max_attempts, settings.webhook_retry_after_seconds)
-    return [Deliveries(db, webhooks, retries), OldDeliveries(db, settings.webhook_log_kept_hours * 3600)]
+    """Return the tasks that make deliveries, and that delete their records."""
+    retries = RetryPolicy(settings.webhook_max_attempts, settings.webhook_retry_after_seconds)
+    return [Deliveries(db, webhooks, retries), WebhookCleanup(db, settings.webhook_log_kept_hours * 3600)]
+
+
+def payload_of(delivery: Record, policy: WebhookPolicy, sent_at: datetime) -> bytes:
+    """Return the body of a call as JSON, with the fields that the policy includes (contract: section 11)."""
+    kwargs: dict[str, Any] = delivery["kwargs"]
+    tracer: dict[str, Any] = kwargs.get("langsmith_tracer") or {}
+    fields = {
+        **{name: delivery[name] for name in AS_STORED},
+        **{name: str(delivery[name]) for name in IDS},
+        "kwargs": _without_caller(kwargs),
+        "created_at": iso(delivery["run_created_at"]),
+        "updated_at": iso(delivery["run_ended_at"]),
+        "langsmith_session_name": tracer.get("project_name"),
+        "run_started_at": None if delivery["run_started_at"] is None else iso(delivery["run_started_at"]),
+        "run_ended_at": iso(delivery["run_ended_at"]),
+        "webhook_sent_at": iso(sent_at),
+        "values": delivery["values"],
+    }
+    return dump_api({name: value for name, value in fields.items() if name in policy.payload_fields})
+
+
+def _without_caller(kwargs: dict[str, Any]) -> dict[str, Any]:
+    config = kwargs.get("config") or {}
+    configurable = {key: value for key, value in config.get("configurable", {}).items() if key not in WITHHELD}
+    return {**kwargs, "config": {**config, "configurable": configurable}}
+
+
+class DeliveryNotFound(NotFound):
+    """The run has no webhook delivery: it names no webhook, has not ended, or ended too long ago."""
+
+    code = "webhook_delivery_not_found"
+
+
+class WebhookLog:
+    """The deliveries of webhooks, as clients see them."""
+
+    def __init__(self, db: Database) -> None:
+        self._db = db
+
+    async def get(self, thread_id: UUID, run_id: UUID) -> WebhookDelivery:
+        """Return the delivery of the end of a run. Raises DeliveryNotFound."""
+        row = await self._db.fetchrow(sql.get_webhook_delivery, run_id=run_id, thread_id=thread_id)
+        if row is None:
+            raise DeliveryNotFound
+        next_at = row["next_attempt_at"]
+        return WebhookDelivery(
+            run_id=row["run_id"],
+            url=row["url"],
+            status=row["status"],
+            attempts=msgspec.convert(row["log"], list[DeliveryAttempt]),
+            next_attempt_at=None if next_at is None else iso(next_at),
+        )

@@ -1,85 +1,88 @@
-"""Which addresses may be called for a run, and what each call carries, by the configuration file.
+"""Which addresses may be called when a run ends, and what each call carries, by the configuration file.
 
-An address is judged when a run is asked for, so that its client learns of it, and again when it is called: rules and
-names change in between.
+An address is checked when a client names it, so that the client learns of a refusal, and again when it is called:
+rules and DNS may change in between.
 """
 
 import asyncio
+import base64
+import binascii
+import hashlib
+import hmac
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Protocol
 
-import httpx2
+import httpx
 import msgspec
 
 from portside.agent.types.webhooks import PAYLOAD_FIELDS, WebhooksConfig, WebhookUrls
-from portside.agent.webhooks.signing import read_secret
 from portside.kernel.errors import Invalid, UserMistake
 from portside.kernel.outbound import AddressNotAllowed, HostUnknown, OutboundRules, host_of, resolve
 
-JUDGED_WITHIN_S = 3.0
+CHECKED_WITHIN_S = 3.0
 SCHEMES = {"http": 80, "https": 443}
 _TEMPLATE = re.compile(r"\$\{\{(.*?)\}\}")
 _VARIABLE = re.compile(r"env\.([A-Za-z_][A-Za-z0-9_]*)")
 _TOKEN = re.compile(r"[!#$%&'*+.^_`|~0-9A-Za-z-]+")
 _VALUE = re.compile(r"[\t\x20-\x7e]*")
-_UNFIT = re.compile(r"[\x00-\x20\x7f\\]")
-OURS = frozenset({
+_FORBIDDEN_CHARACTERS = re.compile(r"[\x00-\x20\x7f\\]")
+RESERVED_HEADERS = frozenset({
     "host", "content-length", "content-type", "transfer-encoding", "connection", "webhook-id", "webhook-timestamp",
     "webhook-signature",
 })  # fmt: skip
 
 
 class Webhooks:
-    """What those who make runs, execute them and call webhooks share: the policy, and a sign that calls are owed."""
+    """What admission, execution and delivery share: the policy, and a signal that calls are due."""
 
     def __init__(self) -> None:
         self.policy = WebhookPolicy()
-        self.owed = asyncio.Event()
+        self.due = asyncio.Event()
 
 
 class UrlRefused(Exception):
-    """A webhook's address may not be called; the message says why."""
+    """A webhook's address may not be called. The message says why."""
 
 
-class OwnRoutes(Protocol):
+class InProcessRoutes(Protocol):
     """The routes of the project's own application, in this process."""
 
     def has(self, url: str) -> bool:
-        """Whether there is one of this path that can be called."""
+        """Whether a route with this path can be called."""
         ...
 
     async def post(self, url: str, headers: Mapping[str, str], body: bytes, within_s: float) -> int:
-        """Call one and return the status."""
+        """Call a route and return the status."""
         ...
 
 
 class WebhookPolicy(msgspec.Struct, frozen=True):
-    """The rules of one server: addresses, headers, secrets, and what is told."""
+    """The rules of one server: addresses, headers, secrets, and the fields of the payload."""
 
     urls: WebhookUrls = WebhookUrls(require_https=False)
     headers: dict[str, str] = {}
     secrets: list[bytes] = []
-    told: frozenset[str] = frozenset(PAYLOAD_FIELDS)
+    payload_fields: frozenset[str] = frozenset(PAYLOAD_FIELDS)
     is_disabled: bool = False
-    own: OwnRoutes | None = None
+    own_routes: InProcessRoutes | None = None
 
     @property
     def rules(self) -> OutboundRules:
-        """Where calls may lead."""
+        """The addresses that calls may go to."""
         return OutboundRules(allow_private=not self.urls.disable_private, allow_loopback=not self.urls.disable_loopback)
 
-    async def check(self, url: str | None) -> None:
+    async def check(self, url: str) -> None:
         """Refuse an address that a request names and that may not be called. Raises Invalid.
 
-        Where nobody can tell now what a name stands for, the run is not held up: the call will look again.
+        If the name cannot be resolved in time, the run is admitted: the call will check again.
         """
-        if url is None or self.is_disabled:
+        if self.is_disabled:
             return
         try:
-            if not (host := self.judge(url)):
+            if not (host := self.check_syntax(url)):
                 return
-            async with asyncio.timeout(JUDGED_WITHIN_S):
+            async with asyncio.timeout(CHECKED_WITHIN_S):
                 await resolve(host, self.rules)
         except UrlRefused as exc:
             raise Invalid.field(["body", "webhook"], str(exc)) from exc
@@ -90,15 +93,15 @@ class WebhookPolicy(msgspec.Struct, frozen=True):
         except OSError:  # TimeoutError and what name servers fail with
             return
 
-    def judge(self, url: str) -> str:
-        """Return the host of an address that obeys the rules, short of what the host stands for.
+    def check_syntax(self, url: str) -> str:
+        """Check an address without resolving its host, and return the host. Raises UrlRefused.
 
-        A path that is a route of the project's own has none, and is called inside. Raises UrlRefused.
+        A path of the project's own routes has no host: it is called inside this process.
         """
         if len(url) > self.urls.max_url_length:
             raise UrlRefused(f"Webhook URL is longer than {self.urls.max_url_length} characters")
         if url.startswith("/"):
-            return self._judge_own(url)
+            return self._check_own_route(url)
         parts, host = _read(url)
         if self.urls.require_https and parts.scheme != "https":
             raise UrlRefused("Webhook must use https")
@@ -111,28 +114,28 @@ class WebhookPolicy(msgspec.Struct, frozen=True):
             raise UrlRefused(f"Webhook port {port} not allowed")
         return host
 
-    def _judge_own(self, url: str) -> str:
-        _refuse_unfit(url)
+    def _check_own_route(self, url: str) -> str:
+        _refuse_forbidden_characters(url)
         if self.urls.disable_loopback:
             raise UrlRefused("Webhook must be a whole address: a path is called where url.disable_loopback is false")
-        if url.startswith("//") or self.own is None or not self.own.has(url):
+        if url.startswith("//") or self.own_routes is None or not self.own_routes.has(url):
             raise UrlRefused(
                 "Webhook must be a whole address, or the path of a route of this project's own application"
             )
         return ""
 
 
-def _refuse_unfit(url: str) -> None:
-    if _UNFIT.search(url):
+def _refuse_forbidden_characters(url: str) -> None:
+    if _FORBIDDEN_CHARACTERS.search(url):
         raise UrlRefused("Webhook must be an address without spaces, backslashes and control characters")
 
 
-def _read(url: str) -> tuple[httpx2.URL, str]:
-    """Return the parts and the host of an address that can mean only one thing. Raises UrlRefused."""
-    _refuse_unfit(url)
+def _read(url: str) -> tuple[httpx.URL, str]:
+    """Return the parts and the host of an unambiguous address. Raises UrlRefused."""
+    _refuse_forbidden_characters(url)
     try:
-        parts = httpx2.URL(url)
-    except httpx2.InvalidURL as exc:
+        parts = httpx.URL(url)
+    except httpx.InvalidURL as exc:
         raise UrlRefused(f"Invalid webhook URL: {exc}") from exc
     if parts.scheme and parts.scheme not in SCHEMES:
         raise UrlRefused(f"Webhook host blocked: scheme '{parts.scheme}' not allowed")
@@ -152,53 +155,83 @@ def _fits(host: str, allowed: str) -> bool:
 
 
 def read_policy(config: WebhooksConfig | None, environ: Mapping[str, str], *, is_disabled: bool) -> WebhookPolicy:
-    """Return the rules that a configuration makes. Raises UserMistake that names the key.
+    """Return the policy of a configuration. Raises UserMistake that names the key.
 
-    Without a section addresses need not be https; with one they do unless it says otherwise.
+    Without a `webhooks` section addresses may be http; with one they must be https, unless it allows http.
     """
     if config is None:
         return WebhookPolicy(is_disabled=is_disabled)
     given = config.signing_secret or []
     key = "webhooks.signing_secret"
     secrets = [
-        _filled(key, each, config.env_prefix, environ) for each in ([given] if isinstance(given, str) else given)
+        _substitute(key, each, config.env_prefix, environ) for each in ([given] if isinstance(given, str) else given)
     ]
     return WebhookPolicy(
         urls=config.url,
         headers=dict(_header(name, value, config.env_prefix, environ) for name, value in config.headers.items()),
         secrets=[read_secret(each, key) for each in secrets],
-        told=_told(config),
+        payload_fields=_payload_fields(config),
         is_disabled=is_disabled,
     )
 
 
 def _header(name: str, value: str, prefix: str, environ: Mapping[str, str]) -> tuple[str, str]:
     key = f"webhooks.headers.{name}"
-    if not _TOKEN.fullmatch(name) or name.lower() in OURS:
-        raise UserMistake(f"{key}: this is no name of a header that may be set")
-    filled = _filled(key, value, prefix, environ)
+    if not _TOKEN.fullmatch(name) or name.lower() in RESERVED_HEADERS:
+        raise UserMistake(f"{key}: this is not the name of a header that may be set")
+    filled = _substitute(key, value, prefix, environ)
     if not _VALUE.fullmatch(filled):
         raise UserMistake(f"{key}: the value has line breaks or other characters that a header cannot hold")
     return name, filled
 
 
-def _filled(key: str, text: str, prefix: str, environ: Mapping[str, str]) -> str:
-    """Fill in the variables that a value names. Raises UserMistake for one that may not be named, or is not set."""
+def _substitute(key: str, text: str, prefix: str, environ: Mapping[str, str]) -> str:
+    """Fill in the variables that a value names. Raises UserMistake if one may not be named, or is not set."""
 
     def value(template: re.Match[str]) -> str:
         named = _VARIABLE.fullmatch(template[1].strip())
         if named is None or not named[1].startswith(prefix):
             raise UserMistake(f"{key}: {template[0]} must name a variable as env.{prefix}…")
         if named[1] not in environ:
-            raise UserMistake(f"{key}: the environment has no variable {named[1]}; set it, or leave that out")
+            raise UserMistake(f"{key}: the environment variable {named[1]} is not set; set it, or remove the reference")
         return environ[named[1]]
 
     return _TEMPLATE.sub(value, text)
 
 
-def _told(config: WebhooksConfig) -> frozenset[str]:
-    known, told = frozenset(PAYLOAD_FIELDS), config.payload
-    for key, names in (("include", told.include), ("exclude", told.exclude)):
+def _payload_fields(config: WebhooksConfig) -> frozenset[str]:
+    known, payload = frozenset(PAYLOAD_FIELDS), config.payload
+    for key, names in (("include", payload.include), ("exclude", payload.exclude)):
         if unknown := sorted(set(names or ()) - known):
-            raise UserMistake(f"webhooks.payload.{key}: {', '.join(unknown)} is not told of a run")
-    return (known if told.include is None else frozenset(told.include)) - frozenset(told.exclude)
+            raise UserMistake(f"webhooks.payload.{key}: {', '.join(unknown)} is not a field of the payload")
+    return (known if payload.include is None else frozenset(payload.include)) - frozenset(payload.exclude)
+
+
+_ENCODED = "whsec_"
+LEAST_BYTES = 16
+
+
+def read_secret(text: str, key: str) -> bytes:
+    """Return the key of a secret: text, or `whsec_` and base64. Raises UserMistake if it is short or not base64."""
+    encoded = text.removeprefix(_ENCODED)
+    try:
+        secret = text.encode() if encoded == text else base64.b64decode(encoded, validate=True)
+    except binascii.Error as exc:
+        raise UserMistake(f"{key}: the text after whsec_ is not base64") from exc
+    if len(secret) < LEAST_BYTES:
+        raise UserMistake(f"{key}: the secret is shorter than {LEAST_BYTES} bytes; use a longer one")
+    return secret
+
+
+def signature_headers(secrets: Sequence[bytes], delivery_id: str, timestamp: int, body: bytes) -> dict[str, str]:
+    """Return the headers of a delivery: its id, its time, and a signature of both and the body by each secret.
+
+    The form is that of Standard Webhooks (standardwebhooks.com): HMAC-SHA256. A call cannot be replayed later, or for
+    another run.
+    """
+    headers = {"webhook-id": delivery_id, "webhook-timestamp": str(timestamp)}
+    if secrets:
+        signed = f"{delivery_id}.{timestamp}.".encode() + body
+        made = [base64.b64encode(hmac.digest(secret, signed, hashlib.sha256)).decode() for secret in secrets]
+        headers["webhook-signature"] = " ".join(f"v1,{one}" for one in made)
+    return headers

@@ -13,7 +13,7 @@ order by feedback_key
 limit :limit::int offset :offset::int
 
 -- name: update_config
--- Null means unchanged.
+-- Null leaves a column unchanged.
 update feedback_configs set
     feedback_config = coalesce(:feedback_config::jsonb, feedback_config),
     is_lower_score_better = coalesce(:is_lower_score_better::boolean, is_lower_score_better),

@@ -15,7 +15,7 @@ order by created_at desc, id
 limit :limit::int offset :offset::int
 
 -- name: update_queue
--- Null means unchanged.
+-- Null leaves a column unchanged.
 update annotation_queues set
     name = coalesce(:name::text, name),
     description = coalesce(:description::text, description),
@@ -32,14 +32,14 @@ delete from annotation_queues where workspace_id = :workspace_id and id = :id re
 select id from readable_runs where workspace_id = :workspace_id and id = any(:run_ids::uuid[])
 
 -- name: queue_runs
--- A run that is queued already keeps its place.
+-- A run that is in the queue keeps its position.
 insert into queued_runs (workspace_id, queue_id, run_id)
 select :workspace_id, :queue_id, x.id from unnest(:run_ids::uuid[]) with ordinality as x (id, number)
 order by x.number
 on conflict do nothing
 
 -- name: queued_runs
--- Those that there still are, in the order they came.
+-- The runs that still exist, in the order in which they were added.
 select q.run_id, q.added_at, q.last_reviewed_time
 from queued_runs q
 where q.workspace_id = :workspace_id and q.queue_id = :queue_id

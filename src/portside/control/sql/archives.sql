@@ -3,7 +3,7 @@ insert into source_archives (id, deployment_id, token_hash, expires_at)
 values (:id, :deployment_id, :token_hash, now() + make_interval(secs => :lifetime_s))
 
 -- name: drop_surplus_archives
--- Whoever asks for address after address and puts something at each fills no disk.
+-- Bounds the disk that a client can fill with archives that no revision uses.
 delete from source_archives where id in (
     select id from source_archives
     where deployment_id = :deployment_id and used_at is null
@@ -11,12 +11,12 @@ delete from source_archives where id in (
     offset :keep
 )
 
--- name: awaited_archive
+-- name: find_open_upload
 select id, deployment_id from source_archives
 where id = :id and token_hash = :token_hash and expires_at > now() and uploaded_at is null
 
 -- name: finish_archive
--- Of two uploads to one address one gets in; what a revision may be made of already never changes.
+-- Of two uploads to one address one wins; an uploaded archive never changes.
 update source_archives set uploaded_at = now(), size_bytes = :size_bytes
 where id = :id and uploaded_at is null
 returning id
@@ -35,5 +35,5 @@ where r.id = :revision_id and r.deployment_id = :deployment_id and d.workspace_i
 delete from source_archives
 where used_at is null and created_at < now() - make_interval(secs => :older_than_s)
 
--- name: archives_known
+-- name: known_archives
 select id from source_archives where id = any(:ids)

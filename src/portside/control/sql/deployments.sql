@@ -1,31 +1,37 @@
 -- name: insert_deployment
--- No row comes back where the name is taken, also by a create that commits at the same moment. A deployment that names
--- a listener is that listener's from the start.
+-- Returns no row if the name is taken, even by a create that commits at the same moment. A deployment that names a
+-- listener is assigned to it from the start.
 insert into deployments
     (id, workspace_id, name, source, integration_id, repo_url, deployment_type, build_on_push, install_command,
-     build_command, asked_url, listener_id, held_by, k8s_namespace, secrets_sealed, status, tracing_project_id,
-     service_key_id, service_key_sealed)
+     build_command, requested_url, listener_id, assigned_listener_id, k8s_namespace, secrets_sealed, status, tracing_project_id,
+     service_key_id, service_key_sealed, agent_access, agent_roles)
 values
     (:id, :workspace_id, :name, :source, :integration_id, :repo_url, :deployment_type, :build_on_push,
-     :install_command, :build_command, :asked_url, :listener_id, :listener_id, :k8s_namespace, :secrets_sealed,
-     'AWAITING_DATABASE', :tracing_project_id, :service_key_id, :service_key_sealed)
+     :install_command, :build_command, :requested_url, :listener_id, :listener_id, :k8s_namespace, :secrets_sealed,
+     'AWAITING_DATABASE', :tracing_project_id, :service_key_id, :service_key_sealed,
+     coalesce(:agent_access, 'workspace'), coalesce(:agent_roles::text[], '{}'))
 on conflict (workspace_id, name) do nothing
 returning id
 
 -- name: find_deployments
--- Each deployment with what its latest revision was made of; one deployment is a list of one id. What a listener said
--- last is not known to be so any more once it has been silent for a while; with nothing that runs or is on its way
--- there, a deployment is not used.
+-- Deployments with the content of their latest revision; :ids with one id reads one deployment. A deployment whose
+-- listener has been silent for a while is UNKNOWN; one without an active or unfinished revision is UNUSED. The platform
+-- refuses keys that were revoked or have expired: the listener's, or the one with which the deployment sends its traces.
 select d.id, d.workspace_id, d.name, d.display_name, d.source, d.integration_id, d.repo_url, d.deployment_type,
-       d.build_on_push, d.install_command, d.build_command, coalesce(d.asked_url, d.custom_url) as custom_url,
-       d.listener_id, d.k8s_namespace, standing.status, standing.is_silent, d.status_message, l.last_seen_at,
-       d.latest_revision_id, d.active_revision_id, d.created_at, d.updated_at,
+       d.build_on_push, d.install_command, d.build_command, d.requested_url, d.direct_url,
+       coalesce(l.compute_type = 'process', false) as is_on_machine, d.listener_id, d.k8s_namespace, effective.status, effective.is_silent, d.status_message, l.last_seen_at,
+       d.latest_revision_id, d.active_revision_id, d.agent_access, d.agent_roles, d.created_at, d.updated_at,
        r.source as revision_source, r.repo_ref, r.graph_config_path, r.repo_commit_sha, r.image_uri, r.image_version,
        r.source_tarball_path, r.resource_spec, r.secret_references,
-       coalesce(r.secrets_sealed, d.secrets_sealed) as secrets_sealed
+       coalesce(r.secrets_sealed, d.secrets_sealed) as secrets_sealed, m.metrics ->> 'server_version' as server_version,
+       (lk.revoked_at is not null or lk.expires_at <= now()) as has_refused_listener,
+       (sk.revoked_at is not null or sk.expires_at <= now()) as has_refused_key
 from deployments d
+left join deployment_metrics m on m.deployment_id = d.id
 left join revisions r on r.id = d.latest_revision_id
-left join listeners l on l.id = d.held_by
+left join listeners l on l.id = d.assigned_listener_id
+left join api_keys lk on lk.id = l.key_id
+left join api_keys sk on sk.id = d.service_key_id
 cross join lateral (
     select l.last_seen_at < now() - :silent_after::interval as is_silent
 ) silence
@@ -40,12 +46,12 @@ cross join lateral (
         ) then 'UNUSED'
         else d.status
     end as status
-) standing
+) effective
 where d.workspace_id = :workspace_id
   and (:ids::uuid[] is null or d.id = any(:ids))
   and (:name::text is null or d.name = :name)
   and (:name_contains::text is null or position(lower(:name_contains) in lower(d.name)) > 0)
-  and (:status::text is null or standing.status = :status)
+  and (:status::text is null or effective.status = :status)
   and (:deployment_type::text is null or d.deployment_type = :deployment_type)
   and (:image_version::text is null or r.image_version = :image_version)
   and (:names_listener::boolean is null or (d.listener_id is not null) = :names_listener)
@@ -53,45 +59,55 @@ order by d.created_at desc, d.id desc
 limit :limit offset :offset
 
 -- name: lock_deployment
--- Every change of a deployment or of its revisions takes this lock first, which puts them in one order. It lets the
--- logs of a revision at work go on arriving.
-select id, name, source, integration_id, repo_url, deployment_type, build_on_push, install_command, build_command,
-       coalesce(asked_url, custom_url) as custom_url, listener_id, k8s_namespace, secrets_sealed, status,
-       latest_revision_id, tracing_project_id, delete_tracing_project, service_key_id
-from deployments
-where id = :id and workspace_id = :workspace_id
-for no key update
+-- Every change of a deployment or of its revisions takes this lock first. It does not block inserts into the logs of
+-- its revisions, which need the key alone.
+select d.id, d.workspace_id, d.name, d.source, d.integration_id, d.repo_url, d.deployment_type, d.build_on_push,
+       d.install_command, d.build_command, d.requested_url, d.direct_url, d.listener_id, d.k8s_namespace,
+       d.secrets_sealed, d.status, d.latest_revision_id, d.tracing_project_id, d.delete_tracing_project,
+       d.service_key_id, coalesce(l.compute_type = 'process', false) as is_on_machine
+from deployments d
+left join listeners l on l.id = d.assigned_listener_id
+where d.id = :id and d.workspace_id = :workspace_id
+for no key update of d
 
 -- name: lock_deployments
--- In the order of their ids, as whoever takes several of these locks must.
+-- Locks in the order of the ids, so that two such calls cannot deadlock.
 select id from deployments
 where id = any(:ids::uuid[]) and workspace_id = :workspace_id
 order by id
 for no key update
 
 -- name: update_deployment
--- Null keeps what is there.
+-- Null keeps a value; an empty requested address clears it. A cluster's listener reports the requested address as its own
+-- one, so that is cleared as well, until the next report.
 update deployments set
     display_name = coalesce(:display_name, display_name),
     build_on_push = coalesce(:build_on_push, build_on_push),
     install_command = coalesce(:install_command, install_command),
     build_command = coalesce(:build_command, build_command),
-    asked_url = coalesce(:asked_url, asked_url),
+    requested_url = nullif(coalesce(:requested_url, requested_url), ''),
+    direct_url = case when :requested_url = '' and direct_url = requested_url then null else direct_url end,
+    agent_access = coalesce(:agent_access, agent_access),
+    agent_roles = coalesce(:agent_roles::text[], agent_roles),
     updated_at = now()
 where id = :id
 
+-- name: access_of_deployment
+-- Agent servers ask this about every key that they do not know yet.
+select agent_access, agent_roles from deployments where id = :id and workspace_id = :workspace_id
+
 -- name: keep_secrets
--- For the first revision, which is still to come.
+-- Until there is a first revision, the deployment keeps the secrets.
 update deployments set secrets_sealed = :secrets_sealed where id = :id
 
 -- name: set_latest_revision
--- From now on the secrets are the revision's.
+-- From now on the revision has the secrets.
 update deployments set latest_revision_id = :revision_id, secrets_sealed = null, updated_at = now() where id = :id
 
 -- name: set_active_revision
 update deployments set active_revision_id = :revision_id, updated_at = now() where id = :id
 
--- name: await_delete
+-- name: request_delete
 update deployments set
     status = 'AWAITING_DELETE',
     status_message = null,
@@ -100,13 +116,32 @@ update deployments set
 where id = :id
 
 -- name: report_deployment
--- The address stays where a report does not name one; the reason is always the report's own.
+-- A report without an address keeps the address; the reason is always replaced.
 update deployments set
     status = :status,
     status_message = :reason,
-    custom_url = coalesce(:custom_url, custom_url),
+    direct_url = coalesce(:direct_url, direct_url),
     updated_at = now()
 where id = :id
 
+-- name: deployment_addresses
+-- Deployments on machines that have an address, oldest first.
+select d.name, d.direct_url, d.requested_url
+from deployments d
+join listeners l on l.id = d.assigned_listener_id
+where d.workspace_id = :workspace_id and d.direct_url is not null and l.compute_type = 'process'
+order by d.created_at, d.id
+
 -- name: delete_deployment
 delete from deployments where id = :id
+
+-- name: deployments_without_key
+select d.id, d.name
+from deployments d
+join api_keys k on k.id = d.service_key_id
+where d.workspace_id = :workspace_id and d.status <> 'AWAITING_DELETE'
+  and (k.revoked_at is not null or k.expires_at <= now())
+for update of d skip locked
+
+-- name: replace_deployment_key
+update deployments set service_key_id = :service_key_id, service_key_sealed = :service_key_sealed where id = :id

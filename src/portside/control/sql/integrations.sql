@@ -1,5 +1,5 @@
 -- name: insert_integration
--- No row comes back where the name is taken.
+-- Returns no row if the name is taken.
 insert into integrations (id, workspace_id, kind, name, base_url, token_sealed)
 values (:id, :workspace_id, :kind, :name, :base_url, :token_sealed)
 on conflict (workspace_id, name) do nothing
@@ -16,12 +16,12 @@ limit 1000
 select id, installation_id, kind, name, base_url, token_sealed, webhook_secret_sealed
 from integrations where id = :id and workspace_id = :workspace_id
 
--- name: hold_integration
--- Keeps an integration from being deleted while a deployment that names it is made.
+-- name: lock_integration_for_use
+-- Prevents the delete of an integration while a deployment that uses it is created.
 select id, kind, name, base_url from integrations where id = :id and workspace_id = :workspace_id for key share
 
 -- name: update_integration
--- Null keeps what is there.
+-- Null keeps a value.
 update integrations set
     token_sealed = coalesce(:token_sealed, token_sealed),
     webhook_secret_sealed = coalesce(:webhook_secret_sealed, webhook_secret_sealed),

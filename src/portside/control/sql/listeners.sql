@@ -1,22 +1,22 @@
 -- name: connect_listener
--- A restarted listener keeps its id, and with it the deployments that it holds. No row comes back where the compute id
--- stands for another kind of compute.
-insert into listeners (id, workspace_id, compute_type, compute_id, version, last_seen_at)
-values (:id, :workspace_id, :compute_type, :compute_id, :version, now())
+-- A restarted listener keeps its id and its deployments. Returns no row if the compute id belongs to a listener of
+-- another compute type.
+insert into listeners (id, workspace_id, compute_type, compute_id, version, key_id, last_seen_at)
+values (:id, :workspace_id, :compute_type, :compute_id, :version, :key_id, now())
 on conflict (workspace_id, compute_id) do update set
-    version = excluded.version, updated_at = now(), last_seen_at = now()
+    version = excluded.version, key_id = excluded.key_id, updated_at = now(), last_seen_at = now()
 where listeners.compute_type = excluded.compute_type
 returning id
 
 -- name: insert_listener
--- No row comes back where the compute id has a listener already.
+-- Returns no row if the compute id is taken.
 insert into listeners (id, workspace_id, compute_type, compute_id, compute_config, version)
 values (:id, :workspace_id, :compute_type, :compute_id, :compute_config, :version)
 on conflict (workspace_id, compute_id) do nothing
 returning id
 
 -- name: update_listener
--- Null keeps what is there.
+-- Null keeps a value.
 update listeners set
     version = coalesce(:version, version),
     compute_config = coalesce(:compute_config, compute_config),
@@ -25,17 +25,17 @@ where id = :id and workspace_id = :workspace_id
 returning id
 
 -- name: lock_listener
--- Keeps deployments from being given to a listener that is about to be deleted.
+-- Prevents new deployments on a listener that is about to be deleted.
 select id from listeners where id = :id and workspace_id = :workspace_id for update
 
 -- name: is_listener_used
-select exists (select from deployments where held_by = :id or listener_id = :id)
+select exists (select from deployments where assigned_listener_id = :id or listener_id = :id)
 
 -- name: delete_listener
 delete from listeners where id = :id
 
 -- name: touch_listener
-update listeners set last_seen_at = now() where id = :id and workspace_id = :workspace_id returning id
+update listeners set last_seen_at = now(), key_id = :key_id where id = :id and workspace_id = :workspace_id returning id
 
 -- name: find_listeners
 select id, compute_type, compute_id, compute_config, version, last_seen_at, created_at, updated_at
@@ -47,7 +47,7 @@ order by created_at desc, id desc
 limit :limit offset :offset
 
 -- name: bump_generation
--- The last statement of a change: it holds back other changes of the workspace until the commit.
+-- The last statement of a change: this row's lock blocks other changes of the workspace until the commit.
 insert into desired_generations (workspace_id, generation) values (:workspace_id, 1)
 on conflict (workspace_id) do update set generation = desired_generations.generation + 1
 
@@ -55,15 +55,15 @@ on conflict (workspace_id) do update set generation = desired_generations.genera
 select coalesce((select generation from desired_generations where workspace_id = :workspace_id), 0)
 
 -- name: take_deployments
--- A deployment's database, folders and port live where it first ran, so the first listener to ask keeps it.
-update deployments set held_by = :listener_id
-where workspace_id = :workspace_id and held_by is null
+-- A deployment's database, folders and port are where it first ran, so the first listener to poll keeps it.
+update deployments set assigned_listener_id = :listener_id
+where workspace_id = :workspace_id and assigned_listener_id is null
   and exists (select from listeners where id = :listener_id and compute_type = 'process')
 
 -- name: desired_state
--- One statement, and so one snapshot, of the deployments and of the revisions that matter to a listener.
+-- One statement, so one snapshot, of the deployments and their active and unfinished revisions.
 select d.id, d.name, d.workspace_id, d.status, d.active_revision_id, d.deployment_type,
-       coalesce(d.asked_url, d.custom_url) as custom_url, d.k8s_namespace, d.service_key_sealed, d.repo_url,
+       coalesce(d.requested_url, d.direct_url) as custom_url, d.k8s_namespace, d.service_key_sealed, d.repo_url,
        d.min_scale, d.max_scale, d.queue_min_scale, d.queue_max_scale,
        r.id as revision_id, r.number, r.status as revision_status, r.source, r.repo_ref, r.repo_commit_sha,
        r.graph_config_path, r.source_tarball_path, r.image_uri, r.install_command, r.build_command, r.resource_spec,
@@ -75,5 +75,5 @@ left join revisions r on r.deployment_id = d.id and (
     r.id = d.active_revision_id
     or r.status in ('CREATING', 'QUEUED', 'AWAITING_BUILD', 'BUILDING', 'AWAITING_DEPLOY', 'DEPLOYING')
 )
-where d.workspace_id = :workspace_id and d.held_by = :listener_id
+where d.workspace_id = :workspace_id and d.assigned_listener_id = :listener_id
 order by d.created_at, d.id, r.number

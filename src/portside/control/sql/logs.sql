@@ -1,5 +1,5 @@
--- name: hold_revision
--- Keeps the deployment, and with it the revision, from being deleted under the entries that are about to be added.
+-- name: lock_revision_for_logs
+-- Prevents the delete of the deployment, and so of the revision, while entries are added.
 select r.id from revisions r
 join deployments d on d.id = r.deployment_id
 where r.id = :id and r.deployment_id = :deployment_id and d.workspace_id = :workspace_id
@@ -13,7 +13,7 @@ from unnest(:moments::timestamptz[], :levels::text[], :messages::text[])
 order by entry.position
 
 -- name: trim_logs
--- Walks back over the entries to keep on the index and deletes what is before them.
+-- Finds the oldest entry to keep by the index and deletes all entries before it.
 delete from revision_logs
 where revision_id = :revision_id and type = :type and id <= (
     select id from revision_logs
@@ -22,7 +22,7 @@ where revision_id = :revision_id and type = :type and id <= (
 )
 
 -- name: logs_oldest_first
--- In order of arrival, not of timestamp: entries that arrive late are still behind the offset a follower holds.
+-- In the order of arrival, not of timestamps: entries that arrive late still come after a follower's offset.
 select id, at, level, message from revision_logs
 where deployment_id = :deployment_id and type = :type
   and (:revision_id::uuid is null or revision_id = :revision_id)

@@ -1,5 +1,5 @@
 -- name: deployments_of_workspace
--- Enough to tell people which.
+-- Enough names for an error message.
 select name from deployments where workspace_id = :workspace_id order by name limit 10
 
 -- name: empty_workspace

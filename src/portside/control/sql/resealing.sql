@@ -1,5 +1,5 @@
 -- name: deployment_keys_to_reseal
--- A sealed value begins with its version, one byte, and the id of its key, four.
+-- A sealed value begins with its version (1 byte) and the id of its key (4 bytes).
 select id, service_key_sealed as sealed from deployments
 where substring(service_key_sealed from 2 for 4) <> :key_id
 limit :limit for no key update
@@ -38,3 +38,17 @@ limit :limit for no key update
 
 -- name: reseal_webhook_secret
 update integrations set webhook_secret_sealed = :sealed where id = :id
+
+-- name: master_key_check_to_reseal
+select id, check_sealed as sealed from master_key_check
+where substring(check_sealed from 2 for 4) <> :key_id
+limit :limit for no key update
+
+-- name: reseal_master_key_check
+update master_key_check set check_sealed = :sealed where id = :id
+
+-- name: read_master_key_check
+select id, check_sealed as sealed from master_key_check
+
+-- name: write_master_key_check
+insert into master_key_check (id, check_sealed) values (:id, :sealed) on conflict do nothing

@@ -1,5 +1,5 @@
 -- name: set_scale
--- Null takes a bound back, so that the revision's own holds again.
+-- Null removes a limit, so that the revision's own limit applies again.
 update deployments set
     min_scale = :min_scale, max_scale = :max_scale,
     queue_min_scale = :queue_min_scale, queue_max_scale = :queue_max_scale,

@@ -1,4 +1,4 @@
-"""Building: from a repository and a ref to a folder with the source and a virtual environment that runs it.
+"""Builds: from a source and a graph configuration file to a folder with the source and a virtual environment.
 
-`revision.py` tells the story; the other modules each know one tool or format. Nothing here knows the control plane.
+`build.py` runs the steps of a build; each other module knows one tool or format. Nothing here knows the control plane.
 """

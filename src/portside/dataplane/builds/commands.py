@@ -1,8 +1,8 @@
-"""Running the programs of a build: their output line by line, and none of them left behind.
+"""Runs the programs of a build, passes their output on line by line, and leaves none of them running.
 
-A program leads a process group of its own, which is killed when its build is cancelled. Its mark is kept in a file
-meanwhile, so that a listener that was itself killed finds it at its next start. What moved to another group is found by
-the variable that all programs of a build inherit, where the system shows the environment of processes (Linux).
+A program leads its own process group, which is killed when the build is cancelled. A file has the program's identity
+meanwhile: if the listener is killed, the next one finds the program there. Processes that moved to another group are
+found by a variable that all programs of a build inherit, on systems that show the environment of processes (Linux).
 """
 
 import asyncio
@@ -17,9 +17,9 @@ from pathlib import Path
 
 import msgspec
 
-from portside.dataplane.builds.output import Output
 from portside.dataplane.failures import BuildFailed
-from portside.dataplane.processes import ProcessMark, ending, kill_group
+from portside.dataplane.masking import MaskedOutput
+from portside.dataplane.processes import ProcessIdentity, describe_exit, find_processes, kill_group
 
 _CHUNK = 65_536
 _MAX_LINE = 8000
@@ -27,9 +27,8 @@ _TAIL_LINES = 30
 _BUILD_VARIABLE = "PORTSIDE_BUILD"
 _STRAY_ROUNDS = 20
 _DRAIN_S = 2.0
-_PROCESSES = Path("/proc")
 
-# What a program may see of the listener's environment: how to reach the network, and nothing secret of ours.
+# Variables of the listener that a program may see: those about the network, and none that is secret.
 _PASSED_ON = frozenset({
     "PATH", "LANG", "LC_ALL", "TZ", "TMPDIR", "SSL_CERT_FILE", "SSL_CERT_DIR", "REQUESTS_CA_BUNDLE", "CURL_CA_BUNDLE",
     "HTTP_PROXY", "HTTPS_PROXY", "ALL_PROXY", "NO_PROXY",
@@ -38,8 +37,8 @@ _PASSED_ON = frozenset({
 
 
 @dataclass(frozen=True)
-class Command:
-    """A program to run: its arguments, where, its whole environment, and the folder of the build it belongs to."""
+class BuildCommand:
+    """A program to run: its arguments, folder and whole environment, and the folder of its build."""
 
     argv: list[str]
     cwd: Path
@@ -48,40 +47,42 @@ class Command:
 
 
 @dataclass(frozen=True)
-class Outcome:
-    """How a program ended, with the last lines it wrote."""
+class CommandOutcome:
+    """How a program ended, and its last lines of output."""
 
     code: int
     tail: list[str]
 
     @property
-    def ending(self) -> str:
-        """How it ended, in words."""
+    def exit(self) -> str:
+        """A description of how the program ended."""
         hint = "; the machine may be out of memory" if self.code == -signal.SIGKILL else ""
-        return ending(self.code) + hint
+        return describe_exit(self.code) + hint
 
 
 def minimal_environment(environ: Mapping[str, str], **more: str) -> dict[str, str]:
-    """Return the few variables that any program is given, and `more`."""
+    """Return the few variables that every program gets, and `more`."""
     passed = {name: value for name, value in environ.items() if name in _PASSED_ON}
     return {"PATH": os.defpath, "LANG": "C.UTF-8", **passed, **more}
 
 
-async def run(command: Command, output: Output) -> Outcome:
-    """Run a program to its end, handing each line of its output on. Raises BuildFailed when it cannot be started."""
-    lines, write_end = _open_lines()
+async def run(command: BuildCommand, output: MaskedOutput) -> CommandOutcome:
+    """Run a program to its end and pass each line of its output on. Raises BuildFailed when it cannot be started."""
+    lines, write_end = _open_line_reader()
     try:
         process = await _start(command, write_end)
     except OSError as exc:
         lines.close()
-        raise BuildFailed(f"{Path(command.argv[0]).name} cannot be run: {exc.strerror}") from exc
+        raise BuildFailed(
+            f"{Path(command.argv[0]).name} cannot be started on the listener's machine: {exc.strerror}"
+        ) from exc
     finally:
         os.close(write_end)
     tail: deque[str] = deque(maxlen=_TAIL_LINES)
-    reading = asyncio.create_task(lines.each(lambda line: tail.append(output.say(line))))
-    mark = _mark_of(command.build)
+    reading = asyncio.create_task(lines.each(lambda line: tail.append(output.write(line))))
+    process_file = _process_file(command.build)
     try:
-        _write_mark(mark, process.pid)
+        _record_process(process_file, process.pid)
         code = await process.wait()
         await _end_of_output(process.pid, command.build, reading)
     finally:
@@ -90,11 +91,11 @@ async def run(command: Command, output: Output) -> Outcome:
         await asyncio.gather(reading, return_exceptions=True)
         lines.close()
         await process.wait()
-        mark.unlink(missing_ok=True)
-    return Outcome(code, list(tail))
+        process_file.unlink(missing_ok=True)
+    return CommandOutcome(code, list(tail))
 
 
-async def _start(command: Command, output: int) -> asyncio.subprocess.Process:
+async def _start(command: BuildCommand, output: int) -> asyncio.subprocess.Process:
     return await asyncio.create_subprocess_exec(
         *command.argv, cwd=command.cwd, env={**command.env, _BUILD_VARIABLE: str(command.build)},
         start_new_session=True, stdin=asyncio.subprocess.DEVNULL, stdout=output, stderr=output,
@@ -102,7 +103,7 @@ async def _start(command: Command, output: int) -> asyncio.subprocess.Process:
 
 
 async def _end_of_output(group: int, build: Path, reading: asyncio.Task[None]) -> None:
-    """Wait for the last line; a program that left something running does not get to keep the build waiting for it."""
+    """Wait for the last line. Processes that the program left running hold the pipe open, so they are killed."""
     kill_group(group)
     await asyncio.wait({reading}, timeout=_DRAIN_S)
     if not reading.done():
@@ -110,11 +111,11 @@ async def _end_of_output(group: int, build: Path, reading: asyncio.Task[None]) -
         await asyncio.wait({reading}, timeout=_DRAIN_S)
 
 
-class _Lines:
-    """The output of a program, line by line, from a pipe of our own: its end does not hang on that of the program.
+class _LineReader:
+    """Reads the output of a program line by line from the listener's own pipe.
 
-    The loop is not given the pipe as a transport: uvloop closes the descriptor of such a one twice, and the second time
-    it may be a file that another thread has just opened.
+    The pipe is not a transport of the event loop: uvloop closes the descriptor of a pipe transport twice, and by the
+    second time it may belong to a file that another thread has just opened.
     """
 
     def __init__(self, read_end: int) -> None:
@@ -122,11 +123,11 @@ class _Lines:
         self._read_end = read_end
 
     def close(self) -> None:
-        """Close the reading end; nobody reads any more."""
+        """Close the read end."""
         os.close(self._read_end)
 
     async def _read(self) -> bytes:
-        """Return what is there, once something is; nothing at the end."""
+        """Return the next bytes as soon as there are any; empty at the end of the output."""
         while True:
             await self._readable()
             with contextlib.suppress(BlockingIOError):
@@ -142,10 +143,10 @@ class _Lines:
             loop.remove_reader(self._read_end)
 
     async def each(self, on_line: Callable[[str], object]) -> None:
-        """Hand on each line until the end.
+        """Pass each line to `on_line` until the end of the output.
 
-        A progress bar's carriage returns end lines too, and what is too long ends at a space. A text without any space
-        is dropped when it is too long: cut anywhere, a value in it could not be masked.
+        The carriage returns of a progress bar end lines too. A line that is too long is split at a space. Without a
+        space it is dropped: cut in the middle of a secret, it could not be masked.
         """
         decoder = codecs.getincrementaldecoder("utf-8")("replace")
         rest = ""
@@ -161,26 +162,26 @@ class _Lines:
             on_line(rest.rstrip())
 
 
-def _open_lines() -> tuple[_Lines, int]:
-    """Open a pipe: its reading end as lines, its writing end as it is."""
+def _open_line_reader() -> tuple[_LineReader, int]:
+    """Open a pipe; return a reader for its read end, and its write end."""
     read_end, write_end = os.pipe()
-    return _Lines(read_end), write_end
+    return _LineReader(read_end), write_end
 
 
-def kill_left_behind(build: Path) -> None:
-    """Kill what still runs for a build: the program an earlier listener began, and what left its group."""
-    mark = _mark_of(build)
+def kill_leftovers(build: Path) -> None:
+    """Kill the program of a build that an earlier listener started, and the processes that left its group."""
+    process_file = _process_file(build)
     with contextlib.suppress(FileNotFoundError, msgspec.MsgspecError):
-        msgspec.json.decode(mark.read_bytes(), type=ProcessMark).kill_group()
-    mark.unlink(missing_ok=True)
+        msgspec.json.decode(process_file.read_bytes(), type=ProcessIdentity).kill_group()
+    process_file.unlink(missing_ok=True)
     kill_strays(build)
 
 
 def kill_strays(folder: Path) -> None:
-    """Kill every process of a build in a folder or below it."""
-    # Again until none is found: one of them may have started another meanwhile.
+    """Kill every process of the builds in a folder or below it."""
+    # Repeat until none is found, because one of them may have started another meanwhile.
     for _round in range(_STRAY_ROUNDS):
-        found = _strays(folder)
+        found = find_processes(_BUILD_VARIABLE, folder)
         for pid in found:
             with contextlib.suppress(ProcessLookupError, PermissionError):
                 os.kill(pid, signal.SIGKILL)
@@ -188,24 +189,11 @@ def kill_strays(folder: Path) -> None:
             return
 
 
-def _strays(folder: Path) -> list[int]:
-    prefix = f"{_BUILD_VARIABLE}={folder}".encode()
-    found = []
-    for entry in _PROCESSES.iterdir() if _PROCESSES.is_dir() else ():
-        if not entry.name.isdigit():
-            continue
-        with contextlib.suppress(OSError):
-            variables = (entry / "environ").read_bytes().split(b"\0")
-            if any(variable == prefix or variable.startswith(prefix + b"/") for variable in variables):
-                found.append(int(entry.name))
-    return found
-
-
-def _mark_of(build: Path) -> Path:
+def _process_file(build: Path) -> Path:
     return build / "process"
 
 
-def _write_mark(mark: Path, pid: int) -> None:
-    process = ProcessMark.of(pid)
+def _record_process(process_file: Path, pid: int) -> None:
+    process = ProcessIdentity.of(pid)
     if process is not None:
-        mark.write_bytes(msgspec.json.encode(process))
+        process_file.write_bytes(msgspec.json.encode(process))

@@ -1,32 +1,175 @@
-"""The few things that a build reads from the graph configuration file.
+"""What a build reads from a project: the graph configuration file, its pip configuration, and `requires-python`.
 
-The file's other keys are the agent server's business. Every path must stay inside the repository, links followed.
+The other keys of the configuration file belong to the agent server. Every path must stay inside the repository, also
+when links are followed.
 """
 
+import configparser
 import re
+import tomllib
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Annotated, Any, Literal, TypeVar
 
 import msgspec
+from packaging.specifiers import InvalidSpecifier, SpecifierSet
 
-from portside.dataplane.builds.pip_config import PipConfig, read_pip_config
 from portside.dataplane.failures import BuildFailed
+
+_MAX_PIP_CONFIG_BYTES = 100_000
+_PIP_SECTIONS = ("global", "install")
+_UV_VARIABLES = {
+    "index-url": "UV_DEFAULT_INDEX",
+    "extra-index-url": "UV_INDEX",
+    "find-links": "UV_FIND_LINKS",
+    "no-index": "UV_NO_INDEX",
+    "trusted-host": "UV_INSECURE_HOST",
+}
+
+
+@dataclass(frozen=True)
+class PipConfig:
+    """Variables for uv, and the names of the options for which uv has none.
+
+    Addresses may contain passwords, so they are passed as variables and never as arguments.
+    """
+
+    variables: dict[str, str] = field(default_factory=dict)
+    skipped: list[str] = field(default_factory=list)
+
+
+def read_pip_config(path: Path, name: str) -> PipConfig:
+    """Read a pip configuration file. Raises BuildFailed with its name."""
+    if not path.is_file() or path.stat().st_size > _MAX_PIP_CONFIG_BYTES:
+        raise BuildFailed(
+            f"pip_config_file {name!r}: there is no such file, or it is larger than {_MAX_PIP_CONFIG_BYTES} bytes"
+        )
+    parser = configparser.RawConfigParser(strict=False)
+    try:
+        parser.read_string(path.read_text())
+    except (configparser.Error, UnicodeDecodeError) as exc:
+        raise BuildFailed(f"pip_config_file {name!r} is not a valid pip configuration file") from exc
+    found = PipConfig()
+    for section in parser.sections():
+        for option, value in parser.items(section):
+            variable = _UV_VARIABLES.get(option.replace("_", "-")) if section in _PIP_SECTIONS else None
+            if variable is None:
+                found.skipped.append(f"{section}.{option}")
+            else:
+                found.variables[variable] = _uv_value(variable, value)
+    return found
+
+
+def _uv_value(variable: str, value: str) -> str:
+    words = value.split()
+    return ",".join(words) if variable == "UV_FIND_LINKS" else " ".join(words)
+
+
+_OLDEST_PYTHON = (3, 11)
+_NEWEST_MINOR = 14
+_PATCHES = 40
+_POETRY = re.compile(r"(?P<sign>[\^~])(?P<major>\d+)(?:\.(?P<minor>\d+))?(?P<patch>\.\d+)?")
+
+
+def is_project(folder: Path) -> bool:
+    """Whether a folder is a package that can be installed in place."""
+    if (folder / "setup.py").is_file():
+        return True
+    content = _read_pyproject(folder)
+    if content and (folder / "setup.cfg").is_file():
+        return True
+    has_tool = bool({"poetry", "setuptools"} & _table(content, "tool").keys())
+    return "build-system" in content or has_tool or bool(_table(content, "project").get("dynamic"))
+
+
+def is_virtual(folder: Path) -> bool:
+    """Whether a folder only lists dependencies: a `[project]` without a build system."""
+    return not is_project(folder) and "project" in _read_pyproject(folder)
+
+
+def required_python(folder: Path) -> str:
+    """Return the version specifier of Python in a folder's `pyproject.toml`; empty without one."""
+    content = _read_pyproject(folder)
+    given = _table(content, "project").get("requires-python")
+    if given is None:
+        poetry = _table(_table(content, "tool"), "poetry")
+        given = _from_poetry(_table(poetry, "dependencies").get("python"))
+    try:
+        return str(SpecifierSet(given)) if isinstance(given, str) else ""
+    except InvalidSpecifier:
+        return ""  # The installation of the package will report the invalid specifier.
+
+
+def _check_version(version: str | None, specifier: str, name: str) -> None:
+    """Raise BuildFailed if a specifier excludes the wanted version, or every version that Portside supports."""
+    if version is not None and not _allows_minor(specifier, version):
+        raise BuildFailed(
+            f"python_version {version} is outside requires-python '{specifier}' of {name}; change one of the two"
+        )
+    if not suitable_versions(specifier):
+        raise BuildFailed(
+            f"requires-python '{specifier}' of {name} allows no Python from 3.11 on, and Portside needs one"
+        )
+
+
+def suitable_versions(specifier: str) -> list[str]:
+    """Return the minor versions that a specifier allows, the oldest first."""
+    minors = (f"{_OLDEST_PYTHON[0]}.{minor}" for minor in range(_OLDEST_PYTHON[1], _NEWEST_MINOR + 1))
+    return [minor for minor in minors if _allows_minor(specifier, minor)]
+
+
+def is_allowed(version: str, specifier: str) -> bool:
+    """Whether a specifier allows one exact version."""
+    return SpecifierSet(specifier).contains(version, prereleases=True)
+
+
+def _allows_minor(specifier: str, minor: str) -> bool:
+    return any(is_allowed(f"{minor}.{patch}", specifier) for patch in range(_PATCHES))
+
+
+def _from_poetry(given: Any) -> Any:
+    """Translate Poetry's `^3.11` and `~3.11` into a version specifier."""
+    match = _POETRY.fullmatch(given.strip()) if isinstance(given, str) else None
+    if match is None:
+        return given
+    major, minor = int(match["major"]), match["minor"]
+    is_tilde = match["sign"] == "~" and minor is not None
+    below = f"{major}.{int(minor) + 1}" if is_tilde else str(major + 1)
+    return f">={given.strip()[1:]},<{below}"
+
+
+def _read_pyproject(folder: Path) -> dict[str, Any]:
+    path = folder / "pyproject.toml"
+    if not path.is_file() or path.stat().st_size > _MAX_BYTES:
+        return {}
+    try:
+        return tomllib.loads(path.read_text("utf-8"))
+    except (tomllib.TOMLDecodeError, UnicodeDecodeError, RecursionError) as exc:
+        raise BuildFailed(f"{path.name} of {folder.name} cannot be read: {exc}") from exc
+
+
+def _table(parent: dict[str, Any], name: str) -> dict[str, Any]:
+    child = parent.get(name)
+    return child if isinstance(child, dict) else {}
+
 
 T = TypeVar("T")
 _MAX_BYTES = 1_000_000
-_PYTHON = re.compile(r"3\.\d{1,2}")
-_OLDEST_PYTHON = (3, 11)
+_PYTHON = re.compile(r"(3\.\d{1,2})(-[a-z]+)?")
 _NODE = re.compile(r"\d{1,3}")
 _OLDEST_NODE = 20
 _SCRIPT_SUFFIXES = (".ts", ".tsx", ".mts", ".cts", ".js", ".jsx", ".mjs", ".cjs")
 
 
-# What only an image build could act on; each is named in the log when a file has it.
-_SKIPPED = ("api_version", "base_image", "dockerfile_lines", "image_distro", "keep_pkg_tools", "pip_installer")
+_FILES = ("package.json", "pyproject.toml", "setup.py")
+# Keys that a build ignores; the build log names those that a file has.
+_SKIPPED = (
+    "api_version", "base_image", "dockerfile_lines", "image_distro", "keep_pkg_tools", "pip_installer", "ui",
+)  # fmt: skip
 
 
 class UvSource(msgspec.Struct, frozen=True):
-    """A project of uv whose lock file says what to install; `package` is one member of its workspace."""
+    """A uv project whose lock file lists what to install; `package` is a member of its workspace."""
 
     root: Path
     package: str | None
@@ -35,8 +178,8 @@ class UvSource(msgspec.Struct, frozen=True):
 class BuildConfig(msgspec.Struct, frozen=True, kw_only=True):
     """What to install, and for which Python and Node.
 
-    `projects` are installed in place, so that their files stay where they are. `wants_node` says that the project has
-    JavaScript that must be installed.
+    `projects` are installed in place (editable). `requires_python` is a specifier that combines those of all projects;
+    it is empty when any version will do.
     """
 
     path: Path
@@ -46,8 +189,8 @@ class BuildConfig(msgspec.Struct, frozen=True, kw_only=True):
     uv: UvSource | None = None
     pip: PipConfig = msgspec.field(default_factory=PipConfig)
     python_version: str | None = None
+    requires_python: str = ""
     node_version: int | None = None
-    wants_node: bool = False
     skipped: list[str] = []
 
 
@@ -63,31 +206,34 @@ class _File(msgspec.Struct):
     python_version: str | float | None = None
     node_version: str | int | None = None
     source: Any = None
-    ui: Any = None
     pip_config_file: str | None = None
 
 
 def read_config(repository: Path, config_path: str) -> BuildConfig:
-    """Read the configuration file of a fetched source. Raises BuildFailed that names the file."""
+    """Read the configuration file of a fetched source. Raises BuildFailed with the name of the file."""
     path = _inside(repository, repository / config_path, config_path)
     if not path.is_file():
-        raise BuildFailed(f"{config_path}: there is no such file in the repository")
+        raise BuildFailed(f"{config_path}: the repository has no such file")
     content = _read(path, config_path)
     file = _decode(content, config_path, _File)
     if not file.graphs:
-        raise BuildFailed(f"{config_path}: no graphs are named under 'graphs'")
-    node_version = _node_version(file.node_version, config_path)
+        raise BuildFailed(f"{config_path}: the key 'graphs' names no graph")
+    _refuse_scripts(file, config_path)
     requirements, packages, projects = _dependencies(repository, path, config_path, file.dependencies)
+    uv = _uv_source(repository, path, config_path, file)
+    python_version = _python_version(file.python_version, config_path)
     return BuildConfig(
         path=path,
         requirements=requirements,
         packages=packages,
         projects=projects,
-        uv=_uv_source(repository, path, config_path, file),
+        uv=uv,
         pip=_pip_config(repository, path, file.pip_config_file),
-        python_version=_python_version(file.python_version, config_path),
-        node_version=node_version,
-        wants_node=node_version is not None or bool(file.ui) or _has_scripts(file, config_path),
+        python_version=python_version,
+        requires_python=_requires_python(
+            repository, [uv.root] if uv else [*projects, *(file.parent for file in requirements)], python_version
+        ),
+        node_version=_node_version(file.node_version, config_path),
         skipped=[key for key in _SKIPPED if _decode(content, config_path, dict[str, Any]).get(key)],
     )
 
@@ -107,44 +253,59 @@ def _decode(content: bytes, name: str, kind: type[T]) -> T:
         raise BuildFailed(f"{name}: not valid JSON: {exc}") from exc
 
 
-def _has_scripts(file: _File, name: str) -> bool:
-    targets = [graph if isinstance(graph, str) else str(graph.get("path", "")) for graph in _graphs(file, name)]
-    return any(target.split(":")[0].endswith(_SCRIPT_SUFFIXES) for target in targets)
-
-
-def _graphs(file: _File, name: str) -> list[Any]:
+def _refuse_scripts(file: _File, name: str) -> None:
     for graph_id, graph in file.graphs.items():
         if not isinstance(graph, (str, dict)):
             raise BuildFailed(f"{name}: graph {graph_id!r} must be 'path:name' or an object with 'path'")
-    return list(file.graphs.values())
+        target = graph if isinstance(graph, str) else str(graph.get("path", ""))
+        if target.rpartition(":")[0].endswith(_SCRIPT_SUFFIXES):
+            raise BuildFailed(f"{name}: graph {graph_id!r} is JavaScript ({target}), and Portside runs Python graphs")
 
 
 def _dependencies(
     repository: Path, path: Path, name: str, dependencies: list[str]
 ) -> tuple[list[Path], list[str], list[Path]]:
-    """Sort what to install: lists of requirements, packages of an index, and projects in folders."""
+    """Sort the dependencies into requirements files, packages of an index, and projects in folders."""
     requirements: list[Path] = []
     packages: list[str] = []
     projects: list[Path] = []
     for dependency in dependencies:
-        if dependency.startswith("."):
-            folder = _folder(repository, path.parent, dependency)
-            if (folder / "pyproject.toml").is_file() or (folder / "setup.py").is_file():
-                projects.append(folder)
-            elif (folder / "requirements.txt").is_file():
-                requirements.append(_inside(repository, folder / "requirements.txt", f"{dependency}/requirements.txt"))
-        elif dependency.startswith("-") or not dependency.strip() or len(dependency.splitlines()) > 1:
+        if dependency.startswith("-") or len(dependency.splitlines()) > 1:
             raise BuildFailed(f"{name}: {dependency!r} is not a dependency")
-        else:
+        if not _is_local(path.parent, dependency):
             packages.append(dependency)
+            continue
+        local = _inside(repository, path.parent / dependency.strip(), dependency)
+        if local.suffix == ".txt" and local.is_file():
+            requirements.append(local)
+            continue
+        folder = local.parent if local.name in _FILES and local.is_file() else local
+        if not folder.is_dir():
+            raise BuildFailed(f"dependency {dependency!r}: the repository has no such folder")
+        if is_project(folder):
+            projects.append(folder)
+        elif is_virtual(folder):
+            requirements.append(_inside(repository, folder / "pyproject.toml", f"{dependency}/pyproject.toml"))
+        elif (folder / "requirements.txt").is_file():
+            requirements.append(_inside(repository, folder / "requirements.txt", f"{dependency}/requirements.txt"))
     return requirements, packages, projects
 
 
-def _folder(repository: Path, base: Path, dependency: str) -> Path:
-    folder = _inside(repository, base / dependency, dependency)
-    if not folder.is_dir():
-        raise BuildFailed(f"dependency {dependency!r}: there is no such folder in the repository")
-    return folder
+def _is_local(base: Path, dependency: str) -> bool:
+    """Whether a dependency is a path in the repository; an empty string is the folder of the configuration file."""
+    text = dependency.strip()
+    if not text or text.startswith("."):
+        return True
+    return text.endswith((".txt", *_FILES)) and "\0" not in text and (base / text).is_file()
+
+
+def _requires_python(repository: Path, folders: list[Path], version: str | None) -> str:
+    """Return the specifier that combines those of all folders. Raises BuildFailed when it excludes the version."""
+    found = {folder: specifier for folder in dict.fromkeys(folders) if (specifier := required_python(folder))}
+    for folder, specifier in found.items():
+        name = (folder / "pyproject.toml").relative_to(repository.resolve())
+        _check_version(version, specifier, str(name))
+    return ",".join(dict.fromkeys(found.values()))
 
 
 def _uv_source(repository: Path, path: Path, name: str, file: _File) -> UvSource | None:
@@ -153,9 +314,9 @@ def _uv_source(repository: Path, path: Path, name: str, file: _File) -> UvSource
     try:
         source = msgspec.convert(file.source, _UvSource)
     except msgspec.ValidationError as exc:
-        raise BuildFailed(f"{name}: source: {exc}; the one kind is 'uv'") from exc
+        raise BuildFailed(f"{name}: source: {exc}; the only supported kind is 'uv'") from exc
     if file.dependencies:
-        raise BuildFailed(f"{name}: with source.kind 'uv' the lock file says what to install; remove 'dependencies'")
+        raise BuildFailed(f"{name}: with source.kind 'uv' the lock file lists what to install; remove 'dependencies'")
     root = _inside(repository, path.parent / source.root, source.root)
     if not (root / "uv.lock").is_file() or not (root / "pyproject.toml").is_file():
         raise BuildFailed(f"{name}: source.root {source.root!r} has no pyproject.toml with a uv.lock beside it")
@@ -177,12 +338,13 @@ def _inside(repository: Path, path: Path, name: str) -> Path:
 
 
 def _python_version(value: str | float | None, name: str) -> str | None:
+    """Return the version as major.minor, without the suffix of an image name as in 3.12-slim."""
     if value is None:
         return None
-    text = str(value)
-    if not _PYTHON.fullmatch(text) or tuple(int(part) for part in text.split(".")) < _OLDEST_PYTHON:
-        raise BuildFailed(f"{name}: python_version {text!r} must be 3.11 or newer, as major.minor")
-    return text
+    match = _PYTHON.fullmatch(str(value))
+    if match is None or tuple(int(part) for part in match[1].split(".")) < _OLDEST_PYTHON:
+        raise BuildFailed(f"{name}: python_version '{value}' must be 3.11 or newer, as major.minor")
+    return match[1]
 
 
 def _node_version(value: str | int | None, name: str) -> int | None:

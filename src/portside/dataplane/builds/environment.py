@@ -1,24 +1,145 @@
-"""One virtual environment for each revision, made and filled by uv.
+"""The virtual environment of a revision, which uv creates and fills, and uv's package cache.
 
-The platform's own wheel and the project's dependencies are resolved together, so that what does not fit is found here.
-No interpreter is ever downloaded: the version a project asks for must be installed on the machine. What was installed
-once comes out of uv's cache as links, so that an environment of the same packages is made in about a second.
+uv resolves the platform's own wheel together with the project's dependencies, so a conflict shows up in the build. uv
+downloads an interpreter that the project needs and the machine lacks, unless UV_PYTHON_DOWNLOADS forbids it. Packages
+that were installed before are linked from the cache, so a second environment with the same packages takes about a
+second.
 """
 
+import asyncio
 import os
+import platform
 import re
+import shutil
 import sys
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from importlib.metadata import distribution
 from pathlib import Path
+from typing import NamedTuple
 
+from packaging.requirements import Requirement
+from packaging.utils import canonicalize_name
+from packaging.version import Version
 from uv import find_uv_bin
 
-from portside.dataplane.builds.commands import Command, Outcome, minimal_environment, run
-from portside.dataplane.builds.config import BuildConfig, UvSource
-from portside.dataplane.builds.output import Output
+from portside.dataplane.builds.commands import BuildCommand, CommandOutcome, minimal_environment, run
+from portside.dataplane.builds.config import BuildConfig, UvSource, is_allowed, suitable_versions
+from portside.dataplane.builds.sources import folder_size
+from portside.dataplane.builds.wheel import NAME, requirements_of
 from portside.dataplane.failures import BuildFailed
+from portside.dataplane.masking import MaskedOutput
+from portside.kernel.logs import get_logger
 
-_VERSION = re.compile(r"(?:cpython|pypy)-(?P<minor>\d+\.\d+)")
+_PIN = re.compile(r"^(?P<name>[A-Za-z0-9._-]+)==(?P<version>\S+?)(?:\s.*?)?(?:\s+# via (?P<via>.+))?$")
+
+# How many packages a sentence names, because most of a project may require the same old library.
+_SHOWN_NAMES = 3
+
+
+class ResolvedPin(NamedTuple):
+    """A version that the project's dependencies resolve to, and what requires it: `-r PATH`, or packages."""
+
+    version: Version
+    via: list[str]
+
+
+def read_pins(lines: Iterable[str]) -> dict[str, ResolvedPin]:
+    """Parse the output of `uv pip compile --annotation-style line`."""
+    found = (match for line in lines if (match := _PIN.match(line.strip())))
+    return {
+        canonicalize_name(match["name"]): ResolvedPin(Version(match["version"]), (match["via"] or "").split(", "))
+        for match in found
+    }
+
+
+def explain(pins: Mapping[str, ResolvedPin], requirements: Sequence[str], names: Mapping[Path, str]) -> str | None:
+    """Explain which pins conflict with the agent server and what requires them; None without a conflict.
+
+    The resolver proves in many lines that there is no solution. One line helps more: so the project's dependencies are
+    resolved without the agent server, and the result is compared with what the agent server requires. `names` has the
+    names under which the user knows the requirements files that the build itself wrote.
+    """
+    needed: dict[str, Requirement] = {canonicalize_name(each.name): each for each in map(Requirement, requirements)}
+    conflicting = {
+        name: pin
+        for name, pin in pins.items()
+        if name in needed and not needed[name].specifier.contains(pin.version, prereleases=True)
+    }
+    # A pin that only conflicting packages require disappears with them.
+    named = [
+        name for name, pin in conflicting.items() if not all(canonicalize_name(via) in conflicting for via in pin.via)
+    ]
+    lines = [
+        _sentence(name, conflicting[name], needed[name], _own(conflicting[name], pins, names))
+        for name in named or conflicting
+    ]
+    return "; ".join(lines) or None
+
+
+def _sentence(name: str, pin: ResolvedPin, needed: Requirement, own: list[str]) -> str:
+    floor = next((each.version for each in needed.specifier if each.operator == ">="), None)
+    is_old = floor is not None and pin.version < Version(floor)
+    ours = f"{floor} or newer" if is_old else str(needed.specifier)
+    return f"{_listed(own)} {'give' if len(own) > 1 else 'gives'} {name} {pin.version}; the agent server needs {ours}"
+
+
+def _listed(names: list[str]) -> str:
+    """Return `a`, `a and b`, or `a, b, c and 4 more`."""
+    shown = names if len(names) <= _SHOWN_NAMES else [*names[:_SHOWN_NAMES], f"{len(names) - _SHOWN_NAMES} more"]
+    return " and ".join(part for part in (", ".join(shown[:-1]), shown[-1]) if part)
+
+
+def _own(pin: ResolvedPin, pins: Mapping[str, ResolvedPin], names: Mapping[Path, str]) -> list[str]:
+    """Return what requires a pin: the project's own files and packages if any, else other packages."""
+    own = [via for via in pin.via if canonicalize_name(via) not in pins]
+    return [_file(Path(via[3:]), names) if via.startswith("-r ") else via for via in own or pin.via]
+
+
+def _file(path: Path, names: Mapping[Path, str]) -> str:
+    return names.get(path) or path.name
+
+
+log = get_logger(__name__)
+_VARIABLE = "UV_CACHE_DIR"
+_PRUNE_WITHIN_S = 300.0
+
+
+def cache_folder(dataplane: Path) -> Path:
+    """Return the folder of uv's cache."""
+    return Path(os.environ.get(_VARIABLE) or dataplane / "uv-cache")
+
+
+async def limit_cache(dataplane: Path, limit_bytes: int) -> None:
+    """Shrink the package cache when it is larger than the limit; no build may run meanwhile.
+
+    Unused entries are pruned first. If that is not enough the cache is emptied: environments keep their own links to
+    the files. With UV_CACHE_DIR set the cache is the operator's, and nothing is removed.
+    """
+    folder = cache_folder(dataplane)
+    if os.environ.get(_VARIABLE) or await asyncio.to_thread(folder_size, folder) <= limit_bytes:
+        return
+    await _prune(folder)
+    size = await asyncio.to_thread(folder_size, folder)
+    if size > limit_bytes:
+        log.info("emptying the build cache, which is larger than its limit", bytes=size, limit_bytes=limit_bytes)
+        await asyncio.to_thread(shutil.rmtree, folder, ignore_errors=True)
+
+
+async def _prune(folder: Path) -> None:
+    process = await asyncio.create_subprocess_exec(
+        find_uv_bin(), "cache", "prune", "--cache-dir", str(folder),
+        stdin=asyncio.subprocess.DEVNULL, stdout=asyncio.subprocess.DEVNULL, stderr=asyncio.subprocess.DEVNULL,
+        env=minimal_environment(os.environ, HOME=str(folder)),
+    )  # fmt: skip
+    try:
+        await asyncio.wait_for(process.wait(), _PRUNE_WITHIN_S)
+    except TimeoutError:
+        process.kill()
+        await process.wait()
+
+
+_INTERPRETER = re.compile(r"cpython-(?P<version>\d+\.\d+\.\d+)-\S+\s+(?P<path>.+?)(?: -> .*)?")
 
 
 def python_of(folder: Path) -> Path:
@@ -31,20 +152,22 @@ class Environment:
     """The virtual environment of one revision's folder."""
 
     folder: Path
-    output: Output
+    output: MaskedOutput
+    # The folder of uv's package cache; None means uv's default.
+    cache: Path | None = None
 
-    async def make(self, config: BuildConfig, wheel: Path) -> None:
-        """Make the environment and install into it. Raises BuildFailed."""
-        interpreter = await self._interpreter(config.python_version)
-        made = await self._uv(config, "venv", "--no-project", "--python", interpreter, str(self.folder / "venv"))
-        if made.code != 0:
-            raise BuildFailed(f"the virtual environment cannot be made: {' '.join(made.tail[-3:])}")
+    async def create(self, config: BuildConfig, wheel: Path) -> None:
+        """Create the environment and install into it. Raises BuildFailed."""
+        interpreter = await self._interpreter(config)
+        created = await self._uv(config, "venv", "--no-project", "--python", interpreter, str(self.folder / "venv"))
+        if created.code != 0:
+            raise BuildFailed(f"the virtual environment cannot be created: {' '.join(created.tail[-3:])}")
         requirements = [part for file in config.requirements for part in ("-r", str(file))]
         projects = [part for folder in config.projects for part in ("--editable", str(folder))]
         cwd = config.path.parent
         if config.uv is not None:
             requirements, cwd = ["-r", str(await self._locked(config, config.uv))], config.uv.root
-        # In a file: arguments are visible to other users, and a requirement may be an address with a token in it.
+        # In a file, because other users can see arguments, and a requirement may be a URL with a token.
         if config.packages:
             packages = self.folder / "packages.txt"
             packages.write_text("".join(f"{package}\n" for package in config.packages))
@@ -54,60 +177,104 @@ class Environment:
             "--", str(wheel), cwd=cwd,
         )  # fmt: skip
         if installed.code != 0:
-            raise BuildFailed(f"the dependencies cannot be installed: {_error(installed)}")
+            reason = await self._conflict(config, requirements, cwd)
+            raise BuildFailed(f"the dependencies cannot be installed: {reason or _error(installed)}")
+
+    async def _conflict(self, config: BuildConfig, requirements: list[str], cwd: Path) -> str | None:
+        """Explain a conflict of the project with the agent server; None when something else is wrong."""
+        projects = self.folder / "projects.txt"
+        projects.write_text("".join(f"-e {folder}\n" for folder in config.projects))
+        lists = [part for part in requirements if part != "-r"]
+        silent = self.output.silent()
+        alone = await self._uv(
+            config, "pip", "compile", "--quiet", "--no-header", "--annotation-style", "line",
+            "--python", str(python_of(self.folder)), "--output-file", str(self.folder / "alone.txt"), *lists,
+            str(projects), cwd=cwd, output=silent,
+        )  # fmt: skip
+        if alone.code != 0:
+            return None
+        names = {self.folder / "packages.txt": config.path.name, self.folder / "locked.txt": "uv.lock"}
+        pins = read_pins((self.folder / "alone.txt").read_text().splitlines())
+        reason = explain(pins, requirements_of(distribution(NAME)), names)
+        return reason and f"{reason}. The build log has the output of uv"
 
     async def _locked(self, config: BuildConfig, source: UvSource) -> Path:
-        """Write what the lock file names as a list of requirements."""
+        """Export the lock file to a requirements file."""
         path = self.folder / "locked.txt"
         package = [] if source.package is None else ["--package", source.package]
-        # Without a package uv takes the member of the workspace that the configuration file lies in.
+        # Without a package, uv exports the workspace member of its working folder.
         cwd = source.root if source.package else config.path.parent
         outcome = await self._uv(
             config, "export", "--frozen", "--no-dev", "--no-hashes", "--no-header", "--no-annotate", "--quiet",
             "--python", str(python_of(self.folder)), *package, "--output-file", str(path), cwd=cwd,
         )  # fmt: skip
         if outcome.code != 0:
-            raise BuildFailed(f"uv.lock cannot be read: {_error(outcome)}")
+            raise BuildFailed(f"uv.lock cannot be exported: {_error(outcome)}")
         return path
 
-    async def _interpreter(self, version: str | None) -> str:
-        running = f"{sys.version_info.major}.{sys.version_info.minor}"
-        if version is None or version == running:
+    async def _interpreter(self, config: BuildConfig) -> str:
+        """Return the interpreter: the listener's own if it fits, else an installed one, else one that uv downloads."""
+        version = config.python_version
+        specifier = ",".join(part for part in (version and f"=={version}.*", config.requires_python) if part)
+        if is_allowed(platform.python_version(), specifier):
             return str(getattr(sys, "_base_executable", sys.executable))
-        silent = self.output.silent()
-        found = await self._uv(None, "python", "find", "--no-project", "--system", version, output=silent)
-        if found.code != 0 or not found.tail:
-            listed = await self._uv(None, "python", "list", "--only-installed", output=silent)
-            there = {running, *(match["minor"] for line in listed.tail if (match := _VERSION.match(line)))}
-            raise BuildFailed(
-                f"python_version {version} is not installed on this machine; there is "
-                + ", ".join(sorted(there, key=lambda minor: [int(part) for part in minor.split(".")]))
-            )
-        return found.tail[-1]
+        if found := await self._installed(specifier):
+            return found[0][1]
+        version = version or suitable_versions(specifier)[0]
+        self.output.write(f"Python {version} is not on this machine; uv downloads it")
+        await self._uv(None, "python", "install", version, may_download=True)
+        if found := await self._installed(specifier):
+            return found[0][1]
+        installed = [platform.python_version(), *(one[0] for one in await self._installed(">=3"))]
+        minors = {one.rpartition(".")[0] for one in installed}
+        raise BuildFailed(
+            f"the project needs Python {version}, which the listener's machine does not have and could not download: "
+            f"run 'uv python install {version}' there. It has Python {', '.join(sorted(minors, key=_numbers))}"
+        )
+
+    async def _installed(self, specifier: str) -> list[tuple[str, str]]:
+        """Return version and path of installed interpreters that fit: oldest minor version first, its newest patch."""
+        listed = await self._uv(None, "python", "list", "--only-installed", specifier, output=self.output.silent())
+        found = [
+            (match["version"], str(self.folder / match["path"]))
+            for line in listed.tail
+            if (match := _INTERPRETER.fullmatch(line)) and is_allowed(match["version"], specifier)
+        ]
+        return sorted(found, key=lambda one: (_numbers(one[0])[:2], -_numbers(one[0])[2]))
 
     async def _uv(
-        self, config: BuildConfig | None, *arguments: str, cwd: Path | None = None, output: Output | None = None
-    ) -> Outcome:
+        self,
+        config: BuildConfig | None,
+        *arguments: str,
+        cwd: Path | None = None,
+        output: MaskedOutput | None = None,
+        may_download: bool = False,
+    ) -> CommandOutcome:
         environment = {
             **minimal_environment(os.environ),
             **{name: value for name, value in os.environ.items() if name.startswith("UV_")},
             **({} if config is None else config.pip.variables),
             "HOME": os.environ.get("HOME", str(self.folder)),
-            "UV_PYTHON_DOWNLOADS": "never",
+            **({} if self.cache is None else {"UV_CACHE_DIR": str(self.cache)}),
+            **({} if may_download else {"UV_PYTHON_DOWNLOADS": "never"}),
             "UV_NO_PROGRESS": "1",
             "NO_COLOR": "1",
             "GIT_TERMINAL_PROMPT": "0",
         }
-        command = Command([find_uv_bin(), *arguments], cwd or self.folder, environment, self.folder)
+        command = BuildCommand([find_uv_bin(), *arguments], cwd or self.folder, environment, self.folder)
         return await run(command, output or self.output)
 
 
-def _error(outcome: Outcome) -> str:
-    """Return what uv said from its error mark on, the lines before it being progress; or how it ended."""
+def _numbers(version: str) -> list[int]:
+    return [int(part) for part in version.split(".")]
+
+
+def _error(outcome: CommandOutcome) -> str:
+    """Return the output of uv from its first error line on; without one, its last lines or how it ended."""
     tail = outcome.tail
-    marked = [
+    errors = [
         number for number, line in enumerate(tail) if line.lstrip().startswith(("error:", "\N{MULTIPLICATION SIGN}"))
     ]
     if outcome.code < 0 or not tail:
-        return f"uv {outcome.ending}"
-    return "\n".join(tail[marked[0] :] if marked else tail[-10:])
+        return f"uv {outcome.exit}"
+    return "\n".join(tail[errors[0] :] if errors else tail[-10:])

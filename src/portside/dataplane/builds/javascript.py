@@ -1,8 +1,8 @@
-"""Installing and building the JavaScript of a project, with the programs that are on the machine.
+"""Installs and builds the JavaScript of a project with programs of this machine; none is ever downloaded.
 
-What installs is found as the contract says (7.2): by the lock file, else by what `package.json` names, else npm. It
-runs at the top of the source; where nothing of Node's is there, beside the configuration file. The build command runs
-beside the configuration file. No Node and no package manager is ever downloaded.
+The contract (7.2) sets the package manager: the one of the lock file, else the one that `package.json` names, else npm.
+It runs in the root of the source or, without a package there, in the folder of the configuration file. The build
+command always runs in the folder of the configuration file.
 """
 
 import os
@@ -14,10 +14,10 @@ from typing import Any
 
 import msgspec
 
-from portside.dataplane.builds.commands import Command, Outcome, minimal_environment, run
+from portside.dataplane.builds.commands import BuildCommand, CommandOutcome, minimal_environment, run
 from portside.dataplane.builds.config import BuildConfig
-from portside.dataplane.builds.output import Output
 from portside.dataplane.failures import BuildFailed
+from portside.dataplane.masking import MaskedOutput
 
 _MAX_BYTES = 1_000_000
 _OLDEST_NODE = 20
@@ -34,14 +34,14 @@ _PASSED_ON = ("npm_config_", "NPM_CONFIG_", "YARN_", "BUN_", "PNPM_", "NODE_EXTR
 
 @dataclass(frozen=True)
 class Scripts:
-    """The commands that a deployment gives for its JavaScript instead of those that are found."""
+    """The commands that a deployment sets for its JavaScript, which replace the default ones."""
 
     install: str | None = None
     build: str | None = None
 
 
 def install_command(folder: Path) -> str:
-    """Return the command that installs what a folder needs. Raises BuildFailed for a bad package.json."""
+    """Return the command that installs a folder's packages. Raises BuildFailed for an invalid package.json."""
     for name, command in _LOCK_FILES.items():
         if (folder / name).is_file():
             return command
@@ -54,72 +54,95 @@ def install_command(folder: Path) -> str:
     return _INSTALLS.get(str(manager), _DEFAULT_INSTALL)
 
 
-def install_root(source: Path, beside: Path) -> Path:
-    """Return where to install: the top of the source, or beside the configuration file if only that has a package."""
-    names = ("package.json", *_LOCK_FILES)
-    if any((source / name).is_file() for name in names) or not any((beside / name).is_file() for name in names):
-        return source
-    return beside
+def install_root(source: Path, config_folder: Path) -> Path:
+    """Return the folder to install in: the source's root, or `config_folder` if only that has a package."""
+    return source if _has_package(source) or not _has_package(config_folder) else config_folder
+
+
+def _has_package(folder: Path) -> bool:
+    return any((folder / name).is_file() for name in ("package.json", *_LOCK_FILES))
 
 
 def check_engines(folder: Path, major: int) -> None:
-    """Refuse a package.json that asks for an engine that is not this Node. Raises BuildFailed."""
+    """Refuse a package.json that requires another engine or another Node. Raises BuildFailed."""
     engines = _read_package(folder).get("engines")
     if engines is None:
         return
     if not isinstance(engines, dict) or any(name != "node" for name in engines):
         named = ", ".join(sorted(map(str, engines))) if isinstance(engines, dict) else repr(engines)
         raise BuildFailed(f"package.json: engines may only name node, not {named}")
-    asked = str(engines.get("node", ""))
-    if asked.isdigit() and int(asked) != major:
-        raise BuildFailed(f"package.json: engines.node asks for {asked}, and Node {major} is installed on this machine")
+    required = str(engines.get("node", ""))
+    if required.isdigit() and int(required) != major:
+        raise BuildFailed(
+            f"package.json: engines.node requires {required}, but the listener's machine has Node {major}"
+        )
 
 
 @dataclass(frozen=True)
 class JavaScript:
-    """The JavaScript of one build; `folder` is the build's."""
+    """The JavaScript of one build; `folder` is the folder of the build."""
 
     folder: Path
     source: Path
-    output: Output
+    output: MaskedOutput
 
-    async def make(self, config: BuildConfig, scripts: Scripts) -> None:
-        """Install, then build where there is a command for it. Raises BuildFailed."""
-        if not (config.wants_node or scripts.install or scripts.build):
+    async def install_and_build(self, config: BuildConfig, scripts: Scripts) -> None:
+        """Install, then run the build command if there is one. Raises BuildFailed."""
+        config_folder = config.path.parent
+        self._refuse_scripts(config, scripts)
+        if config.node_version is None and not (scripts.install or scripts.build):
             return
-        beside = config.path.parent
-        root = self.source if scripts.install else install_root(self.source, beside)
+        root = self.source if scripts.install else install_root(self.source, config_folder)
         major = await self._node_major()
         if config.node_version is not None and config.node_version != major:
-            raise BuildFailed(f"node_version {config.node_version} is not installed on this machine; Node {major} is")
+            raise BuildFailed(
+                f"node_version {config.node_version}: the listener's machine has Node {major}; install the other one "
+                "there, or change node_version"
+            )
         check_engines(root, major)
-        if scripts.install or any((root / name).is_file() for name in ("package.json", *_LOCK_FILES)):
+        if scripts.install or _has_package(root):
             await self._run(scripts.install or install_command(root), root, "install_command")
         if scripts.build:
-            await self._run(scripts.build, beside, "build_command")
+            await self._run(scripts.build, config_folder, "build_command")
+
+    def _refuse_scripts(self, config: BuildConfig, scripts: Scripts) -> None:
+        """Refuse a command in a project without JavaScript. Raises BuildFailed."""
+        folders = (self.source, config.path.parent)
+        if config.node_version is not None or any(_has_package(folder) for folder in folders):
+            return
+        for name, command in (("install_command", scripts.install), ("build_command", scripts.build)):
+            if command:
+                raise BuildFailed(
+                    f"source_config.{name} is for JavaScript, and the project has none: there is no package.json, and "
+                    "the configuration file has no node_version. Remove the command"
+                )
 
     async def _node_major(self) -> int:
         outcome = await self._shell("node --version", self.source, self.output.silent())
         text = outcome.tail[-1].strip().lstrip("v").split(".")[0] if outcome.tail else ""
         if outcome.code != 0 or not text.isdigit():
-            raise BuildFailed("the project has JavaScript, and Node is not installed on this machine")
+            raise BuildFailed(
+                "the project has JavaScript, but Node is not installed on the listener's machine; install it there"
+            )
         if int(text) < _OLDEST_NODE:
-            raise BuildFailed(f"the project has JavaScript, and Node {text} is too old; {_OLDEST_NODE} is the oldest")
+            raise BuildFailed(f"the project needs Node {_OLDEST_NODE} or newer; the listener's machine has Node {text}")
         return int(text)
 
-    async def _run(self, command: str, folder: Path, what: str) -> None:
+    async def _run(self, command: str, folder: Path, field: str) -> None:
         program = command.partition(" ")[0]
-        if what == "install_command" and program in {*_INSTALLS, "npm"} and not shutil.which(program):
-            raise BuildFailed(f"the project installs with {program}, which is not installed on this machine")
-        self.output.say(f"Running {command}")
+        if field == "install_command" and program in {*_INSTALLS, "npm"} and not shutil.which(program):
+            raise BuildFailed(
+                f"the project installs with {program}, which the listener's machine does not have; install it there"
+            )
+        self.output.write(f"Running {command}")
         outcome = await self._shell(command, folder, self.output)
         if outcome.code != 0:
             last = "\n".join(outcome.tail[-10:])
-            raise BuildFailed(f"{command!r} ({what}) {outcome.ending}: {last}")
+            raise BuildFailed(f"{command!r} ({field}) {outcome.exit}: {last}")
 
-    async def _shell(self, command: str, folder: Path, output: Output) -> Outcome:
+    async def _shell(self, command: str, folder: Path, output: MaskedOutput) -> CommandOutcome:
         environment = _environment(os.environ, self.folder)
-        return await run(Command(["/bin/sh", "-c", command], folder, environment, self.folder), output)
+        return await run(BuildCommand(["/bin/sh", "-c", command], folder, environment, self.folder), output)
 
 
 def _environment(environ: Mapping[str, str], folder: Path) -> dict[str, str]:

@@ -1,5 +1,4 @@
-"""Where deployments run, behind one interface (`interface.py`); `kinds.py` knows the kinds by name.
+"""Where deployments run: replica sets on this machine (processes or containers), or a Kubernetes cluster.
 
-On this machine (`machine.py`): `process.py` is one replica, `running.py` keeps one alive, `serving.py` is what a
-deployment's address leads to.
+A `Compute` gives each deployment a `Target`. On a machine a target switches between `ReplicaSet`s of `Replica`s.
 """

@@ -1,8 +1,8 @@
-"""What the work on deployments knows of the compute that runs them.
+"""The interface between the reconcilers and the compute that runs deployments.
 
-A listener has one `Compute`. It gives each deployment a `Berth`, and a berth serves one `Release` at a time. On a
-machine (`machine.py`) what serves a release is a `Fleet`: processes of a build, or containers of an image, behind the
-one socket that the deployment keeps. On a cluster there is neither: the berth is all there is to know.
+A listener has one `Compute`. It gives each deployment a `Target`, and a target serves one `Release` at a time. On a
+machine (`machine.py`) a target switches between `ReplicaSet`s: processes of a build, or containers of an image, all
+behind the one socket that the deployment keeps. On a cluster (`kubernetes/`) the cluster itself runs the replicas.
 """
 
 from collections.abc import Awaitable, Callable
@@ -12,11 +12,14 @@ from typing import Protocol
 from uuid import UUID
 
 from portside.dataplane.logs import RevisionLog
-from portside.dataplane.processes import ProcessMark
-from portside.dataplane.types import DesiredDeployment, DesiredRevision, Measures
+from portside.dataplane.processes import ProcessIdentity
+from portside.listener_api import ComputeType, DesiredDeployment, DesiredRevision, MetricsReport
 
-LogOf = Callable[[UUID], RevisionLog]
-OnUp = Callable[[], Awaitable[None]]
+OpenLog = Callable[[UUID], RevisionLog]
+OnServing = Callable[[], Awaitable[None]]
+
+# The problem that metrics show while a release is being restored.
+STARTING = "No server answers yet; one is being started."
 
 
 @dataclass(frozen=True)
@@ -37,99 +40,102 @@ class Release:
     build: Build | None
 
 
-class Berth(Protocol):
-    """One deployment on a compute. At most one of its methods runs at a time; any but `close` may be cancelled."""
+class Target(Protocol):
+    """One deployment on a compute. The caller runs one method at a time and may cancel any of them but `close`."""
 
     @property
     def url(self) -> str | None:
-        """The deployment's address, once there is one."""
+        """The deployment's address, or None while it has none."""
 
     @property
     def is_running(self) -> bool:
-        """Whether a release serves, or is being brought back."""
+        """Whether a release serves or is being restored."""
 
     @property
     def is_provisioned(self) -> bool:
-        """Whether what every revision needs was made before, as far as can be told without looking."""
+        """Whether `provision` succeeded before, as far as local files tell."""
 
     def revisions(self) -> set[UUID]:
-        """Return the revisions that serve, drain or served last: what was built for them must stay."""
+        """Return the revisions that serve, drain or served last; their builds must be kept."""
 
-    async def provision(self) -> None:
-        """Make what every revision needs, its database above all; a no-op where it is there. Raises CreateFailed."""
+    async def provision(self, *, is_new: bool) -> None:
+        """Create what every revision needs, above all the database of a new deployment. Idempotent.
+
+        Raises CreateFailed, also when the database of an older deployment is gone.
+        """
 
     async def switch(self, release: Release) -> None:
-        """Let another release serve; when this returns, no new request reaches the one before.
+        """Serve another release; once this returns, no new request reaches the previous one.
 
-        Raises DeployFailed, and then what served before still does.
+        Raises DeployFailed, and then the previous release keeps serving.
         """
 
     async def restore(self, release: Release) -> None:
-        """After a start of the listener: see to it that the active release serves, for as long as it takes.
+        """Serve the active release again after a start of the listener, and retry until it serves.
 
-        Returns at once; what an earlier listener left running is taken over.
+        Returns at once. Replicas that an earlier listener left running are adopted.
         """
 
-    async def follow(self, deployment: DesiredDeployment) -> None:
-        """Take note of how many replicas are desired now; called whenever what is desired has changed."""
+    async def update(self, deployment: DesiredDeployment) -> None:
+        """Apply changed replica bounds and variables; called whenever the desired state has changed."""
 
-    def measures(self) -> Measures | None:
-        """Return what was measured last, None where nothing was. Never waits."""
+    def metrics(self) -> MetricsReport | None:
+        """Return the latest metrics, or None before the first measurement. Never blocks."""
 
-    async def withdraw(self) -> None:
-        """Leave nothing of the deployment on the compute, its database included."""
+    async def destroy(self) -> None:
+        """Delete the deployment from the compute, including its database."""
 
     async def close(self) -> None:
-        """The listener stops: end what cannot go on without it. Returns when nothing of it is left."""
+        """Stop what cannot run without the listener, which is stopping; returns when none of it is left."""
 
 
 class Compute(Protocol):
-    """Where the deployments of a listener run. `compute_type` is the contract's word for it."""
+    """Where the deployments of a listener run; `compute_type` is the name that the contract gives it."""
 
-    compute_type: str
-    # Whether sources are built here; where not, only images are served.
-    takes_builds: bool
+    compute_type: ComputeType
+    # Whether sources are built here; otherwise only images are served.
+    builds_sources: bool
 
-    def berth(self, deployment_id: UUID, log_of: LogOf) -> Berth:
-        """Return the place of a deployment; nothing is made before it is provisioned."""
+    def target(self, deployment_id: UUID, open_log: OpenLog) -> Target:
+        """Return the target of a deployment; creates nothing before `provision`."""
 
     async def close(self) -> None:
-        """Let go of what all berths share."""
+        """Release what all targets share."""
 
 
-class Fleet(Protocol):
-    """What serves one release at its deployment's socket on this machine; what an earlier listener left is adopted."""
+class ReplicaSet(Protocol):
+    """All replicas of one release on this machine, behind the deployment's socket."""
 
     @property
     def revision_id(self) -> UUID:
-        """The revision that is served."""
+        """The revision of the release."""
 
     async def start(self) -> None:
-        """Come up, pass the gate and answer on the socket. Raises DeployFailed after leaving nothing behind."""
+        """Start the replicas, check that they answer, and serve. Raises DeployFailed after stopping all of them."""
 
-    def keep(self, on_up: OnUp | None = None) -> None:
-        """From here on replace what dies; without a `start` before it, come up in the background.
+    def supervise(self, on_serving: OnServing | None = None) -> None:
+        """Replace replicas that die. Without a `start` before, adopt or start the replicas in the background.
 
-        `on_up` is called each time that something serves.
+        `on_serving` is called each time that the replicas begin to serve.
         """
 
-    def follow(self, deployment: DesiredDeployment) -> None:
-        """Take note of how many replicas are desired now."""
+    def update(self, deployment: DesiredDeployment) -> None:
+        """Apply changed replica bounds and variables."""
 
-    def measures(self) -> Measures | None:
-        """Return what was measured last, None where nothing was."""
+    def metrics(self) -> MetricsReport | None:
+        """Return the latest metrics, or None before the first measurement."""
 
-    def replicas(self) -> set[ProcessMark]:
-        """Return the processes that it runs, so that they are not taken for strays of an earlier listener."""
+    def processes(self) -> set[ProcessIdentity]:
+        """Return the processes of the set, so that the target does not reap them as orphans of an earlier listener."""
 
-    async def withdraw(self) -> None:
-        """Accept no more requests; those under way go on."""
+    async def stop_accepting(self) -> None:
+        """Accept no new requests; requests and runs in flight continue."""
 
-    async def end(self, grace_s: float) -> None:
-        """After `withdraw`: wait at most the grace for what is under way, then leave nothing behind."""
+    async def drain(self, grace_s: float) -> None:
+        """After `stop_accepting`: wait up to the grace period for requests and runs in flight, then stop everything."""
 
     def interrupt(self) -> None:
-        """Ask what drains to hand its runs back and go at once."""
+        """Ask the replicas to hand their runs back and exit now, also those that drain already."""
 
     async def stop(self, kill_after_s: float) -> None:
-        """Stop quickly: runs are handed back, and what takes too long is killed."""
+        """Stop quickly: replicas hand their runs back, and those that take longer than this are killed."""

@@ -1,38 +1,69 @@
-"""Listening sockets: one stable one per deployment, one private one per replica.
+"""Listening sockets: a stable one for each deployment, and a private one for each replica.
 
 The stable socket stays open in the listener, which never accepts on it: while no replica serves, connections wait in
-its backlog. A listener that died leaves it to its replicas: its successor asks them for it over a Unix socket of the
-deployment's folder, and so no connection is lost. Where none answers, SO_REUSEPORT lets the port be bound beside a
-replica that nobody knows any more.
+its backlog. When a listener dies, its replicas still hold the socket. The next listener asks them for it over a Unix
+socket in the deployment's folder, so that no connection is lost. If none answers, SO_REUSEPORT lets the new listener
+bind the port beside a replica that it does not know.
+
+TCP forwarding: from a deployment's socket to its containers, and from containers to services on this machine.
+
+`TcpRelay` forwards bytes without looking at them. A relay without a target does not accept: connections wait in the
+socket's backlog, as they do while a server process starts. The relay stops reading from one side while the other is
+slow, so it buffers little.
+
+`PortForwards` lets containers reach what listens only on this machine, such as Postgres on a unix socket or the
+platform on loopback. A container has its own network, where neither is reachable. For each target the listener forwards
+from a port of the address under which containers know this machine. The ports are saved, because a container that
+outlives the listener keeps using them. A client of such a port still needs the password or key of the service behind.
 """
 
 import asyncio
 import contextlib
-import os
+import ipaddress
 import socket
-from collections.abc import Iterator
+import sys
+import time
+from collections.abc import Callable, Coroutine
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any, ClassVar, cast
+from urllib.parse import parse_qsl, quote, urlencode, urlsplit, urlunsplit
 
+import msgspec
+
+from portside.dataplane.failures import DeployFailed
 from portside.kernel.errors import UserMistake
-from portside.kernel.files import make_private_dir
+from portside.kernel.files import connection_limit, make_private_dir, short_path, write_private
 from portside.kernel.http.server import listen
 from portside.kernel.logs import get_logger
+
+_CONNECT_FOR_S = 20.0
+_CONNECT_AGAIN_S = 0.1
+_CONNECT_TIMEOUT_S = 1.0
+_DEFAULT_PORTS = {"http": 80, "https": 443, "postgres": 5432, "postgresql": 5432}
+# Linux only: bind to the gateway's address, which may not exist before the first container runs.
+_IP_FREEBIND = 15
+
+Connect = Callable[[Callable[[], asyncio.Protocol]], Coroutine[Any, Any, None]]
 
 log = get_logger(__name__)
 _WILDCARDS = frozenset({"", "0.0.0.0", "::"})  # noqa: S104 - only compared with
 _PROBE_TIMEOUT_S = 5.0
-_ASK_TIMEOUT_S = 10.0
+_INHERIT_TIMEOUT_S = 10.0
 _MAX_ANSWER = 1_000_000
-_HEIR = "heir.sock"
+# Replicas of older listeners listen under this name, so it must not change.
+_INHERITANCE_FILE = "heir.sock"
 
 
 @dataclass(frozen=True)
-class Stable:
-    """A deployment's own socket, and the one at which replicas give it to a later listener, where that is possible."""
+class StableSocket:
+    """A deployment's public socket, and the Unix socket at which its replicas give it to a later listener.
+
+    `inheritance` is None when the Unix socket could not be opened.
+    """
 
     public: socket.socket
-    heir: socket.socket | None
+    inheritance: socket.socket | None
 
     @property
     def port(self) -> int:
@@ -40,18 +71,18 @@ class Stable:
         return int(self.public.getsockname()[1])
 
     def close(self) -> None:
-        """Let go of both."""
+        """Close both sockets."""
         self.public.close()
-        if self.heir is not None:
-            self.heir.close()
+        if self.inheritance is not None:
+            self.inheritance.close()
 
 
-def open_stable(host: str, port: int | None, folder: Path) -> Stable:
-    """Take over the socket of a deployment, or listen on the port it had, or on a new one. Raises UserMistake."""
+def open_stable_socket(host: str, port: int | None, folder: Path) -> StableSocket:
+    """Inherit the deployment's socket, else listen on its former port, else on a new one. Raises UserMistake."""
     inherited = _inherit(folder)
     if inherited is not None:
         return inherited
-    return Stable(_listen(host, port), _open_heir(folder))
+    return StableSocket(_listen(host, port), _open_inheritance(folder))
 
 
 def _listen(host: str, port: int | None) -> socket.socket:
@@ -64,61 +95,50 @@ def _listen(host: str, port: int | None) -> socket.socket:
         return listen(host, 0, reuse_port=True)
 
 
-def _inherit(folder: Path) -> Stable | None:
-    """Ask a replica that outlived its listener for the sockets it was given."""
-    with contextlib.suppress(OSError, ValueError), _address(folder) as address:
-        with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as asking:
-            asking.settimeout(_ASK_TIMEOUT_S)
-            asking.connect(address)
-            _word, descriptors, _flags, _sender = socket.recv_fds(asking, 1, 2)
-        public, heir = (socket.socket(fileno=descriptor) for descriptor in descriptors)
-        for inherited in (public, heir):
+def _inherit(folder: Path) -> StableSocket | None:
+    """Ask a replica that outlived its listener for the sockets that it inherited from it."""
+    with contextlib.suppress(OSError, ValueError), short_path(folder, _INHERITANCE_FILE) as address:
+        with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as client:
+            client.settimeout(_INHERIT_TIMEOUT_S)
+            client.connect(address)
+            _data, descriptors, _flags, _sender = socket.recv_fds(client, 1, 2)
+        public, inheritance = (socket.socket(fileno=descriptor) for descriptor in descriptors)
+        for inherited in (public, inheritance):
             inherited.setblocking(False)
             inherited.set_inheritable(False)
-        return Stable(public, heir)
+        return StableSocket(public, inheritance)
     return None
 
 
-def _open_heir(folder: Path) -> socket.socket | None:
+def _open_inheritance(folder: Path) -> socket.socket | None:
     make_private_dir(folder)
-    (folder / _HEIR).unlink(missing_ok=True)
-    heir = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+    (folder / _INHERITANCE_FILE).unlink(missing_ok=True)
+    inheritance = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
     try:
-        with _address(folder) as address:
-            heir.bind(address)
-        heir.listen()
-        heir.setblocking(False)
+        with short_path(folder, _INHERITANCE_FILE) as address:
+            inheritance.bind(address)
+        inheritance.listen()
+        inheritance.setblocking(False)
     except OSError as exc:
-        heir.close()
-        log.warning("replicas cannot be taken over by a later listener", reason=str(exc))
+        inheritance.close()
+        log.warning("a later listener will not be able to inherit a deployment's socket", reason=str(exc))
         return None
-    return heir
-
-
-@contextlib.contextmanager
-def _address(folder: Path) -> Iterator[str]:
-    """Give the socket's path. Paths of sockets are short, so a long one is reached by the folder's descriptor."""
-    descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
-    try:
-        short = Path(f"/proc/self/fd/{descriptor}")
-        yield str((short if short.exists() else folder) / _HEIR)
-    finally:
-        os.close(descriptor)
+    return inheritance
 
 
 def open_private() -> socket.socket:
-    """Listen on any free port of this machine."""
+    """Listen on any free port of this machine's loopback interface."""
     return listen("127.0.0.1", 0)
 
 
 def url_of(host: str, port: int) -> str:
-    """Return the address under which others reach a socket."""
+    """Return the URL under which others reach a socket."""
     shown = socket.getfqdn() if host in _WILDCARDS else host
     return f"http://[{shown}]:{port}" if ":" in shown else f"http://{shown}:{port}"
 
 
 async def get(port: int, path: str) -> tuple[int, bytes] | None:
-    """GET a path on this machine: status and body. None when there is no answer within five seconds."""
+    """GET a path on this machine and return status and body, or None without an answer within five seconds."""
     with contextlib.suppress(OSError, TimeoutError, ValueError, IndexError):
         async with asyncio.timeout(_PROBE_TIMEOUT_S):
             reader, writer = await asyncio.open_connection("127.0.0.1", port)
@@ -135,16 +155,287 @@ async def get(port: int, path: str) -> tuple[int, bytes] | None:
 
 
 async def probe(port: int, path: str) -> int | None:
-    """GET a path on this machine and return the status; None when nobody answers within five seconds."""
+    """GET a path on this machine and return the status, or None without an answer within five seconds."""
     answer = await get(port, path)
     return None if answer is None else answer[0]
 
 
 async def is_refused(port: int) -> bool:
-    """Whether nobody listens on a port of this machine any more."""
+    """Whether a port of this machine refuses connections."""
     try:
         _reader, writer = await asyncio.open_connection("127.0.0.1", port)
     except OSError:
         return True
     writer.close()
     return False
+
+
+class TcpRelay:
+    """Accepts on a listening socket, which the caller keeps, and forwards to its targets in turn."""
+
+    def __init__(self, listening: socket.socket) -> None:
+        self._listening = listening
+        self._targets: dict[str, Connect] = {}
+        self._next = 0
+        self._server: asyncio.Server | None = None
+        self.ends: set[RelayEnd] = set()
+
+    async def add(self, name: str, connect: Connect) -> None:
+        """Forward to one more target from now on."""
+        self._targets[name] = connect
+        if self._server is None:
+            # A duplicate, because a server that is closed closes its socket too.
+            copy = self._listening.dup()
+            self._server = await asyncio.get_running_loop().create_server(lambda: _AcceptedEnd(self), sock=copy)
+
+    def remove(self, name: str) -> None:
+        """Forward no new connection to a target; its open connections continue."""
+        self._targets.pop(name, None)
+        if not self._targets and self._server is not None:
+            self._server.close()
+            self._server = None
+
+    def close(self) -> None:
+        """Stop forwarding, and cut all open connections."""
+        for name in list(self._targets):
+            self.remove(name)
+        for end in list(self.ends):
+            end.abort()
+
+    def next_target(self) -> Connect | None:
+        """Return the next target in turn, or None without any."""
+        targets = list(self._targets.values())
+        self._next += 1
+        return targets[self._next % len(targets)] if targets else None
+
+
+class RelayEnd(asyncio.Protocol):
+    """One end of a forwarded connection; received bytes are written to the other end."""
+
+    def __init__(self, relay: TcpRelay) -> None:
+        self._relay = relay
+        self.transport: asyncio.Transport | None = None
+        self.other: RelayEnd | None = None
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        self.transport = cast("asyncio.Transport", transport)
+        self._relay.ends.add(self)
+
+    def data_received(self, data: bytes) -> None:
+        if (other := self._other_transport()) is not None:
+            other.write(data)
+
+    def eof_received(self) -> bool:
+        if (other := self._other_transport()) is not None and other.can_write_eof():
+            other.write_eof()
+        return True
+
+    def pause_writing(self) -> None:
+        if (other := self._other_transport()) is not None:
+            other.pause_reading()
+
+    def resume_writing(self) -> None:
+        if (other := self._other_transport()) is not None:
+            other.resume_reading()
+
+    def connection_lost(self, exc: Exception | None) -> None:  # noqa: ARG002 - of the protocol
+        self._relay.ends.discard(self)
+        if (other := self._other_transport()) is not None:
+            other.close()
+        self.other = None
+
+    def abort(self) -> None:
+        """Cut this end; the other one closes too."""
+        if self.transport is not None:
+            self.transport.abort()
+
+    def _other_transport(self) -> asyncio.Transport | None:
+        other = self.other.transport if self.other is not None else None
+        return None if other is None or other.is_closing() else other
+
+
+class _AcceptedEnd(RelayEnd):
+    """The accepted end. It keeps one piece of data until the connection to the target is open."""
+
+    # Of all relays in this process, because they share its file descriptors.
+    _open: ClassVar["set[_AcceptedEnd]"] = set()
+
+    def __init__(self, relay: TcpRelay) -> None:
+        super().__init__(relay)
+        self._connecting: asyncio.Task[None] | None = None
+        self._early: list[bytes] = []
+        self._got_eof = False
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        super().connection_made(transport)
+        self._open.add(self)
+        # Each connection takes two descriptors. Above half of them it is cut, so that servers can still be started.
+        if len(self._open) > connection_limit() // 2:
+            self.abort()
+            return
+        self._connecting = asyncio.create_task(self._connect())
+
+    def data_received(self, data: bytes) -> None:
+        if self.other is not None:
+            super().data_received(data)
+            return
+        self._early.append(data)
+        # Only after the first read: uvloop never resumes a transport that was paused before it began to read.
+        if self.transport is not None:
+            self.transport.pause_reading()
+
+    def eof_received(self) -> bool:
+        if self.other is not None:
+            return super().eof_received()
+        self._got_eof = True
+        return True
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        self._open.discard(self)
+        if self._connecting is not None:
+            self._connecting.cancel()
+        super().connection_lost(exc)
+
+    async def _connect(self) -> None:
+        """Connect to a target, with retries: a target that just died is replaced soon."""
+        deadline = time.monotonic() + _CONNECT_FOR_S
+        while (connected := await self._try_next_target()) is None:
+            if time.monotonic() > deadline:
+                self.abort()
+                return
+            await asyncio.sleep(_CONNECT_AGAIN_S)
+        if self.transport is None or self.transport.is_closing():
+            connected.abort()
+            return
+        self.other = connected
+        for data in self._early:
+            super().data_received(data)
+        self._early.clear()
+        if self._got_eof:
+            super().eof_received()
+        self.transport.resume_reading()
+
+    async def _try_next_target(self) -> RelayEnd | None:
+        connect, end = self._relay.next_target(), RelayEnd(self._relay)
+        end.other = self
+        if connect is None:
+            return None
+        try:
+            # The published port of a container that just died may accept a connection and never answer.
+            async with asyncio.timeout(_CONNECT_TIMEOUT_S):
+                await connect(lambda: end)
+        except OSError:
+            return None
+        return end
+
+
+def to_port(port: int) -> Connect:
+    """Connect to a port of this machine."""
+    return to_address("127.0.0.1", port)
+
+
+def to_address(host: str, port: int) -> Connect:
+    """Connect to a host and port."""
+
+    async def connect(protocol: Callable[[], asyncio.Protocol]) -> None:
+        await asyncio.get_running_loop().create_connection(protocol, host, port)
+
+    return connect
+
+
+def to_unix_socket(path: str) -> Connect:
+    """Connect to a unix socket."""
+
+    async def connect(protocol: Callable[[], asyncio.Protocol]) -> None:
+        await asyncio.get_running_loop().create_unix_connection(protocol, path)
+
+    return connect
+
+
+class PortForwards:
+    """The ports that one listener forwards for its containers."""
+
+    def __init__(self, file: Path) -> None:
+        self._file = file
+        self._ports: dict[str, int] = msgspec.json.decode(file.read_bytes()) if file.exists() else {}
+        self._open: dict[str, tuple[socket.socket, TcpRelay]] = {}
+        self._opening = asyncio.Lock()
+
+    async def reachable_url(self, url: str, host: str, gateway: str) -> str:
+        """Return a URL under which containers reach the service at `url`. Raises DeployFailed.
+
+        `host` is the name of this machine in containers, `gateway` the address where it listens for them.
+        """
+        parts = urlsplit(url)
+        target = _local_target(url)
+        if target is None:
+            return url
+        port = await self._port(target, gateway)
+        query = [(key, value) for key, value in parse_qsl(parts.query) if key not in {"host", "port"}]
+        userinfo, at, _address = parts.netloc.rpartition("@")
+        shown = f"[{host}]" if ":" in host else host
+        netloc = f"{userinfo}{at}{shown}:{port}"
+        return urlunsplit((parts.scheme, netloc, parts.path, urlencode(query, safe="/", quote_via=quote), ""))
+
+    def close(self) -> None:
+        """Stop forwarding."""
+        for listening, relay in self._open.values():
+            relay.close()
+            listening.close()
+        self._open.clear()
+
+    async def _port(self, target: str, gateway: str) -> int:
+        async with self._opening:
+            if target not in self._open:
+                listening = _listen_at(gateway, self._ports.get(target, 0))
+                relay = TcpRelay(listening)
+                host, _, port = target.rpartition(":")
+                await relay.add(target, to_address(host, int(port)) if host else to_unix_socket(port))
+                self._open[target] = listening, relay
+                self._ports[target] = listening.getsockname()[1]
+                write_private(self._file, msgspec.json.encode(self._ports).decode())
+            return self._ports[target]
+
+
+def _local_target(url: str) -> str | None:
+    """Return `host:port` or `:path` of a service that only this machine reaches; None for one in the network."""
+    parts = urlsplit(url)
+    query = dict(parse_qsl(parts.query))
+    address = parts.netloc.rpartition("@")[2]
+    # A Postgres URL with several hosts is left as it is.
+    if parts.scheme not in _DEFAULT_PORTS or "," in address:
+        return None
+    host = query.get("host") or parts.hostname or ("localhost" if parts.scheme.startswith("postgres") else "")
+    port = int(query.get("port") or parts.port or _DEFAULT_PORTS[parts.scheme])
+    if host.startswith("/"):
+        return f":{host}/.s.PGSQL.{port}"
+    return f"{host}:{port}" if _is_loopback(host) else None
+
+
+def _is_loopback(host: str) -> bool:
+    try:
+        return ipaddress.ip_address(host).is_loopback
+    except ValueError:
+        return host == "localhost"
+
+
+def _listen_at(gateway: str, port: int) -> socket.socket:
+    """Listen on the saved port, or on any port when that is taken. Raises DeployFailed."""
+    for wanted in dict.fromkeys((port, 0)):
+        listening = socket.socket(socket.AF_INET, socket.SOCK_STREAM)
+        listening.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        if sys.platform == "linux":
+            listening.setsockopt(socket.IPPROTO_IP, _IP_FREEBIND, 1)
+        try:
+            listening.bind((gateway, wanted))
+        except OSError as exc:
+            listening.close()
+            reason = exc
+            continue
+        listening.listen(512)
+        listening.setblocking(False)
+        return listening
+    raise DeployFailed(
+        f"this machine cannot listen for its containers on {gateway}: {reason.strerror}; CONTAINER_HOST_ADDRESS or "
+        "CONTAINER_NETWORK may help"
+    )

@@ -1,5 +1,5 @@
-"""The room's named queries."""
+"""The named queries of this package."""
 
-from portside.kernel.queries import Queries
+from portside.kernel.db import Queries
 
 sql = Queries("portside.dataplane")

@@ -1,14 +1,39 @@
--- Statements that make or drop a role or database take no parameters, so these queries only write them:
--- Postgres itself quotes the names and literals, and the caller runs the text it gets back.
+-- Statements that create or drop a role or database take no parameters. So these queries only return the text of such
+-- a statement, in which Postgres has quoted names and literals, and the caller then runs that text.
+
+-- name: lock_budget
+select pg_advisory_lock(:lock::bigint);
+
+-- name: read_budget
+-- A superuser has the connections that Postgres reserves; any other role shares those of the deployments.
+select (
+    current_setting('max_connections')::int - current_setting('superuser_reserved_connections')::int
+    - coalesce(current_setting('reserved_connections', true)::int, 0)
+    - case when (select rolsuper from pg_roles where rolname = current_user) then 0 else :platform::int end
+) as available,
+others.number, others.taken,
+exists (select from pg_roles where rolname = :name::text) as is_there,
+exists (select from pg_database where datname = :name::text) as has_database
+from (
+    -- Each of the other deployments counts with its share, or with what all its replicas hold now if that is more.
+    select count(*)::int as number, coalesce(sum(greatest(:share::int, held.connections)), 0)::int as taken
+    from pg_roles as r
+    cross join lateral (
+        select count(*)::int as connections from pg_stat_activity as a where a.usesysid = r.oid
+    ) as held
+    where r.rolname ~ '^agent_[0-9a-f]{32}$' and r.rolname <> :name::text
+) as others;
 
 -- name: write_role
--- A role that exists gets the password anew: the file that holds it is the truth.
+-- An existing role gets the password again, because the password file is authoritative.
 select format(
-    case when exists (select from pg_roles where rolname = :name::text) then 'alter role %I login password %L'
-    else 'create role %I login password %L' end, :name::text, :verifier::text);
+    case when exists (select from pg_roles where rolname = :name::text)
+    then 'alter role %I login connection limit %s password %L'
+    else 'create role %I login connection limit %s password %L' end,
+    :name::text, :connections::int, :verifier::text);
 
 -- name: write_membership
--- Only who can become a role may make a database that it owns; a superuser can become anyone.
+-- A role may create a database for another owner only if it is a member of that owner; a superuser always may.
 select format('grant %I to current_user', :name::text)
 where not (select rolsuper from pg_roles where rolname = current_user);
 
@@ -16,13 +41,22 @@ where not (select rolsuper from pg_roles where rolname = current_user);
 select format('create database %I owner %I', :name::text, :name::text)
 where not exists (select from pg_database where datname = :name::text);
 
+-- name: write_owner
+-- A database that an operator created by hand may belong to another role.
+select format('alter database %I owner to %I', :name::text, :name::text)
+where exists (
+    select from pg_database as d join pg_roles as r on r.oid = d.datdba
+    where d.datname = :name::text and r.rolname <> :name::text
+);
+
 -- name: write_privacy
--- Every role may connect to a new database until this is revoked; the owner still may.
+-- By default every role may connect to a new database. The owner keeps the right.
 select format('revoke all on database %I from public', :name::text);
 
 -- name: offer_vectors
--- Run in the deployment's own database, for the semantic search of its agent's store. Only a superuser may make this
--- extension, so it is made for all; where it is not there, or the admin is none, an agent that wants it says so at start.
+-- For the semantic search of an agent's store; runs in the deployment's own database. Only a superuser may create this
+-- extension, so every database gets it. When it is not installed, or the role is not a superuser, an agent that needs
+-- it reports that at its start.
 do $$ begin
     if exists (select from pg_available_extensions where name = 'vector') then
         create extension if not exists vector schema public;

@@ -1,5 +1,5 @@
 """The named queries of datasets."""
 
-from portside.kernel.queries import Queries
+from portside.kernel.db import Queries
 
 sql = Queries("portside.datasets")

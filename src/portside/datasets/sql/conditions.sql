@@ -1,7 +1,7 @@
--- Conditions of filters: each is the part after `where`.
+-- Conditions of filters: `conditions.py` uses the text after `where`.
 
--- name: when_asked
--- What a list of examples is asked for, apart from its filter.
+-- name: when_listed
+-- The query parameters of a list of examples, apart from its filter.
 select from examples x
 where x.workspace_id = :workspace_id
   and (:dataset_id::uuid is null or x.dataset_id = :dataset_id::uuid)
@@ -12,22 +12,22 @@ where x.workspace_id = :workspace_id
   and (:splits::text[] is null or x.metadata -> 'dataset_split' ?| :splits::text[])
 
 -- name: when_id
-select from examples x where says(x.id::text, :op::text, :value::text[])
+select from examples x where text_matches(x.id::text, :op::text, :value::text[])
 
 -- name: when_source_run_id
-select from examples x where says(x.source_run_id::text, :op::text, :value::text[])
+select from examples x where text_matches(x.source_run_id::text, :op::text, :value::text[])
 
 -- name: when_inputs
-select from examples x where says(x.inputs::text, :op::text, :value::text[])
+select from examples x where text_matches(x.inputs::text, :op::text, :value::text[])
 
 -- name: when_outputs
-select from examples x where says(x.outputs::text, :op::text, :value::text[])
+select from examples x where text_matches(x.outputs::text, :op::text, :value::text[])
 
 -- name: when_created_at
-select from examples x where falls(x.created_at, :op::text, :value::timestamptz[])
+select from examples x where time_matches(x.created_at, :op::text, :value::timestamptz[])
 
 -- name: when_modified_at
-select from examples x where falls(x.since, :op::text, :value::timestamptz[])
+select from examples x where time_matches(x.since, :op::text, :value::timestamptz[])
 
 -- name: when_searched
 select from examples x where position(lower(:value::text) in lower(concat_ws(' ', x.inputs, x.outputs))) > 0
@@ -42,5 +42,5 @@ select from examples x where x.metadata ? :value::text
 select from examples x
 where exists (
     select from jsonb_each_text(x.metadata) m (key, value)
-    where says(m.key, :key_op::text, :key_value::text[]) and says(m.value, :value_op::text, :value_value::text[])
+    where text_matches(m.key, :key_op::text, :key_value::text[]) and text_matches(m.value, :value_op::text, :value_value::text[])
 )

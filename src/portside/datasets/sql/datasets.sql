@@ -7,8 +7,8 @@ on conflict do nothing
 returning id
 
 -- name: list_datasets
--- Counts are those of the page alone: whoever has a thousand datasets sees a hundred at a time. Sorting by them is the
--- exception, and costs what it says.
+-- Counts are computed for the page alone, because a workspace may have thousands of datasets. Sorting by a count computes
+-- it for every dataset.
 select d.id, d.workspace_id as tenant_id, d.name, d.description, d.data_type, d.created_at, d.modified_at, d.extra,
        d.inputs_schema, d.outputs_schema, e.n as example_count, s.n as session_count,
        s.latest as last_session_start_time
@@ -43,14 +43,14 @@ order by
 limit :limit::int offset :offset::int
 
 -- name: update_dataset
--- No row where there is no such dataset. What is not said stays.
+-- No row if the dataset does not exist. Columns that the request does not set stay unchanged.
 update datasets set
     name = coalesce(:name::text, name),
-    description = case when :says_description::boolean then :description::text else description end,
-    extra = case when :says_metadata::boolean
+    description = case when :sets_description::boolean then :description::text else description end,
+    extra = case when :sets_metadata::boolean
         then coalesce(extra, '{}'::jsonb) || jsonb_build_object('metadata', :metadata::jsonb) else extra end,
-    inputs_schema = case when :says_inputs_schema::boolean then :inputs_schema::json else inputs_schema end,
-    outputs_schema = case when :says_outputs_schema::boolean then :outputs_schema::json else outputs_schema end,
+    inputs_schema = case when :sets_inputs_schema::boolean then :inputs_schema::json else inputs_schema end,
+    outputs_schema = case when :sets_outputs_schema::boolean then :outputs_schema::json else outputs_schema end,
     modified_at = now()
 where workspace_id = :workspace_id and id = :dataset_id
 returning id
@@ -59,7 +59,7 @@ returning id
 delete from datasets where workspace_id = :workspace_id and id = :dataset_id
 
 -- name: lock_dataset
--- Whoever changes examples holds this row, so that the versions of a dataset come one after the other.
+-- Every change of examples locks this row, so that the versions of a dataset are made one after the other.
 select name, inputs_schema, outputs_schema from datasets
 where workspace_id = :workspace_id and id = :dataset_id
 for update
@@ -76,7 +76,7 @@ select share_token from shared_datasets where workspace_id = :workspace_id and d
 delete from shared_datasets where workspace_id = :workspace_id and dataset_id = :dataset_id
 
 -- name: shared_dataset
--- Asked for without a key: the token is what opens this door, and it names the workspace.
+-- Used without an API key: the token is the credential, and its row names the workspace.
 select workspace_id, dataset_id from shared_datasets where share_token = :share_token
 
 -- name: empty_workspace

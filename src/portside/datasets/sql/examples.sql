@@ -1,5 +1,5 @@
 -- name: recent_examples
--- Conditions take the place of `true`. The order is that of an index, so that a page costs no sorting.
+-- Conditions replace `true`. An index has this order, so a page needs no sort.
 select x.id from examples x where true order by x.since desc, x.position, x.id limit :limit::int offset :offset::int
 
 -- name: ordered_examples
@@ -24,7 +24,7 @@ where x.workspace_id = :workspace_id and x.id = any(:ids::uuid[])
            else x.since <= :as_of::timestamptz and x.until > :as_of::timestamptz end
 
 -- name: dataset_of_example
--- The one it is in, or was in before it was removed.
+-- The dataset that the example is in, or was in before its deletion.
 select dataset_id from examples where workspace_id = :workspace_id and id = :example_id order by since desc limit 1
 
 -- name: examples_to_change
@@ -33,7 +33,7 @@ from examples
 where workspace_id = :workspace_id and dataset_id = :dataset_id and id = any(:ids::uuid[]) and until = 'infinity'
 
 -- name: examples_in_datasets
--- Those that they are in, or were in.
+-- The datasets that the examples are in, or were in.
 select distinct dataset_id, id from examples
 where workspace_id = :workspace_id and id = any(:ids::uuid[])
 order by dataset_id
@@ -59,7 +59,7 @@ returning id
 delete from examples where workspace_id = :workspace_id and dataset_id = :dataset_id and id = any(:ids::uuid[])
 
 -- name: forget_attachments
--- Those of a dataset that no state of an example names any more.
+-- Deletes the attachments of a dataset that no version of an example refers to any more.
 delete from example_attachments a
 where a.workspace_id = :workspace_id and a.dataset_id = :dataset_id
   and not exists (
@@ -76,7 +76,7 @@ from unnest(:id::uuid[], :mime_type::text[], :data::bytea[]) as x (id, mime_type
 select id, mime_type from example_attachments where workspace_id = :workspace_id and id = any(:ids::uuid[])
 
 -- name: attachment
--- Asked for by a signed address, which only this server can have made.
+-- Used with a signed link, which only this server can create.
 select mime_type, data from example_attachments where id = :attachment_id
 
 -- name: attachments_of_run
@@ -97,27 +97,42 @@ where x.workspace_id = :workspace_id and x.dataset_id = :dataset_id
            else x.since <= :as_of::timestamptz and x.until > :as_of::timestamptz end
 order by 1
 
--- name: stream_examples
-select x.id, x.inputs, x.outputs, x.metadata
+-- name: bytes_of_examples
+-- All examples of a dataset, in the order in which they are written to files. The length of JSON is that of its text.
+select x.id, octet_length(x.inputs::text)::bigint + coalesce(octet_length(x.outputs::text), 0) as bytes
 from examples x
 where x.workspace_id = :workspace_id and x.dataset_id = :dataset_id
   and case when :as_of::timestamptz is null then x.until = 'infinity'
            else x.since <= :as_of::timestamptz and x.until > :as_of::timestamptz end
 order by x.created_at, x.position, x.id
 
+-- name: some_examples
+-- In the order of `bytes_of_examples`.
+select x.id, x.inputs, x.outputs, x.metadata
+from examples x
+where x.workspace_id = :workspace_id and x.dataset_id = :dataset_id and x.id = any(:ids::uuid[])
+  and case when :as_of::timestamptz is null then x.until = 'infinity'
+           else x.since <= :as_of::timestamptz and x.until > :as_of::timestamptz end
+order by x.created_at, x.position, x.id
+
+-- name: bytes_of_some_examples
+select x.id, octet_length(x.inputs::text)::bigint + coalesce(octet_length(x.outputs::text), 0) as bytes
+from examples x
+where x.workspace_id = :workspace_id and x.id = any(:ids::uuid[]) and x.until = 'infinity'
+
 -- name: columns_of_dataset
--- The keys of inputs, and of outputs, in the order in which the first example that has one names it.
+-- The keys of inputs and of outputs, each at the position where an example names it first.
 select k.is_output, k.key
 from (
-    select x.created_at, x.position, x.id, p.is_output, j.key, j.place
+    select x.created_at, x.position, x.id, p.is_output, j.key, j.ordinal
     from examples x
     cross join lateral (values (false, x.inputs), (true, x.outputs)) p (is_output, value)
     cross join lateral json_object_keys(
         case when json_typeof(p.value) = 'object' then p.value else '{}' end
-    ) with ordinality j (key, place)
+    ) with ordinality j (key, ordinal)
     where x.workspace_id = :workspace_id and x.dataset_id = :dataset_id
       and case when :as_of::timestamptz is null then x.until = 'infinity'
                else x.since <= :as_of::timestamptz and x.until > :as_of::timestamptz end
 ) k
 group by k.is_output, k.key
-order by k.is_output, min((k.created_at, k.position, k.place)::text), k.key
+order by k.is_output, min((k.created_at, k.position, k.ordinal)::text), k.key

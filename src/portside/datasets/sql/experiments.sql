@@ -1,5 +1,5 @@
 -- name: runs_of_examples
--- Root runs of experiments, by the examples that they ran on. Conditions take the place of `true`.
+-- Root runs of experiments, by the example that they ran on. Conditions replace `true`.
 select r.id, r.reference_example_id
 from readable_runs r
 where r.workspace_id = :workspace_id and r.reference_example_id = any(:examples::uuid[]) and true
@@ -14,7 +14,7 @@ where r.workspace_id = :workspace_id and r.reference_example_id is not null and 
 select from readable_runs r where r.session_id = :session_id::uuid
 
 -- name: sessions_of_dataset
--- Which of these projects are experiments on the dataset.
+-- The projects that are experiments on the dataset.
 select id from projects
 where workspace_id = :workspace_id and reference_dataset_id = :dataset_id and deleted_at is null
   and id = any(:ids::uuid[])
@@ -35,8 +35,8 @@ select c.id, c.workspace_id as tenant_id, c.dataset_id as reference_dataset_id, 
        c.created_at, c.modified_at, i.info as experiments_info
 from comparative_experiments c
 cross join lateral (
-    select coalesce(jsonb_agg(jsonb_build_object('id', p.id, 'name', p.name) order by x.place), '[]'::jsonb) as info
-    from unnest(c.experiment_ids) with ordinality x (id, place)
+    select coalesce(jsonb_agg(jsonb_build_object('id', p.id, 'name', p.name) order by x.ordinal), '[]'::jsonb) as info
+    from unnest(c.experiment_ids) with ordinality x (id, ordinal)
     join projects p on p.workspace_id = c.workspace_id and p.id = x.id and p.deleted_at is null
 ) i
 where c.workspace_id = :workspace_id and c.dataset_id = :dataset_id

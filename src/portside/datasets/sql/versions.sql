@@ -1,5 +1,5 @@
 -- name: begin_version
--- Later than every version before it, whatever the clock says. The caller holds the dataset's row.
+-- Later than every version before it, whatever the clock says. The caller has locked the row of the dataset.
 insert into dataset_versions (workspace_id, dataset_id, as_of)
 select :workspace_id, :dataset_id, greatest(clock_timestamp(), max(v.as_of) + interval '1 microsecond')
 from dataset_versions v
@@ -24,7 +24,7 @@ order by v.as_of desc
 limit :limit::int offset :offset::int
 
 -- name: version_at
--- The version that held at a moment: the last one until then.
+-- The last version up to a moment.
 select max(as_of) from dataset_versions
 where workspace_id = :workspace_id and dataset_id = :dataset_id
   and (:as_of::timestamptz is null or as_of <= :as_of::timestamptz)
@@ -38,14 +38,14 @@ where workspace_id = :workspace_id and dataset_id = :dataset_id and as_of = :as_
 order by tag
 
 -- name: tag_version
--- Nothing where there is no version of exactly that moment. A tag that is on another version moves.
+-- No row if the dataset has no version of exactly this moment. A tag on another version moves.
 insert into dataset_tags (workspace_id, dataset_id, tag, as_of)
 select v.workspace_id, v.dataset_id, :tag, v.as_of from dataset_versions v
 where v.workspace_id = :workspace_id and v.dataset_id = :dataset_id and v.as_of = :as_of
 on conflict (workspace_id, dataset_id, tag) do update set as_of = excluded.as_of
 
 -- name: diff_versions
--- What of the examples differs between two moments; an example that was changed has a state of its own in each.
+-- The differences between two moments; a changed example has a row for each of its states.
 select coalesce(o.id, n.id) as id, o.id is null as is_added, n.id is null as is_removed
 from (
     select id, since from examples

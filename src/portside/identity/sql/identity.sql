@@ -11,5 +11,5 @@ select id, display_name, created_at from organizations where id = :id
 update organizations set display_name = :display_name where id = :id returning id, display_name, created_at
 
 -- name: lock_first_start
--- Two programs that start on an empty database at once must make one organization between them.
+-- Two programs that start on an empty database at the same time must create one organization.
 select pg_advisory_xact_lock(hashtext('portside first start'))

@@ -1,15 +1,15 @@
 -- name: insert_key
 insert into api_keys
     (id, organization_id, workspace_id, workspaces, user_id, description, short_key, key_hash, permissions, read_only,
-     expires_at)
+     expires_at, used_by)
 values
     (:id, :organization_id, :workspace_id, :workspaces::uuid[], :user_id, :description, :short_key, :key_hash,
-     :permissions, :read_only, :expires_at)
+     :permissions, :read_only, :expires_at, :used_by)
 
 -- name: key_by_hash
--- The whole identity behind a key in one trip; a revoked or expired key is as good as none. Without a tenant a key
--- begins where it belongs. With one, that workspace must be one that it may enter: its own, one of its organization's
--- that it is not kept out of, or one that its user belongs to.
+-- The whole identity of a key in one query; revoked and expired keys are not found. Without a tenant the workspace is
+-- the key's own. With one, `authentication.py` checks that the key may use it: its own workspace, one of its
+-- organization that it is not excluded from, or one of its user's.
 select k.id, k.key_hash, k.short_key, k.organization_id, k.user_id, k.permissions, k.expires_at, k.workspaces,
        k.workspace_id as own_workspace_id, u.email, o.role as organization_role, w.id as workspace_id, w.display_name as workspace_name, w.tenant_handle,
        m.role as workspace_role
@@ -23,13 +23,13 @@ where k.key_hash = :key_hash and k.revoked_at is null and (k.expires_at is null 
   and (k.user_id is null or o.user_id is not null)
 
 -- name: touch_key
--- At most one write a minute and key: the time is for people, not for decisions.
+-- At most one write per minute and key: the time is only shown to people.
 update api_keys set last_used_at = now()
 where id = :id and (last_used_at is null or last_used_at < now() - interval '1 minute')
 
 -- name: list_keys
--- The keys of a workspace, of a user, or of the organization itself, as which of the three is given.
-select k.id, k.short_key, k.description, k.permissions, k.read_only, k.created_at, k.last_used_at, k.expires_at,
+-- The keys of a workspace, of a user, or of the organization, depending on the given ids.
+select k.id, k.short_key, k.description, k.permissions, k.read_only, k.created_at, k.last_used_at, k.expires_at, k.used_by,
        case when k.user_id is not null then k.workspace_id end as default_workspace_id,
        case when k.user_id is not null then d.display_name end as default_workspace_name,
        array(
@@ -43,13 +43,24 @@ where k.organization_id = :organization_id and k.revoked_at is null
   and (:id::uuid is null or k.id = :id::uuid)
   and (:user_id::uuid is null or k.user_id = :user_id::uuid)
   and (:workspace_id::uuid is null or (k.workspace_id = :workspace_id::uuid))
-  and (not :of_services::boolean or k.user_id is null)
+  and (not :service_keys_only::boolean or k.user_id is null)
 order by k.created_at desc, k.id desc
 
+-- name: is_key_valid
+select exists (
+    select from api_keys
+    where key_hash = :key_hash and revoked_at is null and (expires_at is null or expires_at > now())
+)
+
+-- name: expire_key
+update api_keys set expires_at = least(expires_at, now() + :after) where id = :id
+
 -- name: revoke_key
+-- A key that a part of the platform uses is revoked only with :force.
 update api_keys set revoked_at = now()
 where id = :id and organization_id = :organization_id and revoked_at is null
   and (:user_id::uuid is null or user_id = :user_id::uuid)
   and (:workspace_id::uuid is null or workspace_id = :workspace_id::uuid)
-  and (not :of_services::boolean or user_id is null)
+  and (not :service_keys_only::boolean or user_id is null)
+  and (used_by is null or :force::boolean)
 returning id

@@ -5,7 +5,7 @@ on conflict (email) do nothing
 returning id
 
 -- name: lock_organization
--- Changes of members wait for each other, so that two admins cannot remove one another at once.
+-- Serializes changes of members, so that two admins cannot remove each other at the same time.
 select id from organizations where id = :id for update
 
 -- name: insert_organization_member
@@ -45,21 +45,21 @@ where workspace_id = :workspace_id and user_id = :user_id returning user_id
 delete from workspace_members where workspace_id = :workspace_id and user_id = :user_id returning user_id
 
 -- name: remove_user
--- The user's name stays on old bills; what it could enter with does not.
-with gone as (
+-- Keeps the user's row for old bills; deletes memberships, keys and sessions.
+with removed as (
     delete from organization_members where organization_id = :organization_id and user_id = :user_id returning user_id
 ),
 out_of_workspaces as (
-    delete from workspace_members m using gone where m.user_id = gone.user_id
+    delete from workspace_members m using removed where m.user_id = removed.user_id
 ),
 without_keys as (
-    update api_keys k set revoked_at = now() from gone where k.user_id = gone.user_id and k.revoked_at is null
+    update api_keys k set revoked_at = now() from removed where k.user_id = removed.user_id and k.revoked_at is null
 ),
 logged_out as (
-    delete from logins l using gone where l.user_id = gone.user_id
+    delete from sessions s using removed where s.user_id = removed.user_id
 )
 update users u set removed_at = now(), password = null, email = u.email || ' (removed ' || u.id || ')'
-from gone where u.id = gone.user_id
+from removed where u.id = removed.user_id
 returning u.id
 
 -- name: password_of_user
@@ -67,27 +67,8 @@ select u.id, u.password from users u
 where u.removed_at is null and (u.email = :email::text or u.id = :id::uuid)
 
 -- name: set_password
--- Whoever logged in with the old one is logged out; the login that asks stays.
+-- Ends all sessions but the one that changes the password.
 with logged_out as (
-    delete from logins where user_id = :id and id <> :login_id
+    delete from sessions where user_id = :id and id is distinct from :session_id::uuid
 )
 update users set password = :password where id = :id
-
--- name: insert_login
-insert into logins (id, user_id, token_hash, expires_at) values (:id, :user_id, :token_hash, :expires_at)
-
--- name: login_by_hash
-select l.id, l.token_hash, l.expires_at, u.id as user_id, u.email, u.organization_id, o.role as organization_role,
-       w.id as workspace_id, w.display_name as workspace_name, w.tenant_handle, m.role as workspace_role
-from logins l
-join users u on u.id = l.user_id
-join organization_members o on o.organization_id = u.organization_id and o.user_id = u.id
-left join workspaces w on w.id = :tenant::uuid and w.organization_id = u.organization_id and w.deleted_at is null
-left join workspace_members m on m.workspace_id = w.id and m.user_id = u.id
-where l.token_hash = :token_hash and l.expires_at > now()
-
--- name: delete_login
-delete from logins where id = :id
-
--- name: forget_old_logins
-delete from logins where expires_at < now()

@@ -1,20 +1,21 @@
 """Which web pages may call the server from a browser (contract: CORS default).
 
-Preflights are answered here, and every other answer is marked, errors too (`front`). WebSockets of other pages are
-turned away, because browsers ask no server before they open one, and so is what other pages send to change something:
-browsers send forms without asking. It is our own because the web framework's sends no `Vary` on answers that any page
-may read.
+Preflights are answered here; `RequestMiddleware` adds the headers to all other responses, errors too. Two kinds of
+requests from pages that are not allowed are refused, because browsers send them without a preflight: WebSocket
+handshakes, and forms that change something. The web framework's own middleware is not used because it sends no `Vary`
+on responses that any page may read.
 """
 
 import re
+from collections.abc import Mapping
 from typing import Annotated, Any
 
 import msgspec
 from starlette.responses import Response
 
 from portside.kernel.errors import Forbidden
+from portside.kernel.http.error_responses import error_response
 from portside.kernel.http.headers import Header
-from portside.kernel.http.refusals import error_response
 
 METHODS = ["DELETE", "GET", "HEAD", "OPTIONS", "PATCH", "POST", "PUT", "QUERY"]
 EXPOSED = ["x-pagination-total", "x-pagination-next", "content-location"]
@@ -23,13 +24,13 @@ VARIES: Header = (b"vary", b"Origin")
 
 
 class PageNotAllowed(Forbidden):
-    """The web page that sent the request is not among those that may change something here (CORS_ALLOW_ORIGINS)."""
+    """Web pages of this origin may not change anything here; add the origin to CORS_ALLOW_ORIGINS if they should."""
 
     code = "page_not_allowed"
 
 
 class CorsRules(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """Who may call from a browser, and how. Credentials are for pages that are named: never for `*`."""
+    """The pages that may call from a browser, and how. Credentials are only for pages listed by name, never for `*`."""
 
     allow_origins: list[str] = msgspec.field(default_factory=lambda: ["*"])
     allow_methods: list[str] = msgspec.field(default_factory=lambda: list(METHODS))
@@ -44,11 +45,11 @@ class CorsRules(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
             try:
                 re.compile(self.allow_origin_regex)
             except re.error as exc:
-                raise ValueError(f"allow_origin_regex is no regular expression: {exc}") from exc
+                raise ValueError(f"allow_origin_regex is not a regular expression: {exc}") from exc
 
     @classmethod
     def of(cls, origins: str) -> "CorsRules":
-        """Make rules of origins separated by commas; `*` is any page, `none` is no page."""
+        """Make rules of a comma-separated list of origins; `*` allows all pages, `none` allows none."""
         named = [origin.strip() for origin in origins.split(",") if origin.strip()]
         return cls(allow_origins=[] if named == ["none"] else named)
 
@@ -59,7 +60,7 @@ class CorsRules(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class Cors:
-    """The rules at work: what other web pages are answered, and how every answer is marked for them."""
+    """Applies the rules: answers preflights, refuses pages, and returns the headers of other responses."""
 
     def __init__(self, rules: CorsRules) -> None:
         self.rules = rules
@@ -67,7 +68,7 @@ class Cors:
         self._methods = METHODS if "*" in rules.allow_methods else [method.upper() for method in rules.allow_methods]
 
     def answer(self, method: str, headers: dict[bytes, bytes]) -> Response | None:
-        """Return the answer to a preflight, or to what a page may not send; None for what is to be answered as ever."""
+        """Return the response to a preflight, or the refusal of a page; None if the application is to answer."""
         if (origin := _text(headers, b"origin")) is None:
             return None
         if method == "OPTIONS" and b"access-control-request-method" in headers:
@@ -77,21 +78,21 @@ class Cors:
         return None
 
     def may_connect(self, headers: dict[bytes, bytes]) -> bool:
-        """Whether a page may open a WebSocket: browsers let any page open one, so the server has to look."""
+        """Whether a page may open a WebSocket. Browsers let any page open one, so the server must check."""
         origin = _text(headers, b"origin")
         return origin is None or _is_at(origin, _text(headers, b"host")) or self.rules.allows(origin)
 
-    def marks(self, headers: dict[bytes, bytes]) -> tuple[Header, ...]:
-        """Return the headers of the answer: what the page that asked is granted, and that another one may not be."""
+    def response_headers(self, headers: dict[bytes, bytes]) -> tuple[Header, ...]:
+        """Return the CORS headers of a response: what its page is granted, and a `Vary` for the pages that are not."""
         if (origin := _text(headers, b"origin")) is None:
             return (VARIES,)
         return (VARIES, *((name.encode(), value.encode("latin-1")) for name, value in self._granted(origin).items()))
 
     def _may_change(self, origin: str, headers: dict[bytes, bytes]) -> bool:
-        """Whether a page may send what changes something: an allowed one, or one of this server's own address.
+        """Whether a page may change something: it is allowed, or comes from this server's own address.
 
-        Where a proxy has another address than this server, the browser says in a header that only it can set whether
-        the page is from there.
+        Behind a proxy the server does not know its public address. Then it relies on Sec-Fetch-Site, which browsers set
+        and pages cannot change.
         """
         is_own = headers.get(b"sec-fetch-site") in {b"same-origin", b"none"} or _is_at(origin, _text(headers, b"host"))
         return is_own or self.rules.allows(origin)
@@ -110,12 +111,12 @@ class Cors:
         names = _text(headers, b"access-control-request-headers") or ""
         refused = [
             name
-            for name, is_fine in {
+            for name, is_allowed in {
                 "origin": self.rules.allows(origin),
                 "method": _text(headers, b"access-control-request-method") in self._methods,
-                "headers": self._takes(names),
+                "headers": self._allows_headers(names),
             }.items()
-            if not is_fine
+            if not is_allowed
         ]
         granted = {"vary": "Origin, Access-Control-Request-Headers", **self._granted(origin)}
         granted.pop("access-control-expose-headers", None)
@@ -128,10 +129,23 @@ class Cors:
             granted["access-control-allow-headers"] = names
         return Response("OK", 200, granted, "text/plain")
 
-    def _takes(self, names: str) -> bool:
+    def _allows_headers(self, names: str) -> bool:
         allowed = {name.lower() for name in self.rules.allow_headers}
         wanted = {name.strip().lower() for name in names.split(",")} - {"", "accept", "content-type"}
         return "*" in allowed or wanted <= allowed
+
+
+def is_same_origin(headers: Mapping[str, str]) -> bool:
+    """Whether a browser sent the request from a page of this server. False without evidence.
+
+    Sandboxed pages have the origin `null`, also those of this server.
+    """
+    origin, site = headers.get("origin"), headers.get("sec-fetch-site")
+    if origin == "null":
+        return False
+    if site is not None:
+        return site == "same-origin"
+    return origin is not None and _is_at(origin, headers.get("host"))
 
 
 def _text(headers: dict[bytes, bytes], name: bytes) -> str | None:
@@ -143,7 +157,7 @@ def _is_at(origin: str, host: str | None) -> bool:
     return origin.rpartition("://")[2] == host
 
 
-async def turn_away(_scope: Any, receive: Any, send: Any) -> None:
-    """Close a WebSocket before it is accepted, which the client sees as 403."""
+async def reject_websocket(_scope: Any, receive: Any, send: Any) -> None:
+    """Close a WebSocket before it is accepted; the client sees 403."""
     await receive()
     await send({"type": "websocket.close", "code": 1008})

@@ -1,37 +1,44 @@
-"""From request to typed values: JSON bodies, query strings and path parameters, with errors that name the field.
+"""Decodes requests into typed values: JSON bodies, query strings and path parameters. Errors name the field.
 
-Fields that the contract does not know are ignored, as clients expect, and reported by `decode_body` so that the answer
-can name them in `X-Ignored-Fields`. What no field may hold is in `vetting.py`.
+Unknown fields are ignored, as clients expect. They are returned by name, so that the response can list them in
+`X-Ignored-Fields`. A struct that forbids unknown fields refuses them. `json_validation.py` refuses values that no field
+may hold.
 """
 
 import re
+import types
+import typing
 from collections.abc import Iterable
 from functools import cache
 from typing import Any, get_type_hints
 from uuid import UUID
 
 import msgspec
+from msgspec import inspect
 
+from portside.kernel.aliases import canonical_field
 from portside.kernel.errors import Invalid, Problem
-from portside.kernel.http.vetting import read_json, unfit_text
-from portside.kernel.spellings import canonical_field
+from portside.kernel.http.json_validation import MAX_INT, MIN_INT, read_json, text_problem
 
 _PATH = re.compile(r"^(?P<msg>.*?)(?: - at `(?P<key>key in )?\$(?P<path>[^`]*)`)?$", re.DOTALL)
 _STEP = re.compile(r"\.([^.\[\]]+)|\[(\d+|\.\.\.)\]")
+_FLOAT_FOR_INT = re.compile(r"Expected `(?:[^`]* )?int(?: [^`]*)?`, got `float`")
 _MISSING = re.compile(r"Object missing required field `([^`]+)`")
+_UNKNOWN = re.compile(r"Object contains unknown field `([^`]+)`")
+_ANYTHING = inspect.AnyType()
 
 
 def decode_body(raw: bytes, kind: Any) -> tuple[Any, list[str]]:
-    """Decode a JSON body. Returns the value and the names of ignored fields. Raises Invalid."""
+    """Decode a JSON body. Returns the value, and the names of ignored fields. Raises Invalid."""
     ignored: list[str] = []
     value = _rename(read_json(raw), kind, "", ignored)
     return convert(value, kind, "body"), ignored
 
 
 def decode_query(pairs: Iterable[tuple[str, str]], kind: type[msgspec.Struct] | None) -> tuple[Any, list[str]]:
-    """Decode a query string into a struct; list fields take repeated keys or a comma list.
+    """Decode a query string into a struct. A list field takes repeated keys, or one key with commas.
 
-    Returns the struct, None where the route has none, and the names of ignored parameters. Raises Invalid.
+    Returns the struct, or None for a route without one, and the names of ignored parameters. Raises Invalid.
     """
     names, lists = _query_fields(kind)
     values: dict[str, Any] = {}
@@ -40,8 +47,11 @@ def decode_query(pairs: Iterable[tuple[str, str]], kind: type[msgspec.Struct] | 
         name = canonical_field(key)
         if name not in names:
             ignored.append(key)
-        elif why := unfit_text(value):
+        elif why := text_problem(value):
             raise Invalid.field(["query", name], why)
+        elif value.lower() == "null" and not names[name]:
+            # msgspec would take it as None, and so ignore a filter that the client meant to send.
+            raise Invalid.field(["query", name], "must not be null; leave the parameter out", "type_error")
         elif name in lists:
             values.setdefault(name, []).extend(part for part in value.split(",") if part)
         elif value != "" or name not in values:
@@ -52,7 +62,7 @@ def decode_query(pairs: Iterable[tuple[str, str]], kind: type[msgspec.Struct] | 
 def decode_path(name: str, text: str, kind: Any) -> Any:
     """Decode one path parameter. Raises Invalid."""
     if kind is str:
-        if why := unfit_text(text):
+        if why := text_problem(text):
             raise Invalid.field(["path", name], why)
         return text
     try:
@@ -65,15 +75,60 @@ def decode_path(name: str, text: str, kind: Any) -> Any:
 
 
 def convert(value: Any, kind: Any, where: str, *, strict: bool = True) -> Any:
-    """Check plain data against a type. Raises Invalid with the location under `where`."""
+    """Convert plain data to a type. Raises Invalid with the location under `where`.
+
+    A number such as `1.0` counts as an integer, as in JSON Schema; msgspec refuses it. Few requests hold one, so it is
+    converted only after a refusal, and then all of them in one pass.
+    """
     try:
         return msgspec.convert(value, kind, strict=strict)
     except msgspec.ValidationError as exc:
-        raise Invalid([problem_of(str(exc), where)]) from exc
+        failure = exc
+    if _FLOAT_FOR_INT.match(str(failure)):
+        try:
+            return msgspec.convert(_whole_floats_as_ints(value, _type_info(kind)), kind, strict=strict)
+        except msgspec.ValidationError as exc:
+            failure = exc
+    raise Invalid([problem_of(str(failure), where)]) from failure
+
+
+_type_info = cache(inspect.type_info)
+
+
+def _whole_floats_as_ints(value: Any, info: inspect.Type) -> Any:
+    """Return a value with its whole floats as integers, where the type takes integers and no floats."""
+    members = _union_members(info)
+    if isinstance(value, float):
+        takes_int = any(isinstance(member, inspect.IntType) for member in members)
+        takes_float = any(isinstance(member, (inspect.FloatType, inspect.AnyType)) for member in members)
+        is_whole = value.is_integer() and MIN_INT <= value <= MAX_INT
+        return int(value) if takes_int and not takes_float and is_whole else value
+    if isinstance(value, dict):
+        # A union of structs may name a field twice. An integer is fine for a float as well, so either type will do.
+        fields = {
+            field.encode_name: field.type
+            for member in members
+            if isinstance(member, (inspect.StructType, inspect.TypedDictType))
+            for field in member.fields
+        }
+        other = next((member.value_type for member in members if isinstance(member, inspect.DictType)), _ANYTHING)
+        return {key: _whole_floats_as_ints(part, fields.get(key, other)) for key, part in value.items()}
+    if isinstance(value, list):
+        item = next((member.item_type for member in members if isinstance(member, inspect.CollectionType)), _ANYTHING)
+        return [_whole_floats_as_ints(part, item) for part in value]
+    return value
+
+
+def _union_members(info: inspect.Type) -> tuple[inspect.Type, ...]:
+    if isinstance(info, inspect.Metadata):
+        return _union_members(info.type)
+    if isinstance(info, inspect.UnionType):
+        return tuple(member for part in info.types for member in _union_members(part))
+    return (info,)
 
 
 def problem_of(text: str, where: str) -> Problem:
-    """Turn a msgspec message into a located problem."""
+    """Turn a message of msgspec into a problem with a location."""
     match = _PATH.match(text)
     message, path = (match["msg"], match["path"] or "") if match else (text, "")
     loc: list[str | int] = [where]
@@ -82,6 +137,8 @@ def problem_of(text: str, where: str) -> Problem:
     missing = _MISSING.search(message)
     if missing:
         return Problem([*loc, missing[1]], "Field required", "missing")
+    if unknown := _UNKNOWN.search(message):
+        return Problem([*loc, unknown[1]], "is not supported here; leave it out", "not_supported")
     return Problem(loc, message, _kind_of(message))
 
 
@@ -94,33 +151,53 @@ def _kind_of(message: str) -> str:
 
 
 @cache
-def _query_fields(kind: type[msgspec.Struct] | None) -> tuple[frozenset[str], frozenset[str]]:
-    """Return the names of a query's parameters, and of those that are lists."""
+def _query_fields(kind: type[msgspec.Struct] | None) -> tuple[dict[str, bool], frozenset[str]]:
+    """Return the names of a query's parameters with whether they take any text, and the names of those of lists."""
     if kind is None:
-        return frozenset(), frozenset()
-    info = msgspec.inspect.type_info(kind)
-    assert isinstance(info, msgspec.inspect.StructType)  # noqa: S101 - narrows the type
+        return {}, frozenset()
+    info = inspect.type_info(kind)
+    assert isinstance(info, inspect.StructType)  # noqa: S101 - narrows the type
     lists = (field.encode_name for field in info.fields if _holds_list(field.type))
-    return frozenset(field.encode_name for field in info.fields), frozenset(lists)
+    return {field.encode_name: _takes_text(field.type) for field in info.fields}, frozenset(lists)
 
 
-def _holds_list(info: msgspec.inspect.Type) -> bool:
-    if isinstance(info, msgspec.inspect.UnionType):
+def _takes_text(info: inspect.Type) -> bool:
+    """Whether any text is a value of a type, or of the items of a list."""
+    if isinstance(info, inspect.ListType):
+        return _takes_text(info.item_type)
+    members = _union_members(info)
+    if members == (info,):
+        return isinstance(info, (inspect.StrType, inspect.AnyType))
+    return any(_takes_text(member) for member in members)
+
+
+def _holds_list(info: inspect.Type) -> bool:
+    if isinstance(info, inspect.UnionType):
         return any(_holds_list(part) for part in info.types)
-    return isinstance(info, msgspec.inspect.ListType)
+    if isinstance(info, inspect.Metadata):
+        return _holds_list(info.type)
+    return isinstance(info, inspect.ListType)
 
 
 @cache
 def _structs_in(kind: Any) -> dict[str, Any] | None:
-    """Map each field of a struct to the type it holds; None for anything that is no struct."""
-    if not (isinstance(kind, type) and issubclass(kind, msgspec.Struct)):
+    """Return the type of each field of a struct, by its name on the wire; None for any other type."""
+    if not _is_struct(kind):
         return None
     hints = get_type_hints(kind)
     return {field.encode_name: hints[field.name] for field in msgspec.structs.fields(kind)}
 
 
+def _is_struct(kind: Any) -> bool:
+    return isinstance(kind, type) and issubclass(kind, msgspec.Struct)
+
+
+def _forbids_unknown_fields(kind: Any) -> bool:
+    return any(_is_struct(arg) and arg.__struct_config__.forbid_unknown_fields for arg in _alternatives(kind))
+
+
 def _rename(value: Any, kind: Any, path: str, ignored: list[str]) -> Any:
-    """Give every field its canonical name, and drop what the struct does not know."""
+    """Give every field its canonical name, and drop the fields that the struct does not have."""
     if isinstance(value, list):
         item = next((arg for arg in _members(kind) if _structs_in(arg)), None)
         return [_rename(part, item, f"{path.removesuffix('.')}[].", ignored) for part in value] if item else value
@@ -133,7 +210,10 @@ def _rename(value: Any, kind: Any, path: str, ignored: list[str]) -> Any:
     for key, part in value.items():
         name = key if key in fields else canonical_field(key)
         if name not in fields:
-            ignored.append(f"{path}{key}")
+            if _forbids_unknown_fields(kind):
+                renamed[key] = part
+            else:
+                ignored.append(f"{path}{key}")
         elif name not in renamed or key == name:
             renamed[name] = _rename(part, fields[name], f"{path}{name}.", ignored)
     return renamed
@@ -141,11 +221,8 @@ def _rename(value: Any, kind: Any, path: str, ignored: list[str]) -> Any:
 
 @cache
 def _alternatives(kind: Any) -> tuple[Any, ...]:
-    import types
-    import typing
-
     if typing.get_origin(kind) in (typing.Union, types.UnionType):
-        return typing.get_args(kind)
+        return tuple(part for option in typing.get_args(kind) for part in _alternatives(option))
     if typing.get_origin(kind) is typing.Annotated:
         return _alternatives(typing.get_args(kind)[0])
     return (kind,)
@@ -153,8 +230,6 @@ def _alternatives(kind: Any) -> tuple[Any, ...]:
 
 @cache
 def _members(kind: Any) -> tuple[Any, ...]:
-    import typing
-
     return tuple(
         member
         for option in _alternatives(kind)

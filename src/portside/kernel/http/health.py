@@ -1,45 +1,62 @@
 """Routes that every server has: liveness and metrics."""
 
 from collections.abc import Awaitable, Callable, Mapping
+from dataclasses import dataclass
+from typing import Any
 
 import msgspec
 from starlette.responses import Response
 
 from portside.kernel.codec import dump_api
-from portside.kernel.http.routes import Context, Routes
+from portside.kernel.http.routes import BaseServices, Context, Routes
 from portside.kernel.metrics import exposition
-
-routes = Routes("system")
 
 
 class HealthChecks(msgspec.Struct, frozen=True):
-    """What this server depends on, by name, and how to ask whether it is there."""
+    """The dependencies of a server by name, each with a function that checks whether it answers.
+
+    `problems` are functions for the programs that the server supervises. They return a description, or None if all is
+    well.
+    """
 
     checks: Mapping[str, Callable[[], Awaitable[bool]]]
+    problems: Mapping[str, Callable[[], str | None]] = {}
 
 
-class Health(msgspec.Struct):
-    """Whether the server and each of its dependencies answer."""
+@dataclass(frozen=True, kw_only=True)
+class HealthServices(BaseServices):
+    """The services that `GET /ok` uses."""
+
+    health: HealthChecks
+
+
+class Health(msgspec.Struct, omit_defaults=True):
+    """Whether the server and each of its dependencies answer, and which parts it cannot keep running."""
 
     ok: bool
     services: dict[str, bool]
+    problems: dict[str, str] = {}
 
 
 async def check_all(health: HealthChecks) -> Health:
-    """Ask every dependency, one after the other: only the database is far away."""
+    """Check every dependency. One after the other is fast enough: only the database is remote."""
     found = {name: await check() for name, check in health.checks.items()}
-    return Health(all(found.values()), found)
+    problems = {name: text for name, describe in health.problems.items() if (text := describe()) is not None}
+    return Health(all(found.values()), found, problems)
+
+
+routes = Routes[Context[HealthServices]]("system")
 
 
 @routes.get("/ok", public=True)
-async def check_health(ctx: Context) -> Response:
-    """Answer 200 when every dependency answers, 500 when one does not (contract: system routes)."""
-    health = await check_all(ctx.get(HealthChecks))
+async def check_health(ctx: Context[HealthServices]) -> Response:
+    """Answer 200 if every dependency answers, 500 if one does not (contract: system routes)."""
+    health = await check_all(ctx.services.health)
     return Response(dump_api(health), 200 if health.ok else 500, media_type="application/json")
 
 
 @routes.get("/metrics", public=True, media_type="text/plain")
-async def show_metrics(_ctx: Context) -> Response:
+async def show_metrics(_ctx: Context[Any]) -> Response:
     """Return the metrics in the Prometheus text format."""
     body, media_type = exposition()
     return Response(body, media_type=media_type)

@@ -1,42 +1,85 @@
-"""The OpenAPI 3.1 document, made from the routes' signatures.
+"""The OpenAPI 3.1 document, generated from the signatures of the routes, and the page that shows it.
 
-It promises only what the servers keep: the statuses a route can answer with, the headers clients look at, the form of
-errors. Query parameters never are null, whatever their struct allows: a query string has no word for it.
+The page (`reference.html`) reads `openapi.json` from its own server and connects to no other host. Its content
+security policy allows its script and its style by their hashes, so an injected script does not run.
 """
 
+import base64
+import hashlib
+import re
+from collections import Counter
 from collections.abc import Mapping, Sequence
+from functools import cache
+from importlib.resources import files
 from typing import Any
 
 import msgspec
 from starlette.responses import Response
 
 from portside.kernel.errors import BodyTooLarge, Forbidden, Invalid, PortsideError, TooManyRequests, Unauthorized
-from portside.kernel.http.refusals import ErrorBody, ErrorForm
+from portside.kernel.http.error_responses import ErrorBody, ErrorFormat
+from portside.kernel.http.json_validation import MAX_INT, MIN_INT
 from portside.kernel.http.routes import Route
+from portside.kernel.http.server import HEAD_REFUSALS
+from portside.kernel.large_reads import AnswerTooLarge, TooManyLargeReads
 
-HEADERS = {
-    "X-Request-Id": "Names the request in the server's log; the client's own, or made by the server.",
-    "X-Ignored-Fields": "Fields of the body and of the query that the server does not know, when there are any.",
-    "X-Pagination-Total": "How many match in all.",
-    "X-Pagination-Next": "The offset of the next page, when there is one.",
-    "Content-Location": "Where what was made is found.",
-    "Location": "Where to go on after the connection was lost.",
+
+@cache
+def reference_page() -> tuple[bytes, str]:
+    """Return the page and its content security policy."""
+    page = files("portside.kernel.http").joinpath("reference.html").read_bytes()
+    policy = (
+        f"default-src 'none'; script-src {_hash(page, b'script')}; style-src {_hash(page, b'style')}; "
+        "connect-src 'self'; base-uri 'none'; form-action 'none'; frame-ancestors 'none'"
+    )
+    return page, policy
+
+
+def _hash(page: bytes, tag: bytes) -> str:
+    (content,) = re.findall(rb"<%b>(.*?)</%b>" % (tag, tag), page, re.DOTALL)
+    return f"'sha256-{base64.b64encode(hashlib.sha256(content).digest()).decode()}'"
+
+
+def reference_response() -> Response:
+    """Return the response with the page."""
+    page, policy = reference_page()
+    headers = {
+        "Content-Security-Policy": policy,
+        "X-Content-Type-Options": "nosniff",
+        "Referrer-Policy": "no-referrer",
+        "Cache-Control": "no-cache",
+    }
+    return Response(page, headers=headers, media_type="text/html")
+
+
+RESPONSE_HEADERS = {
+    "X-Request-Id": "Identifies the request in the server's log: the client's id, or a generated one.",
+    "X-Ignored-Fields": "Fields of the body and the query that the server does not know and ignored, if any.",
+    "X-Pagination-Total": "Total number of matches.",
+    "X-Pagination-Next": "The offset of the next page, if there is one.",
+    "Content-Location": "The URL of the created resource.",
+    "ETag": "Identifies this version of the response; send it in If-None-Match.",
+    "Last-Modified": "When the response may last have changed.",
+    "Location": "The URL at which to continue after the connection was lost.",
 }
-TAKEN = {
+REQUEST_HEADERS = {
     "Idempotency-Key": (
-        "A name for the request, of 1 to 255 characters. The same request with the same key, on the same thread or "
-        "without one, is answered for 24 hours with what the first one made."
+        "A key for the request, of 1 to 255 characters. For 24 hours, the same request with the same key, on the same "
+        "thread or without one, returns what the first request created."
     ),
     "A2A-Version": "The version of the A2A protocol that the client speaks.",
-    "A2A-History-Scope": "Which messages a task shows: those of its whole context, or with `task` its own only.",
+    "If-None-Match": "ETags of responses that the client has. If one is still current, the server answers 304.",
+    "If-Modified-Since": "When the client got its response. If nothing has changed since, the server answers 304.",
+    "A2A-History-Scope": "Which messages a task includes: those of its whole context or, with `task`, only its own.",
 }
+REQUEST_HEADER_SCHEMAS = {"Idempotency-Key": {"minLength": 1, "maxLength": 255}}
 SCHEMES = {
     "ApiKey": {"type": "apiKey", "in": "header", "name": "X-Api-Key"},
     "BearerAuth": {"type": "http", "scheme": "bearer"},
     "TenantId": {"type": "apiKey", "in": "header", "name": "X-Tenant-Id"},
 }
-# The workspace's id is no secret: it goes with a key, and must where the key is the organization's.
-ALTERNATIVES: list[dict[str, list[str]]] = [
+# The workspace's id is not a secret, so it never authenticates alone. An organization's key requires it.
+SECURITY: list[dict[str, list[str]]] = [
     {"ApiKey": []},
     {"BearerAuth": []},
     {"ApiKey": [], "TenantId": []},
@@ -44,61 +87,120 @@ ALTERNATIVES: list[dict[str, list[str]]] = [
 ]
 _REFERENCE = "#/components/schemas/{name}"
 _ALWAYS = ("X-Request-Id", "X-Ignored-Fields")
+_NO_NUL = r"^[^\u0000]*$"
+_DATE_TIME = "^[0-9]{4}-[0-9]{2}-[0-9]{2}[Tt ][0-9]{2}:[0-9]{2}:[0-9]{2}"
+_JSON = {"$ref": _REFERENCE.format(name="Json")}
+# The schema of a field of any type, and of fields that the server does not know.
+_JSON_SCHEMA: dict[str, Any] = {
+    "title": "Json",
+    "description": "Any JSON without NUL characters, without integers beyond 64 bits, and of at most 200 levels.",
+    "anyOf": [
+        {"type": "null"},
+        {"type": "boolean"},
+        {"type": "number", "minimum": MIN_INT, "maximum": MAX_INT},
+        {"type": "string", "pattern": _NO_NUL},
+        {"type": "array", "items": _JSON},
+        {"type": "object", "propertyNames": {"pattern": _NO_NUL}, "additionalProperties": _JSON},
+    ],
+}
+# Keywords that already restrict a string.
+_SPECIFIC = frozenset({"pattern", "format", "enum", "const", "contentEncoding"})
 
 
-class Described(msgspec.Struct, frozen=True):
-    """The server that a document is about."""
+class ServerInfo(msgspec.Struct, frozen=True):
+    """The server that a document describes."""
 
     title: str
     version: str
-    form: ErrorForm = ErrorForm.PROBLEMS
+    error_format: ErrorFormat = ErrorFormat.PROBLEMS
     wants_key: bool = True
+    unlimited: tuple[str, ...] | None = None
+    """Prefixes of paths without rate limits; None if the server has no rate limits."""
 
 
-def document(server: Described, routes: Sequence[Route]) -> dict[str, Any]:
+def document(server: ServerInfo, routes: Sequence[Route[Any]]) -> dict[str, Any]:
     """Describe the routes of a server as an OpenAPI 3.1 document."""
     schemas, components = _schemas(server, routes)
     paths: dict[str, dict[str, Any]] = {}
+    names = Counter[str]()
     for route in routes:
-        paths.setdefault(route.path, {})[route.method.lower()] = _Operation(server, route, schemas).describe()
-    described: dict[str, Any] = {"schemas": components, "headers": _headers()}
+        operation = _Operation(server, route, schemas).describe()
+        # A handler with several paths is several operations, whose ids must differ.
+        names[route.name] += 1
+        if names[route.name] > 1:
+            operation["operationId"] += f"_{names[route.name]}"
+        paths.setdefault(route.path, {})[route.method.lower()] = operation
+    headers = {name: {"description": text, "schema": {"type": "string"}} for name, text in RESPONSE_HEADERS.items()}
+    components_object: dict[str, Any] = {"schemas": components, "headers": headers}
     if server.wants_key:
-        described["securitySchemes"] = SCHEMES
+        components_object["securitySchemes"] = SCHEMES
     info = {"title": server.title, "version": server.version}
-    return {"openapi": "3.1.0", "info": info, "paths": paths, "components": described}
+    return {"openapi": "3.1.0", "info": info, "paths": paths, "components": components_object}
 
 
-def _headers() -> dict[str, Any]:
-    return {name: {"description": text, "schema": {"type": "string"}} for name, text in HEADERS.items()}
-
-
-def _schemas(server: Described, routes: Sequence[Route]) -> tuple[dict[int, Any], dict[str, Any]]:
-    """Return the schema of every type that the routes name, by the type's identity, and what they refer to."""
-    bodies: list[Any] = [ErrorBody, server.form.value]
+def _schemas(server: ServerInfo, routes: Sequence[Route[Any]]) -> tuple[dict[int, Any], dict[str, Any]]:
+    """Return the schemas of all types that the routes use, by `id(type)`, and the components that they refer to."""
+    bodies: list[Any] = [ErrorBody, server.error_format.value]
     for route in routes:
-        bodies += [kind for kind in (route.body_type, _returned(route.returns)) if kind is not None]
+        bodies += [kind for kind in (route.body_type, _body_type(route.returns)) if kind is not None]
         bodies += [kind for kind in route.answers.values() if kind is not None]
         bodies += route.path_types.values()
     schemas, components = msgspec.json.schema_components(bodies, ref_template=_REFERENCE)
     by_kind = {id(kind): schema for kind, schema in zip(bodies, schemas, strict=True)}
-    # A query is told field by field, so its struct is no component of the document; what it refers to is.
+    # A query is described as one parameter for each field, so its struct is not a component; types it refers to are.
     queries = {id(route.query_type): route.query_type for route in routes if route.query_type is not None}
-    schemas, parts = msgspec.json.schema_components(queries.values(), ref_template=_REFERENCE)
+    schemas, referred = msgspec.json.schema_components(queries.values(), ref_template=_REFERENCE)
     for key, schema in zip(queries, schemas, strict=True):
-        by_kind[key] = parts.pop(schema["$ref"].rsplit("/", 1)[-1])
-    return by_kind, {**parts, **components}
+        by_kind[key] = referred.pop(schema["$ref"].rsplit("/", 1)[-1])
+    by_kind = {key: _with_limits(schema) for key, schema in by_kind.items()}
+    # Errors quote values of the request, also invalid ones, so their schemas have no limits.
+    _, errors = msgspec.json.schema_components([ErrorBody, server.error_format.value], ref_template=_REFERENCE)
+    limited = {name: _with_limits(part) for name, part in {**referred, **components}.items()}
+    return by_kind, {"Json": _JSON_SCHEMA, **limited, **errors}
 
 
-def _returned(kind: Any) -> Any:
-    """Return the type of the JSON body, or None where the handler answers with a response of its own or nothing."""
-    answers_itself = isinstance(kind, type) and issubclass(kind, (Response, type(None)))
-    return None if kind is None or answers_itself else kind
+def _with_limits(schema: dict[str, Any]) -> dict[str, Any]:
+    """Add to a schema the limits that apply to every field (`json_validation.py`)."""
+    if not schema.keys() - {"description", "default"}:
+        return {**schema, **_JSON}
+    limited: dict[str, Any] = {**schema}
+    for key, value in schema.items():
+        if key == "properties":
+            limited[key] = {name: _with_limits(part) for name, part in value.items()}
+        elif key in {"anyOf", "prefixItems"}:
+            limited[key] = [_with_limits(part) for part in value]
+        elif key in {"items", "additionalProperties"} and isinstance(value, dict):
+            limited[key] = _with_limits(value)
+    return {**_limits_of(limited), **limited}
+
+
+def _limits_of(schema: dict[str, Any]) -> dict[str, Any]:
+    """Return the limits for the type of a schema. Limits that the schema sets itself override them."""
+    if schema.keys() & _SPECIFIC:
+        return {"pattern": _DATE_TIME} if schema.get("format") == "date-time" else {}
+    match schema.get("type"):
+        case "string":
+            return {"pattern": _NO_NUL}
+        case "integer":
+            lower = {} if "exclusiveMinimum" in schema else {"minimum": MIN_INT}
+            return lower if "exclusiveMaximum" in schema else {**lower, "maximum": MAX_INT}
+        case "array" if "prefixItems" not in schema:
+            return {"items": _JSON}
+        case "object":
+            return {"propertyNames": {"pattern": _NO_NUL}, "additionalProperties": _JSON}
+    return {}
+
+
+def _body_type(kind: Any) -> Any:
+    """Return the type of the JSON body; None if the handler returns nothing or a response object."""
+    is_response = isinstance(kind, type) and issubclass(kind, (Response, type(None)))
+    return None if kind is None or is_response else kind
 
 
 class _Operation:
-    """One route on its way into the document."""
+    """Describes one route as an operation."""
 
-    def __init__(self, server: Described, route: Route, schemas: Mapping[int, Any]) -> None:
+    def __init__(self, server: ServerInfo, route: Route[Any], schemas: Mapping[int, Any]) -> None:
         self.server, self.route, self.schemas = server, route, schemas
         self.is_open = route.public or not server.wants_key
 
@@ -112,13 +214,16 @@ class _Operation:
             "summary": text.split("\n", 1)[0],
             "parameters": [*self._path_parameters(), *self._query_parameters(), *self._header_parameters()],
             "responses": self._responses(),
-            "security": [] if self.is_open else ALTERNATIVES,
+            "security": [] if self.is_open else SECURITY,
         }
         if route.body_type is not None:
             operation["requestBody"] = {
                 "required": not route.body_optional,
                 "content": {"application/json": {"schema": self.schemas[id(route.body_type)]}},
             }
+        elif route.consumes:
+            content = {kind: {"schema": _with_limits(shape)} for kind, shape in route.consumes.items()}
+            operation["requestBody"] = {"required": not route.body_optional, "content": content}
         return operation
 
     def _path_parameters(self) -> list[dict[str, Any]]:
@@ -133,14 +238,20 @@ class _Operation:
         described = self.schemas[id(self.route.query_type)]
         required = set(described.get("required", []))
         return [
-            {"name": name, "in": "query", "required": name in required, "schema": _without_null(shape)}
+            {"name": name, "in": "query", "required": name in required, **_query_value(_without_null(shape))}
             for name, shape in described["properties"].items()
         ]
 
     def _header_parameters(self) -> list[dict[str, Any]]:
         return [
-            {"name": name, "in": "header", "required": False, "description": TAKEN[name], "schema": {"type": "string"}}
-            for name in self.route.takes
+            {
+                "name": name,
+                "in": "header",
+                "required": False,
+                "description": REQUEST_HEADERS[name],
+                "schema": {"type": "string", **REQUEST_HEADER_SCHEMAS.get(name, {})},
+            }
+            for name in self.route.request_headers
         ]
 
     def _responses(self) -> dict[str, Any]:
@@ -149,42 +260,64 @@ class _Operation:
         for status, kind in {route.status: route.returns, **route.answers}.items():
             responses[str(status)] = self._success(status, kind)
         for error in self._errors():
-            said = (error.__doc__ or "").strip().split("\n", 1)[0]
-            described = responses.setdefault(str(error.status), {"description": said})
-            if said not in described["description"]:
-                described["description"] += f" Or: {said}"
-            body = self.server.form.value if issubclass(error, Invalid) else ErrorBody
-            described["content"] = {"application/json": {"schema": self.schemas[id(body)]}}
+            summary = (error.__doc__ or "").strip().split("\n", 1)[0]
+            described = responses.setdefault(str(error.status), {"description": summary})
+            if summary not in described["description"]:
+                described["description"] += f" Or: {summary}"
+            body = self.server.error_format.value if issubclass(error, Invalid) else ErrorBody
+            content = described.setdefault("content", {})
+            content["application/json"] = {"schema": _either(content.get("application/json"), self.schemas[id(body)])}
+        for status, _, summary in HEAD_REFUSALS:
+            content = {"application/json": {"schema": self.schemas[id(ErrorBody)]}}
+            responses.setdefault(str(status), {"description": summary, "content": content})
         return responses
 
     def _success(self, status: int, kind: Any) -> dict[str, Any]:
-        names = (*_ALWAYS, *self.route.headers)
+        names = (*_ALWAYS, *self.route.response_headers)
         success: dict[str, Any] = {
             "description": "Success" if status < 400 else "Failure",
             "headers": {name: {"$ref": f"#/components/headers/{name}"} for name in names},
         }
         content: dict[str, Any] = {}
         if self.route.media_type != "application/json":
-            content[self.route.media_type] = {"schema": {"type": "string"}}
-        if _returned(kind) is not None:
+            # The events of a stream hold data of any type.
+            is_stream = self.route.media_type == "text/event-stream"
+            content[self.route.media_type] = {"schema": {} if is_stream else {"type": "string"}}
+        if _body_type(kind) is not None:
             content["application/json"] = {"schema": self.schemas[id(kind)]}
-        elif not content and isinstance(kind, type) and issubclass(kind, Response):
+        elif not content and status < 400 and isinstance(kind, type) and issubclass(kind, Response):
             content["application/json"] = {"schema": {}}
         return {**success, "content": content} if content else success
 
     def _errors(self) -> list[type[PortsideError]]:
         errors = list(self.route.raises)
         if not self.is_open:
-            errors.append(Unauthorized)
-            if self.route.permission:
-                errors.append(Forbidden)
-        if self.route.body_type is not None:
+            # The key may lack a permission, and X-Tenant-Id may name a workspace that the key does not belong to.
+            errors += [Unauthorized, Forbidden]
+        if self.route.body_type is not None or self.route.consumes:
             errors += [Invalid, BodyTooLarge]
         elif self.route.path_types or self.route.query_type:
             errors.append(Invalid)
-        if self.route.stays_open:
+        unlimited = self.server.unlimited
+        if self.route.stays_open or (unlimited is not None and not self.route.path.startswith(unlimited)):
             errors.append(TooManyRequests)
+        if self.route.has_budget:
+            errors += [AnswerTooLarge, TooManyLargeReads]
         return errors
+
+
+def _either(described: dict[str, Any] | None, schema: dict[str, Any]) -> dict[str, Any]:
+    """Return the schema of a body that also has another one: an answer of the route, or of another error."""
+    known = [] if described is None else described["schema"].get("anyOf", [described["schema"]])
+    schemas = [*known, *([] if schema in known else [schema])]
+    return schemas[0] if len(schemas) == 1 else {"anyOf": schemas}
+
+
+def _query_value(shape: dict[str, Any]) -> dict[str, Any]:
+    """Return the schema of a parameter; a parameter that is JSON itself has a media type instead."""
+    if "contentMediaType" not in shape:
+        return {"schema": shape}
+    return {"content": {shape["contentMediaType"]: {"schema": _with_limits(shape["contentSchema"])}}}
 
 
 def _without_null(shape: dict[str, Any]) -> dict[str, Any]:

@@ -1,89 +1,134 @@
 """Typed routes: a handler's signature is its contract.
 
-    routes = Routes("deployments")
+    routes = Routes[Context[ControlServices]]("deployments")
 
     @routes.get("/v2/deployments/{deployment_id}", raises=(DeploymentNotFound,))
-    async def show_deployment(ctx: Context, deployment_id: UUID) -> Deployment:
+    async def show_deployment(ctx: Context[ControlServices], deployment_id: UUID) -> Deployment:
         \"\"\"Return one deployment.\"\"\"
+        return await deployments.get(ctx.services.db, deployment_id)
 
-Path parameters are matched by name, `query` takes a struct of query parameters, `body` the decoded JSON body. What is
-returned is encoded; None makes an empty answer. The same signatures make the OpenAPI document (`openapi.py`).
+Each package declares the services that its handlers use, as a frozen dataclass derived from `BaseServices`, beside its
+own `Context` and `Routes` (the generic ones with that dataclass filled in). A server joins those dataclasses into one;
+mypy checks that it has what each handler needs.
+
+Path parameters are matched by name; `query` takes a struct of query parameters, `body` the decoded JSON body. The
+result is encoded; None makes an empty response. The OpenAPI document is made of the same signatures (`openapi.py`).
 """
 
+import asyncio
 import inspect
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cache
 from types import UnionType
-from typing import Any, NoReturn, TypeVar, Union, get_args, get_origin, get_type_hints
+from typing import (
+    Any,
+    Concatenate,
+    Generic,
+    NamedTuple,
+    NoReturn,
+    ParamSpec,
+    TypedDict,
+    TypeVar,
+    Union,
+    Unpack,
+    get_args,
+    get_origin,
+    get_type_hints,
+)
 from urllib.parse import parse_qsl
 
 import msgspec
 from starlette.datastructures import MutableHeaders
-from starlette.requests import Request
+from starlette.requests import ClientDisconnect, Request
 from starlette.responses import Response
 
+from portside.kernel import large_reads
 from portside.kernel.codec import dump_api
 from portside.kernel.db import Database
 from portside.kernel.errors import Invalid, MethodNotAllowed, NotFound, PortsideError
 from portside.kernel.http.decode import decode_body, decode_path, decode_query
+from portside.kernel.large_reads import ReadBudget, ReadReservation, ReservationNeeded
 
 T = TypeVar("T")
-Handler = Callable[..., Awaitable[Any]]
-Guard = Callable[["Context", "Route"], Awaitable[Any]]
+P = ParamSpec("P")
 NO_CONTENT = 204
+JSON_OBJECT: Mapping[str, dict[str, Any]] = {"application/json": {"type": "object"}}
+MULTIPART: Mapping[str, dict[str, Any]] = {"multipart/form-data": {"type": "object", "minProperties": 1}}
 _JSON = (b"content-type", b"application/json")
+READING_METHODS = frozenset({"GET", "HEAD"})
+# How many times a handler runs again because it needs more memory than was reserved for it.
+MAX_RERUNS = 3
+# A large response is sent in slices: the transport copies what the client has not read yet, here one slice at most.
+SLICE_BYTES = 256 * 1024
+SEND_TIMEOUT_S = 60.0
+MIN_BYTES_PER_S = 64 * 1024
 
 
-class Context:
-    """One request: the wired services, who is asking, and headers to add to the answer."""
+@dataclass(frozen=True, kw_only=True)
+class BaseServices:
+    """The services that every server has. Packages derive their own from it."""
 
-    __slots__ = ("_at_end", "_receive", "_request", "_send", "_services", "actor", "headers", "scope")
+    db: Database
+    read_budget: ReadBudget | None = None
+    """Limits the memory of large responses (`large_reads.py`); None for no limit."""
 
-    def __init__(self, scope: Any, receive: Any, send: Any, services: Mapping[type, Any]) -> None:
+
+# Contexts are covariant and routes contravariant: the context of a whole server suits the handlers of each package.
+S = TypeVar("S", bound=BaseServices)
+S_co = TypeVar("S_co", bound=BaseServices, covariant=True)
+
+
+class Context(Generic[S_co]):
+    """One request: the server's services, the authenticated caller, and headers to add to the response."""
+
+    __slots__ = ("_on_finish", "_receive", "_request", "_send", "actor", "headers", "scope", "services")
+
+    def __init__(self, scope: Any, receive: Any, send: Any, services: S_co) -> None:
         self.scope = scope
         self.headers: dict[str, str] = {}
         self.actor: Any = None
         self._receive = receive
         self._send = send
-        self._services = services
+        self.services = services
+        """The server's services."""
         self._request: Request | None = None
-        self._at_end: list[Callable[[], None]] = []
+        self._on_finish: list[Callable[[], None]] = []
 
     @property
     def request(self) -> Request:
-        """The request with its headers and its body; many routes want neither, so it is made where it is looked at."""
+        """The request, made on first use: many routes need neither headers nor body."""
         if self._request is None:
             self._request = Request(self.scope, self._receive, self._send)
         return self._request
 
-    def get(self, kind: type[T]) -> T:
-        """Return the service of this type that the program was wired with."""
-        service: T = self._services[kind]
-        return service
-
     @property
     def db(self) -> Database:
-        """The program's database."""
-        return self.get(Database)
+        """The server's database: short for `services.db`."""
+        return self.services.db
 
-    def at_end(self, act: Callable[[], None]) -> None:
-        """Have something done when the answer is over, however it ends."""
-        self._at_end.append(act)
+    def on_finish(self, callback: Callable[[], None]) -> None:
+        """Call back when the response is over, however it ends."""
+        self._on_finish.append(callback)
 
-    def end(self) -> None:
-        """Do what is to be done now that the answer is over."""
-        for act in self._at_end:
-            act()
+    def finish(self) -> None:
+        """Run the callbacks: the response is over."""
+        for callback in self._on_finish:
+            callback()
+
+
+C = TypeVar("C", bound=Context[Any])
+C_contra = TypeVar("C_contra", bound=Context[Any], contravariant=True)
+Handler = Callable[Concatenate[C, P], Awaitable[T]]
 
 
 @dataclass(frozen=True)
-class Route:
-    """One operation."""
+class Route(Generic[C_contra]):
+    """One operation. Its handler takes a context of type `C_contra`."""
 
     method: str
     path: str
-    handler: Handler
+    handler: Callable[Concatenate[C_contra, ...], Awaitable[Any]]
     tag: str
     status: int = 200
     raises: tuple[type[PortsideError], ...] = ()
@@ -95,75 +140,108 @@ class Route:
     body_type: Any = None
     body_optional: bool = False
     returns: Any = None
-    """What the answer holds; the handler's signature says it, unless that returns a response of its own."""
+    """The type of the response's body. Needed only if the handler returns a `Response` of its own."""
     answers: Mapping[int, Any] = field(default_factory=dict)
-    """Other successes by status, and what each holds."""
-    headers: tuple[str, ...] = ()
-    """Headers of the answer that clients look at."""
-    takes: tuple[str, ...] = ()
-    """Headers of the request that are acted on, beside those that every request may have."""
+    """The types of other successful responses, by status."""
+    response_headers: tuple[str, ...] = ()
+    """Headers of the response that clients read."""
+    consumes: Mapping[str, dict[str, Any]] = field(default_factory=dict)
+    """JSON schemas by media type, for a body that the handler reads itself; the OpenAPI document shows them."""
+    request_headers: tuple[str, ...] = ()
+    """Headers of the request that the handler reads, beside those that every request may have."""
     stays_open: bool = False
-    """Whether the answer may be open for long: events that are streamed, or a result that is waited for."""
+    """Whether the response may take long: it streams events, or waits for a result."""
     max_body_bytes: int | None = None
-    """The largest body, where it is not the server's own limit; `body_limits` tells the server."""
+    """The limit of the body's size, if it differs from the server's; `body_limits` collects them."""
+    read_only: bool = False
+    """Whether a POST only reads. Like a GET it then has a budget, and its handler may run twice (`large_reads.py`)."""
 
     @property
     def name(self) -> str:
-        """The operation's name, which is its handler's."""
+        """The name of the operation: that of its handler."""
         return self.handler.__name__
 
+    @property
+    def has_budget(self) -> bool:
+        """Whether the response has a budget, for which the handler may run again."""
+        return (self.read_only or self.method in READING_METHODS) and not self.stays_open
 
-def body_limits(routes: Sequence[Route]) -> dict[str, int]:
-    """Return what the paths of routes with a limit of their own begin with, and that limit."""
+
+Guard = Callable[[Context[S], Route[Any]], Awaitable[Any]]
+
+
+def body_limits(routes: Sequence[Route[Any]]) -> dict[str, int]:
+    """Return the body limits of the routes that have their own, by the fixed beginning of their path."""
     return {route.path.split("{")[0]: route.max_body_bytes for route in routes if route.max_body_bytes is not None}
 
 
-class Routes:
+class RouteOptions(TypedDict, total=False):
+    """The options of a route: fields of `Route` with the same names."""
+
+    status: int
+    raises: tuple[type[PortsideError], ...]
+    public: bool
+    permission: str | None
+    media_type: str
+    returns: Any
+    answers: Mapping[int, Any]
+    response_headers: tuple[str, ...]
+    consumes: Mapping[str, dict[str, Any]]
+    request_headers: tuple[str, ...]
+    stays_open: bool
+    max_body_bytes: int | None
+    read_only: bool
+    body_optional: bool
+
+
+class Routes(Generic[C]):
     """Collects the operations of one resource."""
 
     def __init__(self, tag: str) -> None:
         self.tag = tag
-        self.list: list[Route] = []
+        self.list: list[Route[C]] = []
 
-    def __iter__(self) -> Any:
+    def __iter__(self) -> Iterator[Route[C]]:
         return iter(self.list)
 
-    def add(self, method: str, *paths: str, **options: Any) -> Callable[[Handler], Handler]:
+    def add(
+        self, method: str, *paths: str, **options: Unpack[RouteOptions]
+    ) -> Callable[[Handler[C, P, T]], Handler[C, P, T]]:
         """Register the decorated handler under a method and one or more path templates."""
 
-        def register(handler: Handler) -> Handler:
+        def register(handler: Handler[C, P, T]) -> Handler[C, P, T]:
             self.list += [_inspect(Route(method, path, handler, self.tag, **options)) for path in paths]
             return handler
 
         return register
 
-    def get(self, *paths: str, **options: Any) -> Callable[[Handler], Handler]:
+    def get(self, *paths: str, **options: Unpack[RouteOptions]) -> Callable[[Handler[C, P, T]], Handler[C, P, T]]:
         """Register a GET operation."""
         return self.add("GET", *paths, **options)
 
-    def post(self, *paths: str, **options: Any) -> Callable[[Handler], Handler]:
+    def post(self, *paths: str, **options: Unpack[RouteOptions]) -> Callable[[Handler[C, P, T]], Handler[C, P, T]]:
         """Register a POST operation."""
         return self.add("POST", *paths, **options)
 
-    def put(self, *paths: str, **options: Any) -> Callable[[Handler], Handler]:
+    def put(self, *paths: str, **options: Unpack[RouteOptions]) -> Callable[[Handler[C, P, T]], Handler[C, P, T]]:
         """Register a PUT operation."""
         return self.add("PUT", *paths, **options)
 
-    def patch(self, *paths: str, **options: Any) -> Callable[[Handler], Handler]:
+    def patch(self, *paths: str, **options: Unpack[RouteOptions]) -> Callable[[Handler[C, P, T]], Handler[C, P, T]]:
         """Register a PATCH operation."""
         return self.add("PATCH", *paths, **options)
 
-    def delete(self, *paths: str, **options: Any) -> Callable[[Handler], Handler]:
+    def delete(self, *paths: str, **options: Unpack[RouteOptions]) -> Callable[[Handler[C, P, T]], Handler[C, P, T]]:
         """Register a DELETE operation."""
         return self.add("DELETE", *paths, **options)
 
 
-def _inspect(route: Route) -> Route:
+def _inspect(route: Route[C]) -> Route[C]:
     """Fill in the types that the handler's signature declares."""
     hints = get_type_hints(route.handler, include_extras=True)
     parameters = list(inspect.signature(route.handler).parameters.values())[1:]
     in_path = {part[1:-1] for part in route.path.split("/") if part.startswith("{")}
-    found: dict[str, Any] = {"path_types": {}, "returns": route.returns or _told(hints.get("return"))}
+    found: dict[str, Any] = {"path_types": {}, "returns": route.returns or _body_type(hints.get("return"))}
     for parameter in parameters:
         kind = hints[parameter.name]
         if parameter.name == "body":
@@ -180,11 +258,11 @@ def _inspect(route: Route) -> Route:
     return Route(**{**route.__dict__, **found})
 
 
-def _told(kind: Any) -> Any:
-    """Return the type that a handler's signature promises, short of the responses that it makes itself beside it."""
+def _body_type(kind: Any) -> Any:
+    """Return the type that a handler's signature promises; in a union, without the responses it makes itself."""
     members = get_args(kind) if isinstance(kind, UnionType) or get_origin(kind) is Union else ()
-    told = [member for member in members if not (isinstance(member, type) and issubclass(member, Response))]
-    return Union[tuple(told)] if told and len(told) < len(members) else kind  # noqa: UP007 - made at run time
+    bodies = [member for member in members if not (isinstance(member, type) and issubclass(member, Response))]
+    return Union[tuple(bodies)] if bodies and len(bodies) < len(members) else kind  # noqa: UP007 - made at run time
 
 
 class _Node:
@@ -195,13 +273,13 @@ class _Node:
     def __init__(self) -> None:
         self.children: dict[str, _Node] = {}
         self.parameter: _Node | None = None
-        self.methods: dict[str, Route] = {}
+        self.methods: dict[str, Route[Any]] = {}
 
 
-class Api:
-    """An ASGI application made of routes. Every route that is not public passes the guard first, or is refused."""
+class Api(Generic[S]):
+    """An ASGI application made of routes. The guard runs before every route that is not public; it raises to refuse."""
 
-    def __init__(self, routes: Sequence[Route], services: Mapping[type, Any], guard: Guard) -> None:
+    def __init__(self, routes: Sequence[Route[Context[S]]], services: S, guard: Guard[S]) -> None:
         self.routes = list(routes)
         self.services = services
         self._guard = guard
@@ -209,7 +287,7 @@ class Api:
         for route in self.routes:
             self._insert(route)
 
-    def _insert(self, route: Route) -> None:
+    def _insert(self, route: Route[Any]) -> None:
         node = self._root
         for segment in route.path.removeprefix("/").split("/"):
             if segment.startswith("{"):
@@ -232,21 +310,40 @@ class Api:
             return
         scope.setdefault("state", {})["route"] = route.path
         ctx = Context(scope, receive, send, self.services)
+        budget = self.services.read_budget
+        read = ReadReservation(budget) if budget is not None and route.has_budget else None
+        entered = large_reads.set_current_read(read)
         try:
-            result = await self._handle(ctx, route, segments)
-            if isinstance(result, Response):
-                MutableHeaders(raw=result.raw_headers).update(ctx.headers)
-                if scope["method"] == "HEAD":
-                    await _send_head(result, scope, send)
-                else:
-                    await result(scope, receive, send)
+            answer = await self._answer(ctx, route, segments, read)
+            if isinstance(answer, _Whole):
+                await _send_whole(answer, scope, send)
+            elif scope["method"] == "HEAD":
+                await _send_head(answer, scope, send)
             else:
-                await _send_json(result, route.status, ctx, send)
+                if read is not None:
+                    read.start_streaming()
+                await answer(scope, receive, send)
         finally:
-            ctx.end()
+            large_reads.reset_current_read(entered)
+            if read is not None:
+                read.close()
+            ctx.finish()
 
-    async def _handle(self, ctx: Context, route: Route, segments: list[str]) -> Any:
-        """Return what the route's handler makes of a request."""
+    async def _answer(
+        self, ctx: Context[S], route: Route[Any], segments: list[str], read: ReadReservation | None
+    ) -> "_Whole | Response":
+        """Run the route's handler. Returns a `_Whole` for a response in memory, and a `Response` that streams."""
+        arguments = await self._arguments(ctx, route, segments)
+        result = await (route.handler(ctx, **arguments) if read is None else _run_within(read, ctx, route, arguments))
+        if not isinstance(result, Response):
+            return _encoded(result, route.status, ctx.headers)
+        MutableHeaders(raw=result.raw_headers).update(ctx.headers)
+        if type(result) is Response and result.background is None:
+            return _Whole(result.status_code, result.raw_headers, bytes(result.body))
+        return result
+
+    async def _arguments(self, ctx: Context[S], route: Route[Any], segments: list[str]) -> dict[str, Any]:
+        """Run the guard, and return the arguments of the handler."""
         if not route.public:
             ctx.actor = await self._guard(ctx, route)
         arguments: dict[str, Any] = {
@@ -263,16 +360,16 @@ class Api:
             ignored += unknown
         if ignored:
             ctx.headers["X-Ignored-Fields"] = _header_text(ignored)
-        return await route.handler(ctx, **arguments)
+        return arguments
 
-    def find(self, scope: Any) -> Route | None:
+    def find(self, scope: Any) -> Route[Any] | None:
         """Return the route that answers a request; None where there is none for its path and method."""
         try:
             return self._match(scope["method"], scope["path"])[0]
         except (NotFound, MethodNotAllowed):
             return None
 
-    def _match(self, method: str, path: str) -> tuple[Route, list[str]]:
+    def _match(self, method: str, path: str) -> tuple[Route[Any], list[str]]:
         segments = path.removeprefix("/").split("/")
         node = _find(self._root, segments, 0)
         if node is None:
@@ -284,19 +381,19 @@ class Api:
 
     def _is_known_without_slash(self, scope: Any) -> bool:
         *segments, last = scope["path"].removeprefix("/").split("/")
-        is_told_so = last == "" and any(segments) and scope["raw_path"].endswith(b"/")
-        return is_told_so and _find(self._root, segments, 0) is not None
+        has_slash = last == "" and any(segments) and scope["raw_path"].endswith(b"/")
+        return has_slash and _find(self._root, segments, 0) is not None
 
 
 def _without_slash(scope: Any) -> str:
-    """Where a path with a slash too many leads to, as the client wrote it: escaped, and with any prefix."""
+    """Return the path without its trailing slash, as the client wrote it: escaped, and with its prefix."""
     path = scope["raw_path"].decode("latin-1").removesuffix("/")
     query = scope["query_string"].decode("latin-1")
     return f"{path}?{query}" if query else path
 
 
 async def _send_head(response: Response, scope: Any, send: Any) -> None:
-    """Send a response without its body. A stream is told that its client has gone, so that it ends."""
+    """Send a response without its body. A stream ends because it sees a client that disconnected."""
 
     async def gone() -> Any:
         return {"type": "http.disconnect"}
@@ -309,17 +406,56 @@ async def _send_head(response: Response, scope: Any, send: Any) -> None:
     await send({"type": "http.response.body", "body": b"", "more_body": False})
 
 
-async def _send_json(result: Any, status: int, ctx: Context, send: Any) -> None:
-    """Send what a handler returned; None is an empty body."""
+async def _run_within(read: ReadReservation, ctx: Context[Any], route: Route[Any], arguments: dict[str, Any]) -> Any:
+    """Run a read-only handler; run it again after reserving the memory that it turned out to need.
+
+    Raises TooManyLargeReads if the memory does not become free in time.
+    """
+    for _ in range(MAX_RERUNS):
+        try:
+            result = await route.handler(ctx, **arguments)
+        except ReservationNeeded as needed:
+            await read.reserve(needed.size)
+        else:
+            read.release_unused()
+            return result
+    return await route.handler(ctx, **arguments)
+
+
+class _Whole(NamedTuple):
+    """A response that is in memory."""
+
+    status: int
+    headers: list[tuple[bytes, bytes]]
+    body: bytes
+
+
+def _encoded(result: Any, status: int, more: Mapping[str, str]) -> _Whole:
+    """Encode the result of a handler; None is an empty body."""
     body, headers = b"", []
     if result is not None:
         body, headers = dump_api(result), [_JSON]
     if status != NO_CONTENT:
         headers.append((b"content-length", b"%d" % len(body)))
-    if ctx.headers:
-        MutableHeaders(raw=headers).update(ctx.headers)
-    await send({"type": "http.response.start", "status": status, "headers": headers})
-    await send({"type": "http.response.body", "body": b"" if ctx.scope["method"] == "HEAD" else body})
+    if more:
+        MutableHeaders(raw=headers).update(more)
+    return _Whole(status, headers, body)
+
+
+async def _send_whole(answer: _Whole, scope: Any, send: Any) -> None:
+    """Send a response in slices. Raises ClientDisconnect if the client reads too slowly."""
+    body = b"" if scope["method"] == "HEAD" else answer.body
+    await send({"type": "http.response.start", "status": answer.status, "headers": answer.headers})
+    if len(body) <= SLICE_BYTES:
+        await send({"type": "http.response.body", "body": body})
+        return
+    try:
+        async with asyncio.timeout(SEND_TIMEOUT_S + len(body) / MIN_BYTES_PER_S):
+            for start in range(0, len(body), SLICE_BYTES):
+                end = start + SLICE_BYTES
+                await send({"type": "http.response.body", "body": body[start:end], "more_body": end < len(body)})
+    except TimeoutError as exc:
+        raise ClientDisconnect from exc
 
 
 def _refuse_method(node: _Node) -> NoReturn:
@@ -328,7 +464,7 @@ def _refuse_method(node: _Node) -> NoReturn:
 
 
 def _find(node: _Node, segments: list[str], depth: int) -> _Node | None:
-    """Return the place of the routes that a path leads to; what is named goes before a parameter."""
+    """Return the node that a path leads to. A fixed segment takes precedence over a parameter."""
     if depth == len(segments):
         return node if node.methods else None
     child = node.children.get(segments[depth])
@@ -344,16 +480,16 @@ def _parameters(path: str) -> list[tuple[int, str]]:
 
 
 def _header_text(names: list[str]) -> str:
-    """Write field names into a header: some of them, and only characters that a header takes."""
+    """Write field names as a header's value: the first 20 of them, with only the characters that headers allow."""
     shown = ", ".join([*dict.fromkeys(names)][:20])[:1000]
     return "".join(char if " " <= char <= "~" else "?" for char in shown)
 
 
 def encode_response(result: Any, status: int) -> Response:
-    """Make an answer of another status than its route's."""
+    """Make a response with another status than its route's."""
     return Response(dump_api(result), status, media_type="application/json")
 
 
 def refuse_field(name: str, why: str) -> Invalid:
-    """Make the refusal of a documented field that is not acted on yet: it is never swallowed."""
+    """Return the error for a documented field that this server does not support: such a field is never ignored."""
     return Invalid.field(["body", name], why, "not_supported")

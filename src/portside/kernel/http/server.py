@@ -1,30 +1,246 @@
-"""The HTTP server: uvicorn with a drain that drops nothing.
+"""The HTTP server: uvicorn with limits for connections, and a drain that drops no request.
 
-On a stop the server first accepts no more connections, tells the ones it has to close after their next answer, waits
-for those to go, and only then shuts down. Sockets can be added while it runs, which is how a replica takes over.
+To stop, the server closes its listening sockets, closes each connection after its next response, waits for the
+connections to go, and only then shuts down. Sockets can be added while it runs, which is how a replica takes over.
+
+Limits apply before any application sees a request. The head of a request is limited in size, number of headers and
+time. Its body, whose size the application limits (`LimitBody`), must keep arriving, and must be complete within
+`body_within_s` plus one second for each `MIN_BYTES_PER_S` of it, so that a slow line is allowed. Slower connections are
+closed: they cost the client nothing to keep open, and each holds memory and a descriptor here.
 """
 
 import asyncio
 import socket
 import time
 from collections.abc import Awaitable, Callable
-from typing import Any
+from functools import partial
+from pathlib import Path
+from typing import Any, cast
 
+import msgspec
 import uvicorn
+from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 
-from portside.kernel.errors import OutOfReach
-from portside.kernel.http.bounds import BODY_WITHIN_S, close_slow
-from portside.kernel.http.connections import GatheringProtocol
+from portside.kernel.errors import RETRY_AFTER_S, DependencyUnavailable
+from portside.kernel.files import connection_limit, short_path
+from portside.kernel.supervision import Supervision
+from portside.kernel.transient_errors import join_library_outages
+
+# Enough for a thousand ids in a query.
+MAX_TARGET_BYTES = 64 * 1024
+MAX_HEAD_BYTES = 64 * 1024
+MAX_HEADERS = 100
+HEAD_TIMEOUT_S = 30.0
+BODY_IDLE_TIMEOUT_S = 60.0
+BODY_WITHIN_S = 120.0
+MIN_BYTES_PER_S = 8 * 1024
+CHECK_EVERY_S = 2.0
+# This many connections beyond the limit get a 503, if they send a request within this time; others are aborted.
+MAX_REFUSED = 64
+REFUSE_WITHIN_S = 1.0
+_MALFORMED = (400, "Bad Request", "Invalid HTTP request received.")
+_TARGET = (414, "URI Too Long", f"The path and query of a request may have {MAX_TARGET_BYTES} bytes.")
+_HEAD = (
+    431, "Request Header Fields Too Large",
+    f"The headers of a request may be {MAX_HEADERS}, and have {MAX_HEAD_BYTES} bytes together.",
+)  # fmt: skip
+HEAD_REFUSALS = (_TARGET, _HEAD)
+"""Status, phrase and detail of the responses to a head that is too large."""
+_SLOW = (
+    408, "Request Timeout",
+    "The body of the request did not arrive in time (setting HTTP_REQUEST_BODY_TIMEOUT_SECONDS).",
+)  # fmt: skip
+
+
+_NO_CONNECTION = (503, "Service Unavailable", "This server has no free connection; retry shortly.")
+
+
+class TooLarge(Exception):
+    """The head of a request exceeds a limit."""
+
+
+class BoundedConfig(uvicorn.Config):
+    """Settings of a server. It serves `max_connections`; further connections get 503 and are closed."""
+
+    def __init__(self, *args: Any, **options: Any) -> None:
+        super().__init__(*args, **options)
+        self.max_connections = connection_limit()
+
+
+class BoundedProtocol(HttpToolsProtocol):
+    """Speaks HTTP, and closes connections that exceed the limits."""
+
+    config: BoundedConfig
+
+    def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
+        """Begin to serve a connection, and to time its first request."""
+        super().connection_made(transport)
+        self._refusal = _MALFORMED
+        self._head_bytes = self._arriving = 0
+        self._head_since: float | None = self.loop.time()
+        self._body_at = self._body_since = 0.0
+        self._body_bytes = 0
+        surplus = len(self.connections) - self.config.max_connections
+        self._is_surplus = surplus > 0
+        if surplus > MAX_REFUSED:
+            transport.abort()
+        elif surplus > 0:
+            self.loop.call_later(REFUSE_WITHIN_S, transport.close)
+
+    def data_received(self, data: bytes) -> None:
+        """Process data. Refuse a connection beyond the limit, and a head that is too large already."""
+        if self._is_surplus:
+            # Only now: closing a connection with unread data resets it, and the client would not see the response.
+            self._refuse(_NO_CONNECTION)
+            return
+        self._arriving = len(data)
+        super().data_received(data)
+        if self._head_since is not None and not self.transport.is_closing():
+            self._head_bytes += len(data)
+            if self._head_bytes > MAX_TARGET_BYTES + MAX_HEAD_BYTES:
+                self._refuse(_HEAD)
+
+    def on_message_begin(self) -> None:
+        """Begin to measure the next head."""
+        super().on_message_begin()
+        self._head_bytes, self._head_since = 0, self.loop.time()
+
+    def on_headers_complete(self) -> None:
+        """Pass on a request whose head is within the limits. Raises TooLarge."""
+        self._head_since = None
+        self._body_at = self._body_since = self.loop.time()
+        self._body_bytes = 0
+        if len(self.url) > MAX_TARGET_BYTES:
+            self._refusal = _TARGET
+            raise TooLarge
+        if len(self.headers) > MAX_HEADERS or self._head_is_too_large():
+            self._refusal = _HEAD
+            raise TooLarge
+        super().on_headers_complete()
+
+    def _head_is_too_large(self) -> bool:
+        # The bytes that arrived are an upper bound; usually it is small enough, and saves adding up the headers.
+        may_be = self._head_bytes + self._arriving > MAX_HEAD_BYTES
+        return may_be and sum(len(name) + len(value) for name, value in self.headers) > MAX_HEAD_BYTES
+
+    def on_body(self, body: bytes) -> None:
+        """Note that more of the body arrived."""
+        self._body_at = self.loop.time()
+        self._body_bytes += len(body)
+        super().on_body(body)
+
+    def send_400_response(self, msg: str) -> None:  # noqa: ARG002 - `_refusal` has the reason
+        """Answer a malformed request, or one beyond the limits, and close."""
+        self._refuse(self._refusal)
+
+    def _refuse(self, refusal: tuple[int, str, str]) -> None:
+        status, phrase, detail = refusal
+        body = msgspec.json.encode({"detail": detail})
+        head = f"HTTP/1.1 {status} {phrase}\r\ncontent-type: application/json\r\ncontent-length: {len(body)}\r\n"
+        head += f"retry-after: {RETRY_AFTER_S}\r\n" if status == _NO_CONNECTION[0] else ""
+        self.transport.write(head.encode() + b"connection: close\r\n\r\n" + body)
+        self.transport.close()
+
+    def close_if_slow(self, at: float, body_within_s: float) -> None:
+        """Close the connection if the client takes too long for its head or its body.
+
+        Call this every `CHECK_EVERY_S`.
+        """
+        if self.flow.read_paused:
+            # The application does not read, so the client cannot send: do not count this time.
+            self._body_since += CHECK_EVERY_S
+            return
+        if self._head_since is not None:
+            if at - self._head_since > HEAD_TIMEOUT_S:
+                self.transport.close()
+            return
+        cycle = self.cycle
+        if cycle is None or not cycle.more_body or cycle.response_complete:
+            return
+        if at - self._body_at > BODY_IDLE_TIMEOUT_S:
+            self.transport.close()
+        elif at - self._body_since > body_within_s + self._body_bytes / MIN_BYTES_PER_S:
+            if cycle.response_started:
+                self.transport.close()
+            else:
+                self._refuse(_SLOW)
+
+
+async def close_slow(connections: set[Any], body_within_s: float = BODY_WITHIN_S) -> None:
+    """Check all connections periodically, and close those that are too slow."""
+    loop = asyncio.get_running_loop()
+    while True:
+        await asyncio.sleep(CHECK_EVERY_S)
+        at = loop.time()
+        for connection in list(connections):
+            if isinstance(connection, BoundedProtocol):
+                connection.close_if_slow(at, body_within_s)
+
+
+MAX_BUFFERED_BYTES = 64 * 1024
+
+
+class BufferingProtocol(BoundedProtocol):
+    """Speaks HTTP over a transport that joins small writes."""
+
+    def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
+        """Begin to serve a connection."""
+        super().connection_made(cast("asyncio.Transport", BufferedTransport(transport)))
+
+
+class BufferedTransport:
+    """A transport that sends everything written in one iteration of the event loop as one packet, up to a limit.
+
+    A response is written in two parts, head and body, and each would be a packet of its own. Sending is the largest
+    part of the cost of a small response. Streams gain too, when several events arrive together.
+    """
+
+    def __init__(self, transport: asyncio.Transport) -> None:
+        self._transport = transport
+        self._loop = asyncio.get_running_loop()
+        self._buffer: list[bytes] = []
+        self._size = 0
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._transport, name)
+
+    def is_closing(self) -> bool:
+        """Whether the wrapped transport is closing."""
+        return self._transport.is_closing()
+
+    def write(self, data: bytes) -> None:
+        """Send data together with everything else written in this iteration of the loop."""
+        if not self._buffer:
+            self._loop.call_soon(self._send)
+        self._buffer.append(data)
+        self._size += len(data)
+        if self._size > MAX_BUFFERED_BYTES:
+            self._send()
+
+    def close(self) -> None:
+        """Send what is buffered and close."""
+        self._send()
+        self._transport.close()
+
+    def _send(self) -> None:
+        if self._buffer:
+            data, self._buffer, self._size = b"".join(self._buffer), [], 0
+            # The client may have disconnected since. Some closed transports raise on a write.
+            if not self._transport.is_closing():
+                self._transport.write(data)
+
 
 KEEP_ALIVE_S = 75
 IDLE_DRAIN_S = 3.0
-# A frame holds one command; what is in it is as large as what a request may bring.
+# An accepted connection gets its protocol one iteration of the event loop later with uvloop, three with asyncio.
+_ACCEPT_ITERATIONS = 4
+# A frame holds one command, which may be as large as the body of a request.
 MAX_FRAME_BYTES = 25_000_000
 PING_EVERY_S = 20.0
 
 
 class Server(uvicorn.Server):
-    """An HTTP server that runs inside a program of ours; `draining` is set when it begins to stop."""
+    """An HTTP server that runs inside another program. It sets `draining` when it begins to stop."""
 
     def __init__(
         self,
@@ -37,37 +253,38 @@ class Server(uvicorn.Server):
     ) -> None:
         # Called for each connection, as a class would be.
         websocket: Any = _websocket if speaks_websocket else "none"
-        config = uvicorn.Config(
+        config = BoundedConfig(
             app,
             log_config=None,
             access_log=False,
             server_header=False,
             date_header=False,
-            # Whom to believe about where a request comes from is each program's own setting.
+            # Each program has its own setting for the proxies that it trusts.
             proxy_headers=False,
             timeout_keep_alive=KEEP_ALIVE_S,
             timeout_graceful_shutdown=max(1, int(grace_s)),
             lifespan="off",
-            http=GatheringProtocol,
+            http=BufferingProtocol,
             ws=websocket,
             ws_max_size=MAX_FRAME_BYTES,
             ws_ping_interval=PING_EVERY_S,
             ws_ping_timeout=PING_EVERY_S,
         )
         super().__init__(config)
+        join_library_outages("uvicorn.error")
         self.draining = draining
         self.idle_drain_s = IDLE_DRAIN_S
         self._body_within_s = body_within_s
 
     async def open(self, sockets: list[socket.socket]) -> None:
-        """Begin to answer on the given listening sockets."""
+        """Begin to accept connections on these sockets."""
         if not self.config.loaded:
             self.config.load()
         self.lifespan = self.config.lifespan_class(self.config)
         await self.startup(sockets)
 
     async def add_socket(self, listening: socket.socket) -> None:
-        """Begin to answer on one more listening socket."""
+        """Begin to accept connections on one more socket."""
         loop = asyncio.get_running_loop()
         self.servers.append(await loop.create_server(self._protocol, sock=listening, backlog=self.config.backlog))
 
@@ -79,14 +296,15 @@ class Server(uvicorn.Server):
         return protocol
 
     async def serve_until(self, stop: asyncio.Event, on_drain: Callable[[], Awaitable[None]] | None = None) -> None:
-        """Keep serving until `stop` is set, then drain; `on_drain` runs when no more requests are to be expected."""
-        ticks = asyncio.create_task(self.main_loop())
-        closing = asyncio.create_task(close_slow(self.server_state.connections, self._body_within_s))
+        """Serve until `stop` is set, then drain. `on_drain` runs once no more requests can arrive."""
+        ticks = asyncio.create_task(Supervision("ticks of the HTTP server").run(self.main_loop))
+        slow = partial(close_slow, self.server_state.connections, self._body_within_s)
+        closing = asyncio.create_task(Supervision("closing of slow connections").run(slow))
         await stop.wait()
         self.draining.set()
         for server in self.servers:
             server.close()
-        await self._let_connections_go()
+        await self._wait_for_connections()
         if on_drain is not None:
             await on_drain()
         self.should_exit = True
@@ -94,26 +312,45 @@ class Server(uvicorn.Server):
         closing.cancel()
         await self.shutdown()
 
-    async def _let_connections_go(self) -> None:
+    async def _wait_for_connections(self) -> None:
+        # uvicorn counts an accepted connection only some iterations later. On a busy machine these may take any time.
+        for _ in range(_ACCEPT_ITERATIONS):
+            await asyncio.sleep(0)
         deadline = time.monotonic() + self.idle_drain_s
         while self.server_state.connections and time.monotonic() < deadline:  # noqa: ASYNC110 - uvicorn has no event
             await asyncio.sleep(0.02)
 
 
 def _websocket(**options: Any) -> asyncio.Protocol:
-    """Speak WebSocket on a connection that asks for it. The first one imports what for: few servers ever see any.
+    """Return the protocol of a WebSocket connection. The import is lazy, because few servers ever get such a
+    connection.
 
-    It reads the next frame when the application took the last one, so nothing piles up.
+    It reads the next frame when the application has taken the last one, so frames do not pile up.
     """
-    from uvicorn.protocols.websockets.websockets_sansio_impl import WebSocketsSansIOProtocol
+    try:
+        from uvicorn.protocols.websockets.websockets_sansio_impl import WebSocketsSansIOProtocol as Protocol
+    except ImportError:
+        # uvicorn before 0.35; this one reads up to 32 frames ahead.
+        from uvicorn.protocols.websockets.websockets_impl import WebSocketProtocol as Protocol  # type: ignore[assignment]
+    return Protocol(**options)
 
-    return WebSocketsSansIOProtocol(**options)
+
+def listen_unix(folder: Path, name: str) -> socket.socket:
+    """Listen on a unix socket in a folder, which only this user may open; it replaces an older one."""
+    listening = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+    (folder / name).unlink(missing_ok=True)
+    with short_path(folder, name) as path:
+        listening.bind(path)
+    (folder / name).chmod(0o600)
+    listening.listen(2048)
+    listening.setblocking(False)
+    return listening
 
 
 def listen(host: str, port: int, *, reuse_port: bool = False) -> socket.socket:
-    """Bind and listen. Raises OutOfReach that names the port when it is taken."""
+    """Bind and listen. Raises DependencyUnavailable, with the port, if that is impossible."""
     family = socket.AF_INET6 if ":" in host else socket.AF_INET
-    # The protocol is named because asyncio sends small packets at once (TCP_NODELAY) only where it is.
+    # asyncio sets TCP_NODELAY only on sockets with an explicit protocol.
     listening = socket.socket(family, socket.SOCK_STREAM, socket.IPPROTO_TCP)
     listening.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
     if reuse_port:
@@ -123,6 +360,8 @@ def listen(host: str, port: int, *, reuse_port: bool = False) -> socket.socket:
         listening.listen(2048)
     except OSError as exc:
         listening.close()
-        raise OutOfReach(f"cannot listen on {host}:{port}: {exc.strerror}; choose another with --port") from exc
+        raise DependencyUnavailable(
+            f"cannot listen on {host}:{port}: {exc.strerror}; choose another with --port"
+        ) from exc
     listening.setblocking(False)
     return listening

@@ -1,29 +1,30 @@
 """WebSockets: typed routes beside the HTTP ones, behind the same guard.
 
-    sockets = Routes("threads")
+    sockets = Routes[SocketContext[AgentServices]]("threads")
 
     @sockets.add(WEBSOCKET, "/threads/{thread_id}/stream/events")
-    async def converse(ctx: SocketContext, thread_id: UUID) -> None:
+    async def converse(ctx: SocketContext[AgentServices], thread_id: UUID) -> None:
         \"\"\"Speak with one client until it leaves.\"\"\"
 
-A connection is refused before it is accepted, with the HTTP status that a request would get: for an unknown path, a bad
-path parameter, and by the guard, which every route passes. One that is accepted is closed with 1012 (come back) when
-the server drains. Which web pages may connect is said by `cors`; how large a frame may be, by `server`.
+A connection to an unknown path, with a bad path parameter, or refused by the guard gets the HTTP status that a request
+would get, before it is accepted. When the server drains, it closes accepted connections with 1012 (come back). `cors`
+decides which web pages may connect; `server` limits the size of frames.
 """
 
 import asyncio
 import time
-from collections.abc import AsyncIterator, Awaitable, Mapping, Sequence
-from typing import Any
+from collections.abc import AsyncIterator, Awaitable, Sequence
+from typing import Any, Generic
 
 import structlog
 
 from portside.kernel.errors import NotFound, PortsideError
 from portside.kernel.http.decode import decode_path
+from portside.kernel.http.error_responses import ErrorFormat, error_for, error_response
 from portside.kernel.http.headers import first_headers, request_id_of
-from portside.kernel.http.refusals import ErrorForm, error_of, error_response
-from portside.kernel.http.routes import Api, Context, Guard, Route
+from portside.kernel.http.routes import Api, Context, Guard, Route, S, S_co
 from portside.kernel.logs import get_logger
+from portside.kernel.transient_errors import log_failure
 
 log = get_logger(__name__)
 WEBSOCKET = "WEBSOCKET"
@@ -31,51 +32,51 @@ NORMAL, BROKEN, COME_BACK = 1000, 1011, 1012
 
 
 class Disconnected(Exception):
-    """The client has gone."""
+    """The client disconnected."""
 
 
-class SocketContext(Context):
-    """One connection: what a request's context has, and the frames in both directions."""
+class SocketContext(Context[S_co]):
+    """One connection: the context of its handshake, and frames in both directions."""
 
     __slots__ = ("request_id",)
 
-    def __init__(self, scope: Any, receive: Any, send: Any, services: Mapping[type, Any]) -> None:
-        # The handshake is a GET request; a guard reads its headers as it reads any other's.
+    def __init__(self, scope: Any, receive: Any, send: Any, services: S_co) -> None:
+        # The handshake is a GET request, and the guard reads it like any other.
         super().__init__({**scope, "type": "http", "method": "GET"}, receive, send, services)
         self.request_id: str = scope["state"]["request_id"]
 
     async def frames(self) -> AsyncIterator[str]:
-        """Yield what the client sends, until it leaves. Bytes are read as the text they are meant to be."""
+        """Yield the frames of the client until it disconnects. Binary frames are decoded as UTF-8."""
         while (message := await self._receive())["type"] != "websocket.disconnect":
             text: str | None = message.get("text")
             yield (message.get("bytes") or b"").decode("utf-8", "replace") if text is None else text
 
     async def send(self, frame: bytes) -> None:
-        """Send one text frame; waits while the client reads slowly. Raises Disconnected when it has gone."""
+        """Send one text frame, waiting while the client reads slowly. Raises Disconnected."""
         try:
             await self._send({"type": "websocket.send", "text": frame.decode()})
         except (OSError, RuntimeError) as exc:
             raise Disconnected from exc
 
     async def close(self, code: int = NORMAL, reason: str = "") -> None:
-        """Close the connection; closing it after the client went is nothing."""
+        """Close the connection, unless the client did."""
         try:
             await self._send({"type": "websocket.close", "code": code, "reason": reason})
         except (OSError, RuntimeError):
             log.debug("the connection was closed already")
 
 
-class SocketApi:
-    """An ASGI application that answers WebSockets itself and hands everything else on."""
+class SocketApi(Generic[S]):
+    """An ASGI application that serves WebSockets and passes everything else to the HTTP application."""
 
     def __init__(
         self,
-        http: Api,
-        routes: Sequence[Route],
-        guard: Guard,
+        http: Api[S],
+        routes: Sequence[Route[SocketContext[S]]],
+        guard: Guard[S],
         *,
         draining: asyncio.Event,
-        form: ErrorForm = ErrorForm.PROBLEMS,
+        form: ErrorFormat = ErrorFormat.PROBLEMS,
     ) -> None:
         self.http = http
         self._routes = [route for route in routes if route.method == WEBSOCKET]
@@ -84,7 +85,7 @@ class SocketApi:
         self._form = form
 
     async def __call__(self, scope: Any, receive: Any, send: Any) -> None:
-        """Speak with one client, or let the HTTP application answer."""
+        """Serve one WebSocket, or pass an HTTP request on."""
         if scope["type"] != "websocket":
             await self.http(scope, receive, send)
             return
@@ -96,10 +97,10 @@ class SocketApi:
             status = await self._serve(ctx, scope, receive, send)
             log.info("websocket", path=scope["path"], status=status, s=round(time.monotonic() - began, 1))
         finally:
-            ctx.end()
+            ctx.finish()
             structlog.contextvars.unbind_contextvars("request_id")
 
-    def find(self, scope: Any) -> Route | None:
+    def find(self, scope: Any) -> Route[Any] | None:
         """Return the route that answers a request or a WebSocket; None where there is none."""
         if scope["type"] != "websocket":
             return self.http.find(scope)
@@ -108,22 +109,22 @@ class SocketApi:
         except PortsideError:
             return None
 
-    async def _serve(self, ctx: SocketContext, scope: Any, receive: Any, send: Any) -> int:
-        """Accept a connection and serve it, or refuse it; return the HTTP status that it began with."""
+    async def _serve(self, ctx: SocketContext[S], scope: Any, receive: Any, send: Any) -> int:
+        """Accept a connection and serve it, or refuse it. Returns the HTTP status of the handshake."""
         await receive()
         try:
             route, arguments = _match(self._routes, scope["path"])
             ctx.actor = await self._guard(ctx, route)
-        except Exception as exc:  # noqa: BLE001 - whatever keeps a client out keeps it out
-            error = error_of(exc, scope["path"])
+        except Exception as exc:  # noqa: BLE001 - fail closed: any error refuses the connection
+            error = error_for(exc, scope["path"])
             await refuse(error_response(error, self._form), scope, send)
             return error.status
         await send({"type": "websocket.accept", "headers": [(b"x-request-id", ctx.request_id.encode())]})
         await self._converse(ctx, route.handler(ctx, **arguments))
         return 101
 
-    async def _converse(self, ctx: SocketContext, handling: Awaitable[None]) -> None:
-        """Let the handler work until it is done or the server drains, and close the connection."""
+    async def _converse(self, ctx: SocketContext[S], handling: Awaitable[None]) -> None:
+        """Run the handler until it returns or the server drains, and close the connection."""
         work = asyncio.ensure_future(handling)
         drained = asyncio.create_task(self._draining.wait())
         try:
@@ -135,8 +136,8 @@ class SocketApi:
             await ctx.close()
         except Disconnected:
             return
-        except Exception:
-            log.exception("a websocket failed")
+        except Exception as exc:  # noqa: BLE001 - the client sees it as close code 1011
+            log_failure("a websocket failed", exc)
             await ctx.close(BROKEN)
         finally:
             for task in (work, drained):
@@ -144,7 +145,7 @@ class SocketApi:
             await asyncio.gather(work, drained, return_exceptions=True)
 
 
-def _match(routes: Sequence[Route], path: str) -> tuple[Route, dict[str, Any]]:
+def _match(routes: Sequence[Route[Any]], path: str) -> tuple[Route[Any], dict[str, Any]]:
     given = path.removeprefix("/").split("/")
     for route in routes:
         wanted = route.path.removeprefix("/").split("/")
@@ -156,7 +157,7 @@ def _match(routes: Sequence[Route], path: str) -> tuple[Route, dict[str, Any]]:
 
 
 async def refuse(answer: Any, scope: Any, send: Any) -> None:
-    """Answer a received handshake with an HTTP error, where the server can; else the connection is only closed."""
+    """Answer a handshake with an HTTP error, or close the connection if the server does not support that."""
     if "websocket.http.response" not in (scope.get("extensions") or {}):
         await send({"type": "websocket.close", "code": 4000 + answer.status_code})
         return

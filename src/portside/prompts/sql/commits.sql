@@ -1,5 +1,5 @@
 -- name: lock_repo
--- Whoever commits holds this row, so that commits come one after the other.
+-- Every commit locks this row, so that commits are made one after the other.
 update prompt_repos set updated_at = now() where id = :repo_id and workspace_id = :workspace_id returning id
 
 -- name: latest_commit
@@ -25,7 +25,7 @@ select count(*) from prompt_commits where repo_id = :repo_id
 select commit_id from prompt_tags where repo_id = :repo_id and name = :name
 
 -- name: commits_that_begin
--- Two at most: one is found, two are not to be told apart.
+-- At most two rows: one is a match, two are ambiguous.
 select id from prompt_commits where repo_id = :repo_id and starts_with(commit_hash, :start) limit 2
 
 -- name: pull_commit

@@ -2,7 +2,7 @@
 select id, display_name, created_at, tenant_handle from workspaces where id = :workspace_id
 
 -- name: find_repo
--- One of the workspace itself, or one that another workspace has made public.
+-- A prompt of the workspace itself, or a public one of another workspace.
 select r.id, r.workspace_id
 from prompt_repos r
 join workspaces w on w.id = r.workspace_id

@@ -14,7 +14,7 @@ order by s.index, s.id
 limit :limit::int
 
 -- name: update_section
--- Null leaves what is there.
+-- Null leaves a column unchanged.
 update chart_sections set
     title = coalesce(:title::text, title), description = coalesce(:description::text, description),
     index = coalesce(:index::int, index)
@@ -41,7 +41,7 @@ where workspace_id = :workspace_id and (:ids::uuid[] is null or id = any(:ids::u
 order by section_id, index, id
 
 -- name: update_chart
--- Null leaves what is there.
+-- Null leaves a column unchanged.
 update charts set
     section_id = coalesce(:section_id::uuid, section_id), title = coalesce(:title::text, title),
     description = coalesce(:description::text, description), index = coalesce(:index::int, index),

@@ -1,5 +1,5 @@
--- Conditions on `r`, a readable run. Each is a statement that stands alone, so that it is tested as any other;
--- `conditions.py` takes what follows the first `where`.
+-- Conditions on `r`, a readable run. Each is a complete statement, so that it can be tested like any other query;
+-- `conditions.py` uses the text after the first `where`.
 
 -- name: when_workspace
 select from readable_runs r where r.workspace_id = :value::uuid
@@ -14,7 +14,7 @@ select from readable_runs r where r.trace_id = :value::uuid
 select from readable_runs r where r.parent_run_id = :value::uuid
 
 -- name: when_below
--- A run and all that is below it, by the place of that run in its trace.
+-- A run and all runs below it, by its position in the trace.
 select from readable_runs r where r.trace_id = :trace_id::uuid
   and starts_with(r.dotted_order || '.', :dotted_order::text || '.')
 
@@ -46,53 +46,53 @@ select from readable_runs r where (r.error is not null) = :value::boolean
 select from readable_runs r where r.is_root = :value::boolean
 
 -- name: when_id
-select from readable_runs r where says(r.id::text, :op::text, :value::text[])
+select from readable_runs r where text_matches(r.id::text, :op::text, :value::text[])
 
 -- name: when_trace_id
-select from readable_runs r where says(r.trace_id::text, :op::text, :value::text[])
+select from readable_runs r where text_matches(r.trace_id::text, :op::text, :value::text[])
 
 -- name: when_parent_run_id
-select from readable_runs r where says(r.parent_run_id::text, :op::text, :value::text[])
+select from readable_runs r where text_matches(r.parent_run_id::text, :op::text, :value::text[])
 
 -- name: when_name
-select from readable_runs r where says(r.name, :op::text, :value::text[])
+select from readable_runs r where text_matches(r.name, :op::text, :value::text[])
 
 -- name: when_run_type
-select from readable_runs r where says(r.run_type, :op::text, :value::text[])
+select from readable_runs r where text_matches(r.run_type, :op::text, :value::text[])
 
 -- name: when_status
-select from readable_runs r where says(r.status, :op::text, :value::text[])
+select from readable_runs r where text_matches(r.status, :op::text, :value::text[])
 
 -- name: when_error
-select from readable_runs r where says(r.error, :op::text, :value::text[])
+select from readable_runs r where text_matches(r.error, :op::text, :value::text[])
 
 -- name: when_inputs
-select from readable_runs r where says(r.inputs, :op::text, :value::text[])
+select from readable_runs r where text_matches(r.inputs, :op::text, :value::text[])
 
 -- name: when_outputs
-select from readable_runs r where says(r.outputs, :op::text, :value::text[])
+select from readable_runs r where text_matches(r.outputs, :op::text, :value::text[])
 
 -- name: when_start_time
-select from readable_runs r where falls(r.start_time, :op::text, :value::timestamptz[])
+select from readable_runs r where time_matches(r.start_time, :op::text, :value::timestamptz[])
 
 -- name: when_end_time
-select from readable_runs r where falls(r.end_time, :op::text, :value::timestamptz[])
+select from readable_runs r where time_matches(r.end_time, :op::text, :value::timestamptz[])
 
 -- name: when_latency
-select from readable_runs r where weighs(r.latency, :op::text, :value::float8[])
+select from readable_runs r where number_matches(r.latency, :op::text, :value::float8[])
 
 -- name: when_total_tokens
-select from readable_runs r where weighs(r.total_tokens, :op::text, :value::float8[])
+select from readable_runs r where number_matches(r.total_tokens, :op::text, :value::float8[])
 
 -- name: when_prompt_tokens
-select from readable_runs r where weighs(r.prompt_tokens, :op::text, :value::float8[])
+select from readable_runs r where number_matches(r.prompt_tokens, :op::text, :value::float8[])
 
 -- name: when_completion_tokens
-select from readable_runs r where weighs(r.completion_tokens, :op::text, :value::float8[])
+select from readable_runs r where number_matches(r.completion_tokens, :op::text, :value::float8[])
 
 -- name: when_execution_order
--- A run's number in its trace, the root's being 1.
-select from readable_runs r where weighs((
+-- The number of a run in its trace; the root is 1.
+select from readable_runs r where number_matches((
     select 1 + count(*) from readable_runs o
     where o.workspace_id = r.workspace_id and o.trace_id = r.trace_id and o.dotted_order < r.dotted_order
 ), :op::text, :value::float8[])
@@ -104,26 +104,26 @@ select from readable_runs r where r.tags && :value::text[]
 select from readable_runs r where cardinality(r.tags) > 0
 
 -- name: when_metadata_holds
-select from readable_runs r where readable_json(r.extra) -> 'metadata' @> :value::jsonb
+select from readable_runs r where parse_json(r.extra) -> 'metadata' @> :value::jsonb
 
 -- name: when_searched
 select from readable_runs r
 where position(lower(:value::text) in lower(concat_ws(' ', r.name, r.error, r.inputs, r.outputs))) > 0
 
 -- name: when_feedback
--- Key and score of one and the same piece of feedback.
+-- Key and score of the same piece of feedback.
 select from readable_runs r where exists (
     select from readable_feedback f
     where f.workspace_id = r.workspace_id and f.run_id = r.id
-      and says(f.key, :key_op::text, :key_value::text[]) and weighs(f.score, :score_op::text, :score_value::float8[])
+      and text_matches(f.key, :key_op::text, :key_value::text[]) and number_matches(f.score, :score_op::text, :score_value::float8[])
 )
 
 -- name: when_metadata
--- Key and value of one and the same entry.
+-- Key and value of the same entry.
 select from readable_runs r where exists (
-    select from (select readable_json(r.extra) -> 'metadata' as doc offset 0) d
+    select from (select parse_json(r.extra) -> 'metadata' as doc offset 0) d
     cross join lateral jsonb_each_text(case when jsonb_typeof(d.doc) = 'object' then d.doc end) as m (key, value)
-    where says(m.key, :key_op::text, :key_value::text[]) and says(m.value, :value_op::text, :value_value::text[])
+    where text_matches(m.key, :key_op::text, :key_value::text[]) and text_matches(m.value, :value_op::text, :value_value::text[])
 )
 
 -- name: when_root_of_trace
@@ -139,22 +139,22 @@ select from readable_runs r where r.trace_id in (
 -- Conditions on `p`, a project.
 
 -- name: when_project_id
-select from projects p where says(p.id::text, :op::text, :value::text[])
+select from projects p where text_matches(p.id::text, :op::text, :value::text[])
 
 -- name: when_project_name
-select from projects p where says(p.name, :op::text, :value::text[])
+select from projects p where text_matches(p.name, :op::text, :value::text[])
 
 -- name: when_project_description
-select from projects p where says(p.description, :op::text, :value::text[])
+select from projects p where text_matches(p.description, :op::text, :value::text[])
 
 -- name: when_project_reference_dataset
-select from projects p where says(p.reference_dataset_id::text, :op::text, :value::text[])
+select from projects p where text_matches(p.reference_dataset_id::text, :op::text, :value::text[])
 
 -- name: when_project_start_time
-select from projects p where falls(coalesce(p.start_time, p.created_at), :op::text, :value::timestamptz[])
+select from projects p where time_matches(coalesce(p.start_time, p.created_at), :op::text, :value::timestamptz[])
 
 -- name: when_project_end_time
-select from projects p where falls(p.end_time, :op::text, :value::timestamptz[])
+select from projects p where time_matches(p.end_time, :op::text, :value::timestamptz[])
 
 -- name: when_project_searched
 select from projects p where position(lower(:value::text) in lower(concat_ws(' ', p.name, p.description))) > 0
@@ -163,10 +163,10 @@ select from projects p where position(lower(:value::text) in lower(concat_ws(' '
 select from projects p where p.extra -> 'metadata' @> :value::jsonb
 
 -- name: when_project_metadata
--- Key and value of one and the same entry.
+-- Key and value of the same entry.
 select from projects p where exists (
     select from jsonb_each_text(
         case when jsonb_typeof(p.extra -> 'metadata') = 'object' then p.extra -> 'metadata' end
     ) as m (key, value)
-    where says(m.key, :key_op::text, :key_value::text[]) and says(m.value, :value_op::text, :value_value::text[])
+    where text_matches(m.key, :key_op::text, :key_value::text[]) and text_matches(m.value, :value_op::text, :value_value::text[])
 )

@@ -39,5 +39,5 @@ order by created_at desc, id
 limit :limit::int offset :offset::int
 
 -- name: feedback_token
--- Asked for without a key: the id of a token is what opens this door, and it names the workspace.
+-- Used without an API key: the id of the token is the credential, and its row names the workspace.
 select workspace_id, run_id, key, config, feedback_id from feedback_tokens where id = :token and expires_at > now()

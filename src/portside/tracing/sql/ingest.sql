@@ -1,8 +1,9 @@
 -- name: merge_runs
--- Deliveries may come twice and in any order. Where a run stands (trace, parent, project) never moves. Every other
--- field has a bit in `patched`: what a patch said outweighs what a post said, of two patches the later end time does.
--- Rows are written sorted by id, and traces after all runs, so that overlapping batches wait instead of deadlocking.
--- Columns that say nothing of any run are null instead of arrays.
+-- Requests may arrive twice and in any order. The position of a run (trace, parent, project) is set once and never
+-- moves. Every other field has a bit in `patched`: a patch outweighs a post, and of two patches the later end time wins.
+-- `merge_repeated` in ingest.py is the same rule for writes within one batch.
+-- Rows are written in the order of their ids, and traces after all runs, so overlapping batches wait for each other and do
+-- not deadlock. A column that is null for every run is sent as null instead of an array.
 with written as (
     insert into runs as r (
         workspace_id, id, trace_id, parent_run_id, dotted_order, project_id, reference_example_id, name, run_type,
@@ -29,27 +30,27 @@ with written as (
         dotted_order = coalesce(r.dotted_order, excluded.dotted_order),
         project_id = coalesce(r.project_id, excluded.project_id),
         reference_example_id = coalesce(r.reference_example_id, excluded.reference_example_id),
-        name = settle(r.name, excluded.name,
+        name = merge_field(r.name, excluded.name,
             (r.patched & 1, r.patch_order) > (excluded.patched & 1, excluded.patch_order)),
-        run_type = settle(r.run_type, excluded.run_type,
+        run_type = merge_field(r.run_type, excluded.run_type,
             (r.patched & 2, r.patch_order) > (excluded.patched & 2, excluded.patch_order)),
-        start_time = settle(r.start_time, excluded.start_time,
+        start_time = merge_field(r.start_time, excluded.start_time,
             (r.patched & 4, r.patch_order) > (excluded.patched & 4, excluded.patch_order)),
-        end_time = settle(r.end_time, excluded.end_time,
+        end_time = merge_field(r.end_time, excluded.end_time,
             (r.patched & 8, r.patch_order) > (excluded.patched & 8, excluded.patch_order)),
-        tags = settle(r.tags, excluded.tags,
+        tags = merge_field(r.tags, excluded.tags,
             (r.patched & 16, r.patch_order) > (excluded.patched & 16, excluded.patch_order)),
-        error = settle(r.error, excluded.error,
+        error = merge_field(r.error, excluded.error,
             (r.patched & 32, r.patch_order) > (excluded.patched & 32, excluded.patch_order)),
-        inputs = settle(r.inputs, excluded.inputs,
+        inputs = merge_field(r.inputs, excluded.inputs,
             (r.patched & 64, r.patch_order) > (excluded.patched & 64, excluded.patch_order)),
-        outputs = settle(r.outputs, excluded.outputs,
+        outputs = merge_field(r.outputs, excluded.outputs,
             (r.patched & 128, r.patch_order) > (excluded.patched & 128, excluded.patch_order)),
-        extra = settle(r.extra, excluded.extra,
+        extra = merge_field(r.extra, excluded.extra,
             (r.patched & 256, r.patch_order) > (excluded.patched & 256, excluded.patch_order)),
-        events = settle(r.events, excluded.events,
+        events = merge_field(r.events, excluded.events,
             (r.patched & 512, r.patch_order) > (excluded.patched & 512, excluded.patch_order)),
-        serialized = settle(r.serialized, excluded.serialized,
+        serialized = merge_field(r.serialized, excluded.serialized,
             (r.patched & 1024, r.patch_order) > (excluded.patched & 1024, excluded.patch_order)),
         patched = r.patched | excluded.patched,
         patch_order = greatest(r.patch_order, excluded.patch_order),
@@ -63,23 +64,29 @@ select array_agg(w.id) filter (where w.is_awaited) as awaited,
        )
 from written w
 
+-- name: sizes_of_runs
+-- The size of all text fields of runs, including what this transaction has written.
+select id, run_bytes(array['inputs', 'outputs', 'extra', 'events', 'serialized'], tags, error, inputs, outputs, extra, events, serialized)
+    as bytes
+from runs where workspace_id = :workspace_id and id = any(:ids::uuid[])
+
 -- name: count_copied_traces
--- For runs that were copied into their table.
+-- For runs that COPY inserted.
 select count_traces(
     :workspace_id, :api_key_id::uuid, :user_id::uuid, :tier::text, :id::uuid[], :trace_id::uuid[], :project_id::uuid[]
 )
 
 -- name: place_children
--- Gives runs that came without trace and dotted order the place under their parent, and on down. Run after the batch
--- is committed and on rows sorted by id, so that it never holds one batch's rows while it waits for another's. Returns
--- the placed runs that others wait for: a child may have been committed meanwhile that this statement could not see.
--- Chains too long for a dotted order stay without a place.
+-- Sets the trace and dotted order of runs that arrived without them, below the given parents and on down. It runs after
+-- the batch is committed and locks rows in the order of their ids, so it never holds rows of one batch while it waits for
+-- another. It returns the placed runs that other runs wait for: a child that this statement could not see may have been
+-- committed meanwhile. Chains that are too long for a dotted order stay without one.
 with recursive found as (
     select c.id, coalesce(c.trace_id, p.trace_id) as trace_id,
-           p.dotted_order || '.' || own_order(c.start_time, c.received_at, c.id) as dotted_order
+           p.dotted_order || '.' || dotted_order_part(c.start_time, c.received_at, c.id) as dotted_order
     from runs p
     cross join lateral (
-        -- `offset 0` has each parent's children looked up; else the planner may compare all parents with all that wait.
+        -- `offset 0` forces a lookup of each parent's children; otherwise the planner may join all parents with all waiting runs.
         select id, trace_id, start_time, received_at from runs
         where workspace_id = :workspace_id and parent_run_id = p.id and dotted_order is null and name is not null
         offset 0
@@ -87,7 +94,7 @@ with recursive found as (
     where p.workspace_id = :workspace_id and p.id = any(:ids::uuid[]) and length(p.dotted_order) < 20000
     union all
     select c.id, coalesce(c.trace_id, f.trace_id),
-           f.dotted_order || '.' || own_order(c.start_time, c.received_at, c.id)
+           f.dotted_order || '.' || dotted_order_part(c.start_time, c.received_at, c.id)
     from found f
     cross join lateral (
         select id, trace_id, start_time, received_at from runs
@@ -96,14 +103,14 @@ with recursive found as (
     ) c
     where length(f.dotted_order) < 20000
 ),
-held as (
+locked as (
     select id from runs
     where workspace_id = :workspace_id and id in (select id from found)
     order by id
     for update
 )
 update runs r set trace_id = f.trace_id, dotted_order = f.dotted_order
-from found f join held using (id)
+from found f join locked using (id)
 where r.workspace_id = :workspace_id and r.id = f.id and r.dotted_order is null
 returning r.id, r.is_awaited
 

@@ -7,7 +7,7 @@ select id from projects
 where workspace_id = :workspace_id and id = any(:ids::uuid[]) and deleted_at is null
 
 -- name: insert_projects
--- Sorted by name, so that two deliveries that make the same projects wait for each other instead of deadlocking.
+-- Sorted by name, so that two requests that create the same projects wait for each other instead of deadlocking.
 insert into projects (id, workspace_id, name)
 select x.id, :workspace_id, x.name
 from unnest(:ids::uuid[], :names::text[]) as x (id, name)
@@ -21,7 +21,7 @@ from projects
 where workspace_id = :workspace_id and id = :project_id and deleted_at is null
 
 -- name: list_projects
--- Sorted by two keys, of which the chosen order fills one: text or seconds. Conditions take the place of `true`.
+-- The chosen order fills one of two sort keys: text or seconds. Conditions replace `true`.
 select p.id, p.workspace_id as tenant_id, p.name, coalesce(p.start_time, p.created_at) as start_time, p.end_time,
        p.description, p.extra, p.reference_dataset_id, p.default_dataset_id, p.trace_tier
 from projects p
@@ -41,7 +41,7 @@ order by
 limit :limit::int offset :offset::int
 
 -- name: feedback_of_projects
--- What was said of the projects themselves.
+-- Feedback on the projects themselves.
 select session_id, key, count(*) as n, avg(score) as avg
 from readable_feedback
 where workspace_id = :workspace_id and run_id is null and session_id = any(:ids::text[])
@@ -59,7 +59,7 @@ on conflict do nothing
 returning id
 
 -- name: update_project
--- Null leaves what is there. No row where there is no such project, or where another one has the name.
+-- Null leaves a column unchanged. No row if the project does not exist, or if another project has the name.
 update projects p set
     name = coalesce(:name::text, name),
     description = coalesce(:description::text, description),
@@ -81,11 +81,11 @@ update projects set deleted_at = now()
 where workspace_id = :workspace_id and id = any(:ids::uuid[]) and deleted_at is null
 
 -- name: delete_runs_of_projects
--- The traces stay: what was received has been billed.
-with gone as (
+-- The rows of traces stay, because they were billed.
+with deleted as (
     delete from runs where workspace_id = :workspace_id and project_id = any(:ids::uuid[]) returning id
 ),
 without_attachments as (
-    delete from attachments a using gone where a.workspace_id = :workspace_id and a.run_id = gone.id
+    delete from attachments a using deleted where a.workspace_id = :workspace_id and a.run_id = deleted.id
 )
-delete from feedback f using gone where f.workspace_id = :workspace_id and f.run_id = gone.id
+delete from feedback f using deleted where f.workspace_id = :workspace_id and f.run_id = deleted.id

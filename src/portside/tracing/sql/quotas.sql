@@ -12,7 +12,7 @@ order by limit_type
 delete from usage_limits where workspace_id = :workspace_id and id = :id
 
 -- name: limits_reached
--- Counts no further than the limits go. Months are UTC's.
+-- Stops counting at the limits. Months are in UTC.
 with month as (select date_trunc('month', now() at time zone 'UTC') at time zone 'UTC' as start)
 select u.limit_type
 from usage_limits u, month m

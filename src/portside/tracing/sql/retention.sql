@@ -1,7 +1,7 @@
 -- name: extend_traces
--- Feedback makes the traces of its runs long-lived, but for those that are over, which it may have waited for to go.
--- Sorted, so that two deliveries wait for each other.
-with held as (
+-- Feedback makes the traces of its runs long-lived. Expired traces are excluded: this statement may have waited for their
+-- deletion. Sorted, so that two requests wait for each other instead of deadlocking.
+with locked as (
     select t.workspace_id, t.trace_id
     from traces t
     where t.workspace_id = :workspace_id and t.tier = 'shortlived' and t.expired_at is null and t.trace_id in (
@@ -12,11 +12,11 @@ with held as (
     for update
 )
 update traces t set tier = 'longlived', extended_at = now()
-from held h where t.workspace_id = h.workspace_id and t.trace_id = h.trace_id
+from locked h where t.workspace_id = h.workspace_id and t.trace_id = h.trace_id
 
 -- name: due_traces
--- Traces of a tier that were received too long ago, the oldest first: as many as have some number of runs together, and
--- one at least. Two sweepers take different ones. `found` is how many there are, of as many as were looked for.
+-- The oldest expired traces of a tier: as many as have at most `runs` runs together, but at least one. Concurrent tasks
+-- skip the rows that another one has locked. `found` is the number of expired traces, up to `traces`.
 with due as (
     select workspace_id, trace_id, received_at from traces
     where expired_at is null and tier = :tier and received_at < :before
@@ -36,7 +36,7 @@ sized as (
 select workspace_id, trace_id, found from sized where runs_before < :runs
 
 -- name: extend_due_traces
--- Feedback may have come before its run: such traces are made long-lived instead of deleted.
+-- Feedback may have arrived before its run: such traces become long-lived instead of being deleted.
 update traces t set tier = 'longlived', extended_at = now()
 from unnest(:workspace_ids::uuid[], :trace_ids::uuid[]) as d (workspace_id, trace_id)
 where t.workspace_id = d.workspace_id and t.trace_id = d.trace_id and exists (
@@ -52,38 +52,38 @@ where workspace_id = :workspace_id and project_id = :project_id and trace_id = a
   and expired_at is null
 
 -- name: delete_traces
--- Runs and all that belongs to them; the traces stay as what was billed.
-with doomed as (
+-- Deletes runs and everything that belongs to them. The rows of traces stay, because they were billed.
+with targets as (
     select * from unnest(:workspace_ids::uuid[], :trace_ids::uuid[]) as d (workspace_id, trace_id)
 ),
-gone as (
-    delete from runs r using doomed d
+deleted as (
+    delete from runs r using targets d
     where r.workspace_id = d.workspace_id and coalesce(r.trace_id, r.id) = d.trace_id
     returning r.workspace_id, r.id
 ),
 without_attachments as (
-    delete from attachments a using gone g where a.workspace_id = g.workspace_id and a.run_id = g.id
+    delete from attachments a using deleted g where a.workspace_id = g.workspace_id and a.run_id = g.id
 ),
 without_feedback as (
-    delete from feedback f using gone g where f.workspace_id = g.workspace_id and f.run_id = g.id
+    delete from feedback f using deleted g where f.workspace_id = g.workspace_id and f.run_id = g.id
 ),
 unshared as (
-    delete from shared_runs s using gone g where s.workspace_id = g.workspace_id and s.run_id = g.id
+    delete from shared_runs s using deleted g where s.workspace_id = g.workspace_id and s.run_id = g.id
 )
 update traces t set expired_at = now()
-from doomed d where t.workspace_id = d.workspace_id and t.trace_id = d.trace_id
+from targets d where t.workspace_id = d.workspace_id and t.trace_id = d.trace_id
 
 -- name: empty_workspace_of_runs
-with gone as (
+with deleted as (
     delete from runs where workspace_id = :workspace_id and id in (
         select id from runs where workspace_id = :workspace_id order by id limit :batch::int
     )
     returning id
 )
-select count(*) from gone
+select count(*) from deleted
 
 -- name: empty_workspace
--- What belongs to its runs and projects; the traces stay as what was billed.
+-- Deletes everything of a workspace but its runs. The rows of traces stay, because they were billed.
 with without_attachments as (
     delete from attachments where workspace_id = :workspace_id
 ),
@@ -104,15 +104,15 @@ unlimited as (
 )
 update projects set deleted_at = now() where workspace_id = :workspace_id and deleted_at is null
 
--- name: end_of_stretch
--- Where a stretch of traces ends that begins after one of them; nothing where fewer are left.
+-- name: scan_end
+-- The last trace of a scan that begins after the given one; no row if fewer are left.
 select workspace_id, trace_id from traces
 where (workspace_id, trace_id) > (:after_workspace::uuid, :after_trace::uuid)
 order by workspace_id, trace_id
 offset :traces::int limit 1
 
 -- name: late_traces
--- Traces that are over and yet have runs: those were delivered late.
+-- Expired traces that have runs: those runs arrived after the deletion.
 select t.workspace_id, t.trace_id from traces t
 where (t.workspace_id, t.trace_id) > (:after_workspace::uuid, :after_trace::uuid)
   and (t.workspace_id, t.trace_id) <= (:until_workspace::uuid, :until_trace::uuid)
@@ -123,9 +123,9 @@ limit :batch::int
 for update of t skip locked
 
 -- name: delete_stray_runs
--- Runs of no trace, which no tier speaks of: patches of runs that never came or are gone, and runs whose parent never
--- came. Their index is the small one of runs without a place.
-with gone as (
+-- Deletes runs without a trace, which belong to no tier: patches of runs that were never posted or are deleted, and runs
+-- whose parent never arrived. They are found by the partial index of runs without a dotted order.
+with deleted as (
     delete from runs where (workspace_id, id) in (
         select workspace_id, id from runs
         where dotted_order is null and trace_id is null
@@ -137,12 +137,12 @@ with gone as (
     returning workspace_id, id
 ),
 without_attachments as (
-    delete from attachments a using gone g where a.workspace_id = g.workspace_id and a.run_id = g.id
+    delete from attachments a using deleted g where a.workspace_id = g.workspace_id and a.run_id = g.id
 ),
 without_feedback as (
-    delete from feedback f using gone g where f.workspace_id = g.workspace_id and f.run_id = g.id
+    delete from feedback f using deleted g where f.workspace_id = g.workspace_id and f.run_id = g.id
 ),
 unshared as (
-    delete from shared_runs s using gone g where s.workspace_id = g.workspace_id and s.run_id = g.id
+    delete from shared_runs s using deleted g where s.workspace_id = g.workspace_id and s.run_id = g.id
 )
-select count(*) from gone
+select count(*) from deleted

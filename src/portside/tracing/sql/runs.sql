@@ -1,12 +1,12 @@
 -- name: runs_by_id
--- Large fields are read only where they are shown.
+-- Large fields are read only if they are selected. They are returned as bytes, which become part of the JSON unchanged.
 select r.id, r.name, r.run_type, r.status, r.trace_id, r.dotted_order, r.parent_run_id, r.session_id,
        r.reference_example_id, r.start_time, r.end_time, r.tags, r.error,
-       case when 'inputs' = any(:shown::text[]) then r.inputs end as inputs,
-       case when 'outputs' = any(:shown::text[]) then r.outputs end as outputs,
-       case when 'extra' = any(:shown::text[]) then r.extra end as extra,
-       case when 'events' = any(:shown::text[]) then r.events end as events,
-       case when 'serialized' = any(:shown::text[]) then r.serialized end as serialized,
+       case when 'inputs' = any(:shown::text[]) then convert_to(r.inputs, 'UTF8') end as inputs,
+       case when 'outputs' = any(:shown::text[]) then convert_to(r.outputs, 'UTF8') end as outputs,
+       case when 'extra' = any(:shown::text[]) then convert_to(r.extra, 'UTF8') end as extra,
+       case when 'events' = any(:shown::text[]) then convert_to(r.events, 'UTF8') end as events,
+       case when 'serialized' = any(:shown::text[]) then convert_to(r.serialized, 'UTF8') end as serialized,
        r.first_token_time, r.prompt_tokens, r.completion_tokens, r.total_tokens,
        r.prompt_cost, r.completion_cost, r.total_cost, f.stats as feedback_stats, t.tier as trace_tier
 from readable_runs r
@@ -23,14 +23,23 @@ left join lateral (
 where r.workspace_id = :workspace_id and r.id = any(:ids::uuid[])
 
 -- name: newest_runs
--- Conditions take the place of `true`.
-select r.id, r.start_time from readable_runs r where true order by r.start_time desc, r.id desc limit :limit::int
+-- Conditions replace `true`. `bytes` tells how much of a page fits into an answer before its fields are read.
+select r.id, r.start_time,
+       run_bytes(:shown::text[], r.tags, r.error, r.inputs, r.outputs, r.extra, r.events, r.serialized) as bytes
+from readable_runs r where true order by r.start_time desc, r.id desc limit :limit::int
 
 -- name: oldest_runs
-select r.id, r.start_time from readable_runs r where true order by r.start_time, r.id limit :limit::int
+select r.id, r.start_time,
+       run_bytes(:shown::text[], r.tags, r.error, r.inputs, r.outputs, r.extra, r.events, r.serialized) as bytes
+from readable_runs r where true order by r.start_time, r.id limit :limit::int
+
+-- name: bytes_of_runs
+select r.id,
+       run_bytes(:shown::text[], r.tags, r.error, r.inputs, r.outputs, r.extra, r.events, r.serialized) as bytes
+from readable_runs r where r.workspace_id = :workspace_id and r.id = any(:ids::uuid[])
 
 -- name: share_run
--- Only what is there is shared. A run that is shared already keeps its token; a token of another run is not given away.
+-- Shares existing runs only. A shared run keeps its token, and the token of another run is not reused.
 insert into shared_runs (share_token, workspace_id, run_id)
 select :share_token::uuid, r.workspace_id, r.id
 from readable_runs r
@@ -47,7 +56,7 @@ select share_token from shared_runs where workspace_id = :workspace_id and run_i
 delete from shared_runs where workspace_id = :workspace_id and run_id = :run_id
 
 -- name: shared_run
--- Asked for without a key: the token is what opens this door, and it names the workspace.
+-- Used without an API key: the token is the credential, and its row names the workspace.
 select s.workspace_id, r.id, r.trace_id, r.dotted_order
 from shared_runs s
 join readable_runs r on r.workspace_id = s.workspace_id and r.id = s.run_id
@@ -63,7 +72,7 @@ select content_type, data from attachments
 where workspace_id = :workspace_id and run_id = :run_id and name = :name
 
 -- name: details_of_runs
--- What other tables know of runs. The user is the one whose key brought the trace.
+-- Columns of other tables. `user_id` is the user whose API key sent the trace first.
 select r.id, r.usage, p.reference_dataset_id, s.share_token, t.user_id
 from readable_runs r
 join projects p on p.id = r.session_id
@@ -72,7 +81,7 @@ left join traces t on t.workspace_id = r.workspace_id and t.trace_id = r.trace_i
 where r.workspace_id = :workspace_id and r.id = any(:ids::uuid[])
 
 -- name: ids_of_runs
--- Conditions take the place of `true`.
+-- Conditions replace `true`.
 select r.id from readable_runs r where true
 
 -- name: projects_of_dataset

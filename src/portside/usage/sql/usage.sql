@@ -1,7 +1,7 @@
 -- name: usage_by_workspace
--- All four queries answer series: what was counted in which buckets, by their numbers from `origin`. They count first and
--- look names up afterwards: the count is index-only scans, of what was counted and of traces_by_receipt for the hours that
--- the range cuts, and there are few series. A bucket may be told of more than once.
+-- All four queries return series: counts by bucket number, counted from :origin. They count first and join the names
+-- afterwards, because there are few series: the counts are index-only scans of the totals, and of traces_by_receipt for
+-- the partial hours of the range. A bucket may occur more than once in a series.
 with counted as (
     select workspace_id, date_bin(:stride::interval, received_at, :origin::timestamptz) as begin, sum(traces) as traces
     from received_around_days(
@@ -23,7 +23,7 @@ group by c.workspace_id, w.display_name
 order by w.display_name, c.workspace_id
 
 -- name: usage_by_project
--- Deleted projects keep their names for this. Days have one row of each project, which is not added up here.
+-- Deleted projects keep their names for this. project_days has one row per project and day, so they are not summed.
 with counted as (
     select project_id, date_bin(:stride::interval, received_at, :origin::timestamptz) as begin, sum(traces) as traces
     from received_around_days(
@@ -48,7 +48,7 @@ left join projects p on p.id = s.project_id
 order by p.name, s.project_id
 
 -- name: usage_by_user
--- Traces of service keys have no user; they are one series with nulls.
+-- Traces of service keys have no user; they are one series with null.
 with counted as (
     select user_id, date_bin(:stride::interval, received_at, :origin::timestamptz) as begin, sum(traces) as traces
     from received_around_days(
@@ -70,7 +70,7 @@ group by c.user_id, u.email
 order by u.email, c.user_id
 
 -- name: usage_by_api_key
--- The short key is all that the contract shows of a key, so keys that share one share a series.
+-- The contract shows only the short key, so keys with the same short key share a series.
 with counted as (
     select api_key_id, date_bin(:stride::interval, received_at, :origin::timestamptz) as begin, sum(traces) as traces
     from received_around_days(
@@ -92,7 +92,7 @@ group by k.short_key
 order by k.short_key
 
 -- name: next_hour
--- The first hour that is not counted yet, which at first is the midnight before the first trace; none before that.
+-- The first hour that is not counted yet. Initially the midnight before the first trace; null without any trace.
 select coalesce(
     (select until from counted_hours), (select date_trunc('day', min(received_at), 'UTC') from traces)
 )
@@ -108,7 +108,7 @@ order by 1, 2
 
 -- name: close_hours
 insert into counted_hours (until) values (:until::timestamptz)
-on conflict (is_the_only) do update set until = excluded.until
+on conflict (is_only) do update set until = excluded.until
 
 -- name: next_day
 -- The first day that is not counted yet, if all of its hours are.
@@ -137,13 +137,13 @@ group by workspace_id, day, project_id
 
 -- name: close_day
 insert into counted_days (until) values (:day::timestamptz + interval '24 hours')
-on conflict (is_the_only) do update set until = excluded.until
+on conflict (is_only) do update set until = excluded.until
 
 -- name: counted_until
 select (select until from counted_hours) as hours, (select until from counted_days) as days
 
 -- name: longlived_by_workspace
--- By the moment at which traces became long-lived, which for most is that of their receipt.
+-- By the time at which traces became long-lived, which for most is the time of receipt.
 select workspace_id, count(*) as traces
 from traces
 where workspace_id = any(:workspace_ids::uuid[]) and tier = 'longlived'

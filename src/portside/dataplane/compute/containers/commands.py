@@ -1,26 +1,109 @@
-"""The command lines of podman and docker, which agree on all that is used here. Nothing is run by this module.
+"""The resource spec of a revision, and the command lines of podman and docker that apply it. Nothing runs here.
 
-Values of variables are never part of a command line: they are written to the standard input of `run`.
+podman and docker agree on everything used here. The values of variables are never part of a command line: they are
+written to the standard input of `run`.
+
+A field of the spec that containers on one machine cannot honour fails the revision with a reason and is never ignored:
+the field (a cluster's volume, a sidecar) could be what makes the server work.
 """
 
 import hashlib
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from typing import Any
 from uuid import UUID
 
 import msgspec
 
-from portside.dataplane.compute.containers.spec import ContainerSpec
 from portside.dataplane.failures import DeployFailed
 
+_CLUSTER_ONLY = {
+    "init_containers": "init_containers run on Kubernetes only; do their work in the image",
+    "sidecars": "sidecars run on Kubernetes only; deploy each of them separately",
+    "service_account_name": "service_account_name names an account of Kubernetes; remove it",
+    "image_pull_secrets": (
+        "image_pull_secrets name secrets of Kubernetes; log in to the registry on the listener's machine instead "
+        "(podman login, docker login)"
+    ),
+}
+_MAX_LABEL = 4096
+
+
+@dataclass(frozen=True)
+class ScratchVolume:
+    """An empty folder that is removed with its container: the volume type `emptyDir`."""
+
+    path: str
+    is_read_only: bool
+
+
+@dataclass(frozen=True)
+class ContainerSpec:
+    """The number of containers and the limits of each; None means no limit."""
+
+    replicas: int
+    cpu_limit: float | None
+    memory_limit_mb: int | None
+    labels: dict[str, str]
+    scratch: list[ScratchVolume]
+
+
+def read_spec(resources: Mapping[str, Any]) -> ContainerSpec:
+    """Read a resource spec that has its defaults. Raises DeployFailed for a field that this compute cannot honour."""
+    for name, reason in _CLUSTER_ONLY.items():
+        if resources.get(name):
+            raise DeployFailed(f"resource_spec: {reason}")
+    return ContainerSpec(
+        replicas=max(1, int(resources.get("min_scale", 1))),
+        cpu_limit=resources.get("cpu_limit"),
+        memory_limit_mb=resources.get("memory_limit_mb"),
+        labels=_labels({**(resources.get("annotations") or {}), **(resources.get("labels") or {})}),
+        scratch=_scratch(resources),
+    )
+
+
+def _labels(given: Mapping[str, str]) -> dict[str, str]:
+    for name, value in given.items():
+        if not name or "=" in name or "\n" in name + value or len(name) + len(value) > _MAX_LABEL:
+            raise DeployFailed(
+                f"resource_spec: a container cannot have the label {name[:80]!r}: too long, or '=' in its name"
+            )
+    return {name: value for name, value in given.items() if not name.startswith("portside.")}
+
+
+def _scratch(resources: Mapping[str, Any]) -> list[ScratchVolume]:
+    for volume in resources.get("volumes") or []:
+        kinds = [key for key, value in volume.items() if key != "name" and value is not None]
+        if kinds not in ([], ["emptyDir"]):
+            raise DeployFailed(
+                f"resource_spec: the volume {volume['name']!r} is of type {kinds[0]}, which exists only on Kubernetes; "
+                "use emptyDir for containers on one machine"
+            )
+    mounts = resources.get("volume_mounts") or []
+    names = [mount["name"] for mount in mounts]
+    for mount in mounts:
+        special = [key for key in ("subPath", "subPathExpr", "mountPropagation") if mount.get(key)]
+        path = mount["mountPath"]
+        if special or names.count(mount["name"]) > 1:
+            unsupported = special[0] if special else "a second mount"
+            raise DeployFailed(
+                f"resource_spec: the volume {mount['name']!r} uses {unsupported}, which only Kubernetes supports"
+            )
+        if not path.startswith("/") or path == "/" or any(c in path for c in ',:"\n') or ".." in path.split("/"):
+            raise DeployFailed(
+                f"resource_spec: mountPath {path!r} must be an absolute path without '..', commas and colons"
+            )
+    return [ScratchVolume(mount["mountPath"], bool(mount.get("readOnly"))) for mount in mounts]
+
+
 SERVER_PORT = 8000
-_LABEL = "portside."
-DEPLOYMENT, REVISION, PLAN = f"{_LABEL}deployment", f"{_LABEL}revision", f"{_LABEL}plan"
+# Older listeners set these labels too, so their names must not change.
+DEPLOYMENT_LABEL, REVISION_LABEL, PLAN_LABEL = "portside.deployment", "portside.revision", "portside.plan"
 # Far above what a server needs, and far below what would exhaust the machine.
 _MAX_PROCESSES = 4096
 _SCRATCH_MB = 1024
-# What a container writes is kept by its runtime only until it is read.
+# The runtime keeps the output of a container only until the listener has read it.
 _LOG_OPTIONS = {
     "podman": ["--log-driver", "k8s-file", "--log-opt", "max-size=20mb"],
     "docker": ["--log-driver", "local", "--log-opt", "max-size=20m"],
@@ -30,8 +113,8 @@ _NUMBER = re.compile(r"[0-9]+")
 
 
 @dataclass(frozen=True)
-class Confinement:
-    """How containers are kept in on this machine; `limits` names what the runtime can bound: cpu, memory, pids."""
+class Isolation:
+    """How containers are isolated on this machine; `limits` are the limits that the runtime supports."""
 
     kind: str
     network: str
@@ -42,44 +125,44 @@ class Confinement:
 
 @dataclass(frozen=True)
 class ContainerPlan:
-    """One container of a revision, but for its name. `image` is the id it is pinned to."""
+    """One container of a revision except for its name. `image` is the id that the revision is pinned to."""
 
     deployment_id: UUID
     revision_id: UUID
     image: str
     spec: ContainerSpec
     env: Mapping[str, str]
-    confinement: Confinement
+    isolation: Isolation
 
     @property
-    def mark(self) -> str:
-        """What tells this plan from another one: a container that carries it need not be replaced."""
-        parts = (self.image, self.spec, sorted(self.env.items()), self.confinement)
+    def fingerprint(self) -> str:
+        """A hash of the plan; a container with another fingerprint is not adopted."""
+        parts = (self.image, self.spec, sorted(self.env.items()), self.isolation)
         return hashlib.sha256(msgspec.json.encode(msgspec.to_builtins(parts, order="deterministic"))).hexdigest()[:32]
 
 
 def run(plan: ContainerPlan, name: str) -> list[str]:
-    """Start a container in the background; its id is printed. Variables come in by `environment_file`."""
+    """Start a container in the background and print its id; standard input is its `environment_file`."""
     labels = {
         **plan.spec.labels,
-        DEPLOYMENT: str(plan.deployment_id),
-        REVISION: str(plan.revision_id),
-        PLAN: plan.mark,
+        DEPLOYMENT_LABEL: str(plan.deployment_id),
+        REVISION_LABEL: str(plan.revision_id),
+        PLAN_LABEL: plan.fingerprint,
     }
     return [
         "run", "--detach", "--name", name, "--pull", "never",
         *(part for key, value in labels.items() for part in ("--label", f"{key}={value}")),
         "--env-file", "/dev/stdin",
-        "--publish", f"127.0.0.1::{SERVER_PORT}", "--network", plan.confinement.network,
-        *_LOG_OPTIONS[plan.confinement.kind],
-        *_confined(plan.confinement), *_limited(plan), *_scratched(plan),
+        "--publish", f"127.0.0.1::{SERVER_PORT}", "--network", plan.isolation.network,
+        *_LOG_OPTIONS[plan.isolation.kind],
+        *_isolation_options(plan.isolation), *_limit_options(plan), *_volume_options(plan),
         plan.image,
     ]  # fmt: skip
 
 
-def _confined(confinement: Confinement) -> list[str]:
-    read_only = ["--read-only"] if confinement.is_read_only else []
-    own_ids = ["--userns", "auto"] if confinement.own_user_ids else []
+def _isolation_options(isolation: Isolation) -> list[str]:
+    read_only = ["--read-only"] if isolation.is_read_only else []
+    own_ids = ["--userns", "auto"] if isolation.own_user_ids else []
     folders = [part for path in ("/tmp", "/run", "/var/tmp") for part in ("--tmpfs", _tmpfs(path))]  # noqa: S108
     return ["--cap-drop", "all", "--security-opt", "no-new-privileges", *read_only, *own_ids, *folders]
 
@@ -88,41 +171,41 @@ def _tmpfs(path: str) -> str:
     return f"{path}:rw,nosuid,nodev,size={_SCRATCH_MB}m,mode=1777"
 
 
-def _limited(plan: ContainerPlan) -> list[str]:
-    spec, can = plan.spec, plan.confinement.limits
+def _limit_options(plan: ContainerPlan) -> list[str]:
+    spec, supported = plan.spec, plan.isolation.limits
     limits = []
-    if spec.cpu_limit is not None and "cpu" in can:
+    if spec.cpu_limit is not None and "cpu" in supported:
         limits += ["--cpus", f"{spec.cpu_limit:g}"]
-    if spec.memory_limit_mb is not None and "memory" in can:
-        # Swap as large as memory means none: a server that swaps is slower than one that is started again.
+    if spec.memory_limit_mb is not None and "memory" in supported:
+        # An equal --memory-swap disables swap: a server that swaps is slower than one that is restarted.
         limits += ["--memory", f"{spec.memory_limit_mb}m", "--memory-swap", f"{spec.memory_limit_mb}m"]
-    return [*limits, "--pids-limit", str(_MAX_PROCESSES)] if "pids" in can else limits
+    return [*limits, "--pids-limit", str(_MAX_PROCESSES)] if "pids" in supported else limits
 
 
-def _scratched(plan: ContainerPlan) -> list[str]:
+def _volume_options(plan: ContainerPlan) -> list[str]:
     options = []
     for scratch in plan.spec.scratch:
-        ending = ",readonly" if scratch.is_read_only else ""
-        options += ["--mount", f"type=volume,destination={scratch.path}{ending}"]
+        read_only = ",readonly" if scratch.is_read_only else ""
+        options += ["--mount", f"type=volume,destination={scratch.path}{read_only}"]
     return options
 
 
 def environment_file(env: Mapping[str, str]) -> bytes:
-    """Write variables as `--env-file` reads them. Raises DeployFailed for what no line of it can hold."""
+    """Write variables in the format of `--env-file`. Raises DeployFailed for those that the format cannot hold."""
     for name, value in env.items():
         if not _VARIABLE.fullmatch(name):
-            raise DeployFailed(f"the variable {name!r} cannot be given to a container: its name is none")
+            raise DeployFailed(f"{name!r} is not a valid name for a container's variable; rename it")
         if "\n" in value or "\r" in value:
             raise DeployFailed(
-                f"the secret {name!r} spans several lines, which a container's variables cannot; "
+                f"the secret {name!r} has several lines, which a container's variable cannot have; "
                 "encode it (base64) and decode it in the program"
             )
     return "".join(f"{name}={value}\n" for name, value in env.items()).encode()
 
 
 def list_containers(deployment_id: UUID) -> list[str]:
-    """Print the ids of all containers of a deployment, those that have ended too."""
-    return ["ps", "--all", "--quiet", "--no-trunc", "--filter", f"label={DEPLOYMENT}={deployment_id}"]
+    """Print the ids of all containers of a deployment, also of those that have ended."""
+    return ["ps", "--all", "--quiet", "--no-trunc", "--filter", f"label={DEPLOYMENT_LABEL}={deployment_id}"]
 
 
 def list_all() -> list[str]:
@@ -131,7 +214,7 @@ def list_all() -> list[str]:
 
 
 def inspect(containers: Sequence[str]) -> list[str]:
-    """Print what there is to know of containers, as JSON."""
+    """Print descriptions of containers as JSON."""
     return ["container", "inspect", *containers]
 
 
@@ -146,36 +229,41 @@ def signal(container: str, name: str) -> list[str]:
 
 
 def remove(containers: Sequence[str]) -> list[str]:
-    """Remove containers with their volumes; podman lets those that run have their stop time first."""
+    """Remove containers with their volumes; podman waits for the stop timeout of those that run."""
     return ["rm", "--force", "--volumes", *containers]
 
 
 def image_id(image: str) -> list[str]:
-    """Print the id of an image that is on this machine."""
+    """Print the id of an image on this machine."""
     return ["image", "inspect", "--format", "{{.Id}}", image]
 
 
+def image_names(image: str) -> list[str]:
+    """Print the names of an image on this machine, or nothing if it has none."""
+    return ["image", "inspect", "--format", "{{range .RepoTags}}{{.}} {{end}}", image]
+
+
 def remove_image(image: str) -> list[str]:
-    """Remove an image that no container uses."""
+    """Remove an image; fails while a container uses it."""
     return ["image", "rm", image]
 
 
 def pull(kind: str, image: str) -> list[str]:
-    """Fetch an image. Registries on this machine need no TLS; docker knows that by itself."""
+    """Pull an image. A registry on this machine needs no TLS, which docker knows by itself and podman does not."""
     if not image or image.startswith("-") or any(character.isspace() for character in image):
-        raise DeployFailed(f"{image!r} is no name of an image")
+        raise DeployFailed(f"{image!r} is not a valid image name; set source_revision_config.image_uri")
     plain = ["--tls-verify=false"] if kind == "podman" and is_local(image) else []
     return ["pull", "--quiet", *plain, image]
 
 
 def has_registry(image: str) -> bool:
-    """Whether the name says which registry the image is from; others are first looked for on this machine."""
+    """Whether the name includes a registry; an image without one is first looked up on this machine."""
     registry = _registry(image)
     return registry != "localhost" and ("." in registry or ":" in registry)
 
 
 def is_local(image: str) -> bool:
-    """Whether the image's registry is on this machine."""
+    """Whether the image's registry runs on this machine."""
     registry = _registry(image)
     host = registry.rpartition(":")[0] if _NUMBER.fullmatch(registry.rpartition(":")[2]) else registry
     return host in {"localhost", "127.0.0.1", "[::1]"}

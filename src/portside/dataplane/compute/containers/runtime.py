@@ -1,7 +1,7 @@
-"""Running podman or docker: which one this machine has, and its commands with a time limit each.
+"""Finds podman or docker on this machine and runs its commands, each with a time limit.
 
-The programs see few of the listener's variables, because podman's monitor of a container lives as long as it does. That
-monitor also leaves a mark in its working folder when memory runs out, which is why that is the one for temporary files.
+The programs get few of the listener's variables, because podman's monitor process lives as long as its container. The
+monitor also writes a file into its working folder when memory runs out, so commands run in the temporary folder.
 """
 
 import asyncio
@@ -16,85 +16,89 @@ from typing import IO, Any
 
 import msgspec
 
-from portside.dataplane.compute.containers.commands import Confinement
+from portside.dataplane.compute.containers.commands import Isolation
 from portside.dataplane.failures import DeployFailed
 from portside.dataplane.settings import ListenerSettings
 from portside.kernel.logs import get_logger
 
 log = get_logger(__name__)
 _COMMAND_S = 120.0
-_LOOK_S = 20.0
+_INFO_S = 20.0
 _MAX_OUTPUT = 16_000_000
-_SHOWN = 2000
+_SHOWN_ERROR = 2000
 _KINDS = ("podman", "docker")
-_KEPT = frozenset({
+_PASSED_ON = frozenset({
     "PATH", "HOME", "USER", "LOGNAME", "LANG", "TMPDIR", "DBUS_SESSION_BUS_ADDRESS", "SSL_CERT_FILE", "SSL_CERT_DIR",
     "HTTP_PROXY", "HTTPS_PROXY", "NO_PROXY", "http_proxy", "https_proxy", "no_proxy",
 })  # fmt: skip
-_KEPT_PREFIXES = ("XDG_", "DOCKER_", "CONTAINERS_", "CONTAINER_HOST", "REGISTRY_AUTH_FILE", "STORAGE_")
+_PASSED_ON_PREFIXES = ("XDG_", "DOCKER_", "CONTAINERS_", "CONTAINER_HOST", "REGISTRY_AUTH_FILE", "STORAGE_")
 _ID_RANGES = (Path("/etc/subuid"), Path("/etc/subgid"))
-# A network of podman without root, in which this machine's loopback interface has an address of its own.
+# A network of rootless podman in which this machine's loopback interface has its own address.
 _ROOTLESS_NETWORK, _ROOTLESS_HOST = "slirp4netns:allow_host_loopback=true", "10.0.2.2"
 
 
-class CommandFailed(Exception):
-    """A command of the container runtime failed; the message is what it said."""
+class RuntimeCommandFailed(Exception):
+    """A command of the container runtime failed; the message is its error output."""
 
 
 @dataclass(frozen=True)
 class Runtime:
-    """A container runtime. `host` is how containers call this machine, and `gateway` where it listens for them."""
+    """A container runtime. `host` is the name of this machine in containers; `gateway` is where it listens for them."""
 
     program: str
-    confinement: Confinement
+    isolation: Isolation
     host: str
     gateway: str
 
-    async def run(self, arguments: Sequence[str], *, given: bytes = b"", within_s: float = _COMMAND_S) -> str:
-        """Run a command and return what it printed. Raises CommandFailed."""
-        return await _run([self.program, *arguments], given, within_s)
+    async def run(self, arguments: Sequence[str], *, stdin: bytes = b"", within_s: float = _COMMAND_S) -> str:
+        """Run a command and return its output. Raises RuntimeCommandFailed."""
+        return await _run([self.program, *arguments], stdin, within_s)
 
     async def start(self, arguments: Sequence[str], output: int) -> asyncio.subprocess.Process:
-        """Start a command whose output goes to a file. Raises CommandFailed."""
+        """Start a command that writes its output to a descriptor. Raises RuntimeCommandFailed."""
         try:
             return await asyncio.create_subprocess_exec(
                 self.program, *arguments, env=passed_on(os.environ), cwd=gettempdir(), start_new_session=True,
                 stdin=asyncio.subprocess.DEVNULL, stdout=output, stderr=output,
             )  # fmt: skip
         except OSError as exc:
-            raise CommandFailed(f"{self.program}: {exc.strerror}") from exc
+            raise RuntimeCommandFailed(f"{self.program}: {exc.strerror}") from exc
 
 
 async def find_runtime(settings: ListenerSettings) -> Runtime:
-    """Return the runtime that the settings choose, or the first that works. Raises DeployFailed when there is none."""
+    """Return the runtime that the settings choose, or the first that works. Raises DeployFailed without any."""
     wanted = settings.container_runtime
     if wanted == "none":
-        raise DeployFailed("this listener runs no container images (setting CONTAINER_RUNTIME)")
+        raise DeployFailed("this listener runs no container images: its setting CONTAINER_RUNTIME is none")
     reasons = []
     for kind in _KINDS if wanted == "auto" else (wanted,):
         if (program := shutil.which(kind)) is None:
             reasons.append(f"{kind} is not installed")
             continue
         try:
-            return await _look(kind, program, settings)
-        except (CommandFailed, msgspec.MsgspecError, LookupError, TypeError) as exc:
+            return await _describe(kind, program, settings)
+        except (RuntimeCommandFailed, msgspec.MsgspecError, LookupError, TypeError) as exc:
             reasons.append(f"{kind} does not work: {exc}")
-    raise DeployFailed(f"this machine runs no container images: {'; '.join(reasons)}")
+    raise DeployFailed(
+        f"this machine cannot run container images: {'; '.join(reasons)}. Install podman or docker there"
+    )
 
 
 def passed_on(environ: Mapping[str, str]) -> dict[str, str]:
     """Return the variables that a container runtime needs, and nothing of the listener's own."""
-    return {name: value for name, value in environ.items() if name in _KEPT or name.startswith(_KEPT_PREFIXES)}
+    return {
+        name: value for name, value in environ.items() if name in _PASSED_ON or name.startswith(_PASSED_ON_PREFIXES)
+    }
 
 
-async def _look(kind: str, program: str, settings: ListenerSettings) -> Runtime:
-    async def ask(*arguments: str) -> Any:
-        return msgspec.json.decode(await _run([program, *arguments], b"", _LOOK_S))
+async def _describe(kind: str, program: str, settings: ListenerSettings) -> Runtime:
+    async def query(*arguments: str) -> Any:
+        return msgspec.json.decode(await _run([program, *arguments], b"", _INFO_S))
 
-    host = (await ask("info", "--format", "{{json .Host}}")) if kind == "podman" else None
+    host = (await query("info", "--format", "{{json .Host}}")) if kind == "podman" else None
     is_rootless = bool(host and host["security"]["rootless"])
     network = settings.container_network or _default_network(kind, is_rootless=is_rootless)
-    confinement = Confinement(
+    isolation = Isolation(
         kind,
         network,
         is_read_only=settings.container_read_only,
@@ -106,9 +110,9 @@ async def _look(kind: str, program: str, settings: ListenerSettings) -> Runtime:
     elif is_rootless:
         address, gateway = _ROOTLESS_HOST, "127.0.0.1"
     else:
-        address = gateway = _gateway_of((await ask("network", "inspect", network))[0])
-    found = Runtime(program, confinement, address, gateway)
-    log.info("containers are run", runtime=kind, network=network, rootless=is_rootless)
+        address = gateway = _gateway_of((await query("network", "inspect", network))[0])
+    found = Runtime(program, isolation, address, gateway)
+    log.info("found a container runtime", runtime=kind, network=network, rootless=is_rootless)
     return found
 
 
@@ -136,39 +140,41 @@ def _limits(host: Mapping[str, Any] | None, *, is_rootless: bool) -> frozenset[s
 
 
 def _has_id_ranges() -> bool:
-    """Whether podman may give each container user ids of its own (`--userns auto`)."""
+    """Whether podman may give each container its own user ids (`--userns auto`)."""
     with contextlib.suppress(OSError):
         return all(file.read_text().startswith("containers:") or "\ncontainers:" in file.read_text()
                    for file in _ID_RANGES)  # fmt: skip
     return False
 
 
-async def _run(argv: Sequence[str], given: bytes, within_s: float) -> str:
-    # Files rather than pipes. An event loop may use sockets for pipes, which `--env-file /dev/stdin` cannot open; and a
-    # container's monitor, which goes on, may keep the writing end of a pipe open.
-    with _nameless(given) as source, _nameless() as output, _nameless() as errors:
+async def _run(argv: Sequence[str], stdin: bytes, within_s: float) -> str:
+    # Files instead of pipes: an event loop may use sockets for pipes, which `--env-file /dev/stdin` cannot open, and a
+    # container's monitor, which keeps running, may hold the write end of a pipe open.
+    with _anonymous_file(stdin) as source, _anonymous_file() as output, _anonymous_file() as errors:
         try:
             process = await asyncio.create_subprocess_exec(
                 *argv, env=passed_on(os.environ), cwd=gettempdir(), start_new_session=True,
                 stdin=source, stdout=output, stderr=errors,
             )  # fmt: skip
         except OSError as exc:
-            raise CommandFailed(f"{argv[0]}: {exc.strerror}") from exc
+            raise RuntimeCommandFailed(f"{argv[0]}: {exc.strerror}") from exc
         try:
             code = await asyncio.wait_for(process.wait(), within_s)
         except TimeoutError as exc:
-            raise CommandFailed(f"{Path(argv[0]).name} {argv[1]} took longer than {within_s:g} seconds") from exc
+            raise RuntimeCommandFailed(f"{Path(argv[0]).name} {argv[1]} took longer than {within_s:g} seconds") from exc
         finally:
             if process.returncode is None:
                 process.kill()
                 await process.wait()
         if code != 0:
-            raise CommandFailed(_text(errors)[-_SHOWN:] or f"{Path(argv[0]).name} {argv[1]}: exit code {code}")
+            raise RuntimeCommandFailed(
+                _text(errors)[-_SHOWN_ERROR:] or f"{Path(argv[0]).name} {argv[1]}: exit code {code}"
+            )
         return _text(output)
 
 
-def _nameless(content: bytes = b"") -> IO[bytes]:
-    """Make a file that nobody else can open."""
+def _anonymous_file(content: bytes = b"") -> IO[bytes]:
+    """Create a file without a name, which no other user can open."""
     if hasattr(os, "memfd_create"):
         file: IO[bytes] = os.fdopen(os.memfd_create("portside"), "w+b")
     else:

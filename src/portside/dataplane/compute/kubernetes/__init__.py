@@ -1,5 +1,6 @@
 """Compute of type `k8s`: deployments of images on a Kubernetes cluster.
 
-`manifests` and what it stands on is pure: from a release to the objects of its cluster. `api` alone speaks to an API
-server; `rollout` judges what is seen there; `berth` joins them.
+`manifests` turns a release into the objects of its deployment, with `objects`, `environment` and `stores`; all of that
+is pure. Only `api` talks to the API server. `watching` waits until objects serve, `following` reads the pods of a
+deployment, and `target` connects these.
 """

@@ -1,7 +1,8 @@
-"""The API server of a cluster: the only module that knows its client. Needs the extra `portside[kubernetes]`.
+"""The client of a cluster's API server. No other module imports the client library (extra `portside[kubernetes]`).
 
-Objects are plain dictionaries on both ways, so that nothing a user wrote is dropped: what the cluster does not know, it
-refuses itself. Calls raise `ClusterAway` for what may pass and `ClusterRefused` for what will not.
+Objects are plain dictionaries in both directions, so that no field of a user's spec is dropped: the cluster itself
+refuses the fields that it does not know. Calls raise `ClusterUnavailable` when the same call may succeed later, and
+`ClusterRefused` when it would not.
 """
 
 import contextlib
@@ -15,23 +16,21 @@ from lightkube.generic_resource import GenericNamespacedResource, create_api_inf
 from lightkube.resources.core_v1 import PodLog
 from lightkube.types import CascadeType
 
-from portside.dataplane.compute.kubernetes.objects import KINDS, MANAGER
+from portside.dataplane.compute.kubernetes.objects import KINDS, MANAGER, Json
 from portside.dataplane.compute.kubernetes.settings import KubernetesSettings
 from portside.kernel.errors import UserMistake
 
-Json = dict[str, Any]
-
 _READ = {"Pod": ("", "v1", "pods"), "Event": ("", "v1", "events")}
-_MAY_PASS = frozenset({408, 409, 425, 429})
+_RETRYABLE = frozenset({408, 409, 425, 429})
 _TIMEOUT_S = 30.0
 
 
-class ClusterAway(Exception):
-    """The API server does not answer, or not now; the same call may work later."""
+class ClusterUnavailable(Exception):
+    """The API server does not answer, or not now; the same call may succeed later."""
 
 
 class ClusterRefused(Exception):
-    """The API server will not do this; the message says why."""
+    """The API server refused a call; the message says why."""
 
     def __init__(self, status: int, message: str) -> None:
         super().__init__(message)
@@ -39,7 +38,7 @@ class ClusterRefused(Exception):
 
 
 class KubernetesApi:
-    """The cluster that the service account or the kubeconfig file leads to."""
+    """The API server that the service account or the kubeconfig file names."""
 
     def __init__(self, config: KubeConfig, context: str | None = None) -> None:
         self._client = AsyncClient(
@@ -48,18 +47,20 @@ class KubernetesApi:
 
     @classmethod
     def from_environment(cls, settings: KubernetesSettings) -> "KubernetesApi":
-        """Find the cluster: the one this runs in, else that of KUBECONFIG or ~/.kube/config. Raises UserMistake."""
+        """Find the cluster: the one this runs in, else the one of KUBECONFIG or ~/.kube/config. Raises UserMistake."""
         try:
             return cls(KubeConfig.from_env(), settings.kubernetes_context)
         except (ConfigError, OSError, KeyError) as exc:
-            raise UserMistake(f"there is no cluster to deploy to: {exc}") from exc
+            raise UserMistake(
+                f"there is no cluster to deploy to: {exc}; run the listener in a cluster, or set KUBECONFIG"
+            ) from exc
 
     async def close(self) -> None:
         """Close the connections."""
         await self._client.close()
 
     async def apply(self, manifest: Json) -> Json:
-        """Make an object as it is described, or change it. Fields that somebody else set are taken over."""
+        """Create or change an object (server-side apply). It takes over fields that others have set."""
         kind, metadata = manifest["kind"], manifest["metadata"]
         with _translated(f"{kind} {metadata['name']}"):
             return dict(
@@ -69,7 +70,7 @@ class KubernetesApi:
             )
 
     async def get(self, kind: str, namespace: str, name: str) -> Json | None:
-        """Return an object, or None when there is none."""
+        """Return an object, or None when it does not exist."""
         try:
             with _translated(f"{kind} {name}"):
                 return dict(await self._client.get(_RESOURCES[kind], name, namespace=namespace))
@@ -81,7 +82,7 @@ class KubernetesApi:
     async def list(
         self, kind: str, namespace: str, labels: Mapping[str, str], fields: Mapping[str, str] | None = None
     ) -> list[Json]:
-        """Return the objects of a kind with these labels."""
+        """Return the objects of a kind with these labels and fields."""
         with _translated(f"the list of {KINDS.get(kind, _READ.get(kind, ('', '', kind)))[2]} in {namespace}"):
             found = self._client.list(
                 _RESOURCES[kind], namespace=namespace, labels=dict(labels) or None, fields=dict(fields or {}) or None
@@ -89,7 +90,7 @@ class KubernetesApi:
             return [{"kind": kind, **item} async for item in found]
 
     async def delete(self, kind: str, namespace: str, name: str) -> None:
-        """Remove an object with what it owns; a no-op where it is gone."""
+        """Delete an object and those that it owns. Succeeds when the object does not exist."""
         try:
             with _translated(f"{kind} {name}"):
                 await self._client.delete(_RESOURCES[kind], name, namespace=namespace, cascade=CascadeType.BACKGROUND)
@@ -100,17 +101,17 @@ class KubernetesApi:
     async def follow_log(
         self, pod: Json, container: str, *, since_s: int | None = None, tail: int | None = None, follow: bool = True
     ) -> AsyncIterator[str]:
-        """Give the lines of a container's log; with `follow` until the container ends."""
+        """Yield the lines of a container's log; with `follow` until the container ends."""
         metadata = pod["metadata"]
-        given = {"container": container, "follow": follow, "sinceSeconds": since_s, "tailLines": tail}
-        # The client's own `log` cannot read a refusal while it follows, and never closes what it followed.
+        parameters = {"container": container, "follow": follow, "sinceSeconds": since_s, "tailLines": tail}
+        # The library's own `log` cannot read an error response while it follows, and never closes the response.
         inner: Any = self._client._client  # noqa: SLF001
-        asked = inner.prepare_request(
-            "get", PodLog, name=metadata["name"], namespace=metadata["namespace"], params=given
+        request = inner.prepare_request(
+            "get", PodLog, name=metadata["name"], namespace=metadata["namespace"], params=parameters
         )
-        asked.timeout = httpx2.Timeout(_TIMEOUT_S, read=None if follow else _TIMEOUT_S)
+        request.timeout = httpx2.Timeout(_TIMEOUT_S, read=None if follow else _TIMEOUT_S)
         with _translated(f"the log of pod {metadata['name']}"):
-            answer = await inner.send(inner.build_adapter_request(asked), stream=True)
+            answer = await inner.send(inner.build_adapter_request(request), stream=True)
             try:
                 if answer.is_error:
                     await answer.aread()
@@ -134,10 +135,10 @@ def _translated(what: str) -> Iterator[None]:
         yield
     except ApiError as exc:
         code, message = exc.response.status_code, f"{what}: {exc.status.message or exc.status.reason}"
-        if code in _MAY_PASS or code >= 500:
-            raise ClusterAway(f"{code}: {message}") from exc
+        if code in _RETRYABLE or code >= 500:
+            raise ClusterUnavailable(f"{code}: {message}") from exc
         raise ClusterRefused(code, message) from exc
     except httpx2.HTTPStatusError as exc:
-        raise ClusterAway(f"{what}: {exc.response.status_code}") from exc
+        raise ClusterUnavailable(f"{what}: {exc.response.status_code}") from exc
     except httpx2.HTTPError as exc:
-        raise ClusterAway(f"{what}: {type(exc).__name__}: {exc}") from exc
+        raise ClusterUnavailable(f"{what}: {type(exc).__name__}: {exc}") from exc

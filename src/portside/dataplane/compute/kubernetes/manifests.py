@@ -1,64 +1,81 @@
-"""From a release to all that its deployment has on the cluster. Pure: the same release is the same objects.
+"""From a release to all objects of its deployment on the cluster. Pure: the same release gives the same objects.
 
-They are applied in two steps: what has to be there first (`stores`), and what needs it (`servers`).
+The objects are applied in two steps: the stores first, then the servers, which need them.
 """
 
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Any
 
 from portside.dataplane.compute.interface import Release
-from portside.dataplane.compute.kubernetes.addresses import Address, address_of
 from portside.dataplane.compute.kubernetes.environment import (
     CUSTOM_POSTGRES,
     CUSTOM_REDIS,
     Passwords,
-    Surroundings,
+    PodEnvironment,
+    container_environment,
+    digest_of,
+    encoded,
     grace_of,
     has_own,
     postgres_url,
     redis_url,
     secret_environment,
 )
-from portside.dataplane.compute.kubernetes.objects import Place, object_name
-from portside.dataplane.compute.kubernetes.pods import Pods
-from portside.dataplane.compute.kubernetes.resources import Resources, read_resources
-from portside.dataplane.compute.kubernetes.servers import entrances, environment_of, scaling, workloads
+from portside.dataplane.compute.kubernetes.objects import (
+    API_PORT,
+    REVISION,
+    Address,
+    Json,
+    KubernetesScope,
+    Resources,
+    address_of,
+    container_resources,
+    object_name,
+    read_resources,
+)
 from portside.dataplane.compute.kubernetes.settings import KubernetesSettings
 from portside.dataplane.compute.kubernetes.stores import postgres, redis, store_name
 from portside.dataplane.failures import DeployFailed
 from portside.dataplane.settings import ListenerSettings
-from portside.dataplane.types import DesiredDeployment
+from portside.listener_api import DesiredDeployment, DesiredRevision
 
-Json = dict[str, Any]
+CONTAINER = "api-server"
+# Requests still arrive for a moment after a pod began to terminate, until every node knows.
+_PRE_STOP_S = 5
+_MARGIN_S = 30
+_STARTUP_PERIOD_S = 2
+# Contract: section 8, autoscaling.
+TARGET_UTILIZATION, TARGET_PENDING = 75, 10
+_SCALE_DOWN_AFTER_S = 1800
 
 
 @dataclass(frozen=True)
-class Cluster:
-    """The settings by which deployments are put on a cluster."""
+class ClusterSettings:
+    """The settings that apply to deployments on a cluster."""
 
     listener: ListenerSettings
     kubernetes: KubernetesSettings
 
     @property
     def limits(self) -> Mapping[str, float]:
-        """How many seconds the pods of each part may take to become ready."""
+        """How many seconds the pods of each workload may take to become ready."""
         return {"api": self.listener.deployment_start_timeout_s, "queue": self.kubernetes.kubernetes_queue_timeout_s}
 
 
 @dataclass(frozen=True)
 class Objects:
-    """All objects of a deployment as one release wants them."""
+    """All objects of a deployment for one release."""
 
-    place: Place
+    scope: KubernetesScope
     address: Address
-    # Not shown: among them are Secrets.
+    # Not in the representation, because some of them are Secrets.
     stores: list[Json] = field(repr=False)
     servers: list[Json] = field(repr=False)
 
     @property
     def names(self) -> set[tuple[str, str]]:
-        """Kind and name of each."""
+        """Kind and name of each object."""
         return {(manifest["kind"], manifest["metadata"]["name"]) for manifest in (*self.stores, *self.servers)}
 
     def of_kind(self, kind: str) -> list[Json]:
@@ -66,8 +83,8 @@ class Objects:
         return [manifest for manifest in (*self.stores, *self.servers) if manifest["kind"] == kind]
 
 
-def place_of(deployment: DesiredDeployment, resources: Resources, settings: KubernetesSettings) -> Place:
-    """Return where the deployment's objects are. Raises DeployFailed for a namespace that this listener may not use."""
+def scope_of(deployment: DesiredDeployment, resources: Resources, settings: KubernetesSettings) -> KubernetesScope:
+    """Return the names and labels of a deployment. Raises DeployFailed for a namespace that is not allowed."""
     namespace = deployment.k8s_namespace or settings.namespaces[0]
     if namespace not in settings.namespaces:
         raise DeployFailed(
@@ -75,24 +92,24 @@ def place_of(deployment: DesiredDeployment, resources: Resources, settings: Kube
             f"not to {namespace}"
         )
     name = object_name(deployment.name, deployment.id)
-    return Place(deployment.id, name, namespace, resources.labels or {}, resources.annotations or {})
+    return KubernetesScope(deployment.id, name, namespace, resources.labels or {}, resources.annotations or {})
 
 
-def objects_of(release: Release, cluster: Cluster, passwords: Passwords) -> Objects:
-    """Return every object that the release's deployment shall have. Raises DeployFailed for what cannot be."""
+def objects_of(release: Release, cluster: ClusterSettings, passwords: Passwords) -> Objects:
+    """Return every object of the release's deployment. Raises DeployFailed for a release that cannot run."""
     deployment, revision, settings = release.deployment, release.revision, cluster.kubernetes
     resources = read_resources(revision.resource_spec, deployment.scale)
-    place = place_of(deployment, resources, settings)
-    address = address_of(place.name, place.namespace, deployment.custom_url, settings)
+    scope = scope_of(deployment, resources, settings)
+    address = address_of(scope.name, scope.namespace, deployment.custom_url, settings)
     stores: list[Json] = []
     urls: dict[str, str | None] = {"postgres": None, "redis": None}
     if not has_own(revision, CUSTOM_POSTGRES):
-        stores += postgres(place, resources, settings, passwords.postgres)
-        urls["postgres"] = postgres_url(store_name(place, "postgres"), passwords.postgres)
+        stores += postgres(scope, resources, settings, passwords.postgres)
+        urls["postgres"] = postgres_url(store_name(scope, "postgres"), passwords.postgres)
     if settings.kubernetes_redis and not has_own(revision, CUSTOM_REDIS):
-        stores += redis(place, resources, settings, passwords.redis)
-        urls["redis"] = redis_url(store_name(place, "redis"), passwords.redis)
-    surroundings = Surroundings(
+        stores += redis(scope, resources, settings, passwords.redis)
+        urls["redis"] = redis_url(store_name(scope, "redis"), passwords.redis)
+    environment = PodEnvironment(
         address,
         urls["postgres"],
         urls["redis"],
@@ -100,12 +117,211 @@ def objects_of(release: Release, cluster: Cluster, passwords: Passwords) -> Obje
         grace_of(revision, cluster.listener.stop_grace_s),
         max(cluster.limits.values()),
     )
-    environment = environment_of(place, secret_environment(deployment, revision, surroundings), passwords)
-    pods = Pods(place, revision, resources, surroundings, environment["metadata"]["name"])
+    secret = environment_secret(scope, secret_environment(deployment, revision, environment), passwords)
+    pods = PodContext(scope, revision, resources, environment, secret["metadata"]["name"])
     servers = [
-        environment,
-        *entrances(place, address, settings),
-        *workloads(pods, cluster.limits),
-        *scaling(place, resources, settings),
+        secret,
+        *entry_points(scope, address, settings),
+        *deployments_of(pods, cluster.limits),
+        *scaling(scope, resources, settings),
     ]
-    return Objects(place, address, stores, servers)
+    return Objects(scope, address, stores, servers)
+
+
+@dataclass(frozen=True)
+class Workload:
+    """One of the two Deployments of servers: the tier of its pods, their (minimum, maximum) number, and their size."""
+
+    component: str
+    tier: str
+    scale: tuple[int, int]
+    compute: Json
+
+
+def workloads_of(resources: Resources) -> list[Workload]:
+    """Return the API workload, and the queue workload when the queue has its own pods."""
+    size = container_resources(resources.cpu, resources.cpu_limit, resources.memory_mb, resources.memory_limit_mb)
+    scale = (resources.min_scale, max(resources.min_scale, resources.max_scale))
+    if not resources.has_queue:
+        return [Workload("api", "all", scale, size)]
+    queue = container_resources(
+        resources.queue_cpu, resources.queue_cpu_limit, resources.queue_memory_mb, resources.queue_memory_limit_mb
+    )
+    return [Workload("api", "api", scale, size), Workload("queue", "queue", resources.queue_replicas, queue)]
+
+
+def workload_name(scope: KubernetesScope, component: str) -> str:
+    """Return the name of a workload's Deployment; the API workload has the deployment's own name."""
+    return scope.name if component == "api" else f"{scope.name}-{component}"
+
+
+@dataclass(frozen=True)
+class PodContext:
+    """What the pods of all workloads share; `secret` names the Secret with their variables."""
+
+    scope: KubernetesScope
+    revision: DesiredRevision
+    resources: Resources
+    environment: PodEnvironment
+    secret: str
+
+
+def environment_secret(scope: KubernetesScope, values: dict[str, str], passwords: Passwords) -> Json:
+    """Return the Secret with the variables of a revision's pods."""
+    body = {"type": "Opaque", "immutable": True, "data": encoded(values)}
+    return scope.manifest("Secret", f"{scope.name}-env-{digest_of(values, passwords)}", "environment", body)
+
+
+def deployments_of(pods: PodContext, limits: Mapping[str, float]) -> list[Json]:
+    """Return the Deployment of each workload. `limits` is how many seconds each may take to become ready."""
+    scope, found = pods.scope, []
+    for workload in workloads_of(pods.resources):
+        component = workload.component
+        spec = {
+            "replicas": workload.scale[0],
+            "revisionHistoryLimit": 10,
+            "progressDeadlineSeconds": round(limits[component]),
+            "selector": {"matchLabels": scope.selector_of(component)},
+            "strategy": {"type": "RollingUpdate", "rollingUpdate": {"maxUnavailable": 0, "maxSurge": 1}},
+            "template": pod_template(pods, workload),
+        }
+        manifest = scope.manifest("Deployment", workload_name(scope, component), component, {"spec": spec})
+        manifest["metadata"]["labels"][REVISION] = str(pods.revision.id)
+        found.append(manifest)
+    return found
+
+
+def pod_template(pods: PodContext, workload: Workload) -> Json:
+    """Return the template of a workload's pods. Raises DeployFailed for a resource spec that no pod can have."""
+    scope, revision, resources, environment = pods.scope, pods.revision, pods.resources, pods.environment
+    metadata: Json = {"labels": scope.labels_of(workload.component, revision.id)}
+    if scope.annotations:
+        metadata["annotations"] = dict(scope.annotations)
+    sidecars = [_user_container(sidecar) for sidecar in resources.sidecars or []]
+    spec: Json = {
+        # Kubernetes starts an init container with restartPolicy Always before the server and stops it after the server.
+        "initContainers": [
+            *(sidecar for sidecar in sidecars if sidecar.get("restartPolicy") == "Always"),
+            *(_user_container(container) for container in resources.init_containers or []),
+        ],
+        "containers": [
+            _server_container(pods, workload),
+            *(sidecar for sidecar in sidecars if sidecar.get("restartPolicy") != "Always"),
+        ],
+        "volumes": resources.volumes,
+        "imagePullSecrets": resources.image_pull_secrets,
+        "serviceAccountName": resources.service_account_name,
+        # Agents need no access to the API server, unless they were given a service account for it.
+        "automountServiceAccountToken": resources.service_account_name is not None,
+        "enableServiceLinks": False,
+        "terminationGracePeriodSeconds": round(environment.grace_s + _PRE_STOP_S + _MARGIN_S),
+        "topologySpreadConstraints": [
+            {
+                "maxSkew": 1,
+                "topologyKey": "kubernetes.io/hostname",
+                "whenUnsatisfiable": "ScheduleAnyway",
+                "labelSelector": {"matchLabels": scope.selector_of(workload.component)},
+            }
+        ],
+    }
+    return {"metadata": metadata, "spec": {name: value for name, value in spec.items() if value not in (None, [])}}
+
+
+def _server_container(pods: PodContext, workload: Workload) -> Json:
+    if not pods.revision.image_uri:
+        raise DeployFailed("the revision names no image; set source_revision_config.image_uri")
+    probe = {
+        "httpGet": {"path": "/ok", "port": "http"},
+        "periodSeconds": 15,
+        "timeoutSeconds": 5,
+        "failureThreshold": 6,
+    }
+    container: Json = {
+        "name": CONTAINER,
+        "image": pods.revision.image_uri,
+        "ports": [{"name": "http", "containerPort": API_PORT, "protocol": "TCP"}],
+        "envFrom": [{"secretRef": {"name": pods.secret}}],
+        "env": container_environment(pods.revision, pods.environment, workload.tier),
+        "resources": workload.compute,
+        "volumeMounts": pods.resources.volume_mounts,
+        "livenessProbe": probe,
+        "readinessProbe": probe,
+        # The other probes begin only after this one succeeded. It gives a slow start the time that it needs, and its
+        # short period makes a fast start ready soon.
+        "startupProbe": {
+            **probe,
+            "periodSeconds": _STARTUP_PERIOD_S,
+            "failureThreshold": math.ceil(pods.environment.start_timeout_s / _STARTUP_PERIOD_S),
+        },
+        "lifecycle": {"preStop": {"exec": {"command": ["sleep", str(_PRE_STOP_S)]}}},
+        "securityContext": {
+            "allowPrivilegeEscalation": False,
+            "capabilities": {"drop": ["ALL"]},
+            "seccompProfile": {"type": "RuntimeDefault"},
+        },
+    }
+    return {name: value for name, value in container.items() if value not in (None, [], {})}
+
+
+def _user_container(container: Json) -> Json:
+    """Return a container of the user's. Raises DeployFailed when it has the name of the server's container."""
+    if container.get("name") == CONTAINER:
+        raise DeployFailed(
+            f"source_config.resource_spec: the name {CONTAINER} is taken by the server; rename the other container"
+        )
+    return container
+
+
+def entry_points(scope: KubernetesScope, address: Address, settings: KubernetesSettings) -> list[Json]:
+    """Return the Service of the API, and its Ingress when the deployment has a public address."""
+    port = {"name": "http", "port": API_PORT, "targetPort": "http", "protocol": "TCP"}
+    service = {"type": "ClusterIP", "selector": scope.selector_of("api"), "ports": [port]}
+    found = [scope.manifest("Service", scope.name, "api", {"spec": service})]
+    if address.host is not None:
+        backend = {"service": {"name": scope.name, "port": {"name": "http"}}}
+        path = {"path": address.path or "/", "pathType": "Prefix", "backend": backend}
+        spec: Json = {"rules": [{"host": address.host, "http": {"paths": [path]}}]}
+        if settings.kubernetes_ingress_class:
+            spec["ingressClassName"] = settings.kubernetes_ingress_class
+        if settings.kubernetes_ingress_tls_secret:
+            spec["tls"] = [{"hosts": [address.host], "secretName": settings.kubernetes_ingress_tls_secret}]
+        found.append(scope.manifest("Ingress", scope.name, "api", {"spec": spec}))
+    return found
+
+
+def scaling(scope: KubernetesScope, resources: Resources, settings: KubernetesSettings) -> list[Json]:
+    """Return the autoscalers, and the budgets that keep one of several replicas up during maintenance."""
+    found = []
+    for workload in workloads_of(resources):
+        minimum, maximum = workload.scale
+        if maximum > max(minimum, 1):
+            found.append(_autoscaler(scope, workload, settings))
+        if minimum > 1:
+            spec = {"minAvailable": 1, "selector": {"matchLabels": scope.selector_of(workload.component)}}
+            name = workload_name(scope, workload.component)
+            found.append(scope.manifest("PodDisruptionBudget", name, workload.component, {"spec": spec}))
+    return found
+
+
+def _autoscaler(scope: KubernetesScope, workload: Workload, settings: KubernetesSettings) -> Json:
+    name = workload_name(scope, workload.component)
+    utilization = {"type": "Utilization", "averageUtilization": TARGET_UTILIZATION}
+    metrics: list[Json] = [
+        {"type": "Resource", "resource": {"name": kind, "target": utilization}}
+        for kind in ("cpu", "memory")
+        if kind in workload.compute.get("requests", {})
+    ]
+    if workload.tier != "api" and settings.kubernetes_pending_runs_metric:
+        selector = {"matchLabels": {"portside_deployment": str(scope.deployment_id)}}
+        metric = {"name": settings.kubernetes_pending_runs_metric, "selector": selector}
+        target = {"type": "AverageValue", "averageValue": str(TARGET_PENDING)}
+        metrics.append({"type": "External", "external": {"metric": metric, "target": target}})
+    minimum, maximum = workload.scale
+    spec = {
+        "scaleTargetRef": {"apiVersion": "apps/v1", "kind": "Deployment", "name": name},
+        "minReplicas": max(minimum, 1),
+        "maxReplicas": maximum,
+        **({"metrics": metrics} if metrics else {}),
+        "behavior": {"scaleDown": {"stabilizationWindowSeconds": _SCALE_DOWN_AFTER_S}},
+    }
+    return scope.manifest("HorizontalPodAutoscaler", name, workload.component, {"spec": spec})

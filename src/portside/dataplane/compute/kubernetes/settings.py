@@ -11,15 +11,12 @@ UrlPattern = Annotated[str, msgspec.Meta(pattern=r"^https?://(\*\.)?[a-z0-9.-]+(
 
 
 class KubernetesSettings(msgspec.Struct, frozen=True, kw_only=True):
-    """Where on a cluster deployments go, and how they are reached there."""
+    """Where deployments run on a cluster, and their addresses."""
 
     kubernetes_namespaces: Annotated[
         str,
         msgspec.Meta(min_length=1),
-        setting(
-            "Namespaces that deployments may be put in, separated by commas. The first one is used where a deployment "
-            "names none."
-        ),
+        setting("Namespaces for deployments, separated by commas. A deployment that names none uses the first one."),
     ]
     kubernetes_context: Annotated[
         str | None, setting("Context of the kubeconfig file to use; only outside a cluster.")
@@ -28,42 +25,41 @@ class KubernetesSettings(msgspec.Struct, frozen=True, kw_only=True):
     kubernetes_ingress_url: Annotated[
         UrlPattern | None,
         setting(
-            "Where deployments are reached from outside, such as https://*.agents.example.com for a host of each "
-            "deployment's own or https://example.com/agents for a path of each. Without it there is no Ingress and "
-            "deployments are reached inside the cluster alone."
+            "Public address of deployments, such as https://*.agents.example.com for one host per deployment or "
+            "https://example.com/agents for one path per deployment. Without it there is no Ingress, and only the "
+            "cluster itself reaches deployments."
         ),
     ] = None
-    kubernetes_ingress_class: Annotated[str | None, setting("Class of the Ingress; the cluster's default without.")] = (
-        None
-    )
+    kubernetes_ingress_class: Annotated[str | None, setting("Class of the Ingress. By default the cluster's.")] = None
     kubernetes_ingress_tls_secret: Annotated[
         str | None, setting("Secret with the certificate of the Ingress, in each namespace.")
     ] = None
     kubernetes_health_check: Annotated[
         Literal["service", "ingress", "none"],
         setting(
-            "What must answer GET /ok before a revision is DEPLOYED: its service, which only a listener inside the "
-            "cluster reaches, its public address, or nothing but its pods' own probes."
+            "What must answer GET /ok before a revision is DEPLOYED: its Service, which only a listener inside the "
+            "cluster reaches, its public address (ingress), or only the probes of its pods (none)."
         ),
     ] = "service"
     kubernetes_queue_timeout_s: Annotated[
         float, msgspec.Meta(gt=0), setting("How long the queue's pods may take to become ready, in seconds.")
     ] = 600
     kubernetes_storage_class: Annotated[
-        str | None, setting("Storage class of the databases' volumes; the cluster's default without.")
+        str | None, setting("Storage class of the databases' volumes. By default the cluster's.")
     ] = None
     kubernetes_postgres_image: Annotated[Image, setting("Image of the deployments' databases.")] = (
         "pgvector/pgvector:pg15"
     )
     kubernetes_redis: Annotated[
-        bool, setting("Give each deployment a Redis that carries hints between its pods; without it Postgres does.")
+        bool,
+        setting("Give each deployment a Redis for notifications between its pods instead of Postgres."),
     ] = True
     kubernetes_redis_image: Annotated[Image, setting("Image of that Redis.")] = "redis:6"
     kubernetes_pending_runs_metric: Annotated[
         str | None,
         setting(
-            "External metric with the pending runs of a deployment, labelled portside_deployment, by which the queue "
-            "is scaled at 10 runs a replica. Without it the queue is scaled by CPU and memory alone."
+            "External metric with the pending runs of a deployment, labelled portside_deployment. With it the queue "
+            "scales to 10 runs per replica; without it by CPU and memory only."
         ),
     ] = None
     kubernetes_platform_url: Annotated[

@@ -1,17 +1,19 @@
 """The Postgres and the Redis of a deployment: one pod each, behind a Service that only its own servers reach.
 
-Postgres keeps its data in a claim of its own rather than one made by the StatefulSet, so that it may grow later. Redis
-carries hints and events and nothing that has to last.
+The data of Postgres is in a separate claim, not in one that the StatefulSet creates, so that it can grow later. Redis
+carries notifications and events, none of which has to last.
 """
 
-from typing import Any
-
 from portside.dataplane.compute.kubernetes.environment import encoded
-from portside.dataplane.compute.kubernetes.objects import COMPONENT, DEPLOYMENT, Place
-from portside.dataplane.compute.kubernetes.resources import Resources, compute_of
+from portside.dataplane.compute.kubernetes.objects import (
+    COMPONENT,
+    DEPLOYMENT,
+    Json,
+    KubernetesScope,
+    Resources,
+    container_resources,
+)
 from portside.dataplane.compute.kubernetes.settings import KubernetesSettings
-
-Json = dict[str, Any]
 
 POSTGRES_PORT, REDIS_PORT = 5432, 6379
 PASSWORD = "password"  # noqa: S105 - the key's name
@@ -19,14 +21,14 @@ _POSTGRES_GROUP, _REDIS_USER = 999, 999
 _MB = 1024 * 1024
 
 
-def store_name(place: Place, component: str) -> str:
+def store_name(scope: KubernetesScope, component: str) -> str:
     """Return the name of a store's objects, and its host name."""
-    return f"{place.name}-{component}"
+    return f"{scope.name}-{component}"
 
 
-def postgres(place: Place, resources: Resources, settings: KubernetesSettings, password: str) -> list[Json]:
+def postgres(scope: KubernetesScope, resources: Resources, settings: KubernetesSettings, password: str) -> list[Json]:
     """Return the objects of the deployment's Postgres."""
-    name = store_name(place, "postgres")
+    name = store_name(scope, "postgres")
     secret = {"type": "Opaque", "data": encoded({PASSWORD: password})}
     claim: Json = {
         "accessModes": ["ReadWriteOnce"],
@@ -35,69 +37,71 @@ def postgres(place: Place, resources: Resources, settings: KubernetesSettings, p
     if settings.kubernetes_storage_class:
         claim["storageClassName"] = settings.kubernetes_storage_class
     return [
-        place.manifest("Secret", name, "postgres", secret),
-        place.manifest("PersistentVolumeClaim", name, "postgres", {"spec": claim}),
-        *_guarded(place, "postgres", POSTGRES_PORT),
-        _stateful_set(place, "postgres", _postgres_pod(name, resources, settings)),
+        scope.manifest("Secret", name, "postgres", secret),
+        scope.manifest("PersistentVolumeClaim", name, "postgres", {"spec": claim}),
+        *_network(scope, "postgres", POSTGRES_PORT),
+        _stateful_set(scope, "postgres", _postgres_pod(name, resources, settings)),
     ]
 
 
-def redis(place: Place, resources: Resources, settings: KubernetesSettings, password: str) -> list[Json]:
+def redis(scope: KubernetesScope, resources: Resources, settings: KubernetesSettings, password: str) -> list[Json]:
     """Return the objects of the deployment's Redis."""
-    name = store_name(place, "redis")
+    name = store_name(scope, "redis")
     memory_mb = resources.redis_memory_limit_mb or resources.redis_memory_mb
     lines = [f"requirepass {password}", 'save ""', "appendonly no", "dir /tmp"]
     if memory_mb is not None:
-        # The rest is for buffers of subscribers, which Redis does not count.
+        # Redis does not count the buffers of its subscribers, which need the rest.
         lines.append(f"maxmemory {memory_mb * _MB * 3 // 4}")
     secret = {"type": "Opaque", "data": encoded({PASSWORD: password, "redis.conf": "\n".join(lines) + "\n"})}
     return [
-        place.manifest("Secret", name, "redis", secret),
-        *_guarded(place, "redis", REDIS_PORT),
-        _stateful_set(place, "redis", _redis_pod(name, resources, settings)),
+        scope.manifest("Secret", name, "redis", secret),
+        *_network(scope, "redis", REDIS_PORT),
+        _stateful_set(scope, "redis", _redis_pod(name, resources, settings)),
     ]
 
 
-def _guarded(place: Place, component: str, port: int) -> list[Json]:
-    """Return the Service of a store, and the policy that lets the deployment's own servers in and nobody else."""
-    name = store_name(place, component)
-    service = {"selector": place.selector_of(component), "ports": [_port(component, port=port)]}
+def _network(scope: KubernetesScope, component: str, port: int) -> list[Json]:
+    """Return the Service of a store, and the policy that admits only the deployment's own servers."""
+    name = store_name(scope, component)
+    service = {"selector": scope.selector_of(component), "ports": [_port(component, port=port)]}
     servers = {
-        "matchLabels": {DEPLOYMENT: str(place.deployment_id)},
+        "matchLabels": {DEPLOYMENT: str(scope.deployment_id)},
         "matchExpressions": [{"key": COMPONENT, "operator": "In", "values": ["api", "queue"]}],
     }
     policy = {
-        "podSelector": {"matchLabels": place.selector_of(component)},
+        "podSelector": {"matchLabels": scope.selector_of(component)},
         "policyTypes": ["Ingress"],
         "ingress": [{"from": [{"podSelector": servers}], "ports": [{"protocol": "TCP", "port": port}]}],
     }
     return [
-        place.manifest("Service", name, component, {"spec": service}),
-        place.manifest("NetworkPolicy", name, component, {"spec": policy}),
+        scope.manifest("Service", name, component, {"spec": service}),
+        scope.manifest("NetworkPolicy", name, component, {"spec": policy}),
     ]
 
 
 def _port(name: str, **number: int) -> Json:
-    # The protocol is part of a port's key, which older API servers do not fill in when they merge.
+    # Older API servers merge ports by port and protocol without filling in a default protocol.
     return {"name": name, "protocol": "TCP", **number}
 
 
-def _stateful_set(place: Place, component: str, pod: Json) -> Json:
-    name = store_name(place, component)
-    metadata: Json = {"labels": place.labels_of(component)}
-    if place.annotations:
-        metadata["annotations"] = dict(place.annotations)
+def _stateful_set(scope: KubernetesScope, component: str, pod: Json) -> Json:
+    name = store_name(scope, component)
+    metadata: Json = {"labels": scope.labels_of(component)}
+    if scope.annotations:
+        metadata["annotations"] = dict(scope.annotations)
     spec = {
         "replicas": 1,
         "serviceName": name,
-        "selector": {"matchLabels": place.selector_of(component)},
+        "selector": {"matchLabels": scope.selector_of(component)},
         "template": {"metadata": metadata, "spec": {"automountServiceAccountToken": False, **pod}},
     }
-    return place.manifest("StatefulSet", name, component, {"spec": spec})
+    return scope.manifest("StatefulSet", name, component, {"spec": spec})
 
 
 def _postgres_pod(name: str, resources: Resources, settings: KubernetesSettings) -> Json:
-    compute = compute_of(resources.db_cpu, resources.db_cpu_limit, resources.db_memory_mb, resources.db_memory_limit_mb)
+    compute = container_resources(
+        resources.db_cpu, resources.db_cpu_limit, resources.db_memory_mb, resources.db_memory_limit_mb
+    )
     container: Json = {
         "name": "postgres",
         "image": settings.kubernetes_postgres_image,
@@ -107,7 +111,7 @@ def _postgres_pod(name: str, resources: Resources, settings: KubernetesSettings)
             {"name": "POSTGRES_USER", "value": "portside"},
             {"name": "POSTGRES_DB", "value": "portside"},
             {"name": "POSTGRES_PASSWORD", "valueFrom": {"secretKeyRef": {"name": name, "key": PASSWORD}}},
-            # Below the mount: file systems of their own have a lost+found, which initdb takes for somebody's data.
+            # A folder below the mount: a new file system has a lost+found, and initdb refuses a folder with files.
             {"name": "PGDATA", "value": "/var/lib/postgresql/data/pgdata"},
         ],
         "readinessProbe": {
@@ -117,7 +121,7 @@ def _postgres_pod(name: str, resources: Resources, settings: KubernetesSettings)
         },
         "volumeMounts": [
             {"name": "data", "mountPath": "/var/lib/postgresql/data"},
-            {"name": "shared-memory", "mountPath": "/dev/shm"},  # noqa: S108 - Postgres' own place in its pod
+            {"name": "shared-memory", "mountPath": "/dev/shm"},  # noqa: S108 - in Postgres' own pod
         ],
         **({"resources": compute} if compute else {}),
     }
@@ -133,13 +137,13 @@ def _postgres_pod(name: str, resources: Resources, settings: KubernetesSettings)
 
 
 def _redis_pod(name: str, resources: Resources, settings: KubernetesSettings) -> Json:
-    compute = compute_of(
+    compute = container_resources(
         resources.redis_cpu, resources.redis_cpu_limit, resources.redis_memory_mb, resources.redis_memory_limit_mb
     )
     container: Json = {
         "name": "redis",
         "image": settings.kubernetes_redis_image,
-        # The password stands in the file: arguments can be read by whoever may list processes.
+        # The password is in the file, because everybody who may list processes can read arguments.
         "command": ["redis-server", "/etc/portside/redis.conf"],
         "ports": [_port("redis", containerPort=REDIS_PORT)],
         "readinessProbe": {"tcpSocket": {"port": "redis"}, "periodSeconds": 5, "timeoutSeconds": 5},

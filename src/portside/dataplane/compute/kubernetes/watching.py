@@ -1,89 +1,193 @@
-"""Waiting until what was applied serves, or until it is clear that it will not.
+"""Waiting until applied objects serve, or until it is clear that they will not.
 
-The cluster is looked at every two seconds. What a revision ends with says what the cluster said: the pods' states, the
-controller's conditions, the last warnings, and the last words of a container that died.
+The watch polls the cluster every two seconds and judges only what the API server shows. A problem is permanent when
+waiting cannot help: an image that cannot be pulled, a container that keeps dying. It must last for a while, because a
+first attempt may fail for a transient reason. The error of a failed revision includes what the cluster said: the states
+of the pods, the controller's conditions, the latest warnings, and the last output of a container that died.
 """
 
 import asyncio
 import time
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any, TypeVar
 
 import httpx2
 
-from portside.dataplane.compute.kubernetes.api import ClusterAway, ClusterRefused, KubernetesApi
-from portside.dataplane.compute.kubernetes.objects import COMPONENT, REVISION, Place
-from portside.dataplane.compute.kubernetes.pods import CONTAINER
-from portside.dataplane.compute.kubernetes.rollout import Progress, crashed_containers, judge
+from portside.dataplane.compute.kubernetes.api import ClusterRefused, ClusterUnavailable, KubernetesApi
+from portside.dataplane.compute.kubernetes.manifests import CONTAINER
+from portside.dataplane.compute.kubernetes.objects import COMPONENT, REVISION, Json, KubernetesScope
 from portside.dataplane.failures import DeployFailed
 
-Json = dict[str, Any]
-Say = Callable[[str], None]
+OnStep = Callable[[str], None]
 T = TypeVar("T")
 
-_LAST_WORDS = 20
-_SHOWN_WARNINGS = 3
-_GATE_TIMEOUT_S = 5.0
+_PERMANENT = frozenset({"ImagePullBackOff", "InvalidImageName", "ErrImageNeverPull", "CreateContainerConfigError"})
+_NORMAL = frozenset({"ContainerCreating", "PodInitializing"})
+_MAX_RESTARTS = 3
+_SHOWN_PROBLEMS, _SHOWN_WARNINGS, _SHOWN_LINES = 4, 3, 20
+_HEALTH_TIMEOUT_S = 5.0
 _TITLES = {"api": "Deployment", "queue": "Queue Deployment", "postgres": "Postgres", "redis": "Redis"}
 
 
 @dataclass(frozen=True)
-class Pace:
-    """How often the cluster is looked at, and for how long what looks hopeless may still come right; in seconds."""
+class PodProblem:
+    """A reason why a pod is not ready."""
 
-    poll_s: float = 2.0
-    patience_s: float = 30.0
+    text: str
+    is_permanent: bool = False
 
 
 @dataclass(frozen=True)
-class Watch:
-    """Watches one deployment's workloads; `say` gets a line for every step."""
+class WorkloadProgress:
+    """How many replicas of a workload are ready, and the problems of the others."""
+
+    is_ready: bool
+    replicas: str
+    problems: tuple[PodProblem, ...] = ()
+
+    @property
+    def is_permanent(self) -> bool:
+        """Whether waiting cannot help."""
+        return any(problem.is_permanent for problem in self.problems)
+
+    def __str__(self) -> str:
+        texts = list(dict.fromkeys(problem.text for problem in self.problems))[:_SHOWN_PROBLEMS]
+        return "; ".join([f"{self.replicas} replicas are ready", *texts])
+
+
+def judge(workload: Mapping[str, Any], pods: Iterable[Mapping[str, Any]]) -> WorkloadProgress:
+    """Judge a Deployment or a StatefulSet by its status and the pods of its newest revision."""
+    wanted = workload.get("spec", {}).get("replicas", 1)
+    status = workload.get("status") or {}
+    # Until the controller has seen the latest change, its status is about the previous one.
+    is_current = status.get("observedGeneration", 0) >= workload["metadata"].get("generation", 0)
+    up = status.get("availableReplicas" if workload["kind"] == "Deployment" else "readyReplicas", 0)
+    updated = status.get("updatedReplicas", 0)
+    # While pods of the previous revision exist, requests may still reach them.
+    previous = status.get("replicas", 0) - updated
+    replicas = f"{max(0, min(up - previous, updated))} of {wanted}"
+    if is_current and updated >= wanted and up >= wanted and previous == 0:
+        return WorkloadProgress(is_ready=True, replicas=replicas)
+    problems = [*_controller_problems(status), *(problem for pod in pods for problem in pod_problems(pod))]
+    return WorkloadProgress(is_ready=False, replicas=replicas, problems=tuple(problems))
+
+
+def pod_problems(pod: Mapping[str, Any]) -> Iterator[PodProblem]:
+    """Yield the problems of a pod."""
+    name, status = pod["metadata"]["name"], pod.get("status") or {}
+    if status.get("phase") == "Failed" and status.get("reason"):
+        yield PodProblem(f"pod {name} failed: {_reason(status)}")
+    for condition in status.get("conditions") or ():
+        if condition.get("type") == "PodScheduled" and condition.get("status") == "False":
+            yield PodProblem(f"pod {name} cannot be scheduled: {_reason(condition)}")
+    for container in _container_statuses(pod):
+        yield from _container_problems(f"container {container.get('name')} of pod {name}", container)
+
+
+def crashed_containers(pod: Mapping[str, Any]) -> list[str]:
+    """Return the names of the containers that have died."""
+    return [container["name"] for container in _container_statuses(pod) if _death(container) is not None]
+
+
+def _container_statuses(pod: Mapping[str, Any]) -> tuple[Json, ...]:
+    status = pod.get("status") or {}
+    return (*(status.get("initContainerStatuses") or ()), *(status.get("containerStatuses") or ()))
+
+
+def _container_problems(title: str, container: Mapping[str, Any]) -> Iterator[PodProblem]:
+    state, restarts = container.get("state") or {}, container.get("restartCount", 0)
+    death = _death(container)
+    if death is not None:
+        yield PodProblem(f"{title} {death}, {restarts} restarts", is_permanent=restarts >= _MAX_RESTARTS)
+    waiting = state.get("waiting")
+    if waiting and waiting.get("reason") not in _NORMAL and death is None:
+        yield PodProblem(f"{title}: {_reason(waiting)}", is_permanent=waiting.get("reason") in _PERMANENT)
+    elif "running" in state and not container.get("ready") and death is None:
+        yield PodProblem(f"{title} is not ready yet")
+
+
+def _death(container: Mapping[str, Any]) -> str | None:
+    """Describe how a container died last; None when it never did."""
+    for state in (container.get("state") or {}, container.get("lastState") or {}):
+        end = state.get("terminated")
+        if end and end.get("reason") == "OOMKilled":
+            return "was killed because it used more memory than its limit (OOMKilled)"
+        if end and end.get("exitCode", 0) != 0:
+            return f"ended with exit code {end.get('exitCode')} ({end.get('reason') or 'Error'})"
+    return None
+
+
+def _controller_problems(status: Mapping[str, Any]) -> Iterator[PodProblem]:
+    """Yield what the controller itself could not do, for example because of a quota."""
+    for condition in status.get("conditions") or ():
+        if condition.get("type") == "ReplicaFailure" and condition.get("status") == "True":
+            yield PodProblem(f"its pods cannot be created: {_reason(condition)}", is_permanent=True)
+
+
+def _reason(status: Mapping[str, Any]) -> str:
+    return ": ".join(str(text) for text in (status.get("reason"), status.get("message")) if text) or "no reason given"
+
+
+@dataclass(frozen=True)
+class PollTiming:
+    """How often the watch polls, and how long a permanent problem must last before the watch gives up; in seconds."""
+
+    poll_s: float = 2.0
+    permanent_after_s: float = 30.0
+
+
+@dataclass(frozen=True)
+class WorkloadWatch:
+    """Watches the workloads of one deployment; `on_step` gets a line for every step."""
 
     api: KubernetesApi
-    place: Place
-    say: Say
-    pace: Pace = Pace()
+    scope: KubernetesScope
+    on_step: OnStep
+    timing: PollTiming = PollTiming()
 
     async def until_ready(self, manifest: Json, limit_s: float) -> None:
         """Wait until a Deployment or StatefulSet is ready. Raises DeployFailed with the reasons, and ClusterRefused."""
         component = manifest["metadata"]["labels"][COMPONENT]
-        title, began, hopeless_since, said = _TITLES[component], time.monotonic(), None, ""
+        title, began, permanent_since, reported = _TITLES[component], time.monotonic(), None, ""
         while True:
-            progress, pods = await self._look(manifest, limit_s)
-            if str(progress) != said:
-                said = str(progress)
-                self.say(f"{title}: {said}")
+            progress, pods = await self._poll(manifest, limit_s)
+            if str(progress) != reported:
+                reported = str(progress)
+                self.on_step(f"{title}: {reported}")
             if progress.is_ready:
                 return
             now = time.monotonic()
-            hopeless_since = (hopeless_since or now) if progress.is_hopeless else None
-            if hopeless_since is not None and now - hopeless_since >= self.pace.patience_s:
-                raise DeployFailed(await self._report(f"{title} does not come up: {progress}", pods))
+            permanent_since = (permanent_since or now) if progress.is_permanent else None
+            if permanent_since is not None and now - permanent_since >= self.timing.permanent_after_s:
+                raise DeployFailed(await self._report(f"{title} does not start: {progress}", pods))
             if now - began >= limit_s:
                 late = f"{title} is not ready after {limit_s:g} seconds: {progress}"
                 raise DeployFailed(await self._report(late, pods))
-            await asyncio.sleep(self.pace.poll_s)
+            await asyncio.sleep(self.timing.poll_s)
 
     async def until_healthy(self, url: str, limit_s: float) -> None:
         """Wait until GET {url}/ok answers 200. Raises DeployFailed."""
         began, reason = time.monotonic(), ""
-        async with httpx2.AsyncClient(timeout=_GATE_TIMEOUT_S) as client:
+        async with httpx2.AsyncClient(timeout=_HEALTH_TIMEOUT_S) as client:
             while True:
                 try:
-                    answer = await client.get(f"{url}/ok")
-                    if answer.status_code == 200:
+                    response = await client.get(f"{url}/ok")
+                    if response.status_code == 200:
                         return
-                    reason = f"it answers {answer.status_code}"
+                    reason = f"it answers {response.status_code}"
                 except httpx2.HTTPError as exc:
                     reason = f"{type(exc).__name__}: {exc}"
                 if time.monotonic() - began >= limit_s:
-                    raise DeployFailed(f"GET {url}/ok does not succeed within {limit_s:g} seconds: {reason}")
-                await asyncio.sleep(self.pace.poll_s)
+                    raise DeployFailed(
+                        f"GET {url}/ok did not succeed within {limit_s:g} seconds: {reason}. If the listener cannot "
+                        "reach this address, change its setting KUBERNETES_HEALTH_CHECK"
+                    )
+                await asyncio.sleep(self.timing.poll_s)
 
-    async def _look(self, manifest: Json, limit_s: float) -> tuple[Progress, list[Json]]:
+    async def _poll(self, manifest: Json, limit_s: float) -> tuple[WorkloadProgress, list[Json]]:
         metadata = manifest["metadata"]
-        labels = {**self.place.selector_of(metadata["labels"][COMPONENT])}
+        labels = {**self.scope.selector_of(metadata["labels"][COMPONENT])}
         if REVISION in metadata["labels"]:
             labels[REVISION] = metadata["labels"][REVISION]
 
@@ -91,42 +195,43 @@ class Watch:
             live = await self.api.get(manifest["kind"], metadata["namespace"], metadata["name"])
             return live, await self.api.list("Pod", metadata["namespace"], labels)
 
-        live, pods = await insist(read, limit_s)
+        live, pods = await retry_while_unavailable(read, limit_s)
         if live is None:
-            raise DeployFailed(f"{manifest['kind']} {metadata['name']} was removed by somebody")
+            raise DeployFailed(f"somebody deleted {manifest['kind']} {metadata['name']} during the deploy")
         pods = [pod for pod in pods if "deletionTimestamp" not in pod["metadata"]]
         return judge({**live, "kind": manifest["kind"]}, pods), pods
 
     async def _report(self, reason: str, pods: list[Json]) -> str:
-        """Add what the cluster warned of and the last words of a container that died."""
+        """Add the cluster's warnings and the last output of a container that died."""
         try:
-            warnings, words = await self._warnings(), await self._last_words(pods)
-        except (ClusterAway, ClusterRefused):
+            warnings, lines = await self._warnings(), await self._last_output(pods)
+        except (ClusterUnavailable, ClusterRefused):
             return reason
-        return "\n".join([reason, *warnings, *words])
+        return "\n".join([reason, *warnings, *lines])
 
     async def _warnings(self) -> list[str]:
-        events = await self.api.list("Event", self.place.namespace, {}, {"type": "Warning"})
-        ours = [event for event in events if event["involvedObject"].get("name", "").startswith(self.place.name)]
+        events = await self.api.list("Event", self.scope.namespace, {}, {"type": "Warning"})
+        ours = [event for event in events if event["involvedObject"].get("name", "").startswith(self.scope.name)]
         ours.sort(key=lambda event: event.get("lastTimestamp") or event.get("eventTime") or "")
         texts = [f"{event['involvedObject'].get('kind')}: {event.get('message', '')}" for event in ours]
         return list(dict.fromkeys(reversed(texts)))[:_SHOWN_WARNINGS]
 
-    async def _last_words(self, pods: list[Json]) -> list[str]:
+    async def _last_output(self, pods: list[Json]) -> list[str]:
         for pod in pods:
+            # The server's own container before sidecars.
             for container in sorted(crashed_containers(pod), key=lambda name: name != CONTAINER):
-                lines = [line async for line in self.api.follow_log(pod, container, tail=_LAST_WORDS, follow=False)]
+                lines = [line async for line in self.api.follow_log(pod, container, tail=_SHOWN_LINES, follow=False)]
                 return [f"the last lines of {container}:", *lines]
         return []
 
 
-async def insist(call: Callable[[], Awaitable[T]], limit_s: float) -> T:
-    """Call until the cluster answers. Raises ClusterAway after the limit, and ClusterRefused at once."""
+async def retry_while_unavailable(call: Callable[[], Awaitable[T]], limit_s: float) -> T:
+    """Repeat a call until the cluster answers. Raises ClusterUnavailable after the limit and ClusterRefused at once."""
     began, delay = time.monotonic(), 0.5
     while True:
         try:
             return await call()
-        except ClusterAway:
+        except ClusterUnavailable:
             if time.monotonic() - began >= limit_s:
                 raise
             await asyncio.sleep(delay)

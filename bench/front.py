@@ -1,0 +1,55 @@
+"""What the front adds to a request: the same request on an agent's own port and through Caddy.
+
+Clients alternate between both in short rounds, so that other work on the machine hits them alike.
+"""
+
+import tempfile
+from pathlib import Path
+
+from bench.client import Connection, Figures, load, percentiles
+from tests.servers import free_port
+
+from portside.ingress.caddy import CaddyProcess, find_caddy
+from portside.ingress.config import AgentRoute, FrontOptions, configuration
+
+ROUNDS, ROUND_S = 10, 0.5
+NAME = "bench"
+
+
+async def measure_front(port: int) -> dict[str, Figures]:
+    """Return a row for each number of clients: p50 of both ways, what the front adds, and the ratio."""
+    caddy = find_caddy(None)
+    if caddy is None:
+        return {}
+    options = FrontOptions(port=free_port())
+    with tempfile.TemporaryDirectory() as folder:
+        front = CaddyProcess(caddy.program, Path(folder) / "front", Path(folder) / "front.log")
+        await front.start()
+        try:
+            config = configuration(options, [AgentRoute(NAME, f"127.0.0.1:{port}")], is_old=caddy.is_old)
+            await front.load(config)
+            return {f"{clients} clients": await compare(port, options.port, clients) for clients in (1, 16)}
+        finally:
+            await front.stop()
+
+
+async def compare(port: int, front_port: int, clients: int) -> Figures:
+    """Measure both ways in turn."""
+    direct: list[float] = []
+    through: list[float] = []
+    for _ in range(ROUNDS):
+        direct += (await load(port, clients, ask(""), ROUND_S)).times
+        through += (await load(front_port, clients, ask(f"/agents/{NAME}"), ROUND_S)).times
+    direct_ms, front_ms = percentiles(direct)[0], percentiles(through)[0]
+    return {
+        "direct p50": direct_ms, "front p50": front_ms, "added ms": front_ms - direct_ms, "ratio": front_ms / direct_ms
+    }  # fmt: skip
+
+
+def ask(prefix: str):
+    """Return a request for the smallest answer below a prefix."""
+
+    async def request(connection: Connection) -> bytes:
+        return await connection.send("GET", f"{prefix}/ok")
+
+    return request

@@ -1,0 +1,354 @@
+"""Messages of the protocol and messages of a graph: parts to content, messages to input, and thread values to history.
+
+Files travel as they came, as content blocks that LangChain's chat models accept. The server fetches nothing.
+
+A message that arrived by the protocol carries the id of the first run of its task (`TASK_START`) in the graph's
+message. Whatever follows it, up to the next such message, belongs to that task. Messages that a client sent through
+other routes belong to no task.
+"""
+
+import base64
+import binascii
+import mimetypes
+from collections.abc import Iterable, Iterator, Mapping
+from typing import Any, NamedTuple
+from urllib.parse import urlsplit
+from uuid import UUID, uuid5
+
+import msgspec
+from msgspec import UNSET
+
+from portside.agent.a2a.rpc import (
+    AgentMessage,
+    ContentTypeNotSupported,
+    FileContent,
+    InvalidParams,
+    MessagePart,
+    SendParams,
+)
+from portside.agent.media import media_of
+from portside.agent.types.runs import Command
+from portside.kernel.codec import dump_user
+from portside.kernel.errors import Invalid
+from portside.kernel.http.decode import convert
+from portside.kernel.http.error_responses import describe_problems
+
+TASK_START = "a2a.task_start_id"
+AS_SENT = "a2a.message"
+MESSAGE_ID = "a2a.message_id"
+COMMAND = "command"
+ALL_TOOLS, NO_TOOL = "all", "none"
+MEDIA_FAMILIES = frozenset({"text", "image", "audio", "video"})
+MEDIA_TYPES = frozenset({"application/pdf", "application/json"})
+_SCHEMES = frozenset({"http", "https"})
+_GRAPH_TYPES = {"user": "human", "ROLE_USER": "human", "agent": "ai", "ROLE_AGENT": "ai"}
+_ROLES = {"human": "user", "ai": "agent", "AIMessageChunk": "agent"}
+
+Plain = dict[str, Any]
+
+
+# Parts and content blocks.
+
+
+def read_parts(parts: list[MessagePart]) -> list[Plain]:
+    """Check parts and return them in the form of version 0.3.
+
+    Raises InvalidParams that names the part, and ContentTypeNotSupported.
+    """
+    return [_read_part(part, f"params.message.parts.{index}") for index, part in enumerate(parts)]
+
+
+def text_of(parts: list[Plain]) -> str | None:
+    """Return the text of parts, one line for each; None where no part is text."""
+    texts = [part["text"] for part in parts if part["kind"] == "text"]
+    return "\n".join(texts) if texts else None
+
+
+def data_of(parts: list[Plain]) -> list[Any]:
+    """Return the data of the data parts."""
+    return [part["data"] for part in parts if part["kind"] == "data"]
+
+
+def content_of(parts: list[Plain]) -> str | list[Plain]:
+    """Return parts as the content of a graph's message: text, or content blocks where one of them is a file."""
+    if all(part["kind"] != "file" for part in parts):
+        return "\n".join(_part_as_text(part) for part in parts)
+    return [_content_block(part) for part in parts]
+
+
+def parts_of(content: Any) -> list[Plain]:
+    """Return the content of a graph's message as parts, without reasoning and tool calls."""
+    if isinstance(content, str):
+        return [text_part(content)] if content else []
+    return [part for block in content or () for part in _parts_of_block(block)] if isinstance(content, list) else []
+
+
+def text_part(text: str) -> Plain:
+    """Make a text part."""
+    return {"kind": "text", "text": text}
+
+
+def data_part(data: Any) -> Plain:
+    """Make a data part."""
+    return {"kind": "data", "data": data}
+
+
+def dict_of(value: Any) -> Plain:
+    """Return `value` if it is an object, else an empty one: a graph may keep anything in these places."""
+    return value if isinstance(value, dict) else {}
+
+
+def _read_part(part: MessagePart, where: str) -> Plain:
+    given = {"text": part.text, "data": part.data, "file": part.file, "raw": part.raw, "url": part.url}
+    found = [name for name, value in given.items() if value is not None and value is not UNSET]
+    if part.data is None and not found:
+        found.append("data")
+    if len(found) != 1:
+        raise InvalidParams(f"Invalid params: {where}: a part holds exactly one of text, data and a file")
+    kind = "file" if found[0] in ("raw", "url") else found[0]
+    if part.kind is not None and part.kind != kind:
+        raise InvalidParams(f"Invalid params: {where}: kind is {part.kind}, but the part holds {kind}")
+    read: Plain = {"kind": kind, kind: _read_file(part, where) if kind == "file" else given[kind]}
+    return read | {"metadata": part.metadata} if part.metadata else read
+
+
+def _read_file(part: MessagePart, where: str) -> Plain:
+    file = part.file or FileContent(uri=part.url, bytes=part.raw, mime_type=part.media_type, name=part.filename)
+    if (file.uri is None) == (file.bytes is None):
+        raise InvalidParams(f"Invalid params: {where}: a file has either a URI or bytes")
+    if file.uri is not None and urlsplit(file.uri).scheme not in _SCHEMES:
+        raise InvalidParams(f"Invalid params: {where}: the URI of a file begins with https:// or http://")
+    if file.bytes is not None:
+        try:
+            base64.b64decode(file.bytes, validate=True)
+        except (binascii.Error, ValueError):
+            raise InvalidParams(f"Invalid params: {where}: the bytes of a file must be base64") from None
+    media_type = file.mime_type or mimetypes.guess_type(file.name or urlsplit(file.uri or "").path)[0]
+    if media_type is None:
+        raise InvalidParams(f"Invalid params: {where}: the media type of the file is missing")
+    if media_type.split("/")[0] not in MEDIA_FAMILIES and media_type.split(";")[0].strip() not in MEDIA_TYPES:
+        raise ContentTypeNotSupported(
+            f"{where}: the agent does not read {media_type[:100]}; it reads text, images, audio, video, PDF and JSON"
+        )
+    read = {"uri": file.uri, "bytes": file.bytes, "mimeType": media_type, "name": file.name}
+    return {key: value for key, value in read.items() if value is not None}
+
+
+def _part_as_text(part: Plain) -> str:
+    return part["text"] if part["kind"] == "text" else dump_user(part["data"]).decode()
+
+
+def _content_block(part: Plain) -> Plain:
+    if part["kind"] != "file":
+        return {"type": "text", "text": _part_as_text(part)}
+    file = part["file"]
+    family = file["mimeType"].split("/")[0]
+    block = {"type": family if family in ("image", "audio", "video") else "file", "mime_type": file["mimeType"]}
+    block |= {"url": file["uri"]} if "uri" in file else {"base64": file["bytes"]}
+    return block | {"extras": {"filename": file["name"]}} if "name" in file else block
+
+
+def _parts_of_block(block: Any) -> Iterator[Plain]:
+    if isinstance(block, str):
+        yield text_part(block)
+    elif isinstance(block, dict) and block.get("type") in ("text", "text-plain"):
+        if isinstance(block.get("text"), str) and block["text"]:
+            yield text_part(block["text"])
+    elif (media := media_of(block)) is not None:
+        file = {"uri": media.url} if media.url is not None else {"bytes": media.data}
+        optional = {key: value for key, value in (("mimeType", media.mime_type), ("name", media.name)) if value}
+        yield {"kind": "file", "file": file | optional}
+
+
+# From a message to the input of a run, or to the answer of an interrupt.
+
+
+class InputFields(msgspec.Struct, frozen=True):
+    """The fields of a graph's input: whether it has messages, and the names of the others."""
+
+    has_messages: bool
+    others: frozenset[str]
+
+    @classmethod
+    def of(cls, schema: Mapping[str, Any] | None) -> "InputFields":
+        """Read the schema of a graph's input. A graph without a schema is assumed to take messages."""
+        if schema is None:
+            return cls(True, frozenset())
+        names = frozenset(schema.get("properties") or ())
+        return cls("messages" in names, names - {"messages"})
+
+
+def input_of(message: AgentMessage, parts: list[Plain], fields: InputFields) -> Plain:
+    """Return the graph's input for a message. Raises InvalidParams that names the part the graph cannot read.
+
+    A graph with messages gets one, under the client's own id. Data whose keys are all fields of the graph's input is
+    merged into the input; other data becomes text of the message. A graph without messages accepts data alone.
+    """
+    return _conversation_input(message, parts, fields) if fields.has_messages else _structured_input(parts)
+
+
+def mark_task(graph_input: Any, message: AgentMessage, start: str) -> None:
+    """Write the id of the task's first run into the input's message."""
+    for one in graph_input.get("messages", ()) if isinstance(graph_input, dict) else ():
+        if isinstance(one, dict) and one.get("id") == message.message_id:
+            one["additional_kwargs"] = {**one.get("additional_kwargs", {}), TASK_START: start}
+
+
+def command_of(send: SendParams, parts: list[Plain]) -> Command | None:
+    """Return the command that a message brings, beside it or as its only data. Raises InvalidParams."""
+    if send.command is not None:
+        return send.command
+    data = data_of(parts)
+    if len(data) != 1 or not isinstance(data[0], dict) or data[0].keys() != {COMMAND}:
+        return None
+    try:
+        command: Command = convert(data[0][COMMAND], Command, COMMAND)
+    except Invalid as exc:
+        raise InvalidParams(f"Invalid params: {describe_problems(exc.problems)}") from exc
+    return command
+
+
+def resume_command(send: SendParams, parts: list[Plain], interrupt_ids: list[str]) -> Command:
+    """Return the command that resumes a graph from these interrupts.
+
+    Raises InvalidParams unless it is clear which interrupt the message answers. Text wins over a command, as on other
+    servers of this protocol.
+    """
+    command = command_of(send, parts)
+    text, data = text_of(parts), data_of(parts)
+    if any(part["kind"] == "file" for part in parts):
+        return Command(resume=_by_interrupt(content_of(parts), interrupt_ids))
+    if text is not None:
+        return Command(resume=_by_interrupt(text, interrupt_ids))
+    if command is not None:
+        resume = None if command.resume is None else _by_interrupt(command.resume, interrupt_ids)
+        return Command(update=command.update, resume=resume, goto=command.goto)
+    return Command(resume=_by_interrupt(data[0] if len(data) == 1 else data, interrupt_ids))
+
+
+def _by_interrupt(answer: Any, interrupt_ids: list[str]) -> Any:
+    # The interrupt is named, so that two answers which arrive together cannot answer two different interrupts.
+    if isinstance(answer, dict) and answer and answer.keys() <= set(interrupt_ids):
+        return answer
+    if len(interrupt_ids) > 1:
+        ids = ", ".join(interrupt_ids)
+        raise InvalidParams(
+            f"Several questions wait for an answer. Answer with a data part of the form {{id: answer}}; ids: {ids}"
+        )
+    return {interrupt_ids[0]: answer} if interrupt_ids else answer
+
+
+def _conversation_input(message: AgentMessage, parts: list[Plain], fields: InputFields) -> Plain:
+    graph_input: Plain = {}
+    rest: list[Plain] = []
+    for part in parts:
+        if part["kind"] == "data" and _is_input(part["data"], fields):
+            graph_input |= part["data"]
+        else:
+            rest.append(part)
+    sent = {"metadata": message.metadata, "extensions": message.extensions}
+    sent |= {"referenceTaskIds": message.reference_task_ids}
+    sent = {key: value for key, value in sent.items() if value}
+    graph_message = {
+        "type": _GRAPH_TYPES[message.role],
+        "content": content_of(rest or parts),
+        "id": message.message_id,
+        "additional_kwargs": {AS_SENT: sent} if sent else {},
+    }
+    return {**graph_input, "messages": [graph_message]}
+
+
+def _is_input(data: Any, fields: InputFields) -> bool:
+    return isinstance(data, dict) and bool(data) and data.keys() <= fields.others
+
+
+def _structured_input(parts: list[Plain]) -> Plain:
+    graph_input: Plain = {}
+    for index, part in enumerate(parts):
+        where = f"Invalid params: params.message.parts.{index}"
+        if part["kind"] != "data":
+            raise InvalidParams(f"{where}: this agent does not read {part['kind']}; send its input as a data part")
+        if not isinstance(part["data"], dict):
+            raise InvalidParams(f"{where}: the input of this agent is an object")
+        graph_input |= part["data"]
+    return graph_input
+
+
+# From the values of a thread to the history of a context.
+
+
+class HistoryMessage(NamedTuple):
+    """A message in the form of the protocol, and the first run of the task that it belongs to, if any."""
+
+    message: Plain
+    start: str | None
+
+
+class ToolResults:
+    """Which tools' results the history includes: all, none, or those that the setting names."""
+
+    def __init__(self, setting: str) -> None:
+        names = frozenset(name for part in setting.split(",") if (name := part.strip()))
+        self._names = None if names == {ALL_TOOLS} else names - {NO_TOOL}
+
+    def includes(self, name: Any) -> bool:
+        """Whether the history includes the results of a tool."""
+        return self._names is None or name in self._names
+
+
+def task_id_of(thread_id: UUID, start: str | UUID) -> str:
+    """Return the id of a task: its context and its first run (spec: section 10)."""
+    return f"{thread_id}:{start}"
+
+
+def history_of(values: Any, thread_id: UUID, tool_results: ToolResults) -> list[HistoryMessage]:
+    """Return the messages among the values of a thread, oldest first; none where its graph has no messages."""
+    messages = values.get("messages") if isinstance(values, dict) else None
+    start: str | None = None
+    history: list[HistoryMessage] = []
+    for index, message in enumerate(messages if isinstance(messages, list) else ()):
+        if not isinstance(message, dict):
+            continue
+        kwargs = dict_of(message.get("additional_kwargs"))
+        if message.get("type") == "human" or TASK_START in kwargs:
+            start = kwargs.get(TASK_START)
+        written = _tool_result(message, tool_results) if message.get("type") == "tool" else _message(message, kwargs)
+        if written is None:
+            continue
+        if history and history[-1].start == start and is_tool_results(written) and is_tool_results(history[-1].message):
+            history[-1].message["parts"][0]["data"]["tool_results"] += written["parts"][0]["data"]["tool_results"]
+            continue
+        ids = {
+            "messageId": str(message.get("id") or uuid5(thread_id, f"message {index}")),
+            "contextId": str(thread_id),
+        }
+        task = {"taskId": task_id_of(thread_id, start)} if start else {}
+        history.append(HistoryMessage(written | ids | task, start))
+    return history
+
+
+def answer_of(history: Iterable[HistoryMessage], start: str) -> Plain | None:
+    """Return the agent's last message in a task; results of tools do not count."""
+    own = [each.message for each in history if each.start == start and not is_tool_results(each.message)]
+    return own[-1] if own and own[-1]["role"] == "agent" else None
+
+
+def is_tool_results(message: Plain) -> bool:
+    """Whether a message of the history holds results of tools."""
+    part = message["parts"][0]
+    return part["kind"] == "data" and isinstance(part["data"], dict) and "tool_results" in part["data"]
+
+
+def _message(message: Plain, kwargs: Plain) -> Plain | None:
+    role, parts = _ROLES.get(str(message.get("type"))), parts_of(message.get("content"))
+    if role is None or not parts:
+        return None
+    return {**dict_of(kwargs.get(AS_SENT)), "kind": "message", "role": role, "parts": parts}
+
+
+def _tool_result(message: Plain, tool_results: ToolResults) -> Plain | None:
+    if not tool_results.includes(message.get("name")):
+        return None
+    names = {"toolCallId": "tool_call_id", "content": "content", "name": "name", "status": "status"}
+    result = {name: message.get(key) for name, key in names.items()}
+    return {"kind": "message", "role": "agent", "parts": [data_part({"tool_results": [result]})]}

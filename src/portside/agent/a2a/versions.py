@@ -1,0 +1,123 @@
+"""Versions 0.3 and 1.0 of the protocol: how each writes cards, tasks, messages and events.
+
+Internally everything has the form of 0.3. Version 1.0 spells states, roles and parts differently, marks the
+kind of an object by the member that holds it instead of a field `kind`, writes times in milliseconds, and has no
+`final`: the last event is the one before the stream ends.
+"""
+
+from collections.abc import Callable, Mapping
+from datetime import datetime
+from typing import Any, NamedTuple
+
+Plain = dict[str, Any]
+
+
+class ProtocolVersion(NamedTuple):
+    """How a version of the protocol writes cards, tasks, answers to messages, and events of streams."""
+
+    is_modern: bool
+    card: Callable[[Plain], Plain]
+    task: Callable[[Plain], Plain]
+    sent: Callable[[Plain], Plain]
+    event: Callable[[Plain], Plain]
+
+
+def _unchanged(value: Plain) -> Plain:
+    return value
+
+
+def _modern_card(card: Plain) -> Plain:
+    written = {key: value for key, value in card.items() if key not in _ONLY_IN_OLD_CARDS}
+    written["supportedInterfaces"] = [
+        {"url": card["url"], "protocolBinding": card["preferredTransport"], "protocolVersion": version}
+        for version in ("1.0", "0.3")
+    ]
+    capabilities = {key: value for key, value in card["capabilities"].items() if key != "stateTransitionHistory"}
+    if card.get("supportsAuthenticatedExtendedCard"):
+        capabilities["extendedAgentCard"] = True
+    written["capabilities"] = capabilities
+    if "securitySchemes" in card:
+        # Version 1.0 cannot express other types of OpenAPI's security schemes.
+        written["securitySchemes"] = {
+            name: {_SCHEMES[scheme["type"]]: _modern_scheme(scheme)}
+            for name, scheme in card["securitySchemes"].items()
+            if isinstance(scheme, dict) and scheme.get("type") in _SCHEMES
+        }
+        written["securityRequirements"] = [
+            {"schemes": {name: {"list": scopes} for name, scopes in requirement.items()}}
+            for requirement in card["security"]
+        ]
+    return written
+
+
+_ONLY_IN_OLD_CARDS = frozenset(
+    {"protocolVersion", "url", "preferredTransport", "supportsAuthenticatedExtendedCard", "security"}
+)
+_SCHEMES = {
+    "apiKey": "apiKeySecurityScheme",
+    "http": "httpAuthSecurityScheme",
+    "oauth2": "oauth2SecurityScheme",
+    "openIdConnect": "openIdConnectSecurityScheme",
+    "mutualTLS": "mtlsSecurityScheme",
+}
+
+
+def _modern_scheme(scheme: Plain) -> Plain:
+    return {"location" if key == "in" else key: value for key, value in scheme.items() if key != "type"}
+
+
+def _modern_task(task: Plain) -> Plain:
+    written = {key: task[key] for key in ("id", "contextId") if key in task} | {"status": _status(task["status"])}
+    if "artifacts" in task:
+        written["artifacts"] = [_artifact(artifact) for artifact in task["artifacts"]]
+    if "history" in task:
+        written["history"] = [_message(message) for message in task["history"]]
+    return written
+
+
+def _modern_event(event: Plain) -> Plain:
+    if event["kind"] == "task":
+        return {"task": _modern_task(event)}
+    ids = {key: event[key] for key in ("taskId", "contextId")}
+    if event["kind"] == "status-update":
+        return {"statusUpdate": ids | {"status": _status(event["status"])}}
+    chunking = {key: event[key] for key in ("append", "lastChunk")}
+    return {"artifactUpdate": ids | {"artifact": _artifact(event["artifact"])} | chunking}
+
+
+def modern_state(state: str) -> str:
+    """Return a state as version 1.0 spells it."""
+    return f"TASK_STATE_{state.upper().replace('-', '_')}"
+
+
+def old_state(state: str) -> str:
+    """Return a state as version 0.3 spells it."""
+    return state.removeprefix("TASK_STATE_").lower().replace("_", "-")
+
+
+def _status(status: Plain) -> Plain:
+    timestamp = datetime.fromisoformat(status["timestamp"]).isoformat(timespec="milliseconds").replace("+00:00", "Z")
+    written = {"state": modern_state(status["state"]), "timestamp": timestamp}
+    return written | {"message": _message(status["message"])} if "message" in status else written
+
+
+def _message(message: Plain) -> Plain:
+    written = {key: value for key, value in message.items() if key != "kind"}
+    return written | {"role": f"ROLE_{message['role'].upper()}", "parts": [_part(part) for part in message["parts"]]}
+
+
+def _artifact(artifact: Plain) -> Plain:
+    return artifact | {"parts": [_part(part) for part in artifact["parts"]]}
+
+
+def _part(part: Plain) -> Plain:
+    shared = {key: part[key] for key in ("metadata",) if key in part}
+    if part["kind"] == "file":
+        file: Mapping[str, Any] = part["file"]
+        names = {"uri": "url", "bytes": "raw", "mimeType": "mediaType", "name": "filename"}
+        return {names[key]: value for key, value in file.items()} | shared
+    return {part["kind"]: part[part["kind"]]} | shared
+
+
+OLD = ProtocolVersion(False, _unchanged, _unchanged, _unchanged, _unchanged)
+MODERN = ProtocolVersion(True, _modern_card, _modern_task, lambda task: {"task": _modern_task(task)}, _modern_event)

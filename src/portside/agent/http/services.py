@@ -1,0 +1,97 @@
+"""The services that request handlers of the agent server use, and the headers of their pages; `app.py` wires them."""
+
+import asyncio
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import cached_property
+from typing import TypeVar
+
+import msgspec
+
+from portside.agent.a2a.service import A2A
+from portside.agent.access.service import Access
+from portside.agent.assistants.descriptions import Descriptions
+from portside.agent.assistants.records import Assistants
+from portside.agent.config import AgentConfig
+from portside.agent.crons.crons import Crons
+from portside.agent.mcp.service import Mcp
+from portside.agent.queue.backlog import QueueMonitor
+from portside.agent.rows import SearchPage
+from portside.agent.runs.service import Runs
+from portside.agent.settings import AgentSettings
+from portside.agent.store.requests import StoreRequests
+from portside.agent.streams.hub import Hub
+from portside.agent.threads.records import ThreadSearches
+from portside.agent.threads.states import States
+from portside.agent.webhooks.deliveries import WebhookLog
+from portside.kernel.diagnostics import Diagnostics
+from portside.kernel.http import routes, websockets
+from portside.kernel.http.health import HealthServices
+
+T = TypeVar("T")
+PAGING = ("X-Pagination-Total", "X-Pagination-Next")
+
+
+class Traffic(msgspec.Struct):
+    """Whether this replica serves the deployment's own address yet."""
+
+    is_served: bool = True
+
+
+class ApiDescription:
+    """The description of the API: the OpenAPI document, and which groups of routes are served."""
+
+    def __init__(self, write: Callable[[], bytes], tags: frozenset[str]) -> None:
+        self.tags = tags
+        self._write = write
+
+    @cached_property
+    def openapi(self) -> bytes:
+        """The document, written at the first request: most servers never get one."""
+        return self._write()
+
+    def extend(self, add: Callable[[bytes], bytes]) -> None:
+        """Pass the document through a function that adds operations to it. Call it before the server answers."""
+        write = self._write
+        self._write = lambda: add(write())
+
+
+@dataclass(frozen=True, kw_only=True)
+class AgentServices(HealthServices):
+    """The services of the agent server."""
+
+    a2a: A2A
+    access: Access
+    assistants: Assistants
+    config: AgentConfig
+    crons: Crons
+    descriptions: Descriptions
+    diagnostics: Diagnostics | None
+    """Set where the operator configured a folder for heap dumps."""
+    draining: asyncio.Event
+    hub: Hub
+    api_description: ApiDescription
+    mcp: Mcp
+    monitor: QueueMonitor
+    runs: Runs
+    searches: ThreadSearches
+    settings: AgentSettings
+    states: States
+    store: StoreRequests
+    traffic: Traffic
+    webhook_log: WebhookLog
+
+
+Context = routes.Context[AgentServices]
+Routes = routes.Routes[Context]
+SocketContext = websockets.SocketContext[AgentServices]
+SocketRoutes = routes.Routes[SocketContext]
+
+
+def show_page(ctx: Context, found: SearchPage[T], offset: int) -> list[T]:
+    """Return the rows of a page, and set the pagination headers: the total, and the next offset (spec: Conventions)."""
+    ctx.headers["X-Pagination-Total"] = str(found.total)
+    after = offset + len(found.items)
+    if found.items and after < found.total:
+        ctx.headers["X-Pagination-Next"] = str(after)
+    return found.items

@@ -1,0 +1,60 @@
+"""Files in the content of messages: content blocks of LangChain and of model providers, in one form."""
+
+import mimetypes
+from typing import Any, NamedTuple
+from urllib.parse import urlsplit
+
+FAMILIES = frozenset({"image", "audio", "video", "file"})
+_BLOCKS = {"image_url": "image", "input_audio": "audio", "document": "file"}
+
+
+class Media(NamedTuple):
+    """A file: its family, and its URL or its bytes in base64."""
+
+    family: str
+    url: str | None = None
+    data: str | None = None
+    mime_type: str | None = None
+    name: str | None = None
+
+
+def media_of(block: Any) -> Media | None:
+    """Return the file in a content block; None if it has none, or only a provider's id of one."""
+    kind = block.get("type") if isinstance(block, dict) else None
+    family = _BLOCKS.get(kind, kind) if isinstance(kind, str) else None
+    if family not in FAMILIES:
+        return None
+    held = _container(block, str(kind))
+    url, data = _text(held, "url"), _text(held, "base64", "data", "file_data")
+    mime_type = _text(held, "mime_type", "mimeType", "media_type")
+    name = _text(block, "filename") or _text(held, "filename") or _text(block.get("extras"), "filename")
+    audio_format = _text(held, "format")
+    if mime_type is None and audio_format is not None:
+        mime_type = f"audio/{audio_format}"
+    for given in (url, data):
+        if given is not None and given.startswith("data:"):
+            head, _, data = given.removeprefix("data:").partition(",")
+            url, mime_type = None, mime_type or head.partition(";")[0] or None
+            if not head.endswith(";base64"):
+                return None
+    if url is None and data is None:
+        return None
+    mime_type = mime_type or mimetypes.guess_type(name or urlsplit(url or "").path)[0]
+    return Media(family, url, None if url is not None else data, mime_type, name)
+
+
+def _container(block: dict[str, Any], kind: str) -> Any:
+    """Return the part of a block with the file: providers put it below `source` or the name of its type."""
+    for key in ("source", kind):
+        inner = block.get(key)
+        if isinstance(inner, dict):
+            return inner
+        if isinstance(inner, str):
+            return {"url": inner}
+    return block
+
+
+def _text(held: Any, *names: str) -> str | None:
+    """Return the first of these members that is a non-empty string."""
+    found = (held.get(name) for name in names) if isinstance(held, dict) else ()
+    return next((value for value in found if isinstance(value, str) and value), None)

@@ -1,0 +1,186 @@
+"""Writes events to the log in Postgres for other processes, and deletes them in time.
+
+One statement writes everything that the runs of this process emitted since the last flush. The pending events are
+bounded. If Postgres is so slow that the bound is reached, they are lost: followers in other processes get an error
+event and the end of the stream. The runs themselves continue.
+"""
+
+import asyncio
+import contextlib
+from collections.abc import Callable, Iterator
+from typing import ClassVar
+from uuid import UUID
+
+from portside.agent.encryption.codec import encryptor_of
+from portside.agent.encryption.context import context_of_run, in_context
+from portside.agent.encryption.errors import EncryptionFailed
+from portside.agent.encryption.locations import EVENTS, events_binding
+from portside.agent.sql import sql
+from portside.agent.streams.events import CHUNK_LIMIT_BYTES, LOST, Chunk, EventBatch, StreamEvent, pack_events
+from portside.kernel.batching import Batcher
+from portside.kernel.db import Database
+from portside.kernel.logs import get_logger
+from portside.kernel.reconcile import Status, Task
+from portside.kernel.transient_errors import log_failure
+
+log = get_logger(__name__)
+FLUSH_S = 0.01
+EARLY_BYTES = 64 * 1024
+PENDING_LIMIT_BYTES = 64 * 1024 * 1024
+WRITE_TIMEOUT_S = 10.0
+CLOSE_TIMEOUT_S = 2.0
+RETRY_AFTER_S = 0.5
+# The memory that an event takes in addition to its data.
+EVENT_BYTES = 64
+# Events are kept at least this long, for the slowest reader, even if the configured time is shorter.
+KEEP_AT_LEAST_S = 15.0
+
+
+class LogWriter:
+    """Writes the events of this process in batches."""
+
+    def __init__(self, db: Database, process_id: UUID, on_written: Callable[[list[Chunk]], None]) -> None:
+        self._db = db
+        self._vault = encryptor_of(db)
+        self._process_id = process_id
+        self._on_written = on_written
+        self.on_lost: Callable[[UUID, UUID | None], None] = lambda _thread, _run: None
+        self._batches: Batcher[EventBatch, None] = Batcher(
+            self._write_merged, max_batch=None, delay_s=FLUSH_S, early_bytes=EARLY_BYTES
+        )
+        self._losses = 0
+
+    def write(self, batch: EventBatch) -> None:
+        """Take events, to be written within milliseconds."""
+        if self._vault is not None:
+            # Now, because the task that writes has no context of a run.
+            batch = batch._replace(context=context_of_run(batch.run_id))
+        self._batches.add(batch, sum(len(event.data) + EVENT_BYTES for event in batch.events))
+        if self._batches.pending_bytes > PENDING_LIMIT_BYTES:
+            self._lose_pending()
+
+    async def flush(self, within_s: float = WRITE_TIMEOUT_S) -> None:
+        """Wait until all events so far are written, but no longer than a time."""
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(within_s):
+                losses = None
+                # A loss replaces the events that were waited for by markers, which have to be written in turn.
+                while losses != self._losses:
+                    losses = self._losses
+                    await self._batches.flush()
+
+    async def close(self) -> None:
+        """Write what is pending and stop."""
+        await self.flush(CLOSE_TIMEOUT_S)
+        await self._batches.close(0.0)
+
+    async def _write_merged(self, batches: list[EventBatch]) -> list[None]:
+        """Write the events of each run together. Never fails: `Batcher.add` has no caller that could handle it."""
+        merged = _merge(batches)
+        try:
+            await self._write_all(merged)
+        except Exception as exc:  # noqa: BLE001 - see above
+            # Not a failure of the database, after which writing is tried again: these events cannot be written.
+            log_failure("stream events were lost: they cannot be written", exc)
+            for batch in merged:
+                self.on_lost(batch.thread_id, batch.run_id)
+        return [None] * len(batches)
+
+    async def _write_all(self, merged: list[EventBatch]) -> None:
+        """Write batches, however often it takes: readers take an event once, so writing it twice does no harm."""
+        batches = [part for batch in merged for part in _split(batch)]
+        bodies = await asyncio.gather(*(self._body(batch) for batch in batches))
+        while True:
+            try:
+                rows = await asyncio.wait_for(
+                    self._db.fetch(
+                        sql.append_stream_chunks,
+                        thread_ids=[batch.thread_id for batch in batches],
+                        run_ids=[batch.run_id for batch in batches],
+                        attempts=[batch.attempt for batch in batches],
+                        bodies=bodies,
+                        writer=self._process_id,
+                    ),
+                    WRITE_TIMEOUT_S,
+                )
+            except Exception as exc:  # noqa: BLE001 - tried again, whatever it is
+                log_failure("writing stream events failed, and is tried again", exc)
+                await asyncio.sleep(RETRY_AFTER_S)
+            else:
+                break
+        self._on_written(
+            [Chunk(row["thread_id"], row["number"], row["run_id"], self._process_id, row["body"]) for row in rows]
+        )
+
+    async def _body(self, batch: EventBatch) -> bytes:
+        """Encode events, and encrypt them if that is configured. A batch that cannot be encrypted is lost alone."""
+        body = pack_events(batch.events)
+        if self._vault is None:
+            return body
+        try:
+            with in_context(batch.context):
+                return await self._vault.encrypt_blob(body, EVENTS, events_binding(batch.thread_id))
+        except EncryptionFailed as exc:
+            log.error("stream events were lost: they cannot be encrypted", reason=exc.message)  # noqa: TRY400
+            self.on_lost(batch.thread_id, batch.run_id)
+            return pack_events([_lost_marker(batch)])
+
+    def _lose_pending(self) -> None:
+        """Drop the events that are not being written yet, and write a marker for each run that lost some."""
+        lost = _merge(self._batches.discard())
+        log.error("stream events were lost: Postgres takes them too slowly", streams=len(lost))
+        self._losses += 1
+        for batch in lost:
+            self._batches.add(batch._replace(events=[_lost_marker(batch)]), EVENT_BYTES)
+            self.on_lost(batch.thread_id, batch.run_id)
+
+
+def _lost_marker(batch: EventBatch) -> StreamEvent:
+    return StreamEvent(LOST, batch.events[-1].event_id, b"null")
+
+
+def _merge(batches: list[EventBatch]) -> list[EventBatch]:
+    """Merge the batches of each run, in order; the newest attempt counts."""
+    merged: dict[tuple[UUID, UUID | None], EventBatch] = {}
+    for batch in batches:
+        key = (batch.thread_id, batch.run_id)
+        earlier = merged.get(key)
+        if earlier is None:
+            merged[key] = batch._replace(events=[*batch.events])
+        else:
+            earlier.events.extend(batch.events)
+            merged[key] = earlier._replace(attempt=batch.attempt)
+    return list(merged.values())
+
+
+def _split(batch: EventBatch) -> Iterator[EventBatch]:
+    """Split what is too large for one chunk."""
+    events: list[StreamEvent] = []
+    size = 0
+    for event in batch.events:
+        if events and size + len(event.data) > CHUNK_LIMIT_BYTES:
+            yield batch._replace(events=events)
+            events, size = [], 0
+        events.append(event)
+        size += len(event.data)
+    yield batch._replace(events=events)
+
+
+class OldStreams(Task):
+    """Deletes the events of runs that ended long enough ago, and the rows of dead processes. Safe on every node."""
+
+    every_s: ClassVar[float] = 10.0
+    batch: ClassVar[int] = 2000
+
+    def __init__(self, db: Database, keep_s: float) -> None:
+        super().__init__()
+        self._db = db
+        self._keep_s = max(keep_s, KEEP_AT_LEAST_S)
+
+    async def activate(self) -> Status:
+        """Delete one batch."""
+        chunks = await self._db.execute(sql.delete_old_chunks, keep_s=self._keep_s, limit=self.batch)
+        dead = await self._db.execute(sql.delete_dead_processes)
+        await self._db.execute(sql.delete_old_heads)
+        await self._db.execute(sql.delete_old_sequences)
+        return Status(did={"chunks": chunks, "dead_processes": dead}, again=chunks == self.batch)

@@ -1,0 +1,199 @@
+"""Create and find deployments, show their revisions, and follow a revision until it is deployed or has failed."""
+
+import re
+import time
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from portside.cli.client import Platform, PlatformUnavailable
+from portside.cli.output import show_table
+from portside.kernel.errors import UserMistake
+
+
+def find(platform: Platform, name_or_id: str) -> dict[str, Any]:
+    """Return a deployment by name or id. Raises UserMistake for an unknown one."""
+    found = platform.call("GET", "/v2/deployments", name=name_or_id)["resources"]
+    for deployment in found:
+        if deployment["name"] == name_or_id:
+            return dict(deployment)
+    if len(name_or_id) == 36:
+        return dict(platform.call("GET", f"/v2/deployments/{name_or_id}"))
+    raise UserMistake(f"there is no deployment named {name_or_id}; 'portside deployments list' shows them")
+
+
+def create_body(
+    platform: Platform, name: str, source: str, revision_config: object, *, integration: str | None = None
+) -> dict[str, Any]:
+    """Return the body of a create from git, with plain git or a named integration. Raises UserMistake."""
+    found = platform.call("GET", "/v1/integrations/git_hosting/install")
+    options = [one for one in found if integration is None or one["name"] == integration]
+    if not options:
+        raise UserMistake(f"there is no integration named {integration}; 'portside integrations list' shows them")
+    return {
+        "name": name,
+        "source": "git_hosting",
+        "source_config": {
+            "integration_id": options[0]["id"],
+            "repo_url": source,
+            "deployment_type": "dev",
+            "build_on_push": False,
+        },
+        "source_revision_config": revision_config,
+        "secrets": [],
+    }
+
+
+ACCESS_MODES = ("workspace", "permission", "roles", "none")
+
+
+def agent_access_of(mode: str | None, roles: Sequence[str]) -> dict[str, Any]:
+    """Return the field of a request that says who may call the agent; empty if the user chose nothing."""
+    if mode is None and not roles:
+        return {}
+    return {"agent_access": {"allow": mode or "roles", "roles": list(roles)}}
+
+
+def describe_access(deployment: dict[str, Any]) -> str:
+    """Return who may call a deployment's agent, in a few words."""
+    access = deployment["agent_access"]
+    return ", ".join(access["roles"]) or str(access["allow"])
+
+
+def revisions_of(
+    platform: Platform, deployment: dict[str, Any], *, limit: int, offset: int = 0
+) -> list[dict[str, Any]]:
+    """Return a deployment's revisions, newest first."""
+    path = f"/v2/deployments/{deployment['id']}/revisions"
+    return list(platform.call("GET", path, limit=limit, offset=offset)["resources"])
+
+
+def show_revisions(deployment: dict[str, Any], revisions: list[dict[str, Any]]) -> None:
+    """Print revisions as a table."""
+    active = " (serving)" if deployment["status"] == "READY" else " (active)"
+    rows = [
+        (
+            revision["id"],
+            revision["status"] + (active if revision["id"] == deployment["active_revision_id"] else ""),
+            _describe_code(revision["source_revision_config"]),
+            revision["created_at"][:19],
+            reason_in_brief(revision),
+        )
+        for revision in revisions
+    ]
+    show_table(("REVISION", "STATUS", "CODE", "CREATED", "REASON"), rows)
+
+
+def with_failure(platform: Platform, deployment: dict[str, Any]) -> dict[str, Any]:
+    """Return the deployment, as FAILED with a reason if it is unused and its newest revision failed."""
+    if deployment["status"] != "UNUSED":
+        return deployment
+    newest = revisions_of(platform, deployment, limit=1)
+    if not newest or not newest[0]["status"].endswith("_FAILED"):
+        return deployment
+    return {**deployment, "status": "FAILED", "status_message": newest[0]["status_message"]}
+
+
+def reason_in_brief(shown: dict[str, Any]) -> str:
+    """Return the first line of the status message of a deployment or revision."""
+    return (shown.get("status_message") or "").split("\n", 1)[0][:80]
+
+
+def _describe_code(config: dict[str, Any]) -> str:
+    if config.get("image_uri"):
+        return str(config["image_uri"])
+    if config.get("source_tarball_path"):
+        return "an upload"
+    return (config.get("repo_commit_sha") or "")[:12]
+
+
+POLL_S = 0.5
+RETRY_FOR_S = 60.0
+# In these states the server has a log.
+_STARTING = frozenset({"DEPLOYING", "DEPLOYED", "DEPLOY_FAILED"})
+# A line of uv's list of installed and removed packages.
+_PACKAGE = re.compile(r"\s*[+~-] \S+(?:==| @ )\S+")
+_FAILED = ("CREATE_FAILED", "BUILD_FAILED", "DEPLOY_FAILED", "SKIPPED", "INTERRUPTED", "UNKNOWN")
+
+
+def follow_revision(
+    platform: Platform, deployment_id: str, revision_id: str, *, say: Callable[[str], None], show_log: bool = True
+) -> None:
+    """Wait until the revision is DEPLOYED. Raises UserMistake with the reason if it fails.
+
+    The revision does not depend on this command, so requests are retried for a minute if the platform is unavailable.
+    """
+    path = f"/v2/deployments/{deployment_id}/revisions/{revision_id}"
+    logs = _PrintedLogs(platform, path, say)
+    status = ""
+    while True:
+        revision = _call_with_retry(platform, path)
+        if show_log:
+            logs.print_build()
+        if show_log and revision["status"] in _STARTING:
+            logs.print_warnings()
+        if revision["status"] != status:
+            status = revision["status"]
+            say(status)
+        if status == "DEPLOYED":
+            return
+        if status in _FAILED:
+            raise UserMistake(logs.reason(revision))
+        time.sleep(POLL_S)
+
+
+class _PrintedLogs:
+    """Prints the logs of one revision, and remembers what was printed so that nothing is printed twice."""
+
+    def __init__(self, platform: Platform, path: str, say: Callable[[str], None]) -> None:
+        self._platform, self._path, self._say = platform, path, say
+        self._offsets: dict[str, str] = {}
+        self._lines: set[str] = set()
+
+    def print_build(self) -> None:
+        """Print new lines of the build log, except errors, which are in the reason, and lists of packages."""
+        for entry in self._new("build"):
+            if entry["level"] != "ERROR" and not _PACKAGE.match(entry["message"]):
+                self._show(entry["message"])
+
+    def print_warnings(self) -> None:
+        """Print new warnings of the server."""
+        for entry in self._new("deploy"):
+            if entry["level"] == "WARNING":
+                self._show(entry["message"])
+
+    def reason(self, revision: dict[str, Any]) -> str:
+        """Return why the revision failed, without lines that were already printed."""
+        kind = "deploy" if revision["status"] == "DEPLOY_FAILED" else "build"
+        message = revision.get("status_message") or "see the log\n" + self._tail(kind)
+        first, *rest = message.splitlines()
+        new_lines = [f"  {line}" for line in rest if line.strip() and line.strip() not in self._lines]
+        if kind == "deploy" and "ImportError" in first:
+            new_lines.append("  The build log lists the installed packages: portside logs DEPLOYMENT --build")
+        return "\n".join([f"the revision failed with {revision['status']}: {first}", *new_lines])
+
+    def _new(self, kind: str) -> list[dict[str, Any]]:
+        path, offset = f"{self._path}/logs", self._offsets.get(kind)
+        answer = _call_with_retry(self._platform, path, type=kind, order="asc", limit=1000, offset=offset)
+        if answer["next_offset"]:
+            self._offsets[kind] = answer["next_offset"]
+        return list(answer["logs"])
+
+    def _tail(self, kind: str) -> str:
+        lines = _call_with_retry(self._platform, f"{self._path}/logs", type=kind, order="desc", limit=15)["logs"]
+        return "\n".join(entry["message"] for entry in reversed(lines))
+
+    def _show(self, message: str) -> None:
+        for line in message.splitlines():
+            self._lines.add(line.strip())
+            self._say(f"  {line}")
+
+
+def _call_with_retry(platform: Platform, path: str, **query: Any) -> Any:
+    deadline = time.monotonic() + RETRY_FOR_S
+    while True:
+        try:
+            return platform.call("GET", path, **query)
+        except PlatformUnavailable:
+            if time.monotonic() > deadline:
+                raise
+            time.sleep(POLL_S)

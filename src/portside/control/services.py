@@ -1,0 +1,39 @@
+"""The services that the routes of the control plane use."""
+
+from dataclasses import dataclass
+
+from portside.control.addresses import NO_ROUTER, PublicAddresses, Router
+from portside.control.archives import ArchiveStore
+from portside.control.scope import DesiredChanges, PlatformAddress, Scope
+from portside.identity.authentication import Authenticator
+from portside.kernel.crypto import SecretBox
+from portside.kernel.http import routes
+from portside.kernel.http.headers import origin_of
+from portside.kernel.outbound import OutboundRules
+
+
+@dataclass(frozen=True, kw_only=True)
+class ControlServices(routes.BaseServices):
+    """The services of the control plane."""
+
+    address: PlatformAddress
+    archives: ArchiveStore
+    box: SecretBox
+    changes: DesiredChanges
+    authenticator: Authenticator
+    outbound_rules: OutboundRules
+    addresses: PublicAddresses | None = None
+    router: Router = NO_ROUTER
+
+
+Context = routes.Context[ControlServices]
+Routes = routes.Routes[Context]
+
+
+def scope_of(ctx: Context) -> Scope:
+    """Return the scope of a request."""
+    services = ctx.services
+    addresses = services.addresses and services.addresses.seen_from(origin_of(ctx.request))
+    return Scope(
+        services.db, services.box, services.authenticator, services.changes, ctx.actor, addresses, services.router
+    )

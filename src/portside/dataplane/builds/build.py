@@ -1,0 +1,118 @@
+"""The steps of one revision's build.
+
+revisions/<id>/source      the source's files
+               venv        its virtual environment
+               built.json  written last: a folder without it is an unfinished build
+"""
+
+import asyncio
+import shutil
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import msgspec
+
+from portside.dataplane.builds.commands import kill_leftovers, kill_strays
+from portside.dataplane.builds.config import read_config
+from portside.dataplane.builds.environment import Environment
+from portside.dataplane.builds.javascript import JavaScript, Scripts
+from portside.dataplane.builds.sources import Source
+from portside.dataplane.builds.wheel import pack_wheel
+from portside.dataplane.failures import BuildFailed
+from portside.dataplane.logs import RevisionLog
+from portside.dataplane.masking import MaskedOutput
+from portside.kernel.files import make_private_dir, write_private
+
+_MARKER = "built.json"
+
+
+class BuildRecord(msgspec.Struct, frozen=True):
+    """The content of built.json: the commit (empty for an archive), and the configuration file's path in the source."""
+
+    commit: str
+    config: str
+
+
+@dataclass(frozen=True)
+class BuildRequest:
+    """What to build, and where. The log masks the values in `hidden`; a `cache` of None means uv's default."""
+
+    folder: Path
+    source: Source
+    config_path: str
+    wheels: Path
+    timeout_s: float
+    scripts: Scripts = field(default_factory=Scripts)
+    hidden: list[str] = field(default_factory=list)
+    cache: Path | None = None
+
+
+def find_build(folder: Path) -> BuildRecord | None:
+    """Return the finished build of a revision's folder, or None."""
+    try:
+        return msgspec.json.decode((folder / _MARKER).read_bytes(), type=BuildRecord)
+    except (FileNotFoundError, msgspec.MsgspecError):
+        return None
+
+
+def discard_build(folder: Path) -> None:
+    """Remove a revision's folder, and kill a build in it that an earlier listener left running."""
+    kill_leftovers(folder)
+    shutil.rmtree(folder, ignore_errors=True)
+
+
+def discard_unfinished(deployments: Path) -> None:
+    """At the start of a listener, kill the builds of an earlier one and remove their unfinished folders."""
+    kill_strays(deployments)
+    for found in [*deployments.glob("*/revisions/*/process"), *deployments.glob("*/revisions/*/source")]:
+        folder = found.parent
+        if not folder.is_symlink() and find_build(folder) is None:
+            discard_build(folder)
+
+
+async def build_revision(request: BuildRequest, log: RevisionLog) -> BuildRecord:
+    """Build from scratch. Raises BuildFailed after removing the folder; only a crash leaves an unfinished one."""
+    output = MaskedOutput(log.add, [*request.hidden, *request.source.hidden], folder=request.folder)
+    try:
+        await asyncio.to_thread(discard_build, request.folder)
+        make_private_dir(request.folder)
+        async with asyncio.timeout(request.timeout_s):
+            built = await _build(request, output)
+        write_private(request.folder / _MARKER, msgspec.json.encode(built).decode())
+    except BaseException as exc:
+        await asyncio.to_thread(discard_build, request.folder)
+        if (failure := _failure(exc, request, output)) is not None:
+            raise failure from exc
+        raise
+    return built
+
+
+async def _build(request: BuildRequest, output: MaskedOutput) -> BuildRecord:
+    output.write(f"Fetching {request.source.title}")
+    checkout = request.source.checkout(request.folder, output)
+    commit = await checkout.fetch()
+    output.write(f"Building commit {commit}" if commit else "Building")
+    config = await asyncio.to_thread(read_config, checkout.files, request.config_path)
+    for skipped in (*config.skipped, *(f"pip_config_file: {name}" for name in config.pip.skipped)):
+        output.write(f"Ignored: {skipped} (only images or pages use it, or uv has no such option)")
+    # JavaScript first, because a Python package may include the front end that it builds.
+    await JavaScript(request.folder, checkout.files, output).install_and_build(config, request.scripts)
+    wheel = await asyncio.to_thread(pack_wheel, request.wheels)
+    await Environment(request.folder, output, request.cache).create(config, wheel)
+    await asyncio.to_thread(checkout.remove_history)
+    await asyncio.to_thread(kill_strays, request.folder)
+    output.write("Build finished")
+    return BuildRecord(commit, str(config.path.relative_to(checkout.files.resolve())))
+
+
+def _failure(exc: BaseException, request: BuildRequest, output: MaskedOutput) -> BuildFailed | None:
+    """Return the failure that the user reads, or None for an error that is not the build's."""
+    match exc:
+        case BuildFailed():
+            return BuildFailed(output.mask(str(exc)))
+        case TimeoutError():
+            return BuildFailed(f"the build took longer than {request.timeout_s:g} seconds (setting BUILD_TIMEOUT_S)")
+        case OSError():
+            return BuildFailed(f"the build stopped because of a system error: {exc.strerror or exc}")
+        case _:
+            return None

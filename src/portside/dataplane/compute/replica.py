@@ -1,0 +1,218 @@
+"""One replica: a server process that starts on a private socket and serves the public one on command.
+
+The process inherits four descriptors: a private socket that it serves at once; the deployment's public socket, which it
+does not serve yet; the read end of a pipe, on which one byte tells it to start serving; and the socket at which a later
+listener may ask for the public one. A replica that only executes runs gets the private socket alone. Its output goes to
+a file.
+"""
+
+import asyncio
+import contextlib
+import hashlib
+import os
+import signal
+import subprocess
+import time
+from collections import defaultdict
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+from uuid import UUID
+
+from portside.dataplane.compute.resource_usage import limit_to_cores
+from portside.dataplane.compute.scaling import Tier
+from portside.dataplane.compute.server_output import last_lines, open_output, server_failure
+from portside.dataplane.compute.sockets import StableSocket, is_refused, open_private, probe
+from portside.dataplane.failures import DeployFailed, ServerFailed
+from portside.dataplane.processes import ProcessIdentity, describe_exit, find_leaders, kill_group
+from portside.dataplane.state import ReplicaRecord
+
+_POLL_S = 0.05
+_SLOW_POLL_S = 0.5
+_ADOPTED_POLL_S = 0.2
+_STOP_ACCEPTING_S = 5.0
+_VARIABLE, _TIER = "PORTSIDE_REPLICA_OF", "--tier"
+_NO_REVISION = UUID(int=0)
+
+
+@dataclass(frozen=True)
+class ReplicaPlan:
+    """How the servers of one revision are started, and their limits: CPU in whole cores, memory in bytes.
+
+    `folder` is the folder of the revision's build.
+    """
+
+    revision_id: UUID
+    serve_command: list[str]
+    config: Path
+    env: Mapping[str, str]
+    output: Path
+    start_timeout_s: float
+    queue_start_timeout_s: float = 600
+    cpus: frozenset[int] = frozenset()
+    memory: int | None = None
+    server_version: str | None = None
+    folder: Path | None = None
+
+    @property
+    def fingerprint(self) -> str:
+        """A hash of the command and the environment; a replica with another fingerprint is not adopted."""
+        parts = [*self.serve_command, str(self.config), *(f"{key}={self.env[key]}" for key in sorted(self.env))]
+        return hashlib.sha256("\0".join(parts).encode()).hexdigest()
+
+
+class Replica:
+    """A server process. `start` creates one, `adopt` takes over one that an earlier listener started."""
+
+    def __init__(self, plan: ReplicaPlan, record: ReplicaRecord, child: asyncio.subprocess.Process | None) -> None:
+        self._plan, self.record, self._child = plan, record, child
+        self.process, self.tier, self.port = record.process, record.tier, record.port
+        self.started_at = time.monotonic()
+        self._handover_pipe = -1
+        self._output_offset = 0
+
+    @classmethod
+    async def start(cls, plan: ReplicaPlan, stable: StableSocket, tier: Tier, folder: Path) -> "Replica":
+        """Start the process; it does not serve the public socket before `hand_over`. Raises DeployFailed.
+
+        A variable names the folder of its deployment, so that `find_replicas` finds the process.
+        """
+        with contextlib.ExitStack() as opened, contextlib.ExitStack() as kept:
+            private = opened.enter_context(open_private())
+            handover_read, handover_write = os.pipe()
+            opened.callback(os.close, handover_read)
+            kept.callback(os.close, handover_write)
+            output, offset = open_output(plan.output)
+            opened.callback(os.close, output)
+            port = private.getsockname()[1]
+            fds = {"--fd": private.fileno()}
+            if tier != "queue":
+                fds |= {"--handover-fd": handover_read, "--public-fd": stable.public.fileno()}
+                fds |= {"--heir-fd": stable.inheritance.fileno()} if stable.inheritance is not None else {}
+            child = await _spawn(plan, [_TIER, tier], fds, output, folder)
+            kept.pop_all()
+        # The listener's copy of the private socket is closed by now: once the replica dies, connections are refused.
+        identity = ProcessIdentity.of(child.pid) or ProcessIdentity(child.pid, "ended")
+        record = ReplicaRecord(identity, plan.revision_id, tier, port, plan.fingerprint)
+        replica = cls(plan, record, child)
+        replica._handover_pipe, replica._output_offset = handover_write, offset
+        return replica
+
+    @classmethod
+    async def adopt(cls, plan: ReplicaPlan, record: ReplicaRecord) -> "Replica | None":
+        """Return a replica of this plan that an earlier listener started, or None when it does not serve."""
+        if record.fingerprint != plan.fingerprint or not record.process.is_alive:
+            return None
+        return cls(plan, record, None) if await probe(record.port, "/ok?serving=1") == 200 else None
+
+    async def wait_until_ok(self) -> None:
+        """Wait until the server answers GET /ok. Raises DeployFailed when it dies first, or takes too long."""
+        await self._wait_for("/ok", "answered GET /ok")
+
+    async def hand_over(self) -> None:
+        """Tell the server to serve the public socket, and wait until it does. Raises DeployFailed."""
+        if self.tier == "queue":
+            return
+        with contextlib.suppress(BrokenPipeError):
+            os.write(self._handover_pipe, b"1")
+        self._close_handover_pipe()
+        await self._wait_for("/ok?serving=1", "served its public address")
+
+    async def wait(self) -> str:
+        """Wait for the process to end and describe how it ended."""
+        if self._child is not None:
+            return describe_exit(await self._child.wait())
+        # The listener is not the parent of an adopted replica, so the system does not report its end.
+        while self.process.is_alive:  # noqa: ASYNC110
+            await asyncio.sleep(_ADOPTED_POLL_S)
+        return "ended"
+
+    async def stop_accepting(self) -> None:
+        """Ask the server to drain, and wait up to five seconds until it refuses connections."""
+        self.process.signal(signal.SIGTERM)
+        deadline = time.monotonic() + _STOP_ACCEPTING_S
+        while not self._has_ended and time.monotonic() < deadline:
+            if await is_refused(self.port):
+                return
+            await asyncio.sleep(_POLL_S)
+
+    async def reap(self, grace_s: float) -> None:
+        """Wait for the process to end; after the grace period, or when cancelled, kill it and its children."""
+        try:
+            with contextlib.suppress(TimeoutError):
+                await asyncio.wait_for(self.wait(), grace_s)
+        finally:
+            self._close_handover_pipe()
+            if self._child is not None:
+                # The group may outlive its leader. The system does not reuse the id before the leader was waited for.
+                kill_group(self._child.pid)
+            self.process.kill_group()
+            await self.wait()
+
+    @property
+    def _has_ended(self) -> bool:
+        return not self.process.is_alive if self._child is None else self._child.returncode is not None
+
+    async def _wait_for(self, path: str, what: str) -> None:
+        plan = self._plan
+        limit_s = plan.queue_start_timeout_s if self.tier == "queue" else plan.start_timeout_s
+        began = time.monotonic()
+        deadline = began + limit_s
+        while True:
+            answer = asyncio.create_task(probe(self.port, path))
+            death = asyncio.create_task(self.wait())
+            await _first_of([answer, death], deadline - time.monotonic())
+            if answer.done() and not answer.cancelled() and answer.result() == 200:
+                return
+            if self._has_ended:
+                raise self._failure(f"the server {await self.wait()} before it {what}")
+            if time.monotonic() >= deadline:
+                setting = "QUEUE_START_TIMEOUT_S" if self.tier == "queue" else "DEPLOYMENT_START_TIMEOUT_S"
+                raise self._failure(f"the server has not {what} after {limit_s:g} seconds (setting {setting})")
+            # Poll less often over time: after a restart or an outage, all deployments start at once.
+            await asyncio.sleep(min(_SLOW_POLL_S, _POLL_S + (time.monotonic() - began) / 20))
+
+    def _failure(self, how: str) -> ServerFailed:
+        return server_failure(how, last_lines(self._plan.output, self._output_offset), self._plan.folder)
+
+    def _close_handover_pipe(self) -> None:
+        if self._handover_pipe >= 0:
+            os.close(self._handover_pipe)
+            self._handover_pipe = -1
+
+
+def find_replicas(dataplane: Path) -> dict[UUID, list[ReplicaRecord]]:
+    """Return the running replicas by deployment, also those that no state file names; their children are left out."""
+    found: dict[UUID, list[ReplicaRecord]] = defaultdict(list)
+    for folder, process in find_leaders(_VARIABLE, dataplane, _TIER):
+        with contextlib.suppress(ValueError):
+            found[UUID(folder.name)].append(ReplicaRecord(process, _NO_REVISION))
+    return found
+
+
+async def _spawn(
+    plan: ReplicaPlan, options: list[str], fds: Mapping[str, int], output: int, folder: Path
+) -> asyncio.subprocess.Process:
+    options = options + [part for name, number in fds.items() for part in (name, str(number))]
+    try:
+        process = await asyncio.create_subprocess_exec(
+            *plan.serve_command, "--config", str(plan.config), *options,
+            cwd=plan.config.parent, env={**plan.env, _VARIABLE: str(folder)}, stdin=subprocess.DEVNULL,
+            stdout=output, stderr=output, pass_fds=tuple(fds.values()), start_new_session=True,
+        )  # fmt: skip
+    except OSError as exc:
+        raise DeployFailed(f"the server cannot be started: {exc}") from exc
+    if plan.cpus:
+        limit_to_cores(process.pid, plan.cpus)
+    return process
+
+
+async def _first_of(tasks: Collection[asyncio.Task[Any]], timeout_s: float) -> None:
+    """Wait for the first of the tasks to finish or for the timeout, then cancel all of them."""
+    try:
+        await asyncio.wait(tasks, timeout=max(0.0, timeout_s), return_when=asyncio.FIRST_COMPLETED)
+    finally:
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)

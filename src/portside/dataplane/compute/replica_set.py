@@ -1,0 +1,497 @@
+"""The replica set of a build: server processes in one or two tiers, their output, metrics and scaling.
+
+A `TierSupervisor` keeps the replicas of one tier at the wanted number. There is one rule: start the missing replicas,
+and stop surplus ones only once those serve. A replica that died is missing, one that must be replaced is surplus, and
+an adopted one counts from the start. Replicas that die are replaced with back-off.
+
+Every two seconds the `ProcessReplicaSet` measures its replicas and reads the length of the run queue. It scales by
+these values, enforces the memory limit, and reports them as the deployment's metrics.
+"""
+
+import asyncio
+import signal
+import time
+from collections.abc import Coroutine, Iterable
+from dataclasses import dataclass, replace
+from functools import partial
+from typing import Any
+from uuid import UUID
+
+import msgspec
+
+from portside.dataplane.compute.interface import STARTING, OnServing
+from portside.dataplane.compute.replica import Replica, ReplicaPlan
+from portside.dataplane.compute.resource_usage import KILL_ABOVE, READER, GroupUsage, ProcessUsage, describe_limits
+from portside.dataplane.compute.scaling import Load, ReplicaBounds, Scaler, Tier, tier_bounds
+from portside.dataplane.compute.server_output import OutputFollower, parse_line
+from portside.dataplane.compute.sockets import StableSocket, get
+from portside.dataplane.failures import DeployFailed, without_output
+from portside.dataplane.logs import RevisionLog
+from portside.dataplane.masking import shorten_paths
+from portside.dataplane.processes import ProcessIdentity
+from portside.dataplane.state import DeploymentFolder
+from portside.kernel.supervision import Backoff, Supervision
+from portside.listener_api import DesiredDeployment, DesiredRevision, MetricsReport
+
+_MEASURE_EVERY_S = 2.0
+_MB = 2**20
+# After its own grace period a server still hands its runs back; it is not killed during that.
+HAND_BACK_S = 5.0
+# How long the reason of a death is shown, even if all replicas serve again.
+_SHOW_DEATH_S = 60.0
+
+
+@dataclass
+class ReplicaContext:
+    """What all replicas of a revision are started with."""
+
+    plan: ReplicaPlan
+    stable: StableSocket
+    folder: DeploymentFolder
+    log: RevisionLog
+    grace_s: float
+
+
+class TierSupervisor:
+    """Keeps `wanted` replicas of one tier."""
+
+    def __init__(self, context: ReplicaContext, tier: Tier, wanted: int) -> None:
+        self._context, self.tier, self._wanted = context, tier, wanted
+        self.replicas: list[Replica] = []
+        self._starting: list[Replica] = []
+        self._to_replace: set[Replica] = set()
+        self._watches: dict[Replica, asyncio.Task[None]] = {}
+        self._draining: dict[asyncio.Task[None], Replica] = {}
+        self._supervisor: asyncio.Task[None] | None = None
+        self._changed, self.is_serving = asyncio.Event(), asyncio.Event()
+        self._backoff, self._restart_at = Backoff(), 0.0
+        self._last_problem: tuple[float, str] | None = None
+        self.restarts = 0
+
+    @property
+    def problem(self) -> str | None:
+        """Why a replica is missing, or was missing a moment ago."""
+        if self._last_problem is None:
+            return None
+        moment, reason = self._last_problem
+        is_short = len(self.replicas) < self._wanted
+        return reason if is_short or time.monotonic() - moment < _SHOW_DEATH_S else None
+
+    def scale_to(self, number: int) -> None:
+        """Change the wanted number of replicas."""
+        if number != self._wanted:
+            verb = "up" if number > self._wanted else "down"
+            self._context.log.add(f"Scaling tier {self.tier} {verb} from {self._wanted} to {number} replicas")
+            self._wanted = number
+            self._changed.set()
+
+    def replace(self, replica: Replica, reason: str) -> None:
+        """Start another replica, then stop this one."""
+        if replica not in self._to_replace:
+            self._to_replace.add(replica)
+            self._report_problem(reason)
+            self._changed.set()
+
+    async def start_missing(self) -> None:
+        """Start the missing replicas and wait until each answers GET /ok. Raises DeployFailed after reaping them."""
+        kept = sum(replica not in self._to_replace for replica in self.replicas)
+        try:
+            await run_together([self._start_one() for _ in range(self._wanted - kept)])
+        except BaseException:
+            await self._reap_all(self._starting, 0)
+            raise
+
+    async def serve_started(self) -> None:
+        """Let the replicas of `start_missing` serve the public socket. Raises DeployFailed after reaping them."""
+        try:
+            await run_together([replica.hand_over() for replica in self._starting])
+        except BaseException:
+            await self._reap_all(self._starting, 0)
+            raise
+        for replica in self._starting:
+            self._add(replica)
+        self._starting = []
+        self.is_serving.set()
+
+    async def adopt(self) -> None:
+        """Adopt the serving replicas that an earlier listener started with the same plan."""
+        plan = self._context.plan
+        records = [
+            record
+            for record in self._context.folder.state.replicas
+            if record.revision_id == plan.revision_id and record.tier == self.tier
+        ]
+        # All are probed before any is added, so that a failed adoption can be repeated.
+        for replica in [await Replica.adopt(plan, record) for record in records]:
+            if replica is not None:
+                self._add(replica)
+
+    def supervise(self) -> None:
+        """Keep the wanted number of replicas from now on."""
+        supervision = Supervision(
+            f"replicas of tier {self.tier}",
+            backoff=self._backoff,
+            expected=(DeployFailed,),
+            on_failure=self._count_failure,
+        )
+        self._supervisor = asyncio.create_task(supervision.run(self._keep_number))
+
+    async def stop_accepting(self) -> None:
+        """Accept no new requests; requests and runs in flight continue."""
+        await self._stop_supervising()
+        await asyncio.gather(*(replica.stop_accepting() for replica in self.replicas))
+
+    async def drain(self, grace_s: float) -> None:
+        """After `stop_accepting`: wait up to the grace period for all replicas to finish, then reap them."""
+        await self._stop_supervising()
+        await asyncio.gather(self._reap_all(self.replicas, grace_s), self._reap_all(self._starting, 0))
+        if self._draining:
+            _done, late = await asyncio.wait(self._draining, timeout=grace_s)
+            for task in late:
+                task.cancel()
+            await asyncio.gather(*late, return_exceptions=True)
+
+    def interrupt(self) -> None:
+        """Ask the replicas to hand their runs back and exit, also those that drain already."""
+        for replica in (*self.replicas, *self._starting, *self._draining.values()):
+            replica.process.signal(signal.SIGINT)
+
+    async def _keep_number(self) -> None:
+        while True:
+            self._changed.clear()
+            await self.start_missing()
+            await self.serve_started()
+            self._drain_surplus()
+            await self._changed.wait()
+            await asyncio.sleep(max(0.0, self._restart_at - time.monotonic()))
+
+    def _drain_surplus(self) -> None:
+        surplus = len(self.replicas) - self._wanted
+        # Those that must be replaced first, then the youngest.
+        order = sorted(self.replicas, key=lambda replica: (replica not in self._to_replace, -replica.started_at))
+        for replica in order[: max(0, surplus)]:
+            self._remove(replica)
+            task = asyncio.create_task(self._drain(replica))
+            self._draining[task] = replica
+            task.add_done_callback(self._draining.pop)
+
+    async def _drain(self, replica: Replica) -> None:
+        try:
+            await replica.stop_accepting()
+        finally:
+            await self._reap(replica, self._context.grace_s + HAND_BACK_S)
+
+    async def _start_one(self) -> None:
+        context = self._context
+        replica = await Replica.start(context.plan, context.stable, self.tier, context.folder.path)
+        self._starting.append(replica)
+        context.folder.add_replica(replica.record)
+        await replica.wait_until_ok()
+
+    def _add(self, replica: Replica) -> None:
+        self.replicas.append(replica)
+        self._watches[replica] = asyncio.create_task(self._watch(replica))
+
+    async def _watch(self, replica: Replica) -> None:
+        """Wait for a replica to die; a replica that is meant to end is no longer watched."""
+        supervision = Supervision(f"watch of a replica of tier {self.tier}")
+        how = await supervision.run(replica.wait)
+        del self._watches[replica]
+        self._remove(replica)
+        # Wake the supervisor before anything that may fail, so that it starts another replica in any case.
+        delay_s = self._backoff.next(time.monotonic() - replica.started_at)
+        self._restart_at = time.monotonic() + delay_s
+        self._count_failure(DeployFailed(f"the server {how}"), delay_s)
+        self._changed.set()
+        await supervision.run(partial(self._reap, replica, 0))
+
+    def _count_failure(self, failure: Exception, delay_s: float) -> None:
+        self.restarts += 1
+        outlook = f"starting another in {delay_s:g} s"
+        self._report_problem(f"{failure}\n{outlook}", f"{without_output(failure)}; {outlook}")
+
+    def _report_problem(self, reason: str, logged: str | None = None) -> None:
+        self._last_problem = time.monotonic(), reason
+        self._context.log.add(logged or reason, "ERROR")
+
+    def _remove(self, replica: Replica) -> None:
+        self.replicas.remove(replica)
+        self._to_replace.discard(replica)
+        if (watch := self._watches.pop(replica, None)) is not None:
+            watch.cancel()
+
+    async def _reap_all(self, replicas: list[Replica], grace_s: float) -> None:
+        ending, replicas[:] = list(replicas), []
+        for replica in ending:
+            if (watch := self._watches.pop(replica, None)) is not None:
+                watch.cancel()
+        await asyncio.gather(*(self._reap(replica, grace_s) for replica in ending))
+
+    async def _reap(self, replica: Replica, grace_s: float) -> None:
+        try:
+            await replica.reap(grace_s)
+        finally:
+            self._context.folder.remove_replica(replica.process)
+
+    async def _stop_supervising(self) -> None:
+        if self._supervisor is not None:
+            self._supervisor.cancel()
+            await asyncio.gather(self._supervisor, return_exceptions=True)
+            self._supervisor = None
+        # A replica that ends from here on was asked to, so its end is not a death.
+        for watch in self._watches.values():
+            watch.cancel()
+        self._watches.clear()
+
+
+class _QueueMetrics(msgspec.Struct):
+    n_pending: int | None = None
+    n_running: int | None = None
+
+
+class _ServerMetrics(msgspec.Struct):
+    """The part of a server's metrics about the queue in its database, which all replicas share."""
+
+    queue: _QueueMetrics = msgspec.field(default_factory=_QueueMetrics)
+
+
+class ProcessReplicaSet:
+    """Runs one release of a build from its first start to its end."""
+
+    def __init__(
+        self,
+        context: ReplicaContext,
+        revision: DesiredRevision,
+        bounds: dict[Tier, ReplicaBounds],
+        scale_down_after_s: float,
+    ) -> None:
+        self._context, self._revision, self._scale_down_after_s = context, revision, scale_down_after_s
+        hidden = [secret.value for secret in revision.secrets]
+        self._output = OutputFollower(context.plan.output, self._log_line, hidden)
+        self._tiers: dict[Tier, TierSupervisor] = {}
+        self._retired_tiers: list[TierSupervisor] = []
+        self._wanted_tiers = bounds.keys()
+        self._changing_tiers: asyncio.Task[None] | None = None
+        self._scalers: dict[Tier, Scaler] = {}
+        self._tasks: set[asyncio.Task[None]] = set()
+        self._usage = ProcessUsage()
+        self._cores: dict[Tier, float] = {}
+        self._metrics: MetricsReport | None = None
+        self._add_tiers(bounds)
+
+    @property
+    def revision_id(self) -> UUID:
+        """The revision of the release."""
+        return self._revision.id
+
+    async def start(self) -> None:
+        """Start the least number of replicas; none serves before all of them could. Raises DeployFailed."""
+        context = self._context
+        context.log.add(describe_limits(context.plan.cpus, context.plan.memory))
+        tiers = list(self._tiers.values())
+        try:
+            await run_together([tier.start_missing() for tier in tiers])
+            await run_together([tier.serve_started() for tier in tiers])
+        except BaseException as exc:
+            if isinstance(exc, DeployFailed):
+                # First everything that the server wrote, then the reason without a repetition of that.
+                while self._output.poll():
+                    pass
+                context.log.add(without_output(exc), "ERROR")
+            await self.stop(0)
+            raise
+
+    def supervise(self, on_serving: OnServing | None = None) -> None:
+        """Replace replicas that die, and scale. Replicas of this release from an earlier listener are adopted."""
+        self._spawn(self._supervise(on_serving))
+
+    def update(self, deployment: DesiredDeployment) -> None:
+        """Apply changed variables and bounds; a different set of tiers is started in the background."""
+        self._update_environment(deployment)
+        bounds = tier_bounds(deployment, self._revision)
+        for tier, of_tier in bounds.items():
+            if tier in self._scalers:
+                self._scalers[tier].bounds = of_tier
+        if bounds.keys() != self._wanted_tiers:
+            self._wanted_tiers = bounds.keys()
+            if self._changing_tiers is not None:
+                self._changing_tiers.cancel()
+            self._changing_tiers = self._spawn(self._change_tiers(bounds))
+
+    def metrics(self) -> MetricsReport | None:
+        """Return the latest metrics."""
+        return self._metrics
+
+    def processes(self) -> set[ProcessIdentity]:
+        """Return the processes of all replicas."""
+        return {replica.process for tier in self._all_tiers() for replica in tier.replicas}
+
+    async def stop_accepting(self) -> None:
+        """Accept no new requests; requests and runs in flight continue."""
+        await self._stop_tasks()
+        await asyncio.gather(*(tier.stop_accepting() for tier in self._all_tiers()))
+
+    async def drain(self, grace_s: float) -> None:
+        """After `stop_accepting`: wait up to the grace period for the replicas to finish, then reap them."""
+        try:
+            await asyncio.gather(*(tier.drain(grace_s) for tier in self._all_tiers()))
+        finally:
+            await self._output.close()
+            await self._context.log.close()
+
+    def interrupt(self) -> None:
+        """Ask the replicas to hand their runs back and exit, also those that drain already."""
+        for tier in self._all_tiers():
+            tier.interrupt()
+
+    async def stop(self, kill_after_s: float) -> None:
+        """Stop quickly: replicas hand their runs back, and those that take longer than this are killed."""
+        await self._stop_tasks()
+        self.interrupt()
+        await self.drain(kill_after_s)
+
+    async def _supervise(self, on_serving: OnServing | None) -> None:
+        tiers = list(self._tiers.values())
+        for tier in tiers:
+            if not tier.is_serving.is_set():
+                await Supervision("adoption of replicas").run(tier.adopt)
+            tier.supervise()
+        self._spawn(Supervision("metrics of replicas").run(self._measure_and_scale))
+        await asyncio.gather(*(tier.is_serving.wait() for tier in tiers))
+        if on_serving is not None:
+            await Supervision("end of earlier replicas").run(on_serving)
+
+    def _update_environment(self, deployment: DesiredDeployment) -> None:
+        """Replace the replicas one by one when the platform's variables have changed, such as its API key."""
+        plan, secret_names = self._context.plan, {secret.name for secret in self._revision.secrets}
+        platform = {name: value for name, value in deployment.environment.items() if name not in secret_names}
+        if platform.items() <= plan.env.items():
+            return
+        self._context.plan = replace(plan, env={**plan.env, **platform})
+        for tier in self._tiers.values():
+            for replica in tier.replicas:
+                tier.replace(replica, "the platform's variables have changed; a new server replaces this one")
+
+    async def _change_tiers(self, bounds: dict[Tier, ReplicaBounds]) -> None:
+        """Start the new tiers, and drain the ones that are no longer wanted once the new ones serve."""
+        for tier in self._add_tiers({name: bounds[name] for name in bounds.keys() - self._tiers.keys()}):
+            tier.supervise()
+        await asyncio.gather(*(self._tiers[name].is_serving.wait() for name in bounds))
+        for name in self._tiers.keys() - bounds.keys():
+            del self._scalers[name]
+            tier = self._tiers.pop(name)
+            tier.scale_to(0)
+            self._retired_tiers.append(tier)  # its replicas may drain for long
+
+    async def _measure_and_scale(self) -> None:
+        while True:
+            await self._measure()
+            self._scale()
+            await asyncio.sleep(_MEASURE_EVERY_S)
+
+    async def _measure(self) -> None:
+        replicas = [replica for tier in self._tiers.values() for replica in tier.replicas]
+        before = self._usage.groups
+        usage = await asyncio.to_thread(READER.read, {replica.process.pid for replica in replicas})
+        queue = await _read_queue(replicas)
+        used = usage.groups
+        self.enforce_memory_limit(used)
+        since_s = max(usage.read_at - self._usage.read_at, 0.001)
+        self._usage = usage
+        cores = {pid: max(0.0, used[pid].cpu_s - before[pid].cpu_s) / since_s for pid in used.keys() & before.keys()}
+        tiers = self._tiers.values()
+        self._cores = {
+            tier.tier: sum(cores.get(replica.process.pid, 0.0) for replica in tier.replicas)
+            / max(1, len(tier.replicas))
+            for tier in tiers
+        }
+        queue_tier = self._tiers.get("queue")
+        answering = sum(len(tier.replicas) for tier in tiers if tier.tier != "queue")
+        problem = next((tier.problem for tier in tiers if tier.problem), None)
+        self._metrics = MetricsReport(
+            replicas=answering,
+            queue_replicas=len(queue_tier.replicas) if queue_tier else 0,
+            cpu=round(sum(cores.values()), 3) if used else None,
+            memory_mb=round(sum(group.memory for group in used.values()) / _MB, 1) if used else None,
+            restarts=sum(tier.restarts for tier in tiers),
+            pending_runs=queue.n_pending,
+            active_runs=queue.n_running,
+            problem=problem or (None if answering else STARTING),
+            server_version=self._context.plan.server_version,
+        )
+
+    def _scale(self) -> None:
+        if self._metrics is None:
+            return
+        spec = self._revision.resource_spec
+        for name, scaler in self._scalers.items():
+            cpu = self._cores.get(name, 0.0) / float(spec.get("queue_cpu" if name == "queue" else "cpu", 1))
+            # More replicas of tier `api` would not execute any pending run.
+            pending = None if name == "api" else self._metrics.pending_runs
+            tier = self._tiers[name]
+            tier.scale_to(scaler.decide(Load(len(tier.replicas), cpu, pending)))
+
+    def enforce_memory_limit(self, used: dict[int, GroupUsage]) -> None:
+        """Replace replicas that use more memory than their limit; kill those that are far above it."""
+        limit = self._context.plan.memory
+        if limit is None:
+            return
+        for tier in self._tiers.values():
+            for replica in list(tier.replicas):
+                memory = used[replica.process.pid].memory if replica.process.pid in used else 0
+                if memory <= limit:
+                    continue
+                excess = f"a server uses {memory // _MB} MB of memory, more than its limit of {limit // _MB} MB"
+                tier.replace(replica, f"{excess} (memory_limit_mb); a new server replaces it")
+                if memory > KILL_ABOVE * limit:
+                    replica.process.kill_group()
+
+    def _all_tiers(self) -> list[TierSupervisor]:
+        return [*self._tiers.values(), *self._retired_tiers]
+
+    def _add_tiers(self, bounds: dict[Tier, ReplicaBounds]) -> list[TierSupervisor]:
+        added = [TierSupervisor(self._context, name, of_tier.minimum) for name, of_tier in bounds.items()]
+        self._tiers |= {tier.tier: tier for tier in added}
+        self._scalers |= {name: Scaler(of_tier, self._scale_down_after_s) for name, of_tier in bounds.items()}
+        return added
+
+    def _spawn(self, work: Coroutine[Any, Any, None]) -> asyncio.Task[None]:
+        task = asyncio.create_task(work)
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+        return task
+
+    async def _stop_tasks(self) -> None:
+        tasks = list(self._tasks)
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+
+    def _log_line(self, line: str) -> None:
+        entry = parse_line(line, int(time.time() * 1000))
+        folder = self._context.plan.folder
+        message = entry.message if folder is None else shorten_paths(entry.message, folder)
+        self._context.log.add(message, entry.level, entry.timestamp)
+
+
+async def _read_queue(replicas: list[Replica]) -> _QueueMetrics:
+    """Read the length of the shared run queue from the first replica that answers; unknown when none does."""
+    for replica in replicas:
+        answer = await get(replica.port, "/metrics?format=json")
+        if answer is not None and answer[0] == 200:
+            try:
+                return msgspec.json.decode(answer[1], type=_ServerMetrics).queue
+            except msgspec.MsgspecError:
+                return _QueueMetrics()
+    return _QueueMetrics()
+
+
+async def run_together(works: Iterable[Coroutine[Any, Any, object]]) -> None:
+    """Run coroutines concurrently. After the first failure, cancel the others, wait for them, and raise it."""
+    started = [asyncio.create_task(work) for work in works]
+    try:
+        await asyncio.gather(*started)
+    finally:
+        for task in started:
+            task.cancel()
+        await asyncio.gather(*started, return_exceptions=True)

@@ -1,0 +1,180 @@
+"""The output of servers: each writes to a file directly, so that a server can outlive the listener.
+
+The listener follows the file and passes each line on. A file that has grown large is copied aside and truncated;
+servers open it for appending, so they continue at its new beginning. Secrets that a server prints are overwritten in
+the file as soon as the listener has read them. Only this user may read the file.
+"""
+
+import asyncio
+import contextlib
+import json
+import os
+from collections.abc import Callable, Iterable
+from datetime import datetime
+from pathlib import Path
+from typing import BinaryIO
+
+from portside.dataplane.failures import ServerFailed
+from portside.dataplane.masking import masked_forms, shorten_paths
+from portside.kernel.files import rotate
+from portside.kernel.supervision import Supervision
+from portside.listener_api import NewLogEntry
+
+_ROTATE_BYTES = 10_000_000
+_READ_BYTES = 1_000_000
+_POLL_S = 0.25
+_TAIL_BYTES = 65_536
+_LEVELS = frozenset({"DEBUG", "INFO", "WARNING", "ERROR", "CRITICAL"})
+_SHOWN_ELSEWHERE = frozenset({"event", "message", "level", "timestamp", "logger", "exception", "stack"})
+# How the server's command line begins its error message.
+_ERROR = "error: "
+# In the log line of a server whose graph hangs during import.
+_HANGS = "is still importing"
+_TRACEBACK = "Traceback (most recent call last):"
+
+OnLine = Callable[[str], None]
+
+
+def open_output(path: Path) -> tuple[int, int]:
+    """Open the file for appending; return its descriptor and its length."""
+    descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o600)
+    return descriptor, os.fstat(descriptor).st_size
+
+
+def last_lines(path: Path, since: int, count: int = 30) -> str:
+    """Return the last lines that were written after the file was `since` bytes long."""
+    size = path.stat().st_size
+    begin = max(since if since <= size else 0, size - _TAIL_BYTES)
+    with path.open("rb") as file:
+        file.seek(begin)
+        text = file.read(_TAIL_BYTES).decode("utf-8", "replace")
+    return "\n".join(text.rstrip().splitlines()[-count:])
+
+
+def server_failure(how: str, output: str, folder: Path | None = None) -> ServerFailed:
+    """Return the failure of a server: the line of its output that says why, then how it ended, then the other lines.
+
+    Paths below `folder`, the folder of its build, become relative.
+    """
+    if folder is not None:
+        output = shorten_paths(output, folder)
+    entries = [parse_line(line, 0) for line in output.splitlines() if line.strip()]
+    cause = _find_cause(entries)
+    lines = [line for entry in entries for line in entry.message.splitlines()]
+    rest = [line for line in lines if line.removeprefix(_ERROR) != cause]
+    head = how if cause is None else f"{cause}\n{how}"
+    if not lines:
+        head = f"{how}, without any output"
+    return ServerFailed(f"{head}; its output:\n" + "\n".join(rest) if rest else head, how)
+
+
+def _find_cause(entries: list[NewLogEntry]) -> str | None:
+    """Return the last of these lines: an error of the log, the exception of a traceback, a graph that hangs."""
+    found, is_traceback = None, False
+    for entry in entries:
+        first = entry.message.partition("\n")[0]
+        ends_traceback = is_traceback and not first.startswith(" ")
+        if ends_traceback or entry.level in {"ERROR", "CRITICAL"} or _HANGS in first:
+            found = first.removeprefix(_ERROR)
+        is_traceback = first == _TRACEBACK or (is_traceback and not ends_traceback)
+    return found
+
+
+class OutputFollower:
+    """Follows the file from its current end, and overwrites the `hidden` values in all of it."""
+
+    def __init__(self, path: Path, on_line: OnLine, hidden: Iterable[str] = ()) -> None:
+        self._path, self._on_line = path, on_line
+        self._hidden = [form.encode() for form in masked_forms(hidden)]
+        self._offset = path.stat().st_size if path.exists() else 0
+        self._rest = b""
+        self._task = asyncio.create_task(Supervision("following of a server's output").run(self._run))
+
+    async def close(self) -> None:
+        """Pass the remaining lines on, and stop."""
+        self._task.cancel()
+        await asyncio.gather(self._task, return_exceptions=True)
+        while self.poll():
+            pass
+        if self._rest:
+            self._on_line(self._rest.decode("utf-8", "replace"))
+
+    async def _run(self) -> None:
+        await self._blank_earlier_output()
+        while True:
+            busy = self.poll()
+            await asyncio.sleep(0 if busy else _POLL_S)
+
+    def poll(self) -> bool:
+        """Pass new lines on, a bounded amount; return whether there were any."""
+        with contextlib.suppress(FileNotFoundError), self._path.open("r+b", buffering=0) as file:
+            file.seek(self._offset)
+            chunk = file.read(_READ_BYTES)
+            self._offset += len(chunk)
+            text = self._rest + chunk
+            *lines, self._rest = text.split(b"\n")
+            self._blank(file, self._offset - len(text), text)
+            for line in lines:
+                if line.strip():
+                    self._on_line(line.decode("utf-8", "replace"))
+            if len(self._rest) > _READ_BYTES:
+                self._rest = b""
+            if self._offset > _ROTATE_BYTES and len(chunk) < _READ_BYTES:
+                self._rotate()
+            return bool(chunk)
+        return False
+
+    async def _blank_earlier_output(self) -> None:
+        """Overwrite hidden values in output from before this follower, a bounded amount at a time."""
+        end, begin, rest = self._offset, 0, b""
+        with contextlib.suppress(FileNotFoundError):
+            while self._hidden and begin < end:
+                with self._path.open("r+b", buffering=0) as file:
+                    file.seek(begin)
+                    chunk = file.read(min(_READ_BYTES, end - begin))
+                    if not chunk:
+                        return
+                    begin += len(chunk)
+                    text = rest + chunk
+                    self._blank(file, begin - len(text), text)
+                rest = text[-max(map(len, self._hidden)) :]
+                await asyncio.sleep(0)
+
+    def _blank(self, file: BinaryIO, offset: int, text: bytes) -> None:
+        """Overwrite the hidden values of a text at this offset with as many asterisks, so that nothing moves."""
+        for value in self._hidden:
+            begin = text.find(value)
+            while begin >= 0:
+                # A negative position was in the file before it was truncated.
+                cut = max(0, -offset - begin)
+                file.seek(offset + begin + cut)
+                file.write(b"*" * (len(value) - cut))
+                begin = text.find(value, begin + len(value))
+
+    def _rotate(self) -> None:
+        rotate(self._path)
+        self._offset = 0
+
+
+def parse_line(line: str, now_ms: int) -> NewLogEntry:
+    """Parse a line of a server: a JSON object of the structured log, or plain text."""
+    with contextlib.suppress(ValueError, RecursionError):
+        fields = json.loads(line) if line.startswith("{") else None
+        if isinstance(fields, dict) and ("event" in fields or "message" in fields):
+            return _structured(fields, now_ms)
+    return NewLogEntry(now_ms, "ERROR" if line.startswith(_ERROR) else "INFO", line.rstrip())
+
+
+def _structured(fields: dict[str, object], now_ms: int) -> NewLogEntry:
+    level = str(fields.get("level", "info")).upper()
+    extra = " ".join(f"{name}={value}" for name, value in fields.items() if name not in _SHOWN_ELSEWHERE)
+    message = " ".join(part for part in (str(fields.get("event", fields.get("message"))), extra) if part)
+    message = "\n".join([message, *(str(fields[name]) for name in ("stack", "exception") if fields.get(name))])
+    return NewLogEntry(_timestamp(fields.get("timestamp"), now_ms), level if level in _LEVELS else "INFO", message)
+
+
+def _timestamp(value: object, now_ms: int) -> int:
+    with contextlib.suppress(ValueError, OverflowError):
+        if isinstance(value, str):
+            return int(datetime.fromisoformat(value).timestamp() * 1000)
+    return now_ms

@@ -1,0 +1,320 @@
+"""The rollout of one revision: build it, start it, switch to it, and report each step.
+
+    CREATING -> AWAITING_BUILD -> BUILDING -> AWAITING_DEPLOY -> DEPLOYING -> DEPLOYED
+
+An image goes from CREATING straight to AWAITING_DEPLOY, and so does a revision that reuses an existing build. After a
+restart of the listener a rollout continues where it can: a finished build is used, an unfinished one starts over. A
+failure ends the revision with a reason, and the previous revision keeps serving.
+"""
+
+import asyncio
+import time
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+from uuid import UUID
+
+import msgspec
+
+from portside.dataplane.api import ControlPlane
+from portside.dataplane.builds.build import BuildRecord, BuildRequest, build_revision, discard_build, find_build
+from portside.dataplane.builds.environment import cache_folder
+from portside.dataplane.builds.javascript import Scripts
+from portside.dataplane.builds.sources import ArchiveSource, GitSource, Source
+from portside.dataplane.builds.wheel import is_behind
+from portside.dataplane.compute.interface import Build, Compute, OpenLog, Release
+from portside.dataplane.failures import BuildFailed, DeployFailed, RevisionFailed
+from portside.dataplane.logs import RevisionLog
+from portside.dataplane.masking import mask_values
+from portside.dataplane.settings import ListenerSettings
+from portside.dataplane.state import DeploymentFolder
+from portside.kernel.codec import storable
+from portside.kernel.logs import get_logger
+from portside.listener_api import (
+    DeploymentReport,
+    DesiredDeployment,
+    DesiredRevision,
+    LogType,
+    MetricsReport,
+    ReportedDeploymentStatus,
+    ReportedRevisionStatus,
+    RevisionReport,
+)
+
+log = get_logger(__name__)
+_GIT, _ARCHIVE = "git_hosting", "internal_source"
+BUILT_SOURCES = frozenset({_GIT, _ARCHIVE})
+_MAX_REASON = 4000
+# Metrics that changed less than this are repeated only after so long: most deployments are idle, and there may be
+# hundreds of them.
+_REPEAT_METRICS_S = 30.0
+_SAME_CORES, _SAME_MB = 0.02, 2.0
+
+
+def reason_of(revision: DesiredRevision, failure: BaseException) -> str:
+    """Return why a revision failed, without its secrets: everybody who may read the deployment reads this."""
+    return storable(mask_values(str(failure), [secret.value for secret in revision.secrets])[:_MAX_REASON])
+
+
+@dataclass(frozen=True)
+class ListenerContext:
+    """What all deployments of a listener share. `build_slots` limits how many builds run at once."""
+
+    settings: ListenerSettings
+    control: ControlPlane
+    compute: Compute
+    build_slots: asyncio.Semaphore
+
+
+@dataclass(frozen=True)
+class Builder:
+    """Builds the revisions of one deployment in its folder. `fetch_archive` downloads a revision's archive to a file.
+
+    `builds/` knows how a build is made; this knows when, in which folder and with which log.
+    """
+
+    settings: ListenerSettings
+    folder: DeploymentFolder
+    open_log: OpenLog
+    fetch_archive: Callable[[UUID, Path], Awaitable[None]]
+
+    def find(self, revision: DesiredRevision) -> Build | None:
+        """Return the finished build of a revision, its own or the one that it reuses, or None.
+
+        A build with an older agent server is not reused: the database may have been migrated since.
+        """
+        own = self.folder.revision(revision.id)
+        record, reused = find_build(own), revision.built_from
+        if record is None and reused is not None and not is_behind(self.folder.revision(reused) / "venv"):
+            self.folder.share_revision(reused, revision.id)
+            record = find_build(own)
+        return None if record is None else _build_in(own, record)
+
+    async def build(self, revision: DesiredRevision) -> Build:
+        """Build a revision from scratch; its build log is shipped when this returns. Raises BuildFailed."""
+        build_log = self.open_log(revision.id)
+        try:
+            request = self._request(revision)
+            return _build_in(request.folder, await build_revision(request, build_log))
+        except BuildFailed as exc:
+            # The log already has the output of the program that failed.
+            build_log.add(str(exc).partition("\n")[0], "ERROR")
+            raise
+        except Exception as exc:
+            log.exception("a build failed unexpectedly", revision=str(revision.id))
+            build_log.add(f"The build failed unexpectedly: {exc}", "ERROR")
+            raise BuildFailed(f"the build failed unexpectedly: {type(exc).__name__}: {exc}") from exc
+        finally:
+            await build_log.close()
+
+    async def discard(self, revision_id: UUID) -> None:
+        """Remove a revision's build; a build that it only reuses stays."""
+        if not self.folder.unshare_revision(revision_id):
+            await asyncio.to_thread(discard_build, self.folder.revision(revision_id))
+
+    def _request(self, revision: DesiredRevision) -> BuildRequest:
+        if not revision.graph_config_path:
+            raise BuildFailed(
+                "the revision names no graph configuration file; set source_revision_config.langgraph_config_path"
+            )
+        return BuildRequest(
+            self.folder.revision(revision.id),
+            self._source(revision),
+            revision.graph_config_path,
+            self.settings.folder / "wheels",
+            self.settings.build_timeout_s,
+            Scripts(revision.install_command, revision.build_command),
+            [secret.value for secret in revision.secrets],
+            cache_folder(self.settings.folder),
+        )
+
+    def _source(self, revision: DesiredRevision) -> Source:
+        limit = self.settings.max_source_bytes
+        if revision.source == _ARCHIVE:
+            return ArchiveSource(partial(self.fetch_archive, revision.id), limit)
+        if revision.source != _GIT or not revision.repo_url:
+            raise BuildFailed(f"this listener cannot build the source {revision.source!r}")
+        ref, commit = revision.repo_ref, revision.repo_commit_sha
+        return GitSource(revision.repo_url, ref, commit, limit, revision.repo_credential)
+
+
+def _build_in(folder: Path, record: BuildRecord) -> Build:
+    return Build(folder, folder / "source" / record.config, record.commit)
+
+
+class Rollout:
+    """Rolls the revisions of one deployment out to its target."""
+
+    def __init__(self, context: ListenerContext, deployment_id: UUID) -> None:
+        self._context, self._deployment_id = context, deployment_id
+        self._folder = DeploymentFolder(context.settings.folder, deployment_id)
+        fetch_archive = partial(context.control.fetch_archive, deployment_id)
+        self._builder = Builder(context.settings, self._folder, self._log_opener("build"), fetch_archive)
+        self._reported_status: tuple[str, str | None] | None = None
+        # The metrics that were reported last, and when.
+        self._reported_metrics: tuple[float, MetricsReport] | None = None
+        # True from the moment that a release may serve until the control plane knows that it does.
+        self._is_switching = False
+        self.target = context.compute.target(deployment_id, self._log_opener("deploy"))
+
+    async def run(self, deployment: DesiredDeployment, revision: DesiredRevision) -> None:
+        """Roll a revision out, or end it with a reason.
+
+        Raises ControlPlaneRefused when the control plane gave the revision up meanwhile.
+        """
+        try:
+            build = await self._prepare(revision)
+            await self._deploy(Release(deployment, revision, build))
+        except RevisionFailed as exc:
+            await self.fail(revision, exc)
+
+    async def restore(self, deployment: DesiredDeployment, revision: DesiredRevision) -> None:
+        """Restore the active revision from its build; build it again when the build is lost.
+
+        Raises RevisionFailed and OSError when it cannot; the caller then tries again later.
+        """
+        build = None
+        if revision.source in BUILT_SOURCES:
+            build = self._builder.find(revision)
+            if build is None:
+                await self.report_down("Nothing of this deployment runs until its active revision is built again.")
+                build = await self._rebuild(revision)
+        await self.target.restore(Release(deployment, revision, build))
+        if deployment.custom_url != self.target.url:
+            await self._report_status("READY", None)
+
+    async def report_down(self, message: str) -> None:
+        """Report that nothing of the deployment runs, and why. Raises ControlPlaneRefused."""
+        await self._report_status("UNKNOWN", storable(message[:_MAX_REASON]))
+
+    async def rollback(self, deployment: DesiredDeployment) -> None:
+        """Switch back to the active revision after a switch to one that was given up before its report arrived.
+
+        Raises RevisionFailed when it cannot; the caller then tries again later.
+        """
+        if not self._is_switching:
+            return
+        active = deployment.revision(deployment.active_revision_id)
+        if active is not None and self._folder.state.active_revision_id != active.id:
+            build = await self._find_or_rebuild(active) if active.source in BUILT_SOURCES else None
+            await self.target.switch(Release(deployment, active, build))
+        self._is_switching = False
+
+    async def fail(self, revision: DesiredRevision, failure: RevisionFailed) -> None:
+        """End a revision with the reason."""
+        log.info("a revision failed", revision=str(revision.id), status=failure.status)
+        # Discard the build first: the report ends the revision, after which this task may be cancelled.
+        await self._builder.discard(revision.id)
+        await self._report_revision(revision, failure.status, reason=reason_of(revision, failure))
+
+    async def report_metrics(self) -> None:
+        """Report what the deployment uses, and whether it answers.
+
+        Raises ControlPlaneUnreachable and ControlPlaneRefused.
+        """
+        metrics = self.target.metrics()
+        if metrics is None:
+            return
+        problem = None if metrics.problem is None else storable(metrics.problem[:_MAX_REASON])
+        metrics = msgspec.structs.replace(metrics, problem=problem)
+        if self._reported_metrics is None or _is_due(metrics, *self._reported_metrics):
+            await self._context.control.put_metrics(self._deployment_id, metrics)
+            self._reported_metrics = time.monotonic(), metrics
+        status: ReportedDeploymentStatus = "UNKNOWN" if problem is not None and metrics.replicas == 0 else "READY"
+        if (status, problem) != self._reported_status:
+            await self._report_status(status, problem)
+
+    async def destroy(self) -> None:
+        """Delete the deployment (servers, database, folder), then report that."""
+        await self.target.destroy()
+        await asyncio.to_thread(self._folder.remove)
+        await self._context.control.confirm_deleted(self._deployment_id)
+
+    async def _prepare(self, revision: DesiredRevision) -> Build | None:
+        """Bring the revision to AWAITING_DEPLOY, with a build unless it is an image."""
+        if revision.source not in BUILT_SOURCES:
+            if revision.status == "CREATING":
+                await self._report_revision(revision, "AWAITING_DEPLOY")
+            return None
+        if revision.status in {"AWAITING_DEPLOY", "DEPLOYING"}:
+            return await self._find_or_rebuild(revision)
+        if revision.status == "CREATING":
+            if revision.built_from is not None and (found := self._builder.find(revision)) is not None:
+                await self._report_revision(revision, "AWAITING_DEPLOY", commit=found.commit or None)
+                return found
+            await self._report_revision(revision, "AWAITING_BUILD")
+        return await self._build(revision)
+
+    async def _build(self, revision: DesiredRevision) -> Build:
+        if not self._context.compute.builds_sources:
+            raise BuildFailed(
+                "this listener's compute only serves container images and builds no sources; deploy an image, or use a "
+                "listener with compute process"
+            )
+        async with self._context.build_slots:
+            if revision.status != "BUILDING":
+                await self._report_revision(revision, "BUILDING")
+            build = await self._builder.build(revision)
+        await self._report_revision(revision, "AWAITING_DEPLOY", commit=build.commit or None)
+        return build
+
+    async def _find_or_rebuild(self, revision: DesiredRevision) -> Build:
+        if (found := self._builder.find(revision)) is not None:
+            return found
+        try:
+            return await self._rebuild(revision)
+        except BuildFailed as exc:
+            raise DeployFailed(f"the revision's build is lost, and building it again failed: {exc}") from exc
+
+    async def _rebuild(self, revision: DesiredRevision) -> Build:
+        async with self._context.build_slots:
+            return await self._builder.build(revision)
+
+    async def _deploy(self, release: Release) -> None:
+        revision = release.revision
+        if revision.status != "DEPLOYING":
+            await self._report_revision(revision, "DEPLOYING")
+        self._is_switching = True
+        try:
+            await self.target.switch(release)
+        except (DeployFailed, OSError, ValueError) as exc:
+            self._is_switching = False
+            if isinstance(exc, DeployFailed):
+                raise
+            log.exception("a deploy failed unexpectedly", revision=str(revision.id))
+            raise DeployFailed(f"the deploy failed unexpectedly: {exc}") from exc
+        await self._report_status("READY", None)
+        await self._report_revision(revision, "DEPLOYED")
+        self._is_switching = False
+        await asyncio.to_thread(self._folder.remove_revisions_except, self.target.revisions())
+
+    async def _report_status(self, status: ReportedDeploymentStatus, message: str | None) -> None:
+        report = DeploymentReport(status, custom_url=self.target.url, reason=message)
+        await self._context.control.report_deployment(self._deployment_id, report)
+        self._reported_status = status, message
+
+    async def _report_revision(
+        self,
+        revision: DesiredRevision,
+        status: ReportedRevisionStatus,
+        *,
+        reason: str | None = None,
+        commit: str | None = None,
+    ) -> None:
+        report = RevisionReport(status, reason, commit)
+        await self._context.control.report_revision(self._deployment_id, revision.id, report)
+
+    def _log_opener(self, kind: LogType) -> OpenLog:
+        add_logs = self._context.control.add_logs
+        return lambda revision_id: RevisionLog(partial(add_logs, self._deployment_id, revision_id, kind))
+
+
+def _is_due(metrics: MetricsReport, reported_at: float, reported: MetricsReport) -> bool:
+    """Whether metrics differ enough from the reported ones, or those are old."""
+    if time.monotonic() - reported_at >= _REPEAT_METRICS_S:
+        return True
+    cores = abs((metrics.cpu or 0.0) - (reported.cpu or 0.0))
+    memory = abs((metrics.memory_mb or 0.0) - (reported.memory_mb or 0.0))
+    same_load = msgspec.structs.replace(reported, cpu=metrics.cpu, memory_mb=metrics.memory_mb)
+    return metrics != same_load or cores > _SAME_CORES or memory > _SAME_MB

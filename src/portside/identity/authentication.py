@@ -1,0 +1,207 @@
+"""Authentication of API keys and sessions: the actor behind a token, in a workspace.
+
+Actors are cached for a few seconds, because trace ingest would otherwise query the database for the same key hundreds
+of times a second. Revocations and changes of roles in this process take effect at once.
+"""
+
+import hashlib
+import hmac
+import time
+from collections.abc import Callable, Mapping
+from datetime import timedelta
+from typing import Literal, NamedTuple
+from uuid import UUID
+
+import msgspec
+
+from portside.identity.roles import ORGANIZATION_ADMIN, permissions_of
+from portside.identity.sql import sql
+from portside.identity.types import EVERYTHING, Actor
+from portside.kernel.clock import now
+from portside.kernel.db import Database, Record
+from portside.kernel.errors import Forbidden, Unauthorized
+from portside.kernel.http.headers import bearer_of, cookies_of
+
+
+def hash_token(token: str) -> bytes:
+    """Return the hash under which a key or login is stored. Tokens are long and random, so a plain hash is enough."""
+    return hashlib.sha256(token.encode()).digest()
+
+
+PERSONAL_PREFIX, SERVICE_PREFIX = "lsv2_pt", "lsv2_sk"
+MAX_TOKEN_LENGTH = 512
+CACHE_S = 10.0
+_MAX_CACHED = 10_000
+
+
+SESSION_COOKIE = "portside_session"
+# How a caller shows a token: as an API key, as the bearer token of a command line, or as the cookie of a browser.
+Credential = Literal["key", "bearer", "cookie"]
+SessionKind = Literal["bearer", "cookie"]
+
+
+class Presented(NamedTuple):
+    """The credential of a request."""
+
+    kind: Credential
+    token: str | None
+
+
+def credential_of(headers: Mapping[str, str]) -> Presented:
+    """Return the credential that counts: an API key before a bearer token, and both before a session's cookie.
+
+    Two session cookies count as none: a page of a subdomain may have set the second one.
+    """
+    if key := headers.get("x-api-key"):
+        return Presented("key", key)
+    if (token := bearer_of(headers.get("authorization"))) is not None:
+        is_key = token.startswith((PERSONAL_PREFIX, SERVICE_PREFIX))
+        return Presented("key" if is_key else "bearer", token)
+    cookies = cookies_of(headers.get("cookie"), SESSION_COOKIE)
+    return Presented("cookie", cookies[0]) if len(cookies) == 1 else Presented("key", None)
+
+
+class SessionEnded(Unauthorized):
+    """The session is unknown or has ended; sign in again."""
+
+    code = "session_ended"
+
+
+class SessionRules(msgspec.Struct, frozen=True):
+    """How long sessions last; a browser's session also ends when it is not used."""
+
+    lifetime: timedelta = timedelta(days=7)
+    idle: timedelta = timedelta(days=1)
+
+
+class Authenticator:
+    """Authenticates keys and sessions, and caches the actors for a short time."""
+
+    def __init__(self, db: Database, rules: SessionRules | None = None) -> None:
+        self._db = db
+        self.session_rules = rules or SessionRules()
+        self._cache: dict[tuple[Credential, bytes, UUID | None], tuple[float, Actor]] = {}
+
+    async def authenticate_request(self, presented: Presented, tenant: UUID | None = None) -> Actor:
+        """Return the actor of a request's credential. Raises Unauthorized, SessionEnded and Forbidden."""
+        if presented.kind == "key":
+            return await self.authenticate(presented.token, tenant)
+        return await self.authenticate_session(presented.token or "", presented.kind, tenant)
+
+    async def authenticate(self, key: str | None, tenant: UUID | None = None) -> Actor:
+        """Return the actor of an API key, in the workspace `tenant` or the key's own.
+
+        Raises Unauthorized for a missing, unknown, expired or revoked key; Forbidden for a workspace that the key may
+        not use.
+        """
+        if not key or len(key) > MAX_TOKEN_LENGTH:
+            raise Unauthorized
+        digest = hash_token(key)
+        actor = self._cached("key", digest, tenant)
+        if actor is not None:
+            return actor
+        return self._store("key", digest, tenant, await self._key_actor(digest, tenant))
+
+    async def _key_actor(self, digest: bytes, tenant: UUID | None) -> Actor:
+        row = await self._db.fetchrow(sql.key_by_hash, key_hash=digest, tenant=tenant)
+        if row is None or not hmac.compare_digest(row["key_hash"], digest):
+            raise Unauthorized
+        actor = _actor(row, tenant, may_enter=_key_may_enter, short_key=row["short_key"], held=row["permissions"])
+        await self._db.execute(sql.touch_key, id=actor.key_id)
+        return actor
+
+    async def authenticate_session(self, token: str, kind: SessionKind, tenant: UUID | None = None) -> Actor:
+        """Return the actor of a session, in the workspace `tenant`.
+
+        A session that was made with an API key may do what the key may. Raises SessionEnded and Forbidden.
+        """
+        if not token or len(token) > MAX_TOKEN_LENGTH:
+            raise SessionEnded
+        digest = hash_token(token)
+        actor = self._cached(kind, digest, tenant)
+        if actor is not None:
+            return actor
+        row = await self._db.fetchrow(
+            sql.session_by_hash, token_hash=digest, kind=kind, tenant=tenant, idle=self.session_rules.idle
+        )
+        if row is None or not hmac.compare_digest(row["token_hash"], digest):
+            raise SessionEnded
+        if row["key_hash"] is None:
+            actor = _actor(row, tenant, may_enter=_is_member, short_key="", held=[EVERYTHING])
+        else:
+            actor = await self._key_actor(row["key_hash"], tenant)
+        ends_at = min(row["expires_at"], actor.expires_at or row["expires_at"])
+        await self._db.execute(sql.touch_session, id=row["id"])
+        return self._store(
+            kind, digest, tenant, msgspec.structs.replace(actor, session_id=row["id"], expires_at=ends_at)
+        )
+
+    def forget(self, key_id: UUID) -> None:
+        """Drop a revoked key or an ended session from the cache."""
+        self._keep(lambda actor: key_id not in {actor.key_id, actor.session_id})
+
+    def forget_user(self, user_id: UUID) -> None:
+        """Drop a user whose roles have changed from the cache."""
+        self._keep(lambda actor: actor.user_id != user_id)
+
+    def forget_workspace(self, workspace_id: UUID) -> None:
+        """Drop the actors of a deleted workspace from the cache."""
+        self._keep(lambda actor: actor.workspace != workspace_id)
+
+    def _keep(self, is_kept: Callable[[Actor], bool]) -> None:
+        self._cache = {digest: known for digest, known in self._cache.items() if is_kept(known[1])}
+
+    def _cached(self, kind: Credential, digest: bytes, tenant: UUID | None) -> Actor | None:
+        until, actor = self._cache.get((kind, digest, tenant), (0.0, None))
+        if actor is None or until <= time.monotonic() or _is_expired(actor):
+            self._cache.pop((kind, digest, tenant), None)
+            return None
+        return actor
+
+    def _store(self, kind: Credential, digest: bytes, tenant: UUID | None, actor: Actor) -> Actor:
+        if len(self._cache) >= _MAX_CACHED:
+            self._cache.clear()
+        self._cache[kind, digest, tenant] = (time.monotonic() + CACHE_S, actor)
+        return actor
+
+
+def _actor(
+    row: Record, tenant: UUID | None, *, may_enter: Callable[[Record], bool], short_key: str, held: list[str]
+) -> Actor:
+    has_workspace = row["workspace_id"] is not None and may_enter(row)
+    if tenant is not None and not has_workspace:
+        raise Forbidden("This key does not belong to the workspace that X-Tenant-Id names.")
+    is_user = row["user_id"] is not None
+    workspaces = row.get("workspaces")
+    return Actor(
+        key_id=row["id"],
+        short_key=short_key,
+        organization_id=row["organization_id"],
+        workspace=row["workspace_id"] if has_workspace else None,
+        workspace_name=row["workspace_name"] if has_workspace else None,
+        tenant_handle=row["tenant_handle"] if has_workspace else None,
+        user_id=row["user_id"],
+        user_email=row["email"],
+        permissions=frozenset(held),
+        expires_at=row["expires_at"],
+        role_permissions=permissions_of(row["organization_role"], row["workspace_role"]) if is_user else None,
+        roles=frozenset(filter(None, (row["organization_role"], row["workspace_role"]))) if is_user else frozenset(),
+        workspaces=frozenset(workspaces) if workspaces is not None else None,
+        is_of_organization=not is_user and row.get("own_workspace_id") is None,
+    )
+
+
+def _is_member(row: Record) -> bool:
+    return row["organization_role"] == ORGANIZATION_ADMIN or row["workspace_role"] is not None
+
+
+def _key_may_enter(row: Record) -> bool:
+    if row["user_id"] is not None:
+        return _is_member(row)
+    if row["own_workspace_id"] is not None:
+        return bool(row["own_workspace_id"] == row["workspace_id"])
+    return row["workspaces"] is None or row["workspace_id"] in row["workspaces"]
+
+
+def _is_expired(actor: Actor) -> bool:
+    return actor.expires_at is not None and actor.expires_at <= now()

@@ -1,0 +1,215 @@
+"""Members from OpenID Connect: who may enter by the claims of a provider, and which roles its groups give.
+
+A person is known by issuer and subject. At the first sign-in the verified e-mail finds a member that an admin added, or
+a new member is made. Workspaces and organization roles that the role map names belong to the provider: each sign-in
+applies them again. Everything else stays as admins set it.
+"""
+
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
+from uuid import UUID
+
+import msgspec
+
+from portside.identity.authentication import Authenticator
+from portside.identity.oidc import OidcNotAllowed
+from portside.identity.roles import ORGANIZATION_ADMIN, ORGANIZATION_ROLES, WORKSPACE_ROLES
+from portside.identity.sql import sql
+from portside.identity.types import Email
+from portside.kernel.db import Database, Transaction
+from portside.kernel.errors import UserMistake
+from portside.kernel.ids import uuid7
+from portside.kernel.logs import get_logger
+
+log = get_logger(__name__)
+NEW_MEMBER = "Organization User"
+ANY_DOMAIN = "*"
+NO_ROLE = "none"
+_MAX_GROUPS = 2000
+
+
+class Grant(msgspec.Struct, frozen=True):
+    """A role in the organization, or in a workspace: the one with the handle, or the first one."""
+
+    role: str
+    handle: str | None = None
+
+    @property
+    def is_of_organization(self) -> bool:
+        """Whether this is a role in the organization."""
+        return self.role in ORGANIZATION_ROLES
+
+
+class AdmissionRules(msgspec.Struct, frozen=True):
+    """Who may enter, and with which roles. Without a default, people without a mapped group may not enter."""
+
+    domains: frozenset[str]
+    groups_claim: str
+    role_map: Mapping[str, Grant]
+    default: Grant | None
+
+    @classmethod
+    def read(cls, *, domains: str, groups_claim: str, role_map: str, default_role: str) -> "AdmissionRules":
+        """Read the settings. Raises UserMistake, which names the bad one."""
+        allowed = frozenset(part.strip().lower() for part in domains.split(",") if part.strip())
+        if not allowed:
+            raise UserMistake(
+                "setting OIDC_ALLOWED_DOMAINS: name the e-mail domains whose people may sign in, or * for all that the "
+                "provider knows"
+            )
+        try:
+            given = msgspec.json.decode(role_map, type=dict[str, str]) if role_map else {}
+        except msgspec.MsgspecError as exc:
+            raise UserMistake(f"setting OIDC_ROLE_MAP: not a JSON object of texts: {exc}") from exc
+        default = None if default_role == NO_ROLE else _read_grant(default_role, "OIDC_DEFAULT_ROLE")
+        grants = {group: _read_grant(text, "OIDC_ROLE_MAP") for group, text in given.items()}
+        return cls(allowed, groups_claim, grants, default)
+
+    def grants_of(self, claims: Mapping[str, Any]) -> list[Grant]:
+        """Return what a person's groups give, or the default. Raises OidcNotAllowed if nothing does."""
+        found = claims.get(self.groups_claim) or []
+        groups: Sequence[Any] = [found] if isinstance(found, str) else found if isinstance(found, list) else []
+        grants = [self.role_map[group] for group in groups[:_MAX_GROUPS] if group in self.role_map]
+        if grants:
+            return grants
+        if self.default is None:
+            raise OidcNotAllowed("None of your groups may use this platform; ask an administrator of it.")
+        return [self.default]
+
+    def email_of(self, claims: Mapping[str, Any]) -> str:
+        """Return the verified e-mail of a person. Raises OidcNotAllowed."""
+        try:
+            email = msgspec.convert(claims.get("email"), Email)
+        except msgspec.ValidationError as exc:
+            raise OidcNotAllowed("The provider named no e-mail address of you.") from exc
+        # Microsoft Entra ID says in `xms_edov` what others say in `email_verified`.
+        is_verified = claims.get("email_verified", claims.get("xms_edov"))
+        if is_verified is not True and str(is_verified).lower() not in {"true", "1"}:
+            raise OidcNotAllowed("The provider has not verified your e-mail address.")
+        if ANY_DOMAIN not in self.domains and email.rpartition("@")[2].lower() not in self.domains:
+            raise OidcNotAllowed("People with e-mail addresses of this domain may not use this platform.")
+        return email
+
+
+def _read_grant(text: str, name: str) -> Grant:
+    handle, _, role = text.rpartition("/")
+    if role not in WORKSPACE_ROLES and (role not in ORGANIZATION_ROLES or handle):
+        known = ", ".join([*ORGANIZATION_ROLES, *WORKSPACE_ROLES])
+        raise UserMistake(f"setting {name}: {text} is neither a role nor WORKSPACE/ROLE; roles are {known}")
+    return Grant(role, handle or None)
+
+
+class _Person(msgspec.Struct, frozen=True):
+    """Who signs in, by verified claims, and the organization and first workspace that they enter."""
+
+    issuer: str
+    subject: str
+    email: str
+    full_name: str | None
+    organization_id: UUID
+    first_workspace_id: UUID
+
+
+async def admit(db: Database, authenticator: Authenticator, rules: AdmissionRules, claims: Mapping[str, Any]) -> UUID:
+    """Return the member that verified claims belong to, with the roles of the groups. Raises OidcNotAllowed.
+
+    Who has lost all groups loses the roles that the groups gave, and is refused.
+    """
+    email, name = rules.email_of(claims), claims.get("name")
+    async with db.transaction() as tx:
+        first = await tx.fetchrow(sql.first_workspace)
+        assert first is not None  # noqa: S101 - set_up ran before
+        full_name = name[:200] if isinstance(name, str) and name.isprintable() and name else None
+        person = _Person(claims["iss"], claims["sub"], email, full_name, first["organization_id"], first["id"])
+        # Two first sign-ins of one person at the same time must make one member.
+        await tx.fetchval(sql.lock_organization, id=person.organization_id)
+        user_id = await _find_user(tx, person)
+        try:
+            grants, refusal = rules.grants_of(claims), None
+        except OidcNotAllowed as exc:
+            grants, refusal = [], exc
+        if user_id is None and refusal is None:
+            user_id = await _add_user(tx, person)
+            await _apply(tx, rules, person, user_id, grants)
+        elif user_id is not None and rules.role_map:
+            await _apply(tx, rules, person, user_id, grants)
+    if user_id is not None:
+        authenticator.forget_user(user_id)
+    if refusal is not None or user_id is None:
+        raise refusal or OidcNotAllowed
+    return user_id
+
+
+async def _find_user(tx: Transaction, person: _Person) -> UUID | None:
+    """Return the member that the person is, if any. Raises OidcNotAllowed."""
+    known = await tx.fetchrow(sql.user_of_subject, issuer=person.issuer, subject=person.subject)
+    if known is not None and known["removed_at"] is None:
+        return UUID(str(known["id"]))
+    rows = await tx.fetch(
+        sql.users_of_email, organization_id=person.organization_id, email=person.email, issuer=person.issuer
+    )
+    if known is not None and not rows:
+        raise OidcNotAllowed("You were removed from this platform; an administrator can add you again.")
+    if not rows:
+        return None
+    if len(rows) > 1 or rows[0]["is_linked"]:
+        # The address may have gone to somebody else, who must not inherit the account.
+        raise OidcNotAllowed("Your e-mail address belongs to another account here; ask an administrator.")
+    await tx.execute(sql.link_subject, issuer=person.issuer, subject=person.subject, user_id=rows[0]["id"])
+    return UUID(str(rows[0]["id"]))
+
+
+async def _add_user(tx: Transaction, person: _Person) -> UUID:
+    user_id = uuid7()
+    ids = {"organization_id": person.organization_id, "user_id": user_id}
+    made = await tx.fetchval(
+        sql.insert_user,
+        id=user_id,
+        organization_id=person.organization_id,
+        email=person.email,
+        full_name=person.full_name,
+        password=None,
+    )
+    if made is None:
+        raise OidcNotAllowed("Your e-mail address belongs to another account here; ask an administrator.")
+    await tx.execute(sql.insert_organization_member, **ids, role=NEW_MEMBER)
+    await tx.execute(sql.link_subject, issuer=person.issuer, subject=person.subject, user_id=user_id)
+    log.info("member added at the first sign-in", user_id=str(user_id), issuer=person.issuer)
+    return user_id
+
+
+async def _apply(
+    tx: Transaction, rules: AdmissionRules, person: _Person, user_id: UUID, grants: Sequence[Grant]
+) -> None:
+    """Give the member the highest role of each place, and take away those of the map that no group gives any more."""
+    mapped = [*rules.role_map.values(), *([rules.default] if rules.default else [])]
+    workspaces = await _workspaces_of(tx, person, {grant.handle for grant in (*mapped, *grants)})
+    roles: dict[UUID, str] = {}
+    for name in reversed(WORKSPACE_ROLES):
+        roles |= {workspaces[g.handle]: name for g in grants if g.role == name and g.handle in workspaces}
+    ruled = {workspaces[g.handle] for g in mapped if not g.is_of_organization and g.handle in workspaces}
+    await tx.execute(sql.leave_workspaces, user_id=user_id, workspace_ids=sorted(ruled - roles.keys()))
+    for workspace_id, role in roles.items():
+        await tx.execute(sql.grant_workspace_role, workspace_id=workspace_id, user_id=user_id, role=role)
+    if any(grant.is_of_organization for grant in mapped):
+        held = [name for name in ORGANIZATION_ROLES if name in {grant.role for grant in grants}]
+        await _set_organization_role(tx, person, user_id, held[0] if held else NEW_MEMBER)
+
+
+async def _workspaces_of(tx: Transaction, person: _Person, handles: Iterable[str | None]) -> dict[str | None, UUID]:
+    named = sorted(handle for handle in handles if handle is not None)
+    rows = await tx.fetch(sql.workspaces_of_handles, organization_id=person.organization_id, handles=named)
+    found: dict[str | None, UUID] = {row["tenant_handle"]: row["id"] for row in rows}
+    if missing := set(named) - found.keys():
+        log.warning("OIDC_ROLE_MAP names workspaces that do not exist", handles=sorted(map(str, missing)))
+    return {None: person.first_workspace_id, **found}
+
+
+async def _set_organization_role(tx: Transaction, person: _Person, user_id: UUID, role: str) -> None:
+    member = {"organization_id": person.organization_id, "user_id": user_id}
+    others = await tx.fetchval(sql.count_other_admins, **member, role=ORGANIZATION_ADMIN)
+    rows = await tx.fetch(sql.list_organization_members, **member)
+    if rows[0]["role"] == ORGANIZATION_ADMIN != role and not others:
+        log.warning("the last admin keeps the role, which no group gives any more", user_id=str(user_id))
+        return
+    await tx.execute(sql.set_organization_role, **member, role=role)

@@ -1,0 +1,164 @@
+"""Sessions: made when somebody signs in, listed, and ended. `authentication.py` authenticates requests with them.
+
+A session's token is random, stored as a hash, and never taken from the client. A browser holds it in a cookie that
+scripts cannot read; a command line sends it as a bearer token. A sign-in always makes a new session, and ends the one
+that the browser's cookie named.
+"""
+
+import secrets
+from collections.abc import Mapping
+from datetime import datetime, timedelta
+from typing import Literal
+from uuid import UUID
+
+import msgspec
+
+from portside.identity.authentication import SESSION_COOKIE, Authenticator, SessionKind, hash_token
+from portside.identity.sql import sql
+from portside.identity.types import Actor, LoginSession
+from portside.kernel.clock import now
+from portside.kernel.db import Session
+from portside.kernel.errors import Forbidden, NotFound
+from portside.kernel.http.headers import cookies_of
+from portside.kernel.ids import uuid7
+from portside.kernel.logs import get_logger
+
+log = get_logger(__name__)
+_TOKEN_BYTES = 32
+Method = Literal["password", "key", "oidc", "device", "browser"]
+
+
+class SessionNotFound(NotFound):
+    """There is no session with this id that you may end."""
+
+    code = "session_not_found"
+
+
+class NotAUser(Forbidden):
+    """Only a user can do this; sign in, or use a personal key instead of a service key."""
+
+    code = "not_a_user"
+
+
+class LimitedKey(Forbidden):
+    """A limited key cannot set passwords, end sessions, revoke keys or approve devices; sign in, or use another key."""
+
+    code = "limited_key"
+
+
+class Origin(msgspec.Struct, frozen=True):
+    """Where a sign-in comes from, as lists of sessions show it."""
+
+    address: str | None = None
+    client: str | None = None
+
+
+class SignIn(msgspec.Struct, frozen=True, kw_only=True):
+    """Who signs in, and how. A session with `key_id` may do what that key may."""
+
+    kind: SessionKind
+    method: Method
+    lifetime: timedelta
+    user_id: UUID | None = None
+    key_id: UUID | None = None
+    origin: Origin = Origin()
+
+
+class NewSession(msgspec.Struct, frozen=True):
+    """A session that was just made, with its token, which cannot be read again."""
+
+    id: UUID
+    token: str
+    expires_at: datetime
+
+
+async def begin(db: Session, authenticator: Authenticator, sign_in: SignIn) -> NewSession:
+    """Make a session for somebody who has proved who they are."""
+    made = NewSession(uuid7(), secrets.token_urlsafe(_TOKEN_BYTES), now() + sign_in.lifetime)
+    await db.execute(sql.delete_expired_sessions, idle=authenticator.session_rules.idle)
+    await db.execute(
+        sql.insert_session,
+        id=made.id,
+        user_id=sign_in.user_id,
+        key_id=sign_in.key_id,
+        kind=sign_in.kind,
+        method=sign_in.method,
+        token_hash=hash_token(made.token),
+        address=sign_in.origin.address,
+        client=sign_in.origin.client,
+        expires_at=made.expires_at,
+    )
+    log.info(
+        "signed in",
+        method=sign_in.method,
+        user_id=str(sign_in.user_id),
+        key_id=str(sign_in.key_id),
+        session_id=str(made.id),
+        address=sign_in.origin.address,
+    )
+    return made
+
+
+async def list_own(db: Session, authenticator: Authenticator, actor: Actor) -> list[LoginSession]:
+    """List the sessions of the actor's user, newest first; for a service key, those made with it."""
+    return await _list(db, authenticator, actor, _own(actor))
+
+
+async def list_all(db: Session, authenticator: Authenticator, actor: Actor) -> list[LoginSession]:
+    """List all sessions of the organization, newest first."""
+    return await _list(db, authenticator, actor, _EVERY)
+
+
+async def end_own(db: Session, authenticator: Authenticator, actor: Actor, session_id: UUID) -> None:
+    """End one of the sessions of `list_own`. Raises SessionNotFound, and LimitedKey for a limited key."""
+    if session_id != actor.session_id and not actor.is_unlimited:
+        raise LimitedKey
+    await _end(db, authenticator, actor, {"id": session_id, **_own(actor)})
+
+
+async def end_any(db: Session, authenticator: Authenticator, actor: Actor, session_id: UUID) -> None:
+    """End a session of the organization. Raises SessionNotFound."""
+    await _end(db, authenticator, actor, {"id": session_id, **_EVERY})
+
+
+async def end_current(db: Session, authenticator: Authenticator, actor: Actor) -> None:
+    """Sign out: end the session of the request; does nothing for a key."""
+    if actor.session_id is not None:
+        await _end(db, authenticator, actor, {"id": actor.session_id, **_EVERY})
+
+
+async def end_of_cookie(db: Session, authenticator: Authenticator, headers: Mapping[str, str]) -> None:
+    """End every session that the browser's cookies name, whether it is still valid or not."""
+    for token in cookies_of(headers.get("cookie"), SESSION_COOKIE):
+        ended = await db.fetchval(sql.end_session_of_token, token_hash=hash_token(token))
+        if ended is not None:
+            authenticator.forget(ended)
+
+
+_EVERY: dict[str, UUID | None] = {"user_id": None, "key_id": None}
+
+
+def _own(actor: Actor) -> dict[str, UUID | None]:
+    return {"user_id": actor.user_id, "key_id": None if actor.user_id else actor.key_id}
+
+
+async def _list(
+    db: Session, authenticator: Authenticator, actor: Actor, owner: dict[str, UUID | None]
+) -> list[LoginSession]:
+    idle = authenticator.session_rules.idle
+    rows = await db.fetch(sql.list_sessions, organization_id=actor.organization_id, idle=idle, **owner)
+    return [LoginSession(**row, is_current=row["id"] == actor.session_id) for row in rows]
+
+
+async def _end(db: Session, authenticator: Authenticator, actor: Actor, which: dict[str, UUID | None]) -> None:
+    ended = await db.fetchval(sql.end_session, organization_id=actor.organization_id, **which)
+    if ended is None:
+        raise SessionNotFound
+    authenticator.forget(ended)
+    log.info("session ended", session_id=str(ended), by=str(actor.user_id or actor.key_id))
+
+
+def cookie_header(name: str, value: str, *, max_age_s: int, is_tls: bool) -> str:
+    """Return a Set-Cookie header. Scripts cannot read the cookie, and other sites' forms do not send it."""
+    secure = "; Secure" if is_tls else ""
+    return f"{name}={value}; Path=/; Max-Age={max_age_s}; HttpOnly; SameSite=Lax{secure}"

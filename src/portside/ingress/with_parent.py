@@ -1,0 +1,26 @@
+"""Runs a program that Linux kills when its parent ends: `python with_parent.py PARENT PROGRAM ARGUMENT…`.
+
+It is a program of its own because a process must ask for this itself, between its start and that of the program. Other
+systems do not offer it; there the next platform stops a program that was left.
+"""
+
+import ctypes
+import os
+import signal
+import sys
+
+_PR_SET_PDEATHSIG = 1
+
+
+def main() -> None:
+    """Replace this process by the program."""
+    parent, *command = sys.argv[1:]
+    if sys.platform == "linux":
+        ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
+    # The parent may have ended before the call.
+    if os.getppid() == int(parent):
+        os.execv(command[0], command)  # noqa: S606
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,44 @@
+"""The names that real clients spell differently from the contract (spec: Names).
+
+The names of the contract are canonical. Input may also use their aliases.
+"""
+
+FIELDS: dict[str, tuple[str, ...]] = {
+    "graph_config_path": ("langgraph_config_path",),
+    "is_enabled": ("enabled",),
+    "on_not_exist": ("if_not_exists",),
+}
+
+SOURCES: dict[str, str] = {
+    "github": "git_hosting",
+    "external_docker": "external_image",
+}
+
+CONFIG_FILES = ("graph.json", "langgraph.json")
+
+ENVIRONMENT_PREFIXES: dict[str, tuple[str, ...]] = {"GRAPH_": ("LANGGRAPH_",), "LANGSMITH_": ("LANGCHAIN_",)}
+
+_CANONICAL = {other: canonical for canonical, others in FIELDS.items() for other in others}
+
+
+def canonical_field(name: str) -> str:
+    """Return the canonical name of a field."""
+    return _CANONICAL.get(name, name)
+
+
+def canonical_source(name: str) -> str:
+    """Return the canonical name of a deployment source."""
+    return SOURCES.get(name, name)
+
+
+def source_names(canonical: str) -> list[str]:
+    """Return every name of a deployment source, the canonical one first."""
+    return [canonical, *(other for other, name in SOURCES.items() if name == canonical)]
+
+
+def environment_names(name: str) -> tuple[str, ...]:
+    """Return every name of an environment variable, the canonical one first."""
+    for prefix, others in ENVIRONMENT_PREFIXES.items():
+        if name.startswith(prefix):
+            return (name, *(other + name.removeprefix(prefix) for other in others))
+    return (name,)

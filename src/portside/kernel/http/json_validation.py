@@ -1,0 +1,160 @@
+"""Decodes request bodies and rejects valid JSON that the server cannot store or return unchanged.
+
+Postgres cannot store NUL characters and lone surrogates. Most JSON parsers turn integers beyond 64 bits into floats,
+and msgpack rejects them. NaN and infinities have no JSON form. The nesting depth is limited.
+
+A few searches of the raw bytes, cheaper than decoding them, find bodies that may contain one of these. Only then is
+the decoded value walked, to name the field in the error. If an object has a key twice, the last value counts.
+"""
+
+import json
+import math
+from collections.abc import Iterable, Iterator
+from typing import Any
+
+import msgspec
+
+from portside.kernel.codec import MAX_DEPTH, load
+from portside.kernel.errors import Invalid, Problem
+
+Path = tuple[str | int, ...]
+# From the lowest signed to the highest unsigned integer of 64 bits: the range of msgpack.
+MIN_INT, MAX_INT = -(2**63), 2**64 - 1
+# OpenAPI constraints for fields that the contract documents but this server accepts only empty or false.
+NO_ITEMS = msgspec.Meta(extra_json_schema={"maxItems": 0})
+NO_FIELDS = msgspec.Meta(extra_json_schema={"maxProperties": 0})
+NO_TEXT = msgspec.Meta(extra_json_schema={"maxLength": 0})
+NOT_TRUE = msgspec.Meta(extra_json_schema={"const": False})
+# A text in a query that is a JSON object. The document describes it as such (OpenAPI: `content` of a parameter).
+JSON_TEXT = msgspec.Meta(
+    extra_json_schema={"contentMediaType": "application/json", "contentSchema": {"type": "object"}}
+)
+NOT_JSON = "Invalid JSON in request body"
+_DIGITS = bytes.maketrans(b"123456789", b"000000000")
+_LONG_NUMBER = b"0" * 19
+_NOT_BRACKETS = bytes(code for code in range(256) if code not in b"[]{}")
+
+
+def needs_any(*names: str) -> msgspec.Meta:
+    """Return the OpenAPI constraint of an object that must have at least one of these fields, and not as null."""
+    given = [{"required": [name], "properties": {name: {"not": {"type": "null"}}}} for name in names]
+    return msgspec.Meta(extra_json_schema={"anyOf": given})
+
+
+def one_of(names: Iterable[str]) -> msgspec.Meta:
+    """Return the OpenAPI constraint of a text that the server compares with names that it knows at run time only."""
+    return msgspec.Meta(extra_json_schema={"enum": sorted(names)})
+
+
+def read_json(raw: bytes) -> Any:
+    """Decode JSON and return plain data that can be stored and returned. Raises Invalid, which names the field.
+
+    If the body is not valid JSON, the error names the field only if Python's more lenient parser can read the body.
+    """
+    try:
+        value = load(raw)
+    except RecursionError:
+        raise _too_deep(()) from None
+    except (msgspec.DecodeError, UnicodeDecodeError) as exc:
+        problem = _find_problem_leniently(raw) or Problem(["body"], f"{NOT_JSON}: {exc}", "json_invalid")
+        raise Invalid([problem]) from exc
+    if _may_be_deep(raw) and (path := _find_too_deep(value)) is not None:
+        raise _too_deep(path)
+    if (b"\\u0000" in raw or _LONG_NUMBER in raw.translate(_DIGITS)) and (found := _find_problem(value)):
+        raise Invalid([found])
+    return value
+
+
+def text_problem(text: str) -> str | None:
+    """Return why a text cannot be stored, or None if it can."""
+    if "\0" in text:
+        return "must not hold a NUL character (\\u0000): it cannot be stored"
+    if text.isascii():
+        return None
+    try:
+        text.encode()
+    except UnicodeEncodeError as exc:
+        # The error handler `surrogateescape` decodes bytes that are not UTF-8 to surrogates from U+DC80 on.
+        is_byte = 0xDC80 <= ord(text[exc.start]) <= 0xDCFF
+        return "is not valid UTF-8" if is_byte else "must not hold half of a surrogate pair: it is no character"
+    return None
+
+
+def _find_problem_leniently(raw: bytes) -> Problem | None:
+    """Return the first problem of a body that only the strict parser rejects, or None."""
+    try:
+        return _find_problem(json.loads(raw.decode("utf-8", "surrogateescape")))
+    except (ValueError, RecursionError):
+        return None
+
+
+def _find_problem(value: Any) -> Problem | None:
+    """Walk a value and return its first problem. The stack is explicit, because the value may be deeply nested."""
+    stack: list[tuple[Path, Any]] = [((), value)]
+    while stack:
+        path, item = stack.pop()
+        if isinstance(item, (dict, list)):
+            for step, child in _items(item):
+                if isinstance(step, str) and (why := text_problem(step)):
+                    return _problem((*path, step), f"the name {why}")
+                if type(child) is not bool and child is not None:
+                    stack.append(((*path, step), child))
+        elif why := _scalar_problem(item):
+            return _problem(path, why)
+    return None
+
+
+def _scalar_problem(item: Any) -> str | None:
+    if isinstance(item, str):
+        return text_problem(item)
+    if isinstance(item, float):
+        return None if math.isfinite(item) else "must be a finite number"
+    if isinstance(item, int) and not MIN_INT <= item <= MAX_INT:
+        return "must be an integer of at most 64 bits; send a larger one as a string"
+    return None
+
+
+def _items(container: Any) -> Iterator[tuple[str | int, Any]]:
+    return iter(container.items() if isinstance(container, dict) else enumerate(container))
+
+
+def _problem(path: Path, why: str) -> Problem:
+    # Keys come from the client: they may be long, or hold surrogates that the response could not encode.
+    loc = [step if isinstance(step, int) else step.encode("utf-8", "replace").decode()[:200] for step in path]
+    return Problem(["body", *loc], why, "value_error")
+
+
+def _may_be_deep(raw: bytes) -> bool:
+    """Whether the nesting may exceed the limit. Brackets inside strings may cause a wrong yes, never a wrong no.
+
+    Each pass removes the innermost pairs of brackets, which are one or two levels.
+    """
+    left = raw.translate(None, _NOT_BRACKETS)
+    if len(left) <= 2 * MAX_DEPTH:
+        return False
+    for _ in range(MAX_DEPTH // 2):
+        if not left:
+            return False
+        left, before = left.replace(b"[]", b"").replace(b"{}", b""), len(left)
+        if len(left) == before:
+            return True
+    return bool(left)
+
+
+def _find_too_deep(value: Any) -> Path | None:
+    """Return the start of the path to the first container that is nested too deeply, or None."""
+    level: list[tuple[Path, Any]] = [((), value)]
+    for _ in range(MAX_DEPTH):
+        level = [
+            (path if len(path) > 2 else (*path, step), child)
+            for path, item in level
+            for step, child in _items(item)
+            if isinstance(child, (dict, list))
+        ]
+        if not level:
+            return None
+    return level[0][0]
+
+
+def _too_deep(path: Path) -> Invalid:
+    return Invalid([_problem(path, f"nested more than {MAX_DEPTH} levels deep")])

@@ -1,0 +1,327 @@
+"""The ASGI middleware in front of the routes.
+
+`RequestMiddleware` is the outermost: it applies the CORS rules, gives the request an id, turns exceptions into error
+responses, adds headers to responses, closes connections while the server drains, and counts, times and logs the
+request. It is one class, not seven, because each layer of middleware costs every request (docs/why/requests.md). It
+reads the headers once, and touches each outgoing message once.
+
+The others are optional: `AllowedHosts`, `StripPrefix` and `MountBelow`, `LimitBody`.
+"""
+
+import asyncio
+import time
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+import msgspec
+import structlog
+from starlette.datastructures import Headers, MutableHeaders
+from starlette.requests import ClientDisconnect
+
+from portside.kernel.errors import BadRequest, BodyTooLarge, NotFound
+from portside.kernel.http.cors import Cors, reject_websocket
+from portside.kernel.http.error_responses import ErrorFormat, error_for, error_response
+from portside.kernel.http.headers import Header, HeaderRules, first_headers, header_of, headers_for_log, request_id_of
+from portside.kernel.logs import get_logger
+from portside.kernel.metrics import latency_of, requests_of
+from portside.kernel.transient_errors import log_failure
+
+ANY = "*"
+# Load balancers and orchestrators request these paths by IP address.
+PATHS_FOR_ANY_HOST = frozenset({"/ok", "/metrics"})
+
+
+class HostNotAllowed(BadRequest):
+    """The server does not accept this host name; use one that the setting ALLOWED_HOSTS lists, or add it there."""
+
+    code = "host_not_allowed"
+
+
+class HostUnclear(BadRequest):
+    """A request must have exactly one Host header."""
+
+    code = "host_unclear"
+
+
+def check_host(scope: Any) -> None:
+    """Raise HostUnclear unless a request has one Host header.
+
+    With two, a proxy in front of this server may have routed by the one, and this server would act on the other.
+    """
+    named = [name for name, _ in scope["headers"]].count(b"host")
+    if named > 1 or (named == 0 and scope["http_version"] == "1.1"):
+        raise HostUnclear
+
+
+class AllowedHosts:
+    """Refuses requests for host names that are not allowed; `*.example.org` allows every subdomain.
+
+    This stops DNS rebinding: a web page can point its own name at an address in its visitor's network, and browsers
+    then treat the server at that address as part of the page. The Host header still shows the page's name.
+    """
+
+    def __init__(self, app: Any, names: list[str]) -> None:
+        self.app = app
+        self._names = frozenset(name.lower() for name in names)
+        self._endings = tuple(name[1:].lower() for name in names if name.startswith("*."))
+
+    async def __call__(self, scope: Any, receive: Any, send: Any) -> None:
+        """Pass a request on. Raises HostNotAllowed; a WebSocket is closed before it is accepted."""
+        if scope["type"] not in {"http", "websocket"} or scope["path"] in PATHS_FOR_ANY_HOST or self._knows(scope):
+            await self.app(scope, receive, send)
+        elif scope["type"] == "websocket":
+            await receive()
+            await send({"type": "websocket.close", "code": 1008})
+        else:
+            raise HostNotAllowed
+
+    def _knows(self, scope: Any) -> bool:
+        name = _name_of(Headers(scope=scope).get("host", "").lower())
+        return name in self._names or name.endswith(self._endings)
+
+
+def _name_of(host: str) -> str:
+    """Return the name in a Host header without the port; an IPv6 address keeps its brackets."""
+    return host if host.endswith("]") else host.rpartition(":")[0] or host
+
+
+PATH_PREFIX = msgspec.Meta(pattern=r"^(/[A-Za-z0-9_.~-]+)*$", max_length=200)
+
+
+class StripPrefix:
+    """Takes the first matching prefix off the path, so that `/api/v1/X` and `/X` are one route."""
+
+    def __init__(self, app: Any, prefixes: tuple[str, ...]) -> None:
+        self.app = app
+        self.prefixes = prefixes
+
+    async def __call__(self, scope: Any, receive: Any, send: Any) -> None:
+        """Pass the request on without the prefix."""
+        if scope["type"] in {"http", "websocket"}:
+            for prefix in self.prefixes:
+                if scope["path"].startswith(prefix + "/"):
+                    scope = {**scope, "path": scope["path"][len(prefix) :]}
+                    break
+        await self.app(scope, receive, send)
+
+
+class MountBelow:
+    """Serves an application below a prefix; the paths in `at_root` are served at the root too."""
+
+    def __init__(self, app: Any, prefix: str, at_root: frozenset[str]) -> None:
+        self.app = app
+        self.prefix = prefix
+        self.at_root = at_root
+
+    async def __call__(self, scope: Any, receive: Any, send: Any) -> None:
+        """Pass the request on with the path below the prefix. Raises NotFound."""
+        if scope["type"] == "websocket" and not scope["path"].startswith(self.prefix + "/"):
+            await send({"type": "websocket.close", "code": 1000})
+            return
+        if scope["type"] in {"http", "websocket"} and scope["path"] not in self.at_root:
+            path = scope["path"].removeprefix(self.prefix) or "/"
+            if path == scope["path"] or not path.startswith("/"):
+                raise NotFound
+            scope = {**scope, "path": path}
+        await self.app(scope, receive, send)
+
+
+_MAX_DRAINED_BYTES = 128 * 1024 * 1024
+
+
+class LimitBody:
+    """Refuses bodies over the limit with 413, by their declared length or while they arrive.
+
+    `special` has the limits of paths that begin with its keys.
+    """
+
+    def __init__(self, app: Any, max_bytes: int, special: Mapping[str, int] | None = None) -> None:
+        self.app = app
+        self.max_bytes = max_bytes
+        self._special = tuple((special or {}).items())
+
+    async def __call__(self, scope: Any, receive: Any, send: Any) -> None:
+        """Count the body of an HTTP request as it is read."""
+        if scope["type"] != "http":
+            await self.app(scope, receive, send)
+            return
+        declared = header_of(scope, b"content-length") or "0"
+        max_bytes = self._limit_of(scope["path"])
+        if declared.isdigit() and int(declared) > max_bytes:
+            await _drain_body(receive)
+            raise self._too_large(max_bytes)
+        seen = 0
+
+        async def count() -> Any:
+            nonlocal seen
+            message = await receive()
+            if message["type"] == "http.request":
+                seen += len(message.get("body", b""))
+                if seen > max_bytes:
+                    if message.get("more_body"):
+                        await _drain_body(receive)
+                    raise self._too_large(max_bytes)
+            return message
+
+        await self.app(scope, count, send)
+
+    def _limit_of(self, path: str) -> int:
+        for start, limit in self._special:
+            if path.startswith(start):
+                return limit
+        return self.max_bytes
+
+    def _too_large(self, max_bytes: int) -> BodyTooLarge:
+        setting = " of this server (setting HTTP_MAX_REQUEST_BODY_BYTES)" if max_bytes == self.max_bytes else ""
+        return BodyTooLarge(
+            f"The request body is larger than {max_bytes} bytes, the limit{setting}.",
+            headers={"Connection": "close"},
+        )
+
+
+async def _drain_body(receive: Any) -> None:
+    """Read and drop the rest of a body, up to a limit.
+
+    Many clients read the response only after they have sent their body.
+    """
+    dropped = 0
+    while dropped < _MAX_DRAINED_BYTES:
+        message = await receive()
+        dropped += len(message.get("body", b""))
+        if message["type"] == "http.disconnect" or not message.get("more_body"):
+            break
+
+
+log = get_logger(__name__)
+QUIET_PATHS = frozenset({"/ok", "/metrics"})
+# Browsers must not guess that something a user or a graph stored is a page or a script.
+NO_SNIFF: Header = (b"x-content-type-options", b"nosniff")
+CLOSE: Header = (b"connection", b"close")
+
+
+class ResponseSender:
+    """Sends one response: adds headers to it, and remembers its status (0 until it begins)."""
+
+    __slots__ = ("_added", "_draining", "_send", "status")
+
+    def __init__(self, send: Any, added: tuple[Header, ...] = (), draining: asyncio.Event | None = None) -> None:
+        self.status = 0
+        self._send = send
+        self._added = added
+        self._draining = draining
+
+    def send(self, message: Any) -> Any:
+        """Pass a message on; the caller awaits the result, which saves a coroutine for each message."""
+        if message["type"] == "http.response.start":
+            self.status = message["status"]
+            # Checked now, not when the request arrived: the response may begin long after it.
+            is_draining = self._draining is not None and self._draining.is_set()
+            added = (*self._added, CLOSE) if is_draining else self._added
+            message = {**message, "headers": _with_added(message.get("headers", ()), added)}
+        return self._send(message)
+
+
+class AnswerErrors:
+    """Turns the exceptions of an application into error responses, unless a response has begun."""
+
+    def __init__(self, app: Any, form: ErrorFormat = ErrorFormat.PROBLEMS) -> None:
+        self.app = app
+        self.form = form
+
+    async def __call__(self, scope: Any, receive: Any, send: Any) -> None:
+        """Pass HTTP requests through; other scopes untouched. Exceptions after the response began are raised."""
+        if scope["type"] == "http":
+            await self.answer(scope, receive, ResponseSender(send))
+        else:
+            await self.app(scope, receive, send)
+
+    async def answer(self, scope: Any, receive: Any, sender: ResponseSender) -> None:
+        """Answer one request. Raises ClientDisconnect, and any exception after the response began."""
+        try:
+            check_host(scope)
+            await self.app(scope, receive, sender.send)
+        except ClientDisconnect:
+            raise
+        except Exception as exc:
+            if sender.status:
+                raise
+            await error_response(error_for(exc, scope["path"]), self.form)(scope, receive, sender.send)
+
+
+class RequestMiddleware:
+    """The outermost middleware of a server. Without CORS rules it adds no CORS headers and refuses no web page."""
+
+    def __init__(
+        self,
+        app: Any,
+        form: ErrorFormat = ErrorFormat.PROBLEMS,
+        *,
+        draining: asyncio.Event | None = None,
+        cors: Cors | None = None,
+        logged_headers: HeaderRules | None = None,
+    ) -> None:
+        self._app = app
+        self._errors = AnswerErrors(app, form)
+        self._draining = draining
+        self._cors = cors
+        self._logged_headers = logged_headers
+
+    async def __call__(self, scope: Any, receive: Any, send: Any) -> None:
+        """Pass HTTP requests through, and WebSockets that their web page may open; other scopes untouched."""
+        if scope["type"] == "http":
+            headers = first_headers(scope)
+            refusal = None if self._cors is None else self._cors.answer(scope["method"], headers)
+            await (self._observe(scope, receive, send, headers) if refusal is None else refusal(scope, receive, send))
+        elif scope["type"] == "websocket" and self._cors is not None:
+            may_connect = self._cors.may_connect(first_headers(scope))
+            await (self._app if may_connect else reject_websocket)(scope, receive, send)
+        else:
+            await self._app(scope, receive, send)
+
+    async def _observe(self, scope: Any, receive: Any, send: Any, headers: dict[bytes, bytes]) -> None:
+        """Answer a request, and record it."""
+        request_id = request_id_of(headers)
+        scope.setdefault("state", {})["request_id"] = request_id
+        granted = () if self._cors is None else self._cors.response_headers(headers)
+        added = ((b"x-request-id", request_id.encode()), NO_SNIFF, *granted)
+        sender = ResponseSender(send, added, self._draining)
+        structlog.contextvars.bind_contextvars(request_id=request_id)
+        began = time.perf_counter()
+        try:
+            await self._errors.answer(scope, receive, sender)
+        except ClientDisconnect:
+            log.info("the client disconnected before it had sent its whole request", path=scope["path"])
+        except Exception as exc:
+            log_failure("a request failed after its response had begun", exc, path=scope["path"])
+            raise
+        finally:
+            self._record(scope, sender.status, (time.perf_counter() - began) * 1000)
+            structlog.contextvars.unbind_contextvars("request_id")
+
+    def _record(self, scope: Any, status: int, millis: float) -> None:
+        route = scope["state"].get("route", "unrouted")
+        requests_of(scope["method"], route, status).inc()
+        latency_of(scope["method"], route).observe(millis)
+        if scope["path"] not in QUIET_PATHS:
+            selected = {} if self._logged_headers is None else self._logged_headers.select(scope["headers"])
+            more = {"headers": headers_for_log(selected)} if selected else {}
+            log.info("request", method=scope["method"], path=scope["path"], status=status, ms=round(millis, 1), **more)
+
+
+def _with_added(given: Iterable[Header], added: tuple[Header, ...]) -> list[Header]:
+    """Return the headers of a response with those to add.
+
+    Added headers replace those of the response, with two exceptions: `Vary` is extended, and the response may set its
+    own `X-Content-Type-Options`.
+    """
+    headers = list(given)
+    names = {name for name, _ in headers}
+    if names.isdisjoint([name for name, _ in added]):
+        return headers + list(added)
+    answer = MutableHeaders(raw=headers)
+    for name, value in added:
+        if name == b"vary":
+            answer.add_vary_header(value.decode("latin-1"))
+        elif name != NO_SNIFF[0] or name not in names:
+            answer[name.decode("latin-1")] = value.decode("latin-1")
+    return headers

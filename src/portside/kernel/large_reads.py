@@ -1,0 +1,374 @@
+"""Limits how many bytes one response may hold, and how many all large reads of a process hold together.
+
+Every read-only request gets a `ReadReservation`. A `RowMeter` between the connection and the driver counts what
+Postgres sends for the request, so routes need no code for this. Up to `FREE_BYTES` are free; more must be reserved from
+the `ReadBudget` of the process. A reservation lasts until the response was sent. If the budget has nothing left, the
+statement is stopped, the request waits in line without a connection, and its handler runs again (`http/routes.py`).
+
+A route with a cursor calls `reserve_page` to learn how many of its objects one response may hold, before it reads them.
+Any other response above the budget is refused, with the number of objects that fit: a page is never
+shortened silently. A single object may be larger than the budget, because it was accepted when it was stored.
+"""
+
+import asyncio
+import contextlib
+import ctypes
+import gc
+import struct
+import threading
+from collections import deque
+from collections.abc import AsyncIterator, Sequence
+from contextlib import asynccontextmanager
+from contextvars import ContextVar
+from typing import Any
+
+from portside.kernel.errors import PortsideError, Unavailable
+
+FREE_BYTES = 1_000_000
+WAIT_S = 10.0
+RETRY_AFTER_S = 5
+_MMAP_THRESHOLD = -3
+# The header of a message of the wire protocol: its kind and its length.
+_HEADER = struct.Struct("!BI")
+_DATA_ROW, _READY = ord("D"), ord("Z")
+
+
+class AnswerTooLarge(PortsideError):
+    """The response would be larger than this server allows; send the request again with a smaller `limit`."""
+
+    status = 413
+    code = "answer_too_large"
+
+    @classmethod
+    def for_limit(cls, answer_bytes: int, fitting: int) -> "AnswerTooLarge":
+        """Name the limit, and how many objects fit, from the first on."""
+        return cls(
+            f"The response would be larger than {answer_bytes} bytes (setting ANSWER_MAX_BYTES); send the request "
+            f"again with a smaller `limit`: {max(fitting, 1)} objects fit."
+        )
+
+
+class TooManyLargeReads(Unavailable):
+    """Other large requests use all the memory that this server reserves for them; retry after Retry-After seconds."""
+
+    code = "too_many_large_reads"
+
+    def __init__(self, message: str | None = None) -> None:
+        super().__init__(message, headers={"Retry-After": str(RETRY_AFTER_S)})
+
+
+class ReservationNeeded(TooManyLargeReads):
+    """A statement was stopped; `size` bytes must be reserved before it can run again."""
+
+    def __init__(self, size: int) -> None:
+        super().__init__((TooManyLargeReads.__doc__ or "").strip())
+        self.size = size
+
+
+def return_large_blocks() -> None:
+    """Make the allocator return the memory of large values to the system when they are freed.
+
+    Otherwise glibc keeps blocks up to the size that was freed last, at most 32 MB, for later. Other C libraries have no
+    such setting.
+    """
+    with contextlib.suppress(OSError, AttributeError):
+        ctypes.CDLL(None).mallopt(_MMAP_THRESHOLD, FREE_BYTES)
+
+
+class ReadBudget:
+    """The bytes that all large reads of a process may hold together, granted first come, first served.
+
+    Call `reserve` on the event loop that answers requests; the other methods work in any thread.
+    """
+
+    def __init__(self, answer_bytes: int, total_bytes: int, wait_s: float = WAIT_S) -> None:
+        self.answer_bytes = answer_bytes
+        self.total_bytes = max(answer_bytes, total_bytes)
+        self._wait_s = wait_s
+        self._left = self.total_bytes
+        self._lock = threading.Lock()
+        self._waiting: deque[tuple[int, asyncio.Future[None]]] = deque()
+
+    def try_reserve(self, size: int) -> bool:
+        """Reserve bytes without waiting. Returns False if too few are left, or if others wait already."""
+        with self._lock:
+            if self._waiting or size > self._left:
+                return False
+            self._left -= size
+            return True
+
+    async def reserve(self, size: int, wait_s: float | None = None) -> int:
+        """Reserve bytes and return how many: at most the whole budget.
+
+        Raises TooManyLargeReads after `wait_s`, or after the budget's own time.
+        """
+        size = min(size, self.total_bytes)
+        if self.try_reserve(size):
+            return size
+        granted: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        with self._lock:
+            self._waiting.append((size, granted))
+        # Bytes may have been released between `try_reserve` and the append, when nobody was in line yet.
+        self.release(0)
+        try:
+            await asyncio.wait_for(asyncio.shield(granted), self._wait_s if wait_s is None else wait_s)
+        except (TimeoutError, asyncio.CancelledError) as exc:
+            self._abandon(size, granted)
+            if isinstance(exc, TimeoutError):
+                raise TooManyLargeReads from exc
+            raise
+        return size
+
+    def release(self, size: int) -> None:
+        """Return reserved bytes, and grant the reservations at the head of the line that fit now."""
+        with self._lock:
+            self._left += size
+            while self._waiting and self._waiting[0][0] <= self._left:
+                taken, granted = self._waiting.popleft()
+                self._left -= taken
+                granted.get_loop().call_soon_threadsafe(_grant, granted)
+
+    def _abandon(self, size: int, granted: "asyncio.Future[None]") -> None:
+        """Leave the line, or return what was granted as the wait ended."""
+        with self._lock:
+            is_waiting = (size, granted) in self._waiting
+            if is_waiting:
+                self._waiting.remove((size, granted))
+        self.release(0 if is_waiting else size)
+
+
+def _grant(granted: "asyncio.Future[None]") -> None:
+    if not granted.done():
+        granted.set_result(None)
+
+
+class ReadReservation:
+    """What one request reads: the bytes that arrived for it so far (`used`), and those reserved for it.
+
+    Without a budget nothing can be reserved: a statement that reads more than `free_bytes` is stopped.
+    """
+
+    __slots__ = ("_budget", "free_bytes", "is_metered", "reserved", "used")
+
+    def __init__(self, budget: ReadBudget | None, free_bytes: int = FREE_BYTES) -> None:
+        self._budget = budget
+        self.free_bytes = free_bytes
+        self.reserved = 0
+        self.used = 0
+        self.is_metered = True
+
+    def check(self, size: int, rows: int, fitting: int = 0) -> None:
+        """Let a statement go on, or raise AnswerTooLarge or ReservationNeeded.
+
+        The statement is at row number `rows` and has `size` bytes once that row is complete. `fitting` is the number of
+        rows at the last check that passed; 0 means all but the last row. Works in any thread.
+        """
+        size += self.used
+        if size <= self.reserved + self.free_bytes:
+            return
+        budget = self._budget
+        if budget is None:
+            raise ReservationNeeded(size)
+        # A single object is always sent.
+        if rows > 1 and size > max(budget.answer_bytes, self.reserved) + self.free_bytes:
+            raise AnswerTooLarge.for_limit(budget.answer_bytes, fitting or rows - 1)
+        wanted = min(max(size, budget.answer_bytes), budget.total_bytes)
+        if wanted <= self.reserved:
+            return
+        if not budget.try_reserve(wanted - self.reserved):
+            raise ReservationNeeded(wanted)
+        self.reserved = wanted
+        if self._budget is None:
+            # The request ended in the meantime, in another thread.
+            self.reserved = 0
+            budget.release(wanted)
+
+    async def reserve(self, size: int) -> None:
+        """Reserve at least this many bytes, and start to count from zero. Raises TooManyLargeReads.
+
+        What was reserved is released first: two requests that wait for each other's share would wait forever.
+        """
+        self.used = 0
+        if self._budget is None or min(size, self._budget.total_bytes) <= max(self.reserved, self.free_bytes):
+            return
+        self._release()
+        self.reserved = await self._budget.reserve(size)
+
+    async def reserve_page(self, sizes: Sequence[int]) -> int:
+        """Return how many objects of these sizes one response may hold, from the first on, and reserve for them."""
+        if self._budget is None:
+            return len(sizes)
+        total = count = 0
+        for size in sizes:
+            if count and total + size > self._budget.answer_bytes:
+                break
+            total, count = total + size, count + 1
+        await self.reserve(total)
+        return count
+
+    @asynccontextmanager
+    async def reserve_chunk(self, size: int) -> AsyncIterator[None]:
+        """Reserve bytes for one chunk of a streamed response. Raises TooManyLargeReads."""
+        taken = 0
+        if self._budget is not None and size > self.free_bytes:
+            taken = await self._budget.reserve(size)
+        try:
+            yield
+        finally:
+            if taken and self._budget is not None:
+                self._budget.release(taken)
+
+    def release_unused(self) -> None:
+        """Keep reserved only what arrived, once everything has arrived."""
+        if self._budget is not None and self.used < self.reserved:
+            self._budget.release(self.reserved - self.used)
+            self.reserved = self.used
+
+    def start_streaming(self) -> None:
+        """Release everything and stop counting: from now on each chunk is reserved by `reserve_chunk`."""
+        self.is_metered = False
+        self._release()
+
+    def close(self) -> None:
+        """Release everything for good: the response was sent."""
+        self.start_streaming()
+        self._budget = None
+
+    def _release(self) -> None:
+        if self._budget is not None and self.reserved:
+            self._budget.release(self.reserved)
+        self.reserved = 0
+
+
+_current: ContextVar[ReadReservation | None] = ContextVar("read", default=None)
+set_current_read = _current.set
+reset_current_read = _current.reset
+current_read = _current.get
+
+
+async def reserve_page(sizes: Sequence[int]) -> int:
+    """Call `ReadReservation.reserve_page` for the current request; outside of requests everything fits."""
+    read = _current.get()
+    return len(sizes) if read is None else await read.reserve_page(sizes)
+
+
+@asynccontextmanager
+async def reserve_chunk(size: int) -> AsyncIterator[None]:
+    """Call `ReadReservation.reserve_chunk` for the current request, if there is one."""
+    read = _current.get()
+    if read is None:
+        yield
+        return
+    async with read.reserve_chunk(size):
+        yield
+
+
+class RowMeter(asyncio.Protocol):
+    """Counts what Postgres sends for a statement as it arrives, and stops a statement that becomes too large.
+
+    It stands between the connection's transport and the driver's protocol. Up to the free bytes it only counts. Beyond
+    them it walks over the messages of the wire protocol: each begins with its length, so the size of a large row is
+    known before the row is in memory.
+    """
+
+    def __init__(self, inner: Any, transport: Any) -> None:
+        self.read: ReadReservation | None = None
+        self.refusal: PortsideError | None = None
+        self._transport = transport
+        self._inner = inner
+        self._forward = inner.data_received
+        self._count = self._free = self._fitting = 0
+        # What arrived before the walk began, which has to begin at the first message.
+        self._seen: list[bytes] = []
+        self._walk: _MessageWalk | None = None
+        for name in ("connection_lost", "eof_received", "pause_writing", "resume_writing"):
+            setattr(self, name, getattr(inner, name))
+
+    @classmethod
+    def install(cls, connection: Any) -> "RowMeter":
+        """Put a meter in front of the driver's protocol of an idle connection."""
+        transport = connection._transport  # noqa: SLF001 - see `pool.py`
+        meter = cls(connection._protocol, transport)  # noqa: SLF001
+        transport.set_protocol(meter)
+        return meter
+
+    def begin(self, read: ReadReservation | None) -> None:
+        """Count what arrives from now on against a reservation; None counts nothing."""
+        self.read = read
+        self.refusal = None
+        self._count = self._fitting = 0
+        self._seen = []
+        self._walk = None
+        if read is not None:
+            self._free = read.reserved + read.free_bytes - read.used
+
+    def end(self) -> None:
+        """Add what arrived to the reservation, and stop counting."""
+        if self.read is not None:
+            self.read.used += self._count
+        self.begin(None)
+
+    def drop_rows(self) -> None:
+        """Free the rows of a statement that was stopped.
+
+        Otherwise the driver keeps them until its connection, which refers to itself, is garbage-collected. That may
+        take minutes.
+        """
+        for referent in gc.get_referents(self._inner):
+            if type(referent) is list:
+                referent.clear()
+
+    def data_received(self, data: bytes) -> None:
+        """Pass data on to the driver, unless the statement exceeds its reservation."""
+        if self.read is not None:
+            self._count += len(data)
+            if self._walk is None:
+                self._seen.append(data)
+            if self._count > self._free and not self._is_allowed(data):
+                return
+        self._forward(data)
+
+    def _is_allowed(self, data: bytes) -> bool:
+        if self.read is None or self.refusal is not None:
+            return False
+        if self._walk is None:
+            self._walk = _MessageWalk()
+            data, self._seen = b"".join(self._seen), []
+        self._walk.feed(data)
+        try:
+            self.read.check(self._count + self._walk.missing_bytes, self._walk.rows, self._fitting)
+        except PortsideError as refusal:
+            self.refusal = refusal
+            # Reading the rest only to drop it could take longer than a new connection.
+            self._transport.abort()
+            return False
+        self._fitting = self._walk.rows
+        return True
+
+
+class _MessageWalk:
+    """A walk over messages: how many rows have begun, and how many bytes of the last message are missing."""
+
+    __slots__ = ("_header", "missing_bytes", "rows")
+
+    def __init__(self) -> None:
+        self.rows = 0
+        self.missing_bytes = 0
+        # The beginning of a header that was cut between two packets.
+        self._header = b""
+
+    def feed(self, data: bytes) -> None:
+        """Go on with the next data."""
+        if self._header:
+            data = self._header + data
+        position, end = self.missing_bytes, len(data)
+        while position + _HEADER.size <= end:
+            kind, length = _HEADER.unpack_from(data, position)
+            if kind == _DATA_ROW:
+                self.rows += 1
+            elif kind == _READY:
+                # The rows before belonged to a query of the driver itself, for a type that it did not know.
+                self.rows = 0
+            position += 1 + length
+        self._header = data[position:] if position < end else b""
+        self.missing_bytes = max(0, position - end)

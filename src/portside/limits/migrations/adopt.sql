@@ -1,0 +1,3 @@
+-- adopts 0001_limits.sql
+-- A database of the development version equals the baseline; see `kernel/migrations.py`.
+select;

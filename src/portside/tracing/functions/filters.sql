@@ -1,0 +1,50 @@
+-- Comparisons of filters, for text, numbers and times. Without an operator everything matches. Null is unequal to every
+-- value and matches no other comparison.
+create or replace function text_matches(actual text, op text, operand text[]) returns boolean
+language sql immutable
+as $$
+    select case op
+        when 'eq' then actual = operand[1]
+        when 'neq' then actual is distinct from operand[1]
+        when 'gt' then actual > operand[1]
+        when 'gte' then actual >= operand[1]
+        when 'lt' then actual < operand[1]
+        when 'lte' then actual <= operand[1]
+        when 'in' then actual = any(operand)
+        when 'search' then position(lower(operand[1]) in lower(actual)) > 0
+        when 'exists' then actual is not null
+        else true
+    end
+$$;
+
+create or replace function number_matches(actual float8, op text, operand float8[]) returns boolean
+language sql immutable
+as $$
+    select case op
+        when 'eq' then actual = operand[1]
+        when 'neq' then actual is distinct from operand[1]
+        when 'gt' then actual > operand[1]
+        when 'gte' then actual >= operand[1]
+        when 'lt' then actual < operand[1]
+        when 'lte' then actual <= operand[1]
+        when 'in' then actual = any(operand)
+        when 'exists' then actual is not null
+        else true
+    end
+$$;
+
+create or replace function time_matches(actual timestamptz, op text, operand timestamptz[]) returns boolean
+language sql immutable
+as $$
+    select case op
+        when 'eq' then actual = operand[1]
+        when 'neq' then actual is distinct from operand[1]
+        when 'gt' then actual > operand[1]
+        when 'gte' then actual >= operand[1]
+        when 'lt' then actual < operand[1]
+        when 'lte' then actual <= operand[1]
+        when 'in' then actual = any(operand)
+        when 'exists' then actual is not null
+        else true
+    end
+$$;

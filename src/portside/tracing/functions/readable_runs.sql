@@ -1,0 +1,49 @@
+-- Runs as readers see them.
+
+-- A number that a client reported, within the range that sums can take.
+create or replace function amount_of(reported jsonb, key text) returns numeric
+language sql immutable
+return case when jsonb_typeof(reported -> key) = 'number'
+            then least(greatest((reported ->> key)::numeric, 0), 1e15) end;
+
+-- A row without a name or a project stands for a run that was not posted yet. A child whose parent never arrived is shown
+-- as a trace of its own.
+-- Only a model run (`run_type` llm) uses tokens. A chain that returns its model's output reports the same usage again, and
+-- a sum over the runs of a project or trace would count it twice.
+create or replace view readable_runs as
+select r.workspace_id, r.id, r.name, coalesce(r.run_type, 'chain') as run_type, r.status,
+       coalesce(r.trace_id, r.id) as trace_id,
+       coalesce(r.dotted_order, dotted_order_part(r.start_time, r.received_at, r.id)) as dotted_order,
+       r.parent_run_id, r.parent_run_id is null as is_root, r.project_id as session_id, r.reference_example_id,
+       coalesce(r.start_time, r.received_at) as start_time, r.end_time,
+       extract(epoch from r.end_time - coalesce(r.start_time, r.received_at))::float8 as latency,
+       coalesce(r.tags, '{}') as tags, r.error, r.inputs, r.outputs, r.extra, r.events, r.serialized,
+       r.first_token_time,
+       coalesce(trunc(amount_of(u.usage, 'input_tokens')), 0)::bigint as prompt_tokens,
+       coalesce(trunc(amount_of(u.usage, 'output_tokens')), 0)::bigint as completion_tokens,
+       coalesce(
+           trunc(amount_of(u.usage, 'total_tokens')),
+           trunc(amount_of(u.usage, 'input_tokens')) + trunc(amount_of(u.usage, 'output_tokens')),
+           0
+       )::bigint as total_tokens,
+       amount_of(u.usage, 'input_cost') as prompt_cost,
+       amount_of(u.usage, 'output_cost') as completion_cost,
+       amount_of(u.usage, 'total_cost') as total_cost,
+       u.usage
+from runs r
+cross join lateral (select case when r.run_type = 'llm' then r.usage end as usage) u
+where r.name is not null and r.project_id is not null;
+
+-- The size in bytes of the fields of a run that are returned, so that a page ends before it becomes too large.
+-- `octet_length` of a text reads its length alone, and not the text.
+create or replace function run_bytes(
+    selected text[], tags text[], error text, inputs text, outputs text, extra text, events text, serialized text
+) returns bigint
+language sql immutable parallel safe
+return coalesce(octet_length(array_to_string(tags, '')), 0)::bigint
+    + coalesce(octet_length(error), 0)
+    + case when 'inputs' = any(selected) then coalesce(octet_length(inputs), 0) else 0 end
+    + case when 'outputs' = any(selected) then coalesce(octet_length(outputs), 0) else 0 end
+    + case when 'extra' = any(selected) then coalesce(octet_length(extra), 0) else 0 end
+    + case when 'events' = any(selected) then coalesce(octet_length(events), 0) else 0 end
+    + case when 'serialized' = any(selected) then coalesce(octet_length(serialized), 0) else 0 end;

@@ -1,0 +1,290 @@
+"""OTLP requests, decoded from protobuf or JSON into spans (contract: hosted API, section f.6).
+
+Protobuf messages are walked by hand: their own conversion to JSON costs five times as much (docs/why/libraries.md).
+An empty protobuf message takes two bytes in a body and thirty times as much in memory, so the messages of a large body
+are counted before it is parsed.
+"""
+
+import base64
+import binascii
+from collections.abc import Iterable, Iterator
+from datetime import UTC, datetime, timedelta
+from typing import Any
+
+import msgspec
+from google.protobuf.message import DecodeError
+from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import ExportTraceServiceRequest
+
+from portside.kernel.errors import Invalid
+from portside.tracing.fields import limit_objects, read_json
+
+_VARINT, _FIXED64, _BYTES, _FIXED32 = 0, 1, 2, 5
+_MAX_SHIFT = 63
+PROTOBUF, JSON = "application/x-protobuf", "application/json"
+MAX_SPANS = 50_000
+# 7 MB with 480,000 attributes take 190 MB of memory; other bodies take three times their size.
+OTLP_COST = 10
+MAX_MESSAGES = 1_000_000
+# A smaller body takes at most some hundred megabytes, so its messages are not counted first.
+_SMALL_BYTES = 4 * 1024 * 1024
+_EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
+_LAST_NS = int((datetime(9999, 12, 31, tzinfo=UTC) - _EPOCH).total_seconds()) * 10**9
+_ERROR = 2
+
+
+def has_more_messages(body: bytes, descriptor: Any, limit: int) -> bool:
+    """Whether a protobuf body contains more than `limit` messages. Malformed input is left to the parser."""
+    pending = [(0, len(body), descriptor)]
+    count = 0
+    while pending:
+        at, end, kind = pending.pop()
+        while at < end:
+            tag, at = _varint(body, at, end)
+            payload, at = _payload(body, at, end, tag & 7)
+            if at > end:
+                break
+            field = kind.fields_by_number.get(tag >> 3) if payload is not None else None
+            if payload is not None and field is not None and field.message_type is not None:
+                count += 1
+                if count > limit:
+                    return True
+                if payload < at:
+                    pending.append((payload, at, field.message_type))
+    return False
+
+
+def _payload(body: bytes, at: int, end: int, wire_type: int) -> tuple[int | None, int]:
+    """Return the start of a field's bytes (None if it cannot hold a message) and the start of the next field."""
+    if wire_type == _BYTES:
+        length, at = _varint(body, at, end)
+        return at, at + length
+    if wire_type == _VARINT:
+        return None, _varint(body, at, end)[1]
+    return None, at + {_FIXED64: 8, _FIXED32: 4}.get(wire_type, 0)
+
+
+def _varint(body: bytes, at: int, end: int) -> tuple[int, int]:
+    """Return a number and the offset after it; an offset after `end` if the number is cut."""
+    value = shift = 0
+    while at < end and shift <= _MAX_SHIFT:
+        byte = body[at]
+        at += 1
+        value |= (byte & 127) << shift
+        if byte < 128:
+            return value, at
+        shift += 7
+    return 0, end + 1
+
+
+class SpanEvent(msgspec.Struct):
+    """An event of a span."""
+
+    name: str
+    at: datetime | None
+    attributes: dict[str, Any]
+
+
+class Span(msgspec.Struct):
+    """The fields of a span that a run is made of; ids are the bytes of OpenTelemetry."""
+
+    trace_id: bytes
+    span_id: bytes
+    parent_id: bytes
+    name: str
+    start: datetime | None
+    end: datetime | None
+    attributes: dict[str, Any]
+    events: list[SpanEvent]
+    is_error: bool
+    message: str
+
+
+def read_spans(body: bytes, content_type: str) -> list[Span]:
+    """Decode a request. Raises Invalid for malformed bodies and for more than MAX_SPANS spans."""
+    kind = content_type.split(";", 1)[0].strip().lower()
+    read = _from_json(body) if kind == JSON else _from_protobuf(body)
+    spans: list[Span] = []
+    for span in read:
+        if len(spans) == MAX_SPANS:
+            raise Invalid.field(["body"], f"holds more than {MAX_SPANS} spans; send smaller batches")
+        if len(span.trace_id) != 16 or len(span.span_id) != 8 or len(span.parent_id) not in {0, 8}:
+            raise Invalid.field(["body", "spans", len(spans)], "a trace id has 16 bytes and a span id 8")
+        spans.append(span)
+    return spans
+
+
+def _moment(nanoseconds: int) -> datetime | None:
+    if not 0 < nanoseconds < _LAST_NS:
+        return None
+    return _EPOCH + timedelta(microseconds=nanoseconds // 1000)
+
+
+# Protobuf
+
+
+def _from_protobuf(body: bytes) -> Iterator[Span]:
+    if len(body) > _SMALL_BYTES and has_more_messages(body, ExportTraceServiceRequest.DESCRIPTOR, MAX_MESSAGES):
+        raise Invalid.field(["body"], f"holds more than {MAX_MESSAGES} messages; send smaller batches")
+    request = ExportTraceServiceRequest()
+    try:
+        request.ParseFromString(body)
+    except DecodeError as exc:
+        raise Invalid.field(["body"], "is not an ExportTraceServiceRequest in protobuf", "protobuf_invalid") from exc
+    for resource in request.resource_spans:
+        for scope in resource.scope_spans:
+            for span in scope.spans:
+                yield Span(
+                    trace_id=span.trace_id,
+                    span_id=span.span_id,
+                    parent_id=span.parent_span_id,
+                    name=span.name,
+                    start=_moment(span.start_time_unix_nano),
+                    end=_moment(span.end_time_unix_nano),
+                    attributes=_plain_pairs(span.attributes),
+                    events=[
+                        SpanEvent(e.name, _moment(e.time_unix_nano), _plain_pairs(e.attributes)) for e in span.events
+                    ],
+                    is_error=span.status.code == _ERROR,
+                    message=span.status.message,
+                )
+
+
+def _plain_pairs(pairs: Iterable[Any]) -> dict[str, Any]:
+    return {pair.key: _plain(pair.value) for pair in pairs}
+
+
+def _plain(value: Any) -> Any:
+    match value.WhichOneof("value"):
+        case None:
+            return None
+        case "array_value":
+            return [_plain(item) for item in value.array_value.values]
+        case "kvlist_value":
+            return _plain_pairs(value.kvlist_value.values)
+        case "bytes_value":
+            return base64.b64encode(value.bytes_value).decode()
+        case kind:
+            return getattr(value, kind)
+
+
+# JSON
+
+
+class _JsonValue(msgspec.Struct, rename="camel"):
+    string_value: str | None = None
+    bool_value: bool | None = None
+    int_value: int | str | None = None
+    double_value: float | str | None = None
+    bytes_value: str | None = None
+    array_value: "_JsonList | None" = None
+    kvlist_value: "_JsonPairs | None" = None
+
+
+class _JsonPair(msgspec.Struct):
+    key: str
+    value: _JsonValue = msgspec.field(default_factory=_JsonValue)
+
+
+class _JsonList(msgspec.Struct):
+    values: list[_JsonValue] = []
+
+
+class _JsonPairs(msgspec.Struct):
+    values: list[_JsonPair] = []
+
+
+class _JsonEvent(msgspec.Struct, rename="camel"):
+    name: str = ""
+    time_unix_nano: int | str = 0
+    attributes: list[_JsonPair] = []
+
+
+class _JsonStatus(msgspec.Struct):
+    code: int | str = 0
+    message: str = ""
+
+
+class _JsonSpan(msgspec.Struct, rename="camel"):
+    trace_id: str
+    span_id: str
+    parent_span_id: str = ""
+    name: str = ""
+    start_time_unix_nano: int | str = 0
+    end_time_unix_nano: int | str = 0
+    attributes: list[_JsonPair] = []
+    events: list[_JsonEvent] = []
+    status: _JsonStatus = msgspec.field(default_factory=_JsonStatus)
+
+
+class _JsonScope(msgspec.Struct):
+    spans: list[_JsonSpan] = []
+
+
+class _JsonResource(msgspec.Struct, rename="camel"):
+    scope_spans: list[_JsonScope] = []
+
+
+class _JsonRequest(msgspec.Struct, rename="camel"):
+    resource_spans: list[_JsonResource] = []
+
+
+def _from_json(body: bytes) -> Iterator[Span]:
+    limit_objects(body, MAX_MESSAGES)
+    request = read_json(body, _JsonRequest, "body")
+    for resource in request.resource_spans:
+        for scope in resource.scope_spans:
+            for span in scope.spans:
+                yield Span(
+                    trace_id=_hex(span.trace_id, "traceId"),
+                    span_id=_hex(span.span_id, "spanId"),
+                    parent_id=_hex(span.parent_span_id, "parentSpanId"),
+                    name=span.name,
+                    start=_moment(_integer(span.start_time_unix_nano)),
+                    end=_moment(_integer(span.end_time_unix_nano)),
+                    attributes=_json_pairs(span.attributes),
+                    events=[
+                        SpanEvent(e.name, _moment(_integer(e.time_unix_nano)), _json_pairs(e.attributes))
+                        for e in span.events
+                    ],
+                    is_error=span.status.code in {_ERROR, "STATUS_CODE_ERROR"},
+                    message=span.status.message,
+                )
+
+
+def _json_pairs(pairs: Iterable[_JsonPair]) -> dict[str, Any]:
+    return {pair.key: _json_plain(pair.value) for pair in pairs}
+
+
+def _json_plain(value: _JsonValue) -> Any:
+    if value.array_value is not None:
+        return [_json_plain(item) for item in value.array_value.values]
+    if value.kvlist_value is not None:
+        return _json_pairs(value.kvlist_value.values)
+    if value.int_value is not None:
+        return _integer(value.int_value)
+    if value.double_value is not None:
+        return _float(value.double_value)
+    simple = (value.string_value, value.bool_value, value.bytes_value)
+    return next((found for found in simple if found is not None), None)
+
+
+def _integer(value: int | str) -> int:
+    """Parse an integer; OTLP/JSON writes 64-bit integers as strings."""
+    try:
+        return int(value)
+    except ValueError:
+        raise Invalid.field(["body"], f"{str(value)[:40]!r} is not an integer") from None
+
+
+def _float(value: float | str) -> float:
+    try:
+        return float(value)
+    except ValueError:
+        raise Invalid.field(["body"], f"{str(value)[:40]!r} is not a number") from None
+
+
+def _hex(text: str, name: str) -> bytes:
+    try:
+        return binascii.unhexlify(text)
+    except (binascii.Error, ValueError):
+        raise Invalid.field(["body", name], "must be hexadecimal") from None

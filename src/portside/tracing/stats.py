@@ -1,0 +1,389 @@
+"""Statistics of runs: counts, latencies, tokens, costs and feedback; in total, by group, or over time.
+
+One statement computes them for `POST /runs/stats`, for projects and for charts. When a query filters on nothing but the
+project, the start time and root runs, it uses daily rollups instead, so months are not added up run by run.
+
+Percentiles of days cannot be added up. So a rollup counts the values of a day by bins that grow by 5 %, and a
+percentile is the middle of its bin. When the finished days hold few runs, rollups are not used and percentiles are
+exact.
+"""
+
+import re
+from bisect import bisect_right
+from collections.abc import Iterator, Mapping
+from datetime import UTC, datetime, timedelta
+from itertools import accumulate
+from typing import Annotated, Any, Literal
+from uuid import UUID
+
+import msgspec
+
+from portside.kernel.db import Database, Record, Session
+from portside.kernel.errors import Invalid
+from portside.kernel.http.json_validation import one_of
+from portside.kernel.reconcile import Status, Task
+from portside.tracing.conditions import Condition, ConditionBuilder, apply_condition
+from portside.tracing.fields import to_utc
+from portside.tracing.runs import RunFilters, conditions_of
+from portside.tracing.sql import sql
+
+# Up to this many runs in finished days, percentiles are computed exactly.
+EXACT_MAX_RUNS = 1_000
+COMMIT_MARGIN_S = 600.0
+LOCK = "portside.tracing.statistics"
+_GROWTH = 1.05
+_BINS, _ONE = 2000, 1000
+# In the order of `run_measurements`. Token counts are integers (`_WHOLE`).
+_MEASURES = (
+    "latency", "first_token", "prompt_tokens_spread", "completion_tokens_spread", "total_tokens_spread", "cost",
+)  # fmt: skip
+_WHOLE = frozenset({2, 3, 4})
+_SHARES = (0.5, 0.99)
+_DAY, _HOUR, _MICROSECOND = timedelta(days=1), timedelta(hours=1), timedelta(microseconds=1)
+_BEGINNING = datetime(1, 1, 2, tzinfo=UTC)
+_BATCH = 1_000
+_ROLLUP_FIELDS = frozenset({"session", "start_time", "end_time", "is_root", "data_source_type"})
+_ROOTS = re.compile(r"\s*eq\(\s*is_root\s*,\s*true\s*\)\s*")
+_UNSET: tuple[Any, ...] = (None, "", [])
+MAX_SLICES = 20_000
+_SPREADS = {
+    "latency": ("latency_p50", "latency_p99"),
+    "first_token": ("first_token_p50", "first_token_p99"),
+    "prompt_tokens_spread": ("prompt_tokens_p50", "prompt_tokens_p99"),
+    "completion_tokens_spread": ("completion_tokens_p50", "completion_tokens_p99"),
+    "total_tokens_spread": ("median_tokens", "tokens_p99"),
+    "cost": ("cost_p50", "cost_p99"),
+}
+MAX_GROUPS = 100
+
+
+class RollupQuery(msgspec.Struct, kw_only=True, frozen=True):
+    """A filter that daily rollups can answer. `start` and `end` are inclusive."""
+
+    workspace_id: UUID
+    projects: list[UUID] | None = None
+    start: datetime | None = None
+    end: datetime | None = None
+    is_root: bool | None = None
+
+
+class RollupGrouping(msgspec.Struct, kw_only=True, frozen=True):
+    """How rollups are grouped: by project or not, in buckets of whole days; the largest groups first."""
+
+    by_project: bool
+    stride: timedelta | None
+    origin: datetime | None
+    limit: int
+
+
+def rollup_query(body: RunFilters, workspace_id: UUID) -> RollupQuery | None:
+    """Return filters as a rollup query; None if they ask for more than project, start time and root runs."""
+    is_roots_filter = body.filter is not None and _ROOTS.fullmatch(body.filter) is not None
+    known = _ROLLUP_FIELDS | {"filter"} if is_roots_filter and body.is_root is not False else _ROLLUP_FIELDS
+    if any(getattr(body, name) not in _UNSET for name in RunFilters.__struct_fields__ if name not in known):
+        return None
+    return RollupQuery(
+        workspace_id=workspace_id,
+        projects=body.session or None,
+        start=body.start_time and to_utc(body.start_time, "start_time"),
+        end=body.end_time and to_utc(body.end_time, "end_time"),
+        is_root=True if is_roots_filter else body.is_root,
+    )
+
+
+async def read_rollups(db: Session, query: RollupQuery, grouping: RollupGrouping) -> list[dict[str, Any]] | None:
+    """Return statistics from rollups, the largest group first; None when they must be computed from each run."""
+    first_day, last_day = _whole_days(query, await db.fetchval(sql.rollups_until))
+    if first_day >= last_day:
+        return None
+    rows = await db.fetch(sql.projects_of_workspace, workspace_id=query.workspace_id, ids=query.projects)
+    projects = [row["id"] for row in rows]
+    within = {"projects": projects, "first_day": first_day, "last_day": last_day, "is_root": query.is_root}
+    if await db.fetchval(sql.count_rollup_runs, **within) <= EXACT_MAX_RUNS:
+        return None
+    rest = {
+        "workspace_id": query.workspace_id,
+        "start": query.start or first_day,
+        "before": query.end and query.end + _MICROSECOND,
+    }
+    rows = await db.fetch(sql.read_rollups, **within, **rest, **msgspec.structs.asdict(grouping))
+    return [_rollup_row(row) for row in rows]
+
+
+def _whole_days(query: RollupQuery, until: datetime | None) -> tuple[datetime, datetime]:
+    """Return the first day and the end (exclusive) of the days that a query covers fully and that are counted."""
+    if until is None or (query.start is not None and query.start >= until):
+        return _BEGINNING, _BEGINNING
+    first = _BEGINNING if query.start is None else start_of_day(query.start + _DAY - _MICROSECOND)
+    last = until if query.end is None or query.end >= until else start_of_day(query.end + _MICROSECOND)
+    return first, last
+
+
+def start_of_day(moment: datetime) -> datetime:
+    """Return the start of a moment's day in UTC."""
+    return moment.astimezone(UTC).replace(hour=0, minute=0, second=0, microsecond=0)
+
+
+def _rollup_row(row: Record) -> dict[str, Any]:
+    fields = dict(row)
+    fields.update(percentiles_of(fields.pop("bins"), fields.pop("counts")))
+    return fields
+
+
+def percentiles_of(bins: list[int], counts: list[int]) -> Iterator[tuple[str, list[float] | None]]:
+    """Yield the percentiles of each measure from the number of values in each bin; None without values."""
+    for measure, name in enumerate(_MEASURES):
+        first, last = (bisect_right(bins, edge * _BINS - 1) for edge in (measure, measure + 1))
+        yield name, _percentiles(measure, bins[first:last], counts[first:last]) if first < last else None
+
+
+def _percentiles(measure: int, bins: list[int], counts: list[int]) -> list[float]:
+    """Return what Postgres' `percentile_cont` returns if each value is the middle of its bin."""
+    ends = list(accumulate(counts))
+
+    def value(rank: int) -> float:
+        return _value(measure, bins[bisect_right(ends, rank)])
+
+    found = []
+    for share in _SHARES:
+        rank, rest = divmod(share * (ends[-1] - 1), 1)
+        below = value(int(rank))
+        found.append(below + rest * (value(int(rank) + 1) - below) if rest else below)
+    return found
+
+
+def _value(measure: int, bin_number: int) -> float:
+    """Return the middle of a bin."""
+    power = bin_number % _BINS
+    middle = _GROWTH ** (power - _ONE + 0.5) if power else 0.0
+    return float(round(middle)) if measure in _WHOLE else middle
+
+
+class DailyRollups(Task):
+    """Counts the next finished day, and again the days whose runs were written or deleted since."""
+
+    every_s = 300.0
+    quiet_s = 900.0
+
+    def __init__(self, db: Database) -> None:
+        super().__init__()
+        self._db = db
+
+    async def activate(self) -> Status:
+        """Count one day of all projects and some stale days, unless another process is counting."""
+        async with self._db.transaction() as tx:
+            if not await tx.fetchval(sql.try_lock, name=LOCK):
+                return Status()
+            days = await self._count_next(tx)
+            stale = await tx.fetch(sql.take_stale_days, quiet_s=self.quiet_s, batch=_BATCH)
+            await _count(tx, stale)
+        did = {"days": days, "stale_days": len(stale)}
+        return Status({name: count for name, count in did.items() if count}, again=bool(days) or len(stale) == _BATCH)
+
+    async def _count_next(self, tx: Session) -> int:
+        # Read first: transactions that began before this moment are visible when the runs are read.
+        over = await tx.fetchval(sql.committed_until, settled_s=COMMIT_MARGIN_S)
+        day = await tx.fetchval(sql.next_day_of_runs)
+        if day is None or day > over - _DAY - _HOUR:
+            return 0
+        await _count(tx, await tx.fetch(sql.days_to_count, day=day))
+        await tx.execute(sql.set_rollups_until, day=day)
+        return 1
+
+
+async def _count(tx: Session, days: list[Record]) -> None:
+    """Count days of projects and replace their rollups."""
+    for first in range(0, len(days), _BATCH):
+        some = days[first : first + _BATCH]
+        columns = {"project_ids": [row["project_id"] for row in some], "days": [row["day"] for row in some]}
+        await tx.execute(sql.delete_rollups, **columns)
+        await tx.execute(sql.insert_rollups, **columns)
+
+
+class FeedbackStats(msgspec.Struct):
+    """The number of feedback items of one key, their average score, and the count of each value."""
+
+    n: int
+    avg: float | None
+    values: dict[str, int] = {}
+
+
+class RunStats(msgspec.Struct, kw_only=True):
+    """Statistics of runs; times in seconds, costs as decimal text, null without data."""
+
+    run_count: int = 0
+    latency_p50: float | None = None
+    latency_p99: float | None = None
+    latency_avg: float | None = None
+    first_token_p50: float | None = None
+    first_token_p99: float | None = None
+    prompt_tokens: int = 0
+    completion_tokens: int = 0
+    total_tokens: int = 0
+    prompt_tokens_p50: float | None = None
+    prompt_tokens_p99: float | None = None
+    completion_tokens_p50: float | None = None
+    completion_tokens_p99: float | None = None
+    median_tokens: float | None = None
+    tokens_p99: float | None = None
+    prompt_cost: str | None = None
+    completion_cost: str | None = None
+    total_cost: str | None = None
+    cost_p50: float | None = None
+    cost_p99: float | None = None
+    error_rate: float | None = None
+    streaming_rate: float | None = None
+    last_run_start_time: datetime | None = None
+    feedback_stats: dict[str, FeedbackStats] = msgspec.field(default_factory=dict)
+
+
+class StatsGrouping(msgspec.Struct, kw_only=True, frozen=True):
+    """How runs are grouped, by attribute and time bucket; at most `limit` groups, the largest ones."""
+
+    attribute: str | None = None
+    path: str | None = None
+    groups: list[str] | None = None
+    stride: timedelta | None = None
+    origin: datetime | None = None
+    limit: int = MAX_SLICES
+
+
+GroupKey = tuple[datetime | None, str]
+ALL = StatsGrouping()
+
+
+async def compute_stats(
+    db: Session, condition: Condition, grouping: StatsGrouping = ALL, rollup: RollupQuery | None = None
+) -> dict[GroupKey, RunStats]:
+    """Return statistics of the runs that meet a condition by bucket and group, the largest first.
+
+    `rollup` is the same condition as a rollup query, if rollups can answer it.
+    """
+    found = await run_stats(db, condition, grouping, rollup)
+    if found:
+        statement, values = apply_condition(sql.feedback_stats, condition, **_grouping_values(grouping))
+        _add_feedback(found, await db.fetch(statement, **values))
+    return found
+
+
+async def run_stats(
+    db: Session, condition: Condition, grouping: StatsGrouping = ALL, rollup: RollupQuery | None = None
+) -> dict[GroupKey, RunStats]:
+    """Return the same statistics without feedback."""
+    rows: list[Any] | None = None
+    if rollup is not None and (of_rollups := _rollup_grouping(grouping)):
+        rows = await read_rollups(db, rollup, of_rollups)
+    if rows is None:
+        statement, values = apply_condition(
+            sql.run_stats, condition, **_grouping_values(grouping), limit=grouping.limit
+        )
+        rows = await db.fetch(statement, **values)
+    return {(row["bucket"], row["group_name"]): _run_stats_row(row) for row in rows}
+
+
+async def total_stats(db: Session, condition: Condition, rollup: RollupQuery | None = None) -> RunStats:
+    """Return the statistics of all runs that meet a condition."""
+    return (await compute_stats(db, condition, rollup=rollup)).get((None, ""), RunStats())
+
+
+def _grouping_values(grouping: StatsGrouping) -> dict[str, Any]:
+    return {name: getattr(grouping, name) for name in ("attribute", "path", "groups", "stride", "origin")}
+
+
+def _rollup_grouping(grouping: StatsGrouping) -> RollupGrouping | None:
+    """Return the grouping of rollups; None for groups and buckets that rollups do not have."""
+    if grouping.attribute not in {None, "project"} or grouping.groups is not None:
+        return None
+    if grouping.stride is not None and (
+        grouping.stride % _DAY or grouping.origin is None or grouping.origin != start_of_day(grouping.origin)
+    ):
+        return None
+    return RollupGrouping(
+        by_project=grouping.attribute == "project", stride=grouping.stride, origin=grouping.origin, limit=grouping.limit
+    )
+
+
+def _run_stats_row(row: Record | Mapping[str, Any]) -> RunStats:
+    fields: dict[str, Any] = dict(row)
+    del fields["bucket"], fields["group_name"]
+    for spread, names in _SPREADS.items():
+        fields.update(zip(names, fields.pop(spread) or (None, None), strict=True))
+    return RunStats(**fields)
+
+
+def _add_feedback(found: dict[GroupKey, RunStats], rows: list[Record]) -> None:
+    totals: dict[tuple[GroupKey, str], tuple[int, float]] = {}
+    for row in rows:
+        group_key = (row["bucket"], row["group_name"])
+        if group_key not in found:
+            continue
+        stats = found[group_key].feedback_stats.setdefault(row["key"], FeedbackStats(0, None, {}))
+        stats.n += row["n"]
+        if row["value"] is not None:
+            stats.values[row["value"]] = row["n"]
+        scored, total = totals.get((group_key, row["key"]), (0, 0.0))
+        scored, total = scored + row["scored"], total + (row["total"] or 0.0)
+        totals[group_key, row["key"]] = scored, total
+        stats.avg = total / scored if scored else None
+
+
+_STATISTICS = frozenset(RunStats.__struct_fields__)
+GroupName = Annotated[str, msgspec.Meta(max_length=2000)]
+
+
+class Grouping(msgspec.Struct):
+    """The attribute to group runs by; `path` is a metadata key. The largest groups are returned."""
+
+    attribute: Literal["name", "run_type", "tag", "metadata"]
+    path: Annotated[str, msgspec.Meta(min_length=1, max_length=500)] | None = None
+    max_groups: Annotated[int, msgspec.Meta(ge=1, le=MAX_GROUPS)] = 5
+
+
+class StatsRequest(RunFilters):
+    """Filters of runs, the statistics to return, and the groups to return (`groups`)."""
+
+    group_by: Grouping | None = None
+    groups: Annotated[list[GroupName], msgspec.Meta(max_length=MAX_GROUPS)] | None = None
+    select: Annotated[list[Annotated[str, one_of(RunStats.__struct_fields__)]], msgspec.Meta(max_length=100)] | None = (
+        None
+    )
+
+
+async def stats_of_runs(db: Session, workspace_id: UUID, body: StatsRequest) -> dict[str, Any]:
+    """Return statistics of the runs that match filters, by group if `group_by` is given.
+
+    Raises FilterInvalid, and Invalid for an unknown statistic and for groups without a grouping.
+    """
+    statistics = _selected(body.select)
+    condition = conditions_of(body, workspace_id, ConditionBuilder())
+    if body.group_by is None:
+        if body.groups:
+            raise Invalid.field(["body", "groups"], "groups require group_by", "missing")
+        return _shown(await total_stats(db, condition, rollup_query(body, workspace_id)), statistics)
+    grouping = read_grouping(body.group_by, body.groups, "group_by")
+    return {
+        group: _shown(stats, statistics) for (_, group), stats in (await compute_stats(db, condition, grouping)).items()
+    }
+
+
+def read_grouping(grouping: Grouping, groups: list[str] | None, where: str) -> StatsGrouping:
+    """Return the grouping of runs. Raises Invalid if a path is missing or given without the attribute metadata."""
+    if (grouping.attribute == "metadata") != (grouping.path is not None):
+        raise Invalid.field(
+            ["body", where, "path"], "is required with the attribute metadata, and not allowed with others"
+        )
+    return StatsGrouping(
+        attribute=grouping.attribute, path=grouping.path, groups=groups or None, limit=grouping.max_groups
+    )
+
+
+def _selected(select: list[str] | None) -> frozenset[str]:
+    if not select:
+        return _STATISTICS
+    if unknown := [name for name in select if name not in _STATISTICS]:
+        raise Invalid.field(["body", "select"], f"unknown statistic {unknown[0][:100]}")
+    return frozenset(select)
+
+
+def _shown(stats: RunStats, statistics: frozenset[str]) -> dict[str, Any]:
+    return {name: value for name, value in msgspec.structs.asdict(stats).items() if name in statistics}

@@ -1,0 +1,342 @@
+"""The memory budget of responses: pages that end early, refusals that say how much fits, and real servers.
+
+A response to a read has a budget, unless it is a single object, and all large responses share one. The budgets are
+small here, and the data is many times larger: a server that reads it whole takes several times the bound on its
+memory.
+"""
+
+import asyncio
+import json
+import re
+import secrets
+from collections.abc import AsyncIterator, Iterator
+from pathlib import Path
+from typing import Any
+from uuid import uuid4
+
+import asyncpg
+import httpx2
+import pytest
+import zstandard
+
+from tests.servers import KEY, ServerProcess, agent_server, free_port
+
+RUNS, RUN_BYTES = 60, 1_500_000
+ANSWER_BYTES = 4_000_000
+MAX_INGEST_BYTES = 30_000_000
+BUDGETS = {
+    "ANSWER_MAX_BYTES": str(ANSWER_BYTES), "LARGE_READS_MAX_BYTES": "12000000",
+    "INGEST_MAX_BODY_BYTES": str(MAX_INGEST_BYTES), "INGEST_MAX_RUN_BYTES": str(MAX_INGEST_BYTES),
+}  # fmt: skip
+# All of it is 90 MB, four times that while it is answered, and six ask at once.
+MOST_MORE_MEMORY = 130_000_000
+CALLERS = 6
+FILL_RUNS = """
+    insert into runs (workspace_id, id, trace_id, parent_run_id, dotted_order, project_id, name, run_type, start_time,
+                      inputs, patched, patch_order, is_awaited)
+    select r.workspace_id, gen_random_uuid(), r.trace_id, r.id, r.dotted_order || '.' || n::text || gen_random_uuid(),
+           r.project_id, 'large ' || n, 'chain', r.start_time + n * interval '1 second', $2::text, 0, 0, false
+    from runs r, generate_series(1, $1::int) n
+"""
+FILL_EXAMPLES = """
+    insert into examples (workspace_id, dataset_id, since, until, id, created_at, position, inputs, metadata,
+                          attachments)
+    select workspace_id, id, now(), 'infinity', gen_random_uuid(), now(), n, $2::text::json, '{}', '{}'
+    from datasets, generate_series(1, $1::int) n
+"""
+
+
+class Server:
+    def __init__(self, process: ServerProcess, client: httpx2.AsyncClient) -> None:
+        assert process.process is not None
+        self.client, self.url = client, process.url
+        self._status = Path(f"/proc/{process.process.pid}")
+
+    async def memory_over(self, asked: list[Any]) -> tuple[int, list[httpx2.Response]]:
+        """Ask all at once; return by how much memory grew at its most, and the answers."""
+        (self._status / "clear_refs").write_text("5")
+        before = self._kilobytes("VmRSS")
+        answers = await asyncio.gather(*asked)
+        return (self._kilobytes("VmHWM") - before) * 1024, answers
+
+    def _kilobytes(self, name: str) -> int:
+        found = re.search(rf"{name}:\s+(\d+) kB", (self._status / "status").read_text())
+        assert found is not None
+        return int(found[1])
+
+
+def json_of(size: int) -> str:
+    return '{"a": "' + "x" * (size - 9) + '"}'
+
+
+@pytest.fixture(scope="module")
+def process(module_database: str, tmp_path_factory: pytest.TempPathFactory) -> Iterator[ServerProcess]:
+    home, port = tmp_path_factory.mktemp("home"), free_port()
+    settings = {
+        "DATABASE_URL": module_database, "PORTSIDE_API_KEY": KEY, "PORTSIDE_OWN_LISTENER": "false",
+        "RATE_LIMITS": "false", **BUDGETS,
+    }  # fmt: skip
+    arguments = ["up", "--home", str(home), "--port", str(port), "--no-example"]
+    server = ServerProcess(arguments, f"http://127.0.0.1:{port}", settings, home / "up.log")
+    server.start()
+    yield server
+    server.stop()
+
+
+@pytest.fixture(scope="module")
+def filled(process: ServerProcess, module_database: str) -> dict[str, Any]:
+    """A trace of many large runs, and a dataset of as many large examples."""
+
+    async def fill() -> dict[str, Any]:
+        headers = {"X-Api-Key": KEY}
+        async with httpx2.AsyncClient(base_url=process.url, headers=headers, timeout=60) as client:
+            root, moment = str(uuid4()), "2026-01-01T00:00:00"
+            run = {
+                "id": root, "trace_id": root, "dotted_order": f"20260101T000000000000Z{root}", "name": "root",
+                "run_type": "chain", "session_name": "large", "start_time": moment, "inputs": {},
+            }  # fmt: skip
+            assert (await client.post("/runs", json=run)).is_success
+            dataset = (await client.post("/datasets", json={"name": "large"})).json()["id"]
+            connection = await asyncpg.connect(module_database)
+            await connection.execute(FILL_RUNS, RUNS, json_of(RUN_BYTES))
+            await connection.execute(FILL_EXAMPLES, RUNS, json_of(RUN_BYTES))
+            await connection.close()
+            project = (await client.get("/sessions", params={"name": "large"})).json()[0]["id"]
+            token = (await client.put(f"/runs/{root}/share", json={})).json()["share_token"]
+            return {"root": root, "project": project, "token": token, "dataset": dataset}
+
+    return asyncio.run(fill())
+
+
+@pytest.fixture
+async def platform(process: ServerProcess) -> AsyncIterator[Server]:
+    async with httpx2.AsyncClient(base_url=process.url, headers={"X-Api-Key": KEY}, timeout=120) as client:
+        yield Server(process, client)
+
+
+async def walk(platform: Server, path: str, body: dict[str, Any]) -> list[list[dict[str, Any]]]:
+    pages: list[list[dict[str, Any]]] = []
+    cursor = None
+    while cursor is not None or not pages:
+        answer = await platform.client.post(path, json={**body, **({"cursor": cursor} if cursor else {})})
+        assert answer.status_code == 200, answer.text[:300]
+        assert len(answer.content) <= ANSWER_BYTES + 100_000
+        found = answer.json()
+        pages.append(found.get("runs") or found["items"])
+        cursor = found["cursors"]["next"] if "cursors" in found else found["next_cursor"]
+    return pages
+
+
+@pytest.mark.parametrize("order", ["asc", "desc"])
+async def test_pages_of_large_runs_end_early_and_cursors_skip_and_double_nothing(
+    platform: Server, filled: dict[str, Any], order: str
+) -> None:
+    pages = await walk(platform, "/runs/query", {"session": [filled["project"]], "order": order})
+    names = [run["name"] for page in pages for run in page]
+    expected = ["root", *(f"large {number}" for number in range(1, RUNS + 1))]
+    assert names == (expected if order == "asc" else expected[::-1])
+    assert len(pages) > RUNS * RUN_BYTES // ANSWER_BYTES
+
+
+async def test_a_page_before_ends_early_on_the_side_away_from_its_cursor(
+    platform: Server, filled: dict[str, Any]
+) -> None:
+    body = {"session": [filled["project"]], "select": ["inputs"]}
+    small = {"session": [filled["project"]], "select": ["id"]}
+    everything = (await platform.client.post("/runs/query", json={**small, "limit": 40})).json()
+    after = (await platform.client.post("/runs/query", json={**small, "cursor": everything["cursors"]["next"]})).json()
+    before = (await platform.client.post("/runs/query", json={**body, "cursor": after["cursors"]["prev"]})).json()
+    ids = [run["id"] for run in everything["runs"]]
+    shown = [run["id"] for run in before["runs"]]
+    assert 1 <= len(shown) < len(ids) and shown == ids[-len(shown) :]
+
+
+async def test_what_is_not_shown_does_not_count(platform: Server, filled: dict[str, Any]) -> None:
+    body = {"session": [filled["project"]], "select": ["id"]}
+    assert [len(page) for page in await walk(platform, "/runs/query", body)] == [RUNS + 1]
+
+
+async def test_pages_of_the_newer_form_end_early_as_well(platform: Server, filled: dict[str, Any]) -> None:
+    body = {
+        "project_ids": [filled["project"]], "selects": ["ID", "INPUTS"], "min_start_time": "2025-01-01T00:00:00Z",
+        "page_size": 1000,
+    }  # fmt: skip
+    pages = await walk(platform, "/v2/runs/query", body)
+    ids = [run["id"] for page in pages for run in page]
+    assert len(ids) == len(set(ids)) == RUNS + 1
+
+
+async def test_memory_stays_small_for_queries_of_runs(platform: Server, filled: dict[str, Any]) -> None:
+    body = {"session": [filled["project"]], "limit": 100}
+    client, shared = platform.client, f"/public/{filled['token']}/runs/query"
+    for asked in (
+        lambda: client.post("/runs/query", json=body),
+        lambda: client.post(shared, json={"limit": 100}, headers={"X-Api-Key": ""}),
+    ):
+        grown, answers = await platform.memory_over([asked() for _ in range(CALLERS)])
+        assert [answer.status_code for answer in answers] == [200] * CALLERS
+        assert grown < MOST_MORE_MEMORY
+
+
+def compressed(run: dict[str, Any], **fields: int) -> bytes:
+    """The body of one run with fields of these sizes, zstd-compressed by less than the ratio that is refused."""
+    pieces = {
+        name: [secrets.token_hex(500) + "x" * 19_000 for _ in range(size // 20_000)] for name, size in fields.items()
+    }
+    return zstandard.compress(json.dumps({**run, **{name: {"a": found} for name, found in pieces.items()}}).encode())
+
+
+def large_run() -> dict[str, Any]:
+    run_id = str(uuid4())
+    order = f"20260101T000000000000Z{run_id}"
+    return {
+        "id": run_id, "trace_id": run_id, "dotted_order": order, "name": "ingested", "run_type": "chain",
+        "session_name": "ingested", "start_time": "2026-01-01T00:00:00",
+    }  # fmt: skip
+
+
+ENCODED = {"Content-Encoding": "zstd", "Content-Type": "application/json"}
+
+
+async def test_ingest_of_large_bodies_keeps_memory_small(platform: Server) -> None:
+    bodies = [compressed(large_run(), inputs=20_000_000) for _ in range(CALLERS)]
+    grown, answers = await platform.memory_over(
+        [platform.client.post("/runs", content=body, headers=ENCODED) for body in bodies]
+    )
+    assert grown < MOST_MORE_MEMORY
+    assert answers[0].status_code == 202
+    for answer in answers:
+        assert answer.status_code == 202 or (answer.status_code == 503 and answer.headers["retry-after"])
+
+
+async def test_bodies_that_decompress_beyond_the_limit_are_refused_by_name(platform: Server) -> None:
+    body = compressed(large_run(), inputs=MAX_INGEST_BYTES + 1_000_000)
+    answer = await platform.client.post("/runs", content=body, headers=ENCODED)
+    assert answer.status_code == 413
+    assert str(MAX_INGEST_BYTES) in answer.json()["detail"] and "INGEST_MAX_BODY_BYTES" in answer.json()["detail"]
+
+
+async def test_runs_do_not_grow_beyond_the_limit_by_several_requests(platform: Server) -> None:
+    run = large_run()
+    answer = await platform.client.post("/runs", content=compressed(run, inputs=20_000_000), headers=ENCODED)
+    assert answer.status_code == 202
+    path = f"/runs/{run['id']}"
+    answer = await platform.client.patch(path, content=compressed({}, outputs=20_000_000), headers=ENCODED)
+    assert answer.status_code == 413
+    assert answer.json()["detail"].startswith("With this request a run would hold more than 30000000 bytes")
+    kept = await platform.client.get(path)
+    assert kept.status_code == 200 and kept.json()["outputs"] is None
+    answer = await platform.client.patch(path, content=compressed({}, outputs=5_000_000), headers=ENCODED)
+    assert answer.status_code == 202
+
+
+async def test_an_answer_without_cursor_says_how_many_fit(platform: Server, filled: dict[str, Any]) -> None:
+    client, path = platform.client, f"/examples?dataset={filled['dataset']}"
+    grown, answers = await platform.memory_over([client.get(f"{path}&limit=100") for _ in range(CALLERS)])
+    assert [answer.status_code for answer in answers] == [413] * CALLERS
+    assert grown < MOST_MORE_MEMORY
+    said = re.search(r"smaller `limit`: (\d+) objects fit", answers[0].json()["detail"])
+    assert said is not None
+    fitting = await client.get(f"{path}&limit={said[1]}")
+    assert fitting.status_code == 200 and len(fitting.json()) == int(said[1]) == ANSWER_BYTES // RUN_BYTES + 1
+
+
+async def test_a_file_of_large_examples_is_written_in_pieces(platform: Server, filled: dict[str, Any]) -> None:
+    path = f"/datasets/{filled['dataset']}/jsonl"
+
+    grown, (answer,) = await platform.memory_over([platform.client.get(path)])
+    assert len(answer.content.splitlines()) == RUNS
+    assert grown < RUNS * RUN_BYTES // 2
+
+
+async def test_one_object_above_the_budget_is_read_alone(
+    platform: Server, filled: dict[str, Any], module_database: str
+) -> None:
+    connection = await asyncpg.connect(module_database)
+    await connection.execute("update runs set outputs = $1 where id = $2", json_of(3 * ANSWER_BYTES), filled["root"])
+    try:
+        answer = await platform.client.get(f"/runs/{filled['root']}")
+        assert answer.status_code == 200 and len(answer.json()["outputs"]["a"]) == 3 * ANSWER_BYTES - 9
+        body = {"session": [filled["project"]], "order": "asc"}
+        page = (await platform.client.post("/runs/query", json=body)).json()
+        assert [run["name"] for run in page["runs"]] == ["root"] and page["cursors"]["next"]
+    finally:
+        await connection.execute("update runs set outputs = null where id = $1", filled["root"])
+        await connection.close()
+
+
+@pytest.fixture(scope="module")
+def agent(postgres: str, tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[ServerProcess, str]]:
+    """An agent server with many large threads and items."""
+
+    async def create() -> str:
+        name = f"test_{uuid4().hex[:12]}"
+        connection = await asyncpg.connect(postgres)
+        await connection.execute(f'create database "{name}"')
+        await connection.close()
+        return name
+
+    async def fill(url: str) -> None:
+        connection = await asyncpg.connect(url, server_settings={"search_path": "portside,public"})
+        value = json_of(RUN_BYTES)
+        await connection.execute(
+            'insert into threads (thread_id, metadata, "values") '
+            "select gen_random_uuid(), '{}', $2::text::jsonb from generate_series(1, $1::int)",
+            RUNS, value,
+        )  # fmt: skip
+        await connection.execute(
+            "insert into store_items (namespace, key, value) "
+            "select array['large'], n::text, $2::text::jsonb from generate_series(1, $1::int) n",
+            RUNS, value,
+        )  # fmt: skip
+        await connection.close()
+
+    async def drop(name: str) -> None:
+        connection = await asyncpg.connect(postgres)
+        await connection.execute(f'drop database if exists "{name}" with (force)')
+        await connection.close()
+
+    name = asyncio.run(create())
+    base, _, query = postgres.partition("?")
+    url = f"{base.rsplit('/', 1)[0]}/{name}{'?' + query if query else ''}"
+    with agent_server(url, tmp_path_factory.mktemp("agent"), **BUDGETS) as server:
+        asyncio.run(fill(url))
+        yield server, url
+    asyncio.run(drop(name))
+
+
+async def test_searches_of_an_agent_say_how_many_fit_and_keep_memory_small(agent: tuple[ServerProcess, str]) -> None:
+    server, _ = agent
+    async with httpx2.AsyncClient(base_url=server.url, timeout=120) as client:
+        asked = Server(server, client)
+        for path, body in (
+            ("/threads/search", {"limit": RUNS}),
+            ("/store/items/search", {"namespace_prefix": ["large"], "limit": RUNS}),
+        ):
+            # Different questions, for those that are the same are asked once.
+            calls = [client.post(path, json={**body, "offset": number}) for number in range(CALLERS)]
+            grown, answers = await asked.memory_over(calls)
+            assert [answer.status_code for answer in answers] == [413] * CALLERS
+            assert grown < MOST_MORE_MEMORY
+            said = re.search(r"(\d+) objects fit", answers[0].json()["detail"])
+            assert said is not None and 1 <= int(said[1]) <= ANSWER_BYTES // RUN_BYTES + 1
+            assert (await client.post(path, json={**body, "limit": int(said[1])})).status_code == 200
+        light = await client.post("/threads/search", json={"limit": RUNS, "select": ["thread_id"]})
+        assert len(light.json()) == RUNS
+
+
+async def test_a_state_above_the_budget_is_read_and_its_history_says_how_many_fit(
+    agent: tuple[ServerProcess, str],
+) -> None:
+    server, _ = agent
+    async with httpx2.AsyncClient(base_url=server.url, timeout=120) as client:
+        thread = (await client.post("/threads", json={})).json()["thread_id"]
+        message = {"role": "user", "content": "x" * (3 * ANSWER_BYTES)}
+        run = {"assistant_id": "echo", "input": {"messages": [message]}}
+        assert (await client.post(f"/threads/{thread}/runs/wait", json=run)).is_success
+        for path in ("state", "history?limit=1"):
+            answers = await asyncio.gather(*(client.get(f"/threads/{thread}/{path}") for _ in range(3)))
+            assert [answer.status_code for answer in answers] == [200] * 3
+            assert all(len(answer.content) > 3 * ANSWER_BYTES for answer in answers)
+        refused = await client.get(f"/threads/{thread}/history?limit=10")
+        assert (refused.status_code, "objects fit" in refused.json()["detail"]) == (413, True)

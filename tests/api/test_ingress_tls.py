@@ -1,0 +1,118 @@
+"""The front with a domain: HTTPS with certificates of Caddy's own authority, by path and by host name.
+
+Only names of the platform and of deployments get a certificate or an answer, and plain HTTP is only redirected.
+"""
+
+import socket
+import ssl
+from collections.abc import Iterator
+from typing import Any
+
+import httpx2
+import pytest
+
+from tests.fronted import HEADERS, Fronted, fronted
+
+pytestmark = pytest.mark.timeout(200)
+ROOT = "ingress/storage/pki/authorities/local/root.crt"
+DOMAIN = "localhost"
+
+
+class Secured:
+    """A platform with a domain, one deployment, and the form of the deployments' addresses."""
+
+    def __init__(self, platform: Fronted, form: str) -> None:
+        self.platform, self.form, self.agent = platform, form, f"fake-{form}"
+        self.port = platform.ports["https"]
+        self.deployment = platform.deploy(self.agent)
+        is_host = form == "host"
+        self.agent_host, self.prefix = (f"{self.agent}.{DOMAIN}", "") if is_host else (DOMAIN, f"/agents/{self.agent}")
+        self.trust = ssl.create_default_context(cafile=str(platform.home / ROOT))
+
+    def get(self, path: str, host: str = DOMAIN, named: str | None = None, **headers: str) -> httpx2.Response:
+        """GET with a verified certificate for `host`; the Host header may name another."""
+        headers = {**HEADERS, "Host": f"{named or host}:{self.port}", **headers}
+        with httpx2.Client(verify=self.trust, timeout=60) as client:
+            url = f"https://127.0.0.1:{self.port}{path}"
+            return client.get(url, headers=headers, extensions={"sni_hostname": host})
+
+    def protocol(self, host: str) -> str | None:
+        """Shake hands for a host, and return the protocol that the front selects."""
+        context = ssl.create_default_context(cafile=str(self.platform.home / ROOT))
+        context.set_alpn_protocols(["h2", "http/1.1"])
+        with (
+            socket.create_connection(("127.0.0.1", self.port), timeout=60) as plain,
+            context.wrap_socket(plain, server_hostname=host) as secured,
+        ):
+            return secured.selected_alpn_protocol()
+
+
+@pytest.fixture(scope="module", params=["path", "host"])
+def secured(
+    request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory, module_database: str
+) -> Iterator[Secured]:
+    """Both forms, one after the other, with one database and one home."""
+    home = tmp_path_factory.getbasetemp() / "portside with a domain"
+    arguments = ("--domain", DOMAIN, "--agents", request.param, "--tls", "internal")
+    with fronted(home, module_database, *arguments) as platform:
+        yield Secured(platform, request.param)
+
+
+def plain(secured: Secured, port: int, path: str, host: str) -> httpx2.Response:
+    return httpx2.get(f"http://127.0.0.1:{port}{path}", headers={"Host": host}, timeout=60)
+
+
+def test_platform_and_agents_answer_with_https(secured: Secured):
+    assert secured.get("/ok").json()["ok"]
+    shown = secured.deployment["source_config"]["custom_url"]
+    assert shown == f"https://{secured.agent_host}:{secured.port}{secured.prefix}"
+    seen: Any = secured.get(f"{secured.prefix}/x?q=1", secured.agent_host).json()
+    assert (seen["path"], seen["headers"]["x-forwarded-proto"]) == ("/x", "https")
+    assert seen["headers"].get("x-forwarded-prefix") == (secured.prefix or None)
+    assert secured.protocol(DOMAIN) == secured.protocol(secured.agent_host) == "h2"
+
+
+def test_plain_http_is_redirected_for_known_hosts_only(secured: Secured):
+    port = secured.platform.ports["http"]
+    answer = plain(secured, port, "/a/b?c=%2F", secured.agent_host)
+    assert answer.status_code == 308
+    assert answer.headers["location"] == f"https://{secured.agent_host}:{secured.port}/a/b?c=%2F"
+    foreign = plain(secured, port, "/", "evil.example.com")
+    assert (foreign.status_code, "location" in foreign.headers) == (421, False)
+
+
+@pytest.mark.parametrize("named", ["evil.example.com", "localhost.evil.example.com", "a.b.localhost", "127.0.0.1"])
+def test_foreign_hosts_are_refused(secured: Secured, named: str):
+    assert secured.get("/ok", named=named).status_code == 421
+
+
+@pytest.mark.parametrize("host", ["evil.example.com", "unknown.localhost", "a.fake-host.localhost"])
+def test_foreign_names_get_no_certificate(secured: Secured, host: str):
+    with pytest.raises(ssl.SSLError):
+        secured.protocol(host)
+
+
+def test_names_are_checked_on_this_machine_only(secured: Secured):
+    path = f"/internal/front/names?domain={DOMAIN}"
+    assert secured.get(path).status_code == 404
+    assert secured.platform.http.get(path).status_code == 204
+    assert secured.platform.http.get("/internal/front/names?domain=evil.example.com").status_code == 404
+
+
+def test_the_port_of_this_machine_knows_no_foreign_names(secured: Secured):
+    port = httpx2.URL(secured.platform.url).port
+    assert port is not None
+    assert plain(secured, port, "/ok", "localhost:1").json()["ok"]
+    # A page that points its own name at this machine.
+    assert plain(secured, port, "/ok", "rebound.example.com").status_code == 421
+
+
+def test_an_agent_with_a_host_of_its_own_has_an_origin_of_its_own(secured: Secured):
+    answer = secured.get(f"{secured.prefix}/x", secured.agent_host, Cookie="a=1; portside_session=secret")
+    assert answer.json()["headers"]["cookie"] == "a=1"
+    if secured.form == "host":
+        assert "content-security-policy" not in answer.headers
+        assert answer.headers.get_list("set-cookie") == ["mine=1; Path=/", "", "wide=1; Path=/"]
+    else:
+        assert answer.headers["content-security-policy"] == "sandbox allow-scripts allow-forms"
+        assert "set-cookie" not in answer.headers

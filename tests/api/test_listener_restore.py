@@ -1,0 +1,166 @@
+"""Revisions that cannot be restored after a restart.
+
+The deployment is not `READY`, its status says why, and the listener retries until the revision serves.
+"""
+
+import asyncio
+import shutil
+import socket
+from pathlib import Path
+from typing import Any
+from uuid import UUID
+
+import asyncpg
+import httpx2
+import pytest
+
+from portside.dataplane.compute.machine import database_name
+from portside.kernel.codec import load
+from tests.commands import Done, run_here
+from tests.conftest import eventually
+from tests.platforms import AGENT, Platform, Repository, run
+
+# A server that exits instead of answering while a file with this name is beside its configuration.
+CRASHING = """
+import os, pathlib, threading
+if pathlib.Path({marker!r}).exists():
+    threading.Timer(0.5, os._exit, (7,)).start()
+"""
+
+pytestmark = pytest.mark.timeout(300)
+
+
+async def shown(platform: Platform, deployment: str, status: str, words: str = "") -> Any:
+    """Wait until a deployment shows a status and a message with these words."""
+
+    async def look() -> Any:
+        found = await platform.call("GET", f"/v2/deployments/{deployment}")
+        return found if found["status"] == status and words in (found["status_message"] or "") else None
+
+    return await eventually(look, 120)
+
+
+async def command(platform: Platform, *arguments: str) -> Done:
+    key = platform.headers["X-Api-Key"]
+    return await asyncio.to_thread(run_here, *arguments, "--url", platform.server.url, "--api-key", key)
+
+
+async def deployed(platform: Platform, repository: Repository) -> tuple[str, str]:
+    """Deploy, write to a thread, and return the ids of both."""
+    deployment = await platform.deploy(repository)
+    revision = await platform.ended(deployment)
+    assert revision["status"] == "DEPLOYED", revision
+    async with httpx2.AsyncClient(timeout=60, headers=platform.headers) as agent:
+        url = await platform.url(deployment)
+        thread = (await agent.post(f"{url}/threads", json={})).json()["thread_id"]
+        assert (await run(agent, url, thread))["seen"] == 1
+    return deployment, thread
+
+
+async def goes_on(platform: Platform, deployment: str, thread: str) -> None:
+    async with httpx2.AsyncClient(timeout=60, headers=platform.headers) as agent:
+        assert (await run(agent, await platform.url(deployment), thread))["seen"] == 2
+
+
+async def test_lost_build_is_reported_and_rebuilt_later(
+    platform: Platform, repository: Repository, tmp_path: Path
+) -> None:
+    deployment, thread = await deployed(platform, repository)
+    await asyncio.to_thread(platform.server.stop)
+    shutil.rmtree(platform.home / "dataplane")
+    away = repository.folder.rename(tmp_path / "away")
+    await asyncio.to_thread(platform.server.start)
+
+    down = await shown(platform, deployment, "UNKNOWN", "The next attempt is in 2 s")
+    assert str(repository.folder) in down["status_message"]
+    revision = await platform.call("GET", f"/v2/deployments/{deployment}/revisions/{down['active_revision_id']}")
+    assert (revision["status"], "Nothing of this deployment runs." in revision["status_message"]) == ("DEPLOYED", True)
+    listed = await command(platform, "deployments", "list")
+    assert "UNKNOWN" in listed.stdout and "Nothing of this deployment runs." in listed.stdout
+    details = await command(platform, "deployments", "show", deployment)
+    assert str(repository.folder) in details.stdout and "DEPLOYED (active)" in details.stdout
+
+    away.rename(repository.folder)
+    up = await shown(platform, deployment, "READY")
+    assert up["active_revision_id"] == down["active_revision_id"]
+    await goes_on(platform, deployment, thread)
+    up = await shown(platform, deployment, "READY")
+    assert up["status_message"] is None
+
+
+async def test_lost_database_is_reported_and_not_replaced(platform: Platform, repository: Repository) -> None:
+    deployment, _thread = await deployed(platform, repository)
+    await asyncio.to_thread(platform.server.stop)
+    # The restore of a backup forgot the dump of the deployment's database.
+    shutil.rmtree(platform.home / "dataplane")
+    name = database_name(UUID(deployment))
+    admin = await asyncpg.connect(platform.database_url)
+    try:
+        await admin.execute(f"drop database {name}")
+        await asyncio.to_thread(platform.server.start)
+        down = await shown(platform, deployment, "UNKNOWN", f"its database {name} is not on this Postgres server")
+        assert "Restore the database from its dump." in down["status_message"]
+        listed = await command(platform, "deployments", "show", deployment)
+        assert f"create database {name}" in listed.stdout
+        assert not await admin.fetchval("select count(*) from pg_database where datname = $1", name)
+        await admin.execute(f"create database {name}")
+        await shown(platform, deployment, "READY")
+    finally:
+        await admin.close()
+
+
+async def test_new_revision_replaces_one_that_cannot_be_restored(
+    platform: Platform, repository: Repository, tmp_path: Path
+) -> None:
+    deployment, thread = await deployed(platform, repository)
+    await asyncio.to_thread(platform.server.stop)
+    shutil.rmtree(platform.home / "dataplane" / "deployments" / deployment / "revisions")
+    shutil.rmtree(repository.folder)
+    await asyncio.to_thread(platform.server.start)
+    await shown(platform, deployment, "UNKNOWN", "Nothing of this deployment runs.")
+
+    # Another repository at the same path: the commit of the active revision is lost for good.
+    Repository(repository.folder).commit("two")
+    await platform.redeploy(deployment)
+    assert (await platform.ended(deployment))["status"] == "DEPLOYED"
+    await shown(platform, deployment, "READY")
+    await goes_on(platform, deployment, thread)
+
+
+async def test_crash_loop_is_reported_and_retried(platform: Platform, repository: Repository, tmp_path: Path) -> None:
+    marker = tmp_path / "crash"
+    agent = CRASHING.format(marker=str(marker)) + AGENT.format(version="one")
+    repository.commit("one", agent=agent.replace("{", "{{").replace("}", "}}"))
+    deployment, thread = await deployed(platform, repository)
+    marker.touch()
+    await asyncio.to_thread(platform.server.stop)
+    await asyncio.to_thread(platform.server.start)
+    await shown(platform, deployment, "UNKNOWN", "starting another in")
+    marker.unlink()
+
+    async def answers() -> Any:
+        async with httpx2.AsyncClient(timeout=60, headers=platform.headers) as agent:
+            return (await agent.get(f"{await platform.url(deployment)}/ok")).status_code == 200
+
+    await eventually(answers, 120)
+    await shown(platform, deployment, "READY")
+    await goes_on(platform, deployment, thread)
+
+
+async def test_deployment_moves_from_taken_port(platform: Platform, repository: Repository) -> None:
+    deployment, thread = await deployed(platform, repository)
+    before = await platform.url(deployment)
+    await asyncio.to_thread(platform.server.stop)
+    state = platform.home / "dataplane" / "deployments" / deployment / "state.json"
+    port = load(state.read_bytes())["port"]
+    with socket.socket() as taken:
+        taken.bind(("127.0.0.1", port))
+        taken.listen()
+        await asyncio.to_thread(platform.server.start)
+
+        async def moved() -> bool:
+            return await platform.url(deployment) != before
+
+        await eventually(moved)
+        await goes_on(platform, deployment, thread)
+    assert load(state.read_bytes())["port"] != port

@@ -1,0 +1,392 @@
+"""Sign-in with OpenID Connect: at a certified provider, and at hostile ones.
+
+Only a token that this provider signed for this client and this browser's sign-in makes a session, and only for people
+with verified e-mails of allowed domains. Groups give roles at each sign-in.
+"""
+
+import base64
+import hmac
+import json
+import os
+import re
+import secrets
+import shutil
+import subprocess
+import threading
+import time
+from collections.abc import AsyncIterator, Iterator
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from typing import Any
+from urllib.parse import parse_qs, urlsplit
+
+import httpx2
+import pytest
+import pytest_asyncio
+from joserfc import jwt
+from joserfc.jwk import OctKey, RSAKey
+
+from portside.identity.oidc import OidcClient, OidcProvider, OidcRefused, OidcUnavailable, Returned
+from portside.identity.provisioning import AdmissionRules
+from portside.identity.services import OidcSignIn
+from portside.kernel.crypto import SecretBox
+from portside.kernel.errors import UserMistake
+from tests.api.hosted import Hosted, hosted
+from tests.node_packages import SCRIPTS, installed_packages
+
+pytestmark = pytest.mark.asyncio(loop_scope="module")
+CLIENT, SECRET = "portside", "a secret: of 100% strange & characters"
+# The provider knows where to send browsers back before our server has a port; the tests rewrite the port.
+BACK = "http://127.0.0.1/login/oidc/callback"
+ROLES = {"admins": "Organization Admin", "devs": "Editor", "support": "Viewer"}
+
+
+def rules_of(**changed: str) -> AdmissionRules:
+    given = {
+        "domains": "example.com, Example.org",
+        "groups_claim": "groups",
+        "role_map": json.dumps(ROLES),
+        "default_role": "none",
+        **changed,
+    }
+    return AdmissionRules.read(**given)
+
+
+@pytest.fixture(scope="module")
+def issuer() -> Iterator[str]:
+    folder = installed_packages()
+    shutil.copy(SCRIPTS / "oidc.mjs", folder / "oidc.mjs")
+    command = ["node", "oidc.mjs", CLIENT, SECRET, BACK]
+    with subprocess.Popen(command, cwd=folder, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True) as node:
+        assert node.stdout is not None
+        yield node.stdout.readline().strip()
+        node.terminate()
+
+
+@pytest_asyncio.fixture(scope="module", loop_scope="module")
+async def server(module_database: str, issuer: str) -> AsyncIterator[Hosted]:
+    provider = OidcProvider(OidcClient(issuer, CLIENT, SECRET), SecretBox(os.urandom(32)))
+    async with hosted(module_database, oidc=OidcSignIn(provider, rules_of())) as running:
+        yield running
+
+
+class Browser:
+    """Follows redirects by hand. The host has no port, as the provider knows it; requests go to the real one."""
+
+    def __init__(self, server: Hosted) -> None:
+        self.client = httpx2.AsyncClient(timeout=60, headers={"sec-fetch-site": "same-origin"})
+        self.server = server
+
+    async def go(self, method: str, url: str, **request: Any) -> httpx2.Response:
+        target = httpx2.URL(url)
+        headers = {}
+        if target.port is None:
+            headers = {"host": "127.0.0.1"}
+            target = target.copy_with(port=httpx2.URL(self.server.url).port)
+        return await self.client.request(method, target, headers=headers, **request)
+
+    async def start(self, target: str = "/x") -> str:
+        answer = await self.go("GET", f"http://127.0.0.1/login/oidc?next={target}")
+        assert answer.status_code == 303, answer.text
+        return answer.headers["location"]
+
+    async def log_in(self, url: str, person: str) -> str:
+        """Log in at the provider and consent; the address that it sends the browser back to.
+
+        The person is written as "subject email verified group,group".
+        """
+        subject, email, verified, groups = person.split(" ")
+        claims = {"email": email, "email_verified": verified == "true", "groups": groups.split(",")}
+        await self.client.put(str(httpx2.URL(url).join(f"/{subject}")), json=claims)
+        for _ in range(10):
+            answer = await self.go("GET", url)
+            if form := re.search(r'<form[^>]*action="([^"]+)"', answer.text):
+                prompt = re.search(r'name="prompt" value="(\w+)"', answer.text)
+                fields = {"prompt": prompt[1] if prompt else "login", "login": subject, "password": "x"}
+                answer = await self.go("POST", str(httpx2.URL(url).join(form[1])), data=fields)
+            url = str(httpx2.URL(url).join(answer.headers["location"]))
+            if url.startswith(BACK):
+                return url
+        raise AssertionError(url)
+
+    async def sign_in(self, person: str) -> httpx2.Response:
+        self.client.cookies.clear()
+        return await self.go("GET", await self.log_in(await self.start(), person))
+
+    async def auth(self) -> httpx2.Response:
+        return await self.go("GET", "http://127.0.0.1/auth", params={})
+
+
+@pytest_asyncio.fixture(loop_scope="module")
+async def browser(server: Hosted) -> AsyncIterator[Browser]:
+    opened = Browser(server)
+    yield opened
+    await opened.client.aclose()
+
+
+async def role_of(server: Hosted, email: str) -> tuple[str | None, str | None]:
+    """Return the roles of a member in the organization and in the first workspace."""
+    roles = []
+    for path in ("/orgs/current/members", "/workspaces/current/members"):
+        members = (await server.client.get(path)).json()
+        roles.append(next((found["role_name"] for found in members if found["email"] == email), None))
+    return roles[0], roles[1]
+
+
+async def test_a_person_becomes_a_member_with_the_roles_of_the_groups(server: Hosted, browser: Browser) -> None:
+    assert "Continue with 127.0.0.1" in (await browser.go("GET", "http://127.0.0.1/login")).text
+    answer = await browser.sign_in("ann ann@example.com true devs,others")
+    assert (answer.status_code, answer.headers["location"]) == (303, "/x")
+    assert (await browser.auth()).json()["user_email"] == "ann@example.com"
+    assert await role_of(server, "ann@example.com") == ("Organization User", "Editor")
+    (own,) = (await browser.go("GET", "http://127.0.0.1/users/me/sessions")).json()
+    assert own["method"] == "oidc"
+    assert (await browser.sign_in("ann ann@example.com true support,devs,admins")).status_code == 303
+    assert await role_of(server, "ann@example.com") == ("Organization Admin", "Editor")
+    # The subject is the person, whatever the e-mail is by now.
+    await browser.sign_in("ann new@example.com true support")
+    assert await role_of(server, "ann@example.com") == ("Organization User", "Viewer")
+    assert await role_of(server, "new@example.com") == (None, None)
+    refused = await browser.sign_in("ann ann@example.com true others")
+    assert (refused.status_code, "None of your groups" in refused.text) == (403, True)
+    assert await role_of(server, "ann@example.com") == ("Organization User", None)
+
+
+async def test_an_added_member_is_found_by_email_once(server: Hosted, browser: Browser) -> None:
+    added = (await server.client.post("/orgs/current/members", json={"email": "Bob@example.com"})).json()
+    assert (await browser.sign_in("bob bob@example.com true devs")).status_code == 303
+    assert (await browser.auth()).json()["user_id"] == added["id"]
+    refused = await browser.sign_in("mallory bob@example.com true devs")
+    assert (refused.status_code, "another account" in refused.text) == (403, True)
+    assert "portside_session" not in browser.client.cookies
+
+
+async def test_a_removed_member_does_not_come_back_alone(server: Hosted, browser: Browser) -> None:
+    await browser.sign_in("eve eve@example.com true devs")
+    user = (await browser.auth()).json()["user_id"]
+    assert (await server.client.delete(f"/orgs/current/members/{user}")).status_code == 204
+    assert (await browser.auth()).status_code == 401
+    refused = await browser.sign_in("eve eve@example.com true devs")
+    assert (refused.status_code, "You were removed" in refused.text) == (403, True)
+    await server.client.post("/orgs/current/members", json={"email": "eve@example.com"})
+    assert (await browser.sign_in("eve eve@example.com true devs")).status_code == 303
+
+
+@pytest.mark.parametrize(
+    ("person", "reason"),
+    [
+        ("uma uma@example.com false devs", "not verified"),
+        ("fay fay@evil.example true devs", "of this domain"),
+        ("sub sub@notexample.com true devs", "of this domain"),
+        ("two two@example.com@evil.example true devs", "no e-mail address"),
+        ("non non@example.com true others", "None of your groups"),
+    ],
+)
+async def test_who_may_not_enter(server: Hosted, browser: Browser, person: str, reason: str) -> None:
+    refused = await browser.sign_in(person)
+    assert (refused.status_code, reason in refused.text) == (403, True), refused.text
+    assert (await browser.auth()).status_code == 401
+    emails = [found["email"] for found in (await server.client.get("/orgs/current/members")).json()]
+    assert person.split()[1] not in emails
+
+
+async def test_a_sign_in_ends_in_the_browser_where_it_began(server: Hosted, browser: Browser) -> None:
+    back = await browser.log_in(await browser.start(), "cat cat@example.com true devs")
+    thief = Browser(server)
+    for cookie in ("", "x", "!", "A" * 4000):
+        thief.client.headers["cookie"] = f"portside_oidc={cookie}"
+        assert (await thief.go("GET", back)).status_code == 401
+    del thief.client.headers["cookie"]
+    # The thief has a sign-in of its own, and the state of the victim: or the state of its own, and the victim's code.
+    own_state = parse_qs(urlsplit(await thief.start()).query)["state"][0]
+    assert (await thief.go("GET", back)).status_code == 401
+    await thief.start()
+    stolen = str(httpx2.URL(back).copy_set_param("state", own_state))
+    assert (await thief.go("GET", stolen)).status_code == 401
+    assert "portside_session" not in thief.client.cookies
+    await thief.client.aclose()
+    assert (await browser.go("GET", back)).status_code == 303
+    # A code works once.
+    assert (await browser.go("GET", back)).status_code == 401
+
+
+async def test_a_sign_in_at_the_provider_leads_nowhere_else(browser: Browser) -> None:
+    start = await browser.start("//evil.example")
+    back = await browser.log_in(start, "dan dan@example.com true devs")
+    assert (await browser.go("GET", back)).headers["location"] == "/login"
+    refused = await browser.go("GET", f"{BACK}?error=access_denied&state=x")
+    assert refused.status_code == 401
+
+
+class Hostile:
+    """A provider that signs what a test tells it to."""
+
+    def __init__(self) -> None:
+        self.keys = [RSAKey.generate_key(2048, {"kid": "one", "use": "sig"})]
+        self.id_token, self.reads = "", 0
+        provider = self
+
+        class Handler(BaseHTTPRequestHandler):
+            def do_GET(self) -> None:
+                if self.path == "/jwks":
+                    provider.reads += 1
+                    self.answer({"keys": [key.as_dict(private=False) for key in provider.keys]})
+                else:
+                    self.answer(provider.metadata)
+
+            def do_POST(self) -> None:
+                self.rfile.read(int(self.headers["content-length"]))
+                self.answer({"id_token": provider.id_token, "access_token": "x", "token_type": "Bearer"})
+
+            def answer(self, body: Any) -> None:
+                self.send_response(200)
+                self.end_headers()
+                self.wfile.write(json.dumps(body).encode())
+
+            def log_message(self, *_: Any) -> None:
+                pass
+
+        self.server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
+        self.issuer = f"http://127.0.0.1:{self.server.server_port}"
+        self.metadata = {
+            "issuer": self.issuer, "authorization_endpoint": f"{self.issuer}/auth",
+            "token_endpoint": f"{self.issuer}/token", "jwks_uri": f"{self.issuer}/jwks",
+        }  # fmt: skip
+        threading.Thread(target=self.server.serve_forever, daemon=True).start()
+
+    def claims(self, **changed: Any) -> dict[str, Any]:
+        now = int(time.time())
+        claims = {"iss": self.issuer, "sub": "s", "aud": CLIENT, "iat": now, "exp": now + 300, **changed}
+        return {name: value for name, value in claims.items() if value is not None}
+
+    def sign(self, claims: dict[str, Any], **header: str) -> str:
+        return jwt.encode({"alg": "RS256", "kid": "one", **header}, claims, self.keys[-1], algorithms=["RS256"])
+
+
+@pytest.fixture(scope="module")
+def hostile() -> Iterator[Hostile]:
+    provider = Hostile()
+    yield provider
+    provider.server.shutdown()
+    provider.server.server_close()
+
+
+async def finish(hostile: Hostile, **changed: Any) -> dict[str, Any]:
+    """Sign in at the hostile provider; `token` or the claims say what it gives for the code."""
+    provider = OidcProvider(OidcClient(hostile.issuer, CLIENT, SECRET), SecretBox(os.urandom(32)))
+    start = await provider.begin(BACK, "/x")
+    query = {name: values[0] for name, values in parse_qs(urlsplit(start.url).query).items()}
+    token = changed.pop("token", None)
+    hostile.id_token = token or hostile.sign(hostile.claims(**{"nonce": query["nonce"], **changed}))
+    return (await provider.finish(start.cookie, Returned(state=query["state"], code="c"))).claims
+
+
+@pytest.mark.parametrize(
+    ("changed", "reason"),
+    [
+        ({"nonce": "another"}, "another sign-in"),
+        ({"nonce": None}, "another sign-in"),
+        ({"aud": "another-client"}, "another client"),
+        ({"aud": [CLIENT, "another-client"]}, "another client"),
+        ({"aud": [CLIENT, "another-client"], "azp": "another-client"}, "another client"),
+        ({"azp": "another-client"}, "another client"),
+        ({"aud": []}, "another client"),
+        ({"exp": 1}, "expired"),
+        ({"exp": None}, "lacks a claim"),
+        ({"exp": "never"}, "lacks a claim"),
+        ({"iat": 2**40}, "not valid yet"),
+        ({"nbf": 2**40}, "not valid yet"),
+        ({"iss": "https://evil.example"}, "another issuer"),
+        ({"sub": ""}, "lacks a claim"),
+        ({"sub": None}, "lacks a claim"),
+    ],
+)
+async def test_a_token_with_wrong_claims(hostile: Hostile, changed: dict[str, Any], reason: str) -> None:
+    with pytest.raises(OidcRefused, match=reason):
+        await finish(hostile, **changed)
+
+
+async def test_a_right_token_and_a_rotated_key(hostile: Hostile, monkeypatch: pytest.MonkeyPatch) -> None:
+    assert (await finish(hostile))["sub"] == "s"
+    assert (await finish(hostile, aud=[CLIENT, "other"], azp=CLIENT))["sub"] == "s"
+    provider = OidcProvider(OidcClient(hostile.issuer, CLIENT, SECRET), SecretBox(os.urandom(32)))
+    await provider.verify(hostile.sign(hostile.claims(nonce="n")), "n")
+    hostile.keys.append(RSAKey.generate_key(2048, {"kid": "two", "use": "sig"}))
+    rotated = hostile.sign(hostile.claims(nonce="n"), kid="two")
+    reads = hostile.reads
+    # Tokens with invented keys do not make us read the provider's keys again and again.
+    with pytest.raises(OidcRefused, match="unknown key"):
+        await provider.verify(rotated, "n")
+    assert hostile.reads == reads
+    monkeypatch.setattr("portside.identity.oidc.RENEW_S", 0.0)
+    assert (await provider.verify(rotated, "n"))["sub"] == "s"
+    hostile.keys.pop()
+
+
+def unsigned(claims: dict[str, Any], header: dict[str, str]) -> str:
+    parts = (base64.urlsafe_b64encode(json.dumps(part).encode()).decode().rstrip("=") for part in (header, claims))
+    return ".".join(parts) + "."
+
+
+async def test_a_token_that_the_provider_did_not_sign(hostile: Hostile) -> None:
+    claims = hostile.claims(nonce="n")
+    provider = OidcProvider(OidcClient(hostile.issuer, CLIENT, SECRET), SecretBox(os.urandom(32)))
+    public = hostile.keys[0].as_pem(private=False)
+    foreign = RSAKey.generate_key(2048, {"kid": "one"})
+    right = hostile.sign(claims)
+    forged = [
+        unsigned(claims, {"alg": "none"}),
+        unsigned(claims, {"alg": "none", "kid": "one"}),
+        unsigned(claims, {"alg": "RS256", "kid": "one"}),
+        jwt.encode({"alg": "HS256", "kid": "one"}, claims, OctKey.import_key(SECRET), algorithms=["HS256"]),
+        signed_with_the_public_key(claims, public),
+        jwt.encode({"alg": "RS256", "kid": "one"}, claims, foreign, algorithms=["RS256"]),
+        right[:-8] + ("A" * 8),
+        "", "x", "a.b.c", "." * 4,
+    ]  # fmt: skip
+    for token in forged:
+        with pytest.raises(OidcRefused):
+            await provider.verify(token, "n")
+    assert (await provider.verify(right, "n"))["sub"] == "s"
+
+
+def signed_with_the_public_key(claims: dict[str, Any], public: bytes) -> str:
+    """Sign with the provider's public key as a shared secret, which careless libraries accept."""
+    head = unsigned(claims, {"alg": "HS256", "kid": "one"}).removesuffix(".")
+    signature = hmac.digest(public, head.encode(), "sha256")
+    return f"{head}.{base64.urlsafe_b64encode(signature).decode().rstrip('=')}"
+
+
+@pytest.mark.parametrize(
+    "changed",
+    [
+        {"issuer": "https://evil.example"},
+        {"token_endpoint": "http://192.0.2.1/token"},
+        {"jwks_uri": "file:///etc/passwd"},
+        {"authorization_endpoint": "javascript:alert(1)"},
+        {"jwks_uri": None},
+    ],
+)
+async def test_metadata_that_lead_elsewhere(hostile: Hostile, changed: dict[str, Any]) -> None:
+    kept = dict(hostile.metadata)
+    hostile.metadata.update(changed)
+    try:
+        with pytest.raises(OidcUnavailable):
+            await finish(hostile)
+    finally:
+        hostile.metadata = kept
+
+
+@pytest.mark.parametrize(
+    ("changed", "named"),
+    [
+        ({"domains": ""}, "OIDC_ALLOWED_DOMAINS"),
+        ({"role_map": "[]"}, "OIDC_ROLE_MAP"),
+        ({"role_map": '{"a": "King"}'}, "OIDC_ROLE_MAP"),
+        ({"default_role": "team/Organization Admin"}, "OIDC_DEFAULT_ROLE"),
+    ],
+)
+async def test_settings_that_are_refused(changed: dict[str, str], named: str) -> None:
+    with pytest.raises(UserMistake, match=named):
+        rules_of(**changed)
+    with pytest.raises(UserMistake, match="OIDC_ISSUER"):
+        OidcProvider(OidcClient("http://provider.example", CLIENT), SecretBox(secrets.token_bytes(32)))

@@ -1,0 +1,98 @@
+"""`portside deploy` on a real platform: its output while a project fails, and once it serves."""
+
+import json
+import os
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.repositories import AGENT, CONFIG
+from tests.servers import KEY, ServerProcess, platform_server
+
+pytestmark = pytest.mark.timeout(300)
+
+
+@pytest.fixture(scope="module")
+def platform(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ServerProcess]:
+    with platform_server(tmp_path_factory.mktemp("deploy") / "home", DEPLOYMENT_START_TIMEOUT_S="120") as server:
+        yield server
+
+
+@pytest.fixture
+def environment(platform: ServerProcess, tmp_path: Path) -> dict[str, str]:
+    return {
+        "PATH": os.environ["PATH"], "HOME": str(tmp_path), "PORTSIDE_URL": platform.url, "PORTSIDE_API_KEY": KEY,
+    }  # fmt: skip
+
+
+def portside(environment: dict[str, str], *arguments: str) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        [sys.executable, "-m", "portside", *arguments], env=environment, capture_output=True, text=True,
+        check=False, timeout=250,
+    )  # fmt: skip
+
+
+def test_a_graph_that_hangs_at_its_import_is_named_while_it_hangs(environment: dict[str, str], tmp_path: Path):
+    project = tmp_path / "hanging"
+    project.mkdir()
+    (project / "langgraph.json").write_text(json.dumps(CONFIG))
+    (project / "requirements.txt").write_text("")
+    (project / "agent.py").write_text("import time\n\n\ndef connect():\n    time.sleep(600)\n\n\nconnect()\n")
+    command = [sys.executable, "-m", "portside", "deploy", str(project)]
+    reported, stack = "", ""
+    with subprocess.Popen(command, env=environment, stderr=subprocess.PIPE, text=True) as deploying:
+        assert deploying.stderr is not None
+        for line in deploying.stderr:
+            reported = reported or (line if "is still importing" in line else "")
+            stack += line if reported else ""
+            if "time.sleep(600)" in stack.removeprefix(reported):
+                break
+        deploying.kill()
+    assert reported.endswith(
+        "langgraph.json: graph 'agent' (./agent.py:graph) is still importing after 10 s "
+        "(agent.py, line 5: time.sleep(600))\n"
+    )
+    assert 'File "agent.py", line 8, in <module>' in stack
+    assert "deleted" in portside(environment, "deployments", "delete", "hanging", "--yes").stdout
+
+
+def test_a_missing_variable_is_named_once_and_an_env_file_mends_it(environment: dict[str, str], tmp_path: Path):
+    project = tmp_path / "project"
+    (project / "app").mkdir(parents=True)
+    (project / "app" / "langgraph.json").write_text(json.dumps(CONFIG))
+    (project / "app" / "requirements.txt").write_text("")
+    code = "import os\nprint('starting the agent')\nMODEL_KEY = os.environ['MODEL_KEY']\n"
+    (project / "app" / "agent.py").write_text(code + AGENT.format(answer="one"))
+    deploy = ("deploy", str(project), "--name", "needy", "--config", "app/langgraph.json")
+    failed = portside(environment, *deploy)
+    assert failed.returncode == 1
+    lines = failed.stderr.splitlines()
+    reported = [number for number, line in enumerate(lines) if "KeyError" in line]
+    assert len(reported) == 1, failed.stderr
+    assert lines[reported[0]] == (
+        "error: the revision failed with DEPLOY_FAILED: "
+        "app/langgraph.json: graph 'agent' (./agent.py:graph) does not load: "
+        "KeyError: 'MODEL_KEY' (agent.py, line 3: MODEL_KEY = os.environ['MODEL_KEY']); MODEL_KEY is not set: "
+        "deploy with --secret MODEL_KEY=…, use 'portside secrets set', or write it to the env file of the configuration"
+    )
+    assert "starting the agent" in "\n".join(lines[reported[0] :])
+    assert "/revisions/" not in failed.stderr
+    assert "==" not in failed.stderr
+    log = portside(environment, "logs", "needy").stdout
+    assert (log.count("KeyError"), log.count("exited with code 1")) == (1, 1), log
+    assert log.index("KeyError") < log.index("exited with code 1")
+    assert "/revisions/" not in log
+
+    env_file = tmp_path / "many.env"
+    env_file.write_text("MODEL_KEY=a-secret-value\n")
+    served = portside(environment, *deploy, "--env-file", str(env_file))
+    assert served.returncode == 0, served.stderr
+    assert "a-secret-value" not in served.stdout + served.stderr
+    assert served.stdout.startswith("http://127.0.0.1:")
+    example = served.stderr.splitlines()[-1]
+    assert example.startswith(f"curl -s {served.stdout.strip()}/assistants/search ")
+    answered = subprocess.run(["sh", "-c", example], env=environment, capture_output=True, text=True, check=True)
+    assert [one["graph_id"] for one in json.loads(answered.stdout)] == ["agent"]

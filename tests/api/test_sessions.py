@@ -1,0 +1,275 @@
+"""Sessions of browsers: who may change something with a cookie, what ends a session, and where a sign-in leads.
+
+A session cookie counts only in requests of this platform's own pages, unless they just read. An API key counts more.
+"""
+
+import secrets
+from collections.abc import AsyncIterator
+from typing import Any
+
+import httpx2
+import pytest
+import pytest_asyncio
+
+from tests.api.hosted import Hosted, hosted
+
+pytestmark = pytest.mark.asyncio(loop_scope="module")
+PASSWORD = "correct horse battery"
+SAME = {"sec-fetch-site": "same-origin"}
+
+
+@pytest_asyncio.fixture(scope="module", loop_scope="module")
+async def server(module_database: str) -> AsyncIterator[Hosted]:
+    async with hosted(module_database) as running:
+        yield running
+
+
+@pytest_asyncio.fixture(loop_scope="module")
+async def browser(server: Hosted) -> AsyncIterator[httpx2.AsyncClient]:
+    """A client that keeps cookies, has no key, and sends what a page of the server would."""
+    async with new_browser(server) as opened:
+        yield opened
+
+
+def new_browser(server: Hosted) -> httpx2.AsyncClient:
+    return httpx2.AsyncClient(base_url=server.url, headers=SAME, timeout=60)
+
+
+async def add_member(server: Hosted) -> tuple[str, str]:
+    """Add a member; its id and email."""
+    email = f"{secrets.token_hex(6)}@example.com"
+    body = {"email": email, "password": PASSWORD, "workspaces": [str(server.actor.workspace_id)]}
+    answer = await server.client.post("/orgs/current/members", json=body)
+    assert answer.status_code == 200, answer.text
+    return str(answer.json()["id"]), email
+
+
+@pytest_asyncio.fixture(loop_scope="module")
+async def email(server: Hosted) -> str:
+    return (await add_member(server))[1]
+
+
+async def sign_in(browser: httpx2.AsyncClient, email: str, **fields: str) -> httpx2.Response:
+    return await browser.post("/login/password", data={"email": email, "password": PASSWORD, **fields})
+
+
+async def status(browser: httpx2.AsyncClient) -> int:
+    return (await browser.get("/auth")).status_code
+
+
+async def signed_in_sessions(client: httpx2.AsyncClient) -> list[dict[str, Any]]:
+    return list((await client.get("/users/me/sessions")).json())
+
+
+async def test_a_password_makes_a_session_that_scripts_cannot_read(
+    server: Hosted, browser: httpx2.AsyncClient, email: str
+) -> None:
+    page = await browser.get("/login")
+    assert page.headers["content-type"].startswith("text/html")
+    assert "default-src 'none'" in page.headers["content-security-policy"]
+    assert "<script" not in page.text
+    answer = await sign_in(browser, email, next="/deployments?x=1")
+    assert (answer.status_code, answer.headers["location"]) == (303, "/deployments?x=1")
+    name, *attributes = answer.headers["set-cookie"].split("; ")
+    assert name.startswith("portside_session=")
+    assert set(attributes) == {"Path=/", "Max-Age=604800", "HttpOnly", "SameSite=Lax"}
+    assert (await browser.get("/auth")).json()["user_email"] == email
+    assert email in (await browser.get("/login")).text
+    token = browser.cookies["portside_session"]
+    body = {"email": email, "password": PASSWORD}
+    over_tls = await browser.post("/login/password", data=body, headers={"x-forwarded-proto": "https"})
+    assert "Secure" in over_tls.headers["set-cookie"].split("; ")
+    stored = await server.db.pool.fetchval("select string_agg(s::text, '') from sessions s")
+    assert token not in stored
+
+
+async def test_a_wrong_password_shows_the_page_again(server: Hosted, browser: httpx2.AsyncClient, email: str) -> None:
+    for given in (email, 'x"><script>alert(1)</script>@example.com'):
+        answer = await browser.post("/login/password", data={"email": given, "password": "wrong", "next": "/x"})
+        assert answer.status_code == 401
+        assert "set-cookie" not in answer.headers
+        assert 'role="alert">The email or the password is wrong.' in answer.text
+        assert "<script" not in answer.text
+        assert 'name="next" value="/x"' in answer.text
+
+
+async def test_a_pasted_key_makes_a_session_that_may_do_what_the_key_may(
+    server: Hosted, browser: httpx2.AsyncClient
+) -> None:
+    made = (await server.client.post("/api-key", json={"permissions": ["runs:read", "organization:read"]})).json()
+    assert (await browser.post("/login/key", data={"key": "wrong"})).status_code == 401
+    assert (await browser.post("/login/key", data={"key": f" {made['key']} "})).status_code == 303
+    seen = (await browser.get("/auth")).json()
+    assert seen["permissions"] == ["organization:read", "runs:read"]
+    assert seen["tenant_id"] == str(server.actor.workspace_id)
+    assert (await browser.post("/api-key", json={})).status_code == 403
+    (own,) = await signed_in_sessions(browser)
+    assert (own["method"], own["is_current"], own["user_id"]) == ("key", True, None)
+    await server.client.delete(f"/api-key/{made['id']}")
+    assert await status(browser) == 401
+
+
+@pytest.mark.parametrize(
+    "headers",
+    [
+        {},
+        {"sec-fetch-site": "cross-site"},
+        {"sec-fetch-site": "same-site"},
+        {"sec-fetch-site": "none"},
+        {"origin": "https://evil.example"},
+        {"origin": "null"},
+        {"origin": "null", "sec-fetch-site": "same-origin"},
+        {"origin": "http://{host}", "sec-fetch-site": "cross-site"},
+        {"origin": "http://{host}.evil.example"},
+    ],
+)
+async def test_other_sites_change_nothing_with_the_cookie(server: Hosted, headers: dict[str, str], email: str) -> None:
+    async with new_browser(server) as browser:
+        await sign_in(browser, email)
+        del browser.headers["sec-fetch-site"]
+        host = browser.base_url.netloc.decode()
+        sent = {name: value.format(host=host) for name, value in headers.items()}
+        for method, path in (("POST", "/logout"), ("PUT", "/users/me/password"), ("POST", "/login/out")):
+            answer = await browser.request(method, path, json={"new": "another good password"}, headers=sent)
+            assert answer.status_code == 403, path
+            assert "only pages of this platform" in answer.json()["detail"]
+        body = {"email": email, "password": PASSWORD}
+        assert (await browser.post("/login/password", data=body, headers=sent)).status_code == 403
+        assert (await browser.post("/login/key", data={"key": server.key}, headers=sent)).status_code == 403
+        assert await status(browser) == 200
+
+
+async def test_own_pages_and_keys_change_what_they_may(server: Hosted, browser: httpx2.AsyncClient, email: str) -> None:
+    await sign_in(browser, email)
+    key = {"x-api-key": server.key, "sec-fetch-site": "cross-site"}
+    assert (await browser.get("/auth", headers=key)).json()["user_email"] == "admin@localhost"
+    assert (await browser.post("/api-key", json={}, headers=key)).status_code == 200
+    bearer = {"authorization": f"Bearer {server.key}", "sec-fetch-site": "cross-site"}
+    assert (await browser.post("/api-key", json={}, headers=bearer)).status_code == 200
+    del browser.headers["sec-fetch-site"]
+    own = {"origin": f"http://{browser.base_url.netloc.decode()}"}
+    assert (await browser.post("/logout", headers=own)).status_code == 204
+    assert await status(browser) == 401
+
+
+async def test_a_session_is_never_one_that_somebody_else_chose(
+    server: Hosted, browser: httpx2.AsyncClient, email: str
+) -> None:
+    browser.cookies["portside_session"] = "fixed-by-an-attacker"
+    assert await status(browser) == 401
+    answer = await sign_in(browser, email)
+    first = answer.headers["set-cookie"].split(";")[0].removeprefix("portside_session=")
+    assert first != "fixed-by-an-attacker"
+    async with new_browser(server) as again:
+        again.headers["cookie"] = f"portside_session={first}"
+        assert await status(again) == 200
+        second = (await sign_in(again, email)).headers["set-cookie"].split(";")[0]
+        assert await status(again) == 401
+        again.headers["cookie"] = f"portside_session={first}; {second}"
+        assert await status(again) == 401
+        again.headers["cookie"] = second
+        assert await status(again) == 200
+
+
+async def test_cookies_and_bearer_tokens_cannot_be_exchanged(
+    server: Hosted, browser: httpx2.AsyncClient, email: str
+) -> None:
+    await sign_in(browser, email)
+    cookie = browser.cookies["portside_session"]
+    assert await status(browser) == 200
+    made = await server.client.post("/login", json={"email": email, "password": PASSWORD})
+    bearer = made.json()["access_token"]
+    async with httpx2.AsyncClient(base_url=server.url) as plain:
+        assert (await plain.get("/auth", headers={"authorization": f"Bearer {bearer}"})).status_code == 200
+        assert (await plain.get("/auth", headers={"authorization": f"Bearer {cookie}"})).status_code == 401
+        assert (await plain.get("/auth", headers={"cookie": f"portside_session={bearer}"})).status_code == 401
+
+
+async def test_sessions_are_listed_and_ended_by_their_owner_and_by_admins(server: Hosted, email: str) -> None:
+    _, another = await add_member(server)
+    async with new_browser(server) as one, new_browser(server) as two, new_browser(server) as other:
+        two.headers["user-agent"] = "Firefox"
+        for browser, named in ((one, email), (two, email), (other, another)):
+            await sign_in(browser, named)
+        newest, oldest = await signed_in_sessions(one)
+        assert (oldest["is_current"], newest["is_current"]) == (True, False)
+        assert (newest["client"], newest["method"], newest["kind"]) == ("Firefox", "password", "cookie")
+        assert newest["address"] == "127.0.0.1"
+        (foreign,) = await signed_in_sessions(other)
+        assert (await one.delete(f"/users/me/sessions/{foreign['id']}")).status_code == 404
+        assert (await one.get("/orgs/current/sessions")).status_code == 403
+        assert (await one.delete(f"/orgs/current/sessions/{foreign['id']}")).status_code == 403
+        assert (await one.delete(f"/users/me/sessions/{newest['id']}")).status_code == 204
+        assert [await status(browser) for browser in (one, two, other)] == [200, 401, 200]
+        listed = (await server.client.get("/orgs/current/sessions")).json()
+        assert [found["user_email"] for found in listed if found["user_email"] in {email, another}] == [another, email]
+        assert (await server.client.delete(f"/orgs/current/sessions/{foreign['id']}")).status_code == 204
+        assert (await server.client.delete(f"/orgs/current/sessions/{foreign['id']}")).status_code == 404
+        assert [await status(browser) for browser in (one, other)] == [200, 401]
+
+
+async def test_a_limited_key_does_not_end_sessions_of_its_user(server: Hosted, email: str) -> None:
+    async with new_browser(server) as browser, new_browser(server) as limited:
+        await sign_in(browser, email)
+        made = await browser.post("/api-key/current", json={"permissions": ["organization:read"]})
+        await limited.post("/login/key", data={"key": made.json()["key"]})
+        target = next(found["id"] for found in await signed_in_sessions(limited) if not found["is_current"])
+        assert (await limited.delete(f"/users/me/sessions/{target}")).status_code == 403
+        assert await status(browser) == 200
+        assert (await limited.post("/logout")).status_code == 204
+        assert await status(limited) == 401
+
+
+async def test_signing_out_ends_the_session_and_not_only_the_cookie(
+    server: Hosted, browser: httpx2.AsyncClient, email: str
+) -> None:
+    await sign_in(browser, email)
+    token = browser.cookies["portside_session"]
+    answer = await browser.post("/login/out")
+    assert (answer.status_code, "Max-Age=0" in answer.headers["set-cookie"]) == (303, True)
+    async with new_browser(server) as thief:
+        thief.cookies["portside_session"] = token
+        assert await status(thief) == 401
+
+
+async def test_a_removed_member_and_a_new_password_end_sessions(server: Hosted) -> None:
+    user, email = await add_member(server)
+    async with new_browser(server) as one, new_browser(server) as two:
+        await sign_in(one, email)
+        await sign_in(two, email)
+        assert await status(two) == 200
+        body = {"current": PASSWORD, "new": "another good password"}
+        assert (await one.put("/users/me/password", json=body)).status_code == 204
+        assert [await status(one), await status(two)] == [200, 401]
+        assert (await server.client.delete(f"/orgs/current/members/{user}")).status_code == 204
+        assert await status(one) == 401
+    assert await server.db.pool.fetchval("select count(*) from sessions where user_id = $1::uuid", user) == 0
+
+
+@pytest.mark.parametrize(
+    "change", ["expires_at = now() - interval '1 second'", "last_used_at = now() - interval '25 hours'"]
+)
+async def test_a_session_ends_by_itself(server: Hosted, browser: httpx2.AsyncClient, change: str, email: str) -> None:
+    await sign_in(browser, email)
+    of_user = "where user_id = (select id from users where email = $1)"
+    await server.db.pool.execute(f"update sessions set {change} {of_user}", email)
+    assert await status(browser) == 401
+    await sign_in(browser, email)
+    assert await status(browser) == 200
+    assert await server.db.pool.fetchval(f"select count(*) from sessions {of_user}", email) == 1
+
+
+@pytest.mark.parametrize(
+    "target",
+    [
+        "https://evil.example", "//evil.example", "/\\evil.example", "\\\\evil.example", "/\t/evil.example",
+        "javascript:alert(1)", "evil.example", "/x\r\nSet-Cookie: a=b", " //evil.example", "",
+    ],
+)  # fmt: skip
+async def test_a_sign_in_leads_nowhere_else(
+    server: Hosted, browser: httpx2.AsyncClient, target: str, email: str
+) -> None:
+    answer = await sign_in(browser, email, next=target)
+    assert (answer.status_code, answer.headers["location"]) == (303, "/login")
+    signed_in = await browser.get("/login", params={"next": target})
+    assert signed_in.status_code == 200

@@ -1,0 +1,31 @@
+"""Answers to interrupts that are not open any more."""
+
+from collections.abc import AsyncIterator
+from uuid import uuid4
+
+import pytest
+
+from portside.agent.a2a.rpc import AgentMessage, SendParams, UnsupportedOperation
+from portside.agent.a2a.service import resume
+from portside.agent.threads import records
+from portside.agent.types.runs import RunCreate
+from portside.agent.types.threads import ThreadCreate
+from portside.kernel.db import Database
+from portside.kernel.migrations import migrate
+
+
+@pytest.fixture
+async def db(fresh_database) -> AsyncIterator[Database]:
+    database = await Database.connect(await fresh_database(), max_size=2, schema="portside")
+    await migrate(database, ["portside.agent"], schema="portside")
+    yield database
+    await database.close()
+
+
+async def test_answer_to_a_thread_without_open_interrupt_is_refused(db: Database) -> None:
+    idle = (await records.create_thread(db, ThreadCreate())).thread_id
+    body, send = RunCreate(assistant_id="echo"), SendParams(message=AgentMessage(message_id="m", role="user", parts=[]))
+    for thread_id in (idle, uuid4()):
+        with pytest.raises(UnsupportedOperation, match="answered by another message"):
+            await resume(db, body, send, [{"kind": "text", "text": "yes"}], thread_id)
+    assert body.command is None

@@ -1,0 +1,319 @@
+"""How checkpoints of runs are written to Postgres: batched, in time, and fenced by the attempt.
+
+A run's checkpoints are in the database before its end is. A lost attempt, and a node that it left behind, write
+nothing afterwards.
+"""
+
+import asyncio
+import contextlib
+from collections.abc import AsyncIterator
+from typing import Any
+from uuid import UUID, uuid4
+
+import asyncpg
+import pytest
+from langgraph.checkpoint.conformance.test_utils import generate_checkpoint, generate_config, generate_metadata
+
+from portside.agent.checkpoints import PostgresSaver, writer
+from portside.agent.checkpoints.rows import Rows
+from portside.agent.checkpoints.writer import CheckpointWriter, LeaseLost, RunAttempt
+from portside.agent.threads import records
+from portside.kernel.db import Database
+from portside.kernel.migrations import migrate
+from tests.conftest import eventually
+from tests.db.test_checkpoints import chain
+
+INPUT = {"log": ["in"], "big": "x" * 1000, "hits": 0}
+
+
+@pytest.fixture
+async def db(fresh_database) -> AsyncIterator[Database]:
+    database = await Database.connect(await fresh_database(), max_size=5, schema="portside")
+    await migrate(database, ["portside.agent"], schema="portside")
+    yield database
+    await database.close()
+
+
+@pytest.fixture
+async def saver(db) -> PostgresSaver:
+    return PostgresSaver(db)
+
+
+async def running(db: Database, thread_id: str, *, attempt: int = 1) -> RunAttempt:
+    """A run that a worker executes on this thread."""
+    run_id = uuid4()
+    await db.pool.execute("insert into threads (thread_id) values ($1) on conflict do nothing", UUID(thread_id))
+    await db.pool.execute(
+        "insert into runs (run_id, thread_id, assistant_id, status, multitask_strategy, attempt)"
+        " values ($1, $2, $1, 'running', 'enqueue', $3)",
+        run_id, UUID(thread_id), attempt,
+    )  # fmt: skip
+    return RunAttempt(run_id, attempt)
+
+
+async def stored(db: Database, thread_id: str) -> int:
+    return await db.pool.fetchval("select count(*) from checkpoints where thread_id = $1", thread_id)
+
+
+def statements(db: Database) -> list[str]:
+    seen: list[str] = []
+    for name in ("fetchrow", "fetch", "execute"):
+        original = getattr(db, name)
+
+        def count(query, *, original=original, **values):
+            seen.append(query.name)
+            return original(query, **values)
+
+        setattr(db, name, count)
+    return seen
+
+
+def config(thread_id: str, **more: Any) -> Any:
+    return {"configurable": {"thread_id": thread_id, "checkpoint_ns": "", **more}}
+
+
+async def test_a_run_reads_once_and_writes_once(db):
+    saver = PostgresSaver(db, writer=CheckpointWriter(db, delay_s=60))
+    thread_id = str(uuid4())
+    holder = await running(db, thread_id)
+    seen = statements(db)
+    async with saver.writer.buffering(thread_id, holder):
+        await chain(saver).ainvoke(INPUT, config(thread_id))
+    assert seen == ["read_checkpoint", "write_checkpoints"]
+    assert await stored(db, thread_id) == 4
+    history = [state.values.get("hits") async for state in chain(saver).aget_state_history(config(thread_id))]
+    assert history == [2, 1, 0, None]
+
+
+async def test_concurrent_runs_share_a_write(db):
+    saver = PostgresSaver(db, writer=CheckpointWriter(db, delay_s=60))
+    thread_ids = [str(uuid4()) for _ in range(8)]
+    holders = [await running(db, thread_id) for thread_id in thread_ids]
+    seen = statements(db)
+
+    async def run(thread_id: str, holder: RunAttempt) -> None:
+        async with saver.writer.buffering(thread_id, holder):
+            await chain(saver).ainvoke(INPUT, config(thread_id))
+
+    await asyncio.gather(*map(run, thread_ids, holders))
+    assert seen.count("write_checkpoints") < len(thread_ids)
+    assert [await stored(db, thread_id) for thread_id in thread_ids] == [4] * 8
+
+
+async def test_rows_of_an_ephemeral_run_are_not_written(db, saver, monkeypatch):
+    monkeypatch.setattr(writer, "NEW_THREAD_DELAY_S", 60)
+    thread_id = str(uuid4())
+    holder = (await running(db, thread_id))._replace(is_new=True)
+    seen = statements(db)
+    async with saver.writer.buffering(thread_id, holder):
+        result = await chain(saver).ainvoke(INPUT, config(thread_id))
+    assert result["hits"] == 2
+    assert seen == []
+    assert await stored(db, thread_id) == 0
+
+
+async def test_a_run_that_is_cut_off_keeps_its_finished_steps(db, saver):
+    thread_id = str(uuid4())
+    holder = (await running(db, thread_id))._replace(is_new=True)
+    with pytest.raises(asyncio.CancelledError):
+        async with saver.writer.buffering(thread_id, holder):
+            await chain(saver).ainvoke(INPUT, config(thread_id))
+            raise asyncio.CancelledError
+    assert await stored(db, thread_id) == 4
+
+
+@pytest.mark.parametrize("change", ["attempt = attempt + 1", "status = 'pending'"])
+async def test_run_that_continues_elsewhere_writes_no_checkpoints(db, saver, change):
+    thread_id = str(uuid4())
+    holder = await running(db, thread_id)
+    with pytest.raises(LeaseLost):
+        async with saver.writer.buffering(thread_id, holder):
+            await db.pool.execute(f"update runs set {change}")
+            await chain(saver).ainvoke(INPUT, config(thread_id))
+    assert await stored(db, thread_id) == 0
+
+
+async def test_what_one_run_cannot_store_does_not_keep_others_from_it(db, saver):
+    good, bad = str(uuid4()), str(uuid4())
+    holders = {thread_id: await running(db, thread_id) for thread_id in (good, bad)}
+
+    async def put(thread_id: str, task: str) -> None:
+        async with saver.writer.buffering(thread_id, holders[thread_id]):
+            await saver.aput(config(thread_id), generate_checkpoint(), generate_metadata(), {})
+            place = config(thread_id, checkpoint_id="1")
+            await saver.aput_writes(place, [("log", "x")], task)
+
+    ended = await asyncio.gather(put(good, "task"), put(bad, "task \0"), return_exceptions=True)
+    assert ended[0] is None
+    assert isinstance(ended[1], asyncpg.PostgresError)
+    assert (await stored(db, good), await stored(db, bad)) == (1, 0)
+
+
+async def test_with_durability_sync_a_step_is_stored_before_the_next_begins(db, saver):
+    thread_id = str(uuid4())
+    holder = await running(db, thread_id)
+    async with saver.writer.buffering(thread_id, holder):
+        stream = chain(saver).astream(INPUT, config(thread_id), stream_mode="values", durability="sync")
+        seen = [await stored(db, thread_id) async for _ in stream]
+    assert seen == sorted(seen)
+    assert seen[-1] >= 3
+
+
+async def test_rows_are_written_during_a_long_run(db, saver):
+    thread_id = str(uuid4())
+    async with saver.writer.buffering(thread_id, await running(db, thread_id)):
+        await saver.aput(config(thread_id), generate_checkpoint(), generate_metadata(), {})
+
+        async def is_stored() -> bool:
+            return await stored(db, thread_id) == 1
+
+        await eventually(is_stored)
+
+
+async def test_rows_of_a_new_thread_are_written_when_its_run_takes_longer(db, saver, monkeypatch):
+    monkeypatch.setattr(writer, "NEW_THREAD_DELAY_S", 0)
+    thread_id = str(uuid4())
+
+    async def has(count: int) -> bool:
+        return await stored(db, thread_id) == count
+
+    async with saver.writer.buffering(thread_id, (await running(db, thread_id))._replace(is_new=True)):
+        for count in (1, 2):
+            await saver.aput(config(thread_id), generate_checkpoint(), generate_metadata(), {})
+            await eventually(lambda count=count: has(count))
+
+
+@pytest.mark.parametrize("is_new", [False, True])
+async def test_ended_run_leaves_no_buffer_and_its_rows_are_refused(db, saver, is_new):
+    thread_id = str(uuid4())
+    owner = (await running(db, thread_id))._replace(is_new=is_new)
+    async with saver.writer.buffering(thread_id, owner):
+        buffer = saver.writer.buffers.get(thread_id)
+        await saver.aput(config(thread_id), generate_checkpoint(), generate_metadata(), {})
+        assert saver.writer.pending_bytes > 0
+    assert saver.writer.buffers.get(thread_id) is None
+    assert saver.writer.pending_bytes == 0
+    with pytest.raises(LeaseLost):
+        await buffer.put("", Rows())
+
+
+async def test_rows_that_are_put_on_another_loop_while_others_are_written_are_all_stored(db):
+    """As graphs put them: in their own thread, as fast as they come."""
+    saver = PostgresSaver(db, writer=CheckpointWriter(db, delay_s=0))
+    thread_id = str(uuid4())
+    holder = await running(db, thread_id)
+
+    async def put_many() -> None:
+        for _ in range(300):
+            await saver.aput(made_by(holder, thread_id), generate_checkpoint(), generate_metadata(), {})
+
+    async with saver.writer.buffering(thread_id, holder):
+        await asyncio.to_thread(lambda: asyncio.run(put_many()))
+    assert await stored(db, thread_id) == 300
+    assert saver.writer.pending_bytes == 0
+
+
+async def test_a_run_reads_back_what_it_just_wrote(db, saver):
+    thread_id = str(uuid4())
+    async with saver.writer.buffering(thread_id, await running(db, thread_id)):
+        checkpoint = generate_checkpoint()
+        written = await saver.aput(config(thread_id), checkpoint, generate_metadata(), {})
+        found = await saver.aget_tuple(written)
+        assert found is not None
+        assert found.checkpoint["id"] == checkpoint["id"]
+
+
+async def test_the_channels_names_may_hold_any_character(saver):
+    names = ['quote " and \\ slash', "brace {a,b}", "comma, null", "NULL", ""]
+    checkpoint = generate_checkpoint(
+        channel_values={name: ["long"] for name in names}, channel_versions=dict.fromkeys(names, "1")
+    )
+    written = await saver.aput(generate_config(), checkpoint, generate_metadata(), dict.fromkeys(names, "1"))
+    found = await saver.aget_tuple(written)
+    assert found is not None
+    assert found.checkpoint["channel_values"] == checkpoint["channel_values"]
+
+
+async def test_nothing_is_left_of_a_thread_that_is_deleted_while_its_run_writes(db, saver):
+    """Wherever the deletion falls: before a write, or while one is under way."""
+
+    async def write_until_refused(thread_id: str, begun: asyncio.Event) -> None:
+        with pytest.raises(LeaseLost):
+            async with saver.writer.buffering(thread_id, await running(db, thread_id)):
+                while True:
+                    await chain(saver).ainvoke(INPUT, config(thread_id), durability="sync")
+                    begun.set()
+
+    threads = [(str(uuid4()), asyncio.Event()) for _ in range(10)]
+    writers = [asyncio.create_task(write_until_refused(*thread)) for thread in threads]
+    for thread_id, begun in threads:
+        await begun.wait()
+        await records.delete_thread(db, UUID(thread_id))
+    await asyncio.gather(*writers)
+    for table in ("checkpoints", "checkpoint_values", "checkpoint_writes"):
+        assert await db.pool.fetchval(f"select count(*) from {table}") == 0, table
+
+
+async def test_events_are_written_before_the_checkpoint_after_them(db, saver):
+    """Whoever goes on from the checkpoint does not tell it again."""
+    thread_id = str(uuid4())
+    holder = await running(db, thread_id)
+    order: list[int] = []
+
+    async def written() -> None:
+        order.append(await stored(db, thread_id))
+
+    async with saver.writer.buffering(thread_id, holder._replace(flush_events=written)):
+        for _ in range(3):
+            await saver.aput(config(thread_id), generate_checkpoint(), generate_metadata(), {})
+            await saver.aget_tuple(config(thread_id))
+    assert order[:3] == [0, 1, 2]
+
+
+def made_by(holder: RunAttempt, thread_id: str) -> Any:
+    return config(thread_id, run_id=str(holder.run_id)) | {"metadata": {"run_attempt": holder.attempt}}
+
+
+async def test_what_a_node_writes_that_was_left_behind_is_refused(db, saver):
+    """Its run has let go of the thread, and another run may have it."""
+    thread_id = str(uuid4())
+    left_behind = await running(db, thread_id)
+    await db.pool.execute("update runs set status = 'interrupted'")
+    late = made_by(left_behind, thread_id)
+    with pytest.raises(LeaseLost):
+        await saver.aput(late, generate_checkpoint(), generate_metadata(), {})
+    next_one = await running(db, thread_id)
+    async with saver.writer.buffering(thread_id, next_one):
+        with pytest.raises(LeaseLost):
+            await saver.aput(late, generate_checkpoint(), generate_metadata(), {})
+        await saver.aput(made_by(next_one, thread_id), generate_checkpoint(), generate_metadata(), {})
+    assert await stored(db, thread_id) == 1
+
+
+async def test_failed_read_reaches_the_executor(db, saver):
+    thread_id = str(uuid4())
+    holder = await running(db, thread_id)
+
+    async def go_on() -> None:
+        async with saver.writer.buffering(thread_id, holder):
+            await db.pool.execute("alter view checkpoint_tuples rename to elsewhere")
+            try:
+                await saver.aget_tuple(config(thread_id))
+            except asyncpg.UndefinedTableError:
+                return
+            pytest.fail("the read went well")
+
+    with pytest.raises(asyncpg.UndefinedTableError):
+        await go_on()
+
+
+async def test_failed_write_of_an_ephemeral_thread_is_reported(db, saver):
+    """The graph may have taken it for a mistake of its own."""
+    thread_id = str(uuid4())
+    holder = await running(db, thread_id)
+    await db.pool.execute("update runs set attempt = 2")
+    with pytest.raises(LeaseLost):
+        async with saver.writer.buffering(thread_id, holder._replace(is_new=True)):
+            await saver.aput(config(thread_id), generate_checkpoint(), generate_metadata(), {})
+            with contextlib.suppress(LeaseLost):
+                await saver.aget_tuple(config(thread_id))

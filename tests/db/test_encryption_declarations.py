@@ -1,0 +1,66 @@
+"""The declarations in the headers of queries, compared with the parameters and columns that Postgres knows.
+
+A query with a parameter that may hold a document declares how it is encrypted, or why it is stored in plain text.
+"""
+
+from typing import Any
+
+import pytest
+
+from portside.agent.config import StoreIndex
+from portside.agent.encryption.locations import BLOB_COLUMNS, DOCUMENT_COLUMNS
+from portside.agent.sql import sql
+from portside.agent.sql.declarations import Declarations
+from portside.agent.store.search_index import open_generation
+from portside.kernel.db import Database
+from portside.kernel.migrations import migrate
+
+DOCUMENT_TYPES = {"jsonb", "json", "bytea", "jsonb[]", "json[]", "bytea[]"}
+ID_COLUMNS = {"cron_id", "thread_id", "assistant_id", "namespace"}
+
+
+@pytest.fixture
+async def prepared(fresh_database) -> dict[str, Any]:
+    """The statements as Postgres understands them: by name, the types of parameters and the names of columns."""
+    db = await Database.connect(await fresh_database(), max_size=2, schema="portside")
+    found = {}
+    try:
+        await migrate(db, ["portside.agent"], schema="portside")
+        await open_generation(db, StoreIndex(embed="./embed.py:embed", dims=3))
+        async with db.pool.acquire() as connection:
+            for query in sql:
+                statement = await connection.prepare(query.sql)
+                kinds = [kind.name for kind in statement.get_parameters()]
+                columns = {column.name for column in statement.get_attributes()}
+                found[query.name] = (dict(zip(query.parameters, kinds, strict=True)), columns)
+    finally:
+        await db.close()
+    return found
+
+
+def declared_parameters(declared: Declarations) -> set[str]:
+    return {
+        *declared.documents, *declared.lists, *declared.records, *declared.searched, *declared.access,
+        *declared.access_lists, *declared.paths, *declared.plain,
+    }  # fmt: skip
+
+
+def test_every_document_parameter_is_declared(prepared):
+    declared = {query.name: declared_parameters(query.declared) for query in sql}
+    undeclared = [
+        f"{name}: {parameter}"
+        for name, (parameters, _) in prepared.items()
+        for parameter, kind in parameters.items()
+        if kind in DOCUMENT_TYPES and parameter not in declared[name]
+    ]
+    assert undeclared == [], "agent/sql/declarations.py takes the name of a document for that of an identifier"
+
+
+def test_queries_that_return_documents_return_the_ids_of_their_row(prepared):
+    without_ids = [
+        name
+        for name, (parameters, columns) in prepared.items()
+        if columns & (DOCUMENT_COLUMNS | BLOB_COLUMNS)
+        and not (columns | (parameters.keys() & {"thread_id"})) & ID_COLUMNS
+    ]
+    assert without_ids == [], "select the ids that `row_of` needs, or what is encrypted cannot be decrypted"

@@ -1,0 +1,143 @@
+"""A platform with its front, and an agent that the test itself serves: it shows what reaches an agent."""
+
+import asyncio
+import contextlib
+import json
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import httpx2
+
+from portside.kernel.http.server import Server, listen
+from tests.servers import KEY, ServerProcess, free_port, platform_server
+
+HEADERS = {"X-Api-Key": KEY}
+COOKIES = ("mine=1; Path=/", "portside_session=evil; Path=/", "wide=1; Domain=localhost; Path=/")
+
+
+class FakeAgent:
+    """An agent's server. `left` is set when the client of a stream has left."""
+
+    def __init__(self) -> None:
+        self.left = threading.Event()
+        self._loop = asyncio.new_event_loop()
+        self._stop = asyncio.Event()
+        self._listening = listen("127.0.0.1", 0)
+        self.url = f"http://127.0.0.1:{self._listening.getsockname()[1]}"
+        self._thread = threading.Thread(target=self._loop.run_until_complete, args=(self._serve(),))
+        self._thread.start()
+
+    def close(self) -> None:
+        self._loop.call_soon_threadsafe(self._stop.set)
+        self._thread.join()
+        self._loop.close()
+
+    async def _serve(self) -> None:
+        server = Server(self, draining=asyncio.Event(), grace_s=1, speaks_websocket=True)
+        await server.open([self._listening])
+        await server.serve_until(self._stop)
+
+    async def __call__(self, scope: Any, receive: Any, send: Any) -> None:
+        if scope["type"] == "websocket":
+            await self._echo(receive, send)
+        elif scope["path"] == "/stream":
+            await self._stream(receive, send)
+        else:
+            await self._show(scope, receive, send)
+
+    async def _show(self, scope: Any, receive: Any, send: Any) -> None:
+        size, is_more = 0, True
+        while is_more:
+            message = await receive()
+            size, is_more = size + len(message.get("body", b"")), message.get("more_body", False)
+        headers: dict[str, str] = {}
+        for name, value in scope["headers"]:
+            headers[name.decode()] = ", ".join(filter(None, (headers.get(name.decode()), value.decode())))
+        seen = {"path": scope["raw_path"].decode(), "size": size, "headers": headers}
+        answer = [(b"set-cookie", cookie.encode()) for cookie in COOKIES]
+        answer += [(b"content-type", b"text/html"), (b"clear-site-data", b'"*"'), (b"service-worker-allowed", b"/")]
+        await send({"type": "http.response.start", "status": 200, "headers": answer})
+        await send({"type": "http.response.body", "body": json.dumps(seen).encode()})
+
+    async def _stream(self, receive: Any, send: Any) -> None:
+        """Send one event, and nothing more until the client has left."""
+        await receive()
+        await send({"type": "http.response.start", "status": 200, "headers": [(b"content-type", b"text/event-stream")]})
+        await send({"type": "http.response.body", "body": b"data: 1\n\n", "more_body": True})
+        await receive()
+        self.left.set()
+
+    async def _echo(self, receive: Any, send: Any) -> None:
+        await receive()
+        cookies = [(b"set-cookie", cookie.encode()) for cookie in COOKIES]
+        await send({"type": "websocket.accept", "headers": cookies})
+        while (message := await receive())["type"] == "websocket.receive":
+            await send({"type": "websocket.send", "text": message["text"].upper()})
+
+
+class Fronted:
+    """A platform and its front. The test plays the listener."""
+
+    def __init__(self, server: ServerProcess, home: Path, agent: FakeAgent, ports: dict[str, int]) -> None:
+        self.server, self.home, self.agent, self.ports = server, home, agent, ports
+        self.url = server.url
+        self.http = httpx2.Client(base_url=server.url, headers=HEADERS, timeout=60)
+        listener = self.call("POST", "/internal/listeners/connect", compute_type="process", compute_id="test")
+        self.listener = listener["listener_id"]
+
+    def call(self, method: str, path: str, **body: Any) -> Any:
+        answer = self.http.request(method, path, json=body or None)
+        assert answer.is_success, answer.text
+        return answer.json() if answer.content else None
+
+    def deploy(self, name: str, url: str | None = None, **config: Any) -> dict[str, Any]:
+        """Create an image deployment that answers at the fake agent, and return it."""
+        made = self.call(
+            "POST", "/v2/deployments", name=name, source="external_image",
+            source_config={"resource_spec": {}, **config}, source_revision_config={"image_uri": "example/agent:1"},
+            secrets=[],
+        )  # fmt: skip
+        self.http.get(f"/internal/listeners/{self.listener}/desired")
+        self.report(made["id"], url or self.agent.url)
+        return self.get(made["id"])
+
+    def report(self, deployment_id: str, url: str) -> None:
+        self.call("PUT", f"/internal/deployments/{deployment_id}/status", status="READY", custom_url=url)
+
+    def get(self, deployment_id: str) -> dict[str, Any]:
+        return dict(self.call("GET", f"/v2/deployments/{deployment_id}"))
+
+    def caddy(self) -> int:
+        """Return the process id of the front."""
+        folder = str(self.home / "ingress")
+        (found,) = [
+            int(entry.name) for entry in Path("/proc").iterdir()
+            if entry.name.isdigit() and (entry / "comm").exists() and _runs_in(entry, folder)
+        ]  # fmt: skip
+        return found
+
+
+def _runs_in(entry: Path, folder: str) -> bool:
+    with contextlib.suppress(OSError):
+        return str((entry / "cwd").readlink()) == folder
+    return False
+
+
+@contextlib.contextmanager
+def fronted(home: Path, database_url: str, *arguments: str, **environment: str) -> Iterator[Fronted]:
+    ports = {"http": free_port(), "https": free_port()}
+    settings = {
+        "DATABASE_URL": database_url, "PORTSIDE_OWN_LISTENER": "false", "PORTSIDE_FRONT": "true",
+        "PORTSIDE_HTTP_PORT": str(ports["http"]),
+        "PORTSIDE_HTTPS_PORT": str(ports["https"]), **environment,
+    }  # fmt: skip
+    agent = FakeAgent()
+    try:
+        with platform_server(home, "--no-example", *arguments, **settings) as server:
+            opened = Fronted(server, home, agent, ports)
+            yield opened
+            opened.http.close()
+    finally:
+        agent.close()

@@ -1,0 +1,41 @@
+"""The npm packages that tests use, installed into a cache folder on first use.
+
+Without Node, npm or the packages the tests skip, unless PORTSIDE_REQUIRE_NODE is 1.
+"""
+
+import hashlib
+import os
+import shutil
+import subprocess
+from pathlib import Path
+
+import pytest
+
+SCRIPTS = Path(__file__).parent / "js"
+
+
+def unavailable(reason: str) -> None:
+    if os.environ.get("PORTSIDE_REQUIRE_NODE") == "1":
+        pytest.fail(reason)
+    pytest.skip(reason)
+
+
+def installed_packages() -> Path:
+    """Return a folder with the packages of tests/js installed; without them the test skips."""
+    if not shutil.which("node") or not shutil.which("npm"):
+        unavailable("node and npm are not installed")
+    pins = (SCRIPTS / "package.json").read_bytes()
+    cache = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "portside" / "js"
+    folder = cache / hashlib.sha256(pins).hexdigest()[:12]
+    if not (folder / "complete").exists():
+        folder.mkdir(parents=True, exist_ok=True)
+        (folder / "package.json").write_bytes(pins)
+        command = ["npm", "install", "--no-package-lock", "--ignore-scripts", "--no-audit", "--no-fund"]
+        try:
+            done = subprocess.run(command, cwd=folder, capture_output=True, text=True, timeout=180, check=False)
+        except subprocess.TimeoutExpired:
+            unavailable("npm does not answer")
+        if done.returncode:
+            unavailable(f"npm cannot install the packages: {done.stderr[-500:]}")
+        (folder / "complete").touch()
+    return folder

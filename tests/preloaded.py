@@ -1,0 +1,58 @@
+"""Server processes that start with the agent server imported, which is most of the cost of a start.
+
+They are forked from one process that only imports modules; then they run the command as usual.
+"""
+
+import multiprocessing
+import os
+import signal
+import subprocess
+import sys
+from multiprocessing.process import BaseProcess
+from pathlib import Path
+
+_SERVER = multiprocessing.get_context("forkserver")
+_SERVER.set_forkserver_preload(["portside.cli.main", "portside.cli.serve", "portside.agent.server"])
+
+
+class PreloadedProcess:
+    """A `portside` command in its own process and session, with the methods of `subprocess.Popen` that tests use."""
+
+    def __init__(self, arguments: list[str], environment: dict[str, str], log: Path) -> None:
+        self._process: BaseProcess = _SERVER.Process(
+            target=_run, args=(arguments, environment, str(log), str(Path.cwd())), daemon=True
+        )
+        self._process.start()
+        self.pid: int = self._process.pid or 0
+
+    @property
+    def returncode(self) -> int | None:
+        return self.poll()
+
+    def poll(self) -> int | None:
+        return self._process.exitcode
+
+    def wait(self, timeout: float | None = None) -> int:
+        self._process.join(timeout)
+        code = self._process.exitcode
+        if code is None:
+            raise subprocess.TimeoutExpired(str(self.pid), timeout or 0)
+        return code
+
+    def send_signal(self, number: signal.Signals) -> None:
+        if self.poll() is None:
+            os.kill(self.pid, number)
+
+
+def _run(arguments: list[str], environment: dict[str, str], log: str, folder: str) -> None:
+    os.setsid()
+    output = os.open(log, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o644)
+    os.dup2(output, 1)
+    os.dup2(output, 2)
+    os.chdir(folder)
+    os.environ.clear()
+    os.environ.update(environment)
+    sys.argv = ["portside", *arguments]
+    from portside.cli.main import main
+
+    main()

@@ -1,0 +1,3 @@
+from agent.graph import graph
+
+__all__ = ["graph"]

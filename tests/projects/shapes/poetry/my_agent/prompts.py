@@ -1,0 +1,3 @@
+from slugify import slugify
+
+REPLY = slugify("I heard") + ": {}"

@@ -1,0 +1,5 @@
+from typing import TypedDict
+
+
+class State(TypedDict):
+    text: str

@@ -1,0 +1,104 @@
+"""The configuration of the front: Caddy accepts each form of it, and routes name nothing that belongs to others."""
+
+import subprocess
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import pytest
+
+from portside.control.addresses import DeploymentAddress
+from portside.ingress.caddy import find_caddy
+from portside.ingress.config import AgentRoute, FrontOptions, configuration
+from portside.ingress.examples import PRINTERS, Outer
+from portside.ingress.front import FromFront, hosts_of, own_host, routes_of
+
+ROUTES = [AgentRoute("a", "127.0.0.1:1"), AgentRoute("b", "[::1]:2", "chat.example.org", "/v1")]
+DOMAIN = FrontOptions(domain="portside.example.com", agents="host")
+
+
+def valid(config: dict[str, Any], folder: Path) -> None:
+    """Let Caddy read a configuration without opening ports."""
+    found = find_caddy(None)
+    assert found is not None
+    (folder / "caddy.json").write_bytes(msgspec.json.encode(config))
+    command = [found.program, "validate", "--config", "caddy.json"]
+    environment = {"HOME": str(folder), "XDG_DATA_HOME": str(folder), "XDG_CONFIG_HOME": str(folder)}
+    done = subprocess.run(command, cwd=folder, env=environment, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        FrontOptions(host="::1", trusted_proxies=("10.0.0.0/8", "127.0.0.1")),
+        DOMAIN,
+        FrontOptions(
+            domain="x.example.com", acme_server="https://acme.example.com/directory", acme_email="a@example.com"
+        ),
+        FrontOptions(domain="x.example.com", tls="internal", https_port=8443),
+        FrontOptions(domain="x.example.com", tls="off", agents="host"),
+    ],
+)
+def test_caddy_accepts_the_configuration(options: FrontOptions, tmp_path: Path):
+    valid(configuration(options, ROUTES), tmp_path)
+
+
+def test_public_addresses_follow_the_domain():
+    assert FrontOptions().agents_pattern is None
+    assert DOMAIN.agents_pattern == "https://*.portside.example.com"
+    assert FrontOptions(domain="x.org", https_port=8443).agents_pattern == "https://x.org:8443/agents/*"
+    assert FrontOptions(domain="x.org", tls="off", https_port=8443).agents_pattern == "https://x.org/agents/*"
+
+
+@pytest.mark.parametrize(
+    "url",
+    [
+        None, "", "https://portside.example.com", "https://a.portside.example.com/x", "http://127.0.0.1", "http://[::1]:1",
+        "https://localhost", "https://PORTSIDE.example.com", "http://box",
+    ],
+)  # fmt: skip
+def test_names_of_the_platform_are_not_routed_to_a_deployment(url: str | None):
+    assert own_host(url, DOMAIN) == (None, "")
+
+
+def test_the_older_deployment_keeps_an_address():
+    addresses = [
+        DeploymentAddress("old", "http://127.0.0.1:1", "https://chat.example.org/"),
+        DeploymentAddress("new", "http://127.0.0.1:2", "https://Chat.example.org"),
+        DeploymentAddress("odd", "unix:/x", None),
+    ]
+    routes = routes_of(addresses, DOMAIN)
+    assert routes == [AgentRoute("old", "127.0.0.1:1", "chat.example.org"), AgentRoute("new", "127.0.0.1:2")]
+    assert hosts_of(routes, DOMAIN) == {
+        "portside.example.com", "old.portside.example.com", "new.portside.example.com", "chat.example.org",
+    }  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("client", "forwarded", "seen"),
+    [
+        (None, "203.0.113.7", (("203.0.113.7", 0), None, "https")),
+        (None, "198.51.100.1, 203.0.113.7", (("203.0.113.7", 0), "198.51.100.1", "https")),
+        # A connection that is not the front's keeps what it says, and nobody believes it.
+        (("192.0.2.1", 5), "203.0.113.7", (("192.0.2.1", 5), "203.0.113.7", "http")),
+    ],
+)
+async def test_only_the_front_is_believed_about_the_client(client: Any, forwarded: str, seen: Any):
+    scopes: list[Any] = []
+
+    async def app(scope: Any, _receive: Any, _send: Any) -> None:
+        scopes.append(scope)
+
+    headers = [(b"x-forwarded-for", forwarded.encode()), (b"x-forwarded-proto", b"https")]
+    await FromFront(app)({"type": "http", "client": client, "scheme": "http", "headers": headers}, None, None)
+    left = dict(scopes[0]["headers"]).get(b"x-forwarded-for")
+    assert (scopes[0]["client"], left and left.decode(), scopes[0]["scheme"]) == seen
+
+
+@pytest.mark.parametrize("kind", list(PRINTERS))
+def test_printed_configurations_name_the_domain_and_the_platform(kind: str):
+    text = PRINTERS[kind](Outer("portside.example.com", "127.0.0.1:8700", is_by_host=True))
+    assert "127.0.0.1:8700" in text
+    assert "portside.example.com" in text
+    assert "--agents host --tls off" in text

@@ -1,0 +1,194 @@
+"""Limits of the server: requests and connections that it refuses before the application sees them."""
+
+import asyncio
+import contextlib
+
+import pytest
+
+from portside.kernel.http import server
+from portside.kernel.http.routes import Context, Routes
+from portside.kernel.http.server import MAX_HEAD_BYTES, MAX_HEADERS, MAX_TARGET_BYTES
+from tests.conftest import eventually
+from tests.unit.kernel_server import serve
+
+# One byte above the limit, so that the server reads all bytes. Unread ones would reset the connection before the client
+# has read the response.
+BEYOND = MAX_TARGET_BYTES + MAX_HEAD_BYTES + 1
+WITHIN = b"Host: h\r\nConnection: close\r\n"
+
+
+def echoing() -> Routes:
+    routes = Routes("t")
+
+    @routes.get("/name", public=True)
+    async def show(_ctx: Context) -> str:
+        return "ada"
+
+    @routes.post("/take", public=True)
+    async def take(ctx: Context) -> int:
+        return len(await ctx.request.body())
+
+    return routes
+
+
+@pytest.mark.parametrize(
+    ("request_bytes", "status"),
+    [
+        (b"GET /name?" + b"q" * MAX_TARGET_BYTES + b" HTTP/1.1\r\n" + WITHIN + b"\r\n", b"414 URI Too Long"),
+        (b"GET /name HTTP/1.1\r\n" + b"A: b\r\n" * (MAX_HEADERS + 1) + b"\r\n", b"431 Request Header"),
+        (b"GET /name HTTP/1.1\r\nA: " + b"b" * MAX_HEAD_BYTES + b"\r\n\r\n", b"431 Request Header"),
+        ((b"GET /name HTTP/1.1\r\nA: " + b"b" * BEYOND)[:BEYOND], b"431 Request Header"),
+        ((b"GET /" + b"n" * BEYOND)[:BEYOND], b"431 Request Header"),
+        (b"nonsense\r\n\r\n", b"400 Bad Request"),
+        (b"GET /name HTTP/1.1\r\nA: b\r\n" + WITHIN + b"\r\n", b"200 OK"),
+        (b"GET /name?" + b"q" * 8000 + b" HTTP/1.1\r\n" + b"A: b\r\n" * 90 + WITHIN + b"\r\n", b"200 OK"),
+    ],
+    ids=["target", "headers", "header", "endless header", "endless target", "nonsense", "plain", "large"],
+)
+async def test_request_head_above_limits_is_refused_as_json(request_bytes: bytes, status: bytes) -> None:
+    async with serve(echoing()) as served:
+        answer = await served.raw(request_bytes)
+    assert answer.startswith(b"HTTP/1.1 " + status), answer[:200]
+    assert b'{"detail":' in answer or b"200" in status
+
+
+@pytest.fixture
+def short_timeouts(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Set all timeouts, and the interval of their checks, to 10 ms."""
+    for name in ("HEAD_TIMEOUT_S", "BODY_IDLE_TIMEOUT_S", "CHECK_EVERY_S"):
+        monkeypatch.setattr(server, name, 0.01)
+
+
+@pytest.mark.usefixtures("short_timeouts")
+@pytest.mark.parametrize(
+    "begun",
+    [
+        b"",
+        b"GET /name HTT",
+        b"GET /name HTTP/1.1\r\nA: b\r\n",
+        b"POST /take HTTP/1.1\r\nHost: a\r\nContent-Length: 9\r\n\r\nx",
+    ],
+    ids=["nothing", "a line", "headers", "a body"],
+)
+async def test_connection_without_a_complete_request_is_closed(begun: bytes) -> None:
+    async with serve(echoing()) as served:
+        reader, writer = await asyncio.open_connection("127.0.0.1", served.port)
+        writer.write(begun)
+        # If the server closes before it has read all bytes, the client sees a reset.
+        with contextlib.suppress(ConnectionResetError):
+            async with asyncio.timeout(60):
+                assert await reader.read() == b""
+        writer.close()
+
+
+SLOW = b"POST /take HTTP/1.1\r\nHost: a\r\nConnection: close\r\nContent-Length: 9\r\n\r\nx"
+
+
+async def test_slow_body_gets_408(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(server, "CHECK_EVERY_S", 0.01)
+    async with serve(echoing(), body_within_s=0.05) as served:
+        answer = await served.raw(SLOW)
+    assert answer.startswith(b"HTTP/1.1 408 Request Timeout")
+    assert b"HTTP_REQUEST_BODY_TIMEOUT_SECONDS" in answer
+
+
+async def test_body_that_keeps_the_minimum_rate_is_read(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(server, "CHECK_EVERY_S", 0.01)
+    # Each byte extends the deadline by more than it takes to send.
+    monkeypatch.setattr(server, "MIN_BYTES_PER_S", 1e-6)
+    checks = 0
+    close_if_slow = server.BoundedProtocol.close_if_slow
+
+    def counted(protocol: server.BoundedProtocol, at: float, body_within_s: float) -> None:
+        nonlocal checks
+        checks += protocol.cycle is not None
+        close_if_slow(protocol, at, body_within_s)
+
+    monkeypatch.setattr(server.BoundedProtocol, "close_if_slow", counted)
+    async with serve(echoing(), body_within_s=0.001) as served:
+        reader, writer = await asyncio.open_connection("127.0.0.1", served.port)
+        writer.write(SLOW)
+
+        async def was_checked() -> bool:
+            return checks > 3
+
+        await eventually(was_checked)
+        writer.write(b"yyyyyyyy")
+        async with asyncio.timeout(60):
+            answer = await reader.read()
+        writer.close()
+    assert answer.startswith(b"HTTP/1.1 200")
+
+
+async def test_idle_and_waiting_connections_stay_open(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(server, "CHECK_EVERY_S", 0.01)
+    held, release = asyncio.Event(), asyncio.Event()
+    routes = echoing()
+
+    @routes.get("/slow", public=True)
+    async def slow(_ctx: Context) -> str:
+        held.set()
+        await release.wait()
+        return "done"
+
+    async with serve(routes) as served:
+        reader, writer = await asyncio.open_connection("127.0.0.1", served.port)
+        for path in (b"/name", b"/slow", b"/name"):
+            if path == b"/slow":
+                # From here on, a head or body that arrives in pieces would time out.
+                monkeypatch.setattr(server, "HEAD_TIMEOUT_S", 0.0)
+                monkeypatch.setattr(server, "BODY_IDLE_TIMEOUT_S", 0.0)
+            writer.write(b"GET " + path + b" HTTP/1.1\r\nHost: h\r\n\r\n")
+            if path == b"/slow":
+                await held.wait()
+                for _ in range(5):
+                    await asyncio.sleep(server.CHECK_EVERY_S)
+                release.set()
+            async with asyncio.timeout(60):
+                assert (await reader.readuntil(b"\r\n")).startswith(b"HTTP/1.1 200")
+                await reader.readuntil(b'"')
+                await reader.readuntil(b'"')
+        writer.close()
+
+
+async def test_connection_above_the_limit_gets_503(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(server, "REFUSE_WITHIN_S", 60.0)
+    async with serve(echoing()) as served:
+        served.server.config.max_connections = 3
+        idle = [await asyncio.open_connection("127.0.0.1", served.port) for _ in range(3)]
+
+        async def are_connected() -> bool:
+            return len(served.server.server_state.connections) == 3
+
+        await eventually(are_connected)
+        for _ in range(20):
+            answer = await served.raw(b"GET /name HTTP/1.1\r\nHost: h\r\n\r\n")
+            assert answer.startswith(b"HTTP/1.1 503 Service Unavailable\r\n")
+            assert b"\r\nretry-after: 2\r\n" in answer
+            assert b'{"detail":"This server has no free connection' in answer
+        idle[0][1].write(b"GET /name HTTP/1.1\r\n" + WITHIN + b"\r\n")
+        assert (await idle[0][0].read()).startswith(b"HTTP/1.1 200 OK")
+
+        async def has_free_slot() -> bool:
+            return (await served.raw(b"GET /name HTTP/1.1\r\n" + WITHIN + b"\r\n")).startswith(b"HTTP/1.1 200 OK")
+
+        await eventually(has_free_slot)
+        for _, writer in idle:
+            writer.close()
+
+
+async def test_silent_connection_above_the_limit_is_closed() -> None:
+    async with serve(echoing()) as served:
+        served.server.config.max_connections = 1
+        kept = await asyncio.open_connection("127.0.0.1", served.port)
+
+        async def is_connected() -> bool:
+            return len(served.server.server_state.connections) == 1
+
+        await eventually(is_connected)
+        reader, writer = await asyncio.open_connection("127.0.0.1", served.port)
+        assert await asyncio.wait_for(reader.read(), 60) == b""
+        for one in (writer, kept[1]):
+            one.close()

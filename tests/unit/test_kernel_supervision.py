@@ -1,0 +1,99 @@
+"""Supervision of background work.
+
+Background work does not end because of an error.
+"""
+
+import asyncio
+import threading
+
+import asyncpg
+import pytest
+import structlog
+
+from portside.kernel.supervision import Backoff, Supervision
+from tests.conftest import eventually
+
+
+def quick() -> Backoff:
+    return Backoff(first_s=0.001, limit_s=0.002)
+
+
+class Work:
+    """Raises the given failures, then returns 7."""
+
+    def __init__(self, *failures: Exception) -> None:
+        self.failures = list(failures)
+
+    async def run(self) -> int:
+        if self.failures:
+            raise self.failures.pop(0)
+        return 7
+
+    def run_in_thread(self) -> None:
+        if self.failures:
+            raise self.failures.pop(0)
+
+
+UNEXPECTED = (OSError(24, "Too many open files"), OSError(28, "No space left on device"), KeyError("a bug"))
+
+
+def test_backoff_doubles_to_its_limit_and_resets():
+    backoff = Backoff(first_s=0.2, limit_s=1, reset_after_s=60)
+    assert [backoff.next() for _ in range(4)] == [0.2, 0.4, 0.8, 1]
+    assert backoff.next(healthy_for_s=59) == 1
+    assert backoff.next(healthy_for_s=60) == 0.2
+
+
+async def test_work_is_retried_until_it_returns():
+    reported: list[tuple[str, float]] = []
+    supervision = Supervision(
+        "the work", backoff=quick(), on_failure=lambda failure, delay_s: reported.append((str(failure), delay_s))
+    )
+    assert await supervision.run(Work(*UNEXPECTED).run) == 7
+    assert [text for text, _ in reported] == [str(failure) for failure in UNEXPECTED]
+    assert [delay_s for _, delay_s in reported] == [0.001, 0.002, 0.002]
+
+
+async def test_cancellation_ends_the_work():
+    task = asyncio.create_task(Supervision("the work").run(asyncio.Event().wait))
+    await asyncio.sleep(0)
+    task.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await task
+
+
+def test_run_in_thread_retries_until_stopped():
+    work = Work(*UNEXPECTED)
+    Supervision("the work", backoff=quick()).run_in_thread(work.run_in_thread, threading.Event())
+    assert work.failures == []
+
+
+async def test_stop_interrupts_the_delay_of_a_thread():
+    stop = threading.Event()
+    supervision = Supervision("the work", backoff=Backoff(3600, 3600))
+    failing = Work(*UNEXPECTED)
+    thread = threading.Thread(target=supervision.run_in_thread, args=(failing.run_in_thread, stop))
+    thread.start()
+
+    async def has_failed() -> bool:
+        return len(failing.failures) == 2
+
+    await eventually(has_failed)
+    stop.set()
+    thread.join(10)
+    assert not thread.is_alive()
+
+
+@pytest.mark.parametrize(
+    ("failure", "level", "has_traceback"),
+    [
+        (KeyError("a bug"), "error", True),
+        (ValueError("known"), "warning", False),
+        (asyncpg.CannotConnectNowError("starting up"), "warning", False),
+    ],
+)
+async def test_only_unexpected_failures_log_a_traceback(failure: Exception, level: str, *, has_traceback: bool):
+    with structlog.testing.capture_logs() as lines:
+        await Supervision("the work", backoff=quick(), expected=(ValueError,)).run(Work(failure).run)
+    (line,) = lines
+    assert (line["log_level"], line["work"], "exc_info" in line) == (level, "the work", has_traceback)

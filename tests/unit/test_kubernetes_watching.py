@@ -1,0 +1,145 @@
+"""Judging a rollout by its pods and workloads: ready, not ready yet and why, or a permanent problem."""
+
+from typing import Any
+
+import pytest
+
+from portside.dataplane.compute.kubernetes.objects import COMPONENT
+from portside.dataplane.compute.kubernetes.target import metrics_of
+from portside.dataplane.compute.kubernetes.watching import crashed_containers, judge, pod_problems
+
+
+def workload(kind: str = "Deployment", wanted: int = 2, **status: Any) -> dict[str, Any]:
+    return {
+        "kind": kind,
+        "metadata": {"name": "hello", "generation": 3},
+        "spec": {"replicas": wanted},
+        "status": {"observedGeneration": 3, **status},
+    }
+
+
+def pod(*containers: dict[str, Any], **status: Any) -> dict[str, Any]:
+    return {"metadata": {"name": "hello-1"}, "status": {"containerStatuses": list(containers), **status}}
+
+
+def container(state: dict[str, Any], **more: Any) -> dict[str, Any]:
+    return {"name": "api-server", "restartCount": 0, "ready": False, "state": state, **more}
+
+
+def waiting(reason: str, **more: Any) -> dict[str, Any]:
+    return container({"waiting": {"reason": reason, "message": "because"}}, **more)
+
+
+UP = {"replicas": 2, "updatedReplicas": 2, "availableReplicas": 2}
+
+
+@pytest.mark.parametrize(
+    ("status", "expected"),
+    [
+        (UP, True),
+        ({**UP, "observedGeneration": 2}, False),
+        ({**UP, "availableReplicas": 1}, False),
+        ({**UP, "updatedReplicas": 1}, False),
+        ({**UP, "replicas": 3}, False),
+        ({}, False),
+    ],
+    ids=["up", "not seen yet", "not available", "not updated", "an old one is left", "nothing yet"],
+)
+def test_deployment_is_ready_when_only_new_replicas_serve(status: Any, *, expected: bool) -> None:
+    assert judge(workload(**status), []).is_ready is expected
+
+
+def test_deployment_without_replicas_is_ready() -> None:
+    assert judge(workload(wanted=0, updatedReplicas=0), []).is_ready
+
+
+def test_previous_replicas_are_not_counted() -> None:
+    progress = judge(workload(replicas=3, updatedReplicas=1, availableReplicas=2), [])
+    assert str(progress).startswith("0 of 2 replicas")
+
+
+def test_stateful_set_is_judged_by_ready_replicas() -> None:
+    status = {"replicas": 1, "updatedReplicas": 1, "readyReplicas": 1}
+    assert judge(workload("StatefulSet", 1, **status), []).is_ready
+    assert not judge(workload("StatefulSet", 1, **{**status, "readyReplicas": 0}), []).is_ready
+
+
+@pytest.mark.parametrize("reason", ["ImagePullBackOff", "InvalidImageName", "CreateContainerConfigError"])
+def test_permanent_waiting_reasons(reason: str) -> None:
+    progress = judge(workload(), [pod(waiting(reason))])
+    assert progress.is_permanent
+    assert f"container api-server of pod hello-1: {reason}: because" in str(progress)
+
+
+def test_first_pull_error_is_not_permanent() -> None:
+    assert not judge(workload(), [pod(waiting("ErrImagePull"))]).is_permanent
+
+
+def test_crash_loop_is_permanent_and_describes_death() -> None:
+    death = {"terminated": {"exitCode": 3, "reason": "Error"}}
+    twice, thrice = (waiting("CrashLoopBackOff", restartCount=count, lastState=death) for count in (2, 3))
+    assert not judge(workload(), [pod(twice)]).is_permanent
+    progress = judge(workload(), [pod(thrice)])
+    assert progress.is_permanent
+    assert "ended with exit code 3 (Error), 3 restarts" in str(progress)
+    assert crashed_containers(pod(thrice)) == ["api-server"]
+
+
+def test_out_of_memory_is_described() -> None:
+    killed = container({"running": {}}, lastState={"terminated": {"exitCode": 137, "reason": "OOMKilled"}})
+    (trouble,) = pod_problems(pod(killed))
+    assert "more memory than its limit (OOMKilled)" in trouble.text
+
+
+def test_failing_init_container_is_named() -> None:
+    failing = {**waiting("CrashLoopBackOff", restartCount=5), "name": "migrate"}
+    failing["lastState"] = {"terminated": {"exitCode": 1}}
+    (trouble,) = pod_problems(pod(initContainerStatuses=[failing]))
+    assert trouble.text.startswith("container migrate of pod hello-1 ended with exit code 1")
+    assert trouble.is_permanent
+
+
+def test_unschedulable_pod_is_not_permanent() -> None:
+    unschedulable = {"type": "PodScheduled", "status": "False", "reason": "Unschedulable", "message": "0/3 nodes"}
+    progress = judge(workload(), [pod(conditions=[unschedulable])])
+    assert "cannot be scheduled: Unschedulable: 0/3 nodes" in str(progress)
+    assert not progress.is_permanent
+
+
+def test_exceeded_quota_is_permanent() -> None:
+    failure = {"type": "ReplicaFailure", "status": "True", "reason": "FailedCreate", "message": "exceeded quota"}
+    progress = judge(workload(conditions=[failure]), [])
+    assert progress.is_permanent
+    assert "exceeded quota" in str(progress)
+
+
+def test_starting_containers_are_no_problem() -> None:
+    quiet = [waiting("ContainerCreating"), waiting("PodInitializing"), container({"running": {}}, ready=True)]
+    assert list(pod_problems(pod(*quiet))) == []
+    done = {**container({"terminated": {"exitCode": 0, "reason": "Completed"}}), "name": "first"}
+    assert list(pod_problems(pod(initContainerStatuses=[done]))) == []
+
+
+def test_metrics_of_counts_replicas_and_first_problem() -> None:
+    def of(component: str, one: dict[str, Any], **more: Any) -> dict[str, Any]:
+        return {**one, "metadata": {**one["metadata"], "labels": {COMPONENT: component}, **more}}
+
+    ready = {"type": "Ready", "status": "True"}
+    up = pod(container({"running": {}}, ready=True, restartCount=2), conditions=[ready])
+    found = metrics_of(
+        [
+            of("api", up),
+            of("api", up, deletionTimestamp="now"),
+            of("queue", up),
+            of("queue", pod(waiting("ImagePullBackOff"))),
+            of("postgres", up),
+        ]
+    )
+    assert (found.replicas, found.queue_replicas, found.restarts) == (1, 1, 4)
+    assert found.problem == "container api-server of pod hello-1: ImagePullBackOff: because"
+    assert metrics_of([]).problem is None
+
+
+def test_same_problem_is_shown_once() -> None:
+    pods = [pod(waiting("ImagePullBackOff")) for _ in range(50)]
+    assert len(str(judge(workload(), pods))) < 300

@@ -1,0 +1,121 @@
+"""Values of clients: accepted leniently where their meaning is clear, and refused otherwise."""
+
+import json
+from datetime import UTC, datetime
+from typing import Any
+from uuid import UUID
+
+import pytest
+
+from portside.kernel.errors import Invalid
+from portside.tracing.ingest import parse_batch, parse_multipart, parse_run, run_update_parser
+from tests.unit.test_tracing_multipart import TYPE, body
+
+RUN, CHILD = UUID(int=1), UUID(int=2)
+START = "2026-11-21T02:04:40.002605+00:00"
+
+
+def run(**fields: Any) -> bytes:
+    return json.dumps({"id": str(RUN), "name": "r", "run_type": "llm", "start_time": START, **fields}).encode()
+
+
+def test_a_root_is_its_own_trace():
+    (write,) = parse_run(run(), "").runs
+    assert (write.trace_id, write.dotted_order) == (RUN, f"20261121T020440002605Z{RUN}")
+
+
+def test_a_child_without_dotted_order_waits_for_its_parent():
+    (write,) = parse_run(run(parent_run_id=str(CHILD)), "").runs
+    assert (write.trace_id, write.dotted_order, write.parent_run_id) == (None, None, CHILD)
+
+
+def test_the_trace_follows_from_the_dotted_order():
+    (write,) = parse_run(run(parent_run_id=str(CHILD), dotted_order=f"20261121T020440002605Z{CHILD}.2Z{RUN}"), "").runs
+    assert write.trace_id == CHILD
+
+
+def test_times_are_parsed_in_several_formats():
+    for value in [
+        "2026-11-21T02:08:45.093Z",
+        1795226925093,
+        "2026-11-21T02:08:45.093",
+        "2026-11-21T04:08:45.093+02:00",
+    ]:
+        (write,) = parse_run(run(end_time=value), "").runs
+        assert write.end_time == datetime(2026, 11, 21, 2, 8, 45, 93000, UTC)
+
+
+@pytest.mark.parametrize("value", ["yesterday", 1e30, "", "9999-12-31T23:59:59-12:00"])
+def test_invalid_times_are_refused(value: Any):
+    with pytest.raises(Invalid, match="start_time"):
+        parse_run(run(start_time=value), "")
+
+
+def test_patches_record_the_fields_that_are_not_null():
+    (write,) = run_update_parser(RUN)(b'{"id": null, "outputs": {"b": 2}, "extra": null, "name": null}', "").runs
+    assert (write.id, write.outputs, write.extra, write.patched) == (RUN, '{"b": 2}', None, 128)
+
+
+def test_user_data_is_stored_unchanged():
+    (write,) = parse_run(run(inputs={"x": "\x00"})[:-1] + b',"outputs": {"n" : 1.50, "u":"\\u0000"}}', "").runs
+    assert write.outputs == '{"n" : 1.50, "u":"\\u0000"}'
+
+
+def test_text_that_postgres_cannot_store_is_repaired():
+    (write,) = parse_run(run(name="a\x00b", error="boom\x00", tags=["\x00t"], inputs={"s": "\ud83d"}), "").runs
+    assert (write.name, write.error, write.tags) == ("ab", "boom", '["t"]')
+    assert "\ud83d" not in (write.inputs or "")
+    (write,) = parse_run(run()[:-1] + b',"inputs": {"a": "\xff"}}', "").runs
+    assert write.inputs == '{"a":"\ufffd"}'
+
+
+@pytest.mark.parametrize(
+    "raw", [b"", b"[", b"[]", b'{"id": 1}', b'{"id": "x"}', b"[" * 100_000, b'{"a":' + b"9" * 5000]
+)
+def test_malformed_runs_are_refused(raw: bytes):
+    with pytest.raises(Invalid):
+        parse_run(raw, "")
+
+
+def test_a_batch_keeps_its_order_and_requires_ids():
+    delivery = parse_batch(b'{"post": [' + run() + b'], "patch": [' + run(name="later") + b"]}", "")
+    assert [(write.is_post, write.name) for write in delivery.runs] == [(True, "r"), (False, "later")]
+    assert parse_batch(b"{}", "").runs == []
+    with pytest.raises(Invalid, match="id"):
+        parse_batch(b'{"post": [{"name": "x"}]}', "")
+
+
+def test_parts_set_fields_of_the_run_they_follow():
+    raw = body(
+        (f"post.{RUN}", run()),
+        (f"post.{RUN}.inputs", b'{"x":3}'),
+        (f"post.{RUN}.error", b'"Boom()"'),
+        (f"patch.{RUN}", run(end_time=START)),
+        (f"patch.{RUN}.outputs", b'{"y":4}'),
+        (f"feedback.{CHILD}", b'{"key": "k", "run_id": null, "score": 1}'),
+        (f"attachment.{RUN}.cat.png", b"\x89PNG\r\n"),
+    )
+    delivery = parse_multipart(raw, TYPE)
+    post, patch = delivery.runs
+    assert (post.inputs, post.error, post.outputs, post.is_post) == ('{"x":3}', "Boom()", None, True)
+    assert (patch.outputs, patch.is_post, patch.patch_order > 0) == ('{"y":4}', False, True)
+    assert (delivery.feedback[0].key, delivery.feedback[0].id) == ("k", CHILD)
+    assert (delivery.attachments[0].name, delivery.attachments[0].data) == ("cat.png", b"\x89PNG\r\n")
+
+
+@pytest.mark.parametrize(
+    ("name", "data"),
+    [
+        ("post.nonsense", b"{}"),
+        (f"put.{RUN}", b"{}"),
+        (f"post.{RUN}.colour", b"{}"),
+        (f"post.{RUN}.inputs", b"{"),
+        (f"post.{RUN}.inputs", b"{}"),
+        (f"feedback.{RUN}", b"{}"),
+        (f"attachment.{RUN}", b""),
+        ("", b""),
+    ],
+)
+def test_parts_outside_the_contract_are_refused(name: str, data: bytes):
+    with pytest.raises(Invalid):
+        parse_multipart(body((name, data)), TYPE)
