@@ -78,7 +78,9 @@ async def test_a_password_makes_a_session_that_scripts_cannot_read(
     token = browser.cookies["portside_session"]
     body = {"email": email, "password": PASSWORD}
     over_tls = await browser.post("/login/password", data=body, headers={"x-forwarded-proto": "https"})
-    assert "Secure" in over_tls.headers["set-cookie"].split("; ")
+    name, *attributes = over_tls.headers["set-cookie"].split("; ")
+    assert name.startswith("__Host-portside_session=")
+    assert {"Path=/", "Secure"} < set(attributes)
     stored = await server.db.pool.fetchval("select string_agg(s::text, '') from sessions s")
     assert token not in stored
 
@@ -169,6 +171,23 @@ async def test_a_session_is_never_one_that_somebody_else_chose(
         assert await status(again) == 401
         again.headers["cookie"] = second
         assert await status(again) == 200
+
+
+async def test_over_tls_a_cookie_of_another_host_of_the_domain_does_not_count(server: Hosted, email: str) -> None:
+    async with new_browser(server) as browser:
+        browser.headers["x-forwarded-proto"] = "https"
+        own = (await sign_in(browser, email)).headers["set-cookie"].split(";")[0]
+        assert own.startswith("__Host-")
+        tossed = own.removeprefix("__Host-")
+        found = [await status_with(browser, cookie) for cookie in (own, tossed, f"{own}; portside_session=evil")]
+        assert found == [200, 401, 200]
+        browser.headers["cookie"] = own
+        assert (await browser.post("/login/out")).headers["set-cookie"].startswith("__Host-portside_session=;")
+        assert await status(browser) == 401
+
+
+async def status_with(browser: httpx2.AsyncClient, cookie: str) -> int:
+    return (await browser.get("/auth", headers={"cookie": cookie})).status_code
 
 
 async def test_cookies_and_bearer_tokens_cannot_be_exchanged(

@@ -7,12 +7,13 @@ of times a second. Revocations and changes of roles in this process take effect 
 import hashlib
 import hmac
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from datetime import timedelta
 from typing import Literal, NamedTuple
 from uuid import UUID
 
 import msgspec
+from starlette.requests import HTTPConnection
 
 from portside.identity.roles import ORGANIZATION_ADMIN, permissions_of
 from portside.identity.sql import sql
@@ -20,7 +21,7 @@ from portside.identity.types import EVERYTHING, Actor
 from portside.kernel.clock import now
 from portside.kernel.db import Database, Record
 from portside.kernel.errors import Forbidden, Unauthorized
-from portside.kernel.http.headers import bearer_of, cookies_of
+from portside.kernel.http.headers import bearer_of, cookies_of, is_tls
 
 
 def hash_token(token: str) -> bytes:
@@ -47,17 +48,32 @@ class Presented(NamedTuple):
     token: str | None
 
 
-def credential_of(headers: Mapping[str, str]) -> Presented:
+def cookie_name(name: str, request: HTTPConnection) -> str:
+    """Return the name under which a browser keeps a cookie of ours.
+
+    Over TLS it has the prefix with which browsers accept a cookie only from this very host. Otherwise a page of another
+    host of the domain, such as an agent's, could set it for the whole domain. Without TLS browsers refuse the prefix.
+    """
+    return f"__Host-{name}" if is_tls(request) else name
+
+
+def session_tokens(request: HTTPConnection) -> list[str]:
+    """Return the tokens in the session cookies of a request."""
+    return cookies_of(request.headers.get("cookie"), cookie_name(SESSION_COOKIE, request))
+
+
+def credential_of(request: HTTPConnection) -> Presented:
     """Return the credential that counts: an API key before a bearer token, and both before a session's cookie.
 
-    Two session cookies count as none: a page of a subdomain may have set the second one.
+    Two session cookies count as none: without TLS a page of a subdomain may have set the second one.
     """
+    headers = request.headers
     if key := headers.get("x-api-key"):
         return Presented("key", key)
     if (token := bearer_of(headers.get("authorization"))) is not None:
         is_key = token.startswith((PERSONAL_PREFIX, SERVICE_PREFIX))
         return Presented("key" if is_key else "bearer", token)
-    cookies = cookies_of(headers.get("cookie"), SESSION_COOKIE)
+    cookies = session_tokens(request)
     return Presented("cookie", cookies[0]) if len(cookies) == 1 else Presented("key", None)
 
 

@@ -33,7 +33,7 @@ async def guard(ctx: Context, route: Route[Any]) -> Actor:
     permission, or may not use the workspace of X-Tenant-Id or the organization of X-Organization-Id.
     """
     headers = ctx.request.headers
-    presented = credential_of(headers)
+    presented = credential_of(ctx.request)
     if presented.kind == "cookie" and ctx.request.method not in SAFE:
         check_same_origin(headers)
     actor = await ctx.services.authenticator.authenticate_request(presented, _tenant(headers.get("x-tenant-id")))

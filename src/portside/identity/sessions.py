@@ -6,20 +6,20 @@ that the browser's cookie named.
 """
 
 import secrets
-from collections.abc import Mapping
 from datetime import datetime, timedelta
 from typing import Literal
 from uuid import UUID
 
 import msgspec
+from starlette.requests import HTTPConnection
 
-from portside.identity.authentication import SESSION_COOKIE, Authenticator, SessionKind, hash_token
+from portside.identity.authentication import Authenticator, SessionKind, cookie_name, hash_token, session_tokens
 from portside.identity.sql import sql
 from portside.identity.types import Actor, LoginSession
 from portside.kernel.clock import now
 from portside.kernel.db import Session
 from portside.kernel.errors import Forbidden, NotFound
-from portside.kernel.http.headers import cookies_of
+from portside.kernel.http.headers import is_tls
 from portside.kernel.ids import uuid7
 from portside.kernel.logs import get_logger
 
@@ -127,9 +127,9 @@ async def end_current(db: Session, authenticator: Authenticator, actor: Actor) -
         await _end(db, authenticator, actor, {"id": actor.session_id, **_EVERY})
 
 
-async def end_of_cookie(db: Session, authenticator: Authenticator, headers: Mapping[str, str]) -> None:
+async def end_of_cookie(db: Session, authenticator: Authenticator, request: HTTPConnection) -> None:
     """End every session that the browser's cookies name, whether it is still valid or not."""
-    for token in cookies_of(headers.get("cookie"), SESSION_COOKIE):
+    for token in session_tokens(request):
         ended = await db.fetchval(sql.end_session_of_token, token_hash=hash_token(token))
         if ended is not None:
             authenticator.forget(ended)
@@ -158,7 +158,7 @@ async def _end(db: Session, authenticator: Authenticator, actor: Actor, which: d
     log.info("session ended", session_id=str(ended), by=str(actor.user_id or actor.key_id))
 
 
-def cookie_header(name: str, value: str, *, max_age_s: int, is_tls: bool) -> str:
+def cookie_header(request: HTTPConnection, name: str, value: str, *, max_age_s: int) -> str:
     """Return a Set-Cookie header. Scripts cannot read the cookie, and other sites' forms do not send it."""
-    secure = "; Secure" if is_tls else ""
-    return f"{name}={value}; Path=/; Max-Age={max_age_s}; HttpOnly; SameSite=Lax{secure}"
+    secure = "; Secure" if is_tls(request) else ""
+    return f"{cookie_name(name, request)}={value}; Path=/; Max-Age={max_age_s}; HttpOnly; SameSite=Lax{secure}"

@@ -12,7 +12,7 @@ import msgspec
 from starlette.responses import Response
 
 from portside.identity import pages, sessions
-from portside.identity.authentication import SESSION_COOKIE, credential_of
+from portside.identity.authentication import SESSION_COOKIE, cookie_name, credential_of
 from portside.identity.guard import NotSameOrigin, check_same_origin
 from portside.identity.logins import TooManyLogins, check_credentials
 from portside.identity.oidc import FLOW_S, OidcNotAllowed, Returned
@@ -117,7 +117,7 @@ async def sign_in_with_key(ctx: Context) -> Response:
 async def sign_out(ctx: Context) -> Response:
     """End the browser's session."""
     await read_form(ctx, EmptyForm)
-    await sessions.end_of_cookie(ctx.db, ctx.services.authenticator, ctx.request.headers)
+    await sessions.end_of_cookie(ctx.db, ctx.services.authenticator, ctx.request)
     return _with_cookie(ctx, redirect(HOME), SESSION_COOKIE, "", 0)
 
 
@@ -139,7 +139,7 @@ async def finish_oidc(ctx: Context, query: Returned) -> Response:
 
     async def finish() -> Response:
         oidc = _oidc(ctx)
-        cookies = cookies_of(ctx.request.headers.get("cookie"), OIDC_COOKIE)
+        cookies = cookies_of(ctx.request.headers.get("cookie"), cookie_name(OIDC_COOKIE, ctx.request))
         finished = await oidc.provider.finish(cookies[0] if len(cookies) == 1 else None, query)
         user_id = await admit(ctx.db, ctx.services.authenticator, oidc.rules, finished.claims)
         return await _enter(ctx, _browser_session(ctx, "oidc", user_id=user_id), local_path(finished.next))
@@ -163,7 +163,7 @@ def _page(ctx: Context, target: str, email: str = "") -> SignInPage:
 
 async def browser_actor(ctx: Context) -> Actor | None:
     """Return who is signed in with this browser, if anybody."""
-    presented = credential_of(ctx.request.headers)
+    presented = credential_of(ctx.request)
     if presented.kind != "cookie":
         return None
     try:
@@ -189,19 +189,14 @@ async def _attempt(step: Callable[[], Awaitable[Response]], shown: SignInPage) -
 
 async def _enter(ctx: Context, sign_in: SignIn, target: str) -> Response:
     """Make a new session, whatever the browser had before, and go on."""
-    await sessions.end_of_cookie(ctx.db, ctx.services.authenticator, ctx.request.headers)
+    await sessions.end_of_cookie(ctx.db, ctx.services.authenticator, ctx.request)
     made = await sessions.begin(ctx.db, ctx.services.authenticator, sign_in)
     return _with_cookie(ctx, redirect(target), SESSION_COOKIE, made.token, int(sign_in.lifetime.total_seconds()))
 
 
 def _with_cookie(ctx: Context, answer: Response, name: str, value: str, max_age_s: int) -> Response:
-    answer.headers.append("Set-Cookie", cookie_header(name, value, max_age_s=max_age_s, is_tls=is_tls(ctx)))
+    answer.headers.append("Set-Cookie", cookie_header(ctx.request, name, value, max_age_s=max_age_s))
     return answer
-
-
-def is_tls(ctx: Context) -> bool:
-    """Whether the browser reaches this server over TLS, maybe through a proxy."""
-    return base_url_of(ctx.request).startswith("https:")
 
 
 def redirect(target: str) -> Response:

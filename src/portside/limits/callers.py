@@ -9,7 +9,7 @@ import time
 from collections.abc import Sequence
 from typing import Any
 
-from starlette.datastructures import Headers
+from starlette.requests import HTTPConnection
 
 from portside.identity.authentication import Authenticator, Presented, credential_of
 from portside.kernel.errors import Unauthorized
@@ -31,11 +31,12 @@ class Callers:
 
     async def names(self, scope: Any) -> dict[CallerIdentity, str]:
         """Return the identities of a request's sender, with a name for each."""
-        headers = Headers(scope=scope)
+        request = HTTPConnection(scope)
+        headers = request.headers
         address = self.address(scope)
         found = {CallerIdentity.IP: address}
         key, user = headers.get("x-api-key"), headers.get("x-user-id")
-        if known := await self._session_name(headers):
+        if known := await self._session_name(request):
             found[CallerIdentity.USER] = f"{known} {address}"
             user = None
         if key:
@@ -53,7 +54,7 @@ class Callers:
     async def has_key(self, scope: Any) -> bool:
         """Whether a request has a valid key or session."""
         try:
-            await self._authenticator.authenticate_request(credential_of(Headers(scope=scope)))
+            await self._authenticator.authenticate_request(credential_of(HTTPConnection(scope)))
         except Unauthorized:
             return False
         return True
@@ -64,10 +65,10 @@ class Callers:
         except Unauthorized:
             return None
 
-    async def _session_name(self, headers: Headers) -> str | None:
+    async def _session_name(self, request: HTTPConnection) -> str | None:
         """Return the name of the user, or else the key, behind a session that the request shows."""
-        token = bearer_of(headers.get("authorization"))
-        presented = Presented("bearer", token) if token else credential_of(headers)
+        token = bearer_of(request.headers.get("authorization"))
+        presented = Presented("bearer", token) if token else credential_of(request)
         if presented.kind == "key":
             return None
         try:

@@ -134,11 +134,15 @@ def bearer_of(authorization: str | None) -> str | None:
     return token.strip() or None if scheme.lower() == "bearer" else None
 
 
+def is_tls(request: HTTPConnection) -> bool:
+    """Whether the client reaches this server over TLS, maybe through a proxy."""
+    forwarded = request.headers.get("x-forwarded-proto", "").split(",")[0].strip()
+    return (forwarded if forwarded in {"http", "https"} else request.scope["scheme"]) in {"https", "wss"}
+
+
 def origin_of(request: HTTPConnection) -> str:
     """Return scheme, host and port of the server as this client used them."""
-    forwarded = request.headers.get("x-forwarded-proto", "").split(",")[0].strip()
-    scheme: str = forwarded if forwarded in {"http", "https"} else request.url.scheme
-    return f"{scheme}://{request.url.netloc}"
+    return f"{'https' if is_tls(request) else 'http'}://{request.url.netloc}"
 
 
 def base_url_of(request: HTTPConnection) -> str:
