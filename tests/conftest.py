@@ -18,6 +18,8 @@ import asyncpg
 import httpx2
 import hypothesis.core
 import pytest
+import websockets.asyncio.client
+import websockets.sync.client
 from packaging.version import Version
 
 from portside.kernel.embedded import EmbeddedPostgres
@@ -49,6 +51,9 @@ uuid.uuid4 = _draw_uuid
 # httpx2 waits five seconds for an answer where a call names no timeout; a server on a busy machine may need longer.
 _timeout = inspect.signature(httpx2.get).parameters["timeout"].default
 _timeout.connect = _timeout.read = _timeout.write = _timeout.pool = 60.0
+# For the same reason: a WebSocket client gives its server ten seconds to accept.
+for _connect in (websockets.asyncio.client.connect.__init__, websockets.sync.client.connect):
+    _connect.__kwdefaults__["open_timeout"] = 60.0
 # A busy machine is no bug, so examples have no time limit. pytest-timeout bounds the test.
 hypothesis.settings.register_profile(
     "portside", deadline=None, suppress_health_check=[hypothesis.HealthCheck.too_slow], print_blob=True

@@ -14,6 +14,8 @@ from portside.kernel.http.server import Server, listen
 from tests.servers import KEY, ServerProcess, free_port, platform_server
 
 HEADERS = {"X-Api-Key": KEY}
+# With a new route the front closes idle connections, perhaps at the moment when a client sends its next request on one.
+NO_IDLE_CONNECTIONS = httpx2.Limits(max_keepalive_connections=0)
 COOKIES = ("mine=1; Path=/", "portside_session=evil; Path=/", "wide=1; Domain=localhost; Path=/")
 
 
@@ -83,7 +85,7 @@ class Fronted:
     def __init__(self, server: ServerProcess, home: Path, agent: FakeAgent, ports: dict[str, int]) -> None:
         self.server, self.home, self.agent, self.ports = server, home, agent, ports
         self.url = server.url
-        self.http = httpx2.Client(base_url=server.url, headers=HEADERS, timeout=60)
+        self.http = httpx2.Client(base_url=server.url, headers=HEADERS, timeout=60, limits=NO_IDLE_CONNECTIONS)
         listener = self.call("POST", "/internal/listeners/connect", compute_type="process", compute_id="test")
         self.listener = listener["listener_id"]
 

@@ -129,7 +129,7 @@ def _processes() -> Iterator[tuple[int, list[str]]]:
     for entry in Path("/proc").iterdir():
         if entry.name.isdigit():
             with contextlib.suppress(OSError):
-                arguments = (entry / "cmdline").read_bytes().decode().split("\0")
+                arguments = (entry / "cmdline").read_bytes().decode("utf-8", "replace").split("\0")
                 if arguments[0]:
                     yield int(entry.name), arguments
 
@@ -146,7 +146,7 @@ async def open_platform(folder: Path, database_url: str, **environment: str) -> 
     """Run a platform whose home is in the folder; afterwards nothing of its deployments may be left."""
     home, port = folder / "a home", free_port()
     command = ["up", "--no-example", "--home", str(home), "--port", str(port)]
-    environment = {"DATABASE_URL": database_url, "DEPLOYMENT_START_TIMEOUT_S": "60", **environment}
+    environment = {"DATABASE_URL": database_url, "DEPLOYMENT_START_TIMEOUT_S": "200", **environment}
     server = ServerProcess(command, f"http://127.0.0.1:{port}", environment, folder / "up.log")
     await asyncio.to_thread(server.start)
     platform = Platform(server, home, database_url)

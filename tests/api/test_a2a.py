@@ -1,6 +1,5 @@
 """The A2A protocol field by field, in version 0.3 (contract: section 10)."""
 
-import asyncio
 from collections.abc import AsyncIterator, Iterator
 from pathlib import Path
 
@@ -288,13 +287,19 @@ async def test_resubscribe_follows_running_task(http, tmp_path: Path):
         event = await stream.next()
         assert event is not None
         task_id = event.data["result"]["id"]
-    followers = [asyncio.create_task(gate.stream("tasks/resubscribe", id=task_id)) for _ in range(2)]
     await eventually(lambda: in_state(gate, task_id, "working"))
-    door.touch()
-    for events in await asyncio.gather(*followers):
-        assert (events[0]["kind"], events[0]["id"]) == ("task", task_id)
-        assert events[-2]["artifact"]["parts"][0]["text"] == "through"
-        assert (events[-1]["status"]["state"], events[-1]["final"]) == ("completed", True)
+    body = {"jsonrpc": "2.0", "id": 7, "method": "tasks/resubscribe", "params": {"id": task_id}}
+    async with opened(http, "POST", gate.path, json=body) as one, opened(http, "POST", gate.path, json=body) as two:
+        for follower in (one, two):
+            first = await follower.next()
+            assert first is not None
+            assert (first.data["result"]["kind"], first.data["result"]["id"]) == ("task", task_id)
+        # Only now: a task that has ended cannot be followed any more.
+        door.touch()
+        for follower in (one, two):
+            *_, artifact, last = [event.data["result"] for event in await follower.all()]
+            assert artifact["artifact"]["parts"][0]["text"] == "through"
+            assert (last["status"]["state"], last["final"]) == ("completed", True)
     (refused,) = await gate.stream("tasks/resubscribe", id=task_id)
     assert refused["code"] == -32004
 

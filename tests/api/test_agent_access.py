@@ -273,7 +273,7 @@ async def test_agent_follows_a_new_master_key(site: Site) -> None:
 
     for box, other in ((SecretBox(b"n" * 32), old), (old, SecretBox(b"n" * 32))):
         site.plane.set_services(box=box)
-        await eventually(is_followed, 60)
+        await eventually(is_followed)
         assert await site.statuses(site.forge(other)) == [401]
 
 
@@ -293,7 +293,7 @@ async def test_callers_lose_access_while_the_agent_runs(site: Site) -> None:
     async def are_refused() -> bool:
         return await site.statuses(*known) == [401, 401, 401, 403, 200]
 
-    await eventually(are_refused, 60)
+    await eventually(are_refused)
 
 
 # Every route

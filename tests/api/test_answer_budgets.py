@@ -204,7 +204,8 @@ async def test_ingest_of_large_bodies_keeps_memory_small(platform: Server) -> No
         [platform.client.post("/runs", content=body, headers=ENCODED) for body in bodies]
     )
     assert grown < MOST_MORE_MEMORY
-    assert answers[0].status_code == 202
+    # The server refuses those that wait too long for memory. Which body it takes first is not known.
+    assert 202 in {answer.status_code for answer in answers}
     for answer in answers:
         assert answer.status_code == 202 or (answer.status_code == 503 and answer.headers["retry-after"])
 
@@ -270,7 +271,8 @@ def agent(postgres: str, tmp_path_factory: pytest.TempPathFactory) -> Iterator[t
     """An agent server with many large threads and items."""
 
     async def create() -> str:
-        name = f"test_{uuid4().hex[:12]}"
+        # Not by `uuid4`, which a seed repeats, while a database of an earlier run may still exist.
+        name = f"test_{secrets.token_hex(6)}"
         connection = await asyncpg.connect(postgres)
         await connection.execute(f'create database "{name}"')
         await connection.close()

@@ -230,11 +230,15 @@ async def test_runs_on_deleted_threads_are_stopped(client: LangGraphClient, http
     async def is_running() -> bool:
         return (await client.runs.get(thread_id, run["run_id"]))["status"] == "running"
 
+    async def is_active() -> bool:
+        return (await http.get("/metrics?format=json")).json()["workers"]["active"] > 0
+
     async def is_stopped() -> bool:
-        return (await http.get("/metrics?format=json")).json()["workers"]["active"] == 0
+        return not await is_active()
 
     await eventually(is_running)
-    assert not await is_stopped()
+    # A worker counts a run once it has read the answer to its claim, which is after the status is visible.
+    await eventually(is_active)
     await client.assistants.delete(assistant_id, delete_threads=True)
     await eventually(is_stopped)
 

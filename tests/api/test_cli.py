@@ -38,7 +38,7 @@ def portside(platform, tmp_path):
             str(tmp_path),
         ]
         done = await asyncio.to_thread(
-            subprocess.run, command, capture_output=True, text=True, check=False, timeout=60, input=stdin
+            subprocess.run, command, capture_output=True, text=True, check=False, timeout=200, input=stdin
         )
         assert done.returncode == code, done.stderr
         return done.stderr if code or beside else done.stdout

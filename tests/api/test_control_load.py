@@ -65,7 +65,8 @@ class Storm:
         work: set[asyncio.Task[None]] = set()
         generation = 0
         while True:
-            is_calm = self.calm.is_set()
+            # The answer may be older than a report that arrives meanwhile, so it is the last word only without any.
+            is_calm = self.calm.is_set() and not work
             desired = await self.plane.listener.desired(listener_id, generation, 0.2)
             generation = desired["generation"]
             waiting = [
@@ -79,7 +80,7 @@ class Storm:
                 task = asyncio.create_task(self.deliver(deployment_id, revision))
                 work.add(task)
                 task.add_done_callback(work.discard)
-            if is_calm and not waiting and not work:
+            if is_calm and not waiting:
                 return
 
     async def deliver(self, deployment_id: str, revision: dict[str, Any]) -> None:

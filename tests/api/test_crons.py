@@ -42,7 +42,7 @@ def steps_done(log: Path) -> list[str]:
 
 
 def in_half_a_year() -> int:
-    """Return a month in whose first day no test runs: no scheduled time passes during the test."""
+    """Return a month in which no test runs: no scheduled time passes during the test."""
     return (datetime.now(UTC).month + 5) % 12 + 1
 
 
@@ -51,8 +51,9 @@ def instant(text: str) -> datetime:
 
 
 async def test_a_cron_has_the_documented_fields(client: LangGraphClient, tag: dict[str, str]):
+    schedule = f"0 9 * {in_half_a_year()} MON-FRI"
     cron = await client.crons.create(
-        "echo", schedule="0 9 * * MON-FRI", input=HI, metadata=tag, config={"tags": ["a"]}, timezone="Europe/Berlin"
+        "echo", schedule=schedule, input=HI, metadata=tag, config={"tags": ["a"]}, timezone="Europe/Berlin"
     )
     assert set(cron) == {
         "cron_id", "assistant_id", "thread_id", "user_id", "end_time", "schedule", "timezone", "payload",
@@ -63,7 +64,7 @@ async def test_a_cron_has_the_documented_fields(client: LangGraphClient, tag: di
     assert (cron["thread_id"], cron["end_time"], cron["on_run_completed"]) == (None, None, "delete")
     assert (cron["enabled"], cron["is_enabled"], cron["metadata"]) == (True, True, tag)
     assert cron["payload"] == {
-        "assistant_id": cron["assistant_id"], "schedule": "0 9 * * MON-FRI", "timezone": "Europe/Berlin", "input": HI,
+        "assistant_id": cron["assistant_id"], "schedule": schedule, "timezone": "Europe/Berlin", "input": HI,
         "metadata": tag, "config": {"tags": ["a"], "configurable": {"cron_id": cron["cron_id"]}},
     }  # fmt: skip
     following = instant(cron["next_run_date"])
@@ -194,9 +195,10 @@ async def test_a_cron_is_changed(client: LangGraphClient, tag: dict[str, str]):
     assert metadata_only["updated_at"] > cron["updated_at"]
     assert metadata_only["created_at"] == cron["created_at"]
 
+    at_noon = f"0 12 * {in_half_a_year()} *"
     changed = await client.crons.update(
         cron_id,
-        schedule="0 12 * * *",
+        schedule=at_noon,
         timezone="America/New_York",
         input={"b": 2},
         end_time=end,
@@ -204,7 +206,7 @@ async def test_a_cron_is_changed(client: LangGraphClient, tag: dict[str, str]):
     )
     assert instant(changed["next_run_date"]).astimezone(ZoneInfo("America/New_York")).hour == 12
     assert (changed["end_time"], changed["on_run_completed"]) == (end.isoformat(), "keep")
-    assert (changed["payload"]["input"], changed["payload"]["schedule"]) == ({"b": 2}, "0 12 * * *")
+    assert (changed["payload"]["input"], changed["payload"]["schedule"]) == ({"b": 2}, at_noon)
     assert changed["payload"]["config"] == {"configurable": {"cron_id": cron_id}}
 
     cleared = await client.crons.update(cron_id, end_time=None)

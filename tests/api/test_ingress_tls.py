@@ -3,8 +3,10 @@
 Only names of the platform and of deployments get a certificate or an answer, and plain HTTP is only redirected.
 """
 
+import contextlib
 import socket
 import ssl
+import time
 from collections.abc import Iterator
 from typing import Any
 
@@ -13,7 +15,7 @@ import pytest
 
 from tests.fronted import HEADERS, Fronted, fronted
 
-pytestmark = pytest.mark.timeout(200)
+pytestmark = pytest.mark.timeout(600)
 ROOT = "ingress/storage/pki/authorities/local/root.crt"
 DOMAIN = "localhost"
 
@@ -46,6 +48,16 @@ class Secured:
         ):
             return secured.selected_alpn_protocol()
 
+    def wait_for_certificate(self) -> None:
+        """Wait until the front has the certificate of the domain, which it issues after its ports are open."""
+        deadline = time.monotonic() + 120
+        while True:
+            with contextlib.suppress(ssl.SSLError, ConnectionError):
+                self.protocol(DOMAIN)
+                return
+            assert time.monotonic() < deadline, "the front has no certificate"
+            time.sleep(0.05)
+
 
 @pytest.fixture(scope="module", params=["path", "host"])
 def secured(
@@ -55,7 +67,9 @@ def secured(
     home = tmp_path_factory.getbasetemp() / "portside with a domain"
     arguments = ("--domain", DOMAIN, "--agents", request.param, "--tls", "internal")
     with fronted(home, module_database, *arguments) as platform:
-        yield Secured(platform, request.param)
+        opened = Secured(platform, request.param)
+        opened.wait_for_certificate()
+        yield opened
 
 
 def plain(secured: Secured, port: int, path: str, host: str) -> httpx2.Response:

@@ -19,7 +19,7 @@ def run(home: Path, **environment: str) -> "subprocess.CompletedProcess[str]":
     known |= {"CONTROL_PLANE_URL": "http://127.0.0.1:9", "CONTROL_PLANE_API_KEY": "key"}
     command = [sys.executable, "-m", "portside", "listener", "--compute", "kubernetes"]
     return subprocess.run(
-        command, env={**known, **environment}, capture_output=True, text=True, timeout=60, check=False
+        command, env={**known, **environment}, capture_output=True, text=True, timeout=200, check=False
     )
 
 
@@ -45,7 +45,7 @@ async def test_until_healthy_waits_for_ok_or_says_why() -> None:
     port = server.sockets[0].getsockname()[1]
     api: Any = None
     watch = WorkloadWatch(api, objects().scope, lambda _: None, PollTiming(poll_s=0.01))
-    await watch.until_healthy(f"http://127.0.0.1:{port}/agents/one", 5)
+    await watch.until_healthy(f"http://127.0.0.1:{port}/agents/one", 120)
     with pytest.raises(DeployFailed, match="it answers 503"):
         await watch.until_healthy(f"http://127.0.0.1:{port}/agents/two", 0.05)
     server.close()
