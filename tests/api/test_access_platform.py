@@ -4,8 +4,8 @@ import pytest
 from cachetools import TTLCache
 from starlette.requests import Request
 
-from portside.agent.access import platform as platform_access
-from portside.agent.access.platform import PlatformAuthentication, PlatformSilent
+from portside.agent.access import authentication
+from portside.agent.access.authentication import PlatformAuthentication, PlatformSilent
 from portside.kernel.caller_tokens import CallerClaims, TokenIssuer
 from portside.kernel.errors import Unauthorized
 from tests.api.control_server import control
@@ -54,7 +54,7 @@ async def test_keys_with_equal_short_forms_are_different_callers(fresh_database)
 async def test_revoked_key_is_not_accepted_after_the_cache_expires(
     fresh_database, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(platform_access, "ACCEPTED_TTL_S", 0)
+    monkeypatch.setattr(authentication, "ACCEPTED_TTL_S", 0)
     async with hosted(await fresh_database()) as platform:
         keys = PlatformAuthentication(platform.url, str(platform.actor.workspace_id))
         made = (await platform.client.post("/api/v1/api-key", json={"description": "short"})).json()

@@ -17,7 +17,7 @@ from langgraph_sdk import get_client
 from langgraph_sdk.client import LangGraphClient
 from langgraph_sdk.errors import InternalServerError
 
-from portside.agent.encryption.keys import AesKeys
+from portside.agent.encryption.ciphers import AesKeys
 from tests.conftest import eventually
 from tests.projects.encryption.sealing import seal
 from tests.servers import ServerProcess, agent_server

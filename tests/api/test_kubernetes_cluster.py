@@ -16,12 +16,12 @@ from typing import Any
 import msgspec
 import pytest
 
+from portside.cli.manifests import listener_rights
 from portside.dataplane.compute.interface import Release
 from portside.dataplane.compute.kubernetes.objects import KINDS, owned_by
 from portside.dataplane.failures import DeployFailed
 from portside.dataplane.logs import RevisionLog
 from portside.listener_api import DesiredRevision, NewLogEntry, Secret
-from portside.platform.installation import listener_rights
 from tests.conftest import eventually
 from tests.kubernetes import DEPLOYMENT_ID, LISTENER, deployment, revision, settings
 

@@ -15,11 +15,11 @@ from starlette.requests import Request
 from portside.agent.access.authentication import (
     AccessPolicy,
     CustomAuthentication,
+    digest_of,
     load_access_policy,
     refuse_open_address,
 )
 from portside.agent.access.authorization import AuthorizationHandlers, HandlerFailed, HandlerRefused
-from portside.agent.access.platform import digest_of
 from portside.agent.access.service import Access, StreamLimit, TooManyStreams
 from portside.agent.access.users import NotAuthenticated, NoUser, caller_from
 from portside.agent.config import load_config

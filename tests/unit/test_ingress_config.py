@@ -7,10 +7,10 @@ from typing import Any
 import msgspec
 import pytest
 
+from portside.cli.ingress import PRINTERS, Outer
 from portside.control.addresses import DeploymentAddress
 from portside.ingress.caddy import find_caddy
 from portside.ingress.config import AgentRoute, FrontOptions, configuration
-from portside.ingress.examples import PRINTERS, Outer
 from portside.ingress.front import FromFront, hosts_of, own_host, routes_of
 
 ROUTES = [AgentRoute("a", "127.0.0.1:1"), AgentRoute("b", "[::1]:2", "chat.example.org", "/v1")]

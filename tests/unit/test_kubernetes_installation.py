@@ -7,7 +7,7 @@ import yaml
 from click.testing import CliRunner
 
 from portside.agent.settings import AgentSettings
-from portside.cli.up import manifests
+from portside.cli.manifests import manifests
 from portside.dataplane.compute.kubernetes.objects import KINDS
 from portside.dataplane.compute.kubernetes.settings import KubernetesSettings
 from portside.dataplane.settings import ListenerSettings

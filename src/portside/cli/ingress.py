@@ -1,9 +1,139 @@
-"""`portside ingress`: what operators of other proxies need."""
+"""`portside ingress`: configurations for proxies that others run before the platform: nginx, Traefik, another Caddy.
+
+Such a proxy ends TLS and sends everything to the platform's port, where the front does the rest: it knows no
+deployment. It must not buffer, must pass WebSockets and large bodies, and must wait for long responses.
+"""
+
+from collections.abc import Callable
 
 import click
+import msgspec
 
 from portside.cli.output import show_text
-from portside.ingress.examples import PRINTERS, Outer
+
+_NGINX = """\
+# nginx before Portside: `portside up --domain {domain}{agents} --tls off` with TRUSTED_PROXIES={proxy}
+map $http_upgrade $portside_connection {{
+    default upgrade;
+    ''      '';
+}}
+
+upstream portside {{
+    server {address};
+    keepalive 64;
+    # The front closes idle connections after 75 seconds.
+    keepalive_timeout 60s;
+}}
+
+server {{
+    listen 80;
+    server_name {names};
+    return 308 https://$host$request_uri;
+}}
+
+server {{
+    listen 443 ssl http2;
+    server_name {names};
+    ssl_certificate     /etc/ssl/{domain}.pem;
+    ssl_certificate_key /etc/ssl/{domain}.key;
+
+    # The platform has its own limits.
+    client_max_body_size 0;
+
+    location / {{
+        # Without a path here nginx passes the path on as it came, encoded.
+        proxy_pass http://portside;
+        proxy_http_version 1.1;
+        proxy_set_header Host $host;
+        proxy_set_header X-Forwarded-For $remote_addr;
+        proxy_set_header X-Forwarded-Proto https;
+        proxy_set_header X-Forwarded-Host $host;
+        proxy_set_header Upgrade $http_upgrade;
+        proxy_set_header Connection $portside_connection;
+        # Streams arrive event by event, and uploads are not stored first.
+        proxy_buffering off;
+        proxy_request_buffering off;
+        proxy_read_timeout 1d;
+        proxy_send_timeout 1d;
+    }}
+}}
+"""
+_CADDY = """\
+# Caddy before Portside: `portside up --domain {domain}{agents} --tls off` with TRUSTED_PROXIES={proxy}
+{names} {{
+    reverse_proxy {address} {{
+        # Caddy flushes event streams at once. A flush_interval of -1 would hide clients that leave from agents.
+        transport http {{
+            versions 1.1
+            keepalive 60s
+        }}
+    }}
+}}
+"""
+_TRAEFIK = """\
+# Traefik before Portside: `portside up --domain {domain}{agents} --tls off` with TRUSTED_PROXIES={proxy}
+# Traefik buffers neither streams nor uploads. Set readTimeout of the entry point to 0 for long streams.
+http:
+  routers:
+    portside:
+      rule: "{rule}"
+      entryPoints: [websecure]
+      service: portside
+      tls:
+        certResolver: default
+  services:
+    portside:
+      loadBalancer:
+        passHostHeader: true
+        responseForwarding:
+          flushInterval: 1ms
+        servers:
+          - url: http://{address}
+        serversTransport: portside
+  serversTransports:
+    portside:
+      forwardingTimeouts:
+        idleConnTimeout: 60s
+"""
+
+
+class Outer(msgspec.Struct, frozen=True):
+    """The platform behind another proxy: its domain and port, and where the proxy runs."""
+
+    domain: str
+    address: str
+    is_by_host: bool
+    proxy: str = "127.0.0.1"
+
+    @property
+    def names(self) -> list[str]:
+        """The host names that the proxy serves."""
+        return [self.domain, *([f"*.{self.domain}"] if self.is_by_host else [])]
+
+
+def nginx(outer: Outer) -> str:
+    """Return a file for `/etc/nginx/conf.d`."""
+    return _fill(_NGINX, outer, names=" ".join(outer.names))
+
+
+def caddy(outer: Outer) -> str:
+    """Return a Caddyfile."""
+    return _fill(_CADDY, outer, names=", ".join(outer.names))
+
+
+def traefik(outer: Outer) -> str:
+    """Return a dynamic configuration file."""
+    label = outer.domain.replace(".", r"\.")
+    by_host = f" || HostRegexp(`^[a-z0-9-]+{chr(92)}.{label}$`)" if outer.is_by_host else ""
+    return _fill(_TRAEFIK, outer, rule=(f"Host(`{outer.domain}`)" + by_host).replace("\\", "\\\\"))
+
+
+def _fill(template: str, outer: Outer, **more: str) -> str:
+    agents = " --agents host" if outer.is_by_host else ""
+    return template.format(domain=outer.domain, address=outer.address, agents=agents, proxy=outer.proxy, **more)
+
+
+PRINTERS: dict[str, Callable[[Outer], str]] = {"nginx": nginx, "caddy": caddy, "traefik": traefik}
 
 
 @click.group()

@@ -28,7 +28,7 @@ COMMANDS = {
     "serve": CommandEntry("serve", "Serve an agent."),
     "listener": CommandEntry("up", "Run a listener that deploys the control plane's deployments."),
     "ingress": CommandEntry("ingress", "Print configurations of proxies before the platform."),
-    "manifests": CommandEntry("up", "Print the platform's Kubernetes objects as YAML."),
+    "manifests": CommandEntry("manifests", "Print the platform's Kubernetes objects as YAML."),
     "deploy": CommandEntry("deploy", "Deploy an agent from a folder or a git repository."),
     "rollback": CommandEntry("deployments", "Serve an earlier revision again."),
     "logs": CommandEntry("deployments", "Print the build or server log of a deployment."),

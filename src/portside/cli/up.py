@@ -1,4 +1,4 @@
-"""Commands that run the platform: `portside up`, `portside listener`, and `portside manifests` for Kubernetes.
+"""Commands that run the platform: `portside up` and `portside listener`.
 
 `portside up` deploys the example agent at its first start through the public API and asks it a question.
 """
@@ -15,7 +15,6 @@ from typing import Any
 import click
 import msgspec
 
-from portside import __version__
 from portside.cli.client import DEFAULT_URL, Platform
 from portside.cli.hosted import fetch_usage
 from portside.cli.output import say, show_text
@@ -283,50 +282,3 @@ def listener(compute: str) -> None:
         await run_listener(settings, stop, open_compute(compute, settings))
 
     uvloop.run(run())
-
-
-NOTES = """\
-# Portside {version} for Kubernetes: portside manifests | kubectl apply -f -
-# Create these first; secrets do not belong in this file:
-#   kubectl create namespace {namespace}
-#   kubectl -n {namespace} create secret generic portside {literals}
-#   kubectl -n {namespace} create secret generic portside-listener --from-literal=api-key=KEY
-# The api-key of portside becomes the platform's first API key. The listener's may be the same at first; a key of
-# `portside keys create --permission listeners:work` has fewer permissions.
-"""
-_OWN = "--from-literal=api-key=KEY --from-literal=postgres-password=PASSWORD"
-_OWN_URL = " --from-literal=database-url=postgresql://portside:PASSWORD@portside-postgres:5432/portside"
-_EXTERNAL = "--from-literal=api-key=KEY --from-literal=database-url=postgresql://USER:PASSWORD@HOST:5432/DATABASE"
-
-
-@click.command()
-@click.option("--namespace", default="portside", show_default=True, help="Namespace of the platform.")
-@click.option("--image", default=f"portside:{__version__}", show_default=True, help="Image of the platform.")
-@click.option("--host", help="Host name of the platform's Ingress; no Ingress without it.")
-@click.option("--ingress-class", help="Class of the Ingresses. [default: the cluster's]")
-@click.option("--tls-secret", help="Secret with the certificate of the platform's Ingress.")
-@click.option(
-    "--postgres/--no-postgres", "own_postgres", default=True, show_default=True,
-    help="Run Postgres on the cluster; otherwise the Secret's database-url names an external one.",
-)  # fmt: skip
-@click.option("--storage-gi", type=click.IntRange(1), default=20, show_default=True, help="GiB of each volume.")
-@click.option("--storage-class", help="Storage class of the volumes. [default: the cluster's]")
-@click.option("--listener/--no-listener", default=True, show_default=True, help="Run a listener for this cluster.")
-@click.option("--compute-id", default="kubernetes", show_default=True, help="Name of the listener's compute.")
-@click.option(
-    "--agents-namespace", "agents_namespaces", multiple=True, default=("agents",), show_default=True,
-    help="Namespace that the listener may deploy to; repeat for more.",
-)  # fmt: skip
-@click.option("--agents-url", help="Public address of deployments, such as https://*.agents.example.com.")
-def manifests(**options: Any) -> None:
-    """Print the Kubernetes objects of a platform and a listener, as YAML for kubectl."""
-    import yaml
-
-    from portside.platform.installation import Installation, installation
-
-    wanted = Installation(**options)
-    literals = _OWN + _OWN_URL if wanted.own_postgres else _EXTERNAL
-    show_text(NOTES.format(version=__version__, namespace=wanted.namespace, literals=literals), end="")
-    # No YAML anchors for repeated objects: they are hard to read.
-    dumper = type("Dumper", (yaml.SafeDumper,), {"ignore_aliases": lambda *_: True})
-    show_text(yaml.dump_all(installation(wanted), Dumper=dumper, sort_keys=False, explicit_start=True), end="")

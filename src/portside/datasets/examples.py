@@ -1,5 +1,11 @@
-"""Examples, read: one, or those of a dataset at a version, also by share links."""
+"""Examples: reads at a version of their dataset, also by share links, and writes.
 
+A request that changes examples makes one version of their dataset, or changes nothing. A stored state of an example is
+never changed: it ends where the next version begins, so earlier versions stay readable. An example may take its inputs,
+outputs and attachments from a run.
+"""
+
+from collections.abc import Iterable, Sequence
 from datetime import datetime
 from typing import Any
 from uuid import UUID
@@ -7,19 +13,35 @@ from uuid import UUID
 import msgspec
 from msgspec import UNSET
 
-from portside.datasets.attachments import AttachmentIds, link_attachments
-from portside.datasets.datasets import open_share
-from portside.datasets.errors import ExampleNotFound
+from portside.datasets.attachments import AttachmentIds, check_names, link_attachments, store_attachments
+from portside.datasets.datasets import create_dataset, lock_dataset, open_share, show_dataset
+from portside.datasets.errors import ExampleExists, ExampleNotFound
+from portside.datasets.files import Upload, from_patch
+from portside.datasets.schemas import DatasetSchemas, Location, check_values
 from portside.datasets.sql import sql
-from portside.datasets.types import Example, ExampleQuery, SharedExampleQuery
-from portside.datasets.versions import resolve_as_of
-from portside.kernel.db import Record, Session
+from portside.datasets.types import (
+    Changed,
+    Dataset,
+    Example,
+    ExampleQuery,
+    ExamplesChanged,
+    ExampleWrite,
+    NamedPatch,
+    NewAttachment,
+    SharedExampleQuery,
+    SplitsRequest,
+)
+from portside.datasets.versions import begin_version, resolve_as_of
+from portside.kernel.db import Database, Record, Session, Transaction
 from portside.kernel.errors import Invalid
 from portside.tracing.attachments import DownloadLinks
 from portside.tracing.conditions import ConditionBuilder, all_of, apply_condition
-from portside.tracing.fields import read_query_object
+from portside.tracing.fields import read_query_object, to_utc
 from portside.tracing.filters import FilterSchema, PairedFields, compile_filter
 
+SPLITS = "dataset_split"
+_DEFAULT_SPLIT = "base"
+_MAX_METADATA_BYTES = 256 * 1024
 ATTACHMENTS = "attachment_urls"
 EVERYTHING = frozenset(Example.__struct_fields__)
 _DEFAULT_FIELDS = frozenset({"id", "dataset_id", "name", "inputs", "created_at", "modified_at"})
@@ -37,6 +59,9 @@ EXAMPLE_FILTERS = FilterSchema(
     metadata=sql.when_holds,
     metadata_key=sql.when_has_key,
 )
+
+
+# Reads.
 
 
 async def list_examples(db: Session, workspace_id: UUID, query: ExampleQuery, links: DownloadLinks) -> list[Example]:
@@ -136,3 +161,365 @@ def _example(row: Record, shown: frozenset[str]) -> Example:
         if name in shown:
             fields[name] = None if row[name] is None else msgspec.Raw(row[name].encode())
     return Example(**{name: fields.get(name, UNSET) for name in EVERYTHING})
+
+
+# Writes.
+
+
+async def fill_from_runs(db: Session, workspace_id: UUID, writes: Sequence[ExampleWrite]) -> list[ExampleWrite]:
+    """Return the writes, completed with the data of their source runs. Raises Invalid for an unknown run."""
+    with_source = [write for write in writes if _uses_source_run(write)]
+    ids = [_source(write) for write in with_source]
+    rows = await db.fetch(sql.source_runs, workspace_id=workspace_id, ids=ids) if ids else []
+    runs = {row["id"]: row for row in rows}
+    filled = []
+    for write in writes:
+        if not _uses_source_run(write):
+            filled.append(write)
+            continue
+        run_id = _source(write)
+        if run_id not in runs:
+            raise Invalid.field(["body", str(write.id), "source_run_id"], f"no run {run_id} exists in this workspace")
+        files = await _attachments(db, workspace_id, run_id, write)
+        changes: dict[str, Any] = {"attachments": [*write.attachments, *files]}
+        if write.fields.use_source_run_io:
+            changes["inputs"] = write.inputs or _object(runs[run_id]["inputs"]) or {}
+            changes["outputs"] = write.outputs or _object(runs[run_id]["outputs"])
+        filled.append(msgspec.structs.replace(write, **changes))
+    return filled
+
+
+def _uses_source_run(write: ExampleWrite) -> bool:
+    return write.fields.use_source_run_io or bool(write.fields.use_source_run_attachments)
+
+
+def _source(write: ExampleWrite) -> UUID:
+    if write.fields.source_run_id is None:
+        raise Invalid.field(["body", str(write.id), "source_run_id"], "Field required", "missing")
+    return write.fields.source_run_id
+
+
+async def _attachments(db: Session, workspace_id: UUID, run_id: UUID, write: ExampleWrite) -> list[NewAttachment]:
+    names = None if write.fields.use_source_run_io else write.fields.use_source_run_attachments
+    rows = await db.fetch(sql.attachments_of_run, workspace_id=workspace_id, run_id=run_id, names=names)
+    given = {file.name for file in write.attachments}
+    return [NewAttachment(**dict(row)) for row in rows if row["name"] not in given]
+
+
+def _object(text: str | None) -> Any:
+    """Decode JSON text. A run may hold any value, an example holds objects: other values are wrapped."""
+    value = None if text is None else msgspec.json.decode(text)
+    return value if value is None or isinstance(value, dict) else {"value": value}
+
+
+class _State(msgspec.Struct, kw_only=True):
+    """An example in the new version."""
+
+    id: UUID
+    created_at: datetime | None
+    position: int
+    inputs: Any
+    outputs: Any
+    metadata: dict[str, Any]
+    source_run_id: UUID | None
+    attachments: AttachmentIds
+
+
+class VersionWriter:
+    """Writes one version of a dataset, whose row is locked until the transaction ends."""
+
+    def __init__(self, tx: Transaction, workspace_id: UUID, dataset_id: UUID, schemas: DatasetSchemas) -> None:
+        self._tx = tx
+        self._owner = {"workspace_id": workspace_id, "dataset_id": dataset_id}
+        self._schemas = schemas
+
+    async def add(self, writes: Sequence[ExampleWrite]) -> Changed:
+        """Write new examples. Raises ExampleExists and Invalid."""
+        _refuse_duplicate_ids(writes)
+        if taken := await self._existing_rows([write.id for write in writes]):
+            raise _exists(taken)
+        filled = await fill_from_runs(self._tx, self._owner["workspace_id"], writes)
+        states = [await self._new(write, index) for index, write in enumerate(filled)]
+        await self._check(states)
+        return await self._write(states)
+
+    async def change(self, writes: Sequence[ExampleWrite]) -> Changed:
+        """Change existing examples; null leaves a field unchanged. Raises ExampleNotFound and Invalid."""
+        _refuse_duplicate_ids(writes)
+        rows = await self._existing_rows([write.id for write in writes])
+        if missing := {write.id for write in writes} - set(rows):
+            raise ExampleNotFound(f"Example not found: {min(missing)}")
+        states = [await self._changed(rows[write.id], write) for write in writes]
+        await self._check(states)
+        return await self._write(states)
+
+    async def put(self, writes: Sequence[ExampleWrite]) -> Changed:
+        """Write new examples and change existing ones. Raises ExampleExists and Invalid."""
+        _refuse_duplicate_ids(writes)
+        rows = await self._existing_rows([write.id for write in writes])
+        filled = await fill_from_runs(self._tx, self._owner["workspace_id"], writes)
+        states = [
+            await (self._changed(rows[write.id], write) if write.id in rows else self._new(write, index))
+            for index, write in enumerate(filled)
+        ]
+        await self._check(states)
+        return await self._write(states)
+
+    async def move_split(self, body: SplitsRequest) -> None:
+        """Add examples to a split, or remove them. Raises ExampleNotFound."""
+        rows = await self._existing_rows(body.examples)
+        if missing := set(body.examples) - set(rows):
+            raise ExampleNotFound(f"Example not found: {min(missing)}")
+        states = []
+        for row in rows.values():
+            existing = [split for split in splits_of(row["metadata"]) if split != body.split_name]
+            new = existing if body.remove else [*existing, body.split_name]
+            if new != splits_of(row["metadata"]):
+                state = _state_of(row)
+                state.metadata = {**state.metadata, SPLITS: new}
+                states.append(state)
+        if states:
+            await self._write(states)
+
+    async def remove(self, ids: Sequence[UUID]) -> int:
+        """Delete examples in a new version; return how many existed."""
+        if not await self._existing_rows(ids):
+            return 0
+        as_of = await begin_version(self._tx, **self._owner)
+        return await self._tx.execute(sql.end_examples, **self._owner, ids=list(ids), as_of=as_of)
+
+    async def forget(self, ids: Sequence[UUID]) -> None:
+        """Remove examples from every version, with attachments that no other example has."""
+        await self._tx.execute(sql.forget_examples, **self._owner, ids=list(ids))
+        await self._tx.execute(sql.forget_attachments, **self._owner)
+
+    async def _existing_rows(self, ids: Iterable[UUID]) -> dict[UUID, Record]:
+        rows = await self._tx.fetch(sql.examples_to_change, **self._owner, ids=list(ids))
+        return {row["id"]: row for row in rows}
+
+    async def _new(self, write: ExampleWrite, position: int) -> _State:
+        if write.inputs is None:
+            raise Invalid.field(["body", str(write.id), "inputs"], "Field required", "missing")
+        if write.operations is not None:
+            where = ["body", str(write.id), "attachments_operations"]
+            raise Invalid.field(where, "a new example has no attachments to keep or rename")
+        return _State(
+            id=write.id,
+            created_at=None if write.fields.created_at is None else to_utc(write.fields.created_at, "created_at"),
+            position=position,
+            inputs=write.inputs,
+            outputs=write.outputs,
+            metadata=_metadata(write, {}),
+            source_run_id=write.fields.source_run_id,
+            attachments=await self._attachments(write, {}),
+        )
+
+    async def _changed(self, row: Record, write: ExampleWrite) -> _State:
+        state = _state_of(row)
+        state.inputs = state.inputs if write.inputs is None else write.inputs
+        state.outputs = state.outputs if write.outputs is None else write.outputs
+        state.metadata = _metadata(write, state.metadata)
+        state.attachments = await self._attachments(write, state.attachments)
+        return state
+
+    async def _attachments(self, write: ExampleWrite, existing: AttachmentIds) -> AttachmentIds:
+        """Return the attachments of an example after a request: stored and renamed ones, and new ones.
+
+        New attachments without operations replace the existing ones.
+        """
+        names = dict(existing)
+        where: Location = ["body", str(write.id), "attachments"]
+        if (new := write.operations) is not None:
+            if unknown := ({*new.rename, *new.retain} - set(existing)):
+                raise Invalid.field([*where, min(unknown)], "the example has no attachment of this name")
+            names = {name: existing[name] for name in new.retain}
+            names.update({new: existing[old] for old, new in new.rename.items()})
+        elif write.attachments:
+            names = {}
+        check_names([*names, *(file.name for file in write.attachments)], where)
+        stored = await store_attachments(self._tx, **self._owner, files=write.attachments)
+        names.update(zip((file.name for file in write.attachments), stored, strict=True))
+        return names
+
+    async def _check(self, states: Sequence[_State]) -> None:
+        if self._schemas != DatasetSchemas():
+            judged: list[tuple[Location, Any, Any]] = [
+                (["body", str(state.id)], _plain(state.inputs), _plain(state.outputs)) for state in states
+            ]
+            await check_values(self._schemas, judged)
+
+    async def _write(self, states: Sequence[_State]) -> Changed:
+        as_of = await begin_version(self._tx, **self._owner)
+        ids = [state.id for state in states]
+        await self._tx.execute(sql.end_examples, **self._owner, ids=ids, as_of=as_of)
+        written = await self._tx.fetch(
+            sql.write_examples,
+            **self._owner,
+            since=as_of,
+            id=ids,
+            created_at=[state.created_at or as_of for state in states],
+            position=[state.position for state in states],
+            inputs=[_text(state.inputs) for state in states],
+            outputs=[None if state.outputs is None else _text(state.outputs) for state in states],
+            metadata=[_text(state.metadata) for state in states],
+            source_run_id=[state.source_run_id for state in states],
+            attachments=[_text(state.attachments) for state in states],
+        )
+        if len(written) < len(states):
+            raise _exists(set(ids) - {row["id"] for row in written})
+        return Changed(len(ids), ids, as_of)
+
+
+async def open_writer(tx: Transaction, workspace_id: UUID, dataset_id: UUID) -> VersionWriter:
+    """Lock a dataset to change its examples. Raises DatasetNotFound."""
+    return VersionWriter(tx, workspace_id, dataset_id, await lock_dataset(tx, workspace_id, dataset_id))
+
+
+async def add_examples(db: Database, workspace_id: UUID, dataset_id: UUID, writes: Sequence[ExampleWrite]) -> Changed:
+    """Write new examples. Raises DatasetNotFound, ExampleExists and Invalid."""
+    async with db.transaction() as tx:
+        return await (await open_writer(tx, workspace_id, dataset_id)).add(writes)
+
+
+async def change_examples(
+    db: Database, workspace_id: UUID, dataset_id: UUID, writes: Sequence[ExampleWrite]
+) -> Changed:
+    """Change examples of a dataset. Raises DatasetNotFound, ExampleNotFound and Invalid."""
+    async with db.transaction() as tx:
+        return await (await open_writer(tx, workspace_id, dataset_id)).change(writes)
+
+
+async def put_examples(db: Database, workspace_id: UUID, writes: Iterable[tuple[ExampleWrite, UUID | None]]) -> Changed:
+    """Create or change examples in the datasets that they name. Raises DatasetNotFound, ExampleExists and Invalid."""
+    made: list[Changed] = []
+    async with db.transaction() as tx:
+        for dataset_id, own_writes in _by_dataset(writes):
+            made.append(await (await open_writer(tx, workspace_id, dataset_id)).put(own_writes))
+    ids = [example_id for changed in made for example_id in changed.example_ids]
+    return Changed(len(ids), ids, max(changed.as_of for changed in made))
+
+
+async def add_to_datasets(
+    db: Database, workspace_id: UUID, writes: Iterable[tuple[ExampleWrite, UUID | None]]
+) -> list[UUID]:
+    """Write new examples to the datasets that they name, all or none. Raises what `add_examples` raises."""
+    ids: list[UUID] = []
+    async with db.transaction() as tx:
+        for dataset_id, own_writes in _by_dataset(writes):
+            ids += (await (await open_writer(tx, workspace_id, dataset_id)).add(own_writes)).example_ids
+    return ids
+
+
+async def change_in_any_dataset(db: Database, workspace_id: UUID, patches: Sequence[NamedPatch]) -> ExamplesChanged:
+    """Change examples in any datasets. Raises ExampleNotFound, and Invalid because examples do not move."""
+    async with db.transaction() as tx:
+        ids = [patch.id for patch in patches]
+        rows = await tx.fetch(sql.examples_in_datasets, workspace_id=workspace_id, ids=ids)
+        datasets = {row["id"]: row["dataset_id"] for row in rows}
+        for patch in patches:
+            if patch.id not in datasets:
+                raise ExampleNotFound(f"Example not found: {patch.id}")
+            if patch.dataset_id not in {None, datasets[patch.id]}:
+                raise Invalid.field(["body", "dataset_id"], "examples do not move to other datasets", "not_supported")
+        for dataset_id, writes in _by_dataset((from_patch(patch.id, patch), datasets[patch.id]) for patch in patches):
+            await (await open_writer(tx, workspace_id, dataset_id)).change(writes)
+    return ExamplesChanged(f"{len(ids)} examples updated", len(ids), ids)
+
+
+async def move_split(db: Database, workspace_id: UUID, dataset_id: UUID, body: SplitsRequest) -> list[str]:
+    """Add examples to a split or remove them, and return all splits. Raises DatasetNotFound, ExampleNotFound."""
+    async with db.transaction() as tx:
+        await (await open_writer(tx, workspace_id, dataset_id)).move_split(body)
+        return await list_splits(tx, workspace_id, dataset_id, None)
+
+
+async def create_from_file(db: Database, workspace_id: UUID, upload: Upload) -> Dataset:
+    """Create a dataset with the examples of a file, or nothing. Raises DatasetExists and Invalid."""
+    async with db.transaction() as tx:
+        dataset = await create_dataset(tx, workspace_id, upload.dataset)
+        if upload.examples:
+            await (await open_writer(tx, workspace_id, dataset.id)).add(upload.examples)
+        return await show_dataset(tx, workspace_id, dataset.id)
+
+
+async def delete_example(db: Database, workspace_id: UUID, example_id: UUID) -> None:
+    """Delete an example. Raises ExampleNotFound."""
+    if not await delete_examples(db, workspace_id, [example_id], hard=False):
+        raise ExampleNotFound
+
+
+async def delete_examples(db: Database, workspace_id: UUID, ids: Sequence[UUID], *, hard: bool) -> int:
+    """Delete examples in any datasets; `hard` removes them from every version. Return how many existed."""
+    count = 0
+    async with db.transaction() as tx:
+        rows = await tx.fetch(sql.examples_in_datasets, workspace_id=workspace_id, ids=list(ids))
+        found: dict[UUID, list[UUID]] = {}
+        for row in rows:
+            found.setdefault(row["dataset_id"], []).append(row["id"])
+        for dataset_id, existing in found.items():
+            writer = await open_writer(tx, workspace_id, dataset_id)
+            count += await writer.remove(existing)
+            if hard:
+                await writer.forget(existing)
+    return count
+
+
+def _by_dataset(
+    writes: Iterable[tuple[ExampleWrite, UUID | None]],
+) -> list[tuple[UUID, list[ExampleWrite]]]:
+    """Group writes by dataset, in the order of ids, so that two requests lock datasets in the same order."""
+    found: dict[UUID, list[ExampleWrite]] = {}
+    for write, dataset_id in writes:
+        if dataset_id is None:
+            raise Invalid.field(["body", str(write.id), "dataset_id"], "Field required", "missing")
+        found.setdefault(dataset_id, []).append(write)
+    return sorted(found.items())
+
+
+def splits_of(metadata: dict[str, Any]) -> list[str]:
+    """Return the splits of an example."""
+    existing = metadata.get(SPLITS)
+    return existing if isinstance(existing, list) else []
+
+
+def _metadata(write: ExampleWrite, existing: dict[str, Any]) -> dict[str, Any]:
+    """Return the metadata after a request. An example stays in its splits unless the request names others."""
+    given = write.fields.metadata
+    new = dict(existing if given is None else given)
+    split = write.fields.split
+    if split is not None:
+        new[SPLITS] = [split] if isinstance(split, str) else list(dict.fromkeys(split))
+    elif isinstance(new.get(SPLITS), str):
+        new[SPLITS] = [new[SPLITS]]
+    elif SPLITS not in new:
+        new[SPLITS] = existing.get(SPLITS, [_DEFAULT_SPLIT])
+    if len(msgspec.json.encode(new)) > _MAX_METADATA_BYTES:
+        raise Invalid.field(["body", str(write.id), "metadata"], f"has more than {_MAX_METADATA_BYTES} bytes")
+    return new
+
+
+def _state_of(row: Record) -> _State:
+    names = {name: UUID(attachment_id) for name, attachment_id in row["attachments"].items()}
+    inputs, outputs = (None if row[name] is None else msgspec.Raw(row[name].encode()) for name in ("inputs", "outputs"))
+    fields = {**dict(row), "inputs": inputs, "outputs": outputs, "attachments": names}
+    return _State(**fields)
+
+
+def _text(value: Any) -> str:
+    return msgspec.json.encode(value).decode()
+
+
+def _exists(ids: Iterable[UUID]) -> ExampleExists:
+    return ExampleExists(f"An example of the id {min(ids)} exists already; change it, or send another id.")
+
+
+def _plain(value: Any) -> Any:
+    return msgspec.json.decode(value) if isinstance(value, msgspec.Raw) else value
+
+
+def _refuse_duplicate_ids(writes: Sequence[ExampleWrite]) -> None:
+    seen: set[UUID] = set()
+    for write in writes:
+        if write.id in seen:
+            raise Invalid.field(["body", str(write.id)], "two examples of one request have this id")
+        seen.add(write.id)

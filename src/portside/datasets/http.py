@@ -6,7 +6,7 @@ from uuid import UUID
 import msgspec
 from starlette.responses import Response, StreamingResponse
 
-from portside.datasets import attachments, changes, datasets, examples, experiments, files, versions
+from portside.datasets import attachments, datasets, examples, experiments, files, versions
 from portside.datasets.attachments import ExampleAttachmentNotFound
 from portside.datasets.errors import (
     ComparisonExists,
@@ -94,7 +94,7 @@ async def upload_dataset(ctx: Context) -> Dataset:
     """Create a dataset from a CSV file, sent as a form with `input_keys` and `output_keys`."""
     services = ctx.services
     async with read_body(ctx.request, services.read_budget, services.ingest_limits, files.from_csv) as upload:
-        return await changes.create_from_file(ctx.db, ctx.actor.workspace_id, upload)
+        return await examples.create_from_file(ctx.db, ctx.actor.workspace_id, upload)
 
 
 @routes.get("/datasets/{dataset_id}", permission="datasets:read", raises=(DatasetNotFound,))
@@ -235,7 +235,7 @@ async def list_dataset_splits(ctx: Context, dataset_id: UUID, query: AtVersion) 
 )
 async def update_dataset_splits(ctx: Context, dataset_id: UUID, body: SplitsRequest) -> list[str]:
     """Add examples to a split or remove them, and return all splits."""
-    return await changes.move_split(ctx.db, ctx.actor.workspace_id, dataset_id, body)
+    return await examples.move_split(ctx.db, ctx.actor.workspace_id, dataset_id, body)
 
 
 # Experiments and comparisons
@@ -301,7 +301,7 @@ async def list_examples(ctx: Context, query: ExampleQuery) -> list[Example]:
 @routes.post("/examples", permission="datasets:update", raises=(DatasetNotFound, ExampleExists, Invalid))
 async def create_example(ctx: Context, body: ExampleRequest) -> Example:
     """Create one example."""
-    (made,) = await changes.add_to_datasets(
+    (made,) = await examples.add_to_datasets(
         ctx.db, ctx.actor.workspace_id, [(files.from_request(body), body.dataset_id)]
     )
     return await examples.show_example(ctx.db, ctx.actor.workspace_id, made, None, links_of(ctx))
@@ -310,7 +310,7 @@ async def create_example(ctx: Context, body: ExampleRequest) -> Example:
 @routes.delete("/examples", permission="datasets:update")
 async def delete_examples(ctx: Context, query: ExamplesToDelete) -> Accepted:
     """Delete several examples; earlier versions keep them. Unknown ids are ignored."""
-    await changes.delete_examples(ctx.db, ctx.actor.workspace_id, query.example_ids, hard=False)
+    await examples.delete_examples(ctx.db, ctx.actor.workspace_id, query.example_ids, hard=False)
     return Accepted("Deleted")
 
 
@@ -318,7 +318,7 @@ async def delete_examples(ctx: Context, query: ExamplesToDelete) -> Accepted:
 async def create_examples(ctx: Context, body: ExampleRequests) -> list[Example]:
     """Create several examples, all or none."""
     owned = [(files.from_request(one), one.dataset_id) for one in body]
-    made = await changes.add_to_datasets(ctx.db, ctx.actor.workspace_id, owned)
+    made = await examples.add_to_datasets(ctx.db, ctx.actor.workspace_id, owned)
     shown = examples.EVERYTHING - {examples.ATTACHMENTS}
     return await examples.show_examples(ctx.db, ctx.actor.workspace_id, made, None, links_of(ctx), shown=shown)
 
@@ -326,7 +326,7 @@ async def create_examples(ctx: Context, body: ExampleRequests) -> list[Example]:
 @routes.patch("/examples/bulk", permission="datasets:update", raises=(ExampleNotFound, Invalid))
 async def update_examples(ctx: Context, body: NamedPatches) -> ExamplesChanged:
     """Change several examples, all or none; null leaves a field unchanged."""
-    return await changes.change_in_any_dataset(ctx.db, ctx.actor.workspace_id, body)
+    return await examples.change_in_any_dataset(ctx.db, ctx.actor.workspace_id, body)
 
 
 @routes.get("/examples/{example_id}", permission="datasets:read", raises=(ExampleNotFound, VersionNotFound, Invalid))
@@ -339,13 +339,13 @@ async def show_example(ctx: Context, example_id: UUID, query: AtVersion) -> Exam
 async def update_example(ctx: Context, example_id: UUID, body: ExamplePatch) -> ExamplesChanged:
     """Change an example; null leaves a field unchanged."""
     patch = NamedPatch(id=example_id, **msgspec.structs.asdict(body))
-    return await changes.change_in_any_dataset(ctx.db, ctx.actor.workspace_id, [patch])
+    return await examples.change_in_any_dataset(ctx.db, ctx.actor.workspace_id, [patch])
 
 
 @routes.delete("/examples/{example_id}", permission="datasets:update", raises=(ExampleNotFound,))
 async def delete_example(ctx: Context, example_id: UUID) -> Accepted:
     """Delete an example; earlier versions keep it."""
-    await changes.delete_example(ctx.db, ctx.actor.workspace_id, example_id)
+    await examples.delete_example(ctx.db, ctx.actor.workspace_id, example_id)
     return Accepted("Deleted")
 
 
@@ -361,7 +361,7 @@ async def upload_examples(ctx: Context, dataset_id: UUID) -> Changed:
     """Create the examples of a multipart body with their attachments, all or none."""
     services = ctx.services
     async with read_body(ctx.request, services.read_budget, services.ingest_limits, files.from_multipart) as writes:
-        return await changes.add_examples(ctx.db, ctx.actor.workspace_id, dataset_id, writes)
+        return await examples.add_examples(ctx.db, ctx.actor.workspace_id, dataset_id, writes)
 
 
 @routes.patch(
@@ -375,7 +375,7 @@ async def upload_changes(ctx: Context, dataset_id: UUID) -> Changed:
     """Change the examples of a multipart body and their attachments, all or none."""
     services = ctx.services
     async with read_body(ctx.request, services.read_budget, services.ingest_limits, files.from_multipart) as writes:
-        return await changes.change_examples(ctx.db, ctx.actor.workspace_id, dataset_id, writes)
+        return await examples.change_examples(ctx.db, ctx.actor.workspace_id, dataset_id, writes)
 
 
 @routes.post(
@@ -392,7 +392,7 @@ async def put_examples(ctx: Context) -> Changed:
     async with read_body(
         ctx.request, services.read_budget, services.ingest_limits, files.from_owned_multipart
     ) as owned:
-        return await changes.put_examples(ctx.db, ctx.actor.workspace_id, owned)
+        return await examples.put_examples(ctx.db, ctx.actor.workspace_id, owned)
 
 
 @routes.post(
@@ -400,7 +400,7 @@ async def put_examples(ctx: Context) -> Changed:
 )
 async def delete_examples_for_good(ctx: Context, body: ExampleDeletion) -> Accepted:
     """Delete several examples; with `hard_delete` from every version."""
-    await changes.delete_examples(ctx.db, ctx.actor.workspace_id, body.example_ids, hard=body.hard_delete)
+    await examples.delete_examples(ctx.db, ctx.actor.workspace_id, body.example_ids, hard=body.hard_delete)
     return Accepted("Deleted")
 
 

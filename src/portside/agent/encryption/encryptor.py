@@ -12,8 +12,9 @@ import base64
 import hashlib
 import json
 from collections.abc import Coroutine, Iterable
-from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
+from typing import Any, NamedTuple, TypeVar
 
+from portside.agent.encryption.ciphers import AesKeys, Decrypted, EncryptionHandlers
 from portside.agent.encryption.context import current_context, in_context
 from portside.agent.encryption.envelopes import (
     MARK,
@@ -31,15 +32,11 @@ from portside.agent.encryption.envelopes import (
     wrap_blob,
 )
 from portside.agent.encryption.errors import CannotDecrypt
-from portside.agent.encryption.handlers import Decrypted, EncryptionHandlers
 from portside.agent.encryption.locations import STRUCTURE, Location, Path, Row, nested_documents, stays_clear
 from portside.agent.settings import AgentSettings
 from portside.agent.sql.declarations import ModelField
 from portside.kernel.codec import dump_user, load, without_nul
 from portside.kernel.errors import Invalid, UserMistake
-
-if TYPE_CHECKING:
-    from portside.agent.encryption.keys import AesKeys
 
 _VARIABLE = "GRAPH_AES_JSON_KEYS"
 ALL_KEYS = "*"
@@ -65,7 +62,7 @@ class Encryptor:
     def __init__(
         self,
         *,
-        keys: "AesKeys | None" = None,
+        keys: AesKeys | None = None,
         json_keys: frozenset[str] = frozenset(),
         handlers: EncryptionHandlers | None = None,
     ) -> None:
@@ -213,7 +210,7 @@ class Encryptor:
         with in_context(found.head.context):
             return await self.encrypt_blob(plain, target, new)
 
-    def _aes_keys(self) -> "AesKeys":
+    def _aes_keys(self) -> AesKeys:
         if self._keys is None:
             raise CannotDecrypt(
                 "What is stored was encrypted with an AES key, and this server has none: set GRAPH_AES_KEY"
@@ -431,12 +428,7 @@ def make_encryptor(
     Call it on the server's event loop, where the project's handlers will be called.
     """
     names = frozenset(part.strip() for part in (settings.graph_aes_json_keys or "").split(",")) - {""}
-    keys = None
-    if settings.graph_aes_key:
-        # Loading `cryptography` takes time that servers without a key need not spend.
-        from portside.agent.encryption.keys import AesKeys
-
-        keys = AesKeys.parse(settings.graph_aes_key)
+    keys = AesKeys.parse(settings.graph_aes_key) if settings.graph_aes_key else None
     handlers = None if encryption is None else EncryptionHandlers(encryption, name)
     if names and keys is None:
         raise UserMistake(f"{_VARIABLE} names what to encrypt, but there is no key: set GRAPH_AES_KEY")

@@ -20,7 +20,7 @@ from portside.agent.sql.declarations import ModelField
 MARK = "__sealed__"
 VERSION = 2
 AES_VERSION = b"\x01"
-# Version, key id, nonce and tag (`keys`).
+# Version, key id, nonce and tag (`AesKeys`).
 _MIN_AES_SIZE = 33
 _ESCAPE = "~"
 _BLOB_MARK = b"\x00portside\x00sealed"

@@ -1,13 +1,15 @@
-"""The Kubernetes objects of an installed platform: its server, its Postgres, its listener and the listener's roles.
+"""`portside manifests`: the Kubernetes objects of a platform: server, Postgres, listener, and the listener's roles.
 
-These are pure functions. The objects hold no secrets: they refer to the Secrets `SECRET` and `LISTENER_SECRET`, which
-the operator creates first.
+The objects hold no secrets: they refer to the Secrets `SECRET` and `LISTENER_SECRET`, which the operator creates first.
 """
 
 from typing import Any
 
+import click
 import msgspec
 
+from portside import __version__
+from portside.cli.output import show_text
 from portside.dataplane.compute.kubernetes.objects import KINDS
 
 Json = dict[str, Any]
@@ -19,6 +21,49 @@ POSTGRES_IMAGE = "pgvector/pgvector:pg15"
 _USER = 10001
 _POSTGRES_GROUP = 999
 _LISTENER = "portside-listener"
+NOTES = """\
+# Portside {version} for Kubernetes: portside manifests | kubectl apply -f -
+# Create these first; secrets do not belong in this file:
+#   kubectl create namespace {namespace}
+#   kubectl -n {namespace} create secret generic portside {literals}
+#   kubectl -n {namespace} create secret generic portside-listener --from-literal=api-key=KEY
+# The api-key of portside becomes the platform's first API key. The listener's may be the same at first; a key of
+# `portside keys create --permission listeners:work` has fewer permissions.
+"""
+_OWN = "--from-literal=api-key=KEY --from-literal=postgres-password=PASSWORD"
+_OWN_URL = " --from-literal=database-url=postgresql://portside:PASSWORD@portside-postgres:5432/portside"
+_EXTERNAL = "--from-literal=api-key=KEY --from-literal=database-url=postgresql://USER:PASSWORD@HOST:5432/DATABASE"
+
+
+@click.command()
+@click.option("--namespace", default="portside", show_default=True, help="Namespace of the platform.")
+@click.option("--image", default=f"portside:{__version__}", show_default=True, help="Image of the platform.")
+@click.option("--host", help="Host name of the platform's Ingress; no Ingress without it.")
+@click.option("--ingress-class", help="Class of the Ingresses. [default: the cluster's]")
+@click.option("--tls-secret", help="Secret with the certificate of the platform's Ingress.")
+@click.option(
+    "--postgres/--no-postgres", "own_postgres", default=True, show_default=True,
+    help="Run Postgres on the cluster; otherwise the Secret's database-url names an external one.",
+)  # fmt: skip
+@click.option("--storage-gi", type=click.IntRange(1), default=20, show_default=True, help="GiB of each volume.")
+@click.option("--storage-class", help="Storage class of the volumes. [default: the cluster's]")
+@click.option("--listener/--no-listener", default=True, show_default=True, help="Run a listener for this cluster.")
+@click.option("--compute-id", default="kubernetes", show_default=True, help="Name of the listener's compute.")
+@click.option(
+    "--agents-namespace", "agents_namespaces", multiple=True, default=("agents",), show_default=True,
+    help="Namespace that the listener may deploy to; repeat for more.",
+)  # fmt: skip
+@click.option("--agents-url", help="Public address of deployments, such as https://*.agents.example.com.")
+def manifests(**options: Any) -> None:
+    """Print the Kubernetes objects of a platform and a listener, as YAML for kubectl."""
+    import yaml
+
+    wanted = Installation(**options)
+    literals = _OWN + _OWN_URL if wanted.own_postgres else _EXTERNAL
+    show_text(NOTES.format(version=__version__, namespace=wanted.namespace, literals=literals), end="")
+    # No YAML anchors for repeated objects: they are hard to read.
+    dumper = type("Dumper", (yaml.SafeDumper,), {"ignore_aliases": lambda *_: True})
+    show_text(yaml.dump_all(installation(wanted), Dumper=dumper, sort_keys=False, explicit_start=True), end="")
 
 
 class Installation(msgspec.Struct, frozen=True, kw_only=True):

@@ -1,13 +1,16 @@
-"""The project's own encryption: the handlers of a `langgraph_sdk.Encryption`.
+"""What encrypts: AES keys of the environment, or the handlers of the project (`langgraph_sdk.Encryption`).
 
-They are always called on the server's event loop, because clients of a key service may belong to one loop. What they
-return and raise is checked here.
+Handlers are always called on the server's event loop, because clients of a key service may belong to one loop. What
+they return and raise is checked here.
 """
 
 import asyncio
+import hashlib
+import os
 from collections.abc import Awaitable, Callable, Mapping
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
+from portside.agent.encryption.envelopes import AES_VERSION
 from portside.agent.encryption.errors import CannotDecrypt, EncryptionFailed
 from portside.agent.sql.declarations import ModelField
 from portside.kernel.errors import PortsideError, UserMistake
@@ -18,7 +21,68 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 Json = dict[str, Any]
+SIZES = (16, 24, 32)
+_ID_SIZE, _NONCE_SIZE = 4, 12
 HANDLER_TIMEOUT_S = 30.0
+
+
+class AesKeys:
+    """AES-GCM under the keys of the environment, of 16, 24 or 32 bytes: the first one encrypts, all of them decrypt.
+
+    Ciphertext is `version ‖ key id ‖ nonce ‖ AES-GCM output`. The location is bound as associated data, so a value of
+    one field or row does not decrypt as that of another.
+    """
+
+    def __init__(self, *keys: bytes) -> None:
+        # Loading `cryptography` takes time that servers without a key need not spend.
+        from cryptography.exceptions import InvalidTag
+        from cryptography.hazmat.primitives.ciphers.aead import AESGCM
+
+        self._decrypt_errors = (InvalidTag, ValueError)
+        self._ciphers = {_id_of(key): AESGCM(key) for key in keys}
+        self._first = next(iter(self._ciphers))
+
+    @classmethod
+    def parse(cls, text: str) -> "AesKeys":
+        """Parse one key, or several separated by commas. Raises UserMistake, which does not repeat the keys."""
+        parts = [part.strip().encode() for part in text.split(",")]
+        if all(len(part) in SIZES for part in parts):
+            return cls(*parts)
+        if len(text.encode()) in SIZES:
+            # One key that has a comma in it.
+            return cls(text.encode())
+        raise UserMistake(
+            "GRAPH_AES_KEY must be a key of 16, 24 or 32 bytes, or several of them separated by commas: the first one "
+            "encrypts, all of them decrypt"
+        )
+
+    def encrypt(self, plain: bytes, associated_data: bytes) -> bytes:
+        """Encrypt a value under the first key."""
+        nonce = os.urandom(_NONCE_SIZE)
+        return AES_VERSION + self._first + nonce + self._ciphers[self._first].encrypt(nonce, plain, associated_data)
+
+    def decrypt(self, encrypted: bytes, associated_data: bytes) -> bytes:
+        """Decrypt a value. Raises CannotDecrypt for an unknown key, other associated data, or a changed value."""
+        version, key_id, rest = encrypted[:1], encrypted[1 : 1 + _ID_SIZE], encrypted[1 + _ID_SIZE :]
+        cipher = self._ciphers.get(key_id)
+        if version != AES_VERSION or cipher is None:
+            known = ", ".join(each.hex() for each in self._ciphers)
+            raise CannotDecrypt(
+                f"What is stored was encrypted with the AES key {key_id.hex()}, which this server does not have: add "
+                f"that key to GRAPH_AES_KEY, after the ones that are there ({known})"
+            )
+        try:
+            return cipher.decrypt(rest[:_NONCE_SIZE], rest[_NONCE_SIZE:], associated_data)
+        except self._decrypt_errors as exc:
+            raise CannotDecrypt(
+                f"What is stored under the AES key {key_id.hex()} does not decrypt: it was changed, or moved to "
+                "another field or row"
+            ) from exc
+
+
+def _id_of(key: bytes) -> bytes:
+    """Return the id of a key for errors and stored values; it does not reveal the key."""
+    return hashlib.sha256(b"aes key id" + key).digest()[:_ID_SIZE]
 
 
 class Decrypted(NamedTuple):
