@@ -61,7 +61,7 @@ async def test_field_aliases_are_accepted_and_returned(plane: Control) -> None:
     await plane.create("with-integration", source_config={"integration_id": install[0][0]["id"]})
 
 
-async def test_a_create_makes_the_project_and_a_key_that_is_kept_sealed(plane: Control) -> None:
+async def test_a_create_makes_the_project_and_a_key_that_is_kept_encrypted(plane: Control) -> None:
     made = await plane.create(secrets=[{"name": "FOO", "value": "very-secret-value"}])
     listener_id = await plane.listener.connect()
     environment = (await plane.listener.desired(listener_id))["deployments"][0]["environment"]

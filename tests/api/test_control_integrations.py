@@ -18,7 +18,7 @@ import pytest_asyncio
 from portside.control.polling import PolledBranches
 from portside.control.pushes import ExpiredPushDeliveries
 from portside.control.scope import ScopeFactory
-from portside.control.secrets import COLUMNS, reseal
+from portside.control.secrets import COLUMNS, reencrypt
 from portside.kernel.crypto import SecretBox
 from portside.kernel.outbound import OutboundRules
 from tests.api.control_server import control, create_body
@@ -395,7 +395,7 @@ async def test_a_branch_is_polled_once_per_period_by_concurrent_tasks(platform, 
     assert len(host.asked) == before
 
 
-async def test_every_sealed_column_is_resealed_with_a_new_key(platform, host) -> None:
+async def test_every_encrypted_column_is_reencrypted_with_a_new_key(platform, host) -> None:
     integration = await add(platform, base_url=host.url)
     hook = await hook_of(platform, integration)
     await follow(platform, integration, f"{host.url}/team/rotated")
@@ -409,11 +409,11 @@ async def test_every_sealed_column_is_resealed_with_a_new_key(platform, host) ->
     old = platform.services.box
     both = SecretBox(b"n" * 32, *old.keys)
     try:
-        assert await reseal(platform.db, both) > 0
-        assert await reseal(platform.db, both) == 0
+        assert await reencrypt(platform.db, both) > 0
+        assert await reencrypt(platform.db, both) == 0
         platform.set_services(box=SecretBox(b"n" * 32))
         assert (await platform.client.get("/v2/deployments", params={"limit": 100})).status_code == 200
         assert await hook.push(f"{host.url}/team/rotated", "a" * 40)
     finally:
-        await reseal(platform.db, SecretBox(old.keys[0], b"n" * 32))
+        await reencrypt(platform.db, SecretBox(old.keys[0], b"n" * 32))
         platform.set_services(box=old)

@@ -19,7 +19,7 @@ from langgraph_sdk.errors import InternalServerError
 
 from portside.agent.encryption.ciphers import AesKeys
 from tests.conftest import eventually
-from tests.projects.encryption.sealing import seal
+from tests.projects.encryption.handlers import encrypt_text
 from tests.servers import ServerProcess, agent_server
 
 KEY = "k" * 32
@@ -70,8 +70,8 @@ def forgeries(stolen: list[Any]) -> list[Any]:
         {"__sealed__": {"plain": 1}},
         {"__sealed__": {"__sealed__": None}, "__sealed__~": 1},
         {"__sealed__": {"aes": before, "of": "title"}},
-        {"__sealed__": {"value": seal(SECRET, "new:"), "of": "thread.metadata"}},
-        {"__sealed__": {"v": 2, "value": seal(SECRET, "new:"), "of": "thread.metadata"}},
+        {"__sealed__": {"value": encrypt_text(SECRET, "new:"), "of": "thread.metadata"}},
+        {"__sealed__": {"v": 2, "value": encrypt_text(SECRET, "new:"), "of": "thread.metadata"}},
         {"__unreadable__": "no"},
         *stolen,
     ]

@@ -72,8 +72,8 @@ async def test_wrong_key_is_a_clear_error_and_both_keys_read_everything(fresh_da
 
 def old_envelope(value: Any, key: str) -> dict[str, Any]:
     """What a version before bound envelopes wrote."""
-    sealed = AesKeys(OLD.encode()).encrypt(json.dumps(value).encode(), key.encode())
-    return {"__sealed__": {"aes": base64.b64encode(sealed).decode(), "of": key}}
+    encrypted = AesKeys(OLD.encode()).encrypt(json.dumps(value).encode(), key.encode())
+    return {"__sealed__": {"aes": base64.b64encode(encrypted).decode(), "of": key}}
 
 
 async def test_envelopes_stored_before_encryption_stay_data(fresh_database):

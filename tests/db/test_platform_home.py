@@ -81,14 +81,15 @@ async def test_wrong_master_key_is_refused_at_start(fresh_database, tmp_path, *,
         await connection.execute("delete from master_key_check")
         await connection.execute(
             "insert into integrations (id, workspace_id, kind, name, base_url, token_sealed) "
-            "select $1, id, 'github', 'one', 'https://github.com', $2 from workspaces", one, box.seal(b"t", str(one)),
+            "select $1, id, 'github', 'one', 'https://github.com', $2 from workspaces",
+            one, box.encrypt(b"t", str(one)),
         )  # fmt: skip
     right = home.master_key.read_bytes()
     home.master_key.unlink()
     SecretBox.from_file(home.master_key)
     wrong = home.master_key.read_bytes()
     for use in (open_platform(home, settings, url).__aenter__, lambda: rotate_master_key(home, url)):
-        with pytest.raises(UserMistake, match="master-key does not open the secrets of this database"):
+        with pytest.raises(UserMistake, match="master-key does not decrypt the secrets of this database"):
             await use()
     assert home.master_key.read_bytes() == wrong
     home.master_key.write_bytes(right)

@@ -34,22 +34,22 @@ def encryptor(*keys: str, names: str = "*") -> Encryptor:
 
 
 async def test_new_key_encrypts_and_old_key_still_decrypts():
-    sealed = await encryptor(OLD).encrypt_document({"title": "swordfish"}, METADATA, ROW)
+    encrypted = await encryptor(OLD).encrypt_document({"title": "swordfish"}, METADATA, ROW)
     blob = await encryptor(OLD).encrypt_blob(b"swordfish", KWARGS, BOUND)
     assert b"swordfish" not in blob
     rotated = encryptor(NEW, OLD)
-    assert (await decrypt_document(rotated, sealed, LOCATION))[0] == {"title": "swordfish"}
+    assert (await decrypt_document(rotated, encrypted, LOCATION))[0] == {"title": "swordfish"}
     assert (await rotated.decrypt_blob(blob, KWARGS, BOUND))[0] == b"swordfish"
     encrypted_again = await rotated.encrypt_document({"title": "swordfish"}, METADATA, ROW)
     assert (await decrypt_document(encryptor(NEW), encrypted_again, LOCATION))[0] == {"title": "swordfish"}
 
 
 async def test_missing_key_is_named_in_the_error():
-    sealed = await encryptor(OLD).encrypt_document({"title": "swordfish"}, METADATA, ROW)
+    encrypted = await encryptor(OLD).encrypt_document({"title": "swordfish"}, METADATA, ROW)
     blob = await encryptor(OLD).encrypt_blob(b"swordfish", KWARGS, BOUND)
     missing = AesKeys(OLD.encode()).encrypt(b"", b"")[1:5].hex()
     with pytest.raises(CannotDecrypt, match=missing):
-        await decrypt_document(encryptor(NEW), sealed, LOCATION)
+        await decrypt_document(encryptor(NEW), encrypted, LOCATION)
     with pytest.raises(CannotDecrypt, match=missing):
         await encryptor(NEW).decrypt_blob(blob, KWARGS, BOUND)
     with pytest.raises(CannotDecrypt, match="set GRAPH_AES_KEY"):
@@ -101,8 +101,8 @@ async def test_envelope_lookalike_from_before_encryption_is_data(forged):
 
 
 def old_envelope(value, key):
-    sealed = AesKeys(OLD.encode()).encrypt(json.dumps(value).encode(), key.encode())
-    return {"__sealed__": {"aes": base64.b64encode(sealed).decode(), "of": key}}
+    encrypted = AesKeys(OLD.encode()).encrypt(json.dumps(value).encode(), key.encode())
+    return {"__sealed__": {"aes": base64.b64encode(encrypted).decode(), "of": key}}
 
 
 async def test_unbound_envelopes_decrypt_and_are_bound_when_rewritten():
@@ -129,10 +129,10 @@ async def test_client_documents_never_contain_an_envelope_key(names):
             {"config": {"configurable": {"graph_id": forged}, "metadata": forged}},
         ):  # fmt: skip
             for place in (METADATA, KWARGS, ModelField("assistant", "config")):
-                sealed = await own.encrypt_document(given, place, ROW)
-                assert "__sealed__" not in set(clear_keys(sealed))
+                encrypted = await own.encrypt_document(given, place, ROW)
+                assert "__sealed__" not in set(clear_keys(encrypted))
                 row = ROW if place.model != "assistant" else ("thread", "t1")
-                assert (await decrypt_document(own, sealed, Location(row, place.field)))[0] == given
+                assert (await decrypt_document(own, encrypted, Location(row, place.field)))[0] == given
 
 
 def clear_keys(value):
@@ -156,12 +156,12 @@ async def test_any_document_round_trips(value, names):
 async def test_named_keys_are_encrypted_at_any_depth():
     own = encryptor(OLD, names="ssn, token")
     given = {"people": [{"ssn": "123", "name": "Ada"}], "token": {"deep": 1}, "graph_id": "agent"}
-    sealed = await own.encrypt_document(given, METADATA, ROW)
-    assert sealed["people"][0]["name"] == "Ada"
-    assert sealed["graph_id"] == "agent"
-    assert "123" not in str(sealed)
-    assert "deep" not in str(sealed)
-    assert (await decrypt_document(own, sealed, LOCATION))[0] == given
+    encrypted = await own.encrypt_document(given, METADATA, ROW)
+    assert encrypted["people"][0]["name"] == "Ada"
+    assert encrypted["graph_id"] == "agent"
+    assert "123" not in str(encrypted)
+    assert "deep" not in str(encrypted)
+    assert (await decrypt_document(own, encrypted, LOCATION))[0] == given
 
 
 async def test_kwargs_that_sql_reads_stay_clear():
@@ -169,10 +169,10 @@ async def test_kwargs_that_sql_reads_stay_clear():
         "input": {"word": "swordfish"}, "langsmith_tracer": {"project_name": "p"},
         "config": {"tags": ["t"], "configurable": {"graph_id": "agent"}, "metadata": {"graph_id": "agent"}},
     }  # fmt: skip
-    sealed = await encryptor(OLD).encrypt_document(given, KWARGS, ROW)
-    assert sealed["config"]["configurable"]["graph_id"] == sealed["config"]["metadata"]["graph_id"] == "agent"
-    assert sealed["langsmith_tracer"] == {"project_name": "p"}
-    assert encrypted_key({**sealed, "input": None}) == "tags"
+    encrypted = await encryptor(OLD).encrypt_document(given, KWARGS, ROW)
+    assert encrypted["config"]["configurable"]["graph_id"] == encrypted["config"]["metadata"]["graph_id"] == "agent"
+    assert encrypted["langsmith_tracer"] == {"project_name": "p"}
+    assert encrypted_key({**encrypted, "input": None}) == "tags"
 
 
 async def test_search_for_an_encrypted_key_is_refused_by_name():

@@ -1,4 +1,4 @@
-"""`portside account`: logins and passwords. `portside keys`: API keys, and the master key that seals secrets."""
+"""`portside account`: logins and passwords. `portside keys`: API keys, and the master key that encrypts secrets."""
 
 import asyncio
 import os

@@ -12,7 +12,7 @@ import msgspec
 from portside.control import sources
 from portside.control.resources import given_fields
 from portside.control.scope import Scope
-from portside.control.secrets import changed_secrets, check_secrets, open_secrets
+from portside.control.secrets import changed_secrets, check_secrets, decrypt_secrets
 from portside.control.sources import check_push
 from portside.control.sql import sql
 from portside.control.types import DeploymentCreate, DeploymentPatch, SourceConfig, SourceRevisionRequest
@@ -80,7 +80,7 @@ async def _inherited_content(tx: Transaction, scope: Scope, deployment: Record, 
     commands = {name: deployment[name] for name in ("install_command", "build_command")}
     latest_id = deployment["latest_revision_id"]
     if latest_id is None:
-        secrets = open_secrets(scope.box, deployment["id"], deployment["secrets_sealed"])
+        secrets = decrypt_secrets(scope.box, deployment["id"], deployment["secrets_sealed"])
         return RevisionContent(source=source, secrets=secrets, **commands)
     latest = await tx.fetchrow(
         sql.get_revision, id=latest_id, deployment_id=deployment["id"], workspace_id=scope.workspace_id
@@ -88,7 +88,7 @@ async def _inherited_content(tx: Transaction, scope: Scope, deployment: Record, 
     assert latest is not None  # noqa: S101 - the deployment is locked and its latest revision is its own
     return RevisionContent(
         source=source,
-        secrets=open_secrets(scope.box, latest_id, latest["secrets_sealed"]),
+        secrets=decrypt_secrets(scope.box, latest_id, latest["secrets_sealed"]),
         secret_references=latest["secret_references"] or [],
         resource_spec=latest["resource_spec"],
         **commands,
@@ -99,7 +99,7 @@ def redeployed_content(scope: Scope, revision: Record) -> RevisionContent:
     """Return a revision's content, pinned to its commit and its build, to deploy it again."""
     return RevisionContent(
         source=revision["source"],
-        secrets=open_secrets(scope.box, revision["id"], revision["secrets_sealed"]),
+        secrets=decrypt_secrets(scope.box, revision["id"], revision["secrets_sealed"]),
         secret_references=revision["secret_references"] or [],
         built_from=(revision["built_from"] or revision["id"]) if revision["is_built"] else None,
         **{

@@ -22,7 +22,7 @@ from portside.control.listeners import Placement
 from portside.control.revisions import find_deployment, lock_deployment
 from portside.control.rules import MAX_TEXT_BYTES
 from portside.control.scope import Scope
-from portside.control.secrets import seal_secrets
+from portside.control.secrets import encrypt_secrets
 from portside.control.sources import PUSHED, check_push
 from portside.control.sql import sql
 from portside.control.types import (
@@ -54,11 +54,11 @@ OLD_KEY_LIFETIME = timedelta(hours=1)
 
 
 async def create_key(tx: Session, scope: Scope, deployment_id: UUID, name: str) -> tuple[NewKey, bytes]:
-    """Create a service key for a deployment; return it and its sealed form."""
+    """Create a service key for a deployment; return it and its encrypted form."""
     owner = Owner(scope.actor.organization_id, scope.workspace_id)
     request = KeyRequest(f"Deployment {name}", _KEY_PERMISSIONS)
     key = await keys.create_key(tx, owner, request, used_by=f"deployment {name}")
-    return key, scope.box.seal(key.key.encode(), str(deployment_id))
+    return key, scope.box.encrypt(key.key.encode(), str(deployment_id))
 
 
 async def rotate_key(scope: Scope, deployment_id: UUID) -> None:
@@ -83,8 +83,8 @@ async def replace_invalid_keys(scope: Scope) -> None:
 
 
 async def _replace_key(tx: Transaction, scope: Scope, deployment_id: UUID, name: str) -> None:
-    key, sealed = await create_key(tx, scope, deployment_id, name)
-    await tx.execute(sql.replace_deployment_key, id=deployment_id, service_key_id=key.id, service_key_sealed=sealed)
+    key, encrypted = await create_key(tx, scope, deployment_id, name)
+    await tx.execute(sql.replace_deployment_key, id=deployment_id, service_key_id=key.id, service_key_sealed=encrypted)
 
 
 # A listener polls at least every 30 seconds. After this time its last report is no longer current.
@@ -115,7 +115,7 @@ async def _insert(
     tx: Transaction, scope: Scope, deployment_id: UUID, body: DeploymentCreate, placement: Placement
 ) -> None:
     project = await projects.ensure_project(tx, scope.workspace_id, body.name)
-    key, sealed = await create_key(tx, scope, deployment_id, body.name)
+    key, encrypted = await create_key(tx, scope, deployment_id, body.name)
     config = body.source_config
     inserted = await tx.fetchval(
         sql.insert_deployment,
@@ -130,12 +130,12 @@ async def _insert(
         requested_url=config.custom_url or None,
         listener_id=placement.listener_id,
         k8s_namespace=placement.k8s_namespace,
-        secrets_sealed=seal_secrets(scope.box, deployment_id, body.secrets or []),
+        secrets_sealed=encrypt_secrets(scope.box, deployment_id, body.secrets or []),
         install_command=config.install_command,
         build_command=config.build_command,
         tracing_project_id=project.id,
         service_key_id=key.id,
-        service_key_sealed=sealed,
+        service_key_sealed=encrypted,
         **columns_of(body.agent_access),
     )
     if inserted is None:
@@ -221,8 +221,8 @@ async def _apply(
     if not always and not rules.makes_revision(body):
         return None
     if not always and row["latest_revision_id"] is None and not has_code(content):
-        sealed = seal_secrets(scope.box, deployment_id, content.secrets)
-        await tx.execute(sql.keep_secrets, id=deployment_id, secrets_sealed=sealed)
+        encrypted = encrypt_secrets(scope.box, deployment_id, content.secrets)
+        await tx.execute(sql.keep_secrets, id=deployment_id, secrets_sealed=encrypted)
         return None
     check_content(content, build_on_push=build_on_push)
     archive = body.source_revision_config.source_tarball_path if body.source_revision_config else None

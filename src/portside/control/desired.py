@@ -17,7 +17,7 @@ from portside.control.integrations import credential_of
 from portside.control.operations import show_scale
 from portside.control.resources import resources_of
 from portside.control.scope import PlatformAddress, Scope
-from portside.control.secrets import open_secrets
+from portside.control.secrets import decrypt_secrets
 from portside.control.sql import sql
 from portside.kernel.aliases import canonical_source
 from portside.kernel.clock import iso
@@ -91,7 +91,7 @@ def _environment(scope: Scope, address: PlatformAddress, row: Record) -> dict[st
         **trusted,
         "LANGSMITH_AUTH_ENDPOINT": f"{address.url}/v2/deployments/{row['id']}",
         "LANGSMITH_ENDPOINT": address.url,
-        "LANGSMITH_API_KEY": scope.box.open(row["service_key_sealed"], str(row["id"])).decode(),
+        "LANGSMITH_API_KEY": scope.box.decrypt(row["service_key_sealed"], str(row["id"])).decode(),
         "LANGSMITH_TRACING": "true",
         "LANGSMITH_PROJECT": row["name"],
         "LANGSMITH_HOST_PROJECT_ID": str(row["id"]),
@@ -115,7 +115,7 @@ def _revision(scope: Scope, row: Record) -> DesiredRevision:
         image_uri=row["image_uri"],
         install_command=row["install_command"],
         build_command=row["build_command"],
-        secrets=open_secrets(scope.box, row["revision_id"], row["secrets_sealed"]),
+        secrets=decrypt_secrets(scope.box, row["revision_id"], row["secrets_sealed"]),
         secret_references=row["secret_references"] or [],
         resource_spec=resources_of(row["deployment_type"], row["resource_spec"]),
         built_from=row["built_from"],

@@ -212,7 +212,7 @@ async def add_integration(scope: Scope, body: IntegrationCreate) -> Integration:
         kind=body.kind,
         name=body.name,
         base_url=base_url_of(body.kind, body.base_url),
-        token_sealed=_seal(scope.box, integration_id, body.token) if body.token else None,
+        token_sealed=_encrypt(scope.box, integration_id, body.token) if body.token else None,
     )
     if row is None:
         raise IntegrationNameTaken
@@ -234,13 +234,13 @@ async def create_webhook(scope: Scope, integration_id: UUID, base_url: str) -> P
 
 
 async def _update(tx: Transaction, scope: Scope, integration_id: UUID, **given: str) -> Record:
-    sealed = {name: _seal(scope.box, integration_id, value) for name, value in given.items()}
+    encrypted = {name: _encrypt(scope.box, integration_id, value) for name, value in given.items()}
     row = await tx.fetchrow(
         sql.update_integration,
         id=integration_id,
         workspace_id=scope.workspace_id,
-        token_sealed=sealed.get("token"),
-        webhook_secret_sealed=sealed.get("webhook_secret"),
+        token_sealed=encrypted.get("token"),
+        webhook_secret_sealed=encrypted.get("webhook_secret"),
     )
     if row is None:
         raise IntegrationNotFound
@@ -267,7 +267,7 @@ async def list_repositories(scope: Scope, integration_id: UUID, rules: OutboundR
     row = await scope.db.fetchrow(sql.get_integration, id=integration_id, workspace_id=scope.workspace_id)
     if row is None:
         raise IntegrationNotFound
-    token = open_token(scope.box, integration_id, row["token_sealed"])
+    token = decrypt_token(scope.box, integration_id, row["token_sealed"])
     return await fetch_repositories(integration_id, row["kind"], row["base_url"], token, rules)
 
 
@@ -298,14 +298,14 @@ def credential_of(box: SecretBox, row: Record) -> Secret | None:
     """
     if row["token_sealed"] is None or not is_at(row["base_url"], row["repo_url"] or ""):
         return None
-    token = open_token(box, row["integration_id"], row["token_sealed"])
+    token = decrypt_token(box, row["integration_id"], row["token_sealed"])
     return None if token is None else Secret(USERS[row["kind"]], token)
 
 
-def _seal(box: SecretBox, integration_id: UUID, value: str) -> bytes:
-    return box.seal(value.encode(), str(integration_id))
+def _encrypt(box: SecretBox, integration_id: UUID, value: str) -> bytes:
+    return box.encrypt(value.encode(), str(integration_id))
 
 
-def open_token(box: SecretBox, integration_id: UUID, sealed: bytes | None) -> str | None:
+def decrypt_token(box: SecretBox, integration_id: UUID, encrypted: bytes | None) -> str | None:
     """Decrypt a token or a webhook's secret."""
-    return None if sealed is None else box.open(sealed, str(integration_id)).decode()
+    return None if encrypted is None else box.decrypt(encrypted, str(integration_id)).decode()

@@ -14,7 +14,7 @@ from uuid import UUID
 import msgspec
 
 from portside.control.content import next_content
-from portside.control.integrations import open_token
+from portside.control.integrations import decrypt_token
 from portside.control.revisions import lock_deployment, start_revision
 from portside.control.scope import Scope, ScopeFactory
 from portside.control.sql import sql
@@ -163,7 +163,7 @@ async def receive_push(
 ) -> PushAnswer:
     """Handle a delivery to an integration's webhook. Raises PushNotSigned, and Invalid for another body."""
     row = await scopes.db.fetchrow(sql.integration_of_webhook, id=integration_id)
-    secret = open_token(scopes.box, integration_id, row["webhook_secret_sealed"]) if row else None
+    secret = decrypt_token(scopes.box, integration_id, row["webhook_secret_sealed"]) if row else None
     if row is None or secret is None or not is_signed(row["kind"], secret, headers, body):
         raise PushNotSigned
     push = read_push(row["kind"], headers, body)

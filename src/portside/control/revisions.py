@@ -22,7 +22,7 @@ from portside.control.errors import (
 )
 from portside.control.rules import MAX_TEXT_BYTES
 from portside.control.scope import Scope
-from portside.control.secrets import seal_secrets
+from portside.control.secrets import encrypt_secrets
 from portside.control.sources import image_version
 from portside.control.sql import sql
 from portside.control.types import (
@@ -108,7 +108,7 @@ async def start_revision(tx: Transaction, scope: Scope, deployment_id: UUID, con
         resource_spec=content.resource_spec,
         secret_references=content.secret_references or None,
         built_from=content.built_from,
-        secrets_sealed=seal_secrets(scope.box, revision_id, content.secrets),
+        secrets_sealed=encrypt_secrets(scope.box, revision_id, content.secrets),
     )
     await tx.execute(sql.set_latest_revision, id=deployment_id, revision_id=revision_id)
     return revision_id

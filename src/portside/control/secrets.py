@@ -1,7 +1,8 @@
 """The secrets of revisions: their allowed names, and their encryption.
 
-A revision's secrets are sealed together for that revision's id, so copying them to another revision means opening and
-sealing them again. Only the listener and callers who may change the deployment get the values.
+A revision's secrets are encrypted together for that revision's id, so copying them to another revision means decrypting
+and encrypting them again. Only the listener and callers who may change the deployment get the values. Columns of
+encrypted values end in `_sealed`.
 """
 
 import re
@@ -124,14 +125,14 @@ def changed_secrets(secrets: Sequence[Secret], changes: SecretChanges) -> list[S
     return changed
 
 
-def seal_secrets(box: SecretBox, revision_id: UUID, secrets: Sequence[Secret]) -> bytes:
+def encrypt_secrets(box: SecretBox, revision_id: UUID, secrets: Sequence[Secret]) -> bytes:
     """Encrypt a revision's secrets for its row."""
-    return box.seal(dump_api(list(secrets)), str(revision_id))
+    return box.encrypt(dump_api(list(secrets)), str(revision_id))
 
 
-def open_secrets(box: SecretBox, revision_id: UUID, sealed: bytes) -> list[Secret]:
+def decrypt_secrets(box: SecretBox, revision_id: UUID, encrypted: bytes) -> list[Secret]:
     """Decrypt a revision's secrets."""
-    return _decoder.decode(box.open(sealed, str(revision_id)))
+    return _decoder.decode(box.decrypt(encrypted, str(revision_id)))
 
 
 def without_values(secrets: Sequence[Secret]) -> list[Secret]:
@@ -142,45 +143,46 @@ def without_values(secrets: Sequence[Secret]) -> list[Secret]:
 BATCH = 200
 _CHECK = b"the right master key"
 COLUMNS: dict[tuple[str, str], tuple[Query, Query]] = {
-    ("deployments", "service_key_sealed"): (sql.deployment_keys_to_reseal, sql.reseal_deployment_key),
-    ("deployments", "secrets_sealed"): (sql.deployment_secrets_to_reseal, sql.reseal_deployment_secrets),
-    ("revisions", "secrets_sealed"): (sql.revision_secrets_to_reseal, sql.reseal_revision_secrets),
-    ("integrations", "token_sealed"): (sql.integration_tokens_to_reseal, sql.reseal_integration_token),
-    ("integrations", "webhook_secret_sealed"): (sql.webhook_secrets_to_reseal, sql.reseal_webhook_secret),
-    ("master_key_check", "check_sealed"): (sql.master_key_check_to_reseal, sql.reseal_master_key_check),
+    ("deployments", "service_key_sealed"): (sql.deployment_keys_to_reencrypt, sql.reencrypt_deployment_key),
+    ("deployments", "secrets_sealed"): (sql.deployment_secrets_to_reencrypt, sql.reencrypt_deployment_secrets),
+    ("revisions", "secrets_sealed"): (sql.revision_secrets_to_reencrypt, sql.reencrypt_revision_secrets),
+    ("integrations", "token_sealed"): (sql.integration_tokens_to_reencrypt, sql.reencrypt_integration_token),
+    ("integrations", "webhook_secret_sealed"): (sql.webhook_secrets_to_reencrypt, sql.reencrypt_webhook_secret),
+    ("master_key_check", "check_sealed"): (sql.master_key_check_to_reencrypt, sql.reencrypt_master_key_check),
 }
 
 
 async def check_master_key(db: Database, box: SecretBox) -> None:
-    """Raise UserMistake if the box cannot open this database's values; store a check value for the next start."""
+    """Raise UserMistake if the box cannot decrypt this database's values; store a check value for the next start."""
     check = await db.fetchrow(sql.read_master_key_check)
     if check is not None:
-        box.open(check["sealed"], str(check["id"]))
+        box.decrypt(check["encrypted"], str(check["id"]))
         return
     # The database has no check value yet: try the key on one value of each column.
     for find, _ in COLUMNS.values():
         for row in await db.fetch(find, key_id=b"", limit=1):
-            box.open(row["sealed"], str(row["id"]))
+            box.decrypt(row["encrypted"], str(row["id"]))
     check_id = uuid7()
-    await db.execute(sql.write_master_key_check, id=check_id, sealed=box.seal(_CHECK, str(check_id)))
+    await db.execute(sql.write_master_key_check, id=check_id, encrypted=box.encrypt(_CHECK, str(check_id)))
 
 
-async def reseal(db: Database, box: SecretBox) -> int:
-    """Seal all values of older keys with the box's current key; return how many there were.
+async def reencrypt(db: Database, box: SecretBox) -> int:
+    """Encrypt all values of older keys with the box's current key; return how many there were.
 
-    Raises UserMistake for a value that none of the box's keys opens.
+    Raises UserMistake for a value that none of the box's keys decrypts.
     """
-    return sum([await _reseal_column(db, box, find, change) for find, change in COLUMNS.values()])
+    return sum([await _reencrypt_column(db, box, find, change) for find, change in COLUMNS.values()])
 
 
-async def _reseal_column(db: Database, box: SecretBox, find: Query, change: Query) -> int:
-    resealed = 0
+async def _reencrypt_column(db: Database, box: SecretBox, find: Query, change: Query) -> int:
+    reencrypted = 0
     while True:
         async with db.transaction() as tx:
             rows = await tx.fetch(find, key_id=box.key_id, limit=BATCH)
             for row in rows:
                 owner = str(row["id"])
-                await tx.execute(change, id=row["id"], sealed=box.seal(box.open(row["sealed"], owner), owner))
-        resealed += len(rows)
+                plain = box.decrypt(row["encrypted"], owner)
+                await tx.execute(change, id=row["id"], encrypted=box.encrypt(plain, owner))
+        reencrypted += len(rows)
         if len(rows) < BATCH:
-            return resealed
+            return reencrypted

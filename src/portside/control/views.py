@@ -6,7 +6,7 @@ from portside.control.addresses import public_url
 from portside.control.agent_access import show_access
 from portside.control.resources import show_resources
 from portside.control.scope import Scope
-from portside.control.secrets import open_secrets, without_values
+from portside.control.secrets import decrypt_secrets, without_values
 from portside.control.sources import GIT, hide_credentials
 from portside.control.types import (
     Deployment,
@@ -116,5 +116,5 @@ def _source_revision_config(row: Record) -> SourceRevisionConfig:
 
 
 def _secrets(scope: Scope, row: Record) -> list[Secret]:
-    secrets = open_secrets(scope.box, row["latest_revision_id"] or row["id"], row["secrets_sealed"])
+    secrets = decrypt_secrets(scope.box, row["latest_revision_id"] or row["id"], row["secrets_sealed"])
     return secrets if _may_see_secrets(scope) else without_values(secrets)

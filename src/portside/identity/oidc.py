@@ -1,6 +1,6 @@
 """Sign-in with OpenID Connect: the authorization code flow with PKCE, at one provider that the operator configured.
 
-`begin` sends the browser to the provider; a short-lived sealed cookie binds state and nonce to this browser.
+`begin` sends the browser to the provider; a short-lived encrypted cookie binds state and nonce to this browser.
 `finish` exchanges the code and checks the ID token. `provisioning.py` turns its claims into a member.
 """
 
@@ -161,10 +161,10 @@ class OidcProvider:
             "code_challenge_method": "S256",
         }
         separator = "&" if "?" in metadata.authorization_endpoint else "?"
-        sealed = self._box.seal(msgspec.json.encode(flow), _OWNER)
+        encrypted = self._box.encrypt(msgspec.json.encode(flow), _OWNER)
         return Start(
             f"{metadata.authorization_endpoint}{separator}{urlencode(query)}",
-            base64.urlsafe_b64encode(sealed).decode().rstrip("="),
+            base64.urlsafe_b64encode(encrypted).decode().rstrip("="),
         )
 
     async def finish(self, cookie: str | None, returned: Returned) -> Finished:
@@ -186,7 +186,7 @@ class OidcProvider:
     def _open(self, cookie: str | None) -> Flow:
         try:
             padded = (cookie or "") + "=" * (-len(cookie or "") % 4)
-            flow = msgspec.json.decode(self._box.open(base64.urlsafe_b64decode(padded), _OWNER), type=Flow)
+            flow = msgspec.json.decode(self._box.decrypt(base64.urlsafe_b64decode(padded), _OWNER), type=Flow)
         except (ValueError, UserMistake, msgspec.MsgspecError) as exc:
             raise OidcRefused("This sign-in did not begin in this browser; try again.") from exc
         if not 0 <= time.time() - flow.began_at <= FLOW_S:

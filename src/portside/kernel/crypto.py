@@ -1,7 +1,7 @@
 """Encryption of secrets at rest: AES-256-GCM with keys from a file that only its owner can read.
 
-A sealed value is `version ‖ key id ‖ nonce ‖ ciphertext`. The id of the owner row is the associated data, so a value
-that is moved to another row cannot be decrypted.
+An encrypted value is `version ‖ key id ‖ nonce ‖ ciphertext`. The id of the owner row is the associated data, so a
+value that is moved to another row cannot be decrypted.
 """
 
 import base64
@@ -34,21 +34,21 @@ class SecretBox:
             _write_keys(path, os.urandom(_KEY_SIZE))
         return cls(*_read_keys(path))
 
-    def seal(self, plain: bytes, owner: str) -> bytes:
+    def encrypt(self, plain: bytes, owner: str) -> bytes:
         """Encrypt for the row `owner`."""
         nonce = os.urandom(_NONCE_SIZE)
         return _VERSION + self.key_id + nonce + self._ciphers[self.key_id].encrypt(nonce, plain, owner.encode())
 
-    def open(self, sealed: bytes, owner: str) -> bytes:
+    def decrypt(self, encrypted: bytes, owner: str) -> bytes:
         """Decrypt a value of the row `owner`. Raises UserMistake if the key, the row or the value is wrong."""
-        cipher = self._ciphers.get(sealed[1 : 1 + _KEY_ID_SIZE])
-        if sealed[:1] != _VERSION or cipher is None:
-            raise UserMistake("a secret was sealed with another master key; restore that key file")
-        nonce = sealed[1 + _KEY_ID_SIZE :][:_NONCE_SIZE]
+        cipher = self._ciphers.get(encrypted[1 : 1 + _KEY_ID_SIZE])
+        if encrypted[:1] != _VERSION or cipher is None:
+            raise UserMistake("a secret was encrypted with another master key; restore that key file")
+        nonce = encrypted[1 + _KEY_ID_SIZE :][:_NONCE_SIZE]
         try:
-            return cipher.decrypt(nonce, sealed[1 + _KEY_ID_SIZE + _NONCE_SIZE :], owner.encode())
+            return cipher.decrypt(nonce, encrypted[1 + _KEY_ID_SIZE + _NONCE_SIZE :], owner.encode())
         except (InvalidTag, ValueError) as exc:
-            raise UserMistake("a sealed secret was changed or moved; it cannot be opened") from exc
+            raise UserMistake("an encrypted secret was changed or moved; it cannot be decrypted") from exc
 
 
 def begin_rotation(path: Path) -> SecretBox:
@@ -64,7 +64,7 @@ def begin_rotation(path: Path) -> SecretBox:
 
 
 def end_rotation(path: Path) -> None:
-    """Remove all keys but the newest. Values sealed with the others can no longer be decrypted."""
+    """Remove all keys but the newest. Values encrypted with the others can no longer be decrypted."""
     _write_keys(path, _read_keys(path)[0])
 
 

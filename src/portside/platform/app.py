@@ -27,7 +27,7 @@ from portside.control.http import routes as control
 from portside.control.polling import PolledBranches
 from portside.control.pushes import ExpiredPushDeliveries
 from portside.control.scope import DesiredChanges, PlatformAddress, ScopeFactory
-from portside.control.secrets import check_master_key, reseal
+from portside.control.secrets import check_master_key, reencrypt
 from portside.control.services import ControlServices
 from portside.datasets.datasets import empty_workspace as empty_datasets
 from portside.datasets.http import routes as datasets
@@ -200,7 +200,7 @@ async def open_platform(
         await _check_database(db, home, is_migrated=True)
         if not home.master_key.exists() and await first_start.is_set_up(db):
             raise UserMistake(
-                f"{home.master_key} is missing, and the secrets of this database cannot be opened without it; "
+                f"{home.master_key} is missing, and the secrets of this database cannot be decrypted without it; "
                 "restore it from a backup"
             )
         box = await check_key(db, home)
@@ -290,8 +290,8 @@ async def check_key(db: Database, home: Home) -> SecretBox:
         await check_master_key(db, box)
     except UserMistake as exc:
         raise UserMistake(
-            f"{home.master_key} does not open the secrets of this database: it is the key of another platform, or an "
-            "older one. Restore the file that was saved with this database, or name the right one with DATABASE_URL"
+            f"{home.master_key} does not decrypt the secrets of this database: it is the key of another platform, or "
+            "an older one. Restore the file that was saved with this database, or name the right one with DATABASE_URL"
         ) from exc
     return box
 
@@ -319,22 +319,22 @@ def check_home(home: Home) -> None:
 
 
 async def rotate_master_key(home: Home, database_url: str) -> int:
-    """Seal every secret with a new master key, and return their number. The caller holds the home's lock.
+    """Encrypt every secret with a new master key, and return their number. The caller holds the home's lock.
 
-    The platform must be stopped. The key file holds both keys until no secret is sealed with the old one. So the
+    The platform must be stopped. The key file holds both keys until no secret is encrypted with the old one. So the
     process may be killed at any point: the platform starts with either key, and a second call continues.
 
-    Raises UserMistake if the key file is damaged or does not open the secrets of this database.
+    Raises UserMistake if the key file is damaged or does not decrypt the secrets of this database.
     """
     db = await Database.connect(database_url)
     try:
         await migrate(db, PACKAGES)
         await check_key(db, home)
-        resealed = await reseal(db, begin_rotation(home.master_key))
+        reencrypted = await reencrypt(db, begin_rotation(home.master_key))
     finally:
         await db.close()
     end_rotation(home.master_key)
-    return resealed
+    return reencrypted
 
 
 STREAM_GRACE_S = 5.0

@@ -1,6 +1,6 @@
 """Attachments of runs, and the signed links that serve files without an API key (contract: hosted API, section f.4).
 
-A link carries a sealed ticket that names one file and an expiry, so it can be neither guessed nor changed, and the
+A link carries an encrypted ticket that names one file and an expiry, so it can be neither guessed nor changed, and the
 server stores nothing for it. `datasets` uses the same links for the attachments of examples. Responses that contain a
 run or an example create fresh links each time.
 """
@@ -76,7 +76,7 @@ def link_expiry() -> datetime:
 def open_ticket(box: SecretBox, path: str, token: str, kind: type[T]) -> T:
     """Return the ticket in the token of a link to `path`. Raises LinkInvalid."""
     try:
-        ticket = msgspec.json.decode(box.open(base64.urlsafe_b64decode(token.encode()), path), type=kind)
+        ticket = msgspec.json.decode(box.decrypt(base64.urlsafe_b64decode(token.encode()), path), type=kind)
     except (ValueError, UserMistake, msgspec.MsgspecError) as exc:
         raise LinkInvalid from exc
     if ticket.expires_at < now():
@@ -92,9 +92,9 @@ class DownloadLinks:
         self.base_url = base_url.rstrip("/")
 
     def url(self, path: str, ticket: DownloadTicket) -> str:
-        """Return a link to `path` that carries the sealed ticket."""
-        # The path is the purpose of the seal: a ticket for one kind of file opens no other kind.
-        token = base64.urlsafe_b64encode(self._box.seal(msgspec.json.encode(ticket), path)).decode()
+        """Return a link to `path` that carries the encrypted ticket."""
+        # The ticket is bound to the path: a ticket for one kind of file opens no other kind.
+        token = base64.urlsafe_b64encode(self._box.encrypt(msgspec.json.encode(ticket), path)).decode()
         return f"{self.base_url}/{path}?token={token}"
 
 

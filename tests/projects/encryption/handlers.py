@@ -22,11 +22,11 @@ def turn(data: bytes) -> bytes:
     return bytes(byte ^ 0x5A for byte in data)
 
 
-def seal(value: Any, prefix: str) -> str:
+def encrypt_text(value: Any, prefix: str) -> str:
     return prefix + base64.b64encode(turn(json.dumps(value).encode())).decode()
 
 
-def unseal(text: str) -> Any:
+def decrypt_text(text: str) -> Any:
     return json.loads(turn(base64.b64decode(text[4:])))
 
 
@@ -35,16 +35,16 @@ async def encrypt_json(ctx: EncryptionContext, data: dict[str, Any]) -> dict[str
     if ctx.metadata.get("fail"):
         raise RuntimeError("no key service")
     prefix = OLD if ctx.metadata.get("key") == "old" else NEW
-    return {key: value if key in CLEAR or value is None else seal(value, prefix) for key, value in data.items()}
+    return {key: value if key in CLEAR or value is None else encrypt_text(value, prefix) for key, value in data.items()}
 
 
 @encryption.decrypt.json
 async def decrypt_json(ctx: EncryptionContext, data: dict[str, Any]) -> DecryptResult[dict[str, Any]]:
     plain, replacement = {}, {}
     for key, value in data.items():
-        is_sealed = isinstance(value, str) and value.startswith((OLD, NEW))
-        plain[key] = unseal(value) if is_sealed else value
-        replacement[key] = seal(plain[key], NEW) if is_sealed and value.startswith(OLD) else value
+        is_encrypted = isinstance(value, str) and value.startswith((OLD, NEW))
+        plain[key] = decrypt_text(value) if is_encrypted else value
+        replacement[key] = encrypt_text(plain[key], NEW) if is_encrypted and value.startswith(OLD) else value
     return DecryptResult(plain, replacement if replacement != data else None)
 
 
