@@ -10,7 +10,6 @@ import msgspec
 
 from portside import __version__
 from portside.cli.output import show_text
-from portside.dataplane.compute.kubernetes.objects import KINDS
 
 Json = dict[str, Any]
 
@@ -96,6 +95,8 @@ def installation(options: Installation) -> list[Json]:
 
 def listener_rights(namespace: str, account_namespace: str) -> list[Json]:
     """Return the Role that a listener needs in a namespace with deployments, and its RoleBinding."""
+    from portside.dataplane.compute.kubernetes.objects import KINDS
+
     rules: list[Json] = [
         {"apiGroups": [group], "resources": [plural], "verbs": ["get", "list", "create", "patch", "delete"]}
         for group, _, plural in KINDS.values()
@@ -284,6 +285,8 @@ def _ingress(options: Installation, host: str) -> Json:
 
 
 def _object(options: Installation, kind: str, name: str, component: str, spec: Json) -> Json:
+    from portside.dataplane.compute.kubernetes.objects import KINDS
+
     group, version, _ = KINDS[kind]
     metadata = {"name": name, "namespace": options.namespace, "labels": _labels(component)}
     return {
