@@ -21,7 +21,6 @@ from portside.cli.output import say, show_text
 from portside.cli.revisions import create_body, follow_revision
 from portside.kernel.errors import UserMistake
 from portside.platform.home import NAME, Home, make_repository
-from portside.platform.settings import DEFAULT_HOME
 
 
 @click.command()
@@ -157,6 +156,8 @@ class Greeting(msgspec.Struct):
         sys.stdout.flush()
 
     def _commands(self) -> list[str]:
+        from portside.platform.settings import DEFAULT_HOME
+
         portside = shlex.quote(sys.argv[0]) if Path(sys.argv[0]).name == "portside" else "portside"
         where = "" if self.url == DEFAULT_URL else f" --url {self.url}"
         where += "" if self.home == Path(DEFAULT_HOME).expanduser() else f" --home {shlex.quote(str(self.home))}"
