@@ -6,7 +6,7 @@ import pytest
 
 from portside.kernel import large_reads
 from portside.kernel.db import Database, Query
-from portside.kernel.large_reads import AnswerTooLarge, ReadBudget, ReadReservation, ReservationNeeded
+from portside.kernel.large_reads import ReadBudget, ReadReservation, ReservationNeeded, ResponseTooLarge
 
 MB = 1_000_000
 ROWS = Query("rows", "select repeat('x', :size::int) as text from generate_series(1, :count::int)")
@@ -33,7 +33,7 @@ async def read_rows(db: Database, read: ReadReservation, size: int, count: int) 
 
 
 async def test_too_large_result_is_stopped_and_names_what_fits(db: Database, budget: ReadBudget) -> None:
-    with pytest.raises(AnswerTooLarge, match=": 4 objects fit"):
+    with pytest.raises(ResponseTooLarge, match=": 4 objects fit"):
         await read_rows(db, ReadReservation(budget), MB, 100)
     # The connection is replaced, and reads outside of requests are not counted.
     assert len(await db.fetch(ROWS, size=MB, count=10)) == 10
@@ -41,7 +41,7 @@ async def test_too_large_result_is_stopped_and_names_what_fits(db: Database, bud
 
 async def test_small_rows_are_counted_one_by_one(db: Database, budget: ReadBudget) -> None:
     refused = ReadReservation(budget)
-    with pytest.raises(AnswerTooLarge) as refusal:
+    with pytest.raises(ResponseTooLarge) as refusal:
         await read_rows(db, refused, 100, 100_000)
     refused.close()
     fitting = int(str(refusal.value).split(": ")[-1].split()[0])
@@ -73,5 +73,5 @@ async def test_statement_waits_for_memory_without_a_connection(db: Database, bud
 async def test_statements_of_one_request_share_a_reservation(db: Database, budget: ReadBudget) -> None:
     read = ReadReservation(budget)
     assert await read_rows(db, read, MB, 3) == 3
-    with pytest.raises(AnswerTooLarge):
+    with pytest.raises(ResponseTooLarge):
         await read_rows(db, read, MB, 3)

@@ -75,7 +75,7 @@ class Process(NamedTuple):
 
     async def state(self, thread_id: UUID, caller: Caller = ANYONE) -> Any:
         """The state as a client gets it."""
-        return load(await self.states.answer(thread_id, LATEST, caller))
+        return load(await self.states.read_json(thread_id, LATEST, caller))
 
     async def work(self, graph_id: str, act: Callable[[Any], Awaitable[Any]]) -> Any:
         """Do something with a graph."""
@@ -251,7 +251,7 @@ async def test_unchanged_state_is_answered_from_the_cache(processes):
     await other.db.pool.execute("update checkpoint_values set data = '\\xc0' where thread_id = $1", str(thread_id))
     assert await asked.state(thread_id) == before != await forgetful.state(thread_id)
     selected = StateAtCheckpoint(Checkpoint(), None, ["next"])
-    assert load(await asked.states.answer(thread_id, selected, ANYONE)) == {"next": ["ask"]}
+    assert load(await asked.states.read_json(thread_id, selected, ANYONE)) == {"next": ["ask"]}
     assert forgetful.remembered == 0 < asked.remembered <= MEMORY_BYTES
 
 

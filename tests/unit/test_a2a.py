@@ -10,9 +10,9 @@ from portside.agent.a2a.messages import (
     TASK_START,
     InputFields,
     ToolResults,
-    answer_of,
     history_of,
     parts_of,
+    reply_of,
     resume_command,
     task_id_of,
 )
@@ -41,8 +41,8 @@ def test_history_assigns_messages_to_the_task_that_started_them() -> None:
     ]  # fmt: skip
     assert history[0].message["taskId"] == task_id_of(THREAD, FIRST)
     assert "taskId" not in history[2].message
-    assert (answer_of(history, str(FIRST)) or {})["parts"] == [{"kind": "text", "text": "1"}]
-    assert answer_of(history, str(SECOND)) is None
+    assert (reply_of(history, str(FIRST)) or {})["parts"] == [{"kind": "text", "text": "1"}]
+    assert reply_of(history, str(SECOND)) is None
 
 
 @pytest.mark.parametrize("values", [None, [], {}, {"messages": None}, {"messages": "hi"}, {"messages": [1, None, "x"]}])

@@ -6,10 +6,10 @@ import pytest
 
 from portside.kernel.large_reads import (
     FREE_BYTES,
-    AnswerTooLarge,
     ReadBudget,
     ReadReservation,
     ReservationNeeded,
+    ResponseTooLarge,
     TooManyLargeReads,
 )
 
@@ -106,7 +106,7 @@ async def test_small_reads_are_free_and_large_ones_reserved_until_the_end() -> N
 
 async def test_too_large_response_names_the_number_that_fits() -> None:
     read = ReadReservation(budget())
-    with pytest.raises(AnswerTooLarge, match=r"smaller `limit`: 7 objects fit") as refusal:
+    with pytest.raises(ResponseTooLarge, match=r"smaller `limit`: 7 objects fit") as refusal:
         read.check(12 * MB, rows=8)
     assert refusal.value.status == 413
 

@@ -12,7 +12,7 @@ from starlette.responses import Response
 from portside.kernel.errors import NotFound, PortsideError
 from portside.kernel.http.middleware import AllowedHosts, HostUnclear, MountBelow, RequestMiddleware, check_host
 from portside.kernel.http.routes import Context, Routes
-from portside.kernel.metrics import REQUESTS, requests_answered
+from portside.kernel.metrics import REQUESTS, request_counts
 from tests.conftest import eventually
 from tests.unit.kernel_server import MAX_BODY, serve
 from tests.unit.test_kernel_cors import hello
@@ -185,7 +185,7 @@ async def test_request_metrics_use_the_route_also_below_a_prefix(served) -> None
     before = counted()
     await served.client.post("/api/v1/deaf")
     await eventually(lambda: _is(counted() == before + 1))
-    assert {"method": "POST", "path": "/deaf", "status": "200", "count": int(before) + 1} in requests_answered()
+    assert {"method": "POST", "path": "/deaf", "status": "200", "count": int(before) + 1} in request_counts()
 
 
 async def _is(value: bool) -> bool:  # noqa: FBT001 - a probe

@@ -105,13 +105,13 @@ async def list_shapes(_ctx: Context, query: ShapeQuery) -> Response:
     return Response("[]")
 
 
-@shapes.patch("/shapes", answers={204: None})
+@shapes.patch("/shapes", responses={204: None})
 async def patch_shape(_ctx: Context, body: Shape, query: ShapeQuery) -> Shape | Response:
     """Change a shape."""
     return body
 
 
-@shapes.post("/shapes", status=202, answers={202: None, 200: Shape})
+@shapes.post("/shapes", status=202, responses={202: None, 200: Shape})
 async def post_shape(_ctx: Context) -> Response:
     """Do something to a shape."""
     return Response(status_code=202)
@@ -240,7 +240,7 @@ class Moved(msgspec.Struct):
 moves = Routes("moves")
 
 
-@moves.post("/parts", consumes=PARTS, body_optional=True, raises=(BadRequest,), answers={400: Rejected})
+@moves.post("/parts", consumes=PARTS, body_optional=True, raises=(BadRequest,), responses={400: Rejected})
 async def take_parts(_ctx: Context) -> None:
     """Take parts."""
 

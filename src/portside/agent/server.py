@@ -299,10 +299,10 @@ class LogReports:
 
 def _refusal(client: httpx.Client, url: str, body: bytes) -> str | None:
     try:
-        answer = client.post(url, content=body, headers={"Content-Type": "application/json"})
+        response = client.post(url, content=body, headers={"Content-Type": "application/json"})
     except httpx.HTTPError as exc:
         return type(exc).__name__
-    return None if answer.is_success else f"answered {answer.status_code}"
+    return None if response.is_success else f"answered {response.status_code}"
 
 
 def _raised(exc_info: Any) -> dict[str, Any]:

@@ -172,10 +172,10 @@ class _RevisionLogs:
 
     def show_new(self, kind: str, offset: str | None) -> str | None:
         """Print the lines after an offset, and return the offset after them."""
-        answer = self._platform.call("GET", f"{self._path}/logs", type=kind, order="asc", limit=1000, offset=offset)
-        for entry in answer["logs"]:
+        response = self._platform.call("GET", f"{self._path}/logs", type=kind, order="asc", limit=1000, offset=offset)
+        for entry in response["logs"]:
             show_text(_log_line(entry))
-        return answer["next_offset"] or offset
+        return response["next_offset"] or offset
 
 
 def _log_line(entry: dict[str, Any]) -> str:
@@ -197,15 +197,15 @@ def rollback(platform: Platform, deployment: str, revision: str | None, *, wait:
     """
     found = find(platform, deployment)
     target = revision or _previous_revision(platform, found)
-    answer = platform.call("POST", f"/v2/deployments/{found['id']}/revisions/{target}/redeploy")
-    say(f"revision {target} is deployed again as {answer['latest_revision_id']}")
+    response = platform.call("POST", f"/v2/deployments/{found['id']}/revisions/{target}/redeploy")
+    say(f"revision {target} is deployed again as {response['latest_revision_id']}")
     if wait:
-        follow_revision(platform, found["id"], answer["latest_revision_id"], say=say)
-        answer = platform.call("GET", f"/v2/deployments/{found['id']}")
+        follow_revision(platform, found["id"], response["latest_revision_id"], say=say)
+        response = platform.call("GET", f"/v2/deployments/{found['id']}")
     if as_json:
-        show_json(answer)
+        show_json(response)
     else:
-        show_text(answer["source_config"]["custom_url"] or answer["id"])
+        show_text(response["source_config"]["custom_url"] or response["id"])
 
 
 def _previous_revision(platform: Platform, deployment: dict[str, Any]) -> str:
@@ -356,11 +356,11 @@ def _change_secrets(
     platform: Platform, found: dict[str, Any], changes: dict[str, Any], *, wait: bool, as_json: bool
 ) -> None:
     # The platform applies the changes to what is there then: two commands at the same moment lose nothing.
-    answer = platform.call("PATCH", f"/v2/deployments/{found['id']}", body={"secret_changes": changes})
-    revision = answer["latest_revision_id"]
+    response = platform.call("PATCH", f"/v2/deployments/{found['id']}", body={"secret_changes": changes})
+    revision = response["latest_revision_id"]
     if revision is not None:
         say(f"revision {revision} of {found['name']} has the new secrets")
         if wait:
             follow_revision(platform, found["id"], revision, say=say)
     if as_json:
-        show_json({"deployment_id": found["id"], "revision_id": revision, "secrets": _secret_names(answer)})
+        show_json({"deployment_id": found["id"], "revision_id": revision, "secrets": _secret_names(response)})

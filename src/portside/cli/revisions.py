@@ -173,10 +173,10 @@ class _PrintedLogs:
 
     def _new(self, kind: str) -> list[dict[str, Any]]:
         path, offset = f"{self._path}/logs", self._offsets.get(kind)
-        answer = _call_with_retry(self._platform, path, type=kind, order="asc", limit=1000, offset=offset)
-        if answer["next_offset"]:
-            self._offsets[kind] = answer["next_offset"]
-        return list(answer["logs"])
+        response = _call_with_retry(self._platform, path, type=kind, order="asc", limit=1000, offset=offset)
+        if response["next_offset"]:
+            self._offsets[kind] = response["next_offset"]
+        return list(response["logs"])
 
     def _tail(self, kind: str) -> str:
         lines = _call_with_retry(self._platform, f"{self._path}/logs", type=kind, order="desc", limit=15)["logs"]

@@ -232,8 +232,8 @@ def _ask_agent(url: str, headers: dict[str, str]) -> str:
     with httpx2.Client(base_url=url, headers=headers, timeout=120) as agent:
         thread = agent.post("/threads", json={}).raise_for_status().json()
         body = {"assistant_id": "agent", "input": {"messages": [{"role": "user", "content": QUESTION}]}}
-        answer = agent.post(f"/threads/{thread['thread_id']}/runs/wait", json=body)
-    values = answer.raise_for_status().json()
+        response = agent.post(f"/threads/{thread['thread_id']}/runs/wait", json=body)
+    values = response.raise_for_status().json()
     if "messages" not in values:
         raise UserMistake(f"{NAME} failed: {values}")
     return str(values["messages"][-1]["content"])

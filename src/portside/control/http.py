@@ -71,7 +71,7 @@ from portside.control.types import (
     LogPage,
     LogQuery,
     Offset,
-    PushAnswer,
+    PushResponse,
     PushWebhook,
     Revision,
     RevisionHistory,
@@ -482,7 +482,7 @@ async def make_webhook(ctx: Context, integration_id: UUID) -> PushWebhook:
     consumes=JSON_OBJECT,
     max_body_bytes=MAX_PUSH_BYTES,
 )
-async def push(ctx: Context, integration_id: UUID) -> PushAnswer:
+async def push(ctx: Context, integration_id: UUID) -> PushResponse:
     """Receive a push event of GitHub, GitLab or Gitea; its signature replaces an API key."""
     services = ctx.services
     scopes = ScopeFactory(services.db, services.box, services.authenticator, services.changes)

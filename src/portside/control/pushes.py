@@ -18,7 +18,7 @@ from portside.control.integrations import decrypt_token
 from portside.control.revisions import lock_deployment, start_revision
 from portside.control.scope import Scope, ScopeFactory
 from portside.control.sql import sql
-from portside.control.types import PushAnswer
+from portside.control.types import PushResponse
 from portside.kernel.db import Database, Record, Transaction
 from portside.kernel.errors import Invalid, Unauthorized
 from portside.kernel.reconcile import Status, Task
@@ -160,7 +160,7 @@ class PushNotSigned(Unauthorized):
 
 async def receive_push(
     scopes: ScopeFactory, integration_id: UUID, headers: Mapping[str, str], body: bytes
-) -> PushAnswer:
+) -> PushResponse:
     """Handle a delivery to an integration's webhook. Raises PushNotSigned, and Invalid for another body."""
     row = await scopes.db.fetchrow(sql.integration_of_webhook, id=integration_id)
     secret = decrypt_token(scopes.box, integration_id, row["webhook_secret_sealed"]) if row else None
@@ -168,16 +168,16 @@ async def receive_push(
         raise PushNotSigned
     push = read_push(row["kind"], headers, body)
     if isinstance(push, str):
-        return PushAnswer(ignored=push)
+        return PushResponse(ignored=push)
     scope = scopes.for_workspace(row["organization_id"], row["workspace_id"])
     async with scope.change() as tx:
         delivery = delivery_id(row["kind"], headers, body)
         if await tx.fetchval(sql.insert_delivery, integration_id=integration_id, delivery_id=delivery) is None:
-            return PushAnswer(ignored="this delivery was already handled")
+            return PushResponse(ignored="this delivery was already handled")
         deployments = await _following(tx, row, push)
         built = [await build_commit(tx, scope, each["id"], each["repo_ref"], push.commit) for each in deployments]
     started = [revision_id for revision_id in built if revision_id is not None]
-    return PushAnswer(
+    return PushResponse(
         started, None if started else "no deployment follows this branch, or all of them already have this commit"
     )
 

@@ -519,7 +519,7 @@ class GitRepository(msgspec.Struct):
     default_branch: str | None
 
 
-class PushAnswer(msgspec.Struct):
+class PushResponse(msgspec.Struct):
     """The result of a push: the revisions it started, or the reason why there are none."""
 
     revision_ids: list[UUID] = []

@@ -3,7 +3,7 @@
 An experiment is a project with a reference dataset; its root runs name the examples that they ran on.
 
 The results of version 2 are paged by the ids of examples, with the last id as the cursor, so new examples do not move
-pages. A page ends early when the next example with its runs would exceed the byte budget of one answer.
+pages. A page ends early when the next example with its runs would exceed the byte budget of one response.
 """
 
 from datetime import datetime
@@ -289,7 +289,7 @@ async def query_results(
 async def _count_fitting(
     db: Session, workspace_id: UUID, ids: list[UUID], by_example: dict[UUID, list[UUID]], selects: set[str]
 ) -> int:
-    """Return how many examples with their runs fit into one answer, from the first on."""
+    """Return how many examples with their runs fit into one response, from the first on."""
     run_ids = [run for runs in by_example.values() for run in runs]
     sizes = await bytes_of_runs(db, workspace_id, run_ids, selects)
     rows = await db.fetch(sql.bytes_of_some_examples, workspace_id=workspace_id, ids=ids)

@@ -47,7 +47,7 @@ class OidcNotAllowed(Forbidden):
 
 
 class OidcUnavailable(Unavailable):
-    """The sign-in provider does not answer as it should; try again later."""
+    """The sign-in provider does not respond as it should; try again later."""
 
     code = "oidc_unavailable"
 
@@ -176,7 +176,7 @@ class OidcProvider:
             raise OidcRefused("The provider did not sign you in; try again.")
         metadata = await self._read_metadata()
         if returned.iss and returned.iss != metadata.issuer:
-            raise OidcRefused("The answer is of another provider.")
+            raise OidcRefused("The response is of another provider.")
         tokens = await self._redeem(metadata, returned.code, flow)
         claims = await self.verify(tokens.id_token, flow.nonce)
         if metadata.userinfo_endpoint and tokens.access_token and "email" not in claims:
@@ -209,10 +209,10 @@ class OidcProvider:
             headers["Authorization"] = f"Basic {base64.b64encode(pair.encode()).decode()}"
         else:
             form |= {"client_id": client.client_id, "client_secret": client.client_secret}
-        answer = await exchange("POST", metadata.token_endpoint, headers, urlencode(form).encode(), RULES)
-        if answer.status in {400, 401}:
+        response = await exchange("POST", metadata.token_endpoint, headers, urlencode(form).encode(), RULES)
+        if response.status in {400, 401}:
             raise OidcRefused("The provider did not accept the code; try again.")
-        return _decode(answer.body, answer.status, Tokens)
+        return _decode(response.body, response.status, Tokens)
 
     async def verify(self, id_token: str, nonce: str) -> dict[str, Any]:
         """Return the claims of a valid ID token. Raises OidcRefused and OidcUnavailable."""
@@ -285,14 +285,14 @@ class OidcProvider:
         body = await self._get(url, {"Authorization": f"Bearer {token}"})
         found = _decode_object(body)
         if found.get("sub") != claims["sub"]:
-            raise OidcRefused("The provider's answers are about different people.")
+            raise OidcRefused("The provider's responses are about different people.")
         return found
 
     async def _get(self, url: str, headers: Mapping[str, str] | None = None) -> bytes:
-        answer = await exchange("GET", url, {"Accept": "application/json", **(headers or {})}, None, RULES)
-        if answer.status != 200:
+        response = await exchange("GET", url, {"Accept": "application/json", **(headers or {})}, None, RULES)
+        if response.status != 200:
             raise OidcUnavailable
-        return answer.body
+        return response.body
 
 
 def check_url(url: str, where: str) -> None:

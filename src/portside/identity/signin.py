@@ -158,10 +158,10 @@ async def finish_oidc(ctx: Context, query: Returned) -> Response:
         user_id = await admit(ctx.db, ctx.services.authenticator, oidc.rules, finished.claims)
         return await _enter(ctx, _browser_session(ctx, "oidc", user_id=user_id), local_path(finished.next))
 
-    answer = await _attempt(finish, _shown(ctx, HOME))
-    if answer.status_code >= 400:
-        log.warning("sign-in refused", method="oidc", status=answer.status_code, address=origin_of(ctx).address)
-    return _with_cookie(ctx, answer, OIDC_COOKIE, "", 0)
+    response = await _attempt(finish, _shown(ctx, HOME))
+    if response.status_code >= 400:
+        log.warning("sign-in refused", method="oidc", status=response.status_code, address=origin_of(ctx).address)
+    return _with_cookie(ctx, response, OIDC_COOKIE, "", 0)
 
 
 def _oidc(ctx: Context) -> OidcSignIn:
@@ -196,9 +196,9 @@ async def _attempt(step: Callable[[], Awaitable[Response]], shown: SignInPage) -
     try:
         return await step()
     except (Unauthorized, Forbidden, TooManyLogins, Unavailable, AddressNotAllowed) as refused:
-        answer = sign_in_page(msgspec.structs.replace(shown, problem=refused.message), refused.status)
-        answer.headers.update(refused.headers)
-        return answer
+        response = sign_in_page(msgspec.structs.replace(shown, problem=refused.message), refused.status)
+        response.headers.update(refused.headers)
+        return response
 
 
 async def _enter(ctx: Context, sign_in: SignIn, target: str) -> Response:
@@ -208,9 +208,9 @@ async def _enter(ctx: Context, sign_in: SignIn, target: str) -> Response:
     return _with_cookie(ctx, redirect(target), SESSION_COOKIE, made.token, int(sign_in.lifetime.total_seconds()))
 
 
-def _with_cookie(ctx: Context, answer: Response, name: str, value: str, max_age_s: int) -> Response:
-    answer.headers.append("Set-Cookie", cookie_header(ctx.request, name, value, max_age_s=max_age_s))
-    return answer
+def _with_cookie(ctx: Context, response: Response, name: str, value: str, max_age_s: int) -> Response:
+    response.headers.append("Set-Cookie", cookie_header(ctx.request, name, value, max_age_s=max_age_s))
+    return response
 
 
 def redirect(target: str) -> Response:

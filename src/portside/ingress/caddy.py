@@ -120,7 +120,7 @@ class CaddyProcess:
         self._config = config
 
     async def stop(self) -> None:
-        """Stop the program. Clients that still wait for an answer have few seconds."""
+        """Stop the program. Clients that still wait for a response have few seconds."""
         if self._keeper is not None:
             self._keeper.cancel()
             await asyncio.gather(self._keeper, return_exceptions=True)
@@ -179,9 +179,9 @@ class CaddyProcess:
             await asyncio.sleep(_POLL_S)
 
     def _load(self, config: Json) -> None:
-        status, answer = self._call("POST", "/load", msgspec.json.encode(config))
+        status, text = self._call("POST", "/load", msgspec.json.encode(config))
         if status != 200:
-            raise ConfigurationRefused(f"Caddy refuses its configuration: {answer[-_TAIL_BYTES:]}")
+            raise ConfigurationRefused(f"Caddy refuses its configuration: {text[-_TAIL_BYTES:]}")
 
     def _call(self, method: str, path: str, body: bytes = b"") -> tuple[int, str]:
         """Call the admin API and return status and body. Raises OSError while Caddy is down."""
@@ -192,13 +192,13 @@ class CaddyProcess:
             connection.sock.connect(address)
             try:
                 connection.request(method, path, body, {"Content-Type": "application/json", "Connection": "close"})
-                answer = connection.getresponse()
-                text = answer.read().decode("utf-8", "replace").strip()
+                response = connection.getresponse()
+                text = response.read().decode("utf-8", "replace").strip()
             except HTTPException as exc:
                 raise ConnectionResetError("Caddy closed the connection") from exc
         # Each configuration opens the socket again, with a mode that depends on Caddy's version.
         (self._folder / ADMIN_SOCKET).chmod(0o600)
-        return answer.status, text
+        return response.status, text
 
 
 def _environment(environ: Mapping[str, str], folder: Path) -> dict[str, str]:

@@ -4,7 +4,7 @@ There are up to three servers. `local` is the platform's own port, with plain HT
 and `redirect` sends plain HTTP there. They route to agents, below /agents/ or by host name, and to the platform.
 
 Paths are matched as the client sent them, before any decoding, and a path that servers could read in two ways is
-refused. The answers of agents below /agents/ share the origin of the platform. So they cannot set cookies, and get a
+refused. The responses of agents below /agents/ share the origin of the platform. So they cannot set cookies, and get a
 policy that takes this origin away from their pages.
 """
 
@@ -53,7 +53,7 @@ _MAX_IDLE = 512
 # WebSockets of routes that a change of the configuration does not concern stay open for a day.
 _STREAM_CLOSE_DELAY = "24h"
 _MAX_HEAD_BYTES = 128 * 1024
-# Headers of an answer that would change how a browser treats the platform's origin.
+# Headers of a response that would change how a browser treats the platform's origin.
 _ORIGIN_WIDE = [
     "Set-Cookie", "Clear-Site-Data", "Service-Worker-Allowed", "Strict-Transport-Security", "Alt-Svc", "NEL",
     "Report-To", "Reporting-Endpoints",
@@ -234,7 +234,7 @@ class _Writer:
         """Agents below /agents/NAME, on the platform's origin."""
         name, prefix = "{http.regexp.agent.1}", PREFIX + "{http.regexp.agent.1}"
         worker = {"header": {"Service-Worker": ["script"]}}
-        answer = {"delete": _ORIGIN_WIDE, "add": {"Content-Security-Policy": [POLICY]}}
+        response = {"delete": _ORIGIN_WIDE, "add": {"Content-Security-Policy": [POLICY]}}
         request = {"set": {"X-Forwarded-Prefix": [prefix]}, "delete": _CLAIMS, **_without_session()}
         return _route(
             [_uri(rf"^{PREFIX}({_LABEL})(?:[/?]|$)", "agent")],
@@ -245,7 +245,7 @@ class _Writer:
                 _route(
                     None,
                     {"handler": "rewrite", "strip_path_prefix": prefix},
-                    _on_answers(answer),
+                    _on_responses(response),
                     self._proxy(_UPSTREAM, _AGENT_IDLE, request),
                 ),
             ),
@@ -279,12 +279,12 @@ class _Writer:
         ]
         claims = [*_CLAIMS, *([] if prefix else ["X-Forwarded-Prefix"])]
         request: Json = {"delete": claims} | ({"set": {"X-Forwarded-Prefix": [prefix]}} if prefix else {})
-        answers = _on_answers({"replace": {"Set-Cookie": cookies}})
-        return [answers, self._proxy(upstream, _AGENT_IDLE, request | _without_session())]
+        responses = _on_responses({"replace": {"Set-Cookie": cookies}})
+        return [responses, self._proxy(upstream, _AGENT_IDLE, request | _without_session())]
 
     def _proxy(self, dial: str, idle: str, request: Json) -> Json:
         keep_alive = {"idle_timeout": idle, "max_idle_conns_per_host": _MAX_IDLE}
-        # No `flush_interval`: Caddy flushes event streams and answers of unknown length at once. With -1 it would not
+        # No `flush_interval`: Caddy flushes event streams and responses of unknown length at once. With -1 it would not
         # end the request of a client that has left, and the agent would not notice.
         proxy = {
             "handler": "reverse_proxy",
@@ -310,7 +310,7 @@ def _sub(*routes: Json) -> Json:
     return {"handler": "subroute", "routes": list(routes)}
 
 
-def _on_answers(operations: Json) -> Json:
+def _on_responses(operations: Json) -> Json:
     """Change the headers of every response, also of those that open a WebSocket, which the proxy's own would not."""
     return {"handler": "headers", "response": {"deferred": True, **operations}}
 
@@ -344,14 +344,14 @@ def _without_session() -> Json:
 
 
 def _refusal(status: int, detail: str) -> Json:
-    return _answer(status, detail)
+    return _error(status, detail)
 
 
 def _failed() -> Json:
-    return _answer("{http.error.status_code}", "The server behind this address does not answer", {"Retry-After": ["1"]})
+    return _error("{http.error.status_code}", "The server behind this address does not answer", {"Retry-After": ["1"]})
 
 
-def _answer(status: int | str, detail: str, headers: dict[str, list[str]] | None = None) -> Json:
+def _error(status: int | str, detail: str, headers: dict[str, list[str]] | None = None) -> Json:
     return {
         "handler": "static_response",
         "status_code": str(status),

@@ -297,13 +297,13 @@ class Database(Session):
         self._health_check = check = asyncio.get_running_loop().create_future()
         is_alive = None
         try:
-            is_alive = await self._answers()
+            is_alive = await self._responds()
             return is_alive
         finally:
             self._health_check = None
             check.set_result(is_alive)
 
-    async def _answers(self) -> bool:
+    async def _responds(self) -> bool:
         try:
             return bool(await self.pool.run("fetchval", "select true", timeout=2))
         except Exception as failure:  # noqa: BLE001 - the result says it

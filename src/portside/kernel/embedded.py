@@ -98,9 +98,9 @@ class EmbeddedPostgres:
     def _keep_running(self) -> None:
         """Restart the server when it dies, until `release`. Raises UserMistake if it does not start."""
         while not self._released.is_set():
-            if not self._answers():
+            if not self._responds():
                 with self._start_lock():
-                    if not self._released.is_set() and not self._answers():
+                    if not self._released.is_set() and not self._responds():
                         log.error("the embedded Postgres died and is restarted", log=str(self.folder / "log"))
                         self._start(within_s=0)
             self.problem = None
@@ -226,9 +226,9 @@ class EmbeddedPostgres:
             lines = (self.data / "postmaster.pid").read_text().splitlines()
         except FileNotFoundError:
             return False  # It has died since.
-        return len(lines) > 4 and Path(lines[4]) == self._socket_folder() and self._answers()
+        return len(lines) > 4 and Path(lines[4]) == self._socket_folder() and self._responds()
 
-    def _answers(self) -> bool:
+    def _responds(self) -> bool:
         # pg_ctl counts a killed server as running until its parent has reaped it.
         with socket.socket(socket.AF_UNIX) as probe:
             return probe.connect_ex(str(self._socket_folder() / ".s.PGSQL.5432")) == 0

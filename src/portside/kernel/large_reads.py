@@ -33,17 +33,17 @@ _HEADER = struct.Struct("!BI")
 _DATA_ROW, _READY = ord("D"), ord("Z")
 
 
-class AnswerTooLarge(PortsideError):
+class ResponseTooLarge(PortsideError):
     """The response would be larger than this server allows; send the request again with a smaller `limit`."""
 
     status = 413
     code = "answer_too_large"
 
     @classmethod
-    def for_limit(cls, answer_bytes: int, fitting: int) -> "AnswerTooLarge":
+    def for_limit(cls, response_bytes: int, fitting: int) -> "ResponseTooLarge":
         """Name the limit, and how many objects fit, from the first on."""
         return cls(
-            f"The response would be larger than {answer_bytes} bytes (setting ANSWER_MAX_BYTES); send the request "
+            f"The response would be larger than {response_bytes} bytes (setting ANSWER_MAX_BYTES); send the request "
             f"again with a smaller `limit`: {max(fitting, 1)} objects fit."
         )
 
@@ -81,9 +81,9 @@ class ReadBudget:
     Call `reserve` on the event loop that answers requests; the other methods work in any thread.
     """
 
-    def __init__(self, answer_bytes: int, total_bytes: int, wait_s: float = WAIT_S) -> None:
-        self.answer_bytes = answer_bytes
-        self.total_bytes = max(answer_bytes, total_bytes)
+    def __init__(self, response_bytes: int, total_bytes: int, wait_s: float = WAIT_S) -> None:
+        self.response_bytes = response_bytes
+        self.total_bytes = max(response_bytes, total_bytes)
         self._wait_s = wait_s
         self._left = self.total_bytes
         self._lock = threading.Lock()
@@ -158,7 +158,7 @@ class ReadReservation:
         self.is_metered = True
 
     def check(self, size: int, rows: int, fitting: int = 0) -> None:
-        """Let a statement go on, or raise AnswerTooLarge or ReservationNeeded.
+        """Let a statement go on, or raise ResponseTooLarge or ReservationNeeded.
 
         The statement is at row number `rows` and has `size` bytes once that row is complete. `fitting` is the number of
         rows at the last check that passed; 0 means all but the last row. Works in any thread.
@@ -170,9 +170,9 @@ class ReadReservation:
         if budget is None:
             raise ReservationNeeded(size)
         # A single object is always sent.
-        if rows > 1 and size > max(budget.answer_bytes, self.reserved) + self.free_bytes:
-            raise AnswerTooLarge.for_limit(budget.answer_bytes, fitting or rows - 1)
-        wanted = min(max(size, budget.answer_bytes), budget.total_bytes)
+        if rows > 1 and size > max(budget.response_bytes, self.reserved) + self.free_bytes:
+            raise ResponseTooLarge.for_limit(budget.response_bytes, fitting or rows - 1)
+        wanted = min(max(size, budget.response_bytes), budget.total_bytes)
         if wanted <= self.reserved:
             return
         if not budget.try_reserve(wanted - self.reserved):
@@ -200,7 +200,7 @@ class ReadReservation:
             return len(sizes)
         total = count = 0
         for size in sizes:
-            if count and total + size > self._budget.answer_bytes:
+            if count and total + size > self._budget.response_bytes:
                 break
             total, count = total + size, count + 1
         await self.reserve(total)

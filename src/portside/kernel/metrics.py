@@ -9,7 +9,7 @@ from portside import __version__
 REQUESTS = Counter("lg_api_http_requests_total", "HTTP requests answered.", ["method", "path", "status"])
 LATENCY = Histogram(
     "lg_api_http_requests_latency",
-    "Time to the end of an answer, in milliseconds.",
+    "Time to the end of a response, in milliseconds.",
     ["method", "path"],
     buckets=(1, 2, 5, 10, 25, 50, 100, 250, 500, 1_000, 2_500, 5_000, 10_000, 60_000),
 )
@@ -25,7 +25,7 @@ def exposition() -> tuple[bytes, str]:
     return generate_latest(REGISTRY), CONTENT_TYPE_LATEST
 
 
-def requests_answered() -> list[dict[str, str | int]]:
+def request_counts() -> list[dict[str, str | int]]:
     """Return the number of requests for each route and status."""
     samples = (sample for family in REQUESTS.collect() for sample in family.samples)
     return [{**sample.labels, "count": int(sample.value)} for sample in samples if sample.name.endswith("_total")]

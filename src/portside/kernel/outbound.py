@@ -42,7 +42,7 @@ class AddressNotAllowed(BadRequest):
 
 
 class HostUnreachable(Unavailable):
-    """The host does not answer, or its answer is invalid; try again later."""
+    """The host does not answer, or its response is invalid; try again later."""
 
     code = "host_unreachable"
 
@@ -86,16 +86,16 @@ async def exchange(
     method: str, url: str, headers: Mapping[str, str], body: bytes | None, rules: OutboundRules
 ) -> OutboundResponse:
     """Send a request and read the response. Raises AddressNotAllowed and HostUnreachable."""
-    async with _open(method, url, headers, body, rules) as answer:
+    async with _open(method, url, headers, body, rules) as response:
         return OutboundResponse(
-            answer.status_code, await _read(answer, rules.max_bytes), answer.headers.get("location")
+            response.status_code, await _read(response, rules.max_bytes), response.headers.get("location")
         )
 
 
 async def post(url: str, headers: Mapping[str, str], body: bytes, rules: OutboundRules) -> int:
     """POST to a URL and return the status, without reading the body. Raises AddressNotAllowed and HostUnreachable."""
-    async with _open("POST", url, headers, body, rules) as answer:
-        return int(answer.status_code)
+    async with _open("POST", url, headers, body, rules) as response:
+        return int(response.status_code)
 
 
 @asynccontextmanager
@@ -116,9 +116,9 @@ async def _open(
             is_public_address = network_of(address) == "public"
             async with (
                 httpx.AsyncClient(verify=ssl_context(), trust_env=is_public_address, timeout=rules.timeout_s) as client,
-                client.stream(method, pinned, headers=sent, content=body, extensions=extensions) as answer,
+                client.stream(method, pinned, headers=sent, content=body, extensions=extensions) as response,
             ):
-                yield answer
+                yield response
     except (httpx.HTTPError, TimeoutError, OSError) as exc:
         raise HostUnreachable(f"{host} does not answer: {str(exc) or type(exc).__name__}") from exc
 
@@ -182,10 +182,10 @@ def network_of(address: str) -> Network:
     return "public" if ip.is_global and not ip.is_multicast and not ip.is_reserved else "reserved"
 
 
-async def _read(answer: Any, max_bytes: int) -> bytes:
+async def _read(response: Any, max_bytes: int) -> bytes:
     body = bytearray()
-    async for chunk in answer.aiter_bytes():
+    async for chunk in response.aiter_bytes():
         body += chunk
         if len(body) > max_bytes:
-            raise HostUnreachable(f"{answer.request.headers['Host']} answered with more than {max_bytes} bytes.")
+            raise HostUnreachable(f"{response.request.headers['Host']} answered with more than {max_bytes} bytes.")
     return bytes(body)

@@ -113,7 +113,7 @@ class Connection(asyncpg.Connection):
         asyncio.get_running_loop().call_later(CANCEL_TIMEOUT_S, check)
 
     async def _do_execute(self, *args: Any, **options: Any) -> Any:
-        """Run a statement, and remember if it was interrupted. Raises AnswerTooLarge and ReservationNeeded."""
+        """Run a statement, and remember if it was interrupted. Raises ResponseTooLarge and ReservationNeeded."""
         self._is_interrupted = True
         read, meter = current_read(), self._meter
         try:

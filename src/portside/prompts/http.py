@@ -6,11 +6,11 @@ from portside.kernel.errors import Invalid
 from portside.kernel.http.routes import BaseServices, Context, Routes
 from portside.prompts import repos
 from portside.prompts.types import (
-    CommitAnswer,
     CommitList,
     CommitNotFound,
     CommitQuery,
     CommitRequest,
+    CommitResponse,
     CommitTag,
     CommitTagRequest,
     LikeRequest,
@@ -18,7 +18,6 @@ from portside.prompts.types import (
     Manifest,
     NothingToCommit,
     ParentOutdated,
-    PromptAnswer,
     PromptExists,
     PromptList,
     PromptNotFound,
@@ -26,6 +25,7 @@ from portside.prompts.types import (
     PromptPatch,
     PromptQuery,
     PromptRequest,
+    PromptResponse,
     PromptTagNotFound,
     PullQuery,
     Settings,
@@ -51,21 +51,21 @@ async def list_prompts(ctx: Context[BaseServices], query: PromptQuery) -> Prompt
 
 @routes.post("/repos", permission="prompts:create", raises=(PromptExists, Invalid))
 @routes.post("/repos/", permission="prompts:create", raises=(PromptExists, Invalid))
-async def create_prompt(ctx: Context[BaseServices], body: PromptRequest) -> PromptAnswer:
+async def create_prompt(ctx: Context[BaseServices], body: PromptRequest) -> PromptResponse:
     """Create a prompt without commits."""
-    return PromptAnswer(await repos.create_prompt(ctx.db, body, by=ctx.actor))
+    return PromptResponse(await repos.create_prompt(ctx.db, body, by=ctx.actor))
 
 
 @routes.get("/repos/{owner}/{repo}", permission="prompts:read", raises=(PromptNotFound,))
-async def show_prompt(ctx: Context[BaseServices], owner: str, repo: str) -> PromptAnswer:
+async def show_prompt(ctx: Context[BaseServices], owner: str, repo: str) -> PromptResponse:
     """Return a prompt; the owner `-` is the caller's own workspace."""
-    return PromptAnswer(await repos.show_prompt(ctx.db, owner, repo, by=ctx.actor))
+    return PromptResponse(await repos.show_prompt(ctx.db, owner, repo, by=ctx.actor))
 
 
 @routes.patch("/repos/{owner}/{repo}", permission="prompts:update", raises=_CHANGES)
-async def update_prompt(ctx: Context[BaseServices], owner: str, repo: str, body: PromptPatch) -> PromptAnswer:
+async def update_prompt(ctx: Context[BaseServices], owner: str, repo: str, body: PromptPatch) -> PromptResponse:
     """Change the description of a prompt; null leaves a field unchanged."""
-    return PromptAnswer(await repos.update_prompt(ctx.db, owner, repo, body, by=ctx.actor))
+    return PromptResponse(await repos.update_prompt(ctx.db, owner, repo, body, by=ctx.actor))
 
 
 @routes.delete("/repos/{owner}/{repo}", permission="prompts:delete", raises=_CHANGES)
@@ -127,9 +127,9 @@ async def list_commits(ctx: Context[BaseServices], owner: str, repo: str, query:
 @routes.post(
     "/commits/{owner}/{repo}", permission="prompts:update", raises=(*_CHANGES, ParentOutdated, NothingToCommit)
 )
-async def create_commit(ctx: Context[BaseServices], owner: str, repo: str, body: CommitRequest) -> CommitAnswer:
+async def create_commit(ctx: Context[BaseServices], owner: str, repo: str, body: CommitRequest) -> CommitResponse:
     """Append a commit; `parent_commit` must be the latest one."""
-    return CommitAnswer(await repos.create_commit(ctx.db, owner, repo, body, by=ctx.actor))
+    return CommitResponse(await repos.create_commit(ctx.db, owner, repo, body, by=ctx.actor))
 
 
 @routes.get("/commits/{owner}/{repo}/{commit}", permission="prompts:read", raises=(PromptNotFound, CommitNotFound))

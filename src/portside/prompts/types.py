@@ -52,7 +52,7 @@ class Prompt(msgspec.Struct, kw_only=True):
     repo_type: str = "prompt"
 
 
-class PromptAnswer(msgspec.Struct):
+class PromptResponse(msgspec.Struct):
     """One prompt."""
 
     repo: Prompt
@@ -124,7 +124,7 @@ class Commit(msgspec.Struct, kw_only=True):
     example_run_ids: list[UUID] = []
 
 
-class CommitAnswer(msgspec.Struct):
+class CommitResponse(msgspec.Struct):
     """One commit."""
 
     commit: Commit

@@ -1,7 +1,7 @@
 """Bodies of ingest requests and uploads: received and decompressed within bounds, and split into multipart parts.
 
 SDKs compress bodies with zstd (Python) or gzip (JavaScript), and a small body may decompress to gigabytes. So the
-decoded size has a limit, and bodies take their bytes from the budget that large answers use too (`large_reads.py`):
+decoded size has a limit, and bodies take their bytes from the budget that large responses use too (`large_reads.py`):
 the server holds about three times the bytes of a body while it stores it.
 """
 
@@ -31,7 +31,7 @@ _RATIO_FROM_BYTES = 10 * 1024 * 1024
 _MAX_WINDOW_BYTES = 32 * 1024 * 1024
 _CHUNK = 1024 * 1024
 _INLINE_BYTES = 128 * 1024
-# Longer than large answers wait: SDKs drop a batch after a few refusals, and a reader asks again.
+# Longer than large responses wait: SDKs drop a batch after a few refusals, and a reader asks again.
 _WAIT_S = 30.0
 _MAX_HEADER_BYTES = 16 * 1024
 _BOUNDARY = re.compile(
@@ -153,7 +153,7 @@ async def _receive(
         try:
             await reservation.wait_for(int(declared))
         except TooManyLargeReads:
-            # A client that is still sending would see a broken connection instead of the answer.
+            # A client that is still sending would see a broken connection instead of the response.
             async for _ in request.stream():
                 pass
             raise

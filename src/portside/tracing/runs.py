@@ -2,7 +2,7 @@
 
 A page is found as ids first, by conditions alone; then the fields of the runs on the page are read. A cursor holds the
 start time and id of the run next to which its page begins, so new runs do not move pages. A page ends early when the
-next run would exceed the byte budget of one answer.
+next run would exceed the byte budget of one response.
 """
 
 import base64
@@ -36,7 +36,7 @@ MAX_LIMIT = 100
 _ALWAYS = frozenset(
     {"id", "name", "run_type", "trace_id", "dotted_order", "status", "session_id", "app_path", "start_time"}
 )
-# Clients may select these, but they are always null: inputs and outputs are part of the answer itself.
+# Clients may select these, but they are always null: inputs and outputs are part of the response itself.
 _NEVER = frozenset({"inputs_s3_urls", "outputs_s3_urls"})
 _SELECTABLE = frozenset(TracedRun.__struct_fields__) | _NEVER
 
@@ -113,7 +113,7 @@ class _CursorPosition(msgspec.Struct, array_like=True):
 async def find_page(  # noqa: PLR0913 - one statement with many parameters
     db: Session, condition: Condition, cursor: str | None, *, limit: int, shown: Iterable[str], descending: bool = True
 ) -> RunIdPage:
-    """Return a page of the runs that meet a condition, as many as fit into one answer with the large fields `shown`.
+    """Return a page of the runs that meet a condition, as many as fit into one response with the large fields `shown`.
 
     Raises CursorInvalid and TooManyLargeReads.
     """

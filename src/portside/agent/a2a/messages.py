@@ -327,7 +327,7 @@ def history_of(values: Any, thread_id: UUID, tool_results: ToolResults) -> list[
     return history
 
 
-def answer_of(history: Iterable[HistoryMessage], start: str) -> Plain | None:
+def reply_of(history: Iterable[HistoryMessage], start: str) -> Plain | None:
     """Return the agent's last message in a task; results of tools do not count."""
     own = [each.message for each in history if each.start == start and not is_tool_results(each.message)]
     return own[-1] if own and own[-1]["role"] == "agent" else None

@@ -388,7 +388,7 @@ class A2A:
         try:
             await self._access.authorize_thread(call.caller, "read", thread_id)
         except ThreadNotFound as exc:
-            # The same answer as for a context that does not exist: this caller must not learn that it does.
+            # The same error as for a context that does not exist: this caller must not learn that it does.
             raise InvalidParams(NO_CONTEXT) from exc
         state = await self._tasks.find(assistant_id, thread_id, row["start"])
         is_command = send.command is not None or command_of(send, parts) is not None
@@ -443,7 +443,7 @@ def read_task_id(task_id: str) -> tuple[UUID, str]:
 
 
 def malformed(http: HttpCall, bad: MalformedRequest) -> bytes:
-    """Encode the answer to a body that is not a request."""
+    """Encode the response to a body that is not a request."""
     return encode_error(bad.id, bad.error, with_details=_version_of_header(http.version).is_modern)
 
 
@@ -502,7 +502,7 @@ async def _single_event(body: bytes) -> AsyncIterator[bytes]:
 
 
 def _version_of_header(header: str) -> ProtocolVersion:
-    """Return the version of the protocol for answers where no method's name tells it."""
+    """Return the version of the protocol for responses where no method's name tells it."""
     return MODERN if header.startswith("1.") else OLD
 
 

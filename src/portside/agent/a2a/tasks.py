@@ -1,7 +1,7 @@
 """Tasks: their state, history and artifacts, lists of them, and their updates as a stream.
 
 A task has the state of its last run. The thread keeps the values of the run that ended last; for an earlier run the
-server reads the checkpoint that the run left, unless its answer is still among the thread's messages.
+server reads the checkpoint that the run left, unless its reply is still among the thread's messages.
 """
 
 import base64
@@ -17,10 +17,10 @@ from portside.agent.a2a.messages import (
     MESSAGE_ID,
     HistoryMessage,
     ToolResults,
-    answer_of,
     data_part,
     dict_of,
     history_of,
+    reply_of,
     task_id_of,
     text_part,
 )
@@ -169,11 +169,11 @@ class Tasks:
             return _artifact_of(state, "Interrupt", "Agent requires input to continue", questions)
         if state.state != "completed":
             return None
-        answer = answer_of(history, state.start)
-        if answer is None:
+        reply = reply_of(history, state.start)
+        if reply is None:
             values = values if state.is_last else await self._values_of_run(state)
-            answer = answer_of(history_of(values, state.thread_id, self._tool_results), state.start)
-        parts = _output(values) if answer is None else answer["parts"]
+            reply = reply_of(history_of(values, state.thread_id, self._tool_results), state.start)
+        parts = _output(values) if reply is None else reply["parts"]
         return _artifact_of(state, "Assistant Response", "What the agent answered", parts)
 
     async def _values_of_run(self, state: TaskState) -> Any:
@@ -240,7 +240,7 @@ def _artifact_of(state: TaskState, name: str, description: str, parts: list[Plai
 
 
 def _output(values: Any) -> list[Plain]:
-    """Return the output of a graph that answered with no message."""
+    """Return the output of a graph that replied with no message."""
     if isinstance(values, dict):
         values = {key: value for key, value in values.items() if key != "messages"}
     return [data_part(values)] if values not in (None, {}) else []

@@ -13,7 +13,7 @@ Plain = dict[str, Any]
 
 
 class ProtocolVersion(NamedTuple):
-    """How a version of the protocol writes cards, tasks, answers to messages, and events of streams."""
+    """How a version of the protocol writes cards, tasks, responses to messages, and events of streams."""
 
     is_modern: bool
     card: Callable[[Plain], Plain]

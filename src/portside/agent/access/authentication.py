@@ -152,8 +152,8 @@ class CustomAuthentication:
         arguments = {name: await value if inspect.isawaitable(value) else value for name, value in arguments.items()}
         if not inspect.iscoroutinefunction(inspect.unwrap(self._handler)):
             # A handler that is not async may block, and would block the event loop.
-            answer = await asyncio.to_thread(self._handler, **arguments)
-            return await answer if isinstance(answer, Awaitable) else answer
+            result = await asyncio.to_thread(self._handler, **arguments)
+            return await result if isinstance(result, Awaitable) else result
         return await self._handler(**arguments)
 
 
@@ -181,7 +181,7 @@ def _parameters_of(handler: Callable[..., Any]) -> list[str]:
 
 
 class PlatformSilent(Unavailable):
-    """The platform did not answer whether this key is valid; try again shortly."""
+    """The platform did not say whether this key is valid; try again shortly."""
 
     code = "platform_silent"
 
@@ -193,7 +193,7 @@ class CallRefused(Forbidden):
 
 
 class PlatformIdentity(msgspec.Struct):
-    """The owner of a key, as the platform answers."""
+    """The owner of a key, as the platform describes it."""
 
     tenant_id: str | None = None
     user_id: str | None = None
@@ -227,7 +227,7 @@ class PlatformAuthentication:
     async def __call__(self, connection: HTTPConnection) -> Caller:
         """Return the caller of a request.
 
-        Raises Unauthorized, CallRefused, and PlatformSilent if the platform does not answer.
+        Raises Unauthorized, CallRefused, and PlatformSilent if the platform does not respond.
         """
         key, authorization = connection.headers.get("x-api-key"), connection.headers.get("authorization")
         if not (key or authorization):
@@ -261,28 +261,28 @@ class PlatformAuthentication:
         if self._client is None:
             self._client = httpx.AsyncClient(verify=ssl_context(), timeout=PLATFORM_TIMEOUT_S)
         try:
-            answer = await self._client.get(self._endpoint + path, headers=headers)
+            response = await self._client.get(self._endpoint + path, headers=headers)
         except httpx.HTTPError as exc:
             reason = str(exc) or type(exc).__name__
             log.warning("the platform cannot be asked about a caller", url=self._endpoint + path, reason=reason)
             raise PlatformSilent from exc
-        if answer.status_code >= SERVER_ERROR:
+        if response.status_code >= SERVER_ERROR:
             raise PlatformSilent
-        return answer
+        return response
 
     async def _request_identity(self, name: bytes, given: dict[str, str]) -> Caller:
         if self._tenant_id:
             given["X-Tenant-Id"] = self._tenant_id
         try:
-            answer = await self.ask("/auth", given)
+            response = await self.ask("/auth", given)
         except PlatformSilent:
-            # The caller that the platform accepted while it last answered.
+            # The caller that the platform accepted while it last responded.
             if (caller := self._last_known.get(name)) is None:
                 raise
             return caller
-        if answer.status_code in {401, 403}:
-            self._reject(name, _refusal_of(answer))
-        identity = _read_answer(answer, PlatformIdentity)
+        if response.status_code in {401, 403}:
+            self._reject(name, _refusal_of(response))
+        identity = _read_response(response, PlatformIdentity)
         if self._tenant_id is not None and identity.tenant_id != self._tenant_id:
             self._reject(name, "")
         caller = _platform_caller(identity)
@@ -303,22 +303,22 @@ def _refuse(reason: str) -> NoReturn:
     raise Unauthorized(NO_KEY)
 
 
-def _refusal_of(answer: httpx.Response) -> str:
+def _refusal_of(response: httpx.Response) -> str:
     try:
-        refusal = msgspec.json.decode(answer.content, type=_Refusal)
+        refusal = msgspec.json.decode(response.content, type=_Refusal)
     except msgspec.DecodeError:
         return ""
     return str(refusal.detail) if refusal.error == CALL_REFUSED else ""
 
 
-def _read_answer(answer: httpx.Response, kind: type[T]) -> T:
+def _read_response(response: httpx.Response, kind: type[T]) -> T:
     """Return the body of a response of the platform. Raises PlatformSilent for any other response."""
     try:
-        if answer.status_code == 200:
-            return msgspec.json.decode(answer.content, type=kind)
+        if response.status_code == 200:
+            return msgspec.json.decode(response.content, type=kind)
     except msgspec.DecodeError as exc:
         raise PlatformSilent from exc
-    log.warning("the platform cannot be asked about a caller", status=answer.status_code)
+    log.warning("the platform cannot be asked about a caller", status=response.status_code)
     raise PlatformSilent
 
 
@@ -381,8 +381,8 @@ class _TokenVerifier:
         from portside.kernel.caller_tokens import PublicKeys
 
         self._ask_after = time.monotonic() + ASK_FOR_TOKEN_KEYS_EVERY_S
-        answer = await self._platform.ask("/jwks.json")
-        self._keys = {key.kid: key for key in _read_answer(answer, PublicKeys).keys}
+        response = await self._platform.ask("/jwks.json")
+        self._keys = {key.kid: key for key in _read_response(response, PublicKeys).keys}
         self._keys_until = time.monotonic() + TOKEN_KEYS_TTL_S
 
 

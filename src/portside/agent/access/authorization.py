@@ -207,7 +207,7 @@ class AuthorizationHandlers:
         context = Auth.types.AuthContext(permissions=list(caller.permissions), user=caller.user, **names)
         try:
             async with asyncio.timeout(HANDLER_TIMEOUT_S):
-                answer = await handler(ctx=context, value=value)
+                result = await handler(ctx=context, value=value)
         except AssertionError as exc:
             raise Forbidden("Forbidden") from exc
         except Exception as exc:
@@ -215,20 +215,20 @@ class AuthorizationHandlers:
                 raise refusal from exc
             log.exception("an authorization handler failed", resource=resource, action=action)
             raise HandlerFailed from exc
-        return _read_result(answer, resource, action)
+        return _read_result(result, resource, action)
 
 
-def _read_result(answer: Any, resource: str, action: str) -> Filter | None:
-    if answer is None or answer is True or answer == {}:
+def _read_result(result: Any, resource: str, action: str) -> Filter | None:
+    if result is None or result is True or result == {}:
         return None
-    if answer is False:
+    if result is False:
         raise Forbidden("Forbidden")
-    if isinstance(answer, Mapping):
+    if isinstance(result, Mapping):
         if resource == STORE:
             log.error("items of the store have no metadata to filter by: rewrite value['namespace']", action=action)
             raise HandlerFailed
         try:
-            return read_filter(answer)
+            return read_filter(result)
         except BadFilter as exc:
             log.exception("an authorization handler returned an invalid filter", resource=resource, action=action)
             raise HandlerFailed from exc

@@ -28,7 +28,7 @@ from portside.agent.graphs.imports import add_to_path, import_named, named_failu
 from portside.kernel.db import Database
 from portside.kernel.errors import PortsideError, UserMistake
 from portside.kernel.http.error_responses import ErrorFormat, error_for, error_response
-from portside.kernel.http.middleware import AnswerErrors
+from portside.kernel.http.middleware import ErrorResponses
 from portside.kernel.http.websockets import SocketApi, refuse
 from portside.kernel.logs import get_logger
 
@@ -66,7 +66,7 @@ class CustomApp:
         _drop_documentation_pages(self.app, api)
         position = next((index for index, route in enumerate(routes) if _takes_everything(route)), len(routes))
         routes.insert(position, OurRoutes(api, leaves_root=position < len(routes)))
-        self.app.router.default = AnswerErrors(api, ErrorFormat.TEXT)
+        self.app.router.default = ErrorResponses(api, ErrorFormat.TEXT)
         http = self._config.http
         is_first = http.middleware_order == "auth_first"
         if is_first or http.enable_custom_route_auth:
@@ -119,7 +119,7 @@ class OurRoutes(BaseRoute):
     def __init__(self, api: SocketApi[Any], *, leaves_root: bool) -> None:
         self.api = api
         self.leaves_root = leaves_root
-        self._answering = AnswerErrors(api, ErrorFormat.TEXT)
+        self._error_responses = ErrorResponses(api, ErrorFormat.TEXT)
 
     def matches(self, scope: Any) -> tuple[Match, Any]:
         """Match requests that we have a route for. Those without any route reach us as the router's default."""
@@ -129,7 +129,7 @@ class OurRoutes(BaseRoute):
 
     async def handle(self, scope: Any, receive: Any, send: Any) -> None:
         """Serve one request."""
-        await self._answering(scope, receive, send)
+        await self._error_responses(scope, receive, send)
 
     def url_path_for(self, name: str, /, **path_params: Any) -> Any:
         """Raise NoMatchFound: our routes have no names that a project can link to."""
@@ -292,11 +292,11 @@ async def _lifespan_step(
 ) -> BaseException | None:
     """Send a lifespan event and wait until it is handled; return the failure, if any."""
     inbox.put_nowait({"type": f"lifespan.{step}"})
-    answer = asyncio.create_task(outbox.get())
-    await asyncio.wait([answer, task], return_when=asyncio.FIRST_COMPLETED)
-    if answer.done() and answer.result()["type"] == f"lifespan.{step}.complete":
+    handled = asyncio.create_task(outbox.get())
+    await asyncio.wait([handled, task], return_when=asyncio.FIRST_COMPLETED)
+    if handled.done() and handled.result()["type"] == f"lifespan.{step}.complete":
         return None
-    answer.cancel()
+    handled.cancel()
     await asyncio.wait([task])
     if task.cancelled():
         return RuntimeError(f"its lifespan was cancelled at the {step}")

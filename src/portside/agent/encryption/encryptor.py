@@ -410,11 +410,11 @@ class _Decryption:
     async def call_handler(self, call: _HandlerCall) -> None:
         """Have the handler decrypt the envelopes of an object; it is also given the clear values beside them."""
         given = {str(one.slot): one.envelope[MARK]["value"] for one in call.envelopes}
-        answer = await self._encryptor.call_handler(call.target, call.context, call.clear | given)
+        made = await self._encryptor.call_handler(call.target, call.context, call.clear | given)
         for one in call.envelopes:
             key = str(one.slot)
-            call.decrypted[one.slot] = answer.plain[key]
-            new = (answer.replacement or {}).get(key, given[key])
+            call.decrypted[one.slot] = made.plain[key]
+            new = (made.replacement or {}).get(key, given[key])
             if new != given[key]:
                 envelope = handler_envelope(new, call.target, call.context)
                 self.replacements.append(Replacement(one.path, one.envelope, envelope))

@@ -17,7 +17,7 @@ from portside.agent.access.service import caller_of
 from portside.agent.assistants.descriptions import GraphFailed
 from portside.agent.assistants.records import AssistantNotFound
 from portside.agent.http.services import Context, Routes
-from portside.agent.http.waiting import answer_when_over
+from portside.agent.http.waiting import respond_when_over
 from portside.agent.mcp.elicitation import accepts_questions
 from portside.agent.mcp.rpc import (
     HTTP_ERRORS,
@@ -43,7 +43,7 @@ ON_CARD: RouteOptions = {
     "raises": (AssistantNotFound, GraphFailed, Forbidden),
     "request_headers": ("A2A-Version", "If-None-Match", "If-Modified-Since"),
     "response_headers": ("ETag", "Last-Modified"),
-    "answers": {304: None},
+    "responses": {304: None},
 }
 _HOST = re.compile(r"(?:[A-Za-z0-9_.-]{1,253}|\[[0-9A-Fa-f:.]{2,45}\])(?::[0-9]{1,5})?")
 _PREFIX = re.compile(r"(?:/[A-Za-z0-9_~-][A-Za-z0-9_.~-]*){1,10}")
@@ -103,7 +103,7 @@ async def call_agent(ctx: Context, assistant_id: str) -> Response:
     if isinstance(reply, Reply):
         return _json_bytes(reply.body)
     if isinstance(reply, DelayedReply):
-        return await answer_when_over(ctx, reply.body)
+        return await respond_when_over(ctx, reply.body)
     return EventStream(reply.events)
 
 
@@ -154,7 +154,7 @@ def _version(ctx: Context) -> str:
 def _base_url(ctx: Context) -> str:
     """Return the public URL of this server: the operator's setting, else the address that the client itself called.
 
-    A client that forges its Host header gets it back, and nobody else does: such answers must not be stored.
+    A client that forges its Host header gets it back, and nobody else does: such responses must not be stored.
     """
     settings = ctx.services.settings
     prefix = ctx.services.config.http.mount_prefix or settings.mount_prefix
@@ -191,18 +191,18 @@ def _json_bytes(body: bytes) -> Response:
 mcp_routes = Routes("mcp")
 
 
-@mcp_routes.post("/mcp", raises=HTTP_ERRORS, consumes=JSON_OBJECT, answers={202: None}, stays_open=True)
+@mcp_routes.post("/mcp", raises=HTTP_ERRORS, consumes=JSON_OBJECT, responses={202: None}, stays_open=True)
 async def speak_mcp(ctx: Context) -> Response:
     """Answer a message of the Model Context Protocol: list assistants as tools, or call one."""
     client = _client(ctx)
     message = read_body(await ctx.request.body())
-    reply = await ctx.services.mcp.answer(message, ctx.request.headers, client)
+    reply = await ctx.services.mcp.handle(message, ctx.request.headers, client)
     if reply.call is None:
         return Response(reply.body, reply.status, reply.headers, JSON if reply.body else None)
     calls, call = ctx.services.mcp.calls, reply.call
     if call.is_streamed:
         return EventStream(calls.stream(call))
-    return await answer_when_over(ctx, calls.result(call), call.made.run)
+    return await respond_when_over(ctx, calls.result(call), call.made.run)
 
 
 @mcp_routes.get("/mcp", status=405)
@@ -211,7 +211,7 @@ async def stream_mcp(_ctx: Context) -> Response:
     return Response(status_code=405, headers={"Allow": "POST"})
 
 
-@mcp_routes.delete("/mcp", status=404, answers={204: None})
+@mcp_routes.delete("/mcp", status=404, responses={204: None})
 async def end_mcp_session(ctx: Context) -> Response:
     """End the session of a client that accepts questions; the server keeps nothing of it. Other clients have none."""
     return Response(status_code=204 if accepts_questions(ctx.request.headers) else 404)

@@ -9,7 +9,7 @@ from starlette.responses import Response
 from portside.agent.access.service import caller_of
 from portside.agent.assistants.records import AssistantNotFound
 from portside.agent.http.services import Context, Routes
-from portside.agent.http.waiting import answer_when_over
+from portside.agent.http.waiting import respond_when_over
 from portside.agent.queue.admissions import TooManyPendingRuns
 from portside.agent.runs.errors import NothingToCancel, RunNotFound, ThreadBusy
 from portside.agent.runs.service import Awaited, CreatedRun, with_feedback
@@ -125,7 +125,7 @@ async def delete_run(ctx: Context, thread_id: UUID, run_id: UUID) -> None:
     "/threads/{thread_id}/runs/{run_id}/cancel",
     raises=(NothingToCancel,),
     status=202,
-    answers={202: None, 200: dict[str, str]},
+    responses={202: None, 200: dict[str, str]},
     stays_open=True,
 )
 async def cancel_run(ctx: Context, thread_id: UUID, run_id: UUID, query: CancelQuery) -> Response:
@@ -136,7 +136,7 @@ async def cancel_run(ctx: Context, thread_id: UUID, run_id: UUID, query: CancelQ
     if not query.wait:
         return Response(status_code=202)
     _locate(ctx, thread_id, run_id, "join")
-    return await answer_when_over(ctx, _empty_after(runs.result(thread_id, run_id)))
+    return await respond_when_over(ctx, _empty_after(runs.result(thread_id, run_id)))
 
 
 @routes.get("/threads/{thread_id}/runs/{run_id}/join", raises=(RunNotFound,), stays_open=True)
@@ -233,7 +233,7 @@ async def _wait(ctx: Context, made: CreatedRun, body: RunCreate) -> Response:
 async def _join(ctx: Context, run: Run, *, cancels_on_disconnect: bool) -> Response:
     _locate(ctx, run.thread_id, run.run_id, "join")
     result = ctx.services.runs.result(run.thread_id, run.run_id)
-    return await answer_when_over(ctx, with_feedback(result, run), run if cancels_on_disconnect else None)
+    return await respond_when_over(ctx, with_feedback(result, run), run if cancels_on_disconnect else None)
 
 
 async def _empty_after(work: Awaitable[bytes]) -> bytes:

@@ -16,7 +16,7 @@ from portside.kernel.errors import NotFound
 from portside.kernel.http.error_responses import ErrorFormat
 from portside.kernel.http.health import Health, HealthChecks, check_all, show_metrics
 from portside.kernel.http.openapi import ServerInfo, reference_response
-from portside.kernel.metrics import requests_answered
+from portside.kernel.metrics import request_counts
 from portside.kernel.version import full_version
 
 routes = Routes("system")
@@ -77,7 +77,7 @@ class Info(msgspec.Struct):
     host: Host
 
 
-@routes.get("/ok", public=True, returns=Health, answers={500: Health})
+@routes.get("/ok", public=True, returns=Health, responses={500: Health})
 async def check_health(ctx: Context, query: HealthQuery) -> Response:
     """Answer 200 if every dependency answers, else 500."""
     return await _health(ctx, query)
@@ -89,13 +89,13 @@ async def _health(ctx: Context, query: HealthQuery) -> Response:
     return Response(dump_api(health), 200 if is_ok else 500, media_type="application/json")
 
 
-@routes.get("/", public=True, returns=Health, answers={500: Health})
+@routes.get("/", public=True, returns=Health, responses={500: Health})
 async def check_root(ctx: Context, query: HealthQuery) -> Response:
     """Answer as /ok does."""
     return await _health(ctx, query)
 
 
-@bare_routes.get("/ok", public=True, returns=Alive, answers={500: Alive})
+@bare_routes.get("/ok", public=True, returns=Alive, responses={500: Alive})
 async def say_ok(ctx: Context, query: HealthQuery) -> Response:
     """Answer without checking the dependencies."""
     is_ok = ctx.services.traffic.is_served or not query.serving
@@ -128,7 +128,7 @@ async def show_metrics_as(ctx: Context, query: MetricsQuery) -> Any:
     """Return the metrics for Prometheus, or as JSON."""
     monitor = ctx.services.monitor
     if query.format == "json":
-        return Metrics(await monitor.backlog(), ApiMetrics(requests_answered()), monitor.slots())
+        return Metrics(await monitor.backlog(), ApiMetrics(request_counts()), monitor.slots())
     await monitor.set_gauges()
     return await show_metrics(ctx)
 

@@ -109,7 +109,7 @@ async def get_thread(ctx: Context, thread_id: UUID, query: ThreadQuery) -> Threa
     return await records.get_thread(ctx.db, thread_id, with_ttl="ttl" in (query.include or ()))
 
 
-@routes.patch("/threads/{thread_id}", raises=(ThreadNotFound,), returns=Thread, answers={204: None})
+@routes.patch("/threads/{thread_id}", raises=(ThreadNotFound,), returns=Thread, responses={204: None})
 async def patch_thread(ctx: Context, thread_id: UUID, body: ThreadPatch) -> Response:
     """Merge metadata into a thread's, or change its lifetime; the response to `Prefer: return=minimal` is a 204."""
     body = await ctx.services.access.authorize_thread_request(caller_of(ctx), "update", thread_id, body, PATCHED)
@@ -155,7 +155,7 @@ async def get_state(ctx: Context, thread_id: UUID, query: StateQuery) -> Respons
     """Return the latest state of a thread."""
     caller = await _see(ctx, thread_id)
     query_at = StateAtCheckpoint(Checkpoint(), query.subgraphs, query.select)
-    return _raw(await ctx.services.states.answer(thread_id, query_at, caller))
+    return _raw(await ctx.services.states.read_json(thread_id, query_at, caller))
 
 
 @state_routes.get("/threads/{thread_id}/state/{checkpoint_id}", raises=READ, returns=ThreadState)
@@ -163,14 +163,14 @@ async def get_state_at(ctx: Context, thread_id: UUID, checkpoint_id: str, query:
     """Return the state at a checkpoint."""
     caller = await _see(ctx, thread_id)
     query_at = StateAtCheckpoint(Checkpoint(checkpoint_id), query.subgraphs, query.select)
-    return _raw(await ctx.services.states.answer(thread_id, query_at, caller))
+    return _raw(await ctx.services.states.read_json(thread_id, query_at, caller))
 
 
 @state_routes.post("/threads/{thread_id}/state/checkpoint", read_only=True, raises=READ, returns=ThreadState)
 async def get_state_at_checkpoint(ctx: Context, thread_id: UUID, body: StateAtCheckpoint) -> Response:
     """Return the state at a checkpoint, also of a subgraph."""
     caller = await _see(ctx, thread_id)
-    return _raw(await ctx.services.states.answer(thread_id, body, caller))
+    return _raw(await ctx.services.states.read_json(thread_id, body, caller))
 
 
 @state_routes.post("/threads/{thread_id}/state", raises=CHANGE, returns=NamedCheckpoint)
@@ -217,7 +217,7 @@ def _raw(body: bytes) -> Response:
 
 
 @protocol_routes.post(
-    "/threads/{thread_id}/commands", raises=(BadRequest,), consumes=COMMAND, answers={400: CommandFailed}
+    "/threads/{thread_id}/commands", raises=(BadRequest,), consumes=COMMAND, responses={400: CommandFailed}
 )
 async def command_thread(ctx: Context, thread_id: UUID) -> Response:
     """Act on a command of the event streaming protocol, and answer as the protocol does."""

@@ -14,8 +14,8 @@ NEWLINE = b"\n"
 PLAIN_WITHIN_S = 1.0
 
 
-async def answer_when_over(ctx: Context, work: Awaitable[bytes], cancels: Run | None = None) -> Response:
-    """Answer plainly if the work ends quickly, else begin the response and keep it alive with newlines.
+async def respond_when_over(ctx: Context, work: Awaitable[bytes], cancels: Run | None = None) -> Response:
+    """Respond plainly if the work ends quickly, else begin the response and keep it alive with newlines.
 
     If the client disconnects, the run `cancels` is cancelled.
     """

@@ -77,13 +77,13 @@ def _is_number(value: Any) -> bool:
 def call_result(values: bytes, *, knows_links: bool = True) -> Content:
     """Return the result of a call, from the JSON that its run returned.
 
-    An answer with files becomes content block by block, any other result becomes JSON text. A client that does not
+    A reply with files becomes content block by block, any other result becomes JSON text. A client that does not
     read links to resources gets their addresses as text.
     """
     found = load(values)
     if isinstance(found, dict) and list(found) == [ERROR]:
         return failed(_error_text(found[ERROR]))
-    content = _file_content(_answer_blocks(found), knows_links=knows_links)
+    content = _file_content(_reply_blocks(found), knows_links=knows_links)
     content = content or [_text(found if isinstance(found, str) else values.decode())]
     if not isinstance(found, dict):
         return {"content": content, "isError": False}
@@ -104,8 +104,8 @@ def _error_text(error: Any) -> str:
     return f"{name}: {message}" if message else name
 
 
-def _answer_blocks(found: Any) -> list[Any]:
-    """Return the content blocks of a graph's answer: its last message, or the message or blocks that it returned."""
+def _reply_blocks(found: Any) -> list[Any]:
+    """Return the content blocks of a graph's reply: its last message, or the message or blocks that it returned."""
     if isinstance(found, dict) and isinstance(found.get("messages"), list):
         last = found["messages"][-1] if found["messages"] else None
         found = last if isinstance(last, dict) and last.get("type") != "human" else None
@@ -114,7 +114,7 @@ def _answer_blocks(found: Any) -> list[Any]:
 
 
 def _file_content(blocks: list[Any], *, knows_links: bool) -> list[Content]:
-    """Return the content for an answer with files; none for an answer of text alone."""
+    """Return the content for a reply with files; none for a reply of text alone."""
     content = [part for block in blocks for part in _content(block, knows_links=knows_links)]
     return content if any(_is_file(block) for block in blocks) else []
 

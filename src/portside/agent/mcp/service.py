@@ -96,7 +96,7 @@ class ToolCall:
 
 
 class McpReply(NamedTuple):
-    """The answer to a message: a body, or a call to wait for."""
+    """The response to a message: a body, or a call to wait for."""
 
     status: int
     body: bytes = b""
@@ -112,8 +112,8 @@ class Mcp:
         self._questions = Questions(db, runs, tools.access)
         self.calls = ToolCalls(tools, runs, self._questions)
 
-    async def answer(self, message: Any, headers: Mapping[str, str], client: McpClient) -> McpReply:
-        """Answer a message. Raises InvalidMessage, MissingJsonRpcVersion, and the errors of runs and assistants."""
+    async def handle(self, message: Any, headers: Mapping[str, str], client: McpClient) -> McpReply:
+        """Handle a message. Raises InvalidMessage, MissingJsonRpcVersion, and the errors of runs and assistants."""
         statuses = NEGOTIATED_STATUSES
         try:
             request = read_message(message)
@@ -124,12 +124,12 @@ class Mcp:
             if rpc.declares_version(request, headers):
                 statuses = DECLARED_STATUSES
                 rpc.check_declared(request, headers)
-                return await self._answer_declared(request, client)
-            return await self._answer_negotiated(request, client)
+                return await self._handle_declared(request, client)
+            return await self._handle_negotiated(request, client)
         except McpError as failure:
             return McpReply(statuses.get(failure.code, 200), encode_error(id_of(message), failure))
 
-    async def _answer_negotiated(self, request: McpRequest, client: McpClient) -> McpReply:
+    async def _handle_negotiated(self, request: McpRequest, client: McpClient) -> McpReply:
         if request.id is None:
             if request.method == "notifications/cancelled":
                 await self.calls.cancel(client, request.params.get("requestId"))
@@ -144,7 +144,7 @@ class Mcp:
         result = {} if request.method == "ping" else await self._list_tools(request, client.caller)
         return McpReply(200, encode_result(request.id, result))
 
-    async def _answer_declared(self, request: McpRequest, client: McpClient) -> McpReply:
+    async def _handle_declared(self, request: McpRequest, client: McpClient) -> McpReply:
         if request.id is None:
             return McpReply(202)
         if request.method == "tools/call":
@@ -262,7 +262,7 @@ class ToolCalls:
         async def delete(thread_id: UUID) -> None:
             try:
                 await self._questions.delete_thread(thread_id)
-            except Exception as exc:  # noqa: BLE001 - the client has its answer; the thread stays, and the log says so
+            except Exception as exc:  # noqa: BLE001 - the client has its response; the thread stays, and the log says so
                 log_failure("the thread of a call of a tool was not deleted", exc, thread_id=str(thread_id))
 
         task = asyncio.create_task(delete(call.thread_to_delete))

@@ -343,7 +343,7 @@ def _summary(state: dict[str, Any]) -> dict[str, Any]:
 
 
 class ClientConnection:
-    """One client's connection: its commands one after the other, and its events between the answers.
+    """One client's connection: its commands one after the other, and its events between the responses.
 
     It ends when the client leaves, or when a subscription ends that the client did not end.
     """
@@ -357,7 +357,7 @@ class ClientConnection:
         self._over: asyncio.Future[None] = asyncio.get_running_loop().create_future()
 
     def add(self, reader: SequenceReader) -> None:
-        """Add a subscription. Its events begin after the answer to the command that made it."""
+        """Add a subscription. Its events begin after the response to the command that made it."""
         self._new_readers.append(reader)
 
     async def serve(self, commands: Commands) -> None:

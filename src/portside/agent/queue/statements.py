@@ -25,7 +25,7 @@ from portside.kernel.reconcile import Status, Task
 log = get_logger(__name__)
 LEASE_S = 5.0
 # A healthy database is much faster. One that does not answer must not occupy a run or a slot for longer.
-ANSWERED_WITHIN_S = 15.0
+STATEMENT_TIMEOUT_S = 15.0
 _STATEMENT_S = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10)
 ADMISSIONS = Histogram("lg_api_run_admission_seconds", "Time to admit a run, in seconds.", buckets=_STATEMENT_S)
 CLAIMS = Histogram("lg_api_run_claim_seconds", "Time to claim a batch of runs, in seconds.", buckets=_STATEMENT_S)
@@ -225,7 +225,7 @@ async def admit_runs(
     """
     access = [None if admission.access is None else dump_api(admission.access).decode() for admission in admissions]
     with ADMISSIONS.time():
-        async with asyncio.timeout(ANSWERED_WITHIN_S):
+        async with asyncio.timeout(STATEMENT_TIMEOUT_S):
             rows = await db.fetch(
                 sql.admit_runs,
                 admissions=[admission.as_json() for admission in admissions],
@@ -240,7 +240,7 @@ async def admit_runs(
 async def claim_runs(db: Database, worker_id: UUID, limit: int) -> list[ClaimedRun]:
     """Claim up to `limit` runs in the order of their queue positions: the oldest first, moved by their priority."""
     with CLAIMS.time():
-        async with asyncio.timeout(ANSWERED_WITHIN_S):
+        async with asyncio.timeout(STATEMENT_TIMEOUT_S):
             rows = await db.fetch(sql.claim_runs, worker_id=worker_id, lease_s=LEASE_S, limit=limit)
     return [ClaimedRun(**dict(row)) for row in rows]
 
@@ -266,7 +266,7 @@ async def end_runs(
 
     Without `wait` a run whose thread another transaction has locked is `locked`, and has not ended.
     """
-    async with asyncio.timeout(ANSWERED_WITHIN_S):
+    async with asyncio.timeout(STATEMENT_TIMEOUT_S):
         rows = await db.fetch(
             sql.end_runs,
             worker_id=worker_id,
@@ -363,7 +363,7 @@ async def has_own_checkpoint(db: Database, run: ClaimedRun) -> bool:
 
 async def hand_back_runs(db: Database, worker_id: UUID, attempts: Mapping[UUID, int], *, delay_s: float = 0.0) -> None:
     """Return runs, each with its attempt, to the queue; they go on from their last checkpoints."""
-    async with asyncio.timeout(ANSWERED_WITHIN_S):
+    async with asyncio.timeout(STATEMENT_TIMEOUT_S):
         await db.execute(
             sql.hand_back_runs,
             worker_id=worker_id,
@@ -387,7 +387,7 @@ class ExpiredLeases(Task):
 
     async def activate(self) -> Status:
         """Release one batch."""
-        async with asyncio.timeout(ANSWERED_WITHIN_S):
+        async with asyncio.timeout(STATEMENT_TIMEOUT_S):
             rows = await self._db.fetch(sql.release_expired_runs, limit=self.batch, max_attempts=self._max_attempts)
         for row in rows:
             log.warning("a run's worker was lost", run_id=str(row["run_id"]), outcome=row["outcome"])

@@ -46,7 +46,7 @@ POLL_S = 1.0
 HAND_BACK_AFTER_S = 5.0
 CLOSED_WITHIN_S = 5.0
 RENEW_EVERY_S = LEASE_S / 5
-# How long the renewal loop waits for an answer before it looks at the clock, and when it gives up a renewal.
+# How long the renewal loop waits for a result before it looks at the clock, and when it gives up a renewal.
 RENEWAL_CHECK_S = LEASE_S / 10
 RENEWAL_TIMEOUT_S = LEASE_S / 2
 LONGEST_RETURN_DELAY_S = 60.0
@@ -149,7 +149,7 @@ class Renewal(NamedTuple):
 
     runs: list[ActiveRun]
     sent_at: float
-    answer: asyncio.Task[dict[UUID, Cancellation | None]]
+    task: asyncio.Task[dict[UUID, Cancellation | None]]
 
 
 class Worker:
@@ -349,7 +349,7 @@ class Worker:
 
     async def _renew_leases(self) -> None:
         renewal = self._send_renewal()
-        await asyncio.wait([renewal.answer], timeout=RENEWAL_CHECK_S)
+        await asyncio.wait([renewal.task], timeout=RENEWAL_CHECK_S)
         owned = self._renewed(renewal)
         if owned is None:
             moment = time.monotonic()
@@ -371,10 +371,10 @@ class Worker:
     def _send_renewal(self) -> Renewal:
         """Return the renewal under way, or send one. One that takes too long is replaced."""
         renewal = self._renewal
-        if renewal is not None and not renewal.answer.done() and time.monotonic() - renewal.sent_at > RENEWAL_TIMEOUT_S:
+        if renewal is not None and not renewal.task.done() and time.monotonic() - renewal.sent_at > RENEWAL_TIMEOUT_S:
             # Not awaited: a call on a dead connection may not even notice that it is cancelled.
-            renewal.answer.cancel()
-            renewal.answer.add_done_callback(_retrieve_exception)
+            renewal.task.cancel()
+            renewal.task.add_done_callback(_retrieve_exception)
             renewal = None
         if renewal is None:
             runs = list(self._active.values())
@@ -383,15 +383,15 @@ class Worker:
         return renewal
 
     def _renewed(self, renewal: Renewal) -> dict[UUID, Cancellation | None] | None:
-        """Return the runs that are still this worker's, with their cancellations; None without a good answer yet."""
-        if not renewal.answer.done():
+        """Return the runs that are still this worker's, with their cancellations; None if there is no result yet."""
+        if not renewal.task.done():
             log.warning("leases are not renewed yet: the database does not answer")
             return None
         self._renewal = None
-        if (failure := renewal.answer.exception()) is not None:
+        if (failure := renewal.task.exception()) is not None:
             log.warning("leases could not be renewed", reason=f"{type(failure).__name__}: {failure}")
             return None
-        return renewal.answer.result()
+        return renewal.task.result()
 
     async def _return_runs(self) -> None:
         attempts, self._returning = self._returning, {}
@@ -499,7 +499,7 @@ class Worker:
         return outcomes
 
 
-def _retrieve_exception(answer: asyncio.Task[dict[UUID, Cancellation | None]]) -> None:
+def _retrieve_exception(task: asyncio.Task[dict[UUID, Cancellation | None]]) -> None:
     """Retrieve the exception of an abandoned renewal, so that asyncio does not log it as never retrieved."""
-    if not answer.cancelled():
-        answer.exception()
+    if not task.cancelled():
+        task.exception()

@@ -401,7 +401,7 @@ class PostgresStore(BaseStore):
 
     async def _do(self, ops: Sequence[Op]) -> list[Result]:
         results: list[Result] = [None] * len(ops)
-        for kind, answer in (
+        for kind, handler in (
             (GetOp, self._get),
             (SearchOp, self._search),
             (ListNamespacesOp, self._items.list_namespaces),
@@ -409,8 +409,8 @@ class PostgresStore(BaseStore):
         ):
             numbers = [number for number, op in enumerate(ops) if isinstance(op, kind)]
             if numbers:
-                answers = await _answered(answer, [ops[number] for number in numbers])
-                for number, result in zip(numbers, answers, strict=True):
+                found = await _call(handler, [ops[number] for number in numbers])
+                for number, result in zip(numbers, found, strict=True):
                     results[number] = result
         return results
 
@@ -440,8 +440,8 @@ class PostgresStore(BaseStore):
             )
 
 
-async def _answered(answer: Callable[[Any], Coroutine[Any, Any, list[Any]]], ops: list[Op]) -> list[Any]:
-    return await answer(ops)
+async def _call(handler: Callable[[Any], Coroutine[Any, Any, list[Any]]], ops: list[Op]) -> list[Any]:
+    return await handler(ops)
 
 
 def _ttl_config(setup: StoreSetup) -> TTLConfig | None:

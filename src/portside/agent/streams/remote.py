@@ -494,7 +494,7 @@ class PostgresTransport:
         assert row is not None  # noqa: S101 - it always returns one row
         ended = time.time()
         self.has_others = row["others"] > 0
-        # The quicker the answer, the better its time; an older one is worth a little less at each look.
+        # The quicker the response, the better its time; an older one is worth a little less at each look.
         self._clock_error_s *= 1.2
         if ended - began < self._clock_error_s:
             self._clock_error_s = ended - began

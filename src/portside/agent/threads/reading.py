@@ -1,7 +1,7 @@
 """Reading the state of a thread, and caching what was read (docs/why/state-reads.md).
 
 One statement returns the thread's graph, the version of its checkpoint, and the checkpoint itself unless the version is
-that of a cached answer. Only self-contained states are cached: the latest state of a graph that is not built again for
+that of a cached state. Only self-contained states are cached: the latest state of a graph that is not built again for
 each use. A cached state always equals a freshly computed one. Nothing that is encrypted at rest is cached.
 """
 
@@ -40,7 +40,7 @@ CONCURRENT_FULL_READS = 2
 # Checkpoints may be large, and those of one statement are in memory together.
 MAX_BATCH = 16
 MAX_BATCH_BYTES = 8_000_000
-# What a cached answer takes beside its texts, and which share of the cache one answer may take (an eighth).
+# What a cached state takes beside its texts, and which share of the cache one state may take (an eighth).
 ENTRY_BYTES = 1000
 LARGEST_SHARE = 8
 
@@ -127,7 +127,7 @@ class StateKey(NamedTuple):
 
 
 class CachedState(NamedTuple):
-    """The JSON of an answer, the version of the state it was computed from, and the user it was computed for."""
+    """The JSON of a state, the version it was computed from, and the user it was computed for."""
 
     version: str
     user: Any
@@ -140,30 +140,30 @@ class CachedState(NamedTuple):
 
 
 class StateCache:
-    """The most recently used answers, up to a number of bytes in all."""
+    """The most recently used states, up to a number of bytes in all."""
 
     def __init__(self, max_bytes: int) -> None:
-        self._answers: LRUCache[StateKey, CachedState] = LRUCache(max_bytes, getsizeof=lambda answer: answer.size)
+        self._states: LRUCache[StateKey, CachedState] = LRUCache(max_bytes, getsizeof=lambda state: state.size)
 
     @property
     def size(self) -> int:
-        """How many bytes the answers take."""
-        return int(self._answers.currsize)
+        """How many bytes the states take."""
+        return int(self._states.currsize)
 
     def get(self, key: StateKey, user: Any) -> CachedState | None:
-        """Return the answer for a key, unless it was computed for another user."""
-        known = self._answers.get(key)
+        """Return the state for a key, unless it was computed for another user."""
+        known = self._states.get(key)
         return known if known is not None and known.user == user else None
 
-    def put(self, key: StateKey, answer: CachedState) -> None:
-        """Cache an answer; one that is too large only removes the one before it."""
+    def put(self, key: StateKey, state: CachedState) -> None:
+        """Cache a state; one that is too large only removes the one before it."""
         self.drop(key)
-        if answer.size * LARGEST_SHARE <= self._answers.maxsize:
-            self._answers[key] = answer
+        if state.size * LARGEST_SHARE <= self._states.maxsize:
+            self._states[key] = state
 
     def drop(self, key: StateKey) -> None:
-        """Remove the answer for a key, if there is one."""
-        self._answers.pop(key, None)
+        """Remove the state for a key, if there is one."""
+        self._states.pop(key, None)
 
 
 class StateReader:
@@ -183,7 +183,7 @@ class StateReader:
         found = await self._load(StateRequest(thread_id, at.checkpoint_ns or "", at.checkpoint_id or None))
         return await self._state_of(thread_id, query, caller, found)
 
-    async def answer(self, thread_id: UUID, query: StateAtCheckpoint, caller: Caller) -> bytes:
+    async def read_json(self, thread_id: UUID, query: StateAtCheckpoint, caller: Caller) -> bytes:
         """Return the JSON of a state, from the cache if the database still has the version it was computed from."""
         # No version in the database covers what a run of this process has not written yet, so that is checked first.
         is_latest = query.checkpoint == LATEST and not query.subgraphs and not self._engine.is_buffering(thread_id)

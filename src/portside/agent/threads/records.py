@@ -281,9 +281,9 @@ _SameSearch = Batcher[ReadReservation | None, tuple[SearchPage[Thread], int]]
 
 
 class ThreadSearches:
-    """The searches of all callers on one event loop. Identical searches at one moment share one answer.
+    """The searches of all callers on one event loop. Identical searches at one moment share one result.
 
-    Lists that many clients poll cost one search however many clients there are. No answer is older than its request
+    Lists that many clients poll cost one search however many clients there are. No result is older than its request
     (`kernel/batching.py`), and a slow search delays nobody who searches for something else.
     """
 

@@ -98,9 +98,9 @@ class States:
         """
         return await self._reader.read(thread_id, query, caller)
 
-    async def answer(self, thread_id: UUID, query: StateAtCheckpoint, caller: Caller = ANYONE) -> bytes:
+    async def read_json(self, thread_id: UUID, query: StateAtCheckpoint, caller: Caller = ANYONE) -> bytes:
         """Return the JSON of a state. Raises what `read` raises."""
-        return await self._reader.answer(thread_id, query, caller)
+        return await self._reader.read_json(thread_id, query, caller)
 
     async def history(self, thread_id: UUID, query: HistorySearch, caller: Caller = ANYONE) -> list[dict[str, Any]]:
         """Return states, newest first.

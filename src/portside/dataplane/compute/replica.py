@@ -160,10 +160,10 @@ class Replica:
         began = time.monotonic()
         deadline = began + limit_s
         while True:
-            answer = asyncio.create_task(probe(self.port, path))
+            probing = asyncio.create_task(probe(self.port, path))
             death = asyncio.create_task(self.wait())
-            await _first_of([answer, death], deadline - time.monotonic())
-            if answer.done() and not answer.cancelled() and answer.result() == 200:
+            await _first_of([probing, death], deadline - time.monotonic())
+            if probing.done() and not probing.cancelled() and probing.result() == 200:
                 return
             if self._has_ended:
                 raise self._failure(f"the server {await self.wait()} before it {what}")

@@ -406,17 +406,17 @@ class ProcessReplicaSet:
             for tier in tiers
         }
         queue_tier = self._tiers.get("queue")
-        answering = sum(len(tier.replicas) for tier in tiers if tier.tier != "queue")
+        serving = sum(len(tier.replicas) for tier in tiers if tier.tier != "queue")
         problem = next((tier.problem for tier in tiers if tier.problem), None)
         self._metrics = MetricsReport(
-            replicas=answering,
+            replicas=serving,
             queue_replicas=len(queue_tier.replicas) if queue_tier else 0,
             cpu=round(sum(cores.values()), 3) if used else None,
             memory_mb=round(sum(group.memory for group in used.values()) / _MB, 1) if used else None,
             restarts=sum(tier.restarts for tier in tiers),
             pending_runs=queue.n_pending,
             active_runs=queue.n_running,
-            problem=problem or (None if answering else STARTING),
+            problem=problem or (None if serving else STARTING),
             server_version=self._context.plan.server_version,
         )
 
@@ -477,10 +477,10 @@ class ProcessReplicaSet:
 async def _read_queue(replicas: list[Replica]) -> _QueueMetrics:
     """Read the length of the shared run queue from the first replica that answers; unknown when none does."""
     for replica in replicas:
-        answer = await get(replica.port, "/metrics?format=json")
-        if answer is not None and answer[0] == 200:
+        response = await get(replica.port, "/metrics?format=json")
+        if response is not None and response[0] == 200:
             try:
-                return msgspec.json.decode(answer[1], type=_ServerMetrics).queue
+                return msgspec.json.decode(response[1], type=_ServerMetrics).queue
             except msgspec.MsgspecError:
                 return _QueueMetrics()
     return _QueueMetrics()

@@ -50,7 +50,7 @@ log = get_logger(__name__)
 _WILDCARDS = frozenset({"", "0.0.0.0", "::"})  # noqa: S104 - only compared with
 _PROBE_TIMEOUT_S = 5.0
 _INHERIT_TIMEOUT_S = 10.0
-_MAX_ANSWER = 1_000_000
+_MAX_RESPONSE = 1_000_000
 # Replicas of older listeners listen under this name, so it must not change.
 _INHERITANCE_FILE = "heir.sock"
 
@@ -138,16 +138,16 @@ def url_of(host: str, port: int) -> str:
 
 
 async def get(port: int, path: str) -> tuple[int, bytes] | None:
-    """GET a path on this machine and return status and body, or None without an answer within five seconds."""
+    """GET a path on this machine and return status and body, or None without a response within five seconds."""
     with contextlib.suppress(OSError, TimeoutError, ValueError, IndexError):
         async with asyncio.timeout(_PROBE_TIMEOUT_S):
             reader, writer = await asyncio.open_connection("127.0.0.1", port)
             try:
                 writer.write(f"GET {path} HTTP/1.1\r\nHost: 127.0.0.1\r\nConnection: close\r\n\r\n".encode())
-                answer = b""
-                while len(answer) < _MAX_ANSWER and (chunk := await reader.read(_MAX_ANSWER)):
-                    answer += chunk
-                head, _, body = answer.partition(b"\r\n\r\n")
+                response = b""
+                while len(response) < _MAX_RESPONSE and (chunk := await reader.read(_MAX_RESPONSE)):
+                    response += chunk
+                head, _, body = response.partition(b"\r\n\r\n")
                 return int(head.split()[1]), body
             finally:
                 writer.close()
@@ -155,9 +155,9 @@ async def get(port: int, path: str) -> tuple[int, bytes] | None:
 
 
 async def probe(port: int, path: str) -> int | None:
-    """GET a path on this machine and return the status, or None without an answer within five seconds."""
-    answer = await get(port, path)
-    return None if answer is None else answer[0]
+    """GET a path on this machine and return the status, or None without a response within five seconds."""
+    response = await get(port, path)
+    return None if response is None else response[0]
 
 
 async def is_refused(port: int) -> bool:

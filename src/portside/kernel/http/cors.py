@@ -67,7 +67,7 @@ class Cors:
         self._is_for_all = "*" in rules.allow_origins
         self._methods = METHODS if "*" in rules.allow_methods else [method.upper() for method in rules.allow_methods]
 
-    def answer(self, method: str, headers: dict[bytes, bytes]) -> Response | None:
+    def refusal(self, method: str, headers: dict[bytes, bytes]) -> Response | None:
         """Return the response to a preflight, or the refusal of a page; None if the application is to answer."""
         if (origin := _text(headers, b"origin")) is None:
             return None

@@ -137,7 +137,7 @@ class InProcessResponse:
         """Start the application, and wait for the head of its response."""
         self._body = request.body
         # An empty context: the caller's context variables, such as its traced run, must not reach the server.
-        task = asyncio.create_task(self._answer(app, request), context=contextvars.Context())
+        task = asyncio.create_task(self._respond(app, request), context=contextvars.Context())
         tasks.add(task)
         task.add_done_callback(tasks.discard)
         try:
@@ -150,7 +150,7 @@ class InProcessResponse:
             raise ResponseCutOff("the server ended without a response")
         return self._head
 
-    async def _answer(self, app: Any, request: InProcessRequest) -> None:
+    async def _respond(self, app: Any, request: InProcessRequest) -> None:
         # The application logged its exception; for the caller the response just ends.
         with contextlib.suppress(Exception):
             await app(request.scope(), self._receive, self._send)

@@ -221,7 +221,7 @@ class ResponseSender:
         return self._send(message)
 
 
-class AnswerErrors:
+class ErrorResponses:
     """Turns the exceptions of an application into error responses, unless a response has begun."""
 
     def __init__(self, app: Any, form: ErrorFormat = ErrorFormat.PROBLEMS) -> None:
@@ -231,12 +231,12 @@ class AnswerErrors:
     async def __call__(self, scope: Any, receive: Any, send: Any) -> None:
         """Pass HTTP requests through; other scopes untouched. Exceptions after the response began are raised."""
         if scope["type"] == "http":
-            await self.answer(scope, receive, ResponseSender(send))
+            await self.respond(scope, receive, ResponseSender(send))
         else:
             await self.app(scope, receive, send)
 
-    async def answer(self, scope: Any, receive: Any, sender: ResponseSender) -> None:
-        """Answer one request. Raises ClientDisconnect, and any exception after the response began."""
+    async def respond(self, scope: Any, receive: Any, sender: ResponseSender) -> None:
+        """Respond to one request. Raises ClientDisconnect, and any exception after the response began."""
         try:
             check_host(scope)
             await self.app(scope, receive, sender.send)
@@ -261,7 +261,7 @@ class RequestMiddleware:
         logged_headers: HeaderRules | None = None,
     ) -> None:
         self._app = app
-        self._errors = AnswerErrors(app, form)
+        self._errors = ErrorResponses(app, form)
         self._draining = draining
         self._cors = cors
         self._logged_headers = logged_headers
@@ -270,7 +270,7 @@ class RequestMiddleware:
         """Pass HTTP requests through, and WebSockets that their web page may open; other scopes untouched."""
         if scope["type"] == "http":
             headers = first_headers(scope)
-            refusal = None if self._cors is None else self._cors.answer(scope["method"], headers)
+            refusal = None if self._cors is None else self._cors.refusal(scope["method"], headers)
             await (self._observe(scope, receive, send, headers) if refusal is None else refusal(scope, receive, send))
         elif scope["type"] == "websocket" and self._cors is not None:
             may_connect = self._cors.may_connect(first_headers(scope))
@@ -288,7 +288,7 @@ class RequestMiddleware:
         structlog.contextvars.bind_contextvars(request_id=request_id)
         began = time.perf_counter()
         try:
-            await self._errors.answer(scope, receive, sender)
+            await self._errors.respond(scope, receive, sender)
         except ClientDisconnect:
             log.info("the client disconnected before it had sent its whole request", path=scope["path"])
         except Exception as exc:
@@ -318,10 +318,10 @@ def _with_added(given: Iterable[Header], added: tuple[Header, ...]) -> list[Head
     names = {name for name, _ in headers}
     if names.isdisjoint([name for name, _ in added]):
         return headers + list(added)
-    answer = MutableHeaders(raw=headers)
+    response_headers = MutableHeaders(raw=headers)
     for name, value in added:
         if name == b"vary":
-            answer.add_vary_header(value.decode("latin-1"))
+            response_headers.add_vary_header(value.decode("latin-1"))
         elif name != NO_SNIFF[0] or name not in names:
-            answer[name.decode("latin-1")] = value.decode("latin-1")
+            response_headers[name.decode("latin-1")] = value.decode("latin-1")
     return headers

@@ -21,7 +21,7 @@ from portside.kernel.http.error_responses import ErrorBody, ErrorFormat
 from portside.kernel.http.json_validation import MAX_INT, MIN_INT
 from portside.kernel.http.routes import Route
 from portside.kernel.http.server import HEAD_REFUSALS
-from portside.kernel.large_reads import AnswerTooLarge, TooManyLargeReads
+from portside.kernel.large_reads import ResponseTooLarge, TooManyLargeReads
 
 
 @cache
@@ -143,7 +143,7 @@ def _schemas(server: ServerInfo, routes: Sequence[Route[Any]]) -> tuple[dict[int
     bodies: list[Any] = [ErrorBody, server.error_format.value]
     for route in routes:
         bodies += [kind for kind in (route.body_type, _body_type(route.returns)) if kind is not None]
-        bodies += [kind for kind in route.answers.values() if kind is not None]
+        bodies += [kind for kind in route.responses.values() if kind is not None]
         bodies += route.path_types.values()
     schemas, components = msgspec.json.schema_components(bodies, ref_template=_REFERENCE)
     by_kind = {id(kind): schema for kind, schema in zip(bodies, schemas, strict=True)}
@@ -257,7 +257,7 @@ class _Operation:
     def _responses(self) -> dict[str, Any]:
         route = self.route
         responses: dict[str, Any] = {}
-        for status, kind in {route.status: route.returns, **route.answers}.items():
+        for status, kind in {route.status: route.returns, **route.responses}.items():
             responses[str(status)] = self._success(status, kind)
         for error in self._errors():
             summary = (error.__doc__ or "").strip().split("\n", 1)[0]
@@ -302,12 +302,12 @@ class _Operation:
         if self.route.stays_open or (unlimited is not None and not self.route.path.startswith(unlimited)):
             errors.append(TooManyRequests)
         if self.route.has_budget:
-            errors += [AnswerTooLarge, TooManyLargeReads]
+            errors += [ResponseTooLarge, TooManyLargeReads]
         return errors
 
 
 def _either(described: dict[str, Any] | None, schema: dict[str, Any]) -> dict[str, Any]:
-    """Return the schema of a body that also has another one: an answer of the route, or of another error."""
+    """Return the schema of a body that also has another one: a response of the route, or of another error."""
     known = [] if described is None else described["schema"].get("anyOf", [described["schema"]])
     schemas = [*known, *([] if schema in known else [schema])]
     return schemas[0] if len(schemas) == 1 else {"anyOf": schemas}

@@ -141,7 +141,7 @@ class Route(Generic[C_contra]):
     body_optional: bool = False
     returns: Any = None
     """The type of the response's body. Needed only if the handler returns a `Response` of its own."""
-    answers: Mapping[int, Any] = field(default_factory=dict)
+    responses: Mapping[int, Any] = field(default_factory=dict)
     """The types of other successful responses, by status."""
     response_headers: tuple[str, ...] = ()
     """Headers of the response that clients read."""
@@ -184,7 +184,7 @@ class RouteOptions(TypedDict, total=False):
     permission: str | None
     media_type: str
     returns: Any
-    answers: Mapping[int, Any]
+    responses: Mapping[int, Any]
     response_headers: tuple[str, ...]
     consumes: Mapping[str, dict[str, Any]]
     request_headers: tuple[str, ...]
@@ -314,22 +314,22 @@ class Api(Generic[S]):
         read = ReadReservation(budget) if budget is not None and route.has_budget else None
         entered = large_reads.set_current_read(read)
         try:
-            answer = await self._answer(ctx, route, segments, read)
-            if isinstance(answer, _Whole):
-                await _send_whole(answer, scope, send)
+            response = await self._respond(ctx, route, segments, read)
+            if isinstance(response, _Whole):
+                await _send_whole(response, scope, send)
             elif scope["method"] == "HEAD":
-                await _send_head(answer, scope, send)
+                await _send_head(response, scope, send)
             else:
                 if read is not None:
                     read.start_streaming()
-                await answer(scope, receive, send)
+                await response(scope, receive, send)
         finally:
             large_reads.reset_current_read(entered)
             if read is not None:
                 read.close()
             ctx.finish()
 
-    async def _answer(
+    async def _respond(
         self, ctx: Context[S], route: Route[Any], segments: list[str], read: ReadReservation | None
     ) -> "_Whole | Response":
         """Run the route's handler. Returns a `_Whole` for a response in memory, and a `Response` that streams."""
@@ -442,10 +442,10 @@ def _encoded(result: Any, status: int, more: Mapping[str, str]) -> _Whole:
     return _Whole(status, headers, body)
 
 
-async def _send_whole(answer: _Whole, scope: Any, send: Any) -> None:
+async def _send_whole(response: _Whole, scope: Any, send: Any) -> None:
     """Send a response in slices. Raises ClientDisconnect if the client reads too slowly."""
-    body = b"" if scope["method"] == "HEAD" else answer.body
-    await send({"type": "http.response.start", "status": answer.status, "headers": answer.headers})
+    body = b"" if scope["method"] == "HEAD" else response.body
+    await send({"type": "http.response.start", "status": response.status, "headers": response.headers})
     if len(body) <= SLICE_BYTES:
         await send({"type": "http.response.body", "body": body})
         return

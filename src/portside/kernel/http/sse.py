@@ -16,7 +16,7 @@ from starlette.responses import Response
 KEEP_ALIVE_S = 5.0
 # Large chunks are sent in parts of this size, so that a connection buffers little for a client that does not read.
 PART_BYTES = 64 * 1024
-OPEN = Gauge("lg_api_streams_open", "Answers that are being streamed: events, and results that are waited for.")
+OPEN = Gauge("lg_api_streams_open", "Responses that are being streamed: events, and results that are waited for.")
 KEEP_ALIVE = b": heartbeat\r\n\r\n"
 
 

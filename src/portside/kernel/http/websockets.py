@@ -156,11 +156,11 @@ def _match(routes: Sequence[Route[Any]], path: str) -> tuple[Route[Any], dict[st
     raise NotFound
 
 
-async def refuse(answer: Any, scope: Any, send: Any) -> None:
+async def refuse(response: Any, scope: Any, send: Any) -> None:
     """Answer a handshake with an HTTP error, or close the connection if the server does not support that."""
     if "websocket.http.response" not in (scope.get("extensions") or {}):
-        await send({"type": "websocket.close", "code": 4000 + answer.status_code})
+        await send({"type": "websocket.close", "code": 4000 + response.status_code})
         return
-    head = {"type": "websocket.http.response.start", "status": answer.status_code, "headers": answer.raw_headers}
+    head = {"type": "websocket.http.response.start", "status": response.status_code, "headers": response.raw_headers}
     await send(head)
-    await send({"type": "websocket.http.response.body", "body": answer.body})
+    await send({"type": "websocket.http.response.body", "body": response.body})

@@ -23,7 +23,7 @@ left join lateral (
 where r.workspace_id = :workspace_id and r.id = any(:ids::uuid[])
 
 -- name: newest_runs
--- Conditions replace `true`. `bytes` tells how much of a page fits into an answer before its fields are read.
+-- Conditions replace `true`. `bytes` tells how much of a page fits into a response before its fields are read.
 select r.id, r.start_time,
        run_bytes(:shown::text[], r.tags, r.error, r.inputs, r.outputs, r.extra, r.events, r.serialized) as bytes
 from readable_runs r where true order by r.start_time desc, r.id desc limit :limit::int

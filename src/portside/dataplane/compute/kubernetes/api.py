@@ -111,15 +111,15 @@ class KubernetesApi:
         )
         request.timeout = httpx2.Timeout(_TIMEOUT_S, read=None if follow else _TIMEOUT_S)
         with _translated(f"the log of pod {metadata['name']}"):
-            answer = await inner.send(inner.build_adapter_request(request), stream=True)
+            response = await inner.send(inner.build_adapter_request(request), stream=True)
             try:
-                if answer.is_error:
-                    await answer.aread()
-                inner.raise_for_status(answer)
-                async for line in answer.aiter_lines():
+                if response.is_error:
+                    await response.aread()
+                inner.raise_for_status(response)
+                async for line in response.aiter_lines():
                     yield line
             finally:
-                await answer.aclose()
+                await response.aclose()
 
 
 def _resource(kind: str, group: str, version: str, plural: str) -> Any:
