@@ -199,7 +199,7 @@ def repository(tmp_path: Path) -> "Repository":
     return made
 
 
-async def eventually(probe: Callable[[], Awaitable[T]], within_s: float = 120.0) -> T:
+async def eventually(probe: Callable[[], Awaitable[T]], within_s: float = 300.0) -> T:
     """Call `probe` until it returns something true, or fail at the deadline, which no busy machine should reach."""
     deadline = time.monotonic() + within_s
     while True:

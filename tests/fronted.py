@@ -120,6 +120,10 @@ class Fronted:
         ]  # fmt: skip
         return found
 
+    def is_caddy(self, process_id: int) -> bool:
+        """Whether this process is a front of this platform; one that has ended is none, even before it is reaped."""
+        return _runs_in(Path(f"/proc/{process_id}"), str(self.home / "ingress"))
+
 
 def _runs_in(entry: Path, folder: str) -> bool:
     with contextlib.suppress(OSError):

@@ -79,7 +79,7 @@ class Platform:
     async def redeploy(self, deployment: str) -> None:
         await self.call("PATCH", f"/v2/deployments/{deployment}", source_revision_config={"repo_ref": "main"})
 
-    async def ended(self, deployment: str, within_s: float = 200) -> Any:
+    async def ended(self, deployment: str, within_s: float = 500) -> Any:
         """Wait for the latest revision to end, and return it."""
         latest = (await self.call("GET", f"/v2/deployments/{deployment}"))["latest_revision_id"]
 

@@ -65,7 +65,7 @@ class ServerProcess:
         self.starter: list[str] = []
         self.process: subprocess.Popen[bytes] | PreloadedProcess | None = None
 
-    def start(self, within_s: float = 120) -> None:
+    def start(self, within_s: float = 300) -> None:
         # A second process could not listen, but the first one would answer, and nothing would stop it later.
         assert self.process is None or self.process.poll() is not None, f"{self.url} is up already"
         environment = {**os.environ, **self.environment}
@@ -81,7 +81,7 @@ class ServerProcess:
                 )  # fmt: skip
         self.wait_until_ok(within_s)
 
-    def wait_until_ok(self, within_s: float = 120) -> None:
+    def wait_until_ok(self, within_s: float = 300) -> None:
         deadline = time.monotonic() + within_s
         while time.monotonic() < deadline and self.process is not None and self.process.poll() is None:
             with contextlib.suppress(httpx2.HTTPError):
@@ -118,8 +118,8 @@ def agent_server(
     settings = {"DATABASE_URI": database_url, "LANGSMITH_TRACING": "false", **environment}
     arguments = ["serve", "--config", str(PROJECTS / project / "langgraph.json"), "--port", str(port)]
     server = ServerProcess(arguments, f"http://127.0.0.1:{port}", settings, folder / "server.log", is_preloaded=True)
-    server.start()
     try:
+        server.start()
         yield server
     finally:
         server.stop()
@@ -133,8 +133,8 @@ def platform_server(home: Path, *arguments: str, **environment: str) -> Iterator
     home.mkdir(parents=True, exist_ok=True)
     settings = {"DATABASE_URL": "", "PORTSIDE_API_KEY": KEY, "LOG_LEVEL": "INFO", **environment}
     server = ServerProcess(command, f"http://127.0.0.1:{port}", settings, home / "up.log")
-    server.start()
     try:
+        server.start()
         yield server
     finally:
         server.stop()
