@@ -117,9 +117,11 @@ class Questions:
         """Wait for the run that answers a question; None if it was refused or not answered within an hour."""
         until = time.monotonic() + ANSWER_WITHIN_S
         while time.monotonic() < until:
+            # Read before the run: a question that is no longer open because it was answered has its run by now.
+            is_open = await self._open_interrupt(question) is not None
             with suppress(RunNotFound):
                 return await self._runs.get(question.thread_id, question.answered_by)
-            if await self._open_interrupt(question) is None:
+            if not is_open:
                 return None
             await asyncio.sleep(ELSEWHERE_POLL_S)
         return None
