@@ -3,6 +3,7 @@
 Without Node, npm or the packages the tests skip, unless PORTSIDE_REQUIRE_NODE is 1.
 """
 
+import fcntl
 import hashlib
 import os
 import shutil
@@ -27,15 +28,22 @@ def installed_packages() -> Path:
     pins = (SCRIPTS / "package.json").read_bytes()
     cache = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "portside" / "js"
     folder = cache / hashlib.sha256(pins).hexdigest()[:12]
-    if not (folder / "complete").exists():
-        folder.mkdir(parents=True, exist_ok=True)
-        (folder / "package.json").write_bytes(pins)
-        command = ["npm", "install", "--no-package-lock", "--ignore-scripts", "--no-audit", "--no-fund"]
-        try:
-            done = subprocess.run(command, cwd=folder, capture_output=True, text=True, timeout=180, check=False)
-        except subprocess.TimeoutExpired:
-            unavailable("npm does not answer")
-        if done.returncode:
-            unavailable(f"npm cannot install the packages: {done.stderr[-500:]}")
-        (folder / "complete").touch()
+    folder.mkdir(parents=True, exist_ok=True)
+    # Modules that need the packages may run at once, each in a process of its own.
+    with (folder / "lock").open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        if not (folder / "complete").exists():
+            _install(folder, pins)
     return folder
+
+
+def _install(folder: Path, pins: bytes) -> None:
+    (folder / "package.json").write_bytes(pins)
+    command = ["npm", "install", "--no-package-lock", "--ignore-scripts", "--no-audit", "--no-fund"]
+    try:
+        done = subprocess.run(command, cwd=folder, capture_output=True, text=True, timeout=180, check=False)
+    except subprocess.TimeoutExpired:
+        unavailable("npm does not answer")
+    if done.returncode:
+        unavailable(f"npm cannot install the packages: {done.stderr[-500:]}")
+    (folder / "complete").touch()

@@ -17,6 +17,8 @@ from tests.api.test_sdk_coverage import table
 from tests.node_packages import SCRIPTS, installed_packages
 from tests.servers import PARITY_PROJECT, ServerProcess, agent_server
 
+pytestmark = pytest.mark.timeout(400)
+
 
 @pytest.fixture(scope="session")
 def packages() -> Path:
@@ -34,7 +36,7 @@ def report(packages: Path, script: str, server: ServerProcess) -> list[dict]:
     """Run a script beside the installed packages; what it printed."""
     shutil.copy(SCRIPTS / script, packages / script)
     done = subprocess.run(
-        ["node", script, server.url], cwd=packages, capture_output=True, text=True, timeout=180, check=False
+        ["node", script, server.url], cwd=packages, capture_output=True, text=True, timeout=360, check=False
     )
     lines = [json.loads(line) for line in done.stdout.splitlines() if line.startswith("{")]
     assert done.returncode == 0, done.stderr[-3000:]
@@ -69,6 +71,6 @@ async def test_datasets_evaluations_and_prompts(packages: Path, fresh_database: 
     async with hosted(await fresh_database()) as running:
         command = ["node", "datasets.mjs", running.url, running.key]
         done = await asyncio.to_thread(
-            subprocess.run, command, cwd=packages, capture_output=True, text=True, timeout=180, check=False
+            subprocess.run, command, cwd=packages, capture_output=True, text=True, timeout=360, check=False
         )
     assert (done.returncode, "Error" in done.stderr) == (0, False), done.stderr[-3000:]

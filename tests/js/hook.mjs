@@ -26,7 +26,7 @@ async function render(options) {
 }
 
 async function until(shown, done) {
-  const deadline = Date.now() + 20_000;
+  const deadline = Date.now() + 120_000;
   while (!done(shown.stream)) {
     if (Date.now() > deadline) throw new Error(`not reached: ${JSON.stringify(shown.stream.values)} ${shown.stream.error}`);
     await act(() => new Promise((resolve) => setTimeout(resolve, 20)));
