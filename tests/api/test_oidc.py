@@ -5,6 +5,7 @@ with verified e-mails of allowed domains. Groups give roles at each sign-in.
 """
 
 import base64
+import dataclasses
 import hmac
 import json
 import os
@@ -25,6 +26,7 @@ import pytest_asyncio
 from joserfc import jwt
 from joserfc.jwk import OctKey, RSAKey
 
+from portside.identity import oidc
 from portside.identity.oidc import OidcClient, OidcProvider, OidcRefused, OidcUnavailable, Returned
 from portside.identity.provisioning import AdmissionRules
 from portside.identity.services import OidcSignIn
@@ -49,6 +51,14 @@ def rules_of(**changed: str) -> AdmissionRules:
         **changed,
     }
     return AdmissionRules.read(**given)
+
+
+@pytest.fixture(scope="module", autouse=True)
+def _time_for_the_provider() -> Iterator[None]:
+    """Wait longer for answers of the provider than the 10 s of the product: it may share a busy machine."""
+    with pytest.MonkeyPatch.context() as patched:
+        patched.setattr(oidc, "RULES", dataclasses.replace(oidc.RULES, timeout_s=100))
+        yield
 
 
 @pytest.fixture(scope="module")

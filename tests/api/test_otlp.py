@@ -80,7 +80,10 @@ async def run_from(server: Hosted, attributes: dict[str, Any], **fields: Any) ->
 @pytest.mark.parametrize("prefix", ["", "/api/v1"])
 async def test_the_stock_exporter_sends_spans(server: Hosted, compression: Compression, prefix: str):
     headers = {"x-api-key": server.key, "Langsmith-Project": "from otel"}
-    exporter = OTLPSpanExporter(f"{server.url}{prefix}/otel/v1/traces", headers=headers, compression=compression)
+    # Without a longer limit it drops spans that a busy machine has not taken after 10 s.
+    exporter = OTLPSpanExporter(
+        f"{server.url}{prefix}/otel/v1/traces", headers=headers, compression=compression, timeout=100
+    )
     provider = TracerProvider()
     provider.add_span_processor(SimpleSpanProcessor(exporter))
     tracer = provider.get_tracer("test")

@@ -6,6 +6,7 @@ A documented field acts, or is refused with a 422 that names it. An unknown fiel
 
 import json
 from collections.abc import AsyncIterator
+from datetime import datetime, timedelta
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +15,7 @@ import pytest
 from langgraph_sdk.client import LangGraphClient
 from langgraph_sdk.errors import APIStatusError, NotFoundError
 
+from tests.api.streaming import new_id
 from tests.conftest import eventually
 from tests.servers import ServerProcess
 
@@ -166,10 +168,15 @@ async def test_durability(http: httpx2.AsyncClient, client: LangGraphClient, thr
 
 
 async def test_a_delayed_run_waits_and_keeps_its_thread_busy(client: LangGraphClient, thread_id: str):
-    run = await client.runs.create(thread_id, "echo", input=HI, after_seconds=2)
+    later = await client.runs.create(thread_id, "echo", input=HI, after_seconds=3600)
     assert (await client.threads.get(thread_id))["status"] == "busy"
-    assert (await client.runs.get(thread_id, run["run_id"]))["status"] == "pending"
-    assert (await client.runs.join(thread_id, run["run_id"]))["messages"][-1]["content"] == "echo: hi"
+    assert (await client.runs.get(thread_id, later["run_id"]))["status"] == "pending"
+    await client.runs.cancel(thread_id, later["run_id"])
+    soon = await client.runs.create(thread_id, "echo", input=HI, after_seconds=1)
+    assert (await client.runs.join(thread_id, soon["run_id"]))["messages"][-1]["content"] == "echo: hi"
+    ended = await client.runs.get(thread_id, soon["run_id"])
+    created_at, ended_at = (datetime.fromisoformat(ended[name]) for name in ("created_at", "updated_at"))
+    assert ended_at - created_at >= timedelta(seconds=1)
 
 
 async def test_a_missing_thread_is_made_when_asked_for(client: LangGraphClient):
@@ -204,12 +211,16 @@ async def test_batch_starts_all_runs_or_none(client: LangGraphClient, http: http
     for run in made:
         result = await client.runs.join(run["thread_id"], run["run_id"])
         assert result["messages"][-1]["content"] == "echo: hi"
-    before = await client.threads.count()
-    good = {"assistant_id": "echo", "input": HI, "on_completion": "keep"}
+    # Threads of earlier tests may go meanwhile, so only those with this mark are counted.
+    mark = {"batch": new_id()}
+    good = {"assistant_id": "echo", "input": HI, "on_completion": "keep", "metadata": mark}
     for bad, status in (({"assistant_id": "nope"}, 422), ({"assistant_id": NOBODY}, 404), ({"input": HI}, 422)):
         assert (await http.post("/runs/batch", json=[good, bad])).status_code == status
     assert (await http.post("/runs/batch", json=[])).status_code == 422
-    assert await client.threads.count() == before
+    assert await client.threads.count(metadata=mark) == 0
+    (run,) = (await http.post("/runs/batch", json=[good])).json()
+    assert await client.threads.count(metadata=mark) == 1
+    await client.runs.join(run["thread_id"], run["run_id"])
 
 
 async def test_lists_show_what_was_selected(client: LangGraphClient, http: httpx2.AsyncClient, thread_id: str):

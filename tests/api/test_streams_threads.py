@@ -109,9 +109,12 @@ async def test_idle_stream_has_heartbeats_and_ends_with_its_thread(http):
     thread_id = (await http.post("/threads", json={})).json()["thread_id"]
     async with http.stream("GET", f"/threads/{thread_id}/stream") as response:
         chunks = response.aiter_raw()
-        assert await asyncio.wait_for(anext(chunks), 60) == b": heartbeat\r\n\r\n"
+        received = await asyncio.wait_for(anext(chunks), 60)
         await http.delete(f"/threads/{thread_id}")
-        assert [chunk async for chunk in chunks] == []
+        # On a busy machine there may be more heartbeats before the end.
+        received += b"".join([chunk async for chunk in chunks])
+    assert received
+    assert received.replace(b": heartbeat\r\n\r\n", b"") == b""
 
 
 async def test_the_events_of_a_run_of_the_protocol_do_not_leak(http):

@@ -278,3 +278,8 @@ steps = (
     StateGraph(Steps).add_node("plan", report("plan")).add_node("ask", report("ask"))
     .add_edge(START, "plan").add_edge("plan", "ask").compile()
 )  # fmt: skip
+
+reports = (
+    StateGraph(Steps).add_node("plan", report("plan")).add_node("check", report("check"))
+    .add_edge(START, "plan").add_edge("plan", "check").compile()
+)  # fmt: skip
