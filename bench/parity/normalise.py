@@ -52,7 +52,8 @@ class Names:
 def _time(match: re.Match[str]) -> str:
     """Times of the documented form are all the same; any other form shows."""
     fraction, zone = match.groups()
-    usual = fraction is not None and len(fraction) == 7 and zone == "+00:00"
+    # A time at a whole second has no fraction.
+    usual = (fraction is None or len(fraction) == 7) and zone == "+00:00"
     return "<time>" if usual else f"<time of the form {re.sub('[0-9]', '0', match.group())}>"
 
 

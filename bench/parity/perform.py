@@ -35,7 +35,7 @@ async def perform(url: str, only: str = "") -> dict[str, Record]:
     found: dict[str, Record] = {name: {} for name in script_modules()}
     gate = asyncio.Semaphore(AT_ONCE)
     limits = httpx2.Limits(max_connections=None)
-    async with httpx2.AsyncClient(base_url=url, timeout=30, limits=limits, trust_env=False) as client:
+    async with httpx2.AsyncClient(base_url=url, timeout=120, limits=limits, trust_env=False) as client:
 
         async def act(script: str, name: str, scene: Scene) -> None:
             async with gate:

@@ -17,7 +17,7 @@ from bench.parity.normalise import Names, normalise
 Scene = Callable[["Talk"], Awaitable[None]]
 HEADERS = ("content-type", "location", "content-location", "x-pagination-total", "x-pagination-next", "allow")
 STREAM_HEADERS = (*HEADERS, "cache-control", "x-accel-buffering")
-PATIENCE_S = 20.0
+PATIENCE_S = 120.0
 UNEXPECTED = (AttributeError, IndexError, KeyError, TypeError, ValueError)
 
 

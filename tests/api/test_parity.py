@@ -5,12 +5,14 @@
 
 from pathlib import Path
 
+import pytest
 from bench.parity import recordings
 from bench.parity.compare import compare
 from bench.parity.perform import perform
 from bench.parity.servers import our_server
 
 
+@pytest.mark.timeout(900)
 async def test_no_unexplained_difference_from_the_reference(module_database: str, tmp_path: Path):
     reference, _ = recordings.read()
     with our_server(module_database, tmp_path) as url:

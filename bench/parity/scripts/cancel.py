@@ -7,7 +7,7 @@ ABSENT = "01a1fbd3-88f4-74ad-8000-000000000000"
 
 async def _running(talk: Talk, **body: object) -> tuple[str, str]:
     thread = await talk.thread()
-    asked = {"assistant_id": "slow", "input": {"count": 40, "pause_s": 0.2}, **body}
+    asked = {"assistant_id": "slow", "input": {"count": 2000, "pause_s": 0.2}, **body}
     run = await talk.quietly("POST", f"/threads/{thread}/runs", asked)
     await talk.until(
         f"/threads/{thread}/state", lambda state: isinstance(state, dict) and bool(state.get("values", {}).get("ticks"))
@@ -48,7 +48,7 @@ async def rollback(talk: Talk) -> None:
     await talk.quietly(
         "POST", f"/threads/{thread}/runs/wait", {"assistant_id": "slow", "input": {"count": 1, "pause_s": 0}}
     )
-    body = {"assistant_id": "slow", "input": {"count": 40, "pause_s": 0.2}}
+    body = {"assistant_id": "slow", "input": {"count": 2000, "pause_s": 0.2}}
     run = (await talk.quietly("POST", f"/threads/{thread}/runs", body))["run_id"]
     await talk.until(f"/threads/{thread}/state", lambda state: len(state["values"].get("ticks", [])) > 1)
     # What is answered depends on how far the run came.
@@ -115,7 +115,8 @@ async def multitask_reject(talk: Talk) -> None:
 async def multitask_enqueue(talk: Talk) -> None:
     thread = await talk.thread()
     body = {"assistant_id": "slow", "input": {"count": 3, "pause_s": 0.2}, "multitask_strategy": "enqueue"}
-    first = await talk.quietly("POST", f"/threads/{thread}/runs", body)
+    longer = {**body, "input": {"count": 3, "pause_s": 1}}
+    first = await talk.quietly("POST", f"/threads/{thread}/runs", longer)
     second = await talk.post("second", f"/threads/{thread}/runs", body)
     await talk.get("thread", f"/threads/{thread}", keep=_status)
     await talk.ended(thread, second["run_id"])

@@ -108,7 +108,8 @@ async def update_without_graph(talk: Talk) -> None:
 
 async def update_while_running(talk: Talk) -> None:
     thread = await talk.thread()
-    run = await talk.quietly("POST", f"/threads/{thread}/runs", {"assistant_id": "slow", "input": {"count": 5}})
+    body = {"assistant_id": "slow", "input": {"count": 3, "pause_s": 2}}
+    run = await talk.quietly("POST", f"/threads/{thread}/runs", body)
     await talk.post("update", f"/threads/{thread}/state", {"values": {"count": 1}})
     await talk.ended(thread, run["run_id"])
 

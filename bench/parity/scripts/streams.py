@@ -112,13 +112,13 @@ async def not_resumable(talk: Talk) -> None:
 
 async def join_before_start(talk: Talk) -> None:
     thread = await talk.thread()
-    run = await talk.quietly("POST", f"/threads/{thread}/runs", {**HI, "after_seconds": 1, "stream_mode": "updates"})
+    run = await talk.quietly("POST", f"/threads/{thread}/runs", {**HI, "after_seconds": 5, "stream_mode": "updates"})
     await talk.stream("join", f"/threads/{thread}/runs/{run['run_id']}/stream")
 
 
 async def join_running(talk: Talk) -> None:
     thread = await talk.thread()
-    body = {"assistant_id": "slow", "input": {"count": 4, "pause_s": 0.5}, "stream_mode": "updates"}
+    body = {"assistant_id": "slow", "input": {"count": 4, "pause_s": 2}, "stream_mode": "updates"}
     run = await talk.quietly("POST", f"/threads/{thread}/runs", body)
     await talk.until(f"/threads/{thread}/state", lambda state: bool(state.get("values", {}).get("ticks")))
     await talk.stream("join", f"/threads/{thread}/runs/{run['run_id']}/stream", keep=lambda events: events[-2:])
@@ -126,7 +126,7 @@ async def join_running(talk: Talk) -> None:
 
 async def cancelled(talk: Talk) -> None:
     thread = await talk.thread()
-    body = {"assistant_id": "slow", "input": {"count": 40}, "stream_mode": "updates"}
+    body = {"assistant_id": "slow", "input": {"count": 2000}, "stream_mode": "updates"}
     path = f"/threads/{thread}/runs/stream"
     async with talk.streaming("start", path, body, enough=lambda events: len(events) == 2) as events:
         run = events[0].data["run_id"]
@@ -137,7 +137,7 @@ async def cancelled(talk: Talk) -> None:
 
 async def disconnected(talk: Talk) -> None:
     thread = await talk.thread()
-    body = {"assistant_id": "slow", "input": {"count": 40}, "stream_mode": "updates", "on_disconnect": "cancel"}
+    body = {"assistant_id": "slow", "input": {"count": 2000}, "stream_mode": "updates", "on_disconnect": "cancel"}
     async with talk.streaming(
         "start", f"/threads/{thread}/runs/stream", body, enough=lambda events: len(events) == 2
     ) as events:
