@@ -4,6 +4,7 @@ The deployment is not `READY`, its status says why, and the listener retries unt
 """
 
 import asyncio
+import contextlib
 import shutil
 import socket
 from pathlib import Path
@@ -20,14 +21,16 @@ from tests.commands import Done, run_here
 from tests.conftest import eventually
 from tests.platforms import AGENT, Platform, Repository, run
 
-# A server that exits instead of answering while a file with this name is beside its configuration.
+# A server that exits soon after its start while a file with this name exists. It looks again before it exits, so no
+# server exits after the file is gone.
 CRASHING = """
 import os, pathlib, threading
-if pathlib.Path({marker!r}).exists():
-    threading.Timer(0.5, os._exit, (7,)).start()
+marker = pathlib.Path({marker!r})
+if marker.exists():
+    threading.Timer(0.5, lambda: marker.exists() and os._exit(7)).start()
 """
 
-pytestmark = pytest.mark.timeout(300)
+pytestmark = pytest.mark.timeout(900)
 
 
 async def shown(platform: Platform, deployment: str, status: str, words: str = "") -> Any:
@@ -43,6 +46,16 @@ async def shown(platform: Platform, deployment: str, status: str, words: str = "
 async def command(platform: Platform, *arguments: str) -> Done:
     key = platform.headers["X-Api-Key"]
     return await asyncio.to_thread(run_here, *arguments, "--url", platform.server.url, "--api-key", key)
+
+
+async def prints(platform: Platform, *words: str, of: tuple[str, ...]) -> None:
+    """Wait until a command prints all of these words."""
+
+    async def look() -> bool:
+        printed = (await command(platform, *of)).stdout
+        return all(word in printed for word in words)
+
+    await eventually(look)
 
 
 async def deployed(platform: Platform, repository: Repository) -> tuple[str, str]:
@@ -71,14 +84,19 @@ async def test_lost_build_is_reported_and_rebuilt_later(
     away = repository.folder.rename(tmp_path / "away")
     await asyncio.to_thread(platform.server.start)
 
-    down = await shown(platform, deployment, "UNKNOWN", "The next attempt is in 2 s")
+    # The message is another one during each attempt, so whoever reads it may have to read it again.
+    down = await shown(platform, deployment, "UNKNOWN", "The next attempt is in")
     assert str(repository.folder) in down["status_message"]
-    revision = await platform.call("GET", f"/v2/deployments/{deployment}/revisions/{down['active_revision_id']}")
-    assert (revision["status"], "Nothing of this deployment runs." in revision["status_message"]) == ("DEPLOYED", True)
-    listed = await command(platform, "deployments", "list")
-    assert "UNKNOWN" in listed.stdout and "Nothing of this deployment runs." in listed.stdout
-    details = await command(platform, "deployments", "show", deployment)
-    assert str(repository.folder) in details.stdout and "DEPLOYED (active)" in details.stdout
+    path = f"/v2/deployments/{deployment}/revisions/{down['active_revision_id']}"
+
+    async def revision_says_so() -> bool:
+        revision = await platform.call("GET", path)
+        assert revision["status"] == "DEPLOYED"
+        return "Nothing of this deployment runs." in revision["status_message"]
+
+    await eventually(revision_says_so)
+    await prints(platform, "UNKNOWN", "Nothing of this deployment runs.", of=("deployments", "list"))
+    await prints(platform, str(repository.folder), "DEPLOYED (active)", of=("deployments", "show", deployment))
 
     away.rename(repository.folder)
     up = await shown(platform, deployment, "READY")
@@ -139,10 +157,13 @@ async def test_crash_loop_is_reported_and_retried(platform: Platform, repository
     marker.unlink()
 
     async def answers() -> Any:
-        async with httpx2.AsyncClient(timeout=60, headers=platform.headers) as agent:
-            return (await agent.get(f"{await platform.url(deployment)}/ok")).status_code == 200
+        # A server that was about to exit may have accepted the connection.
+        with contextlib.suppress(httpx2.TransportError):
+            async with httpx2.AsyncClient(timeout=60, headers=platform.headers) as agent:
+                return (await agent.get(f"{await platform.url(deployment)}/ok")).status_code == 200
+        return False
 
-    await eventually(answers, 120)
+    await eventually(answers, 150)
     await shown(platform, deployment, "READY")
     await goes_on(platform, deployment, thread)
 
@@ -154,6 +175,8 @@ async def test_deployment_moves_from_taken_port(platform: Platform, repository: 
     state = platform.home / "dataplane" / "deployments" / deployment / "state.json"
     port = load(state.read_bytes())["port"]
     with socket.socket() as taken:
+        # A connection that has ended may keep the port for a minute.
+        taken.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         taken.bind(("127.0.0.1", port))
         taken.listen()
         await asyncio.to_thread(platform.server.start)

@@ -23,7 +23,7 @@ from tests.servers import KEY, ServerProcess, platform_server
 
 ALLOWED = {"X-Api-Key": KEY}
 ENDED = ("DEPLOYED", "CREATE_FAILED", "BUILD_FAILED", "DEPLOY_FAILED")
-pytestmark = pytest.mark.timeout(400)
+pytestmark = pytest.mark.timeout(900)
 
 
 class Platform:
@@ -74,10 +74,13 @@ class Platform:
         return "\n".join(entry["message"] for entry in entries)
 
     def replica(self, deployment: dict[str, Any]) -> int:
-        """Return the process that serves a deployment: the newest one with its revision in its environment."""
+        """Return the process that serves a deployment: the newest one with its revision in its environment.
+
+        Programs that it runs have the same environment.
+        """
         wanted = f"LANGSMITH_HOST_REVISION_ID={deployment['active_revision_id']}".encode()
-        found = [pid for pid in processes() if wanted in environment(pid)]
-        return max(found, key=started, default=0)
+        found = {pid for pid in processes() if wanted in environment(pid)}
+        return max((pid for pid in found if parent(pid) not in found), key=started, default=0)
 
 
 def wait_for(probe: Any, within_s: float = 120) -> Any:
@@ -111,8 +114,17 @@ def process_file(pid: int, name: str) -> bytes:
 
 
 def started(pid: int) -> int:
+    return status_field(pid, 19)
+
+
+def parent(pid: int) -> int:
+    return status_field(pid, 1)
+
+
+def status_field(pid: int, place: int) -> int:
+    """Return a field of a process, counted from its state; 0 if the process has ended."""
     with contextlib.suppress(OSError):
-        return int(Path(f"/proc/{pid}/stat").read_text().rsplit(")", 1)[1].split()[19])
+        return int(Path(f"/proc/{pid}/stat").read_text().rsplit(")", 1)[1].split()[place])
     return 0
 
 
@@ -280,7 +292,9 @@ def listeners_of(platform: Platform) -> set[int]:
 def test_killed_listener_is_restarted_and_adopts_running_agents(platform: Platform, repository: Repository):
     deployment = platform.deployed("adopted", repository)
     url = deployment["source_config"]["custom_url"]
-    (listener,), old = listeners_of(platform), platform.replica(deployment)
+    # A process that the listener has just begun to start looks like a second one.
+    (listener,) = wait_for(lambda: len(found := listeners_of(platform)) == 1 and found)
+    old = platform.replica(deployment)
     os.kill(listener, signal.SIGKILL)
     assert run_agent(url) == "one: hi"
     wait_for(lambda: listeners_of(platform) - {listener})

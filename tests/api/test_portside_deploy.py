@@ -12,7 +12,7 @@ import pytest
 from tests.repositories import AGENT, CONFIG
 from tests.servers import KEY, ServerProcess, platform_server
 
-pytestmark = pytest.mark.timeout(300)
+pytestmark = pytest.mark.timeout(900)
 
 
 @pytest.fixture(scope="module")
@@ -31,7 +31,7 @@ def environment(platform: ServerProcess, tmp_path: Path) -> dict[str, str]:
 def portside(environment: dict[str, str], *arguments: str) -> subprocess.CompletedProcess[str]:
     return subprocess.run(
         [sys.executable, "-m", "portside", *arguments], env=environment, capture_output=True, text=True,
-        check=False, timeout=250,
+        check=False, timeout=400,
     )  # fmt: skip
 
 
