@@ -22,8 +22,8 @@ from portside.kernel.codec import dump_api
 
 EPHEMERAL_LIMIT_BYTES = 64 * 1024 * 1024
 CLOSING_EVENTS_LIMIT = 16
-# The clock of a process that has just met a busy database may be off by this much. Rather show a client events of a
-# deleted thread with the same id than lose events of the thread.
+# The clock of a process that just connected to a busy database may be off by this much. A client may therefore get
+# events of a deleted thread with the same id, which is better than losing events of its own.
 CLOCK_ERROR_MS = 1000
 
 
@@ -166,6 +166,7 @@ class Hub:
         self.clock = EventClock()
         self.replays = ReplayBudget(replays)
         self.transport: Transport = NullTransport()
+        # Weak: followers, running graphs and the collections below hold what they need, and nothing has to clean up.
         self._streams: WeakValueDictionary[UUID, RunStream] = WeakValueDictionary()
         self._logs: WeakValueDictionary[UUID, EventLog] = WeakValueDictionary()
         self._running: dict[UUID, RunStream] = {}
@@ -209,12 +210,14 @@ class Hub:
 
     async def prepare(self, start: AttemptStart) -> RunStream:
         """Open the stream of a run that is about to start here, and read its earlier events; mostly there are none."""
+        # Whether this process admitted the run, or has a client that waits for it.
         is_expected = start.run_id in self._streams
         stream = self.open(start.run_id, start.thread_id, is_resumable=start.is_resumable)
         if start.was_started or start.attempt > 1 or start.thread_id in self.transport.subscribed:
             await self.transport.catch_up(start, stream)
         elif start.is_streamed_elsewhere or (not is_expected and self.transport.has_others):
-            # Another process admitted it, and may have clients that join it.
+            # Another process admitted it, and its clients may follow by now. Looking is not awaited: the log keeps the
+            # run's first events until it is known who wants them.
             self.transport.check_subscriptions()
         return stream
 
@@ -222,6 +225,7 @@ class Hub:
         """Open the stream of a run that this process executes from now on, and publish its first events."""
         stream = self.open(start.run_id, start.thread_id, is_resumable=start.is_resumable)
         stream.begin(is_stateless=start.is_stateless, is_resumable=start.is_resumable)
+        # A resumable run is logged for nobody yet: its client may come back through another process.
         is_logged = (
             start.is_resumable or start.is_streamed_elsewhere or start.thread_id in self.transport.followed_elsewhere
         )
@@ -254,8 +258,11 @@ class Hub:
         stream = self._running.pop(run_id, None) or self._streams.get(run_id)
         if stream is None:
             return
+        # A run that was handed back goes on in whichever process claims it next. Its clients stay connected here and
+        # get the events of that process, unless this one stops too.
         if end is not None or not stream.followers() or not self.transport.follow_elsewhere(stream):
             stream.end(result)
+        # The thread of a stateless run is deleted, so only followers in other processes may still miss its events.
         keeper = self._kept if not stream.is_stateless else self._kept_briefly if self.transport.has_others else None
         stream.log.finish(run_id, end, keeper=keeper, ids=self._closing_ids.pop(run_id, ()))
         if not stream.is_stateless or self.transport.has_others:
@@ -274,7 +281,10 @@ class Hub:
             stream.log.finish(stream.run_id, RunEnd("failed", stream.graph_id, reason), keeper=self._kept)
 
     async def announce(self, stream: RunStream, graph_id: str) -> None:
-        """Keep the stream of a run until the run starts or ends: the client that follows the thread knows of it."""
+        """Keep the stream of a run until the run starts or ends, so that followers of its thread see either.
+
+        Another process may claim the run, so the thread is followed there too.
+        """
         if stream.is_local or stream.is_started or stream.ended.is_set():
             return
         stream.graph_id = graph_id
@@ -284,6 +294,7 @@ class Hub:
 
     async def follow(self, stream: RunStream, *, after: str | None, modes: frozenset[str] | None) -> LogSubscription:
         """Follow a run in whatever process it executes, from now on or from after a kept event."""
+        # Subscribed first: every event is then read before the follower joins, or delivered to it afterwards.
         remote = None if stream.is_local else await self.transport.subscribe(stream.log, stream)
         subscription = stream.follow(after=after, modes=modes)
         subscription.remote = remote

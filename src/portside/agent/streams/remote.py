@@ -1,12 +1,12 @@
 """Events from other processes: subscriptions to threads, the log in Postgres that they read, and notifications.
 
-Whoever follows a thread here holds a `RemoteSubscription`. While it lives, Postgres has a row for it, and the process
-that executes a run of the thread writes the run's events to the log. A subscription reads all that the log has of its
-thread, then what is new. Event logs take each event once, so reading twice does no harm.
+Each follower of a thread in this process holds the thread's `RemoteSubscription`. While it lives, Postgres has a row
+for it, and the process that executes a run of the thread writes the run's events to the log. A subscription first reads
+all that the log has of its thread, then what is new. Event logs take each event once, so reading twice does no harm.
 
-`PostgresTransport` asks Postgres at intervals who is alive, who follows what, what was written and what is over.
-Notifications only make it look earlier: deleting every one of them makes streams slower, never wrong. What fails is
-tried again at the next look, so a database that is away makes streams late and nothing else.
+`PostgresTransport` asks Postgres at intervals which processes are alive, which threads they follow, what was written
+and what is over. Notifications only make it look earlier: without them streams are slower, never wrong. What fails is
+tried again at the next look, so a database that does not respond makes streams late and nothing else.
 """
 
 import asyncio
@@ -33,10 +33,12 @@ LOOK_S = 1.0
 READ_S = 0.5
 # A pause between two rounds of a loop, in which notifications gather.
 PAUSE_S = 0.005
+# How long a run waits to start for events that only its clients need.
 CATCH_UP_S = 2.0
 WITHIN_S = 20.0
 ALIVE_S = 15.0
 THREADS_AT_ONCE = 1000
+# Postgres refuses notifications of 8,000 bytes or more. One that would name more ids says `many` instead.
 NAMED_AT_ONCE = 150
 # Chunks that a slow bus has not carried yet. Above this much, others read them from Postgres.
 UNSENT_LIMIT_BYTES = 16 * 1024 * 1024
@@ -79,6 +81,7 @@ class RemoteSubscriptions:
         self.by_thread: WeakValueDictionary[UUID, RemoteSubscription] = WeakValueDictionary()
         self._recorded: set[UUID] = set()
         self._seen_over: dict[UUID, float] = {}
+        # One reader at a time, because a cursor must not pass a chunk that another reader has not applied yet.
         self._reading = asyncio.Lock()
 
     async def subscribe(self, log: EventLog, stream: RunStream | None = None) -> RemoteSubscription:
@@ -87,6 +90,7 @@ class RemoteSubscriptions:
         Raises what the database failed with.
         """
         subscription = self._get(log)
+        # Recorded before it reads: what is written later is written for it, and what was written before is read below.
         if not subscription.is_recorded:
             await self._record([log.thread_id])
             subscription.is_recorded = True
@@ -96,6 +100,7 @@ class RemoteSubscriptions:
                     stream.is_complete = True
                 await self._read({log.thread_id: subscription})
             elif stream is not None and not stream.is_complete:
+                # The thread was read before this run had a stream here, so its events may not have been kept.
                 await self.fill(stream)
                 stream.is_complete = True
         return subscription
@@ -116,6 +121,7 @@ class RemoteSubscriptions:
             subscription = self.by_thread.get(chunk.thread_id)
             if subscription is None or chunk.number <= subscription.cursor:
                 continue
+            # The bus may drop chunks. Taking this one would move the cursor past those that are missing.
             if self._reading.locked() or chunk.number != subscription.cursor + 1:
                 is_complete = False
             else:
@@ -171,6 +177,7 @@ class RemoteSubscriptions:
         rows = await self._db.fetch(sql.threads_that_exist, thread_ids=list(subscriptions))
         existing = {row["thread_id"] for row in rows}
         for thread_id, subscription in subscriptions.items():
+            # A client may follow a thread before it exists. Runs of a deleted thread end first, each with its reason.
             if thread_id in existing:
                 subscription.has_existed = True
             elif subscription.has_existed and not any(stream.log is subscription.log for stream in streams):
@@ -187,6 +194,7 @@ class RemoteSubscriptions:
             status, was_started, reason = states.get(stream.run_id, ("gone", stream.is_started, None))
             if (status != "gone" and status not in OVER) or stream.is_local:
                 continue
+            # Its marker is most likely on its way, and ends the stream after its last events.
             first = self._seen_over[stream.run_id] = seen.get(stream.run_id, now)
             if not was_started and status != "gone":
                 self._hub.finish_unstarted(stream, reason or "the run was cancelled before it began")
@@ -196,9 +204,15 @@ class RemoteSubscriptions:
             await self._end_late(late)
 
     async def _end_late(self, streams: list[tuple[RunStream, str]]) -> None:
-        """End streams of runs that are over, without their last marker, once all that was written has been read."""
+        """End streams of runs that are over, without their last marker, once all that was written has been read.
+
+        The process that would have written the marker died. The log is read once more because a run's status and its
+        events are written in different transactions: what was read last may be older than the status.
+        """
         await self.read()
         for stream, status in streams:
+            # The read may have found the marker. And a stream is opened before its run is admitted: a run that seemed
+            # gone may have begun here meanwhile.
             if stream.ended.is_set() or stream.is_local:
                 continue
             if stream.is_started:
@@ -256,12 +270,15 @@ class RemoteSubscriptions:
         # It may be deleted before `check` sees its row, and its followers must end then.
         subscription.has_existed = True
         if chunk.writer == self._process_id:
+            # The event log has had these events since they were published.
             return
         log, events = subscription.log, chunk.events()
+        # A run that this process claims next must continue with greater ids.
         self._hub.clock.advance_past(events[-1].event_id)
         if any(event.name == LOST for event in events):
             log.fail_followers()
         stream = self._hub.find(chunk.run_id) if chunk.run_id is not None else None
+        # This process executes a local run itself: what others wrote of it is of an earlier attempt.
         if stream is None or not stream.is_local:
             end = next((event.data == b"true" for event in events if event.name == END), None)
             closing_id = next((event.event_id for event in events if event.name == CLOSING), "")
