@@ -2,26 +2,21 @@
 
 Forms must come from this server's own pages, also before anybody is signed in: else another site could sign its visitor
 in as somebody else. After the sign-in the browser goes to a path of this server only.
-
-The pages work without scripts, and load nothing from anywhere. Everything that is not from this file is escaped. The
-content security policy allows only the style of the page, by its hash, and forms to this server.
 """
 
-import base64
-import hashlib
-from collections.abc import Awaitable, Callable, Mapping
-from html import escape
+from collections.abc import Awaitable, Callable
 from typing import Annotated, Any, TypeVar
-from urllib.parse import parse_qsl, urlencode
+from urllib.parse import parse_qsl
 
 import msgspec
 from starlette.responses import Response
 
-from portside.identity import sessions
+from portside.identity import pages, sessions
 from portside.identity.authentication import SESSION_COOKIE, cookie_name, credential_of
 from portside.identity.guard import NotSameOrigin, check_same_origin
 from portside.identity.logins import TooManyLogins, check_credentials
 from portside.identity.oidc import FLOW_S, OidcNotAllowed, Returned
+from portside.identity.pages import SignInPage
 from portside.identity.provisioning import admit
 from portside.identity.services import Context, OidcSignIn, Routes, origin_of
 from portside.identity.sessions import SignIn, cookie_header
@@ -80,22 +75,13 @@ class EmptyForm(msgspec.Struct):
     """A form without fields."""
 
 
-class SignInPage(msgspec.Struct, frozen=True, kw_only=True):
-    """What the sign-in page shows: where to go afterwards, a problem, and the name of the OIDC provider if any."""
-
-    next: str
-    problem: str | None = None
-    email: str = ""
-    provider: str | None = None
-
-
 @routes.get("/login", **PAGE)
 async def show_sign_in(ctx: Context, query: NextQuery) -> Response:
     """Show the page on which people sign in; who is signed in already goes on, or can sign out."""
     actor, target = await browser_actor(ctx), local_path(query.next)
     if actor is None:
-        return sign_in_page(_shown(ctx, target))
-    return redirect(target) if target != HOME else signed_in_page(actor.user_email or actor.short_key)
+        return pages.sign_in_page(_page(ctx, target))
+    return redirect(target) if target != HOME else pages.signed_in_page(actor.user_email or actor.short_key)
 
 
 @routes.post("/login/password", **FORM_PAGE)
@@ -107,7 +93,7 @@ async def sign_in_with_password(ctx: Context) -> Response:
         user_id = await check_credentials(ctx.db, form, origin_of(ctx))
         return await _enter(ctx, _browser_session(ctx, "password", user_id=user_id), local_path(form.next))
 
-    return await _attempt(prove, _shown(ctx, local_path(form.next), email=form.email))
+    return await _attempt(prove, _page(ctx, local_path(form.next), email=form.email))
 
 
 @routes.post("/login/key", **FORM_PAGE)
@@ -124,7 +110,7 @@ async def sign_in_with_key(ctx: Context) -> Response:
         session = _browser_session(ctx, "key", user_id=actor.user_id, key_id=actor.key_id)
         return await _enter(ctx, session, local_path(form.next))
 
-    return await _attempt(prove, _shown(ctx, local_path(form.next)))
+    return await _attempt(prove, _page(ctx, local_path(form.next)))
 
 
 @routes.post("/login/out", **FORM_PAGE)
@@ -144,7 +130,7 @@ async def start_oidc(ctx: Context, query: NextQuery) -> Response:
         begun = await _oidc(ctx).provider.begin(f"{base_url_of(ctx.request)}{CALLBACK}", target)
         return _with_cookie(ctx, redirect(begun.url), OIDC_COOKIE, begun.cookie, FLOW_S)
 
-    return await _attempt(start, _shown(ctx, target))
+    return await _attempt(start, _page(ctx, target))
 
 
 @routes.get(CALLBACK, **PAGE)
@@ -158,7 +144,7 @@ async def finish_oidc(ctx: Context, query: Returned) -> Response:
         user_id = await admit(ctx.db, ctx.services.authenticator, oidc.rules, finished.claims)
         return await _enter(ctx, _browser_session(ctx, "oidc", user_id=user_id), local_path(finished.next))
 
-    response = await _attempt(finish, _shown(ctx, HOME))
+    response = await _attempt(finish, _page(ctx, HOME))
     if response.status_code >= 400:
         log.warning("sign-in refused", method="oidc", status=response.status_code, address=origin_of(ctx).address)
     return _with_cookie(ctx, response, OIDC_COOKIE, "", 0)
@@ -170,7 +156,7 @@ def _oidc(ctx: Context) -> OidcSignIn:
     return ctx.services.oidc
 
 
-def _shown(ctx: Context, target: str, email: str = "") -> SignInPage:
+def _page(ctx: Context, target: str, email: str = "") -> SignInPage:
     oidc = ctx.services.oidc
     return SignInPage(next=target, email=email, provider=oidc.provider.name if oidc else None)
 
@@ -196,7 +182,7 @@ async def _attempt(step: Callable[[], Awaitable[Response]], shown: SignInPage) -
     try:
         return await step()
     except (Unauthorized, Forbidden, TooManyLogins, Unavailable, AddressNotAllowed) as refused:
-        response = sign_in_page(msgspec.structs.replace(shown, problem=refused.message), refused.status)
+        response = pages.sign_in_page(msgspec.structs.replace(shown, problem=refused.message), refused.status)
         response.headers.update(refused.headers)
         return response
 
@@ -237,98 +223,3 @@ async def read_form(ctx: Context, kind: type[T]) -> T:
         fields = {}
     form: T = convert(fields, kind, "body", strict=False)
     return form
-
-
-# The HTML of the pages.
-
-_STYLE = """
-:root { color-scheme: light dark; --text: #1d2430; --soft: #5b6675; --line: #c9d0da; --back: #f4f6f9; --card: #fff;
-  --link: #0b5cad; --bad: #b3261e; }
-@media (prefers-color-scheme: dark) { :root { --text: #e4e8ee; --soft: #9aa5b4; --line: #3a4454; --back: #0f1319;
-  --card: #171c24; --link: #7db8ff; --bad: #ff8a80; } }
-* { box-sizing: border-box; }
-body { margin: 0; font: 16px/1.5 system-ui, sans-serif; color: var(--text); background: var(--back); }
-main { max-width: 26rem; margin: 8vh auto; padding: 2rem; background: var(--card); border: 1px solid var(--line);
-  border-radius: 10px; }
-h1 { margin: 0 0 1rem; font-size: 1.4rem; }
-label { display: block; margin: .8rem 0 .2rem; font-weight: 600; }
-input { width: 100%; padding: .55rem .7rem; font: inherit; color: inherit; background: var(--back);
-  border: 1px solid var(--line); border-radius: 6px; }
-button, .button { display: block; width: 100%; margin-top: 1rem; padding: .6rem; font: inherit; font-weight: 600;
-  text-align: center; text-decoration: none; cursor: pointer; color: var(--card); background: var(--link);
-  border: 1px solid var(--link); border-radius: 6px; }
-button.quiet { color: var(--link); background: none; }
-:focus-visible { outline: 3px solid var(--link); outline-offset: 2px; }
-summary { margin-top: 1.5rem; color: var(--link); cursor: pointer; }
-a { color: var(--link); }
-code { font-size: 1.3rem; letter-spacing: .1em; }
-.problem { padding: .6rem .8rem; border: 1px solid var(--bad); border-radius: 6px; color: var(--bad); }
-.soft { color: var(--soft); }
-"""
-_STYLE_HASH = base64.b64encode(hashlib.sha256(_STYLE.encode()).digest()).decode()
-
-
-def sign_in_page(shown: SignInPage, status: int = 200) -> Response:
-    """Return the page with the ways to sign in."""
-    provider = (
-        f'<a class="button" href="/login/oidc?{escape(urlencode({"next": shown.next}))}">'
-        f"Continue with {escape(shown.provider)}</a>"
-        if shown.provider is not None
-        else ""
-    )
-    password = _form(
-        "/login/password",
-        '<label for="email">E-mail</label>'
-        f'<input id="email" name="email" type="email" autocomplete="username" required value="{escape(shown.email)}">'
-        '<label for="password">Password</label>'
-        '<input id="password" name="password" type="password" autocomplete="current-password" required>'
-        "<button>Sign in</button>",
-        {"next": shown.next},
-    )
-    key = _form(
-        "/login/key",
-        '<label for="key">API key</label>'
-        '<input id="key" name="key" type="password" autocomplete="off" spellcheck="false" required>'
-        '<button class="quiet">Sign in with the key</button>',
-        {"next": shown.next},
-    )
-    body = f"{_problem(shown.problem)}{provider}{password}<details><summary>Use an API key</summary>{key}</details>"
-    return _html("Sign in to Portside", body, status)
-
-
-def signed_in_page(name: str) -> Response:
-    """Return the page for somebody who is signed in."""
-    body = f"<p>You are signed in as <strong>{escape(name)}</strong>.</p>" + _form(
-        "/login/out", '<button class="quiet">Sign out</button>', {}
-    )
-    return _html("Portside", body)
-
-
-def _form(action: str, content: str, hidden: Mapping[str, str]) -> str:
-    fields = "".join(
-        f'<input type="hidden" name="{escape(name)}" value="{escape(value)}">' for name, value in hidden.items()
-    )
-    return f'<form method="post" action="{escape(action)}">{fields}{content}</form>'
-
-
-def _problem(text: str | None) -> str:
-    return f'<p class="problem" role="alert">{escape(text)}</p>' if text else ""
-
-
-def _html(title: str, body: str, status: int = 200) -> Response:
-    """Return a page; `body` is HTML."""
-    html = (
-        '<!doctype html><html lang="en"><head><meta charset="utf-8">'
-        '<meta name="viewport" content="width=device-width, initial-scale=1">'
-        f"<title>{escape(title)}</title><style>{_STYLE}</style></head>"
-        f"<body><main><h1>{escape(title)}</h1>{body}</main></body></html>"
-    )
-    headers = {
-        "Content-Security-Policy": f"default-src 'none'; style-src 'sha256-{_STYLE_HASH}'; "
-        "form-action 'self'; base-uri 'none'; frame-ancestors 'none'",
-        "X-Frame-Options": "DENY",
-        # With `no-referrer`, browsers send the origin `null` with the page's own forms.
-        "Referrer-Policy": "same-origin",
-        "Cache-Control": "no-store",
-    }
-    return Response(html, status, headers, "text/html")

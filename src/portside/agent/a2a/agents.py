@@ -117,3 +117,44 @@ def _skill(agent: Assistant, description: str, skill: Skill) -> Plain:
         "outputModes": MEDIA_TYPES,
         "metadata": {"inputSchema": schema},
     }
+
+
+def modern_card(card: Plain) -> Plain:
+    """Return a card in the form of version 1.0."""
+    written = {key: value for key, value in card.items() if key not in _ONLY_IN_OLD_CARDS}
+    written["supportedInterfaces"] = [
+        {"url": card["url"], "protocolBinding": card["preferredTransport"], "protocolVersion": version}
+        for version in ("1.0", "0.3")
+    ]
+    capabilities = {key: value for key, value in card["capabilities"].items() if key != "stateTransitionHistory"}
+    if card.get("supportsAuthenticatedExtendedCard"):
+        capabilities["extendedAgentCard"] = True
+    written["capabilities"] = capabilities
+    if "securitySchemes" in card:
+        # Version 1.0 cannot express other types of OpenAPI's security schemes.
+        written["securitySchemes"] = {
+            name: {_SCHEMES[scheme["type"]]: _modern_scheme(scheme)}
+            for name, scheme in card["securitySchemes"].items()
+            if isinstance(scheme, dict) and scheme.get("type") in _SCHEMES
+        }
+        written["securityRequirements"] = [
+            {"schemes": {name: {"list": scopes} for name, scopes in requirement.items()}}
+            for requirement in card["security"]
+        ]
+    return written
+
+
+_ONLY_IN_OLD_CARDS = frozenset(
+    {"protocolVersion", "url", "preferredTransport", "supportsAuthenticatedExtendedCard", "security"}
+)
+_SCHEMES = {
+    "apiKey": "apiKeySecurityScheme",
+    "http": "httpAuthSecurityScheme",
+    "oauth2": "oauth2SecurityScheme",
+    "openIdConnect": "openIdConnectSecurityScheme",
+    "mutualTLS": "mtlsSecurityScheme",
+}
+
+
+def _modern_scheme(scheme: Plain) -> Plain:
+    return {"location" if key == "in" else key: value for key, value in scheme.items() if key != "type"}

@@ -2,12 +2,14 @@
 
 Internally everything has the form of 0.3. Version 1.0 spells states, roles and parts differently, marks the
 kind of an object by the member that holds it instead of a field `kind`, writes times in milliseconds, and has no
-`final`: the last event is the one before the stream ends.
+`final`: the last event is the one before the stream ends. Cards of both versions are in `agents`.
 """
 
 from collections.abc import Callable, Mapping
 from datetime import datetime
 from typing import Any, NamedTuple
+
+from portside.agent.a2a.agents import modern_card
 
 Plain = dict[str, Any]
 
@@ -24,46 +26,6 @@ class ProtocolVersion(NamedTuple):
 
 def _unchanged(value: Plain) -> Plain:
     return value
-
-
-def _modern_card(card: Plain) -> Plain:
-    written = {key: value for key, value in card.items() if key not in _ONLY_IN_OLD_CARDS}
-    written["supportedInterfaces"] = [
-        {"url": card["url"], "protocolBinding": card["preferredTransport"], "protocolVersion": version}
-        for version in ("1.0", "0.3")
-    ]
-    capabilities = {key: value for key, value in card["capabilities"].items() if key != "stateTransitionHistory"}
-    if card.get("supportsAuthenticatedExtendedCard"):
-        capabilities["extendedAgentCard"] = True
-    written["capabilities"] = capabilities
-    if "securitySchemes" in card:
-        # Version 1.0 cannot express other types of OpenAPI's security schemes.
-        written["securitySchemes"] = {
-            name: {_SCHEMES[scheme["type"]]: _modern_scheme(scheme)}
-            for name, scheme in card["securitySchemes"].items()
-            if isinstance(scheme, dict) and scheme.get("type") in _SCHEMES
-        }
-        written["securityRequirements"] = [
-            {"schemes": {name: {"list": scopes} for name, scopes in requirement.items()}}
-            for requirement in card["security"]
-        ]
-    return written
-
-
-_ONLY_IN_OLD_CARDS = frozenset(
-    {"protocolVersion", "url", "preferredTransport", "supportsAuthenticatedExtendedCard", "security"}
-)
-_SCHEMES = {
-    "apiKey": "apiKeySecurityScheme",
-    "http": "httpAuthSecurityScheme",
-    "oauth2": "oauth2SecurityScheme",
-    "openIdConnect": "openIdConnectSecurityScheme",
-    "mutualTLS": "mtlsSecurityScheme",
-}
-
-
-def _modern_scheme(scheme: Plain) -> Plain:
-    return {"location" if key == "in" else key: value for key, value in scheme.items() if key != "type"}
 
 
 def _modern_task(task: Plain) -> Plain:
@@ -120,4 +82,4 @@ def _part(part: Plain) -> Plain:
 
 
 OLD = ProtocolVersion(False, _unchanged, _unchanged, _unchanged, _unchanged)
-MODERN = ProtocolVersion(True, _modern_card, _modern_task, lambda task: {"task": _modern_task(task)}, _modern_event)
+MODERN = ProtocolVersion(True, modern_card, _modern_task, lambda task: {"task": _modern_task(task)}, _modern_event)
