@@ -27,7 +27,7 @@ TOOLS = (
 )  # fmt: skip
 # The API tests of agent servers, without those of the platform alone.
 OF_SERVERS = (
-    "a2a", "a2a_access", "a2a_sdk", "access", "agent_doors", "agent_limits", "assistant_graphs", "assistants",
+    "a2a", "a2a_access", "a2a_sdk", "access", "agent_limits", "agent_routes", "assistant_graphs", "assistants",
     "crons", "custom_app", "encryption", "mcp", "mcp_access", "mcp_sdk", "protocol_remote", "protocol_sdk",
     "protocol_wire", "runs_cancel", "runs_inheritance", "runs_keys", "runs_requests", "sdk_python",
     "sdk_python_sync", "sdk_remote_graph", "store", "streams_elsewhere", "streams_runs", "streams_threads",

@@ -230,10 +230,10 @@ async def test_graph_failure_is_a_failed_task(http):
 
 async def test_non_blocking_send_and_cancel(http, tmp_path: Path):
     gate = Remote(http, "gate")
-    door = str(tmp_path / "door")
-    task = await gate.ask("message/send", message=message(door), configuration={"blocking": False})
+    file = str(tmp_path / "file")
+    task = await gate.ask("message/send", message=message(file), configuration={"blocking": False})
     assert task["status"]["state"] in {"submitted", "working"}
-    assert said(task["history"]) == [("user", door)]
+    assert said(task["history"]) == [("user", file)]
     assert "artifacts" not in task
     assert (await gate.fails("message/send", message=message("now?", taskId=task["id"])))[0] == -32004
     cancelled = await gate.ask("tasks/cancel", id=task["id"])
@@ -281,8 +281,8 @@ async def test_stream_ends_at_interrupt_and_next_stream_continues(http):
 
 
 async def test_resubscribe_follows_running_task(http, tmp_path: Path):
-    gate, door = Remote(http, "gate"), tmp_path / "door"
-    body = {"jsonrpc": "2.0", "id": 7, "method": "message/stream", "params": {"message": message(str(door))}}
+    gate, file = Remote(http, "gate"), tmp_path / "file"
+    body = {"jsonrpc": "2.0", "id": 7, "method": "message/stream", "params": {"message": message(str(file))}}
     async with opened(http, "POST", gate.path, json=body) as stream:
         event = await stream.next()
         assert event is not None
@@ -295,7 +295,7 @@ async def test_resubscribe_follows_running_task(http, tmp_path: Path):
             assert first is not None
             assert (first.data["result"]["kind"], first.data["result"]["id"]) == ("task", task_id)
         # Only now: a task that has ended cannot be followed any more.
-        door.touch()
+        file.touch()
         for follower in (one, two):
             *_, artifact, last = [event.data["result"] for event in await follower.all()]
             assert artifact["artifact"]["parts"][0]["text"] == "through"

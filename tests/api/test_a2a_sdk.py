@@ -102,12 +102,12 @@ async def test_stock_client_answers_an_interrupt(server: ServerProcess, version:
 @pytest.mark.parametrize("version", ["1.0", "0.3"])
 async def test_stock_client_resubscribes_and_cancels(server: ServerProcess, version: str, tmp_path: Path):
     async with connected(server, "gate", version=version) as client:
-        events = client.send_message(asked(str(tmp_path / "door")))
+        events = client.send_message(asked(str(tmp_path / "file")))
         task_id = (await anext(events)).task.id
         await events.aclose()
         events = client.subscribe(pb.SubscribeToTaskRequest(id=task_id))
         assert (await anext(events)).task.id == task_id
-        (tmp_path / "door").touch()
+        (tmp_path / "file").touch()
         followed = [event async for event in events]
         assert followed[-2].artifact_update.artifact.parts[0].text == "through"
         assert followed[-1].status_update.status.state == pb.TASK_STATE_COMPLETED

@@ -39,7 +39,7 @@ BODIES: dict[str, Any] = {
     "PATCH /runs/crons/{cron_id}": {"schedule": "@daily"},
 }
 COMMANDS = "POST /threads/{thread_id}/commands"
-# Spoken with by programs of their own; their doors are tested beside them.
+# Access to the routes of these protocols is tested in test_a2a_access.py and test_mcp_access.py.
 PROTOCOLS = {"a2a", "mcp"}
 
 

@@ -58,23 +58,23 @@ def address(route: Route, known: dict[str, str]) -> str:
 
 def send(http: httpx2.Client, route: Route, path: str, **request: Any) -> tuple[int, Any]:
     """Send a request and return the status and the error's JSON; what succeeds is not read to its end."""
-    with http.stream(route.method, path, **request) as answer:
-        if answer.status_code < 400:
-            return answer.status_code, None
-        answer.read()
-    where = f"{label(route)} {request} {answer.text}"
-    assert answer.status_code < 500, where
-    assert answer.headers["content-type"] == "application/json", where
-    body = answer.json()
+    with http.stream(route.method, path, **request) as response:
+        if response.status_code < 400:
+            return response.status_code, None
+        response.read()
+    where = f"{label(route)} {request} {response.text}"
+    assert response.status_code < 500, where
+    assert response.headers["content-type"] == "application/json", where
+    body = response.json()
     assert isinstance(body["detail"], str), where
     assert body["detail"], where
-    if answer.status_code == 422:
+    if response.status_code == 422:
         assert set(body) == {"detail", "errors"}, where
         assert all(problem["loc"][0] in {"body", "query", "path", "header"} for problem in body["errors"]), where
     else:
         # The clients of a protocol look for an error of its own form, which may stand beside ours.
         assert set(body) - ({"error"} if route.tag == "a2a" else set()) == {"detail"}, where
-    return answer.status_code, body
+    return response.status_code, body
 
 
 def fields(kind: Any) -> list[str]:

@@ -37,7 +37,7 @@ FOR_ANY_KEY = {
 }  # fmt: skip
 # Public routes whose callers show something else than a key: they are refused like those without one.
 SIGNED = {"POST /v1/webhooks/{integration_id}", "PUT /v2/uploads/{archive_id}"}
-# What public routes answer to a request that names nothing that is there.
+# The status of public routes for a request that names nothing that exists.
 ABOUT_NOTHING = {
     "POST /login": 422,
     # No provider is configured.
@@ -61,7 +61,7 @@ ABOUT_NOTHING = {
     "POST /v2/public/{share_token}/runs/query": 404,
     "GET /public/{share_token}/run/{run_id}": 404,
 }
-# What this platform does not do answers 501, whatever it is asked.
+# These answer 501 to any request: the platform has no such feature.
 NOT_BUILT = {"POST /generate", "POST /runs/rules/trigger", "POST /runs/rules/{rule_id}/trigger"}
 MAX_BODY = 2000
 
@@ -118,17 +118,17 @@ def is_struct(kind: Any) -> bool:
     return isinstance(kind, type) and issubclass(kind, msgspec.Struct)
 
 
-def check_shape(answer: httpx2.Response, where: str) -> None:
+def check_shape(response: httpx2.Response, where: str) -> None:
     """The one form that every error has, except on pages for people."""
-    if answer.headers["content-type"].startswith("text/html"):
+    if response.headers["content-type"].startswith("text/html"):
         assert where.split()[1].startswith("/login"), where
         return
-    assert answer.headers["content-type"] == "application/json", where
-    assert answer.headers["x-request-id"], where
-    body = answer.json()
+    assert response.headers["content-type"] == "application/json", where
+    assert response.headers["x-request-id"], where
+    body = response.json()
     # Some clients look for the word or the text of an error under another name.
     assert set(body) - {"error"} == {"detail"}, where
-    if answer.status_code != 422:
+    if response.status_code != 422:
         assert isinstance(body["detail"], str), where
         assert body["detail"], where
         return
@@ -146,28 +146,28 @@ async def test_the_routes_for_any_key_are_those_that_were_agreed_on() -> None:
     assert {label(route) for route in ROUTES if not route.public and not route.permission} == FOR_ANY_KEY
 
 
-async def test_without_a_key_every_door_is_shut_but_the_public_ones(platform) -> None:
+async def test_only_public_routes_answer_without_a_key(platform) -> None:
     agreed = PUBLIC.read_text().splitlines()
     for route in ROUTES:
         for prefix in ("", *PREFIXES):
             if prefix == "/api" and route.path.startswith("/v1/"):
                 continue  # `/api` before `/v1/…` reads as the prefix `/api/v1`
-            answer = await platform.send(route, prefix + address(route))
+            response = await platform.send(route, prefix + address(route))
             if label(route) in agreed and label(route) not in SIGNED:
-                assert answer.status_code == ABOUT_NOTHING.get(label(route), 200), label(route)
+                assert response.status_code == ABOUT_NOTHING.get(label(route), 200), label(route)
                 continue
-            assert answer.status_code == 401, prefix + label(route)
-            check_shape(answer, label(route))
+            assert response.status_code == 401, prefix + label(route)
+            check_shape(response, label(route))
 
 
 @pytest.mark.parametrize("key", ["", "wrong", "lsv2_pt_" + "0" * 32 + "_0123456789", "x" * 5000, "é".encode()])
-async def test_a_wrong_key_is_no_better_than_none(platform, key) -> None:
+async def test_wrong_key_is_refused(platform, key) -> None:
     for route in ROUTES:
         if not route.public:
             assert (await platform.send_as(key, route)).status_code == 401, label(route)
 
 
-async def test_the_key_counts_only_in_its_header(platform) -> None:
+async def test_key_counts_only_in_its_header(platform) -> None:
     (route,) = [route for route in ROUTES if label(route) == "GET /auth"]
     places = [{"params": {"api_key": platform.key}}, {"headers": {"cookie": f"x-api-key={platform.key}"}}]
     for place in places:
@@ -177,13 +177,13 @@ async def test_the_key_counts_only_in_its_header(platform) -> None:
 async def test_a_key_without_the_permission_is_forbidden_before_anything_is_read(platform) -> None:
     for route in ROUTES:
         if route.permission:
-            answer = await platform.send_as(platform.powerless, route, content=b"no json")
-            assert answer.status_code == 403, label(route)
-            assert route.permission in answer.json()["detail"]
-            check_shape(answer, label(route))
+            response = await platform.send_as(platform.powerless, route, content=b"no json")
+            assert response.status_code == 403, label(route)
+            assert route.permission in response.json()["detail"]
+            check_shape(response, label(route))
 
 
-async def test_ids_that_are_none_are_422(platform) -> None:
+async def test_invalid_ids_are_422(platform) -> None:
     for route in ROUTES:
         if UUID in route.path_types.values():
             odd = await platform.send_as(platform.key, route, path=address(route, "not-an-id"))
@@ -201,10 +201,10 @@ GARBAGE: list[Any] = [
 async def test_no_body_breaks_a_route(platform, body: bytes) -> None:
     for route in ROUTES:
         headers = {"x-api-key": platform.key, "content-type": "application/json"}
-        answer = await platform.send(route, content=body, headers=headers)
-        assert answer.status_code < 500 or label(route) in NOT_BUILT, f"{label(route)} {answer.text}"
-        if answer.status_code >= 400:
-            check_shape(answer, label(route))
+        response = await platform.send(route, content=body, headers=headers)
+        assert response.status_code < 500 or label(route) in NOT_BUILT, f"{label(route)} {response.text}"
+        if response.status_code >= 400:
+            check_shape(response, label(route))
 
 
 @pytest.mark.parametrize(
@@ -215,11 +215,11 @@ async def test_no_query_value_breaks_a_route(platform, value: str) -> None:
         if route.query_type is None:
             continue
         for field in msgspec.structs.fields(route.query_type):
-            answer = await platform.send_as(platform.key, route, params={field.encode_name: value})
-            where = f"{label(route)} {field.encode_name}={value!r} {answer.text}"
-            assert answer.status_code < 500, where
-            if answer.status_code >= 400:
-                check_shape(answer, where)
+            response = await platform.send_as(platform.key, route, params={field.encode_name: value})
+            where = f"{label(route)} {field.encode_name}={value!r} {response.text}"
+            assert response.status_code < 500, where
+            if response.status_code >= 400:
+                check_shape(response, where)
 
 
 @pytest.mark.parametrize("value", [None, 0, -1, 2**31, 2**70, 1.5, True, "", "a\0b", "x" * 1500, [], {}, [None], [{}]])
@@ -228,29 +228,29 @@ async def test_no_value_of_a_field_breaks_a_route(platform, value: Any) -> None:
     for route in ROUTES:
         kinds = [kind for kind in (route.body_type, *get_args(route.body_type)) if is_struct(kind)]
         for field in (field for kind in kinds for field in msgspec.structs.fields(kind)):
-            answer = await platform.send_as(platform.key, route, json={field.encode_name: value})
-            where = f"{label(route)} {field.encode_name}={value!r} {answer.text}"
-            assert answer.status_code < 500, where
-            if answer.status_code >= 400:
-                check_shape(answer, where)
+            response = await platform.send_as(platform.key, route, json={field.encode_name: value})
+            where = f"{label(route)} {field.encode_name}={value!r} {response.text}"
+            assert response.status_code < 500, where
+            if response.status_code >= 400:
+                check_shape(response, where)
 
 
 async def test_a_body_over_the_limit_is_413_on_every_route_that_reads_one(platform) -> None:
     for route in ROUTES:
         if route.method in {"POST", "PATCH", "PUT"} and route.max_body_bytes is None:
-            answer = await platform.send_as(platform.key, route, content=b"x" * (MAX_BODY + 1))
-            assert answer.status_code == 413, label(route)
-            check_shape(answer, label(route))
+            response = await platform.send_as(platform.key, route, content=b"x" * (MAX_BODY + 1))
+            assert response.status_code == 413, label(route)
+            check_shape(response, label(route))
 
 
 async def test_paths_and_methods_that_do_not_exist(platform) -> None:
     known = {path: {route.method for route in ROUTES if route.path == path} for path in {r.path for r in ROUTES}}
     for path, methods in known.items():
         method = next(m for m in ("PUT", "PATCH", "DELETE", "POST") if m not in methods)
-        answer = await platform.client.request(method, re.sub(r"{\w+}", SOME_ID, path))
-        assert answer.status_code == 405, path
-        assert methods <= set(answer.headers["allow"].split(", ")), path
-        check_shape(answer, path)
+        response = await platform.client.request(method, re.sub(r"{\w+}", SOME_ID, path))
+        assert response.status_code == 405, path
+        assert methods <= set(response.headers["allow"].split(", ")), path
+        check_shape(response, path)
         unknown = await platform.client.get(f"{re.sub(r'{.*', '', path)}/no/such/path/at/all")
         assert unknown.status_code == 404, path
         check_shape(unknown, path)
