@@ -40,7 +40,7 @@ async def shown(platform: Platform, deployment: str, status: str, words: str = "
         found = await platform.call("GET", f"/v2/deployments/{deployment}")
         return found if found["status"] == status and words in (found["status_message"] or "") else None
 
-    return await eventually(look, 120)
+    return await eventually(look)
 
 
 async def command(platform: Platform, *arguments: str) -> Done:
@@ -163,7 +163,7 @@ async def test_crash_loop_is_reported_and_retried(platform: Platform, repository
                 return (await agent.get(f"{await platform.url(deployment)}/ok")).status_code == 200
         return False
 
-    await eventually(answers, 150)
+    await eventually(answers)
     await shown(platform, deployment, "READY")
     await goes_on(platform, deployment, thread)
 
