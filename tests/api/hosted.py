@@ -12,7 +12,7 @@ import httpx2
 
 from portside.annotation import http as annotation_http
 from portside.datasets import http as datasets_http
-from portside.identity import first_start, http, keys, signin
+from portside.identity import first_start, http, keys, oauth, signin
 from portside.identity.authentication import Authenticator
 from portside.identity.guard import guard
 from portside.identity.keys import Owner
@@ -100,7 +100,7 @@ async def hosted(url: str, **services: Any) -> AsyncIterator[Hosted]:
     assert key is not None
     authenticator = Authenticator(db)
     routes = [
-        *http.routes, *signin.routes, *tracing_http.routes, *datasets_http.routes, *prompts_http.routes,
+        *http.routes, *signin.routes, *oauth.routes, *tracing_http.routes, *datasets_http.routes, *prompts_http.routes,
         *annotation_http.routes, *usage_http.routes,
     ]  # fmt: skip
     api = Api(

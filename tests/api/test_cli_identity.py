@@ -31,10 +31,13 @@ async def server(fresh_database: Callable[[], Awaitable[str]]) -> AsyncIterator[
 
 
 @pytest.fixture
-def portside(server: Hosted, tmp_path: Path) -> Portside:
+def portside(server: Hosted, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Portside:
+    monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path))
+
     async def run(*arguments: str, key: str | None = "", code: int = 0, stdin: str = "") -> str:
         named = [] if key is None else ["--api-key", key or server.key]
-        line = [*arguments, *named, "--url", server.url, "--home", str(tmp_path)]
+        connection = [*named, "--url", server.url, "--home", str(tmp_path)]
+        line = [*arguments, *([server.url] if arguments[0] in {"login", "logout"} else connection)]
         done = await asyncio.to_thread(run_here, *line, stdin=stdin)
         assert done.returncode == code, done.stderr
         return done.stderr if code else done.stdout
@@ -93,14 +96,15 @@ async def test_members_are_added_changed_and_removed(portside: Portside) -> None
 
 async def test_a_login_is_kept_used_and_ended(portside: Portside, tmp_path: Path) -> None:
     await portside("members", "add", "dev@example.com", "--password", stdin=PASSWORD)
-    login = ("account", "login", "dev@example.com")
+    login = ("login", "--email", "dev@example.com")
     assert "the email or the password is wrong" in (await portside(*login, key=None, stdin="wrong", code=1)).lower()
     assert "no password was given" in await portside(*login, key=None, code=1)
     assert await portside(*login, key=None, stdin=PASSWORD) == "logged in as dev@example.com\n"
     assert "--workspace" in await portside("keys", "list", key=None, code=1)
     await portside("members", "add", "dev@example.com", "--workspace", "default")
     assert "in the workspace Default" in await portside(*login, key=None, stdin=PASSWORD)
-    kept = tmp_path / "logins.json"
+    kept = tmp_path / "portside" / "logins.json"
+    assert stat.S_IMODE(kept.parent.stat().st_mode) == 0o700
     assert stat.S_IMODE(kept.stat().st_mode) == 0o600
     assert PASSWORD not in kept.read_text()
     shown = await portside("account", "show", key=None)
@@ -115,18 +119,18 @@ async def test_a_login_is_kept_used_and_ended(portside: Portside, tmp_path: Path
     assert "403" in await portside("keys", "list", key=None, code=1)
     assert "Other" in await portside("workspaces", "list", key=None)
     assert "Other" in await portside("account", "show", "--workspace", "other", key=None)
-    assert "logged out" in await portside("account", "logout", key=None)
+    assert "logged out" in await portside("logout", key=None)
     assert "does not accept this key" in await portside("account", "show", key=None, code=1)
-    assert "you are not logged in" in await portside("account", "logout", key=None, code=1)
+    assert "you are not logged in" in await portside("logout", key=None, code=1)
 
 
 async def test_an_expired_login_is_reported(server: Hosted, portside: Portside, tmp_path: Path) -> None:
     await portside("members", "add", "dev@example.com", "--password", stdin=PASSWORD)
-    await portside("account", "login", "dev@example.com", key=None, stdin=PASSWORD)
-    token = json.loads((tmp_path / "logins.json").read_text())[server.url]["token"]
+    await portside("login", "--email", "dev@example.com", key=None, stdin=PASSWORD)
+    token = json.loads((tmp_path / "portside" / "logins.json").read_text())[server.url]["token"]
     headers = {"authorization": f"Bearer {token}", "x-api-key": ""}
     assert (await server.client.post("/logout", headers=headers)).status_code == 204
-    assert "has expired; log in again" in await portside("members", "list", key=None, code=1)
+    assert "has ended; log in again" in await portside("members", "list", key=None, code=1)
 
 
 async def test_keys_of_every_kind_are_made_listed_and_revoked(server: Hosted, portside: Portside) -> None:
@@ -155,7 +159,7 @@ async def test_keys_of_every_kind_are_made_listed_and_revoked(server: Hosted, po
 
 async def test_sessions_are_listed_and_ended(portside: Portside) -> None:
     await portside("members", "add", "dev@example.com", "--password", stdin=PASSWORD)
-    await portside("account", "login", "dev@example.com", key=None, stdin=PASSWORD)
+    await portside("login", "--email", "dev@example.com", key=None, stdin=PASSWORD)
     (own,) = await made(portside, "sessions", "list", key=None)
     assert (own["method"], own["kind"], own["is_current"]) == ("password", "bearer", True)
     assert "dev@example.com" in await portside("sessions", "list", "--of", "organization")

@@ -13,8 +13,9 @@ from portside import __version__
 from portside.agent.config import AgentConfig, GraphSource, HttpConfig
 from portside.agent.settings import AgentSettings
 from portside.cli import main as cli
-from portside.cli.client import explain
+from portside.cli.client import explain, plain_url
 from portside.cli.deploy import name_from
+from portside.cli.login import has_browser
 from portside.cli.serve import summary
 from portside.cli.up import Greeting
 from portside.kernel.errors import DependencyUnavailable, UserMistake
@@ -289,3 +290,19 @@ def test_next_steps_without_the_example(tmp_path: Path, capsys: pytest.CaptureFi
     assert "deployments show hello-agent" in shown(
         Greeting("http://127.0.0.1:8700", "key", tmp_path, "http://127.0.0.1:1"), capsys
     )
+
+
+@pytest.mark.parametrize(
+    ("environment", "system", "expected"),
+    [
+        ({}, "linux", False), ({"DISPLAY": ":0"}, "linux", True), ({"WAYLAND_DISPLAY": "wayland-0"}, "linux", True),
+        ({"DISPLAY": ":0", "SSH_TTY": "/dev/pts/0"}, "linux", False), ({}, "darwin", True),
+        ({"SSH_CONNECTION": "x"}, "darwin", False), ({"BROWSER": "w3m", "SSH_TTY": "/dev/pts/0"}, "linux", True),
+    ],
+)  # fmt: skip
+def test_a_browser_is_where_the_user_sits(environment: dict[str, str], system: str, *, expected: bool) -> None:
+    assert has_browser(environment, system) is expected
+
+
+def test_addresses_of_platforms_have_one_form() -> None:
+    assert plain_url("HTTPS://Portside.Example.com/x/") == "https://portside.example.com/x"

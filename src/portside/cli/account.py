@@ -1,16 +1,15 @@
-"""`portside account`: logins and passwords. `portside keys`: API keys, and the master key that encrypts secrets."""
+"""`portside account`: your account and password. `portside keys`: API keys, and the key that encrypts secrets."""
 
 import asyncio
 import os
 import re
 from collections.abc import Callable
-from contextlib import closing
 from datetime import UTC, datetime, timedelta
 from typing import Any, TypeVar
 
 import click
 
-from portside.cli.client import Login, Platform, ask_secret, connection_options, home_option, logins_of, url_option
+from portside.cli.client import Platform, ask_secret, connection_options
 from portside.cli.output import json_option, show_json, show_table, show_text
 from portside.cli.revisions import find
 from portside.kernel.errors import UserMistake
@@ -18,7 +17,7 @@ from portside.kernel.errors import UserMistake
 
 @click.group()
 def account() -> None:
-    """Log in and out, set your password, show your account."""
+    """Show your account, set your password."""
 
 
 @account.command()
@@ -38,47 +37,6 @@ def show(platform: Platform, *, as_json: bool) -> None:
     )
     for label, value in rows:
         show_text(f"{label:<11}{value or '-'}")
-
-
-@account.command()
-@click.argument("email")
-@click.option("--workspace", help="Workspace that later commands use. [default: yours, if you have only one]")
-@url_option
-@home_option
-def login(email: str, workspace: str | None, url: str, home: str) -> None:
-    """Log in as the user with this EMAIL for 12 hours; prompts for the password, or reads it from standard input.
-
-    The login is stored in the home folder, where only you can read it. Commands without a key use it.
-    """
-    body = {"email": email, "password": ask_secret("Password")}
-    with closing(Platform(url, None)) as anonymous:
-        made = anonymous.call_with_password("POST", "/login", body)
-    token, expires_at = made["access_token"], datetime.fromisoformat(made["expires_at"])
-    with closing(Platform(url, None, Login(token, expires_at))) as platform:
-        chosen = _default_workspace(platform, workspace)
-    logins_of(home).keep(platform.url, Login(token, expires_at, chosen["id"] if chosen else None))
-    show_text(f"logged in as {email}" + (f", in the workspace {chosen['display_name']}" if chosen else ""))
-
-
-def _default_workspace(platform: Platform, named: str | None) -> dict[str, str] | None:
-    if named is not None:
-        return platform.find_workspace(named)
-    known = platform.call("GET", "/workspaces")
-    return known[0] if len(known) == 1 else None
-
-
-@account.command()
-@url_option
-@home_option
-def logout(url: str, home: str) -> None:
-    """Log out of a platform."""
-    logins, address = logins_of(home), url.rstrip("/")
-    if (login := logins.find(address)) is None:
-        raise UserMistake(f"you are not logged in at {address}")
-    logins.keep(address, None)
-    with closing(Platform(url, None, login)) as platform:
-        platform.call("POST", "/logout")
-    show_text("logged out")
 
 
 @account.command()

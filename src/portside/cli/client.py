@@ -1,6 +1,7 @@
 """The client of a platform's API for commands: its address, its credentials, and errors as one line.
 
-Credentials in order of precedence: an explicit key, a login at the platform, the key in this machine's home folder.
+Credentials in order of precedence: an explicit key, the user's login at the platform, the key in this machine's home
+folder.
 Secrets are typed or read from standard input, never from arguments, which other users can see.
 """
 
@@ -17,8 +18,9 @@ from urllib.parse import urlsplit
 import click
 import msgspec
 
+from portside import __version__
 from portside.kernel.errors import UserMistake
-from portside.kernel.files import write_private
+from portside.kernel.files import make_private_dir, write_private
 
 MAX_SECRET_LENGTH = 5000
 MAX_VALUE_LENGTH = 64 * 1024
@@ -63,21 +65,21 @@ class Login(msgspec.Struct, frozen=True):
 
 
 class Logins:
-    """The logins of this user, one per platform, in a file of the home folder; an unreadable file counts as empty."""
+    """The logins of this user, one per platform, in a private file; an unreadable file counts as empty."""
 
-    def __init__(self, home: Path) -> None:
-        self._file = home / "logins.json"
+    def __init__(self, folder: Path) -> None:
+        self._file = folder / "logins.json"
 
     def find(self, url: str) -> Login | None:
         """Return the login at a platform, or None if there is none or it has expired."""
-        login = self._read().get(url)
+        login = self._read().get(plain_url(url))
         return login if login is not None and login.expires_at > datetime.now(UTC) else None
 
     def keep(self, url: str, login: Login | None) -> None:
         """Store the login at a platform; None deletes it."""
-        logins = {address: stored for address, stored in self._read().items() if address != url}
+        logins = {address: stored for address, stored in self._read().items() if address != plain_url(url)}
         if login is not None:
-            logins[url] = login
+            logins[plain_url(url)] = login
         self._write(logins)
 
     def _read(self) -> dict[str, Login]:
@@ -87,6 +89,7 @@ class Logins:
             return {}
 
     def _write(self, logins: Mapping[str, Login]) -> None:
+        make_private_dir(self._file.parent)
         write_private(self._file, json.dumps(msgspec.to_builtins(logins), indent=2) + "\n")
 
 
@@ -117,13 +120,14 @@ class Platform:
 
         self.url = url.rstrip("/")
         self.headers = {"X-Api-Key": api_key or ""} if login is None else _headers(login)
+        self.headers["User-Agent"] = f"portside/{__version__}"
         self.workspace: str | None = None
         # A shell expression for a key that agents accept, for example commands.
         self.key_in_shell = "$PORTSIDE_API_KEY"
         self._refused = (
             f"{self.url} does not accept this key; set PORTSIDE_API_KEY, or --home to the platform's folder"
             if login is None
-            else f"the login at {self.url} has expired; log in again with 'portside account login'"
+            else f"the login at {self.url} has ended; log in again with 'portside login {self.url}'"
         )
         self._client = httpx2.Client(base_url=self.url, headers=self.headers, timeout=TIMEOUT_S)
 
@@ -167,6 +171,22 @@ class Platform:
             raise UserMistake(explain(response))
         self._check(response)
         return response.json() if response.content else None
+
+    def post_form(self, path: str, form: Mapping[str, str]) -> tuple[int, Any]:
+        """Send a form, and return the status and the decoded response. Raises PlatformUnavailable, or UserMistake."""
+        import httpx2
+
+        try:
+            response = self._client.post(path, data=dict(form))
+        except httpx2.HTTPError as exc:
+            raise PlatformUnavailable(f"no platform responds at {self.url} ({exc})") from exc
+        if response.status_code in _UNAVAILABLE:
+            raise PlatformUnavailable(f"{response.status_code}: {explain(response)}")
+        try:
+            decoded = msgspec.json.decode(response.content, type=dict[str, Any])
+        except msgspec.MsgspecError as exc:
+            raise UserMistake(f"there is no platform at {self.url}, or an older one ({response.status_code})") from exc
+        return response.status_code, decoded | ({"detail": explain(response)} if response.is_error else {})
 
     def _send(self, method: str, path: str, body: Any, query: dict[str, Any]) -> Any:
         response = self._request(method, path, body, query)
@@ -275,7 +295,7 @@ def connect(url: str, api_key: str | None, home: str) -> Platform:
     """Return a platform with the credentials of the highest precedence."""
     if api_key is not None:
         return Platform(url, api_key)
-    if (login := logins_of(home).find(url.rstrip("/"))) is not None:
+    if (login := user_logins().find(url)) is not None:
         return Platform(url, None, login)
     # The key of this machine's platform must not be sent to other hosts.
     is_local = urlsplit(url).hostname in LOOPBACK
@@ -286,9 +306,15 @@ def connect(url: str, api_key: str | None, home: str) -> Platform:
     return platform
 
 
-def logins_of(home: str) -> Logins:
-    """Return the logins in a home folder."""
-    return Logins(Path(home).expanduser())
+def user_logins() -> Logins:
+    """Return the logins of the user who runs the command."""
+    return Logins(Path(click.get_app_dir("portside")))
+
+
+def plain_url(url: str) -> str:
+    """Return a platform's address in the form in which logins are stored."""
+    parts = urlsplit(url)
+    return parts._replace(scheme=parts.scheme.lower(), netloc=parts.netloc.lower()).geturl().rstrip("/")
 
 
 def _read_key(home: Path) -> str | None:

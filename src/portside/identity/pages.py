@@ -85,6 +85,52 @@ def signed_in_page(name: str) -> Response:
     return page("Portside", body)
 
 
+class Approval(msgspec.Struct, frozen=True, kw_only=True):
+    """What the page shows on which somebody approves a terminal. `fields` go back with the form to `action`."""
+
+    action: str
+    fields: Mapping[str, str]
+    account: str
+    host_name: str | None
+    address: str
+    user_code: str | None = None
+
+
+def approval_page(shown: Approval, *, form_targets: str = "'self'") -> Response:
+    """Return the page on which somebody approves or refuses the sign-in of a terminal."""
+    host = f" on <strong>{escape(shown.host_name)}</strong>" if shown.host_name else ""
+    code = f"<p>Compare: the terminal shows</p><p><code>{escape(shown.user_code)}</code></p>" if shown.user_code else ""
+    body = (
+        f"<p>A terminal{host} at the address <strong>{escape(shown.address)}</strong> wants to act as "
+        f"<strong>{escape(shown.account)}</strong>.</p>{code}"
+        '<p class="soft">Approve this only if you ran “portside login” yourself, just now. The terminal gets all your '
+        "permissions.</p>"
+    )
+    buttons = (
+        '<button name="decision" value="approve">Approve</button>'
+        '<button class="quiet" name="decision" value="deny">Refuse</button>'
+    )
+    return page("Sign in a terminal", body + _form(shown.action, buttons, shown.fields), form_targets=form_targets)
+
+
+def user_code_page(user_code: str, problem: str | None = None, status: int = 200) -> Response:
+    """Return the page on which somebody types the code that a terminal shows."""
+    form = _form(
+        "/device",
+        '<label for="user_code">Code</label>'
+        f'<input id="user_code" name="user_code" autocomplete="off" spellcheck="false" required maxlength="20" '
+        f'value="{escape(user_code)}"><button>Continue</button>',
+        {},
+    )
+    body = f"{_problem(problem)}<p>Enter the code that the terminal shows.</p>{form}"
+    return page("Sign in a terminal", body, status)
+
+
+def note_page(title: str, text: str, status: int = 200) -> Response:
+    """Return a page with one sentence."""
+    return page(title, f"<p>{escape(text)}</p>", status)
+
+
 def _form(action: str, content: str, hidden: Mapping[str, str]) -> str:
     fields = "".join(
         f'<input type="hidden" name="{escape(name)}" value="{escape(value)}">' for name, value in hidden.items()

@@ -200,7 +200,7 @@ def _with_cookie(ctx: Context, response: Response, name: str, value: str, max_ag
 
 
 def redirect(target: str) -> Response:
-    """Send the browser on with a GET. `target` must come from `local_path`, or from this program."""
+    """Send the browser on with a GET. `target` must come from `local_path`, or be checked by the caller."""
     return Response(status_code=303, headers={"Location": target, "Cache-Control": "no-store"})
 
 
@@ -216,6 +216,11 @@ def local_path(text: str) -> str:
 async def read_form(ctx: Context, kind: type[T]) -> T:
     """Return the fields of a form that one of our pages sent. Raises NotSameOrigin and Invalid."""
     check_same_origin(ctx.request.headers)
+    return await decode_form(ctx, kind)
+
+
+async def decode_form(ctx: Context, kind: type[T]) -> T:
+    """Return the fields of a form, whoever sent it. Raises Invalid."""
     body = (await ctx.request.body()).decode("utf-8", "replace")
     try:
         fields = dict(parse_qsl(body, keep_blank_values=True, max_num_fields=_MAX_FIELDS))

@@ -35,6 +35,7 @@ from portside.identity import first_start
 from portside.identity.authentication import Authenticator, SessionRules
 from portside.identity.guard import guard
 from portside.identity.http import routes as identity
+from portside.identity.oauth import routes as oauth
 from portside.identity.oidc import OidcClient, OidcProvider
 from portside.identity.provisioning import AdmissionRules
 from portside.identity.services import IdentityServices, OidcSignIn
@@ -155,6 +156,7 @@ ROUTES: list[Route[Context[PlatformServices]]] = [
     *health.routes,
     *identity,
     *sign_in,
+    *oauth,
     *tracing,
     *datasets,
     *prompts,

@@ -57,6 +57,9 @@ without_keys as (
 ),
 logged_out as (
     delete from sessions s using removed where s.user_id = removed.user_id
+),
+without_authorizations as (
+    delete from cli_authorizations c using removed where c.user_id = removed.user_id
 )
 update users u set removed_at = now(), password = null, email = u.email || ' (removed ' || u.id || ')'
 from removed where u.id = removed.user_id
@@ -67,8 +70,11 @@ select u.id, u.password from users u
 where u.removed_at is null and (u.email = :email::text or u.id = :id::uuid)
 
 -- name: set_password
--- Ends all sessions but the one that changes the password.
+-- Ends all sessions but the one that changes the password, and codes that would give new ones.
 with logged_out as (
     delete from sessions where user_id = :id and id is distinct from :session_id::uuid
+),
+without_authorizations as (
+    delete from cli_authorizations where user_id = :id
 )
 update users set password = :password where id = :id

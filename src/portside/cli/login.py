@@ -1,0 +1,272 @@
+"""`portside login` and `portside logout`: the user's session at a platform, which commands use if no key is named.
+
+With a browser on this machine, the browser brings a code to a port that listens for this one sign-in (RFC 8252).
+Without one, the user types a code in a browser anywhere (RFC 8628). The token is never shown.
+"""
+
+import base64
+import hashlib
+import hmac
+import os
+import queue
+import re
+import secrets
+import socket
+import sys
+import threading
+import time
+import webbrowser
+from collections.abc import Iterator, Mapping
+from contextlib import closing, contextmanager
+from datetime import datetime
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from typing import Any
+from urllib.parse import parse_qs, urlencode, urlsplit
+
+import click
+
+from portside.cli.client import (
+    DEFAULT_URL,
+    LOOPBACK,
+    Login,
+    Platform,
+    PlatformUnavailable,
+    ask_secret,
+    plain_url,
+    user_logins,
+)
+from portside.cli.output import say, show_text
+from portside.kernel.errors import UserMistake
+
+CLIENT_ID = "portside-cli"
+_DEVICE_GRANT = "urn:ietf:params:oauth:grant-type:device_code"
+# People look for their password, or for a second factor.
+SIGN_IN_WITHIN_S = 600.0
+_MAX_INTERVAL_S = 60.0
+_url_argument = click.argument("url", envvar="PORTSIDE_URL", default=DEFAULT_URL)
+
+
+@click.command()
+@_url_argument
+@click.option("--device", is_flag=True, help="Show a code to enter in a browser on any machine.")
+@click.option("--email", help="Log in with a password, for 12 hours; prompts for it, or reads it from standard input.")
+@click.option("--workspace", help="Workspace that later commands use. [default: yours, if you have only one]")
+def login(url: str, email: str | None, workspace: str | None, *, device: bool) -> None:
+    """Log in to the platform at URL, by default PORTSIDE_URL or this machine's.
+
+    Opens a browser. Without one here (over SSH, or with --device) it shows a code to enter in a browser elsewhere.
+    The login is stored in your configuration folder, where only you can read it. Commands use it unless a key is named.
+    """
+    address = _address_of(url)
+    before = user_logins().find(address)
+    with closing(Platform(address, None)) as anonymous:
+        if email is not None:
+            body = {"email": email, "password": ask_secret("Password")}
+            made = anonymous.call_with_password("POST", "/login", body)
+        elif device or not has_browser(os.environ, sys.platform):
+            made = _with_code(anonymous)
+        else:
+            made = _with_browser(anonymous)
+    new = Login(made["access_token"], datetime.fromisoformat(made["expires_at"]))
+    user_logins().keep(address, new)
+    if before is not None:
+        _end(address, before)
+    with closing(Platform(address, None, new)) as platform:
+        chosen = _default_workspace(platform, workspace)
+        who = platform.call("GET", "/auth")
+    if chosen is not None:
+        user_logins().keep(address, Login(new.token, new.expires_at, chosen["id"]))
+    name = who["user_email"] or who["short_key"]
+    show_text(f"logged in as {name}" + (f", in the workspace {chosen['display_name']}" if chosen else ""))
+    if address != plain_url(os.environ.get("PORTSIDE_URL", DEFAULT_URL)):
+        say(f"for this platform, name it in each command with --url {address}, or set PORTSIDE_URL={address}")
+
+
+@click.command()
+@_url_argument
+def logout(url: str) -> None:
+    """Log out of the platform at URL, by default PORTSIDE_URL or this machine's.
+
+    Ends the session there, and removes it here.
+    """
+    address, logins = _address_of(url), user_logins()
+    if (found := logins.find(address)) is None:
+        raise UserMistake(f"you are not logged in at {address}")
+    logins.keep(address, None)
+    try:
+        _end(address, found)
+    except PlatformUnavailable as exc:
+        until = found.expires_at.isoformat(timespec="minutes")
+        raise UserMistake(
+            f"the login is removed here, but {address} does not respond, where it is valid until {until}; "
+            "end it there with 'portside sessions end'"
+        ) from exc
+    show_text("logged out")
+
+
+def _end(address: str, login: Login) -> None:
+    """End a session. Raises PlatformUnavailable; a session that has ended already is no mistake."""
+    with closing(Platform(address, None, login)) as platform:
+        try:
+            platform.call("POST", "/logout")
+        except PlatformUnavailable:
+            raise
+        except UserMistake:
+            return
+
+
+def _default_workspace(platform: Platform, named: str | None) -> dict[str, str] | None:
+    if named is not None:
+        return platform.find_workspace(named)
+    known = platform.call("GET", "/workspaces")
+    return known[0] if len(known) == 1 else None
+
+
+def _address_of(url: str) -> str:
+    """Return the address of a platform; a name alone means https. Raises UserMistake."""
+    address = plain_url(url if "://" in url else f"https://{url}")
+    parts = urlsplit(address)
+    if parts.scheme not in {"http", "https"} or not parts.hostname or parts.username is not None:
+        raise UserMistake(f"{url} is not the address of a platform, such as https://portside.example.com")
+    if parts.scheme == "http" and parts.hostname not in LOOPBACK:
+        say(f"the connection to {address} is not encrypted: others in the network can read the login")
+    return address
+
+
+def has_browser(environment: Mapping[str, str], system: str) -> bool:
+    """Whether a browser can be opened on the machine in front of which the user sits."""
+    if environment.get("BROWSER"):
+        return True
+    if any(environment.get(name) for name in ("SSH_CONNECTION", "SSH_CLIENT", "SSH_TTY")):
+        return False
+    return not system.startswith("linux") or bool(environment.get("DISPLAY") or environment.get("WAYLAND_DISPLAY"))
+
+
+# With a browser on this machine
+
+
+def _with_browser(platform: Platform) -> Any:
+    verifier, state = secrets.token_urlsafe(48), secrets.token_urlsafe(32)
+    challenge = base64.urlsafe_b64encode(hashlib.sha256(verifier.encode()).digest()).rstrip(b"=").decode()
+    with _receiver(state) as (redirect_uri, answers):
+        query = {
+            "response_type": "code", "client_id": CLIENT_ID, "redirect_uri": redirect_uri, "state": state,
+            "code_challenge": challenge, "code_challenge_method": "S256", "host_name": host_name(),
+        }  # fmt: skip
+        page = f"{platform.url}/oauth/authorize?{urlencode(query)}"
+        say(f"sign in with the browser; if none opens, visit {page}")
+        # Some browsers run in the terminal, and return only when they are closed.
+        threading.Thread(target=webbrowser.open, args=(page,), daemon=True).start()
+        try:
+            answer = answers.get(timeout=SIGN_IN_WITHIN_S)
+        except queue.Empty:
+            raise UserMistake("nobody signed in within ten minutes; try again, or use --device") from None
+    if "code" not in answer:
+        raise UserMistake("the sign-in was refused in the browser")
+    form = {
+        "grant_type": "authorization_code", "client_id": CLIENT_ID, "code": answer["code"],
+        "redirect_uri": redirect_uri, "code_verifier": verifier,
+    }  # fmt: skip
+    status, made = platform.post_form("/oauth/token", form)
+    if status != 200:
+        raise UserMistake(f"the platform refused the sign-in: {made['detail']}")
+    return made
+
+
+class _Receiver(ThreadingHTTPServer):
+    """Listens on a port of this machine for the browser that comes back."""
+
+    daemon_threads = True
+
+    def __init__(self, state: str) -> None:
+        super().__init__(("127.0.0.1", 0), _ReturnPage)
+        self.state = state
+        self.answers: queue.Queue[dict[str, str]] = queue.Queue()
+        self.host = f"127.0.0.1:{self.server_port}"
+
+
+class _ReturnPage(BaseHTTPRequestHandler):
+    """Takes the answer for the state of this sign-in. Any page may send a request here, so others change nothing."""
+
+    server: _Receiver
+    timeout = 30
+
+    def do_GET(self) -> None:
+        """Answer the browser."""
+        parts = urlsplit(self.path)
+        answer = {name: values[0] for name, values in parse_qs(parts.query).items() if len(values) == 1}
+        is_ours = (
+            self.headers.get("Host") == self.server.host
+            and parts.path == "/callback"
+            and hmac.compare_digest(answer.get("state", "").encode(), self.server.state.encode())
+            and bool({"code", "error"} & answer.keys())
+        )
+        if is_ours:
+            self.server.answers.put(answer)
+            text = "You can close this page and go back to the terminal."
+        else:
+            text = "This is not the answer that the terminal waits for."
+        body = f'<!doctype html><html lang="en"><meta charset="utf-8"><title>Portside</title><p>{text}</p></html>'
+        self.send_response(200 if is_ours else 400)
+        headers = {
+            "Content-Type": "text/html; charset=utf-8", "Content-Length": str(len(body)), "Cache-Control": "no-store",
+            "Content-Security-Policy": "default-src 'none'", "Referrer-Policy": "no-referrer",
+        }  # fmt: skip
+        for name, value in headers.items():
+            self.send_header(name, value)
+        self.end_headers()
+        self.wfile.write(body.encode())
+
+    def log_message(self, *_: Any) -> None:
+        """Log nothing: the address of the request has the code."""
+
+
+@contextmanager
+def _receiver(state: str) -> Iterator[tuple[str, "queue.Queue[dict[str, str]]"]]:
+    """Listen during the block; yields the address for the browser, and where its answer arrives."""
+    with _Receiver(state) as server:
+        thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.1}, daemon=True)
+        thread.start()
+        try:
+            yield f"http://{server.host}/callback", server.answers
+        finally:
+            server.shutdown()
+            thread.join()
+
+
+# Without a browser
+
+
+def _with_code(platform: Platform) -> Any:
+    status, begun = platform.post_form("/oauth/device", {"client_id": CLIENT_ID, "host_name": host_name()})
+    if status != 200:
+        raise UserMistake(f"the platform refused the sign-in: {begun['detail']}")
+    # The address as the user wrote it; a proxy may hide it from the platform.
+    page = f"{platform.url}/device"
+    show_text(f"open {page} in any browser, and enter the code {begun['user_code']}", err=True)
+    show_text(f"or open {page}?{urlencode({'user_code': begun['user_code']})}", err=True)
+    form = {"grant_type": _DEVICE_GRANT, "client_id": CLIENT_ID, "device_code": begun["device_code"]}
+    interval, until = float(begun["interval"]), time.monotonic() + begun["expires_in"]
+    while time.monotonic() < until:
+        time.sleep(interval)
+        try:
+            status, made = platform.post_form("/oauth/token", form)
+        except PlatformUnavailable:
+            # RFC 8628, 3.5: ask less often while the server is away.
+            interval = min(2 * interval, _MAX_INTERVAL_S)
+            continue
+        if status == 200:
+            return made
+        error = made.get("error")
+        if error == "slow_down":
+            interval += 5
+        elif error == "access_denied":
+            raise UserMistake("the sign-in was refused in the browser")
+        elif error not in {"authorization_pending", "expired_token"}:
+            raise UserMistake(f"the platform refused the sign-in: {made['detail']}")
+    raise UserMistake("the code has expired; run the command again")
+
+
+def host_name() -> str:
+    """Return this machine's name, in characters that the platform accepts."""
+    return re.sub(r"[^A-Za-z0-9._-]", "-", socket.gethostname())[:100]
