@@ -70,9 +70,9 @@ async def test_card_is_served_at_all_its_paths(server: ServerProcess, http):
     ],
 )
 async def test_card_names_the_address_its_client_called(http, headers: dict[str, str], origin: str):
-    answer = await http.get(f"/a2a/{agent_id('echo')}", headers=headers)
-    assert answer.json()["url"].startswith(origin)
-    assert answer.headers["cache-control"] == "private, no-cache"
+    response = await http.get(f"/a2a/{agent_id('echo')}", headers=headers)
+    assert response.json()["url"].startswith(origin)
+    assert response.headers["cache-control"] == "private, no-cache"
 
 
 async def test_send_returns_task_with_history_and_answer(http):
@@ -210,11 +210,11 @@ async def test_graph_without_messages_reads_and_returns_data(http):
 
 async def test_history_includes_allowed_tool_results(http):
     task = await Remote(http, "tools").send("weather?")
-    _, results, answer = task["history"]
+    _, results, reply = task["history"]
     assert results["role"] == "agent"
     tool_result = {"toolCallId": "call-1", "content": "rain in Bergen", "name": "look_up", "status": "success"}
     assert results["parts"] == [data({"tool_results": [tool_result]})]
-    assert answer["parts"] == task["artifacts"][0]["parts"] == [{"kind": "text", "text": "take an umbrella"}]
+    assert reply["parts"] == task["artifacts"][0]["parts"] == [{"kind": "text", "text": "take an umbrella"}]
     assert "secret" not in str(task)
 
 

@@ -113,8 +113,8 @@ async def test_card_answers_304_to_matching_etag(http: httpx2.AsyncClient) -> No
         {"If-Modified-Since": since},
     ]
     for headers in fresh:
-        answer = await http.get(path, headers=headers)
-        assert (answer.status_code, answer.content, answer.headers["etag"]) == (304, b"", etag), headers
+        response = await http.get(path, headers=headers)
+        assert (response.status_code, response.content, response.headers["etag"]) == (304, b"", etag), headers
     stale: list[dict[str, str]] = [
         {"If-None-Match": '"other"', "If-Modified-Since": since},
         {"If-None-Match": etag, "A2A-Version": "1.0"},
@@ -132,9 +132,9 @@ async def test_card_answers_304_to_matching_etag(http: httpx2.AsyncClient) -> No
 
 async def test_trailing_slash_is_served_without_redirect(http: httpx2.AsyncClient) -> None:
     body: dict[str, Any] = {"jsonrpc": "2.0", "id": 1, "method": "message/send", "params": {"message": message("hi")}}
-    answer = await http.post(f"/a2a/{agent_id('echo')}/", json=body)
-    assert answer.status_code == 200
-    assert answer.json()["result"]["status"]["state"] == "completed"
+    response = await http.post(f"/a2a/{agent_id('echo')}/", json=body)
+    assert response.status_code == 200
+    assert response.json()["result"]["status"]["state"] == "completed"
 
 
 async def test_snake_case_members_are_read(http: httpx2.AsyncClient) -> None:

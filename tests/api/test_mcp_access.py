@@ -84,8 +84,8 @@ async def test_only_the_caller_answers_questions(server: ServerProcess) -> None:
                 reply: dict[str, Any] = {"jsonrpc": "2.0", "id": question}
                 accepted = {"action": "accept", "content": {"answer": "yes"}}
                 for result in ({"action": "decline"}, accepted):
-                    answer = await http.post("/mcp", json={**reply, "result": result}, headers=bob)
-                    assert (answer.status_code, answer.content) == (202, b"")
+                    response = await http.post("/mcp", json={**reply, "result": result}, headers=bob)
+                    assert (response.status_code, response.content) == (202, b"")
                 thread_id = question.split(":")[1]
                 runs = (await http.get(f"/threads/{thread_id}/runs", headers=alice)).json()
                 assert len(runs) == answered + 1
