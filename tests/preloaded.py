@@ -3,16 +3,21 @@
 They are forked from one process that only imports modules; then they run the command as usual.
 """
 
+import contextlib
 import multiprocessing
 import os
 import signal
 import subprocess
 import sys
+import threading
+from multiprocessing.connection import wait
 from multiprocessing.process import BaseProcess
 from pathlib import Path
 
 _SERVER = multiprocessing.get_context("forkserver")
 _SERVER.set_forkserver_preload(["portside.cli.main", "portside.cli.serve", "portside.agent.server"])
+# The exit code of a process can be read once: of two threads that read it at the same time, one would see 255.
+_lock = threading.Lock()
 
 
 class PreloadedProcess:
@@ -22,7 +27,8 @@ class PreloadedProcess:
         self._process: BaseProcess = _SERVER.Process(
             target=_run, args=(arguments, environment, str(log), str(Path.cwd())), daemon=True
         )
-        self._process.start()
+        with _lock:
+            self._process.start()
         self.pid: int = self._process.pid or 0
 
     @property
@@ -30,18 +36,21 @@ class PreloadedProcess:
         return self.poll()
 
     def poll(self) -> int | None:
-        return self._process.exitcode
+        with _lock:
+            return self._process.exitcode
 
     def wait(self, timeout: float | None = None) -> int:
-        self._process.join(timeout)
-        code = self._process.exitcode
+        wait([self._process.sentinel], timeout)
+        code = self.poll()
         if code is None:
             raise subprocess.TimeoutExpired(str(self.pid), timeout or 0)
         return code
 
     def send_signal(self, number: signal.Signals) -> None:
+        # The server that forks processes may know of the end before this one does.
         if self.poll() is None:
-            os.kill(self.pid, number)
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(self.pid, number)
 
 
 def _run(arguments: list[str], environment: dict[str, str], log: str, folder: str) -> None:

@@ -89,11 +89,13 @@ async def test_concurrent_runs_share_a_write(db):
     saver = PostgresSaver(db, writer=CheckpointWriter(db, delay_s=60))
     thread_ids = [str(uuid4()) for _ in range(8)]
     holders = [await running(db, thread_id) for thread_id in thread_ids]
-    seen = statements(db)
+    seen, all_done = statements(db), asyncio.Barrier(len(thread_ids))
 
     async def run(thread_id: str, holder: RunAttempt) -> None:
         async with saver.writer.buffering(thread_id, holder):
             await chain(saver).ainvoke(INPUT, config(thread_id))
+            # Nodes run in threads, so that the runs would end at any time.
+            await all_done.wait()
 
     await asyncio.gather(*map(run, thread_ids, holders))
     assert seen.count("write_checkpoints") < len(thread_ids)

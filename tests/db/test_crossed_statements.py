@@ -11,7 +11,8 @@ from portside.kernel.errors import Conflict
 from portside.kernel.http.error_responses import error_for
 from portside.kernel.pool import MAX_ATTEMPTS
 
-# Locks one row, gives another one time to lock the other, and asks for that as well.
+# Locks one row, waits until another one has locked the other, and asks for that as well. The one that is run again does
+# not wait.
 CROSS = Query("cross", "select cross_rows(:first::int, :second::int)")
 SETUP = """
 create table pairs (id int primary key, n int not null default 0);
@@ -19,7 +20,10 @@ insert into pairs values (1), (2);
 create function cross_rows(p_first int, p_second int) returns int language plpgsql as $$
 begin
     update pairs set n = n + 1 where id = p_first;
-    perform pg_sleep(0.2);
+    perform nextval('begun');
+    while (select last_value from begun) < 2 loop
+        perform pg_sleep(0.01);
+    end loop;
     update pairs set n = n + 1 where id = p_second;
     return p_first;
 end $$;
@@ -28,6 +32,7 @@ begin
     raise exception 'crossed' using errcode = '40001';
 end $$;
 create sequence tries;
+create sequence begun;
 """
 
 

@@ -55,7 +55,7 @@ class Harness:
             self.host.close()
         settings = ListenerSettings(
             control_plane_url="http://127.0.0.1:9", control_plane_api_key="", portside_home=str(self.root),
-            provision_database_url=self.postgres, deployment_start_timeout_s=20,
+            provision_database_url=self.postgres, deployment_start_timeout_s=120,
         )  # fmt: skip
         self.host = ContainerHost(settings)
         self.manager = ContainerManager(
@@ -182,7 +182,10 @@ async def test_requests_rotate_and_dead_containers_are_replaced(harness: Harness
         await harness.ask("/die")
 
     async def two_again() -> bool:
-        return len({(await harness.ask())["host"] for _ in range(4)} - hosts) == 1
+        # The relay may still choose the dead container.
+        with contextlib.suppress(httpx2.HTTPError):
+            return len({(await harness.ask())["host"] for _ in range(4)} - hosts) == 1
+        return False
 
     await eventually(two_again)
     assert len(harness.running()) == 2

@@ -7,7 +7,7 @@ import contextlib
 import tempfile
 from collections.abc import Iterator
 from pathlib import Path
-from uuid import uuid4
+from uuid import UUID, uuid4
 
 import asyncpg
 import pytest
@@ -128,7 +128,7 @@ async def test_deployment_above_connection_budget_is_refused(small_server: str, 
         for connection in held:
             await connection.close()
         await databases.drop(deployments[2])
-        await databases.ensure(deployments[2], tmp_path / str(deployments[2]))
+        await eventually(lambda: fits(databases, deployments[2], tmp_path))
     finally:
         for database in opened:
             await database.close()
@@ -147,15 +147,15 @@ async def test_budget_counts_what_replicas_hold(small_server: str, tmp_path):
     await databases.ensure(deployments[0], tmp_path / str(deployments[0]))
     for connection in held:
         await connection.close()
+    await eventually(lambda: fits(databases, deployments[2], tmp_path))
 
-    async def fits() -> bool:
-        # Postgres ends a closed connection's process a moment later.
-        with contextlib.suppress(CreateFailed):
-            await databases.ensure(deployments[2], tmp_path / str(deployments[2]))
-            return True
-        return False
 
-    await eventually(fits)
+async def fits(databases: Databases, deployment: UUID, folder: Path) -> bool:
+    """Whether a deployment can be created. Postgres ends a closed connection's process a moment later."""
+    with contextlib.suppress(CreateFailed):
+        await databases.ensure(deployment, folder / str(deployment))
+        return True
+    return False
 
 
 async def test_lost_database_is_not_replaced_by_an_empty_one(postgres: str, tmp_path: Path):

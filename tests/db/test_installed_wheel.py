@@ -51,7 +51,7 @@ class Installation:
     def run(self, *arguments: str) -> str:
         done = subprocess.run(
             self.command(*arguments), cwd=self.folder, env=self.environment(), capture_output=True, text=True,
-            check=False, timeout=60,
+            check=False, timeout=200,
         )  # fmt: skip
         assert done.returncode == 0, done.stderr
         return done.stdout.strip()
@@ -110,7 +110,7 @@ def test_a_deployment_gets_the_agent_server_alone(packed: Path, tmp_path: Path) 
     ):
         done = subprocess.run(
             deployment.command("portside", *arguments), cwd=tmp_path, env=deployment.environment(),
-            capture_output=True, text=True, check=False, timeout=60,
+            capture_output=True, text=True, check=False, timeout=200,
         )  # fmt: skip
         assert (done.returncode, words in done.stderr) == (1, True), done.stderr
 

@@ -231,7 +231,12 @@ async def test_pool_neither_loses_nor_shares_connections(fresh_database) -> None
     ended = await asyncio.gather(*working, return_exceptions=True)
     kinds = (asyncio.CancelledError, asyncpg.DivisionByZeroError)
     assert [each for each in ended if each is not None and not isinstance(each, kinds)] == []
-    assert db.pool.get_idle_size() == db.pool.get_size() > 0
+
+    async def are_all_free() -> bool:
+        # What a cancelled user had is reset in a task of its own.
+        return db.pool.get_idle_size() == db.pool.get_size() > 0
+
+    await eventually(are_all_free)
     assert await db.fetchval(COUNT) >= sum(each is None for each in ended[1::5]), "a commit may be cancelled too late"
     await db.close()
     with pytest.raises(asyncpg.InterfaceError):
@@ -351,6 +356,9 @@ async def test_open_connections_are_shared_if_postgres_refuses_more(fresh_databa
     mine = f"{scheme.split('://')[0]}://{name}:x@{place}{'?' + query if query else ''}"
     try:
         db = await Database.connect(mine)
+        # Connections that are opened at the same moment count each other, and Postgres could refuse all of them.
+        async with db.pool.acquire(), db.pool.acquire():
+            pass
         await asyncio.gather(*(db.execute(SLOW, seconds=0.02) for _ in range(12)))
         assert db.pool.get_size() == 2
         await db.close()

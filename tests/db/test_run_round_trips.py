@@ -137,7 +137,7 @@ async def server(module_database: str) -> AsyncIterator[Server]:
     db = await connect()
     await migrate(db, ["portside.agent"], schema=SCHEMA)
     engine = await Engine.start(
-        load_graphs(config), connect, make_saver=partial(PostgresSaver, writer=CheckpointWriter(db))
+        load_graphs(config), connect, make_saver=partial(PostgresSaver, writer=CheckpointWriter(db, delay_s=60.0))
     )
     known = Assistants(db, engine.graphs)
     await known.make_system_assistants()
@@ -156,12 +156,9 @@ async def server(module_database: str) -> AsyncIterator[Server]:
     await db.close()
 
 
-def check_on_thread(found: list[str], *, checkpoints: int) -> None:
-    """What a run's steps leave within a few milliseconds is written together, so at most as often as there is one."""
-    writes = found[len(BEFORE) : -len(AFTER)]
-    assert found == [*BEFORE, *writes, *AFTER]
-    assert set(writes) == {"write_checkpoints"}
-    assert len(writes) <= checkpoints
+def check_on_thread(found: list[str]) -> None:
+    """What a run's steps leave is written together, however many there are."""
+    assert found == [*BEFORE, "write_checkpoints", *AFTER]
 
 
 async def test_a_stateless_run_that_is_waited_for(server: Server):
@@ -244,13 +241,13 @@ async def test_an_assistant_that_changed_is_read_again(server: Server):
 async def test_a_run_on_a_thread(server: Server):
     thread_id = await server.thread()
     for _ in range(2):
-        check_on_thread(await server.cost(server.wait(thread_id)), checkpoints=3)
+        check_on_thread(await server.cost(server.wait(thread_id)))
     steps = server.wait(thread_id, "steps", input={"done": [], "pause_s": 0})
-    check_on_thread(await server.cost(steps), checkpoints=5)
+    check_on_thread(await server.cost(steps))
 
 
 async def test_background_run_costs_the_same_statements(server: Server):
-    check_on_thread(await server.cost(server.create(await server.thread())), checkpoints=3)
+    check_on_thread(await server.cost(server.create(await server.thread())))
 
 
 async def test_a_batch(server: Server):

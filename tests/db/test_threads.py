@@ -320,7 +320,8 @@ async def blocks_read(db: Database, fields: list[str]) -> int:
     plan = await db.pool.fetchval(
         f"explain (analyze, buffers, format json) {query.sql}", *query.arguments(values)
     )  # fmt: skip
-    return json.loads(plan)[0]["Plan"]["Shared Hit Blocks"]
+    node = json.loads(plan)[0]["Plan"]
+    return node["Shared Hit Blocks"] + node["Shared Read Blocks"]
 
 
 async def test_a_page_without_values_does_not_read_them(db):

@@ -81,7 +81,7 @@ def short_folder() -> Iterator[Path]:
 async def test_a_server_that_is_cut_off_stops_when_its_leases_end(
     fresh_database: Callable[[], Awaitable[str]], tmp_path: Path, short_folder: Path
 ):
-    url = await fresh_database()
+    url, gate = await fresh_database(), tmp_path / "gate"
     target, cut_url = through(url, short_folder)
     wire = Wire(target)
     with cluster_of(0, url, tmp_path) as cluster:
@@ -93,8 +93,10 @@ async def test_a_server_that_is_cut_off_stops_when_its_leases_end(
             await cluster.start(alone)
             async with Client(alone) as client:
                 threads = [await client.thread() for _ in range(3)]
-                # Durability that waits for nothing: only the clock can stop these runs.
-                runs = [await client.run(t, steps=150, pause_s=0.05, durability="exit") for t in threads]
+                # Durability that waits for nothing: only the clock can stop these runs. The last step is held, so that
+                # none of them ends before that.
+                work = {"steps": 150, "pause_s": 0.05, "gates": {149: gate}, "durability": "exit"}
+                runs = [await client.run(thread, **work) for thread in threads]
             for run in runs:
                 await cluster.ledger.begun(run, 2)
             wire.cut()
@@ -107,6 +109,7 @@ async def test_a_server_that_is_cut_off_stops_when_its_leases_end(
             await eventually(lambda: have_stopped(alone, runs))
             begun = [begun_by_first_attempt(cluster, run) for run in runs]
             wire.mend()
+            gate.touch()
             assert await cluster.over(*runs) == ["success"] * 3
     assert [begun_by_first_attempt(cluster, run) for run in runs] == begun
     for run, lease in zip(runs, leases, strict=True):

@@ -38,7 +38,12 @@ class Replica:
     async def started(self, thread_id: str, body: dict[str, Any]) -> str:
         run = (await self.http.post(f"/threads/{thread_id}/runs", json=body)).json()["run_id"]
         await eventually(lambda: self.has_status(thread_id, run, "running"))
+        await eventually(lambda: self.is_in_step(thread_id))
         return run
+
+    async def is_in_step(self, thread_id: str) -> bool:
+        """Whether a thread has a step to do. A run that is cancelled before its first step leaves the thread idle."""
+        return bool((await self.http.get(f"/threads/{thread_id}/state")).json()["next"])
 
     async def has_status(self, thread_id: str, run_id: str, status: str) -> bool:
         answer = await self.http.get(f"/threads/{thread_id}/runs/{run_id}")

@@ -207,6 +207,7 @@ async def test_notification_of_an_ended_run_wakes_clients_of_another_process(dat
 async def test_lost_events_end_remote_followers_with_an_error(processes, database, monkeypatch):
     here, there = processes
     begun = start()
+    await add_run(database, begun)
     feed = here.hub.begin(begun)
     await here.transport.flush()
     follower = there.hub.open(begun.run_id, begun.thread_id, is_resumable=True)
@@ -225,6 +226,7 @@ async def test_lost_events_end_remote_followers_with_an_error(processes, databas
     assert received.endswith(b"\r\n\r\n")
     assert b"StreamLost" in received
     feed.publish([("custom", b'"later"')])
+    await database.execute(_Rows("update runs set status = 'success'"))
     here.hub.finish(begun.run_id, None)
     assert b"".join([chunk async for chunk in own]).count(b"event: custom") == 22
 
@@ -232,6 +234,7 @@ async def test_lost_events_end_remote_followers_with_an_error(processes, databas
 async def test_events_of_a_run_that_is_streamed_elsewhere_are_written_before_its_end(processes, database):
     here, there = processes
     begun = start(is_resumable=False, is_streamed_elsewhere=True)
+    await add_run(database, begun)
     here.hub.begin(begun).publish([("values", b'"all"')])
     await here.hub.flush_run(begun.run_id)
     # Nothing else is written: the process dies here, before it has learned who follows the thread.
@@ -241,17 +244,22 @@ async def test_events_of_a_run_that_is_streamed_elsewhere_are_written_before_its
     assert b'"all"' in b"".join(await followed.take())
 
 
+async def add_run(database: Database, begun: AttemptStart, status: str = "running", attempt: int = 1) -> None:
+    """Store a run and its thread. Streams of runs and threads without rows end when a process looks for these."""
+    await database.execute(_Rows(f"insert into threads (thread_id) values ('{begun.thread_id}')"))
+    await database.execute(
+        _Rows(
+            "insert into runs (run_id, thread_id, assistant_id, status, multitask_strategy, attempt, started_at) values"
+            f" ('{begun.run_id}', '{begun.thread_id}', '{uuid4()}', '{status}', 'enqueue', {attempt}, now())"
+        )
+    )
+
+
 async def ended_elsewhere(
     process: Process, database: Database, begun: AttemptStart
 ) -> tuple[RunStream, LogSubscription]:
     """Return the stream of a run that a client created here and another process executed, and its subscription."""
-    await database.execute(_Rows(f"insert into threads (thread_id) values ('{begun.thread_id}')"))
-    await database.execute(
-        _Rows(
-            "insert into runs (run_id, thread_id, assistant_id, status, multitask_strategy, attempt, started_at)"
-            f" values ('{begun.run_id}', '{begun.thread_id}', '{uuid4()}', 'success', 'enqueue', 1, now())"
-        )
-    )
+    await add_run(database, begun, "success")
     stream = process.hub.open(begun.run_id, begun.thread_id, is_resumable=False)
     stream.mark_admitted(starts_here=False)
     followed = stream.follow()
@@ -260,13 +268,18 @@ async def ended_elsewhere(
 
 
 async def test_stream_of_an_ended_run_ends_after_all_written_events(processes, database, monkeypatch):
-    monkeypatch.setattr(remote, "READ_S", 3600)
+    # The test looks for the end itself: a look before the events are written would end the stream with an error.
+    for name in ("LOOK_S", "READ_S"):
+        monkeypatch.setattr(remote, name, 3600)
     monkeypatch.setattr(remote, "LAST_EVENTS_WITHIN_S", 0)
     here, there = processes
     begun = start(is_resumable=False, is_streamed_elsewhere=True)
     _stream, followed = await ended_elsewhere(there, database, begun)
     here.hub.begin(begun).publish([("values", b'"all"')])
     await here.hub.flush_run(begun.run_id)
+    # The first look notes that the run is over, and the second one ends its stream.
+    for _ in range(2):
+        await there.transport._subscriptions.check()
     received = b"".join([chunk async for chunk in followed])
     assert b'"all"' in received
     assert b"event: error" not in received
@@ -280,19 +293,34 @@ async def test_stream_without_written_events_ends_with_an_error(processes, datab
 
 
 async def _waits_for_lock(database: Database) -> bool:
-    return bool(await database.fetch(_Rows("select from pg_locks where not granted")))
+    waiting = "select from pg_locks l join pg_database d on d.oid = l.database where datname = current_database()"
+    return bool(await database.fetch(_Rows(f"{waiting} and not granted")))
+
+
+async def end_loops(process: Process) -> None:
+    """Let a process do nothing more, as if it had been killed."""
+    for task in process.transport._tasks:
+        task.cancel()
+    await asyncio.gather(*process.transport._tasks, return_exceptions=True)
 
 
 async def test_dead_process_loses_its_subscriptions(processes, database):
     here, there = processes
     begun = start(is_resumable=False)
+    await add_run(database, begun)
     followed = await there.hub.follow_thread(begun.thread_id, frozenset({"run_modes"}), None)
     feed = here.hub.begin(begun)
     here.transport.check_subscriptions()
     assert b"metadata" in b"".join(await followed.take())
     del followed
-    await there.transport._subscriptions.sync()
-    assert await database.fetch(_Rows("select * from stream_subscriptions")) == []
+
+    async def is_forgotten() -> bool:
+        # A read that is under way still holds the subscription.
+        await there.transport._subscriptions.sync()
+        return await database.fetch(_Rows("select * from stream_subscriptions")) == []
+
+    await eventually(is_forgotten)
+    await end_loops(there)
     await database.execute(_Rows("update stream_processes set alive_until = now() - interval '2 minutes'"))
     feed.publish([("values", b"1")])
     await here.transport._renew()
@@ -309,7 +337,8 @@ class _Rows:
         return []
 
 
-async def test_event_ids_continue_after_a_process_with_a_clock_ahead(processes):
+async def test_event_ids_continue_after_a_process_with_a_clock_ahead(processes, monkeypatch):
+    monkeypatch.setattr(remote, "CATCH_UP_S", 60)
     here, there = processes
     begun = start()
     here.hub.clock.ahead_s += 3600
@@ -329,14 +358,7 @@ async def test_event_ids_continue_after_a_process_with_a_clock_ahead(processes):
 async def test_late_events_of_a_former_owner_are_dropped(processes, database):
     here, there = processes
     begun = start()
-    thread, run = begun.thread_id, begun.run_id
-    await database.execute(_Rows(f"insert into threads (thread_id) values ('{thread}')"))
-    await database.execute(
-        _Rows(
-            "insert into runs (run_id, thread_id, assistant_id, status, multitask_strategy, attempt)"
-            f" values ('{run}', '{thread}', '{uuid4()}', 'running', 'enqueue', 2)"
-        )
-    )
+    await add_run(database, begun, attempt=2)
     here.hub.begin(begun).publish([("values", b'"late"')])
     await here.transport.flush()
     there.hub.begin(begun._replace(attempt=2)).publish([("values", b'"new"')])
@@ -367,9 +389,10 @@ def test_event_clock_follows_the_time_of_the_database():
     assert int(before_ms) + 100_000 <= event_ms <= time.time() * 1000 + 100_000
 
 
-async def test_remote_follower_gets_a_burst_in_order(processes):
+async def test_remote_follower_gets_a_burst_in_order(processes, database):
     here, there = processes
     begun = start(is_resumable=False)
+    await add_run(database, begun)
     followed = await there.hub.follow_thread(begun.thread_id, frozenset({"run_modes"}), None)
     feed = here.hub.begin(begun)
     for number in range(2000):

@@ -21,6 +21,7 @@ from portside.cli.up import Greeting
 from portside.kernel.errors import DependencyUnavailable, UserMistake
 from portside.kernel.version import full_version
 from tests.commands import run_here
+from tests.servers import free_port
 
 HEAVY = ("asyncpg", "langgraph", "langchain_core", "httpx2", "cryptography", "uvicorn", "starlette")
 
@@ -41,7 +42,7 @@ def run(*arguments: str, home: Path | None = None, **environment: str) -> subpro
     plain = {name: value for name, value in os.environ.items() if not name.startswith(("PORTSIDE_", "DATABASE_"))}
     return subprocess.run(
         [sys.executable, "-m", "portside", *arguments], env=plain | environment, cwd=home, capture_output=True,
-        text=True, check=False, timeout=60, stdin=subprocess.DEVNULL,
+        text=True, check=False, timeout=200, stdin=subprocess.DEVNULL,
     )  # fmt: skip
 
 
@@ -61,7 +62,7 @@ def test_every_command_explains_itself_and_imports_nothing_heavy() -> None:
     ways = commands(cli.portside)
     assert ("deployments", "logs") in ways
     done = subprocess.run(
-        [sys.executable, "-c", HELP_OF_ALL, json.dumps(ways)], capture_output=True, text=True, check=True, timeout=60
+        [sys.executable, "-c", HELP_OF_ALL, json.dumps(ways)], capture_output=True, text=True, check=True, timeout=200
     )
     shown = json.loads(done.stdout)
     for way in ways:
@@ -151,9 +152,9 @@ def test_a_port_that_is_taken_ends_a_server_at_once(tmp_path: Path, command: str
 def test_a_database_that_is_away_is_one_line(tmp_path: Path) -> None:
     (tmp_path / "agent.py").write_text("graph = lambda: None\n")
     (tmp_path / "langgraph.json").write_text('{"graphs": {"agent": "./agent.py:graph"}}')
-    with socket.create_server(("127.0.0.1", 0)) as free:
-        port = str(free.getsockname()[1])
-    done = run("serve", "--port", port, home=tmp_path, DATABASE_URI="postgresql://ann:secret@127.0.0.1:9/none")
+    done = run(
+        "serve", "--port", str(free_port()), home=tmp_path, DATABASE_URI="postgresql://ann:secret@127.0.0.1:9/none"
+    )
     assert done.returncode == DependencyUnavailable.exit_code
     assert done.stderr.startswith("error: the database does not answer: ")
     assert done.stderr.count("\n") == 1, done.stderr
@@ -247,7 +248,7 @@ def test_a_closed_pipe_is_not_an_error() -> None:
     reading, writing = os.pipe()
     os.close(reading)
     done = subprocess.run(
-        [sys.executable, "-c", program], stdout=writing, stderr=subprocess.PIPE, text=True, check=False, timeout=60
+        [sys.executable, "-c", program], stdout=writing, stderr=subprocess.PIPE, text=True, check=False, timeout=200
     )
     os.close(writing)
     assert done.stderr == ""

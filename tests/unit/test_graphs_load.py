@@ -297,7 +297,7 @@ def test_an_import_that_hangs_is_logged_with_its_stack(project, monkeypatch):
     monkeypatch.setattr(sys, "released_by_test", released, raising=False)
 
     def hear(event: Mapping[str, Any]) -> None:
-        if "is still importing" in event["event"] and "hang" in event["stack"]:
+        if "is still importing" in event["event"] and "in hang" in event["stack"]:
             reported.append(dict(event))
             released.set()
 

@@ -27,20 +27,20 @@ class RunningServer:
         self.inside = InProcessServer()
         self.loop = asyncio.new_event_loop()
         self.thread = threading.Thread(target=self.loop.run_forever)
-        self.gone = threading.Event()
+        self.begun, self.gone = threading.Event(), threading.Event()
         self.sent = 0
 
     def start(self) -> None:
         self.thread.start()
-        asyncio.run_coroutine_threadsafe(self._open(), self.loop).result(10)
+        asyncio.run_coroutine_threadsafe(self._open(), self.loop).result(60)
 
     async def _open(self) -> None:
         self.inside.open(self.app)
 
     def stop(self) -> None:
-        asyncio.run_coroutine_threadsafe(self.inside.close(), self.loop).result(10)
+        asyncio.run_coroutine_threadsafe(self.inside.close(), self.loop).result(60)
         self.loop.call_soon_threadsafe(self.loop.stop)
-        self.thread.join(10)
+        self.thread.join(60)
         self.loop.close()
 
     async def app(self, scope: Any, receive: Any, send: Any) -> None:
@@ -60,6 +60,7 @@ class RunningServer:
             case "/breaks":
                 await StreamingResponse(self.breaking())(scope, receive, send)
             case "/silent":
+                self.begun.set()
                 await self.watch(receive)
 
     async def watch(self, receive: Any) -> None:
@@ -108,16 +109,17 @@ async def test_stream_waits_for_its_reader_and_ends_when_closed(running: Running
     assert await exchange.read()
     assert running.sent <= 4 * MAX_UNREAD_BYTES
     await exchange.close()
-    assert await asyncio.to_thread(running.gone.wait, 30)
+    assert await asyncio.to_thread(running.gone.wait, 60)
 
 
 async def test_cancelled_caller_disconnects(running: RunningServer) -> None:
     caller = asyncio.create_task(running.inside.send(get("/silent")))
-    await asyncio.sleep(0)
+    # A call that is cancelled before the application has begun never reaches it.
+    assert await asyncio.to_thread(running.begun.wait, 60)
     caller.cancel()
     with pytest.raises(asyncio.CancelledError):
         await caller
-    assert await asyncio.to_thread(running.gone.wait, 30)
+    assert await asyncio.to_thread(running.gone.wait, 60)
 
 
 async def test_interrupted_response_raises(running: RunningServer) -> None:

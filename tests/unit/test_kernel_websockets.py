@@ -59,6 +59,7 @@ def to(url: str, **headers: str) -> connect:
     return connect(
         f"{url}/things/{uuid4()}/talk",
         additional_headers={name.replace("_", "-"): value for name, value in headers.items()},
+        open_timeout=60,
     )
 
 
