@@ -148,7 +148,7 @@ def has_browser(environment: Mapping[str, str], system: str) -> bool:
 def _with_browser(platform: Platform) -> Any:
     verifier, state = secrets.token_urlsafe(48), secrets.token_urlsafe(32)
     challenge = base64.urlsafe_b64encode(hashlib.sha256(verifier.encode()).digest()).rstrip(b"=").decode()
-    with _receiver(state) as (redirect_uri, answers):
+    with _receiver(state) as (redirect_uri, responses):
         query = {
             "response_type": "code", "client_id": CLIENT_ID, "redirect_uri": redirect_uri, "state": state,
             "code_challenge": challenge, "code_challenge_method": "S256", "host_name": host_name(),
@@ -158,13 +158,13 @@ def _with_browser(platform: Platform) -> Any:
         # Some browsers run in the terminal, and return only when they are closed.
         threading.Thread(target=webbrowser.open, args=(page,), daemon=True).start()
         try:
-            answer = answers.get(timeout=SIGN_IN_WITHIN_S)
+            response = responses.get(timeout=SIGN_IN_WITHIN_S)
         except queue.Empty:
             raise UserMistake("nobody signed in within ten minutes; try again, or use --device") from None
-    if "code" not in answer:
+    if "code" not in response:
         raise UserMistake("the sign-in was refused in the browser")
     form = {
-        "grant_type": "authorization_code", "client_id": CLIENT_ID, "code": answer["code"],
+        "grant_type": "authorization_code", "client_id": CLIENT_ID, "code": response["code"],
         "redirect_uri": redirect_uri, "code_verifier": verifier,
     }  # fmt: skip
     status, made = platform.post_form("/oauth/token", form)
@@ -181,31 +181,34 @@ class _Receiver(ThreadingHTTPServer):
     def __init__(self, state: str) -> None:
         super().__init__(("127.0.0.1", 0), _ReturnPage)
         self.state = state
-        self.answers: queue.Queue[dict[str, str]] = queue.Queue()
+        self.responses: queue.Queue[dict[str, str]] = queue.Queue()
         self.host = f"127.0.0.1:{self.server_port}"
 
 
 class _ReturnPage(BaseHTTPRequestHandler):
-    """Takes the answer for the state of this sign-in. Any page may send a request here, so others change nothing."""
+    """Takes the authorization response for the state of this sign-in.
+
+    Any page may send a request here, so others change nothing.
+    """
 
     server: _Receiver
     timeout = 30
 
     def do_GET(self) -> None:
-        """Answer the browser."""
+        """Respond to the browser."""
         parts = urlsplit(self.path)
-        answer = {name: values[0] for name, values in parse_qs(parts.query).items() if len(values) == 1}
+        response = {name: values[0] for name, values in parse_qs(parts.query).items() if len(values) == 1}
         is_ours = (
             self.headers.get("Host") == self.server.host
             and parts.path == "/callback"
-            and hmac.compare_digest(answer.get("state", "").encode(), self.server.state.encode())
-            and bool({"code", "error"} & answer.keys())
+            and hmac.compare_digest(response.get("state", "").encode(), self.server.state.encode())
+            and bool({"code", "error"} & response.keys())
         )
         if is_ours:
-            self.server.answers.put(answer)
+            self.server.responses.put(response)
             text = "You can close this page and go back to the terminal."
         else:
-            text = "This is not the answer that the terminal waits for."
+            text = "This is not the response that the terminal waits for."
         body = f'<!doctype html><html lang="en"><meta charset="utf-8"><title>Portside</title><p>{text}</p></html>'
         self.send_response(200 if is_ours else 400)
         headers = {
@@ -223,12 +226,12 @@ class _ReturnPage(BaseHTTPRequestHandler):
 
 @contextmanager
 def _receiver(state: str) -> Iterator[tuple[str, "queue.Queue[dict[str, str]]"]]:
-    """Listen during the block; yields the address for the browser, and where its answer arrives."""
+    """Listen during the block; yields the address for the browser, and where its response arrives."""
     with _Receiver(state) as server:
         thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.1}, daemon=True)
         thread.start()
         try:
-            yield f"http://{server.host}/callback", server.answers
+            yield f"http://{server.host}/callback", server.responses
         finally:
             server.shutdown()
             thread.join()

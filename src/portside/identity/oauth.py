@@ -238,9 +238,9 @@ def _sign_in_first(target: str) -> Response:
 
 
 def _refused(user_code: str, refused: LimitedKey | TooManyCodes | UserCodeUnknown) -> Response:
-    answer = pages.user_code_page(user_code, refused.message, refused.status)
-    answer.headers.update(refused.headers)
-    return answer
+    response = pages.user_code_page(user_code, refused.message, refused.status)
+    response.headers.update(refused.headers)
+    return response
 
 
 def _request_of(form: AuthorizationForm) -> dict[str, Any]:
