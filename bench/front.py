@@ -10,7 +10,8 @@ from bench.client import Connection, Figures, load, percentiles
 from tests.servers import free_port
 
 from portside.ingress.caddy import CaddyProcess, find_caddy
-from portside.ingress.config import AgentRoute, FrontOptions, configuration
+from portside.ingress.config import UPSTREAMS, FrontOptions, configuration
+from portside.ingress.front import write_upstreams
 
 ROUNDS, ROUND_S = 10, 0.5
 NAME = "bench"
@@ -26,8 +27,8 @@ async def measure_front(port: int) -> dict[str, Figures]:
         front = CaddyProcess(caddy.program, Path(folder) / "front", Path(folder) / "front.log")
         await front.start()
         try:
-            config = configuration(options, [AgentRoute(NAME, f"127.0.0.1:{port}")], is_old=caddy.is_old)
-            await front.load(config)
+            write_upstreams(Path(folder) / "front" / UPSTREAMS, {NAME: f"127.0.0.1:{port}"})
+            await front.load(configuration(options, [], is_old=caddy.is_old))
             return {f"{clients} clients": await compare(port, options.port, clients) for clients in (1, 16)}
         finally:
             await front.stop()

@@ -14,7 +14,7 @@ from portside.kernel.http.server import Server, listen
 from tests.servers import KEY, ServerProcess, free_port, platform_server
 
 HEADERS = {"X-Api-Key": KEY}
-# With a new route the front closes idle connections, perhaps at the moment when a client sends its next request on one.
+# For an address of one deployment the front closes idle connections, perhaps while a client sends on one.
 NO_IDLE_CONNECTIONS = httpx2.Limits(max_keepalive_connections=0)
 COOKIES = ("mine=1; Path=/", "portside_session=evil; Path=/", "wide=1; Domain=localhost; Path=/")
 
@@ -135,7 +135,7 @@ def _runs_in(entry: Path, folder: str) -> bool:
 def fronted(home: Path, database_url: str, *arguments: str, **environment: str) -> Iterator[Fronted]:
     ports = {"http": free_port(), "https": free_port()}
     settings = {
-        "DATABASE_URL": database_url, "PORTSIDE_OWN_LISTENER": "false", "PORTSIDE_FRONT": "true",
+        "DATABASE_URL": database_url, "PORTSIDE_OWN_LISTENER": "false",
         "PORTSIDE_HTTP_PORT": str(ports["http"]),
         "PORTSIDE_HTTPS_PORT": str(ports["https"]), **environment,
     }  # fmt: skip

@@ -11,6 +11,7 @@ import signal
 import socket
 import stat
 from collections.abc import AsyncIterator, Iterator
+from http.client import HTTPConnection
 from pathlib import Path
 from typing import Any
 
@@ -20,6 +21,7 @@ from websockets.asyncio.client import connect
 
 from tests.conftest import eventually
 from tests.fronted import HEADERS, NO_IDLE_CONNECTIONS, FakeAgent, Fronted, fronted
+from tests.servers import free_port
 
 pytestmark = pytest.mark.timeout(600)
 
@@ -73,6 +75,27 @@ async def test_custom_url_stays_when_the_deployment_moves(platform: Fronted, htt
         other.close()
     # Nothing listens there now, and the old address is not asked.
     assert (await http.get("/agents/moving/x")).status_code == 502
+
+
+def test_changes_of_deployments_leave_idle_connections_open(platform: Fronted):
+    """A request that a client sends on a connection while it is closed would be lost."""
+    parts = httpx2.URL(platform.url)
+    idle = HTTPConnection(parts.host, parts.port, timeout=60)
+    try:
+        idle.connect()
+        before = idle.sock
+        for number in range(3):
+            made = platform.deploy(f"idle-{number}")
+            platform.report(made["id"], f"http://127.0.0.1:{free_port()}")
+            platform.report(made["id"], platform.agent.url)
+            platform.call("DELETE", f"/v2/deployments/{made['id']}")
+            for path in ("/ok", "/agents/fake/x"):
+                idle.request("GET", path, headers=HEADERS)
+                answer = idle.getresponse()
+                assert (answer.status, bool(answer.read())) == (200, True)
+        assert idle.sock is before
+    finally:
+        idle.close()
 
 
 async def test_streams_are_not_buffered_and_a_client_that_leaves_is_noticed(

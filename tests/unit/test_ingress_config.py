@@ -10,10 +10,10 @@ import pytest
 from portside.cli.ingress import PRINTERS, Outer
 from portside.control.addresses import DeploymentAddress
 from portside.ingress.caddy import find_caddy
-from portside.ingress.config import AgentRoute, FrontOptions, configuration
-from portside.ingress.front import FromFront, hosts_of, own_host, routes_of
+from portside.ingress.config import FrontOptions, OwnAddress, configuration
+from portside.ingress.front import FromFront, hosts_of, own_addresses, own_host, upstreams_of, write_upstreams
 
-ROUTES = [AgentRoute("a", "127.0.0.1:1"), AgentRoute("b", "[::1]:2", "chat.example.org", "/v1")]
+OWN = [OwnAddress("chat.example.org", "/v1", "b"), OwnAddress("chat.example.org", "", "c")]
 DOMAIN = FrontOptions(domain="portside.example.com", agents="host")
 
 
@@ -41,7 +41,7 @@ def valid(config: dict[str, Any], folder: Path) -> None:
     ],
 )
 def test_caddy_accepts_the_configuration(options: FrontOptions, tmp_path: Path):
-    valid(configuration(options, ROUTES), tmp_path)
+    valid(configuration(options, OWN), tmp_path)
 
 
 def test_public_addresses_follow_the_domain():
@@ -55,7 +55,8 @@ def test_public_addresses_follow_the_domain():
     "url",
     [
         None, "", "https://portside.example.com", "https://a.portside.example.com/x", "http://127.0.0.1", "http://[::1]:1",
-        "https://localhost", "https://PORTSIDE.example.com", "http://box",
+        "https://localhost", "https://PORTSIDE.example.com", "http://box", "https://*.example.org",
+        "https://chat.example.org/{env.PATH}", "https://chat.example.org/a/*",
     ],
 )  # fmt: skip
 def test_names_of_the_platform_are_not_routed_to_a_deployment(url: str | None):
@@ -65,13 +66,24 @@ def test_names_of_the_platform_are_not_routed_to_a_deployment(url: str | None):
 def test_the_older_deployment_keeps_an_address():
     addresses = [
         DeploymentAddress("old", "http://127.0.0.1:1", "https://chat.example.org/"),
-        DeploymentAddress("new", "http://127.0.0.1:2", "https://Chat.example.org"),
+        DeploymentAddress("new", "http://[::1]:2", "https://Chat.example.org"),
+        DeploymentAddress("glob", "http://*:2", None),
         DeploymentAddress("odd", "unix:/x", None),
     ]
-    routes = routes_of(addresses, DOMAIN)
-    assert routes == [AgentRoute("old", "127.0.0.1:1", "chat.example.org"), AgentRoute("new", "127.0.0.1:2")]
-    assert hosts_of(routes, DOMAIN) == {
+    own = own_addresses(addresses, DOMAIN)
+    assert own == [OwnAddress("chat.example.org", "", "old")]
+    assert upstreams_of(addresses) == {"old": "127.0.0.1:1", "new": "[::1]:2"}
+    assert hosts_of(addresses, own, DOMAIN) == {
         "portside.example.com", "old.portside.example.com", "new.portside.example.com", "chat.example.org",
+    }  # fmt: skip
+
+
+def test_upstreams_follow_moves_and_deletions(tmp_path: Path):
+    folder = tmp_path / "upstreams"
+    write_upstreams(folder, {"a": "127.0.0.1:1", "b": "[::1]:2"})
+    write_upstreams(folder, {"a": "127.0.0.1:3", "c": "agents.example.org:80"})
+    assert {str(file.relative_to(folder)) for file in folder.rglob("*")} == {
+        "a", "a/127.0.0.1:3", "c", "c/agents.example.org:80",
     }  # fmt: skip
 
 

@@ -165,7 +165,7 @@ def _platform(options: Installation) -> list[Json]:
             {"name": "PORTSIDE_HOST", "value": "0.0.0.0"},  # noqa: S104 - a pod's own address
             {"name": "PORTSIDE_OWN_LISTENER", "value": "false"},
             # The cluster's Ingress is the front, and no agent runs here.
-            {"name": "PORTSIDE_CADDY", "value": "none"},
+            {"name": "PORTSIDE_FRONT", "value": "false"},
             {"name": "LOG_LEVEL", "value": "INFO"},
             {"name": "LOG_JSON", "value": "true"},
             _from_secret("DATABASE_URL", SECRET, "database-url"),

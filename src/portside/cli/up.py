@@ -28,7 +28,10 @@ from portside.platform.home import NAME, Home, make_repository
 @click.option("--host", help="Address to listen on. [default: 127.0.0.1]")
 @click.option("--port", type=click.IntRange(1, 65535), help="Port to listen on. [default: 8700]")
 @click.option(
-    "--front", "is_fronted", is_flag=True, default=None, help="Serve the platform and all agents at one port, by Caddy."
+    "--front/--no-front",
+    "is_fronted",
+    default=None,
+    help="Agents at the platform's port too, by Caddy. [default: --front]",
 )
 @click.option("--domain", help="Public host name; the platform is then served there with HTTPS.")
 @click.option(
@@ -89,7 +92,9 @@ def _open_entrance(home: Any, settings: Any) -> Any:
     from portside.platform.app import Entrance
 
     options = settings.front
-    if options.domain is None and not settings.is_fronted:
+    if not settings.is_fronted:
+        if options.domain is not None:
+            raise UserMistake("--domain needs the front; leave out --no-front and PORTSIDE_FRONT=false")
         return Entrance(listen(settings.host, settings.port))
     caddy = find_caddy(settings.caddy)
     if caddy is not None:

