@@ -170,7 +170,7 @@ async def test_crash_loop_is_reported_and_retried(platform: Platform, repository
 
 async def test_deployment_moves_from_taken_port(platform: Platform, repository: Repository) -> None:
     deployment, thread = await deployed(platform, repository)
-    before = await platform.url(deployment)
+    address = await platform.url(deployment)
     await asyncio.to_thread(platform.server.stop)
     state = platform.home / "dataplane" / "deployments" / deployment / "state.json"
     port = load(state.read_bytes())["port"]
@@ -182,8 +182,8 @@ async def test_deployment_moves_from_taken_port(platform: Platform, repository: 
         await asyncio.to_thread(platform.server.start)
 
         async def moved() -> bool:
-            return await platform.url(deployment) != before
+            return bool(load(state.read_bytes())["port"] != port)
 
         await eventually(moved)
         await goes_on(platform, deployment, thread)
-    assert load(state.read_bytes())["port"] != port
+    assert await platform.url(deployment) == address

@@ -236,7 +236,7 @@ async def test_idle_connections_leave_the_platform_its_descriptors(tmp_path: Pat
     port = free_port()
     home = tmp_path / "home"
     environment = {"DATABASE_URL": "", "PORTSIDE_API_KEY": KEY, "PORTSIDE_OWN_LISTENER": "false", **QUIET}
-    command = ["up", "--home", str(home), "--port", str(port), "--no-example"]
+    command = ["up", "--home", str(home), "--port", str(port), "--no-example", "--no-front"]
     server = ServerProcess(command, f"http://127.0.0.1:{port}", environment, tmp_path / "up.log")
     server.starter = ["sh", "-c", 'ulimit -S -n 200; ulimit -H -n 400; exec "$@"', "sh"]
     await asyncio.to_thread(server.start)

