@@ -138,7 +138,7 @@ async def test_any_server_accepts_the_answer(server: ServerProcess, module_datab
                     question = (await stream.next()).data
                     assert question["method"] == "elicitation/create"
                     reply = {"jsonrpc": "2.0", "id": question["id"], "result": {"action": "accept", "content": content}}
-                    responses = await asyncio.gather(*(elsewhere.post("/mcp", json=reply) for _ in range(3)))
+                    responses = await asyncio.gather(*(elsewhere.post("/mcp", json=reply) for _ in range(10)))
                     assert {response.status_code for response in responses} == {202}
                 result = (await stream.next()).data["result"]
     assert result["structuredContent"] == {"decision": "S False for Ann"}

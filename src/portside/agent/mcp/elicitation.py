@@ -25,6 +25,7 @@ from portside.agent.types.access import Caller
 from portside.agent.types.runs import Command, Run, RunCreate
 from portside.kernel.codec import dump_user, load
 from portside.kernel.db import Database
+from portside.kernel.errors import Invalid
 from portside.kernel.ids import uuid7
 
 CALL_METADATA = {"mcp.call": True}
@@ -146,8 +147,16 @@ class Questions:
             strict_resume=True,
         )
         grant = await self._access.authorize_run(caller, question.thread_id, body)
-        grant = grant._replace(run_id=question.answered_by)
-        await self._runs.create(question.thread_id, body, request_id, awaited="nothing", grant=grant)
+        # The key: a client that sends its answer twice may find the first run over, and the thread free again.
+        grant = grant._replace(run_id=question.answered_by, key=str(question.answered_by))
+        try:
+            await self._runs.create(question.thread_id, body, request_id, awaited="nothing", grant=grant)
+        except Invalid:
+            # Another answer to the same question may have been first.
+            with suppress(RunNotFound):
+                await self._runs.get(question.thread_id, question.answered_by)
+                return
+            raise
 
     async def _open_interrupt(self, question: Question) -> Plain | None:
         """Return the interrupt of a question while the thread still waits at it."""
