@@ -10,8 +10,9 @@ from bench.client import Connection, Figures, load, percentiles
 from tests.servers import free_port
 
 from portside.ingress.caddy import CaddyProcess, find_caddy
-from portside.ingress.config import UPSTREAMS, FrontOptions, configuration
+from portside.ingress.config import UPSTREAMS, configuration
 from portside.ingress.front import write_upstreams
+from portside.ingress.options import FrontOptions
 
 ROUNDS, ROUND_S = 10, 0.5
 NAME = "bench"

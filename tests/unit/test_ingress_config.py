@@ -10,8 +10,17 @@ import pytest
 from portside.cli.ingress import PRINTERS, Outer
 from portside.control.addresses import DeploymentAddress
 from portside.ingress.caddy import find_caddy
-from portside.ingress.config import FrontOptions, OwnAddress, configuration
-from portside.ingress.front import FromFront, hosts_of, own_addresses, own_host, upstreams_of, write_upstreams
+from portside.ingress.config import OwnAddress, configuration
+from portside.ingress.front import (
+    FromFront,
+    agents_pattern,
+    hosts_of,
+    own_addresses,
+    own_host,
+    upstreams_of,
+    write_upstreams,
+)
+from portside.ingress.options import FrontOptions
 
 OWN = [OwnAddress("chat.example.org", "/v1", "b"), OwnAddress("chat.example.org", "", "c")]
 DOMAIN = FrontOptions(domain="portside.example.com", agents="host")
@@ -45,10 +54,10 @@ def test_caddy_accepts_the_configuration(options: FrontOptions, tmp_path: Path):
 
 
 def test_public_addresses_follow_the_domain():
-    assert FrontOptions().agents_pattern is None
-    assert DOMAIN.agents_pattern == "https://*.portside.example.com"
-    assert FrontOptions(domain="x.org", https_port=8443).agents_pattern == "https://x.org:8443/agents/*"
-    assert FrontOptions(domain="x.org", tls="off", https_port=8443).agents_pattern == "https://x.org/agents/*"
+    assert agents_pattern(FrontOptions()) is None
+    assert agents_pattern(DOMAIN) == "https://*.portside.example.com"
+    assert agents_pattern(FrontOptions(domain="x.org", https_port=8443)) == "https://x.org:8443/agents/*"
+    assert agents_pattern(FrontOptions(domain="x.org", tls="off", https_port=8443)) == "https://x.org/agents/*"
 
 
 @pytest.mark.parametrize(

@@ -13,16 +13,15 @@ policy that takes this origin away from their pages.
 """
 
 import re
-from typing import Any, Literal
+from typing import Any
 
 import msgspec
 
-from portside.control.addresses import LABEL, PREFIX
+from portside.control.addresses import PREFIX
 from portside.identity.authentication import SESSION_COOKIE
+from portside.ingress.options import FrontOptions
 
 Json = dict[str, Any]
-AgentAddresses = Literal["path", "host"]
-TlsMode = Literal["acme", "internal", "files", "off"]
 
 # Relative to Caddy's working directory, because the path of a unix socket has at most 107 bytes.
 ADMIN_SOCKET, PLATFORM_SOCKET, STORAGE, UPSTREAMS = "admin.sock", "platform.sock", "storage", "upstreams"
@@ -72,48 +71,6 @@ _QUIET: Json = {"handle": [{"handler": "headers", "response": {"delete": ["Serve
 # Other headers about the client that nobody has checked.
 _CLAIMS = ["Forwarded", "X-Real-Ip", "True-Client-Ip"]
 _LOCAL_HOSTS = r"localhost|host\.(?:docker|containers)\.internal|[0-9.]+|[0-9a-f.]*:[0-9a-f:.]*"
-
-
-class FrontOptions(msgspec.Struct, frozen=True, kw_only=True):
-    """What the operator chose. With `tls` off, another proxy ends TLS and sends everything to `port`."""
-
-    host: str = "127.0.0.1"
-    port: int = 8700
-    domain: str | None = None
-    agents: AgentAddresses = "path"
-    tls: TlsMode = "acme"
-    certificate: str | None = None
-    key: str | None = None
-    acme_server: str | None = None
-    acme_email: str | None = None
-    acme_root: str | None = None
-    http_port: int = 80
-    https_port: int = 443
-    trusted_proxies: tuple[str, ...] = ()
-
-    @property
-    def is_public(self) -> bool:
-        """Whether the front itself serves HTTPS."""
-        return self.domain is not None and self.tls != "off"
-
-    @property
-    def origin(self) -> str | None:
-        """The platform's public address, or None without a domain."""
-        return None if self.domain is None else f"https://{self.domain}{self.port_suffix}"
-
-    @property
-    def agents_pattern(self) -> str | None:
-        """The public address of deployments, with a star for the name; None without a domain."""
-        if self.domain is None:
-            return None
-        if self.agents == "host":
-            return f"https://{LABEL}.{self.domain}{self.port_suffix}"
-        return f"{self.origin}{PREFIX}{LABEL}"
-
-    @property
-    def port_suffix(self) -> str:
-        """The port in public addresses, unless it is the usual one."""
-        return f":{self.https_port}" if self.is_public and self.https_port != 443 else ""
 
 
 class OwnAddress(msgspec.Struct, frozen=True, order=True):

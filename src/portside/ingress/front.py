@@ -17,9 +17,10 @@ from uuid import UUID
 
 from starlette.datastructures import MutableHeaders
 
-from portside.control.addresses import PREFIX, DeploymentAddress, list_addresses
+from portside.control.addresses import LABEL, PREFIX, DeploymentAddress, list_addresses
 from portside.ingress.caddy import Caddy, CaddyProcess, ConfigurationRefused
-from portside.ingress.config import PLATFORM_SOCKET, UPSTREAMS, FrontOptions, Json, OwnAddress, configuration
+from portside.ingress.config import PLATFORM_SOCKET, UPSTREAMS, Json, OwnAddress, configuration
+from portside.ingress.options import FrontOptions
 from portside.kernel.db import Database
 from portside.kernel.errors import Unavailable
 from portside.kernel.files import make_private_dir, rotate_beyond
@@ -171,6 +172,15 @@ class FrontRoutes(Task):
         await self._front.refresh()
         await asyncio.to_thread(rotate_beyond, self._front.log_file, MAX_LOG_BYTES)
         return Status()
+
+
+def agents_pattern(options: FrontOptions) -> str | None:
+    """Return the public address of deployments, with a star for the name; None without a domain."""
+    if options.domain is None:
+        return None
+    if options.agents == "host":
+        return f"https://{LABEL}.{options.domain}{options.port_suffix}"
+    return f"{options.origin}{PREFIX}{LABEL}"
 
 
 def upstreams_of(addresses: list[DeploymentAddress]) -> dict[str, str]:

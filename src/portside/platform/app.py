@@ -41,7 +41,7 @@ from portside.identity.provisioning import AdmissionRules
 from portside.identity.services import IdentityServices, OidcSignIn
 from portside.identity.signin import routes as sign_in
 from portside.identity.workspaces import WorkspaceDeletionChecks, mark_emptied, next_to_empty
-from portside.ingress.front import AgentsUnavailable, FromFront, Front, FrontRoutes
+from portside.ingress.front import AgentsUnavailable, FromFront, Front, FrontRoutes, agents_pattern
 from portside.ingress.http import FrontServices
 from portside.ingress.http import routes as ingress
 from portside.kernel.crypto import SecretBox, begin_rotation, end_rotation
@@ -233,7 +233,7 @@ async def open_platform(
             outbound_rules=OutboundRules(
                 allow_private=settings.allow_private_git_hosts, allow_loopback=settings.allow_private_git_hosts
             ),
-            addresses=PublicAddresses(workspace_id, settings.front.agents_pattern) if front else None,
+            addresses=PublicAddresses(workspace_id, agents_pattern(settings.front)) if front else None,
             router=front or NO_ROUTER,
             front=front,
         )

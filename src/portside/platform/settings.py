@@ -5,7 +5,7 @@ from typing import Annotated, Literal
 
 import msgspec
 
-from portside.ingress.config import AgentAddresses, FrontOptions, TlsMode
+from portside.ingress.options import AgentAddresses, FrontOptions, TlsMode
 from portside.kernel.errors import UserMistake
 from portside.kernel.settings import setting
 from portside.limits.types import Region
