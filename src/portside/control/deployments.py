@@ -274,6 +274,7 @@ async def delete_deployment(scope: Scope, deployment_id: UUID, *, delete_tracing
     async with scope.change() as tx:
         await lock_deployment(tx, scope, deployment_id)
         await _request_delete(tx, deployment_id, delete_tracing_project=delete_tracing_project)
+    await scope.router.refresh()
 
 
 async def delete_deployments(scope: Scope, ids: list[UUID]) -> DeletedDeployments:
@@ -285,6 +286,7 @@ async def delete_deployments(scope: Scope, ids: list[UUID]) -> DeletedDeployment
             raise DeploymentNotFound.of(unknown[0])
         for row in rows:
             await _request_delete(tx, row["id"], delete_tracing_project=False)
+    await scope.router.refresh()
     return DeletedDeployments([row["id"] for row in rows])
 
 

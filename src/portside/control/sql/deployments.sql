@@ -125,11 +125,13 @@ update deployments set
 where id = :id
 
 -- name: deployment_addresses
--- Deployments on machines that have an address, oldest first.
+-- Deployments on machines that have an address, oldest first. One that is being deleted has none: another program may
+-- get its port.
 select d.name, d.direct_url, d.requested_url
 from deployments d
 join listeners l on l.id = d.assigned_listener_id
 where d.workspace_id = :workspace_id and d.direct_url is not null and l.compute_type = 'process'
+  and d.status <> 'AWAITING_DELETE'
 order by d.created_at, d.id
 
 -- name: delete_deployment
