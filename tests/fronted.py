@@ -11,7 +11,7 @@ from typing import Any
 import httpx2
 
 from portside.kernel.http.server import Server, listen
-from tests.servers import KEY, ServerProcess, free_port, platform_server
+from tests.servers import KEY, ServerProcess, agent_server, free_port, platform_server
 
 HEADERS = {"X-Api-Key": KEY}
 # For an address of one deployment the front closes idle connections, perhaps while a client sends on one.
@@ -104,6 +104,19 @@ class Fronted:
         self.http.get(f"/internal/listeners/{self.listener}/desired")
         self.report(made["id"], url or self.agent.url)
         return self.get(made["id"])
+
+    @contextlib.contextmanager
+    def real_agent(self, name: str, database_url: str, **environment: str) -> Iterator[dict[str, Any]]:
+        """Create a deployment that a real agent server answers for, as a listener would start it."""
+        made = self.deploy(name)
+        desired = self.call("GET", f"/internal/listeners/{self.listener}/desired")["deployments"]
+        (given,) = [each["environment"] for each in desired if each["id"] == made["id"]]
+        folder = self.home / f"agent-{name}"
+        folder.mkdir()
+        settings = {**given, "LANGSMITH_TRACING": "false", **environment}
+        with agent_server(database_url, folder, project="guarded", **settings) as server:
+            self.report(made["id"], server.url)
+            yield self.get(made["id"])
 
     def report(self, deployment_id: str, url: str) -> None:
         self.call("PUT", f"/internal/deployments/{deployment_id}/status", status="READY", custom_url=url)
