@@ -124,6 +124,7 @@ def test_the_port_of_this_machine_knows_no_foreign_names(secured: Secured):
 def test_an_agent_with_a_host_of_its_own_has_an_origin_of_its_own(secured: Secured):
     answer = secured.get(f"{secured.prefix}/x", secured.agent_host, Cookie="a=1; portside_session=secret")
     assert answer.json()["headers"]["cookie"] == "a=1"
+    assert "clear-site-data" not in answer.headers
     if secured.form == "host":
         assert "content-security-policy" not in answer.headers
         assert answer.headers.get_list("set-cookie") == ["mine=1; Path=/", "", "wide=1; Path=/"]

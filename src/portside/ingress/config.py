@@ -268,7 +268,9 @@ def _sub(*routes: Json) -> Json:
 
 def _on_responses(operations: Json) -> Json:
     """Change the headers of every response, also of those that open a WebSocket, which the proxy's own would not."""
-    return {"handler": "headers", "response": {"deferred": True, **operations}}
+    # Browsers apply it to cookies of the whole domain: an agent's host would sign people out of the platform.
+    kept_out = {"delete": ["Clear-Site-Data"]}
+    return {"handler": "headers", "response": {"deferred": True, **kept_out, **operations}}
 
 
 def _uri(pattern: str, name: str = "") -> Json:
