@@ -137,6 +137,18 @@ async def test_a_terminal_gets_a_session_after_a_click(
     assert await status(terminal, token) == 401
 
 
+async def test_a_terminal_at_another_address_is_shown_with_a_warning(
+    server: Hosted, terminal: httpx2.AsyncClient, person: Person
+) -> None:
+    begun, warning = await begin(terminal), "another address than your browser"
+    assert warning not in (await person.type_code(begun["user_code"])).text
+    digest = hashlib.sha256(begun["device_code"].encode()).digest()
+    await server.db.pool.execute("update cli_authorizations set address = '192.0.2.7' where code_hash = $1", digest)
+    shown = (await person.type_code(begun["user_code"])).text
+    assert warning in shown
+    assert "192.0.2.7" in shown
+
+
 async def test_codes_are_not_stored(server: Hosted, terminal: httpx2.AsyncClient, person: Person) -> None:
     begun, code = await begin(terminal), await person.code()
     stored = await server.db.pool.fetchval("select string_agg(c::text, '') from cli_authorizations c")

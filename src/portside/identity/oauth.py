@@ -199,6 +199,7 @@ async def confirm_device(ctx: Context) -> Response:
             host_name=waiting.host_name,
             address=waiting.address,
             user_code=form.user_code.upper(),
+            is_elsewhere=waiting.address != _address(ctx),
         )
     )
 

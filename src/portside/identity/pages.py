@@ -94,14 +94,19 @@ class Approval(msgspec.Struct, frozen=True, kw_only=True):
     host_name: str | None
     address: str
     user_code: str | None = None
+    is_elsewhere: bool = False
 
 
 def approval_page(shown: Approval, *, form_targets: str = "'self'") -> Response:
     """Return the page on which somebody approves or refuses the sign-in of a terminal."""
     host = f" on <strong>{escape(shown.host_name)}</strong>" if shown.host_name else ""
     code = f"<p>Compare: the terminal shows</p><p><code>{escape(shown.user_code)}</code></p>" if shown.user_code else ""
+    warning = (
+        "This terminal is at another address than your browser. Refuse it if somebody sent you the link or the code."
+    )
+    problem = _problem(warning if shown.is_elsewhere else None)
     body = (
-        f"<p>A terminal{host} at the address <strong>{escape(shown.address)}</strong> wants to act as "
+        f"{problem}<p>A terminal{host} at the address <strong>{escape(shown.address)}</strong> wants to act as "
         f"<strong>{escape(shown.account)}</strong>.</p>{code}"
         '<p class="soft">Approve this only if you ran “portside login” yourself, just now. The terminal gets all your '
         "permissions.</p>"
