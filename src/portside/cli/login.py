@@ -204,11 +204,19 @@ class _ReturnPage(BaseHTTPRequestHandler):
             and hmac.compare_digest(response.get("state", "").encode(), self.server.state.encode())
             and bool({"code", "error"} & response.keys())
         )
-        if is_ours:
-            self.server.responses.put(response)
-            text = "You can close this page and go back to the terminal."
-        else:
-            text = "This is not the response that the terminal waits for."
+        try:
+            self._show(is_ours=is_ours)
+        finally:
+            # After the page: the command ends with it, and the browser would show an error instead.
+            if is_ours:
+                self.server.responses.put(response)
+
+    def _show(self, *, is_ours: bool) -> None:
+        text = (
+            "You can close this page and go back to the terminal."
+            if is_ours
+            else "This is not the response that the terminal waits for."
+        )
         body = f'<!doctype html><html lang="en"><meta charset="utf-8"><title>Portside</title><p>{text}</p></html>'
         self.send_response(200 if is_ours else 400)
         headers = {
