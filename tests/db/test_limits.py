@@ -188,7 +188,7 @@ async def ask(app: RateLimits, method: str, path: str, **headers: str) -> tuple[
     address = headers.pop("address", "192.0.2.1")
     raw = [(name.replace("_", "-").encode(), value.encode()) for name, value in headers.items()]
     scope = {
-        "type": "http", "method": method, "path": path, "raw_path": path.encode(),
+        "type": "http", "scheme": "http", "method": method, "path": path, "raw_path": path.encode(),
         "headers": raw, "client": (address, 5000),
     }  # fmt: skip
     said: list[Any] = []
