@@ -337,8 +337,53 @@ class _Rows:
         return []
 
 
-async def test_event_ids_continue_after_a_process_with_a_clock_ahead(processes, monkeypatch):
-    monkeypatch.setattr(remote, "CATCH_UP_S", 60)
+async def test_run_that_moves_waits_for_its_earlier_events(processes, database):
+    """A read that fails meanwhile leaves no gap in the stream: it is tried again before the run goes on."""
+    here, there = processes
+    begun = start()
+    await add_run(database, begun)
+    here.hub.begin(begun).publish([("values", b'"early"')])
+    await here.transport.flush()
+    again = begun._replace(attempt=2)
+    async with database.transaction() as tx:
+        await tx.connection.execute("lock table stream_chunks in access exclusive mode")
+        moved = asyncio.create_task(there.hub.prepare(again))
+        waiting = (
+            "select pg_terminate_backend(l.pid) from pg_locks l join pg_database d on d.oid = l.database"
+            " where datname = current_database() and not granted and relation = 'stream_chunks'::regclass"
+        )
+
+        async def is_broken() -> bool:
+            return bool(await database.fetch(_Rows(waiting)))
+
+        await eventually(is_broken)
+        # The connection is gone, and the reader waits for the table again.
+        await eventually(lambda: _waits_for_lock(database))
+    stream = await moved
+    there.hub.begin(again)
+    stream.publish([("values", b'"late"')])
+    replay = stream.follow(after="-1")
+    stream.end()
+    received = b"".join([chunk async for chunk in replay])
+    assert b'"early"' in received
+    assert b'"late"' in received
+
+
+async def test_earlier_events_that_cannot_be_read_end_the_followers_with_an_error(processes, database):
+    here, there = processes
+    begun = start()
+    await add_run(database, begun)
+    here.hub.begin(begun).publish([("values", b'"early"')])
+    await here.transport.flush()
+    await end_loops(there)
+    follower = there.hub.open(begun.run_id, begun.thread_id, is_resumable=True)
+    followed = await there.hub.follow(follower, after="-1", modes=None)
+    await database.execute(_Rows("alter table stream_chunks rename to stream_chunks_lost"))
+    await there.hub.prepare(begun._replace(attempt=2))
+    assert b"StreamLost" in b"".join([chunk async for chunk in followed])
+
+
+async def test_event_ids_continue_after_a_process_with_a_clock_ahead(processes):
     here, there = processes
     begun = start()
     here.hub.clock.ahead_s += 3600

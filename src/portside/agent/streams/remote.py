@@ -27,15 +27,14 @@ from portside.agent.streams.run_stream import RunStream
 from portside.kernel.db import Database
 from portside.kernel.pool import background
 from portside.kernel.supervision import Supervision
-from portside.kernel.transient_errors import log_failure
+from portside.kernel.transient_errors import is_transient, log_failure
 
 LOOK_S = 1.0
 READ_S = 0.5
 # A pause between two rounds of a loop, in which notifications gather.
 PAUSE_S = 0.005
-# How long a run waits to start for events that only its clients need.
-CATCH_UP_S = 2.0
 WITHIN_S = 20.0
+RETRY_AFTER_S = 0.5
 ALIVE_S = 15.0
 THREADS_AT_ONCE = 1000
 # Postgres refuses notifications of 8,000 bytes or more. One that would name more ids says `many` instead.
@@ -409,8 +408,24 @@ class PostgresTransport:
         return created_at
 
     async def catch_up(self, start: AttemptStart, stream: RunStream) -> None:
-        """Read the earlier events of a run and of its thread before this process goes on with the run."""
-        await _try("catching up", lambda: asyncio.wait_for(self._catch_up(start, stream), CATCH_UP_S))
+        """Read the earlier events of a run and of its thread before this process goes on with the run.
+
+        The run waits until they are read, as long as its lease lasts: once it is local, its earlier events would come
+        after its later ones, so they would be missing in every stream. Events that cannot be read at all end the
+        followers with an error.
+        """
+        while True:
+            try:
+                await self._catch_up(start, stream)
+            except Exception as exc:  # noqa: BLE001 - a run does not fail because of its streams
+                log_failure("reading the earlier events of a run failed", exc, run_id=str(start.run_id))
+                if not is_transient(exc):
+                    stream.log.fail_followers()
+                    stream.fail_followers()
+                    break
+            else:
+                break
+            await asyncio.sleep(RETRY_AFTER_S)
 
     async def _catch_up(self, start: AttemptStart, stream: RunStream) -> None:
         if start.thread_id in self._subscriptions.by_thread:
