@@ -29,7 +29,7 @@ async def measure_front(port: int) -> dict[str, Figures]:
         await front.start()
         try:
             write_upstreams(Path(folder) / "front" / UPSTREAMS, {NAME: f"127.0.0.1:{port}"})
-            await front.load(configuration(options, [], is_old=caddy.is_old))
+            await front.load(configuration(options, is_old=caddy.is_old))
             return {f"{clients} clients": await compare(port, options.port, clients) for clients in (1, 16)}
         finally:
             await front.stop()

@@ -163,6 +163,19 @@ async def fresh_database(postgres: str) -> AsyncIterator[Callable[[], Awaitable[
 @pytest.fixture(scope="module")
 def module_database(postgres: str) -> Iterator[str]:
     """The URL of an empty database that the tests of one module share."""
+    with _database(postgres) as url:
+        yield url
+
+
+@pytest.fixture(scope="module")
+def agent_database(postgres: str) -> Iterator[str]:
+    """The URL of another one, for an agent server beside a platform."""
+    with _database(postgres) as url:
+        yield url
+
+
+@contextlib.contextmanager
+def _database(postgres: str) -> Iterator[str]:
     name = f"test_{secrets.token_hex(6)}"
     asyncio.run(_administer(postgres, f'create database "{name}"'))
     yield _with_name(postgres, name)

@@ -14,7 +14,7 @@ from portside.kernel.http.server import Server, listen
 from tests.servers import KEY, ServerProcess, agent_server, free_port, platform_server
 
 HEADERS = {"X-Api-Key": KEY}
-# For an address of one deployment the front closes idle connections, perhaps while a client sends on one.
+# A test kills the front, perhaps while another client of its module has an idle connection.
 NO_IDLE_CONNECTIONS = httpx2.Limits(max_keepalive_connections=0)
 COOKIES = ("mine=1; Path=/", "portside_session=evil; Path=/", "wide=1; Domain=localhost; Path=/")
 

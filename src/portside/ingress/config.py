@@ -3,9 +3,10 @@
 There are up to three servers. `local` is the platform's own port, with plain HTTP. With a domain, `public` serves HTTPS
 and `redirect` sends plain HTTP there. They route to agents, below /agents/ or by host name, and to the platform.
 
-Caddy closes idle connections when it gets another configuration, and a request that a client sends at that moment is
-lost. So the addresses of agents are not part of it. Caddy finds them in the folder `UPSTREAMS`, where the only file in
-the folder of a deployment is named after its address.
+Caddy closes idle and new connections when it gets another configuration, and a request that a client sends at that
+moment is lost. So there is one configuration for as long as the platform runs, and deployments are not part of it.
+Caddy finds them in the folder `UPSTREAMS`: the folder NAME of a deployment has one file, whose name is host and port.
+For an address that its owner gave it, there are the folders `=HOST=SEGMENT=SEGMENT` with the same file, and `==HOST`.
 
 Paths are matched as the client sent them, before any decoding, and a path that servers could read in two ways is
 refused. The responses of agents below /agents/ share the origin of the platform. So they cannot set cookies, and get a
@@ -47,14 +48,14 @@ LOGGING: Json = {
 }
 
 _LABEL = "[a-z0-9](?:[-a-z0-9]{0,61}[a-z0-9])?"
+# What may be the name of a deployment; the folder knows which are. A pattern that counts to 63 costs much more.
+_NAME = "[-a-z0-9]+"
 # The cookie of browsers' sessions. Agents neither see nor set it, with any prefix that browsers know.
 _ANY_COOKIE_NAME = f"(?:__Host-|__Secure-)?{SESSION_COOKIE}"
 # A replaced replica keeps idle connections for 3 seconds. The front gives them up before, so that it never sends a
 # request on a connection that the replica is about to close.
 _AGENT_IDLE, _PLATFORM_IDLE = "2s", "30s"
 _MAX_IDLE = 512
-# WebSockets of routes that a change of the configuration does not concern stay open for a day.
-_STREAM_CLOSE_DELAY = "24h"
 _MAX_HEAD_BYTES = 128 * 1024
 # Headers of a response that would change how a browser treats the platform's origin.
 _ORIGIN_WIDE = [
@@ -62,10 +63,13 @@ _ORIGIN_WIDE = [
     "Report-To", "Reporting-Endpoints",
 ]  # fmt: skip
 _UPSTREAM, _HOST_NAME, _URI = "{http.regexp.upstream.1}", "{http.request.host}", "{http.request.uri}"
-_AGENT = "{http.regexp.agent.1}"
+_AGENT, _OWN_PREFIX = "{http.regexp.agent.1}", "{http.regexp.own.1}"
+# Caddy before 2.8 tries the patterns below with the text "<nil>" first, so none of them may match it.
 # Dots and slashes in another form, and segments of dots. Agents' paths may hold no such form of a slash at all.
 _DOT_SEGMENT = r"^[^?]*/(?:\.|%2e){1,2}(?:[/?;]|%2f|%5c|$)"
 _HIDDEN = r"^/agents[^?]*(?:%2e|%2f|%5c|\\|%00)"
+# Most paths have none of these characters. To read a path once for that costs much less than the patterns above.
+_PLAIN = r"^/[^?%.\\]*(?:\?|$)"
 # Servers of ours do not say what they are.
 _QUIET: Json = {"handle": [{"handler": "headers", "response": {"delete": ["Server"]}}]}
 # Other headers about the client that nobody has checked.
@@ -73,17 +77,23 @@ _CLAIMS = ["Forwarded", "X-Real-Ip", "True-Client-Ip"]
 _LOCAL_HOSTS = r"localhost|host\.(?:docker|containers)\.internal|[0-9.]+|[0-9a-f.]*:[0-9a-f:.]*"
 
 
-class OwnAddress(msgspec.Struct, frozen=True, order=True):
-    """Host and path that the owner of a deployment gave it."""
-
-    host: str
-    prefix: str
-    name: str
+# A path that an owner may give a deployment has up to this many segments of these characters.
+MAX_SEGMENTS, SEGMENT = 3, "[A-Za-z0-9._~-]+"
 
 
-def configuration(options: FrontOptions, own: list[OwnAddress], *, is_old: bool = False) -> Json:
-    """Return the whole configuration. `is_old` is for a Caddy before 2.8, which lacks some fields."""
-    writer = _Writer(options, own, is_old=is_old)
+def own_folder(host: str, prefix: str) -> str:
+    """Return the folder of an address that an owner gave a deployment; `prefix` is "" or begins with a slash."""
+    return f"={host}{prefix.replace('/', '=')}"
+
+
+def taken_folder(host: str) -> str:
+    """Return the folder that exists if an owner gave a deployment an address with this host."""
+    return f"=={host}"
+
+
+def configuration(options: FrontOptions, *, is_old: bool = False) -> Json:
+    """Return the whole configuration. `is_old` is for a Caddy before 2.8, which has other fields and no WebSockets."""
+    writer = _Writer(options, is_old=is_old)
     servers = {"local": writer.local()}
     apps: Json = {"http": {"servers": servers, "http_port": options.http_port, "https_port": options.https_port}}
     if options.is_public:
@@ -100,24 +110,27 @@ def configuration(options: FrontOptions, own: list[OwnAddress], *, is_old: bool 
 class _Writer:
     """Writes the parts of one configuration."""
 
-    def __init__(self, options: FrontOptions, own: list[OwnAddress], *, is_old: bool) -> None:
+    def __init__(self, options: FrontOptions, *, is_old: bool) -> None:
         self._options, self._is_old = options, is_old
-        # Of two paths of one host, the longer comes first.
-        self._own = sorted(own, reverse=True)
 
     def local(self) -> Json:
         """The platform's own port: the platform, and every agent by its path."""
         options = self._options
-        routes = [self._by_path(), *self._own_hosts(), self._platform()]
+        routes = [self._by_path(), self._platform()]
+        hosts = _LOCAL_HOSTS
         if options.domain is not None:
-            known = (
-                _LOCAL_HOSTS
-                + f"|{re.escape(options.host)}"
-                + (f"|{self._known_hosts()}" if options.tls == "off" else "")
-            )
-            routes.insert(0, _misdirected(known))
-            if options.tls == "off" and options.agents == "host":
-                routes[1:1] = [self._by_host()]
+            hosts += f"|{re.escape(options.host)}"
+        if options.domain is not None and options.tls == "off":
+            hosts += f"|{self._known_hosts()}"
+            if options.agents == "host":
+                routes.insert(0, self._by_host())
+        if options.domain is None:
+            # The front does not know what other machines call the platform.
+            routes.insert(0, _at_other_hosts(hosts, self._at_own_host()))
+        elif options.tls == "off":
+            routes.insert(0, _at_other_hosts(hosts, self._at_own_host(), _MISDIRECTED))
+        else:
+            routes.insert(0, _at_other_hosts(hosts, _MISDIRECTED))
         host = f"[{options.host}]" if ":" in options.host else options.host
         return self._server(f"{host}:{options.port}", routes)
 
@@ -125,7 +138,8 @@ class _Writer:
         """HTTPS for the domain, and for the addresses that owners gave their deployments."""
         agents = self._by_host() if self._options.agents == "host" else self._by_path()
         ask = _route([_uri(rf"^[^?]*{ASK_PATH}")], _refusal(404, "Not found"))
-        routes = [_misdirected(self._known_hosts()), ask, agents, *self._own_hosts(), self._platform()]
+        others = _at_other_hosts(self._known_hosts(), self._at_own_host(), _MISDIRECTED)
+        routes = [others, ask, agents, self._platform()]
         server = self._server(f":{self._options.https_port}", routes)
         return server | {"tls_connection_policies": [{"alpn": ["h2", "http/1.1"]}], "protocols": ["h1", "h2"]}
 
@@ -133,7 +147,9 @@ class _Writer:
         """Plain HTTP, which is redirected to HTTPS. Caddy answers the challenges of ACME before."""
         address = f"https://{_HOST_NAME}{self._options.port_suffix}{_URI}"
         handler = {"handler": "static_response", "status_code": 308, "headers": {"Location": [address]}}
-        routes = [_misdirected(self._known_hosts()), _route(None, handler)]
+        redirected = _route(None, handler)
+        others = _at_other_hosts(self._known_hosts(), _at_taken_host(redirected), _MISDIRECTED)
+        routes = [others, redirected]
         return self._server(f":{self._options.http_port}", routes)
 
     def tls(self) -> Json:
@@ -166,14 +182,16 @@ class _Writer:
 
     def _known_hosts(self) -> str:
         domain = re.escape(self._options.domain or "")
-        below = rf"{_LABEL}\.{domain}" if self._options.agents == "host" else None
-        own = (re.escape(address.host) for address in self._own)
-        return "|".join(filter(None, (domain, below, *own)))
+        return rf"{domain}|{_LABEL}\.{domain}" if self._options.agents == "host" else domain
 
     def _server(self, address: str, routes: list[Json]) -> Json:
-        tricks = _route(
+        refused = _route(
             [_uri(_DOT_SEGMENT), _uri(_HIDDEN)], _refusal(400, "The path has segments of dots or encoded slashes")
         )
+        tricks: Json = {"match": [{"not": [_uri(_PLAIN)]}], "handle": [_sub(refused)]}
+        # Caddy before 2.8 does not change the headers of the response that opens a WebSocket, so an agent could set a
+        # cookie of the platform there.
+        upgrades = _route([{"header": {"Upgrade": ["*"]}}], _refusal(501, "WebSockets need Caddy 2.8 or newer"))
         return {
             "listen": [address],
             "automatic_https": {"disable": True},
@@ -181,7 +199,7 @@ class _Writer:
             "read_header_timeout": "30s",
             "idle_timeout": "75s",
             "max_header_bytes": _MAX_HEAD_BYTES,
-            "routes": [_QUIET, tricks, *routes],
+            "routes": [_QUIET, tricks, *([upgrades] if self._is_old else []), *routes],
             "errors": {"routes": [_route(None, _failed())]},
         }
 
@@ -198,7 +216,7 @@ class _Writer:
         response = {"delete": _ORIGIN_WIDE, "add": {"Content-Security-Policy": [POLICY]}}
         request = {"set": {"X-Forwarded-Prefix": [prefix]}, "delete": _CLAIMS, **_without_session()}
         return _route(
-            [_uri(rf"^{PREFIX}({_LABEL})(?:[/?]|$)", "agent")],
+            [_uri(rf"^{PREFIX}({_NAME})(?:[/?]|$)", "agent")],
             _sub(
                 _route([worker], _refusal(403, "Agents may not register service workers on the platform's address")),
                 *_to_agent(
@@ -213,19 +231,20 @@ class _Writer:
     def _by_host(self) -> Json:
         """Agents at NAME.DOMAIN, each on an origin of its own."""
         domain = re.escape(self._options.domain or "")
-        pattern = {_HOST_NAME: {"name": "agent", "pattern": rf"^({_LABEL})\.{domain}$"}}
+        pattern = {_HOST_NAME: {"name": "agent", "pattern": rf"^((?i:{_NAME}))\.(?i:{domain})$"}}
         return _route([{"vars_regexp": pattern}], _sub(*_to_agent(_AGENT, *self._own_origin(""))))
 
-    def _own_hosts(self) -> list[Json]:
-        """The deployments whose owner gave them a host name."""
+    def _at_own_host(self) -> Json:
+        """The deployments whose owner gave them a host name; of two paths of one host, the longer comes first."""
         found = []
-        for host, prefix, name in map(msgspec.structs.astuple, self._own):
-            match = {"host": [host]} | ({"path": [prefix, f"{prefix}/*"]} if prefix else {})
-            handlers: list[Json] = [{"handler": "rewrite", "strip_path_prefix": prefix}] if prefix else []
-            found.append(_route([match], _sub(*_to_agent(name, *handlers, *self._own_origin(prefix)))))
-        if hosts := sorted({address.host for address in self._own}):
-            found.append(_route([{"host": hosts}], _refusal(404, "No deployment has this address")))
-        return found
+        for count in range(MAX_SEGMENTS, 0, -1):
+            path = {"name": "own", "pattern": rf"^({f'/({SEGMENT})' * count})(?:[/?]|$)"}
+            folder = own_folder(_HOST_NAME, "".join(f"/{{http.regexp.own.{place + 2}}}" for place in range(count)))
+            strip = {"handler": "rewrite", "strip_path_prefix": _OWN_PREFIX}
+            proxied = _to_upstream(folder, strip, *self._own_origin(_OWN_PREFIX))
+            found.append({"match": [{"vars_regexp": {_URI: path}}], "handle": [_sub(proxied)]})
+        found.append(_to_upstream(own_folder(_HOST_NAME, ""), *self._own_origin("")))
+        return _at_taken_host(*found, _route(None, _refusal(404, "No deployment has this address")))
 
     def _own_origin(self, prefix: str) -> list[Json]:
         """An agent with an origin of its own. Its cookies stay on its host, and none is named like the session's."""
@@ -253,8 +272,6 @@ class _Writer:
         }  # fmt: skip
         if self._options.trusted_proxies:
             proxy["trusted_proxies"] = list(self._options.trusted_proxies)
-        if not self._is_old:
-            proxy["stream_close_delay"] = _STREAM_CLOSE_DELAY
         return proxy
 
 
@@ -280,19 +297,30 @@ def _uri(pattern: str, name: str = "") -> Json:
 
 def _to_agent(name: str, *handlers: Json) -> list[Json]:
     """Return routes that find the address of a deployment for the handlers, and answer 404 if it has none."""
-    found = {"file": {"root": UPSTREAMS, "try_files": [f"{name}/*"]}}
-    address = {"{http.matchers.file.relative}": {"name": "upstream", "pattern": "([^/]+)$"}}
-    return [
-        _route([found], _sub(_route([{"vars_regexp": address}], *handlers))),
-        _route(None, _refusal(404, "No deployment that runs has this name")),
-    ]
+    return [_to_upstream(name, *handlers), _route(None, _refusal(404, "No deployment that runs has this name"))]
 
 
-def _misdirected(known: str) -> Json:
+def _to_upstream(folder: str, *handlers: Json) -> Json:
+    """Return a route for requests whose address is in a folder."""
+    address = {"{http.matchers.file.relative}": {"name": "upstream", "pattern": "/([^/]+)$"}}
+    return _route([_in_upstreams(folder)], _sub(_route([{"vars_regexp": address}], *handlers)))
+
+
+def _in_upstreams(folder: str) -> Json:
+    return {"file": {"root": UPSTREAMS, "try_files": [f"{folder}/*"]}}
+
+
+def _at_taken_host(*routes: Json) -> Json:
+    """Return a route for hosts that owners gave deployments."""
+    taken = _route([_in_upstreams(taken_folder(_HOST_NAME))], _sub(*routes))
+    # Nothing else becomes part of a path of a file.
+    return {"match": [{"vars_regexp": {_HOST_NAME: {"name": "", "pattern": "^[a-z0-9.-]+$"}}}], "handle": [_sub(taken)]}
+
+
+def _at_other_hosts(known: str, *routes: Json) -> Json:
+    """Return a route for hosts other than the known ones; what no route of it takes goes on."""
     pattern = {_HOST_NAME: {"name": "", "pattern": f"^(?i:{known})$"}}
-    return _route(
-        [{"not": [{"vars_regexp": pattern}]}], _refusal(421, "This server does not serve the host of the request")
-    )
+    return {"match": [{"not": [{"vars_regexp": pattern}]}], "handle": [_sub(*routes)]}
 
 
 def _without_session() -> Json:
@@ -315,3 +343,6 @@ def _error(status: int | str, detail: str, headers: dict[str, list[str]] | None 
         "headers": {"Content-Type": ["application/json"], **(headers or {})},
         "body": msgspec.json.encode({"detail": detail}).decode(),
     }
+
+
+_MISDIRECTED = _route(None, _refusal(421, "This server does not serve the host of the request"))

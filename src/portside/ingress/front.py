@@ -18,8 +18,16 @@ from uuid import UUID
 from starlette.datastructures import MutableHeaders
 
 from portside.control.addresses import LABEL, PREFIX, DeploymentAddress, list_addresses
-from portside.ingress.caddy import Caddy, CaddyProcess, ConfigurationRefused
-from portside.ingress.config import PLATFORM_SOCKET, UPSTREAMS, Json, OwnAddress, configuration
+from portside.ingress.caddy import Caddy, CaddyProcess
+from portside.ingress.config import (
+    MAX_SEGMENTS,
+    PLATFORM_SOCKET,
+    SEGMENT,
+    UPSTREAMS,
+    configuration,
+    own_folder,
+    taken_folder,
+)
 from portside.ingress.options import FrontOptions
 from portside.kernel.db import Database
 from portside.kernel.errors import Unavailable
@@ -30,8 +38,9 @@ from portside.kernel.reconcile import Status, Task
 
 log = get_logger(__name__)
 MAX_LOG_BYTES = 10_000_000
-_HOST, _PREFIX = re.compile(r"[a-z0-9]([a-z0-9.-]*[a-z0-9])?"), re.compile(r"(/[A-Za-z0-9._~-]+)*")
-_DIRECT_URL = re.compile(r"http://([A-Za-z0-9.-]+|\[[0-9A-Fa-f:.]+\])(?::([0-9]{1,5}))?/?")
+MAX_FOLDER_NAME = 255
+_HOST, _PREFIX = re.compile(r"[a-z0-9]([a-z0-9.-]*[a-z0-9])?"), re.compile(rf"(/{SEGMENT}){{0,{MAX_SEGMENTS}}}")
+_DIRECT_URL = re.compile(r"http://([A-Za-z0-9.-]{1,200}|\[[0-9A-Fa-f:.]+\])(?::([0-9]{1,5}))?/?")
 
 
 class FrontMissing(Unavailable):
@@ -90,7 +99,7 @@ class Front:
         self._process = CaddyProcess(caddy.program, self._folder, self.log_file)
         self._starting: asyncio.Task[None] | None = None
         self._lock = asyncio.Lock()
-        self._applied: Json | None = None
+        self._is_loaded = False
         self._hosts: frozenset[str] = frozenset()
         self._source: tuple[Database, UUID] | None = None
 
@@ -121,8 +130,8 @@ class Front:
         """Apply changed routes, if the front is open."""
         try:
             await self._apply()
-        except (ConfigurationRefused, OSError) as exc:
-            # The task applies them later, and a restarted Caddy gets them at once.
+        except OSError as exc:
+            # The task applies them later.
             log.warning("the front cannot take its routes", error=str(exc))
 
     def serves(self, host: str) -> bool:
@@ -133,8 +142,8 @@ class Front:
         """Return why the front does not route an address that an owner requests, or None."""
         if own_host(url, self._options)[0] is None:
             return (
-                "must have a host name of its own, neither an IP address nor a name of the platform, and a path of "
-                "letters, digits, dots, dashes and underscores"
+                "must have a host name of its own, neither an IP address nor a name of the platform, and a path of at "
+                f"most {MAX_SEGMENTS} segments of letters, digits, dots, dashes and underscores"
             )
         return None
 
@@ -151,11 +160,11 @@ class Front:
             addresses = await list_addresses(*self._source)
             own = own_addresses(addresses, self._options)
             self._hosts = hosts_of(addresses, own, self._options)
-            await asyncio.to_thread(write_upstreams, self._folder / UPSTREAMS, upstreams_of(addresses))
-            config = configuration(self._options, own, is_old=self._is_old)
-            if config != self._applied:
-                await self._process.load(config)
-                self._applied = config
+            upstreams = upstreams_of(addresses) | own_upstreams(own)
+            await asyncio.to_thread(write_upstreams, self._folder / UPSTREAMS, upstreams)
+            if not self._is_loaded:
+                await self._process.load(configuration(self._options, is_old=self._is_old))
+                self._is_loaded = True
 
 
 class FrontRoutes(Task):
@@ -207,19 +216,31 @@ def write_upstreams(folder: Path, upstreams: Mapping[str, str]) -> None:
         (folder / gone).rmdir()
 
 
-def own_addresses(addresses: list[DeploymentAddress], options: FrontOptions) -> list[OwnAddress]:
-    """Return the addresses that owners gave their deployments. Of several that are the same, the oldest has it."""
-    found: dict[tuple[str, str], OwnAddress] = {}
+def own_addresses(addresses: list[DeploymentAddress], options: FrontOptions) -> dict[tuple[str, str], str]:
+    """Return host and path that owners gave their deployments, and where those are.
+
+    Of several deployments with the same address, the oldest has it.
+    """
+    found: dict[tuple[str, str], str] = {}
     for address in addresses:
         host, prefix = own_host(address.requested_url, options)
-        if host is not None and _upstream_of(address.direct_url) is not None:
-            found.setdefault((host, prefix), OwnAddress(host, prefix, address.name))
-    return list(found.values())
+        upstream = _upstream_of(address.direct_url)
+        if host is not None and upstream is not None:
+            found.setdefault((host, prefix), upstream)
+    return found
 
 
-def hosts_of(addresses: list[DeploymentAddress], own: list[OwnAddress], options: FrontOptions) -> frozenset[str]:
+def own_upstreams(own: Mapping[tuple[str, str], str]) -> dict[str, str]:
+    """Return the folders of the addresses that owners gave their deployments, with host and port of each."""
+    taken = {taken_folder(host): "taken" for host, _ in own}
+    return taken | {own_folder(host, prefix): upstream for (host, prefix), upstream in own.items()}
+
+
+def hosts_of(
+    addresses: list[DeploymentAddress], own: Mapping[tuple[str, str], str], options: FrontOptions
+) -> frozenset[str]:
     """Return every host name that the front serves."""
-    hosts = {address.host for address in own}
+    hosts = {host for host, _ in own}
     if options.domain is None:
         return frozenset(hosts)
     below = {f"{name}.{options.domain}" for name in upstreams_of(addresses)} if options.agents == "host" else set()
@@ -233,8 +254,9 @@ def own_host(url: str | None, options: FrontOptions) -> tuple[str | None, str]:
     """
     parts = urlsplit(url or "")
     host, prefix = (parts.hostname or "").lower(), parts.path.rstrip("/")
-    # Caddy would expand stars and braces.
-    if not _HOST.fullmatch(host) or not _PREFIX.fullmatch(prefix) or _is_reserved(host, options):
+    # Caddy would expand stars and braces, and the name of a folder has at most 255 bytes.
+    is_name = _HOST.fullmatch(host) and _PREFIX.fullmatch(prefix) and len(own_folder(host, prefix)) <= MAX_FOLDER_NAME
+    if not is_name or _is_reserved(host, options):
         return None, ""
     return host, prefix
 

@@ -167,6 +167,22 @@ async def count(state: Count) -> dict:
 counting = StateGraph(Count).add_node("count", count).add_edge(START, "count").compile()
 
 
+class Ticks(TypedDict):
+    upto: int
+    pause_s: float
+
+
+async def tick(state: Ticks) -> dict:
+    """Write a number after each pause, for streams that must stay open for long."""
+    for number in range(state["upto"]):
+        get_stream_writer()(number)
+        await asyncio.sleep(state["pause_s"])
+    return {}
+
+
+clock = StateGraph(Ticks).add_node("tick", tick).add_edge(START, "tick").compile()
+
+
 class Long(TypedDict):
     count: int
     size: int
