@@ -23,7 +23,7 @@ class RecordingCompute:
     """A compute with one target that serves every release at once, and runs a callback of the test meanwhile."""
 
     compute_type, builds_sources = "process", False
-    url, is_running, is_provisioned = "http://127.0.0.1:1", False, True
+    url, is_running = "http://127.0.0.1:1", False
 
     def __init__(self) -> None:
         self.served: list[UUID] = []
@@ -34,6 +34,9 @@ class RecordingCompute:
 
     def revisions(self) -> set[UUID]:
         return set(self.served)
+
+    async def is_provisioned(self) -> bool:
+        return True
 
     async def provision(self, *, is_new: bool) -> None: ...
 

@@ -106,11 +106,15 @@ async def test_lost_build_is_reported_and_rebuilt_later(
     assert up["status_message"] is None
 
 
-async def test_lost_database_is_reported_and_not_replaced(platform: Platform, repository: Repository) -> None:
+@pytest.mark.parametrize("forgot", ["database", "folder too"])
+async def test_lost_database_is_reported_and_not_replaced(
+    platform: Platform, repository: Repository, forgot: str
+) -> None:
     deployment, _thread = await deployed(platform, repository)
     await asyncio.to_thread(platform.server.stop)
     # The restore of a backup forgot the dump of the deployment's database.
-    shutil.rmtree(platform.home / "dataplane")
+    if forgot == "folder too":
+        shutil.rmtree(platform.home / "dataplane")
     name = database_name(UUID(deployment))
     admin = await asyncpg.connect(platform.database_url)
     try:

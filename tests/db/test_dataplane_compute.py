@@ -26,7 +26,7 @@ from portside.dataplane.compute.resource_usage import GroupUsage, UsageReader
 from portside.dataplane.compute.scaling import ReplicaBounds, Tier
 from portside.dataplane.compute.server_output import OutputFollower
 from portside.dataplane.compute.sockets import open_private, open_stable_socket
-from portside.dataplane.failures import ControlPlaneUnreachable, DeployFailed
+from portside.dataplane.failures import ControlPlaneUnreachable, DeployFailed, NoConnectionsLeft
 from portside.dataplane.logs import RevisionLog
 from portside.dataplane.processes import ProcessIdentity
 from portside.dataplane.settings import ListenerSettings
@@ -362,6 +362,35 @@ async def test_queue_tier_scales_with_pending_runs_without_lost_requests(
 
 async def have_answered(clients: Clients, replicas: int) -> bool:
     return len({answer["pid"] for answer in clients.answers}) >= replicas
+
+
+async def test_replicas_beyond_connection_budget_are_refused(harness: Harness):
+    """Those that fit serve, and the deployment says why the others are missing until there are connections."""
+    most = 2
+
+    async def admit(replicas: int) -> None:
+        if replicas > most:
+            raise NoConnectionsLeft("no connections left for another replica")
+
+    many = {"all": ReplicaBounds(3, 3)}
+    replicas = harness.replica_set(harness.plan("refused"), many)
+    replicas._context.admit = admit
+    with pytest.raises(DeployFailed, match="no connections left"):
+        await harness.target.switch_to(replicas)
+    assert harness.folder.state.replicas == []
+    replicas = harness.replica_set(harness.plan("admitted"), {"all": ReplicaBounds(1, 3)})
+    replicas._context.admit = admit
+    await harness.target.switch_to(replicas)
+    for scaler in replicas._scalers.values():
+        scaler.bounds = ReplicaBounds(3, 3)
+
+    async def shown() -> bool:
+        metrics = harness.target.metrics()
+        return metrics is not None and metrics.replicas == 2 and "no connections left" in (metrics.problem or "")
+
+    await eventually(shown)
+    most = 3
+    await eventually(lambda: asyncio.sleep(0, len(harness.folder.state.replicas) == 3))
 
 
 async def test_repeated_tier_changes_lose_no_request(harness: Harness):

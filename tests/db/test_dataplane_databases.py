@@ -13,7 +13,7 @@ import asyncpg
 import pytest
 
 from portside.dataplane.compute.machine import CONNECTIONS_EACH, Databases, database_name
-from portside.dataplane.failures import CreateFailed
+from portside.dataplane.failures import CreateFailed, NoConnectionsLeft
 from portside.dataplane.sql import sql
 from portside.kernel.db import Database
 from portside.kernel.embedded import CONNECTIONS, RESERVED_CONNECTIONS, EmbeddedPostgres
@@ -148,6 +148,27 @@ async def test_budget_counts_what_replicas_hold(small_server: str, tmp_path):
     for connection in held:
         await connection.close()
     await eventually(lambda: fits(databases, deployments[2], tmp_path))
+
+
+async def test_more_replicas_than_connections_are_refused(small_server: str, tmp_path):
+    databases, deployments = Databases(small_server), [uuid4() for _ in range(2)]
+    for deployment in deployments:
+        await databases.ensure(deployment, tmp_path / str(deployment))
+    # Postgres has 30 connections for deployments, and nine are the other one's share: seven replicas of three fit.
+    await databases.admit(deployments[0], 7)
+    with pytest.raises(NoConnectionsLeft, match=r"8 replicas need 24, the other 1 deployments take 9, .* may use 30"):
+        await databases.admit(deployments[0], 8)
+    # What busy replicas hold counts.
+    held = [await asyncpg.connect(databases.url(deployments[0], tmp_path / str(deployments[0]))) for _ in range(15)]
+    with pytest.raises(NoConnectionsLeft, match="5 replicas need 18, the other 1 deployments take 13"):
+        held += [
+            await asyncpg.connect(databases.url(deployments[1], tmp_path / str(deployments[1]))) for _ in range(13)
+        ]
+        await databases.admit(deployments[0], 5)
+    # A deployment may always use its own share, also to replace its only replica.
+    await databases.admit(deployments[0], 3)
+    for connection in held:
+        await connection.close()
 
 
 async def fits(databases: Databases, deployment: UUID, folder: Path) -> bool:

@@ -4,7 +4,8 @@ RevisionFailed                    ends the revision in status UNKNOWN
 ├── CreateFailed                  CREATE_FAILED
 ├── BuildFailed                   BUILD_FAILED
 └── DeployFailed                  DEPLOY_FAILED
-    └── ServerFailed
+    ├── ServerFailed
+    └── NoConnectionsLeft
 ControlPlaneUnreachable           the same call may succeed later
 ControlPlaneRefused               the same call would fail again
 """
@@ -42,6 +43,10 @@ class ServerFailed(DeployFailed):
     def __init__(self, reason: str, how: str) -> None:
         super().__init__(reason)
         self.how = how
+
+
+class NoConnectionsLeft(DeployFailed):
+    """Postgres has too few connections for another replica."""
 
 
 def without_output(failure: Exception) -> str:

@@ -303,7 +303,7 @@ class Reconciler:
     async def _provision(self) -> bool:
         """Create what every revision needs. False when that failed for good, which ends the waiting revisions."""
         target, is_new = self._rollout.target, self._desired.status == "AWAITING_DATABASE"
-        if not is_new and target.is_provisioned:
+        if not is_new and await target.is_provisioned():
             return True
         try:
             await target.provision(is_new=is_new)

@@ -51,9 +51,8 @@ class Target(Protocol):
     def is_running(self) -> bool:
         """Whether a release serves or is being restored."""
 
-    @property
-    def is_provisioned(self) -> bool:
-        """Whether `provision` succeeded before, as far as local files tell."""
+    async def is_provisioned(self) -> bool:
+        """Whether `provision` succeeded before, and what it made is still there."""
 
     def revisions(self) -> set[UUID]:
         """Return the revisions that serve, drain or served last; their builds must be kept."""

@@ -40,7 +40,7 @@ from portside.dataplane.compute.replica_set import HAND_BACK_S, ProcessReplicaSe
 from portside.dataplane.compute.resource_usage import cores_for
 from portside.dataplane.compute.scaling import tier_bounds
 from portside.dataplane.compute.sockets import StableSocket, open_stable_socket, url_of
-from portside.dataplane.failures import CreateFailed
+from portside.dataplane.failures import CreateFailed, NoConnectionsLeft
 from portside.dataplane.masking import mask_credentials
 from portside.dataplane.settings import ListenerSettings
 from portside.dataplane.sql import sql
@@ -130,6 +130,7 @@ class MachineTarget:
         self._containers = ContainerManager(machine.containers, deployment_id, self.folder)
         self._drain_grace_s = machine.settings.stop_grace_s + HAND_BACK_S
         self._socket: StableSocket | None = None
+        self._was_found = False
         self.current: ReplicaSet | None = None
         self._draining: dict[asyncio.Task[None], ReplicaSet] = {}
         named = self.folder.state.replicas
@@ -148,10 +149,13 @@ class MachineTarget:
         """Whether a release serves or is being restored."""
         return self.current is not None
 
-    @property
-    def is_provisioned(self) -> bool:
-        """Whether the database was created before."""
-        return self.folder.password_file.exists()
+    async def is_provisioned(self) -> bool:
+        """Whether the database was created before, and is still there when this listener first looks."""
+        if not self.folder.password_file.exists():
+            return False
+        if not self._was_found:
+            self._was_found = await self._machine.databases.exists(self._deployment_id)
+        return self._was_found
 
     @property
     def socket(self) -> StableSocket:
@@ -283,7 +287,8 @@ class MachineTarget:
         plan = self._plan(release, release.build, url)
         log = self._open_log(revision.id)
         log.hide(secret.value for secret in revision.secrets)
-        context = ReplicaContext(plan, self.socket, self.folder, log, settings.stop_grace_s)
+        admit = partial(self._machine.databases.admit, self._deployment_id)
+        context = ReplicaContext(plan, self.socket, self.folder, log, settings.stop_grace_s, admit)
         bounds = tier_bounds(release.deployment, revision)
         return ProcessReplicaSet(context, revision, bounds, settings.scale_down_after_s)
 
@@ -324,11 +329,13 @@ _TIMEOUT_S = 60.0
 _ITERATIONS = 4096
 # An idle agent server holds three connections. During a switch there are two servers, and under load more connections.
 CONNECTIONS_EACH = 9
+IDLE_CONNECTIONS = 3
 # For the platform itself, when its role is not a superuser and so has no reserved connections.
 PLATFORM_CONNECTIONS = 20
 # Key of the advisory lock from the check of the budget to the creation of the role, so that two deployments do not
 # both get the last connections.
 _BUDGET_LOCK = 0x706F7274736964
+_UNREACHABLE = (OSError, asyncpg.PostgresError, asyncpg.InterfaceError)
 
 
 class Databases:
@@ -336,6 +343,8 @@ class Databases:
 
     def __init__(self, admin_url: str) -> None:
         self._admin_url = admin_url
+        # A start looks up all deployments at once.
+        self._looking = asyncio.Semaphore(4)
 
     async def ensure(self, deployment_id: UUID, password_file: Path, *, is_new: bool = True) -> None:
         """Create the deployment's role if it is missing, and its database if the deployment is new.
@@ -362,6 +371,37 @@ class Databases:
             ) from exc
         # Last, because the file says that all of this was done.
         write_private(password_file, password + "\n")
+
+    async def exists(self, deployment_id: UUID) -> bool:
+        """Whether the deployment's database is there; also true if Postgres does not answer."""
+        try:
+            async with self._looking, self._admin() as connection:
+                row = await _read_budget(connection, database_name(deployment_id))
+        except _UNREACHABLE:
+            return True
+        return bool(row["has_database"])
+
+    async def admit(self, deployment_id: UUID, replicas: int) -> None:
+        """Check that Postgres has connections for so many replicas of a deployment.
+
+        Raises NoConnectionsLeft, but never for what the deployment's share allows. Without an answer of Postgres the
+        replicas are admitted: they wait for it themselves.
+        """
+        if replicas * IDLE_CONNECTIONS <= CONNECTIONS_EACH:
+            return
+        try:
+            async with self._looking, self._admin() as connection:
+                row = await _read_budget(connection, database_name(deployment_id))
+        except _UNREACHABLE:
+            return
+        needed = max(row["held"], (replicas - 1) * IDLE_CONNECTIONS) + IDLE_CONNECTIONS
+        if row["taken"] + needed > row["available"]:
+            raise NoConnectionsLeft(
+                f"Postgres has no connections left for another replica: {replicas} replicas need {needed}, the other "
+                f"{row['number']} deployments take {row['taken']}, and all may use {row['available']}. Lower the scale "
+                "of this deployment or of others, or raise max_connections (setting POSTGRES_MAX_CONNECTIONS for the "
+                "embedded Postgres) and restart Postgres"
+            )
 
     async def drop(self, deployment_id: UUID) -> None:
         """Drop the deployment's database and its role; open connections are terminated."""
@@ -416,9 +456,7 @@ async def _connection_limit(connection: Any, name: str, *, is_new: bool) -> int:
 
     Raises CreateFailed for a deployment beyond the budget, and for an older one whose database is gone.
     """
-    query = sql.read_budget
-    values = {"name": name, "platform": PLATFORM_CONNECTIONS, "share": CONNECTIONS_EACH}
-    row = await connection.fetchrow(query.sql, *query.arguments(values))
+    row = await _read_budget(connection, name)
     if not is_new and not row["has_database"]:
         raise CreateFailed(
             f"its database {name} is not on this Postgres server, so its threads and runs are not either. Restore the "
@@ -433,6 +471,12 @@ async def _connection_limit(connection: Any, name: str, *, is_new: bool) -> int:
             "POSTGRES_MAX_CONNECTIONS for the embedded Postgres) and restart Postgres"
         )
     return max(CONNECTIONS_EACH, available // 2)
+
+
+async def _read_budget(connection: Any, name: str) -> Any:
+    query = sql.read_budget
+    values = {"name": name, "platform": PLATFORM_CONNECTIONS, "share": CONNECTIONS_EACH}
+    return await connection.fetchrow(query.sql, *query.arguments(values))
 
 
 async def _run_written(connection: Any, query: Query, **values: str | int) -> None:

@@ -11,7 +11,7 @@ these values, enforces the memory limit, and reports them as the deployment's me
 import asyncio
 import signal
 import time
-from collections.abc import Coroutine, Iterable
+from collections.abc import Awaitable, Callable, Coroutine, Iterable
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any
@@ -25,7 +25,7 @@ from portside.dataplane.compute.resource_usage import KILL_ABOVE, READER, GroupU
 from portside.dataplane.compute.scaling import Load, ReplicaBounds, Scaler, Tier, tier_bounds
 from portside.dataplane.compute.server_output import OutputFollower, parse_line
 from portside.dataplane.compute.sockets import StableSocket, get
-from portside.dataplane.failures import DeployFailed, without_output
+from portside.dataplane.failures import DeployFailed, NoConnectionsLeft, without_output
 from portside.dataplane.logs import RevisionLog
 from portside.dataplane.masking import shorten_paths
 from portside.dataplane.processes import ProcessIdentity
@@ -41,15 +41,25 @@ HAND_BACK_S = 5.0
 _SHOW_DEATH_S = 60.0
 
 
+async def admit_any(_replicas: int) -> None:
+    """Admit any number of replicas."""
+
+
 @dataclass
 class ReplicaContext:
-    """What all replicas of a revision are started with."""
+    """What all replicas of a revision are started with.
+
+    `admit` is called with the number of replicas that the deployment would have. It raises NoConnectionsLeft.
+    """
 
     plan: ReplicaPlan
     stable: StableSocket
     folder: DeploymentFolder
     log: RevisionLog
     grace_s: float
+    admit: Callable[[int], Awaitable[None]] = admit_any
+    # Replicas that are being admitted, which the folder does not name yet.
+    admitting: int = 0
 
 
 class TierSupervisor:
@@ -94,12 +104,9 @@ class TierSupervisor:
 
     async def start_missing(self) -> None:
         """Start the missing replicas and wait until each answers GET /ok. Raises DeployFailed after reaping them."""
-        kept = sum(replica not in self._to_replace for replica in self.replicas)
-        try:
-            await run_together([self._start_one() for _ in range(self._wanted - kept)])
-        except BaseException:
+        if (refusal := await self._start_admitted()) is not None:
             await self._reap_all(self._starting, 0)
-            raise
+            raise refusal
 
     async def serve_started(self) -> None:
         """Let the replicas of `start_missing` serve the public socket. Raises DeployFailed after reaping them."""
@@ -159,9 +166,12 @@ class TierSupervisor:
     async def _keep_number(self) -> None:
         while True:
             self._changed.clear()
-            await self.start_missing()
+            refusal = await self._start_admitted()
             await self.serve_started()
             self._drain_surplus()
+            if refusal is not None:
+                # The others serve meanwhile. The supervision tries again later.
+                raise refusal
             await self._changed.wait()
             await asyncio.sleep(max(0.0, self._restart_at - time.monotonic()))
 
@@ -181,11 +191,30 @@ class TierSupervisor:
         finally:
             await self._reap(replica, self._context.grace_s + HAND_BACK_S)
 
-    async def _start_one(self) -> None:
+    async def _start_admitted(self) -> NoConnectionsLeft | None:
+        """Start the missing replicas that Postgres has connections for; return why others were not started."""
+        kept = sum(replica not in self._to_replace for replica in self.replicas)
+        refusals: list[NoConnectionsLeft] = []
+        try:
+            await run_together([self._start_one(refusals) for _ in range(self._wanted - kept)])
+        except BaseException:
+            await self._reap_all(self._starting, 0)
+            raise
+        return refusals[0] if refusals else None
+
+    async def _start_one(self, refusals: list[NoConnectionsLeft]) -> None:
         context = self._context
-        replica = await Replica.start(context.plan, context.stable, self.tier, context.folder.path)
-        self._starting.append(replica)
-        context.folder.add_replica(replica.record)
+        context.admitting += 1
+        try:
+            await context.admit(len(context.folder.state.replicas) + context.admitting)
+            replica = await Replica.start(context.plan, context.stable, self.tier, context.folder.path)
+            self._starting.append(replica)
+            context.folder.add_replica(replica.record)
+        except NoConnectionsLeft as exc:
+            refusals.append(exc)
+            return
+        finally:
+            context.admitting -= 1
         await replica.wait_until_ok()
 
     def _add(self, replica: Replica) -> None:
@@ -206,7 +235,7 @@ class TierSupervisor:
         await supervision.run(partial(self._reap, replica, 0))
 
     def _count_failure(self, failure: Exception, delay_s: float) -> None:
-        self.restarts += 1
+        self.restarts += not isinstance(failure, NoConnectionsLeft)
         outlook = f"starting another in {delay_s:g} s"
         self._report_problem(f"{failure}\n{outlook}", f"{without_output(failure)}; {outlook}")
 

@@ -12,6 +12,10 @@ select (
     - case when (select rolsuper from pg_roles where rolname = current_user) then 0 else :platform::int end
 ) as available,
 others.number, others.taken,
+(
+    select count(*)::int from pg_stat_activity as a join pg_roles as r on r.oid = a.usesysid
+    where r.rolname = :name::text
+) as held,
 exists (select from pg_roles where rolname = :name::text) as is_there,
 exists (select from pg_database where datname = :name::text) as has_database
 from (

@@ -86,9 +86,6 @@ class KubernetesCompute:
 class KubernetesTarget:
     """One deployment on the cluster."""
 
-    # The first release creates Postgres, because its resource_spec says whether there is one and how large it is.
-    is_provisioned = True
-
     def __init__(self, compute: KubernetesCompute, deployment_id: UUID, open_log: OpenLog) -> None:
         self._compute, self._deployment_id, self._open_log = compute, deployment_id, open_log
         self._api, self._cluster = compute.api, compute.cluster
@@ -110,6 +107,10 @@ class KubernetesTarget:
     def is_running(self) -> bool:
         """Whether a release serves."""
         return self._serving is not None
+
+    async def is_provisioned(self) -> bool:
+        """Always: the first release creates Postgres, because its resource_spec says whether and how large."""
+        return True
 
     def revisions(self) -> set[UUID]:
         """Return nothing: no build is made for a cluster, so none must be kept."""
