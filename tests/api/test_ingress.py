@@ -7,6 +7,7 @@ another server would read differently.
 import asyncio
 import contextlib
 import os
+import resource
 import signal
 import socket
 import stat
@@ -158,6 +159,37 @@ def test_requests_are_not_smuggled(platform: Fronted):
     assert two_hosts.startswith("HTTP/1.1 400 ")
 
 
+@pytest.mark.parametrize(
+    "head",
+    [
+        # A header that goes on in the next line, a space before the colon, lines without a carriage return.
+        "Transfer-Encoding:\r\n chunked\r\nContent-Length: 5\r\n\r\n",
+        "Transfer-Encoding : chunked\r\nContent-Length: 5\r\n\r\n",
+        "Transfer-Encoding: chunked\nContent-Length: 5\n\n",
+        "X: a\rTransfer-Encoding: chunked\r\nContent-Length: 5\r\n\r\n",
+        # Two transfer encodings, two lengths, lengths that are no plain numbers.
+        "Transfer-Encoding: chunked\r\nTransfer-Encoding: identity\r\nContent-Length: 5\r\n\r\n",
+        "Transfer-Encoding: chunked, identity\r\nContent-Length: 5\r\n\r\n",
+        "Content-Length: 5, 60\r\n\r\n", "Content-Length: +5\r\n\r\n", "Content-Length: 0x5\r\n\r\n",
+        "Connection: Content-Length\r\nContent-Length: 5\r\n\r\n", "Expect: 100-continue\r\nContent-Length: 5\r\n\r\n",
+    ],
+)  # fmt: skip
+def test_bodies_with_two_lengths_hide_no_request(platform: Fronted, head: str):
+    """What follows a body of five bytes may be a request of its own for the front, but never one that it has not seen.
+
+    The hidden request asks for a path that the front refuses; an agent would show it.
+    """
+    host = httpx2.URL(platform.url).netloc.decode()
+    hidden = f"GET /hidden/../x HTTP/1.1\r\nHost: {host}\r\nConnection: close\r\n\r\n"
+    request = f"POST /agents/fake/one HTTP/1.1\r\nHost: {host}\r\n{head}0\r\n\r\n{hidden}"
+    follower = f"GET /agents/fake/next HTTP/1.1\r\nHost: {host}\r\nConnection: close\r\n\r\n"
+    assert "/hidden" not in send_raw(platform.url, request + follower)
+    # The connection to the agent is used again, and what was left on it would answer the next client.
+    for number in range(3):
+        answer = send_raw(platform.url, follower.replace("/next", f"/next-{number}"))
+        assert f'"path": "/next-{number}"' in answer
+
+
 async def test_agents_do_not_see_or_set_cookies_of_the_platform(http: httpx2.AsyncClient):
     cookie = "a=1; portside_session=secret; __Host-portside_session=secret; b=2"
     answer = await http.get("/agents/fake/x", headers={"Cookie": cookie})
@@ -264,6 +296,37 @@ async def test_front_comes_back_with_its_routes_after_a_crash(platform: Fronted,
     assert await eventually(is_back)
     # The front has its routes a moment before the platform knows that it is up again.
     assert await eventually(is_well)
+
+
+@pytest.mark.thorough
+async def test_idle_connections_hold_the_front_up_for_a_moment_only(platform: Fronted):
+    """With more of them than it has descriptors a new client waits until those that send nothing are closed."""
+    _, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    front, port = platform.caddy(), httpx2.URL(platform.url).port
+    resource.prlimit(front, resource.RLIMIT_NOFILE, (1024, hard))
+    idle: list[socket.socket] = []
+    options: Any = {"base_url": platform.url, "headers": HEADERS, "timeout": 120}
+    async with httpx2.AsyncClient(**options) as connected, httpx2.AsyncClient(**options) as late:
+        try:
+            assert (await connected.get("/ok")).status_code == 200
+            for _ in range(1500):
+                idle.append(socket.socket())
+                idle[-1].setblocking(False)
+                with contextlib.suppress(BlockingIOError):
+                    idle[-1].connect(("127.0.0.1", port))
+
+            async def is_full() -> bool:
+                return len(os.listdir(f"/proc/{front}/fd")) >= 1024  # noqa: PTH208 - counts only
+
+            assert await eventually(is_full)
+            # The platform's connection is open; for an agent Caddy needs a descriptor to read a folder.
+            assert (await connected.get("/ok")).status_code == 200
+            assert (await late.get("/ok")).status_code == 200
+            assert (await connected.get("/agents/fake/x")).status_code == 200
+        finally:
+            resource.prlimit(front, resource.RLIMIT_NOFILE, (hard, hard))
+            for connection in idle:
+                connection.close()
 
 
 async def test_sockets_are_private(platform: Fronted):

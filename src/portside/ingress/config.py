@@ -196,7 +196,8 @@ class _Writer:
             "listen": [address],
             "automatic_https": {"disable": True},
             "protocols": ["h1"],
-            "read_header_timeout": "30s",
+            # A connection without a request holds a descriptor, and Caddy has no limit of connections.
+            "read_header_timeout": "10s",
             "idle_timeout": "75s",
             "max_header_bytes": _MAX_HEAD_BYTES,
             "routes": [_QUIET, tricks, *([upgrades] if self._is_old else []), *routes],
