@@ -34,7 +34,8 @@ class FakeServer:
         if not path.startswith("/metrics"):
             return ""
         pending = Path(os.environ["PENDING"]).read_text() if "PENDING" in os.environ else "0"
-        return json.dumps({"queue": {"n_pending": int(pending), "n_running": 0}})
+        problems = [os.environ["PROBLEM"]] if "PROBLEM" in os.environ else []
+        return json.dumps({"queue": {"n_pending": int(pending), "n_running": 0}, "problems": problems})
 
     async def answer(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         self.open += 1

@@ -372,14 +372,21 @@ async def test_the_default_branch_is_polled_without_a_ref(platform, host, poll) 
     assert await commits_of(platform, deployment) == [None, second]
 
 
-async def test_poll_failures_are_recorded_without_the_token(platform, host, poll) -> None:
+async def test_poll_failures_show_in_the_status_without_the_token(platform, host, poll) -> None:
+    repository = Repository(host.folder / "team" / "refusing.git")
     integration = await add(platform, base_url=host.url, token="secret-and-wrong")
-    deployment = await follow(platform, integration, f"{host.url}/team/polled.git")
+    deployment = await follow(platform, integration, f"{host.url}/team/refusing.git")
     await poll()
-    query = statement(f"select failure from branch_polls where deployment_id = '{deployment['id']}'")
-    failure = await platform.db.fetchval(query)
-    assert failure
-    assert "secret-and-wrong" not in failure
+    message = (await platform.get(deployment["id"]))["status_message"]
+    assert message.startswith("Its repository cannot be polled, so a push starts no revision: ")
+    assert "Authentication failed" in message
+    assert "secret-and-wrong" not in message
+    repository.commit({"a": "1"})
+    path = f"/v1/integrations/git_hosting/{integration['id']}"
+    changed = await platform.client.patch(path, json={"token": TOKEN})
+    assert changed.status_code == 200, changed.text
+    await poll()
+    assert (await platform.get(deployment["id"]))["status_message"] is None
 
 
 async def test_a_branch_is_polled_once_per_period_by_concurrent_tasks(platform, host, poll, chore) -> None:

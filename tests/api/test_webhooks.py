@@ -27,12 +27,15 @@ class Host:
 
     def __init__(self) -> None:
         seen: dict[str, tuple[dict[str, str], bytes]] = {}
+        accepts = self.accepts = threading.Event()
 
         class Handler(BaseHTTPRequestHandler):
             def do_POST(self) -> None:
                 body = self.rfile.read(int(self.headers["Content-Length"]))
+                is_refused = self.path == "/refused" and not accepts.is_set()
+                status = 401 if is_refused or self.path.startswith("/traces") else 200
                 seen[self.path] = ({name.lower(): value for name, value in self.headers.items()}, body)
-                self.send_response(200)
+                self.send_response(status)
                 self.send_header("Content-Length", "0")
                 self.end_headers()
 
@@ -110,6 +113,41 @@ async def test_a_run_on_a_thread(client: LangGraphClient, host: Host):
 
     delivery = await eventually(delivered)
     assert (delivery["next_attempt_at"], [one["status_code"] for one in delivery["attempts"]]) == (None, [200])
+
+
+async def test_metrics_name_a_refusal_until_a_call_succeeds(client: LangGraphClient, host: Host):
+    async def problems() -> list[str]:
+        return (await client.http.get("/metrics", params={"format": "json"})).get("problems", [])
+
+    async def is_named() -> bool:
+        return any("A webhook refuses the calls of this server (401)" in problem for problem in await problems())
+
+    async def is_forgotten() -> bool:
+        return await problems() == []
+
+    # Calls of other tests to the same host succeed and would forget the refusal, so this host has another name.
+    url = f"{host.url.replace('127.0.0.1', 'localhost')}/refused"
+    await client.runs.create(None, "echo", input=hi(), webhook=url)
+    await eventually(is_named)
+    assert host.url.partition("://")[2] not in str(await problems())
+    host.accepts.set()
+    await client.runs.create(None, "echo", input=hi(), webhook=url)
+    await eventually(is_forgotten)
+
+
+async def test_metrics_name_a_refused_tracing_key(
+    host: Host, fresh_database: Callable[[], Awaitable[str]], tmp_path: Path
+):
+    traced = {"LANGSMITH_TRACING": "true", "LANGSMITH_ENDPOINT": f"{host.url}/traces", "LANGSMITH_API_KEY": "wrong"}
+    with agent_server(await fresh_database(), tmp_path, project="webhooks", **traced) as server:
+        async with get_client(url=server.url, api_key="") as client:
+            await client.runs.wait(None, "echo", input=hi())
+
+            async def is_named() -> bool:
+                metrics = await client.http.get("/metrics", params={"format": "json"})
+                return any("refuses the API key of this server" in problem for problem in metrics.get("problems", []))
+
+            await eventually(is_named)
 
 
 Start = Callable[[LangGraphClient, str], Awaitable[Any]]

@@ -433,6 +433,16 @@ async def test_replica_above_memory_limit_is_replaced_without_lost_requests(harn
     await eventually(lambda: asyncio.sleep(0, any(words in entry.message for entry in harness.lines)))
 
 
+async def test_metrics_report_what_the_server_says(harness: Harness):
+    await harness.switch(harness.plan("refused", PROBLEM="The tracing platform refuses the API key."))
+
+    async def reported() -> bool:
+        metrics = harness.target.metrics()
+        return metrics is not None and metrics.problem == "The tracing platform refuses the API key."
+
+    await eventually(reported)
+
+
 async def test_metrics_report_restarts_and_their_reason(harness: Harness):
     replica_set = harness.replica_set(harness.plan("one"))
     await harness.target.switch_to(replica_set)

@@ -47,6 +47,7 @@ from portside.agent.mcp.tools import Tools
 from portside.agent.queue.backlog import QueueMonitor
 from portside.agent.queue.statements import DueThreads, ExpiredLeases, LapsedRunKeys
 from portside.agent.queue.worker import Worker
+from portside.agent.refusals import watch_tracing
 from portside.agent.runs.service import Runs
 from portside.agent.settings import AgentSettings
 from portside.agent.store.items import Items, make_store, store_tasks
@@ -105,6 +106,7 @@ async def open_app(
 ) -> AsyncIterator[AgentApp]:
     """Start all services of the server, and stop them at the end. Raises UserMistake."""
     return_large_blocks()
+    watch_tracing()
     encryptor = _encryptor(config, settings)
     size, codec = settings.graph_postgres_pool_max_size, EncryptionCodec(encryptor) if encryptor else None
     connect = partial(Database.connect, database_url, max_size=size, schema=SCHEMA, codec=codec)

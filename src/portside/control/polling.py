@@ -28,6 +28,7 @@ from portside.control.pushes import build_commit
 from portside.control.revisions import TERMINAL
 from portside.control.scope import ScopeFactory
 from portside.control.sql import sql
+from portside.kernel.codec import storable
 from portside.kernel.db import Record
 from portside.kernel.errors import PortsideError
 from portside.kernel.logs import get_logger
@@ -262,10 +263,13 @@ class PolledBranches(Task):
         if commit is None:
             await self._record_failure(row, f"the repository has no branch {row['repo_ref']}")
             return False
+        if row["failure"] is not None:
+            await self._scopes.db.execute(sql.record_poll_failure, deployment_id=row["id"], failure=None)
         return await self._build(row, commit)
 
     async def _record_failure(self, row: Record, failure: str) -> None:
-        """Log a failure when it is new, not after every poll."""
+        """Show a failure in the deployment's status, and log it when it is new, not after every poll."""
+        failure = storable(failure)
         if await self._scopes.db.execute(sql.record_poll_failure, deployment_id=row["id"], failure=failure):
             log.warning("polling a branch failed", deployment_id=str(row["id"]), error=failure)
 

@@ -10,6 +10,7 @@ from starlette.responses import Response
 from portside import __version__
 from portside.agent.http.services import Context, Routes
 from portside.agent.queue.backlog import Backlog, Slots
+from portside.agent.refusals import REFUSALS
 from portside.kernel.codec import dump_api
 from portside.kernel.diagnostics import DiagnosisUnderWay, Diagnostics, HeapDump
 from portside.kernel.errors import NotFound
@@ -50,12 +51,13 @@ class ApiMetrics(msgspec.Struct):
     http_requests_total: list[dict[str, str | int]]
 
 
-class Metrics(msgspec.Struct):
-    """The metrics as JSON."""
+class Metrics(msgspec.Struct, omit_defaults=True):
+    """The metrics as JSON. `problems` names the servers that refuse this one, if there are any."""
 
     queue: Backlog
     api: ApiMetrics
     workers: Slots
+    problems: list[str] = []
 
 
 class Host(msgspec.Struct):
@@ -128,7 +130,7 @@ async def show_metrics_as(ctx: Context, query: MetricsQuery) -> Any:
     """Return the metrics for Prometheus, or as JSON."""
     monitor = ctx.services.monitor
     if query.format == "json":
-        return Metrics(await monitor.backlog(), ApiMetrics(request_counts()), monitor.slots())
+        return Metrics(await monitor.backlog(), ApiMetrics(request_counts()), monitor.slots(), REFUSALS.current())
     await monitor.set_gauges()
     return await show_metrics(ctx)
 

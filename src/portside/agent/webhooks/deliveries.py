@@ -18,6 +18,7 @@ import msgspec
 import prometheus_client
 
 from portside.agent.encryption.codec import is_undecryptable
+from portside.agent.refusals import REFUSALS
 from portside.agent.settings import AgentSettings
 from portside.agent.sql import sql
 from portside.agent.types.webhooks import DeliveryAttempt, WebhookDelivery
@@ -38,6 +39,7 @@ CLAIM_S = 30.0
 PAUSE_LIMIT_S = 3 * 3600.0
 PAUSE_GROWTH = 4.0
 RETRIED = frozenset({408, 425, 429})
+REFUSED = frozenset({401, 403})
 SUCCESSFUL, SERVER_ERROR = range(200, 300), 500
 IDS = ("run_id", "thread_id", "assistant_id")
 ENCRYPTED = ("kwargs", "metadata", "error", "values")
@@ -149,7 +151,15 @@ class Deliveries(Task):
         except HostUnreachable as exc:
             return None, str(exc), False
         if status in SUCCESSFUL:
+            REFUSALS.forget(delivery["host"])
             return status, None, True
+        if status in REFUSED:
+            # Without the address: everybody may read the metrics.
+            REFUSALS.note(
+                delivery["host"],
+                f"A webhook refuses the calls of this server ({status}): its receiver wants another key or signature. "
+                "The log of the deployment names the run.",
+            )
         return status, f"answered {status}", not (status in RETRIED or status >= SERVER_ERROR)
 
     async def _post(self, delivery: Record) -> int:

@@ -25,8 +25,10 @@ select d.id, d.workspace_id, d.name, d.display_name, d.source, d.integration_id,
        r.source_tarball_path, r.resource_spec, r.secret_references,
        coalesce(r.secrets_sealed, d.secrets_sealed) as secrets_sealed, m.metrics ->> 'server_version' as server_version,
        (lk.revoked_at is not null or lk.expires_at <= now()) as has_refused_listener,
-       (sk.revoked_at is not null or sk.expires_at <= now()) as has_refused_key
+       (sk.revoked_at is not null or sk.expires_at <= now()) as has_refused_key,
+       case when d.build_on_push then p.failure end as poll_failure
 from deployments d
+left join branch_polls p on p.deployment_id = d.id
 left join deployment_metrics m on m.deployment_id = d.id
 left join revisions r on r.id = d.latest_revision_id
 left join listeners l on l.id = d.assigned_listener_id

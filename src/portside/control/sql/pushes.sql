@@ -39,6 +39,7 @@ values (:deployment_id, now(), :ref, :commit)
 on conflict (deployment_id) do update set last_ref = excluded.last_ref, last_commit = excluded.last_commit, failure = null
 
 -- name: record_poll_failure
+-- A success sets null.
 update branch_polls set failure = :failure where deployment_id = :deployment_id and failure is distinct from :failure
 
 -- name: claim_polls
@@ -62,9 +63,10 @@ returning deployment_id
 
 -- name: branches_to_poll
 select d.id, d.workspace_id, w.organization_id, d.repo_url, coalesce(r.repo_ref, 'HEAD') as repo_ref,
-       i.id as integration_id, i.kind, i.base_url, i.token_sealed
+       i.id as integration_id, i.kind, i.base_url, i.token_sealed, p.failure
 from deployments d
 join workspaces w on w.id = d.workspace_id
 join revisions r on r.id = d.latest_revision_id
 left join integrations i on i.id = d.integration_id
+left join branch_polls p on p.deployment_id = d.id
 where d.id = any(:ids::uuid[])

@@ -130,7 +130,9 @@ class MachineTarget:
         self._containers = ContainerManager(machine.containers, deployment_id, self.folder)
         self._drain_grace_s = machine.settings.stop_grace_s + HAND_BACK_S
         self._socket: StableSocket | None = None
-        self._was_found = False
+        # Unknown until the first look. A database that was missing counts as missing until `provision` succeeds: one
+        # that an operator creates belongs to another role.
+        self._has_database: bool | None = None
         self.current: ReplicaSet | None = None
         self._draining: dict[asyncio.Task[None], ReplicaSet] = {}
         named = self.folder.state.replicas
@@ -153,9 +155,9 @@ class MachineTarget:
         """Whether the database was created before, and is still there when this listener first looks."""
         if not self.folder.password_file.exists():
             return False
-        if not self._was_found:
-            self._was_found = await self._machine.databases.exists(self._deployment_id)
-        return self._was_found
+        if self._has_database is None:
+            self._has_database = await self._machine.databases.exists(self._deployment_id)
+        return self._has_database
 
     @property
     def socket(self) -> StableSocket:
@@ -177,6 +179,7 @@ class MachineTarget:
     async def provision(self, *, is_new: bool) -> None:
         """Create the role, and the database of a new deployment. Raises CreateFailed, also for a lost database."""
         await self._machine.databases.ensure(self._deployment_id, self.folder.password_file, is_new=is_new)
+        self._has_database = True
 
     async def switch(self, release: Release) -> None:
         """Serve another release. Raises DeployFailed, and then the previous release keeps serving."""

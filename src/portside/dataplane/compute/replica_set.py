@@ -279,9 +279,10 @@ class _QueueMetrics(msgspec.Struct):
 
 
 class _ServerMetrics(msgspec.Struct):
-    """The part of a server's metrics about the queue in its database, which all replicas share."""
+    """The part of a server's metrics that a listener reads. All replicas share the queue in their database."""
 
     queue: _QueueMetrics = msgspec.field(default_factory=_QueueMetrics)
+    problems: list[str] = []
 
 
 class ProcessReplicaSet:
@@ -422,7 +423,8 @@ class ProcessReplicaSet:
         replicas = [replica for tier in self._tiers.values() for replica in tier.replicas]
         before = self._usage.groups
         usage = await asyncio.to_thread(READER.read, {replica.process.pid for replica in replicas})
-        queue = await _read_queue(replicas)
+        answers = [await _read_metrics(tier.replicas) for tier in self._tiers.values()]
+        queue = next((each.queue for each in answers if each is not None), _QueueMetrics())
         used = usage.groups
         self.enforce_memory_limit(used)
         since_s = max(usage.read_at - self._usage.read_at, 0.001)
@@ -437,6 +439,8 @@ class ProcessReplicaSet:
         queue_tier = self._tiers.get("queue")
         serving = sum(len(tier.replicas) for tier in tiers if tier.tier != "queue")
         problem = next((tier.problem for tier in tiers if tier.problem), None)
+        said = dict.fromkeys(each for answer in answers if answer is not None for each in answer.problems)
+        refusals = " ".join(said) or None
         self._metrics = MetricsReport(
             replicas=serving,
             queue_replicas=len(queue_tier.replicas) if queue_tier else 0,
@@ -445,7 +449,7 @@ class ProcessReplicaSet:
             restarts=sum(tier.restarts for tier in tiers),
             pending_runs=queue.n_pending,
             active_runs=queue.n_running,
-            problem=problem or (None if serving else STARTING),
+            problem=problem or (refusals if serving else STARTING),
             server_version=self._context.plan.server_version,
         )
 
@@ -503,16 +507,16 @@ class ProcessReplicaSet:
         self._context.log.add(message, entry.level, entry.timestamp)
 
 
-async def _read_queue(replicas: list[Replica]) -> _QueueMetrics:
-    """Read the length of the shared run queue from the first replica that answers; unknown when none does."""
-    for replica in replicas:
+async def _read_metrics(replicas: list[Replica]) -> _ServerMetrics | None:
+    """Read the metrics of the first replica of a tier that answers."""
+    for replica in list(replicas):
         response = await get(replica.port, "/metrics?format=json")
         if response is not None and response[0] == 200:
             try:
-                return msgspec.json.decode(response[1], type=_ServerMetrics).queue
+                return msgspec.json.decode(response[1], type=_ServerMetrics)
             except msgspec.MsgspecError:
-                return _QueueMetrics()
-    return _QueueMetrics()
+                return None
+    return None
 
 
 async def run_together(works: Iterable[Coroutine[Any, Any, object]]) -> None:
