@@ -4,22 +4,26 @@ BIN := .venv/bin
 STAMP := .venv/.installed
 ARGS ?=
 
-.PHONY: help install up test thorough floors chaos check audit format generate lock wheel bench steps parity clean
+.PHONY: help install console up test thorough floors chaos check audit format generate lock wheel bench steps parity clean
 help: ## show this list
 	@grep -E '^[a-z]+:.*## ' Makefile | sed 's/:.*## /\t/' | sort
 
-install: $(STAMP) ## set up the virtual environment (quick when nothing changed)
+install: $(STAMP) ## set up the virtual environment and the console (quick when nothing changed)
+	@$(BIN)/python scripts/console.py build
 
 $(STAMP): requirements.lock pyproject.toml scripts/setup
 	@PYTHON="$(PYTHON)" sh scripts/setup
 
-up: $(STAMP) ## start the platform (make up ARGS="--port 9000")
+console: $(STAMP) ## build the console, or say what is missing
+	@$(BIN)/python scripts/console.py build --strict
+
+up: install ## start the platform (make up ARGS="--port 9000")
 	@exec $(BIN)/portside up $(ARGS)
 
-test: $(STAMP) ## run the tests
+test: install ## run the tests
 	@sh scripts/test $(ARGS)
 
-thorough: $(STAMP) ## run the slow tests, of half a minute or more
+thorough: install ## run the slow tests, of half a minute or more
 	@sh scripts/thorough $(ARGS)
 	@$(if $(ARGS),,$(BIN)/python scripts/floors.py)
 
@@ -45,7 +49,7 @@ generate: $(STAMP) ## write docs/reference/ and the revisions of SQL functions
 lock: $(STAMP) ## resolve the dependencies into requirements.lock
 	@sh scripts/lock $(ARGS)
 
-wheel: $(STAMP) ## build the wheel that people install, into dist/
+wheel: console ## build the wheel that people install, into dist/
 	@$(BIN)/python -m uv build --quiet --wheel --out-dir dist
 
 bench: $(STAMP) ## measure; prints figures without a verdict
@@ -58,4 +62,4 @@ parity: $(STAMP) ## compare with the reference server; writes docs/parity.md (ma
 	@sh scripts/parity $(ARGS)
 
 clean: ## remove the virtual environment and caches
-	rm -rf .venv .mypy_cache .ruff_cache .pytest_cache
+	rm -rf .venv .mypy_cache .ruff_cache .pytest_cache console/node_modules src/portside/console/static

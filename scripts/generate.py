@@ -6,6 +6,7 @@ import sys
 from pathlib import Path
 
 import click
+from console_types import typescript
 
 from portside.agent.app import ROUTES as AGENT_ROUTES
 from portside.agent.http.system import SERVER_INFO
@@ -33,6 +34,9 @@ PROGRAMS = {
 }
 
 
+CONSOLE = ROOT / "console" / "src" / "api"
+
+
 def main() -> int:
     wanted = {
         REFERENCE / "settings.md": settings_page(),
@@ -41,6 +45,7 @@ def main() -> int:
         REFERENCE / "routes.md": routes_page(),
         REFERENCE / "openapi-platform.json": openapi(PLATFORM, PLATFORM_ROUTES),
         REFERENCE / "openapi-agent.json": openapi(SERVER_INFO, AGENT_ROUTES),
+        CONSOLE / "platform.ts": typescript(document(PLATFORM, PLATFORM_ROUTES)),
         **function_revisions(),
     }
     stale = [path for path, text in wanted.items() if not path.exists() or path.read_text("utf-8") != text]
@@ -48,8 +53,8 @@ def main() -> int:
         for path in stale:
             print(f"{path.relative_to(ROOT)} is not up to date; run make generate")
         return 1 if stale else 0
-    REFERENCE.mkdir(parents=True, exist_ok=True)
     for path in stale:
+        path.parent.mkdir(parents=True, exist_ok=True)
         path.write_text(wanted[path], "utf-8")
         print(f"wrote {path.relative_to(ROOT)}")
     return 0

@@ -15,7 +15,7 @@ from typing import Any
 import click
 import msgspec
 
-from portside.cli.client import DEFAULT_URL, Platform
+from portside.cli.client import DEFAULT_URL, LOOPBACK, Platform
 from portside.cli.hosted import fetch_usage
 from portside.cli.output import say, show_text
 from portside.cli.revisions import create_body, follow_revision
@@ -119,7 +119,19 @@ def _deploy_and_greet(home: Any, settings: Any, new_key: str | None, *, with_exa
             deploy_example(Platform(settings.local_url, key), home, greeting, say)
         except UserMistake as mistake:
             say(f"the example agent is not running: {mistake}")
+    # Made last, because it is valid for a minute.
+    if key is not None and settings.host in LOOPBACK and settings.front.origin is None:
+        greeting.console_url = _console_link(Platform(settings.local_url, key))
     greeting.show()
+
+
+def _console_link(platform: Platform) -> str | None:
+    try:
+        return platform.url + str(platform.call("POST", "/users/me/sign-in-links")["path"])
+    except UserMistake as mistake:
+        # The key may belong to nobody any more, or be limited; the sign-in page serves everybody else.
+        say(f"no address signs in to the console by itself: {mistake}")
+        return None
 
 
 QUESTION = "Hello! What is 6*7?"
@@ -137,6 +149,7 @@ class Greeting(msgspec.Struct):
     reply: str | None = None
     traces: int | None = None
     public_url: str | None = None
+    console_url: str | None = None
 
     def show(self) -> None:
         """Print the message."""
@@ -158,6 +171,10 @@ class Greeting(msgspec.Struct):
         for command in self._commands():
             show_text(f"    {command}")
         show_text("\n  Ctrl-C stops everything; deployments come back with the next start.")
+        console = f"{self.public_url or self.url}/console/"
+        if self.console_url:
+            show_text("\n  Open the console, signed in (once, within a minute; later run 'portside console'):")
+        show_text(f"  {self.console_url}" if self.console_url else f"\n  Open the console: {console}")
         sys.stdout.flush()
 
     def _commands(self) -> list[str]:

@@ -60,7 +60,7 @@ def show_revision(row: Record) -> Revision:
 
 
 def _may_see_secrets(scope: Scope) -> bool:
-    return scope.actor.may("deployments:update")
+    return scope.actor.may("deployments:update") and not scope.actor.is_browser
 
 
 _LISTENER_REFUSED = (

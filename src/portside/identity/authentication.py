@@ -148,9 +148,8 @@ class Authenticator:
             actor = await self._key_actor(row["key_hash"], tenant)
         ends_at = min(row["expires_at"], actor.expires_at or row["expires_at"])
         await self._db.execute(sql.touch_session, id=row["id"])
-        return self._store(
-            kind, digest, tenant, msgspec.structs.replace(actor, session_id=row["id"], expires_at=ends_at)
-        )
+        actor = msgspec.structs.replace(actor, session_id=row["id"], expires_at=ends_at, is_browser=kind == "cookie")
+        return self._store(kind, digest, tenant, actor)
 
     def forget(self, key_id: UUID) -> None:
         """Drop a revoked key or an ended session from the cache."""

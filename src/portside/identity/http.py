@@ -5,12 +5,13 @@
 
 from uuid import UUID
 
-from portside.identity import keys, logins, sessions, workspaces
+from portside.identity import keys, logins, sessions, sign_in_links, workspaces
 from portside.identity.keys import KeyFilter, KeyInUse, KeyNotFound, Owner, Revocation
 from portside.identity.logins import LoginRefused, TooManyLogins
 from portside.identity.roles import ORGANIZATION_ROLES, WORKSPACE_ROLES, Role
 from portside.identity.services import Context, Routes, origin_of
 from portside.identity.sessions import LimitedKey, NotAUser, SessionNotFound
+from portside.identity.sign_in_links import SignInLink
 from portside.identity.types import (
     Actor,
     Credentials,
@@ -93,6 +94,12 @@ async def list_own_sessions(ctx: Context) -> list[LoginSession]:
 async def end_own_session(ctx: Context, session_id: UUID) -> None:
     """End one of the caller's sessions."""
     await sessions.end_own(ctx.db, ctx.services.authenticator, ctx.actor, session_id)
+
+
+@routes.post("/users/me/sign-in-links", permission="organization:read", status=201, raises=(LimitedKey,))
+async def create_sign_in_link(ctx: Context) -> SignInLink:
+    """Return an address that signs a browser in as the caller, once, within a minute."""
+    return await sign_in_links.create(ctx.db, ctx.actor)
 
 
 @routes.get("/orgs/current/sessions", permission="organization:manage")

@@ -79,7 +79,8 @@ def sign_in_page(shown: SignInPage, status: int = 200) -> Response:
 
 def signed_in_page(name: str) -> Response:
     """Return the page for somebody who is signed in."""
-    body = f"<p>You are signed in as <strong>{escape(name)}</strong>.</p>" + _form(
+    console = '<a class="button" href="/console/">Open the console</a>'
+    body = f"<p>You are signed in as <strong>{escape(name)}</strong>.</p>{console}" + _form(
         "/login/out", '<button class="quiet">Sign out</button>', {}
     )
     return page("Portside", body)

@@ -25,7 +25,7 @@ from portside.kernel.logs import get_logger
 
 log = get_logger(__name__)
 _TOKEN_BYTES = 32
-Method = Literal["password", "key", "oidc", "device", "browser"]
+Method = Literal["password", "key", "oidc", "device", "browser", "link"]
 
 
 class SessionNotFound(NotFound):

@@ -11,7 +11,7 @@ from urllib.parse import parse_qsl
 import msgspec
 from starlette.responses import Response
 
-from portside.identity import pages, sessions
+from portside.identity import pages, sessions, sign_in_links
 from portside.identity.authentication import SESSION_COOKIE, cookie_name, credential_of
 from portside.identity.guard import NotSameOrigin, check_same_origin
 from portside.identity.logins import TooManyLogins, check_credentials
@@ -32,12 +32,14 @@ T = TypeVar("T", bound=msgspec.Struct)
 log = get_logger(__name__)
 routes = Routes("sign in")
 HOME, CALLBACK = "/login", "/login/oidc/callback"
+CONSOLE = "/console/"
 OIDC_COOKIE = "portside_oidc"
 MAX_FORM_BYTES = 16 * 1024
 _MAX_FIELDS = 20
 FORM = "application/x-www-form-urlencoded"
 Path = Annotated[str, msgspec.Meta(max_length=1000)]
 PAGE: RouteOptions = {"public": True, "media_type": "text/html"}
+_LINK_PAGE: RouteOptions = {**PAGE, "raises": (NotSameOrigin,)}
 FORM_PAGE: RouteOptions = {
     **PAGE,
     "consumes": {FORM: {"type": "object"}},
@@ -69,6 +71,12 @@ class KeyForm(msgspec.Struct):
 
     key: Annotated[str, msgspec.Meta(max_length=1000)]
     next: Path = ""
+
+
+class LinkQuery(msgspec.Struct):
+    """The token of an address that signs in once."""
+
+    token: Path = ""
 
 
 class EmptyForm(msgspec.Struct):
@@ -111,6 +119,28 @@ async def sign_in_with_key(ctx: Context) -> Response:
         return await _enter(ctx, session, local_path(form.next))
 
     return await _attempt(prove, _page(ctx, local_path(form.next)))
+
+
+@routes.get(sign_in_links.PATH, **_LINK_PAGE)
+async def sign_in_with_link(ctx: Context, query: LinkQuery) -> Response:
+    """Sign in the browser that opens an address of `POST /users/me/sign-in-links`, once."""
+    _check_opened_by_hand(ctx)
+
+    async def prove() -> Response:
+        sign_in = await sign_in_links.redeem(ctx.db, ctx.services.authenticator, query.token, origin_of(ctx))
+        return await _enter(ctx, sign_in, CONSOLE)
+
+    return await _attempt(prove, _page(ctx, CONSOLE))
+
+
+def _check_opened_by_hand(ctx: Context) -> None:
+    """Raise NotSameOrigin if a page of another site leads to this one, or the browser only fetches in advance.
+
+    Another site could sign its visitor in as somebody else; fetching in advance would spend the address.
+    """
+    headers = ctx.request.headers
+    if headers.get("sec-fetch-site", "none") not in {"none", "same-origin"} or headers.get("sec-purpose"):
+        raise NotSameOrigin
 
 
 @routes.post("/login/out", **FORM_PAGE)

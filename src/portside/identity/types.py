@@ -54,6 +54,8 @@ class Actor(msgspec.Struct, frozen=True):
     is_of_organization: bool = False
     session_id: UUID | None = None
     """The session of the request, if it was made with one. A session of a user has it as `key_id` too."""
+    is_browser: bool = False
+    """Whether the session is a browser's: no answer to a page has a secret in it."""
 
     @property
     def workspace_id(self) -> UUID:

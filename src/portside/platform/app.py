@@ -19,6 +19,7 @@ import msgspec
 from portside import __version__
 from portside.annotation.http import routes as annotation
 from portside.annotation.queues import empty_workspace as empty_annotation
+from portside.console.http import routes as console
 from portside.control.addresses import NO_ROUTER, PublicAddresses
 from portside.control.archives import ArchiveStore, UnusedArchives
 from portside.control.deployments import describe_deployments
@@ -164,11 +165,13 @@ ROUTES: list[Route[Context[PlatformServices]]] = [
     *usage,
     *control,
     *ingress,
+    *console,
 ]
 Problem = Callable[[], str | None]
 NO_PROBLEMS: Mapping[str, Problem] = {}
 # Paths outside the hosted API, to which its rate limits do not apply.
-UNLIMITED = tuple(sorted({route.path.split("{", 1)[0] for route in (*health.routes, *control, *ingress)}))
+_OUTSIDE = (*health.routes, *control, *ingress, *console)
+UNLIMITED = tuple(sorted({route.path.split("{", 1)[0] for route in _OUTSIDE if route.path != "/"}))
 SERVER_INFO = ServerInfo("Portside platform", __version__, unlimited=UNLIMITED)
 
 

@@ -60,6 +60,9 @@ logged_out as (
 ),
 without_authorizations as (
     delete from cli_authorizations c using removed where c.user_id = removed.user_id
+),
+without_links as (
+    delete from sign_in_links l using removed where l.user_id = removed.user_id
 )
 update users u set removed_at = now(), password = null, email = u.email || ' (removed ' || u.id || ')'
 from removed where u.id = removed.user_id
@@ -76,5 +79,8 @@ with logged_out as (
 ),
 without_authorizations as (
     delete from cli_authorizations where user_id = :id
+),
+without_links as (
+    delete from sign_in_links where user_id = :id
 )
 update users set password = :password where id = :id

@@ -129,7 +129,7 @@ def document(server: ServerInfo, routes: Sequence[Route[Any]]) -> dict[str, Any]
         names[route.name] += 1
         if names[route.name] > 1:
             operation["operationId"] += f"_{names[route.name]}"
-        paths.setdefault(route.path, {})[route.method.lower()] = operation
+        paths.setdefault(route.path.replace("...}", "}"), {})[route.method.lower()] = operation
     headers = {name: {"description": text, "schema": {"type": "string"}} for name, text in RESPONSE_HEADERS.items()}
     components_object: dict[str, Any] = {"schemas": components, "headers": headers}
     if server.wants_key:

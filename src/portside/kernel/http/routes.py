@@ -11,8 +11,9 @@ Each package declares the services that its handlers use, as a frozen dataclass 
 own `Context` and `Routes` (the generic ones with that dataclass filled in). A server joins those dataclasses into one;
 mypy checks that it has what each handler needs.
 
-Path parameters are matched by name; `query` takes a struct of query parameters, `body` the decoded JSON body. The
-result is encoded; None makes an empty response. The OpenAPI document is made of the same signatures (`openapi.py`).
+Path parameters are matched by name; one with dots, `{path...}`, takes the rest of the path. `query` takes a struct of
+query parameters, `body` the decoded JSON body. The result is encoded; None makes an empty response. The OpenAPI
+document is made of the same signatures (`openapi.py`).
 """
 
 import asyncio
@@ -240,7 +241,7 @@ def _inspect(route: Route[C]) -> Route[C]:
     """Fill in the types that the handler's signature declares."""
     hints = get_type_hints(route.handler, include_extras=True)
     parameters = list(inspect.signature(route.handler).parameters.values())[1:]
-    in_path = {part[1:-1] for part in route.path.split("/") if part.startswith("{")}
+    in_path = {_parameter_name(part) for part in route.path.split("/") if part.startswith("{")}
     found: dict[str, Any] = {"path_types": {}, "returns": route.returns or _body_type(hints.get("return"))}
     for parameter in parameters:
         kind = hints[parameter.name]
@@ -268,11 +269,12 @@ def _body_type(kind: Any) -> Any:
 class _Node:
     """One path segment of the routing tree."""
 
-    __slots__ = ("children", "methods", "parameter")
+    __slots__ = ("children", "methods", "parameter", "rest")
 
     def __init__(self) -> None:
         self.children: dict[str, _Node] = {}
         self.parameter: _Node | None = None
+        self.rest: _Node | None = None
         self.methods: dict[str, Route[Any]] = {}
 
 
@@ -290,7 +292,10 @@ class Api(Generic[S]):
     def _insert(self, route: Route[Any]) -> None:
         node = self._root
         for segment in route.path.removeprefix("/").split("/"):
-            if segment.startswith("{"):
+            if segment.endswith("...}"):
+                node.rest = node.rest or _Node()
+                node = node.rest
+            elif segment.startswith("{"):
                 node.parameter = node.parameter or _Node()
                 node = node.parameter
             else:
@@ -347,7 +352,8 @@ class Api(Generic[S]):
         if not route.public:
             ctx.actor = await self._guard(ctx, route)
         arguments: dict[str, Any] = {
-            name: decode_path(name, segments[index], route.path_types[name]) for index, name in _parameters(route.path)
+            name: decode_path(name, "/".join(segments[index]), route.path_types[name])
+            for index, name in _parameters(route.path)
         }
         ignored: list[str] = []
         if route.query_type is not None or ctx.scope["query_string"]:
@@ -471,12 +477,22 @@ def _find(node: _Node, segments: list[str], depth: int) -> _Node | None:
     found = None if child is None else _find(child, segments, depth + 1)
     if found is None and node.parameter is not None and segments[depth]:
         found = _find(node.parameter, segments, depth + 1)
-    return found
+    return node.rest if found is None else found
 
 
 @cache
-def _parameters(path: str) -> list[tuple[int, str]]:
-    return [(i, part[1:-1]) for i, part in enumerate(path.removeprefix("/").split("/")) if part.startswith("{")]
+def _parameters(path: str) -> list[tuple[slice, str]]:
+    """Return the parameters of a path template, each with the segments that it takes."""
+    parts = enumerate(path.removeprefix("/").split("/"))
+    return [
+        (slice(i, None if part.endswith("...}") else i + 1), _parameter_name(part))
+        for i, part in parts
+        if part.startswith("{")
+    ]
+
+
+def _parameter_name(part: str) -> str:
+    return part[1:-1].removesuffix("...")
 
 
 def _header_text(names: list[str]) -> str:

@@ -1,0 +1,104 @@
+// Requests to the platform. Paths, parameters and results are typed by its OpenAPI document.
+
+import type { Operations, Problem } from "./platform";
+
+export type Operation = keyof Operations;
+type Field<N extends string, T> = Record<never, never> extends T ? { [P in N]?: T } : { [P in N]: T };
+
+export type Options<K extends Operation> = Field<"path", Operations[K]["path"]> &
+  Field<"query", Operations[K]["query"]> &
+  (Operations[K]["body"] extends undefined ? { body?: undefined } : { body: Operations[K]["body"] });
+
+type Loose = { path?: Record<string, string>; query?: Record<string, unknown>; body?: unknown };
+
+export class ApiError extends Error {
+  readonly status: number;
+  readonly problems: Problem[];
+  readonly requestId: string | null;
+
+  constructor(status: number, message: string, problems: Problem[], requestId: string | null) {
+    super(message);
+    this.status = status;
+    this.problems = problems;
+    this.requestId = requestId;
+  }
+}
+
+// The workspace of all requests, by its id; null for the one of the key that signed in.
+let workspaceId: string | null = null;
+
+export function setRequestWorkspace(id: string | null) {
+  workspaceId = id;
+}
+
+export async function call<K extends Operation>(
+  operation: K,
+  options: Options<K>,
+  signal?: AbortSignal,
+): Promise<Operations[K]["response"]> {
+  const [method = "GET", template = ""] = operation.split(" ", 2);
+  const { path, query, body } = options as Loose;
+  const headers: Record<string, string> = { Accept: "application/json" };
+  if (workspaceId) headers["X-Tenant-Id"] = workspaceId;
+  if (body !== undefined) headers["Content-Type"] = "application/json";
+  let response: Response;
+  try {
+    response = await fetch(address(template, path, query), {
+      method,
+      headers,
+      body: body === undefined ? null : JSON.stringify(body),
+      signal: signal ?? null,
+    });
+  } catch (failure) {
+    if (signal?.aborted) throw failure;
+    throw new ApiError(
+      0,
+      "The platform does not answer. Is it running, and is this machine connected to it?",
+      [],
+      null,
+    );
+  }
+  if (response.status === 401) return signIn();
+  if (!response.ok && template !== "/ok") throw await errorOf(response);
+  const text = await response.text();
+  return (text ? JSON.parse(text) : undefined) as Operations[K]["response"];
+}
+
+function address(template: string, path: Record<string, string> = {}, query: Record<string, unknown> = {}): string {
+  const filled = template.replace(/\{(\w+)\}/g, (_, name: string) => encodeURIComponent(path[name] ?? ""));
+  const search = new URLSearchParams();
+  for (const [name, value] of Object.entries(query)) {
+    for (const each of Array.isArray(value) ? value : [value]) {
+      if (each !== undefined && each !== null && each !== "") search.append(name, String(each));
+    }
+  }
+  return search.size ? `${filled}?${search}` : filled;
+}
+
+// The sign-in page sends the browser back to the address that it came from.
+function signIn(): Promise<never> {
+  location.assign(`/login?next=${encodeURIComponent(location.pathname + location.search)}`);
+  return new Promise(() => {});
+}
+
+async function errorOf(response: Response): Promise<ApiError> {
+  const requestId = response.headers.get("x-request-id");
+  let detail: unknown;
+  try {
+    detail = ((await response.json()) as { detail?: unknown }).detail;
+  } catch {
+    detail = undefined;
+  }
+  if (Array.isArray(detail)) {
+    const problems = detail as Problem[];
+    const message = problems.map((problem) => `${fieldOf(problem)}: ${problem.msg}`).join("; ");
+    return new ApiError(response.status, message, problems, requestId);
+  }
+  const message = typeof detail === "string" ? detail : `The platform answered ${response.status}.`;
+  return new ApiError(response.status, message, [], requestId);
+}
+
+// The field of a problem, as a path below the body: source_config.repo_url.
+export function fieldOf(problem: Problem): string {
+  return problem.loc.filter((part, index) => index > 0 || part !== "body").join(".");
+}

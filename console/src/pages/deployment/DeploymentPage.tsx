@@ -1,0 +1,113 @@
+import { Link, Outlet } from "@tanstack/react-router";
+import type { ReactNode } from "react";
+import { useApi } from "../../api/queries";
+import { deploymentRoute } from "../../router";
+import { useMay } from "../../shell/session";
+import { CopyButton, ShortId } from "../../ui/Copy";
+import { Icon } from "../../ui/Icon";
+import { Problem } from "../../ui/Problem";
+import { DeploymentState } from "../../ui/Status";
+import { Ago } from "../../ui/Time";
+import { addressOf, nameOf, originOf } from "../deployments/deployment";
+import { useDeployment } from "./useDeployment";
+
+export function DeploymentPage() {
+  const { deploymentId } = deploymentRoute.useParams();
+  const found = useDeployment(deploymentId);
+  const mayUpdate = useMay("deployments:update");
+  if (!found.data) {
+    return found.error ? (
+      <div className="page">
+        <Problem error={found.error} retry={() => void found.refetch()} />
+      </div>
+    ) : null;
+  }
+  const deployment = found.data;
+  const address = addressOf(deployment);
+  return (
+    <div className="page full">
+      <div className="head">
+        <div className="row">
+          <h1>{nameOf(deployment)}</h1>
+          <DeploymentState status={deployment.status} />
+        </div>
+        {address && (
+          <a className="button" href={`${address}/docs`} target="_blank" rel="noreferrer">
+            <Icon name="external" />
+            API reference
+          </a>
+        )}
+      </div>
+      {deployment.status_message && <p className="notice">{deployment.status_message}</p>}
+      <dl className="facts">
+        <Fact title="Address">
+          {address ? (
+            <>
+              <code>{address}</code> <CopyButton text={address} what="address" />
+            </>
+          ) : (
+            <span className="soft">after the first revision is deployed</span>
+          )}
+        </Fact>
+        <Fact title="Source">
+          <span title={originOf(deployment)}>{originOf(deployment)}</span>
+        </Fact>
+        <Replicas deploymentId={deploymentId} />
+        <Fact title="Created">
+          <Ago at={deployment.created_at} />
+        </Fact>
+        <Fact title="Id">
+          <ShortId id={deployment.id} what="id" />
+        </Fact>
+      </dl>
+      <nav className="tabs" aria-label="Parts of the deployment">
+        <Link to="/deployments/$deploymentId" params={{ deploymentId }} activeOptions={{ exact: true }}>
+          Revisions
+        </Link>
+        <Link to="/deployments/$deploymentId/log" params={{ deploymentId }}>
+          Server log
+        </Link>
+        <Link to="/deployments/$deploymentId/settings" params={{ deploymentId }}>
+          {mayUpdate ? "Settings" : "Configuration"}
+        </Link>
+      </nav>
+      <Outlet />
+    </div>
+  );
+}
+
+function Replicas({ deploymentId }: { deploymentId: string }) {
+  const metrics = useApi(
+    "GET /v2/deployments/{deployment_id}/metrics",
+    { path: { deployment_id: deploymentId } },
+    { everyMs: 5_000 },
+  ).data;
+  if (!metrics?.measured_at) return null;
+  const { replicas, active_runs, pending_runs, cpu, memory_mb, restarts, server_version, problem } = metrics;
+  return (
+    <>
+      <Fact title="Replicas">
+        {replicas ?? "–"}
+        {restarts ? <span className="soft"> · {restarts} restarts</span> : null}
+        {problem && <span title={problem}> · {problem}</span>}
+      </Fact>
+      <Fact title="Runs now">
+        {active_runs ?? "–"} <span className="soft">running · {pending_runs ?? "–"} waiting</span>
+      </Fact>
+      <Fact title="In use">
+        {cpu == null ? "–" : cpu.toFixed(2)} <span className="soft">CPU</span> ·{" "}
+        {memory_mb == null ? "–" : Math.round(memory_mb)} <span className="soft">MB</span>
+      </Fact>
+      {server_version && <Fact title="Agent server">{server_version}</Fact>}
+    </>
+  );
+}
+
+function Fact({ title, children }: { title: string; children: ReactNode }) {
+  return (
+    <div>
+      <dt>{title}</dt>
+      <dd>{children}</dd>
+    </div>
+  );
+}

@@ -1,0 +1,217 @@
+import { useNavigate } from "@tanstack/react-router";
+import { type FormEvent, useState } from "react";
+import type { Deployment } from "../../api/platform";
+import { useApi, useChange } from "../../api/queries";
+import { deploymentRoute } from "../../router";
+import { useMay } from "../../shell/session";
+import { Dialog } from "../../ui/Dialog";
+import { Field } from "../../ui/Field";
+import { Icon } from "../../ui/Icon";
+import { Problem } from "../../ui/Problem";
+import { emptySecret, type SecretDraft, SecretFields } from "../../ui/Secrets";
+import { useDeployment } from "./useDeployment";
+
+export function SettingsTab() {
+  const { deploymentId } = deploymentRoute.useParams();
+  const deployment = useDeployment(deploymentId).data;
+  const mayUpdate = useMay("deployments:update");
+  const mayDelete = useMay("deployments:delete");
+  if (!deployment) return null;
+  return (
+    <div className="fields settings">
+      <Secrets deployment={deployment} mayUpdate={mayUpdate} />
+      <Scale deploymentId={deploymentId} mayUpdate={mayUpdate} />
+      {mayDelete && <Delete deployment={deployment} />}
+    </div>
+  );
+}
+
+function Secrets({ deployment, mayUpdate }: { deployment: Deployment; mayUpdate: boolean }) {
+  const [drafts, setDrafts] = useState<SecretDraft[]>([]);
+  const [removed, setRemoved] = useState<string[]>([]);
+  const change = useChange("PATCH /v2/deployments/{deployment_id}", () => {
+    setDrafts([]);
+    setRemoved([]);
+  });
+  const set = drafts.filter((each) => each.name.trim()).map(({ name, value }) => ({ name: name.trim(), value }));
+  const save = (event: FormEvent) => {
+    event.preventDefault();
+    change.mutate({ path: { deployment_id: deployment.id }, body: { secret_changes: { set, unset: removed } } });
+  };
+  return (
+    <section className="card" aria-labelledby="secrets">
+      <h2 id="secrets">Secrets</h2>
+      <form className="card-body fields" onSubmit={save}>
+        <p className="soft">
+          {deployment.secrets.length
+            ? "Values are encrypted and cannot be read here."
+            : "This deployment has no secrets."}
+          {mayUpdate && " A change makes a new revision."}
+        </p>
+        <ul className="fields names">
+          {deployment.secrets.map(({ name }) => (
+            <li key={name} className="row spread">
+              <code className={removed.includes(name) ? "gone" : ""}>{name}</code>
+              {mayUpdate && (
+                <span className="row">
+                  <button
+                    type="button"
+                    className="link"
+                    onClick={() => setDrafts([...drafts, { ...emptySecret(), name }])}
+                  >
+                    Replace
+                  </button>
+                  <button
+                    type="button"
+                    className="link"
+                    aria-label={removed.includes(name) ? `Keep ${name}` : `Remove ${name}`}
+                    onClick={() =>
+                      setRemoved(removed.includes(name) ? removed.filter((each) => each !== name) : [...removed, name])
+                    }
+                  >
+                    {removed.includes(name) ? "Keep" : "Remove"}
+                  </button>
+                </span>
+              )}
+            </li>
+          ))}
+        </ul>
+        {mayUpdate && (
+          <>
+            <SecretFields drafts={drafts} onChange={setDrafts} />
+            {change.error && <Problem error={change.error} />}
+            {(set.length > 0 || removed.length > 0) && (
+              <div>
+                <button type="submit" className="button main" disabled={change.isPending}>
+                  Save and deploy
+                </button>
+              </div>
+            )}
+          </>
+        )}
+      </form>
+    </section>
+  );
+}
+
+function Scale({ deploymentId, mayUpdate }: { deploymentId: string; mayUpdate: boolean }) {
+  const path = { deployment_id: deploymentId };
+  const scale = useApi("GET /v2/deployments/{deployment_id}/scale", { path }).data;
+  const [draft, setDraft] = useState<{ min?: string; max?: string }>({});
+  const change = useChange("PUT /v2/deployments/{deployment_id}/scale", () => setDraft({}));
+  if (!scale) return null;
+  const min = draft.min ?? scale.min_scale?.toString() ?? "";
+  const max = draft.max ?? scale.max_scale?.toString() ?? "";
+  const problem = (name: string) => change.error?.problems.find((each) => each.loc.includes(name))?.msg;
+  const save = (event: FormEvent) => {
+    event.preventDefault();
+    change.mutate({ path, body: { ...scale, min_scale: numberOf(min), max_scale: numberOf(max) } });
+  };
+  return (
+    <section className="card" aria-labelledby="scale">
+      <h2 id="scale">Replicas</h2>
+      <form className="card-body fields" onSubmit={save} noValidate>
+        <p className="soft">
+          Limits apply at once, without a new revision. Empty leaves a limit to the size of the deployment.
+        </p>
+        <div className="fields two">
+          <Field label="At least" error={problem("min_scale")}>
+            {(attributes) => (
+              <input
+                {...attributes}
+                inputMode="numeric"
+                value={min}
+                readOnly={!mayUpdate}
+                onChange={(event) => setDraft({ ...draft, min: event.target.value })}
+              />
+            )}
+          </Field>
+          <Field label="At most" error={problem("max_scale")}>
+            {(attributes) => (
+              <input
+                {...attributes}
+                inputMode="numeric"
+                value={max}
+                readOnly={!mayUpdate}
+                onChange={(event) => setDraft({ ...draft, max: event.target.value })}
+              />
+            )}
+          </Field>
+        </div>
+        {change.error && change.error.problems.length === 0 && <Problem error={change.error} />}
+        {mayUpdate && (draft.min !== undefined || draft.max !== undefined) && (
+          <div>
+            <button type="submit" className="button main" disabled={change.isPending}>
+              Save
+            </button>
+          </div>
+        )}
+      </form>
+    </section>
+  );
+}
+
+function numberOf(text: string): number | null {
+  return text.trim() === "" ? null : Number(text);
+}
+
+function Delete({ deployment }: { deployment: Deployment }) {
+  const [isAsking, setAsking] = useState(false);
+  const [typed, setTyped] = useState("");
+  const [isWithTraces, setWithTraces] = useState(false);
+  const navigate = useNavigate();
+  const remove = useChange("DELETE /v2/deployments/{deployment_id}", () => void navigate({ to: "/deployments" }));
+  const submit = (event: FormEvent) => {
+    event.preventDefault();
+    if (typed !== deployment.name) return;
+    remove.mutate({ path: { deployment_id: deployment.id }, query: { delete_tracing_project: isWithTraces } });
+  };
+  return (
+    <section className="card" aria-labelledby="delete">
+      <h2 id="delete">Delete</h2>
+      <div className="card-body row spread">
+        <p className="soft">Stops the agent and deletes its database with all threads. This cannot be undone.</p>
+        <button
+          type="button"
+          className="button danger"
+          disabled={deployment.status === "AWAITING_DELETE"}
+          onClick={() => setAsking(true)}
+        >
+          <Icon name="trash" />
+          Delete this deployment
+        </button>
+      </div>
+      {isAsking && (
+        <Dialog title={`Delete ${deployment.name}?`} onClose={() => setAsking(false)}>
+          <form className="fields" onSubmit={submit}>
+            <p>Its processes, its database with all threads and its secrets are deleted.</p>
+            <Field label={`Type ${deployment.name} to confirm`}>
+              {(attributes) => (
+                <input
+                  {...attributes}
+                  autoComplete="off"
+                  spellCheck={false}
+                  value={typed}
+                  onChange={(event) => setTyped(event.target.value)}
+                />
+              )}
+            </Field>
+            <label className="check">
+              <input type="checkbox" checked={isWithTraces} onChange={(event) => setWithTraces(event.target.checked)} />
+              Delete its traces too
+            </label>
+            {remove.error && <Problem error={remove.error} />}
+            <div className="row">
+              <button type="submit" className="button danger" disabled={typed !== deployment.name || remove.isPending}>
+                Delete for good
+              </button>
+              <button type="button" className="button" onClick={() => setAsking(false)}>
+                Cancel
+              </button>
+            </div>
+          </form>
+        </Dialog>
+      )}
+    </section>
+  );
+}

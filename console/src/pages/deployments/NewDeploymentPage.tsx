@@ -1,0 +1,376 @@
+import { Link, useNavigate } from "@tanstack/react-router";
+import { type FormEvent, useState } from "react";
+import { type ApiError, fieldOf } from "../../api/client";
+import type { DeploymentCreate, Integration } from "../../api/platform";
+import { useApi, useChange } from "../../api/queries";
+import { useMay } from "../../shell/session";
+import { Empty } from "../../ui/Empty";
+import { Field } from "../../ui/Field";
+import { Icon } from "../../ui/Icon";
+import { Problem } from "../../ui/Problem";
+import { type SecretDraft, SecretFields } from "../../ui/Secrets";
+
+interface Draft {
+  source: "git_hosting" | "external_image";
+  name: string;
+  repo_url: string;
+  repo_ref: string;
+  graph_config_path: string;
+  integration_id: string;
+  deployment_type: "" | "dev" | "prod";
+  build_on_push: boolean;
+  image_uri: string;
+  min_scale: string;
+  max_scale: string;
+  secrets: SecretDraft[];
+}
+
+const START: Draft = {
+  source: "git_hosting",
+  name: "",
+  repo_url: "",
+  repo_ref: "",
+  graph_config_path: "langgraph.json",
+  integration_id: "",
+  deployment_type: "dev",
+  build_on_push: false,
+  image_uri: "",
+  min_scale: "",
+  max_scale: "",
+  secrets: [],
+};
+
+// The fields of the form by the fields of the body that the API names.
+const SHOWN = [
+  "name",
+  "source_config.repo_url",
+  "source_config.integration_id",
+  "source_config.deployment_type",
+  "source_config.resource_spec.min_scale",
+  "source_config.resource_spec.max_scale",
+  "source_revision_config.repo_ref",
+  "source_revision_config.graph_config_path",
+  "source_revision_config.image_uri",
+];
+
+export function NewDeploymentPage() {
+  const navigate = useNavigate();
+  const mayCreate = useMay("deployments:create");
+  const [draft, setDraft] = useState(START);
+  const integrations = useApi("GET /v1/integrations/git_hosting/install", {}, { enabled: mayCreate }).data ?? [];
+  const create = useChange("POST /v2/deployments", (made) => {
+    const revision = made.latest_revision_id;
+    if (revision === null) {
+      void navigate({ to: "/deployments/$deploymentId", params: { deploymentId: made.id } });
+    } else {
+      void navigate({
+        to: "/deployments/$deploymentId/revisions/$revisionId",
+        params: { deploymentId: made.id, revisionId: revision },
+        search: { log: "build" },
+      });
+    }
+  });
+  const errors = fieldErrors(create.error);
+  const set = (changes: Partial<Draft>) => setDraft((old) => ({ ...old, ...changes }));
+  const submit = (event: FormEvent) => {
+    event.preventDefault();
+    create.mutate({ body: bodyOf(draft, integrations) });
+  };
+  if (!mayCreate) {
+    return (
+      <Empty title="You may not create deployments">
+        An admin of the workspace can give you the role Editor. Until then the deployments of others are{" "}
+        <Link to="/deployments" className="text">
+          here
+        </Link>
+        .
+      </Empty>
+    );
+  }
+  return (
+    <form className="page form" onSubmit={submit} noValidate>
+      <h1>New deployment</h1>
+      <fieldset className="choice">
+        <legend className="hidden">Source</legend>
+        <label>
+          <input
+            type="radio"
+            name="source"
+            checked={draft.source === "git_hosting"}
+            onChange={() => set({ source: "git_hosting" })}
+          />
+          <span>
+            <strong>Git repository</strong>
+            <span className="soft">built here, again on each push if you like</span>
+          </span>
+          <Icon name="git" />
+        </label>
+        <label>
+          <input
+            type="radio"
+            name="source"
+            checked={draft.source === "external_image"}
+            onChange={() => set({ source: "external_image" })}
+          />
+          <span>
+            <strong>Image</strong>
+            <span className="soft">of any registry, runs as it is</span>
+          </span>
+          <Icon name="image" />
+        </label>
+      </fieldset>
+      <Field
+        label="Name"
+        error={errors.name}
+        hint="Lower-case letters, digits and hyphens. It becomes part of the address."
+        isRequired
+      >
+        {(attributes) => (
+          <input
+            {...attributes}
+            // biome-ignore lint/a11y/noAutofocus: the page is for this form
+            autoFocus
+            autoComplete="off"
+            spellCheck={false}
+            placeholder="my-agent"
+            value={draft.name}
+            onChange={(event) => set({ name: event.target.value })}
+          />
+        )}
+      </Field>
+      {draft.source === "git_hosting" ? (
+        <GitFields draft={draft} set={set} errors={errors} integrations={integrations} />
+      ) : (
+        <ImageFields draft={draft} set={set} errors={errors} />
+      )}
+      <section aria-labelledby="secrets" className="fields">
+        <div>
+          <h2 id="secrets">Secrets</h2>
+          <p className="soft">
+            Environment variables of the agent, such as API keys. They are encrypted; nobody can read them here.
+          </p>
+        </div>
+        <SecretFields
+          drafts={draft.secrets}
+          onChange={(secrets) => set({ secrets })}
+          errors={secretErrors(create.error)}
+        />
+      </section>
+      {create.error && !isShownAtFields(create.error) && <Problem error={create.error} />}
+      {create.error && isShownAtFields(create.error) && (
+        <p className="field error" role="alert">
+          Some fields above need another value.
+        </p>
+      )}
+      <div className="row">
+        <button type="submit" className="button main" disabled={create.isPending}>
+          {create.isPending ? "Creating…" : "Create and deploy"}
+        </button>
+        <Link to="/deployments" className="button">
+          Cancel
+        </Link>
+      </div>
+    </form>
+  );
+}
+
+interface PartProps {
+  draft: Draft;
+  set: (changes: Partial<Draft>) => void;
+  errors: Record<string, string>;
+}
+
+function GitFields({ draft, set, errors, integrations }: PartProps & { integrations: Integration[] }) {
+  const [first] = integrations;
+  return (
+    <>
+      <Field
+        label="Repository"
+        error={errors["source_config.repo_url"]}
+        hint="The address that git clone takes, https or ssh."
+        isRequired
+      >
+        {(attributes) => (
+          <input
+            {...attributes}
+            inputMode="url"
+            spellCheck={false}
+            placeholder="https://github.com/you/your-agent"
+            value={draft.repo_url}
+            onChange={(event) => set({ repo_url: event.target.value })}
+          />
+        )}
+      </Field>
+      <div className="fields two">
+        <Field
+          label="Branch, tag or commit"
+          error={errors["source_revision_config.repo_ref"]}
+          hint="Empty means the default branch."
+        >
+          {(attributes) => (
+            <input
+              {...attributes}
+              spellCheck={false}
+              placeholder="main"
+              value={draft.repo_ref}
+              onChange={(event) => set({ repo_ref: event.target.value })}
+            />
+          )}
+        </Field>
+        <Field
+          label="Configuration file"
+          error={errors["source_revision_config.graph_config_path"]}
+          hint="Its path in the repository."
+          isRequired
+        >
+          {(attributes) => (
+            <input
+              {...attributes}
+              spellCheck={false}
+              value={draft.graph_config_path}
+              onChange={(event) => set({ graph_config_path: event.target.value })}
+            />
+          )}
+        </Field>
+        <Field label="Account at the git host" error={errors["source_config.integration_id"]}>
+          {(attributes) => (
+            <select
+              {...attributes}
+              value={draft.integration_id || (first?.id ?? "")}
+              onChange={(event) => set({ integration_id: event.target.value })}
+            >
+              {integrations.length === 0 && <option value="">none</option>}
+              {integrations.map((each) => (
+                <option key={each.id} value={each.id}>
+                  {each.name} ({each.kind})
+                </option>
+              ))}
+            </select>
+          )}
+        </Field>
+        <Field label="Size" error={errors["source_config.deployment_type"]}>
+          {(attributes) => (
+            <select
+              {...attributes}
+              value={draft.deployment_type}
+              onChange={(event) => set({ deployment_type: event.target.value as Draft["deployment_type"] })}
+            >
+              <option value="dev">Development: 1 CPU, 1024 MB, one replica</option>
+              <option value="prod">Production: 2 CPU, 2048 MB, 1 to 10 replicas</option>
+            </select>
+          )}
+        </Field>
+      </div>
+      <label className="check">
+        <input
+          type="checkbox"
+          checked={draft.build_on_push}
+          onChange={(event) => set({ build_on_push: event.target.checked })}
+        />
+        Deploy each push to the branch
+      </label>
+    </>
+  );
+}
+
+function ImageFields({ draft, set, errors }: PartProps) {
+  return (
+    <>
+      <Field label="Image" error={errors["source_revision_config.image_uri"]} hint="With a tag or a digest." isRequired>
+        {(attributes) => (
+          <input
+            {...attributes}
+            spellCheck={false}
+            placeholder="registry.example.com/team/agent:1.0"
+            value={draft.image_uri}
+            onChange={(event) => set({ image_uri: event.target.value })}
+          />
+        )}
+      </Field>
+      <div className="fields two">
+        {(["min_scale", "max_scale"] as const).map((name) => (
+          <Field
+            key={name}
+            label={name === "min_scale" ? "Replicas, at least" : "Replicas, at most"}
+            error={errors[`source_config.resource_spec.${name}`]}
+          >
+            {(attributes) => (
+              <input
+                {...attributes}
+                inputMode="numeric"
+                placeholder="1"
+                value={draft[name]}
+                onChange={(event) => set({ [name]: event.target.value })}
+              />
+            )}
+          </Field>
+        ))}
+      </div>
+    </>
+  );
+}
+
+// Texts are sent as they are: the API validates, and its answer stands at the field.
+function bodyOf(draft: Draft, integrations: Integration[]): DeploymentCreate {
+  const secrets = draft.secrets
+    .filter((each) => each.name || each.value)
+    .map(({ name, value }) => ({ name: name.trim(), value }));
+  if (draft.source === "external_image") {
+    const spec = { min_scale: numberOf(draft.min_scale), max_scale: numberOf(draft.max_scale) };
+    return {
+      name: draft.name.trim(),
+      source: "external_image",
+      source_config: { resource_spec: spec },
+      source_revision_config: { image_uri: draft.image_uri.trim() || null },
+      secrets,
+    };
+  }
+  return {
+    name: draft.name.trim(),
+    source: "git_hosting",
+    source_config: {
+      repo_url: draft.repo_url.trim() || null,
+      integration_id: draft.integration_id || integrations[0]?.id || null,
+      deployment_type: draft.deployment_type || null,
+      build_on_push: draft.build_on_push,
+    },
+    source_revision_config: {
+      repo_ref: draft.repo_ref.trim() || null,
+      graph_config_path: draft.graph_config_path.trim() || null,
+    },
+    secrets,
+  };
+}
+
+function numberOf(text: string): number | null {
+  return text.trim() === "" ? null : Number(text);
+}
+
+function fieldErrors(error: ApiError | null): Record<string, string> {
+  const found: Record<string, string> = {};
+  for (const problem of error?.problems ?? []) found[fieldOf(problem)] ??= problem.msg;
+  if (error?.status === 409) found.name = error.message;
+  if (error?.status === 400) {
+    // A refused combination names its fields in the text.
+    for (const field of SHOWN) {
+      const last = field.split(".").at(-1) ?? field;
+      if (error.message.includes(last)) found[field] ??= error.message;
+    }
+  }
+  return found;
+}
+
+function secretErrors(error: ApiError | null): Record<number, string> {
+  const found: Record<number, string> = {};
+  for (const problem of error?.problems ?? []) {
+    const position = problem.loc.indexOf("secrets");
+    const index = problem.loc[position + 1];
+    if (position >= 0 && typeof index === "number") found[index] = problem.msg;
+  }
+  return found;
+}
+
+function isShownAtFields(error: ApiError): boolean {
+  const named = Object.keys(fieldErrors(error));
+  return named.length > 0 && named.every((field) => SHOWN.includes(field) || field.startsWith("secrets."));
+}

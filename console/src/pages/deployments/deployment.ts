@@ -1,0 +1,31 @@
+// A deployment in words: its name, where its code is from, and where it answers.
+
+import type { Deployment, Revision } from "../../api/platform";
+
+export function nameOf(deployment: Deployment): string {
+  return deployment.display_name ?? deployment.name;
+}
+
+export function addressOf(deployment: Deployment): string | null {
+  return deployment.source_config.custom_url || null;
+}
+
+export function originOf(deployment: Deployment): string {
+  const { repo_url } = deployment.source_config;
+  const { repo_ref, image_uri } = deployment.source_revision_config;
+  if (image_uri) return image_uri;
+  if (repo_url) return repo_ref ? `${shortAddress(repo_url)} @ ${repo_ref}` : shortAddress(repo_url);
+  return "uploaded folder";
+}
+
+function shortAddress(url: string): string {
+  return url.replace(/^https?:\/\//, "").replace(/\.git$/, "");
+}
+
+export function codeOf(revision: Revision): string {
+  const { repo_commit_sha, repo_ref, image_uri, source_tarball_path } = revision.source_revision_config;
+  if (image_uri) return image_uri;
+  if (repo_commit_sha) return repo_ref ? `${repo_commit_sha.slice(0, 8)} on ${repo_ref}` : repo_commit_sha.slice(0, 8);
+  if (source_tarball_path) return "uploaded folder";
+  return repo_ref ?? "–";
+}

@@ -1,0 +1,102 @@
+import { useQueries } from "@tanstack/react-query";
+import { Link } from "@tanstack/react-router";
+import { call } from "../../api/client";
+import type { Deployment } from "../../api/platform";
+import { useApi } from "../../api/queries";
+import { usePreferences } from "../../preferences";
+import { useMay, useWorkspaceId } from "../../shell/session";
+import { DeploymentState, isFailed, RevisionState, Status } from "../../ui/Status";
+import { Ago } from "../../ui/Time";
+import { nameOf } from "../deployments/deployment";
+
+const EVERY_MS = 10_000;
+
+// What somebody should look at: parts that are down, deployments that do not answer, revisions that failed, limits.
+export function Attention({ deployments }: { deployments: Deployment[] }) {
+  const health = useApi("GET /ok", {}, { everyMs: EVERY_MS }).data as { problems?: Record<string, string> } | undefined;
+  const usage = useApi(
+    "GET /workspaces/current/usage_limits",
+    {},
+    { everyMs: 60_000, enabled: useMay("workspaces:read") },
+  ).data;
+  const revisions = useLatestRevisions(deployments);
+  const parts = Object.entries(health?.problems ?? {});
+  const silent = deployments.filter((each) => each.status === "UNKNOWN");
+  const failed = revisions.filter(({ revision }) => isFailed(revision.status));
+  const isCalm = parts.length + silent.length + failed.length === 0 && !usage?.in_reject_set;
+  return (
+    <section className="card attention" aria-labelledby="attention">
+      <h2 id="attention">Wants attention</h2>
+      {isCalm && (
+        <p className="soft">Nothing. Failed revisions, silent deployments and reached limits will be listed here.</p>
+      )}
+      <ul>
+        {parts.map(([part, problem]) => (
+          <li key={part}>
+            <Status tone="bad" word={`${part} is down`} />
+            <span className="reason">{problem}</span>
+            <span />
+          </li>
+        ))}
+        {usage?.in_reject_set && (
+          <li>
+            <Status tone="bad" word="Limit reached" />
+            <span className="reason">The workspace has reached a monthly limit, so new traces are refused.</span>
+            <span />
+          </li>
+        )}
+        {silent.map((each) => (
+          <li key={each.id}>
+            <DeploymentState status={each.status} />
+            <span className="reason">
+              <Link to="/deployments/$deploymentId" params={{ deploymentId: each.id }} className="name">
+                {nameOf(each)}
+              </Link>{" "}
+              {each.status_message}
+            </span>
+            <Ago at={each.updated_at} />
+          </li>
+        ))}
+        {failed.map(({ deployment, revision }) => (
+          <li key={revision.id}>
+            <RevisionState status={revision.status} />
+            <span className="reason">
+              <Link
+                to="/deployments/$deploymentId/revisions/$revisionId"
+                params={{ deploymentId: deployment.id, revisionId: revision.id }}
+                className="name"
+              >
+                {nameOf(deployment)}
+              </Link>{" "}
+              {revision.status_message}
+            </span>
+            <Ago at={revision.updated_at} />
+          </li>
+        ))}
+      </ul>
+    </section>
+  );
+}
+
+function useLatestRevisions(deployments: Deployment[]) {
+  const workspace = useWorkspaceId();
+  const { isLive } = usePreferences();
+  const withRevision = deployments.filter((each) => each.latest_revision_id !== null);
+  const operation = "GET /v2/deployments/{deployment_id}/revisions/{revision_id}";
+  return useQueries({
+    queries: withRevision.map((each) => {
+      const options = { path: { deployment_id: each.id, revision_id: each.latest_revision_id ?? "" } };
+      return {
+        queryKey: [workspace, operation, options],
+        queryFn: ({ signal }: { signal: AbortSignal }) => call(operation, options, signal),
+        // The active revision is final; only one that is under way or failed may change.
+        refetchInterval: isLive && each.latest_revision_id !== each.active_revision_id ? EVERY_MS : (false as const),
+      };
+    }),
+    combine: (results) =>
+      results.flatMap((result, index) => {
+        const deployment = withRevision[index];
+        return result.data && deployment ? [{ deployment, revision: result.data }] : [];
+      }),
+  });
+}

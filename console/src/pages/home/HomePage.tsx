@@ -1,0 +1,72 @@
+import { Link } from "@tanstack/react-router";
+import { useApi } from "../../api/queries";
+import { useMay } from "../../shell/session";
+import { Empty } from "../../ui/Empty";
+import { Icon } from "../../ui/Icon";
+import { Problem } from "../../ui/Problem";
+import { DeploymentState } from "../../ui/Status";
+import { Ago } from "../../ui/Time";
+import { addressOf, nameOf, originOf } from "../deployments/deployment";
+import { Attention } from "./Attention";
+import { Figures } from "./Figures";
+
+const EVERY_MS = 5_000;
+const SHOWN = 8;
+const DEPLOY = "portside deploy FOLDER_OR_ADDRESS_OF_A_REPOSITORY";
+
+export function HomePage() {
+  const mayRead = useMay("deployments:read");
+  const mayCreate = useMay("deployments:create");
+  const found = useApi("GET /v2/deployments", { query: { limit: 100 } }, { everyMs: EVERY_MS, enabled: mayRead });
+  const deployments = found.data?.resources ?? [];
+  return (
+    <div className="page">
+      <div className="head">
+        <h1>Home</h1>
+        {mayCreate && (
+          <Link to="/deployments/new" className="button main">
+            <Icon name="plus" />
+            New deployment
+          </Link>
+        )}
+      </div>
+      <Figures deployments={deployments} />
+      <Attention deployments={deployments} />
+      <section className="card" aria-labelledby="deployments">
+        <div className="card-head">
+          <h2 id="deployments">Deployments</h2>
+          <Link to="/deployments" className="text">
+            All deployments
+          </Link>
+        </div>
+        {found.error && !found.data && (
+          <div className="card-body">
+            <Problem error={found.error} retry={() => void found.refetch()} />
+          </div>
+        )}
+        {found.data && deployments.length === 0 && (
+          <Empty title="Nothing is deployed yet" command={DEPLOY}>
+            A deployment is an agent that runs here, from a git repository, an image or a folder.
+          </Empty>
+        )}
+        <ul className="brief">
+          {deployments.slice(0, SHOWN).map((each) => (
+            <li key={each.id}>
+              <Link to="/deployments/$deploymentId" params={{ deploymentId: each.id }} className="name">
+                {nameOf(each)}
+              </Link>
+              <DeploymentState status={each.status} title={each.status_message} />
+              <span className="soft extra" title={originOf(each)}>
+                {originOf(each)}
+              </span>
+              <span className="soft extra">{addressOf(each) ?? "no address yet"}</span>
+              <span className="number soft">
+                <Ago at={each.updated_at} />
+              </span>
+            </li>
+          ))}
+        </ul>
+      </section>
+    </div>
+  );
+}

@@ -1,0 +1,104 @@
+import {
+  createRootRoute,
+  createRoute,
+  createRouter,
+  lazyRouteComponent,
+  retainSearchParams,
+} from "@tanstack/react-router";
+import { HomePage } from "./pages/home/HomePage";
+import { Shell } from "./shell/Shell";
+import { SessionProvider } from "./shell/session";
+import { Empty } from "./ui/Empty";
+
+// The search of the address, with texts only: what a page does not know is left out.
+function texts<N extends string>(...names: N[]) {
+  return (search: Record<string, unknown>): { [P in N]?: string } => {
+    const found: { [P in N]?: string } = {};
+    for (const name of names) {
+      const value = search[name];
+      if (value !== undefined && value !== "") found[name] = String(value);
+    }
+    return found;
+  };
+}
+
+const root = createRootRoute({
+  validateSearch: texts("workspace"),
+  search: { middlewares: [retainSearchParams(["workspace"])] },
+  component: () => (
+    <SessionProvider>
+      <Shell />
+    </SessionProvider>
+  ),
+  notFoundComponent: () => (
+    <Empty title="There is no such page">The address may be misspelled, or of another version of the console.</Empty>
+  ),
+});
+
+const home = createRoute({ getParentRoute: () => root, path: "/", component: HomePage });
+
+export const deploymentsRoute = createRoute({
+  getParentRoute: () => root,
+  path: "/deployments",
+  validateSearch: texts("q", "status"),
+  component: lazyRouteComponent(() => import("./pages/deployments/DeploymentsPage"), "DeploymentsPage"),
+});
+
+const newDeployment = createRoute({
+  getParentRoute: () => root,
+  path: "/deployments/new",
+  component: lazyRouteComponent(() => import("./pages/deployments/NewDeploymentPage"), "NewDeploymentPage"),
+});
+
+export const deploymentRoute = createRoute({
+  getParentRoute: () => root,
+  path: "/deployments/$deploymentId",
+  component: lazyRouteComponent(() => import("./pages/deployment/DeploymentPage"), "DeploymentPage"),
+});
+
+const revisionsTab = createRoute({
+  getParentRoute: () => deploymentRoute,
+  path: "/",
+  component: lazyRouteComponent(() => import("./pages/deployment/RevisionsTab"), "RevisionsTab"),
+});
+
+export const logTab = createRoute({
+  getParentRoute: () => deploymentRoute,
+  path: "/log",
+  validateSearch: texts("q", "level"),
+  component: lazyRouteComponent(() => import("./pages/deployment/LogTab"), "LogTab"),
+});
+
+const settingsTab = createRoute({
+  getParentRoute: () => deploymentRoute,
+  path: "/settings",
+  component: lazyRouteComponent(() => import("./pages/deployment/SettingsTab"), "SettingsTab"),
+});
+
+export const revisionRoute = createRoute({
+  getParentRoute: () => root,
+  path: "/deployments/$deploymentId/revisions/$revisionId",
+  validateSearch: texts("log", "q", "level"),
+  component: lazyRouteComponent(() => import("./pages/revision/RevisionPage"), "RevisionPage"),
+});
+
+const routeTree = root.addChildren([
+  home,
+  deploymentsRoute,
+  newDeployment,
+  deploymentRoute.addChildren([revisionsTab, logTab, settingsTab]),
+  revisionRoute,
+]);
+
+export const router = createRouter({
+  routeTree,
+  basepath: "/console",
+  defaultPreload: "intent",
+  scrollRestoration: true,
+});
+
+declare module "@tanstack/react-router" {
+  interface Register {
+    router: typeof router;
+  }
+}

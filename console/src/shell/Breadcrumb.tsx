@@ -1,0 +1,52 @@
+import { Link, useMatches } from "@tanstack/react-router";
+import { useEffect } from "react";
+import { useApi } from "../api/queries";
+
+// The address in words. Every part leads to the page of its own.
+export function Breadcrumb() {
+  const matches = useMatches();
+  const params = matches.at(-1)?.params as { deploymentId?: string; revisionId?: string } | undefined;
+  const path = matches.at(-1)?.pathname ?? "/";
+  const deployment = useApi(
+    "GET /v2/deployments/{deployment_id}",
+    { path: { deployment_id: params?.deploymentId ?? "" } },
+    { enabled: params?.deploymentId !== undefined },
+  );
+  const name = deployment.data?.display_name ?? deployment.data?.name ?? params?.deploymentId?.slice(-8);
+  const parts: { to: string; title: string }[] = [{ to: "/", title: "Home" }];
+  if (path.startsWith("/deployments")) parts.push({ to: "/deployments", title: "Deployments" });
+  if (path === "/deployments/new") parts.push({ to: path, title: "New" });
+  if (params?.deploymentId && name) {
+    parts.push({ to: `/deployments/${params.deploymentId}`, title: name });
+    if (params.revisionId) {
+      parts.push({
+        to: `/deployments/${params.deploymentId}/revisions/${params.revisionId}`,
+        title: `Revision ${params.revisionId.slice(-8)}`,
+      });
+    } else if (path.endsWith("/log")) parts.push({ to: path, title: "Log" });
+    else if (path.endsWith("/settings")) parts.push({ to: path, title: "Settings" });
+  }
+  const shown = parts.length > 1 ? parts.slice(1) : parts;
+  const title = shown.map((part) => part.title).reverse();
+  useEffect(() => {
+    document.title = [...title, "Portside"].join(" · ");
+  });
+  return (
+    <nav aria-label="Breadcrumb" className="breadcrumb">
+      <ol>
+        {shown.map((part, index) => (
+          <li key={part.to}>
+            <Link
+              to={part.to}
+              activeOptions={{ exact: true }}
+              className={index === shown.length - 1 ? "current" : ""}
+              aria-current={index === shown.length - 1 ? "page" : undefined}
+            >
+              {part.title}
+            </Link>
+          </li>
+        ))}
+      </ol>
+    </nav>
+  );
+}

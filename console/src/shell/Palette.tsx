@@ -1,0 +1,144 @@
+// The command palette: every place and every deployment, by a few letters. Opened with Ctrl-K.
+
+import { useNavigate } from "@tanstack/react-router";
+import { useEffect, useMemo, useRef, useState } from "react";
+import { useApi } from "../api/queries";
+import { preferences, setPreferences } from "../preferences";
+import { Icon, type IconName } from "../ui/Icon";
+import { useMay } from "./session";
+
+interface Entry {
+  id: string;
+  title: string;
+  detail: string;
+  icon: IconName;
+  run: () => void;
+}
+
+const SHOWN = 12;
+
+export function Palette({ isOpen, setOpen }: { isOpen: boolean; setOpen: (isOpen: boolean) => void }) {
+  useEffect(() => {
+    const listen = (event: KeyboardEvent) => {
+      if (event.key.toLowerCase() !== "k" || !(event.ctrlKey || event.metaKey)) return;
+      event.preventDefault();
+      setOpen(true);
+    };
+    addEventListener("keydown", listen);
+    return () => removeEventListener("keydown", listen);
+  }, [setOpen]);
+  return isOpen ? <OpenPalette onClose={() => setOpen(false)} /> : null;
+}
+
+function OpenPalette({ onClose }: { onClose: () => void }) {
+  const dialog = useRef<HTMLDialogElement>(null);
+  const [text, setText] = useState("");
+  const [position, setPosition] = useState(0);
+  const entries = useEntries(text);
+  useEffect(() => {
+    dialog.current?.showModal();
+  }, []);
+  const chosen = Math.min(position, Math.max(entries.length - 1, 0));
+  const choose = (entry: Entry | undefined) => {
+    if (!entry) return;
+    onClose();
+    entry.run();
+  };
+  return (
+    <dialog ref={dialog} className="palette" aria-label="Go to" onClose={onClose}>
+      <input
+        autoFocus
+        role="combobox"
+        aria-expanded="true"
+        aria-controls="palette-entries"
+        aria-activedescendant={entries[chosen] && `entry-${entries[chosen].id}`}
+        aria-label="Search places and deployments"
+        placeholder="Search places and deployments"
+        value={text}
+        onChange={(event) => {
+          setText(event.target.value);
+          setPosition(0);
+        }}
+        onKeyDown={(event) => {
+          if (event.key === "ArrowDown") setPosition(Math.min(chosen + 1, entries.length - 1));
+          else if (event.key === "ArrowUp") setPosition(Math.max(chosen - 1, 0));
+          else if (event.key === "Enter") choose(entries[chosen]);
+          else return;
+          event.preventDefault();
+        }}
+      />
+      <div id="palette-entries" role="listbox" aria-label="Results">
+        {entries.map((entry, index) => (
+          // biome-ignore lint/a11y/useKeyWithClickEvents: the field above handles the keys
+          // biome-ignore lint/a11y/useFocusableInteractive: aria-activedescendant marks the chosen one
+          <div
+            key={entry.id}
+            id={`entry-${entry.id}`}
+            role="option"
+            aria-selected={index === chosen}
+            onClick={() => choose(entry)}
+          >
+            <Icon name={entry.icon} />
+            <span>{entry.title}</span>
+            <span className="soft small">{entry.detail}</span>
+          </div>
+        ))}
+        {entries.length === 0 && <p className="soft">Nothing has this name.</p>}
+      </div>
+      <p className="soft small keys">
+        <kbd>↑</kbd> <kbd>↓</kbd> choose · <kbd>Enter</kbd> open · <kbd>Esc</kbd> close · in lists <kbd>j</kbd>{" "}
+        <kbd>k</kbd>
+      </p>
+    </dialog>
+  );
+}
+
+function useEntries(text: string): Entry[] {
+  const navigate = useNavigate();
+  const mayCreate = useMay("deployments:create");
+  const found = useApi(
+    "GET /v2/deployments",
+    { query: { name_contains: text.trim().toLowerCase(), limit: SHOWN } },
+    { keep: true, enabled: useMay("deployments:read") },
+  );
+  return useMemo(() => {
+    const go = (to: string) => () => void navigate({ to });
+    const fixed: Entry[] = [
+      { id: "home", title: "Home", detail: "place", icon: "home", run: go("/") },
+      { id: "deployments", title: "Deployments", detail: "place", icon: "deployments", run: go("/deployments") },
+      {
+        id: "theme",
+        title: "Switch between light and dark",
+        detail: "setting",
+        icon: "moon",
+        run: () => setPreferences({ theme: preferences().theme === "dark" ? "light" : "dark" }),
+      },
+      {
+        id: "zone",
+        title: "Switch between local time and UTC",
+        detail: "setting",
+        icon: "clock",
+        run: () => setPreferences({ zone: preferences().zone === "utc" ? "local" : "utc" }),
+      },
+    ];
+    if (mayCreate) {
+      fixed.splice(2, 0, {
+        id: "new",
+        title: "New deployment",
+        detail: "action",
+        icon: "plus",
+        run: go("/deployments/new"),
+      });
+    }
+    const deployments: Entry[] = (found.data?.resources ?? []).map((each) => ({
+      id: each.id,
+      title: each.name,
+      detail: "deployment",
+      icon: "deployments",
+      run: go(`/deployments/${each.id}`),
+    }));
+    const wanted = text.trim().toLowerCase();
+    const matching = fixed.filter((entry) => entry.title.toLowerCase().includes(wanted));
+    return [...matching, ...deployments].slice(0, SHOWN);
+  }, [navigate, mayCreate, found.data, text]);
+}

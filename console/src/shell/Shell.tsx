@@ -1,0 +1,95 @@
+import { useIsFetching } from "@tanstack/react-query";
+import { Link, Outlet } from "@tanstack/react-router";
+import { useState } from "react";
+import { setPreferences, usePreferences } from "../preferences";
+import { Icon, type IconName } from "../ui/Icon";
+import { Account, WorkspaceSwitch } from "./Account";
+import { Breadcrumb } from "./Breadcrumb";
+import { Palette } from "./Palette";
+
+const PLACES = [
+  { to: "/", title: "Home", icon: "home" },
+  { to: "/deployments", title: "Deployments", icon: "deployments" },
+] as const satisfies readonly { to: string; title: string; icon: IconName }[];
+
+const THEMES = { system: "light", light: "dark", dark: "system" } as const;
+const THEME_ICONS = { system: "screen", light: "sun", dark: "moon" } as const;
+
+export function Shell() {
+  const { theme, zone, isLive } = usePreferences();
+  const [isSearching, setSearching] = useState(false);
+  return (
+    <div className="shell">
+      <a className="skip" href="#page">
+        Skip to the page
+      </a>
+      <header className="rail">
+        <Link to="/" className="brand" aria-label="Portside, home">
+          <img src="/console/favicon.svg" alt="" width="22" height="22" />
+          <span>Portside</span>
+        </Link>
+        <WorkspaceSwitch />
+        <nav aria-label="Places">
+          {PLACES.map((place) => (
+            <Link key={place.to} to={place.to} activeOptions={{ exact: place.to === "/" }} className="place">
+              <Icon name={place.icon} />
+              <span>{place.title}</span>
+            </Link>
+          ))}
+        </nav>
+        <Account />
+      </header>
+      <div className="stage">
+        <div className="topbar">
+          <Breadcrumb />
+          <div className="tools">
+            <button type="button" className="tool search" onClick={() => setSearching(true)}>
+              <Icon name="search" />
+              <span>Go to…</span>
+              <kbd>Ctrl K</kbd>
+            </button>
+            <button
+              type="button"
+              className="tool"
+              aria-pressed={isLive}
+              title={isLive ? "Live: the page follows what happens" : "Paused: the page stays as it is"}
+              onClick={() => setPreferences({ isLive: !isLive })}
+            >
+              <Icon name={isLive ? "live" : "pause"} />
+              <span>{isLive ? "Live" : "Paused"}</span>
+            </button>
+            <button
+              type="button"
+              className="tool"
+              title="Switch all times between this machine's zone and UTC"
+              onClick={() => setPreferences({ zone: zone === "utc" ? "local" : "utc" })}
+            >
+              <Icon name="clock" />
+              <span>{zone === "utc" ? "UTC" : "Local"}</span>
+            </button>
+            <button
+              type="button"
+              className="tool"
+              aria-label={`Theme: ${theme}`}
+              title={`Theme: ${theme}`}
+              onClick={() => setPreferences({ theme: THEMES[theme] })}
+            >
+              <Icon name={THEME_ICONS[theme]} />
+            </button>
+          </div>
+          <Progress />
+        </div>
+        <main id="page" tabIndex={-1}>
+          <Outlet />
+        </main>
+      </div>
+      <Palette isOpen={isSearching} setOpen={setSearching} />
+    </div>
+  );
+}
+
+// A line while something is read for the first time; the last content stays below it.
+function Progress() {
+  const count = useIsFetching({ predicate: (query) => query.state.data === undefined });
+  return count > 0 ? <div className="progress" role="progressbar" aria-label="Loading" /> : null;
+}

@@ -1,0 +1,60 @@
+import type { DeploymentStatus, RevisionStatus } from "../api/platform";
+
+type Tone = "good" | "busy" | "bad" | "idle";
+
+// A state is shown by a shape and a word; the colour only repeats them.
+export function Status({ tone, word, title }: { tone: Tone; word: string; title?: string | null }) {
+  return (
+    <span className={`status ${tone}`} title={title ?? undefined}>
+      <svg viewBox="0 0 12 12" aria-hidden="true">
+        {tone === "good" && <path d="M6 .8a5.2 5.2 0 1 1 0 10.400A5.2 5.2 0 0 1 6 .8zM3.6 6.200l1.7 1.7 3.2-3.6" />}
+        {tone === "busy" && <path d="M6 1.200A4.8 4.8 0 1 1 1.2 6" />}
+        {tone === "bad" && <path d="M6 .9 11.3 10.600H.7zM6 4.400v2.900M6 8.700v.4" />}
+        {tone === "idle" && <path d="M6 1.500a4.5 4.5 0 1 1 0 9 4.5 4.5 0 0 1 0-9z" />}
+      </svg>
+      {word}
+    </span>
+  );
+}
+
+const REVISION: Record<RevisionStatus, [Tone, string]> = {
+  QUEUED: ["idle", "Queued"],
+  CREATING: ["busy", "Creating"],
+  AWAITING_BUILD: ["busy", "Waiting to build"],
+  BUILDING: ["busy", "Building"],
+  AWAITING_DEPLOY: ["busy", "Waiting to deploy"],
+  DEPLOYING: ["busy", "Deploying"],
+  DEPLOYED: ["good", "Deployed"],
+  CREATE_FAILED: ["bad", "Create failed"],
+  BUILD_FAILED: ["bad", "Build failed"],
+  DEPLOY_FAILED: ["bad", "Deploy failed"],
+  SKIPPED: ["idle", "Skipped"],
+  INTERRUPTED: ["idle", "Interrupted"],
+  UNKNOWN: ["bad", "Unknown"],
+};
+
+const DEPLOYMENT: Record<DeploymentStatus, [Tone, string]> = {
+  READY: ["good", "Ready"],
+  AWAITING_DATABASE: ["busy", "Preparing"],
+  UNUSED: ["idle", "Not running"],
+  UNKNOWN: ["bad", "Not answering"],
+  AWAITING_DELETE: ["busy", "Being deleted"],
+};
+
+export function RevisionState({ status, title }: { status: RevisionStatus; title?: string | null }) {
+  const [tone, word] = REVISION[status];
+  return <Status tone={tone} word={word} title={title ?? null} />;
+}
+
+export function DeploymentState({ status, title }: { status: DeploymentStatus; title?: string | null }) {
+  const [tone, word] = DEPLOYMENT[status];
+  return <Status tone={tone} word={word} title={title ?? null} />;
+}
+
+export function isInProgress(status: RevisionStatus): boolean {
+  return REVISION[status][0] === "busy" || status === "QUEUED";
+}
+
+export function isFailed(status: RevisionStatus): boolean {
+  return REVISION[status][0] === "bad";
+}

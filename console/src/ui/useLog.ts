@@ -1,0 +1,81 @@
+// Follows a log. Reading begins at the newest lines, goes on as they come, and goes back on demand.
+
+import { useEffect, useRef, useState } from "react";
+import type { LogEntry, LogFilter, LogPage } from "../api/platform";
+
+export type ReadLog = (filter: LogFilter, signal: AbortSignal) => Promise<LogPage>;
+
+const PAGE = 1_000;
+const EVERY_MS = 1_000;
+const RETRY_MS = 3_000;
+// More lines are read again from the server when somebody scrolls back to them.
+const MAX_LINES = 20_000;
+
+interface Log {
+  lines: LogEntry[];
+  // Where older lines go on; null at the beginning of the log.
+  older: string | null;
+  problem: string | null;
+  isRead: boolean;
+}
+
+const NOTHING: Log = { lines: [], older: null, problem: null, isRead: false };
+
+export function useLog(read: ReadLog, q: string | undefined, level: string | undefined, isFollowed: boolean) {
+  const [log, setLog] = useState(NOTHING);
+  const newest = useRef<string | null>(null);
+
+  useEffect(() => {
+    const stop = new AbortController();
+    const filter: LogFilter = { limit: PAGE, ...(q ? { query: q } : {}), ...(level ? { level } : {}) };
+    newest.current = null;
+    setLog(NOTHING);
+    const begin = async () => {
+      const page = await read({ ...filter, order: "desc" }, stop.signal);
+      const lines = page.logs.toReversed();
+      newest.current = lines.at(-1)?.id ?? null;
+      setLog({ lines, older: page.next_offset, problem: null, isRead: true });
+    };
+    const follow = async () => {
+      const page = await read({ ...filter, order: "asc", offset: newest.current }, stop.signal);
+      newest.current = page.logs.at(-1)?.id ?? newest.current;
+      if (page.logs.length) setLog((old) => appended(old, page.logs));
+      else setLog((old) => (old.problem ? { ...old, problem: null } : old));
+      return page.logs.length === PAGE;
+    };
+    const run = async () => {
+      let isBegun = false;
+      while (!stop.signal.aborted) {
+        let pause = EVERY_MS;
+        try {
+          if (!isBegun) await begin();
+          else if (await follow()) pause = 0;
+          isBegun = true;
+        } catch (failure) {
+          if (stop.signal.aborted) return;
+          setLog((old) => ({ ...old, problem: (failure as Error).message }));
+          pause = RETRY_MS;
+        }
+        if (isBegun && !isFollowed) return;
+        await new Promise((resolve) => setTimeout(resolve, pause));
+      }
+    };
+    void run();
+    return () => stop.abort();
+  }, [read, q, level, isFollowed]);
+
+  const loadOlder = async () => {
+    if (log.older === null) return;
+    const filter: LogFilter = { limit: PAGE, ...(q ? { query: q } : {}), ...(level ? { level } : {}) };
+    const page = await read({ ...filter, order: "desc", offset: log.older }, new AbortController().signal);
+    setLog((old) => ({ ...old, lines: [...page.logs.toReversed(), ...old.lines], older: page.next_offset }));
+  };
+  return { ...log, loadOlder };
+}
+
+function appended(old: Log, more: LogEntry[]): Log {
+  const lines = [...old.lines, ...more];
+  if (lines.length <= MAX_LINES) return { ...old, lines, problem: null };
+  const kept = lines.slice(-MAX_LINES);
+  return { ...old, lines: kept, older: kept[0]?.id ?? null, problem: null };
+}

@@ -1,0 +1,43 @@
+"""The routes of the console: its files, and the redirect of browsers to it."""
+
+from starlette.responses import Response
+
+from portside.console import site
+from portside.console.site import FileNotBuilt
+from portside.identity.pages import note_page
+from portside.kernel.errors import NotFound
+from portside.kernel.http.routes import BaseServices, RouteOptions
+from portside.kernel.http.routes import Context as KernelContext
+from portside.kernel.http.routes import Routes as KernelRoutes
+
+HOME = "/console/"
+Context = KernelContext[BaseServices]
+routes = KernelRoutes[Context]("console")
+_PAGE: RouteOptions = {"public": True, "media_type": "text/html"}
+_FILE: RouteOptions = {**_PAGE, "raises": (FileNotBuilt,)}
+
+
+@routes.get("/", **_PAGE)
+async def open_console(ctx: Context) -> Response:
+    """Send browsers to the console; for other clients there is nothing here."""
+    if "text/html" not in ctx.request.headers.get("accept", ""):
+        raise NotFound
+    return _redirect()
+
+
+@routes.get("/console", **_PAGE)
+async def complete_address(_ctx: Context) -> Response:
+    """Send browsers to the address with the slash."""
+    return _redirect()
+
+
+@routes.get("/console/{path...}", **_FILE)
+async def show_console(ctx: Context, path: str) -> Response:
+    """Return a file of the console; every other path is a page of it."""
+    if not site.is_built():
+        return note_page(*site.MISSING, status=503)
+    return site.respond(path, dict(ctx.request.headers))
+
+
+def _redirect() -> Response:
+    return Response(status_code=307, headers={"Location": HOME, "Cache-Control": "no-store"})

@@ -1,0 +1,104 @@
+"""The built files of the console, as responses.
+
+Every path that is not a file is an address inside the application, so it answers `index.html`. Files below `assets/`
+have a hash of their content in their name, so browsers may keep them.
+"""
+
+import gzip
+import hashlib
+import mimetypes
+from functools import cache
+from pathlib import Path
+from typing import NamedTuple
+
+from starlette.responses import Response
+
+from portside.kernel.errors import NotFound
+
+STATIC = Path(__file__).parent / "static"
+INDEX = "index.html"
+ASSETS = "assets/"
+_A_YEAR_S = 365 * 24 * 3600
+_GZIP_LEVEL = 9
+# Fonts and pictures are compressed already.
+_COMPRESSED = frozenset({".css", ".html", ".js", ".json", ".map", ".svg", ".txt"})
+CONTENT_SECURITY_POLICY = (
+    "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self' data:; connect-src 'self'; "
+    "manifest-src 'self'; base-uri 'none'; form-action 'self'; frame-ancestors 'none'"
+)
+_SECURITY = {
+    "Content-Security-Policy": CONTENT_SECURITY_POLICY,
+    "X-Frame-Options": "DENY",
+    "X-Content-Type-Options": "nosniff",
+    "Referrer-Policy": "same-origin",
+    "Cross-Origin-Opener-Policy": "same-origin",
+}
+MISSING = (
+    "The console is not built here",
+    (
+        "Everything else of the platform works. The console is built by “make install” with Node 20.19 or newer and "
+        "packages of the npm registry. Run “make console” in the repository: it says what is missing."
+    ),
+)
+
+
+class FileNotBuilt(NotFound):
+    """The console has no such file; it may be of an older version: load the page again."""
+
+    code = "console_file_not_found"
+
+
+class _File(NamedTuple):
+    content: bytes
+    compressed: bytes | None
+    media_type: str
+    etag: str
+
+
+def is_built(folder: Path = STATIC) -> bool:
+    """Whether the console's files are there."""
+    return (folder / INDEX).is_file()
+
+
+def respond(path: str, headers: dict[str, str], folder: Path = STATIC) -> Response:
+    """Return the file at a path below `/console/`, or the application for any other path. Raises FileNotBuilt.
+
+    `headers` are those of the request in lower case. The caller has checked `is_built`.
+    """
+    found = _read(folder, path) if path in _names(folder) else None
+    if found is None and path.startswith(ASSETS):
+        raise FileNotBuilt
+    if found is None:
+        path, found = INDEX, _read(folder, INDEX)
+    is_asset = path.startswith(ASSETS)
+    sent = {
+        **_SECURITY,
+        "Cache-Control": f"public, max-age={_A_YEAR_S}, immutable" if is_asset else "no-cache",
+        "ETag": found.etag,
+        "Vary": "Accept-Encoding",
+    }
+    if headers.get("if-none-match") == found.etag:
+        return Response(status_code=304, headers=sent)
+    body = found.content
+    if found.compressed is not None and "gzip" in headers.get("accept-encoding", ""):
+        body, sent["Content-Encoding"] = found.compressed, "gzip"
+    return Response(body, headers=sent, media_type=found.media_type)
+
+
+@cache
+def _names(folder: Path) -> frozenset[str]:
+    return frozenset(file.relative_to(folder).as_posix() for file in folder.rglob("*") if file.is_file())
+
+
+@cache
+def _read(folder: Path, name: str) -> _File:
+    """Read a file and compress it, at its first request: the start of the platform stays as quick as without it."""
+    content = (folder / name).read_bytes()
+    is_text = Path(name).suffix in _COMPRESSED
+    media_type = mimetypes.guess_type(name)[0] or "application/octet-stream"
+    return _File(
+        content,
+        gzip.compress(content, _GZIP_LEVEL, mtime=0) if is_text else None,
+        media_type,
+        f'"{hashlib.sha256(content).hexdigest()[:32]}"',
+    )

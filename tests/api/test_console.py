@@ -1,0 +1,122 @@
+"""The console, and the addresses that sign a browser in: once, within a minute, with the rights of their maker.
+
+What a browser's session reads has no secret in it.
+"""
+
+from collections.abc import AsyncIterator
+
+import asyncpg
+import httpx2
+import pytest
+import pytest_asyncio
+
+from portside.console import site
+from tests.conftest import eventually
+from tests.platforms import Platform, open_platform
+
+pytestmark = pytest.mark.asyncio(loop_scope="module")
+HTML = {"accept": "text/html,application/xhtml+xml"}
+TYPED = {"sec-fetch-site": "none"}
+LINKS = "/users/me/sign-in-links"
+
+
+@pytest_asyncio.fixture(scope="module", loop_scope="module")
+async def platform(module_database: str, tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[Platform]:
+    async with open_platform(tmp_path_factory.mktemp("console"), module_database) as running:
+        yield running
+
+
+@pytest_asyncio.fixture(loop_scope="module")
+async def browser(platform: Platform) -> AsyncIterator[httpx2.AsyncClient]:
+    async with httpx2.AsyncClient(base_url=platform.server.url, headers=HTML, timeout=60) as opened:
+        yield opened
+
+
+async def test_only_browsers_are_sent_to_the_console(platform: Platform, browser: httpx2.AsyncClient) -> None:
+    answer = await browser.get("/")
+    assert (answer.status_code, answer.headers["location"]) == (307, "/console/")
+    assert (await browser.get("/", headers={"accept": "*/*"})).status_code == 404
+    assert (await platform.client.get("/")).status_code == 404
+    assert (await browser.get("/console")).headers["location"] == "/console/"
+
+
+async def test_every_address_of_the_console_answers(browser: httpx2.AsyncClient) -> None:
+    for path in ("", "deployments", "deployments/1/revisions/2?log=build"):
+        answer = await browser.get(f"/console/{path}")
+        assert "frame-ancestors 'none'" in answer.headers["content-security-policy"]
+        if site.is_built():
+            assert answer.status_code == 200
+            assert '<div id="root">' in answer.text
+        else:
+            assert answer.status_code == 503
+            assert "make console" in answer.text
+
+
+async def test_a_link_signs_in_once(platform: Platform, browser: httpx2.AsyncClient) -> None:
+    path = (await platform.call("POST", LINKS))["path"]
+    answer = await browser.get(path, headers=TYPED)
+    assert (answer.status_code, answer.headers["location"]) == (303, "/console/")
+    identity = (await browser.get("/auth")).json()
+    assert identity["user_email"] == "admin@localhost"
+    browser.cookies.clear()
+    again = await browser.get(path, headers=TYPED)
+    assert again.status_code == 401
+    assert "portside console" in again.text
+    assert "set-cookie" not in again.headers
+
+
+async def test_a_link_is_stored_as_a_hash_and_expires(platform: Platform, browser: httpx2.AsyncClient) -> None:
+    path = (await platform.call("POST", LINKS))["path"]
+    token = path.partition("=")[2]
+    db = await asyncpg.connect(platform.database_url)
+    try:
+        hashes = [row["token_hash"] for row in await db.fetch("select token_hash from sign_in_links")]
+        assert hashes
+        assert token.encode() not in hashes
+        await db.execute("update sign_in_links set expires_at = now()")
+    finally:
+        await db.close()
+    assert (await browser.get(path, headers=TYPED)).status_code == 401
+
+
+@pytest.mark.parametrize("headers", [{"sec-fetch-site": "cross-site"}, {"sec-purpose": "prefetch"}])
+async def test_other_pages_cannot_spend_a_link(
+    platform: Platform, browser: httpx2.AsyncClient, headers: dict[str, str]
+) -> None:
+    path = (await platform.call("POST", LINKS))["path"]
+    assert (await browser.get(path, headers=headers)).status_code == 403
+    assert (await browser.get(path, headers=TYPED)).status_code == 303
+
+
+async def test_a_link_gives_no_more_than_its_key(platform: Platform, browser: httpx2.AsyncClient) -> None:
+    limited = await platform.call("POST", "/api-key", description="limited", permissions=["deployments:read"])
+    headers = {"X-Api-Key": limited["key"]}
+    assert (await browser.post(LINKS, headers=headers)).status_code == 403
+    key = await platform.call("POST", "/api-key", description="service")
+    made = await browser.post(LINKS, headers={"X-Api-Key": key["key"]})
+    assert made.status_code == 201, made.text
+    await browser.get(made.json()["path"], headers=TYPED)
+    assert (await browser.get("/auth")).status_code == 200
+    await platform.call("DELETE", f"/api-key/{key['id']}")
+    assert (await browser.get("/auth")).status_code == 401
+
+
+async def test_a_browser_reads_no_secret(platform: Platform, browser: httpx2.AsyncClient) -> None:
+    made = await platform.call(
+        "POST", "/v2/deployments", name="with-secret", source="internal_source", source_config={},
+        source_revision_config={}, secrets=[{"name": "TOKEN", "value": "s3cret"}],
+    )  # fmt: skip
+    await browser.get((await platform.call("POST", LINKS))["path"], headers=TYPED)
+    workspace = made["tenant_id"]
+    answer = await browser.get(f"/v2/deployments/{made['id']}", headers={"X-Tenant-Id": workspace})
+    assert answer.status_code == 200, answer.text
+    assert "s3cret" not in answer.text
+    assert answer.json()["secrets"] == [{"name": "TOKEN", "value": ""}]
+    assert (await platform.call("GET", f"/v2/deployments/{made['id']}"))["secrets"][0]["value"] == "s3cret"
+
+
+async def test_the_start_prints_a_link(platform: Platform) -> None:
+    async def is_printed() -> bool:
+        return f"{platform.server.url}/login/link?token=" in (platform.home.parent / "up.log").read_text()
+
+    await eventually(is_printed)

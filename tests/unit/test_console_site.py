@@ -1,0 +1,66 @@
+"""The files of the console as responses: what browsers may keep, and what their policy allows.
+
+Every path that is not a file is a page of the application, except below `assets/`.
+"""
+
+import gzip
+from pathlib import Path
+
+import pytest
+
+from portside.console import site
+from portside.console.site import FileNotBuilt
+
+INDEX = "<!doctype html><title>Portside</title>"
+SCRIPT = "console.log(1);" * 200
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    (tmp_path / "assets").mkdir()
+    (tmp_path / "index.html").write_text(INDEX)
+    (tmp_path / "assets" / "index-abc.js").write_text(SCRIPT)
+    return tmp_path
+
+
+@pytest.mark.parametrize("path", ["", "deployments", "deployments/1/revisions/2", "../site.py", "index.html"])
+def test_every_page_is_the_application(folder: Path, path: str) -> None:
+    response = site.respond(path, {}, folder)
+    assert (response.status_code, response.body) == (200, INDEX.encode())
+    assert response.headers["cache-control"] == "no-cache"
+    assert response.headers["content-type"].startswith("text/html")
+
+
+def test_assets_are_kept_for_a_year_and_sent_compressed(folder: Path) -> None:
+    response = site.respond("assets/index-abc.js", {"accept-encoding": "gzip, br"}, folder)
+    assert response.headers["cache-control"] == "public, max-age=31536000, immutable"
+    assert response.headers["content-encoding"] == "gzip"
+    assert response.headers["vary"] == "Accept-Encoding"
+    assert gzip.decompress(response.body) == SCRIPT.encode()
+    assert "javascript" in response.headers["content-type"]
+    plain = site.respond("assets/index-abc.js", {}, folder)
+    assert "content-encoding" not in plain.headers
+    assert plain.body == SCRIPT.encode()
+
+
+def test_an_asset_of_another_version_is_not_found(folder: Path) -> None:
+    with pytest.raises(FileNotBuilt):
+        site.respond("assets/index-old.js", {}, folder)
+
+
+def test_a_file_that_the_browser_has_is_not_sent_again(folder: Path) -> None:
+    etag = site.respond("", {}, folder).headers["etag"]
+    response = site.respond("", {"if-none-match": etag}, folder)
+    assert (response.status_code, response.body) == (304, b"")
+
+
+def test_the_policy_allows_no_inline_script_and_no_frame(folder: Path) -> None:
+    policy = site.respond("", {}, folder).headers["content-security-policy"]
+    assert "unsafe" not in policy
+    assert "default-src 'none'" in policy
+    assert "script-src 'self'" in policy
+    assert "frame-ancestors 'none'" in policy
+
+
+def test_a_console_that_is_not_built_is_noticed(tmp_path: Path) -> None:
+    assert not site.is_built(tmp_path)
