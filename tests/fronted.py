@@ -2,7 +2,10 @@
 
 import asyncio
 import contextlib
+import fcntl
 import json
+import subprocess
+import tempfile
 import threading
 from collections.abc import Iterator
 from pathlib import Path
@@ -160,3 +163,25 @@ def fronted(home: Path, database_url: str, *arguments: str, **environment: str) 
             opened.http.close()
     finally:
         agent.close()
+
+
+@contextlib.contextmanager
+def web_ports() -> Iterator[None]:
+    """Have the ports 80 and 443 of this machine to oneself, among all processes of tests."""
+    with (Path(tempfile.gettempdir()) / "portside-web-ports.lock").open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        yield
+
+
+def make_certificate(folder: Path, host: str) -> tuple[Path, Path]:
+    """Make a certificate that signs itself, and return its file and that of its key."""
+    certificate, key = folder / f"{host}.pem", folder / f"{host}.key"
+    subprocess.run(
+        [
+            "openssl", "req", "-x509", "-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:prime256v1", "-nodes",
+            "-days", "2", "-subj", f"/CN={host}", "-addext", f"subjectAltName=DNS:{host}", "-keyout", key,
+            "-out", certificate,
+        ],
+        check=True, capture_output=True,
+    )  # fmt: skip
+    return certificate, key

@@ -37,7 +37,7 @@ from tests.api.test_ingress import (  # noqa: F401 - they run here with another 
     test_sockets_are_private,
     test_streams_are_not_buffered_and_a_client_that_leaves_is_noticed,
 )
-from tests.fronted import HEADERS, Fronted, fronted
+from tests.fronted import HEADERS, Fronted, fronted, make_certificate, web_ports
 
 pytestmark = [pytest.mark.thorough, pytest.mark.timeout(600)]
 UNPACKED = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "portside" / "debian"
@@ -76,16 +76,7 @@ class Nginx:
             pytest.skip("only root may open the ports of the printed configuration")
         certificates = folder / "ssl"
         certificates.mkdir()
-        self.certificate = certificates / f"{DOMAIN}.pem"
-        names = f"subjectAltName=DNS:{DOMAIN}"
-        subprocess.run(
-            [
-                "openssl", "req", "-x509", "-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:prime256v1", "-nodes",
-                "-days", "2", "-subj", f"/CN={DOMAIN}", "-addext", names,
-                "-keyout", certificates / f"{DOMAIN}.key", "-out", self.certificate,
-            ],
-            check=True, capture_output=True,
-        )  # fmt: skip
+        self.certificate, _ = make_certificate(certificates, DOMAIN)
         address = httpx2.URL(platform_url).netloc.decode()
         (folder / "portside.conf").write_text(PRINTERS["nginx"](Outer(DOMAIN, address, is_by_host=False)))
         (folder / "nginx.conf").write_text(
@@ -126,12 +117,13 @@ def behind_nginx(
     arguments = ("--domain", DOMAIN, "--tls", "off")
     with fronted(folder / "portside", agent_database, *arguments, TRUSTED_PROXIES="127.0.0.1") as opened:
         opened.deploy("fake")
-        nginx = Nginx(folder, opened.url)
-        try:
-            nginx.wait_until_up()
-            yield opened, ssl.create_default_context(cafile=str(nginx.certificate))
-        finally:
-            nginx.stop()
+        with web_ports():
+            nginx = Nginx(folder, opened.url)
+            try:
+                nginx.wait_until_up()
+                yield opened, ssl.create_default_context(cafile=str(nginx.certificate))
+            finally:
+                nginx.stop()
 
 
 async def test_nginx_before_the_front_passes_everything(behind_nginx: tuple[Fronted, ssl.SSLContext]):

@@ -8,12 +8,13 @@ import socket
 import ssl
 import time
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import httpx2
 import pytest
 
-from tests.fronted import HEADERS, Fronted, fronted
+from tests.fronted import HEADERS, Fronted, fronted, make_certificate
 
 pytestmark = pytest.mark.timeout(600)
 ROOT = "ingress/storage/pki/authorities/local/root.crt"
@@ -131,3 +132,15 @@ def test_an_agent_with_a_host_of_its_own_has_an_origin_of_its_own(secured: Secur
     else:
         assert answer.headers["content-security-policy"] == "sandbox allow-scripts allow-forms"
         assert "set-cookie" not in answer.headers
+
+
+async def test_certificates_of_files_are_used(tmp_path: Path, fresh_database: Any):
+    certificate, key = make_certificate(tmp_path, DOMAIN)
+    arguments = ("--domain", DOMAIN, "--tls", "files", "--tls-certificate", str(certificate), "--tls-key", str(key))
+    with fronted(tmp_path / "portside", await fresh_database(), *arguments) as platform:
+        platform.deploy("fake")
+        trust = ssl.create_default_context(cafile=str(certificate))
+        url = f"https://{DOMAIN}:{platform.ports['https']}"
+        async with httpx2.AsyncClient(verify=trust, headers=HEADERS, timeout=60) as http:
+            assert (await http.get(f"{url}/ok")).json()["ok"]
+            assert (await http.get(f"{url}/agents/fake/x")).json()["path"] == "/x"
