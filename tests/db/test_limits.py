@@ -12,7 +12,7 @@ import pytest
 
 from portside.identity import first_start
 from portside.identity.authentication import Authenticator
-from portside.kernel.db import Database
+from portside.kernel.db import Database, Query
 from portside.kernel.migrations import migrate
 from portside.limits.callers import MAX_UNVERIFIED_PER_ADDRESS, Callers
 from portside.limits.middleware import LimitScope, RateLimits
@@ -65,6 +65,25 @@ async def test_windows_of_a_wrong_clock_are_replaced(db) -> None:
     # Clocks of processes that differ by less than a window share it.
     clock.move(-30)
     assert not any(await spend(Windows(db, clock), name, limit, 3))
+
+
+async def test_remaining_requests_count_a_share_that_is_on_its_way_back(db: Database) -> None:
+    limit, names = Limit(6400, 60), [secrets.token_bytes(16) for _ in range(2)]
+    windows = Windows(db)
+    before = [await windows.spend(name, limit) for name in names]
+    assert [budget.remaining for budget in before] == [6399, 6399]
+    async with db.transaction() as tx:
+        # The shares of both budgets are returned together, and wait for the first one's row.
+        await tx.connection.execute("select from rate_windows where budget = $1 for update", names[0])
+        returning = asyncio.create_task(windows._return_shares(only_idle=False))
+        waiting = Query("waiting", "select count(*) from pg_locks where not granted")
+        await eventually(lambda: db.fetchval(waiting))
+        spending = asyncio.create_task(windows.spend(names[1], limit))
+        # Time for a statement of another connection, which is what this request must not use.
+        for _ in range(20):
+            await db.fetchval(waiting)
+    assert (await spending).remaining == 6398
+    await returning
 
 
 @pytest.mark.parametrize(

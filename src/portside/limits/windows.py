@@ -54,6 +54,8 @@ class Windows:
     def __init__(self, db: Database, clock: Callable[[], datetime] = now_utc) -> None:
         self._db, self._clock = db, clock
         self._windows: dict[bytes, _Window] = {}
+        # Held while shares are on their way back: a count that is read meanwhile would still include them.
+        self._returning = asyncio.Lock()
 
     async def spend(self, name: bytes, limit: Limit) -> Budget:
         """Count one request against a budget, and return the rest."""
@@ -65,6 +67,9 @@ class Windows:
         if budget is not None:
             return budget
         async with window.lock:
+            if self._returning.locked():
+                async with self._returning:
+                    pass
             return self._spend_reserved(window, limit) or await self._reserve(name, window, limit)
 
     @asynccontextmanager
@@ -140,6 +145,10 @@ class Windows:
                 await self._db.execute(sql.delete_ended, now=self._clock())
 
     async def _return_shares(self, *, only_idle: bool) -> None:
+        async with self._returning:
+            await self._return_unused(only_idle=only_idle)
+
+    async def _return_unused(self, *, only_idle: bool) -> None:
         returned: list[tuple[bytes, datetime, int]] = []
         for name, window in self._windows.items():
             if window.reserved and not (only_idle and window.was_spent):
