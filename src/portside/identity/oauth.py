@@ -55,11 +55,6 @@ Secret = Annotated[str, msgspec.Meta(max_length=200)]
 Loopback = Annotated[str, msgspec.Meta(pattern=r"^http://127\.0\.0\.1:[1-9][0-9]{0,4}/callback$(?!\n)", max_length=60)]
 UserCode = Annotated[str, msgspec.Meta(max_length=100)]
 Decision = Literal["approve", "deny"]
-_TERMINAL: RouteOptions = {"public": True, "consumes": {FORM: {"type": "object"}}, "max_body_bytes": MAX_FORM_BYTES}
-_BEGINS: RouteOptions = {**_TERMINAL, "raises": (TooManySignIns,)}
-_EXCHANGES: RouteOptions = {
-    **_TERMINAL, "raises": (AuthorizationPending, SlowDown, ExpiredToken, AccessDenied, InvalidGrant),
-}  # fmt: skip
 _NO_STORE = {"Cache-Control": "no-store"}
 
 
@@ -126,6 +121,17 @@ class TokenForm(msgspec.Struct):
     redirect_uri: Secret = ""
     code_verifier: Secret = ""
     device_code: Secret = ""
+
+
+def _consumes(form: type) -> RouteOptions:
+    _, described = msgspec.json.schema_components([form])
+    return {"public": True, "consumes": {FORM: described[form.__name__]}, "max_body_bytes": MAX_FORM_BYTES}
+
+
+_BEGINS: RouteOptions = {**_consumes(DeviceForm), "raises": (TooManySignIns,)}
+_EXCHANGES: RouteOptions = {
+    **_consumes(TokenForm), "raises": (AuthorizationPending, SlowDown, ExpiredToken, AccessDenied, InvalidGrant),
+}  # fmt: skip
 
 
 @routes.get(AUTHORIZE, **PAGE)
