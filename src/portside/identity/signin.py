@@ -40,6 +40,7 @@ FORM = "application/x-www-form-urlencoded"
 Path = Annotated[str, msgspec.Meta(max_length=1000)]
 PAGE: RouteOptions = {"public": True, "media_type": "text/html"}
 _LINK_PAGE: RouteOptions = {**PAGE, "raises": (NotSameOrigin,)}
+_OIDC_PAGE: RouteOptions = {**PAGE, "raises": (OidcNotAllowed,)}
 FORM_PAGE: RouteOptions = {
     **PAGE,
     "consumes": {FORM: {"type": "object"}},
@@ -151,7 +152,7 @@ async def sign_out(ctx: Context) -> Response:
     return _with_cookie(ctx, redirect(HOME), SESSION_COOKIE, "", 0)
 
 
-@routes.get("/login/oidc", **PAGE)
+@routes.get("/login/oidc", **_OIDC_PAGE)
 async def start_oidc(ctx: Context, query: NextQuery) -> Response:
     """Send the browser to the OpenID Connect provider."""
     target = local_path(query.next)
@@ -163,7 +164,7 @@ async def start_oidc(ctx: Context, query: NextQuery) -> Response:
     return await _attempt(start, _page(ctx, target))
 
 
-@routes.get(CALLBACK, **PAGE)
+@routes.get(CALLBACK, **_OIDC_PAGE)
 async def finish_oidc(ctx: Context, query: Returned) -> Response:
     """Sign in the browser that comes back from the OpenID Connect provider."""
 
