@@ -542,6 +542,22 @@ async def is_served_by_another(port: int, pid: int) -> bool:
 
 
 @needs_small_disk
+async def test_closed_log_is_shipped_when_the_control_plane_is_back():
+    is_back, shipped = False, []
+
+    async def ship(entries: list[NewLogEntry]) -> None:
+        if not is_back:
+            raise ControlPlaneUnreachable("away")
+        shipped.extend(entry.message for entry in entries)
+
+    log = RevisionLog(ship)
+    log.add("the build failed: no space left")
+    await log.close(0)
+    is_back = True
+    await eventually(lambda: asyncio.sleep(0, shipped == ["the build failed: no space left"]))
+    await asyncio.wait_for(log._task, 60)
+
+
 async def test_dead_replica_is_replaced_once_disk_has_space(tmp_path: Path):
     with small_disk(tmp_path / "disk", 4) as disk:
         harness = Harness(disk.path)

@@ -21,6 +21,9 @@ _BATCH = 1000
 _MAX_WAITING = 20_000
 _MAX_MESSAGE = 8000
 _BATCH_WINDOW_S = 0.5
+# How long the lines of a closed log wait for the control plane: the last ones say why a build or a server failed.
+_LINGER_S = 3600.0
+_lingering: set[asyncio.Task[None]] = set()
 
 Ship = Callable[[list[NewLogEntry]], Coroutine[Any, Any, None]]
 
@@ -36,6 +39,7 @@ class RevisionLog:
         self._flushing = asyncio.Event()
         self._empty = asyncio.Event()
         self._empty.set()
+        self._is_closed = False
         self._backoff = Backoff(limit_s=10)
         supervision = Supervision("log of a revision", backoff=self._backoff, expected=(ControlPlaneUnreachable,))
         self._task = asyncio.create_task(supervision.run(self._run))
@@ -60,15 +64,24 @@ class RevisionLog:
         self._flushing.clear()
 
     async def close(self, within_s: float = 5.0) -> None:
-        """Flush and stop."""
+        """Flush and stop. What the control plane has not taken by then is shipped in the background."""
+        self._is_closed = True
         try:
             await self.flush(within_s)
-        finally:
+        except asyncio.CancelledError:
+            self._task.cancel()
+            raise
+        if self._empty.is_set():
             self._task.cancel()
             await asyncio.gather(self._task, return_exceptions=True)
+        elif self._task not in _lingering:
+            _lingering.add(self._task)
+            timer = asyncio.get_running_loop().call_later(_LINGER_S, self._task.cancel)
+            self._task.add_done_callback(lambda _task: timer.cancel())
+            self._task.add_done_callback(_lingering.discard)
 
     async def _run(self) -> None:
-        while True:
+        while not (self._is_closed and self._empty.is_set()):
             await self._has_lines.wait()
             with contextlib.suppress(TimeoutError):
                 await asyncio.wait_for(self._flushing.wait(), _BATCH_WINDOW_S)
