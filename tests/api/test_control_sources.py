@@ -92,6 +92,19 @@ async def test_a_custom_url_is_kept(plane: Control) -> None:
     assert moved["latest_revision_id"] == made["latest_revision_id"]
 
 
+async def test_a_cleared_custom_url_is_forgotten_though_a_cluster_reported_it(plane: Control) -> None:
+    config = {"resource_spec": {}, "custom_url": "https://agent.example.com/v1/"}
+    made = (await create(plane, "external_image", config, {"image_uri": "agent"})).json()
+    report = {"status": "READY", "custom_url": "https://agent.example.com/v1"}
+    for change in ("", "https://new.example.com"):
+        assert (await plane.client.put(f"/internal/deployments/{made['id']}/status", json=report)).status_code == 204
+        changed = await plane.patch(made["id"], source_config={"custom_url": change})
+        assert changed["source_config"]["custom_url"] == (change or None)
+        cleared = await plane.patch(made["id"], source_config={"custom_url": ""})
+        assert cleared["source_config"]["custom_url"] is None
+        await plane.patch(made["id"], source_config={"custom_url": config["custom_url"]})
+
+
 async def test_an_image_is_placed_on_its_listener(plane: Control) -> None:
     image, resources = {"image_uri": "agent:1"}, {"resource_spec": {}}
     local = await plane.listener.connect()

@@ -81,14 +81,15 @@ for no key update
 
 -- name: update_deployment
 -- Null keeps a value; an empty requested address clears it. A cluster's listener reports the requested address as its own
--- one, so that is cleared as well, until the next report.
+-- one, without a slash at its end, so that is cleared with each change, until the next report.
 update deployments set
     display_name = coalesce(:display_name, display_name),
     build_on_push = coalesce(:build_on_push, build_on_push),
     install_command = coalesce(:install_command, install_command),
     build_command = coalesce(:build_command, build_command),
     requested_url = nullif(coalesce(:requested_url, requested_url), ''),
-    direct_url = case when :requested_url = '' and direct_url = requested_url then null else direct_url end,
+    direct_url = case when :requested_url is not null and rtrim(direct_url, '/') = rtrim(requested_url, '/')
+                      then null else direct_url end,
     agent_access = coalesce(:agent_access, agent_access),
     agent_roles = coalesce(:agent_roles::text[], agent_roles),
     updated_at = now()
