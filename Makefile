@@ -42,6 +42,7 @@ audit: $(STAMP) ## search the advisories for known vulnerabilities of pinned dep
 
 format: $(STAMP) ## format the code
 	@$(BIN)/ruff format -q . && $(BIN)/ruff check -q --fix .
+	@$(BIN)/python scripts/console.py format
 
 generate: $(STAMP) ## write docs/reference/ and the revisions of SQL functions
 	@$(BIN)/python scripts/generate.py

@@ -2,6 +2,7 @@
 
     console.py build            build it if its sources changed; without Node or npm say so, and exit with 0
     console.py build --strict   exit with 1 then
+    console.py format           format its sources
     console.py check            types, lint, format, unused code, licences, size; skipped where npm cannot be reached
 
 Builds and passed checks are kept in the user's cache, by the hash of the sources: a second checkout costs nothing.
@@ -62,6 +63,8 @@ def main(arguments: list[str]) -> int:
                 return build()
             case ["check"]:
                 return check()
+            case ["format"]:
+                return format_sources()
     except CannotBuildError as why:
         print(f"the console is not built: {why}", file=sys.stderr)
         return 1 if "--strict" in arguments else 0
@@ -84,6 +87,13 @@ def build() -> int:
         _replace(STATIC, cached / "static", digest)
         _drop_old_builds()
     return 0
+
+
+def format_sources() -> int:
+    """Format the sources, and order their imports."""
+    environment = _install()
+    command = [str(MODULES / ".bin" / "biome"), "check", "--write", "--log-level", "error", "."]
+    return subprocess.run(command, cwd=CONSOLE, env=environment, check=False).returncode
 
 
 def check() -> int:

@@ -9,8 +9,10 @@ import asyncpg
 import httpx2
 import pytest
 import pytest_asyncio
+from playwright.async_api import expect
 
 from portside.console import site
+from tests.browser import CHROMIUM, WITHIN_MS, open_chromium, signed_in
 from tests.conftest import eventually
 from tests.platforms import Platform, open_platform
 
@@ -120,3 +122,13 @@ async def test_the_start_prints_a_link(platform: Platform) -> None:
         return f"{platform.server.url}/login/link?token=" in (platform.home.parent / "up.log").read_text()
 
     await eventually(is_printed)
+
+
+@pytest.mark.skipif(CHROMIUM is None, reason="Chromium is not installed")
+@pytest.mark.skipif(not site.is_built(), reason="the console is not built")
+async def test_the_first_page_opens_in_a_browser(platform: Platform) -> None:
+    async with (
+        open_chromium() as chromium,
+        signed_in(chromium, platform.server.url, platform.headers["X-Api-Key"]) as page,
+    ):
+        await expect(page.get_by_role("heading", name="Wants attention")).to_be_visible(timeout=WITHIN_MS)

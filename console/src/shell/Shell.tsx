@@ -43,7 +43,7 @@ export function Shell() {
         <div className="topbar">
           <Breadcrumb />
           <div className="tools">
-            <button type="button" className="tool search" onClick={() => setSearching(true)}>
+            <button type="button" className="tool search" aria-label="Go to…" onClick={() => setSearching(true)}>
               <Icon name="search" />
               <span>Go to…</span>
               <kbd>Ctrl K</kbd>
@@ -51,6 +51,7 @@ export function Shell() {
             <button
               type="button"
               className="tool"
+              aria-label="Live"
               aria-pressed={isLive}
               title={isLive ? "Live: the page follows what happens" : "Paused: the page stays as it is"}
               onClick={() => setPreferences({ isLive: !isLive })}
@@ -61,6 +62,7 @@ export function Shell() {
             <button
               type="button"
               className="tool"
+              aria-label={`Times: ${zone === "utc" ? "UTC" : "Local"}`}
               title="Switch all times between this machine's zone and UTC"
               onClick={() => setPreferences({ zone: zone === "utc" ? "local" : "utc" })}
             >

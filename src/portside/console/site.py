@@ -65,11 +65,17 @@ def respond(path: str, headers: dict[str, str], folder: Path = STATIC) -> Respon
 
     `headers` are those of the request in lower case. The caller has checked `is_built`.
     """
-    found = _read(folder, path) if path in _names(folder) else None
-    if found is None and path.startswith(ASSETS):
-        raise FileNotBuilt
-    if found is None:
-        path, found = INDEX, _read(folder, INDEX)
+    try:
+        found = _read(folder, path) if path in _names(folder) else None
+        if found is None and path.startswith(ASSETS):
+            raise FileNotBuilt
+        if found is None:
+            path, found = INDEX, _read(folder, INDEX)
+    except FileNotFoundError as exc:
+        # The console was built again while the platform runs.
+        _names.cache_clear()
+        _read.cache_clear()
+        raise FileNotBuilt from exc
     is_asset = path.startswith(ASSETS)
     sent = {
         **_SECURITY,

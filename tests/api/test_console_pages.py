@@ -1,0 +1,171 @@
+"""The pages of the console in Chromium, against a real platform with a real agent.
+
+Each page is used with mouse and keyboard, and read by axe in both themes and at 1280 and 390 pixels.
+"""
+
+import re
+from collections.abc import AsyncIterator
+from pathlib import Path
+
+import pytest
+import pytest_asyncio
+from playwright.async_api import Browser, Page, expect
+
+from portside.console import site
+from tests.browser import CHROMIUM, WITHIN_MS, check_accessible, open_chromium, signed_in
+from tests.platforms import Platform, Repository, open_platform
+
+pytestmark = [
+    pytest.mark.asyncio(loop_scope="module"),
+    pytest.mark.thorough,
+    pytest.mark.skipif(CHROMIUM is None, reason="Chromium is not installed"),
+    pytest.mark.skipif(not site.is_built(), reason="the console is not built"),
+]
+DEPLOYED_WITHIN_MS = 300_000
+expect.set_options(timeout=WITHIN_MS)
+
+
+@pytest_asyncio.fixture(scope="module", loop_scope="module")
+async def platform(module_database: str, tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[Platform]:
+    async with open_platform(tmp_path_factory.mktemp("pages"), module_database) as running:
+        yield running
+
+
+@pytest_asyncio.fixture(scope="module", loop_scope="module")
+async def deployment(platform: Platform, tmp_path_factory: pytest.TempPathFactory) -> str:
+    """A deployment that serves, with two revisions."""
+    repository = Repository(tmp_path_factory.mktemp("of-the-agent") / "agent")
+    repository.commit("one")
+    made = await platform.deploy(repository, "served-agent")
+    await platform.ended(made)
+    await platform.redeploy(made)
+    await platform.ended(made)
+    return made
+
+
+@pytest_asyncio.fixture(scope="module", loop_scope="module")
+async def chromium() -> AsyncIterator[Browser]:
+    async with open_chromium() as browser:
+        yield browser
+
+
+@pytest_asyncio.fixture(loop_scope="module")
+async def page(platform: Platform, chromium: Browser) -> AsyncIterator[Page]:
+    async with signed_in(chromium, platform.server.url, platform.headers["X-Api-Key"]) as opened:
+        yield opened
+
+
+async def test_home_shows_health_and_deployments(platform: Platform, deployment: str, page: Page) -> None:
+    assert deployment
+    await expect(page.get_by_text("Healthy")).to_be_visible()
+    await expect(page.get_by_role("link", name="served-agent")).to_be_visible()
+    await expect(page.get_by_role("heading", name="Wants attention")).to_be_visible()
+    await check_accessible(page)
+    await page.reload()
+    await expect(page.get_by_text("Healthy")).to_be_visible()
+    assert await page.evaluate("document.cookie") == ""
+    await page.get_by_role("button", name="Sign out").click()
+    await expect(page).to_have_url(f"{platform.server.url}/login")
+    await page.goto(f"{platform.server.url}/console/deployments")
+    await expect(page).to_have_url(f"{platform.server.url}/login?next=%2Fconsole%2Fdeployments")
+
+
+async def test_list_is_used_with_the_keyboard(deployment: str, page: Page) -> None:
+    await page.keyboard.press("Control+k")
+    await page.keyboard.type("deployments")
+    await page.keyboard.press("Enter")
+    await expect(page.get_by_role("table", name="Deployments")).to_be_visible()
+    await check_accessible(page)
+    await page.keyboard.press("/")
+    await page.keyboard.type("no-such-agent")
+    await expect(page.get_by_text("No deployment matches")).to_be_visible()
+    assert "q=no-such-agent" in page.url
+    await page.get_by_role("button", name="Show all deployments").click()
+    await page.get_by_role("heading", name="Deployments").click()
+    await expect(page.get_by_role("link", name="served-agent")).to_be_visible()
+    await page.keyboard.press("j")
+    await page.keyboard.press("Enter")
+    await expect(page).to_have_url(re.compile(deployment))
+
+
+async def test_form_shows_what_the_api_says_and_deploys(platform: Platform, page: Page, tmp_path: Path) -> None:
+    repository = Repository(tmp_path / "agent")
+    repository.commit("one")
+    await page.get_by_role("link", name="New deployment").click()
+    await page.get_by_label("Name required").fill("Not A Name")
+    await page.get_by_label("Repository required").fill(str(repository.folder))
+    await page.get_by_role("button", name="Create and deploy").click()
+    await expect(page.locator(".field.wrong", has_text="Name")).to_be_visible()
+    await check_accessible(page)
+    await page.get_by_label("Name required").fill("by-form")
+    await page.get_by_role("button", name="Add a secret").click()
+    await page.get_by_label("Name of secret 1").fill("TOKEN")
+    await page.get_by_label("Value of secret 1").fill("s3cret-value")
+    await page.get_by_role("button", name="Create and deploy").click()
+    await expect(page.get_by_role("heading", name="Revision")).to_be_visible()
+    await expect(page.get_by_role("log")).to_contain_text("Build finished", timeout=DEPLOYED_WITHIN_MS)
+    await expect(page.get_by_role("list", name="States").get_by_text("Deployed")).to_be_visible(
+        timeout=DEPLOYED_WITHIN_MS
+    )
+    await page.get_by_role("link", name="by-form").click()
+    await page.get_by_role("link", name="Settings").click()
+    await expect(page.get_by_text("TOKEN")).to_be_visible()
+    assert "s3cret-value" not in await page.content()
+    await check_accessible(page)
+    await page.get_by_role("button", name="Delete this deployment").click()
+    dialog = page.get_by_role("dialog")
+    await expect(dialog.get_by_role("button", name="Delete for good")).to_be_disabled()
+    await dialog.get_by_label("Type by-form to confirm").fill("by-form")
+    await dialog.get_by_role("button", name="Delete for good").click()
+    await expect(page).to_have_url(f"{platform.server.url}/console/deployments")
+    await expect(page.get_by_role("link", name="by-form")).to_be_hidden(timeout=DEPLOYED_WITHIN_MS)
+
+
+async def test_revision_has_log_and_rolls_back(platform: Platform, deployment: str, page: Page) -> None:
+    url = f"{platform.server.url}/console/deployments/{deployment}"
+    await page.goto(url)
+    await expect(page.get_by_text("serving")).to_be_visible()
+    await check_accessible(page)
+    await page.get_by_role("row").last.get_by_role("link").click()
+    await page.get_by_role("link", name="Build").click()
+    await expect(page.get_by_role("log")).to_contain_text("Build finished")
+    await page.get_by_label("Search in the log").fill("finished")
+    await expect(page.get_by_text("1 lines")).to_be_visible()
+    assert "q=finished" in page.url
+    await page.reload()
+    await expect(page.get_by_text("1 lines")).to_be_visible()
+    await check_accessible(page)
+    before = page.url
+    await page.get_by_role("button", name="Roll back to this").click()
+    await expect(page).not_to_have_url(before)
+    await expect(page.get_by_role("list", name="States").get_by_text("Deployed")).to_be_visible(
+        timeout=DEPLOYED_WITHIN_MS
+    )
+    await expect(page.get_by_role("button", name="Redeploy")).to_be_visible()
+    await page.goto(f"{url}/log")
+    await expect(page.get_by_role("log")).to_be_visible()
+    await check_accessible(page)
+
+
+async def test_viewer_sees_no_control(platform: Platform, deployment: str, chromium: Browser) -> None:
+    workspace = (await platform.call("GET", "/workspaces"))[0]
+    await platform.call(
+        "POST", "/orgs/current/members", email="viewer@example.com", password="correct horse battery",
+        workspaces=[workspace["id"]], workspace_role="Viewer",
+    )  # fmt: skip
+    context = await chromium.new_context()
+    context.set_default_timeout(WITHIN_MS)
+    page = await context.new_page()
+    await page.goto(f"{platform.server.url}/login?next=/console/deployments/{deployment}/settings")
+    await page.get_by_label("E-mail").fill("viewer@example.com")
+    await page.get_by_label("Password").fill("correct horse battery")
+    await page.get_by_role("button", name="Sign in", exact=True).click()
+    await expect(page.get_by_text("MY_SECRET")).to_be_visible()
+    for name in ("Add a secret", "Delete this deployment", "Save"):
+        await expect(page.get_by_role("button", name=name)).to_have_count(0)
+    await page.goto(f"{platform.server.url}/console/")
+    await expect(page.get_by_role("link", name="served-agent")).to_be_visible()
+    await expect(page.get_by_role("link", name="New deployment")).to_have_count(0)
+    await page.goto(f"{platform.server.url}/console/deployments/new")
+    await expect(page.get_by_text("You may not create deployments")).to_be_visible()
+    await context.close()
