@@ -151,6 +151,11 @@ class Greeting(msgspec.Struct):
     public_url: str | None = None
     console_url: str | None = None
 
+    @property
+    def local_agent_url(self) -> str | None:
+        """The agent's address at the platform's own port, which needs neither certificates nor names."""
+        return f"{self.url}/agents/{NAME}" if self.public_url else self.agent_url
+
     def show(self) -> None:
         """Print the message."""
         file = self.home / "api-key"
@@ -194,7 +199,7 @@ class Greeting(msgspec.Struct):
             '\'{"assistant_id": "agent", "input": {"messages": [{"role": "user", "content": "Hi, my name is Ada"}]}}\''
         )
         return [
-            f"curl -s {self.agent_url}/runs/wait -H {key} -H 'Content-Type: application/json' -d {body}",
+            f"curl -s {self.local_agent_url}/runs/wait -H {key} -H 'Content-Type: application/json' -d {body}",
             f"{portside} deployments show {NAME}{where}",
             f"{portside} usage{where}",
         ]
@@ -218,7 +223,7 @@ def deploy_example(platform: Platform, home: Home, greeting: Greeting, say: Call
     if home.example_done.exists():
         greeting.traces = _count_traces(platform)
         return
-    greeting.reply = _ask_agent(greeting.agent_url or "", platform.headers)
+    greeting.reply = _ask_agent(greeting.local_agent_url or "", platform.headers)
     greeting.traces = _wait_for_trace(platform)
     home.example_done.touch()
 
@@ -239,7 +244,7 @@ def _wait_until_serving(platform: Platform, greeting: Greeting, say: Callable[[s
         greeting.agent_url = (deployment.get("source_config") or {}).get("custom_url")
         if greeting.agent_url and deployment.get("active_revision_id"):
             try:
-                httpx2.get(f"{greeting.agent_url}/ok", timeout=SERVING_WITHIN_S).raise_for_status()
+                httpx2.get(f"{greeting.local_agent_url}/ok", timeout=SERVING_WITHIN_S).raise_for_status()
             except httpx2.HTTPError:
                 pass
             else:

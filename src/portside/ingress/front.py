@@ -38,6 +38,7 @@ from portside.kernel.reconcile import Status, Task
 
 log = get_logger(__name__)
 MAX_LOG_BYTES = 10_000_000
+_ALL_ADDRESSES = "0.0.0.0"  # noqa: S104 - what Caddy listens on
 MAX_FOLDER_NAME = 255
 _HOST, _PREFIX = re.compile(r"[a-z0-9]([a-z0-9.-]*[a-z0-9])?"), re.compile(rf"(/{SEGMENT}){{0,{MAX_SEGMENTS}}}")
 _DIRECT_URL = re.compile(r"http://([A-Za-z0-9.-]{1,200}|\[[0-9A-Fa-f:.]+\])(?::([0-9]{1,5}))?/?")
@@ -109,10 +110,15 @@ class Front:
         return self._process.problem
 
     def prepare(self) -> socket.socket:
-        """Check the port, and return the socket that the platform listens on. Raises UserMistake."""
+        """Check the ports, and return the socket that the platform listens on. Raises UserMistake."""
         make_private_dir(self._folder)
         self._process.stop_leftover()
-        listen(self._options.host, self._options.port).close()
+        options = self._options
+        listen(options.host, options.port).close()
+        if options.is_public:
+            # Caddy itself would share a port with the Caddy of another platform.
+            listen(_ALL_ADDRESSES, options.http_port, option="PORTSIDE_HTTP_PORT").close()
+            listen(_ALL_ADDRESSES, options.https_port, option="PORTSIDE_HTTPS_PORT").close()
         return listen_unix(self._folder, PLATFORM_SOCKET)
 
     def start(self) -> None:

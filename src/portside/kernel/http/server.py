@@ -10,6 +10,7 @@ closed: they cost the client nothing to keep open, and each holds memory and a d
 """
 
 import asyncio
+import errno
 import socket
 import time
 from collections.abc import Awaitable, Callable
@@ -347,8 +348,8 @@ def listen_unix(folder: Path, name: str) -> socket.socket:
     return listening
 
 
-def listen(host: str, port: int, *, reuse_port: bool = False) -> socket.socket:
-    """Bind and listen. Raises DependencyUnavailable, with the port, if that is impossible."""
+def listen(host: str, port: int, *, reuse_port: bool = False, option: str = "--port") -> socket.socket:
+    """Bind and listen. Raises DependencyUnavailable, with the `option` for another port, if that is impossible."""
     family = socket.AF_INET6 if ":" in host else socket.AF_INET
     # asyncio sets TCP_NODELAY only on sockets with an explicit protocol.
     listening = socket.socket(family, socket.SOCK_STREAM, socket.IPPROTO_TCP)
@@ -360,8 +361,9 @@ def listen(host: str, port: int, *, reuse_port: bool = False) -> socket.socket:
         listening.listen(2048)
     except OSError as exc:
         listening.close()
+        chosen_by = "--host" if exc.errno == errno.EADDRNOTAVAIL else option
         raise DependencyUnavailable(
-            f"cannot listen on {host}:{port}: {exc.strerror}; choose another with --port"
+            f"cannot listen on {host}:{port}: {exc.strerror}; choose another with {chosen_by}"
         ) from exc
     listening.setblocking(False)
     return listening
