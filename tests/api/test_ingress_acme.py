@@ -37,7 +37,7 @@ class Authority:
         port = free_port()
         self.url = f"https://localhost:{port}/acme/local/directory"
         self.root = folder / "storage" / "pki" / "authorities" / "local" / "root.crt"
-        handler = {"handler": "acme_server"}
+        handler = {"handler": "acme_server", "lifetime": "5m"}
         server = {
             "listen": [f"127.0.0.1:{port}"], "automatic_https": {"disable": True}, "tls_connection_policies": [{}],
             "routes": [{"handle": [handler]}],
@@ -132,3 +132,16 @@ async def test_names_of_the_platform_get_certificates(platform: Fronted, authori
     for host in FOREIGN:
         assert await asyncio.to_thread(certificate_of, host, authority) is None
     assert "evil.test" not in authority.log.read_text()
+
+
+async def test_certificates_are_renewed(platform: Fronted, authority: Authority):
+    first = await wait_for_certificate(AGENT, authority)
+
+    async def is_renewed() -> bool:
+        # Caddy renews a certificate that lives this short with every handshake.
+        await asyncio.sleep(2)
+        found = await asyncio.to_thread(certificate_of, AGENT, authority)
+        return found is not None and found.serial_number != first.serial_number
+
+    assert await eventually(is_renewed, 600)
+    assert platform.http.get("/ok").json().get("problems") is None
