@@ -27,7 +27,9 @@ async def violations(load: Load) -> list[str]:
     """Return all violations. Call this when no run is left."""
     cluster = load.cluster
     rows = {str(row["run_id"]): dict(row) for row in await cluster.fetch("select * from runs order by number")}
-    late, entries = split_late(cluster.ledger.entries(), cluster.pauses, rows)
+    # A process that was paused just before it wrote a line writes it after those of the run's next attempt.
+    chronological = sorted(cluster.ledger.entries(), key=lambda entry: entry.at)
+    late, entries = split_late(chronological, cluster.pauses, rows)
     return [
         *load.unexpected,
         *(text for run in load.accepted.values() for text in wrong_run(run, rows.get(run.run))),
