@@ -100,7 +100,6 @@ class Front:
         self._process = CaddyProcess(caddy.program, self._folder, self.log_file)
         self._starting: asyncio.Task[None] | None = None
         self._lock = asyncio.Lock()
-        self._is_loaded = False
         self._hosts: frozenset[str] = frozenset()
         self._source: tuple[Database, UUID] | None = None
 
@@ -131,6 +130,7 @@ class Front:
             await self._starting
         self._source = db, workspace_id
         await self._apply()
+        await self._process.load(configuration(self._options, is_old=self._is_old))
 
     async def refresh(self) -> None:
         """Apply changed routes, if the front is open."""
@@ -168,9 +168,6 @@ class Front:
             self._hosts = hosts_of(addresses, own, self._options)
             upstreams = upstreams_of(addresses) | own_upstreams(own)
             await asyncio.to_thread(write_upstreams, self._folder / UPSTREAMS, upstreams)
-            if not self._is_loaded:
-                await self._process.load(configuration(self._options, is_old=self._is_old))
-                self._is_loaded = True
 
 
 class FrontRoutes(Task):
