@@ -10,12 +10,12 @@ import { useKey } from "../../shell/keys";
 import { useMay, useWorkspaceId } from "../../shell/session";
 import { CopyButton } from "../../ui/Copy";
 import { Empty } from "../../ui/Empty";
-import { Icon } from "../../ui/Icon";
 import { type Column, List } from "../../ui/List";
 import { Problem } from "../../ui/Problem";
 import { DeploymentState, isInProgress, RevisionState } from "../../ui/Status";
 import { Ago } from "../../ui/Time";
 import { addressOf, nameOf, originOf } from "./deployment";
+import { NewDeploymentLink } from "./NewDeploymentLink";
 
 const PAGE = 50;
 const EVERY_MS = 5_000;
@@ -82,12 +82,7 @@ export function DeploymentsPage() {
     <div className="page full">
       <div className="head">
         <h1>Deployments</h1>
-        {mayCreate && (
-          <Link to="/deployments/new" className="button main">
-            <Icon name="plus" />
-            New deployment
-          </Link>
-        )}
+        <NewDeploymentLink />
       </div>
       <div className="filters">
         <input

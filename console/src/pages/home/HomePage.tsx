@@ -2,11 +2,11 @@ import { Link } from "@tanstack/react-router";
 import { useApi } from "../../api/queries";
 import { useMay } from "../../shell/session";
 import { Empty } from "../../ui/Empty";
-import { Icon } from "../../ui/Icon";
 import { Problem } from "../../ui/Problem";
 import { DeploymentState } from "../../ui/Status";
 import { Ago } from "../../ui/Time";
 import { addressOf, nameOf, originOf } from "../deployments/deployment";
+import { NewDeploymentLink } from "../deployments/NewDeploymentLink";
 import { Attention } from "./Attention";
 import { Figures } from "./Figures";
 
@@ -16,19 +16,13 @@ const DEPLOY = "portside deploy FOLDER_OR_ADDRESS_OF_A_REPOSITORY";
 
 export function HomePage() {
   const mayRead = useMay("deployments:read");
-  const mayCreate = useMay("deployments:create");
   const found = useApi("GET /v2/deployments", { query: { limit: 100 } }, { everyMs: EVERY_MS, enabled: mayRead });
   const deployments = found.data?.resources ?? [];
   return (
     <div className="page">
       <div className="head">
         <h1>Home</h1>
-        {mayCreate && (
-          <Link to="/deployments/new" className="button main">
-            <Icon name="plus" />
-            New deployment
-          </Link>
-        )}
+        <NewDeploymentLink />
       </div>
       <Figures deployments={deployments} />
       <Attention deployments={deployments} />
