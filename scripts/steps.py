@@ -103,8 +103,8 @@ async def measure(database_url: str) -> list[tuple[list[CodeType], int]]:
 
     from portside.agent.app import open_app
     from portside.agent.config import load_config
-    from portside.agent.graphs.load import load_graphs
     from portside.agent.settings import AgentSettings
+    from portside.executor.load import load_graphs
     from portside.kernel.http.server import Server, listen
     from portside.kernel.logs import configure_logs
 
@@ -112,7 +112,7 @@ async def measure(database_url: str) -> list[tuple[list[CodeType], int]]:
     found: list[tuple[list[CodeType], int]] = []
     config = load_config(PROJECT)
     settings = AgentSettings(database_url=database_url)
-    async with open_app(config, load_graphs(config), settings, database_url) as app:
+    async with open_app(config, load_graphs(config.project), settings, database_url) as app:
         server, listening = Server(recorder.watch(app.asgi), draining=app.draining), listen("127.0.0.1", 0)
         await server.open([listening])
         stop = asyncio.Event()

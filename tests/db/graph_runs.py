@@ -17,9 +17,9 @@ from langgraph.types import interrupt
 from typing_extensions import TypedDict
 
 from portside.agent.checkpoints import PostgresSaver
-from portside.agent.graphs.execute import Execution
-from portside.agent.graphs.executor import Outcome, RunRequest
-from portside.agent.graphs.load import Graphs
+from portside.executor.execute import Execution
+from portside.executor.load import Graphs
+from portside.executor.requests import Outcome, RunRequest
 from portside.kernel.db import Database
 from portside.kernel.migrations import migrate
 

@@ -7,9 +7,9 @@ from uuid import uuid4, uuid5
 import pytest
 
 from portside.agent.assistants.records import SYSTEM_NAMESPACE, AssistantNotFound, Assistants
-from portside.agent.graphs.load import Graphs
 from portside.agent.sql import sql
 from portside.agent.types.assistants import AssistantCreate, AssistantPatch, AssistantSearch, VersionSearch
+from portside.executor.load import Graphs
 from portside.kernel.db import Database
 from portside.kernel.migrations import migrate
 from tests.db.graph_runs import Words, graph, sub1

@@ -15,11 +15,11 @@ from portside.agent.access.authorization import read_filter
 from portside.agent.app import SCHEMA, open_app
 from portside.agent.config import load_config
 from portside.agent.crons.crons import CLAIM_S, DueCron, DueCrons, read_end
-from portside.agent.graphs.load import load_graphs
 from portside.agent.queue.worker import Worker
 from portside.agent.settings import AgentSettings
 from portside.agent.sql import sql
 from portside.agent.types.access import Caller
+from portside.executor.load import load_graphs
 from portside.kernel.db import Database
 from portside.kernel.ids import uuid7
 from tests.conftest import eventually
@@ -88,7 +88,7 @@ class CronCluster:
 @asynccontextmanager
 async def opened(url: str, servers: int) -> AsyncIterator[CronCluster]:
     config = load_config(PROJECTS / "graphs" / "langgraph.json")
-    graphs, settings = load_graphs(config), AgentSettings(database_url=url)
+    graphs, settings = load_graphs(config.project), AgentSettings(database_url=url)
     async with AsyncExitStack() as stack:
         apps = [await stack.enter_async_context(open_app(config, graphs, settings, url)) for _ in range(servers)]
         db = await Database.connect(url, schema=SCHEMA)

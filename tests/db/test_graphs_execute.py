@@ -14,8 +14,8 @@ from langgraph.runtime import Runtime
 from langgraph.types import interrupt
 from typing_extensions import TypedDict
 
-from portside.agent.graphs.execute import Execution
-from portside.agent.graphs.load import GraphFactory
+from portside.executor.execute import Execution
+from portside.executor.load import GraphFactory
 from portside.kernel.errors import Invalid
 from tests.db.graph_runs import (
     Text,

@@ -11,12 +11,13 @@ from langgraph.types import interrupt
 from typing_extensions import TypedDict
 
 from portside.agent.checkpoints import PostgresSaver
-from portside.agent.graphs.load import Graphs
-from portside.agent.graphs.state import read_history, read_state, update_state
-from portside.kernel.codec import dump_user, load
+from portside.executor.load import Graphs
+from portside.executor.state import read_history, read_state, update_state
+from portside.kernel.codec import load
 from portside.kernel.db import Database
 from portside.kernel.errors import BadRequest, Invalid
 from portside.kernel.migrations import migrate
+from portside.kernel.user_json import dump_user
 
 
 class Out(TypedDict, total=False):

@@ -14,12 +14,12 @@ from portside.agent.checkpoints import PostgresSaver
 from portside.agent.checkpoints.writer import CheckpointWriter
 from portside.agent.config import load_config
 from portside.agent.engine import Engine
-from portside.agent.graphs.load import load_graphs
 from portside.agent.mcp.elicitation import CALL_METADATA, Question, Questions, first_question
 from portside.agent.runs.service import Runs
 from portside.agent.settings import AgentSettings
 from portside.agent.types.access import ANYONE
 from portside.agent.types.runs import RunCreate
+from portside.executor.load import load_graphs
 from portside.kernel.codec import load
 from portside.kernel.db import Database
 from portside.kernel.ids import uuid7
@@ -48,7 +48,7 @@ async def questions(fresh_database: Callable[[], Awaitable[str]]) -> AsyncIterat
     connect = partial(Database.connect, url := await fresh_database(), schema=SCHEMA)
     db = await connect()
     await migrate(db, ["portside.agent"], schema=SCHEMA)
-    graphs = load_graphs(load_config(PROJECTS / "tools" / "langgraph.json"))
+    graphs = load_graphs(load_config(PROJECTS / "tools" / "langgraph.json").project)
     engine = await Engine.start(graphs, connect, make_saver=partial(PostgresSaver, writer=CheckpointWriter(db)))
     assistants = Assistants(db, engine.graphs)
     await assistants.make_system_assistants()

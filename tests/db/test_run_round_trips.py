@@ -19,7 +19,6 @@ from portside.agent.checkpoints import PostgresSaver, writer
 from portside.agent.checkpoints.writer import CheckpointWriter
 from portside.agent.config import load_config
 from portside.agent.engine import Engine
-from portside.agent.graphs.load import load_graphs
 from portside.agent.queue import statements, worker
 from portside.agent.queue.statements import ClaimedRun, RunResult
 from portside.agent.queue.worker import RunState
@@ -29,6 +28,7 @@ from portside.agent.settings import AgentSettings
 from portside.agent.sql import sql
 from portside.agent.types.assistants import AssistantCreate, AssistantPatch
 from portside.agent.types.runs import RunCreate
+from portside.executor.load import load_graphs
 from portside.kernel.db import Database, Isolation, Transaction
 from portside.kernel.ids import uuid7
 from portside.kernel.migrations import migrate
@@ -137,7 +137,9 @@ async def server(module_database: str) -> AsyncIterator[Server]:
     db = await connect()
     await migrate(db, ["portside.agent"], schema=SCHEMA)
     engine = await Engine.start(
-        load_graphs(config), connect, make_saver=partial(PostgresSaver, writer=CheckpointWriter(db, delay_s=60.0))
+        load_graphs(config.project),
+        connect,
+        make_saver=partial(PostgresSaver, writer=CheckpointWriter(db, delay_s=60.0)),
     )
     known = Assistants(db, engine.graphs)
     await known.make_system_assistants()

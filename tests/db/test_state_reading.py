@@ -17,7 +17,6 @@ from typing_extensions import TypedDict
 from portside.agent.checkpoints import PostgresSaver
 from portside.agent.checkpoints.writer import CheckpointWriter
 from portside.agent.engine import Engine
-from portside.agent.graphs.load import GraphFactory, Graphs
 from portside.agent.streams.hub import Hub
 from portside.agent.threads import records
 from portside.agent.threads.reading import MAX_BATCH
@@ -33,6 +32,7 @@ from portside.agent.types.threads import (
     ThreadPatch,
     ThreadPrune,
 )
+from portside.executor.load import GraphFactory, Graphs
 from portside.kernel.codec import load
 from portside.kernel.db import Database
 from portside.kernel.migrations import migrate

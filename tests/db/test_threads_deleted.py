@@ -8,9 +8,9 @@ import pytest
 
 from portside.agent.app import AgentApp, open_app
 from portside.agent.config import load_config
-from portside.agent.graphs.load import load_graphs
 from portside.agent.queue import worker
 from portside.agent.settings import AgentSettings
+from portside.executor.load import load_graphs
 from tests.conftest import eventually
 from tests.servers import PROJECTS
 
@@ -24,7 +24,7 @@ async def apps(
     """Two servers whose workers check their runs only when they are notified."""
     monkeypatch.setattr(worker, "LEASE_S", 36000.0)
     url, config = await fresh_database(), load_config(PROJECTS / "graphs" / "langgraph.json")
-    graphs, settings = load_graphs(config), AgentSettings(database_url=url)
+    graphs, settings = load_graphs(config.project), AgentSettings(database_url=url)
     async with AsyncExitStack() as stack:
         opened = [await stack.enter_async_context(open_app(config, graphs, settings, url)) for _ in range(2)]
         for app in opened:

@@ -5,7 +5,7 @@ from typing import Any
 import pytest
 from langchain_core.messages import AIMessage, AIMessageChunk, HumanMessage, ToolMessage
 
-from portside.agent.graphs.channels import MODEL_RUN, Channels, Messages, ModelEvent
+from portside.executor.channels import MODEL_RUN, Channels, Messages, ModelEvent
 
 PLACE = {"langgraph_checkpoint_ns": "chat:t1", "langgraph_node": "chat", "ls_provider": "acme", "tags": ["x"]}
 

@@ -11,9 +11,9 @@ import pytest
 from langgraph.checkpoint.memory import InMemorySaver
 
 from portside.agent.config import load_config
-from portside.agent.graphs.execute import Execution
-from portside.agent.graphs.executor import RunRequest
-from portside.agent.graphs.load import load_graphs
+from portside.executor.execute import Execution
+from portside.executor.load import load_graphs
+from portside.executor.requests import RunRequest
 
 FOLDER = Path(__file__).parents[2] / "examples" / "hello-agent"
 
@@ -21,7 +21,7 @@ FOLDER = Path(__file__).parents[2] / "examples" / "hello-agent"
 @pytest.fixture
 def say() -> Iterator[Any]:
     path = list(sys.path)
-    graphs = load_graphs(load_config(FOLDER / "langgraph.json")).attach(InMemorySaver())
+    graphs = load_graphs(load_config(FOLDER / "langgraph.json").project).attach(InMemorySaver())
 
     async def run(text: str, thread_id: str, **options: Any) -> list[tuple[str, Any]]:
         request = RunRequest(

@@ -7,9 +7,9 @@ import pytest
 from langgraph.graph import START, StateGraph
 
 from portside.agent.engine import GraphLoop
-from portside.agent.graphs.execute import Execution
-from portside.agent.graphs.executor import RunRequest
-from portside.agent.graphs.load import Graphs
+from portside.executor.execute import Execution
+from portside.executor.load import Graphs
+from portside.executor.requests import RunRequest
 
 
 class OfItsOwn(BaseException):

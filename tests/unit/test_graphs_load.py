@@ -16,8 +16,8 @@ from langgraph.checkpoint.memory import InMemorySaver
 from langgraph.store.memory import InMemoryStore
 
 from portside.agent.config import load_config
-from portside.agent.graphs import imports
-from portside.agent.graphs.load import Graphs, load_graphs
+from portside.executor import imports
+from portside.executor.load import Graphs, load_graphs
 from portside.kernel.errors import NotFound, UserMistake
 from portside.kernel.logs import configure_logs, listen_to_logs
 
@@ -63,7 +63,7 @@ def project(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Project
 
 
 def load(file: Path) -> Graphs:
-    return load_graphs(load_config(file))
+    return load_graphs(load_config(file).project)
 
 
 def refusal(file: Path) -> str:

@@ -10,7 +10,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from portside.kernel.codec import MAX_DEPTH, dump_api, dump_user, load, storable, without_nul
+from portside.kernel.codec import dump_api, load
+from portside.kernel.user_json import MAX_DEPTH, dump_user, storable, without_nul
 
 Point = namedtuple("Point", "x y")  # noqa: PYI024 - the plain kind is what users have
 MOMENT = datetime(2026, 1, 5, 12, tzinfo=UTC)

@@ -13,9 +13,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from portside.kernel.codec import MAX_DEPTH
 from portside.kernel.errors import Invalid, Problem
 from portside.kernel.http.decode import decode_body, decode_path, decode_query
+from portside.kernel.user_json import MAX_DEPTH
 
 ID = "0190a0c0-0000-7000-8000-000000000001"
 

@@ -4,8 +4,8 @@ import importlib.metadata
 
 import pytest
 
-from portside.agent import versions
-from portside.agent.versions import Feature, missing_features
+from portside.executor import versions
+from portside.executor.versions import Feature, missing_features
 from portside.kernel.errors import UserMistake
 
 

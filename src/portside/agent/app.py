@@ -30,8 +30,6 @@ from portside.agent.custom.cache import OldCacheEntries
 from portside.agent.encryption.codec import EncryptionCodec, encryptor_of, prepare_codec, with_encryption_context
 from portside.agent.encryption.encryptor import Encryptor, make_encryptor
 from portside.agent.engine import Engine
-from portside.agent.graphs.imports import add_to_path, import_named
-from portside.agent.graphs.load import Graphs
 from portside.agent.http import (
     agents,
     resources,
@@ -59,9 +57,11 @@ from portside.agent.streams.remote import PostgresTransport, WorkCallbacks
 from portside.agent.threads.records import ExpiredThreads, ThreadSearches, set_default_lifetime
 from portside.agent.threads.states import States
 from portside.agent.types.access import AuthOpenApi
-from portside.agent.versions import ENCRYPTION
 from portside.agent.webhooks.deliveries import WebhookLog, webhook_chores
 from portside.agent.webhooks.policy import read_policy
+from portside.executor.imports import add_to_path, import_named
+from portside.executor.load import Graphs
+from portside.executor.versions import ENCRYPTION
 from portside.kernel.db import Database
 from portside.kernel.diagnostics import Diagnostics
 from portside.kernel.http.cors import Cors, CorsRules
@@ -142,7 +142,9 @@ def _encryptor(config: AgentConfig, settings: AgentSettings) -> Encryptor | None
     source = config.encryption.path
     if source is not None:
         ENCRYPTION.require()
-    handlers = None if source is None else import_named(config, "encryption", source, add_to_path(config))
+    handlers = (
+        None if source is None else import_named(config.project, "encryption", source, add_to_path(config.project))
+    )
     return make_encryptor(settings, handlers, f"{config.file}: encryption.path ({source})")
 
 

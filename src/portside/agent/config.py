@@ -20,6 +20,7 @@ from portside.agent.types.encryption import EncryptionConfig, SerdeConfig
 from portside.agent.types.store import MAX_TTL_MINUTES
 from portside.agent.types.threads import Minutes
 from portside.agent.types.webhooks import WebhooksConfig
+from portside.executor.project import GraphSource, Project
 from portside.kernel.aliases import CONFIG_FILES, environment_names
 from portside.kernel.errors import UserMistake
 from portside.kernel.http.cors import CorsRules
@@ -71,13 +72,6 @@ _IGNORED_VARIABLES = {
     "LS_DEFAULT_CHECKPOINTER_BACKEND": _POSTGRES,
 }
 _JAVASCRIPT = (".ts", ".tsx", ".mts", ".cts", ".js", ".jsx", ".mjs", ".cjs")
-
-
-class GraphSource(msgspec.Struct, frozen=True):
-    """The location of a graph: `path` is `file.py:name` or `package.module:name`."""
-
-    path: str
-    description: str | None = None
 
 
 SweepMinutes = Annotated[float, msgspec.Meta(gt=0, le=525_600)]
@@ -160,6 +154,11 @@ class AgentConfig(msgspec.Struct, frozen=True, kw_only=True):
     def folder(self) -> Path:
         """The project's folder."""
         return self.file.parent
+
+    @property
+    def project(self) -> Project:
+        """What an executor needs to know."""
+        return Project(file=self.file, graphs=self.graphs, dependencies=self.dependencies, env=self.env)
 
 
 # The keys of each section that this server reads.
@@ -341,7 +340,7 @@ def _graph(place: str, graph_id: str, entry: Any) -> GraphSource:
     if not graph_id.strip():
         raise UserMistake(f'{place}: "graphs" has a graph with an empty name')
     if isinstance(entry, dict):
-        entry = _known(place, key, entry, GraphSource.__struct_fields__)
+        entry = _known(place, key, entry, GraphSource.__slots__)
     source = GraphSource(entry) if isinstance(entry, str) else _typed(place, key, entry, GraphSource)
     file, separator, name = source.path.rpartition(":")
     if not (separator and file.strip() and name.isidentifier()):

@@ -30,9 +30,6 @@ from langgraph.version import __version__ as langgraph_version
 from portside.agent.checkpoints.saver import PostgresSaver
 from portside.agent.checkpoints.writer import LeaseLost, RunAttempt
 from portside.agent.encryption.codec import raise_if_undecryptable
-from portside.agent.graphs.execute import Execution, read_outcome
-from portside.agent.graphs.executor import Emitted, Outcome, RunRequest
-from portside.agent.graphs.load import Graphs
 from portside.agent.queue import statements
 from portside.agent.queue.statements import Cancellation, ClaimedRun, RunResult
 from portside.agent.queue.worker import ActiveRun
@@ -40,6 +37,9 @@ from portside.agent.sql import sql
 from portside.agent.streams.buffers import ThreadBridge
 from portside.agent.streams.events import OpenInterrupt, RunEnd
 from portside.agent.streams.hub import AttemptStart, Hub
+from portside.executor.execute import Execution, read_outcome
+from portside.executor.load import Graphs
+from portside.executor.requests import Emitted, Outcome, RunRequest
 from portside.kernel.db import Database
 from portside.kernel.errors import PortsideError
 from portside.kernel.logs import get_logger

@@ -34,9 +34,9 @@ from portside import __version__
 from portside.agent.access.authentication import refuse_open_address
 from portside.agent.app import AgentApp, open_app
 from portside.agent.config import AgentConfig
-from portside.agent.graphs.load import Graphs
 from portside.agent.settings import AgentSettings
-from portside.agent.versions import missing_features
+from portside.executor.load import Graphs
+from portside.executor.versions import missing_features
 from portside.kernel.codec import dump_api
 from portside.kernel.errors import UserMistake
 from portside.kernel.http.server import Server, listen

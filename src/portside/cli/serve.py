@@ -84,12 +84,12 @@ def _serve(
     import_lazily(*LAZY_PACKAGES)
     from portside.agent.custom import cache
     from portside.agent.custom.loopback import install_sdk_modules
-    from portside.agent.graphs.load import load_graphs
     from portside.agent.server import Served, Sockets, forwarded_logs
     from portside.agent.server import serve as serve_agent
+    from portside.executor.load import load_graphs
 
     install_sdk_modules(cache=cache.SDK_NAMES)
-    graphs = load_graphs(agent_config)
+    graphs = load_graphs(agent_config.project)
     url = database()
     sockets = Sockets(options["fd"], options["public_fd"], options["handover_fd"], options["heir_fd"])
 

@@ -40,11 +40,11 @@ from portside.identity import keys
 from portside.identity.keys import KeyFilter, KeyNotFound, Owner, Revocation
 from portside.identity.types import KeyRequest, NewKey
 from portside.kernel.aliases import canonical_source
-from portside.kernel.codec import storable
 from portside.kernel.db import Record, Session, Transaction
 from portside.kernel.errors import BadRequest, Invalid
 from portside.kernel.ids import uuid7
 from portside.kernel.logs import get_logger
+from portside.kernel.user_json import storable
 from portside.listener_api import DeploymentReport, DeploymentStatus
 from portside.tracing import projects
 

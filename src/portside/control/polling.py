@@ -28,12 +28,12 @@ from portside.control.pushes import build_commit
 from portside.control.revisions import TERMINAL
 from portside.control.scope import ScopeFactory
 from portside.control.sql import sql
-from portside.kernel.codec import storable
 from portside.kernel.db import Record
 from portside.kernel.errors import PortsideError
 from portside.kernel.logs import get_logger
 from portside.kernel.outbound import OutboundRules, fetch, network_of, resolve
 from portside.kernel.reconcile import Status, Task
+from portside.kernel.user_json import storable
 from portside.listener_api import RevisionStatus, Secret
 
 TIMEOUT_S = 20.0

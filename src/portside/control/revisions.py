@@ -37,10 +37,10 @@ from portside.control.types import (
 )
 from portside.control.views import show_revision
 from portside.kernel.clock import iso
-from portside.kernel.codec import storable
 from portside.kernel.db import Record, Session, Transaction
 from portside.kernel.errors import Invalid
 from portside.kernel.ids import uuid7
+from portside.kernel.user_json import storable
 from portside.listener_api import DeploymentStatus, LogBatch, LogType, RevisionReport, RevisionStatus
 
 TERMINAL = frozenset(

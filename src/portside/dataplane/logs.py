@@ -13,8 +13,8 @@ from typing import Any
 
 from portside.dataplane.failures import ControlPlaneRefused, ControlPlaneUnreachable
 from portside.dataplane.masking import MaskedOutput
-from portside.kernel.codec import storable
 from portside.kernel.supervision import Backoff, Supervision
+from portside.kernel.user_json import storable
 from portside.listener_api import NewLogEntry
 
 _BATCH = 1000

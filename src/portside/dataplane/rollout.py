@@ -29,8 +29,8 @@ from portside.dataplane.logs import RevisionLog
 from portside.dataplane.masking import mask_values
 from portside.dataplane.settings import ListenerSettings
 from portside.dataplane.state import DeploymentFolder
-from portside.kernel.codec import storable
 from portside.kernel.logs import get_logger
+from portside.kernel.user_json import storable
 from portside.listener_api import (
     DeploymentReport,
     DesiredDeployment,

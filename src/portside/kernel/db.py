@@ -20,11 +20,12 @@ from typing import Any, Literal, Protocol, TypeVar
 
 import asyncpg
 
-from portside.kernel.codec import dump_jsonb, load
+from portside.kernel.codec import load
 from portside.kernel.errors import DependencyUnavailable
 from portside.kernel.large_reads import FREE_BYTES, reserve_chunk
 from portside.kernel.pool import Connection, Pool, enable_keepalive
 from portside.kernel.transient_errors import join_library_outages, log_failure
+from portside.kernel.user_json import dump_jsonb
 
 T = TypeVar("T")
 Record = asyncpg.Record

@@ -18,15 +18,15 @@ docstring of a class is its default message.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from typing import ClassVar
-
-import msgspec
 
 # Retry-After of 503 responses. The embedded Postgres usually restarts within two seconds after a crash.
 RETRY_AFTER_S = 2
 
 
-class Problem(msgspec.Struct):
+@dataclass(slots=True)
+class Problem:
     """One problem of a request: its location, a message and its kind."""
 
     loc: list[str | int]

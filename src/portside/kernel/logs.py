@@ -48,13 +48,20 @@ def configure_logs(*, level: str = "INFO", as_json: bool = False) -> None:
         cache_logger_on_first_use=True,
     )
     formatter = structlog.stdlib.ProcessorFormatter(
-        foreign_pre_chain=shared, processors=[structlog.stdlib.ProcessorFormatter.remove_processors_meta, *renderer]
+        foreign_pre_chain=[_add_fields, *shared],
+        processors=[structlog.stdlib.ProcessorFormatter.remove_processors_meta, *renderer],
     )
     handler = logging.StreamHandler(sys.stderr)
     handler.setFormatter(formatter)
     logging.basicConfig(level=max(number, logging.INFO), handlers=[handler], force=True)
     for chatty in ("httpx", "httpx2", "httpcore", "uvicorn.access"):
         logging.getLogger(chatty).setLevel(logging.WARNING)
+
+
+def _add_fields(_logger: Any, _method: str, event: Any) -> Any:
+    """Add the fields of an executor's log line, which logs without structlog: `extra={"fields": …}`."""
+    fields = getattr(event["_record"], "fields", None)
+    return {**event, **fields} if isinstance(fields, dict) else event
 
 
 class _Printer(structlog.PrintLogger):

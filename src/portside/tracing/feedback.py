@@ -14,11 +14,11 @@ import msgspec
 
 from portside.identity.types import Actor
 from portside.kernel.clock import Moment, iso, now
-from portside.kernel.codec import dump_user
 from portside.kernel.db import Database, Record, Session
 from portside.kernel.errors import Invalid, NotFound
 from portside.kernel.http.json_validation import needs_any
 from portside.kernel.ids import uuid7
+from portside.kernel.user_json import dump_user
 from portside.tracing.fields import read_json, to_utc
 from portside.tracing.ingest import write_feedback
 from portside.tracing.projects import check_projects

@@ -12,10 +12,10 @@ from uuid import UUID
 import msgspec
 
 from portside.kernel.clock import in_utc
-from portside.kernel.codec import dump_user
 from portside.kernel.errors import Invalid
 from portside.kernel.http.decode import problem_of
 from portside.kernel.http.json_validation import read_json as read_strict_json
+from portside.kernel.user_json import dump_user
 
 T = TypeVar("T")
 MAX_NAME_CHARS = 2_000

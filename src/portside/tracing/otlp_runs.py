@@ -15,7 +15,7 @@ from uuid import UUID, uuid5
 
 import msgspec
 
-from portside.kernel.codec import dump_user
+from portside.kernel.user_json import dump_user
 from portside.tracing.fields import dotted_order_part, name_text, parse_uuid, plain_text
 from portside.tracing.ingest import tags_text
 from portside.tracing.otlp_wire import Span, SpanEvent, read_spans

@@ -28,10 +28,10 @@ from portside.agent.a2a.rpc import (
 )
 from portside.agent.media import media_of
 from portside.agent.types.runs import Command
-from portside.kernel.codec import dump_user
 from portside.kernel.errors import Invalid
 from portside.kernel.http.decode import convert
 from portside.kernel.http.error_responses import describe_problems
+from portside.kernel.user_json import dump_user
 
 TASK_START = "a2a.task_start_id"
 AS_SENT = "a2a.message"

@@ -10,12 +10,12 @@ from portside.agent.assistants.records import AssistantNotFound
 from portside.agent.runs.errors import RunNotFound, ThreadBusy
 from portside.agent.threads.records import ThreadNotFound
 from portside.agent.types.runs import Command
-from portside.kernel.codec import dump_user
 from portside.kernel.errors import BadRequest, Invalid, PortsideError
 from portside.kernel.http.decode import convert
 from portside.kernel.http.error_responses import describe_problems
 from portside.kernel.http.json_validation import read_json
 from portside.kernel.http.sse import sse_event
+from portside.kernel.user_json import dump_user
 
 ERROR_INFO = "type.googleapis.com/google.rpc.ErrorInfo"
 DOMAIN = "a2a-protocol.org"

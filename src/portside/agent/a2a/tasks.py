@@ -26,7 +26,6 @@ from portside.agent.a2a.messages import (
 )
 from portside.agent.a2a.rpc import InvalidParams, ListTasksParams, TaskNotFound, UnsupportedOperation
 from portside.agent.a2a.versions import old_state
-from portside.agent.graphs.execute import UNKNOWN_INTERRUPT
 from portside.agent.runs.service import Runs
 from portside.agent.sql import sql
 from portside.agent.threads import records
@@ -34,9 +33,11 @@ from portside.agent.threads.states import States
 from portside.agent.types.access import Filter
 from portside.agent.types.runs import Run
 from portside.agent.types.threads import HistorySearch
+from portside.executor.execute import UNKNOWN_INTERRUPT
 from portside.kernel.clock import iso, now
-from portside.kernel.codec import dump_user, load
+from portside.kernel.codec import load
 from portside.kernel.db import Database, Record
+from portside.kernel.user_json import dump_user
 
 ACTIVE = frozenset({"submitted", "working"})
 TERMINAL = frozenset({"completed", "failed", "canceled"})

@@ -27,9 +27,9 @@ from starlette.requests import HTTPConnection, Request
 from portside.agent.access.authorization import AuthorizationHandlers, HandlerFailed, refusal_of
 from portside.agent.access.users import NotAuthenticated, NoUser, StudioCaller, caller_from
 from portside.agent.config import AgentConfig
-from portside.agent.graphs.imports import add_to_path, import_named
 from portside.agent.settings import AgentSettings
 from portside.agent.types.access import ANYONE, AuthCache, AuthConfig, AuthOpenApi, Caller
+from portside.executor.imports import add_to_path, import_named
 from portside.kernel.errors import Forbidden, Unauthorized, Unavailable, UserMistake
 from portside.kernel.http.headers import bearer_of
 from portside.kernel.logs import get_logger
@@ -487,7 +487,7 @@ def _refuse_contradictions(config: AgentConfig, settings: AgentSettings) -> None
 
 
 def _load_auth(config: AgentConfig, path: str) -> Auth:
-    auth = import_named(config, AUTH_LABEL, path, add_to_path(config))
+    auth = import_named(config.project, AUTH_LABEL, path, add_to_path(config.project))
     if not isinstance(auth, Auth):
         raise UserMistake(f"{config.file}: auth ({path}) is of type {type(auth).__name__}; export a langgraph_sdk.Auth")
     return auth

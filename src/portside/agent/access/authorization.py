@@ -26,9 +26,10 @@ from langgraph_sdk.auth.exceptions import HTTPException
 from starlette.exceptions import HTTPException as StarletteException
 
 from portside.agent.types.access import Caller, Filter
-from portside.kernel.codec import dump_user, load
+from portside.kernel.codec import load
 from portside.kernel.errors import Forbidden, PortsideError
 from portside.kernel.logs import get_logger
+from portside.kernel.user_json import dump_user
 
 LOWEST_STATUS, HIGHEST_STATUS = 400, 599
 

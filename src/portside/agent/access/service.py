@@ -26,7 +26,6 @@ from portside.agent.streams.buffers import counted_caller
 from portside.agent.threads.records import ThreadNotFound
 from portside.agent.types.access import ANYONE, IN_PROCESS, AuthOpenApi, Caller, CronFilters, CronGrant, Filter, Grant
 from portside.agent.types.runs import Command, RunConfig, RunCreate, StreamMode
-from portside.kernel.codec import dump_user
 from portside.kernel.db import Database
 from portside.kernel.errors import Forbidden, Invalid, TooManyRequests
 from portside.kernel.http.decode import convert
@@ -34,6 +33,7 @@ from portside.kernel.http.in_process import in_process_user, is_in_process
 from portside.kernel.http.routes import Context, Guard, Route, S
 from portside.kernel.http.websockets import WEBSOCKET
 from portside.kernel.ids import uuid7
+from portside.kernel.user_json import dump_user
 
 T = TypeVar("T", bound=msgspec.Struct)
 CALLER = "caller"

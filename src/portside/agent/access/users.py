@@ -10,7 +10,8 @@ from typing import Any
 
 from langgraph_sdk.auth import Auth
 
-from portside.agent.types.access import IN_PROCESS, Caller, User
+from portside.agent.types.access import IN_PROCESS, Caller
+from portside.executor.user import User
 
 StudioUser = Auth.types.StudioUser
 USER_FIELDS = ("identity", "display_name", "is_authenticated", "permissions")

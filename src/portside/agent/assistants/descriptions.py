@@ -24,12 +24,13 @@ from pydantic.errors import PydanticUserError
 
 from portside.agent.assistants.records import Assistants
 from portside.agent.engine import Engine
-from portside.agent.graphs.load import Graph, Graphs
 from portside.agent.types.access import ANYONE, Caller, auth_configurable
 from portside.agent.types.assistants import Assistant, Drawing, GraphSchemas, Schemas
-from portside.kernel.codec import dump_user, load
+from portside.executor.load import Graph, Graphs
+from portside.kernel.codec import load
 from portside.kernel.errors import Invalid, PortsideError
 from portside.kernel.logs import get_logger
+from portside.kernel.user_json import dump_user
 
 T = TypeVar("T")
 

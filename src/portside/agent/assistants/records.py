@@ -10,7 +10,6 @@ from uuid import UUID, uuid4, uuid5
 import msgspec
 from cachetools import LRUCache
 
-from portside.agent.graphs.load import Graphs
 from portside.agent.queue.admissions import priority_of
 from portside.agent.rows import SearchPage, from_row
 from portside.agent.sql import sql
@@ -26,6 +25,7 @@ from portside.agent.types.assistants import (
     SelectedAssistant,
     VersionSearch,
 )
+from portside.executor.load import Graphs
 from portside.kernel.db import Database
 from portside.kernel.errors import BadRequest, Conflict, Invalid, NotFound
 

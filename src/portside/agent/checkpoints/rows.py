@@ -38,8 +38,9 @@ from portside.agent.encryption.locations import (
 )
 from portside.agent.sql.declarations import ModelField
 from portside.agent.sql.pieces import ranges_text
-from portside.kernel.codec import dump_api, dump_jsonb, load
+from portside.kernel.codec import dump_api, load
 from portside.kernel.db import Record
+from portside.kernel.user_json import dump_jsonb
 
 # Shorter values are stored in the checkpoint itself: that takes a run of an echo graph from 3.9 ms of CPU to 3.2.
 INLINE_CHARACTERS = 256

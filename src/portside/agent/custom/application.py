@@ -24,7 +24,7 @@ from portside.agent.access.service import Access
 from portside.agent.config import AgentConfig
 from portside.agent.custom.cache import CACHE
 from portside.agent.custom.loopback import LOOPBACK
-from portside.agent.graphs.imports import add_to_path, import_named, named_failure
+from portside.executor.imports import add_to_path, import_named, named_failure
 from portside.kernel.db import Database
 from portside.kernel.errors import PortsideError, UserMistake
 from portside.kernel.http.error_responses import ErrorFormat, error_for, error_response
@@ -43,7 +43,7 @@ class CustomApp:
     """The application of the project, which our routes become part of. Raises UserMistake if it cannot be loaded."""
 
     def __init__(self, config: AgentConfig, source: str) -> None:
-        app = import_named(config, LABEL, source, add_to_path(config))
+        app = import_named(config.project, LABEL, source, add_to_path(config.project))
         if not isinstance(app, Starlette):
             kind = type(app).__name__
             raise UserMistake(f"{config.file}: {LABEL} ({source}) is of type {kind}; export a Starlette or FastAPI app")
@@ -56,7 +56,7 @@ class CustomApp:
         """Run its lifespan. Raises UserMistake if the startup fails."""
 
         def mistake_of(exc: BaseException) -> UserMistake:
-            return named_failure(self._config, LABEL, self._source, exc)
+            return named_failure(self._config.project, LABEL, self._source, exc)
 
         return started_app(self.app, self._state, mistake_of)
 

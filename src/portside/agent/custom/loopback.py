@@ -14,7 +14,7 @@ from typing import Any
 
 import httpx
 
-from portside.agent.graphs.load import current_user
+from portside.executor.load import current_user
 from portside.kernel.http.in_process import (
     InProcessRequest,
     InProcessResponse,

@@ -35,8 +35,9 @@ from portside.agent.encryption.errors import CannotDecrypt
 from portside.agent.encryption.locations import STRUCTURE, Location, Path, Row, nested_documents, stays_clear
 from portside.agent.settings import AgentSettings
 from portside.agent.sql.declarations import ModelField
-from portside.kernel.codec import dump_user, load, without_nul
+from portside.kernel.codec import load
 from portside.kernel.errors import Invalid, UserMistake
+from portside.kernel.user_json import dump_user, without_nul
 
 _VARIABLE = "GRAPH_AES_JSON_KEYS"
 ALL_KEYS = "*"

@@ -13,7 +13,7 @@ from collections.abc import Mapping
 from typing import Any, NamedTuple
 
 from portside.agent.sql.declarations import ModelField
-from portside.kernel.codec import dump_user
+from portside.kernel.user_json import dump_user
 
 Row = tuple[str, ...]
 Path = tuple[str, ...]

@@ -41,12 +41,12 @@ from portside.agent.types.threads import (
     ThreadStorage,
     ThreadStreamQuery,
 )
-from portside.kernel.codec import dump_user
 from portside.kernel.errors import BadRequest, NotFound
 from portside.kernel.http.routes import encode_response
 from portside.kernel.http.sse import EventStream
 from portside.kernel.http.websockets import WEBSOCKET
 from portside.kernel.ids import uuid7
+from portside.kernel.user_json import dump_user
 
 routes = Routes("threads")
 COMMAND = {

@@ -23,10 +23,11 @@ from portside.agent.threads import records
 from portside.agent.threads.records import ThreadNotFound
 from portside.agent.types.access import Caller
 from portside.agent.types.runs import Command, Run, RunCreate
-from portside.kernel.codec import dump_user, load
+from portside.kernel.codec import load
 from portside.kernel.db import Database
 from portside.kernel.errors import Invalid
 from portside.kernel.ids import uuid7
+from portside.kernel.user_json import dump_user
 
 CALL_METADATA = {"mcp.call": True}
 SESSION_HEADER = "mcp-session-id"

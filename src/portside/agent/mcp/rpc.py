@@ -14,11 +14,12 @@ from collections.abc import Mapping
 from typing import Any, ClassVar, NamedTuple
 from urllib.parse import urlsplit
 
-from portside.kernel.codec import dump_api, dump_user
+from portside.kernel.codec import dump_api
 from portside.kernel.errors import BadRequest, Forbidden, Invalid, PortsideError
 from portside.kernel.http.cors import CorsRules
 from portside.kernel.http.error_responses import describe_problems
 from portside.kernel.http.json_validation import read_json
+from portside.kernel.user_json import dump_user
 
 JSON, STREAM = "application/json", "text/event-stream"
 LOOPBACK = frozenset({"localhost", "127.0.0.1", "::1"})

@@ -15,7 +15,6 @@ from uuid import UUID
 import msgspec
 
 from portside.agent.access.service import NO_CHECK, Access, DeferredThreadCheck
-from portside.agent.graphs.execute import STREAM_PROTOCOL
 from portside.agent.protocol.sequence import EventSequence, SequenceReader
 from portside.agent.protocol.wire import (
     ChannelFilter,
@@ -46,6 +45,7 @@ from portside.agent.types.access import Caller, Grant
 from portside.agent.types.runs import Command as RunCommand
 from portside.agent.types.runs import Run, RunConfig, RunCreate
 from portside.agent.types.threads import Checkpoint, HistorySearch, StateAtCheckpoint, Thread
+from portside.executor.execute import STREAM_PROTOCOL
 from portside.kernel.codec import load
 from portside.kernel.db import Database
 from portside.kernel.errors import BadRequest, PortsideError

@@ -15,13 +15,13 @@ from typing import Any, NamedTuple, cast
 from uuid import UUID
 from weakref import WeakKeyDictionary, WeakSet
 
-from portside.agent.graphs.channels import INTERRUPT, INTERRUPT_IDS, Channels
 from portside.agent.protocol.wire import ChannelFilter
 from portside.agent.streams.buffers import ReplayBuffer
 from portside.agent.streams.event_log import EventLog, Segment
 from portside.agent.streams.events import PROTOCOL_ONLY, STATE_UPDATE, StreamEvent
 from portside.agent.streams.history import Block, BlockGroup, Cursor, History, ItemRules
 from portside.agent.streams.hub import Hub
+from portside.executor.channels import INTERRUPT, INTERRUPT_IDS, Channels
 from portside.kernel.codec import dump_api, load
 from portside.kernel.http.sse import sse_event
 

@@ -5,9 +5,10 @@ from typing import Annotated, Any, Literal, NamedTuple, TypeVar
 import msgspec
 
 from portside.agent.types.runs import LangSmithTracer, RunConfig
-from portside.kernel.codec import dump_api, dump_user
+from portside.kernel.codec import dump_api
 from portside.kernel.errors import BadRequest, Invalid
 from portside.kernel.http.json_validation import read_json
+from portside.kernel.user_json import dump_user
 
 NO_ENVELOPE = "Protocol commands must include an integer id and string method."
 T = TypeVar("T", bound=msgspec.Struct)

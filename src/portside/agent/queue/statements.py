@@ -17,10 +17,11 @@ from prometheus_client import Counter, Histogram
 
 from portside.agent.sql import sql
 from portside.agent.types.access import Filter
-from portside.kernel.codec import dump_api, dump_jsonb, load, without_nul
+from portside.kernel.codec import dump_api, load
 from portside.kernel.db import Database, Session
 from portside.kernel.logs import get_logger
 from portside.kernel.reconcile import Status, Task
+from portside.kernel.user_json import dump_jsonb, without_nul
 
 log = get_logger(__name__)
 LEASE_S = 5.0

@@ -13,7 +13,6 @@ import msgspec
 from langsmith.utils import tracing_is_enabled
 
 from portside.agent.encryption.context import stored_context
-from portside.agent.graphs.executor import parse_command
 from portside.agent.queue.admissions import priority_of
 from portside.agent.queue.statements import Admission, Admitted, ClaimedRun, RequestKey
 from portside.agent.runs.errors import ThreadBusy
@@ -21,11 +20,13 @@ from portside.agent.threads.records import ThreadNotFound
 from portside.agent.types.access import ANYONE, UNRESTRICTED, Caller, Grant
 from portside.agent.types.assistants import Assistant
 from portside.agent.types.runs import STREAM_MODES, Run, RunCreate
+from portside.executor.requests import parse_command
 from portside.kernel.clock import iso
-from portside.kernel.codec import dump_user, load
+from portside.kernel.codec import load
 from portside.kernel.errors import BadRequest, Invalid
 from portside.kernel.http.headers import forwarded_headers
 from portside.kernel.http.routes import refuse_field
+from portside.kernel.user_json import dump_user
 
 DEFAULT_MODES = ["values"]
 KEY_LOC = ["header", "Idempotency-Key"]

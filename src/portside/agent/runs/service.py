@@ -73,8 +73,8 @@ from portside.agent.types.runs import (
     RunListQuery,
     RunSearch,
 )
-from portside.agent.versions import RESPONSE_SCHEMAS
 from portside.agent.webhooks.policy import Webhooks
+from portside.executor.versions import RESPONSE_SCHEMAS
 from portside.kernel.codec import dump_api, load
 from portside.kernel.db import Database, Query, Session
 from portside.kernel.errors import Invalid

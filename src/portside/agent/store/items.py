@@ -37,10 +37,11 @@ from portside.agent.sql import sql
 from portside.agent.store.names import NamespacePattern, check_key, check_namespace, joined, pattern_of, upper_bound
 from portside.agent.store.search_index import ReindexItems, SearchIndex, StoreSetup
 from portside.agent.types.store import MAX_TTL_MINUTES
-from portside.kernel.codec import load, without_nul
+from portside.kernel.codec import load
 from portside.kernel.db import Database, Record
 from portside.kernel.errors import BadRequest
 from portside.kernel.reconcile import Status, Task
+from portside.kernel.user_json import without_nul
 
 MAX_INT = 2_147_483_647
 Columns = dict[str, list[Any]]

@@ -21,8 +21,8 @@ from langgraph.store.base.embed import EmbeddingsLambda, ensure_embeddings
 
 from portside.agent.config import AgentConfig, StoreIndex, StoreTtl
 from portside.agent.encryption.codec import is_undecryptable
-from portside.agent.graphs.imports import add_to_path, import_named, named_failure
 from portside.agent.sql import sql
+from portside.executor.imports import add_to_path, import_named, named_failure
 from portside.kernel.codec import load
 from portside.kernel.db import Database, Record, Transaction
 from portside.kernel.errors import BadRequest, PortsideError, UserMistake
@@ -217,7 +217,7 @@ def load_embedder(config: AgentConfig, index: StoreIndex) -> Embedder:
     """Load what `store.index.embed` names: a provider's model, or a function of the project. Raises UserMistake."""
     module = index.embed.rpartition(":")[0]
     if module.endswith(".py") or "/" in module or "." in module:
-        exported = import_named(config, EMBED_LABEL, index.embed, add_to_path(config))
+        exported = import_named(config.project, EMBED_LABEL, index.embed, add_to_path(config.project))
     else:
         exported = _load_provider(config, index.embed)
     if not isinstance(exported, Embeddings) and not callable(exported):
@@ -245,7 +245,7 @@ def _load_provider(config: AgentConfig, source: str) -> Embeddings:
     try:
         made: Embeddings = init_embeddings(source, **options)
     except Exception as exc:
-        raise named_failure(config, EMBED_LABEL, source, exc) from exc
+        raise named_failure(config.project, EMBED_LABEL, source, exc) from exc
     return made
 
 

@@ -16,9 +16,10 @@ from uuid import UUID
 import msgspec
 
 from portside.agent.streams.history import ItemRules
-from portside.kernel.codec import dump_api, dump_user
+from portside.kernel.codec import dump_api
 from portside.kernel.errors import Invalid
 from portside.kernel.http.sse import sse_event
+from portside.kernel.user_json import dump_user
 
 PROTOCOL_ONLY = "@"
 STATE_UPDATE = "state_update"

@@ -10,8 +10,9 @@ from uuid import UUID
 
 from portside.agent.checkpoints.serde import make_serde
 from portside.agent.sql import sql
-from portside.kernel.codec import dump_api, dump_user, load, without_nul
+from portside.kernel.codec import dump_api, load
 from portside.kernel.db import Session
+from portside.kernel.user_json import dump_user, without_nul
 
 _serde = make_serde()
 # Threads whose values are in memory together.

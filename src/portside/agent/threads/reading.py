@@ -11,17 +11,17 @@ from uuid import UUID
 from cachetools import LRUCache
 
 from portside.agent.engine import Engine
-from portside.agent.graphs.load import Graphs
-from portside.agent.graphs.state import read_state
 from portside.agent.sql import sql
 from portside.agent.threads.records import ThreadNotFound
 from portside.agent.types.access import Caller, auth_configurable
 from portside.agent.types.threads import Checkpoint, StateAtCheckpoint
+from portside.executor.load import Graphs
+from portside.executor.state import read_state
 from portside.kernel.batching import Batcher
-from portside.kernel.codec import dump_user
 from portside.kernel.db import Database, Record
 from portside.kernel.errors import NotFound
 from portside.kernel.large_reads import ReadReservation, ReservationNeeded, set_current_read
+from portside.kernel.user_json import dump_user
 
 LATEST = Checkpoint()
 # The keys that the server writes into a run's configurable: they belong to that run and its caller.

@@ -37,12 +37,13 @@ from portside.agent.types.threads import (
 )
 from portside.kernel.batching import Batcher
 from portside.kernel.clock import iso
-from portside.kernel.codec import dump_user, load
+from portside.kernel.codec import load
 from portside.kernel.db import Database, Session
 from portside.kernel.errors import Conflict, Invalid, NotFound
 from portside.kernel.ids import uuid7
 from portside.kernel.large_reads import ReadReservation, current_read, set_current_read
 from portside.kernel.reconcile import Status, Task
+from portside.kernel.user_json import dump_user
 
 _ALL = frozenset(get_args(ThreadField)) - {"context"}
 _TIMES = ("created_at", "updated_at", "state_updated_at")

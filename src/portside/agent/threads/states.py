@@ -19,9 +19,6 @@ from langgraph.types import StateUpdate as NodeWrite
 
 from portside.agent.checkpoints.saver import PostgresSaver, in_transaction
 from portside.agent.engine import Engine
-from portside.agent.graphs.executor import parse_command
-from portside.agent.graphs.load import Graph, Graphs
-from portside.agent.graphs.state import apply_supersteps, named_checkpoint, read_history, read_state, update_state
 from portside.agent.sql import sql
 from portside.agent.streams.hub import Hub
 from portside.agent.threads import records
@@ -39,10 +36,14 @@ from portside.agent.types.threads import (
     Thread,
     ThreadCreate,
 )
-from portside.kernel.codec import dump_api, dump_jsonb, dump_user, without_nul
+from portside.executor.load import Graph, Graphs
+from portside.executor.requests import parse_command
+from portside.executor.state import apply_supersteps, named_checkpoint, read_history, read_state, update_state
+from portside.kernel.codec import dump_api
 from portside.kernel.db import Database, Session
 from portside.kernel.errors import BadRequest, Conflict, Invalid, Problem
 from portside.kernel.ids import uuid7
+from portside.kernel.user_json import dump_jsonb, dump_user, without_nul
 
 # Each change holds a connection while it waits for the lock of its thread; runs need the other connections.
 MAX_CONCURRENT_CHANGES = 4

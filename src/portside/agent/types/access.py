@@ -10,28 +10,6 @@ Filter = NewType("Filter", dict[str, Any])
 """A checked condition on the metadata of a resource, in the form that the database function `matches_access` takes."""
 
 
-class User(dict[str, Any]):
-    """A user: the fields that authentication returned, as items and as attributes; other attributes of the original."""
-
-    __slots__ = ("_original",)
-
-    def __init__(self, fields: dict[str, Any], original: Any = None) -> None:
-        super().__init__(fields)
-        self._original = original
-
-    def __getattr__(self, name: str) -> Any:
-        """Return a field, or an attribute of what authentication returned."""
-        if name in self:
-            return self[name]
-        if name.startswith("_"):
-            raise AttributeError(name)
-        return getattr(self._original, name)
-
-    def __reduce__(self) -> Any:
-        """Copy only the fields: the original may mean nothing where the copy goes, such as into a checkpoint."""
-        return (User, (dict(self),))
-
-
 class Caller(msgspec.Struct, frozen=True):
     """The sender of a request. `user` is what authentication returned, with an `identity`; None without authentication.
 

@@ -24,7 +24,7 @@ NAME = "portside"
 # Files and folders of the package; folders end in a slash.
 PACKED = (
     "__init__.py", "__main__.py", "agent/", "cli/__init__.py", "cli/main.py", "cli/output.py", "cli/serve.py",
-    "kernel/",
+    "executor/", "kernel/",
 )  # fmt: skip
 # Dependencies of the agent server; pyproject.toml has their versions.
 REQUIRED = (

@@ -14,8 +14,9 @@ from typing import Any
 
 import msgspec
 
-from portside.kernel.codec import MAX_DEPTH, load
+from portside.kernel.codec import load
 from portside.kernel.errors import Invalid, Problem
+from portside.kernel.user_json import MAX_DEPTH
 
 Path = tuple[str | int, ...]
 # From the lowest signed to the highest unsigned integer of 64 bits: the range of msgpack.

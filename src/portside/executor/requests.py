@@ -1,22 +1,23 @@
 """What goes into the execution of a graph, and what comes out: a request, events and an outcome. All is plain data."""
 
+from dataclasses import dataclass, field
 from typing import Any, Literal, NamedTuple
 
-import msgspec
 from langgraph.types import Command, Send
 
 from portside.kernel.errors import Invalid
 
 
-class RunRequest(msgspec.Struct, kw_only=True):
+@dataclass(slots=True, kw_only=True)
+class RunRequest:
     """One run of a graph, with the names and defaults of the API (spec: section 5)."""
 
     graph_id: str
     input: Any = None
     command: dict[str, Any] | None = None
-    config: dict[str, Any] = {}
+    config: dict[str, Any] = field(default_factory=dict)
     context: dict[str, Any] | None = None
-    stream_modes: list[str] = msgspec.field(default_factory=lambda: ["values"])
+    stream_modes: list[str] = field(default_factory=lambda: ["values"])
     stream_subgraphs: bool = False
     interrupt_before: Literal["*"] | list[str] | None = None
     interrupt_after: Literal["*"] | list[str] | None = None
@@ -39,7 +40,8 @@ class Emitted(NamedTuple):
     data: bytes
 
 
-class Outcome(msgspec.Struct, kw_only=True):
+@dataclass(slots=True, kw_only=True)
+class Outcome:
     """How a run ended."""
 
     values: bytes | None

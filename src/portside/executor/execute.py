@@ -21,13 +21,13 @@ from langchain_core.tracers import LangChainTracer
 from langgraph.types import StateSnapshot
 from langsmith.utils import tracing_is_enabled
 
-from portside.agent.graphs.channels import MODES as CHANNEL_MODES
-from portside.agent.graphs.channels import Channels, ModelListener
-from portside.agent.graphs.executor import Emitted, Outcome, RunRequest, parse_command
-from portside.agent.graphs.load import Graph, Graphs, context_for
-from portside.agent.types.access import User
-from portside.agent.versions import INTERRUPTS_IN_VALUES
-from portside.kernel.codec import dump_user, storable
+from portside.executor.channels import MODES as CHANNEL_MODES
+from portside.executor.channels import Channels, ModelListener
+from portside.executor.load import Graph, Graphs, context_for
+from portside.executor.requests import Emitted, Outcome, RunRequest, parse_command
+from portside.executor.user import User
+from portside.executor.versions import INTERRUPTS_IN_VALUES
+from portside.kernel.user_json import dump_user, storable
 
 INTERRUPT = "__interrupt__"
 _MISSING = object()

@@ -11,8 +11,8 @@ from langchain_core.runnables import RunnableConfig
 from langgraph.errors import EmptyInputError, InvalidUpdateError
 from langgraph.types import Interrupt, PregelTask, StateSnapshot, StateUpdate
 
-from portside.agent.graphs.execute import checkpoint_of
-from portside.agent.graphs.load import Graph
+from portside.executor.execute import checkpoint_of
+from portside.executor.load import Graph
 from portside.kernel.errors import BadRequest, Invalid
 
 # What langgraph raises for invalid values, and what the reducers and conditions of a user's graph raise on them.

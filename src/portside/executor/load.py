@@ -7,6 +7,7 @@ the server's `ServerRuntime`, each by its name or its annotation.
 
 import dataclasses
 import inspect
+import logging
 import os
 from collections.abc import AsyncIterator, Callable, Mapping
 from contextlib import AbstractAsyncContextManager, asynccontextmanager, nullcontext
@@ -21,14 +22,13 @@ from langgraph.pregel import Pregel
 from langgraph.store.base import BaseStore
 from pydantic import BaseModel
 
-from portside.agent.config import AgentConfig
-from portside.agent.graphs.imports import add_to_path, import_export, load_failure
-from portside.agent.types.access import User
-from portside.agent.versions import SERVER_RUNTIME
+from portside.executor.imports import add_to_path, import_export, load_failure
+from portside.executor.project import Project
+from portside.executor.user import User
+from portside.executor.versions import SERVER_RUNTIME
 from portside.kernel.errors import NotFound, UserMistake
-from portside.kernel.logs import get_logger
 
-log = get_logger(__name__)
+log = logging.getLogger(__name__)
 AccessContext = Literal["threads.create_run", "threads.update", "threads.read", "assistants.read"]
 Graph = Pregel[Any, Any, Any, Any]
 _user: ContextVar[Any] = ContextVar("graph_user", default=None)
@@ -138,15 +138,15 @@ def _typed_context(annotation: Any, given: dict[str, Any] | None) -> Any:
 Export = Graph | GraphFactory
 
 
-def load_graphs(config: AgentConfig) -> "Graphs":
+def load_graphs(project: Project) -> "Graphs":
     """Import every graph of the project. Raises UserMistake that names the graph and the line that failed."""
-    for name, value in config.env.items():
+    for name, value in project.env.items():
         os.environ.setdefault(name, value)
-    roots = add_to_path(config)
+    roots = add_to_path(project)
     exports: dict[str, Export] = {}
-    for graph_id in config.graphs:
-        exports[graph_id] = _export(config, graph_id, import_export(config, graph_id, roots))
-    return Graphs(exports, {graph_id: source.description for graph_id, source in config.graphs.items()})
+    for graph_id in project.graphs:
+        exports[graph_id] = _export(project, graph_id, import_export(project, graph_id, roots))
+    return Graphs(exports, {graph_id: source.description for graph_id, source in project.graphs.items()})
 
 
 class Graphs:
@@ -183,7 +183,9 @@ class Graphs:
             if isinstance(export, GraphFactory):
                 continue
             if isinstance(export.checkpointer, BaseCheckpointSaver):
-                log.warning("the server replaces the checkpointer of a graph by its own", graph=graph_id)
+                log.warning(
+                    "the server replaces the checkpointer of a graph by its own", extra={"fields": {"graph": graph_id}}
+                )
             attached._exports[graph_id] = attached._equip(graph_id, export)
         return attached
 
@@ -257,16 +259,16 @@ def context_for(schema: Any, given: dict[str, Any] | None) -> Any:
         return None
 
 
-def _export(config: AgentConfig, graph_id: str, value: Any) -> Export:
+def _export(project: Project, graph_id: str, value: Any) -> Export:
     try:
         graph = as_graph(value, graph_id)
         if graph is None and callable(value):
             return GraphFactory(value, graph_id)
     except Exception as exc:
-        raise load_failure(config, graph_id, exc) from exc
+        raise load_failure(project, graph_id, exc) from exc
     if graph is None:
         raise UserMistake(
-            f"{config.file}: graph {graph_id!r} ({config.graphs[graph_id].path}) is of type {type(value).__name__}; "
+            f"{project.file}: graph {graph_id!r} ({project.graphs[graph_id].path}) is of type {type(value).__name__}; "
             "export a compiled graph, a StateGraph, an @entrypoint, or a function that returns one"
         )
     return graph

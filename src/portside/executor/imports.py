@@ -10,6 +10,7 @@ import hashlib
 import importlib
 import importlib.util
 import inspect
+import logging
 import os
 import re
 import sys
@@ -22,11 +23,10 @@ from typing import Any
 
 from pydantic import ValidationError
 
-from portside.agent.config import AgentConfig
+from portside.executor.project import Project
 from portside.kernel.errors import UserMistake
-from portside.kernel.logs import get_logger
 
-log = get_logger(__name__)
+log = logging.getLogger(__name__)
 SLOW_AFTER_S = 10.0
 _MAX_CAUSES = 5
 _VARIABLE = re.compile(r"\b[A-Z][A-Z0-9]*(?:_[A-Z0-9]+)+\b")
@@ -37,18 +37,18 @@ _MISSING = re.compile(
 _CREDENTIAL = ("_KEY", "_TOKEN", "_SECRET", "_PASSWORD", "_URL", "_URI", "_ENDPOINT")
 
 
-def add_to_path(config: AgentConfig) -> list[Path]:
+def add_to_path(project: Project) -> list[Path]:
     """Put the project and its local dependencies on the import path; a `src` folder comes before its parent.
 
     Raises UserMistake if a local dependency is not a folder.
     """
     roots: list[Path] = []
-    for entry in [*(entry for entry in config.dependencies if entry.startswith(".")), "."]:
-        path = (config.folder / entry).resolve()
+    for entry in [*(entry for entry in project.dependencies if entry.startswith(".")), "."]:
+        path = (project.folder / entry).resolve()
         # Some configurations name the project's own file, such as `./pyproject.toml`.
         folder = path.parent if path.is_file() else path
         if not folder.is_dir():
-            raise UserMistake(f'{config.file}: dependencies names "{entry}", but {folder} is not a folder')
+            raise UserMistake(f'{project.file}: dependencies names "{entry}", but {folder} is not a folder')
         source = folder / "src"
         found = [source, folder] if source.is_dir() and not (source / "__init__.py").exists() else [folder]
         roots.extend(root for root in found if root not in roots)
@@ -56,41 +56,41 @@ def add_to_path(config: AgentConfig) -> list[Path]:
     return roots
 
 
-def import_export(config: AgentConfig, graph_id: str, roots: list[Path]) -> Any:
+def import_export(project: Project, graph_id: str, roots: list[Path]) -> Any:
     """Import the graph or factory of `graphs.<graph_id>`. Raises UserMistake with the line of the user's code."""
-    return import_named(config, *_graph(config, graph_id), roots)
+    return import_named(project, *_graph(project, graph_id), roots)
 
 
-def import_named(config: AgentConfig, label: str, source: str, roots: list[Path]) -> Any:
+def import_named(project: Project, label: str, source: str, roots: list[Path]) -> Any:
     """Import an object by its source, such as `./file.py:name`; `label` says in errors what it is for.
 
     Raises UserMistake with the failing line of the user's code.
     """
     location, _, name = source.rpartition(":")
     try:
-        with _logging_slow_import(config, label, source):
+        with _logging_slow_import(project, label, source):
             if location.endswith(".py") or "/" in location:
-                module = _import_file(_existing(config, label, location), roots)
+                module = _import_file(_existing(project, label, location), roots)
             else:
                 module = importlib.import_module(location)
     except UserMistake:
         raise
     except (Exception, SystemExit) as exc:
-        raise named_failure(config, label, source, exc) from exc
+        raise named_failure(project, label, source, exc) from exc
     try:
         return getattr(module, name)
     except AttributeError:
         raise UserMistake(
-            f"{config.file}: {label}: {location} has no {name!r}; it defines {_names_in(module)}"
+            f"{project.file}: {label}: {location} has no {name!r}; it defines {_names_in(module)}"
         ) from None
 
 
-def load_failure(config: AgentConfig, graph_id: str, exc: BaseException) -> UserMistake:
+def load_failure(project: Project, graph_id: str, exc: BaseException) -> UserMistake:
     """Describe an exception of a graph's code, with the line of the project."""
-    return named_failure(config, *_graph(config, graph_id), exc)
+    return named_failure(project, *_graph(project, graph_id), exc)
 
 
-def named_failure(config: AgentConfig, label: str, source: str, exc: BaseException) -> UserMistake:
+def named_failure(project: Project, label: str, source: str, exc: BaseException) -> UserMistake:
     """Describe an exception of the user's code, with the line of the project; `label` says what was imported."""
     message = _message_of(exc)
     described = f"{type(exc).__name__}: {message}" if message else type(exc).__name__
@@ -98,7 +98,7 @@ def named_failure(config: AgentConfig, label: str, source: str, exc: BaseExcepti
     if isinstance(exc, ModuleNotFoundError):
         hint = "; add the package that has it to the project's dependencies"
     return UserMistake(
-        f"{config.file}: {label} ({source}) does not load: {described}{_where(config.folder, exc)}{hint}"
+        f"{project.file}: {label} ({source}) does not load: {described}{_where(project.folder, exc)}{hint}"
     )
 
 
@@ -185,7 +185,7 @@ def _from_message(exc: BaseException) -> list[str]:
 
 
 @contextlib.contextmanager
-def _logging_slow_import(config: AgentConfig, label: str, source: str) -> Iterator[None]:
+def _logging_slow_import(project: Project, label: str, source: str) -> Iterator[None]:
     """Log the stack of an import that takes long, from another thread, and again when the stack has changed."""
     importing, done = threading.get_ident(), threading.Event()
 
@@ -199,9 +199,9 @@ def _logging_slow_import(config: AgentConfig, label: str, source: str) -> Iterat
             ]
             stack = "".join(traceback.format_list(frames)).rstrip()
             if stack != logged:
-                line = _project_line(config.folder, frames)
-                message = f"{config.file}: {label} ({source}) is still importing after {seconds:g} s{line}"
-                log.warning(message, stack=stack)
+                line = _project_line(project.folder, frames)
+                message = f"{project.file}: {label} ({source}) is still importing after {seconds:g} s{line}"
+                log.warning(message, extra={"fields": {"stack": stack}})
             seconds, logged = 2 * seconds, stack
 
     threading.Thread(target=watch, name="import watch", daemon=True).start()
@@ -211,14 +211,14 @@ def _logging_slow_import(config: AgentConfig, label: str, source: str) -> Iterat
         done.set()
 
 
-def _graph(config: AgentConfig, graph_id: str) -> tuple[str, str]:
-    return f"graph {graph_id!r}", config.graphs[graph_id].path
+def _graph(project: Project, graph_id: str) -> tuple[str, str]:
+    return f"graph {graph_id!r}", project.graphs[graph_id].path
 
 
-def _existing(config: AgentConfig, label: str, location: str) -> Path:
-    file = (config.folder / location).resolve()
+def _existing(project: Project, label: str, location: str) -> Path:
+    file = (project.folder / location).resolve()
     if not file.is_file():
-        raise UserMistake(f'{config.file}: {label} is in "{location}", but {file} does not exist')
+        raise UserMistake(f'{project.file}: {label} is in "{location}", but {file} does not exist')
     return file
 
 

@@ -1,0 +1,29 @@
+"""What an executor needs to know of a project: where its code is, and the environment of that code."""
+
+from dataclasses import dataclass, field
+from pathlib import Path
+
+
+@dataclass(frozen=True, slots=True)
+class GraphSource:
+    """The location of a graph: `path` is `file.py:name` or `package.module:name`."""
+
+    path: str
+    description: str | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Project:
+    """A project by its configuration file; paths in it are relative to `folder`."""
+
+    file: Path
+    graphs: dict[str, GraphSource]
+    dependencies: list[str] = field(default_factory=list)
+    """Packages to install; those that begin with a dot are folders of the project, which are imported from."""
+    env: dict[str, str] = field(default_factory=dict)
+    """Variables that are set unless the process has them."""
+
+    @property
+    def folder(self) -> Path:
+        """The project's folder."""
+        return self.file.parent
