@@ -126,6 +126,7 @@ async def test_key_for_a_colleague_is_shown_once_works_and_is_revoked(platform: 
         assert (await colleague.post("/repos", json={"repo_handle": "no"})).status_code == 403
         await page.get_by_role("button", name="Done").click()
         await expect(page.get_by_role("row", name="for a colleague")).to_contain_text("permissions")
+        await expect(page.get_by_role("row", name="for a colleague")).to_contain_text("by admin@localhost")
         assert key not in await page.content()
         await page.reload()
         await expect(page.get_by_role("row", name="for a colleague")).to_be_visible()

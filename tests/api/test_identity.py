@@ -59,6 +59,23 @@ async def test_a_key_is_made_used_and_revoked(platform) -> None:
     assert (await platform.client.delete(f"/api-key/{key['id']}")).status_code == 404
 
 
+async def test_key_names_the_user_or_the_key_that_created_it(platform) -> None:
+    async def create(**headers: str) -> dict[str, str | None]:
+        return (await platform.client.post("/api-key", json={}, headers=headers)).raise_for_status().json()
+
+    by_user = await create()
+    assert by_user["created_by"] == "admin@localhost"
+    by_key = await create(**{"x-api-key": by_user["key"]})
+    assert by_key["created_by"] == by_user["short_key"]
+    listed = {key["id"]: key["created_by"] for key in (await platform.client.get("/api-key")).json()}
+    assert [listed[each["id"]] for each in (by_user, by_key)] == ["admin@localhost", by_user["short_key"]]
+    await platform.client.delete(f"/api-key/{by_user['id']}")
+    listed = {key["id"]: key["created_by"] for key in (await platform.client.get("/api-key")).json()}
+    assert listed[by_key["id"]] == by_user["short_key"]
+    first = (await platform.client.get("/api-key/current")).json()[-1]
+    assert (first["description"], first["created_by"]) == ("First key", None)
+
+
 async def test_a_key_grants_no_more_than_it_may_itself(platform) -> None:
     limited = await platform.headers("workspaces:*", "runs:read")
 

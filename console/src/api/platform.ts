@@ -162,7 +162,7 @@ export type IntegrationPatch = { token: string };
 
 export type Json = unknown;
 
-export type Key = { id: string; short_key: string; description: string; permissions: (string)[]; read_only: boolean; created_at: string; last_used_at: string | null; expires_at: string | null; workspace_names: (string)[]; default_workspace_id: string | null; default_workspace_name: string | null; used_by: string | null };
+export type Key = { id: string; short_key: string; description: string; permissions: (string)[]; read_only: boolean; created_at: string; last_used_at: string | null; expires_at: string | null; workspace_names: (string)[]; default_workspace_id: string | null; default_workspace_name: string | null; used_by: string | null; created_by: string | null };
 
 export type KeyRequest = { description?: string; permissions?: (string)[] | null; expires_at?: string | null; read_only?: boolean; role_id?: string | null; org_role_id?: string | null; workspaces?: (string)[] | null; default_workspace_id?: string | null };
 
@@ -216,7 +216,7 @@ export type Move = { status: RevisionStatus; reason: string | null; at: string }
 
 export type NamedPatch = { dataset_id?: string | null; inputs?: Record<string, unknown> | null; outputs?: Record<string, unknown> | null; metadata?: Record<string, unknown> | null; split?: string | (string)[] | null; attachments_operations?: AttachmentsOperations | null; id: string };
 
-export type NewKey = { id: string; short_key: string; description: string; permissions: (string)[]; read_only: boolean; created_at: string; last_used_at: string | null; expires_at: string | null; workspace_names: (string)[]; default_workspace_id: string | null; default_workspace_name: string | null; used_by: string | null; key: string };
+export type NewKey = { id: string; short_key: string; description: string; permissions: (string)[]; read_only: boolean; created_at: string; last_used_at: string | null; expires_at: string | null; workspace_names: (string)[]; default_workspace_id: string | null; default_workspace_name: string | null; used_by: string | null; created_by: string | null; key: string };
 
 export type NewLogEntry = { timestamp: number; level: string; message: string };
 

@@ -55,7 +55,7 @@ OLD_KEY_LIFETIME = timedelta(hours=1)
 
 async def create_key(tx: Session, scope: Scope, deployment_id: UUID, name: str) -> tuple[NewKey, bytes]:
     """Create a service key for a deployment; return it and its encrypted form."""
-    owner = Owner(scope.actor.organization_id, scope.workspace_id)
+    owner = Owner(scope.actor.organization_id, scope.workspace_id, created_by=scope.actor)
     request = KeyRequest(f"Deployment {name}", _KEY_PERMISSIONS)
     key = await keys.create_key(tx, owner, request, used_by=f"deployment {name}")
     return key, scope.box.encrypt(key.key.encode(), str(deployment_id))

@@ -259,7 +259,7 @@ async def create_api_key(ctx: Context, body: KeyRequest) -> NewKey:
     """Create a service key for the workspace; the key is shown once."""
     keys.refuse_fields(body, ("workspaces", "org_role_id", "default_workspace_id"))
     keys.check_grant(ctx.actor, body)
-    owner = Owner(ctx.actor.organization_id, ctx.actor.workspace_id)
+    owner = Owner(ctx.actor.organization_id, ctx.actor.workspace_id, created_by=ctx.actor)
     return await keys.create_key(ctx.db, owner, body)
 
 
@@ -334,7 +334,7 @@ async def _create_personal_key(ctx: Context, body: KeyRequest) -> NewKey:
         keys.check_grant(actor, body)
     if body.default_workspace_id is not None:
         await workspaces.check_workspaces(ctx.db, actor, [body.default_workspace_id])
-    owner = Owner(actor.organization_id, body.default_workspace_id or actor.workspace, user_id)
+    owner = Owner(actor.organization_id, body.default_workspace_id or actor.workspace, user_id, created_by=actor)
     return await keys.create_key(ctx.db, owner, body)
 
 
@@ -371,7 +371,7 @@ async def create_service_key(ctx: Context, body: KeyRequest) -> NewKey:
     workspaces.check_grant_in_workspaces(actor, keys.granted(body), body.workspaces)
     if body.workspaces is not None:
         await workspaces.check_workspaces(ctx.db, actor, body.workspaces)
-    owner = Owner(actor.organization_id, None, workspaces=body.workspaces)
+    owner = Owner(actor.organization_id, None, workspaces=body.workspaces, created_by=actor)
     return await keys.create_key(ctx.db, owner, body)
 
 

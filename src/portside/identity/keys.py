@@ -39,13 +39,15 @@ class KeyInUse(Conflict):
 class Owner(msgspec.Struct, frozen=True):
     """The owner of a new key. Without a user it is a service key; without a workspace it belongs to the organization.
 
-    `workspaces` are those that an organization's key may use, None for all.
+    `workspaces` are those that an organization's key may use, None for all. `created_by` is who asks for the key, None
+    for the platform itself.
     """
 
     organization_id: UUID
     workspace_id: UUID | None
     user_id: UUID | None = None
     workspaces: Sequence[UUID] | None = None
+    created_by: Actor | None = None
 
 
 class KeyFilter(msgspec.Struct, frozen=True, kw_only=True):
@@ -86,7 +88,7 @@ async def create_key(
     """
     expires_at = None if request.expires_at is None else _future(request.expires_at)
     key = key or generate_key(PERSONAL_PREFIX if owner.user_id else SERVICE_PREFIX)
-    key_id = uuid7()
+    key_id, creator = uuid7(), owner.created_by
     await db.execute(
         sql.insert_key,
         id=key_id,
@@ -101,6 +103,9 @@ async def create_key(
         read_only=request.read_only,
         expires_at=expires_at,
         used_by=used_by,
+        created_by_user=creator and creator.user_id,
+        # A session of a user has its own id as `key_id`, and a personal key acts as its user.
+        created_by_key=creator.key_id if creator and creator.user_id is None else None,
     )
     (row,) = await _rows(db, KeyFilter(organization_id=owner.organization_id), key_id)
     return NewKey(**row, key=key)

@@ -118,6 +118,8 @@ class Key(msgspec.Struct):
     default_workspace_name: str | None
     # The part of the platform that uses the key; null for keys that people created.
     used_by: str | None
+    # The e-mail address of the user who made the key, or the short form of the key that did; null if it is not known.
+    created_by: str | None
 
 
 class RevokeQuery(msgspec.Struct):

@@ -96,6 +96,7 @@ export function KeysTab() {
                     <td>{key.expires_at ? <Ago at={key.expires_at} /> : <span className="soft">never</span>}</td>
                     <td>
                       <Ago at={key.created_at} />
+                      <div className="soft small">{key.created_by ? `by ${key.created_by}` : "by unknown"}</div>
                     </td>
                     <td className="number">
                       {mayRevoke(key) && (

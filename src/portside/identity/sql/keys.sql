@@ -1,10 +1,12 @@
 -- name: insert_key
+-- Background tasks of the platform act without a key: what they create is created by nobody.
 insert into api_keys
     (id, organization_id, workspace_id, workspaces, user_id, description, short_key, key_hash, permissions, read_only,
-     expires_at, used_by)
+     expires_at, used_by, created_by_user, created_by_key)
 values
     (:id, :organization_id, :workspace_id, :workspaces::uuid[], :user_id, :description, :short_key, :key_hash,
-     :permissions, :read_only, :expires_at, :used_by)
+     :permissions, :read_only, :expires_at, :used_by, :created_by_user,
+     (select c.id from api_keys c where c.id = :created_by_key::uuid))
 
 -- name: key_by_hash
 -- The whole identity of a key in one query; revoked and expired keys are not found. Without a tenant the workspace is
@@ -30,6 +32,7 @@ where id = :id and (last_used_at is null or last_used_at < now() - interval '1 m
 -- name: list_keys
 -- The keys of a workspace, of a user, or of the organization, depending on the given ids.
 select k.id, k.short_key, k.description, k.permissions, k.read_only, k.created_at, k.last_used_at, k.expires_at, k.used_by,
+       coalesce(c.email, m.short_key) as created_by,
        case when k.user_id is not null then k.workspace_id end as default_workspace_id,
        case when k.user_id is not null then d.display_name end as default_workspace_name,
        array(
@@ -39,6 +42,8 @@ select k.id, k.short_key, k.description, k.permissions, k.read_only, k.created_a
        ) as workspace_names
 from api_keys k
 left join workspaces d on d.id = k.workspace_id
+left join users c on c.id = k.created_by_user
+left join api_keys m on m.id = k.created_by_key
 where k.organization_id = :organization_id and k.revoked_at is null
   and (:id::uuid is null or k.id = :id::uuid)
   and (:user_id::uuid is null or k.user_id = :user_id::uuid)
