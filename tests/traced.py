@@ -11,6 +11,10 @@ from datetime import UTC, datetime, timedelta
 from functools import partial
 from typing import Any
 
+from langchain_core.tracers import LangChainTracer
+from langgraph.checkpoint.memory import InMemorySaver
+from langgraph.graph import START, StateGraph
+from langgraph.types import Command, interrupt
 from langsmith import Client, evaluate
 from langsmith.run_trees import RunTree
 
@@ -96,6 +100,30 @@ def send_turn(client: Client, project: str, thread: str, turn: int, **fields: An
     )
     root.patch()
     return root.id
+
+
+def send_question(client: Client, project: str) -> tuple[str, str]:
+    """Run a graph that asks a person, answer it, and return the ids of the two traces."""
+
+    def ask(_state: dict[str, str]) -> dict[str, str]:
+        return {"city": interrupt({"question": "Which city?"})}
+
+    def choose(_state: dict[str, str]) -> Command[str]:
+        return Command(goto="thank", graph=Command.PARENT)
+
+    asking = StateGraph(dict).add_node("ask", ask).add_edge(START, "ask").compile()
+    choosing = StateGraph(dict).add_node("choose", choose).add_edge(START, "choose").compile()
+    builder = StateGraph(dict).add_node("asking", asking).add_node("choosing", choosing)
+    builder = builder.add_node("thank", lambda state: state).add_edge(START, "asking").add_edge("asking", "choosing")
+    graph = builder.compile(checkpointer=InMemorySaver(), name="booking agent")
+    traces: list[str] = []
+    for given in ({"city": ""}, Command(resume="Lisbon")):
+        tracer = LangChainTracer(project_name=project, client=client)
+        graph.invoke(given, {"callbacks": [tracer], "configurable": {"thread_id": "booking"}})
+        assert tracer.latest_run is not None
+        traces.append(str(tracer.latest_run.id))
+    client.flush()
+    return traces[0], traces[1]
 
 
 def send_hostile(client: Client, project: str) -> uuid.UUID:

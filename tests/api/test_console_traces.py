@@ -50,9 +50,11 @@ async def traces(platform: Platform) -> dict[str, str]:
         hostile = traced.send_hostile(client, "weather")
         client.create_feedback(turns[0], "correct", score=0.25, comment="Not quite.")
         large = traced.send_large(client, "large", SPANS)
+        waiting, resumed = traced.send_question(client, "booking")
         client.flush()
         projects = {project.name: str(project.id) for project in client.list_projects()}
-        return {**projects, "turn": str(turns[2]), "failed": str(failed), "hostile": str(hostile), "trace": large}
+        found = {"turn": turns[2], "failed": failed, "hostile": hostile, "trace": large, "waiting": waiting}
+        return {**projects, **{name: str(run_id) for name, run_id in found.items()}, "resumed": resumed}
 
     return await asyncio.to_thread(send)
 
@@ -148,6 +150,31 @@ async def test_trace_is_walked_with_the_keyboard(platform: Platform, traces: dic
     await expect(page.get_by_role("region", name="By model")).to_contain_text("small-model-1")
     await expect(page.get_by_role("region", name="By node").get_by_role("row")).to_have_count(4)
     await check_accessible(page)
+
+
+async def test_question_is_interrupted_and_its_answer_is_readable(
+    platform: Platform, traces: dict[str, str], page: Page
+) -> None:
+    address = f"{platform.server.url}/console/traces/{traces['booking']}"
+    await page.goto(f"{address}?view=runs&status=interrupted")
+    await expect(page.get_by_role("table", name="Runs")).to_contain_text("Interrupted")
+    await page.goto(f"{address}?view=runs&status=error")
+    await expect(page.get_by_text("No run matches")).to_be_visible()
+    await page.goto(f"{address}/{traces['waiting']}")
+    await expect(page.locator(".head")).to_contain_text("interrupted")
+    await expect(page.locator(".head")).not_to_contain_text("failed")
+    await page.get_by_role("treeitem", name="Interrupted ask", exact=False).last.click()
+    panel = page.get_by_role("complementary", name="Span")
+    await expect(panel.get_by_role("region", name="Interrupt")).to_contain_text("Which city?")
+    await check_accessible(page)
+    await page.goto(address)
+    await expect(page.get_by_role("table", name="Traces")).to_contain_text("Answer: Lisbon")
+    await page.goto(f"{address}/{traces['resumed']}")
+    given = panel.get_by_role("region", name="Input")
+    await expect(given.get_by_role("definition")).to_have_text("Lisbon")
+    await check_accessible(page)
+    await given.get_by_role("button", name="JSON").click()
+    await expect(given).to_contain_text("resume")
 
 
 async def test_run_is_judged_shared_and_downloaded(platform: Platform, traces: dict[str, str], page: Page) -> None:

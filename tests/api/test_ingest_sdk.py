@@ -11,6 +11,7 @@ import pytest
 from langsmith import Client, traceable, tracing_context
 
 from portside.tracing.projects import ensure_project
+from tests import traced
 from tests.api.hosted import Hosted, hosted
 
 MODES = {"zstd": (True, True), "multipart": (True, False), "batch": (False, False)}
@@ -45,6 +46,29 @@ def trace(client: Client, project: str) -> None:
         with pytest.raises(ValueError, match="good"):
             fail()
     client.flush(timeout=60)
+
+
+async def test_interrupts_and_moves_between_graphs_are_not_failures(
+    fresh_database: Callable[[], Awaitable[str]],
+) -> None:
+    async with hosted(await fresh_database()) as server:
+        client = await client_for(server, "multipart")
+        waiting, resumed = await asyncio.to_thread(traced.send_question, client, "booking")
+        ids = [row["id"] for row in await server.db.pool.fetch("select id from runs")]
+        runs = [(await server.client.get(f"/runs/{each}")).json() for each in ids]
+        assert {run["trace_id"] for run in runs} == {waiting, resumed}
+        states = {(run["name"], run["trace_id"] == waiting): run["status"] for run in runs}
+        assert states["ask", True] == states["asking", True] == "interrupted"
+        assert states["booking agent", True] == states["ask", False] == states["choose", False] == "success"
+        assert all(run["error"].startswith("GraphInterrupt(") for run in runs if run["status"] == "interrupted")
+        query = {"session": [runs[0]["session_id"]]}
+        assert (await server.client.post("/runs/stats", json=query)).json()["error_rate"] == 0
+        for failed in ({"error": True}, {"filter": 'eq(status, "error")'}):
+            assert (await server.client.post("/runs/query", json={**query, **failed})).json()["runs"] == []
+        period = {"start_time": "2020-01-01T00:00:00Z", "end_time": "2100-01-01T00:00:00Z", "group_by": "project"}
+        period["workspace_ids"] = str(server.actor.workspace_id)
+        costs = await server.client.get("/orgs/current/billing/costs", params=period)
+        assert [(each["runs"], each["failed_runs"]) for each in costs.json()["usage"]] == [(len(runs), 0)]
 
 
 async def runs_of(server: Hosted) -> dict[str, dict[str, Any]]:

@@ -92,7 +92,7 @@ export function RunPanel({ runId, node, onBack }: Props) {
           <>
             {["error", "inputs", "outputs"].map((name) => {
               const value = valueNamed(values.data, name);
-              return value && <Value key={name} runId={runId} value={value} />;
+              return value && <Value key={name} runId={runId} value={value} status={node.span.status} />;
             })}
             {!valueNamed(values.data, "outputs") && (
               <p className="soft">{isRunning ? "It runs; there is no output yet." : "There is no output."}</p>
@@ -120,6 +120,7 @@ function PanelHead({ node }: { node: Node }) {
           {TYPE_WORDS[span.run_type] ?? span.run_type}
         </span>
         {span.status === "ERROR" && <Status tone="bad" word="Failed" />}
+        {span.status === "INTERRUPTED" && <Status tone="wait" word="Interrupted" />}
         {span.status === "PENDING" && <Status tone="busy" word="Running" />}
       </div>
       <dl className="run-facts">

@@ -161,11 +161,12 @@ function Missing({ error, retry }: { error: ApiError | null; retry: () => void }
 function Head({ root, tree, projectId }: { root: Span; tree: Tree; projectId: string }) {
   const node = tree.nodes[0];
   const failed = tree.nodes.filter((each) => each.span.status === "ERROR").length;
+  const interrupted = tree.nodes.filter((each) => each.span.status === "INTERRUPTED").length;
   return (
     <div className="head">
       <div className="row">
         <h1>{root.name}</h1>
-        <RootState root={root} />
+        <RootState root={root} isInterrupted={interrupted > 0} />
       </div>
       <dl className="head-facts">
         <Fact title="Latency">{root.end_time === null ? "running" : duration(tree.endMs - tree.startMs)}</Fact>
@@ -174,6 +175,7 @@ function Head({ root, tree, projectId }: { root: Span; tree: Tree; projectId: st
         <Fact title="Spans">
           {count(tree.nodes.length)}
           {failed > 0 && <span className="bad-text"> · {count(failed)} failed</span>}
+          {interrupted > 0 && <span className="soft"> · {count(interrupted)} interrupted</span>}
         </Fact>
         <Fact title="Started">
           <Ago at={root.start_time} />
@@ -223,9 +225,13 @@ function Origin({ traceId, projectId }: { traceId: string; projectId: string }) 
   );
 }
 
-function RootState({ root }: { root: Span }) {
+// A graph that asks a person ends its run without an error; only the runs below it say that it was interrupted.
+function RootState({ root, isInterrupted }: { root: Span; isInterrupted: boolean }) {
   if (root.status === "ERROR") return <Status tone="bad" word="Failed" />;
   if (root.status === "PENDING") return <Status tone="busy" word="Running" />;
+  if (root.status === "INTERRUPTED" || isInterrupted) {
+    return <Status tone="wait" word="Interrupted" title="The run that goes on has a trace of its own." />;
+  }
   return <Status tone="good" word="Succeeded" />;
 }
 

@@ -10,7 +10,9 @@ import { plain } from "../../ui/format";
 import { Icon } from "../../ui/Icon";
 import { bytes, isBranch, Json, LongText, PREVIEW_CHARS, saveFile } from "../../ui/Json";
 import { Problem } from "../../ui/Problem";
+import type { RunState } from "../traces/runs";
 import { Chat } from "./Chat";
+import { CommandInput, commandOf } from "./CommandInput";
 import { messagesOf } from "./messages";
 
 // Read at once with the run; more is read when somebody asks for it.
@@ -42,7 +44,14 @@ export function readValue(value: RunValue | undefined): unknown {
   return value?.is_whole ? parsedJson(value.text) : undefined;
 }
 
-export function Value({ runId, value, title }: { runId: string; value: RunValue; title?: string }) {
+interface Props {
+  runId: string;
+  value: RunValue;
+  // How the run ended: LangGraph reports questions to people and moves to another graph as errors.
+  status?: RunState;
+}
+
+export function Value({ runId, value, status = "ERROR" }: Props) {
   const [isAll, setAll] = useState(false);
   const whole = useQuery<string, ApiError>({
     queryKey: ["value", runId, value.name],
@@ -53,7 +62,13 @@ export function Value({ runId, value, title }: { runId: string; value: RunValue;
     staleTime: Number.POSITIVE_INFINITY,
   });
   const text = value.is_whole ? value.text : whole.data;
-  const heading = title ?? TITLES[value.name] ?? value.name;
+  const isFailure = status === "ERROR" || status === "PENDING";
+  const heading =
+    value.name === "error" && !isFailure
+      ? status === "INTERRUPTED"
+        ? "Interrupt"
+        : "Handed over"
+      : (TITLES[value.name] ?? value.name);
   return (
     <section className="value" aria-label={heading}>
       <div className="value-head">
@@ -64,7 +79,7 @@ export function Value({ runId, value, title }: { runId: string; value: RunValue;
         </span>
       </div>
       {text !== undefined ? (
-        <Shown text={text} name={value.name} />
+        <Shown text={text} name={value.name} isFailure={isFailure} />
       ) : (
         <div className="value-cut">
           {/* biome-ignore lint/a11y/noNoninteractiveTabindex: it is scrolled with the keyboard */}
@@ -88,13 +103,14 @@ export function Value({ runId, value, title }: { runId: string; value: RunValue;
   );
 }
 
-function Shown({ text, name }: { text: string; name: string }) {
+function Shown({ text, name, isFailure }: { text: string; name: string; isFailure: boolean }) {
   const value = useMemo(() => (name === "error" ? plain(text) : parsedJson(text)), [text, name]);
   const messages = useMemo(() => (name === "inputs" || name === "outputs" ? messagesOf(value) : null), [value, name]);
+  const command = name === "inputs" ? commandOf(value) : null;
   const [isRaw, setRaw] = useState(false);
   if (name === "error") {
     return (
-      <div className="value-error">
+      <div className={isFailure ? "value-error" : "value-text"}>
         <CopyButton text={text} what="error" />
         <LongText text={String(value)} name="error" />
       </div>
@@ -102,17 +118,19 @@ function Shown({ text, name }: { text: string; name: string }) {
   }
   return (
     <>
-      {messages && (
+      {(messages || command) && (
         <fieldset className="segments small" aria-label="Shown as">
           <button type="button" aria-pressed={!isRaw} onClick={() => setRaw(false)}>
-            Messages
+            {command ? "Command" : "Messages"}
           </button>
           <button type="button" aria-pressed={isRaw} onClick={() => setRaw(true)}>
             JSON
           </button>
         </fieldset>
       )}
-      {messages && !isRaw ? (
+      {command && !isRaw ? (
+        <CommandInput command={command} />
+      ) : messages && !isRaw ? (
         <Chat messages={messages} />
       ) : isBranch(value) && Object.keys(value).length === 0 ? (
         <p className="soft">empty</p>

@@ -66,6 +66,7 @@ const PERIODS: [string, string][] = [
 const STATES: [string, string][] = [
   ["success", "Succeeded"],
   ["error", "Failed"],
+  ["interrupted", "Interrupted"],
   ["pending", "Running"],
 ];
 

@@ -183,7 +183,7 @@ function columnsOf(
       width: "minmax(120px, 1.5fr)",
       show: (run) =>
         run.error_preview ? (
-          <span className="bad-text" title={run.error_preview}>
+          <span className={run.status === "ERROR" ? "bad-text" : "soft"} title={run.error_preview}>
             {plain(run.error_preview)}
           </span>
         ) : (

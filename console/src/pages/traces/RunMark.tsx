@@ -3,6 +3,7 @@ import type { RunState } from "./runs";
 const SHAPES: Record<RunState, [string, string, string]> = {
   SUCCESS: ["good", "Succeeded", "M2.500 6.200 5 8.700l4.500-5"],
   ERROR: ["bad", "Failed", "M6 1.400v5.800M6 10v.6"],
+  INTERRUPTED: ["wait", "Interrupted", "M4.600 2.500v7M7.400 2.500v7"],
   PENDING: ["busy", "Running", "M6 1.200A4.800 4.800 0 1 1 1.200 6"],
 };
 

@@ -1,7 +1,7 @@
 // What pages of traces read of runs, as `POST /v2/runs/query` and `GET /v2/traces/{id}/runs` return it.
 
 type RunType = "CHAIN" | "LLM" | "TOOL" | "RETRIEVER" | "EMBEDDING" | "PROMPT" | "PARSER";
-export type RunState = "SUCCESS" | "ERROR" | "PENDING";
+export type RunState = "SUCCESS" | "ERROR" | "PENDING" | "INTERRUPTED";
 
 export interface Span {
   id: string;
@@ -70,6 +70,8 @@ const MARKUP = /\*\*|__|`/g;
 export function previewText(preview: string | null): string {
   if (!preview) return "";
   if (!/^[[{"]/.test(preview)) return preview.replace(MARKUP, "");
+  const resume = /^\{"input":\{"graph":.*?"resume":(.+?)(?:,"goto":|$)/s.exec(preview)?.[1];
+  if (resume && resume !== "null") return `Answer: ${resume.replace(/^"|"$/g, "")}`;
   const contents = [
     ...preview.matchAll(/"(?:content|text|input|output|question|answer|query)":\s*"((?:[^"\\]|\\.)*)/g),
   ];

@@ -1,5 +1,16 @@
 -- Runs as readers see them.
 
+-- How a run that reported an error ended. LangGraph stops a node by an exception, and its tracer reports that as an error of
+-- each run on the way: a question for a person and a stop of the server interrupt them, and a command for the graph above is
+-- how a node hands over.
+create or replace function end_of_failed_run(error text) returns text
+language sql immutable strict parallel safe
+return case
+    when left(error, 80) ~ '^(GraphInterrupt|NodeInterrupt|GraphDrained)\(' then 'interrupted'
+    when left(error, 80) ~ '^ParentCommand\(' then 'success'
+    else 'error'
+end;
+
 -- A number that a client reported, within the range that sums can take.
 create or replace function amount_of(reported jsonb, key text) returns numeric
 language sql immutable
@@ -11,7 +22,8 @@ return case when jsonb_typeof(reported -> key) = 'number'
 -- Only a model run (`run_type` llm) uses tokens. A chain that returns its model's output reports the same usage again, and
 -- a sum over the runs of a project or trace would count it twice.
 create or replace view readable_runs as
-select r.workspace_id, r.id, r.name, coalesce(r.run_type, 'chain') as run_type, r.status,
+select r.workspace_id, r.id, r.name, coalesce(r.run_type, 'chain') as run_type,
+       case when r.error is null then r.status else end_of_failed_run(r.error) end as status,
        coalesce(r.trace_id, r.id) as trace_id,
        coalesce(r.dotted_order, dotted_order_part(r.start_time, r.received_at, r.id)) as dotted_order,
        r.parent_run_id, r.parent_run_id is null as is_root, r.project_id as session_id, r.reference_example_id,

@@ -62,7 +62,7 @@ begin atomic
            '{}'::bigint[]
     from (
         -- `offset 0` makes Postgres read a run's reported usage once, not once for each column above.
-        select r.session_id as project_id, r.start_time, r.is_root, (r.error is not null)::int::bigint as failed,
+        select r.session_id as project_id, r.start_time, r.is_root, (r.status = 'error')::int::bigint as failed,
                (r.first_token_time is not null)::int::bigint as streamed, r.latency,
                extract(epoch from r.first_token_time - r.start_time)::float8 as first_token,
                r.prompt_tokens, r.completion_tokens, r.total_tokens, r.prompt_cost, r.completion_cost, r.total_cost

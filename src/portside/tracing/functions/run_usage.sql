@@ -10,11 +10,11 @@ returns table (
 language sql stable
 begin atomic
     select r.session_id, date_trunc('day', r.start_time, 'UTC'), t.api_key_id, t.user_id, r.model_provider,
-           r.model_name, count(*), count(r.error), sum(r.prompt_tokens), sum(r.completion_tokens), sum(r.prompt_cost),
+           r.model_name, count(*), count(*) filter (where r.status = 'error'), sum(r.prompt_tokens), sum(r.completion_tokens), sum(r.prompt_cost),
            sum(r.completion_cost), sum(r.total_cost),
            count(*) filter (where r.total_cost is null and r.total_tokens > 0)
     from (
-        select x.session_id, x.start_time, x.trace_id, x.model_provider, x.model_name, x.error, x.prompt_tokens,
+        select x.session_id, x.start_time, x.trace_id, x.model_provider, x.model_name, x.status, x.prompt_tokens,
                x.completion_tokens, x.total_tokens, x.prompt_cost, x.completion_cost, x.total_cost
         from readable_runs x
         where x.workspace_id = workspace and x.session_id = any(projects)

@@ -40,7 +40,7 @@ select from readable_runs r where (r.start_time, r.id) < (:moment::timestamptz, 
 select from readable_runs r where (r.start_time, r.id) > (:moment::timestamptz, :id::uuid)
 
 -- name: when_failed
-select from readable_runs r where (r.error is not null) = :value::boolean
+select from readable_runs r where (r.status = 'error') = :value::boolean
 
 -- name: when_root
 select from readable_runs r where r.is_root = :value::boolean

@@ -21,7 +21,7 @@ from (
     select r.start_time, g.name as group_name, r.latency,
            extract(epoch from r.first_token_time - r.start_time)::float8 as first_token,
            r.prompt_tokens, r.completion_tokens, r.total_tokens, r.prompt_cost, r.completion_cost, r.total_cost,
-           (r.error is not null)::int as failed, (r.first_token_time is not null)::int as streamed
+           (r.status = 'error')::int as failed, (r.first_token_time is not null)::int as streamed
     from readable_runs r
     cross join lateral group_names(
         :attribute::text, :path::text, r.name, r.run_type, r.tags, r.extra, r.session_id, r.model_name
