@@ -85,7 +85,9 @@ def list_keys(platform: Platform, owner: str | None, *, as_json: bool) -> None:
          k["created_by"] or "unknown",         k["id"])
         for k in found
     ]  # fmt: skip
-    show_table(("KEY", "DESCRIPTION", "WORKSPACES", "CREATED", "LAST USED", "EXPIRES", "USED BY", "CREATED BY", "ID"), rows)
+    show_table(
+        ("KEY", "DESCRIPTION", "WORKSPACES", "CREATED", "LAST USED", "EXPIRES", "USED BY", "CREATED BY", "ID"), rows
+    )
 
 
 @keys.command("create")
