@@ -22,7 +22,7 @@ from pydantic import BaseModel
 from typing_extensions import TypedDict
 
 from portside.agent.checkpoints import PostgresSaver
-from portside.agent.checkpoints.writer import LeaseLost, RunAttempt
+from portside.agent.checkpoints.writer import CheckpointWriter, LeaseLost, RunAttempt
 from portside.agent.encryption.ciphers import AesKeys
 from portside.agent.encryption.codec import EncryptionCodec
 from portside.agent.encryption.encryptor import Encryptor
@@ -65,6 +65,10 @@ class Tee(PostgresSaver):
         await self.memory.aput(config, given, metadata, new_versions)
         return await super().aput(config, checkpoint, metadata, new_versions)
 
+    async def aput_writes(self, config, writes, task_id, task_path=""):
+        await self.memory.aput_writes(config, writes, task_id, task_path)
+        await super().aput_writes(config, writes, task_id, task_path)
+
 
 def tee(db: Database, memory: InMemorySaver, **options: Any) -> Tee:
     """Return a saver as a new process has it."""
@@ -88,6 +92,10 @@ async def compare(saver: PostgresSaver, memory: InMemorySaver, thread_id: str) -
         for name, value in values.items():
             assert read[name] == value
             assert saver.serde.dumps_typed(read[name]) == saver.serde.dumps_typed(value)
+        # Those of a worker that lost its run are not stored.
+        put = [(task, channel, saver.serde.dumps_typed(value)) for task, channel, value in wanted.pending_writes]
+        for task, channel, value in found.pending_writes:
+            assert (task, channel, saver.serde.dumps_typed(value)) in put
         count += 1
     return count
 
@@ -296,8 +304,10 @@ async def test_graphs_that_fork_and_lose_their_worker_keep_every_state(db):
     memory = InMemorySaver(serde=PostgresSaver(db).serde)
     thread_id = str(uuid4())
     await db.pool.execute("insert into threads (thread_id) values ($1)", UUID(thread_id))
+    shared = 0
     for turn in range(25):
-        saver = tee(db, memory)
+        # Some runs write all in one batch, and others step by step.
+        saver = tee(db, memory, writer=CheckpointWriter(db, delay_s=rng.choice((0, 600))))
         graph = large_graph(rng, saver)
         config: dict[str, Any] = {"configurable": {"thread_id": thread_id}}
         if turn and rng.random() < 0.2:
@@ -319,9 +329,13 @@ async def test_graphs_that_fork_and_lose_their_worker_keep_every_state(db):
                     if is_lost and rng.random() < 0.3:
                         await db.pool.execute("update runs set attempt = 2 where run_id = $1", attempt.run_id)
         await db.pool.execute("delete from runs where run_id = $1", attempt.run_id)
+        shared += await db.pool.fetchval("select count(*) from checkpoint_writes where shared is not null")
+        if rng.random() < 0.1:
+            await saver.adelete_for_runs([str(attempt.run_id)], thread_id=thread_id)
         if rng.random() < 0.1:
             await PostgresSaver(db).aprune([thread_id])
     assert await compare(PostgresSaver(db), memory, thread_id) > 0
+    assert shared > 0
     cut = await db.pool.fetch("select distinct checkpoint_ns, channel from checkpoint_values where pieces is not null")
     assert ("", "messages") in {tuple(row) for row in cut}
 

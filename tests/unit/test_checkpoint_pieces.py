@@ -11,7 +11,7 @@ from langchain_core.messages import HumanMessage
 from portside.agent.checkpoints import pieces
 from portside.agent.checkpoints.pieces import PIECE_BYTES, CutValue, Known, KnownValues, Stored, ValuePieces
 from portside.agent.checkpoints.serde import make_serde
-from portside.agent.sql.pieces import PIECE_SIZE, ranges_text
+from portside.agent.sql.pieces import PIECE_SIZE, array_text
 
 SERDE = make_serde()
 THREAD = "thread"
@@ -122,7 +122,7 @@ def test_a_value_that_has_little_of_the_version_before_is_stored_whole():
 def test_pieces_that_do_not_fit_the_value_that_was_read_are_not_shared():
     owner, value = ValuePieces(), messages(50)
     known = cut(owner, value)
-    ranges, data = ranges_text(pieces._ranges(known.pieces)), joined(known)
+    ranges, data = array_text(pieces._ranges(known.pieces)), joined(known)
     counts = [(len(piece.data), piece.stored_leaves) for piece in known.pieces]
     for missing in (0, 1):
         last_bytes, last_leaves = counts[-1]

@@ -37,7 +37,7 @@ from portside.agent.encryption.locations import (
     write_binding,
 )
 from portside.agent.sql.declarations import ModelField
-from portside.agent.sql.pieces import ranges_text
+from portside.agent.sql.pieces import array_text
 from portside.kernel.codec import dump_api, load
 from portside.kernel.db import Record
 from portside.kernel.user_json import dump_jsonb
@@ -50,10 +50,11 @@ _PLAIN = (type(None), bool, int, float)
 CHECKPOINT_COLUMNS = (
     "c_thread", "c_ns", "c_id", "c_parent", "c_metadata", "c_kind", "c_body", "c_channels", "c_versions",
 )  # fmt: skip
-VALUE_COLUMNS = ("v_thread", "v_ns", "v_channel", "v_version", "v_kind", "v_data", "v_pieces")
+VALUE_COLUMNS = ("v_thread", "v_ns", "v_channel", "v_version", "v_kind", "v_data", "v_pieces", "v_shared")
 PIECE_COLUMNS = ("p_thread", "p_series", "p_number", "p_leaves", "p_data")
 WRITE_COLUMNS = (
     "w_thread", "w_ns", "w_checkpoint", "w_task", "w_idx", "w_path", "w_run", "w_channel", "w_kind", "w_data",
+    "w_shared",
 )  # fmt: skip
 _WRITE_INDEX = WRITE_COLUMNS.index("w_idx")
 SUBGRAPH_METADATA = ("langgraph_node", "langgraph_path", "langgraph_step", "langgraph_triggers")
@@ -71,6 +72,7 @@ class Rows:
     pieces: dict[Row, Row] = field(default_factory=dict)
     writes: dict[Row, Row] = field(default_factory=dict)
     size: int = 0
+    is_encrypted: bool = False
 
     def __bool__(self) -> bool:
         return bool(self.checkpoints or self.values or self.writes)
@@ -86,6 +88,7 @@ class Rows:
             else:
                 self.writes.setdefault(key, row)
         self.size += other.size
+        self.is_encrypted = self.is_encrypted or other.is_encrypted
 
     def columns(self) -> dict[str, list[Any]]:
         """Return one list for each column. Raises ValueError for metadata that has no JSON form."""
@@ -147,8 +150,8 @@ def checkpoint_rows(
         if channel in new_versions:
             value, shared = pieces.encode(serde, thread_id, values[channel], known.pop(channel, None))
             key = (thread_id, checkpoint_ns, channel, str(new_versions[channel]))
-            ranges = None if value.ranges is None else ranges_text(value.ranges)
-            rows.values[key] = (*key, value.kind, value.data, ranges)
+            ranges = None if value.ranges is None else array_text(value.ranges)
+            rows.values[key] = (*key, value.kind, value.data, ranges, None)
             for piece in value.new:
                 rows.pieces[thread_id, piece.series, piece.number] = (thread_id, *piece)
                 rows.size += len(piece.data)
@@ -181,7 +184,7 @@ def write_rows(
         index = WRITES_IDX_MAP.get(channel, number)
         kind, data = serde.dumps_typed(value)
         key = (thread_id, checkpoint_ns, checkpoint_id, task_id, index)
-        rows.writes[key] = (*key, task_path, run_id, channel, kind, data)
+        rows.writes[key] = (*key, task_path, run_id, channel, kind, data, None)
         rows.size += len(data)
     return rows
 
@@ -264,7 +267,7 @@ async def encrypt_rows(encryptor: Encryptor, rows: Rows) -> Rows:
 
     Called before rows are buffered, in the encryption context of their run. Raises EncryptionFailed.
     """
-    encrypted = Rows()
+    encrypted = Rows(is_encrypted=True)
     kinds = ((rows.checkpoints, _BODIES), (rows.values, _VALUES), (rows.pieces, _PIECES), (rows.writes, _WRITES))
     encrypted.checkpoints, encrypted.values, encrypted.pieces, encrypted.writes = await encryptor.gather(
         _encrypt_column(encryptor, *kind) for kind in kinds

@@ -18,6 +18,7 @@ from uuid import UUID
 
 from portside.agent.checkpoints.pieces import ValuePieces
 from portside.agent.checkpoints.rows import Rows
+from portside.agent.checkpoints.shared import share_parts
 from portside.agent.sql import sql
 from portside.kernel.batching import Batcher
 from portside.kernel.db import Session
@@ -243,6 +244,8 @@ class CheckpointWriter:
         rows = Rows()
         for part in parts:
             rows.merge(part)
+        if rows.pieces and not rows.is_encrypted:
+            share_parts(rows)
         async with asyncio.timeout(WRITE_TIMEOUT_S):
             written = await self._db.fetch(
                 sql.write_checkpoints,

@@ -6,6 +6,35 @@ begin atomic
     from generate_series(1, coalesce(cardinality(p_pieces), 0), 3) at;
 end;
 
+-- The ranges of pieces that a value or a write needs: its own, and those that it has parts of.
+create or replace function used_pieces(p_pieces bigint[], p_shared bigint[])
+returns table (series bigint, first bigint, next bigint)
+language sql immutable parallel safe
+begin atomic
+    select r.series, r.first, r.next from piece_ranges(p_pieces) r
+    union all
+    select p_shared[at + 1], p_shared[at + 2], p_shared[at + 2] + 1
+    from generate_series(1, coalesce(cardinality(p_shared), 0), 5) at;
+end;
+
+-- The data of a value or a write with the parts that are read from pieces.
+create or replace function with_shared_parts(p_thread_id text, p_data bytea, p_shared bigint[]) returns bytea
+language plpgsql stable strict set search_path from current set enable_seqscan = off set enable_bitmapscan = off
+as $$
+declare
+    v_whole bytea := '';
+    v_done int := 0;
+    v_part bytea;
+begin
+    for at in 1 .. cardinality(p_shared) by 5 loop
+        select substr(p.data, p_shared[at + 3]::int + 1, p_shared[at + 4]::int) into v_part from checkpoint_pieces p
+        where p.thread_id = p_thread_id and p.series = p_shared[at + 1] and p.number = p_shared[at + 2]::int;
+        v_whole := v_whole || substr(p_data, v_done + 1, p_shared[at]::int - v_done) || v_part;
+        v_done := p_shared[at]::int;
+    end loop;
+    return v_whole || substr(p_data, v_done + 1);
+end $$;
+
 -- The pieces of a value joined, and two numbers of four bytes for each piece: its bytes and its leaves.
 -- Pieces are read in the order of their ranges, and inside a range in the order of the primary key: sorting them would
 -- copy the value once more.
@@ -36,7 +65,11 @@ from checkpoints c
 left join lateral (
     select
         array_agg(s.channel) as channels, array_agg(s.kind) as kinds,
-        array_agg(case when s.pieces is null then s.data else s.data || joined.data end) as datas,
+        array_agg(case
+            when s.pieces is not null then s.data || joined.data
+            when s.shared is not null then with_shared_parts(c.thread_id, s.data, s.shared)
+            else s.data
+        end) as datas,
         array_agg(s.pieces::text) as pieces, array_agg(joined.sizes) as sizes
     from unnest(c.channels, c.versions) as entry (channel, version)
     join checkpoint_values s
@@ -49,7 +82,9 @@ left join lateral (
         array_agg(p.task_id) as task_ids, array_agg(p.channel) as channels,
         array_agg(p.kind) as kinds, array_agg(p.data) as datas
     from (
-        select o.task_id, o.channel, o.kind, o.data
+        select
+            o.task_id, o.channel, o.kind,
+            case when o.shared is null then o.data else with_shared_parts(c.thread_id, o.data, o.shared) end as data
         from checkpoint_writes o
         where o.thread_id = c.thread_id and o.checkpoint_ns = c.checkpoint_ns and o.checkpoint_id = c.checkpoint_id
         order by o.task_path, o.task_id, o.idx

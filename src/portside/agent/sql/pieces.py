@@ -1,6 +1,7 @@
 """How `checkpoint_tuples` describes a value that is stored in pieces (`functions/checkpoint_tuples.sql`)."""
 
 import struct
+from collections.abc import Iterable
 
 PIECE_SIZE = struct.Struct(">ii")
 """The bytes of a piece and its leaves, in the column `value_sizes`."""
@@ -14,6 +15,6 @@ def numbers_of(ranges: str) -> list[tuple[int, int]]:
     ]
 
 
-def ranges_text(ranges: list[int]) -> str:
-    """Return ranges of pieces as they are stored; each is a series, its first number, and the one after its last."""
-    return "{" + ",".join(map(str, ranges)) + "}"
+def array_text(numbers: Iterable[int]) -> str:
+    """Return numbers as an array of Postgres."""
+    return "{" + ",".join(map(str, numbers)) + "}"

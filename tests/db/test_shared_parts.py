@@ -1,0 +1,144 @@
+"""What a task writes is stored once with the state that it leads to, and is read back byte for byte.
+
+Copies, pruning and the deletion of runs keep each piece that a remaining write has a part of.
+"""
+
+from collections.abc import AsyncIterator
+from typing import Any
+from uuid import UUID, uuid4
+
+import pytest
+from langchain_core.messages import AIMessage
+from langgraph.graph import START, MessagesState, StateGraph
+
+from portside.agent.checkpoints import PostgresSaver
+from portside.agent.checkpoints.writer import CheckpointWriter, RunAttempt
+from portside.agent.encryption.ciphers import AesKeys
+from portside.agent.encryption.codec import EncryptionCodec
+from portside.agent.encryption.encryptor import Encryptor
+from portside.kernel.db import Database
+from portside.kernel.migrations import migrate
+
+RUNS = 12
+BLOBS = (
+    "select data from checkpoint_values union all select data from checkpoint_pieces union all"
+    " select data from checkpoint_writes"
+)
+
+
+@pytest.fixture
+async def db(fresh_database) -> AsyncIterator[Database]:
+    database = await Database.connect(await fresh_database(), max_size=5, schema="portside")
+    await migrate(database, ["portside.agent"], schema="portside")
+    yield database
+    await database.close()
+
+
+def words(name: str) -> str:
+    return " ".join(f"{name} {number}" for number in range(60))
+
+
+async def converse(db: Database, **options: Any) -> tuple[PostgresSaver, str, list[UUID]]:
+    """Execute some runs of a conversation, each in one batch; return the saver, the thread and the runs."""
+
+    async def think(state: MessagesState) -> dict[str, Any]:
+        return {"messages": [AIMessage(words(f"thought {len(state['messages'])}"))]}
+
+    async def reply(state: MessagesState) -> dict[str, Any]:
+        # Two messages in one write, and one that is not in a list.
+        number = len(state["messages"])
+        return {"messages": [AIMessage(words(f"reply {number}")), AIMessage(words(f"more {number}"))]}
+
+    thread_id, runs = str(uuid4()), []
+    await db.pool.execute("insert into threads (thread_id) values ($1)", UUID(thread_id))
+    # The batch of a run is written at its end, however long it takes.
+    saver = PostgresSaver(db, writer=CheckpointWriter(db, delay_s=600), **options)
+    builder = StateGraph(MessagesState).add_node("think", think).add_node("reply", reply)
+    graph = builder.add_edge(START, "think").add_edge("think", "reply").compile(checkpointer=saver)
+    for number in range(RUNS):
+        attempt = RunAttempt(uuid4(), 1)
+        runs.append(attempt.run_id)
+        await db.pool.execute(
+            "insert into runs (run_id, thread_id, assistant_id, status, multitask_strategy, attempt)"
+            " values ($1, $2, $1, 'running', 'enqueue', 1)", attempt.run_id, UUID(thread_id),
+        )  # fmt: skip
+        config: Any = {
+            "configurable": {"thread_id": thread_id, "run_id": str(attempt.run_id)}, "metadata": {"run_attempt": 1}
+        }  # fmt: skip
+        async with saver.writer.buffering(thread_id, attempt):
+            await graph.ainvoke({"messages": [{"role": "user", "content": words(f"question {number}")}]}, config)
+        await db.pool.execute("update runs set status = 'success' where run_id = $1", attempt.run_id)
+    return saver, thread_id, runs
+
+
+async def history(saver: PostgresSaver, thread_id: str) -> dict[str, tuple[Any, Any]]:
+    """Return the values and the pending writes of each checkpoint."""
+    return {
+        found.checkpoint["id"]: (found.checkpoint["channel_values"], found.pending_writes)
+        async for found in saver.alist({"configurable": {"thread_id": thread_id}})
+    }
+
+
+async def count_blobs_with(db: Database, text: str) -> int:
+    return sum(text.encode() in row["data"] for row in await db.pool.fetch(BLOBS))
+
+
+async def test_a_message_is_stored_once_with_its_input_and_its_write(db):
+    saver, thread_id, _ = await converse(db)
+    [latest] = [found async for found in saver.alist({"configurable": {"thread_id": thread_id}}, limit=1)]
+    messages = latest.checkpoint["channel_values"]["messages"]
+    assert len(messages) == 4 * RUNS
+    for message in messages[-4:]:
+        assert await count_blobs_with(db, message.content) == 1
+    written = [
+        value[0].content
+        for _, writes in (await history(saver, thread_id)).values()
+        for _, channel, value in writes
+        if channel == "messages" and isinstance(value[0], AIMessage)
+    ]
+    said = [message.content for message in messages if message.type == "ai" and not message.content.startswith("more")]
+    assert sorted(written) == sorted(said)
+
+
+async def test_copies_and_deletions_keep_what_remaining_writes_need(db):
+    saver, thread_id, runs = await converse(db)
+    before = await history(saver, thread_id)
+    copied = str(uuid4())
+    await saver.acopy_thread(thread_id, copied)
+    assert await history(saver, copied) == before
+    await saver.adelete_for_runs([str(runs[-2])], thread_id=thread_id)
+    after = await history(saver, thread_id)
+    # The checkpoint before the deleted run loses the writes of that run only.
+    assert after and all(after[name] == before[name] for name in after)
+    assert 0 < len(after) < len(before)
+    assert await history(saver, copied) == before
+    await saver.aprune([thread_id, copied])
+    [kept] = (await history(saver, copied)).values()
+    assert kept == before[max(before)]
+    await saver.adelete_thread(thread_id)
+    await saver.adelete_thread(copied)
+    assert await db.pool.fetchval("select count(*) from checkpoint_pieces") == 0
+
+
+async def test_a_write_keeps_the_piece_of_a_deleted_checkpoint(db):
+    saver, thread_id, _ = await converse(db)
+    before = await history(saver, thread_id)
+    name = max(name for name, (_, writes) in before.items() if writes)
+    await db.pool.execute(
+        'update checkpoints set metadata = metadata || \'{"run_id": "other"}\' where checkpoint_id > $1', name
+    )
+    await saver.adelete_for_runs(["other"], thread_id=thread_id)
+    after = await history(saver, thread_id)
+    assert max(after) == name
+    assert after == {each: before[each] for each in before if each <= name}
+    await saver.aprune([thread_id])
+    assert await history(saver, thread_id) == {name: before[name]}
+
+
+async def test_nothing_is_shared_where_data_is_encrypted(db):
+    encryptor = Encryptor(keys=AesKeys(b"k" * 32))
+    db.codec = EncryptionCodec(encryptor)
+    saver, thread_id, _ = await converse(db, encryptor=encryptor)
+    assert await count_blobs_with(db, "question 3") == 0
+    assert await db.pool.fetchval("select count(*) from checkpoint_writes where shared is not null") == 0
+    assert len(await history(saver, thread_id)) == 4 * RUNS
