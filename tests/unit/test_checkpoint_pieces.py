@@ -142,7 +142,7 @@ def test_branches_of_a_thread_never_store_a_piece_under_one_number():
 
 def test_only_the_values_of_the_named_checkpoint_are_shared():
     """Another process may have deleted other checkpoints, with the pieces that only they had."""
-    owner, known = ValuePieces(), KnownValues("first", {"messages": b"x"})
+    owner, known = ValuePieces(), KnownValues("first", {"messages": b"x"}, {})
     owner.remember(THREAD, "", known)
     assert owner.known(THREAD, "", "first") == known.channels
     assert owner.known(THREAD, "", "second") == owner.known(THREAD, "", None) == {}
@@ -153,7 +153,7 @@ def test_values_of_deleted_checkpoints_are_not_shared(thread: str):
     owner = ValuePieces()
     if thread == "running":
         owner.begin(THREAD)
-    owner.remember(THREAD, "", KnownValues("first", {"messages": b"x"}))
+    owner.remember(THREAD, "", KnownValues("first", {"messages": b"x"}, {}))
     owner.forget(THREAD)
     assert owner.known(THREAD, "", "first") == {}
 
@@ -161,7 +161,7 @@ def test_values_of_deleted_checkpoints_are_not_shared(thread: str):
 def test_the_end_of_a_run_forgets_its_values():
     owner = ValuePieces()
     owner.begin(THREAD)
-    owner.remember(THREAD, "", KnownValues("first", {"messages": b"x"}))
+    owner.remember(THREAD, "", KnownValues("first", {"messages": b"x"}, {}))
     owner.end(THREAD)
     assert owner.known(THREAD, "", "first") == {}
 
@@ -169,5 +169,5 @@ def test_the_end_of_a_run_forgets_its_values():
 def test_values_that_are_too_large_to_remember_can_be_written(monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setattr(pieces, "KNOWN_BYTES", 1000)
     owner = ValuePieces()
-    owner.remember(THREAD, "", KnownValues("first", {"messages": b"x" * 2000}))
+    owner.remember(THREAD, "", KnownValues("first", {"messages": b"x" * 2000}, {}))
     assert owner.known(THREAD, "", "first") == {}

@@ -392,7 +392,8 @@ class RunExecutor:
         is_retry = run.was_started or run.attempt > 1
         resume = is_retry and await statements.has_own_checkpoint(self._db, run)
         try:
-            raise_if_undecryptable(run.kwargs)
+            if self._db.codec is not None:
+                raise_if_undecryptable(run.kwargs)
             request = execution_request(run, resume=resume)
             outcome = await self._engine.execute(request, sink, timeout_s=self._timeout_s)
             if run.kwargs.get("webhook") or run.is_temporary:

@@ -268,9 +268,9 @@ async def reserve_chunk(size: int) -> AsyncIterator[None]:
 class RowMeter(asyncio.Protocol):
     """Counts what Postgres sends for a statement as it arrives, and stops a statement that becomes too large.
 
-    It stands between the connection's transport and the driver's protocol. Up to the free bytes it only counts. Beyond
-    them it walks over the messages of the wire protocol: each begins with its length, so the size of a large row is
-    known before the row is in memory.
+    During a statement it stands between the connection's transport and the driver's protocol. Up to the free bytes it
+    only counts. Beyond them it walks over the messages of the wire protocol: each begins with its length, so the size
+    of a large row is known before the row is in memory.
     """
 
     def __init__(self, inner: Any, transport: Any) -> None:
@@ -286,16 +286,9 @@ class RowMeter(asyncio.Protocol):
         for name in ("connection_lost", "eof_received", "pause_writing", "resume_writing"):
             setattr(self, name, getattr(inner, name))
 
-    @classmethod
-    def install(cls, connection: Any) -> "RowMeter":
-        """Put a meter in front of the driver's protocol of an idle connection."""
-        transport = connection._transport  # noqa: SLF001 - see `pool.py`
-        meter = cls(connection._protocol, transport)  # noqa: SLF001
-        transport.set_protocol(meter)
-        return meter
-
     def begin(self, read: ReadReservation | None) -> None:
         """Count what arrives from now on against a reservation; None counts nothing."""
+        self._transport.set_protocol(self._inner if read is None else self)
         self.read = read
         self.refusal = None
         self._count = self._fitting = 0
@@ -322,13 +315,11 @@ class RowMeter(asyncio.Protocol):
 
     def data_received(self, data: bytes) -> None:
         """Pass data on to the driver, unless the statement exceeds its reservation."""
-        if self.read is not None:
-            self._count += len(data)
-            if self._walk is None:
-                self._seen.append(data)
-            if self._count > self._free and not self._is_allowed(data):
-                return
-        self._forward(data)
+        self._count += len(data)
+        if self._walk is None:
+            self._seen.append(data)
+        if self._count <= self._free or self._is_allowed(data):
+            self._forward(data)
 
     def _is_allowed(self, data: bytes) -> bool:
         if self.read is None or self.refusal is not None:

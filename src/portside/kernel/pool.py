@@ -81,6 +81,7 @@ class Connection(asyncpg.Connection):
     """A connection that detects a dead server, and remembers a statement that was interrupted."""
 
     _protocol: Any
+    _transport: Any
     _top_xact: Any
     _listeners: Any
     _log_listeners: Any
@@ -89,7 +90,7 @@ class Connection(asyncpg.Connection):
 
     def count_rows(self) -> None:
         """Count the rows of read-only requests, and stop those that become too large (`large_reads.py`)."""
-        self._meter = RowMeter.install(self)
+        self._meter = RowMeter(self._protocol, self._transport)
 
     def on_dead(self) -> Any:
         """Called when a connection turned out to be dead; `Database.connect` sets it."""

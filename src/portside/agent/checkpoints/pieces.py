@@ -133,13 +133,13 @@ class Stored(NamedTuple):
     new: Sequence[NewPiece] = ()
 
 
-class KnownValues:
+class KnownValues(NamedTuple):
     """The values of a checkpoint by their channels, which the next checkpoint may share pieces with."""
 
-    def __init__(self, checkpoint_id: str, channels: dict[str, Known], versions: dict[str, str] | None = None) -> None:
-        self.checkpoint_id = checkpoint_id
-        self.channels = channels
-        self.versions = versions or {}
+    checkpoint_id: str
+    channels: dict[str, Known]
+    # Of these channels, if the checkpoint was written here; empty if it was read.
+    versions: dict[str, str]
 
     @property
     def size(self) -> int:
@@ -222,7 +222,7 @@ class ValuePieces:
             if cut is not None:
                 return cut
         kind, data = serde.dumps_typed(value)
-        if kind != "msgpack" or type(value) not in _CONTAINERS or not _is_worth_cutting(data, value):
+        if len(data) < MIN_BYTES or not _is_worth_cutting(value, kind, data):
             return Stored(kind, data), None
         if isinstance(before, bytes) and _share_half(before, data):
             cut = _Cut(self, serde, thread_id, value, None).result()
@@ -421,7 +421,7 @@ class _Cut:
 def read_known(value: Any, stored: tuple[str, bytes], ranges: str | None, sizes: bytes | None) -> Known | None:
     """Return what the next version of a value that was read can share pieces with, if anything."""
     kind, data = stored
-    if kind != "msgpack" or type(value) not in _CONTAINERS or not _is_worth_cutting(data, value):
+    if len(data) < MIN_BYTES or not _is_worth_cutting(value, kind, data):
         return None
     if ranges is None or sizes is None:
         return data
@@ -500,8 +500,9 @@ def _header(value: Any) -> bytes:
     return struct.pack(">BH", medium, count) if count < 65536 else struct.pack(">BI", long, count)
 
 
-def _is_worth_cutting(data: bytes, value: Any) -> bool:
-    return len(data) >= MIN_BYTES and (type(value) is dict or len(data) >= MIN_ITEM_BYTES * len(value))
+def _is_worth_cutting(value: Any, kind: str, data: bytes) -> bool:
+    has_long_items = type(value) is dict or (type(value) is list and len(data) >= MIN_ITEM_BYTES * len(value))
+    return kind == "msgpack" and has_long_items
 
 
 def _share_half(before: bytes, data: bytes) -> bool:

@@ -158,8 +158,9 @@ def checkpoint_rows(
             rows.size += len(value.data)
             if shared is not None:
                 known[channel] = shared
-    of_known = {channel: str(versions[channel]) for channel in known}
-    pieces.remember(thread_id, checkpoint_ns, KnownValues(checkpoint["id"], known, of_known))
+    if known or before:
+        of_known = {channel: str(versions[channel]) for channel in known}
+        pieces.remember(thread_id, checkpoint_ns, KnownValues(checkpoint["id"], known, of_known))
     return rows
 
 
@@ -234,7 +235,7 @@ def known_values(row: Record, found: CheckpointTuple) -> KnownValues:
         known = read_known(found.checkpoint["channel_values"][channel], (kind, data), ranges, sizes)
         if known is not None:
             channels[channel] = known
-    return KnownValues(row["checkpoint_id"], channels)
+    return KnownValues(row["checkpoint_id"], channels, {})
 
 
 def thread_of(config: RunnableConfig) -> str:

@@ -25,6 +25,7 @@ from langgraph.checkpoint.base import (
 )
 from langgraph.checkpoint.serde.base import SerializerProtocol
 
+from portside.agent.checkpoints.pieces import MIN_BYTES
 from portside.agent.checkpoints.rows import (
     Encoding,
     Rows,
@@ -110,8 +111,9 @@ class PostgresSaver(BaseCheckpointSaver[str]):
         if row is None:
             return None
         found = read_tuple(self.serde, row)
-        # Now, because the graph may change the objects.
-        self.writer.pieces.remember(row["thread_id"], row["checkpoint_ns"], known_values(row, found))
+        if any(len(data) >= MIN_BYTES for data in row["value_datas"] or ()):
+            # Now, because the graph may change the objects.
+            self.writer.pieces.remember(row["thread_id"], row["checkpoint_ns"], known_values(row, found))
         return found
 
     async def _read(self, config: RunnableConfig) -> Record | None:

@@ -92,7 +92,7 @@ def _rule(allowed: Modules) -> Rule:
     def find(module: str, name: str) -> Any:
         if (module, name) in _FUNCTIONS or (module, name) in listed:
             return getattr(importlib.import_module(module), name, None)
-        found: Any = getattr(_loaded(module), name, None)
+        found: Any = getattr(sys.modules.get(module) or _imported(module), name, None)
         if not isclass(found):
             return None
         kind: Any = found
@@ -106,11 +106,10 @@ def _named(entry: Iterable[str]) -> tuple[str, str]:
     return ".".join(module), name
 
 
-def _loaded(module: str) -> Any:
-    """Return a loaded module, or import one of a loaded package: the project executes that package's code anyway."""
-    known = sys.modules.get(module)
-    if known is not None or module.partition(".")[0] not in sys.modules or module.endswith("__main__"):
-        return known
+def _imported(module: str) -> Any:
+    """Import a module of a loaded package, or return None: the project executes that package's code anyway."""
+    if module.partition(".")[0] not in sys.modules or module.endswith("__main__"):
+        return None
     try:
         return importlib.import_module(module)
     except Exception as exc:  # noqa: BLE001 - the value is returned as plain data

@@ -273,7 +273,7 @@ class Hub:
             self._drop_shared_logs()
             self._recently_ended.append((time.monotonic() + SHARE_WITHIN_S, stream.log))
         self.transport.notify_run_ended(run_id)
-        if stream.is_resumable and end is not None:
+        if stream.segment.is_resumable and end is not None:
             self._kept_streams.add(stream)
             asyncio.get_running_loop().call_later(self._keep_s, self._kept_streams.discard, stream)
 
@@ -317,7 +317,7 @@ class Hub:
         remote = None if stream.is_local else await self.transport.subscribe(stream.log, stream)
         subscription = stream.follow(after=after, modes=modes)
         subscription.remote = remote
-        if after is None or not stream.is_resumable:
+        if after is None or not stream.segment.is_resumable:
             subscription.floor = self.clock.now()
         return subscription
 

@@ -27,8 +27,8 @@ class RunStream:
         self.run_id = run_id
         self.log = log
         self._clock = clock
-        self._segment = log.segment(run_id)
-        self.is_resumable = is_resumable or self._segment.is_resumable
+        self.segment = log.segment(run_id)
+        self.segment.set_resumable(is_resumable=is_resumable or self.segment.is_resumable)
         self.is_stateless = False
         self.is_started = self.is_local = False
         # The stream ended here, but the run goes on without this process.
@@ -36,7 +36,7 @@ class RunStream:
         # Most likely the run will start here, so a client that waits need not ask the database yet.
         self.is_admitted_here = False
         # Whether all earlier events from other processes are here, so that new ones can be taken as they come.
-        self.is_complete = bool(self._segment.last_id)
+        self.is_complete = bool(self.segment.last_id)
         # Keeps the subscription to other processes alive.
         self.remote: object = None
         self.ended = asyncio.Event()
@@ -48,22 +48,14 @@ class RunStream:
         self.on_start: Callable[[], None] | None = None
         self._changed = asyncio.Event()
 
-    @property
-    def is_resumable(self) -> bool:
-        """Whether clients may come back for events."""
-        return self._segment.is_resumable
-
-    @is_resumable.setter
-    def is_resumable(self, value: bool) -> None:
-        self._segment.set_resumable(is_resumable=value)
-
     def mark_admitted(self, *, starts_here: bool) -> None:
         """Note that this process admitted the run, and whether its own worker starts it at once."""
         self.is_local, self.is_admitted_here = starts_here, True
 
     def begin(self, *, is_stateless: bool, is_resumable: bool) -> None:
         """Note that this process executes the run from now on."""
-        self.is_stateless, self.is_resumable, self.is_local = is_stateless, is_resumable, True
+        self.is_stateless, self.is_local = is_stateless, True
+        self.segment.set_resumable(is_resumable=is_resumable)
 
     def continue_elsewhere(self, remote: object) -> None:
         """Note that another process goes on with the run; its events come from a subscription."""
@@ -85,7 +77,7 @@ class RunStream:
         """End the followers with an error: events were lost on their way. The run goes on."""
         for follower in self.followers():
             follower.fail(LOST_EVENTS)
-        self._segment.followers = None
+        self.segment.followers = None
 
     def end(self, result: object = None) -> None:
         """End the stream: no event follows. `result` is that of a run which ended in this process."""
@@ -95,7 +87,7 @@ class RunStream:
         self.wake()
         for follower in self.followers():
             follower.end()
-        self._segment.followers = None
+        self.segment.followers = None
 
     def cut(self) -> None:
         """End the stream although the run goes on: followers raise StreamCut, and their clients join again."""
@@ -107,8 +99,8 @@ class RunStream:
     @property
     def has_listeners(self) -> bool:
         """Whether anybody follows the run or its thread, or may want earlier events. Safe to call in any thread."""
-        is_ephemeral = self.is_stateless and not self._segment.is_resumable
-        return not is_ephemeral or bool(self._segment.followers) or self.log.has_listeners(self.run_id)
+        is_ephemeral = self.is_stateless and not self.segment.is_resumable
+        return not is_ephemeral or bool(self.segment.followers) or self.log.has_listeners(self.run_id)
 
     def wake(self) -> None:
         """Wake every task that waits in `changed`."""
@@ -124,24 +116,24 @@ class RunStream:
 
     def followers(self) -> list[LogSubscription]:
         """Return the followers of the run."""
-        return list(self._segment.followers or ())
+        return list(self.segment.followers or ())
 
     def follow(self, *, after: str | None = None, modes: frozenset[str] | None = None) -> LogSubscription:
         """Follow the run from now on, or from after a kept event; an `after` that is not an id gives no events."""
-        is_resumable = self._segment.is_resumable
-        view = RunView(self._segment, None if modes is None else modes | _ALWAYS_SENT, is_resumable)
+        is_resumable = self.segment.is_resumable
+        view = RunView(self.segment, None if modes is None else modes | _ALWAYS_SENT, is_resumable)
         subscription = LogSubscription(self.log, view)
         is_id = after is not None and (after in REPLAY_ALL or parse_event_id(after) is not None)
         if after is not None and is_id and is_resumable:
             position = None if after in REPLAY_ALL else parse_event_id(after)
-            if self._segment.has_after(position):
-                subscription.cursor = Cursor(self._segment, after=position)
+            if self.segment.has_after(position):
+                subscription.cursor = Cursor(self.segment, after=position)
         if self.is_cut:
             subscription.cut()
         elif self.ended.is_set() or (after is not None and not is_id and is_resumable):
             subscription.end()
         else:
-            if self._segment.followers is None:
-                self._segment.followers = WeakSet()
-            self._segment.followers.add(subscription)
+            if self.segment.followers is None:
+                self.segment.followers = WeakSet()
+            self.segment.followers.add(subscription)
         return subscription
