@@ -65,6 +65,11 @@ class ClaimedRun(msgspec.Struct, kw_only=True):
     waited_s: float = 0.0
     is_streamed_elsewhere: bool = False
 
+    @property
+    def cancellation(self) -> Cancellation | None:
+        """The cancellation that was requested before the run was claimed."""
+        return None if self.cancel_action is None else Cancellation(self.cancel_action, self.cancel_reason or "")
+
 
 class RequestKey(NamedTuple):
     """An idempotency key: unique in its scope, with a digest of the request, and the run's index in a batch."""

@@ -91,10 +91,7 @@ class ActiveRun:
     def __init__(self, claimed: ClaimedRun) -> None:
         self.claimed = claimed
         self.state = RunState.STARTING
-        self.cancellation: Cancellation | None = None
-        if claimed.cancel_action is not None:
-            # A client cancelled it before it was claimed.
-            self.cancellation = Cancellation(claimed.cancel_action, claimed.cancel_reason or "")
+        self.cancellation = claimed.cancellation
         self.started_at = time.monotonic()
         # By this process's clock, which goes on while the process is paused.
         self.leased_until = self.started_at + LEASE_S

@@ -356,7 +356,8 @@ class Runs:
         if stream is None and run.status in TERMINAL and not (is_resumable and after is not None):
             return _no_events()
         stream = stream or self.hub.open(run.run_id, run.thread_id, is_resumable=is_resumable)
-        stream.segment.set_resumable(is_resumable=is_resumable)
+        if is_resumable:
+            stream.segment.make_resumable()
         return self.events(CreatedRun(run, stream, await self.hub.follow(stream, after=after, modes=modes)))
 
     async def events(self, created: CreatedRun) -> AsyncIterator[bytes]:

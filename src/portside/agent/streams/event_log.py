@@ -74,10 +74,9 @@ class Segment(BlockGroup[StreamEvent]):
         # Weak: a client that leaves takes its buffer with it, while the run goes on. None until the first one follows.
         self.followers: WeakSet[LogSubscription] | None = None
 
-    def set_resumable(self, *, is_resumable: bool) -> None:
-        """Set whether clients may come back for events, and with it how many are kept."""
-        self.is_resumable = is_resumable
-        self.limit = RESUMABLE_RUN_LIMIT_BYTES if is_resumable else RUN_LIMIT_BYTES
+    def make_resumable(self) -> None:
+        """Let clients come back for events: more of them are kept."""
+        self.is_resumable, self.limit = True, RESUMABLE_RUN_LIMIT_BYTES
 
     def hides(self, event: StreamEvent) -> bool:
         """Whether an event is for followers of the thread alone, or for the event streaming protocol."""

@@ -28,7 +28,8 @@ class RunStream:
         self.log = log
         self._clock = clock
         self.segment = log.segment(run_id)
-        self.segment.set_resumable(is_resumable=is_resumable or self.segment.is_resumable)
+        if is_resumable:
+            self.segment.make_resumable()
         self.is_stateless = False
         self.is_started = self.is_local = False
         # The stream ended here, but the run goes on without this process.
@@ -55,7 +56,8 @@ class RunStream:
     def begin(self, *, is_stateless: bool, is_resumable: bool) -> None:
         """Note that this process executes the run from now on."""
         self.is_stateless, self.is_local = is_stateless, True
-        self.segment.set_resumable(is_resumable=is_resumable)
+        if is_resumable:
+            self.segment.make_resumable()
 
     def continue_elsewhere(self, remote: object) -> None:
         """Note that another process goes on with the run; its events come from a subscription."""
