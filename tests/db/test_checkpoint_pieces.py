@@ -304,14 +304,16 @@ async def test_graphs_that_fork_and_lose_their_worker_keep_every_state(db):
     memory = InMemorySaver(serde=PostgresSaver(db).serde)
     thread_id = str(uuid4())
     await db.pool.execute("insert into threads (thread_id) values ($1)", UUID(thread_id))
-    shared = 0
-    for turn in range(25):
+    in_pieces = "select exists (select from checkpoint_values where channel = 'messages' and pieces is not null)"
+    shared, was_cut = 0, False
+    for _ in range(25):
         # Some runs write all in one batch, and others step by step.
         saver = tee(db, memory, writer=CheckpointWriter(db, delay_s=rng.choice((0, 600))))
         graph = large_graph(rng, saver)
         config: dict[str, Any] = {"configurable": {"thread_id": thread_id}}
-        if turn and rng.random() < 0.2:
-            earlier = [state.config async for state in graph.aget_state_history(config)]
+        # The first turns leave no state if they lose their worker before anything was written.
+        earlier = [state.config async for state in graph.aget_state_history(config)]
+        if earlier and rng.random() < 0.2:
             config = rng.choice(earlier)
         attempt = RunAttempt(uuid4(), 1)
         await db.pool.execute(
@@ -330,14 +332,14 @@ async def test_graphs_that_fork_and_lose_their_worker_keep_every_state(db):
                         await db.pool.execute("update runs set attempt = 2 where run_id = $1", attempt.run_id)
         await db.pool.execute("delete from runs where run_id = $1", attempt.run_id)
         shared += await db.pool.fetchval("select count(*) from checkpoint_writes where shared is not null")
+        was_cut = was_cut or await db.pool.fetchval(in_pieces)
         if rng.random() < 0.1:
             await saver.adelete_for_runs([str(attempt.run_id)], thread_id=thread_id)
         if rng.random() < 0.1:
             await PostgresSaver(db).aprune([thread_id])
     assert await compare(PostgresSaver(db), memory, thread_id) > 0
     assert shared > 0
-    cut = await db.pool.fetch("select distinct checkpoint_ns, channel from checkpoint_values where pieces is not null")
-    assert ("", "messages") in {tuple(row) for row in cut}
+    assert was_cut
 
 
 async def test_a_growing_list_stores_what_is_new_once(db):

@@ -22,6 +22,7 @@ from portside.agent.engine import Engine
 from portside.agent.queue import statements, worker
 from portside.agent.queue.statements import ClaimedRun, RunResult
 from portside.agent.queue.worker import RunState
+from portside.agent.runs import service
 from portside.agent.runs.requests import RunIds, admission_of, claimed_run
 from portside.agent.runs.service import Runs
 from portside.agent.settings import AgentSettings
@@ -334,3 +335,25 @@ async def test_concurrent_runs_of_a_thread_start_in_order(server: Server):
     assert await server.db.pool.fetch(order, thread_id) == await server.db.pool.fetch(
         order.replace("started_at", "number"), thread_id
     )
+
+
+async def test_a_run_that_ends_while_its_row_is_read_wakes_who_waits_for_it(server: Server, monkeypatch):
+    """The row says that the run goes on in another process, and the notification of its end arrives before the row."""
+    run = await server.begun(await server.thread())
+    read, reads = server.db.fetchrow, []
+    monkeypatch.setattr(service, "ELSEWHERE_POLL_S", 3600.0)
+
+    async def read_before_end(query: Any, **values: Any) -> Any:
+        row = await read(query, **values)
+        if query.name == "run_result" and not reads:
+            reads.append(row["status"])
+            ending = RunResult(status="success", thread_status="idle", values=b"{}")
+            assert (await server.runs.worker.end_run(run, ending)).outcome == "ended"
+            stream = server.runs.hub.find(run.run_id)
+            assert stream is not None
+            stream.wake()
+        return row
+
+    monkeypatch.setattr(server.db, "fetchrow", read_before_end)
+    assert await asyncio.wait_for(server.runs.result(run.thread_id, run.run_id), 60) == b"{}"
+    assert reads == ["running"]

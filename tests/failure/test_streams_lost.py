@@ -178,10 +178,11 @@ async def test_notification_of_an_ended_run_wakes_clients_of_another_process(dat
     await here.transport._renew()
     begun = start(is_resumable=False)
     stream = there.hub.open(begun.run_id, begun.thread_id, is_resumable=False)
-    waiting = asyncio.create_task(stream.changed())
+    # Taken before the run begins: the notification may arrive before anybody waits.
+    change = stream.change
     here.hub.begin(begun)
     here.hub.finish(begun.run_id, RunEnd("completed", "g"))
-    await asyncio.wait_for(waiting, 60)
+    await asyncio.wait_for(change.wait(), 60)
     assert not stream.ended.is_set()
     await here.transport.close()
     await there.transport.close()

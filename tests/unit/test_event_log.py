@@ -250,7 +250,7 @@ async def test_first_event_wakes_those_who_wait_for_the_start():
     hub = Hub(keep_s=60)
     begun = start()
     run = hub.open(begun.run_id, begun.thread_id, is_resumable=False)
-    waiting = asyncio.create_task(run.changed())
+    waiting = asyncio.create_task(run.change.wait())
     await asyncio.sleep(0)
     assert not waiting.done()
     hub.begin(begun)

@@ -321,10 +321,13 @@ class Runs:
         stream = self.hub.find(run_id)
         is_kept = False
         if stream is not None and stream.is_admitted_here and not (stream.is_local or stream.ended.is_set()):
-            await _wait_for_change(stream)
+            await _wait(stream.change)
         while True:
             if (result := await _local_result(stream)) is not None:
                 return result
+            if stream is None or stream.ended.is_set():
+                stream = self.hub.open(run_id, thread_id, is_resumable=False)
+            change = stream.change
             row = await self._db.fetchrow(sql.run_result, run_id=run_id, thread_id=thread_id)
             if row is None:
                 # A stateless run leaves no row; it may have started and ended here while the database answered.
@@ -340,9 +343,7 @@ class Runs:
                 await statements.keep_result(self._db, self.worker.worker_id, run_id)
                 is_kept = True
                 continue
-            if stream is None or stream.ended.is_set():
-                stream = self.hub.open(run_id, thread_id, is_resumable=False)
-            await _wait_for_change(stream)
+            await _wait(change)
 
     async def follow(
         self, thread_id: UUID, run_id: UUID, *, after: str | None, modes: frozenset[str] | None
@@ -521,13 +522,10 @@ def _scope_of(body: CancelMany) -> CancelScope:
     return CancelScope(thread_id=body.thread_id, run_ids=body.run_ids)
 
 
-async def _wait_for_change(stream: RunStream | None) -> None:
-    """Wait until the run starts or ends in this process; for a run of another process, a moment."""
-    if stream is None or stream.ended.is_set():
-        await asyncio.sleep(ELSEWHERE_POLL_S)
-    else:
-        with contextlib.suppress(TimeoutError):
-            await asyncio.wait_for(stream.changed(), ELSEWHERE_POLL_S)
+async def _wait(change: asyncio.Event) -> None:
+    """Wait until a run starts or ends in this process; for a run of another process, a moment."""
+    with contextlib.suppress(TimeoutError):
+        await asyncio.wait_for(change.wait(), ELSEWHERE_POLL_S)
 
 
 async def _local_result(stream: RunStream | None) -> bytes | None:

@@ -105,16 +105,20 @@ class RunStream:
         return not is_ephemeral or bool(self.segment.followers) or self.log.has_listeners(self.run_id)
 
     def wake(self) -> None:
-        """Wake every task that waits in `changed`."""
+        """Wake every task that waits for a change."""
         self._changed.set()
         self._changed = asyncio.Event()
         if self.on_start is not None and (self.is_started or self.ended.is_set()):
             self.on_start()
             self.on_start = None
 
-    async def changed(self) -> None:
-        """Wait until the run starts or ends, or `wake` is called for another reason."""
-        await self._changed.wait()
+    @property
+    def change(self) -> asyncio.Event:
+        """The event of the next change: the run starts or ends, or `wake` is called for another reason.
+
+        Take it before you look at the run, and wait for it afterwards: then no change is missed in between.
+        """
+        return self._changed
 
     def followers(self) -> list[LogSubscription]:
         """Return the followers of the run."""
