@@ -219,6 +219,30 @@ def run_experiments(client: Client, name: str, examples: int = 6) -> str:
     return str(dataset.id)
 
 
+def send_results(client: Client, name: str, examples: int) -> tuple[str, list[str]]:
+    """Send two experiments on many examples, of which the last fails in the second one; return their ids."""
+    dataset = client.create_dataset(name)
+    ids = [uuid.UUID(int=number, version=4) for number in range(1, examples + 1)]
+    for first in range(0, examples, 1000):
+        some = [{"id": each, "inputs": {"q": f"Question {each.int & 0xFFFF}"}} for each in ids[first : first + 1000]]
+        client.create_examples(dataset_id=dataset.id, examples=some)
+    projects = [client.create_project(f"{name}-{word}", reference_dataset_id=dataset.id) for word in ("one", "two")]
+    now = datetime.now(UTC).isoformat()
+    for project in projects:
+        runs = [
+            {
+                "id": str(uuid.uuid4()), "name": "answer", "run_type": "chain", "session_name": project.name,
+                "start_time": now, "end_time": now, "inputs": {}, "outputs": {"a": "An answer."},
+                "reference_example_id": str(each),
+                "error": "It failed." if each == ids[-1] and project is projects[1] else None,
+            }
+            for each in ids
+        ]  # fmt: skip
+        for first in range(0, examples, 1000):
+            client.request_with_retries("POST", "/runs/batch", json={"post": runs[first : first + 1000]})
+    return str(dataset.id), [str(project.id) for project in projects]
+
+
 def main(url: str, key: str) -> None:
     client = client_of(url, key)
     for thread in range(1, 4):

@@ -181,6 +181,25 @@ async def test_experiments_are_compared_regressions_first(platform: Platform, ci
     await expect(page.get_by_role("treeitem").first).to_be_visible()
 
 
+async def test_thousands_of_examples_are_compared_part_by_part(platform: Platform, page: Page) -> None:
+    def send() -> tuple[str, list[str]]:
+        client = traced.client_of(platform.server.url, platform.headers["X-Api-Key"])
+        return traced.send_results(client, "many", 5_150)
+
+    dataset, experiments = await asyncio.to_thread(send)
+    address = f"{platform.server.url}/console/datasets/{dataset}/compare"
+    await page.goto(f"{address}?experiments={','.join(experiments)}")
+    await expect(page.get_by_text("The first 5,000 examples are compared")).to_be_visible()
+    await expect(page.get_by_label("Only what got worse (0)")).to_be_visible()
+    await check_accessible(page)
+    await page.get_by_role("button", name="Compare the next 5,000").click()
+    await expect(page.get_by_text("5,150 examples")).to_be_visible()
+    await page.get_by_label("Only what got worse (1)").check()
+    results = page.get_by_role("table", name="Results")
+    await expect(results.get_by_role("row")).to_have_count(2)
+    await expect(results.get_by_role("row").nth(1)).to_contain_text("It failed.")
+
+
 async def test_dataset_is_renamed_and_deleted(platform: Platform, page: Page) -> None:
     dataset = await platform.call("POST", "/datasets", name="to-delete")
     await page.goto(f"{platform.server.url}/console/datasets/{dataset['id']}")

@@ -133,9 +133,20 @@ async def condition_of_experiments(
     return _run_condition(await _experiments_of(db, workspace_id, dataset_id, session_ids), filters or {})
 
 
-async def examples_of(db: Session, workspace_id: UUID, condition: Condition) -> list[UUID]:
-    """Return the examples that matching runs were made on."""
-    listing, values = apply_condition(sql.examples_of_experiments, condition, workspace_id=workspace_id)
+class ExamplePage(msgspec.Struct, frozen=True):
+    """A part of the examples of experiments: after a cursor, only some, at most so many. None is no restriction."""
+
+    after: UUID | None = None
+    only: list[UUID] | None = None
+    limit: int | None = None
+
+
+async def examples_of(
+    db: Session, workspace_id: UUID, condition: Condition, page: ExamplePage = ExamplePage()
+) -> list[UUID]:
+    """Return the examples that matching runs were made on, in the order of their ids."""
+    wanted = msgspec.structs.asdict(page)
+    listing, values = apply_condition(sql.examples_of_experiments, condition, workspace_id=workspace_id, **wanted)
     return [row["id"] for row in await db.fetch(listing, **values)]
 
 
@@ -271,10 +282,8 @@ async def query_results(
     selects = read_selects(body.selects, "body")
     after = _after_id(body.cursor)
     condition = await condition_of_experiments(db, workspace_id, dataset_id, body.experiment_ids, body.filters)
-    example_ids = set(await examples_of(db, workspace_id, condition))
-    if body.example_ids is not None:
-        example_ids &= set(body.example_ids)
-    ahead = sorted(example for example in example_ids if after is None or example > after)
+    page = ExamplePage(after, body.example_ids, body.page_size + 1)
+    ahead = await examples_of(db, workspace_id, condition, page)
     ids = ahead[: body.page_size]
     by_example = await runs_of(db, workspace_id, condition, ids)
     ids = ids[: await _count_fitting(db, workspace_id, ids, by_example, selects)]

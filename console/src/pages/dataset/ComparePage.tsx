@@ -3,25 +3,33 @@
 import { useInfiniteQuery } from "@tanstack/react-query";
 import { Link, useNavigate } from "@tanstack/react-router";
 import { useVirtualizer } from "@tanstack/react-virtual";
-import { useEffect, useMemo, useRef } from "react";
+import { useEffect, useMemo, useRef, useState } from "react";
 import { type ApiError, call } from "../../api/client";
-import type { ExperimentRuns, TracerSession } from "../../api/platform";
+import type { TracerSession } from "../../api/platform";
 import { useApi } from "../../api/queries";
 import { compareRoute } from "../../router";
 import { useWorkspaceId } from "../../shell/session";
 import { Empty } from "../../ui/Empty";
 import { compact, cost, count, percent, score } from "../../ui/format";
-import { isBranch, summaryOf } from "../../ui/Json";
 import { Problem } from "../../ui/Problem";
 import { duration } from "../../ui/Time";
 import { RunMark } from "../traces/RunMark";
 import { previewText, type RunState } from "../traces/runs";
-import { deltaOf, meansOf, RESULT_SELECTS, type ResultRun, type Row, rowsOf, scoreOf } from "./comparison";
+import {
+  type Compared,
+  comparedOf,
+  deltaOf,
+  meansOf,
+  RESULT_SELECTS,
+  type ResultRun,
+  type Row,
+  rowsOf,
+  scoreOf,
+} from "./comparison";
 
 const PAGE = 100;
-const MOST_EXAMPLES = 5_000;
+const AT_ONCE = 5_000;
 const ROW_PX = 132;
-const PREVIEW = 300;
 
 export function ComparePage() {
   const { datasetId } = compareRoute.useParams();
@@ -35,7 +43,7 @@ export function ComparePage() {
   );
   const lowerIsBetter = useLowerIsBetter();
   const results = useResults(datasetId, ids);
-  const items = useMemo(() => results.data?.pages.flatMap((page) => page.items) ?? [], [results.data]);
+  const items = useMemo(() => results.pages.flatMap((page) => page.examples), [results.pages]);
   const rows = useMemo(() => rowsOf(items, ids, lowerIsBetter), [items, ids, lowerIsBetter]);
   const keys = useMemo(
     () =>
@@ -54,7 +62,7 @@ export function ComparePage() {
         <div className="row">
           <span className="soft number">
             {count(rows.length)} {rows.length === 1 ? "example" : "examples"}
-            {results.hasNextPage && rows.length >= MOST_EXAMPLES && " (the first ones)"}
+            {results.isReading && " so far…"}
           </span>
           {ids.length > 1 && (
             <label className="check">
@@ -76,8 +84,16 @@ export function ComparePage() {
         </div>
       </div>
       {error && <Problem error={error} />}
+      {results.readMore && (
+        <p className="notice">
+          The first {count(rows.length)} examples are compared; there are more.{" "}
+          <button type="button" className="link" onClick={results.readMore}>
+            Compare the next {count(AT_ONCE)}
+          </button>
+        </p>
+      )}
       <Results rows={shown} experiments={experiments} keys={keys} lowerIsBetter={lowerIsBetter} datasetId={datasetId} />
-      {results.data && rows.length === 0 && (
+      {results.pages.length > 0 && rows.length === 0 && (
         <Empty title="No results">These experiments ran on no example that still exists.</Empty>
       )}
     </div>
@@ -92,13 +108,19 @@ function useLowerIsBetter(): ReadonlySet<string> {
   );
 }
 
-// All pages are read, because what got worse may be on the last one.
+interface ComparedPage {
+  examples: Compared[];
+  next: string | null;
+}
+
+// Page after page is read by itself, because what got worse may be on any; after so many examples somebody is asked.
 function useResults(datasetId: string, ids: string[]) {
   const workspace = useWorkspaceId();
-  const found = useInfiniteQuery<ExperimentRuns, ApiError, { pages: ExperimentRuns[] }, unknown[], string | null>({
+  const [most, setMost] = useState(AT_ONCE);
+  const found = useInfiniteQuery<ComparedPage, ApiError, { pages: ComparedPage[] }, unknown[], string | null>({
     queryKey: [workspace, "results", datasetId, ids],
-    queryFn: ({ pageParam, signal }) =>
-      call(
+    queryFn: async ({ pageParam, signal }) => {
+      const { items, next_cursor } = await call(
         "POST /v2/datasets/{dataset_id}/experiment-runs",
         {
           path: { dataset_id: datasetId },
@@ -111,18 +133,27 @@ function useResults(datasetId: string, ids: string[]) {
           },
         },
         signal,
-      ),
+      );
+      // Whole examples would fill the memory of the browser; the page shows their beginning.
+      return { examples: items.map(comparedOf), next: next_cursor };
+    },
     initialPageParam: null,
-    getNextPageParam: (page) => page.next_cursor ?? undefined,
+    getNextPageParam: (page) => page.next ?? undefined,
     enabled: ids.length > 0,
+    // Reading all pages again whenever somebody looks would be many requests.
+    refetchOnWindowFocus: ({ state }) => (state.data?.pages.length ?? 0) <= 1,
   });
-  const { hasNextPage, isFetchingNextPage, fetchNextPage, data } = found;
-  const read = (data?.pages.length ?? 0) * PAGE;
+  const { hasNextPage, isFetchingNextPage, fetchNextPage, data, error } = found;
+  const pages = data?.pages ?? NONE;
+  const isFull = pages.length * PAGE >= most;
   useEffect(() => {
-    if (hasNextPage && !isFetchingNextPage && read < MOST_EXAMPLES) void fetchNextPage();
-  }, [hasNextPage, isFetchingNextPage, fetchNextPage, read]);
-  return found;
+    if (hasNextPage && !isFetchingNextPage && !isFull && !error) void fetchNextPage();
+  }, [hasNextPage, isFetchingNextPage, fetchNextPage, isFull, error]);
+  const isReading = hasNextPage && !isFull && !error;
+  return { pages, error, isReading, readMore: hasNextPage && isFull ? () => setMost(most + AT_ONCE) : null };
 }
+
+const NONE: ComparedPage[] = [];
 
 interface ResultsProps {
   rows: Row[];
@@ -188,12 +219,12 @@ function Results({ rows, experiments, keys, lowerIsBetter, datasetId }: ResultsP
                   search={{ example: row.example.id }}
                   className="result-text"
                 >
-                  {textIn(row.example.inputs)}
+                  {row.example.inputs}
                 </Link>
               </div>
               {/* biome-ignore lint/a11y/useSemanticElements: see above */}
               <div role="cell" className="result-text">
-                {textIn(row.example.outputs)}
+                {row.example.outputs}
               </div>
               {row.runs.map((run, index) => (
                 // biome-ignore lint/a11y/useSemanticElements: see above
@@ -311,12 +342,4 @@ function ScoreLabel({ name, value, delta, isLowerBetter }: LabelProps) {
       )}
     </span>
   );
-}
-
-// The text of a value with one field; other values in brief.
-function textIn(value: unknown): string {
-  if (value == null) return "";
-  const fields = isBranch(value) ? Object.values(value) : [value];
-  const [only] = fields;
-  return fields.length === 1 && typeof only === "string" ? only.slice(0, PREVIEW) : summaryOf(value, PREVIEW);
 }

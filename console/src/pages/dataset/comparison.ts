@@ -1,6 +1,7 @@
 // Experiments on the same examples, compared with the first of them.
 
 import type { ExampleRuns, TracerSession } from "../../api/platform";
+import { isBranch, summaryOf } from "../../ui/Json";
 
 export interface ResultRun {
   id: string;
@@ -15,8 +16,16 @@ export interface ResultRun {
   feedback_stats: Record<string, { n: number; avg: number | null }> | null;
 }
 
+/** An example as the page keeps it: the beginning of its input and of its reference output, and the runs on it. */
+export interface Compared {
+  id: string;
+  inputs: string;
+  outputs: string;
+  runs: ResultRun[];
+}
+
 export interface Row {
-  example: ExampleRuns;
+  example: Compared;
   // The run of each experiment, in their order; of several on the same example the last one.
   runs: (ResultRun | null)[];
   // How much the worst score of the row fell below the first experiment's; above 0 only if nothing fell.
@@ -38,11 +47,24 @@ export const RESULT_SELECTS = [
 // An error where the first experiment had none is worse than any score.
 const NEW_ERROR = -1_000_000;
 
+const PREVIEW = 300;
+
+export function comparedOf({ id, inputs, outputs, runs }: ExampleRuns): Compared {
+  return { id, inputs: textIn(inputs), outputs: textIn(outputs), runs: runs as unknown as ResultRun[] };
+}
+
+// The text of a value with one field; other values in brief.
+function textIn(value: unknown): string {
+  if (value == null) return "";
+  const fields = isBranch(value) ? Object.values(value) : [value];
+  const [only] = fields;
+  return fields.length === 1 && typeof only === "string" ? only.slice(0, PREVIEW) : summaryOf(value, PREVIEW);
+}
+
 // Rows with what got worse first, then what got better, then what is the same.
-export function rowsOf(items: ExampleRuns[], experiments: string[], lowerIsBetter: ReadonlySet<string>): Row[] {
+export function rowsOf(items: Compared[], experiments: string[], lowerIsBetter: ReadonlySet<string>): Row[] {
   const rows = items.map((example) => {
-    const found = example.runs as unknown as ResultRun[];
-    const runs = experiments.map((id) => found.findLast((run) => run.project_id === id) ?? null);
+    const runs = experiments.map((id) => example.runs.findLast((run) => run.project_id === id) ?? null);
     return { example, runs, change: changeOf(runs, lowerIsBetter) };
   });
   return rows.toSorted((one, other) => rank(one.change) - rank(other.change));

@@ -6,9 +6,13 @@ where r.workspace_id = :workspace_id and r.reference_example_id = any(:examples:
 order by r.start_time, r.id
 
 -- name: examples_of_experiments
+-- In the order of their ids, from a cursor on. Conditions replace `true`.
 select distinct r.reference_example_id as id
 from readable_runs r
-where r.workspace_id = :workspace_id and r.reference_example_id is not null and true
+where r.workspace_id = :workspace_id and r.reference_example_id is not null
+  and (:after::uuid is null or r.reference_example_id > :after::uuid)
+  and (:only::uuid[] is null or r.reference_example_id = any(:only::uuid[])) and true
+order by 1 limit :limit::int
 
 -- name: when_of_experiment
 select from readable_runs r where r.session_id = :session_id::uuid
