@@ -43,6 +43,9 @@ class Repository:
         self._git("-c", "user.name=t", "-c", "user.email=t@example.org", "commit", "--quiet", "-m", version)
         return self._git("rev-parse", "HEAD")
 
+    def branch(self, name: str) -> None:
+        self._git("branch", name)
+
     def _git(self, *arguments: str) -> str:
         done = subprocess.run(["git", *arguments], cwd=self.folder, check=True, capture_output=True, text=True)
         return done.stdout.strip()

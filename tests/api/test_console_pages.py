@@ -176,6 +176,37 @@ async def test_newest_commit_is_deployed_and_leads_to_the_studio(
     await expect(page).to_have_url(re.compile(f"/agents/{deployment}/studio"))
 
 
+async def test_another_branch_is_deployed_from_the_settings(platform: Platform, page: Page, tmp_path: Path) -> None:
+    repository = Repository(tmp_path / "agent")
+    repository.commit("one")
+    deployment = await platform.deploy(repository, "branched-agent")
+    await platform.ended(deployment)
+    repository.branch("next")
+    await page.goto(f"{platform.server.url}/console/deployments/{deployment}/settings")
+    source = page.get_by_role("region", name="Source")
+    await expect(source).to_contain_text(str(repository.folder))
+    await check_accessible(page)
+    await source.get_by_label("Branch, tag or commit").fill("no such branch")
+    await source.get_by_role("button", name="Save and deploy").click()
+    await expect(source.locator(".field.wrong", has_text="Branch")).to_be_visible()
+    await source.get_by_label("Branch, tag or commit").fill("next")
+    await source.get_by_role("button", name="Save and deploy").click()
+    await expect(page.get_by_role("heading", name="Revision")).to_be_visible()
+    await expect(page.get_by_role("list", name="States").get_by_text("Deployed")).to_be_visible(
+        timeout=DEPLOYED_WITHIN_MS
+    )
+    stored = await platform.call("GET", f"/v2/deployments/{deployment}")
+    assert stored["source_revision_config"]["repo_ref"] == "next"
+    await page.get_by_role("link", name="branched-agent").click()
+    await page.get_by_role("link", name="Settings").click()
+    await source.get_by_label("Deploy each push").check()
+    await source.get_by_role("button", name="Save", exact=True).click()
+    await expect(source.get_by_role("button", name="Save", exact=True)).to_have_count(0)
+    pushed = await platform.call("GET", f"/v2/deployments/{deployment}")
+    assert pushed["source_config"]["build_on_push"] is True
+    assert pushed["latest_revision_id"] == stored["latest_revision_id"]
+
+
 async def test_a_phone_has_all_places_behind_more(page: Page) -> None:
     await page.set_viewport_size({"width": 390, "height": 844})
     places = page.get_by_role("navigation", name="All places")

@@ -9,6 +9,7 @@ import { Field } from "../../ui/Field";
 import { Icon } from "../../ui/Icon";
 import { Problem } from "../../ui/Problem";
 import { emptySecret, type SecretDraft, SecretFields } from "../../ui/Secrets";
+import { SourceForm } from "./SourceForm";
 import { useDeployment } from "./useDeployment";
 
 export function SettingsTab() {
@@ -19,6 +20,7 @@ export function SettingsTab() {
   if (!deployment) return null;
   return (
     <div className="fields settings">
+      <SourceForm deployment={deployment} mayUpdate={mayUpdate} />
       <Secrets deployment={deployment} mayUpdate={mayUpdate} />
       <Scale deploymentId={deploymentId} mayUpdate={mayUpdate} />
       {mayDelete && <Delete deployment={deployment} />}
