@@ -107,7 +107,7 @@ async def list_results(
     if page.comparative_experiment_id:
         raise refuse_field("comparative_experiment_id", "is not supported; leave it out")
     condition = await condition_of_experiments(db, workspace_id, dataset_id, page.session_ids, page.filters)
-    example_ids = await examples_of(db, workspace_id, condition)
+    example_ids = await examples_of(db, workspace_id, condition, ExamplePage())
     query = ExampleQuery(dataset=dataset_id, id=example_ids, select=["id"], limit=page.limit, offset=page.offset)
     ids = [example.id for example in await list_examples(db, workspace_id, query, links)]
     by_example = await runs_of(db, workspace_id, condition, ids)
@@ -141,9 +141,7 @@ class ExamplePage(msgspec.Struct, frozen=True):
     limit: int | None = None
 
 
-async def examples_of(
-    db: Session, workspace_id: UUID, condition: Condition, page: ExamplePage = ExamplePage()
-) -> list[UUID]:
+async def examples_of(db: Session, workspace_id: UUID, condition: Condition, page: ExamplePage) -> list[UUID]:
     """Return the examples that matching runs were made on, in the order of their ids."""
     wanted = msgspec.structs.asdict(page)
     listing, values = apply_condition(sql.examples_of_experiments, condition, workspace_id=workspace_id, **wanted)
