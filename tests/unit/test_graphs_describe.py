@@ -14,7 +14,8 @@ from langgraph.graph import START, MessagesState, StateGraph
 from langgraph.pregel.remote import RemoteGraph
 from pydantic import BaseModel, TypeAdapter
 
-from portside.agent.assistants.descriptions import draw, modern, parse_xray, schemas_of, subgraph_schemas
+from portside.agent.assistants.descriptions import parse_xray
+from portside.executor.descriptions import draw, modern, schemas_of, subgraph_schemas
 from portside.kernel.errors import Invalid
 
 

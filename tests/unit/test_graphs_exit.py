@@ -6,9 +6,9 @@ from typing import Any
 import pytest
 from langgraph.graph import START, StateGraph
 
-from portside.agent.engine import GraphLoop
 from portside.executor.execute import Execution
 from portside.executor.load import Graphs
+from portside.executor.loops import GraphLoop
 from portside.executor.requests import RunRequest
 
 

@@ -23,8 +23,9 @@ from langsmith.utils import tracing_is_enabled
 
 from portside.executor.channels import MODES as CHANNEL_MODES
 from portside.executor.channels import Channels, ModelListener
+from portside.executor.commands import parse_command
 from portside.executor.load import Graph, Graphs, context_for
-from portside.executor.requests import Emitted, Outcome, RunRequest, parse_command
+from portside.executor.requests import Emitted, Outcome, RunRequest
 from portside.executor.user import User
 from portside.executor.versions import INTERRUPTS_IN_VALUES
 from portside.kernel.user_json import dump_user, storable

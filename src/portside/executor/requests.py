@@ -1,11 +1,14 @@
-"""What goes into the execution of a graph, and what comes out: a request, events and an outcome. All is plain data."""
+"""What an agent server asks of graphs, and what it gets: requests, events, outcomes and descriptions.
 
+All is plain data, so that the other side may be another process: values of a project's types are encoded as JSON.
+"""
+
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, Literal, NamedTuple
 
-from langgraph.types import Command, Send
-
-from portside.kernel.errors import Invalid
+Config = Any
+"""A config of langgraph, as a plain dict."""
 
 
 @dataclass(slots=True, kw_only=True)
@@ -60,45 +63,103 @@ class Outcome:
     """The run failed before it changed anything, so the thread keeps its state."""
 
 
-_BODY = ("body", "command")
+@dataclass(frozen=True, slots=True)
+class GraphFacts:
+    """What is known of a graph without opening it."""
+
+    description: str | None = None
+    """The description in the configuration."""
+    is_factory: bool = False
+    """Whether a function of the project makes the graph for each use."""
+    is_fixed: bool = False
+    """Whether it is not a factory, and its class computes states from its checkpoints alone."""
 
 
-def parse_command(raw: dict[str, Any]) -> Command[Any]:
-    """Convert a client's command to langgraph's (spec: section 5.1). Raises Invalid that names the field."""
-    goto, update, resume = raw.get("goto"), raw.get("update"), raw.get("resume")
-    if goto is None and update is None and resume is None:
-        raise Invalid.field(_BODY, "Give at least one of resume, update and goto", "missing")
-    return Command(goto=() if goto is None else _goto(goto), update=_update(update), resume=resume)
+@dataclass(slots=True, kw_only=True)
+class DescriptionRequest:
+    """A graph to describe, opened with an assistant's configuration."""
+
+    graph_id: str
+    config: Config
+    context: dict[str, Any] | None = None
+    xray: int = 0
+    """How many levels of subgraphs a drawing shows; True is all of them."""
+    namespace: str | None = None
+    """The subgraph to return; None for all."""
+    recurse: bool = False
+    """Whether to return the subgraphs of subgraphs."""
 
 
-def _goto(raw: Any) -> Any:
-    """Parse a node name, a `{node, input}`, or a list of either kind."""
-    if not isinstance(raw, list):
-        return _target(raw, "goto")
-    if len({type(item) for item in raw}) > 1:
-        raise Invalid.field((*_BODY, "goto"), "A list must hold node names only, or {node, input} objects only")
-    return [_target(item, "goto", index) for index, item in enumerate(raw)]
+@dataclass(slots=True)
+class Drawing:
+    """A graph's nodes and edges."""
+
+    nodes: list[dict[str, Any]]
+    edges: list[dict[str, Any]]
 
 
-def _target(raw: Any, *loc: str | int) -> str | Send:
-    if isinstance(raw, str):
-        return raw
-    if not isinstance(raw, dict):
-        raise Invalid.field((*_BODY, *loc), "Expected a node name or {node, input}", "type_error")
-    if not isinstance(raw.get("node"), str):
-        raise Invalid.field((*_BODY, *loc, "node"), "Field required", "missing")
-    if "input" not in raw:
-        raise Invalid.field((*_BODY, *loc, "input"), "Field required", "missing")
-    return Send(raw["node"], raw["input"])
+@dataclass(slots=True)
+class Schemas:
+    """The JSON schemas of a graph's input, output, state and configuration; null if there is none."""
+
+    input_schema: dict[str, Any] | None
+    output_schema: dict[str, Any] | None
+    state_schema: dict[str, Any] | None
+    config_schema: dict[str, Any] | None
+    context_schema: dict[str, Any] | None
 
 
-def _update(raw: Any) -> Any:
-    """Parse an object, or a list of `[channel, value]` pairs."""
-    if raw is None or isinstance(raw, dict):
-        return raw
-    if not isinstance(raw, list):
-        raise Invalid.field((*_BODY, "update"), "Expected an object or a list of [key, value] pairs", "type_error")
-    for index, pair in enumerate(raw):
-        if not (isinstance(pair, list) and len(pair) == 2 and isinstance(pair[0], str)):
-            raise Invalid.field((*_BODY, "update", index), "Expected a [key, value] pair", "type_error")
-    return [(key, value) for key, value in raw]
+@dataclass(slots=True, kw_only=True)
+class StateRead:
+    """The state of a thread to read: the one that the config names, or the latest."""
+
+    graph_id: str
+    config: Config
+    checkpoint: Mapping[str, Any] | None = None
+    """The checkpoint's row, as `CheckpointBackend.read` returns it; None if there is none."""
+    subgraphs: bool = False
+    select: list[str] | None = None
+
+
+@dataclass(slots=True, kw_only=True)
+class HistoryRead:
+    """States of a thread to read, newest first. `before` names a checkpoint; `filter` is matched with the metadata."""
+
+    graph_id: str
+    config: Config
+    limit: int
+    before: Any = None
+    filter: dict[str, Any] | None = None
+    select: list[str] | None = None
+
+
+@dataclass(slots=True, kw_only=True)
+class StateChange:
+    """A state to change, as if a node had returned these values."""
+
+    graph_id: str
+    config: Config
+    values: Any
+    as_node: str | None = None
+
+
+@dataclass(slots=True, kw_only=True)
+class StateCreation:
+    """The state of a new thread, made of the steps of another: lists of `{values, as_node, command}`."""
+
+    graph_id: str
+    config: Config
+    supersteps: list[list[dict[str, Any]]]
+
+
+@dataclass(slots=True, kw_only=True)
+class ChangedState:
+    """A thread's latest state after a change."""
+
+    checkpoint: dict[str, Any]
+    """The new checkpoint; empty for a new thread."""
+    values: bytes
+    """The JSON of the values."""
+    has_next: bool
+    interrupts: dict[str, list[dict[str, Any]]]
+    """The open interrupts by task id, as plain data."""

@@ -5,11 +5,11 @@ from typing import Annotated, Any, ClassVar, Literal, NamedTuple, TypeVar
 
 import msgspec
 
-from portside.agent.assistants.descriptions import GraphFailed
 from portside.agent.assistants.records import AssistantNotFound
 from portside.agent.runs.errors import RunNotFound, ThreadBusy
 from portside.agent.threads.records import ThreadNotFound
 from portside.agent.types.runs import Command
+from portside.executor.errors import GraphFailed
 from portside.kernel.errors import BadRequest, Invalid, PortsideError
 from portside.kernel.http.decode import convert
 from portside.kernel.http.error_responses import describe_problems

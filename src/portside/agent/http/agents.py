@@ -14,7 +14,6 @@ from starlette.responses import Response
 from portside.agent.a2a.rpc import MalformedRequest, Scope, read_request
 from portside.agent.a2a.service import STREAMING, DelayedReply, HttpCall, Reply, malformed
 from portside.agent.access.service import caller_of
-from portside.agent.assistants.descriptions import GraphFailed
 from portside.agent.assistants.records import AssistantNotFound
 from portside.agent.http.services import Context, Routes
 from portside.agent.http.waiting import respond_when_over
@@ -29,6 +28,7 @@ from portside.agent.mcp.rpc import (
     read_body,
 )
 from portside.agent.mcp.service import McpClient
+from portside.executor.errors import GraphFailed
 from portside.kernel.codec import dump_api
 from portside.kernel.errors import Forbidden
 from portside.kernel.http.proxies import prefix_of

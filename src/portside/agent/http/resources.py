@@ -8,7 +8,6 @@ from msgspec.structs import replace
 from starlette.responses import Response
 
 from portside.agent.access.service import caller_of
-from portside.agent.assistants.descriptions import GraphFailed
 from portside.agent.assistants.records import AssistantExists, AssistantNotFound
 from portside.agent.crons.crons import CronIsPaused, CronNotFound, preview
 from portside.agent.http.services import PAGING, Context, Routes, show_page
@@ -23,11 +22,9 @@ from portside.agent.types.assistants import (
     AssistantPatch,
     AssistantSearch,
     AssistantVersion,
-    Drawing,
     DrawingQuery,
     GraphSchemas,
     LatestVersion,
-    Schemas,
     SelectedAssistant,
     SubgraphQuery,
     VersionSearch,
@@ -53,6 +50,8 @@ from portside.agent.types.store import (
     NamespaceSearch,
     StoredItem,
 )
+from portside.executor.errors import GraphFailed
+from portside.executor.requests import Drawing, Schemas
 from portside.kernel.codec import dump_api
 from portside.kernel.errors import BadRequest, Invalid, NotFound
 

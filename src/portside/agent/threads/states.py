@@ -36,8 +36,8 @@ from portside.agent.types.threads import (
     Thread,
     ThreadCreate,
 )
+from portside.executor.commands import parse_command
 from portside.executor.load import Graph, Graphs
-from portside.executor.requests import parse_command
 from portside.executor.state import apply_supersteps, named_checkpoint, read_history, read_state, update_state
 from portside.kernel.codec import dump_api
 from portside.kernel.db import Database, Session

@@ -1,10 +1,13 @@
 """Assistants: a graph with a configuration, its versions, and descriptions of graphs (contract: section 3)."""
 
+from dataclasses import dataclass
 from typing import Annotated, Any, Literal
 from uuid import UUID
 
 import msgspec
 from msgspec import UNSET, UnsetType
+
+from portside.executor.requests import Schemas
 
 AssistantField = Literal[
     "assistant_id",
@@ -144,30 +147,14 @@ class DrawingQuery(msgspec.Struct):
     xray: str | None = None
 
 
-class Drawing(msgspec.Struct):
-    """A graph's nodes and edges."""
-
-    nodes: list[dict[str, Any]]
-    edges: list[dict[str, Any]]
-
-
 class SubgraphQuery(msgspec.Struct):
     """Whether to list the subgraphs of subgraphs."""
 
     recurse: bool = False
 
 
-class Schemas(msgspec.Struct):
-    """The JSON schemas of a graph's input, output, state and configuration; null if there is none."""
-
-    input_schema: dict[str, Any] | None
-    output_schema: dict[str, Any] | None
-    state_schema: dict[str, Any] | None
-    config_schema: dict[str, Any] | None
-    context_schema: dict[str, Any] | None
-
-
-class GraphSchemas(Schemas, kw_only=True):
+@dataclass(slots=True, kw_only=True)
+class GraphSchemas(Schemas):
     """The schemas of an assistant's graph."""
 
     graph_id: str

@@ -1,0 +1,174 @@
+"""The event loops that graphs run on, each in a thread of its own, and stopping what runs there.
+
+A stopped call is over when none of its code runs any more. Its task is cancelled, and with it every node, subgraph and
+child task that awaits. Nodes that are not coroutines run in threads, which Python cannot stop: the loop waits for them
+for a limited time, and then leaves them behind with a warning. Such a node goes on in its thread: its result is
+dropped, its effects on the world are not. The same holds for tasks that a node started and does not await, and for
+graphs on other servers that it called.
+"""
+
+import asyncio
+import concurrent.futures
+import contextlib
+import importlib.util
+import logging
+import threading
+from collections.abc import Callable, Coroutine
+from contextvars import ContextVar
+from typing import Any, Generic, TypeVar
+
+from portside.executor.errors import RunTimeout
+
+log = logging.getLogger(__name__)
+T = TypeVar("T")
+STOP_WITHIN_S = 60.0
+THREADS = 64
+
+
+def new_event_loop() -> asyncio.AbstractEventLoop:
+    """Return a loop of uvloop, which is faster, or of the standard library where uvloop is not installed."""
+    if importlib.util.find_spec("uvloop") is None:
+        return asyncio.new_event_loop()
+    loop: asyncio.AbstractEventLoop = importlib.import_module("uvloop").new_event_loop()
+    return loop
+
+
+# The jobs in threads of the call whose context this is.
+_Jobs = set[concurrent.futures.Future[Any]]
+_jobs: ContextVar[_Jobs | None] = ContextVar("jobs", default=None)
+
+
+class NodeThreads(concurrent.futures.ThreadPoolExecutor):
+    """The threads of nodes that are not coroutines; each call of a loop knows which of them work for it."""
+
+    def submit(self, fn: Callable[..., Any], /, *args: Any, **kwargs: Any) -> concurrent.futures.Future[Any]:
+        """Run a function in a thread, for the call whose context this is."""
+        future = super().submit(fn, *args, **kwargs)
+        jobs = _jobs.get()
+        if jobs is not None:
+            jobs.add(future)
+            future.add_done_callback(jobs.discard)
+        return future
+
+
+class CrossLoopCall(Generic[T]):
+    """A coroutine that runs on another loop, with a future for its result on this one.
+
+    Cheaper than `run_coroutine_threadsafe` and `wrap_future`, which make three futures that watch one another.
+    """
+
+    def __init__(self, loop: asyncio.AbstractEventLoop, work: Coroutine[Any, Any, T]) -> None:
+        self._caller_loop, self._loop = asyncio.get_running_loop(), loop
+        self.result: asyncio.Future[T] = self._caller_loop.create_future()
+        self._task: asyncio.Task[T] | None = None
+        self._has_stopped = asyncio.Event()
+        loop.call_soon_threadsafe(self._start, work)
+
+    async def stop(self) -> None:
+        """Cancel the work and wait until it has stopped; work that blocks for too long is logged and left behind."""
+        if not self._has_stopped.is_set():
+            self._loop.call_soon_threadsafe(self._cancel)
+            await _wait_for_stop(self._has_stopped)
+
+    def _start(self, work: Coroutine[Any, Any, T]) -> None:
+        self._task = self._loop.create_task(_with_jobs(work))
+        self._task.add_done_callback(self._on_done)
+
+    def _cancel(self) -> None:
+        if self._task is not None:
+            self._task.cancel()
+
+    def _on_done(self, task: asyncio.Task[T]) -> None:
+        # The caller's loop may be closed already.
+        with contextlib.suppress(RuntimeError):
+            self._caller_loop.call_soon_threadsafe(self._set_result, task)
+
+    def _set_result(self, task: asyncio.Task[T]) -> None:
+        self._has_stopped.set()
+        failure = None if task.cancelled() else task.exception()
+        if self.result.done():
+            return
+        if task.cancelled():
+            self.result.cancel()
+        elif failure is not None:
+            self.result.set_exception(failure)
+        else:
+            self.result.set_result(task.result())
+
+
+async def _with_jobs(work: Coroutine[Any, Any, T]) -> T:
+    """Await work. If it is cancelled or runs too long, also wait for the jobs that it started in threads."""
+    jobs: _Jobs = set()
+    _jobs.set(jobs)
+    try:
+        return await work
+    except (asyncio.CancelledError, RunTimeout):
+        await _wait_for_jobs(*jobs)
+        raise
+
+
+class GraphLoop:
+    """An event loop in a thread of its own."""
+
+    def __init__(self, name: str) -> None:
+        self.load = 0
+        self._is_closing = False
+        self._loop = new_event_loop()
+        self._loop.set_default_executor(NodeThreads(THREADS, thread_name_prefix=name))
+        self._thread = threading.Thread(target=self._run, name=name, daemon=True)
+        self._thread.start()
+
+    def _run(self) -> None:
+        asyncio.set_event_loop(self._loop)
+        while not self._is_closing:
+            # A node that calls sys.exit() or raises KeyboardInterrupt ends its run, not the loop that all runs share.
+            with contextlib.suppress(SystemExit, KeyboardInterrupt):
+                self._loop.run_forever()
+
+    async def call(self, work: Coroutine[Any, Any, T]) -> T:
+        """Run a coroutine on this loop. Cancelling the call cancels the work and waits until it has really stopped."""
+        call = CrossLoopCall(self._loop, work)
+        self.load += 1
+        try:
+            return await call.result
+        except asyncio.CancelledError:
+            await call.stop()
+            raise
+        finally:
+            self.load -= 1
+
+    def call_soon(self, callback: Callable[[], None]) -> None:
+        """Call a function on this loop, without waiting for it."""
+        self._loop.call_soon_threadsafe(callback)
+
+    def close(self) -> None:
+        """Stop the loop. A thread that user code blocks is left behind; it ends with the process."""
+        self._is_closing = True
+        self._loop.call_soon_threadsafe(self._loop.stop)
+        self._thread.join(timeout=2)
+
+
+async def _wait_for_jobs(*jobs: concurrent.futures.Future[Any]) -> None:
+    """Wait until jobs in threads have ended; those that take too long are logged and left behind."""
+    running = [future for future in jobs if not future.done()]
+    if not running:
+        return
+    loop, all_ended = asyncio.get_running_loop(), asyncio.Event()
+    left = len(running)
+
+    def count(_future: concurrent.futures.Future[Any]) -> None:
+        nonlocal left
+        left -= 1
+        if left == 0:
+            loop.call_soon_threadsafe(all_ended.set)
+
+    for future in running:
+        future.add_done_callback(count)
+    await _wait_for_stop(all_ended)
+
+
+async def _wait_for_stop(has_stopped: asyncio.Event) -> None:
+    try:
+        await asyncio.wait_for(has_stopped.wait(), STOP_WITHIN_S)
+    except TimeoutError:
+        log.warning("cancelled work still runs: a node blocks its thread")
