@@ -1,0 +1,433 @@
+"""Calls in both directions over one unix socket, between an agent server and an executor process.
+
+A frame is the length of its payload (4 bytes, big-endian) and the payload: msgpack of `[kind, call, body]`. `kind` is
+one of the constants below and `call` the caller's number for the call, 0 for frames of no call. Both sides may call,
+and many calls are open at once. A call is answered by any number of items, then by a result or an error. A cancelled
+call is answered as well, when its work has stopped.
+
+Frames that are queued in one turn of the event loop are one write. What a peer does not read is bounded. A peer that
+breaks the protocol is disconnected. A link belongs to one event loop and is not thread-safe.
+"""
+
+import asyncio
+import logging
+from collections.abc import Awaitable, Callable, Mapping
+from contextlib import suppress
+from dataclasses import dataclass
+from functools import partial
+from typing import Any
+
+import ormsgpack
+
+log = logging.getLogger(__name__)
+
+HELLO, CALL, ITEM, RESULT, ERROR, CANCEL, PING, PONG = range(8)
+BIG_INTEGER = 1
+MAX_INTEGER_DIGITS = 4000
+HEADER_BYTES = 4
+MAX_FRAME_BYTES = 256 * 1024 * 1024
+MAX_QUEUED_BYTES = 2 * MAX_FRAME_BYTES
+MAX_SERVED_CALLS = 10_000
+HIGH_WATER_BYTES = 1024 * 1024
+_CALL_BODY = 2
+_FRAME = 3
+
+Handler = Callable[[Any, "ServedCall"], Awaitable[Any] | Any]
+"""Serves a call: takes its body and the call, and returns the result or an awaitable of it."""
+
+
+class LinkClosed(ConnectionError):
+    """The connection to the peer ended before it answered."""
+
+
+class CallFailed(Exception):
+    """The peer answered a call with an error: a stable `code`, a `message` for people, and `fields` with details."""
+
+    def __init__(self, code: str, message: str, fields: Mapping[str, Any] | None = None) -> None:
+        super().__init__(message)
+        self.code, self.message, self.fields = code, message, dict(fields or {})
+
+
+class ProtocolBroken(Exception):
+    """The peer sent what the protocol does not allow."""
+
+
+@dataclass(frozen=True)
+class LinkLimits:
+    """Bounds of a link: bytes of one frame, bytes that wait to be sent, and calls that are served at once."""
+
+    frame_bytes: int = MAX_FRAME_BYTES
+    queued_bytes: int = MAX_QUEUED_BYTES
+    served_calls: int = MAX_SERVED_CALLS
+
+
+@dataclass(slots=True, eq=False)
+class _OpenCall:
+    """A call that the peer has not answered yet."""
+
+    answer: asyncio.Future[Any]
+    on_item: Callable[[Any], None] | None = None
+    failure: Exception | None = None
+
+
+@dataclass(slots=True, eq=False)
+class ServedCall:
+    """A call of the peer while this side serves it."""
+
+    link: "Link"
+    number: int
+    size: int
+    work: asyncio.Future[Any] | None = None
+
+    def send(self, item: Any) -> None:
+        """Send an item before the result. Raises CallFailed if it is too large; does nothing on a closed link."""
+        self.link.send_frame(ITEM, self.number, item)
+
+    async def drain(self) -> None:
+        """Wait until the peer reads what it was sent. Raises LinkClosed."""
+        await self.link.drain()
+
+
+class Link(asyncio.Protocol):
+    """One end of a connection. `handlers` serve the calls of the peer, by the names of their methods.
+
+    `on_hello` gets the body of each hello of the peer, and `pong` returns what answers a ping.
+    """
+
+    def __init__(
+        self,
+        handlers: Mapping[str, Handler],
+        *,
+        on_hello: Callable[[Any], None] | None = None,
+        pong: Callable[[], Any] = lambda: None,
+        limits: LinkLimits = LinkLimits(),
+    ) -> None:
+        self._handlers, self._on_hello, self._pong, self._limits = handlers, on_hello, pong, limits
+        self._loop = asyncio.get_running_loop()
+        self._transport: asyncio.Transport | None = None
+        self._received = bytearray()
+        self._queue: list[bytes] = []
+        self._queued_bytes = 0
+        self._writable: asyncio.Future[None] | None = None
+        self._open: dict[int, _OpenCall] = {}
+        self._served: dict[int, ServedCall] = {}
+        self._served_bytes = 0
+        self._pings: list[asyncio.Future[Any]] = []
+        self._next = 1
+        self._reason: str | None = None
+        self._closed: asyncio.Future[str] = self._loop.create_future()
+        # By kind.
+        self._take = (
+            self._take_hello, self._take_call, self._take_item, self._take_result, self._take_error, self._take_cancel,
+            self._take_ping, self._take_pong,
+        )  # fmt: skip
+
+    # Calling
+
+    async def call(self, method: str, body: Any = None, *, on_item: Callable[[Any], None] | None = None) -> Any:
+        """Call a method of the peer and return its result; `on_item` gets the items before it, in their order.
+
+        Cancelling this cancels the peer's work and waits until it has stopped. Raises CallFailed, LinkClosed, and what
+        `on_item` raises.
+        """
+        if self._writable is not None:
+            await self.drain()
+        number, self._next = self._next, self._next + 1
+        opened = _OpenCall(self._loop.create_future(), on_item)
+        self.send_frame(CALL, number, (method, body))
+        if self._reason is not None:
+            raise LinkClosed(self._reason)
+        self._open[number] = opened
+        try:
+            answer = await opened.answer
+        except asyncio.CancelledError:
+            await self._stop(number, opened)
+            raise
+        if opened.failure is not None:
+            raise opened.failure
+        return answer
+
+    async def _stop(self, number: int, opened: _OpenCall) -> None:
+        """Cancel a call, and wait until the peer has answered it."""
+        if number in self._open:
+            # Cancelling the caller has cancelled its future: the peer's answer gets a new one.
+            opened.answer = self._loop.create_future()
+            self.send_frame(CANCEL, number, None)
+            with suppress(CallFailed, LinkClosed):
+                await opened.answer
+
+    async def ping(self) -> Any:
+        """Return what the peer answers to a ping. Raises LinkClosed."""
+        pong: asyncio.Future[Any] = self._loop.create_future()
+        self.send_frame(PING, 0, None)
+        if self._reason is not None:
+            raise LinkClosed(self._reason)
+        self._pings.append(pong)
+        return await pong
+
+    def hello(self, body: Any) -> None:
+        """Say what the peer has to know before its first call."""
+        self.send_frame(HELLO, 0, body)
+
+    async def drain(self) -> None:
+        """Wait until the peer reads what it was sent. Raises LinkClosed."""
+        if self._writable is not None:
+            await asyncio.shield(self._writable)
+        if self._reason is not None:
+            raise LinkClosed(self._reason)
+
+    @property
+    def is_closed(self) -> bool:
+        """Whether nothing can be sent any more."""
+        return self._reason is not None
+
+    async def wait_closed(self) -> str:
+        """Wait until the connection has ended; return why."""
+        return await asyncio.shield(self._closed)
+
+    def close(self, reason: str = "closed by this side") -> None:
+        """Send what is queued, then end the connection."""
+        self._flush()
+        if self._reason is None:
+            self._reason = reason
+        if self._transport is not None:
+            self._transport.close()
+
+    def abort(self, reason: str) -> None:
+        """End the connection at once."""
+        if self._reason is None:
+            self._reason = reason
+        self._queue.clear()
+        if self._transport is not None:
+            self._transport.abort()
+
+    # Sending
+
+    def send_frame(self, kind: int, number: int, body: Any) -> None:
+        """Queue a frame for the write at the end of this turn. Raises CallFailed if it is too large."""
+        if self._reason is not None or self._transport is None:
+            return
+        payload = ormsgpack.packb((kind, number, body), default=_encode_other, option=ormsgpack.OPT_PASSTHROUGH_BIG_INT)
+        size = len(payload)
+        if size > self._limits.frame_bytes:
+            raise CallFailed("too_large", f"a message has {size} bytes, more than {self._limits.frame_bytes}")
+        if not self._queue:
+            self._loop.call_soon(self._flush)
+        self._queue += (size.to_bytes(HEADER_BYTES, "big"), payload)
+        self._queued_bytes += HEADER_BYTES + size
+        if self._queued_bytes > HIGH_WATER_BYTES:
+            self._flush()
+
+    def _flush(self) -> None:
+        queue, self._queue, self._queued_bytes = self._queue, [], 0
+        if not queue or self._transport is None:
+            return
+        self._transport.writelines(queue)
+        if self._transport.get_write_buffer_size() > self._limits.queued_bytes:
+            self.abort("the peer does not read")
+
+    # The transport's callbacks
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        """Begin; called by the event loop."""
+        assert isinstance(transport, asyncio.Transport)  # noqa: S101 - the loop gives a stream protocol no other
+        self._transport = transport
+        transport.set_write_buffer_limits(high=HIGH_WATER_BYTES)
+
+    def pause_writing(self) -> None:
+        """Let senders wait; called by the event loop."""
+        self._writable = self._loop.create_future()
+
+    def resume_writing(self) -> None:
+        """Let senders go on; called by the event loop."""
+        writable, self._writable = self._writable, None
+        if writable is not None and not writable.done():
+            writable.set_result(None)
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        """Fail the open calls and stop the served ones; called by the event loop."""
+        reason = self._reason = self._reason or (f"connection lost: {exc}" if exc else "closed by the peer")
+        self._transport = None
+        self.resume_writing()
+        unanswered = [opened.answer for opened in self._open.values()] + self._pings
+        self._open, self._pings = {}, []
+        for answer in unanswered:
+            if not answer.done():
+                answer.set_exception(LinkClosed(reason))
+        for served in list(self._served.values()):
+            if served.work is not None:
+                served.work.cancel()
+        self._closed.set_result(reason)
+
+    def data_received(self, data: bytes) -> None:
+        """Take the frames in what arrived; called by the event loop."""
+        if self._received:
+            self._received += data
+            at = self._take_frames(self._received)
+            del self._received[:at]
+        else:
+            at = self._take_frames(data)
+            if at < len(data):
+                self._received += memoryview(data)[at:]
+
+    def _take_frames(self, data: bytes | bytearray) -> int:
+        """Handle the complete frames of a buffer; return the position after the last one."""
+        at, end = 0, len(data)
+        try:
+            with memoryview(data) as view:
+                while end - at >= HEADER_BYTES and self._reason is None:
+                    start = at + HEADER_BYTES
+                    size = self._checked_size(int.from_bytes(view[at:start], "big"))
+                    if end - start < size:
+                        break
+                    at = start + size
+                    with view[start:at] as payload:
+                        kind, number, body = _decode(payload)
+                    self._take[kind](number, body, size)
+        except ProtocolBroken as exc:
+            log.warning("a peer broke the protocol and was disconnected: %s", exc)
+            self.abort(f"the peer broke the protocol: {exc}")
+        return at
+
+    def _checked_size(self, size: int) -> int:
+        if size > self._limits.frame_bytes:
+            raise ProtocolBroken(f"a frame of {size} bytes")
+        return size
+
+    def _take_hello(self, _number: int, body: Any, _size: int) -> None:
+        if self._on_hello is None:
+            raise ProtocolBroken("an unexpected hello")
+        self._on_hello(body)
+
+    def _take_ping(self, _number: int, _body: Any, _size: int) -> None:
+        self.send_frame(PONG, 0, self._pong())
+
+    def _take_pong(self, _number: int, body: Any, _size: int) -> None:
+        if not self._pings:
+            raise ProtocolBroken("a pong without a ping")
+        pong = self._pings.pop(0)
+        if not pong.done():
+            pong.set_result(body)
+
+    def _take_cancel(self, number: int, _body: Any, _size: int) -> None:
+        # The result may have crossed the cancellation: then the call is not served any more.
+        served = self._served.get(number)
+        if served is not None and served.work is not None:
+            served.work.cancel()
+
+    # Answers to this side's calls
+
+    def _take_item(self, number: int, body: Any, _size: int) -> None:
+        opened = self._open.get(number)
+        if opened is None or opened.on_item is None:
+            raise ProtocolBroken("an item of a call that has none")
+        if opened.failure is not None:
+            return
+        try:
+            opened.on_item(body)
+        except Exception as exc:  # noqa: BLE001 - raised in the caller, when the peer has stopped
+            opened.failure = exc
+            self.send_frame(CANCEL, number, None)
+
+    def _take_result(self, number: int, body: Any, _size: int) -> None:
+        self._end(number, body, None)
+
+    def _take_error(self, number: int, body: Any, _size: int) -> None:
+        self._end(number, None, _failure_of(body))
+
+    def _end(self, number: int, body: Any, failure: CallFailed | None) -> None:
+        opened = self._open.pop(number, None)
+        if opened is None:
+            raise ProtocolBroken("an answer to no call")
+        if opened.answer.done():
+            return
+        failed = opened.failure or failure
+        if failed is None:
+            opened.answer.set_result(body)
+        else:
+            opened.answer.set_exception(failed)
+
+    # The peer's calls
+
+    def _take_call(self, number: int, body: Any, size: int) -> None:
+        if type(body) is not list or len(body) != _CALL_BODY or type(body[0]) is not str or number in self._served:
+            raise ProtocolBroken("a malformed call")
+        if len(self._served) >= self._limits.served_calls or self._served_bytes > self._limits.queued_bytes:
+            raise ProtocolBroken("too many calls at once")
+        method, argument = body
+        handler = self._handlers.get(method)
+        if handler is None:
+            self._fail(number, CallFailed("unknown_method", f"there is no method {method!r}"))
+            return
+        served = ServedCall(self, number, size)
+        try:
+            answer = handler(argument, served)
+        except Exception as exc:  # noqa: BLE001 - answered to the caller
+            self._fail(number, exc)
+            return
+        if not isinstance(answer, Awaitable):
+            self._answer(number, answer)
+            return
+        self._served[number] = served
+        self._served_bytes += size
+        served.work = asyncio.ensure_future(answer)
+        served.work.add_done_callback(partial(self._on_served, served))
+
+    def _on_served(self, served: ServedCall, work: asyncio.Future[Any]) -> None:
+        del self._served[served.number]
+        self._served_bytes -= served.size
+        failure = CallFailed("cancelled", "the call was cancelled") if work.cancelled() else work.exception()
+        if failure is None:
+            self._answer(served.number, work.result())
+        else:
+            self._fail(served.number, failure)
+
+    def _answer(self, number: int, answer: Any) -> None:
+        try:
+            self.send_frame(RESULT, number, answer)
+        except (CallFailed, ormsgpack.MsgpackEncodeError) as exc:
+            self._fail(number, exc)
+
+    def _fail(self, number: int, failure: BaseException) -> None:
+        """Answer with an error. One that was not meant for the caller is logged, and named by its class."""
+        if not isinstance(failure, CallFailed):
+            log.error("a call could not be served", exc_info=failure)
+            failure = CallFailed("internal", f"{type(failure).__name__}: {failure}")
+        try:
+            self.send_frame(ERROR, number, {"code": failure.code, "message": failure.message, "fields": failure.fields})
+        except (CallFailed, ormsgpack.MsgpackEncodeError):
+            self.send_frame(ERROR, number, {"code": failure.code, "message": "the error has no encodable text"})
+
+
+def _decode(payload: memoryview) -> tuple[int, int, Any]:
+    """Decode a frame into its kind, the number of its call and its body. Raises ProtocolBroken."""
+    try:
+        frame = ormsgpack.unpackb(payload, ext_hook=_decode_other)
+    except ValueError as exc:
+        raise ProtocolBroken(f"a frame that is not msgpack: {exc}") from exc
+    if type(frame) is not list or len(frame) != _FRAME or type(frame[0]) is not int or type(frame[1]) is not int:
+        raise ProtocolBroken("a frame is not [kind, call, body]")
+    if not HELLO <= frame[0] <= PONG:
+        raise ProtocolBroken(f"a frame of the unknown kind {frame[0]}")
+    return frame[0], frame[1], frame[2]
+
+
+def _failure_of(body: Any) -> CallFailed:
+    """Read the body of an error frame. Raises ProtocolBroken."""
+    if type(body) is not dict or type(body.get("code")) is not str or type(body.get("message")) is not str:
+        raise ProtocolBroken("a malformed error")
+    fields = body.get("fields")
+    return CallFailed(body["code"], body["message"], fields if type(fields) is dict else None)
+
+
+def _encode_other(value: Any) -> ormsgpack.Ext:
+    """Encode what msgpack has no form for: integers of more than 64 bits."""
+    if isinstance(value, int):
+        return ormsgpack.Ext(BIG_INTEGER, str(value).encode())
+    raise TypeError(f"a {type(value).__name__} cannot be sent")
+
+
+def _decode_other(tag: int, data: bytes) -> int:
+    if tag != BIG_INTEGER or len(data) > MAX_INTEGER_DIGITS:
+        raise ValueError("an extension of an unknown type")
+    return int(data)
