@@ -318,11 +318,11 @@ async def test_senders_that_drain_wait_for_a_slow_reader():
 
     await eventually(is_waiting)
     assert sent < 100
-    received = 0
-    while received < 200 * 100_000:
-        received += len(await loop.sock_recv(theirs, 1_000_000))
-    await loop.sock_recv(theirs, 1_000_000)
+    received, ending = b"", frame(links.RESULT, 1, None)
+    while not received.endswith(ending):
+        received += await loop.sock_recv(theirs, 1_000_000)
     assert sent == 200
+    assert len(received) == 200 * len(frame(links.ITEM, 1, b"x" * 100_000)) + len(ending)
     link.abort("the test is over")
     await link.wait_closed()
     theirs.close()
@@ -343,7 +343,10 @@ async def test_too_large_frames_fail_their_call_alone():
     handlers = {"echo": lambda body, _call: body, "grow": lambda _body, _call: b"x" * 2000}
     ends = socket.socketpair()
     limits = LinkLimits(frame_bytes=1000)
-    caller, server = await attach(Link({}, limits=limits), ends[0]), await attach(Link(handlers, limits=limits), ends[1])
+    caller, server = (
+        await attach(Link({}, limits=limits), ends[0]),
+        await attach(Link(handlers, limits=limits), ends[1]),
+    )
     with pytest.raises(CallFailed, match="more than 1000"):
         await caller.call("echo", b"x" * 2000)
     with pytest.raises(CallFailed, match="more than 1000"):

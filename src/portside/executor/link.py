@@ -15,7 +15,7 @@ from collections.abc import Awaitable, Callable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
-from typing import Any
+from typing import Any, cast
 
 import ormsgpack
 
@@ -230,9 +230,9 @@ class Link(asyncio.Protocol):
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         """Begin; called by the event loop."""
-        assert isinstance(transport, asyncio.Transport)  # noqa: S101 - the loop gives a stream protocol no other
-        self._transport = transport
-        transport.set_write_buffer_limits(high=HIGH_WATER_BYTES)
+        # The transports of uvloop do not inherit from asyncio's.
+        self._transport = cast("asyncio.Transport", transport)
+        self._transport.set_write_buffer_limits(high=HIGH_WATER_BYTES)
 
     def pause_writing(self) -> None:
         """Let senders wait; called by the event loop."""
