@@ -161,12 +161,11 @@ async def test_an_update_makes_a_checkpoint_and_may_fork(graphs):
     await two.ainvoke({"out": "in"}, config)
     history = await read_history(two, config, limit=10)
     made = await update_state(two, config, {"out": "edited"}, "a")
-    assert made["checkpoint"] == made["configurable"]
-    assert made["checkpoint"]["checkpoint_id"] == made["checkpoint_id"]
     state = await read_state(two, config)
+    assert state["checkpoint"] == made
     assert (state["values"], state["next"], state["metadata"]["source"]) == ({"out": "edited"}, ["b"], "update")
     fork = await update_state(two, point(config, checkpoint_id=history[1]["checkpoint_id"]), {"out": "fork"}, None)
-    state = await read_state(two, point(config, **fork["checkpoint"]))
+    state = await read_state(two, point(config, **fork))
     assert state["parent_checkpoint_id"] == history[1]["checkpoint_id"]
     assert state["values"] == {"out": "fork"}
 

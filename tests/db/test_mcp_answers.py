@@ -50,7 +50,7 @@ async def questions(fresh_database: Callable[[], Awaitable[str]]) -> AsyncIterat
     await migrate(db, ["portside.agent"], schema=SCHEMA)
     graphs = load_graphs(load_config(PROJECTS / "tools" / "langgraph.json").project)
     engine = await Engine.start(graphs, connect, make_saver=partial(PostgresSaver, writer=CheckpointWriter(db)))
-    assistants = Assistants(db, engine.graphs)
+    assistants = Assistants(db, engine.facts)
     await assistants.make_system_assistants()
     runs = Runs(db, assistants, engine, AgentSettings(database_url=url), asyncio.Event())
     runs.worker.start(Driver([]))

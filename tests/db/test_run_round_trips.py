@@ -142,7 +142,7 @@ async def server(module_database: str) -> AsyncIterator[Server]:
         connect,
         make_saver=partial(PostgresSaver, writer=CheckpointWriter(db, delay_s=60.0)),
     )
-    known = Assistants(db, engine.graphs)
+    known = Assistants(db, engine.facts)
     await known.make_system_assistants()
     runs = Runs(db, known, engine, AgentSettings(database_url=url), asyncio.Event())
     runs.worker.start(Driver([]))

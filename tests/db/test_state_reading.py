@@ -80,11 +80,11 @@ class Process(NamedTuple):
     async def work(self, graph_id: str, act: Callable[[Any], Awaitable[Any]]) -> Any:
         """Do something with a graph."""
 
-        async def working(graphs: Graphs) -> Any:
-            async with graphs.open(graph_id) as graph:
+        async def working() -> Any:
+            async with self.engine._graphs.open(graph_id) as graph:
                 return await act(graph)
 
-        return await self.engine.read(working)
+        return await self.engine._loops[0].call(working())
 
 
 async def process(url: str, memory_bytes: int = MEMORY_BYTES) -> Process:

@@ -17,7 +17,7 @@ from msgspec import UNSET
 from typing_extensions import TypedDict
 
 from portside.agent.checkpoints import PostgresSaver
-from portside.agent.checkpoints.saver import in_transaction
+from portside.agent.checkpoints.transactions import lazy_transaction
 from portside.agent.config import ThreadTtl
 from portside.agent.queue.statements import Admission
 from portside.agent.sql import sql
@@ -180,17 +180,42 @@ async def test_state_change_is_atomic(db):
     before = await left(db, thread_id)
     opened = graph(db)
     with pytest.raises(ZeroDivisionError):
-        async with in_transaction(opened.checkpointer) as (saver, _):
-            inside = opened.copy({"checkpointer": saver})
+        async with lazy_transaction(db, nothing) as tx:
+            inside = opened.copy({"checkpointer": PostgresSaver(tx)})
             await inside.aupdate_state(at(thread_id), {"log": ["lost"]}, as_node="b")
             assert (await inside.aget_state(at(thread_id))).values["log"][-1] == "lost"
             raise ZeroDivisionError
     assert await left(db, thread_id) == before
-    async with in_transaction(opened.checkpointer) as (saver, _):
+    async with lazy_transaction(db, nothing) as tx:
+        saver = PostgresSaver(tx)
         states = [saver.aget_tuple(at(thread_id)) for _ in range(5)]
         assert len({one.checkpoint["id"] for one in await asyncio.gather(*states)}) == 1
         with pytest.raises(TypeError):
             _ = saver.database
+
+
+async def nothing(_: Session) -> None: ...
+
+
+async def test_a_state_change_begins_with_the_first_statement(db):
+    """Until then it holds no connection; what its beginning raises is raised, whatever the graph makes of it."""
+    thread_id, begun = await made(db), []
+
+    async def refuse(tx: Session) -> None:
+        begun.append(await tx.fetchval(sql.lock_thread, thread_id=thread_id))
+        raise ThreadNotFound
+
+    async with lazy_transaction(db, refuse):
+        pass
+    assert begun == []
+    with pytest.raises(ThreadNotFound):
+        async with lazy_transaction(db, refuse) as tx:
+            with pytest.raises(ThreadNotFound):
+                await PostgresSaver(tx).aget_tuple(at(thread_id))
+            raise ValueError
+    assert begun == [0]
+    with pytest.raises(RuntimeError, match="the transaction is over"):
+        await tx.fetchval(sql.lock_thread, thread_id=thread_id)
 
 
 async def scanned(db: Database, where: str, order: str) -> list[UUID]:

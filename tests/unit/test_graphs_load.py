@@ -18,6 +18,7 @@ from langgraph.store.memory import InMemoryStore
 from portside.agent.config import load_config
 from portside.executor import imports
 from portside.executor.load import Graphs, load_graphs
+from portside.executor.requests import GraphFacts
 from portside.kernel.errors import NotFound, UserMistake
 from portside.kernel.logs import configure_logs, listen_to_logs
 
@@ -176,7 +177,7 @@ async def test_attaching_prepares_once_and_leaves_the_original_alone(project):
         assert one is two is not original
         assert one.checkpointer is saver is not original.checkpointer
         assert one.name == "agent"
-    assert (attached.ids(), attached.description("agent")) == (["agent"], "Says x")
+    assert attached.facts() == {"agent": GraphFacts("Says x", is_fixed=True)}
     with pytest.raises(NotFound, match=r"Graph 'x' not found. Expected one of: \['agent'\]"):
         attached.open("x")
 

@@ -1,7 +1,7 @@
 import pytest
 
-from portside.agent.threads.reading import empty_state, select_fields
 from portside.agent.threads.records import parse_paths
+from portside.executor.state import select_fields
 from portside.kernel.errors import Invalid
 
 
@@ -35,7 +35,7 @@ def test_no_paths_return_none() -> None:
 
 
 def test_fields_are_selected() -> None:
-    state = empty_state() | {"values": {"a": 1, "b": 2}, "next": ["n"]}
+    state = {"values": {"a": 1, "b": 2}, "next": ["n"]}
     assert select_fields(state, None) is state
     assert select_fields(state, ["next", "values.a", "values.c"]) == {"next": ["n"], "values": {"a": 1}}
     assert select_fields(state, ["values.a", "values"]) == {"values": {"a": 1, "b": 2}}

@@ -151,7 +151,7 @@ def _encryptor(config: AgentConfig, settings: AgentSettings) -> Encryptor | None
 async def _compose(
     db: Database, engine: Engine, config: AgentConfig, settings: AgentSettings, setup: StoreSetup
 ) -> AgentApp:
-    all_assistants = Assistants(db, engine.graphs)
+    all_assistants = Assistants(db, engine.facts)
     access = Access(db, all_assistants, load_access_policy(config, settings))
     await all_assistants.make_system_assistants()
     await set_default_lifetime(db, config.thread_ttl)
@@ -183,7 +183,7 @@ async def _compose(
         traffic=traffic,
         monitor=QueueMonitor(db, worker, {"api": db, "graphs": engine.database}),
         health=_checks(db, worker, settings, draining),
-        api_description=describe(routes, engine.graphs.ids(), access.security),
+        api_description=describe(routes, list(engine.facts), access.security),
         diagnostics=None if settings.debug_folder is None else Diagnostics(Path(settings.debug_folder)),
     )
     chores: list[Task] = [

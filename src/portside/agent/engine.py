@@ -11,7 +11,7 @@ import asyncio
 import contextlib
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, field
-from typing import Any, NamedTuple, TypeVar
+from typing import Any, NamedTuple
 from uuid import UUID
 
 from langgraph.store.base import BaseStore
@@ -28,17 +28,28 @@ from portside.agent.streams.buffers import ThreadBridge
 from portside.agent.streams.events import OpenInterrupt, RunEnd
 from portside.agent.streams.hub import AttemptStart, Hub
 from portside.executor.errors import RunTimeout
-from portside.executor.execute import Execution, read_outcome
+from portside.executor.execute import Execution
 from portside.executor.load import Graphs
 from portside.executor.loops import GraphLoop
 from portside.executor.operations import GraphOperations
-from portside.executor.requests import DescriptionRequest, Drawing, Emitted, Outcome, RunRequest, Schemas
+from portside.executor.requests import (
+    ChangedState,
+    DescriptionRequest,
+    Drawing,
+    Emitted,
+    HistoryRead,
+    Outcome,
+    RunRequest,
+    Schemas,
+    StateChange,
+    StateCreation,
+    StateRead,
+)
 from portside.kernel.db import Database
 from portside.kernel.errors import PortsideError
 from portside.kernel.logs import get_logger
 
 log = get_logger(__name__)
-T = TypeVar("T")
 CLOSED_WITHIN_S = 3.0
 UNREADABLE = Outcome(values=None, interrupts={}, has_next=False, error=None)
 Publish = Callable[[list[tuple[str, bytes]]], None]
@@ -62,7 +73,8 @@ class Engine:
     """Executes runs and reads states on graph loops."""
 
     def __init__(self, graphs: Graphs, loops: list[GraphLoop], db: Database, saver: PostgresSaver) -> None:
-        self.graphs = graphs
+        self.facts = graphs.facts()
+        self._graphs = graphs
         self._operations = GraphOperations(graphs)
         self._saver = saver
         self._loops = loops
@@ -142,13 +154,25 @@ class Engine:
             sink.publish([(emitted.event, emitted.data) for emitted in failures])
         return outcome
 
-    async def read(self, work: Callable[[Graphs], Awaitable[T]]) -> T:
-        """Use the graphs on a graph loop: to read a state, to update it, to describe a graph."""
+    async def read_outcome(self, request: RunRequest) -> Outcome:
+        """Return the outcome of a run that was stopped."""
+        return await self._loops[0].call(self._operations.read_outcome(request))
 
-        async def reading() -> T:
-            return await work(self.graphs)
+    async def read_state(self, read: StateRead) -> bytes | None:
+        """Return the JSON of a state, or None if the config names a checkpoint that does not exist."""
+        return await self._loops[0].call(self._operations.read_state(read))
 
-        return await self._loops[0].call(reading())
+    async def read_history(self, read: HistoryRead) -> bytes:
+        """Return the JSON of a list of states, newest first."""
+        return await self._loops[0].call(self._operations.read_history(read))
+
+    async def update_state(self, change: StateChange, saver: PostgresSaver) -> ChangedState | None:
+        """Change a state in the saver's transaction; None if the config names a checkpoint that does not exist."""
+        return await self._loops[0].call(self._operations.update_state(change, saver))
+
+    async def create_state(self, creation: StateCreation, saver: PostgresSaver) -> ChangedState:
+        """Make the state of a new thread in the saver's transaction."""
+        return await self._loops[0].call(self._operations.create_state(creation, saver))
 
     async def draw(self, request: DescriptionRequest) -> Drawing:
         """Draw a graph. Raises GraphFailed."""
@@ -171,7 +195,7 @@ class Engine:
     async def _consume(
         self, request: RunRequest, push: Callable[[tuple[str, bytes]], None], timeout_s: float, failures: list[Emitted]
     ) -> Outcome:
-        execution, limit = Execution(self.graphs, request), asyncio.timeout(timeout_s)
+        execution, limit = Execution(self._graphs, request), asyncio.timeout(timeout_s)
         emitted: Emitted
         try:
             async with limit:
@@ -281,18 +305,14 @@ class RunExecutor:
         await self._db.execute(sql.delete_checkpoints_of_runs, run_ids=[str(run.run_id)], thread_id=str(run.thread_id))
         graph_before = await self._db.fetchval(sql.graph_before, thread_id=run.thread_id, run_id=run.run_id)
         request = execution_request(run, resume=False)
-        if graph_before in self._engine.graphs.ids():
+        if graph_before in self._engine.facts:
             request.graph_id = graph_before
         return RunResult(status="rolled_back", **await self._thread_after(request))
 
     async def _thread_after(self, request: RunRequest) -> dict[str, Any]:
         """Read the state that a stopped run left on its thread. Without a readable state the thread is idle."""
-
-        async def reading(graphs: Graphs) -> Outcome:
-            return await read_outcome(graphs, request)
-
         try:
-            outcome = await self._engine.read(reading)
+            outcome = await self._engine.read_outcome(request)
         except Exception:
             log.exception("the state of a stopped run could not be read", graph_id=request.graph_id)
             outcome = UNREADABLE

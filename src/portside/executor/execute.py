@@ -28,7 +28,7 @@ from portside.executor.load import Graph, Graphs, context_for
 from portside.executor.requests import Emitted, Outcome, RunRequest
 from portside.executor.user import User
 from portside.executor.versions import INTERRUPTS_IN_VALUES
-from portside.kernel.user_json import dump_user, storable
+from portside.kernel.user_json import dump_user, plain, storable
 
 INTERRUPT = "__interrupt__"
 _MISSING = object()
@@ -175,7 +175,7 @@ def _outcome(graph: Graph, state: StateSnapshot, values: Any) -> Outcome:
     values = _select(values, _output_keys(graph))
     if waiting:
         values = {**values, INTERRUPT: waiting} if isinstance(values, dict) else {INTERRUPT: waiting}
-    return Outcome(values=dump_user(values), interrupts=interrupts, has_next=bool(state.next), error=None)
+    return Outcome(values=dump_user(values), interrupts=plain(interrupts), has_next=bool(state.next), error=None)
 
 
 async def _chunks_among_events(stream: Any) -> AsyncGenerator[Any, None]:

@@ -24,6 +24,7 @@ from pydantic import BaseModel
 
 from portside.executor.imports import add_to_path, import_export, load_failure
 from portside.executor.project import Project
+from portside.executor.requests import GraphFacts
 from portside.executor.user import User
 from portside.executor.versions import SERVER_RUNTIME
 from portside.kernel.errors import NotFound, UserMistake
@@ -162,18 +163,16 @@ class Graphs:
         """List the graphs in the order of the configuration."""
         return list(self._exports)
 
-    def is_fixed(self, graph_id: str | None) -> bool:
-        """Whether a graph is not a factory, and its class computes states from its checkpoints alone."""
-        return type(self._exports.get(graph_id or "")) in (Pregel, CompiledStateGraph)
-
-    def is_factory(self, graph_id: str) -> bool:
-        """Whether a factory of the project makes the graph for each use."""
-        return isinstance(self._exports.get(graph_id), GraphFactory)
-
-    def description(self, graph_id: str) -> str | None:
-        """Return the description of a graph in the configuration. Raises NotFound."""
-        self._find(graph_id)
-        return self._descriptions.get(graph_id)
+    def facts(self) -> dict[str, GraphFacts]:
+        """Return what is known of each graph without opening it, in the order of the configuration."""
+        return {
+            graph_id: GraphFacts(
+                description=self._descriptions.get(graph_id),
+                is_factory=isinstance(export, GraphFactory),
+                is_fixed=type(export) in (Pregel, CompiledStateGraph),
+            )
+            for graph_id, export in self._exports.items()
+        }
 
     def attach(self, checkpointer: BaseCheckpointSaver[Any] | None, store: BaseStore | None = None) -> "Graphs":
         """Return the same graphs with this checkpointer, which replaces their own, and this store."""

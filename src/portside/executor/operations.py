@@ -5,11 +5,36 @@ Requests and results are plain data (`requests`), so that the agent server may b
 
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
+from typing import Any
+
+from langgraph.checkpoint.base import BaseCheckpointSaver
 
 from portside.executor.descriptions import draw, schemas_of, subgraph_schemas
 from portside.executor.errors import GraphFailed
+from portside.executor.execute import read_outcome
 from portside.executor.load import Graph, Graphs
-from portside.executor.requests import DescriptionRequest, Drawing, Schemas
+from portside.executor.requests import (
+    ChangedState,
+    Config,
+    DescriptionRequest,
+    Drawing,
+    HistoryRead,
+    Outcome,
+    RunRequest,
+    Schemas,
+    StateChange,
+    StateCreation,
+    StateRead,
+)
+from portside.executor.state import (
+    apply_supersteps,
+    read_history,
+    read_state,
+    read_supersteps,
+    select_fields,
+    update_state,
+)
+from portside.kernel.user_json import dump_user, plain
 
 
 class GraphOperations:
@@ -17,6 +42,67 @@ class GraphOperations:
 
     def __init__(self, graphs: Graphs) -> None:
         self._graphs = graphs
+
+    async def read_outcome(self, request: RunRequest) -> Outcome:
+        """Return the outcome of a run that was stopped."""
+        return await read_outcome(self._graphs, request)
+
+    async def read_state(self, read: StateRead) -> bytes | None:
+        """Return the JSON of a state, or None if the config names a checkpoint that does not exist.
+
+        Raises NotFound for an unknown graph, and BadRequest for an unknown subgraph.
+        """
+        async with self._graphs.open(read.graph_id, read.config, access="threads.read") as graph:
+            checkpointer: Any = graph.checkpointer
+            with checkpointer.preloaded(read.config, read.checkpoint):
+                state = await read_state(graph, read.config, subgraphs=read.subgraphs)
+        if state["created_at"] is None and read.config["configurable"].get("checkpoint_id"):
+            return None
+        if state["checkpoint"] is None:
+            state |= read.without_checkpoint
+        return dump_user(select_fields(state, read.select))
+
+    async def read_history(self, read: HistoryRead) -> bytes:
+        """Return the JSON of a list of states, newest first.
+
+        Raises NotFound for an unknown graph, BadRequest for an unknown subgraph, and Invalid if `before` names no
+        checkpoint.
+        """
+        async with self._graphs.open(read.graph_id, read.config, access="threads.read") as graph:
+            states = await read_history(graph, read.config, limit=read.limit, before=read.before, filter=read.filter)
+        return dump_user([select_fields(state, read.select) for state in states])
+
+    async def update_state(self, change: StateChange, checkpointer: BaseCheckpointSaver[str]) -> ChangedState | None:
+        """Change a state; None if the config names a checkpoint that does not exist.
+
+        `checkpointer` writes in the transaction of the change. Raises NotFound, BadRequest if the graph refuses the
+        values, and what the transaction raises when it begins.
+        """
+        async with self._changing(change.graph_id, change.config, checkpointer) as graph:
+            is_named = change.config["configurable"].get("checkpoint_id")
+            if is_named and (await graph.aget_state(change.config)).created_at is None:
+                return None
+            config = _with_graph_id(change.config, change.graph_id)
+            checkpoint = await update_state(graph, config, change.values, change.as_node)
+            return await _changed(graph, change.config, checkpoint)
+
+    async def create_state(self, creation: StateCreation, checkpointer: BaseCheckpointSaver[str]) -> ChangedState:
+        """Make the state of a new thread from supersteps. `checkpointer` writes in the transaction of the creation.
+
+        Raises NotFound, Invalid if the graph cannot apply the supersteps, and what the transaction raises when it
+        begins.
+        """
+        supersteps = read_supersteps(creation.supersteps)
+        async with self._changing(creation.graph_id, creation.config, checkpointer) as graph:
+            await apply_supersteps(graph, _with_graph_id(creation.config, creation.graph_id), supersteps)
+            return await _changed(graph, creation.config, {})
+
+    @asynccontextmanager
+    async def _changing(
+        self, graph_id: str, config: Config, checkpointer: BaseCheckpointSaver[str]
+    ) -> AsyncIterator[Graph]:
+        async with self._graphs.open(graph_id, config, access="threads.update") as graph:
+            yield graph.copy({"checkpointer": checkpointer})
 
     async def draw(self, request: DescriptionRequest) -> Drawing:
         """Draw a graph. Raises NotFound and GraphFailed."""
@@ -42,3 +128,21 @@ class GraphOperations:
         except (Exception, SystemExit) as exc:
             # The error is in the project's code, so the client sees it; the server itself is fine.
             raise GraphFailed(f"Graph '{request.graph_id}': {type(exc).__name__}: {exc}") from exc
+
+
+def _with_graph_id(config: Config, graph_id: str) -> Config:
+    """Return a config whose checkpoints have the graph's id in their metadata, like those of runs."""
+    return {**config, "metadata": {"graph_id": graph_id}}
+
+
+async def _changed(graph: Graph, config: Config, checkpoint: dict[str, Any]) -> ChangedState:
+    """Return the latest state of a thread."""
+    latest: Any = {"configurable": {"thread_id": config["configurable"]["thread_id"], "checkpoint_ns": ""}}
+    state = await read_state(graph, latest)
+    interrupts = {task["id"]: task["interrupts"] for task in state["tasks"] if task["interrupts"]}
+    return ChangedState(
+        checkpoint=checkpoint,
+        values=dump_user(state["values"]),
+        has_next=bool(state["next"]),
+        interrupts=plain(interrupts),
+    )

@@ -3,7 +3,6 @@
 All is plain data, so that the other side may be another process: values of a project's types are encoded as JSON.
 """
 
-from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, Literal, NamedTuple
 
@@ -115,10 +114,13 @@ class StateRead:
 
     graph_id: str
     config: Config
-    checkpoint: Mapping[str, Any] | None = None
-    """The checkpoint's row, as `CheckpointBackend.read` returns it; None if there is none."""
+    checkpoint: Any = None
+    """The row of that checkpoint by its columns; None if there is none."""
     subgraphs: bool = False
+    without_checkpoint: dict[str, Any] = field(default_factory=dict)
+    """Fields of a state that has no checkpoint."""
     select: list[str] | None = None
+    """The fields to return, all if there are none; `values.<key>` is one key of the values."""
 
 
 @dataclass(slots=True, kw_only=True)

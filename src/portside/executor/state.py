@@ -11,9 +11,10 @@ from langchain_core.runnables import RunnableConfig
 from langgraph.errors import EmptyInputError, InvalidUpdateError
 from langgraph.types import Interrupt, PregelTask, StateSnapshot, StateUpdate
 
+from portside.executor.commands import parse_command
 from portside.executor.execute import checkpoint_of
 from portside.executor.load import Graph
-from portside.kernel.errors import BadRequest, Invalid
+from portside.kernel.errors import BadRequest, Invalid, Problem
 
 # What langgraph raises for invalid values, and what the reducers and conditions of a user's graph raise on them.
 REFUSALS = (InvalidUpdateError, EmptyInputError, ValueError, TypeError, LookupError, AttributeError, ArithmeticError)
@@ -62,7 +63,7 @@ async def update_state(graph: Graph, config: RunnableConfig, values: Any, as_nod
         made = await graph.aupdate_state(config, values, as_node=as_node)
     except REFUSALS as exc:
         raise BadRequest(_reason(exc)) from exc
-    return named_checkpoint(checkpoint_of(made) or {})
+    return checkpoint_of(made) or {}
 
 
 async def apply_supersteps(graph: Graph, config: RunnableConfig, supersteps: Sequence[Sequence[StateUpdate]]) -> None:
@@ -73,9 +74,33 @@ async def apply_supersteps(graph: Graph, config: RunnableConfig, supersteps: Seq
         raise Invalid.field(["body", "supersteps"], _reason(exc)) from exc
 
 
-def named_checkpoint(checkpoint: dict[str, Any]) -> dict[str, Any]:
-    """Return a new checkpoint under each name that clients read."""
-    return {"checkpoint": checkpoint, "configurable": checkpoint, "checkpoint_id": checkpoint.get("checkpoint_id")}
+def read_supersteps(supersteps: Sequence[Sequence[Mapping[str, Any]]]) -> list[list[StateUpdate]]:
+    """Convert `{values, as_node, command}` to langgraph's updates. Raises Invalid that names the field."""
+    return [
+        [_read_update(update, ["body", "supersteps", step, "updates", index]) for index, update in enumerate(updates)]
+        for step, updates in enumerate(supersteps)
+    ]
+
+
+def _read_update(update: Mapping[str, Any], loc: list[str | int]) -> StateUpdate:
+    command = update.get("command")
+    try:
+        values = update.get("values") if command is None else parse_command(command)
+    except Invalid as exc:
+        raise Invalid([Problem([*loc, *one.loc[1:]], one.msg, one.type) for one in exc.problems]) from exc
+    return StateUpdate(values, update.get("as_node"))  # type: ignore[arg-type]
+
+
+def select_fields(state: dict[str, Any], fields: Sequence[str] | None) -> dict[str, Any]:
+    """Return the selected fields of a state, all if none are selected; `values.<key>` selects one key of the values."""
+    if not fields:
+        return state
+    selected = {field: state[field] for field in fields if field in state}
+    keys = [field.removeprefix("values.") for field in fields if field.startswith("values.")]
+    if keys and "values" not in fields:
+        values = state["values"] if isinstance(state["values"], dict) else {}
+        selected["values"] = {key: values[key] for key in keys if key in values}
+    return selected
 
 
 def _reason(exc: Exception) -> str:

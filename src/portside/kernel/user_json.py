@@ -40,6 +40,11 @@ def _encode_plain(value: Any) -> bytes:
         return json.dumps(value, ensure_ascii=False, separators=(",", ":")).encode()
 
 
+def plain(value: Any) -> Any:
+    """Return a value of unknown type as plain JSON data."""
+    return json.loads(dump_user(value))
+
+
 def dump_jsonb(value: Any) -> str:
     """Encode a value of unknown type as text for a `jsonb` column, which stores no NUL characters."""
     return without_nul(dump_user(value)).decode()

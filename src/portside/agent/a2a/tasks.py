@@ -37,7 +37,6 @@ from portside.executor.execute import UNKNOWN_INTERRUPT
 from portside.kernel.clock import iso, now
 from portside.kernel.codec import load
 from portside.kernel.db import Database, Record
-from portside.kernel.user_json import dump_user
 
 ACTIVE = frozenset({"submitted", "working"})
 TERMINAL = frozenset({"completed", "failed", "canceled"})
@@ -180,8 +179,8 @@ class Tasks:
     async def _values_of_run(self, state: TaskState) -> Any:
         """Return the values at the end of a run; none if its checkpoints were pruned."""
         search = HistorySearch(limit=1, metadata={"run_id": str(state.run_id)})
-        states = await self._states.history(state.thread_id, search)
-        return load(dump_user(states[0]["values"])) if states else {}
+        states = load(await self._states.history(state.thread_id, search))
+        return states[0]["values"] if states else {}
 
     async def _inputs(self, assistant_id: UUID, state: TaskState) -> list[Plain]:
         """Return the inputs of a task's runs as messages, for a graph that keeps none itself."""

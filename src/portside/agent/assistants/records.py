@@ -4,6 +4,7 @@ At start the server creates one assistant for each graph, with an id that is der
 """
 
 import re
+from collections.abc import Mapping
 from typing import Any
 from uuid import UUID, uuid4, uuid5
 
@@ -25,7 +26,7 @@ from portside.agent.types.assistants import (
     SelectedAssistant,
     VersionSearch,
 )
-from portside.executor.load import Graphs
+from portside.executor.requests import GraphFacts
 from portside.kernel.db import Database
 from portside.kernel.errors import BadRequest, Conflict, Invalid, NotFound
 
@@ -50,10 +51,10 @@ class AssistantExists(Conflict):
 class Assistants:
     """The assistants of this server."""
 
-    def __init__(self, db: Database, graphs: Graphs) -> None:
+    def __init__(self, db: Database, graphs: Mapping[str, GraphFacts]) -> None:
         self._db = db
         self._graphs = graphs
-        self._system_ids = frozenset(uuid5(SYSTEM_NAMESPACE, graph_id) for graph_id in graphs.ids())
+        self._system_ids = frozenset(uuid5(SYSTEM_NAMESPACE, graph_id) for graph_id in graphs)
         self._cached: LRUCache[str, Assistant] = LRUCache(MAX_CACHED)
 
     async def make_system_assistants(self) -> None:
@@ -64,9 +65,9 @@ class Assistants:
                 {
                     "assistant_id": uuid5(SYSTEM_NAMESPACE, graph_id),
                     "graph_id": graph_id,
-                    "description": self._graphs.description(graph_id),
+                    "description": facts.description,
                 }
-                for graph_id in self._graphs.ids()
+                for graph_id, facts in self._graphs.items()
             ],
         )
 
@@ -76,7 +77,7 @@ class Assistants:
         Raises NotFound for a graph that is not loaded, BadRequest if both context and configurable are given, Invalid
         for a bad run_priority, and AssistantExists.
         """
-        self._graphs.description(request.graph_id)
+        self._require_graph(request.graph_id)
         priority_of(request.metadata or {})
         context = _context(request.config, request.context) or {}
         config = _without_configurable(request.config) or {}
@@ -111,19 +112,19 @@ class Assistants:
 
     async def find(self, name: str) -> Assistant:
         """Return the assistant of an id or a graph's name. Raises Invalid for neither, and AssistantNotFound."""
-        if name in self._graphs.ids():
+        if name in self._graphs:
             return await self.get(uuid5(SYSTEM_NAMESPACE, name))
         try:
             assistant_id = UUID(name)
         except ValueError:
-            choices = ", ".join(self._graphs.ids())
+            choices = ", ".join(self._graphs)
             message = f"Invalid assistant: '{name}'. Must be either: an assistant's UUID, or a graph of {choices}"
             raise Invalid.field(["path", "assistant_id"], message) from None
         return await self.get(assistant_id)
 
     def can_be_named(self, name: str) -> bool:
         """Whether `find` accepts a name: a graph's name or an id."""
-        if name in self._graphs.ids():
+        if name in self._graphs:
             return True
         try:
             UUID(name)
@@ -169,7 +170,7 @@ class Assistants:
         are given, and Invalid for a bad run_priority.
         """
         if patch.graph_id is not None:
-            self._graphs.description(patch.graph_id)
+            self._require_graph(patch.graph_id)
         priority_of(patch.metadata or {})
         row = await self._db.fetchrow(
             sql.patch_assistant,
@@ -236,9 +237,13 @@ class Assistants:
         total: int = await self._db.fetchval(sql.count_assistants, **_matching(query), access=visible)
         return total
 
+    def _require_graph(self, graph_id: str) -> None:
+        if graph_id not in self._graphs:
+            raise NotFound(f"Graph '{graph_id}' not found. Expected one of: {list(self._graphs)}")
+
     def _check_graph(self, query: AssistantFilter) -> None:
         if query.graph_id is not None:
-            self._graphs.description(query.graph_id)
+            self._require_graph(query.graph_id)
 
 
 def _matching(query: AssistantFilter) -> dict[str, Any]:

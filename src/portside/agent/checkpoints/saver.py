@@ -7,7 +7,7 @@ stores only the channels that it changed; the migration describes the layout.
 
 import asyncio
 from collections.abc import AsyncIterator, Callable, Coroutine, Iterator, Sequence
-from contextlib import asynccontextmanager, contextmanager
+from contextlib import contextmanager
 from contextvars import ContextVar
 from functools import lru_cache
 from inspect import signature
@@ -325,31 +325,3 @@ def _attempt(run_id: str, attempt: int) -> RunAttempt | None:
         return RunAttempt(UUID(run_id), attempt)
     except ValueError:
         return None
-
-
-class _SerialConnection:
-    """A connection for several coroutines, one call at a time: graphs request several checkpoints at once."""
-
-    def __init__(self, connection: Any) -> None:
-        self._connection = connection
-        self._lock = asyncio.Lock()
-
-    def __getattr__(self, name: str) -> Any:
-        method = getattr(self._connection, name)
-
-        async def call(*args: Any) -> Any:
-            async with self._lock:
-                return await method(*args)
-
-        return call
-
-
-@asynccontextmanager
-async def in_transaction(saver: PostgresSaver) -> AsyncIterator[tuple[PostgresSaver, Session]]:
-    """Begin a transaction on the saver's database; yield a saver inside it, and its session for other statements.
-
-    Enter it on the saver's own event loop. It is committed at the end; an exception rolls back.
-    """
-    async with saver.database.transaction() as tx:
-        session = Session(_SerialConnection(tx.connection), tx.codec)
-        yield PostgresSaver(session, serde=saver.serde, encryptor=saver.encryptor), session

@@ -192,14 +192,14 @@ async def get_history(ctx: Context, thread_id: UUID, query: HistoryQuery) -> Res
     """Return past states, newest first."""
     caller = await _see(ctx, thread_id)
     search = HistorySearch(limit=query.limit, before=query.before, select=query.select)
-    return _json(await ctx.services.states.history(thread_id, search, caller))
+    return _raw(await ctx.services.states.history(thread_id, search, caller))
 
 
 @state_routes.post("/threads/{thread_id}/history", read_only=True, raises=READ, returns=list[ThreadState])
 async def search_history(ctx: Context, thread_id: UUID, body: HistorySearch) -> Response:
     """Return past states that match, newest first."""
     caller = await _see(ctx, thread_id)
-    return _json(await ctx.services.states.history(thread_id, body, caller))
+    return _raw(await ctx.services.states.history(thread_id, body, caller))
 
 
 async def _see(ctx: Context, thread_id: UUID, action: str = "read") -> Caller:

@@ -289,7 +289,7 @@ class Commands:
         search = HistorySearch(limit=given.limit or DEFAULT_CHECKPOINTS, before=given.before, checkpoint=place)
         await self._access.authorize_follow()
         try:
-            history = await self._states.history(self._thread_id, search, self._access.caller)
+            history = load(await self._states.history(self._thread_id, search, self._access.caller))
         except ThreadNotFound:
             history = []
         return {"checkpoints": [_summary(state) for state in history]}

@@ -15,8 +15,8 @@ from portside.agent.sql import sql
 from portside.agent.threads.records import ThreadNotFound
 from portside.agent.types.access import Caller, auth_configurable
 from portside.agent.types.threads import Checkpoint, StateAtCheckpoint
-from portside.executor.load import Graphs
-from portside.executor.state import read_state
+from portside.executor.requests import StateRead
+from portside.executor.state import select_fields
 from portside.kernel.batching import Batcher
 from portside.kernel.db import Database, Record
 from portside.kernel.errors import NotFound
@@ -182,8 +182,7 @@ class StateReader:
         self._loader = StateLoader(db)
         self._cache = StateCache(0 if db.codec is not None else cache_bytes)
 
-    async def read(self, thread_id: UUID, query: StateAtCheckpoint, caller: Caller) -> dict[str, Any]:
-        """Return a state as `States.read` does."""
+    async def _read(self, thread_id: UUID, query: StateAtCheckpoint, caller: Caller) -> bytes:
         at = query.checkpoint
         if self._engine.is_buffering(thread_id):
             await self._engine.flush_checkpoints(thread_id)
@@ -195,14 +194,15 @@ class StateReader:
         # No version in the database covers what a run of this process has not written yet, so that is checked first.
         is_latest = query.checkpoint == LATEST and not query.subgraphs and not self._engine.is_buffering(thread_id)
         if not is_latest:
-            return dump_user(await self.read(thread_id, query, caller))
+            return await self._read(thread_id, query, caller)
         key = StateKey(thread_id.int, tuple(query.select) if query.select else None, caller.identity)
         known = self._cache.get(key, caller.user)
         found = await self._load(StateRequest(thread_id, known=known and known.version))
         if known is not None and found.version == known.version:
             return known.body
-        body = dump_user(await self._state_of(thread_id, query, caller, found))
-        if found.row is not None and found.version is not None and self._engine.graphs.is_fixed(found.graph_id):
+        body = await self._state_of(thread_id, query, caller, found)
+        facts = self._engine.facts.get(found.graph_id or "")
+        if found.row is not None and found.version is not None and facts is not None and facts.is_fixed:
             self._cache.put(key, CachedState(found.version, caller.user, body))
         else:
             self._cache.drop(key)
@@ -214,7 +214,8 @@ class StateReader:
         A factory builds its graph from the config, so it gets that of the thread's last run, else its assistant's.
         """
         config = config_of(thread_id, at, caller)
-        if not self._engine.graphs.is_factory(graph_id):
+        facts = self._engine.facts.get(graph_id)
+        if facts is None or not facts.is_factory:
             return config
         given = await self._config_of_last_run(thread_id) or await self._config_of_assistant(thread_id)
         configurable = {
@@ -241,26 +242,28 @@ class StateReader:
             raise ThreadNotFound.of(request.thread_id)
         return found
 
-    async def _state_of(
-        self, thread_id: UUID, query: StateAtCheckpoint, caller: Caller, found: FoundState
-    ) -> dict[str, Any]:
-        at, state = query.checkpoint, empty_state()
-        if (graph_id := found.graph_id) is not None:
-            config = await self.config(thread_id, graph_id, at, caller)
-
-            async def reading(graphs: Graphs) -> dict[str, Any]:
-                async with graphs.open(graph_id, config, access="threads.read") as graph:
-                    with self._engine.saver.preloaded(config, found.row):
-                        return await read_state(graph, config, subgraphs=bool(query.subgraphs))
-
-            state = await self._engine.read(reading)
-        if at.checkpoint_id and state["created_at"] is None:
-            raise CheckpointNotFound.of(thread_id, at.checkpoint_id)
-        if state["checkpoint"] is None and at.thread_id:
+    async def _state_of(self, thread_id: UUID, query: StateAtCheckpoint, caller: Caller, found: FoundState) -> bytes:
+        at, without_checkpoint = query.checkpoint, dict[str, Any]()
+        if at.thread_id:
             # RemoteGraph always names the thread, and accepts None for neither the checkpoint nor its metadata.
             checkpoint = {"thread_id": str(thread_id), "checkpoint_ns": at.checkpoint_ns or "", "checkpoint_id": None}
-            state |= {"checkpoint": checkpoint, "metadata": {}}
-        return select_fields(state, query.select)
+            without_checkpoint = {"checkpoint": checkpoint, "metadata": {}}
+        state: bytes | None = None
+        if found.graph_id is not None:
+            read = StateRead(
+                graph_id=found.graph_id,
+                config=await self.config(thread_id, found.graph_id, at, caller),
+                checkpoint=found.row,
+                subgraphs=bool(query.subgraphs),
+                without_checkpoint=without_checkpoint,
+                select=query.select,
+            )
+            state = await self._engine.read_state(read)
+        elif not at.checkpoint_id:
+            state = dump_user(select_fields(_EMPTY | without_checkpoint, query.select))
+        if state is None:
+            raise CheckpointNotFound.of(thread_id, at.checkpoint_id or "")
+        return state
 
 
 def config_of(thread_id: UUID, at: Checkpoint | None, caller: Caller) -> Any:
@@ -280,20 +283,3 @@ async def graph_of_thread(db: Database, thread_id: UUID) -> str | None:
         raise ThreadNotFound.of(thread_id)
     graph_id: str | None = row["graph_id"]
     return graph_id
-
-
-def empty_state() -> dict[str, Any]:
-    """Return the state of a thread that has no checkpoint."""
-    return dict(_EMPTY)
-
-
-def select_fields(state: dict[str, Any], fields: list[str] | None) -> dict[str, Any]:
-    """Return the selected fields of a state, all if none are selected; `values.<key>` selects one key of the values."""
-    if not fields:
-        return state
-    selected = {field: state[field] for field in fields if field in state}
-    keys = [field.removeprefix("values.") for field in fields if field.startswith("values.")]
-    if keys and "values" not in fields:
-        values = state["values"] if isinstance(state["values"], dict) else {}
-        selected["values"] = {key: values[key] for key in keys if key in values}
-    return selected
