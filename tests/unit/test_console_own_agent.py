@@ -8,7 +8,7 @@ import pytest
 import pytest_asyncio
 from starlette.responses import PlainTextResponse
 
-from portside.console import own_agent
+from portside.console import site
 
 
 @pytest_asyncio.fixture
@@ -16,7 +16,7 @@ async def client(tmp_path: Path) -> AsyncIterator[httpx2.AsyncClient]:
     (tmp_path / "assets").mkdir()
     (tmp_path / "index.html").write_text("<head><title>Portside</title></head>")
     (tmp_path / "assets" / "index-abc.js").write_text("export {}")
-    app = own_agent.ServeConsole(PlainTextResponse("the agent"), '/mine"', tmp_path)
+    app = site.ServeConsole(PlainTextResponse("the agent"), '/mine"', tmp_path)
     async with httpx2.AsyncClient(transport=httpx2.ASGITransport(app=app), base_url="http://agent") as opened:
         yield opened
 

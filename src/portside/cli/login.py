@@ -1,4 +1,6 @@
-"""`portside login` and `portside logout`: the user's session at a platform, which commands use if no key is named.
+"""Sessions of people: `portside login` and `logout` for this machine's commands, `portside console` for its browser.
+
+Commands use the login if no key is named.
 
 With a browser on this machine, the browser brings a code to a port that listens for this one sign-in (RFC 8252).
 Without one, the user types a code in a browser anywhere (RFC 8628). The token is never shown.
@@ -32,6 +34,7 @@ from portside.cli.client import (
     Platform,
     PlatformUnavailable,
     ask_secret,
+    connection_options,
     plain_url,
     user_logins,
 )
@@ -102,6 +105,21 @@ def logout(url: str) -> None:
             "end it there with 'portside sessions end'"
         ) from exc
     show_text("logged out")
+
+
+@click.command()
+@click.option("--print", "is_printed", is_flag=True, help="Print the address, and open no browser.")
+@connection_options
+def console(platform: Platform, *, is_printed: bool) -> None:
+    """Open the console.
+
+    On the platform's own machine the address signs in with your key or login; it works once, within a minute.
+    """
+    address = f"{platform.url}/console/"
+    if urlsplit(platform.url).hostname in LOOPBACK:
+        address = platform.url + str(platform.call("POST", "/users/me/sign-in-links")["path"])
+    if is_printed or not has_browser(os.environ, sys.platform) or not webbrowser.open(address):
+        show_text(address)
 
 
 def _end(address: str, login: Login) -> None:

@@ -24,7 +24,7 @@ class CommandEntry(NamedTuple):
 
 COMMANDS = {
     "up": CommandEntry("up", "Start the platform."),
-    "console": CommandEntry("console", "Open the console in a browser, signed in."),
+    "console": CommandEntry("login", "Open the console in a browser, signed in."),
     "dev": CommandEntry("dev", "Serve the agent in this folder, with reload on change."),
     "serve": CommandEntry("serve", "Serve an agent."),
     "listener": CommandEntry("up", "Run a listener that deploys the control plane's deployments."),

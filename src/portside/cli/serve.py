@@ -96,7 +96,7 @@ def _serve(
     served = Served(agent_config, graphs, settings, url)
     if options["studio"]:
         # Only the whole platform has the console; deployments have not.
-        from portside.console.own_agent import ServeConsole
+        from portside.console.site import ServeConsole
 
         served = msgspec.structs.replace(served, wrap=lambda app: ServeConsole(app, prefix_of(agent_config, settings)))
 

@@ -12,8 +12,6 @@ from portside.kernel.http.routes import BaseServices, RouteOptions
 from portside.kernel.http.routes import Context as KernelContext
 from portside.kernel.http.routes import Routes as KernelRoutes
 
-HOME = "/console/"
-
 
 @dataclass(frozen=True, kw_only=True)
 class ConsoleServices(BaseServices):
@@ -52,4 +50,4 @@ async def show_console(ctx: Context, path: str) -> Response:
 
 
 def _redirect() -> Response:
-    return Response(status_code=307, headers={"Location": HOME, "Cache-Control": "no-store"})
+    return Response(status_code=307, headers={"Location": site.HOME, "Cache-Control": "no-store"})

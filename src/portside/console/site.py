@@ -1,4 +1,4 @@
-"""The built files of the console, as responses.
+"""The built files of the console, as responses: for the platform's routes, or in front of one agent.
 
 Every path that is not a file is an address inside the application, so it answers `index.html`. Files below `assets/`
 have a hash of their content in their name, so browsers may keep them.
@@ -11,15 +11,18 @@ import mimetypes
 from collections.abc import Sequence
 from functools import cache
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
-from starlette.responses import Response
+from starlette.datastructures import Headers
+from starlette.responses import PlainTextResponse, Response
 
 from portside.kernel.errors import NotFound
 
 STATIC = Path(__file__).parent / "static"
 INDEX = "index.html"
+HOME = "/console/"
 ASSETS = "assets/"
+_REDIRECTED = frozenset({"/console", "/studio"})
 _A_YEAR_S = 365 * 24 * 3600
 _GZIP_LEVEL = 9
 # Fonts and pictures are compressed already.
@@ -101,6 +104,36 @@ def respond(
     if found.compressed is not None and "gzip" in headers.get("accept-encoding", ""):
         body, sent["Content-Encoding"] = found.compressed, "gzip"
     return Response(body, headers=sent, media_type=found.media_type)
+
+
+class ServeConsole:
+    """The console of one agent without a platform, which `portside dev` serves in front of the agent's own routes.
+
+    There is no session and nobody signs in: the pages call the agent as any other client on this machine does.
+    """
+
+    def __init__(self, app: Any, agent_prefix: str = "", folder: Path = STATIC) -> None:
+        self._app, self._agent_prefix, self._folder = app, agent_prefix, folder
+
+    async def __call__(self, scope: Any, receive: Any, send: Any) -> None:
+        """Answer a request, or pass it on."""
+        if scope["type"] == "http" and scope["method"] in {"GET", "HEAD"}:
+            path = scope["path"]
+            if path in _REDIRECTED:
+                await Response(status_code=307, headers={"Location": HOME})(scope, receive, send)
+                return
+            if path.startswith(HOME):
+                await self._response(path.removeprefix(HOME), Headers(scope=scope))(scope, receive, send)
+                return
+        await self._app(scope, receive, send)
+
+    def _response(self, path: str, headers: Headers) -> Response:
+        if not is_built(self._folder):
+            return PlainTextResponse("\n".join(MISSING), 503)
+        try:
+            return respond(path, dict(headers), self._folder, own_agent=self._agent_prefix)
+        except FileNotBuilt as missing:
+            return PlainTextResponse(str(missing), missing.status)
 
 
 @cache
