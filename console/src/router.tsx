@@ -4,7 +4,9 @@ import {
   createRouter,
   lazyRouteComponent,
   Navigate,
+  Outlet,
   retainSearchParams,
+  useMatch,
 } from "@tanstack/react-router";
 import { ownAgent } from "./api/server";
 import { HomePage } from "./pages/home/HomePage";
@@ -28,15 +30,28 @@ function texts<N extends string>(...names: N[]) {
 const root = createRootRoute({
   validateSearch: texts("workspace"),
   search: { middlewares: [retainSearchParams(["workspace"])] },
-  component: () => (
-    <SessionProvider>
-      <Shell />
-    </SessionProvider>
-  ),
+  component: Frame,
   notFoundComponent: () => (
     <Empty title="There is no such page">The address may be misspelled, or of another version of the console.</Empty>
   ),
 });
+
+// A shared trace has a page of its own: who follows a link may have no account.
+export const sharedRoute = createRoute({
+  getParentRoute: () => root,
+  path: "/shared/$shareToken",
+  validateSearch: texts("run", "tab"),
+  component: lazyRouteComponent(() => import("./pages/shared/SharedPage"), "SharedPage"),
+});
+
+function Frame() {
+  if (useMatch({ from: "/shared/$shareToken", shouldThrow: false })) return <Outlet />;
+  return (
+    <SessionProvider>
+      <Shell />
+    </SessionProvider>
+  );
+}
 
 const AgentsHome = () => <Navigate to="/agents" replace />;
 const home = createRoute({
@@ -329,6 +344,7 @@ const routeTree = root.addChildren([
   projectRoute,
   traceRoute,
   conversationRoute,
+  sharedRoute,
   datasetsRoute,
   newDataset,
   datasetRoute,

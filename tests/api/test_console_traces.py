@@ -8,7 +8,9 @@ import asyncio
 import json
 import re
 from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
 from typing import Any
+from urllib.parse import urlsplit
 
 import pytest
 import pytest_asyncio
@@ -177,7 +179,7 @@ async def test_question_is_interrupted_and_its_answer_is_readable(
     await expect(given).to_contain_text("resume")
 
 
-async def test_run_is_judged_shared_and_downloaded(platform: Platform, traces: dict[str, str], page: Page) -> None:
+async def test_run_is_judged_and_downloaded(platform: Platform, traces: dict[str, str], page: Page) -> None:
     run = traces["turn"]
     await page.goto(f"{platform.server.url}/console/traces/{traces['weather']}/{run}?tab=feedback")
     panel = page.get_by_role("complementary", name="Span")
@@ -195,20 +197,88 @@ async def test_run_is_judged_shared_and_downloaded(platform: Platform, traces: d
     await expect(given.get_by_role("listitem")).to_have_count(1)
     stored = await platform.call("GET", f"/feedback?run={run}")
     assert [(one["key"], one["score"], one["feedback_source"]["type"]) for one in stored] == [("correct", 0.5, "app")]
-    await panel.get_by_role("button", name="Share").click()
-    await panel.get_by_role("button", name="Create a link").click()
-    link = panel.get_by_role("link").filter(has_text="public")
-    address = await link.get_attribute("href")
-    assert address is not None
-    shared = await page.request.get(address, headers={"Cookie": ""})
-    assert (await shared.json())["id"] == run
-    await panel.get_by_role("button", name="Stop sharing").click()
-    await expect(panel.get_by_text("Not shared.")).to_be_visible()
-    assert (await page.request.get(address)).status == 404
     async with page.expect_download() as download:
         await panel.get_by_role("button", name="JSON", exact=True).click()
     saved = json.loads((await (await download.value).path()).read_text("utf-8"))
     assert (saved["id"], saved["name"]) == (run, "weather agent")
+
+
+async def test_shared_trace_is_read_without_an_account_until_sharing_ends(
+    platform: Platform, traces: dict[str, str], page: Page, chromium: Browser
+) -> None:
+    await page.goto(f"{platform.server.url}/console/traces/{traces['weather']}/{traces['turn']}")
+    panel = page.get_by_role("complementary", name="Span")
+    await panel.get_by_role("button", name="Share").click()
+    await panel.get_by_role("button", name="Create a link").click()
+    link = await panel.get_by_role("link").filter(has_text="shared").get_attribute("href")
+    assert link is not None
+    async with visitor(chromium) as (theirs, sent):
+        await theirs.goto(link)
+        await expect(theirs.get_by_role("treeitem")).to_have_count(8)
+        shown = theirs.get_by_role("complementary", name="Span")
+        await expect(shown.get_by_role("list").first).to_contain_text("Question 3")
+        await check_accessible(theirs)
+        await theirs.get_by_role("treeitem", name=re.compile("get_weather")).click()
+        await expect(shown).to_contain_text("celsius")
+        await shown.get_by_role("tab", name="Metadata").click()
+        await theirs.reload()
+        await expect(shown.get_by_label("Metadata")).to_contain_text("langgraph_node")
+        async with theirs.expect_download() as download:
+            await shown.get_by_role("tab", name="Input and output").click()
+            await shown.get_by_role("button", name="Download: Output").click()
+        saved = json.loads((await (await download.value).path()).read_text("utf-8"))
+        assert saved == {"output": {"celsius": 24, "sky": "clear"}}
+        for name in ("Share", "Add to…", "JSON", "Sign out"):
+            await expect(theirs.get_by_role("button", name=name, exact=True)).to_have_count(0)
+        await expect(theirs.get_by_role("navigation")).to_have_count(0)
+        paths = {path for path in sent if not path.startswith(("/console/", "blob:"))}
+        assert {path for path in paths if "/public/" not in path} == set()
+        sdk = f"{platform.server.url}/public/{link.rsplit('/', 1)[1]}/r"
+        await theirs.goto(sdk)
+        await expect(theirs).to_have_url(link)
+        await theirs.goto(f"{platform.server.url}/console/traces")
+        await expect(theirs).to_have_url(re.compile("/login"))
+        await panel.get_by_role("button", name="Stop sharing").click()
+        await expect(panel.get_by_text("Not shared.")).to_be_visible()
+        await theirs.goto(link)
+        await expect(theirs.get_by_text("This link shares nothing")).to_be_visible()
+        await expect(theirs.get_by_role("treeitem")).to_have_count(0)
+        await check_accessible(theirs)
+
+
+@pytest.mark.parametrize("name", ["hostile", "trace"])
+async def test_shared_trace_holds_what_is_hostile_or_large(
+    platform: Platform, traces: dict[str, str], chromium: Browser, name: str
+) -> None:
+    token = (await platform.call("PUT", f"/runs/{traces[name]}/share", share_token=None))["share_token"]
+    async with visitor(chromium) as (theirs, sent):
+        await theirs.goto(f"{platform.server.url}/console/shared/{token}")
+        shown = theirs.get_by_role("complementary", name="Span")
+        if name == "trace":
+            await expect(theirs.locator(".head")).to_contain_text("10,000")
+            assert await theirs.get_by_role("treeitem").count() < MAX_ROWS
+        else:
+            await expect(shown.get_by_role("heading", name="Title")).to_be_visible()
+            await expect(shown.get_by_role("region", name="Output")).to_contain_text("too large to be shown")
+            assert await theirs.evaluate("window.hacked") is None
+        assert {path for path in sent if not path.startswith(("/console/", "/v2/public/", "/public/"))} == set()
+
+
+@asynccontextmanager
+async def visitor(chromium: Browser) -> AsyncIterator[tuple[Page, list[str]]]:
+    """Open a page without a session; the list is of the paths that it asked for."""
+    context = await chromium.new_context()
+    context.set_default_timeout(WITHIN_MS)
+    page, sent, problems = await context.new_page(), list[str](), list[str]()
+    page.on("request", lambda asked: sent.append(urlsplit(asked.url).path))
+    page.on("pageerror", lambda error: problems.append(str(error)))
+    page.on("console", lambda said: problems.append(said.text) if "Content Security Policy" in said.text else None)
+    try:
+        yield page, sent
+        assert problems == []
+        assert await context.cookies() == []
+    finally:
+        await context.close()
 
 
 async def test_conversation_shows_what_each_turn_added(platform: Platform, traces: dict[str, str], page: Page) -> None:

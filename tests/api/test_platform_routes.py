@@ -75,6 +75,9 @@ ABOUT_NOTHING = {
     "POST /public/{share_token}/runs/query": 404,
     "POST /v2/public/{share_token}/runs/query": 404,
     "GET /public/{share_token}/run/{run_id}": 404,
+    "GET /public/{share_token}/run/{run_id}/values": 404,
+    "GET /public/{share_token}/run/{run_id}/values/{name}": 404,
+    "GET /public/{share_token}/r": 307,
 }
 # These answer 501 to any request: the platform has no such feature.
 NOT_BUILT = {"POST /generate", "POST /runs/rules/trigger", "POST /runs/rules/{rule_id}/trigger"}

@@ -250,10 +250,22 @@ async def test_a_share_link_shows_a_run_and_its_descendants(server: Hosted):
     async with httpx2.AsyncClient(base_url=server.url) as nobody:
         assert (await nobody.get(f"/public/{token}/run/{MODEL}")).status_code == 200
         assert (await nobody.get(f"/public/{token}/run/{ROOT}")).status_code == 404
+        values = (await nobody.get(f"/public/{token}/run/{MODEL}/values?chars=5")).json()["values"]
+        assert {"name": "outputs", "bytes": 18, "text": '{"tex', "is_whole": False} in values
+        whole = await nobody.get(f"/public/{token}/run/{MODEL}/values/outputs")
+        assert (whole.json(), whole.headers["content-disposition"][:10]) == ({"text": "Grüße"}, "attachment")
+        assert (await nobody.get(f"/public/{token}/run/{MODEL}/values/other")).status_code == 404
+        for path in (f"run/{ROOT}/values", f"run/{ROOT}/values/inputs", f"run/{TOOL}/values/inputs"):
+            assert (await nobody.get(f"/public/{token}/{path}")).status_code == 404, path
+        for selects in (["ID", "NAME"], ["ID", "INPUTS"]):
+            found = await nobody.post(f"/v2/public/{token}/runs/query", json={"selects": selects})
+            assert [run["id"] for run in found.json()["items"]] == [str(MODEL)]
         taken = await server.client.put(f"/runs/{TOOL}/share", json={"share_token": token})
         assert taken.status_code == 409
         await asyncio.to_thread(client.unshare_run, MODEL)
         assert (await nobody.get(f"/public/{token}/run")).status_code == 404
+        assert (await nobody.get(f"/public/{token}/run/{MODEL}/values")).status_code == 404
+        assert (await nobody.get(f"/public/{token}/run/{MODEL}/values/outputs")).status_code == 404
     assert (await server.client.put(f"/runs/{uuid4()}/share", json={})).status_code == 404
 
 

@@ -64,7 +64,7 @@ const THEMES = { system: "light", light: "dark", dark: "system" } as const;
 const THEME_ICONS = { system: "screen", light: "sun", dark: "moon" } as const;
 
 export function Shell() {
-  const { theme, zone, isLive } = usePreferences();
+  const { isLive } = usePreferences();
   const isNarrow = useNarrow();
   const [isSearching, setSearching] = useState(false);
   return (
@@ -93,25 +93,7 @@ export function Shell() {
               <Icon name={isLive ? "live" : "pause"} />
               <span>{isLive ? "Live" : "Paused"}</span>
             </button>
-            <button
-              type="button"
-              className="tool"
-              aria-label={`Times: ${zone === "utc" ? "UTC" : "Local"}`}
-              title="Switch all times between this machine's zone and UTC"
-              onClick={() => setPreferences({ zone: zone === "utc" ? "local" : "utc" })}
-            >
-              <Icon name="clock" />
-              <span>{zone === "utc" ? "UTC" : "Local"}</span>
-            </button>
-            <button
-              type="button"
-              className="tool"
-              aria-label={`Theme: ${theme}`}
-              title={`Theme: ${theme}`}
-              onClick={() => setPreferences({ theme: THEMES[theme] })}
-            >
-              <Icon name={THEME_ICONS[theme]} />
-            </button>
+            <ViewTools />
           </div>
           <Progress />
         </div>
@@ -121,6 +103,34 @@ export function Shell() {
       </div>
       <Palette isOpen={isSearching} setOpen={setSearching} />
     </div>
+  );
+}
+
+// What changes how a page looks, for everybody who sees one.
+export function ViewTools() {
+  const { theme, zone } = usePreferences();
+  return (
+    <>
+      <button
+        type="button"
+        className="tool"
+        aria-label={`Times: ${zone === "utc" ? "UTC" : "Local"}`}
+        title="Switch all times between this machine's zone and UTC"
+        onClick={() => setPreferences({ zone: zone === "utc" ? "local" : "utc" })}
+      >
+        <Icon name="clock" />
+        <span>{zone === "utc" ? "UTC" : "Local"}</span>
+      </button>
+      <button
+        type="button"
+        className="tool"
+        aria-label={`Theme: ${theme}`}
+        title={`Theme: ${theme}`}
+        onClick={() => setPreferences({ theme: THEMES[theme] })}
+      >
+        <Icon name={THEME_ICONS[theme]} />
+      </button>
+    </>
   );
 }
 

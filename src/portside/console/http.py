@@ -1,6 +1,7 @@
 """The routes of the console: its files, and the redirect of browsers to it."""
 
 from dataclasses import dataclass
+from uuid import UUID
 
 from starlette.responses import Response
 
@@ -41,6 +42,12 @@ async def complete_address(_ctx: Context) -> Response:
     return _redirect()
 
 
+@routes.get("/public/{share_token}/r", **_PAGE)
+async def open_shared_run(_ctx: Context, share_token: UUID) -> Response:
+    """Send browsers to the page of a shared run; this is the address that SDKs return for it."""
+    return _redirect(f"{site.HOME}shared/{share_token}")
+
+
 @routes.get("/console/{path...}", **_FILE)
 async def show_console(ctx: Context, path: str) -> Response:
     """Return a file of the console; every other path is a page of it."""
@@ -49,5 +56,5 @@ async def show_console(ctx: Context, path: str) -> Response:
     return site.respond(path, dict(ctx.request.headers), agent_origins=ctx.services.agent_origins)
 
 
-def _redirect() -> Response:
-    return Response(status_code=307, headers={"Location": site.HOME, "Cache-Control": "no-store"})
+def _redirect(address: str = site.HOME) -> Response:
+    return Response(status_code=307, headers={"Location": address, "Cache-Control": "no-store"})

@@ -37,6 +37,8 @@ _SECURITY = {
     "X-Content-Type-Options": "nosniff",
     "Referrer-Policy": "same-origin",
     "Cross-Origin-Opener-Policy": "same-origin",
+    # An address with a share token may be posted somewhere.
+    "X-Robots-Tag": "noindex",
 }
 MISSING = (
     "The console is not built here",

@@ -338,7 +338,7 @@ async def show_stats(ctx: Context, body: StatsRequest) -> dict[str, Any]:
 @routes.get("/runs/{run_id}/values", permission="runs:read", raises=(TracedRunNotFound,))
 async def show_run_values(ctx: Context, run_id: UUID, query: ValuesQuery) -> RunValues:
     """Return the size and the beginning of each value of a run: inputs, outputs, error, extra, events, serialized."""
-    return await runs.show_values(ctx.db, run_id, query, by=ctx.actor)
+    return await runs.show_values(ctx.db, ctx.actor.workspace_id, run_id, query)
 
 
 @routes.get(
@@ -349,7 +349,7 @@ async def show_run_values(ctx: Context, run_id: UUID, query: ValuesQuery) -> Run
 )
 async def download_run_value(ctx: Context, run_id: UUID, name: str) -> Response:
     """Return one whole value of a run as a file; an error is plain text."""
-    return await runs.download_value(ctx.db, run_id, name, by=ctx.actor)
+    return await runs.download_value(ctx.db, ctx.actor.workspace_id, run_id, name)
 
 
 @routes.get("/v2/traces/{trace_id}/runs", permission="runs:read", raises=(TracedRunNotFound, FilterInvalid, Invalid))
@@ -398,6 +398,23 @@ async def show_shared_run(ctx: Context, share_token: UUID) -> TracedRun:
 async def show_run_below_shared(ctx: Context, share_token: UUID, run_id: UUID) -> TracedRun:
     """Return a run below a shared one, without an API key."""
     return await sharing.show_shared_run(ctx.db, share_token, links_of(ctx), run_id)
+
+
+@routes.get("/public/{share_token}/run/{run_id}/values", public=True, raises=(ShareNotFound, TracedRunNotFound))
+async def show_shared_values(ctx: Context, share_token: UUID, run_id: UUID, query: ValuesQuery) -> RunValues:
+    """Return the size and the beginning of each value of a shared run, without an API key."""
+    return await sharing.show_shared_values(ctx.db, share_token, run_id, query)
+
+
+@routes.get(
+    "/public/{share_token}/run/{run_id}/values/{name}",
+    public=True,
+    raises=(ShareNotFound, TracedRunNotFound, RunValueNotFound),
+    media_type="application/json",
+)
+async def download_shared_value(ctx: Context, share_token: UUID, run_id: UUID, name: str) -> Response:
+    """Return one whole value of a shared run as a file, without an API key; an error is plain text."""
+    return await sharing.download_shared_value(ctx.db, share_token, run_id, name)
 
 
 @routes.post(

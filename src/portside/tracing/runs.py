@@ -117,9 +117,9 @@ class RunValueNotFound(NotFound):
     code = "run_value_not_found"
 
 
-async def show_values(db: Session, run_id: UUID, query: ValuesQuery, *, by: Actor) -> RunValues:
+async def show_values(db: Session, workspace_id: UUID, run_id: UUID, query: ValuesQuery) -> RunValues:
     """Return the beginning of each value of a run, without reading the rest. Raises TracedRunNotFound."""
-    owner = {"workspace_id": by.workspace_id, "run_id": run_id}
+    owner = {"workspace_id": workspace_id, "run_id": run_id}
     rows = await db.fetch(sql.values_of_run, **owner, chars=query.chars)
     if not rows and not await db.fetch(sql.run_exists, **owner):
         raise TracedRunNotFound
@@ -127,9 +127,9 @@ async def show_values(db: Session, run_id: UUID, query: ValuesQuery, *, by: Acto
     return RunValues(run_id, found)
 
 
-async def download_value(db: Session, run_id: UUID, name: str, *, by: Actor) -> Response:
+async def download_value(db: Session, workspace_id: UUID, run_id: UUID, name: str) -> Response:
     """Return a whole value as a file. Raises TracedRunNotFound and RunValueNotFound."""
-    row = await db.fetchrow(sql.value_of_run, workspace_id=by.workspace_id, run_id=run_id, name=name)
+    row = await db.fetchrow(sql.value_of_run, workspace_id=workspace_id, run_id=run_id, name=name)
     if row is None:
         raise TracedRunNotFound
     if row["value"] is None:

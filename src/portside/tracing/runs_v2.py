@@ -21,7 +21,7 @@ from portside.kernel.http.json_validation import NO_TEXT, NO_VALUE, read_json
 from portside.kernel.http.routes import refuse_field
 from portside.kernel.large_reads import reserve_page
 from portside.tracing.attachments import DownloadLinks
-from portside.tracing.conditions import ConditionBuilder, all_of, apply_condition
+from portside.tracing.conditions import Condition, ConditionBuilder, all_of, apply_condition
 from portside.tracing.runs import (
     COSTS,
     CursorInvalid,
@@ -202,8 +202,28 @@ _SPAN_FIELDS = frozenset(
         "PROMPT_COST", "COMPLETION_COST", "TOTAL_COST",
     }
 )  # fmt: skip
-_MAX_TRACE_RUNS = 25_000
+MAX_SPANS = 25_000
 _SPAN_BYTES = 400
+
+
+def are_of_spans(selects: set[str]) -> bool:
+    """Whether all selected fields are without data of users, so that `read_spans` can read them."""
+    return not selects - _SPAN_FIELDS
+
+
+async def find_spans(db: Session, condition: Condition) -> list[Record]:
+    """Return the first 25,000 matching runs without anything large, in the order of their start."""
+    counting, values = apply_condition(sql.count_runs, condition)
+    # Reserved before it is read: otherwise the statement of a large trace would be stopped, and run again.
+    await reserve_page([min(await db.fetchval(counting, **values), MAX_SPANS) * _SPAN_BYTES])
+    listing, values = apply_condition(sql.spans_of_trace, condition, limit=MAX_SPANS)
+    return await db.fetch(listing, **values)
+
+
+def read_spans(rows: list[Record], selects: set[str]) -> list[dict[str, Any]]:
+    """Return selected fields of what `find_spans` found."""
+    readers = [(name.lower(), _SPAN_READERS.get(name) or itemgetter(_COLUMNS[name])) for name in sorted(selects)]
+    return [{name: read(row) for name, read in readers} for row in rows]
 
 
 class TraceQuery(msgspec.Struct, kw_only=True):
@@ -239,17 +259,11 @@ async def list_runs_of_trace(
         end_time=query.max_start_time,
     )
     condition = conditions_of(filters, workspace_id, ConditionBuilder())
-    counting, values = apply_condition(sql.count_runs, condition)
-    count = await db.fetchval(counting, **values)
-    if not count and query.filter is None:
+    rows = await find_spans(db, condition)
+    if not rows and query.filter is None:
         raise TracedRunNotFound
-    # Reserved before it is read: otherwise the statement of a large trace would be stopped, and run again.
-    await reserve_page([min(count, _MAX_TRACE_RUNS) * _SPAN_BYTES])
-    listing, values = apply_condition(sql.spans_of_trace, condition, limit=_MAX_TRACE_RUNS)
-    rows = await db.fetch(listing, **values)
-    if not selects - _SPAN_FIELDS:
-        readers = [(name.lower(), _SPAN_READERS.get(name) or itemgetter(_COLUMNS[name])) for name in sorted(selects)]
-        return TraceRuns([{name: read(row) for name, read in readers} for row in rows])
+    if are_of_spans(selects):
+        return TraceRuns(read_spans(rows, selects))
     return TraceRuns(await read_selected(db, workspace_id, [row["id"] for row in rows], selects, links))
 
 

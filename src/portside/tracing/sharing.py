@@ -7,6 +7,7 @@ from typing import Annotated, Any
 from uuid import UUID, uuid4
 
 import msgspec
+from starlette.responses import Response
 
 from portside.identity.types import Actor
 from portside.kernel.db import Session
@@ -18,13 +19,28 @@ from portside.tracing.runs import (
     EVERYTHING,
     FoundRuns,
     RunPage,
+    RunValues,
     TracedRunNotFound,
+    ValuesQuery,
     conditions_of,
+    download_value,
     find_page,
     page_of_runs,
     show_runs,
+    show_values,
 )
-from portside.tracing.runs_v2 import PUBLIC_SELECTS, RunItems, Selects, large_fields, read_selected, read_selects
+from portside.tracing.runs_v2 import (
+    MAX_SPANS,
+    PUBLIC_SELECTS,
+    RunItems,
+    Selects,
+    are_of_spans,
+    find_spans,
+    large_fields,
+    read_selected,
+    read_selects,
+    read_spans,
+)
 from portside.tracing.sql import sql
 from portside.tracing.types import TracedRun
 
@@ -120,6 +136,19 @@ async def show_shared_run(db: Session, token: UUID, links: DownloadLinks, run_id
     return found[0]
 
 
+async def show_shared_values(db: Session, token: UUID, run_id: UUID, query: ValuesQuery) -> RunValues:
+    """Return the beginning of each value of the shared run or one below. Raises ShareNotFound and TracedRunNotFound."""
+    return await show_values(db, await _workspace_of_shared(db, token, run_id), run_id, query)
+
+
+async def download_shared_value(db: Session, token: UUID, run_id: UUID, name: str) -> Response:
+    """Return a whole value of the shared run or one below it as a file.
+
+    Raises ShareNotFound, TracedRunNotFound and RunValueNotFound.
+    """
+    return await download_value(db, await _workspace_of_shared(db, token, run_id), run_id, name)
+
+
 async def query_shared_runs(db: Session, token: UUID, body: RunPage, links: DownloadLinks) -> FoundRuns:
     """Return a page of the shared runs. Raises ShareNotFound, and what `query_runs` raises."""
     shared = await _find_shared_run(db, token)
@@ -132,11 +161,17 @@ async def query_shared_runs(db: Session, token: UUID, body: RunPage, links: Down
 
 
 async def list_shared_runs_v2(db: Session, token: UUID, body: SharedSelection, links: DownloadLinks) -> RunItems:
-    """Return the shared runs in the form of version 2, in order of time. Raises ShareNotFound and Invalid."""
+    """Return the shared runs in the form of version 2, in order of time. Raises ShareNotFound and Invalid.
+
+    They are the first 1,000, or 25,000 if none of the selected fields has data of users.
+    """
     shared = await _find_shared_run(db, token)
     selects = read_selects(body.selects, "body")
     if hidden := sorted(selects - PUBLIC_SELECTS):
         raise Invalid.field(["body", "selects"], f"{hidden[0]} is not available on shared runs", "not_supported")
+    if are_of_spans(selects):
+        spans = await find_spans(db, shared.condition(ConditionBuilder()))
+        return RunItems(read_spans(spans, selects), has_more=len(spans) == MAX_SPANS)
     shown = large_fields(selects)
     page = await find_page(
         db, shared.condition(ConditionBuilder()), None, limit=_MAX_ITEMS, shown=shown, descending=False
@@ -161,6 +196,16 @@ async def list_shared_feedback(db: Session, token: UUID, query: SharedFeedbackQu
         source = item.feedback_source
         item.feedback_source = {"type": source.get("type")} if isinstance(source, dict) else None
     return found
+
+
+async def _workspace_of_shared(db: Session, token: UUID, run_id: UUID) -> UUID:
+    """Return the workspace of a run that is the shared one or below it. Raises ShareNotFound and TracedRunNotFound."""
+    shared, builder = await _find_shared_run(db, token), ConditionBuilder()
+    condition = all_of([shared.condition(builder), builder.build(sql.when_ids, value=[run_id])])
+    statement, values = apply_condition(sql.ids_of_runs, condition)
+    if not await db.fetch(statement, **values):
+        raise TracedRunNotFound
+    return shared.workspace_id
 
 
 async def _find_shared_run(db: Session, token: UUID) -> _SharedRun:

@@ -52,7 +52,7 @@ interface Details {
 
 interface Props {
   runId: string;
-  node: Node | undefined;
+  node: Node;
   onBack: () => void;
 }
 
@@ -60,17 +60,12 @@ export function RunPanel({ runId, node, onBack }: Props) {
   const { projectId, traceId } = traceRoute.useParams();
   const { tab: wanted } = traceRoute.useSearch();
   const navigate = useNavigate();
-  const isRunning = node?.span.status === "PENDING";
-  const values = useValues(runId, isRunning);
+  const found = useApi("GET /v2/runs/{run_id}", { path: { run_id: runId }, query: { selects: SELECTS } });
   const tab: Tab = TABS.find(([name]) => name === wanted)?.[0] ?? "values";
-  if (!node) return null;
   return (
     <aside className="run-panel" aria-label="Span">
-      <button type="button" className="link back" onClick={onBack}>
-        <Icon name="left" />
-        All spans
-      </button>
-      <PanelHead node={node} />
+      <BackToSpans onBack={onBack} />
+      <PanelHead node={node} details={found.data as Details | undefined} />
       <Actions node={node} projectId={projectId} traceId={traceId} />
       <Tabs
         label="Parts of the span"
@@ -86,30 +81,48 @@ export function RunPanel({ runId, node, onBack }: Props) {
         }
       />
       <div className="run-panel-body">
-        {values.error && <Problem error={values.error} retry={() => void values.refetch()} />}
-        {tab === "feedback" && <FeedbackTab runId={runId} />}
-        {values.data && tab === "values" && (
-          <>
-            {["error", "inputs", "outputs"].map((name) => {
-              const value = valueNamed(values.data, name);
-              return value && <Value key={name} runId={runId} value={value} status={node.span.status} />;
-            })}
-            {!valueNamed(values.data, "outputs") && (
-              <p className="soft">{isRunning ? "It runs; there is no output yet." : "There is no output."}</p>
-            )}
-          </>
-        )}
-        {values.data && tab === "metadata" && <Metadata runId={runId} values={values.data} />}
-        {values.data && tab === "events" && <Events runId={runId} values={values.data} />}
+        {tab === "feedback" ? <FeedbackTab runId={runId} /> : <RunData node={node} tab={tab} />}
       </div>
     </aside>
   );
 }
 
-function PanelHead({ node }: { node: Node }) {
+export function BackToSpans({ onBack }: { onBack: () => void }) {
+  return (
+    <button type="button" className="link back" onClick={onBack}>
+      <Icon name="left" />
+      All spans
+    </button>
+  );
+}
+
+// What clients sent with a run, in parts.
+export function RunData({ node, tab }: { node: Node; tab: "values" | "metadata" | "events" }) {
+  const { id: runId, status } = node.span;
+  const isRunning = status === "PENDING";
+  const values = useValues(runId, isRunning);
+  return (
+    <>
+      {values.error && <Problem error={values.error} retry={() => void values.refetch()} />}
+      {values.data && tab === "values" && (
+        <>
+          {["error", "inputs", "outputs"].map((name) => {
+            const value = valueNamed(values.data, name);
+            return value && <Value key={name} runId={runId} value={value} status={status} />;
+          })}
+          {!valueNamed(values.data, "outputs") && (
+            <p className="soft">{isRunning ? "It runs; there is no output yet." : "There is no output."}</p>
+          )}
+        </>
+      )}
+      {values.data && tab === "metadata" && <Metadata runId={runId} values={values.data} />}
+      {values.data && tab === "events" && <Events runId={runId} values={values.data} />}
+    </>
+  );
+}
+
+export function PanelHead({ node, details }: { node: Node; details?: Details | undefined }) {
   const { span } = node;
-  const found = useApi("GET /v2/runs/{run_id}", { path: { run_id: span.id }, query: { selects: SELECTS } });
-  const details = found.data as Details | undefined;
   const isModel = (details?.prompt_tokens ?? 0) + (details?.completion_tokens ?? 0) > 0;
   const firstToken = details?.first_token_time;
   return (

@@ -11,7 +11,7 @@ export function Share({ runId }: { runId: string }) {
   const remove = useChange("DELETE /runs/{run_id}/share");
   const mayShare = useMay("runs:share");
   const error = share.error ?? create.error ?? remove.error;
-  const address = share.data && `${location.origin}/public/${share.data.share_token}/run`;
+  const address = share.data && `${location.origin}/console/shared/${share.data.share_token}`;
   return (
     <div className="actions card">
       {error && <Problem error={error} />}
@@ -24,7 +24,7 @@ export function Share({ runId }: { runId: string }) {
             <CopyButton text={address} what="link" />
           </span>
           <span className="soft">
-            Whoever has the link reads this run and those below it as JSON, without an account.
+            Whoever has the link sees this run and those below it with their inputs and outputs, without an account.
           </span>
           {mayShare && (
             <button

@@ -1,7 +1,7 @@
 // The data of a run. What is small is shown as messages or as a tree; of what is large the first 4 KB, and a file.
 
 import { useQuery } from "@tanstack/react-query";
-import { useMemo, useState } from "react";
+import { createContext, useContext, useMemo, useState } from "react";
 import { type ApiError, request } from "../../api/client";
 import type { RunValue, RunValues } from "../../api/platform";
 import { useApi } from "../../api/queries";
@@ -27,12 +27,24 @@ const TITLES: Record<string, string> = {
   serialized: "Definition",
 };
 
+// The token of the link that somebody without a key follows; null for members of the workspace.
+export const ShareToken = createContext<string | null>(null);
+
 export function useValues(runId: string, isRunning = false) {
-  return useApi(
+  const token = useContext(ShareToken);
+  const query = { chars: READ_CHARS };
+  const everyMs = isRunning ? 3_000 : (false as const);
+  const own = useApi(
     "GET /runs/{run_id}/values",
-    { path: { run_id: runId }, query: { chars: READ_CHARS } },
-    { everyMs: isRunning ? 3_000 : false },
+    { path: { run_id: runId }, query },
+    { everyMs, enabled: token === null },
   );
+  const shared = useApi(
+    "GET /public/{share_token}/run/{run_id}/values",
+    { path: { share_token: token ?? "", run_id: runId }, query },
+    { everyMs, enabled: token !== null },
+  );
+  return token === null ? own : shared;
 }
 
 export function valueNamed(values: RunValues | undefined, name: string): RunValue | undefined {
@@ -53,9 +65,10 @@ interface Props {
 
 export function Value({ runId, value, status = "ERROR" }: Props) {
   const [isAll, setAll] = useState(false);
+  const token = useContext(ShareToken);
   const whole = useQuery<string, ApiError>({
     queryKey: ["value", runId, value.name],
-    queryFn: async ({ signal }) => (await readFile(runId, value.name, signal)).text(),
+    queryFn: async ({ signal }) => (await readFile(token, runId, value.name, signal)).text(),
     enabled: isAll,
     // Large, and never the same as another: not kept longer than it is shown.
     gcTime: 0,
@@ -143,10 +156,11 @@ function Shown({ text, name, isFailure }: { text: string; name: string; isFailur
 
 function FileButton({ runId, name, what }: { runId: string; name: string; what: string }) {
   const [isBusy, setBusy] = useState(false);
+  const token = useContext(ShareToken);
   const save = async () => {
     setBusy(true);
     try {
-      const blob = await (await readFile(runId, name)).blob();
+      const blob = await (await readFile(token, runId, name)).blob();
       saveFile(blob, `${runId.slice(-8)}-${name}.${name === "error" ? "txt" : "json"}`);
     } finally {
       setBusy(false);
@@ -166,8 +180,14 @@ function FileButton({ runId, name, what }: { runId: string; name: string; what: 
   );
 }
 
-function readFile(runId: string, name: string, signal?: AbortSignal): Promise<Response> {
-  return request("GET /runs/{run_id}/values/{name}", { path: { run_id: runId, name } }, signal);
+function readFile(token: string | null, runId: string, name: string, signal?: AbortSignal): Promise<Response> {
+  const path = { run_id: runId, name };
+  if (token === null) return request("GET /runs/{run_id}/values/{name}", { path }, signal);
+  return request(
+    "GET /public/{share_token}/run/{run_id}/values/{name}",
+    { path: { ...path, share_token: token } },
+    signal,
+  );
 }
 
 function parsedJson(text: string): unknown {
