@@ -133,7 +133,8 @@ class GraphRunner:
         execution = Execution(self.graphs, self.request(graph_id, **fields))
         events = [(event, json.loads(data)) async for event, data in execution]
         assert execution.outcome is not None
-        return events, execution.outcome
+        error = execution.outcome.error
+        return events if error is None else [*events, ("error", error)], execution.outcome
 
 
 @asynccontextmanager

@@ -13,7 +13,7 @@ from portside.agent.assistants.records import Assistants
 from portside.agent.checkpoints import PostgresSaver
 from portside.agent.checkpoints.writer import CheckpointWriter
 from portside.agent.config import load_config
-from portside.agent.engine import Engine
+from portside.agent.graphs import LocalGraphs
 from portside.agent.mcp.elicitation import CALL_METADATA, Question, Questions, first_question
 from portside.agent.runs.service import Runs
 from portside.agent.settings import AgentSettings
@@ -49,7 +49,7 @@ async def questions(fresh_database: Callable[[], Awaitable[str]]) -> AsyncIterat
     db = await connect()
     await migrate(db, ["portside.agent"], schema=SCHEMA)
     graphs = load_graphs(load_config(PROJECTS / "tools" / "langgraph.json").project)
-    engine = await Engine.start(graphs, connect, make_saver=partial(PostgresSaver, writer=CheckpointWriter(db)))
+    engine = await LocalGraphs.start(graphs, connect, make_saver=partial(PostgresSaver, writer=CheckpointWriter(db)))
     assistants = Assistants(db, engine.facts)
     await assistants.make_system_assistants()
     runs = Runs(db, assistants, engine, AgentSettings(database_url=url), asyncio.Event())

@@ -18,7 +18,7 @@ from portside.agent.assistants.records import AssistantNotFound, Assistants
 from portside.agent.checkpoints import PostgresSaver, writer
 from portside.agent.checkpoints.writer import CheckpointWriter
 from portside.agent.config import load_config
-from portside.agent.engine import Engine
+from portside.agent.graphs import LocalGraphs
 from portside.agent.queue import statements, worker
 from portside.agent.queue.statements import ClaimedRun, RunResult
 from portside.agent.queue.worker import RunState
@@ -137,7 +137,7 @@ async def server(module_database: str) -> AsyncIterator[Server]:
 
     db = await connect()
     await migrate(db, ["portside.agent"], schema=SCHEMA)
-    engine = await Engine.start(
+    engine = await LocalGraphs.start(
         load_graphs(config.project),
         connect,
         make_saver=partial(PostgresSaver, writer=CheckpointWriter(db, delay_s=60.0)),

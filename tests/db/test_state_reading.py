@@ -16,7 +16,7 @@ from typing_extensions import TypedDict
 
 from portside.agent.checkpoints import PostgresSaver
 from portside.agent.checkpoints.writer import CheckpointWriter
-from portside.agent.engine import Engine
+from portside.agent.graphs import LocalGraphs
 from portside.agent.streams.hub import Hub
 from portside.agent.threads import records
 from portside.agent.threads.reading import MAX_BATCH
@@ -65,7 +65,7 @@ class Process(NamedTuple):
     """What a server has of states, with connections of its own."""
 
     db: Database
-    engine: Engine
+    engine: LocalGraphs
     states: States
 
     @property
@@ -91,7 +91,7 @@ async def process(url: str, memory_bytes: int = MEMORY_BYTES) -> Process:
     connect = partial(Database.connect, url, max_size=4, schema="portside")
     db = await connect()
     await migrate(db, ["portside.agent"], schema="portside")
-    engine = await Engine.start(
+    engine = await LocalGraphs.start(
         Graphs(GRAPHS, {}), connect, make_saver=partial(PostgresSaver, writer=CheckpointWriter(db))
     )
     return Process(db, engine, States(db, engine, Hub(keep_s=1), memory_bytes=memory_bytes))
@@ -230,13 +230,13 @@ async def test_deleted_thread_is_404_and_copy_has_its_own_ids(processes):
 
 
 async def test_unwritten_checkpoints_of_this_process_are_read(processes, monkeypatch):
-    monkeypatch.setattr(processes[0].engine.saver.writer.batches, "_delay_s", 60)
+    monkeypatch.setattr(processes[0].engine.writer.batches, "_delay_s", 60)
     asked = processes[0]
     thread_id = await note(asked)
     await asked.state(thread_id)
     holder = await running(asked.db, str(thread_id))
 
-    async with asked.engine.saver.writer.buffering(str(thread_id), holder):
+    async with asked.engine.writer.buffering(str(thread_id), holder):
         written_to = config(thread_id)
         await asked.work("notes", lambda graph: graph.aupdate_state(written_to, {"text": "staged"}, as_node="keep"))
         assert (await asked.state(thread_id))["values"] == {"text": "staged"}

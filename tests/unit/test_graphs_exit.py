@@ -57,7 +57,7 @@ async def test_exception_of_a_node_fails_only_its_run(failure, name, text, in_a_
 
     loop = GraphLoop("test")
     try:
-        assert (await asyncio.wait_for(loop.call(run()), 60))[-1] == "error"
+        assert "values" in await asyncio.wait_for(loop.call(run()), 60)
         assert execution.outcome.error == {"error": name, "message": text}
         assert await asyncio.wait_for(loop.call(work()), 60) == "still here"
     finally:

@@ -29,7 +29,7 @@ from portside.agent.custom.application import CustomApp, ProjectRoutes, describe
 from portside.agent.custom.cache import OldCacheEntries
 from portside.agent.encryption.codec import EncryptionCodec, encryptor_of, prepare_codec, with_encryption_context
 from portside.agent.encryption.encryptor import Encryptor, make_encryptor
-from portside.agent.engine import Engine
+from portside.agent.graphs import LocalGraphs
 from portside.agent.http import (
     agents,
     resources,
@@ -118,11 +118,13 @@ async def open_app(
         await migrate(db, ["portside.agent"], schema=SCHEMA)
         await prepare_codec(db)
         setup = await open_setup(db, config)
-        engine = await Engine.start(graphs, connect, loops=loops, make_saver=make_saver, make_store=make_store(setup))
+        local = await LocalGraphs.start(
+            graphs, connect, loops=loops, make_saver=make_saver, make_store=make_store(setup)
+        )
         # Graphs read with no time limit but the statement's, so it is the API's connections that are found dead first.
-        db.on_dead(engine.replace_connections)
+        db.on_dead(local.replace_connections)
         try:
-            app = await _compose(db, engine, config, settings, setup)
+            app = await _compose(db, local, config, settings, setup)
             bus = await open_bus(db, settings, database_url)
             # Encrypted events are read from the database, whose codec decrypts them.
             bus.carries_chunks = bus.carries_chunks and encryptor is None
@@ -133,7 +135,7 @@ async def open_app(
                 yield app
             await app.access.close()
         finally:
-            await engine.close()
+            await local.close()
     finally:
         await db.close()
 
@@ -149,19 +151,19 @@ def _encryptor(config: AgentConfig, settings: AgentSettings) -> Encryptor | None
 
 
 async def _compose(
-    db: Database, engine: Engine, config: AgentConfig, settings: AgentSettings, setup: StoreSetup
+    db: Database, graphs: LocalGraphs, config: AgentConfig, settings: AgentSettings, setup: StoreSetup
 ) -> AgentApp:
-    all_assistants = Assistants(db, engine.facts)
+    all_assistants = Assistants(db, graphs.facts)
     access = Access(db, all_assistants, load_access_policy(config, settings))
     await all_assistants.make_system_assistants()
     await set_default_lifetime(db, config.thread_ttl)
     traffic, draining = Traffic(), asyncio.Event()
-    service = Runs(db, all_assistants, engine, settings, draining)
+    service = Runs(db, all_assistants, graphs, settings, draining)
     worker = service.worker
     service.webhooks.policy = read_policy(config.webhooks, os.environ, is_disabled=config.http.disable_webhooks)
     due_crons = DueCrons(db, all_assistants, service)
-    descriptions = Descriptions(all_assistants, engine)
-    thread_states = States(db, engine, service.hub, memory_bytes=settings.state_memory_bytes)
+    descriptions = Descriptions(all_assistants, graphs)
+    thread_states = States(db, graphs, service.hub, memory_bytes=settings.state_memory_bytes)
     routes = served_routes(ROUTES, config.http, has_diagnostics=settings.debug_folder is not None)
     services = AgentServices(
         db=db,
@@ -181,9 +183,9 @@ async def _compose(
         config=config,
         settings=settings,
         traffic=traffic,
-        monitor=QueueMonitor(db, worker, {"api": db, "graphs": engine.database}),
+        monitor=QueueMonitor(db, worker, {"api": db, "graphs": graphs.database}),
         health=_checks(db, worker, settings, draining),
-        api_description=describe(routes, list(engine.facts), access.security),
+        api_description=describe(routes, list(graphs.facts), access.security),
         diagnostics=None if settings.debug_folder is None else Diagnostics(Path(settings.debug_folder)),
     )
     chores: list[Task] = [

@@ -1,216 +1,33 @@
-"""Executes graphs on event loops in threads of their own, away from the loop that answers requests.
+"""Executes claimed runs, and reads the results of those that were stopped.
 
-A node that blocks its loop delays neither `/ok` nor the leases of this worker's runs. All runs share one graph loop,
-because agents may hold clients that were made at import time; with BG_JOB_ISOLATED_LOOPS each concurrent run gets its
-own.
-
-`RunExecutor` is what the worker calls: it executes claimed runs, and reads the results of those that were stopped.
+`RunExecutor` is what the worker calls. The graphs themselves are behind `graphs`.
 """
 
 import asyncio
-import contextlib
-from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, field
-from typing import Any, NamedTuple
+from typing import Any
 from uuid import UUID
 
-from langgraph.store.base import BaseStore
 from langgraph.version import __version__ as langgraph_version
 
-from portside.agent.checkpoints.saver import PostgresSaver
-from portside.agent.checkpoints.writer import LeaseLost, RunAttempt
+from portside.agent.checkpoints.writer import RunAttempt
 from portside.agent.encryption.codec import raise_if_undecryptable
+from portside.agent.graphs import EventSink, GraphService, Publish
 from portside.agent.queue import statements
 from portside.agent.queue.statements import Cancellation, ClaimedRun, RunResult
 from portside.agent.queue.worker import ActiveRun
 from portside.agent.sql import sql
-from portside.agent.streams.buffers import ThreadBridge
 from portside.agent.streams.events import OpenInterrupt, RunEnd
 from portside.agent.streams.hub import AttemptStart, Hub
 from portside.executor.errors import RunTimeout
-from portside.executor.execute import Execution
-from portside.executor.load import Graphs
-from portside.executor.loops import GraphLoop
-from portside.executor.operations import GraphOperations
-from portside.executor.requests import (
-    ChangedState,
-    DescriptionRequest,
-    Drawing,
-    Emitted,
-    HistoryRead,
-    Outcome,
-    RunRequest,
-    Schemas,
-    StateChange,
-    StateCreation,
-    StateRead,
-)
+from portside.executor.requests import Outcome, RunRequest
 from portside.kernel.db import Database
 from portside.kernel.errors import PortsideError
 from portside.kernel.logs import get_logger
+from portside.kernel.user_json import dump_user
 
 log = get_logger(__name__)
-CLOSED_WITHIN_S = 3.0
 UNREADABLE = Outcome(values=None, interrupts={}, has_next=False, error=None)
-Publish = Callable[[list[tuple[str, bytes]]], None]
-MakeStore = Callable[[Database], Awaitable[BaseStore]]
-
-
-class EventSink(NamedTuple):
-    """Receives the events of a run.
-
-    `publish` takes events. `flush` is called before checkpoints are written, and what it returns is awaited. Both are
-    called on the loop that executes the run for its caller. `has_listeners` is called in any thread: without listeners
-    a run that ends quickly publishes nothing.
-    """
-
-    publish: Publish
-    flush: Callable[[], Awaitable[None] | None] = lambda: None
-    has_listeners: Callable[[], bool] = lambda: True
-
-
-class Engine:
-    """Executes runs and reads states on graph loops."""
-
-    def __init__(self, graphs: Graphs, loops: list[GraphLoop], db: Database, saver: PostgresSaver) -> None:
-        self.facts = graphs.facts()
-        self._graphs = graphs
-        self._operations = GraphOperations(graphs)
-        self._saver = saver
-        self._loops = loops
-        self._db = db
-
-    @classmethod
-    async def start(
-        cls,
-        graphs: Graphs,
-        connect: Callable[[], Awaitable[Database]],
-        *,
-        loops: int = 1,
-        make_saver: Callable[[Database], PostgresSaver],
-        make_store: MakeStore | None = None,
-    ) -> "Engine":
-        """Start the graph loops, and on the first of them connect the graphs' database, checkpointer and store.
-
-        The checkpoint writer belongs to the calling loop. Raises UserMistake when the database cannot be reached.
-        """
-        first = GraphLoop("graphs-0")
-
-        async def prepare() -> tuple[Database, PostgresSaver, BaseStore | None]:
-            db = await connect()
-            return db, make_saver(db), await make_store(db) if make_store else None
-
-        db, saver, store = await first.call(prepare())
-        others = [GraphLoop(f"graphs-{number}") for number in range(1, loops)]
-        return cls(graphs.attach(saver, store), [first, *others], db, saver)
-
-    @property
-    def database(self) -> Database:
-        """The connections of the graphs."""
-        return self._db
-
-    def replace_connections(self) -> None:
-        """Replace the graphs' connections before their next use. Any thread may call this."""
-        self._loops[0].call_soon(self._db.replace_connections)
-
-    @property
-    def saver(self) -> PostgresSaver:
-        """The checkpointer of the graphs."""
-        return self._saver
-
-    def is_buffering(self, thread_id: UUID) -> bool:
-        """Whether a run of this process may have checkpoints of a thread that are not in the database yet."""
-        return self._saver.writer.buffers.get(str(thread_id)) is not None
-
-    async def flush_checkpoints(self, thread_id: UUID) -> None:
-        """Wait until the checkpoints that a run of this process made on a thread are written, or the run was lost."""
-        buffer = self._saver.writer.buffers.get(str(thread_id))
-        if buffer is not None and not buffer.is_empty(""):
-            with contextlib.suppress(LeaseLost):
-                await buffer.flush()
-
-    async def execute(self, request: RunRequest, sink: EventSink, *, timeout_s: float) -> Outcome:
-        """Execute a graph to its end, publishing its events on the calling loop.
-
-        Its checkpoints are stored when this returns. Raises RunTimeout, Invalid for an invalid command, LeaseLost when
-        another worker has the run, and what the database failed with, its own TimeoutError included.
-        """
-        bridge: ThreadBridge[tuple[str, bytes]] = ThreadBridge(
-            sink.publish, lambda event: len(event[1]), sink.has_listeners
-        )
-        configurable = request.config["configurable"]
-        run_id, is_new = UUID(configurable["run_id"]), request.is_ephemeral
-        attempt = RunAttempt(run_id, request.attempt, is_new=is_new, flush_events=sink.flush)
-        loop = min(self._loops, key=lambda candidate: candidate.load)
-        failures: list[Emitted] = []
-        try:
-            async with self._saver.writer.buffering(configurable["thread_id"], attempt):
-                outcome = await loop.call(self._consume(request, bridge.push, timeout_s, failures))
-        finally:
-            bridge.close()
-        # Published only now that it is known to be the graph's own: a failure of the database, or a lost lease, does
-        # not end the run, and was raised above.
-        if failures:
-            sink.publish([(emitted.event, emitted.data) for emitted in failures])
-        return outcome
-
-    async def read_outcome(self, request: RunRequest) -> Outcome:
-        """Return the outcome of a run that was stopped."""
-        return await self._loops[0].call(self._operations.read_outcome(request))
-
-    async def read_state(self, read: StateRead) -> bytes | None:
-        """Return the JSON of a state, or None if the config names a checkpoint that does not exist."""
-        return await self._loops[0].call(self._operations.read_state(read))
-
-    async def read_history(self, read: HistoryRead) -> bytes:
-        """Return the JSON of a list of states, newest first."""
-        return await self._loops[0].call(self._operations.read_history(read))
-
-    async def update_state(self, change: StateChange, saver: PostgresSaver) -> ChangedState | None:
-        """Change a state in the saver's transaction; None if the config names a checkpoint that does not exist."""
-        return await self._loops[0].call(self._operations.update_state(change, saver))
-
-    async def create_state(self, creation: StateCreation, saver: PostgresSaver) -> ChangedState:
-        """Make the state of a new thread in the saver's transaction."""
-        return await self._loops[0].call(self._operations.create_state(creation, saver))
-
-    async def draw(self, request: DescriptionRequest) -> Drawing:
-        """Draw a graph. Raises GraphFailed."""
-        return await self._loops[0].call(self._operations.draw(request))
-
-    async def schemas(self, request: DescriptionRequest) -> Schemas:
-        """Return the schemas of a graph. Raises GraphFailed."""
-        return await self._loops[0].call(self._operations.schemas(request))
-
-    async def subgraphs(self, request: DescriptionRequest) -> dict[str, Schemas]:
-        """Return the schemas of a graph's subgraphs by their names. Raises GraphFailed."""
-        return await self._loops[0].call(self._operations.subgraphs(request))
-
-    async def close(self) -> None:
-        """Close the database and stop the loops; threads that user code blocks are left behind."""
-        await asyncio.wait([asyncio.create_task(self._loops[0].call(self._db.close()))], timeout=CLOSED_WITHIN_S)
-        for loop in self._loops:
-            loop.close()
-
-    async def _consume(
-        self, request: RunRequest, push: Callable[[tuple[str, bytes]], None], timeout_s: float, failures: list[Emitted]
-    ) -> Outcome:
-        execution, limit = Execution(self._graphs, request), asyncio.timeout(timeout_s)
-        emitted: Emitted
-        try:
-            async with limit:
-                async for emitted in execution:
-                    if emitted.event == "error":
-                        failures.append(emitted)
-                    else:
-                        push((emitted.event, emitted.data))
-        except TimeoutError as exc:
-            # A TimeoutError that the graph itself raises passes unchanged.
-            if limit.expired():
-                raise RunTimeout from exc
-            raise
-        assert execution.outcome is not None  # noqa: S101 - the protocol promises it after the end
-        return execution.outcome
 
 
 @dataclass
@@ -238,9 +55,11 @@ class EventGate:
 class RunExecutor:
     """The worker's `RunHandler`: executes a run, reads what a cancelled run left, and notifies its followers."""
 
-    def __init__(self, db: Database, engine: Engine, hub: Hub, *, timeout_s: float, webhook_due: asyncio.Event) -> None:
+    def __init__(
+        self, db: Database, graphs: GraphService, hub: Hub, *, timeout_s: float, webhook_due: asyncio.Event
+    ) -> None:
         self._db = db
-        self._engine = engine
+        self._graphs = graphs
         self._hub = hub
         self._timeout_s = timeout_s
         self._webhook_due = webhook_due
@@ -278,7 +97,17 @@ class RunExecutor:
             if self._db.codec is not None:
                 raise_if_undecryptable(run.kwargs)
             request = execution_request(run, resume=resume)
-            outcome = await self._engine.execute(request, sink, timeout_s=self._timeout_s)
+            configurable = request.config["configurable"]
+            attempt = RunAttempt(
+                UUID(configurable["run_id"]), run.attempt, is_new=request.is_ephemeral, flush_events=sink.flush
+            )
+            # Leaving this writes the run's checkpoints, and raises what that failed with.
+            async with self._graphs.writer.buffering(configurable["thread_id"], attempt):
+                outcome = await self._graphs.execute(request, sink, timeout_s=self._timeout_s)
+            if outcome.error is not None:
+                # Published only now that it is known to be the graph's own: a failure of the database, or a lost lease,
+                # does not end the run, and was raised above.
+                sink.publish([("error", dump_user(outcome.error))])
             if run.kwargs.get("webhook") or run.is_temporary:
                 # The webhook's row gets the whole values from the thread's; a temporary thread has no later run.
                 outcome.row_values = outcome.long_values = None
@@ -305,14 +134,14 @@ class RunExecutor:
         await self._db.execute(sql.delete_checkpoints_of_runs, run_ids=[str(run.run_id)], thread_id=str(run.thread_id))
         graph_before = await self._db.fetchval(sql.graph_before, thread_id=run.thread_id, run_id=run.run_id)
         request = execution_request(run, resume=False)
-        if graph_before in self._engine.facts:
+        if graph_before in self._graphs.facts:
             request.graph_id = graph_before
         return RunResult(status="rolled_back", **await self._thread_after(request))
 
     async def _thread_after(self, request: RunRequest) -> dict[str, Any]:
         """Read the state that a stopped run left on its thread. Without a readable state the thread is idle."""
         try:
-            outcome = await self._engine.read_outcome(request)
+            outcome = await self._graphs.read_outcome(request)
         except Exception:
             log.exception("the state of a stopped run could not be read", graph_id=request.graph_id)
             outcome = UNREADABLE

@@ -10,7 +10,7 @@ A run that was started over the event streaming protocol has its channel events 
 """
 
 import asyncio
-from collections.abc import AsyncGenerator, AsyncIterator, Iterator, Mapping
+from collections.abc import AsyncGenerator, AsyncIterator, Callable, Iterator, Mapping
 from contextlib import aclosing
 from typing import Any
 from uuid import UUID
@@ -24,6 +24,7 @@ from langsmith.utils import tracing_is_enabled
 from portside.executor.channels import MODES as CHANNEL_MODES
 from portside.executor.channels import Channels, ModelListener
 from portside.executor.commands import parse_command
+from portside.executor.errors import RunTimeout
 from portside.executor.load import Graph, Graphs, context_for
 from portside.executor.requests import Emitted, Outcome, RunRequest
 from portside.executor.user import User
@@ -49,8 +50,8 @@ _CHECKPOINT_KEYS = ("checkpoint_id", "thread_id", "checkpoint_ns", "checkpoint_m
 class Execution:
     """One run of a graph: iterate over it once, then read `outcome`. Raises Invalid if its command is malformed.
 
-    An exception of the graph is not raised: it becomes an `error` event and the outcome's `error`. Cancelling the task
-    that iterates cancels the run, which then has no outcome.
+    An exception of the graph is not raised: it becomes the outcome's `error`. Cancelling the task that iterates cancels
+    the run, which then has no outcome.
     """
 
     def __init__(self, graphs: Graphs, request: RunRequest) -> None:
@@ -102,7 +103,6 @@ class Execution:
         values = None if self._values is _MISSING else dump_user(_select(self._values, output))
         is_refused = type(failure).__name__ == UNKNOWN_INTERRUPT
         self.outcome = Outcome(values=values, interrupts={}, has_next=False, error=error, is_refused=is_refused)
-        yield Emitted("error", dump_user(error))
 
     def _stream(self, graph: Graph) -> Any:
         """Start the graph. Its chunks are (mode, payload), with the namespace in front where subgraphs are streamed."""
@@ -155,6 +155,22 @@ class Execution:
                 outcome.long_values = versions
                 outcome.row_values = dump_user({key: part for key, part in values.items() if key not in versions})
         return outcome
+
+
+async def execute(graphs: Graphs, request: RunRequest, push: Callable[[Emitted], None], timeout_s: float) -> Outcome:
+    """Execute a run to its end; `push` gets its events. Raises RunTimeout, and Invalid if its command is malformed."""
+    execution, limit = Execution(graphs, request), asyncio.timeout(timeout_s)
+    try:
+        async with limit:
+            async for emitted in execution:
+                push(emitted)
+    except TimeoutError as exc:
+        # A TimeoutError that the graph itself raises passes unchanged.
+        if limit.expired():
+            raise RunTimeout from exc
+        raise
+    assert execution.outcome is not None  # noqa: S101 - it is set at the end
+    return execution.outcome
 
 
 async def read_outcome(graphs: Graphs, request: RunRequest) -> Outcome:

@@ -8,7 +8,7 @@ from typing import Any
 from uuid import UUID
 
 from portside.agent.assistants.records import Assistants
-from portside.agent.engine import Engine
+from portside.agent.graphs import GraphService
 from portside.agent.types.access import ANYONE, Caller, auth_configurable
 from portside.agent.types.assistants import Assistant, GraphSchemas
 from portside.executor.requests import DescriptionRequest, Drawing, Schemas
@@ -20,9 +20,9 @@ _DEPTH = re.compile(r"[1-9][0-9]{0,8}")
 class Descriptions:
     """Describes the graphs of assistants."""
 
-    def __init__(self, assistants: Assistants, engine: Engine) -> None:
+    def __init__(self, assistants: Assistants, graphs: GraphService) -> None:
         self._assistants = assistants
-        self._engine = engine
+        self._graphs = graphs
 
     async def draw(self, name: str, xray: str | None, caller: Caller = ANYONE) -> Drawing:
         """Draw the graph of an assistant, named by its id or its graph; `xray` is the depth of subgraphs to include.
@@ -31,12 +31,12 @@ class Descriptions:
         """
         depth = parse_xray(xray)
         assistant = await self._assistants.find(name)
-        return await self._engine.draw(_request(assistant, caller, xray=depth))
+        return await self._graphs.draw(_request(assistant, caller, xray=depth))
 
     async def schemas(self, assistant_id: UUID, caller: Caller = ANYONE) -> GraphSchemas:
         """Return the schemas of an assistant's graph. Raises AssistantNotFound and GraphFailed."""
         assistant = await self._assistants.get(assistant_id)
-        found = await self._engine.schemas(_request(assistant, caller))
+        found = await self._graphs.schemas(_request(assistant, caller))
         return GraphSchemas(
             found.input_schema,
             found.output_schema,
@@ -51,7 +51,7 @@ class Descriptions:
     ) -> dict[str, Schemas]:
         """Return the schemas of the subgraphs, or of one by its namespace. Raises AssistantNotFound and GraphFailed."""
         assistant = await self._assistants.get(assistant_id)
-        return await self._engine.subgraphs(_request(assistant, caller, namespace=namespace, recurse=recurse))
+        return await self._graphs.subgraphs(_request(assistant, caller, namespace=namespace, recurse=recurse))
 
 
 def _request(assistant: Assistant, caller: Caller, **wanted: Any) -> DescriptionRequest:

@@ -10,6 +10,7 @@ its loop does not keep the steps before it from being written.
 """
 
 import asyncio
+import contextlib
 import threading
 from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine
 from contextlib import asynccontextmanager
@@ -184,6 +185,17 @@ class CheckpointWriter:
                 self._close(buffer)
             else:
                 await asyncio.shield(self._flush_and_close(buffer))
+
+    def is_buffering(self, thread_id: UUID) -> bool:
+        """Whether a run of this process may have checkpoints of a thread that are not in the database yet."""
+        return str(thread_id) in self.buffers
+
+    async def flush(self, thread_id: UUID) -> None:
+        """Wait until the checkpoints that a run of this process made on a thread are written, or the run was lost."""
+        buffer = self.buffers.get(str(thread_id))
+        if buffer is not None and not buffer.is_empty(""):
+            with contextlib.suppress(LeaseLost):
+                await buffer.flush()
 
     async def _flush_and_close(self, buffer: CheckpointBuffer) -> None:
         try:

@@ -25,7 +25,8 @@ import msgspec
 from langsmith import Client
 
 from portside.agent.assistants.records import Assistants
-from portside.agent.engine import Engine, RunExecutor
+from portside.agent.engine import RunExecutor
+from portside.agent.graphs import GraphService
 from portside.agent.queue import statements
 from portside.agent.queue.admissions import Admissions, PendingRunLimit
 from portside.agent.queue.statements import (
@@ -127,7 +128,12 @@ class Runs:
     """The runs of this server."""
 
     def __init__(
-        self, db: Database, assistants: Assistants, engine: Engine, settings: AgentSettings, draining: asyncio.Event
+        self,
+        db: Database,
+        assistants: Assistants,
+        graphs: GraphService,
+        settings: AgentSettings,
+        draining: asyncio.Event,
     ) -> None:
         self._db = db
         self._assistants = assistants
@@ -139,7 +145,7 @@ class Runs:
         self.webhooks = Webhooks()
         self._pending_limit = PendingRunLimit(db, settings.max_pending_runs_per_caller)
         timeout_s = settings.bg_job_timeout_secs
-        executor = RunExecutor(db, engine, self.hub, timeout_s=timeout_s, webhook_due=self.webhooks.due)
+        executor = RunExecutor(db, graphs, self.hub, timeout_s=timeout_s, webhook_due=self.webhooks.due)
         self.worker = Worker(db, executor, slots=settings.slots, draining=draining)
         self._admissions = Admissions(db, self.worker)
         self._cancelling: set[asyncio.Task[None]] = set()

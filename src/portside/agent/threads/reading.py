@@ -10,7 +10,7 @@ from uuid import UUID
 
 from cachetools import LRUCache
 
-from portside.agent.engine import Engine
+from portside.agent.graphs import LocalGraphs
 from portside.agent.sql import sql
 from portside.agent.threads.records import ThreadNotFound
 from portside.agent.types.access import Caller, auth_configurable
@@ -176,23 +176,25 @@ class StateCache:
 class StateReader:
     """Reads states for all callers on one event loop."""
 
-    def __init__(self, db: Database, engine: Engine, cache_bytes: int) -> None:
+    def __init__(self, db: Database, graphs: LocalGraphs, cache_bytes: int) -> None:
         self._db = db
-        self._engine = engine
+        self._graphs = graphs
         self._loader = StateLoader(db)
         self._cache = StateCache(0 if db.codec is not None else cache_bytes)
 
     async def _read(self, thread_id: UUID, query: StateAtCheckpoint, caller: Caller) -> bytes:
         at = query.checkpoint
-        if self._engine.is_buffering(thread_id):
-            await self._engine.flush_checkpoints(thread_id)
+        if self._graphs.writer.is_buffering(thread_id):
+            await self._graphs.writer.flush(thread_id)
         found = await self._load(StateRequest(thread_id, at.checkpoint_ns or "", at.checkpoint_id or None))
         return await self._state_of(thread_id, query, caller, found)
 
     async def read_json(self, thread_id: UUID, query: StateAtCheckpoint, caller: Caller) -> bytes:
         """Return the JSON of a state, from the cache if the database still has the version it was computed from."""
         # No version in the database covers what a run of this process has not written yet, so that is checked first.
-        is_latest = query.checkpoint == LATEST and not query.subgraphs and not self._engine.is_buffering(thread_id)
+        is_latest = (
+            query.checkpoint == LATEST and not query.subgraphs and not self._graphs.writer.is_buffering(thread_id)
+        )
         if not is_latest:
             return await self._read(thread_id, query, caller)
         key = StateKey(thread_id.int, tuple(query.select) if query.select else None, caller.identity)
@@ -201,7 +203,7 @@ class StateReader:
         if known is not None and found.version == known.version:
             return known.body
         body = await self._state_of(thread_id, query, caller, found)
-        facts = self._engine.facts.get(found.graph_id or "")
+        facts = self._graphs.facts.get(found.graph_id or "")
         if found.row is not None and found.version is not None and facts is not None and facts.is_fixed:
             self._cache.put(key, CachedState(found.version, caller.user, body))
         else:
@@ -214,7 +216,7 @@ class StateReader:
         A factory builds its graph from the config, so it gets that of the thread's last run, else its assistant's.
         """
         config = config_of(thread_id, at, caller)
-        facts = self._engine.facts.get(graph_id)
+        facts = self._graphs.facts.get(graph_id)
         if facts is None or not facts.is_factory:
             return config
         given = await self._config_of_last_run(thread_id) or await self._config_of_assistant(thread_id)
@@ -258,7 +260,7 @@ class StateReader:
                 without_checkpoint=without_checkpoint,
                 select=query.select,
             )
-            state = await self._engine.read_state(read)
+            state = await self._graphs.read_state(read)
         elif not at.checkpoint_id:
             state = dump_user(select_fields(_EMPTY | without_checkpoint, query.select))
         if state is None:

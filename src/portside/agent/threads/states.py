@@ -18,7 +18,7 @@ import msgspec
 
 from portside.agent.checkpoints.saver import PostgresSaver
 from portside.agent.checkpoints.transactions import lazy_transaction
-from portside.agent.engine import Engine
+from portside.agent.graphs import LocalGraphs
 from portside.agent.sql import sql
 from portside.agent.streams.hub import Hub
 from portside.agent.threads import records
@@ -60,11 +60,11 @@ class _ThreadExists(Exception):
 class States:
     """Reads and changes the states of threads; followers of a thread are notified of a change."""
 
-    def __init__(self, db: Database, engine: Engine, hub: Hub, *, memory_bytes: int) -> None:
+    def __init__(self, db: Database, graphs: LocalGraphs, hub: Hub, *, memory_bytes: int) -> None:
         self._db = db
-        self._engine = engine
+        self._graphs = graphs
         self._hub = hub
-        self._reader = StateReader(db, engine, memory_bytes)
+        self._reader = StateReader(db, graphs, memory_bytes)
         self._changes = asyncio.Semaphore(min(MAX_CONCURRENT_CHANGES, db.pool.get_max_size() // 2))
 
     async def create(self, request: ThreadCreate, visible: Filter | None = None) -> Thread:
@@ -78,7 +78,7 @@ class States:
             return await records.create_thread(self._db, request, visible)
         thread_id = request.thread_id or uuid7()
         creation = StateCreation(
-            graph_id=graph_of(request, list(self._engine.facts)),
+            graph_id=graph_of(request, list(self._graphs.facts)),
             config=config_of(thread_id, None, ANYONE),
             supersteps=msgspec.to_builtins([step.updates for step in request.supersteps]),
         )
@@ -89,7 +89,7 @@ class States:
 
         try:
             async with self._changes, lazy_transaction(self._db, insert) as tx:
-                changed = await self._engine.create_state(creation, self._saver_in(tx))
+                changed = await self._graphs.create_state(creation, self._saver_in(tx))
                 await _write_to_thread(tx, thread_id, changed)
                 return await records.get_thread(tx, thread_id)
         except _ThreadExists:
@@ -123,7 +123,7 @@ class States:
             filter=query.metadata,
             select=query.select,
         )
-        return await self._engine.read_history(read)
+        return await self._graphs.read_history(read)
 
     async def update(self, thread_id: UUID, update: StateUpdate, caller: Caller = ANYONE) -> dict[str, Any]:
         """Change a state.
@@ -141,7 +141,7 @@ class States:
             as_node=update.as_node,
         )
         async with self._changes, lazy_transaction(self._db, partial(_lock, thread_id)) as tx:
-            changed = await self._engine.update_state(change, self._saver_in(tx))
+            changed = await self._graphs.update_state(change, self._saver_in(tx))
             if changed is None:
                 raise CheckpointNotFound.of(thread_id, at.checkpoint_id or "")
             values = await _write_to_thread(tx, thread_id, changed)
@@ -150,7 +150,7 @@ class States:
         return made
 
     def _saver_in(self, tx: Session) -> PostgresSaver:
-        return PostgresSaver(tx, serde=self._engine.saver.serde, encryptor=self._engine.saver.encryptor)
+        return PostgresSaver(tx, serde=self._graphs.saver.serde, encryptor=self._graphs.saver.encryptor)
 
     async def patch(self, thread_id: UUID, patch: StatePatch) -> dict[str, Any]:
         """Merge metadata into that of a checkpoint.
