@@ -27,8 +27,10 @@ from portside.agent.encryption.ciphers import AesKeys
 from portside.agent.encryption.codec import EncryptionCodec
 from portside.agent.encryption.encryptor import Encryptor
 from portside.agent.encryption.errors import CannotDecrypt
+from portside.executor.state import read_history, reads_without_code
 from portside.kernel.db import Database
 from portside.kernel.migrations import migrate
+from portside.kernel.user_json import dump_user
 
 
 @pytest.fixture
@@ -338,6 +340,13 @@ async def test_graphs_that_fork_and_lose_their_worker_keep_every_state(db):
         if rng.random() < 0.1:
             await PostgresSaver(db).aprune([thread_id])
     assert await compare(PostgresSaver(db), memory, thread_id) > 0
+    graph = large_graph(rng, PostgresSaver(db))
+    assert reads_without_code(graph)
+    wanted = dump_user(await read_history(graph, {"configurable": {"thread_id": thread_id}}, limit=1000))
+    with graph.checkpointer.reading_for_json(is_for_json=True):
+        history = await read_history(graph, {"configurable": {"thread_id": thread_id}}, limit=1000)
+    assert any(type(message) is dict for state in history for message in state["values"]["messages"])
+    assert dump_user(history) == wanted
     assert shared > 0
     assert was_cut
 

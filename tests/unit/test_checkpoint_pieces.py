@@ -77,7 +77,7 @@ def test_a_value_that_grows_while_it_is_cut_can_be_read(kind: str):
 def test_headers_are_those_of_the_serializer(count: int):
     for value, item_bytes in (([0] * count, 1), (dict.fromkeys(map("{:05}".format, range(count)), 0), 7)):
         encoded = SERDE.dumps_typed(value)[1]
-        assert pieces._header(value) == encoded[: len(encoded) - item_bytes * count]
+        assert pieces.header_of(value) == encoded[: len(encoded) - item_bytes * count]
 
 
 def test_an_unchanged_value_stores_no_piece():

@@ -4,7 +4,7 @@ Requests and results are plain data (`requests`), so that the agent server may b
 """
 
 from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
+from contextlib import AbstractContextManager, asynccontextmanager
 from typing import Any
 
 from langgraph.checkpoint.base import BaseCheckpointSaver
@@ -31,6 +31,7 @@ from portside.executor.state import (
     read_history,
     read_state,
     read_supersteps,
+    reads_without_code,
     select_fields,
     update_state,
 )
@@ -54,7 +55,10 @@ class GraphOperations:
         """
         async with self._graphs.open(read.graph_id, read.config, access="threads.read") as graph:
             checkpointer: Any = graph.checkpointer
-            with checkpointer.preloaded(read.config, read.checkpoint):
+            # Pending writes are applied to the values by the graph's reducers.
+            is_plain = not (read.subgraphs or (read.checkpoint and read.checkpoint["write_tasks"]))
+            preloaded = checkpointer.preloaded(read.config, read.checkpoint)
+            with preloaded, _reading_for_json(graph, read.config, is_plain=is_plain):
                 state = await read_state(graph, read.config, subgraphs=read.subgraphs)
         if state["created_at"] is None and read.config["configurable"].get("checkpoint_id"):
             return None
@@ -69,7 +73,9 @@ class GraphOperations:
         checkpoint.
         """
         async with self._graphs.open(read.graph_id, read.config, access="threads.read") as graph:
-            states = await read_history(graph, read.config, limit=read.limit, before=read.before, filter=read.filter)
+            bounds: Any = {"limit": read.limit, "before": read.before, "filter": read.filter}
+            with _reading_for_json(graph, read.config):
+                states = await read_history(graph, read.config, **bounds)
         return dump_user([select_fields(state, read.select) for state in states])
 
     async def update_state(self, change: StateChange, checkpointer: BaseCheckpointSaver[str]) -> ChangedState | None:
@@ -128,6 +134,14 @@ class GraphOperations:
         except (Exception, SystemExit) as exc:
             # The error is in the project's code, so the client sees it; the server itself is fine.
             raise GraphFailed(f"Graph '{request.graph_id}': {type(exc).__name__}: {exc}") from exc
+
+
+def _reading_for_json(graph: Graph, config: Config, *, is_plain: bool = True) -> AbstractContextManager[None]:
+    """Let the checkpointer return messages as the dicts that their JSON has, if no code sees them before."""
+    is_plain = is_plain and not config["configurable"].get("checkpoint_ns") and reads_without_code(graph)
+    checkpointer: Any = graph.checkpointer
+    manager: AbstractContextManager[None] = checkpointer.reading_for_json(is_for_json=is_plain)
+    return manager
 
 
 def _with_graph_id(config: Config, graph_id: str) -> Config:

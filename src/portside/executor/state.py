@@ -103,6 +103,22 @@ def select_fields(state: dict[str, Any], fields: Sequence[str] | None) -> dict[s
     return selected
 
 
+def reads_without_code(graph: Graph) -> bool:
+    """Whether reading a state calls no code of the graph's author with its values: no model of the state, no cache key.
+
+    Reducers are called for pending writes, and by channels that store their changes.
+    """
+    if getattr(graph, "cache_policy", None) is not None:
+        return False
+    if any(node.mapper is not None or node.cache_policy is not None for node in graph.nodes.values()):
+        return False
+    kinds = {channel if isinstance(channel, type) else type(channel) for channel in graph.channels.values()}
+    return all(
+        kind.__module__.startswith(("langgraph.channels.", "langgraph.managed.")) and kind.__name__ != "DeltaChannel"
+        for kind in kinds
+    )
+
+
 def _reason(exc: Exception) -> str:
     """Return why a graph refused values, with the class of the exception if the graph's own code raised it."""
     is_plain = isinstance(exc, (InvalidUpdateError, EmptyInputError, ValueError, TypeError))

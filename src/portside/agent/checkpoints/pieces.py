@@ -280,7 +280,7 @@ class _Cut:
         if self._before is not None and 2 * added > size:
             return None
         self._join_short_ranges(size)
-        header = _header(self._value)
+        header = header_of(self._value)
         new = [
             NewPiece(piece.series, piece.number, piece.stored_leaves, piece.data)
             for piece in self._pieces
@@ -304,7 +304,7 @@ class _Cut:
             inside = (*path, key)
             if type(inner) in _CONTAINERS and inner and len(inside) < MAX_DEPTH and self._is_opened(key, inner, inside):
                 name, snapshot = self._encode_leaf(_Key(key, None))[:-1], inner.copy()
-                leaves.append(_Opener(inside, name + _header(snapshot)))
+                leaves.append(_Opener(inside, name + header_of(snapshot)))
                 self._open(snapshot, inside, leaves)
             else:
                 leaves.append(_Key(key, inner))
@@ -367,7 +367,7 @@ class _Cut:
         alone = {leaf.key: leaf.value} if type(leaf) is _Key else [leaf]
         kind, data = self._serde.dumps_typed(alone)
         # A list or dict of one has a header of one byte.
-        if kind != "msgpack" or data[:1] != _header(alone):
+        if kind != "msgpack" or data[:1] != header_of(alone):
             raise _NotCuttable
         return data[1:]
 
@@ -436,7 +436,7 @@ def _read_pieces(
     `data` is the whole value, and `counts` has the bytes and the leaves of each piece.
     """
     start = len(data) - sum(size for size, _ in counts)
-    if len(places) != len(counts) or type(value) not in _CONTAINERS or data[:start] != _header(value):
+    if len(places) != len(counts) or type(value) not in _CONTAINERS or data[:start] != header_of(value):
         return None
     header, leaves = data[:start], _Walk(value)
     pieces: list[Piece] = []
@@ -491,7 +491,7 @@ def _leaves_of(value: Any) -> Iterator[Any]:
     return iter(value) if type(value) is list else (_Key(*entry) for entry in value.items())
 
 
-def _header(value: Any) -> bytes:
+def header_of(value: Any) -> bytes:
     """Return the header of a list or dict in MessagePack."""
     count = len(value)
     short, medium, long = (0x90, 0xDC, 0xDD) if type(value) is list else (0x80, 0xDE, 0xDF)

@@ -23,7 +23,8 @@ from langgraph.checkpoint.base import (
 from langgraph.checkpoint.serde.base import SerializerProtocol
 from langgraph.checkpoint.serde.types import ERROR
 
-from portside.agent.checkpoints.pieces import Known, KnownValues, ValuePieces, read_known
+from portside.agent.checkpoints.pieces import Known, KnownValues, ValuePieces, header_of, read_known
+from portside.agent.checkpoints.serde import SafeSerializer
 from portside.agent.encryption.encryptor import Encryptor
 from portside.agent.encryption.locations import (
     CHECKPOINT_BODY,
@@ -37,7 +38,7 @@ from portside.agent.encryption.locations import (
     write_binding,
 )
 from portside.agent.sql.declarations import ModelField
-from portside.agent.sql.pieces import array_text
+from portside.agent.sql.pieces import PIECE_SIZE, array_text, numbers_of
 from portside.kernel.codec import dump_api, load
 from portside.kernel.db import Record
 from portside.kernel.user_json import dump_jsonb
@@ -57,6 +58,8 @@ WRITE_COLUMNS = (
     "w_shared",
 )  # fmt: skip
 _WRITE_INDEX = WRITE_COLUMNS.index("w_idx")
+# The task of writes that belong to no task: input, and the values of an interrupted run's `Command`.
+NULL_TASK = "00000000-0000-0000-0000-000000000000"
 SUBGRAPH_METADATA = ("langgraph_node", "langgraph_path", "langgraph_step", "langgraph_triggers")
 
 
@@ -208,11 +211,58 @@ def filter_json(wanted: dict[str, Any]) -> str:
     return metadata_json({}, cast("CheckpointMetadata", wanted))
 
 
-def read_tuple(serde: SerializerProtocol, row: Record) -> CheckpointTuple:
-    """Return the checkpoint of a row of `checkpoint_tuples`."""
+class JsonValues:
+    """Decodes the values of one or more checkpoints to encode them as JSON; messages may be dicts.
+
+    Items that checkpoints share are decoded once and are the same objects: nothing may change them.
+    """
+
+    def __init__(self, serde: SafeSerializer) -> None:
+        self._serde = serde
+        self._items: dict[tuple[int, int], list[Any]] = {}
+
+    def of(self, row: Record) -> dict[str, Any]:
+        """Return the values of a row of `checkpoint_tuples` by their channels."""
+        columns = ("value_channels", "value_kinds", "value_datas", "value_pieces", "value_sizes")
+        stored = zip(*(row[column] or () for column in columns), strict=True)
+        return {channel: self._value((kind, data), ranges, sizes) for channel, kind, data, ranges, sizes in stored}
+
+    def _value(self, typed: tuple[str, bytes], ranges: str | None, sizes: bytes | None) -> Any:
+        kind, data = typed
+        counts = list(PIECE_SIZE.iter_unpack(sizes or b""))
+        start = len(data) - sum(size for size, _ in counts)
+        places = [] if ranges is None else numbers_of(ranges)
+        # A piece without leaves opens a list or dict inside of the value.
+        items_in_all = [None] * sum(leaves for _, leaves in counts)
+        if (
+            not places
+            or len(places) != len(counts)
+            or data[:start] != header_of(items_in_all)
+            or not all(leaves for _, leaves in counts)
+        ):
+            return self._serde.loads_for_json(typed)
+        value: list[Any] = []
+        for place, (size, leaves) in zip(places, counts, strict=True):
+            items = self._items.get(place)
+            if items is None:
+                encoded = header_of([None] * leaves) + data[start : start + size]
+                items = self._items[place] = self._serde.loads_for_json((kind, encoded))
+            value += items
+            start += size
+        return value
+
+
+def read_tuple(serde: SerializerProtocol, row: Record, json_values: JsonValues | None = None) -> CheckpointTuple:
+    """Return the checkpoint of a row of `checkpoint_tuples`.
+
+    `json_values` decodes its values, unless it has input that langgraph still applies to them.
+    """
     checkpoint: Checkpoint = serde.loads_typed((row["kind"], row["body"]))
-    stored = zip(row["value_channels"] or (), row["value_kinds"] or (), row["value_datas"] or (), strict=True)
-    checkpoint["channel_values"].update({channel: serde.loads_typed((kind, data)) for channel, kind, data in stored})
+    if json_values is not None and NULL_TASK not in (row["write_tasks"] or ()):
+        checkpoint["channel_values"].update(json_values.of(row))
+    else:
+        stored = zip(row["value_channels"] or (), row["value_kinds"] or (), row["value_datas"] or (), strict=True)
+        checkpoint["channel_values"].update({name: serde.loads_typed((kind, data)) for name, kind, data in stored})
     writes = zip(
         row["write_tasks"] or (), row["write_channels"] or (), row["write_kinds"] or (), row["write_datas"] or (),
         strict=True,

@@ -28,6 +28,7 @@ from langgraph.checkpoint.serde.base import SerializerProtocol
 from portside.agent.checkpoints.pieces import MIN_BYTES
 from portside.agent.checkpoints.rows import (
     Encoding,
+    JsonValues,
     Rows,
     checkpoint_rows,
     encrypt_rows,
@@ -37,7 +38,7 @@ from portside.agent.checkpoints.rows import (
     thread_of,
     write_rows,
 )
-from portside.agent.checkpoints.serde import make_serde
+from portside.agent.checkpoints.serde import SafeSerializer, make_serde
 from portside.agent.checkpoints.writer import CheckpointWriter, RunAttempt, run_on
 from portside.agent.encryption.encryptor import Encryptor
 from portside.agent.encryption.reencryption import rebind_checkpoints
@@ -52,6 +53,8 @@ F = TypeVar("F", bound=Callable[..., Any])
 CheckpointName = tuple[str, str, str | None]
 """A thread, a namespace, and a checkpoint's id unless it is the latest."""
 _preloaded: ContextVar[tuple[CheckpointName, Record | None] | None] = ContextVar("preloaded_checkpoint", default=None)
+
+_is_for_json: ContextVar[bool] = ContextVar("is_for_json", default=False)
 
 
 def _declared(method: F) -> F:
@@ -101,12 +104,24 @@ class PostgresSaver(BaseCheckpointSaver[str]):
         finally:
             _preloaded.reset(token)
 
+    @contextmanager
+    def reading_for_json(self, *, is_for_json: bool) -> Iterator[None]:
+        """Read values that are only encoded as JSON: messages may be the dicts that their JSON has."""
+        token = _is_for_json.set(is_for_json)
+        try:
+            yield
+        finally:
+            _is_for_json.reset(token)
+
+    def _json_values(self) -> JsonValues | None:
+        return JsonValues(self.serde) if _is_for_json.get() and isinstance(self.serde, SafeSerializer) else None
+
     async def aget_tuple(self, config: RunnableConfig) -> CheckpointTuple | None:
         """Return the checkpoint that a config names, or the latest of its namespace, or None."""
         preloaded = _preloaded.get()
         if preloaded is not None and preloaded[0] == _name_of(config):
             row = preloaded[1]
-            return read_tuple(self.serde, row) if row else None
+            return read_tuple(self.serde, row, self._json_values()) if row else None
         row = await run_on(self._loop, self._read(config))
         if row is None:
             return None
@@ -160,11 +175,12 @@ class PostgresSaver(BaseCheckpointSaver[str]):
             "filter": filter_json(filter) if filter else None,
         }
         cursor: dict[str, str | None] = {"after_id": None, "after_thread": None, "after_ns": None}
+        json_values = self._json_values()
         while limit is None or limit > 0:
             count = PAGE if limit is None else min(limit, PAGE)
             rows = await run_on(self._loop, self._db.fetch(sql.list_checkpoints, **conditions, **cursor, count=count))
             for row in rows:
-                yield read_tuple(self.serde, row)
+                yield read_tuple(self.serde, row, json_values)
             if len(rows) < count:
                 return
             limit = None if limit is None else limit - count

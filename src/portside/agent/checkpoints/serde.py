@@ -26,9 +26,9 @@ import msgspec
 import ormsgpack
 from langchain_core.documents import Document
 from langchain_core.messages import BaseMessage
-from langgraph.checkpoint.serde.base import SerializerProtocol
 from langgraph.checkpoint.serde.jsonplus import JsonPlusSerializer
 
+from portside.agent.checkpoints.plain_messages import MODULE, is_plain_message
 from portside.agent.types.encryption import Modules, SerdeConfig
 from portside.kernel.logs import get_logger
 
@@ -52,7 +52,7 @@ class UnsafeCheckpoint(NotImplementedError):
     """A checkpoint is stored in a form that this server does not read, because reading it could execute code."""
 
 
-def make_serde(config: SerdeConfig = SerdeConfig()) -> SerializerProtocol:  # noqa: B008 - it is frozen
+def make_serde(config: SerdeConfig = SerdeConfig()) -> "SafeSerializer":  # noqa: B008 - it is frozen
     """Return the serializer for a configuration."""
     return SafeSerializer(config)
 
@@ -62,6 +62,7 @@ class SafeSerializer(JsonPlusSerializer):
 
     def __init__(self, config: SerdeConfig) -> None:
         hook = _hook(_rule(config.allowed_msgpack_modules))
+        self._json_hook = _json_hook(hook)
         super().__init__(pickle_fallback=config.pickle_fallback, __unpack_ext_hook__=hook)
         self._json = _rule(config.allowed_json_modules)
         self._reads_json = bool(config.allowed_json_modules)
@@ -80,6 +81,13 @@ class SafeSerializer(JsonPlusSerializer):
                 "A checkpoint is stored as JSON; list its classes in checkpointer.serde.allowed_json_modules"
             )
         return _with_instances(msgspec.json.decode(raw), self._json)
+
+    def loads_for_json(self, data: tuple[str, bytes]) -> Any:
+        """Deserialize a value to be encoded as JSON: messages of langchain may be the dicts that their JSON has."""
+        kind, raw = data
+        if kind != "msgpack":
+            return self.loads_typed(data)
+        return ormsgpack.unpackb(raw, ext_hook=self._json_hook, option=_OPTION)
 
 
 Rule = Callable[[str, str], Any]
@@ -147,6 +155,20 @@ def _hook(find: Rule) -> Callable[[int, bytes], Any]:
         return original.loads_typed(("msgpack", ormsgpack.packb(ormsgpack.Ext(code, data))))
 
     return hook
+
+
+def _json_hook(hook: Callable[[int, bytes], Any]) -> Callable[[int, bytes], Any]:
+    """Return a decoder like `hook` that leaves messages as they are stored where their JSON is the same."""
+    name = MODULE.encode()
+
+    def json_hook(code: int, data: bytes) -> Any:
+        if code == _MODEL_2 and name in data[:64]:
+            parts = ormsgpack.unpackb(data, ext_hook=json_hook, option=_OPTION)
+            if all(type(name) is str for name in parts[:2]) and is_plain_message(*parts[:3]):
+                return parts[2]
+        return hook(code, data)
+
+    return json_hook
 
 
 def _snapshot(value: Any) -> Any:

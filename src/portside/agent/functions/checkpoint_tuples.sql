@@ -72,9 +72,13 @@ left join lateral (
         end) as datas,
         array_agg(s.pieces::text) as pieces, array_agg(joined.sizes) as sizes
     from unnest(c.channels, c.versions) as entry (channel, version)
-    join checkpoint_values s
-        on s.thread_id = c.thread_id and s.checkpoint_ns = c.checkpoint_ns
-        and s.channel = entry.channel and s.version = entry.version
+    -- `offset 0`: otherwise Postgres may read all values of the thread and compare them with each entry.
+    cross join lateral (
+        select * from checkpoint_values o
+        where o.thread_id = c.thread_id and o.checkpoint_ns = c.checkpoint_ns
+            and o.channel = entry.channel and o.version = entry.version
+        offset 0
+    ) s
     left join lateral joined_pieces(c.thread_id, s.pieces) joined on s.pieces is not null
 ) v on true
 left join lateral (

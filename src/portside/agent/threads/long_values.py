@@ -93,6 +93,6 @@ async def _read(db: Session, thread_id: UUID, versions: Mapping[str, str]) -> li
     names = list(versions)
     return [
         f"{dump_api(names[row['place'] - 1]).decode()}:"
-        f"{without_nul(dump_user(_serde.loads_typed((row['kind'], row['data'])))).decode()}"
+        f"{without_nul(dump_user(_serde.loads_for_json((row['kind'], row['data'])))).decode()}"
         for row in rows
     ]
