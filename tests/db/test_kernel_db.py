@@ -346,6 +346,18 @@ async def test_idle_connections_are_closed(fresh_database, postgres, monkeypatch
     await db.close()
 
 
+async def test_a_holder_that_was_refused_a_connection_hides_no_open_one(db) -> None:
+    """Whatever order they were put back in: a statement must not open a connection while one is free."""
+    pool = db.pool
+    async with pool.acquire(), pool.acquire():
+        pass
+    free = [pool._queue.get_nowait() for _ in range(pool._queue.qsize())]
+    for holder in sorted(free, key=lambda holder: holder.is_connected(), reverse=True):
+        pool._queue.put_nowait(holder)
+    await asyncio.gather(db.execute(SLOW, seconds=0.01), db.execute(SLOW, seconds=0.01))
+    assert pool.get_size() == 2
+
+
 async def test_open_connections_are_shared_if_postgres_refuses_more(fresh_database, postgres) -> None:
     name = f"few_{secrets.token_hex(6)}"
     url = await fresh_database()

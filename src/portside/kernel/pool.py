@@ -159,6 +159,21 @@ class Connection(asyncpg.Connection):
         return ""
 
 
+class _FreeHolders(asyncio.LifoQueue[Any]):
+    """The free holders of a pool: the last one that has an open connection comes first.
+
+    Before 0.32, the driver lends the last one that was put back. After Postgres refused to open a connection, that is
+    one without any, and the connections of the holders below it are not used.
+    """
+
+    _queue: list[Any]
+
+    def _get(self) -> Any:
+        holders = self._queue
+        last = len(holders) - 1
+        return holders.pop(next((at for at in range(last, -1, -1) if holders[at].is_connected()), last))
+
+
 class Pool(asyncpg.Pool):
     """The driver's pool with a fast path for clean connections, which are lent and taken back synchronously.
 
@@ -187,6 +202,10 @@ class Pool(asyncpg.Pool):
         pool._background_lock = asyncio.Lock()
         pool._full_until = 0.0
         await pool
+        if type(pool._queue) is asyncio.LifoQueue:
+            holders, pool._queue = pool._queue, _FreeHolders(max_size)
+            while not holders.empty():
+                pool._queue.put_nowait(holders.get_nowait())
         async with pool.acquire():
             return pool
 
