@@ -18,6 +18,36 @@ from tests.servers import PROJECTS, ServerProcess, agent_server
 
 WORDS = "a long message about nothing, with \\ and \N{GREEK SMALL LETTER ALPHA} " * 20
 
+# Does what the user's last message begins with.
+MOODY = """
+import asyncio
+
+from langchain_core.messages import AIMessage
+from langgraph.graph import START, MessagesState, StateGraph
+from langgraph.types import interrupt
+
+
+async def answer(state: MessagesState) -> dict:
+    return {"messages": [AIMessage("noted")]}
+
+
+async def act(state: MessagesState) -> dict:
+    said = state["messages"][-2].content
+    if said.startswith("fail"):
+        raise ValueError("as you wish")
+    if said.startswith("ask"):
+        return {"messages": [AIMessage(interrupt("really?"))]}
+    if said.startswith("wait"):
+        await asyncio.sleep(600)
+    return {"messages": [AIMessage(f"echo: {said}")]}
+
+
+graph = (
+    StateGraph(MessagesState).add_node("answer", answer).add_node("act", act)
+    .add_edge(START, "answer").add_edge("answer", "act").compile()
+)
+"""
+
 
 @pytest.fixture(scope="module")
 def server(module_database: str, tmp_path_factory: pytest.TempPathFactory) -> Iterator[ServerProcess]:
@@ -25,6 +55,8 @@ def server(module_database: str, tmp_path_factory: pytest.TempPathFactory) -> It
     folder = shutil.copytree(PROJECTS / "graphs", tmp_path_factory.mktemp("long") / "project")
     config = json.loads((folder / "langgraph.json").read_text())
     config["webhooks"] = {"url": {"require_https": False, "disable_loopback": False}}
+    config["graphs"]["moody"] = "./moody.py:graph"
+    (folder / "moody.py").write_text(MOODY)
     (folder / "langgraph.json").write_text(json.dumps(config))
     with agent_server(module_database, folder, project=str(folder)) as running:
         yield running
@@ -44,12 +76,12 @@ def post(server: ServerProcess, path: str, body: object) -> httpx2.Response:
     return answer
 
 
-def talk(server: ServerProcess, *, turns: int = 12, **fields: Any) -> tuple[str, bytes]:
+def talk(server: ServerProcess, *, turns: int = 12, graph: str = "echo", **fields: Any) -> tuple[str, bytes]:
     """Return a thread after some turns, and the last answer."""
     thread_id, answer = str(uuid4()), b""
     for turn in range(turns):
         given = {"messages": [{"role": "user", "content": f"turn {turn}: {WORDS}"}]}
-        body = {"assistant_id": "echo", "input": given, "if_not_exists": "create", **fields}
+        body = {"assistant_id": graph, "input": given, "if_not_exists": "create", **fields}
         answer = post(server, f"/threads/{thread_id}/runs/wait", body).content
     return thread_id, answer
 
@@ -153,3 +185,37 @@ async def test_webhooks_and_joined_runs_get_the_whole_values(server, db):
     hook = {"assistant_id": "echo", "input": given, "webhook": f"{server.url}/nowhere"}
     post(server, f"/threads/{thread_id}/runs/wait", hook)
     assert await db.fetchval("select jsonb_array_length(\"values\" -> 'messages') from webhook_deliveries") == 28
+
+
+@pytest.mark.parametrize("mood", ["fail", "ask", "wait"])
+async def test_a_run_that_did_not_finish_leaves_the_list_out_of_the_row(server, db, mood: str):
+    thread_id, _ = talk(server, graph="moody")
+    given = {"messages": [{"role": "user", "content": mood}]}
+    run = post(server, f"/threads/{thread_id}/runs", {"assistant_id": "moody", "input": given}).json()
+    path = f"{server.url}/threads/{thread_id}"
+
+    async def has_noted() -> bool:
+        return len(httpx2.get(f"{path}/state").json()["values"]["messages"]) == 38
+
+    await eventually(has_noted)
+    if mood == "wait":
+        assert httpx2.post(f"{path}/runs/{run['run_id']}/cancel?wait=true", timeout=60).is_success
+
+    async def is_over() -> bool:
+        return httpx2.get(path).json()["status"] == {"fail": "error", "ask": "interrupted", "wait": "interrupted"}[mood]
+
+    await eventually(is_over)
+    assert await row_bytes(db, thread_id) < 1000
+    got = httpx2.get(path)
+    state = httpx2.get(f"{path}/state").json()
+    assert got.json()["values"] == state["values"]
+    assert raw_values(got.content) == await stored_text(db, json.dumps(state["values"]).encode())
+    [found] = post(server, "/threads/search", {"ids": [thread_id]}).json()
+    assert found == got.json()
+    if mood == "ask":
+        assert [one["value"] for task in got.json()["interrupts"].values() for one in task] == ["really?"]
+        resumed = post(
+            server, f"/threads/{thread_id}/runs/wait", {"assistant_id": "moody", "command": {"resume": "yes"}}
+        )
+        assert resumed.json()["messages"][-1]["content"] == "yes"
+        assert await row_bytes(db, thread_id) < 1000

@@ -108,13 +108,10 @@ class RunExecutor:
                 # Published only now that it is known to be the graph's own: a failure of the database, or a lost lease,
                 # does not end the run, and was raised above.
                 sink.publish([("error", dump_user(outcome.error))])
-            if run.kwargs.get("webhook") or run.is_temporary:
-                # The webhook's row gets the whole values from the thread's; a temporary thread has no later run.
-                outcome.row_values = outcome.long_values = None
-            return result_of(outcome)
+            return result_of(_for_row(run, outcome))
         except RunTimeout:
             error = {"error": "TimeoutError", "message": f"the run took longer than {self._timeout_s:g} s"}
-            after = await self._thread_after(execution_request(run, resume=False)) | {"thread_status": "error"}
+            after = await self._thread_after(run, execution_request(run, resume=False)) | {"thread_status": "error"}
             return RunResult(status="timeout", error=error, **after)
         except PortsideError as exc:
             # The graph never started, and would not at another attempt either.
@@ -127,7 +124,7 @@ class RunExecutor:
         if cancellation.action == "rollback":
             return await self._roll_back(run)
         error = {"error": "UserInterrupt", "message": cancellation.reason}
-        after = await self._thread_after(execution_request(run, resume=False))
+        after = await self._thread_after(run, execution_request(run, resume=False))
         return RunResult(status="interrupted", error=error, **after)
 
     async def _roll_back(self, run: ClaimedRun) -> RunResult:
@@ -136,17 +133,18 @@ class RunExecutor:
         request = execution_request(run, resume=False)
         if graph_before in self._graphs.facts:
             request.graph_id = graph_before
-        return RunResult(status="rolled_back", **await self._thread_after(request))
+        return RunResult(status="rolled_back", **await self._thread_after(run, request))
 
-    async def _thread_after(self, request: RunRequest) -> dict[str, Any]:
+    async def _thread_after(self, run: ClaimedRun, request: RunRequest) -> dict[str, Any]:
         """Read the state that a stopped run left on its thread. Without a readable state the thread is idle."""
         try:
-            outcome = await self._graphs.read_outcome(request)
+            outcome = _for_row(run, await self._graphs.read_outcome(request))
         except Exception:
             log.exception("the state of a stopped run could not be read", graph_id=request.graph_id)
             outcome = UNREADABLE
         status = "interrupted" if outcome.has_next else "idle"
-        return {"thread_status": status, "values": outcome.values, "interrupts": outcome.interrupts}
+        values = {"values": outcome.values, "row_values": outcome.row_values, "long_values": outcome.long_values}
+        return {"thread_status": status, "interrupts": outcome.interrupts, **values}
 
     async def flush_events(self) -> None:
         """Write the events of all runs so far to the log in Postgres, where other processes follow them."""
@@ -202,19 +200,24 @@ def execution_request(run: ClaimedRun, *, resume: bool) -> RunRequest:
     )
 
 
+def _for_row(run: ClaimedRun, outcome: Outcome) -> Outcome:
+    """Return an outcome whose values the thread's row keeps whole where that is necessary."""
+    if run.kwargs.get("webhook") or run.is_temporary:
+        # The webhook's row gets the whole values from the thread's; a temporary thread has no later run.
+        outcome.row_values = outcome.long_values = None
+    return outcome
+
+
 def result_of(outcome: Outcome) -> RunResult:
     """Return the result of a run that was executed to its outcome."""
     if outcome.is_refused:
         return RunResult(status="error", thread_status=None, error=outcome.error)
-    if outcome.error is not None:
-        values, interrupts = outcome.values, outcome.interrupts
-        return RunResult(
-            status="error", thread_status="error", values=values, interrupts=interrupts, error=outcome.error
-        )
     is_interrupted = outcome.has_next or bool(outcome.interrupts)
+    has_failed = outcome.error is not None
     return RunResult(
-        status="success",
-        thread_status="interrupted" if is_interrupted else "idle",
+        status="error" if has_failed else "success",
+        thread_status="error" if has_failed else "interrupted" if is_interrupted else "idle",
+        error=outcome.error,
         values=outcome.values,
         row_values=outcome.row_values,
         long_values=outcome.long_values,

@@ -73,10 +73,11 @@ class Execution:
         """Run the graph, yielding its events as they come."""
         request, encoder = self._request, self._encoder
         output: str | list[str] = []
+        checkpointer: Any = None
         try:
             opened = self._graphs.open(request.graph_id, self._config, context=request.context)
             async with opened as graph, aclosing(self._stream(graph)) as items:
-                output = _output_keys(graph)
+                output, checkpointer = _output_keys(graph), graph.checkpointer
                 async for chunk in items:
                     item = chunk if len(chunk) == 3 else ((), *chunk)
                     self._remember(*item)
@@ -100,9 +101,11 @@ class Execution:
         else:
             return
         error = {"error": type(failure).__name__, "message": _text(failure)}
-        values = None if self._values is _MISSING else dump_user(_select(self._values, output))
+        values = None if self._values is _MISSING else _select(self._values, output)
+        encoded = None if self._values is _MISSING else dump_user(values)
         is_refused = type(failure).__name__ == UNKNOWN_INTERRUPT
-        self.outcome = Outcome(values=values, interrupts={}, has_next=False, error=error, is_refused=is_refused)
+        outcome = Outcome(values=encoded, interrupts={}, has_next=False, error=error, is_refused=is_refused)
+        self.outcome = _without_long_lists(outcome, values, _long_lists(checkpointer, self._config, values))
 
     def _stream(self, graph: Graph) -> Any:
         """Start the graph. Its chunks are (mode, payload), with the namespace in front where subgraphs are streamed."""
@@ -139,22 +142,19 @@ class Execution:
 
     async def _ended(self, graph: Graph) -> Outcome:
         if graph.checkpointer and (self._stopped or self._values is _MISSING):
+            # Before reading the state, which makes other objects.
+            versions = {} if self._values is _MISSING else _long_lists(graph.checkpointer, self._config, self._values)
             state = await graph.aget_state(_latest(self._config))
-            return _outcome(graph, state, state.values if self._values is _MISSING else self._values)
+            if self._values is _MISSING:
+                return _outcome(graph, state, state.values, _long_lists(graph.checkpointer, self._config, state.values))
+            return _outcome(graph, state, self._values, versions)
         given: Any = None if self._values is _MISSING else self._values
         values = _select(given, _output_keys(graph))
         # Encoding a long conversation costs most of a run: reuse the last event if it holds the same values.
         is_encoded = self._last_values_event is not None and isinstance(values, dict) and len(values) == len(given)
         encoded = self._last_values_event if is_encoded else dump_user(values)
         outcome = Outcome(values=encoded, interrupts={}, has_next=False, error=None)
-        if encoded is not None and len(encoded) >= LONG_BYTES and isinstance(values, dict):
-            # A method of this server's checkpointer, whose class this package does not know.
-            find_long_lists = getattr(graph.checkpointer, "long_lists", None)
-            versions = find_long_lists(self._config, values) if find_long_lists else {}
-            if versions:
-                outcome.long_values = versions
-                outcome.row_values = dump_user({key: part for key, part in values.items() if key not in versions})
-        return outcome
+        return _without_long_lists(outcome, values, _long_lists(graph.checkpointer, self._config, values))
 
 
 async def execute(graphs: Graphs, request: RunRequest, push: Callable[[Emitted], None], timeout_s: float) -> Outcome:
@@ -180,18 +180,35 @@ async def read_outcome(graphs: Graphs, request: RunRequest) -> Outcome:
         state = await graph.aget_state(_latest(config)) if graph.checkpointer else None
         if state is None or state.metadata is None:
             return Outcome(values=None, interrupts={}, has_next=False, error=None)
-        return _outcome(graph, state, state.values)
+        return _outcome(graph, state, state.values, _long_lists(graph.checkpointer, config, state.values))
 
 
-def _outcome(graph: Graph, state: StateSnapshot, values: Any) -> Outcome:
+def _outcome(graph: Graph, state: StateSnapshot, values: Any, versions: dict[str, str]) -> Outcome:
     # A task with a result was answered, although older versions of langgraph still list its interrupts.
     open_tasks = [task for task in state.tasks if task.interrupts and task.result is None]
     waiting = [interrupt for task in open_tasks for interrupt in task.interrupts]
     interrupts = {task.id: [_interrupt(interrupt) for interrupt in task.interrupts] for task in open_tasks}
-    values = _select(values, _output_keys(graph))
+    selected = values = _select(values, _output_keys(graph))
     if waiting:
         values = {**values, INTERRUPT: waiting} if isinstance(values, dict) else {INTERRUPT: waiting}
-    return Outcome(values=dump_user(values), interrupts=plain(interrupts), has_next=bool(state.next), error=None)
+    outcome = Outcome(values=dump_user(values), interrupts=plain(interrupts), has_next=bool(state.next), error=None)
+    return _without_long_lists(outcome, selected, versions)
+
+
+def _long_lists(checkpointer: Any, config: RunnableConfig, values: Any) -> dict[str, str]:
+    """Return the versions of those values that are long lists in the last checkpoint, by their keys."""
+    # A method of this server's checkpointer, whose class this package does not know.
+    find = getattr(checkpointer, "long_lists", None)
+    return find(config, values) if find is not None and isinstance(values, dict) else {}
+
+
+def _without_long_lists(outcome: Outcome, values: Any, versions: dict[str, str]) -> Outcome:
+    """Leave the lists of the last checkpoint out of the values that the thread's row keeps."""
+    if outcome.values is not None and len(outcome.values) >= LONG_BYTES and isinstance(values, dict):
+        outcome.long_values = {key: version for key, version in versions.items() if key in values} or None
+        if outcome.long_values:
+            outcome.row_values = dump_user({key: part for key, part in values.items() if key not in versions})
+    return outcome
 
 
 async def _chunks_among_events(stream: Any) -> AsyncGenerator[Any, None]:

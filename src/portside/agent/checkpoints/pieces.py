@@ -14,14 +14,14 @@ import secrets
 import struct
 import threading
 from collections.abc import Iterator, Sequence
-from functools import lru_cache
 from operator import is_
 from typing import Any, NamedTuple
 
 from cachetools import LRUCache
-from langchain_core.messages import BaseMessage, BaseMessageChunk
+from langchain_core.messages import BaseMessage
 from langgraph.checkpoint.serde.base import SerializerProtocol
 
+from portside.agent.checkpoints.plain_messages import is_message, is_plain
 from portside.agent.sql.pieces import PIECE_SIZE, numbers_of
 
 # A shorter value is stored whole: several rows would cost more than what they share.
@@ -39,9 +39,7 @@ KNOWN_SERIES = 100_000
 # A run may read other checkpoints between its own.
 RECENT = 3
 _IMMUTABLE = frozenset({type(None), bool, int, float, str, bytes})
-_JSON = frozenset({type(None), bool, int, float, str})
 _CONTAINERS = frozenset({list, dict})
-_MESSAGES = "langchain_core.messages."
 
 
 class _Key(NamedTuple):
@@ -138,7 +136,6 @@ class KnownValues(NamedTuple):
 
     checkpoint_id: str
     channels: dict[str, Known]
-    # Of these channels, if the checkpoint was written here; empty if it was read.
     versions: dict[str, str]
 
     @property
@@ -189,19 +186,23 @@ class ValuePieces:
                 self._others[thread_id, checkpoint_ns] = known
 
     def long_lists(self, thread_id: str, values: dict[str, Any]) -> dict[str, str]:
-        """Return the versions of those values that are lists in pieces of the last checkpoint that a run wrote.
+        """Return the versions of those values that are lists in pieces of the last checkpoint that was written or read.
 
         Only lists of messages and of plain JSON data: what is read later has the same JSON.
         """
-        recent = list(self._known.get(thread_id, {}).get("", {}).values())
-        if not recent:
-            return {}
-        last = recent[-1]
-        return {
-            key: last.versions[key]
-            for key, value in values.items()
-            if type(value) is list and key in last.versions and _is_same_list(last.channels.get(key), value)
-        }
+        namespaces = self._known.get(thread_id)
+        with self._lock:
+            other = self._others.get((thread_id, ""))
+        last = other if namespaces is None else next(reversed(namespaces.get("", {}).values()), None)
+        return (
+            {}
+            if last is None
+            else {
+                key: last.versions[key]
+                for key, value in values.items()
+                if type(value) is list and key in last.versions and _is_same_list(last.channels.get(key), value)
+            }
+        )
 
     def known(self, thread_id: str, checkpoint_ns: str, checkpoint_id: str | None) -> dict[str, Known]:
         """Return the values of a checkpoint by their channels, as far as they are known."""
@@ -515,21 +516,7 @@ def _is_same_list(known: Known | None, value: list[Any]) -> bool:
     if not isinstance(known, CutValue):
         return False
     leaves = [leaf for piece in known.pieces for leaf in piece.leaves]
-    return len(leaves) == len(value) and all(map(is_, leaves, value)) and all(map(_is_plain, value))
-
-
-def _is_plain(item: Any) -> bool:
-    """Whether an item is a message or JSON data, without any other object in it."""
-    kind: Any = type(item)
-    if kind in _JSON:
-        return True
-    if kind is list:
-        return all(map(_is_plain, item))
-    if kind is dict:
-        return all(type(key) is str for key in item) and all(map(_is_plain, item.values()))
-    if not _is_message(kind) or issubclass(kind, BaseMessageChunk) or item.__pydantic_extra__:
-        return False
-    return all(type(field) in _JSON or not field or _is_plain(field) for field in item.__dict__.values())
+    return len(leaves) == len(value) and all(map(is_, leaves, value)) and all(map(is_plain, value))
 
 
 def _name(leaf: Any) -> Any:
@@ -542,18 +529,12 @@ def _name(leaf: Any) -> Any:
 def _mark(leaf: Any) -> tuple[Any, ...] | None:
     """Return the fields of a message, by which a later change of it is noticed; None for anything else."""
     kind: Any = type(leaf)
-    if not _is_message(kind) or leaf.__pydantic_extra__:
+    if not is_message(kind) or leaf.__pydantic_extra__:
         return None
     fields = tuple(leaf.__dict__.values())
     # A list or dict can change inside: a message that has any with content is compared by its bytes.
     empty = [field for field in fields if type(field) not in _IMMUTABLE]
     return None if any(empty) else (fields, empty)
-
-
-@lru_cache(maxsize=1000)
-def _is_message(kind: Any) -> bool:
-    """Whether this is a class of messages of langchain itself."""
-    return issubclass(kind, BaseMessage) and kind.__module__.startswith(_MESSAGES)
 
 
 def _is_unchanged(known: Any, mark: tuple[Any, ...] | None, leaf: Any) -> bool | None:

@@ -17,6 +17,7 @@ from langchain_core.messages.ai import InputTokenDetails, OutputTokenDetails, Us
 
 MODULE = "langchain_core.messages."
 _COUNTS = tuple(UsageMetadata.__annotations__)
+_JSON = frozenset({type(None), bool, int, float, str})
 _DETAILS = {
     "input_token_details": tuple(InputTokenDetails.__annotations__),
     "output_token_details": tuple(OutputTokenDetails.__annotations__),
@@ -33,6 +34,26 @@ def is_plain_message(module: str, name: str, stored: Any) -> bool:
         if type(value) not in types and not is_valid(value):
             return False
     return True
+
+
+@lru_cache(maxsize=1000)
+def is_message(kind: Any) -> bool:
+    """Whether this is a class of messages of langchain itself."""
+    return issubclass(kind, BaseMessage) and kind.__module__.startswith(MODULE)
+
+
+def is_plain(item: Any) -> bool:
+    """Whether an item is a message or JSON data, without any other object in it."""
+    kind: Any = type(item)
+    if kind in _JSON:
+        return True
+    if kind is list:
+        return all(map(is_plain, item))
+    if kind is dict:
+        return all(type(key) is str for key in item) and all(map(is_plain, item.values()))
+    if not is_message(kind) or issubclass(kind, BaseMessageChunk) or item.__pydantic_extra__:
+        return False
+    return all(type(field) in _JSON or not field or is_plain(field) for field in item.__dict__.values())
 
 
 class _Fields(NamedTuple):

@@ -285,7 +285,8 @@ def known_values(row: Record, found: CheckpointTuple) -> KnownValues:
         known = read_known(found.checkpoint["channel_values"][channel], (kind, data), ranges, sizes)
         if known is not None:
             channels[channel] = known
-    return KnownValues(row["checkpoint_id"], channels, {})
+    versions = found.checkpoint["channel_versions"]
+    return KnownValues(row["checkpoint_id"], channels, {channel: str(versions[channel]) for channel in channels})
 
 
 def thread_of(config: RunnableConfig) -> str:
