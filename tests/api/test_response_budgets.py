@@ -353,3 +353,30 @@ async def test_a_state_above_the_budget_is_read_and_its_history_says_how_many_fi
         assert (refused.status_code, "objects fit" in refused.json()["detail"]) == (413, True)
         # Or it were in the searches of another test.
         assert (await client.delete(f"/threads/{thread}")).is_success
+
+
+async def test_threads_whose_lists_are_outside_of_their_rows_say_how_many_fit(agent: tuple[ServerProcess, str]) -> None:
+    server, _ = agent
+    threads, turns, size = 8, 4, ANSWER_BYTES // 64
+    async with httpx2.AsyncClient(base_url=server.url, timeout=120) as client:
+        made = []
+        for _ in range(threads):
+            thread = (await client.post("/threads", json={"metadata": {"kind": "long"}})).json()["thread_id"]
+            made.append(thread)
+            for number in range(turns):
+                message = {"role": "user", "content": f"{number}" * size}
+                run = {"assistant_id": "echo", "input": {"messages": [message]}}
+                assert (await client.post(f"/threads/{thread}/runs/wait", json=run)).is_success
+        search = {"metadata": {"kind": "long"}, "limit": threads}
+        refused = await client.post("/threads/search", json=search)
+        said = re.search(r"(\d+) objects fit", refused.json()["detail"])
+        assert refused.status_code == 413 and said is not None and 1 < int(said[1]) < threads
+        fitting = await client.post("/threads/search", json={**search, "limit": int(said[1])})
+        assert fitting.status_code == 200 and len(fitting.json()) == int(said[1])
+        assert all(len(thread["values"]["messages"]) == 2 * turns for thread in fitting.json())
+        # None of what a filter reads is in the response.
+        wanted = {"values": {"messages": [{"content": "0" * size}]}, "limit": threads}
+        light = await client.post("/threads/search", json={**wanted, "select": ["thread_id"]})
+        assert sorted(thread["thread_id"] for thread in light.json()) == sorted(made)
+        for thread in made:
+            assert (await client.delete(f"/threads/{thread}")).is_success

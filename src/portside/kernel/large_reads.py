@@ -183,6 +183,15 @@ class ReadReservation:
             self.reserved = 0
             budget.release(wanted)
 
+    def check_objects(self, fitting: int) -> None:
+        """Raise ResponseTooLarge if what was read is too large, where each object takes statements of its own.
+
+        `fitting` is the number of objects before the last one that was read. A single object is always sent.
+        """
+        budget = self._budget
+        if budget is not None and fitting and self.used > budget.response_bytes + self.free_bytes:
+            raise ResponseTooLarge.for_limit(budget.response_bytes, fitting)
+
     async def reserve(self, size: int) -> None:
         """Reserve at least this many bytes, and start to count from zero. Raises TooManyLargeReads.
 

@@ -12,10 +12,11 @@ from portside.agent.checkpoints.serde import make_serde
 from portside.agent.sql import sql
 from portside.kernel.codec import dump_api, load
 from portside.kernel.db import Session
+from portside.kernel.large_reads import current_read
 from portside.kernel.user_json import dump_user, without_nul
 
 _serde = make_serde()
-# Threads whose values are in memory together.
+# Rows without their lists that are in memory together.
 BATCH = 16
 # How often a row is read again whose checkpoint was deleted in between.
 ATTEMPTS = 3
@@ -25,45 +26,52 @@ Row = Any
 
 
 async def with_long_values(db: Session, rows: Sequence[Row], extract: Any = None) -> list[Row]:
-    """Return rows of threads with their whole values, and what the paths of a search lead to in them."""
+    """Return rows of threads with their whole values, and what the paths of a search lead to in them.
+
+    Raises ResponseTooLarge that says how many of the threads one response may hold.
+    """
     completed: list[Row] = list(rows)
-    lacking = [place for place, row in enumerate(rows) if row["long_values"] is not None]
-    for start in range(0, len(lacking), BATCH):
-        places = lacking[start : start + BATCH]
-        batch = [await _with_lists(db, rows[place]) for place in places]
-        joined = await _join(db, batch, extract=extract)
-        for place, (row, _), found in zip(places, batch, joined, strict=True):
-            completed[place] = whole = {**dict(row), "values": found["joined"]}
-            if row.get("extracted") is not None:
-                whole["extracted"] = found["joined_paths"]
+    for place, row in enumerate(rows):
+        if row["long_values"] is None:
+            continue
+        base, lists = await _with_lists(db, row)
+        found = await _join(db, base, lists, extract=extract)
+        completed[place] = whole = {**dict(base), "values": found["joined"]}
+        if base.get("extracted") is not None:
+            whole["extracted"] = found["joined_paths"]
+        if (read := current_read()) is not None:
+            read.check_objects(place)
     return completed
 
 
 async def threads_matching(db: Session, values: Mapping[str, Any] | None) -> list[UUID] | None:
     """Return the threads that match a filter by lists that are not in their rows; None if no row can lack them.
 
-    This reads all these threads: a slow way, for filters that no index answers either.
+    This reads all these threads, one after the other: a slow way, for filters that no index answers either.
     """
     keys = [key for key, wanted in (values or {}).items() if isinstance(wanted, list)]
     if not keys:
         return None
-    matching, after = [], _FIRST
+    wanted, matching, after = dump_api(values).decode(), [], _FIRST
     while rows := await db.fetch(sql.threads_with_long_values, keys=keys, after_id=after, limit=BATCH):
-        batch = [await _with_lists(db, row) for row in rows]
-        joined = await _join(db, batch, matching=dump_api(values).decode())
-        matching += [row["thread_id"] for row, found in zip(rows, joined, strict=True) if found["is_matching"]]
+        for row in rows:
+            base, lists = await _with_lists(db, row)
+            if (await _join(db, base, lists, matching=wanted))["is_matching"]:
+                matching.append(row["thread_id"])
+        if (read := current_read()) is not None:
+            # None of it is in the response.
+            read.used = 0
         after = rows[-1]["thread_id"]
     return matching
 
 
-async def _join(db: Session, batch: Sequence[tuple[Row, str]], **wanted: Any) -> list[Row]:
-    extract = wanted.get("extract")
-    return await db.fetch(
+async def _join(db: Session, row: Row, lists: str, *, matching: str | None = None, extract: Any = None) -> Row:
+    return await db.fetchrow(
         sql.join_long_values,
-        rows=[row["values"] for row, _ in batch],
-        lists=[lists for _, lists in batch],
-        extracteds=[row.get("extracted") or "{}" for row, _ in batch],
-        matching=wanted.get("matching"),
+        rows=[row["values"]],
+        lists=[lists],
+        extracteds=[row.get("extracted") or "{}"],
+        matching=matching,
         extract=None if extract is None else dump_api(extract).decode(),
     )
 
@@ -84,15 +92,11 @@ async def _with_lists(db: Session, row: Row) -> tuple[Row, str]:
 
 async def _read(db: Session, thread_id: UUID, versions: Mapping[str, str]) -> list[str]:
     """Return the entries of a JSON object for the lists that are stored."""
-    rows = await db.fetch(
-        sql.read_long_values,
-        thread_ids=[str(thread_id)] * len(versions),
-        channels=list(versions),
-        versions=list(versions.values()),
-    )
-    names = list(versions)
-    return [
-        f"{dump_api(names[row['place'] - 1]).decode()}:"
-        f"{without_nul(dump_user(_serde.loads_for_json((row['kind'], row['data'])))).decode()}"
-        for row in rows
-    ]
+    entries = []
+    for name, version in versions.items():
+        # One after the other: a single row may be as large as it is (`kernel.large_reads`).
+        named = {"thread_ids": [str(thread_id)], "channels": [name], "versions": [version]}
+        if (row := await db.fetchrow(sql.read_long_values, **named)) is not None:
+            value = _serde.loads_for_json((row["kind"], row["data"]))
+            entries.append(f"{dump_api(name).decode()}:{without_nul(dump_user(value)).decode()}")
+    return entries
