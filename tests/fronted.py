@@ -186,13 +186,14 @@ def web_ports() -> Iterator[None]:
         yield
 
 
-def make_certificate(folder: Path, host: str) -> tuple[Path, Path]:
-    """Make a certificate that signs itself, and return its file and that of its key."""
+def make_certificate(folder: Path, *hosts: str) -> tuple[Path, Path]:
+    """Make a certificate that signs itself, and return its file and that of its key, which the first host names."""
+    host, names = hosts[0], ",".join(f"DNS:{name}" for name in hosts)
     certificate, key = folder / f"{host}.pem", folder / f"{host}.key"
     subprocess.run(
         [
             "openssl", "req", "-x509", "-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:prime256v1", "-nodes",
-            "-days", "2", "-subj", f"/CN={host}", "-addext", f"subjectAltName=DNS:{host}", "-keyout", key,
+            "-days", "2", "-subj", f"/CN={host}", "-addext", f"subjectAltName={names}", "-keyout", key,
             "-out", certificate,
         ],
         check=True, capture_output=True,

@@ -71,8 +71,22 @@ _CADDY = """\
 }}
 """
 _TRAEFIK = """\
-# Traefik before Portside: `portside up --domain {domain}{agents} --tls off` with TRUSTED_PROXIES={proxy}
-# Traefik buffers neither streams nor uploads. Set readTimeout of the entry point to 0 for long streams.
+# Traefik 3 before Portside: `portside up --domain {domain}{agents} --tls off` with TRUSTED_PROXIES={proxy}
+# This is a file for `providers.file`. The static configuration of Traefik needs:
+#   entryPoints:
+#     web:
+#       address: ":80"
+#     websecure:
+#       address: ":443"
+#       transport:
+#         respondingTimeouts:
+#           readTimeout: 0
+#   certificatesResolvers:
+#     default:
+#       acme:
+#         storage: acme.json
+#         {challenge}
+# With the usual readTimeout, an upload that takes longer than 60 seconds fails.
 http:
   routers:
     portside:
@@ -81,6 +95,18 @@ http:
       service: portside
       tls:
         certResolver: default
+        domains:
+          - main: "{domain}"{wildcard}
+    portside-plain:
+      rule: "{rule}"
+      entryPoints: [web]
+      service: portside
+      middlewares: [portside-https]
+  middlewares:
+    portside-https:
+      redirectScheme:
+        scheme: https
+        permanent: true
   services:
     portside:
       loadBalancer:
@@ -88,13 +114,18 @@ http:
         responseForwarding:
           flushInterval: 1ms
         servers:
-          - url: http://{address}
+          - url: "http://{address}"
         serversTransport: portside
   serversTransports:
     portside:
       forwardingTimeouts:
+        # The front closes idle connections after 75 seconds.
         idleConnTimeout: 60s
 """
+_TRAEFIK_CHALLENGE = "tlsChallenge: {}"
+_TRAEFIK_WILDCARD_CHALLENGE = (
+    "dnsChallenge: {provider: NAME}  # only DNS proves *.DOMAIN; or give Traefik a certificate"
+)
 
 
 class Outer(msgspec.Struct, frozen=True):
@@ -122,10 +153,15 @@ def caddy(outer: Outer) -> str:
 
 
 def traefik(outer: Outer) -> str:
-    """Return a dynamic configuration file."""
-    label = outer.domain.replace(".", r"\.")
-    by_host = f" || HostRegexp(`^[a-z0-9-]+{chr(92)}.{label}$`)" if outer.is_by_host else ""
-    return _fill(_TRAEFIK, outer, rule=(f"Host(`{outer.domain}`)" + by_host).replace("\\", "\\\\"))
+    """Return a dynamic configuration file, with the static configuration in comments."""
+    rule = f"Host(`{outer.domain}`)"
+    if not outer.is_by_host:
+        return _fill(_TRAEFIK, outer, rule=rule, wildcard="", challenge=_TRAEFIK_CHALLENGE)
+    label = outer.domain.replace(".", r"\\.")
+    return _fill(
+        _TRAEFIK, outer, rule=rf"{rule} || HostRegexp(`^[a-z0-9-]+\\.{label}$`)",
+        wildcard=f'\n            sans: ["*.{outer.domain}"]', challenge=_TRAEFIK_WILDCARD_CHALLENGE,
+    )  # fmt: skip
 
 
 def _fill(template: str, outer: Outer, **more: str) -> str:
