@@ -1,10 +1,14 @@
-"""What the front adds to a request: the same request on an agent's own port and through Caddy.
+"""What the front adds to a request: the same on an agent's own port, through the front, and through a bare Caddy.
 
-Clients alternate between both in short rounds, so that other work on the machine hits them alike.
+The bare Caddy has one route, which passes everything to the agent: what it costs no configuration of ours can save.
+Clients alternate between the three in short rounds, so that other work on the machine hits them alike.
 """
 
+import contextlib
 import tempfile
+from collections.abc import AsyncIterator
 from pathlib import Path
+from typing import Any, NamedTuple
 
 from bench.client import Connection, Figures, cpu_s, load, percentiles
 from tests.servers import free_port
@@ -18,36 +22,75 @@ ROUNDS, ROUND_S = 10, 0.5
 NAME = "bench"
 
 
+class Way(NamedTuple):
+    """A way to the agent: the port and the prefix of the path, and the process in between."""
+
+    port: int
+    prefix: str = ""
+    pid: int | None = None
+
+
 async def measure_front(port: int) -> dict[str, Figures]:
-    """Return a row for each number of clients: p50 of both ways, what the front adds, and the ratio."""
+    """Return a row for each number of clients: p50 of all ways, what the front adds, and CPU time for each request."""
     caddy = find_caddy(None)
     if caddy is None:
         return {}
-    options = FrontOptions(port=free_port())
+    front_port, bare_port = free_port(), free_port()
+    front_config = configuration(FrontOptions(port=front_port), is_old=caddy.is_old)
     with tempfile.TemporaryDirectory() as folder:
-        front = CaddyProcess(caddy.program, Path(folder) / "front", Path(folder) / "front.log")
-        await front.start()
-        try:
-            write_upstreams(Path(folder) / "front" / UPSTREAMS, {NAME: f"127.0.0.1:{port}"})
-            await front.load(configuration(options, is_old=caddy.is_old))
-            return {f"{clients} clients": await compare(port, options.port, front, clients) for clients in (1, 16)}
-        finally:
-            await front.stop()
+        write_upstreams(Path(folder) / UPSTREAMS, {NAME: f"127.0.0.1:{port}"})
+        async with (
+            running(caddy.program, Path(folder), front_config) as front_pid,
+            running(caddy.program, Path(folder) / "bare", bare(bare_port, port)) as bare_pid,
+        ):
+            ways = {
+                "direct": Way(port), "bare": Way(bare_port, "", bare_pid),
+                "front": Way(front_port, f"/agents/{NAME}", front_pid),
+            }  # fmt: skip
+            return {f"{clients} clients": await compare(ways, clients) for clients in (1, 16)}
 
 
-async def compare(port: int, front_port: int, front: CaddyProcess, clients: int) -> Figures:
-    """Measure both ways in turn, and the CPU time of the front for each request."""
-    direct: list[float] = []
-    through: list[float] = []
-    before_s = cpu_s(front.pid or 0)
+@contextlib.asynccontextmanager
+async def running(program: str, folder: Path, config: dict[str, Any]) -> AsyncIterator[int | None]:
+    """Run a Caddy with a configuration; yield its process id."""
+    process = CaddyProcess(program, folder, folder / "log")
+    await process.start()
+    try:
+        await process.load(config)
+        yield process.pid
+    finally:
+        await process.stop()
+
+
+def bare(port: int, agent_port: int) -> dict[str, Any]:
+    """Return the configuration of a Caddy that passes everything to the agent."""
+    proxy = {
+        "handler": "reverse_proxy", "upstreams": [{"dial": f"127.0.0.1:{agent_port}"}],
+        "transport": {"protocol": "http", "keep_alive": {"max_idle_conns_per_host": 512}},
+    }  # fmt: skip
+    server = {
+        "listen": [f"127.0.0.1:{port}"], "automatic_https": {"disable": True}, "routes": [{"handle": [proxy]}],
+    }  # fmt: skip
+    admin = {"listen": "unix/admin.sock", "config": {"persist": False}}
+    return {"admin": admin, "apps": {"http": {"servers": {"bare": server}}}}
+
+
+async def compare(ways: dict[str, Way], clients: int) -> Figures:
+    """Measure all ways in turn, and the CPU time of each Caddy for each request."""
+    times: dict[str, list[float]] = {name: [] for name in ways}
+    cpu = dict.fromkeys(ways, 0.0)
     for _ in range(ROUNDS):
-        direct += (await load(port, clients, ask(""), ROUND_S)).times
-        through += (await load(front_port, clients, ask(f"/agents/{NAME}"), ROUND_S)).times
-    cpu_us = (cpu_s(front.pid or 0) - before_s) / len(through) * 1e6
-    direct_ms, front_ms = percentiles(direct)[0], percentiles(through)[0]
+        for name, way in ways.items():
+            before_s = cpu_s(way.pid) if way.pid else 0.0
+            times[name] += (await load(way.port, clients, ask(way.prefix), ROUND_S)).times
+            cpu[name] += cpu_s(way.pid) - before_s if way.pid else 0.0
+    p50 = {name: percentiles(found)[0] for name, found in times.items()}
+    cpu_us = {name: cpu[name] / len(times[name]) * 1e6 for name in ways}
     return {
-        "direct p50": direct_ms, "front p50": front_ms, "added ms": front_ms - direct_ms,
-        "ratio": front_ms / direct_ms, "front CPU us": cpu_us,
+        "direct p50": p50["direct"], "bare p50": p50["bare"], "front p50": p50["front"],
+        "bare adds ms": p50["bare"] - p50["direct"], "front adds ms": p50["front"] - p50["direct"],
+        "ratio": p50["front"] / p50["direct"], "bare CPU us": cpu_us["bare"], "front CPU us": cpu_us["front"],
+        "CPU ratio": cpu_us["front"] / cpu_us["bare"],
     }  # fmt: skip
 
 

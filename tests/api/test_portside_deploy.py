@@ -4,6 +4,7 @@ import json
 import os
 import subprocess
 import sys
+import sysconfig
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -28,10 +29,10 @@ def environment(platform: ServerProcess, tmp_path: Path) -> dict[str, str]:
     }  # fmt: skip
 
 
-def portside(environment: dict[str, str], *arguments: str) -> subprocess.CompletedProcess[str]:
+def portside(environment: dict[str, str], *arguments: str, typed: str = "") -> subprocess.CompletedProcess[str]:
     return subprocess.run(
         [sys.executable, "-m", "portside", *arguments], env=environment, capture_output=True, text=True,
-        check=False, timeout=400,
+        check=False, timeout=400, input=typed,
     )  # fmt: skip
 
 
@@ -94,5 +95,19 @@ def test_a_missing_variable_is_named_once_and_an_env_file_mends_it(environment: 
     assert served.stdout.startswith("http://127.0.0.1:")
     example = served.stderr.splitlines()[-1]
     assert example.startswith(f"curl -s {served.stdout.strip()}/assistants/search ")
+    answered = subprocess.run(["sh", "-c", example], env=environment, capture_output=True, text=True, check=True)
+    assert [one["graph_id"] for one in json.loads(answered.stdout)] == ["agent"]
+
+    # Who has logged in needs no key for the example.
+    changed = portside(environment, "account", "password", "--first", typed="a long password\n")
+    assert changed.returncode == 0, changed.stderr
+    del environment["PORTSIDE_API_KEY"]
+    environment["PATH"] = f"{sysconfig.get_path('scripts')}{os.pathsep}{environment['PATH']}"
+    login = portside(environment, "login", "--email", "admin@localhost", typed="a long password\n")
+    assert login.returncode == 0, login.stderr
+    again = portside(environment, *deploy)
+    assert again.returncode == 0, again.stderr
+    example = again.stderr.splitlines()[-1]
+    assert "deployments token needy" in example
     answered = subprocess.run(["sh", "-c", example], env=environment, capture_output=True, text=True, check=True)
     assert [one["graph_id"] for one in json.loads(answered.stdout)] == ["agent"]

@@ -141,6 +141,7 @@ class Platform:
         self.headers = {"X-Api-Key": api_key or ""} if login is None else _headers(login)
         self.headers["User-Agent"] = f"portside/{__version__}"
         self.workspace: str | None = None
+        self.has_login = login is not None
         # A shell expression for a key that agents accept, for example commands.
         self.key_in_shell = "$PORTSIDE_API_KEY"
         self._refused = (

@@ -23,8 +23,8 @@ from urllib.parse import urlsplit
 import click
 import msgspec
 
-from portside.cli.client import LOOPBACK, Platform, connection_options
-from portside.cli.output import json_option, say, show_json, show_text
+from portside.cli.client import CA_FILE, LOOPBACK, Platform, connection_options
+from portside.cli.output import json_option, program, say, show_json, show_text
 from portside.cli.revisions import ACCESS_MODES, agent_access_of, create_body, follow_revision
 from portside.kernel.errors import UserMistake
 
@@ -145,14 +145,18 @@ def deploy(platform: Platform, source: str, *, wait: bool, as_json: bool, upload
         show_text(address or deployment["id"])
     if wait and address and not as_json:
         is_set = "$PORTSIDE_API_KEY" not in platform.key_in_shell or os.environ.get("PORTSIDE_API_KEY")
-        say("try it:" if is_set else "try it, with a key in PORTSIDE_API_KEY:")
-        show_text(_example_call(platform, address), err=True)
+        say("try it:" if is_set or platform.has_login else "try it, with a key in PORTSIDE_API_KEY:")
+        show_text(_example_call(platform, deployment["name"], address), err=True)
 
 
-def _example_call(platform: Platform, address: str) -> str:
+def _example_call(platform: Platform, name: str, address: str) -> str:
     """Return a command that lists the agent's assistants, which works for any graph."""
+    header = f"X-Api-Key: {platform.key_in_shell}"
+    if platform.has_login:
+        header = f"Authorization: Bearer $({program()} deployments token {quote(name)} --url {quote(platform.url)})"
+    trust = f"--cacert {quote(os.environ[CA_FILE])} " if os.environ.get(CA_FILE) else ""
     return (
-        f'curl -s {quote(address)}/assistants/search -H "X-Api-Key: {platform.key_in_shell}" '
+        f'curl -s {trust}{quote(address)}/assistants/search -H "{header}" '
         "-H 'Content-Type: application/json' -d '{}'"
     )
 

@@ -6,7 +6,10 @@ a terminal would execute; they are escaped. Colours are removed.
 
 import json
 import re
+import sys
 from collections.abc import Sequence
+from pathlib import Path
+from shlex import quote
 from typing import Any
 
 import click
@@ -54,6 +57,11 @@ def show_table(headings: Sequence[str], rows: Sequence[Sequence[Any]]) -> None:
 def say(line: str) -> None:
     """Print a progress line on standard error, so that scripts can read standard output."""
     show_text(f"· {indented(line)}", err=True)
+
+
+def program() -> str:
+    """Return this program in the form in which a user calls it in a shell, for example commands."""
+    return quote(sys.argv[0]) if Path(sys.argv[0]).name == "portside" else "portside"
 
 
 def _cell(text: str) -> str:

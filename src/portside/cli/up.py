@@ -6,6 +6,7 @@
 import asyncio
 import os
 import shlex
+import socket
 import sys
 import time
 from collections.abc import Callable
@@ -17,7 +18,7 @@ import msgspec
 
 from portside.cli.client import DEFAULT_URL, LOOPBACK, Platform
 from portside.cli.hosted import fetch_usage
-from portside.cli.output import say, show_text
+from portside.cli.output import program, say, show_text
 from portside.cli.revisions import create_body, follow_revision
 from portside.kernel.errors import UserMistake
 from portside.platform.home import NAME, Home, make_repository
@@ -120,6 +121,8 @@ def _deploy_and_greet(home: Any, settings: Any, new_key: str | None, *, with_exa
     if key is None:
         say(f"{home.api_key} does not exist; use an API key that you stored elsewhere")
     greeting = Greeting(settings.local_url, new_key, home.path, public_url=settings.front.origin)
+    if settings.front.origin is None:
+        greeting.network_url = _network_url(settings.host, settings.port)
     if settings.front.is_public and settings.tls == "internal":
         greeting.root_certificate = root_certificate(home.path)
     if with_example and key is not None:
@@ -131,6 +134,22 @@ def _deploy_and_greet(home: Any, settings: Any, new_key: str | None, *, with_exa
     if key is not None and settings.host in LOOPBACK and settings.front.origin is None:
         greeting.console_url = _console_link(Platform(settings.local_url, key))
     greeting.show()
+
+
+def _network_url(host: str, port: int) -> str | None:
+    """Return where other machines reach a server that listens on all addresses of this one, or None."""
+    probes = {"0.0.0.0": (socket.AF_INET, "192.0.2.1"), "::": (socket.AF_INET6, "2001:db8::1")}  # noqa: S104 - a lookup
+    if host not in probes:
+        return None
+    family, anywhere = probes[host]
+    try:
+        with socket.socket(family, socket.SOCK_DGRAM) as probe:
+            # This sends nothing: the system only chooses the address that it would send from.
+            probe.connect((anywhere, 9))
+            address = probe.getsockname()[0]
+    except OSError:
+        return None
+    return f"http://[{address}]:{port}" if family == socket.AF_INET6 else f"http://{address}:{port}"
 
 
 def _console_link(platform: Platform) -> str | None:
@@ -157,6 +176,7 @@ class Greeting(msgspec.Struct):
     reply: str | None = None
     traces: int | None = None
     public_url: str | None = None
+    network_url: str | None = None
     console_url: str | None = None
     root_certificate: Path | None = None
 
@@ -172,6 +192,8 @@ class Greeting(msgspec.Struct):
         rows = [("Platform", self.url), ("API key", key)]
         if self.public_url:
             rows.insert(0, ("Public address", self.public_url))
+        if self.network_url:
+            rows.insert(1, ("From elsewhere", self.network_url))
         if self.agent_url:
             rows.append(("Agent", self.agent_url))
         if self.reply:
@@ -187,10 +209,13 @@ class Greeting(msgspec.Struct):
         for command in self._commands():
             show_text(f"    {command}")
         show_text("\n  Ctrl-C stops everything; deployments come back with the next start.")
-        console = f"{self.public_url or self.url}/console/"
-        if self.console_url:
-            show_text("\n  Open the console, signed in (once, within a minute; later run 'portside console'):")
-        show_text(f"  {self.console_url}" if self.console_url else f"\n  Open the console: {console}")
+        command = f"{program()} console{self._where()}"
+        show_text(
+            f"\n  Open the console, signed in (once, within a minute; later run: {command}):"
+            if self.console_url
+            else f"\n  Open the console, and sign in with your e-mail or an API key (on this machine: {command}):"
+        )
+        show_text(f"  {self.console_url or f'{self.public_url or self.network_url or self.url}/console/'}")
         sys.stdout.flush()
 
     def _explain_trust(self, file: str) -> None:
@@ -200,17 +225,22 @@ class Greeting(msgspec.Struct):
         show_text(f"    PORTSIDE_CA_FILE={file} portside login {self.public_url}")
         show_text(f"    SSL_CERT_FILE={file} for Python, NODE_EXTRA_CA_CERTS={file} for Node")
 
-    def _commands(self) -> list[str]:
+    def _where(self) -> str:
+        """Return the options with which commands on this machine find the platform."""
         from portside.platform.settings import DEFAULT_HOME
 
-        portside = shlex.quote(sys.argv[0]) if Path(sys.argv[0]).name == "portside" else "portside"
         where = "" if self.url == DEFAULT_URL else f" --url {self.url}"
-        where += "" if self.home == Path(DEFAULT_HOME).expanduser() else f" --home {shlex.quote(str(self.home))}"
+        return where + (
+            "" if self.home == Path(DEFAULT_HOME).expanduser() else f" --home {shlex.quote(str(self.home))}"
+        )
+
+    def _commands(self) -> list[str]:
+        where = self._where()
         if self.agent_url is None:
             return [
-                f"{portside} deploy FOLDER_OR_ADDRESS_OF_A_REPOSITORY{where}",
-                f"{portside} deployments list{where}",
-                f"{portside} usage{where}",
+                f"{program()} deploy FOLDER_OR_ADDRESS_OF_A_REPOSITORY{where}",
+                f"{program()} deployments list{where}",
+                f"{program()} usage{where}",
             ]
         key = f'"X-Api-Key: $(cat {shlex.quote(str(self.home / "api-key"))})"'
         body = (
@@ -218,8 +248,8 @@ class Greeting(msgspec.Struct):
         )
         return [
             f"curl -s {self.local_agent_url}/runs/wait -H {key} -H 'Content-Type: application/json' -d {body}",
-            f"{portside} deployments show {NAME}{where}",
-            f"{portside} usage{where}",
+            f"{program()} deployments show {NAME}{where}",
+            f"{program()} usage{where}",
         ]
 
 
