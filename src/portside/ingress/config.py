@@ -65,13 +65,14 @@ _ORIGIN_WIDE = [
 ]  # fmt: skip
 # The address that the last look into `UPSTREAMS` found, with the slash before it.
 _UPSTREAM, _HOST_NAME, _URI = "tcp{http.matchers.file.relative}", "{http.request.host}", "{http.request.uri}"
-_AGENT, _OWN_PREFIX = "{http.regexp.agent.1}", "{http.regexp.own.1}"
+# Of the last pattern that matched. No route to an agent has another one behind it.
+_AGENT, _OWN_PREFIX = "{http.regexp.1}", "{http.regexp.own.1}"
 # Caddy before 2.8 tries the patterns below with the text "<nil>" first, so none of them may match it.
 # Dots and slashes in another form, and segments of dots. Agents' paths may hold no such form of a slash at all.
 _DOT_SEGMENT = r"^[^?]*/(?:\.|%2e){1,2}(?:[/?;]|%2f|%5c|$)"
 _HIDDEN = r"^/agents[^?]*(?:%2e|%2f|%5c|\\|%00)"
 # Most paths have none of these characters. To read a path once for that costs much less than the patterns above.
-_PLAIN = r"^/[^?%.\\]*(?:\?|$)"
+_PLAIN = r"[^?%.\\]*"
 # Servers of ours do not say what they are.
 _QUIET: Json = {"handle": [{"handler": "headers", "response": {"delete": ["Server"]}}]}
 # Other headers about the client that nobody has checked.
@@ -134,15 +135,20 @@ class _Writer:
         else:
             routes.insert(0, _at_other_hosts(hosts, _MISDIRECTED))
         host = f"[{options.host}]" if ":" in options.host else options.host
-        return self._server(f"{host}:{options.port}", routes)
+        usual = {"localhost", "127.0.0.1", options.host.lower()}
+        if options.domain is not None and options.tls == "off":
+            usual.add(options.domain.lower())
+        return self._server(f"{host}:{options.port}", [self._by_usual_path(sorted(usual))], routes)
 
     def public(self) -> Json:
         """HTTPS for the domain, and for the addresses that owners gave their deployments."""
-        agents = self._by_host() if self._options.agents == "host" else self._by_path()
+        is_by_host = self._options.agents == "host"
+        agents = self._by_host() if is_by_host else self._by_path()
+        usual = [] if is_by_host else [self._by_usual_path([self._options.domain or ""])]
         ask = _route([_uri(rf"^[^?]*{ASK_PATH}")], _refusal(404, "Not found"))
         others = _at_other_hosts(self._known_hosts(), self._at_own_host(), _MISDIRECTED)
         routes = [others, ask, agents, self._platform()]
-        server = self._server(f":{self._options.https_port}", routes)
+        server = self._server(f":{self._options.https_port}", usual, routes)
         return server | {"tls_connection_policies": [{"alpn": ["h2", "http/1.1"]}], "protocols": ["h1", "h2"]}
 
     def redirect(self) -> Json:
@@ -152,7 +158,7 @@ class _Writer:
         redirected = _route(None, handler)
         others = _at_other_hosts(self._known_hosts(), _at_taken_host(redirected), _MISDIRECTED)
         routes = [others, redirected]
-        return self._server(f":{self._options.http_port}", routes)
+        return self._server(f":{self._options.http_port}", [], routes)
 
     def tls(self) -> Json:
         """Certificates: of the domain at once, of other names with their first client, if the platform agrees."""
@@ -186,11 +192,12 @@ class _Writer:
         domain = re.escape(self._options.domain or "")
         return rf"{domain}|{_LABEL}\.{domain}" if self._options.agents == "host" else domain
 
-    def _server(self, address: str, routes: list[Json]) -> Json:
+    def _server(self, address: str, usual: list[Json], routes: list[Json]) -> Json:
+        """Return a server; paths with two readings are refused, except before the `usual` routes, which match none."""
         refused = _route(
             [_uri(_DOT_SEGMENT), _uri(_HIDDEN)], _refusal(400, "The path has segments of dots or encoded slashes")
         )
-        tricks: Json = {"match": [{"not": [_uri(_PLAIN)]}], "handle": [_sub(refused)]}
+        tricks: Json = {"match": [{"not": [_uri(rf"^/{_PLAIN}(?:\?|$)")]}], "handle": [_sub(refused)]}
         # Caddy before 2.8 does not change the headers of the response that opens a WebSocket, so an agent could set a
         # cookie of the platform there.
         upgrades = _route([{"header": {"Upgrade": ["*"]}}], _refusal(501, "WebSockets need Caddy 2.9 or newer"))
@@ -202,7 +209,7 @@ class _Writer:
             "read_header_timeout": "10s",
             "idle_timeout": "75s",
             "max_header_bytes": _MAX_HEAD_BYTES,
-            "routes": [_QUIET, tricks, *([upgrades] if self._is_old else []), *routes],
+            "routes": [_QUIET, *([upgrades] if self._is_old else []), *usual, tricks, *routes],
             "errors": {"routes": [_route(None, _failed())]},
         }
 
@@ -214,26 +221,34 @@ class _Writer:
 
     def _by_path(self) -> Json:
         """Agents below /agents/NAME, on the platform's origin."""
+        return _route([_uri(rf"^{PREFIX}({_NAME})(?:[/?]|$)", is_exact=True)], self._below_platform())
+
+    def _by_usual_path(self, hosts: list[str]) -> Json:
+        """The same at hosts that are certainly the platform's, for paths that have one reading: most requests.
+
+        They need no other pattern, and each pattern costs.
+        """
+        usual = _uri(rf"^{PREFIX}({_NAME})(?:/{_PLAIN})?(?:\?|$)", is_exact=True)
+        return _route([{"host": hosts, **usual}], self._below_platform())
+
+    def _below_platform(self) -> Json:
         prefix = PREFIX + _AGENT
         worker = {"header": {"Service-Worker": ["script"]}}
         response = {"delete": _ORIGIN_WIDE, "add": {"Content-Security-Policy": [POLICY]}}
         request = {"set": {"X-Forwarded-Prefix": [prefix]}, "delete": _CLAIMS, **_without_session()}
-        return _route(
-            [_uri(rf"^{PREFIX}({_NAME})(?:[/?]|$)", "agent")],
-            _sub(
-                _route([worker], _refusal(403, "Agents may not register service workers on the platform's address")),
-                *self._to_agent(
-                    {"handler": "rewrite", "strip_path_prefix": prefix},
-                    _on_responses(response),
-                    self._proxy(_UPSTREAM, _AGENT_IDLE, request, prefix),
-                ),
+        return _sub(
+            _route([worker], _refusal(403, "Agents may not register service workers on the platform's address")),
+            *self._to_agent(
+                {"handler": "rewrite", "strip_path_prefix": prefix},
+                _on_responses(response),
+                self._proxy(_UPSTREAM, _AGENT_IDLE, request, prefix),
             ),
         )
 
     def _by_host(self) -> Json:
         """Agents at NAME.DOMAIN, each on an origin of its own."""
         domain = re.escape(self._options.domain or "")
-        pattern = {_HOST_NAME: {"name": "agent", "pattern": rf"^((?i:{_NAME}))\.(?i:{domain})$"}}
+        pattern = {_HOST_NAME: {"name": "", "pattern": rf"^((?i:{_NAME}))\.(?i:{domain})$"}}
         return _route([{"vars_regexp": pattern}], _sub(*self._to_agent(*self._own_origin(""))))
 
     def _at_own_host(self) -> Json:
@@ -335,9 +350,9 @@ def _on_redirects(prefix: str) -> Json:
     return {"require": {"status_code": [201, 3]}, "replace": {"Location": replace}}
 
 
-def _uri(pattern: str, name: str = "") -> Json:
-    case = "" if name else "(?i)"
-    return {"vars_regexp": {_URI: {"name": name, "pattern": case + pattern}}}
+def _uri(pattern: str, *, is_exact: bool = False) -> Json:
+    """Match the path and the query as the client sent them, in any case unless `is_exact`."""
+    return {"vars_regexp": {_URI: {"name": "", "pattern": pattern if is_exact else f"(?i){pattern}"}}}
 
 
 def _unless_looked_up() -> Json:
