@@ -1,26 +1,11 @@
 // Reading from agents and changing them through the query cache, as `queries.ts` does for the platform.
 
-import {
-  type InfiniteData,
-  keepPreviousData,
-  type UseInfiniteQueryResult,
-  type UseQueryResult,
-  useInfiniteQuery,
-  useMutation,
-  useQuery,
-  useQueryClient,
-} from "@tanstack/react-query";
+import { keepPreviousData, type UseQueryResult, useMutation, useQuery, useQueryClient } from "@tanstack/react-query";
 import { usePreferences } from "../preferences";
 import { useWorkspaceId } from "../shell/session";
-import {
-  type AgentOperation,
-  type AgentOptions,
-  type AgentPage,
-  type AgentResponse,
-  callAgent,
-  callAgentPage,
-} from "./agent";
+import { type AgentOperation, type AgentOptions, type AgentResponse, callAgent, callAgentPage } from "./agent";
 import type { ApiError } from "./client";
+import { type Listing, usePages } from "./pages";
 import type { Reading } from "./queries";
 
 export function useAgentApi<K extends AgentOperation>(
@@ -40,30 +25,24 @@ export function useAgentApi<K extends AgentOperation>(
   });
 }
 
+type RowOf<T> = T extends readonly (infer Row)[] ? Row : never;
+
 /** Read a list page by page; `optionsAt` gives the request of the page that begins at an offset. */
 export function useAgentPages<K extends AgentOperation>(
   deploymentId: string,
   operation: K,
   optionsAt: (offset: number) => AgentOptions<K>,
   reading: Reading = {},
-): UseInfiniteQueryResult<InfiniteData<AgentPage<AgentResponse<K>>>, ApiError> {
-  const workspace = useWorkspaceId();
-  const { isLive } = usePreferences();
-  return useInfiniteQuery<
-    AgentPage<AgentResponse<K>>,
-    ApiError,
-    InfiniteData<AgentPage<AgentResponse<K>>>,
-    unknown[],
-    number
-  >({
-    queryKey: [workspace, "agent", deploymentId, "pages", operation, optionsAt(0)],
-    queryFn: ({ pageParam, signal }) => callAgentPage(deploymentId, operation, optionsAt(pageParam), signal),
-    initialPageParam: 0,
-    getNextPageParam: (page) => page.next,
-    refetchInterval: isLive && reading.everyMs ? reading.everyMs : false,
-    enabled: reading.enabled ?? true,
-    ...(reading.keep ? { placeholderData: keepPreviousData } : {}),
-  });
+): Listing<RowOf<AgentResponse<K>>> {
+  const source = {
+    key: ["agent", deploymentId, "pages", operation, optionsAt(0)],
+    first: 0,
+    read: async (offset: number, signal: AbortSignal) => {
+      const { result, next } = await callAgentPage(deploymentId, operation, optionsAt(offset), signal);
+      return { rows: result as RowOf<AgentResponse<K>>[], next };
+    },
+  };
+  return usePages(source, reading);
 }
 
 export function useAgentChange<K extends AgentOperation>(

@@ -2,7 +2,7 @@
 
 import type { ReactNode } from "react";
 
-export interface DataColumn<T> {
+interface DataColumn<T> {
   title: string;
   show: (row: T) => ReactNode;
   isNumber?: boolean;

@@ -100,7 +100,7 @@ export function LongText({ text, name, isQuoted = false }: { text: string; name:
   );
 }
 
-export function DownloadButton({ value, name }: { value: unknown; name: string }) {
+function DownloadButton({ value, name }: { value: unknown; name: string }) {
   return (
     <button
       type="button"
@@ -129,7 +129,7 @@ export function saveFile(blob: Blob, fileName: string) {
   URL.revokeObjectURL(link.href);
 }
 
-export function textOf(value: unknown): string {
+function textOf(value: unknown): string {
   return typeof value === "string" ? value : JSON.stringify(value, null, 2);
 }
 

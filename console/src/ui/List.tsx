@@ -14,7 +14,7 @@ export interface Column<T> {
   isTitleHidden?: boolean;
 }
 
-interface Props<T> {
+export interface ListProps<T> {
   label: string;
   rows: T[];
   columns: Column<T>[];
@@ -27,7 +27,7 @@ interface Props<T> {
 
 const ROW_PX = 36;
 
-export function List<T>({ label, rows, columns, keyOf, onOpen, onMark, loadMore }: Props<T>) {
+export function List<T>({ label, rows, columns, keyOf, onOpen, onMark, loadMore }: ListProps<T>) {
   const scroller = useRef<HTMLDivElement>(null);
   const [selected, setSelected] = useState<string | null>(null);
   const virtual = useVirtualizer({

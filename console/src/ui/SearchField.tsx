@@ -1,32 +1,29 @@
-import { useRef, useState } from "react";
+import { useRef } from "react";
 import { useKey } from "../shell/keys";
+import { useTyped } from "./useTyped";
 
 interface Props {
   label: string;
   placeholder: string;
+  // What the address searches for.
   q: string | undefined;
-  onSearch: (text: string) => void;
+  onSearch: (text: string | undefined) => void;
 }
 
-// Keeps what is typed, and searches when a pause says that it is a whole term. The key / goes there.
+// Searches a list. The key / goes there.
 export function SearchField({ label, placeholder, q, onSearch }: Props) {
   const field = useRef<HTMLInputElement>(null);
-  const [typed, setTyped] = useState(q ?? "");
-  const timer = useRef<ReturnType<typeof setTimeout>>(undefined);
+  const typed = useTyped(q, onSearch);
   useKey("/", () => field.current?.focus());
   return (
     <input
+      {...typed}
       ref={field}
       type="search"
-      className="wide"
       aria-label={label}
-      placeholder={placeholder}
-      value={typed}
-      onChange={(event) => {
-        setTyped(event.target.value);
-        clearTimeout(timer.current);
-        timer.current = setTimeout(() => onSearch(event.target.value.trim()), 300);
-      }}
+      placeholder={`${placeholder}  ( / )`}
+      autoComplete="off"
+      spellCheck={false}
     />
   );
 }

@@ -3,7 +3,7 @@
 import { isBranch } from "./Json";
 
 export type Schema = Record<string, unknown>;
-export type Kind = "text" | "integer" | "number" | "boolean" | "choice" | "json";
+type Kind = "text" | "integer" | "number" | "boolean" | "choice" | "json";
 
 export interface FormField {
   name: string;

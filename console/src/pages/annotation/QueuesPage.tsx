@@ -1,6 +1,7 @@
 // Queues of runs for people to judge.
 
 import { Link, useNavigate } from "@tanstack/react-router";
+import { useOffsetPages } from "../../api/pages";
 import type { Queue } from "../../api/platform";
 import { useApi } from "../../api/queries";
 import { useKey } from "../../shell/keys";
@@ -8,8 +9,8 @@ import { useMay } from "../../shell/session";
 import { Empty } from "../../ui/Empty";
 import { count } from "../../ui/format";
 import { Icon } from "../../ui/Icon";
-import { type Column, List } from "../../ui/List";
-import { Problem } from "../../ui/Problem";
+import type { Column } from "../../ui/List";
+import { PagedList } from "../../ui/PagedList";
 import { Ago } from "../../ui/Time";
 
 const EVERY_MS = 10_000;
@@ -18,8 +19,12 @@ export function QueuesPage() {
   const navigate = useNavigate();
   const mayCreate = useMay("annotation-queues:create");
   useKey("c", () => mayCreate && void navigate({ to: "/annotation/new" }));
-  const found = useApi("GET /annotation-queues", { query: { limit: 100 } }, { everyMs: EVERY_MS });
-  const rows = found.data ?? [];
+  const found = useOffsetPages(
+    "GET /annotation-queues",
+    (slice) => ({ query: { ...slice } }),
+    (queues) => queues,
+    { everyMs: EVERY_MS },
+  );
   return (
     <div className="page full">
       <div className="head">
@@ -31,25 +36,22 @@ export function QueuesPage() {
           </Link>
         )}
       </div>
-      {found.error && !found.data && <Problem error={found.error} retry={() => void found.refetch()} />}
-      {rows.length > 0 && (
-        <List
-          label="Annotation queues"
-          rows={rows}
-          columns={COLUMNS}
-          keyOf={(each) => each.id}
-          onOpen={(each) => void navigate({ to: "/annotation/$queueId", params: { queueId: each.id }, search: {} })}
-        />
-      )}
-      {found.data && rows.length === 0 && (
-        <Empty
-          title="No annotation queues yet"
-          command={`python -c "import langsmith; langsmith.Client(api_url='${location.origin}').create_annotation_queue(name='To check')"`}
-        >
-          A queue holds runs that people judge one after the other, with the keyboard.
-          {mayCreate && " Press c to create one, then mark traces and add them, or run:"}
-        </Empty>
-      )}
+      <PagedList
+        found={found}
+        label="Annotation queues"
+        columns={COLUMNS}
+        keyOf={(each) => each.id}
+        onOpen={(each) => void navigate({ to: "/annotation/$queueId", params: { queueId: each.id }, search: {} })}
+        empty={
+          <Empty
+            title="No annotation queues yet"
+            command={`python -c "import langsmith; langsmith.Client(api_url='${location.origin}').create_annotation_queue(name='To check')"`}
+          >
+            A queue holds runs that people judge one after the other, with the keyboard.
+            {mayCreate && " Press c to create one, then mark traces and add them, or run:"}
+          </Empty>
+        }
+      />
     </div>
   );
 }

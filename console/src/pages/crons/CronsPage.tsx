@@ -1,15 +1,15 @@
 import { Link, useNavigate } from "@tanstack/react-router";
-import { useCallback, useMemo } from "react";
+import { useMemo } from "react";
 import { useAgentPages } from "../../api/agentQueries";
 import type { SelectedCron } from "../../api/agentServer";
 import { useAssistants } from "../../api/useAssistants";
 import { cronsRoute } from "../../router";
-import { AssistantSelect } from "../../ui/AssistantSelect";
 import { ShortId } from "../../ui/Copy";
 import { Empty } from "../../ui/Empty";
+import { FilterSelect } from "../../ui/FilterSelect";
 import { Icon } from "../../ui/Icon";
-import { type Column, List } from "../../ui/List";
-import { Problem } from "../../ui/Problem";
+import type { Column } from "../../ui/List";
+import { PagedList } from "../../ui/PagedList";
 import { SearchField } from "../../ui/SearchField";
 import { Ago } from "../../ui/Time";
 import { CronDetails } from "./CronDetails";
@@ -18,6 +18,10 @@ import { CronState } from "./cron";
 
 const PAGE = 100;
 const EVERY_MS = 5_000;
+const STATES = [
+  ["active", "Active"],
+  ["paused", "Paused"],
+] as const;
 const ID = /^[0-9a-f]{8}-([0-9a-f]{4}-){3}[0-9a-f]{12}$/i;
 
 export function CronsPage() {
@@ -40,12 +44,7 @@ export function CronsPage() {
     }),
     { everyMs: EVERY_MS, keep: true, enabled: isId },
   );
-  const rows = useMemo(() => found.data?.pages.flatMap((page) => page.result) ?? [], [found.data]);
   const columns = useMemo(() => columnsOf(nameOf), [nameOf]);
-  const { fetchNextPage, hasNextPage, isFetchingNextPage } = found;
-  const loadMore = useCallback(() => {
-    if (hasNextPage && !isFetchingNextPage) void fetchNextPage();
-  }, [fetchNextPage, hasNextPage, isFetchingNextPage]);
   const show = (changes: Record<string, string | undefined>) =>
     void navigate({ to: ".", search: (old) => ({ ...old, ...changes }), replace: !("cron" in changes) });
   const close = () => show({ cron: undefined, edit: undefined });
@@ -57,43 +56,46 @@ export function CronsPage() {
             <SearchField
               key={deploymentId}
               label="Thread of the cron"
-              placeholder="Id of a thread  ( / )"
+              placeholder="Id of a thread"
               q={thread}
-              onSearch={(text) => show({ thread: text || undefined })}
+              onSearch={(text) => show({ thread: text })}
             />
-            <AssistantSelect assistants={pairs} selected={assistant} onSelect={(id) => show({ assistant: id })} />
-            <select
-              aria-label="State"
-              value={state ?? ""}
-              onChange={(event) => show({ state: event.target.value || undefined })}
-            >
-              <option value="">Active and paused</option>
-              <option value="active">Active</option>
-              <option value="paused">Paused</option>
-            </select>
-            {found.data && (
+            <FilterSelect
+              label="Assistant"
+              all="All assistants"
+              options={pairs}
+              value={assistant}
+              onSelect={(id) => show({ assistant: id })}
+            />
+            <FilterSelect
+              label="State"
+              all="Active and paused"
+              options={STATES}
+              value={state}
+              onSelect={(value) => show({ state: value })}
+            />
+            {found.isRead && (
               <button type="button" className="button main" onClick={() => show({ cron: "new", edit: undefined })}>
                 <Icon name="plus" />
                 New cron
               </button>
             )}
           </div>
-          {!isId && <p className="soft">The id of a thread has 36 characters.</p>}
-          {found.error && !found.data && <Problem error={found.error} retry={() => void found.refetch()} />}
-          {rows.length > 0 && isId && (
-            <List
+          {isId ? (
+            <PagedList
+              found={found}
               label="Crons"
-              rows={rows}
               columns={columns}
               keyOf={(each) => each.cron_id ?? ""}
               onOpen={(each) => show({ cron: each.cron_id, edit: undefined })}
-              loadMore={loadMore}
+              empty={
+                <Empty title={assistant || thread || state ? "No cron matches" : "No cron yet"}>
+                  A cron runs an assistant at the times of a schedule, on one thread or on a new one each time.
+                </Empty>
+              }
             />
-          )}
-          {found.data && rows.length === 0 && isId && (
-            <Empty title={assistant || thread || state ? "No cron matches" : "No cron yet"}>
-              A cron runs an assistant at the times of a schedule, on one thread or on a new one each time.
-            </Empty>
+          ) : (
+            <p className="soft">The id of a thread has 36 characters.</p>
           )}
         </div>
         {cron === "new" && <CronForm deploymentId={deploymentId} assistants={pairs} onClose={close} onSaved={show} />}

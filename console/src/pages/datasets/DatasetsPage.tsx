@@ -1,21 +1,19 @@
 // All datasets of the workspace.
 
-import { useInfiniteQuery } from "@tanstack/react-query";
 import { Link, useNavigate } from "@tanstack/react-router";
-import { useCallback, useMemo, useRef } from "react";
-import { type ApiError, call } from "../../api/client";
+import { useOffsetPages } from "../../api/pages";
 import type { Dataset } from "../../api/platform";
 import { datasetsRoute } from "../../router";
 import { useKey } from "../../shell/keys";
-import { useMay, useWorkspaceId } from "../../shell/session";
+import { useMay } from "../../shell/session";
 import { Empty } from "../../ui/Empty";
 import { count } from "../../ui/format";
 import { Icon } from "../../ui/Icon";
-import { type Column, List } from "../../ui/List";
-import { Problem } from "../../ui/Problem";
+import type { Column } from "../../ui/List";
+import { PagedList } from "../../ui/PagedList";
+import { SearchField } from "../../ui/SearchField";
 import { Ago } from "../../ui/Time";
 
-const PAGE = 50;
 const COLUMNS: Column<Dataset>[] = [
   {
     title: "Name",
@@ -41,15 +39,13 @@ export function DatasetsPage() {
   const { q } = datasetsRoute.useSearch();
   const navigate = useNavigate();
   const mayCreate = useMay("datasets:create");
-  const search = useRef<HTMLInputElement>(null);
-  useKey("/", () => search.current?.focus());
   useKey("c", () => mayCreate && void navigate({ to: "/datasets/new" }));
-  const found = useDatasets(q);
-  const rows = useMemo(() => found.data?.pages.flat() ?? [], [found.data]);
-  const { fetchNextPage, hasNextPage, isFetchingNextPage } = found;
-  const loadMore = useCallback(() => {
-    if (hasNextPage && !isFetchingNextPage) void fetchNextPage();
-  }, [fetchNextPage, hasNextPage, isFetchingNextPage]);
+  const found = useOffsetPages(
+    "GET /datasets",
+    (slice) => ({ query: { sort_by: "modified_at", ...slice, ...(q ? { name_contains: q } : {}) } }),
+    (datasets) => datasets,
+    { keep: true },
+  );
   return (
     <div className="page full">
       <div className="head">
@@ -62,58 +58,33 @@ export function DatasetsPage() {
         )}
       </div>
       <div className="filters">
-        <input
-          ref={search}
-          type="search"
-          aria-label="Search datasets by name"
-          placeholder="Search by name  ( / )"
-          defaultValue={q ?? ""}
-          onChange={(event) =>
-            void navigate({
-              to: "/datasets",
-              search: (old) => ({ ...old, q: event.target.value || undefined }),
-              replace: true,
-            })
-          }
+        <SearchField
+          label="Search datasets by name"
+          placeholder="Search by name"
+          q={q}
+          onSearch={(text) => void navigate({ to: "/datasets", search: (old) => ({ ...old, q: text }), replace: true })}
         />
       </div>
-      {found.error && !found.data && <Problem error={found.error} retry={() => void found.refetch()} />}
-      {rows.length > 0 && (
-        <List
-          label="Datasets"
-          rows={rows}
-          columns={COLUMNS}
-          keyOf={(each) => each.id}
-          onOpen={(each) => void navigate({ to: "/datasets/$datasetId", params: { datasetId: each.id }, search: {} })}
-          loadMore={loadMore}
-        />
-      )}
-      {found.data && rows.length === 0 && q && <Empty title="No dataset has this name">Try a part of it.</Empty>}
-      {found.data && rows.length === 0 && !q && (
-        <Empty
-          title="No datasets yet"
-          command={`python -c "import langsmith; langsmith.Client(api_url='${location.origin}').create_dataset('first')"`}
-        >
-          A dataset holds examples: inputs, with the outputs that they should have. Experiments run an agent on them and
-          compare.{mayCreate && " Press c to upload a file, mark traces and add them, or run:"}
-        </Empty>
-      )}
+      <PagedList
+        found={found}
+        label="Datasets"
+        columns={COLUMNS}
+        keyOf={(each) => each.id}
+        onOpen={(each) => void navigate({ to: "/datasets/$datasetId", params: { datasetId: each.id }, search: {} })}
+        empty={
+          q ? (
+            <Empty title="No dataset has this name">Try a part of it.</Empty>
+          ) : (
+            <Empty
+              title="No datasets yet"
+              command={`python -c "import langsmith; langsmith.Client(api_url='${location.origin}').create_dataset('first')"`}
+            >
+              A dataset holds examples: inputs, with the outputs that they should have. Experiments run an agent on them
+              and compare.{mayCreate && " Press c to upload a file, mark traces and add them, or run:"}
+            </Empty>
+          )
+        }
+      />
     </div>
   );
-}
-
-function useDatasets(q: string | undefined) {
-  const workspace = useWorkspaceId();
-  return useInfiniteQuery<Dataset[], ApiError, { pages: Dataset[][] }, unknown[], number>({
-    queryKey: [workspace, "datasets", q],
-    queryFn: ({ pageParam, signal }) =>
-      call(
-        "GET /datasets",
-        { query: { sort_by: "modified_at", limit: PAGE, offset: pageParam, ...(q ? { name_contains: q } : {}) } },
-        signal,
-      ),
-    initialPageParam: 0,
-    getNextPageParam: (page, pages) => (page.length < PAGE ? undefined : pages.length * PAGE),
-    placeholderData: (last) => last,
-  });
 }

@@ -1,60 +1,35 @@
-import { useInfiniteQuery } from "@tanstack/react-query";
 import { Link, useNavigate } from "@tanstack/react-router";
-import { useCallback, useMemo } from "react";
-import { type ApiError, call } from "../../api/client";
-import type { Revision, RevisionList } from "../../api/platform";
-import { usePreferences } from "../../preferences";
+import { useMemo } from "react";
+import { useOffsetPages } from "../../api/pages";
+import type { Revision } from "../../api/platform";
 import { deploymentRoute } from "../../router";
-import { useWorkspaceId } from "../../shell/session";
 import { ShortId } from "../../ui/Copy";
 import { Empty } from "../../ui/Empty";
-import { type Column, List } from "../../ui/List";
-import { Problem } from "../../ui/Problem";
+import type { Column } from "../../ui/List";
+import { PagedList } from "../../ui/PagedList";
 import { isInProgress, RevisionState } from "../../ui/Status";
 import { Ago, duration } from "../../ui/Time";
 import { codeOf } from "../deployments/deployment";
 import { useDeployment } from "./useDeployment";
 
-const PAGE = 50;
+const EVERY_MS = 3_000;
 
 export function RevisionsTab() {
   const { deploymentId } = deploymentRoute.useParams();
   const navigate = useNavigate();
   const deployment = useDeployment(deploymentId).data;
-  const workspace = useWorkspaceId();
-  const { isLive } = usePreferences();
-  const found = useInfiniteQuery<RevisionList, ApiError, { pages: RevisionList[] }, unknown[], number>({
-    queryKey: [workspace, "revisions", deploymentId],
-    queryFn: ({ pageParam, signal }) =>
-      call(
-        "GET /v2/deployments/{deployment_id}/revisions",
-        { path: { deployment_id: deploymentId }, query: { limit: PAGE, offset: pageParam } },
-        signal,
-      ),
-    initialPageParam: 0,
-    getNextPageParam: (page) => (page.resources.length < PAGE ? undefined : page.offset),
-    refetchInterval: isLive ? 3_000 : false,
-  });
-  const rows = useMemo(() => found.data?.pages.flatMap((page) => page.resources) ?? [], [found.data]);
+  const found = useOffsetPages(
+    "GET /v2/deployments/{deployment_id}/revisions",
+    (slice) => ({ path: { deployment_id: deploymentId }, query: { ...slice } }),
+    (page) => page.resources,
+    { everyMs: EVERY_MS },
+  );
   const active = deployment?.active_revision_id;
   const columns = useMemo(() => columnsOf(deploymentId, active), [deploymentId, active]);
-  const { fetchNextPage, hasNextPage, isFetchingNextPage } = found;
-  const loadMore = useCallback(() => {
-    if (hasNextPage && !isFetchingNextPage) void fetchNextPage();
-  }, [fetchNextPage, hasNextPage, isFetchingNextPage]);
-  if (found.error && !found.data) return <Problem error={found.error} retry={() => void found.refetch()} />;
-  if (found.data && rows.length === 0) {
-    return (
-      <Empty title="No revision yet" command={`portside deploy FOLDER --name ${deployment?.name ?? "NAME"}`}>
-        The first upload of a folder or an image makes the first revision.
-      </Empty>
-    );
-  }
-  if (rows.length === 0) return null;
   return (
-    <List
+    <PagedList
+      found={found}
       label="Revisions"
-      rows={rows}
       columns={columns}
       keyOf={(each) => each.id}
       onOpen={(each) =>
@@ -63,7 +38,11 @@ export function RevisionsTab() {
           params: { deploymentId, revisionId: each.id },
         })
       }
-      loadMore={loadMore}
+      empty={
+        <Empty title="No revision yet" command={`portside deploy FOLDER --name ${deployment?.name ?? "NAME"}`}>
+          The first upload of a folder or an image makes the first revision.
+        </Empty>
+      }
     />
   );
 }

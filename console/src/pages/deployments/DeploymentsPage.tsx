@@ -1,23 +1,21 @@
-import { useInfiniteQuery } from "@tanstack/react-query";
 import { Link, useNavigate } from "@tanstack/react-router";
-import { useCallback, useMemo, useRef } from "react";
-import { type ApiError, call } from "../../api/client";
-import type { Deployment, DeploymentList, DeploymentStatus } from "../../api/platform";
+import { useOffsetPages } from "../../api/pages";
+import type { Deployment, DeploymentStatus } from "../../api/platform";
 import { useApi } from "../../api/queries";
-import { usePreferences } from "../../preferences";
 import { deploymentsRoute } from "../../router";
 import { useKey } from "../../shell/keys";
-import { useMay, useWorkspaceId } from "../../shell/session";
+import { useMay } from "../../shell/session";
 import { CopyButton } from "../../ui/Copy";
 import { Empty } from "../../ui/Empty";
-import { type Column, List } from "../../ui/List";
-import { Problem } from "../../ui/Problem";
+import { FilterSelect } from "../../ui/FilterSelect";
+import type { Column } from "../../ui/List";
+import { PagedList } from "../../ui/PagedList";
+import { SearchField } from "../../ui/SearchField";
 import { DeploymentState, isInProgress, RevisionState } from "../../ui/Status";
 import { Ago } from "../../ui/Time";
 import { addressOf, nameOf, originOf } from "./deployment";
 import { NewDeploymentLink } from "./NewDeploymentLink";
 
-const PAGE = 50;
 const EVERY_MS = 5_000;
 const STATES: [DeploymentStatus, string][] = [
   ["READY", "Ready"],
@@ -67,15 +65,15 @@ export function DeploymentsPage() {
   const { q, status } = deploymentsRoute.useSearch();
   const navigate = useNavigate();
   const mayCreate = useMay("deployments:create");
-  const search = useRef<HTMLInputElement>(null);
-  useKey("/", () => search.current?.focus());
   useKey("c", () => mayCreate && void navigate({ to: "/deployments/new" }));
-  const found = useDeployments(q, status);
-  const rows = useMemo(() => found.data?.pages.flatMap((page) => page.resources) ?? [], [found.data]);
-  const { fetchNextPage, hasNextPage, isFetchingNextPage } = found;
-  const loadMore = useCallback(() => {
-    if (hasNextPage && !isFetchingNextPage) void fetchNextPage();
-  }, [fetchNextPage, hasNextPage, isFetchingNextPage]);
+  const found = useOffsetPages(
+    "GET /v2/deployments",
+    (slice) => ({
+      query: { ...slice, name_contains: q ?? "", ...(status ? { status: status as DeploymentStatus } : {}) },
+    }),
+    (page) => page.resources,
+    { everyMs: EVERY_MS, keep: true },
+  );
   const filter = (changes: { q?: string | undefined; status?: string | undefined }) =>
     void navigate({ to: "/deployments", search: (old) => ({ ...old, ...changes }), replace: true });
   return (
@@ -85,73 +83,43 @@ export function DeploymentsPage() {
         <NewDeploymentLink />
       </div>
       <div className="filters">
-        <input
-          ref={search}
-          type="search"
-          aria-label="Search by name"
-          placeholder="Search by name  ( / )"
-          defaultValue={q ?? ""}
-          onChange={(event) => filter({ q: event.target.value || undefined })}
+        <SearchField
+          label="Search by name"
+          placeholder="Search by name"
+          q={q}
+          onSearch={(text) => filter({ q: text })}
         />
-        <select
-          aria-label="State"
-          value={status ?? ""}
-          onChange={(event) => filter({ status: event.target.value || undefined })}
-        >
-          <option value="">All states</option>
-          {STATES.map(([value, word]) => (
-            <option key={value} value={value}>
-              {word}
-            </option>
-          ))}
-        </select>
+        <FilterSelect
+          label="State"
+          all="All states"
+          options={STATES}
+          value={status}
+          onSelect={(value) => filter({ status: value })}
+        />
       </div>
-      {found.error && !found.data && <Problem error={found.error} retry={() => void found.refetch()} />}
-      {rows.length > 0 && (
-        <List
-          label="Deployments"
-          rows={rows}
-          columns={COLUMNS}
-          keyOf={(each) => each.id}
-          onOpen={(each) => void navigate({ to: "/deployments/$deploymentId", params: { deploymentId: each.id } })}
-          loadMore={loadMore}
-        />
-      )}
-      {found.data && rows.length === 0 && (q || status) && (
-        <Empty title="No deployment matches">
-          <button type="button" className="link" onClick={() => filter({ q: undefined, status: undefined })}>
-            Show all deployments
-          </button>
-        </Empty>
-      )}
-      {found.data && rows.length === 0 && !q && !status && (
-        <Empty title="Nothing is deployed yet" command="portside deploy FOLDER_OR_ADDRESS_OF_A_REPOSITORY">
-          A deployment is an agent that runs here, from a git repository, an image or a folder.
-          {mayCreate && " Press c to create one here, or run:"}
-        </Empty>
-      )}
+      <PagedList
+        found={found}
+        label="Deployments"
+        columns={COLUMNS}
+        keyOf={(each) => each.id}
+        onOpen={(each) => void navigate({ to: "/deployments/$deploymentId", params: { deploymentId: each.id } })}
+        empty={
+          q || status ? (
+            <Empty title="No deployment matches">
+              <button type="button" className="link" onClick={() => filter({ q: undefined, status: undefined })}>
+                Show all deployments
+              </button>
+            </Empty>
+          ) : (
+            <Empty title="Nothing is deployed yet" command="portside deploy FOLDER_OR_ADDRESS_OF_A_REPOSITORY">
+              A deployment is an agent that runs here, from a git repository, an image or a folder.
+              {mayCreate && " Press c to create one here, or run:"}
+            </Empty>
+          )
+        }
+      />
     </div>
   );
-}
-
-function useDeployments(q: string | undefined, status: string | undefined) {
-  const workspace = useWorkspaceId();
-  const { isLive } = usePreferences();
-  return useInfiniteQuery<DeploymentList, ApiError, { pages: DeploymentList[] }, unknown[], number>({
-    queryKey: [workspace, "deployments", q, status],
-    queryFn: ({ pageParam, signal }) => {
-      const query = { limit: PAGE, offset: pageParam, name_contains: q ?? "" };
-      return call(
-        "GET /v2/deployments",
-        { query: status ? { ...query, status: status as DeploymentStatus } : query },
-        signal,
-      );
-    },
-    initialPageParam: 0,
-    getNextPageParam: (page) => (page.resources.length < PAGE ? undefined : page.offset),
-    refetchInterval: isLive ? EVERY_MS : false,
-    placeholderData: (last) => last,
-  });
 }
 
 function LatestRevision({ of: deployment }: { of: Deployment }) {

@@ -1,15 +1,15 @@
 import { useNavigate } from "@tanstack/react-router";
-import { useRef, useState } from "react";
+import { useState } from "react";
 import type { ModelInUse, ModelPrice } from "../../api/platform";
 import { useApi } from "../../api/queries";
 import { pricesRoute } from "../../router";
-import { useKey } from "../../shell/keys";
 import { useMay } from "../../shell/session";
 import { DataTable } from "../../ui/DataTable";
 import { Empty } from "../../ui/Empty";
 import { Icon } from "../../ui/Icon";
 import { money, shortNumber, wholeNumber } from "../../ui/numbers";
 import { Problem } from "../../ui/Problem";
+import { SearchField } from "../../ui/SearchField";
 import { Status } from "../../ui/Status";
 import { draftOf, type PriceDraft, PriceForm } from "./PriceForm";
 import { Recompute } from "./Recompute";
@@ -21,9 +21,7 @@ export function PricesPage() {
   const { q } = pricesRoute.useSearch();
   const navigate = useNavigate();
   const mayChange = useMay("workspaces:manage");
-  const search = useRef<HTMLInputElement>(null);
   const [draft, setDraft] = useState<PriceDraft | null>(null);
-  useKey("/", () => search.current?.focus());
   const models = useApi("GET /model-price-map/models", {}, { everyMs: 30_000 });
   const prices = useApi("GET /model-price-map", { query: { q } }, { keep: true });
   const wanted = (q ?? "").toLowerCase();
@@ -40,19 +38,11 @@ export function PricesPage() {
         )}
       </div>
       <div className="filters">
-        <input
-          ref={search}
-          type="search"
-          aria-label="Search models and prices"
-          placeholder="Search models and prices  ( / )"
-          defaultValue={q ?? ""}
-          onChange={(event) =>
-            void navigate({
-              to: "/prices",
-              search: (old) => ({ ...old, q: event.target.value || undefined }),
-              replace: true,
-            })
-          }
+        <SearchField
+          label="Search models and prices"
+          placeholder="Search models and prices"
+          q={q}
+          onSearch={(text) => void navigate({ to: "/prices", search: (old) => ({ ...old, q: text }), replace: true })}
         />
         {unpriced.length > 0 && (
           <Status

@@ -1,19 +1,18 @@
-import { useInfiniteQuery } from "@tanstack/react-query";
 import { Link, useNavigate } from "@tanstack/react-router";
-import { useCallback, useMemo, useRef } from "react";
-import { type ApiError, call } from "../../api/client";
-import type { Prompt, PromptList } from "../../api/platform";
+import { useOffsetPages } from "../../api/pages";
+import type { Prompt } from "../../api/platform";
 import { promptsRoute } from "../../router";
 import { useKey } from "../../shell/keys";
-import { useMay, useWorkspaceId } from "../../shell/session";
+import { useMay } from "../../shell/session";
 import { Empty } from "../../ui/Empty";
+import { FilterSelect } from "../../ui/FilterSelect";
 import { count } from "../../ui/format";
 import { Icon } from "../../ui/Icon";
-import { type Column, List } from "../../ui/List";
-import { Problem } from "../../ui/Problem";
+import type { Column } from "../../ui/List";
+import { PagedList } from "../../ui/PagedList";
+import { SearchField } from "../../ui/SearchField";
 import { Ago } from "../../ui/Time";
 
-const PAGE = 50;
 const COLUMNS: Column<Prompt>[] = [
   {
     title: "Name",
@@ -55,18 +54,15 @@ export function PromptsPage() {
   const { q, archived } = promptsRoute.useSearch();
   const navigate = useNavigate();
   const mayCreate = useMay("prompts:create");
-  const search = useRef<HTMLInputElement>(null);
-  useKey("/", () => search.current?.focus());
   useKey("c", () => mayCreate && void navigate({ to: "/prompts/new" }));
-  const found = usePrompts(q, archived);
-  const rows = useMemo(() => found.data?.pages.flatMap((page) => page.repos) ?? [], [found.data]);
-  const { fetchNextPage, hasNextPage, isFetchingNextPage } = found;
-  const loadMore = useCallback(() => {
-    if (hasNextPage && !isFetchingNextPage) void fetchNextPage();
-  }, [fetchNextPage, hasNextPage, isFetchingNextPage]);
+  const found = useOffsetPages(
+    "GET /repos",
+    (slice) => ({ query: { ...slice, is_archived: archived ? "true" : "false", ...(q ? { query: q } : {}) } }),
+    (page) => page.repos,
+    { keep: true },
+  );
   const filter = (changes: { q?: string | undefined; archived?: string | undefined }) =>
     void navigate({ to: "/prompts", search: (old) => ({ ...old, ...changes }), replace: true });
-  const isFiltered = Boolean(q || archived);
   return (
     <div className="page full">
       <div className="head">
@@ -79,61 +75,41 @@ export function PromptsPage() {
         )}
       </div>
       <div className="filters">
-        <input
-          ref={search}
-          type="search"
-          aria-label="Search prompts"
-          placeholder="Search names and texts  ( / )"
-          defaultValue={q ?? ""}
-          onChange={(event) => filter({ q: event.target.value || undefined })}
+        <SearchField
+          label="Search prompts"
+          placeholder="Search names and texts"
+          q={q}
+          onSearch={(text) => filter({ q: text })}
         />
-        <select
-          aria-label="Archived"
-          value={archived ?? ""}
-          onChange={(event) => filter({ archived: event.target.value || undefined })}
-        >
-          <option value="">In use</option>
-          <option value="yes">Archived</option>
-        </select>
+        <FilterSelect
+          label="Archived"
+          all="In use"
+          options={[["yes", "Archived"]]}
+          value={archived}
+          onSelect={(value) => filter({ archived: value })}
+        />
       </div>
-      {found.error && !found.data && <Problem error={found.error} retry={() => void found.refetch()} />}
-      {rows.length > 0 && (
-        <List
-          label="Prompts"
-          rows={rows}
-          columns={COLUMNS}
-          keyOf={(each) => each.id}
-          onOpen={(each) => void navigate({ to: "/prompts/$promptName", params: { promptName: each.repo_handle } })}
-          loadMore={loadMore}
-        />
-      )}
-      {found.data && rows.length === 0 && isFiltered && (
-        <Empty title="No prompt matches">
-          <button type="button" className="link" onClick={() => filter({ q: undefined, archived: undefined })}>
-            Show all prompts
-          </button>
-        </Empty>
-      )}
-      {found.data && rows.length === 0 && !isFiltered && (
-        <Empty title="No prompts yet" command={'Client().push_prompt("my-prompt", object=prompt)'}>
-          A prompt is a list of messages with variables, kept with all its versions. Agents pull the one that a tag
-          names, so that its text changes without a deployment.{mayCreate && " Press c to write one here, or run:"}
-        </Empty>
-      )}
+      <PagedList
+        found={found}
+        label="Prompts"
+        columns={COLUMNS}
+        keyOf={(each) => each.id}
+        onOpen={(each) => void navigate({ to: "/prompts/$promptName", params: { promptName: each.repo_handle } })}
+        empty={
+          q || archived ? (
+            <Empty title="No prompt matches">
+              <button type="button" className="link" onClick={() => filter({ q: undefined, archived: undefined })}>
+                Show all prompts
+              </button>
+            </Empty>
+          ) : (
+            <Empty title="No prompts yet" command={'Client().push_prompt("my-prompt", object=prompt)'}>
+              A prompt is a list of messages with variables, kept with all its versions. Agents pull the one that a tag
+              names, so that its text changes without a deployment.{mayCreate && " Press c to write one here, or run:"}
+            </Empty>
+          )
+        }
+      />
     </div>
   );
-}
-
-function usePrompts(q: string | undefined, archived: string | undefined) {
-  const workspace = useWorkspaceId();
-  return useInfiniteQuery<PromptList, ApiError, { pages: PromptList[] }, unknown[], number>({
-    queryKey: [workspace, "prompts", q, archived],
-    queryFn: ({ pageParam, signal }) => {
-      const query = { limit: PAGE, offset: pageParam, is_archived: archived ? "true" : "false" } as const;
-      return call("GET /repos", { query: q ? { ...query, query: q } : query }, signal);
-    },
-    initialPageParam: 0,
-    getNextPageParam: (page, pages) => (page.repos.length < PAGE ? undefined : pages.length * PAGE),
-    placeholderData: (last) => last,
-  });
 }

@@ -1,18 +1,19 @@
 import { Link, useNavigate } from "@tanstack/react-router";
-import { useCallback, useMemo, useState } from "react";
+import { useMemo } from "react";
 import { useAgentApi, useAgentPages } from "../../api/agentQueries";
 import type { FoundRun } from "../../api/agentServer";
 import { useAssistants } from "../../api/useAssistants";
 import { runQueueRoute } from "../../router";
-import { AssistantSelect } from "../../ui/AssistantSelect";
 import { ShortId } from "../../ui/Copy";
 import { Empty } from "../../ui/Empty";
 import { Figure } from "../../ui/Figure";
+import { FilterSelect } from "../../ui/FilterSelect";
 import { count } from "../../ui/format";
-import { type Column, List } from "../../ui/List";
-import { Problem } from "../../ui/Problem";
+import type { Column } from "../../ui/List";
+import { PagedList } from "../../ui/PagedList";
 import { RunState } from "../../ui/Status";
 import { Ago, duration } from "../../ui/Time";
+import { useMarked } from "../../ui/useMarked";
 import { CancelRuns } from "./CancelRuns";
 import { RunDetails } from "./RunDetails";
 import { isActive, WaitsFor } from "./waiting";
@@ -20,76 +21,70 @@ import { isActive, WaitsFor } from "./waiting";
 const PAGE = 100;
 const EVERY_MS = 3_000;
 const VIEWS = [
-  ["", "Waiting and running", ["pending", "running"]],
-  ["waiting", "Waiting", ["pending"]],
-  ["running", "Running", ["running"]],
-  ["failed", "Failed", ["error", "timeout"]],
+  ["waiting", "Waiting"],
+  ["running", "Running"],
+  ["failed", "Failed"],
 ] as const;
+const STATUSES: Record<string, FoundRun["status"][]> = {
+  waiting: ["pending"],
+  running: ["running"],
+  failed: ["error", "timeout"],
+};
 
 export function QueuePage() {
   const { deploymentId } = runQueueRoute.useParams();
   const { view, assistant, run, thread } = runQueueRoute.useSearch();
   const navigate = useNavigate();
-  const [marked, setMarked] = useState<ReadonlySet<string>>(new Set());
+  const { marked, toggle, clear, column } = useMarked(idOf, labelOf);
   const { pairs, nameOf } = useAssistants(deploymentId);
-  const [, , status] = VIEWS.find(([name]) => name === (view ?? "")) ?? VIEWS[0];
+  const status = STATUSES[view ?? ""] ?? ["pending", "running"];
   const found = useAgentPages(
     deploymentId,
     "POST /runs/search",
     (offset) => ({
-      body: { status: [...status], ...(assistant ? { assistant_id: assistant } : {}), limit: PAGE, offset },
+      body: { status, ...(assistant ? { assistant_id: assistant } : {}), limit: PAGE, offset },
     }),
     { everyMs: EVERY_MS, keep: true },
   );
-  const rows = useMemo(() => found.data?.pages.flatMap((page) => page.result) ?? [], [found.data]);
-  const mark = useCallback(
-    (each: FoundRun) =>
-      setMarked((old) => (old.has(each.run_id) ? without(old, each.run_id) : with_(old, each.run_id))),
-    [],
+  const isFailed = view === "failed";
+  const columns = useMemo(
+    () => [...(isFailed ? [] : [{ ...column, isExtra: true }]), ...columnsOf(nameOf, isFailed)],
+    [nameOf, isFailed, column],
   );
-  const columns = useMemo(() => columnsOf(nameOf, view === "failed", marked, mark), [nameOf, view, marked, mark]);
-  const { fetchNextPage, hasNextPage, isFetchingNextPage } = found;
-  const loadMore = useCallback(() => {
-    if (hasNextPage && !isFetchingNextPage) void fetchNextPage();
-  }, [fetchNextPage, hasNextPage, isFetchingNextPage]);
   const show = (changes: Record<string, string | undefined>) =>
     void navigate({ to: ".", search: (old) => ({ ...old, ...changes }), replace: !("run" in changes) });
-  const chosen = rows.filter((each) => marked.has(each.run_id) && isActive(each));
+  const chosen = found.rows.filter((each) => marked.has(each.run_id) && isActive(each));
   return (
     <div className="page full wide">
       <QueueFigures deploymentId={deploymentId} />
       <div className={run && thread ? "split open" : "split"}>
         <div className="split-main">
           <div className="filters">
-            <select
-              aria-label="Runs"
-              value={view ?? ""}
-              onChange={(event) => show({ view: event.target.value || undefined })}
-            >
-              {VIEWS.map(([value, word]) => (
-                <option key={value} value={value}>
-                  {word}
-                </option>
-              ))}
-            </select>
-            <AssistantSelect assistants={pairs} selected={assistant} onSelect={(id) => show({ assistant: id })} />
-            {found.data && view !== "failed" && (
-              <CancelRuns deploymentId={deploymentId} marked={chosen} onDone={() => setMarked(new Set())} />
-            )}
-          </div>
-          {found.error && !found.data && <Problem error={found.error} retry={() => void found.refetch()} />}
-          {rows.length > 0 && (
-            <List
+            <FilterSelect
               label="Runs"
-              rows={rows}
-              columns={columns}
-              keyOf={(each) => each.run_id}
-              onOpen={(each) => show({ run: each.run_id, thread: each.thread_id })}
-              onMark={(each) => isActive(each) && mark(each)}
-              loadMore={loadMore}
+              all="Waiting and running"
+              options={VIEWS}
+              value={view}
+              onSelect={(value) => show({ view: value })}
             />
-          )}
-          {found.data && rows.length === 0 && <NoRun view={view} />}
+            <FilterSelect
+              label="Assistant"
+              all="All assistants"
+              options={pairs}
+              value={assistant}
+              onSelect={(id) => show({ assistant: id })}
+            />
+            {found.isRead && !isFailed && <CancelRuns deploymentId={deploymentId} marked={chosen} onDone={clear} />}
+          </div>
+          <PagedList
+            found={found}
+            label="Runs"
+            columns={columns}
+            keyOf={idOf}
+            onOpen={(each) => show({ run: each.run_id, thread: each.thread_id })}
+            onMark={(each) => isActive(each) && toggle(each)}
+            empty={<NoRun isFailed={isFailed} />}
+          />
         </div>
         {run && thread && (
           <RunDetails
@@ -137,8 +132,8 @@ function seconds(value: number | null | undefined): string {
   return value == null ? "–" : duration(value * 1000);
 }
 
-function NoRun({ view }: { view: string | undefined }) {
-  if (view === "failed")
+function NoRun({ isFailed }: { isFailed: boolean }) {
+  if (isFailed)
     return <Empty title="No run has failed">A failed run stays here with its error until its thread is deleted.</Empty>;
   return (
     <Empty title="Nothing waits or runs">
@@ -148,28 +143,16 @@ function NoRun({ view }: { view: string | undefined }) {
   );
 }
 
-function columnsOf(
-  nameOf: (id: string) => string,
-  isFailed: boolean,
-  marked: ReadonlySet<string>,
-  mark: (run: FoundRun) => void,
-): Column<FoundRun>[] {
-  const markColumn: Column<FoundRun> = {
-    title: "Mark",
-    width: "16px",
-    isTitleHidden: true,
-    isExtra: true,
-    show: (each) => (
-      <input
-        type="checkbox"
-        aria-label={`Mark run ${each.run_id.slice(-8)}`}
-        checked={marked.has(each.run_id)}
-        onChange={() => mark(each)}
-      />
-    ),
-  };
+function idOf(run: FoundRun): string {
+  return run.run_id;
+}
+
+function labelOf(run: FoundRun): string {
+  return `run ${run.run_id.slice(-8)}`;
+}
+
+function columnsOf(nameOf: (id: string) => string, isFailed: boolean): Column<FoundRun>[] {
   return [
-    ...(isFailed ? [] : [markColumn]),
     {
       title: "Run",
       width: "minmax(88px, 116px)",
@@ -214,12 +197,4 @@ function columnsOf(
       show: (each) => <Ago at={isFailed ? each.updated_at : (each.started_at ?? each.created_at)} />,
     },
   ];
-}
-
-function with_(old: ReadonlySet<string>, id: string): ReadonlySet<string> {
-  return new Set([...old, id]);
-}
-
-function without(old: ReadonlySet<string>, id: string): ReadonlySet<string> {
-  return new Set([...old].filter((each) => each !== id));
 }

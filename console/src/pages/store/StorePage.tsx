@@ -49,9 +49,9 @@ export function StorePage() {
               <SearchField
                 key={deploymentId}
                 label="Search items"
-                placeholder="color=red, or words to search by meaning  ( / )"
+                placeholder="color=red, or words to search by meaning"
                 q={q}
-                onSearch={(text) => show({ q: text || undefined, offset: undefined })}
+                onSearch={(text) => show({ q: text, offset: undefined })}
               />
               {found.data && (
                 <button

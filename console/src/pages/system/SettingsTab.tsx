@@ -4,7 +4,9 @@ import { useApi } from "../../api/queries";
 import { systemSettingsTab } from "../../router";
 import { useMay } from "../../shell/session";
 import { Empty } from "../../ui/Empty";
+import { FilterSelect } from "../../ui/FilterSelect";
 import { Problem } from "../../ui/Problem";
+import { SearchField } from "../../ui/SearchField";
 
 // The settings that the platform runs with. They come from its environment and options, and are changed there.
 export function SettingsTab() {
@@ -26,21 +28,19 @@ export function SettingsTab() {
   return (
     <>
       <div className="filters">
-        <input
-          type="search"
-          aria-label="Search settings"
+        <SearchField
+          label="Search settings"
           placeholder="Search all settings"
-          defaultValue={q ?? ""}
-          onChange={(event) => filter({ q: event.target.value || undefined })}
+          q={q}
+          onSearch={(text) => filter({ q: text })}
         />
-        <select
-          aria-label="Which settings"
-          value={show ?? ""}
-          onChange={(event) => filter({ show: event.target.value || undefined })}
-        >
-          <option value="">Changed</option>
-          <option value="all">All</option>
-        </select>
+        <FilterSelect
+          label="Which settings"
+          all="Changed"
+          options={[["all", "All"]]}
+          value={show}
+          onSelect={(value) => filter({ show: value })}
+        />
       </div>
       {system.data && settings.length === 0 && (
         <Empty title={text ? "No setting matches" : "All settings have their defaults"} command="portside up --help">

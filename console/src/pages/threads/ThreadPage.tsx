@@ -65,6 +65,7 @@ export function ThreadPage() {
       </div>
       <div className="thread">
         <Timeline
+          key={threadId}
           deploymentId={deploymentId}
           threadId={threadId}
           selected={checkpoint}

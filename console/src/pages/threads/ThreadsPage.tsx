@@ -1,23 +1,20 @@
 import { Link, useNavigate } from "@tanstack/react-router";
-import { useCallback, useMemo } from "react";
+import { useMemo } from "react";
 import { useAgentPages } from "../../api/agentQueries";
 import type { Thread } from "../../api/agentServer";
 import { threadsRoute } from "../../router";
 import { ShortId } from "../../ui/Copy";
 import { Empty } from "../../ui/Empty";
+import { FilterSelect } from "../../ui/FilterSelect";
 import { summaryOf } from "../../ui/Json";
-import { type Column, List } from "../../ui/List";
-import { Problem } from "../../ui/Problem";
+import type { Column } from "../../ui/List";
+import { PagedList } from "../../ui/PagedList";
 import { SearchField } from "../../ui/SearchField";
 import { Ago } from "../../ui/Time";
 import { contentText, STATES, searchOf, ThreadState, type ThreadStatus } from "./thread";
 
 const PAGE = 50;
 const EVERY_MS = 5_000;
-const SORTS = [
-  ["updated_at", "Last changed"],
-  ["created_at", "Created"],
-] as const;
 
 export function ThreadsPage() {
   const { deploymentId } = threadsRoute.useParams();
@@ -40,59 +37,42 @@ export function ThreadsPage() {
     }),
     { everyMs: EVERY_MS, keep: true, enabled: search !== null },
   );
-  const rows = useMemo(() => found.data?.pages.flatMap((page) => page.result) ?? [], [found.data]);
   const columns = useMemo(() => columnsOf(deploymentId), [deploymentId]);
-  const { fetchNextPage, hasNextPage, isFetchingNextPage } = found;
-  const loadMore = useCallback(() => {
-    if (hasNextPage && !isFetchingNextPage) void fetchNextPage();
-  }, [fetchNextPage, hasNextPage, isFetchingNextPage]);
   const filter = (changes: { q?: string | undefined; status?: string | undefined; sort?: string | undefined }) =>
     void navigate({ to: ".", search: (old) => ({ ...old, ...changes }), replace: true });
-  const isFiltered = Boolean(q || status);
   return (
     <div className="page full">
       <div className="filters">
         <SearchField
           key={deploymentId}
           label="Search threads"
-          placeholder="Id, user=ada, values.topic=sea  ( / )"
+          placeholder="Id, user=ada, values.topic=sea"
           q={q}
-          onSearch={(text) => filter({ q: text || undefined })}
+          onSearch={(text) => filter({ q: text })}
         />
-        <select
-          aria-label="State"
-          value={status ?? ""}
-          onChange={(event) => filter({ status: event.target.value || undefined })}
-        >
-          <option value="">All states</option>
-          {STATES.map(([value, word]) => (
-            <option key={value} value={value}>
-              {word}
-            </option>
-          ))}
-        </select>
-        <select
-          aria-label="Order"
-          value={sort ?? "updated_at"}
-          onChange={(event) => filter({ sort: event.target.value === "updated_at" ? undefined : event.target.value })}
-        >
-          {SORTS.map(([value, word]) => (
-            <option key={value} value={value}>
-              {word} first
-            </option>
-          ))}
-        </select>
+        <FilterSelect
+          label="State"
+          all="All states"
+          options={STATES}
+          value={status}
+          onSelect={(value) => filter({ status: value })}
+        />
+        <FilterSelect
+          label="Order"
+          all="Last changed first"
+          options={[["created_at", "Created first"]]}
+          value={sort}
+          onSelect={(value) => filter({ sort: value })}
+        />
       </div>
-      {search === null && (
+      {search === null ? (
         <p className="soft">
           Search by ids, by metadata as <code>user=ada</code>, or by state as <code>values.topic="the sea"</code>.
         </p>
-      )}
-      {found.error && !found.data && <Problem error={found.error} retry={() => void found.refetch()} />}
-      {rows.length > 0 && search !== null && (
-        <List
+      ) : (
+        <PagedList
+          found={found}
           label="Threads"
-          rows={rows}
           columns={columns}
           keyOf={(each) => each.thread_id ?? ""}
           onOpen={(each) =>
@@ -101,20 +81,20 @@ export function ThreadsPage() {
               params: { deploymentId, threadId: each.thread_id ?? "" },
             })
           }
-          loadMore={loadMore}
+          empty={
+            q || status ? (
+              <Empty title="No thread matches">
+                <button type="button" className="link" onClick={() => filter({ q: undefined, status: undefined })}>
+                  Show all threads
+                </button>
+              </Empty>
+            ) : (
+              <Empty title="No thread yet">
+                A thread keeps the state of one conversation with this agent. It begins with the first run.
+              </Empty>
+            )
+          }
         />
-      )}
-      {found.data && rows.length === 0 && search !== null && isFiltered && (
-        <Empty title="No thread matches">
-          <button type="button" className="link" onClick={() => filter({ q: undefined, status: undefined })}>
-            Show all threads
-          </button>
-        </Empty>
-      )}
-      {found.data && rows.length === 0 && !isFiltered && (
-        <Empty title="No thread yet">
-          A thread keeps the state of one conversation with this agent. It begins with the first run.
-        </Empty>
       )}
     </div>
   );

@@ -1,11 +1,9 @@
-import { useInfiniteQuery } from "@tanstack/react-query";
 import { useVirtualizer } from "@tanstack/react-virtual";
 import { useEffect, useMemo, useRef } from "react";
 import { callAgent } from "../../api/agent";
 import type { ThreadState as State } from "../../api/agentServer";
-import type { ApiError } from "../../api/client";
+import { usePages } from "../../api/pages";
 import { useKey } from "../../shell/keys";
-import { useWorkspaceId } from "../../shell/session";
 import { Problem } from "../../ui/Problem";
 import { Ago } from "../../ui/Time";
 
@@ -26,7 +24,7 @@ interface Props {
 // The checkpoints of a thread, newest first. Those of another branch are set in.
 export function Timeline({ deploymentId, threadId, selected, changedAt, onSelect }: Props) {
   const found = useHistory(deploymentId, threadId, changedAt);
-  const states = useMemo(() => found.data?.pages.flat() ?? [], [found.data]);
+  const states = found.rows;
   const trunk = useMemo(() => trunkOf(states), [states]);
   const scroller = useRef<HTMLDivElement>(null);
   const virtual = useVirtualizer({
@@ -38,10 +36,10 @@ export function Timeline({ deploymentId, threadId, selected, changedAt, onSelect
   });
   const items = virtual.getVirtualItems();
   const last = items.at(-1)?.index ?? 0;
-  const { fetchNextPage, hasNextPage, isFetchingNextPage } = found;
+  const { loadMore } = found;
   useEffect(() => {
-    if (hasNextPage && !isFetchingNextPage && last >= states.length - 10) void fetchNextPage();
-  }, [last, states.length, hasNextPage, isFetchingNextPage, fetchNextPage]);
+    if (last >= states.length - 10) loadMore();
+  }, [last, states.length, loadMore]);
   const current = selected ?? states[0]?.checkpoint?.checkpoint_id;
   const move = (step: number) => {
     const index = states.findIndex((each) => each.checkpoint?.checkpoint_id === current) + step;
@@ -57,8 +55,8 @@ export function Timeline({ deploymentId, threadId, selected, changedAt, onSelect
       <h2>
         Checkpoints <span className="soft small">newest first</span>
       </h2>
-      {found.error && !found.data && <Problem error={found.error} retry={() => void found.refetch()} />}
-      {found.data && states.length === 0 && <p className="card-body soft">No run has changed this thread yet.</p>}
+      {found.error && !found.isRead && <Problem error={found.error} retry={found.retry} />}
+      {found.isRead && states.length === 0 && <p className="card-body soft">No run has changed this thread yet.</p>}
       <div className="timeline-body" ref={scroller}>
         <ol className="list-space" style={{ height: virtual.getTotalSize() }}>
           {items.map((item) => {
@@ -93,20 +91,18 @@ export function Timeline({ deploymentId, threadId, selected, changedAt, onSelect
 }
 
 function useHistory(deploymentId: string, threadId: string, changedAt: string | undefined) {
-  const workspace = useWorkspaceId();
-  return useInfiniteQuery<State[], ApiError, { pages: State[][] }, unknown[], string | null>({
-    queryKey: [workspace, "agent", deploymentId, "history", threadId, changedAt],
-    queryFn: ({ pageParam, signal }) =>
-      callAgent(
-        deploymentId,
-        "POST /threads/{thread_id}/history",
-        { path: { thread_id: threadId }, body: { limit: PAGE, before: pageParam, select: SELECT } },
-        signal,
-      ),
-    initialPageParam: null,
-    getNextPageParam: (page) => (page.length < PAGE ? null : (page.at(-1)?.checkpoint?.checkpoint_id ?? null)),
-    placeholderData: (last, query) => (query?.queryKey[4] === threadId ? last : undefined),
-  });
+  return usePages(
+    {
+      key: ["agent", deploymentId, "history", threadId, changedAt],
+      first: null as string | null,
+      read: async (before, signal) => {
+        const options = { path: { thread_id: threadId }, body: { limit: PAGE, before, select: SELECT } };
+        const rows = await callAgent(deploymentId, "POST /threads/{thread_id}/history", options, signal);
+        return { rows, next: rows.length < PAGE ? null : (rows.at(-1)?.checkpoint?.checkpoint_id ?? null) };
+      },
+    },
+    { keep: true },
+  );
 }
 
 function stepOf(state: State): string {

@@ -1,14 +1,9 @@
 // One conversation: the turns of a thread with the messages that each one added, and its trace next to it.
 
-import { useInfiniteQuery } from "@tanstack/react-query";
 import { Link } from "@tanstack/react-router";
 import { useMemo } from "react";
-import { type ApiError, call } from "../../api/client";
-import type { RunItems } from "../../api/platform";
 import { useApi } from "../../api/queries";
-import { usePreferences } from "../../preferences";
 import { conversationRoute } from "../../router";
-import { useWorkspaceId } from "../../shell/session";
 import { ShortId } from "../../ui/Copy";
 import { Empty } from "../../ui/Empty";
 import { compact, cost } from "../../ui/format";
@@ -21,20 +16,29 @@ import { readValue, useValues, Value, valueNamed } from "../trace/Values";
 import { quoted } from "./filters";
 import { useDeploymentOf } from "./ProjectPage";
 import { RunMark } from "./RunMark";
-import { ROW_SELECTS, type RunRow, SINCE_EVER } from "./runs";
+import { type RunRow, SINCE_EVER } from "./runs";
+import { useRunPages } from "./useRunPages";
 
 const PAGE = 20;
 const EVERY_MS = 5_000;
 
 export function ConversationPage() {
   const { projectId, threadId } = conversationRoute.useParams();
-  const found = useTurns(projectId, threadId);
+  const found = useRunPages(
+    ["turns", projectId, threadId],
+    () => ({
+      project_ids: [projectId],
+      is_root: true,
+      filter: `eq(thread_id, ${quoted(threadId)})`,
+      min_start_time: SINCE_EVER,
+      include_subtree_usage: true,
+      page_size: PAGE,
+    }),
+    { everyMs: EVERY_MS },
+  );
   const project = useApi("GET /sessions/{session_id}", { path: { session_id: projectId } }).data;
   const deployment = useDeploymentOf(projectId);
-  const turns = useMemo(
-    () => (found.data?.pages ?? []).flatMap((page) => page.items as unknown as RunRow[]).toReversed(),
-    [found.data],
-  );
+  const turns = useMemo(() => found.rows.toReversed(), [found.rows]);
   return (
     <div className="page conversation">
       <div className="head">
@@ -53,20 +57,15 @@ export function ConversationPage() {
           </Link>
         )}
       </div>
-      {found.error && <Problem error={found.error} retry={() => void found.refetch()} />}
-      {found.data && turns.length === 0 && (
+      {found.error && <Problem error={found.error} retry={found.retry} />}
+      {found.isRead && turns.length === 0 && (
         <Empty title="This conversation has no trace here">
           Its traces may have expired, or belong to another project than {project?.name ?? "this one"}.
         </Empty>
       )}
-      {found.hasNextPage && (
+      {found.hasMore && (
         <div>
-          <button
-            type="button"
-            className="button"
-            disabled={found.isFetchingNextPage}
-            onClick={() => void found.fetchNextPage()}
-          >
+          <button type="button" className="button" disabled={found.isReadingMore} onClick={found.loadMore}>
             Earlier turns
           </button>
         </div>
@@ -78,34 +77,6 @@ export function ConversationPage() {
       </ol>
     </div>
   );
-}
-
-function useTurns(projectId: string, threadId: string) {
-  const workspace = useWorkspaceId();
-  const { isLive } = usePreferences();
-  return useInfiniteQuery<RunItems, ApiError, { pages: RunItems[] }, unknown[], string | null>({
-    queryKey: [workspace, "turns", projectId, threadId],
-    queryFn: ({ pageParam, signal }) =>
-      call(
-        "POST /v2/runs/query",
-        {
-          body: {
-            project_ids: [projectId],
-            is_root: true,
-            filter: `eq(thread_id, ${quoted(threadId)})`,
-            min_start_time: SINCE_EVER,
-            selects: ROW_SELECTS,
-            include_subtree_usage: true,
-            page_size: PAGE,
-            cursor: pageParam,
-          },
-        },
-        signal,
-      ),
-    initialPageParam: null,
-    getNextPageParam: (page) => page.next_cursor ?? undefined,
-    refetchInterval: (query) => (isLive && (query.state.data?.pages.length ?? 0) <= 1 ? EVERY_MS : false),
-  });
 }
 
 interface TurnProps {

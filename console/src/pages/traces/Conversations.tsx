@@ -1,18 +1,16 @@
 // The conversations of a project: its traces by the thread that they belong to, the last active first.
 
-import { useInfiniteQuery } from "@tanstack/react-query";
 import { Link, useNavigate } from "@tanstack/react-router";
-import { useCallback, useMemo } from "react";
-import { type ApiError, call } from "../../api/client";
-import type { TracedThread, TracedThreads } from "../../api/platform";
-import { usePreferences } from "../../preferences";
-import { useWorkspaceId } from "../../shell/session";
+import { useMemo } from "react";
+import { call } from "../../api/client";
+import { useCursorPages } from "../../api/pages";
+import type { TracedThread } from "../../api/platform";
 import { Empty } from "../../ui/Empty";
 import { compact, cost, count } from "../../ui/format";
-import { type Column, List } from "../../ui/List";
-import { Problem } from "../../ui/Problem";
+import type { Column } from "../../ui/List";
+import { PagedList } from "../../ui/PagedList";
 import { Ago, duration } from "../../ui/Time";
-import { FILTER_FIELDS, type Filters } from "./fields";
+import { FILTER_FIELDS, type Filters, NO_FILTERS } from "./fields";
 import { runsFilter } from "./filters";
 import { previewText } from "./runs";
 
@@ -28,77 +26,47 @@ interface Props {
 export function Conversations({ projectId, filters, onFilter }: Props) {
   const navigate = useNavigate();
   const found = useThreads(projectId, filters);
-  const rows = useMemo(() => found.data?.pages.flatMap((page) => page.items) ?? [], [found.data]);
-  const { fetchNextPage, hasNextPage, isFetchingNextPage } = found;
-  const loadMore = useCallback(() => {
-    if (hasNextPage && !isFetchingNextPage) void fetchNextPage();
-  }, [fetchNextPage, hasNextPage, isFetchingNextPage]);
   const columns = useMemo(() => columnsOf(projectId), [projectId]);
   const isFiltered = FILTER_FIELDS.some((field) => filters[field]);
   return (
-    <>
-      {found.error && <Problem error={found.error} retry={() => void found.refetch()} />}
-      {rows.length > 0 && (
-        <List
-          label="Conversations"
-          rows={rows}
-          columns={columns}
-          keyOf={(thread) => thread.thread_id}
-          onOpen={(thread) =>
-            void navigate({
-              to: "/traces/$projectId/threads/$threadId",
-              params: { projectId, threadId: thread.thread_id },
-            })
-          }
-          loadMore={loadMore}
-        />
-      )}
-      {found.data && rows.length === 0 && (
-        <Empty title={isFiltered ? "No conversation matches" : "No conversations yet"}>
-          {isFiltered ? (
-            <button
-              type="button"
-              className="link"
-              onClick={() => onFilter(Object.fromEntries(FILTER_FIELDS.map((field) => [field, undefined])))}
-            >
+    <PagedList
+      found={found}
+      label="Conversations"
+      columns={columns}
+      keyOf={(thread) => thread.thread_id}
+      onOpen={(thread) =>
+        void navigate({
+          to: "/traces/$projectId/threads/$threadId",
+          params: { projectId, threadId: thread.thread_id },
+        })
+      }
+      empty={
+        isFiltered ? (
+          <Empty title="No conversation matches">
+            <button type="button" className="link" onClick={() => onFilter(NO_FILTERS)}>
               Remove all filters
             </button>
-          ) : (
-            <>
-              Traces whose metadata has a <code>thread_id</code> (or <code>session_id</code>,{" "}
-              <code>conversation_id</code>) are turns of one conversation. Agents that run on threads set it by
-              themselves.
-            </>
-          )}
-        </Empty>
-      )}
-    </>
+          </Empty>
+        ) : (
+          <Empty title="No conversations yet">
+            Traces whose metadata has a <code>thread_id</code> (or <code>session_id</code>, <code>conversation_id</code>
+            ) are turns of one conversation. Agents that run on threads set it by themselves.
+          </Empty>
+        )
+      }
+    />
   );
 }
 
 function useThreads(projectId: string, filters: Filters) {
-  const workspace = useWorkspaceId();
-  const { isLive } = usePreferences();
-  return useInfiniteQuery<TracedThreads, ApiError, { pages: TracedThreads[] }, unknown[], string | null>({
-    queryKey: [workspace, "conversations", projectId, filters],
-    queryFn: ({ pageParam, signal }) =>
-      call(
-        "POST /v2/threads/query",
-        {
-          body: {
-            project_id: projectId,
-            ...runsFilter(filters, Date.now(), true),
-            page_size: PAGE,
-            cursor: pageParam,
-          },
-        },
-        signal,
-      ),
-    initialPageParam: null,
-    getNextPageParam: (page) => page.next_cursor ?? undefined,
-    refetchInterval: (query) => (isLive && (query.state.data?.pages.length ?? 0) <= 1 ? EVERY_MS : false),
-    placeholderData: (last) => last,
-  });
+  return useCursorPages(
+    ["conversations", projectId, filters],
+    (cursor, signal) => {
+      const body = { project_id: projectId, ...runsFilter(filters, Date.now(), true), page_size: PAGE, cursor };
+      return call("POST /v2/threads/query", { body }, signal);
+    },
+    { everyMs: EVERY_MS, keep: true },
+  );
 }
 
 function columnsOf(projectId: string): Column<TracedThread>[] {

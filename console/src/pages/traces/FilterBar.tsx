@@ -1,13 +1,14 @@
 // Search, state and period at hand; the other filters below them. All of them are the address.
 
-import { useEffect, useId, useRef, useState } from "react";
-import { useKey } from "../../shell/keys";
+import { useId, useState } from "react";
+import { FilterSelect } from "../../ui/FilterSelect";
 import { Icon } from "../../ui/Icon";
-import { FILTER_FIELDS, type FilterField, type Filters } from "./fields";
+import { SearchField } from "../../ui/SearchField";
+import { useTyped } from "../../ui/useTyped";
+import { FILTER_FIELDS, type FilterField, type Filters, NO_FILTERS } from "./fields";
 import { problemOf } from "./filters";
 import { TYPE_WORDS } from "./runs";
 
-const APPLY_AFTER_MS = 400;
 const TITLES: Record<FilterField, string> = {
   q: "Text",
   name: "Name",
@@ -41,22 +42,7 @@ const HINTS: Partial<Record<FilterField, string>> = {
   until: "2026-11-23T18:00",
   filter: 'and(eq(run_type, "llm"), gt(latency, "5s"))',
 };
-const BELOW: FilterField[] = [
-  "name",
-  "type",
-  "latency",
-  "tokens",
-  "cost",
-  "tag",
-  "metadata",
-  "thread",
-  "user",
-  "feedback",
-  "error",
-  "since",
-  "until",
-  "filter",
-];
+const BELOW = FILTER_FIELDS.filter((field) => field !== "q" && field !== "status");
 const PERIODS: [string, string][] = [
   ["1h", "Last hour"],
   ["24h", "Last 24 hours"],
@@ -76,36 +62,32 @@ interface Props {
 }
 
 export function FilterBar({ filters, onChange }: Props) {
-  const search = useRef<HTMLInputElement>(null);
   const [isOpen, setOpen] = useState(false);
-  useKey("/", () => search.current?.focus());
   const active = FILTER_FIELDS.filter((field) => filters[field]);
   const isPeriod = PERIODS.some(([value]) => value === filters.since);
   const chips = active.filter((field) => field !== "q" && field !== "status" && !(field === "since" && isPeriod));
   return (
     <div className="filter-bar">
       <div className="filters">
-        <TextFilter
-          input={search}
-          type="search"
+        <SearchField
           label="Search in names, inputs, outputs and errors"
-          placeholder="Search  ( / )"
-          value={filters.q}
-          onChange={(q) => onChange({ q })}
+          placeholder="Search"
+          q={filters.q}
+          onSearch={(q) => onChange({ q })}
         />
-        <Choice
+        <FilterSelect
           label="State"
-          every="Every state"
+          all="Every state"
           options={STATES}
           value={filters.status}
-          onChange={(status) => onChange({ status })}
+          onSelect={(status) => onChange({ status })}
         />
-        <Choice
+        <FilterSelect
           label="Period"
-          every="All time"
+          all="All time"
           options={PERIODS}
           value={isPeriod ? filters.since : undefined}
-          onChange={(since) => onChange({ since })}
+          onSelect={(since) => onChange({ since })}
         />
         <button type="button" className="button" aria-expanded={isOpen} onClick={() => setOpen(!isOpen)}>
           <Icon name={isOpen ? "down" : "right"} />
@@ -135,11 +117,7 @@ export function FilterBar({ filters, onChange }: Props) {
             </li>
           ))}
           <li>
-            <button
-              type="button"
-              className="link"
-              onClick={() => onChange(Object.fromEntries(FILTER_FIELDS.map((field) => [field, undefined])))}
-            >
+            <button type="button" className="link" onClick={() => onChange(NO_FILTERS)}>
               Remove all
             </button>
           </li>
@@ -187,60 +165,23 @@ function FilterInput({
 }
 
 interface TextProps {
+  id: string;
   value: string | undefined;
   onChange: (text: string | undefined) => void;
   placeholder: string;
-  id?: string;
-  label?: string;
-  type?: string;
-  isMono?: boolean;
-  input?: React.RefObject<HTMLInputElement | null>;
+  isMono: boolean;
 }
 
-// The address follows a moment after the last key; a change of the address shows here.
-function TextFilter({ value, onChange, placeholder, id, label, type = "text", isMono = false, input }: TextProps) {
-  const [text, setText] = useState(value ?? "");
-  const timer = useRef<ReturnType<typeof setTimeout>>(undefined);
-  useEffect(() => setText(value ?? ""), [value]);
-  useEffect(() => () => clearTimeout(timer.current), []);
+function TextFilter({ id, value, onChange, placeholder, isMono }: TextProps) {
+  const typed = useTyped(value, onChange);
   return (
     <input
-      ref={input}
+      {...typed}
       id={id}
-      type={type}
-      aria-label={label}
       className={isMono ? "mono" : undefined}
       placeholder={placeholder}
       autoComplete="off"
       spellCheck={false}
-      value={text}
-      onChange={(event) => {
-        setText(event.target.value);
-        clearTimeout(timer.current);
-        const next = event.target.value.trim() || undefined;
-        timer.current = setTimeout(() => onChange(next), APPLY_AFTER_MS);
-      }}
     />
-  );
-}
-
-interface ChoiceProps {
-  label: string;
-  every: string;
-  options: [string, string][];
-  value: string | undefined;
-  onChange: (value: string | undefined) => void;
-}
-
-function Choice({ label, every, options, value, onChange }: ChoiceProps) {
-  return (
-    <select aria-label={label} value={value ?? ""} onChange={(event) => onChange(event.target.value || undefined)}>
-      <option value="">{every}</option>
-      {options.map(([each, word]) => (
-        <option key={each} value={each}>
-          {word}
-        </option>
-      ))}
-    </select>
   );
 }

@@ -1,22 +1,18 @@
 // The projects that traces are sent to, with the figures of each.
 
-import { useInfiniteQuery } from "@tanstack/react-query";
 import { Link, Navigate, useNavigate } from "@tanstack/react-router";
-import { useCallback, useMemo, useRef } from "react";
-import { type ApiError, call } from "../../api/client";
+import { useOffsetPages } from "../../api/pages";
 import type { TracerSession } from "../../api/platform";
 import { useApi } from "../../api/queries";
-import { usePreferences } from "../../preferences";
 import { tracesRoute } from "../../router";
-import { useKey } from "../../shell/keys";
-import { useWorkspaceId } from "../../shell/session";
 import { Empty } from "../../ui/Empty";
 import { compact, cost, percent } from "../../ui/format";
-import { type Column, List } from "../../ui/List";
+import type { Column } from "../../ui/List";
+import { PagedList } from "../../ui/PagedList";
 import { Problem } from "../../ui/Problem";
+import { SearchField } from "../../ui/SearchField";
 import { Ago, duration } from "../../ui/Time";
 
-const PAGE = 50;
 const EVERY_MS = 15_000;
 
 export function ProjectsPage() {
@@ -64,75 +60,46 @@ function TraceOfRun({ runId }: { runId: string }) {
 function Projects() {
   const { q } = tracesRoute.useSearch();
   const navigate = useNavigate();
-  const search = useRef<HTMLInputElement>(null);
-  useKey("/", () => search.current?.focus());
-  const found = useProjects(q);
-  const rows = useMemo(() => found.data?.pages.flat() ?? [], [found.data]);
-  const { fetchNextPage, hasNextPage, isFetchingNextPage } = found;
-  const loadMore = useCallback(() => {
-    if (hasNextPage && !isFetchingNextPage) void fetchNextPage();
-  }, [fetchNextPage, hasNextPage, isFetchingNextPage]);
+  const found = useOffsetPages(
+    "GET /sessions",
+    (slice) => ({ query: { reference_free: true, ...slice, ...(q ? { name_contains: q } : {}) } }),
+    (projects) => projects,
+    { everyMs: EVERY_MS, keep: true },
+  );
   return (
     <div className="page full">
       <div className="head">
         <h1>Traces</h1>
       </div>
       <div className="filters">
-        <input
-          ref={search}
-          type="search"
-          aria-label="Search projects by name"
-          placeholder="Search projects  ( / )"
-          defaultValue={q ?? ""}
-          onChange={(event) =>
-            void navigate({
-              to: "/traces",
-              search: (old) => ({ ...old, q: event.target.value || undefined }),
-              replace: true,
-            })
-          }
+        <SearchField
+          label="Search projects by name"
+          placeholder="Search projects"
+          q={q}
+          onSearch={(text) => void navigate({ to: "/traces", search: (old) => ({ ...old, q: text }), replace: true })}
         />
       </div>
-      {found.error && !found.data && <Problem error={found.error} retry={() => void found.refetch()} />}
-      {rows.length > 0 && (
-        <List
-          label="Projects"
-          rows={rows}
-          columns={COLUMNS}
-          keyOf={(each) => each.id}
-          onOpen={(each) => void navigate({ to: "/traces/$projectId", params: { projectId: each.id }, search: {} })}
-          loadMore={loadMore}
-        />
-      )}
-      {found.data && rows.length === 0 && q && <Empty title="No project has this name">Try a part of it.</Empty>}
-      {found.data && rows.length === 0 && !q && (
-        <Empty
-          title="No traces yet"
-          command={`LANGSMITH_TRACING=true LANGSMITH_ENDPOINT=${location.origin} LANGSMITH_API_KEY=YOUR_KEY python agent.py`}
-        >
-          Deployed agents send their traces here by themselves. To trace a program on your machine, run it so:
-        </Empty>
-      )}
+      <PagedList
+        found={found}
+        label="Projects"
+        columns={COLUMNS}
+        keyOf={(each) => each.id}
+        onOpen={(each) => void navigate({ to: "/traces/$projectId", params: { projectId: each.id }, search: {} })}
+        empty={
+          q ? (
+            <Empty title="No project has this name">Try a part of it.</Empty>
+          ) : (
+            <Empty
+              title="No traces yet"
+              command={`LANGSMITH_TRACING=true LANGSMITH_ENDPOINT=${location.origin} LANGSMITH_API_KEY=YOUR_KEY python agent.py`}
+            >
+              Deployed agents send their traces here by themselves. To trace a program on your machine, run it so:
+            </Empty>
+          )
+        }
+      />
     </div>
   );
-}
-
-function useProjects(q: string | undefined) {
-  const workspace = useWorkspaceId();
-  const { isLive } = usePreferences();
-  return useInfiniteQuery<TracerSession[], ApiError, { pages: TracerSession[][] }, unknown[], number>({
-    queryKey: [workspace, "projects", q],
-    queryFn: ({ pageParam, signal }) =>
-      call(
-        "GET /sessions",
-        { query: { reference_free: true, limit: PAGE, offset: pageParam, ...(q ? { name_contains: q } : {}) } },
-        signal,
-      ),
-    initialPageParam: 0,
-    getNextPageParam: (page, pages) => (page.length < PAGE ? undefined : pages.length * PAGE),
-    refetchInterval: isLive ? EVERY_MS : false,
-    placeholderData: (last) => last,
-  });
 }
 
 // Read for each row in view, so that the list does not wait for the figures of a large project.

@@ -21,3 +21,4 @@ export const FILTER_FIELDS = [
 
 export type FilterField = (typeof FILTER_FIELDS)[number];
 export type Filters = { [F in FilterField]?: string | undefined };
+export const NO_FILTERS: Filters = Object.fromEntries(FILTER_FIELDS.map((field) => [field, undefined]));

@@ -1,0 +1,118 @@
+// Lists that are read page by page, as somebody scrolls, through the query cache.
+
+import { type InfiniteData, keepPreviousData, useInfiniteQuery } from "@tanstack/react-query";
+import { useCallback, useMemo } from "react";
+import { usePreferences } from "../preferences";
+import { useWorkspaceId } from "../shell/session";
+import { type ApiError, call, type Operation, type Options } from "./client";
+import type { Operations } from "./platform";
+import type { Reading } from "./queries";
+
+/** A list as far as it has been read. */
+export interface Listing<Row> {
+  rows: Row[];
+  // Whether the first page is there.
+  isRead: boolean;
+  hasMore: boolean;
+  isReadingMore: boolean;
+  error: ApiError | null;
+  // Reads the next page, unless one is under way or none is left.
+  loadMore: () => void;
+  retry: () => void;
+}
+
+interface Page<Row, At> {
+  rows: Row[];
+  // Where the next page begins; null on the last one.
+  next: At | null;
+}
+
+interface Source<Row, At> {
+  // Tells this list from others in the cache.
+  key: readonly unknown[];
+  first: At;
+  read: (at: At, signal: AbortSignal) => Promise<Page<Row, At>>;
+  // A live list with more pages than this is not read again: that would be a request for each, and move what is read.
+  maxLivePages?: number;
+}
+
+/** Read a list from any source. */
+export function usePages<Row, At>(source: Source<Row, At>, reading: Reading = {}): Listing<Row> {
+  const { key, first, read, maxLivePages = Number.POSITIVE_INFINITY } = source;
+  const workspace = useWorkspaceId();
+  const { isLive } = usePreferences();
+  const { data, error, refetch, fetchNextPage, hasNextPage, isFetchingNextPage } = useInfiniteQuery<
+    Page<Row, At>,
+    ApiError,
+    InfiniteData<Page<Row, At>, At>,
+    unknown[],
+    At
+  >({
+    queryKey: [workspace, ...key],
+    queryFn: ({ pageParam, signal }) => read(pageParam as At, signal),
+    initialPageParam: first,
+    getNextPageParam: (page) => page.next,
+    refetchInterval: ({ state }) =>
+      (isLive && (state.data?.pages.length ?? 0) <= maxLivePages && reading.everyMs) || false,
+    enabled: reading.enabled ?? true,
+    ...(reading.keep ? { placeholderData: keepPreviousData } : {}),
+  });
+  const rows = useMemo(() => data?.pages.flatMap((page) => page.rows) ?? [], [data]);
+  const loadMore = useCallback(() => {
+    if (hasNextPage && !isFetchingNextPage) void fetchNextPage();
+  }, [fetchNextPage, hasNextPage, isFetchingNextPage]);
+  return {
+    rows,
+    isRead: data !== undefined,
+    hasMore: hasNextPage,
+    isReadingMore: isFetchingNextPage,
+    error,
+    loadMore,
+    retry: () => void refetch(),
+  };
+}
+
+const PAGE = 50;
+
+interface Slice {
+  limit: number;
+  offset: number;
+}
+
+/** Read a list of the platform whose pages begin at an offset. */
+export function useOffsetPages<K extends Operation, Row>(
+  operation: K,
+  optionsOf: (slice: Slice) => Options<K>,
+  rowsOf: (response: Operations[K]["response"]) => Row[],
+  reading: Reading = {},
+): Listing<Row> {
+  return usePages(
+    {
+      key: [operation, "pages", optionsOf({ limit: PAGE, offset: 0 })],
+      first: 0,
+      read: async (offset, signal) => {
+        const rows = rowsOf(await call(operation, optionsOf({ limit: PAGE, offset }), signal));
+        return { rows, next: rows.length < PAGE ? null : offset + PAGE };
+      },
+    },
+    reading,
+  );
+}
+
+/** Read a list of the platform that gives a cursor to the next page. `key` holds all that the request depends on. */
+export function useCursorPages<Row>(
+  key: readonly unknown[],
+  read: (cursor: string | null, signal: AbortSignal) => Promise<{ items: Row[]; next_cursor?: string | null }>,
+  reading: Reading = {},
+): Listing<Row> {
+  const source = {
+    key,
+    first: null as string | null,
+    maxLivePages: 1,
+    read: async (cursor: string | null, signal: AbortSignal) => {
+      const { items, next_cursor: next = null } = await read(cursor, signal);
+      return { rows: items, next };
+    },
+  };
+  return usePages(source, reading);
+}

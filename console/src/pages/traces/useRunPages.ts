@@ -1,0 +1,20 @@
+import { call } from "../../api/client";
+import { type Listing, useCursorPages } from "../../api/pages";
+import type { Operations } from "../../api/platform";
+import type { Reading } from "../../api/queries";
+import { ROW_SELECTS, type RunRow } from "./runs";
+
+type Query = NonNullable<Operations["POST /v2/runs/query"]["body"]>;
+
+/** Runs, the newest first. `key` holds all that the query depends on. */
+export function useRunPages(key: readonly unknown[], queryOf: () => Query, reading: Reading): Listing<RunRow> {
+  return useCursorPages(
+    ["runs", ...key],
+    async (cursor, signal) => {
+      const body = { ...queryOf(), selects: ROW_SELECTS, cursor };
+      const { items, next_cursor } = await call("POST /v2/runs/query", { body }, signal);
+      return { items: items as unknown as RunRow[], next_cursor };
+    },
+    reading,
+  );
+}
