@@ -131,7 +131,7 @@ async def test_queue_is_worked_through_with_the_keyboard(platform: Platform, run
 
 async def test_queue_is_changed_and_deleted(platform: Platform, runs: list[str], page: Page) -> None:
     queue = await platform.call("POST", "/annotation-queues", name="short-lived")
-    await add(platform, queue["id"], runs[:1])
+    await add(platform, queue["id"], runs[1:2])
     await page.goto(f"{platform.server.url}/console/annotation/{queue['id']}")
     await page.get_by_role("link", name="Its trace").click()
     await expect(page.get_by_role("treeitem")).to_have_count(8)
@@ -146,7 +146,7 @@ async def test_queue_is_changed_and_deleted(platform: Platform, runs: list[str],
     await page.get_by_role("textbox", name="why").fill("42")
     await page.get_by_role("button", name="Done").click()
     await expect(page.get_by_text("Everything is done")).to_be_visible()
-    (said,) = await platform.call("GET", f"/feedback?run={runs[0]}&key=why")
+    (said,) = await platform.call("GET", f"/feedback?run={runs[1]}&key=why")
     assert (said["value"], said["score"]) == ("42", None)
     await page.get_by_role("link", name="Edit").click()
     await page.get_by_role("button", name="Delete this queue").click()

@@ -1,12 +1,15 @@
-import type { ReactNode } from "react";
+import { type FormEvent, type ReactNode, useState } from "react";
 import type { ApiError } from "../api/client";
 import { Dialog } from "./Dialog";
+import { Field } from "./Field";
 import { Problem } from "./Problem";
 
 interface Props {
   title: string;
   action: string;
   cancel?: string;
+  // What must be typed first, for a loss that no other click brings back.
+  name?: string;
   isDisabled?: boolean;
   error: ApiError | null;
   onConfirm: () => void;
@@ -19,24 +22,46 @@ export function Confirm({
   title,
   action,
   cancel = "Cancel",
+  name,
   isDisabled = false,
   error,
   onConfirm,
   onClose,
   children,
 }: Props) {
+  const [typed, setTyped] = useState("");
+  const isTyped = name === undefined || typed === name;
+  const submit = (event: FormEvent) => {
+    event.preventDefault();
+    if (isTyped) onConfirm();
+  };
   return (
     <Dialog title={title} onClose={onClose}>
-      {children}
-      {error && <Problem error={error} />}
-      <div className="row">
-        <button type="button" className="button danger" disabled={isDisabled} onClick={onConfirm}>
-          {action}
-        </button>
-        <button type="button" className="button" onClick={onClose}>
-          {cancel}
-        </button>
-      </div>
+      <form className="fields" onSubmit={submit}>
+        {children}
+        {name !== undefined && (
+          <Field label={`Type ${name} to confirm`}>
+            {(attributes) => (
+              <input
+                {...attributes}
+                autoComplete="off"
+                spellCheck={false}
+                value={typed}
+                onChange={(event) => setTyped(event.target.value)}
+              />
+            )}
+          </Field>
+        )}
+        {error && <Problem error={error} />}
+        <div className="row">
+          <button type="submit" className="button danger" disabled={isDisabled || !isTyped}>
+            {action}
+          </button>
+          <button type="button" className="button" onClick={onClose}>
+            {cancel}
+          </button>
+        </div>
+      </form>
     </Dialog>
   );
 }

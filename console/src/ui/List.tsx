@@ -66,7 +66,7 @@ export function List<T>({ label, rows, columns, keyOf, onOpen, onMark, loadMore 
   });
 
   const template = { "--columns": columns.map((each) => each.width).join(" ") } as React.CSSProperties;
-  const narrow = columns.filter((each) => !each.isExtra).map((each) => each.width);
+  const narrow = columns.filter((each) => !each.isExtra).map((each) => narrowWidth(each.width));
   return (
     // biome-ignore lint/a11y/useSemanticElements: a virtual list cannot be a table element
     <div
@@ -125,4 +125,11 @@ export function List<T>({ label, rows, columns, keyOf, onOpen, onMark, loadMore 
 
 function classes<T>(column: Column<T>): string {
   return [column.isNumber && "number", column.isExtra && "extra"].filter(Boolean).join(" ");
+}
+
+// On narrow screens columns of a limited width are as small as they may be, and the others share what is left.
+function narrowWidth(width: string): string {
+  return width.replace(/^minmax\((\d+px), (\d+px|.+)\)$/, (_, least: string, most: string) =>
+    most.endsWith("px") ? least : `minmax(0, ${most})`,
+  );
 }

@@ -42,6 +42,10 @@ export function Ago({ at }: { at: string }) {
   );
 }
 
+export function AgoOrNever({ at }: { at: string | null | undefined }) {
+  return at ? <Ago at={at} /> : <span className="soft">never</span>;
+}
+
 export function Exact({ at, withDate = true }: { at: string | number; withDate?: boolean }) {
   const { zone } = usePreferences();
   const text = exactTime(at, zone);

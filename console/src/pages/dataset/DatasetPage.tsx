@@ -7,8 +7,8 @@ import type { Dataset } from "../../api/platform";
 import { useApi, useChange } from "../../api/queries";
 import { datasetRoute } from "../../router";
 import { useMay } from "../../shell/session";
+import { Confirm } from "../../ui/Confirm";
 import { ShortId } from "../../ui/Copy";
-import { Dialog } from "../../ui/Dialog";
 import { Field } from "../../ui/Field";
 import { count } from "../../ui/format";
 import { Icon } from "../../ui/Icon";
@@ -173,39 +173,18 @@ function Edit({ dataset, onDone }: { dataset: Dataset; onDone: () => void }) {
 
 function Delete({ dataset, onClose }: { dataset: Dataset; onClose: () => void }) {
   const navigate = useNavigate();
-  const [typed, setTyped] = useState("");
   const remove = useChange("DELETE /datasets/{dataset_id}", () => void navigate({ to: "/datasets", search: {} }));
   return (
-    <Dialog title={`Delete ${dataset.name}?`} onClose={onClose}>
-      <form
-        className="fields"
-        onSubmit={(event) => {
-          event.preventDefault();
-          if (typed === dataset.name) remove.mutate({ path: { dataset_id: dataset.id } });
-        }}
-      >
-        <p>All examples and versions are deleted. Experiments stay as projects with their traces.</p>
-        <Field label={`Type ${dataset.name} to confirm`}>
-          {(attributes) => (
-            <input
-              {...attributes}
-              autoComplete="off"
-              spellCheck={false}
-              value={typed}
-              onChange={(event) => setTyped(event.target.value)}
-            />
-          )}
-        </Field>
-        {remove.error && <Problem error={remove.error} />}
-        <div className="row">
-          <button type="submit" className="button danger" disabled={typed !== dataset.name || remove.isPending}>
-            Delete for good
-          </button>
-          <button type="button" className="button" onClick={onClose}>
-            Cancel
-          </button>
-        </div>
-      </form>
-    </Dialog>
+    <Confirm
+      title={`Delete ${dataset.name}?`}
+      action="Delete for good"
+      name={dataset.name}
+      isDisabled={remove.isPending}
+      error={remove.error}
+      onConfirm={() => remove.mutate({ path: { dataset_id: dataset.id } })}
+      onClose={onClose}
+    >
+      <p>All examples and versions are deleted. Experiments stay as projects with their traces.</p>
+    </Confirm>
   );
 }

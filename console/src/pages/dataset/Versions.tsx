@@ -10,6 +10,7 @@ import { Empty } from "../../ui/Empty";
 import { count } from "../../ui/format";
 import { isBranch, Json } from "../../ui/Json";
 import { Problem } from "../../ui/Problem";
+import { Table, type TableColumn } from "../../ui/Table";
 import { Ago, Exact } from "../../ui/Time";
 
 const SHOWN = 50;
@@ -29,6 +30,19 @@ export function Versions({ datasetId }: { datasetId: string }) {
       search: (old) => ({ ...old, ...changes }),
       replace: true,
     });
+  const numberOf = (version: Version) => versions.length - versions.indexOf(version);
+  const sideColumn = (side: "from" | "to", title: string): TableColumn<Version> => ({
+    title,
+    show: (version) => (
+      <input
+        type="radio"
+        name={side}
+        aria-label={`${side === "from" ? "From" : "To"} version ${numberOf(version)}`}
+        checked={(side === "from" ? from : to) === version.as_of}
+        onChange={() => compare({ [side]: version.as_of })}
+      />
+    ),
+  });
   if (found.error) return <Problem error={found.error} retry={() => void found.refetch()} />;
   if (found.data?.length === 0) {
     return <Empty title="No version yet">Every change of the examples makes a version that stays readable.</Empty>;
@@ -36,55 +50,41 @@ export function Versions({ datasetId }: { datasetId: string }) {
   return (
     <div className="versions">
       <section className="card" aria-label="Versions">
-        {/* biome-ignore lint/a11y/noNoninteractiveTabindex: a wide table is scrolled with the keyboard */}
-        <div className="table-scroll" tabIndex={0}>
-          <table className="table">
-            <thead>
-              <tr>
-                <th scope="col">Version</th>
-                <th scope="col">Tags</th>
-                <th scope="col">Compare from</th>
-                <th scope="col">to</th>
-              </tr>
-            </thead>
-            <tbody>
-              {versions.map((version, index) => {
-                const number = versions.length - index;
-                return (
-                  <tr key={version.as_of}>
-                    <th scope="row">
-                      <Link
-                        to="/datasets/$datasetId"
-                        params={{ datasetId }}
-                        search={index === 0 ? {} : { as_of: version.as_of }}
-                        className="name"
-                      >
-                        {number}
-                      </Link>{" "}
-                      <span className="soft">
-                        <Ago at={version.as_of} /> · <Exact at={version.as_of} />
-                      </span>
-                    </th>
-                    <td>
-                      <Tags datasetId={datasetId} version={version} number={number} />
-                    </td>
-                    {(["from", "to"] as const).map((side) => (
-                      <td key={side}>
-                        <input
-                          type="radio"
-                          name={side}
-                          aria-label={`${side === "from" ? "From" : "To"} version ${number}`}
-                          checked={(side === "from" ? from : to) === version.as_of}
-                          onChange={() => compare({ [side]: version.as_of })}
-                        />
-                      </td>
-                    ))}
-                  </tr>
-                );
-              })}
-            </tbody>
-          </table>
-        </div>
+        <Table
+          label="Versions"
+          rows={versions}
+          keyOf={(version) => version.as_of}
+          columns={[
+            {
+              title: "Version",
+              show: (version) => (
+                <>
+                  <Link
+                    to="/datasets/$datasetId"
+                    params={{ datasetId }}
+                    search={version === versions[0] ? {} : { as_of: version.as_of }}
+                    className="name"
+                  >
+                    {numberOf(version)}
+                  </Link>{" "}
+                  <span className="soft">
+                    <Ago at={version.as_of} />
+                    <span className="extra">
+                      {" "}
+                      · <Exact at={version.as_of} />
+                    </span>
+                  </span>
+                </>
+              ),
+            },
+            {
+              title: "Tags",
+              show: (version) => <Tags datasetId={datasetId} version={version} number={numberOf(version)} />,
+            },
+            sideColumn("from", "Compare from"),
+            sideColumn("to", "to"),
+          ]}
+        />
       </section>
       {from && to && <Difference datasetId={datasetId} from={from} to={to} />}
     </div>

@@ -51,7 +51,7 @@ function columnsOf(deploymentId: string, active: string | null | undefined): Col
   return [
     {
       title: "Revision",
-      width: "minmax(170px, 220px)",
+      width: "minmax(150px, 0.6fr)",
       show: (each) => (
         <span className="row tight">
           <Link
@@ -68,7 +68,7 @@ function columnsOf(deploymentId: string, active: string | null | undefined): Col
     },
     {
       title: "State",
-      width: "minmax(120px, 150px)",
+      width: "minmax(116px, 150px)",
       show: (each) => <RevisionState status={each.status} title={each.status_message} />,
     },
     {

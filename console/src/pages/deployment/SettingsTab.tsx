@@ -4,7 +4,7 @@ import type { Deployment } from "../../api/platform";
 import { useApi, useChange } from "../../api/queries";
 import { deploymentRoute } from "../../router";
 import { useMay } from "../../shell/session";
-import { Dialog } from "../../ui/Dialog";
+import { Confirm } from "../../ui/Confirm";
 import { Field } from "../../ui/Field";
 import { Icon } from "../../ui/Icon";
 import { Problem } from "../../ui/Problem";
@@ -159,15 +159,9 @@ function numberOf(text: string): number | null {
 
 function Delete({ deployment }: { deployment: Deployment }) {
   const [isAsking, setAsking] = useState(false);
-  const [typed, setTyped] = useState("");
   const [isWithTraces, setWithTraces] = useState(false);
   const navigate = useNavigate();
   const remove = useChange("DELETE /v2/deployments/{deployment_id}", () => void navigate({ to: "/deployments" }));
-  const submit = (event: FormEvent) => {
-    event.preventDefault();
-    if (typed !== deployment.name) return;
-    remove.mutate({ path: { deployment_id: deployment.id }, query: { delete_tracing_project: isWithTraces } });
-  };
   return (
     <section className="card" aria-labelledby="delete">
       <h2 id="delete">Delete</h2>
@@ -184,35 +178,23 @@ function Delete({ deployment }: { deployment: Deployment }) {
         </button>
       </div>
       {isAsking && (
-        <Dialog title={`Delete ${deployment.name}?`} onClose={() => setAsking(false)}>
-          <form className="fields" onSubmit={submit}>
-            <p>Its processes, its database with all threads and its secrets are deleted.</p>
-            <Field label={`Type ${deployment.name} to confirm`}>
-              {(attributes) => (
-                <input
-                  {...attributes}
-                  autoComplete="off"
-                  spellCheck={false}
-                  value={typed}
-                  onChange={(event) => setTyped(event.target.value)}
-                />
-              )}
-            </Field>
-            <label className="check">
-              <input type="checkbox" checked={isWithTraces} onChange={(event) => setWithTraces(event.target.checked)} />
-              Delete its traces too
-            </label>
-            {remove.error && <Problem error={remove.error} />}
-            <div className="row">
-              <button type="submit" className="button danger" disabled={typed !== deployment.name || remove.isPending}>
-                Delete for good
-              </button>
-              <button type="button" className="button" onClick={() => setAsking(false)}>
-                Cancel
-              </button>
-            </div>
-          </form>
-        </Dialog>
+        <Confirm
+          title={`Delete ${deployment.name}?`}
+          action="Delete for good"
+          name={deployment.name}
+          isDisabled={remove.isPending}
+          error={remove.error}
+          onConfirm={() =>
+            remove.mutate({ path: { deployment_id: deployment.id }, query: { delete_tracing_project: isWithTraces } })
+          }
+          onClose={() => setAsking(false)}
+        >
+          <p>Its processes, its database with all threads and its secrets are deleted.</p>
+          <label className="check">
+            <input type="checkbox" checked={isWithTraces} onChange={(event) => setWithTraces(event.target.checked)} />
+            Delete its traces too
+          </label>
+        </Confirm>
       )}
     </section>
   );

@@ -2,8 +2,8 @@
 
 import { lazy, Suspense, useId } from "react";
 import { usePreferences } from "../../preferences";
-import { DataTable } from "../../ui/DataTable";
 import { money, percent, shortNumber } from "../../ui/numbers";
+import { Table } from "../../ui/Table";
 import { duration } from "../../ui/Time";
 import { LINES } from "./lines";
 
@@ -73,20 +73,20 @@ export function Chart({ title, unit, data, isBar = false, actions, none = "No va
               </li>
             ))}
           </ul>
-          <Table title={title} unit={unit} data={data} />
+          <Values title={title} unit={unit} data={data} />
         </>
       )}
     </section>
   );
 }
 
-function Table({ title, unit, data }: { title: string; unit: Unit; data: ChartData }) {
+function Values({ title, unit, data }: { title: string; unit: Unit; data: ChartData }) {
   const { zone } = usePreferences();
   const rows = data.times.map((at, index) => ({ at, index })).reverse();
   return (
     <details>
       <summary>Table</summary>
-      <DataTable
+      <Table
         label={`${title} as a table`}
         rows={rows}
         keyOf={(row) => String(row.at)}

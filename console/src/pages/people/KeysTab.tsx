@@ -9,7 +9,8 @@ import { Command } from "../../ui/Copy";
 import { Empty } from "../../ui/Empty";
 import { Icon } from "../../ui/Icon";
 import { Problem } from "../../ui/Problem";
-import { Ago } from "../../ui/Time";
+import { Table } from "../../ui/Table";
+import { Ago, AgoOrNever } from "../../ui/Time";
 import { NewKeyForm } from "./NewKey";
 
 type Kind = "organization" | "personal" | "workspace";
@@ -59,63 +60,44 @@ export function KeysTab() {
       )}
       {keys.length > 0 && (
         <section className="card" aria-label="API keys">
-          {/* biome-ignore lint/a11y/noNoninteractiveTabindex: a wide table is scrolled with the keyboard */}
-          <div className="table-scroll" tabIndex={0}>
-            <table className="table people">
-              <thead>
-                <tr>
-                  {["Key", "Acts as", "May", "Last used", "Expires", "Created"].map((title) => (
-                    <th key={title} scope="col">
-                      {title}
-                    </th>
-                  ))}
-                  <th scope="col">
-                    <span className="hidden">Actions</span>
-                  </th>
-                </tr>
-              </thead>
-              <tbody>
-                {keys.map((key) => (
-                  <tr key={key.id}>
-                    <th scope="row" title={key.description}>
-                      {key.description}
-                      {key.used_by && (
-                        <span className="tag system" title={`Used by ${key.used_by}`}>
-                          system
-                        </span>
-                      )}
-                      <div className="soft small">
-                        <code>{key.short_key}</code>
-                      </div>
-                    </th>
-                    <td>{actsAs(key, identity.user_email)}</td>
-                    <td>
-                      <Permissions of={key} />
-                    </td>
-                    <td>{key.last_used_at ? <Ago at={key.last_used_at} /> : <span className="soft">never</span>}</td>
-                    <td>{key.expires_at ? <Ago at={key.expires_at} /> : <span className="soft">never</span>}</td>
-                    <td>
-                      <Ago at={key.created_at} />
-                      <div className="soft small">{key.created_by ? `by ${key.created_by}` : "by unknown"}</div>
-                    </td>
-                    <td className="number">
-                      {mayRevoke(key) && (
-                        <button
-                          type="button"
-                          className="copy"
-                          aria-label={`Revoke ${key.description}`}
-                          title="Revoke this key"
-                          onClick={() => setRevoked(key)}
-                        >
-                          <Icon name="trash" />
-                        </button>
-                      )}
-                    </td>
-                  </tr>
-                ))}
-              </tbody>
-            </table>
-          </div>
+          <Table
+            label="API keys"
+            rows={keys}
+            keyOf={(key) => key.id}
+            isStacked
+            columns={[
+              { title: "Key", show: (key) => <Name of={key} /> },
+              { title: "Acts as", show: (key) => actsAs(key, identity.user_email) },
+              { title: "May", show: (key) => <Permissions of={key} /> },
+              { title: "Last used", show: (key) => <AgoOrNever at={key.last_used_at} /> },
+              { title: "Expires", show: (key) => <AgoOrNever at={key.expires_at} /> },
+              {
+                title: "Created",
+                show: (key) => (
+                  <>
+                    <Ago at={key.created_at} />
+                    <div className="soft small">by {key.created_by ?? "unknown"}</div>
+                  </>
+                ),
+              },
+              {
+                title: "Actions",
+                isActions: true,
+                show: (key) =>
+                  mayRevoke(key) && (
+                    <button
+                      type="button"
+                      className="copy"
+                      aria-label={`Revoke ${key.description}`}
+                      title="Revoke this key"
+                      onClick={() => setRevoked(key)}
+                    >
+                      <Icon name="trash" />
+                    </button>
+                  ),
+              },
+            ]}
+          />
         </section>
       )}
       {revoked && <RevokeKey of={revoked} isOrganization={mayManageAll} onClose={() => setRevoked(null)} />}
@@ -135,6 +117,22 @@ function merged(own: Key[], ofWorkspace: Key[], ofOrganization: Key[]): Listed[]
 function actsAs(key: Listed, email: string | null): string {
   if (key.kind === "personal") return email ?? "you";
   return key.workspace_names.length ? key.workspace_names.join(", ") : "the organization";
+}
+
+function Name({ of: key }: { of: Key }) {
+  return (
+    <>
+      <span title={key.description}>{key.description}</span>
+      {key.used_by && (
+        <span className="tag system" title={`Used by ${key.used_by}`}>
+          system
+        </span>
+      )}
+      <div className="soft small">
+        <code>{key.short_key}</code>
+      </div>
+    </>
+  );
 }
 
 function Permissions({ of: key }: { of: Key }) {

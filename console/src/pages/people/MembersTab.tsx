@@ -7,6 +7,7 @@ import { useMay, useSession } from "../../shell/session";
 import { Confirm } from "../../ui/Confirm";
 import { Icon } from "../../ui/Icon";
 import { Problem } from "../../ui/Problem";
+import { Table, type TableColumn } from "../../ui/Table";
 import { Ago } from "../../ui/Time";
 import { AddMember } from "./AddMember";
 import { useGrantable, useRoles } from "./roles";
@@ -33,6 +34,21 @@ export function MembersTab() {
   const [removed, setRemoved] = useState<Person | null>(null);
   const error = all.error ?? here.error;
   const people = personsOf(all.data ?? [], here.data ?? []);
+  const removal: TableColumn<Person> = {
+    title: "Actions",
+    isActions: true,
+    show: (person) => (
+      <button
+        type="button"
+        className="copy"
+        aria-label={`Remove ${person.email}`}
+        title="Remove from the organization"
+        onClick={() => setRemoved(person)}
+      >
+        <Icon name="trash" />
+      </button>
+    ),
+  };
   const setAdding = (isAdding: boolean) =>
     void navigate({ to: "/people", search: (old) => ({ ...old, add: isAdding ? "yes" : undefined }) });
   return (
@@ -49,62 +65,40 @@ export function MembersTab() {
       {error && <Problem error={error} />}
       {people.length > 0 && (
         <section className="card" aria-label="Members">
-          {/* biome-ignore lint/a11y/noNoninteractiveTabindex: a wide table is scrolled with the keyboard */}
-          <div className="table-scroll" tabIndex={0}>
-            <table className="table people">
-              <thead>
-                <tr>
-                  <th scope="col">Person</th>
-                  <th scope="col">In the organization</th>
-                  <th scope="col">In {workspace?.display_name ?? "the workspace"}</th>
-                  <th scope="col" className="number">
-                    Since
-                  </th>
-                  {mayManage && (
-                    <th scope="col">
-                      <span className="hidden">Actions</span>
-                    </th>
-                  )}
-                </tr>
-              </thead>
-              <tbody>
-                {people.map((person) => (
-                  <tr key={person.userId}>
-                    <th scope="row" title={person.email}>
-                      {person.email}
-                      {person.userId === identity.user_id && <span className="tag">you</span>}
-                      {person.name && <div className="soft small">{person.name}</div>}
-                    </th>
-                    <td>
-                      <OrganizationRole person={person} roles={roles.organization} mayManage={mayManage} />
-                    </td>
-                    <td>
-                      <WorkspaceRole person={person} roles={roles.workspace} mayManage={mayManageWorkspace} />
-                    </td>
-                    <td className="number">
-                      <Ago at={person.since} />
-                    </td>
-                    {mayManage && (
-                      <td className="number">
-                        <button
-                          type="button"
-                          className="copy"
-                          aria-label={`Remove ${person.email}`}
-                          title="Remove from the organization"
-                          onClick={() => setRemoved(person)}
-                        >
-                          <Icon name="trash" />
-                        </button>
-                      </td>
-                    )}
-                  </tr>
-                ))}
-              </tbody>
-            </table>
-          </div>
+          <Table
+            label="Members"
+            rows={people}
+            keyOf={(person) => person.userId}
+            isStacked
+            columns={[
+              { title: "Person", show: (person) => <Name of={person} isSelf={person.userId === identity.user_id} /> },
+              {
+                title: "In the organization",
+                show: (person) => <OrganizationRole person={person} roles={roles.organization} mayManage={mayManage} />,
+              },
+              {
+                title: `In ${workspace?.display_name ?? "the workspace"}`,
+                show: (person) => (
+                  <WorkspaceRole person={person} roles={roles.workspace} mayManage={mayManageWorkspace} />
+                ),
+              },
+              { title: "Since", show: (person) => <Ago at={person.since} /> },
+              ...(mayManage ? [removal] : []),
+            ]}
+          />
         </section>
       )}
       {removed && <RemoveMember person={removed} onClose={() => setRemoved(null)} />}
+    </>
+  );
+}
+
+function Name({ of: person, isSelf }: { of: Person; isSelf: boolean }) {
+  return (
+    <>
+      <span title={person.email}>{person.email}</span>
+      {isSelf && <span className="tag">you</span>}
+      {person.name && <div className="soft small">{person.name}</div>}
     </>
   );
 }

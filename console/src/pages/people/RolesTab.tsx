@@ -1,6 +1,7 @@
 import type { Role } from "../../api/platform";
 import { useMay } from "../../shell/session";
 import { Empty } from "../../ui/Empty";
+import { Table } from "../../ui/Table";
 import { useRoles } from "./roles";
 
 // What each role permits: one line for each kind of thing, one column for each role.
@@ -18,35 +19,22 @@ export function RolesTab() {
 }
 
 function RoleTable({ title, roles }: { title: string; roles: Role[] }) {
-  const resources = resourcesOf(roles);
   return (
     <section className="card" aria-label={title}>
       <h2>{title}</h2>
-      {/* biome-ignore lint/a11y/noNoninteractiveTabindex: a wide table is scrolled with the keyboard */}
-      <div className="table-scroll" tabIndex={0}>
-        <table className="table roles">
-          <thead>
-            <tr>
-              <th scope="col">May, with</th>
-              {roles.map((role) => (
-                <th key={role.id} scope="col">
-                  {role.display_name}
-                </th>
-              ))}
-            </tr>
-          </thead>
-          <tbody>
-            {resources.map((resource) => (
-              <tr key={resource}>
-                <th scope="row">{resource}</th>
-                {roles.map((role) => (
-                  <td key={role.id}>{verbs(role, resource) || <span className="soft">nothing</span>}</td>
-                ))}
-              </tr>
-            ))}
-          </tbody>
-        </table>
-      </div>
+      <Table
+        label={title}
+        rows={resourcesOf(roles)}
+        keyOf={(resource) => resource}
+        isStacked
+        columns={[
+          { title: "May, with", show: (resource) => resource },
+          ...roles.map((role) => ({
+            title: role.display_name,
+            show: (resource: string) => verbs(role, resource) || <span className="soft">nothing</span>,
+          })),
+        ]}
+      />
     </section>
   );
 }

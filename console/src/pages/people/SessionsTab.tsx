@@ -5,6 +5,7 @@ import { useMay, useSession } from "../../shell/session";
 import { Confirm } from "../../ui/Confirm";
 import { Empty } from "../../ui/Empty";
 import { Problem } from "../../ui/Problem";
+import { Table } from "../../ui/Table";
 import { Ago } from "../../ui/Time";
 
 // Where people are signed in. Those who manage the organization see everybody's sessions.
@@ -23,52 +24,51 @@ export function SessionsTab() {
       )}
       {shown.data && shown.data.length > 0 && (
         <section className="card" aria-label="Sessions">
-          {/* biome-ignore lint/a11y/noNoninteractiveTabindex: a wide table is scrolled with the keyboard */}
-          <div className="table-scroll" tabIndex={0}>
-            <table className="table people">
-              <thead>
-                <tr>
-                  {["Person", "Signed in", "From", "Last used", "Ends"].map((title) => (
-                    <th key={title} scope="col">
-                      {title}
-                    </th>
-                  ))}
-                  <th scope="col">
-                    <span className="hidden">Actions</span>
-                  </th>
-                </tr>
-              </thead>
-              <tbody>
-                {shown.data.map((session) => (
-                  <tr key={session.id}>
-                    <th scope="row">
-                      {session.user_email}
-                      {session.is_current && <span className="tag">this one</span>}
-                    </th>
-                    <td>
-                      <Ago at={session.created_at} /> <span className="soft">by {session.method}</span>
-                    </td>
-                    <td title={session.client ?? ""}>
-                      {clientOf(session)} <span className="soft">{session.address}</span>
-                    </td>
-                    <td>
-                      <Ago at={session.last_used_at} />
-                    </td>
-                    <td>
-                      <Ago at={session.expires_at} />
-                    </td>
-                    <td className="number">
-                      {!session.is_current && (
-                        <button type="button" className="link" onClick={() => setEnded(session)}>
-                          End
-                        </button>
-                      )}
-                    </td>
-                  </tr>
-                ))}
-              </tbody>
-            </table>
-          </div>
+          <Table
+            label="Sessions"
+            rows={shown.data}
+            keyOf={(session) => session.id}
+            isStacked
+            columns={[
+              {
+                title: "Person",
+                show: (session) => (
+                  <>
+                    {session.user_email}
+                    {session.is_current && <span className="tag">this one</span>}
+                  </>
+                ),
+              },
+              {
+                title: "Signed in",
+                show: (session) => (
+                  <>
+                    <Ago at={session.created_at} /> <span className="soft">by {session.method}</span>
+                  </>
+                ),
+              },
+              {
+                title: "From",
+                show: (session) => (
+                  <span title={session.client ?? ""}>
+                    {clientOf(session)} <span className="soft">{session.address}</span>
+                  </span>
+                ),
+              },
+              { title: "Last used", show: (session) => <Ago at={session.last_used_at} /> },
+              { title: "Ends", show: (session) => <Ago at={session.expires_at} /> },
+              {
+                title: "Actions",
+                isActions: true,
+                show: (session) =>
+                  !session.is_current && (
+                    <button type="button" className="link" onClick={() => setEnded(session)}>
+                      End
+                    </button>
+                  ),
+              },
+            ]}
+          />
         </section>
       )}
       {ended && <EndSession of={ended} isManager={isManager} onClose={() => setEnded(null)} />}

@@ -4,13 +4,13 @@ import type { ModelInUse, ModelPrice } from "../../api/platform";
 import { useApi } from "../../api/queries";
 import { pricesRoute } from "../../router";
 import { useMay } from "../../shell/session";
-import { DataTable } from "../../ui/DataTable";
 import { Empty } from "../../ui/Empty";
 import { Icon } from "../../ui/Icon";
 import { money, shortNumber, wholeNumber } from "../../ui/numbers";
 import { Problem } from "../../ui/Problem";
 import { SearchField } from "../../ui/SearchField";
 import { Status } from "../../ui/Status";
+import { Table } from "../../ui/Table";
 import { draftOf, type PriceDraft, PriceForm } from "./PriceForm";
 import { Recompute } from "./Recompute";
 
@@ -99,7 +99,7 @@ function Models({
   onPrice: (model: ModelInUse) => void;
 }) {
   return (
-    <DataTable
+    <Table
       label="Models in use"
       rows={rows}
       keyOf={(each) => `${each.provider} ${each.name}`}
@@ -162,7 +162,7 @@ function Prices({
   onEdit: (price: ModelPrice) => void;
 }) {
   return (
-    <DataTable
+    <Table
       label="All prices"
       rows={rows}
       keyOf={(each) => each.id}
@@ -193,6 +193,7 @@ function Prices({
           ? [
               {
                 title: "Change",
+                isActions: true,
                 show: (each: ModelPrice) => (
                   <button type="button" className="link" aria-label={`Edit ${each.name}`} onClick={() => onEdit(each)}>
                     {each.source === "workspace" ? "Edit" : "Override"}

@@ -11,6 +11,7 @@ import { Empty } from "../../ui/Empty";
 import { Field } from "../../ui/Field";
 import { Icon } from "../../ui/Icon";
 import { Problem } from "../../ui/Problem";
+import { Table, type TableColumn } from "../../ui/Table";
 
 const HOSTS: [IntegrationCreate["kind"], string][] = [
   ["github", "GitHub"],
@@ -29,6 +30,15 @@ export function GitTab() {
   // Plain git is built in: it needs no account and cannot be removed.
   const integrations = (found.data ?? []).filter((each) => each.kind !== "git");
   const isAdding = mayUpdate && add !== undefined;
+  const removal: TableColumn<Integration> = {
+    title: "Actions",
+    isActions: true,
+    show: (each) => (
+      <button type="button" className="copy" aria-label={`Remove ${each.name}`} onClick={() => setRemoved(each)}>
+        <Icon name="trash" />
+      </button>
+    ),
+  };
   return (
     <>
       {mayUpdate && !isAdding && (
@@ -53,47 +63,19 @@ export function GitTab() {
       )}
       {integrations.length > 0 && (
         <section className="card" aria-label="Git accounts">
-          {/* biome-ignore lint/a11y/noNoninteractiveTabindex: a wide table is scrolled with the keyboard */}
-          <div className="table-scroll" tabIndex={0}>
-            <table className="table people">
-              <thead>
-                <tr>
-                  {["Name", "Host", "Token", "Builds on push"].map((title) => (
-                    <th key={title} scope="col">
-                      {title}
-                    </th>
-                  ))}
-                  <th scope="col">
-                    <span className="hidden">Actions</span>
-                  </th>
-                </tr>
-              </thead>
-              <tbody>
-                {integrations.map((each) => (
-                  <tr key={each.id}>
-                    <th scope="row">{each.name}</th>
-                    <td title={each.kind}>{each.base_url ?? each.kind}</td>
-                    <td>{each.has_token ? "set" : <span className="soft">none</span>}</td>
-                    <td>
-                      <Webhook of={each} mayUpdate={mayUpdate} />
-                    </td>
-                    <td className="number">
-                      {mayUpdate && (
-                        <button
-                          type="button"
-                          className="copy"
-                          aria-label={`Remove ${each.name}`}
-                          onClick={() => setRemoved(each)}
-                        >
-                          <Icon name="trash" />
-                        </button>
-                      )}
-                    </td>
-                  </tr>
-                ))}
-              </tbody>
-            </table>
-          </div>
+          <Table
+            label="Git accounts"
+            rows={integrations}
+            keyOf={(each) => each.id}
+            isStacked
+            columns={[
+              { title: "Name", show: (each) => each.name },
+              { title: "Host", show: (each) => <span title={each.kind}>{each.base_url ?? each.kind}</span> },
+              { title: "Token", show: (each) => (each.has_token ? "set" : <span className="soft">none</span>) },
+              { title: "Builds on push", show: (each) => <Webhook of={each} mayUpdate={mayUpdate} /> },
+              ...(mayUpdate ? [removal] : []),
+            ]}
+          />
         </section>
       )}
       {removed && <RemoveIntegration of={removed} onClose={() => setRemoved(null)} />}

@@ -1,13 +1,14 @@
 import { Link } from "@tanstack/react-router";
 import type { ReactNode } from "react";
-import type { Deployment, Listener } from "../../api/platform";
+import type { Deployment, DeploymentMetrics, Listener } from "../../api/platform";
 import { useApi } from "../../api/queries";
 import { useMay } from "../../shell/session";
 import { Empty } from "../../ui/Empty";
 import { bytes } from "../../ui/Json";
 import { Problem } from "../../ui/Problem";
 import { DeploymentState, Status } from "../../ui/Status";
-import { Ago } from "../../ui/Time";
+import { Table } from "../../ui/Table";
+import { AgoOrNever } from "../../ui/Time";
 import { nameOf } from "../deployments/deployment";
 
 const EVERY_MS = 10_000;
@@ -116,42 +117,29 @@ function Listeners() {
         </Empty>
       )}
       {listeners.length > 0 && (
-        // biome-ignore lint/a11y/noNoninteractiveTabindex: a wide table is scrolled with the keyboard
-        <div className="table-scroll" tabIndex={0}>
-          <table className="table">
-            <thead>
-              <tr>
-                {["Compute", "State", "Last contact", "Version", "Kind"].map((title) => (
-                  <th key={title} scope="col">
-                    {title}
-                  </th>
-                ))}
-              </tr>
-            </thead>
-            <tbody>
-              {listeners.map((each) => (
-                <tr key={each.id}>
-                  <th scope="row" title={each.id}>
-                    {each.compute_id}
-                  </th>
-                  <td>
-                    <ListenerState of={each} />
-                  </td>
-                  <td>{each.last_seen_at ? <Ago at={each.last_seen_at} /> : <span className="soft">never</span>}</td>
-                  <td>
-                    <code>{each.version ?? "–"}</code>
-                  </td>
-                  <td>
-                    {each.compute_type === "k8s" ? "Kubernetes" : "processes"}
-                    {each.compute_config.k8s_namespaces?.length ? (
-                      <span className="soft"> · {each.compute_config.k8s_namespaces.join(", ")}</span>
-                    ) : null}
-                  </td>
-                </tr>
-              ))}
-            </tbody>
-          </table>
-        </div>
+        <Table
+          label="Listeners"
+          rows={listeners}
+          keyOf={(each) => each.id}
+          isStacked
+          columns={[
+            { title: "Compute", show: (each) => <span title={each.id}>{each.compute_id}</span> },
+            { title: "State", show: (each) => <ListenerState of={each} /> },
+            { title: "Last contact", show: (each) => <AgoOrNever at={each.last_seen_at} /> },
+            { title: "Version", show: (each) => <code>{each.version ?? "–"}</code> },
+            {
+              title: "Kind",
+              show: (each) => (
+                <>
+                  {each.compute_type === "k8s" ? "Kubernetes" : "processes"}
+                  {each.compute_config.k8s_namespaces?.length ? (
+                    <span className="soft"> · {each.compute_config.k8s_namespaces.join(", ")}</span>
+                  ) : null}
+                </>
+              ),
+            },
+          ]}
+        />
       )}
     </section>
   );
@@ -172,51 +160,58 @@ function Agents() {
       {found.error && <Problem error={found.error} />}
       {found.data && deployments.length === 0 && <p className="card-body soft">Nothing is deployed yet.</p>}
       {deployments.length > 0 && (
-        // biome-ignore lint/a11y/noNoninteractiveTabindex: a wide table is scrolled with the keyboard
-        <div className="table-scroll" tabIndex={0}>
-          <table className="table">
-            <thead>
-              <tr>
-                {["Deployment", "State", "Agent server", "Replicas", "Memory"].map((title) => (
-                  <th key={title} scope="col">
-                    {title}
-                  </th>
-                ))}
-              </tr>
-            </thead>
-            <tbody>
-              {deployments.map((each) => (
-                <Agent key={each.id} of={each} />
-              ))}
-            </tbody>
-          </table>
-        </div>
+        <Table
+          label="Agents"
+          rows={deployments}
+          keyOf={(each) => each.id}
+          isStacked
+          columns={[
+            {
+              title: "Deployment",
+              show: (each) => (
+                <Link to="/deployments/$deploymentId" params={{ deploymentId: each.id }} className="name">
+                  {nameOf(each)}
+                </Link>
+              ),
+            },
+            { title: "State", show: (each) => <DeploymentState status={each.status} title={each.status_message} /> },
+            {
+              title: "Agent server",
+              show: (each) => (
+                <Measured of={each} show={({ server_version: version }) => version && <code>{version}</code>} />
+              ),
+            },
+            {
+              title: "Replicas",
+              show: (each) => <Measured of={each} show={({ replicas }) => replicas} />,
+            },
+            {
+              title: "Memory",
+              show: (each) => (
+                <Measured
+                  of={each}
+                  show={({ memory_mb: memory }) => (memory == null ? null : `${Math.round(memory)} MB`)}
+                />
+              ),
+            },
+          ]}
+        />
       )}
     </section>
   );
 }
 
-function Agent({ of: deployment }: { of: Deployment }) {
+interface MeasuredProps {
+  of: Deployment;
+  show: (metrics: DeploymentMetrics) => ReactNode;
+}
+
+// What a deployment uses at the moment. All cells of a row share one request.
+function Measured({ of: deployment, show }: MeasuredProps) {
   const metrics = useApi(
     "GET /v2/deployments/{deployment_id}/metrics",
     { path: { deployment_id: deployment.id } },
     { everyMs: EVERY_MS },
   ).data;
-  return (
-    <tr>
-      <th scope="row">
-        <Link to="/deployments/$deploymentId" params={{ deploymentId: deployment.id }} className="name">
-          {nameOf(deployment)}
-        </Link>
-      </th>
-      <td>
-        <DeploymentState status={deployment.status} title={deployment.status_message} />
-      </td>
-      <td>
-        <code>{metrics?.server_version ?? "–"}</code>
-      </td>
-      <td>{metrics?.replicas ?? "–"}</td>
-      <td>{metrics?.memory_mb == null ? "–" : `${Math.round(metrics.memory_mb)} MB`}</td>
-    </tr>
-  );
+  return (metrics && show(metrics)) ?? "–";
 }

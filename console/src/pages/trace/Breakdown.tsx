@@ -5,6 +5,7 @@ import type { RunStats } from "../../api/platform";
 import { useApi } from "../../api/queries";
 import { compact, cost, count } from "../../ui/format";
 import { Problem } from "../../ui/Problem";
+import { Table, type TableColumn } from "../../ui/Table";
 import { duration } from "../../ui/Time";
 import type { Node, Tree } from "./tree";
 
@@ -116,7 +117,30 @@ function largest(one: Group, other: Group): number {
   return (other.cost ?? 0) - (one.cost ?? 0) || other.totalMs - one.totalMs;
 }
 
-const HEADS = ["Runs", "Failed", "Time in all", "Average", "p99", "Tokens", "Cost"];
+const COLUMNS: TableColumn<Group>[] = [
+  { title: "Runs", show: (group) => count(group.runs), isNumber: true },
+  {
+    title: "Failed",
+    show: (group) => (group.failed ? <span className="bad-text">{count(group.failed)}</span> : "–"),
+    isNumber: true,
+    isExtra: true,
+  },
+  { title: "Time in all", show: (group) => duration(group.totalMs), isNumber: true },
+  {
+    title: "Average",
+    show: (group) => duration(group.totalMs / Math.max(group.runs, 1)),
+    isNumber: true,
+    isExtra: true,
+  },
+  {
+    title: "p99",
+    show: (group) => (group.p99Ms === null ? "–" : duration(group.p99Ms)),
+    isNumber: true,
+    isExtra: true,
+  },
+  { title: "Tokens", show: (group) => compact(group.tokens || null), isNumber: true, isExtra: true },
+  { title: "Cost", show: (group) => cost(group.cost), isNumber: true },
+];
 
 function GroupTable({ title, groups, empty }: { title: string; groups: Group[]; empty: string }) {
   return (
@@ -125,37 +149,18 @@ function GroupTable({ title, groups, empty }: { title: string; groups: Group[]; 
       {groups.length === 0 ? (
         <p className="card-body soft">{empty}</p>
       ) : (
-        // biome-ignore lint/a11y/noNoninteractiveTabindex: a wide table is scrolled with the keyboard
-        <div className="table-scroll" tabIndex={0}>
-          <table className="table">
-            <thead>
-              <tr>
-                <th scope="col">{title.replace("By ", "").replace(/^./, (letter) => letter.toUpperCase())}</th>
-                {HEADS.map((head) => (
-                  <th key={head} scope="col" className="number">
-                    {head}
-                  </th>
-                ))}
-              </tr>
-            </thead>
-            <tbody>
-              {groups.map((group) => (
-                <tr key={group.name}>
-                  <th scope="row">{group.name}</th>
-                  <td className="number">{count(group.runs)}</td>
-                  <td className="number">
-                    {group.failed ? <span className="bad-text">{count(group.failed)}</span> : "–"}
-                  </td>
-                  <td className="number">{duration(group.totalMs)}</td>
-                  <td className="number">{duration(group.totalMs / Math.max(group.runs, 1))}</td>
-                  <td className="number">{group.p99Ms === null ? "–" : duration(group.p99Ms)}</td>
-                  <td className="number">{compact(group.tokens || null)}</td>
-                  <td className="number">{cost(group.cost)}</td>
-                </tr>
-              ))}
-            </tbody>
-          </table>
-        </div>
+        <Table
+          label={title}
+          rows={groups}
+          keyOf={(group) => group.name}
+          columns={[
+            {
+              title: title.replace("By ", "").replace(/^./, (letter) => letter.toUpperCase()),
+              show: (group) => group.name,
+            },
+            ...COLUMNS,
+          ]}
+        />
       )}
     </section>
   );

@@ -1,8 +1,8 @@
 import { useApi } from "../../api/queries";
 import { useMay } from "../../shell/session";
-import { DataTable } from "../../ui/DataTable";
 import { wholeNumber } from "../../ui/numbers";
 import { Problem } from "../../ui/Problem";
+import { Table } from "../../ui/Table";
 
 const MONTHLY: Record<string, string> = {
   monthly_traces: "Traces this month",
@@ -21,7 +21,7 @@ export function Limits() {
         <h2 id="limits">Limits and what is left</h2>
         <span className="soft small">Months are in UTC; rate limits are those of this session</span>
       </div>
-      <DataTable
+      <Table
         label="Monthly limits"
         rows={monthly}
         keyOf={(each) => each.limit_type}
@@ -47,7 +47,7 @@ export function Limits() {
         ]}
       />
       {rates.length > 0 && (
-        <DataTable
+        <Table
           label="Rate limits"
           rows={rates}
           keyOf={(each) => `${each.match} ${each.category}`}

@@ -5,12 +5,12 @@ import type { CostRecord } from "../../api/platform";
 import { useApi } from "../../api/queries";
 import { usageRoute } from "../../router";
 import { useSession } from "../../shell/session";
-import { DataTable } from "../../ui/DataTable";
 import { Empty } from "../../ui/Empty";
 import { Icon } from "../../ui/Icon";
 import { money, shortNumber, wholeNumber } from "../../ui/numbers";
 import { Problem } from "../../ui/Problem";
 import { periodOf, RangeSelect, rangeOf } from "../../ui/Range";
+import { Table } from "../../ui/Table";
 import { Limits } from "./Limits";
 
 const GROUPS = { project: "Project", model: "Model", user: "User", api_key: "Key", workspace: "Workspace", day: "Day" };
@@ -118,7 +118,7 @@ function Figure({ title, value, note }: { title: string; value: string; note?: s
 
 function Totals({ rows, sum, group }: { rows: Total[]; sum: Total; group: Group }) {
   return (
-    <DataTable
+    <Table
       label={`Usage by ${GROUPS[group].toLowerCase()}`}
       rows={rows}
       keyOf={(each) => each.name}
