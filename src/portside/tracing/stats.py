@@ -10,7 +10,7 @@ exact.
 
 import re
 from bisect import bisect_right
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from datetime import UTC, datetime, timedelta
 from itertools import accumulate
 from typing import Annotated, Any, Literal
@@ -33,12 +33,17 @@ COMMIT_MARGIN_S = 600.0
 LOCK = "portside.tracing.statistics"
 _GROWTH = 1.05
 _BINS, _ONE = 2000, 1000
-# In the order of `run_measurements`. Token counts are integers (`_WHOLE`).
-_MEASURES = (
-    "latency", "first_token", "prompt_tokens_spread", "completion_tokens_spread", "total_tokens_spread", "cost",
-)  # fmt: skip
+# The measures in the order of `run_measurements`, each with its percentiles in the order of `run_stats`.
+_SPREADS = {
+    "latency": {"latency_p50": 0.5, "latency_p99": 0.99, "latency_p95": 0.95},
+    "first_token": {"first_token_p50": 0.5, "first_token_p99": 0.99},
+    "prompt_tokens_spread": {"prompt_tokens_p50": 0.5, "prompt_tokens_p99": 0.99},
+    "completion_tokens_spread": {"completion_tokens_p50": 0.5, "completion_tokens_p99": 0.99},
+    "total_tokens_spread": {"median_tokens": 0.5, "tokens_p99": 0.99},
+    "cost": {"cost_p50": 0.5, "cost_p99": 0.99},
+}
+# Token counts are integers.
 _WHOLE = frozenset({2, 3, 4})
-_SHARES = (0.5, 0.99, 0.95)
 _DAY, _HOUR, _MICROSECOND = timedelta(days=1), timedelta(hours=1), timedelta(microseconds=1)
 _BEGINNING = datetime(1, 1, 2, tzinfo=UTC)
 _BATCH = 1_000
@@ -46,14 +51,6 @@ _ROLLUP_FIELDS = frozenset({"session", "start_time", "end_time", "is_root", "dat
 _ROOTS = re.compile(r"\s*eq\(\s*is_root\s*,\s*true\s*\)\s*")
 _UNSET: tuple[Any, ...] = (None, "", [])
 MAX_SLICES = 20_000
-_SPREADS = {
-    "latency": ("latency_p50", "latency_p99", "latency_p95"),
-    "first_token": ("first_token_p50", "first_token_p99"),
-    "prompt_tokens_spread": ("prompt_tokens_p50", "prompt_tokens_p99"),
-    "completion_tokens_spread": ("completion_tokens_p50", "completion_tokens_p99"),
-    "total_tokens_spread": ("median_tokens", "tokens_p99"),
-    "cost": ("cost_p50", "cost_p99"),
-}
 MAX_GROUPS = 100
 
 
@@ -141,12 +138,13 @@ def _rollup_row(row: Record) -> dict[str, Any]:
 
 def percentiles_of(bins: list[int], counts: list[int]) -> Iterator[tuple[str, list[float] | None]]:
     """Yield the percentiles of each measure from the number of values in each bin; None without values."""
-    for measure, name in enumerate(_MEASURES):
+    for measure, (name, shares) in enumerate(_SPREADS.items()):
         first, last = (bisect_right(bins, edge * _BINS - 1) for edge in (measure, measure + 1))
-        yield name, _percentiles(measure, bins[first:last], counts[first:last]) if first < last else None
+        is_empty = first == last
+        yield name, None if is_empty else _percentiles(measure, bins[first:last], counts[first:last], shares.values())
 
 
-def _percentiles(measure: int, bins: list[int], counts: list[int]) -> list[float]:
+def _percentiles(measure: int, bins: list[int], counts: list[int], shares: Iterable[float]) -> list[float]:
     """Return what Postgres' `percentile_cont` returns if each value is the middle of its bin."""
     ends = list(accumulate(counts))
 
@@ -154,7 +152,7 @@ def _percentiles(measure: int, bins: list[int], counts: list[int]) -> list[float
         return _value(measure, bins[bisect_right(ends, rank)])
 
     found = []
-    for share in _SHARES:
+    for share in shares:
         rank, rest = divmod(share * (ends[-1] - 1), 1)
         below = value(int(rank))
         found.append(below + rest * (value(int(rank) + 1) - below) if rest else below)
@@ -318,8 +316,8 @@ def _rollup_grouping(grouping: StatsGrouping) -> RollupGrouping | None:
 def _run_stats_row(row: Record | Mapping[str, Any]) -> RunStats:
     fields: dict[str, Any] = dict(row)
     del fields["bucket"], fields["group_name"]
-    for spread, names in _SPREADS.items():
-        fields.update(zip(names, fields.pop(spread) or [None] * len(names), strict=False))
+    for spread, shares in _SPREADS.items():
+        fields.update(zip(shares, fields.pop(spread) or [None] * len(shares), strict=True))
     return RunStats(**fields)
 
 
