@@ -1,4 +1,8 @@
-"""Debian's Chromium on the console of a real platform. No browser is ever downloaded."""
+"""Debian's Chromium without a window. No browser is ever downloaded.
+
+Pages get no rights that they lack for a person: clicks are clicks of the page's own elements, and cookies are read and
+set only where a test says so.
+"""
 
 import shutil
 from collections.abc import AsyncIterator
@@ -6,8 +10,12 @@ from contextlib import asynccontextmanager
 from typing import Any
 
 import httpx2
+import pytest
 from axe_playwright_python.async_playwright import Axe
-from playwright.async_api import Browser, Page, async_playwright
+from playwright.async_api import Browser, BrowserContext, Page, async_playwright, expect
+
+from portside.console import site
+from tests.platforms import PASSWORD
 
 CHROMIUM = shutil.which("chromium")
 OPTIONS = ["--no-sandbox", "--disable-gpu", "--disable-background-networking", "--no-first-run", "--disable-sync"]
@@ -15,13 +23,18 @@ WIDE, NARROW = {"width": 1280, "height": 800}, {"width": 390, "height": 844}
 WITHIN_MS = 60_000
 # Findings below these are advice.
 SERIOUS = frozenset({"serious", "critical"})
+NEEDS_CHROMIUM = pytest.mark.skipif(CHROMIUM is None, reason="Chromium is not installed")
+NEEDS_CONSOLE = pytest.mark.skipif(not site.is_built(), reason="the console is not built")
+# The marks of a module whose tests use the console.
+OF_THE_CONSOLE = (pytest.mark.asyncio(loop_scope="module"), pytest.mark.thorough, NEEDS_CHROMIUM, NEEDS_CONSOLE)
+expect.set_options(timeout=WITHIN_MS)
 
 
 @asynccontextmanager
-async def open_chromium() -> AsyncIterator[Browser]:
-    """Start Chromium, and close it at the end of the block."""
+async def open_chromium(*options: str) -> AsyncIterator[Browser]:
+    """Start Chromium with more options of its command line, and close it at the end of the block."""
     async with async_playwright() as playwright:
-        browser = await playwright.chromium.launch(executable_path=CHROMIUM, args=OPTIONS)
+        browser = await playwright.chromium.launch(executable_path=CHROMIUM, args=[*OPTIONS, *options])
         try:
             yield browser
         finally:
@@ -29,23 +42,48 @@ async def open_chromium() -> AsyncIterator[Browser]:
 
 
 @asynccontextmanager
-async def signed_in(browser: Browser, url: str, key: str, **options: Any) -> AsyncIterator[Page]:
-    """Open the console as the key. Errors in the page's console, such as refused scripts, fail the test."""
-    context = await browser.new_context(viewport=options.pop("viewport", WIDE), **options)
+async def open_page(browser: Browser, **options: Any) -> AsyncIterator[Page]:
+    """Open a page with a profile of its own; the options are those of `Browser.new_context`."""
+    context: BrowserContext = await browser.new_context(**{"viewport": WIDE, **options})
     context.set_default_timeout(WITHIN_MS)
-    page = await context.new_page()
-    problems: list[str] = []
-    page.on("pageerror", lambda error: problems.append(str(error)))
-    page.on("console", lambda said: problems.append(said.text) if "Content Security Policy" in said.text else None)
-    async with httpx2.AsyncClient(base_url=url, headers={"X-Api-Key": key}) as client:
-        path = (await client.post("/users/me/sign-in-links")).raise_for_status().json()["path"]
-    await page.goto(f"{url}{path}")
-    await page.get_by_role("navigation", name="Places").wait_for()
     try:
-        yield page
-        assert problems == []
+        yield await context.new_page()
     finally:
         await context.close()
+
+
+@asynccontextmanager
+async def signed_in(browser: Browser, url: str, key: str, **options: Any) -> AsyncIterator[Page]:
+    """Open the console as the key. Errors in the page's console, such as refused scripts, fail the test."""
+    async with open_page(browser, **options) as page:
+        problems: list[str] = []
+        page.on("pageerror", lambda error: problems.append(str(error)))
+        page.on("console", lambda said: problems.append(said.text) if "Content Security Policy" in said.text else None)
+        async with httpx2.AsyncClient(base_url=url, headers={"X-Api-Key": key}) as client:
+            path = (await client.post("/users/me/sign-in-links")).raise_for_status().json()["path"]
+        await page.goto(f"{url}{path}")
+        await page.get_by_role("navigation", name="Places").wait_for()
+        yield page
+        assert problems == []
+
+
+@asynccontextmanager
+async def signed_in_as(
+    browser: Browser, url: str, email: str, at: str, password: str = PASSWORD
+) -> AsyncIterator[Page]:
+    """Open an address of the console as a member."""
+    async with open_page(browser) as page:
+        await page.goto(f"{url}/login?next={at}")
+        await enter_password(page, email, password)
+        yield page
+
+
+async def enter_password(page: Page, email: str, password: str = PASSWORD) -> None:
+    """Sign in where the page asks for it, and wait for the page after that."""
+    await page.get_by_label("E-mail").fill(email)
+    await page.get_by_label("Password").fill(password)
+    await page.get_by_role("button", name="Sign in", exact=True).click()
+    await expect(page.get_by_label("Password")).to_have_count(0)
 
 
 async def check_accessible(page: Page) -> None:

@@ -27,6 +27,7 @@ def answer(state):
 
 graph = StateGraph(State).add_node("answer", answer).add_edge(START, "answer").add_edge("answer", END).compile()
 """
+PASSWORD = "correct horse battery"
 CONFIG = '{"dependencies": ["."], "graphs": {"agent": "./agent.py:graph"}}'
 
 
@@ -63,6 +64,13 @@ class Platform:
         response = await self.client.request(method, path, json=body or None)
         assert response.is_success, response.text
         return response.json() if response.content else None
+
+    async def add_member(self, email: str, role: str) -> None:
+        """Add a member with a role in the first workspace, who signs in with `PASSWORD`."""
+        workspaces = [workspace["id"] for workspace in (await self.call("GET", "/workspaces"))[:1]]
+        await self.call(
+            "POST", "/orgs/current/members", email=email, password=PASSWORD, workspaces=workspaces, workspace_role=role
+        )
 
     async def deploy(
         self, repository: Repository | FileRepository, name: str = "my-agent", config: str = "langgraph.json"

@@ -16,12 +16,14 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from playwright.async_api import Page, expect
 
-from tests.chromium import Page, chromium
+from tests.browser import NEEDS_CHROMIUM, enter_password, open_chromium, open_page
 from tests.fronted import Fronted, fronted
+from tests.platforms import PASSWORD
 
-pytestmark = [pytest.mark.thorough, pytest.mark.timeout(300)]
-EMAIL, PASSWORD = "ann@example.com", "correct horse battery"
+pytestmark = [pytest.mark.thorough, pytest.mark.timeout(300), NEEDS_CHROMIUM]
+EMAIL = "ann@example.com"
 DOMAIN = "portside.test"
 
 # What a hostile page tries. Each attempt tells what it got, or the name of the exception.
@@ -114,20 +116,18 @@ app = Starlette(routes=[Route("/page", page), Route("/form", form), Route("/work
 
 @pytest.fixture
 async def page() -> AsyncIterator[Page]:
-    async with chromium() as opened:
+    async with open_chromium() as browser, open_page(browser) as opened:
         yield opened
 
 
-async def sign_in(page: Page) -> None:
-    """Sign in where the page asks for it."""
-    await page.fill("#email", EMAIL)
-    await page.fill("#password", PASSWORD)
-    await page.click("form[action='/login/password'] button")
+async def cookies(page: Page, url: str) -> dict[str, str]:
+    """Return the cookies that the browser would send with a request, also those that no script can read."""
+    return {each["name"]: each["value"] for each in await page.context.cookies(url)}
 
 
 async def account(page: Page, url: str) -> str:
     """Return what the platform knows of the browser, on a page of its origin that may send requests."""
-    await page.open(f"{url}/ok")
+    await page.goto(f"{url}/ok")
     return str(await page.evaluate("fetch('/auth').then(async (answer) => answer.status + ' ' + await answer.text())"))
 
 
@@ -155,49 +155,48 @@ async def login(url: str, config: Path, *arguments: str, pattern: str, **environ
 
 async def test_person_signs_in_and_approves_a_terminal_elsewhere(platform: Fronted, page: Page, tmp_path: Path):
     async with login(platform.url, tmp_path, "--device", pattern=r"or open (\S+)") as (process, link):
-        await page.open(link)
-        assert "Sign in to Portside" in await page.text()
-        await page.fill("#email", EMAIL)
-        await page.fill("#password", "wrong")
-        await page.click("form[action='/login/password'] button")
-        assert "The email or the password is wrong." in await page.text()
-        await page.evaluate("document.querySelector('#email').value = ''")
-        await sign_in(page)
-        assert "Enter the code" in await page.text()
+        await page.goto(link)
+        await expect(page.get_by_text("Sign in to Portside")).to_be_visible()
+        await page.get_by_label("E-mail").fill(EMAIL)
+        await page.get_by_label("Password").fill("wrong")
+        await page.get_by_role("button", name="Sign in", exact=True).click()
+        await expect(page.get_by_text("The email or the password is wrong.")).to_be_visible()
+        await enter_password(page, EMAIL)
+        await expect(page.get_by_text("Enter the code")).to_be_visible()
         assert await page.evaluate("document.cookie") == ""
-        await page.click("form[action='/device'] button")
-        shown = await page.text()
-        assert EMAIL in shown
-        assert "127.0.0.1" in shown
-        await page.click("button[value=approve]")
-        assert "Approved" in await page.text()
+        await page.locator("form[action='/device'] button").click()
+        await expect(page.get_by_text(EMAIL)).to_be_visible()
+        await expect(page.get_by_text("127.0.0.1")).to_be_visible()
+        await page.locator("button[value=approve]").click()
+        await expect(page.get_by_text("Approved")).to_be_visible()
         out, err = await process.communicate()
     assert (process.returncode, EMAIL in out.decode()) == (0, True), err
     assert EMAIL in await account(page, platform.url)
-    await page.open(f"{platform.url}/login")
-    await page.click("form[action='/login/out'] button")
+    await page.goto(f"{platform.url}/login")
+    await page.locator("form[action='/login/out'] button").click()
+    await expect(page.get_by_label("Password")).to_be_visible()
     assert (await account(page, platform.url)).startswith("401 ")
 
 
 async def test_person_approves_a_terminal_of_the_same_machine(platform: Fronted, page: Page, tmp_path: Path):
     async with login(platform.url, tmp_path, pattern=r"visit (\S+)", BROWSER="true") as (process, link):
-        await page.open(link)
-        await sign_in(page)
-        assert "wants to act as" in await page.text()
+        await page.goto(link)
+        await enter_password(page, EMAIL)
+        await expect(page.get_by_text("wants to act as")).to_be_visible()
         # The browser follows the redirect from the form to the terminal's port.
-        await page.click("button[value=approve]")
-        assert "go back to the terminal" in await page.text()
-        assert (await page.address()).startswith("http://127.0.0.1:")
+        await page.locator("button[value=approve]").click()
+        await expect(page.get_by_text("go back to the terminal")).to_be_visible()
+        assert page.url.startswith("http://127.0.0.1:")
         out, err = await process.communicate()
     assert (process.returncode, EMAIL in out.decode()) == (0, True), err
 
 
 async def test_page_of_an_agent_gets_nothing_of_the_session(platform: Fronted, page: Page):
-    await page.open(f"{platform.url}/login")
-    await sign_in(page)
-    before, keys = await page.cookies(platform.url), platform.call("GET", "/api-key")
+    await page.goto(f"{platform.url}/login")
+    await enter_password(page, EMAIL)
+    before, keys = await cookies(page, platform.url), platform.call("GET", "/api-key")
     assert set(before) == {"portside_session"}
-    await page.open(f"{platform.url}/agents/hostile/page")
+    await page.goto(f"{platform.url}/agents/hostile/page")
     got = await page.evaluate("run()")
     assert got["origin"] == "null"
     assert (got["cookie"], got["setCookie"], got["storage"]) == ("SecurityError",) * 3
@@ -209,7 +208,7 @@ async def test_page_of_an_agent_gets_nothing_of_the_session(platform: Fronted, p
     assert got["popup"] == "null"
     assert "registered" not in {got["worker"], got["rootWorker"]}
     assert EMAIL not in json.dumps(got)
-    assert await page.cookies(platform.url) == before
+    assert await cookies(page, platform.url) == before
     assert platform.call("GET", "/api-key") == keys
     assert EMAIL in await account(page, platform.url)
     assert await page.evaluate("navigator.serviceWorker.getRegistrations().then((found) => found.length)") == 0
@@ -217,12 +216,12 @@ async def test_page_of_an_agent_gets_nothing_of_the_session(platform: Fronted, p
 
 @pytest.mark.parametrize("target", ["/login/out", "/device/decision", "/api-key", "/logout"])
 async def test_form_of_an_agent_changes_nothing(platform: Fronted, page: Page, target: str):
-    await page.open(f"{platform.url}/login")
-    await sign_in(page)
+    await page.goto(f"{platform.url}/login")
+    await enter_password(page, EMAIL)
     keys = platform.call("GET", "/api-key")
-    await page.open(f"{platform.url}/agents/hostile/form?to={target}")
-    await page.click("button")
-    assert await page.address() == f"{platform.url}{target}"
+    await page.goto(f"{platform.url}/agents/hostile/form?to={target}")
+    await page.get_by_role("button").click()
+    await expect(page).to_have_url(f"{platform.url}{target}")
     assert EMAIL in await account(page, platform.url)
     assert platform.call("GET", "/api-key") == keys
 
@@ -234,20 +233,20 @@ async def test_page_on_a_host_of_the_domain_cannot_choose_the_session(tmp_path: 
         add_member(platform)
         platform.deploy("fake")
         url, agent = (f"https://{host}:{platform.ports['https']}" for host in (DOMAIN, f"fake.{DOMAIN}"))
-        async with chromium(resolve, "--ignore-certificate-errors") as page:
-            await page.open(f"{url}/login")
-            await sign_in(page)
-            assert set(await page.cookies(url)) == {"__Host-portside_session"}
-            session = (await page.cookies(url))["__Host-portside_session"]
-            await page.open(agent)
+        async with open_chromium(resolve) as browser, open_page(browser, ignore_https_errors=True) as page:
+            await page.goto(f"{url}/login")
+            await enter_password(page, EMAIL)
+            assert set(await cookies(page, url)) == {"__Host-portside_session"}
+            session = (await cookies(page, url))["__Host-portside_session"]
+            await page.goto(agent)
             # It asked the browser to clear everything of the domain.
-            assert await page.cookies(url) == {"__Host-portside_session": session}
+            assert await cookies(page, url) == {"__Host-portside_session": session}
             # The agent's host never gets it, and sees none of the platform's cookies.
-            assert "portside_session" not in await page.text()
-            assert await page.cookies(agent) == {"mine": "1", "wide": "1"}
+            assert "portside_session" not in await page.locator("body").inner_text()
+            assert await cookies(page, agent) == {"mine": "1", "wide": "1"}
             for name in ("portside_session", "__Host-portside_session", "portside_oidc"):
                 await page.evaluate(f"document.cookie = '{name}=evil; Domain={DOMAIN}; Path=/; Secure'")
             # The plain names arrive at the platform, where they count for nothing.
-            arrived = await page.cookies(url)
+            arrived = await cookies(page, url)
             assert arrived == {"__Host-portside_session": session, "portside_session": "evil", "portside_oidc": "evil"}
             assert EMAIL in await account(page, url)

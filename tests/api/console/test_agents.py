@@ -16,19 +16,13 @@ import pytest
 import pytest_asyncio
 from playwright.async_api import Browser, Page, expect
 
-from portside.console import site
-from tests.browser import CHROMIUM, WITHIN_MS, check_accessible, open_chromium, signed_in
-from tests.platforms import Platform, open_platform, processes_of
+from tests.browser import OF_THE_CONSOLE, WITHIN_MS, check_accessible, signed_in_as
+from tests.platforms import Platform, processes_of
 from tests.repositories import Repository
+from tests.servers import PROJECTS
 
-pytestmark = [
-    pytest.mark.asyncio(loop_scope="module"),
-    pytest.mark.thorough,
-    pytest.mark.skipif(CHROMIUM is None, reason="Chromium is not installed"),
-    pytest.mark.skipif(not site.is_built(), reason="the console is not built"),
-]
-PROJECT = Path(__file__).parents[1] / "projects" / "studio"
-expect.set_options(timeout=WITHIN_MS)
+pytestmark = OF_THE_CONSOLE
+PROJECT = PROJECTS / "studio"
 
 
 class Agent:
@@ -54,12 +48,6 @@ class Agent:
 
 
 @pytest_asyncio.fixture(scope="module", loop_scope="module")
-async def platform(module_database: str, tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[Platform]:
-    async with open_platform(tmp_path_factory.mktemp("agents"), module_database) as running:
-        yield running
-
-
-@pytest_asyncio.fixture(scope="module", loop_scope="module")
 async def agent(platform: Platform, tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[Agent]:
     repository = Repository(tmp_path_factory.mktemp("of-the-agent") / "agent")
     files = {file.name: file.read_text("utf-8") for file in PROJECT.iterdir() if file.is_file()}
@@ -71,18 +59,6 @@ async def agent(platform: Platform, tmp_path_factory: pytest.TempPathFactory) ->
     found = Agent(platform, deployment, await platform.url(deployment))
     yield found
     await found.client.aclose()
-
-
-@pytest_asyncio.fixture(scope="module", loop_scope="module")
-async def chromium() -> AsyncIterator[Browser]:
-    async with open_chromium() as browser:
-        yield browser
-
-
-@pytest_asyncio.fixture(loop_scope="module")
-async def page(platform: Platform, chromium: Browser) -> AsyncIterator[Page]:
-    async with signed_in(chromium, platform.server.url, platform.headers["X-Api-Key"]) as opened:
-        yield opened
 
 
 async def test_threads_are_found_by_id_metadata_and_state(agent: Agent, page: Page) -> None:
@@ -536,25 +512,15 @@ async def test_a_viewer_without_access_to_the_agent_sees_no_control(
     platform: Platform, agent: Agent, chromium: Browser
 ) -> None:
     deployment = agent.pages.rsplit("/", 1)[-1]
-    workspace = (await platform.call("GET", "/workspaces"))[0]
-    await platform.call(
-        "POST", "/orgs/current/members", email="viewer@example.com", password="correct horse battery",
-        workspaces=[workspace["id"]], workspace_role="Viewer",
-    )  # fmt: skip
+    await platform.add_member("viewer@example.com", "Viewer")
     await platform.call("PATCH", f"/v2/deployments/{deployment}", agent_access={"allow": "permission"})
-    context = await chromium.new_context()
-    context.set_default_timeout(WITHIN_MS)
-    page = await context.new_page()
     try:
-        await page.goto(f"{platform.server.url}/login?next=/console/agents/{deployment}/queue")
-        await page.get_by_label("E-mail").fill("viewer@example.com")
-        await page.get_by_label("Password").fill("correct horse battery")
-        await page.get_by_role("button", name="Sign in", exact=True).click()
-        for place in ("queue", "crons", "store"):
-            await page.goto(f"{agent.pages}/{place}")
-            await expect(page.get_by_text("You may not do this").first).to_be_visible()
-            for name in ("Cancel all", "New cron", "New item"):
-                await expect(page.get_by_role("button", name=name)).to_have_count(0)
+        at = f"/console/agents/{deployment}/queue"
+        async with signed_in_as(chromium, platform.server.url, "viewer@example.com", at) as page:
+            for place in ("queue", "crons", "store"):
+                await page.goto(f"{agent.pages}/{place}")
+                await expect(page.get_by_text("You may not do this").first).to_be_visible()
+                for name in ("Cancel all", "New cron", "New item"):
+                    await expect(page.get_by_role("button", name=name)).to_have_count(0)
     finally:
         await platform.call("PATCH", f"/v2/deployments/{deployment}", agent_access={"allow": "workspace"})
-        await context.close()

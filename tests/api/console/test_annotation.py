@@ -4,30 +4,15 @@ What a person says of a run is stored once, and can be changed; a skipped run co
 """
 
 import asyncio
-from collections.abc import AsyncIterator
 
-import pytest
 import pytest_asyncio
-from playwright.async_api import Browser, Page, expect
+from playwright.async_api import Page, expect
 
-from portside.console import site
 from tests import traced
-from tests.browser import CHROMIUM, WITHIN_MS, check_accessible, open_chromium, signed_in
-from tests.platforms import Platform, open_platform
+from tests.browser import OF_THE_CONSOLE, check_accessible
+from tests.platforms import Platform
 
-pytestmark = [
-    pytest.mark.asyncio(loop_scope="module"),
-    pytest.mark.thorough,
-    pytest.mark.skipif(CHROMIUM is None, reason="Chromium is not installed"),
-    pytest.mark.skipif(not site.is_built(), reason="the console is not built"),
-]
-expect.set_options(timeout=WITHIN_MS)
-
-
-@pytest_asyncio.fixture(scope="module", loop_scope="module")
-async def platform(module_database: str, tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[Platform]:
-    async with open_platform(tmp_path_factory.mktemp("annotation"), module_database) as running:
-        yield running
+pytestmark = OF_THE_CONSOLE
 
 
 @pytest_asyncio.fixture(scope="module", loop_scope="module")
@@ -42,18 +27,6 @@ async def runs(platform: Platform) -> list[str]:
         return [str(run_id) for run_id in sent]
 
     return await asyncio.to_thread(send)
-
-
-@pytest_asyncio.fixture(scope="module", loop_scope="module")
-async def chromium() -> AsyncIterator[Browser]:
-    async with open_chromium() as browser:
-        yield browser
-
-
-@pytest_asyncio.fixture(loop_scope="module")
-async def page(platform: Platform, chromium: Browser) -> AsyncIterator[Page]:
-    async with signed_in(chromium, platform.server.url, platform.headers["X-Api-Key"]) as opened:
-        yield opened
 
 
 async def add(platform: Platform, queue: str, runs: list[str]) -> None:

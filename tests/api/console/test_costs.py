@@ -3,26 +3,17 @@
 Each page is used with mouse and keyboard, and read by axe in both themes and at 1280 and 390 pixels.
 """
 
-from collections.abc import AsyncIterator
 from datetime import UTC, datetime, timedelta
 from typing import Any
 from uuid import uuid4
 
-import pytest
 import pytest_asyncio
 from playwright.async_api import Browser, Page, expect
 
-from portside.console import site
-from tests.browser import CHROMIUM, WITHIN_MS, check_accessible, open_chromium, signed_in
-from tests.platforms import Platform, open_platform
+from tests.browser import OF_THE_CONSOLE, check_accessible, signed_in_as
+from tests.platforms import Platform
 
-pytestmark = [
-    pytest.mark.asyncio(loop_scope="module"),
-    pytest.mark.thorough,
-    pytest.mark.skipif(CHROMIUM is None, reason="Chromium is not installed"),
-    pytest.mark.skipif(not site.is_built(), reason="the console is not built"),
-]
-expect.set_options(timeout=WITHIN_MS)
+pytestmark = OF_THE_CONSOLE
 MILLION = 1_000_000
 
 
@@ -45,12 +36,6 @@ def trace(project: str, model: str, node: str) -> list[dict[str, Any]]:
 
 
 @pytest_asyncio.fixture(scope="module", loop_scope="module")
-async def platform(module_database: str, tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[Platform]:
-    async with open_platform(tmp_path_factory.mktemp("costs"), module_database) as running:
-        yield running
-
-
-@pytest_asyncio.fixture(scope="module", loop_scope="module")
 async def traces(platform: Platform) -> None:
     runs = [
         *trace("support", "gpt-4o", "answer"),
@@ -61,18 +46,6 @@ async def traces(platform: Platform) -> None:
     answer = await platform.client.post("/runs/batch", json={"post": runs})
     answer.raise_for_status()
     await platform.call("PUT", "/usage-limits", limit_type="monthly_traces", limit_value=100)
-
-
-@pytest_asyncio.fixture(scope="module", loop_scope="module")
-async def chromium() -> AsyncIterator[Browser]:
-    async with open_chromium() as browser:
-        yield browser
-
-
-@pytest_asyncio.fixture(loop_scope="module")
-async def page(platform: Platform, chromium: Browser) -> AsyncIterator[Page]:
-    async with signed_in(chromium, platform.server.url, platform.headers["X-Api-Key"]) as opened:
-        yield opened
 
 
 async def open_page(page: Page, platform: Platform, path: str) -> None:
@@ -184,24 +157,14 @@ async def test_home_shows_the_spend_of_the_month(platform: Platform, traces: Non
 
 
 async def test_a_viewer_reads_and_changes_nothing(platform: Platform, traces: None, chromium: Browser) -> None:
-    workspace = (await platform.call("GET", "/workspaces"))[0]
-    await platform.call(
-        "POST", "/orgs/current/members", email="reader@example.com", password="correct horse battery",
-        workspaces=[workspace["id"]], workspace_role="Viewer",
-    )  # fmt: skip
-    context = await chromium.new_context()
-    context.set_default_timeout(WITHIN_MS)
-    page = await context.new_page()
-    await page.goto(f"{platform.server.url}/login?next=/console/figures")
-    await page.get_by_label("E-mail").fill("reader@example.com")
-    await page.get_by_label("Password").fill("correct horse battery")
-    await page.get_by_role("button", name="Sign in", exact=True).click()
-    await expect(page.get_by_role("region", name="Tokens tokens").get_by_role("img")).to_be_visible()
-    await expect(page.get_by_role("button", name="Add a section")).to_have_count(0)
-    await open_page(page, platform, "prices")
-    await expect(page.get_by_role("table", name="All prices")).to_be_visible()
-    for name in ("New price", "Compute again", "Set a price"):
-        await expect(page.get_by_role("button", name=name)).to_have_count(0)
-    await open_page(page, platform, "usage")
-    await expect(page.get_by_role("table", name="Usage by project")).to_be_visible()
-    await context.close()
+    await platform.add_member("reader@example.com", "Viewer")
+    at = "/console/figures"
+    async with signed_in_as(chromium, platform.server.url, "reader@example.com", at) as page:
+        await expect(page.get_by_role("region", name="Tokens tokens").get_by_role("img")).to_be_visible()
+        await expect(page.get_by_role("button", name="Add a section")).to_have_count(0)
+        await open_page(page, platform, "prices")
+        await expect(page.get_by_role("table", name="All prices")).to_be_visible()
+        for name in ("New price", "Compute again", "Set a price"):
+            await expect(page.get_by_role("button", name=name)).to_have_count(0)
+        await open_page(page, platform, "usage")
+        await expect(page.get_by_role("table", name="Usage by project")).to_be_visible()

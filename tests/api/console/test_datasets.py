@@ -6,37 +6,22 @@ Every page is read by axe in both themes and widths. What got worse is shown fir
 import asyncio
 import json
 import re
-from collections.abc import AsyncIterator
 from pathlib import Path
 
 import pytest
 import pytest_asyncio
-from playwright.async_api import Browser, Page, expect
+from playwright.async_api import Page, expect
 
-from portside.console import site
 from tests import traced
-from tests.browser import CHROMIUM, WITHIN_MS, check_accessible, open_chromium, signed_in
-from tests.platforms import Platform, open_platform
+from tests.browser import OF_THE_CONSOLE, check_accessible
+from tests.platforms import Platform
 
-pytestmark = [
-    pytest.mark.asyncio(loop_scope="module"),
-    pytest.mark.thorough,
-    pytest.mark.filterwarnings("ignore:.*is deprecated"),
-    pytest.mark.skipif(CHROMIUM is None, reason="Chromium is not installed"),
-    pytest.mark.skipif(not site.is_built(), reason="the console is not built"),
-]
-expect.set_options(timeout=WITHIN_MS)
+pytestmark = [*OF_THE_CONSOLE, pytest.mark.filterwarnings("ignore:.*is deprecated")]
 TABLE = 'question,answer,kind\n"Where is ""A"", exactly?",Here,easy\n"Two\nlines",There,hard\n'
 LINES = [
     {"inputs": {"q": 1}, "outputs": {"a": 2}, "metadata": {"kind": "odd"}},
     {"inputs": {"q": "<script>window.hacked=1</script>"}, "outputs": {"a": "x" * 300_000}, "split": "large"},
 ]
-
-
-@pytest_asyncio.fixture(scope="module", loop_scope="module")
-async def platform(module_database: str, tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[Platform]:
-    async with open_platform(tmp_path_factory.mktemp("datasets"), module_database) as running:
-        yield running
 
 
 @pytest_asyncio.fixture(scope="module", loop_scope="module")
@@ -47,18 +32,6 @@ async def cities(platform: Platform) -> str:
         return traced.run_experiments(traced.client_of(platform.server.url, platform.headers["X-Api-Key"]), "cities")
 
     return await asyncio.to_thread(send)
-
-
-@pytest_asyncio.fixture(scope="module", loop_scope="module")
-async def chromium() -> AsyncIterator[Browser]:
-    async with open_chromium() as browser:
-        yield browser
-
-
-@pytest_asyncio.fixture(loop_scope="module")
-async def page(platform: Platform, chromium: Browser) -> AsyncIterator[Page]:
-    async with signed_in(chromium, platform.server.url, platform.headers["X-Api-Key"]) as opened:
-        yield opened
 
 
 async def test_csv_becomes_a_dataset(platform: Platform, cities: str, page: Page, tmp_path: Path) -> None:

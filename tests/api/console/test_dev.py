@@ -10,17 +10,11 @@ import httpx2
 import pytest
 from playwright.async_api import expect
 
-from portside.console import site
-from tests.browser import CHROMIUM, WITHIN_MS, check_accessible, open_chromium
+from tests.browser import NEEDS_CHROMIUM, NEEDS_CONSOLE, check_accessible, open_chromium, open_page
 from tests.conftest import eventually
 from tests.servers import PROJECTS, free_port
 
-pytestmark = [
-    pytest.mark.thorough,
-    pytest.mark.skipif(CHROMIUM is None, reason="Chromium is not installed"),
-    pytest.mark.skipif(not site.is_built(), reason="the console is not built"),
-]
-expect.set_options(timeout=WITHIN_MS)
+pytestmark = [pytest.mark.thorough, NEEDS_CHROMIUM, NEEDS_CONSOLE]
 
 
 async def test_studio_talks_to_the_agent_and_follows_changes_of_its_graph(tmp_path: Path) -> None:
@@ -37,9 +31,7 @@ async def test_studio_talks_to_the_agent_and_follows_changes_of_its_graph(tmp_pa
     try:
         await eventually(lambda: is_up(url))
         assert f"{url}/studio" in (tmp_path / "dev.log").read_text()
-        async with open_chromium() as browser:
-            page = await browser.new_page()
-            page.set_default_timeout(WITHIN_MS)
+        async with open_chromium() as browser, open_page(browser) as page:
             elsewhere: list[str] = []
             page.on("request", lambda request: None if request.url.startswith(url) else elsewhere.append(request.url))
             await page.goto(f"{url}/studio")

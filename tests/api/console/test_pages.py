@@ -4,31 +4,17 @@ Each page is used with mouse and keyboard, and read by axe in both themes and at
 """
 
 import re
-from collections.abc import AsyncIterator
 from pathlib import Path
 
 import pytest
 import pytest_asyncio
 from playwright.async_api import Browser, Page, expect
 
-from portside.console import site
-from tests.browser import CHROMIUM, WITHIN_MS, check_accessible, open_chromium, signed_in
-from tests.platforms import Platform, Repository, open_platform
+from tests.browser import OF_THE_CONSOLE, check_accessible, signed_in_as
+from tests.platforms import Platform, Repository
 
-pytestmark = [
-    pytest.mark.asyncio(loop_scope="module"),
-    pytest.mark.thorough,
-    pytest.mark.skipif(CHROMIUM is None, reason="Chromium is not installed"),
-    pytest.mark.skipif(not site.is_built(), reason="the console is not built"),
-]
+pytestmark = OF_THE_CONSOLE
 DEPLOYED_WITHIN_MS = 300_000
-expect.set_options(timeout=WITHIN_MS)
-
-
-@pytest_asyncio.fixture(scope="module", loop_scope="module")
-async def platform(module_database: str, tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[Platform]:
-    async with open_platform(tmp_path_factory.mktemp("pages"), module_database) as running:
-        yield running
 
 
 @pytest_asyncio.fixture(scope="module", loop_scope="module")
@@ -41,18 +27,6 @@ async def deployment(platform: Platform, tmp_path_factory: pytest.TempPathFactor
     await platform.redeploy(made)
     await platform.ended(made)
     return made
-
-
-@pytest_asyncio.fixture(scope="module", loop_scope="module")
-async def chromium() -> AsyncIterator[Browser]:
-    async with open_chromium() as browser:
-        yield browser
-
-
-@pytest_asyncio.fixture(loop_scope="module")
-async def page(platform: Platform, chromium: Browser) -> AsyncIterator[Page]:
-    async with signed_in(chromium, platform.server.url, platform.headers["X-Api-Key"]) as opened:
-        yield opened
 
 
 async def test_home_shows_health_and_deployments(platform: Platform, deployment: str, page: Page) -> None:
@@ -223,24 +197,14 @@ async def test_a_phone_has_all_places_behind_more(page: Page) -> None:
 
 
 async def test_viewer_sees_no_control(platform: Platform, deployment: str, chromium: Browser) -> None:
-    workspace = (await platform.call("GET", "/workspaces"))[0]
-    await platform.call(
-        "POST", "/orgs/current/members", email="viewer@example.com", password="correct horse battery",
-        workspaces=[workspace["id"]], workspace_role="Viewer",
-    )  # fmt: skip
-    context = await chromium.new_context()
-    context.set_default_timeout(WITHIN_MS)
-    page = await context.new_page()
-    await page.goto(f"{platform.server.url}/login?next=/console/deployments/{deployment}/settings")
-    await page.get_by_label("E-mail").fill("viewer@example.com")
-    await page.get_by_label("Password").fill("correct horse battery")
-    await page.get_by_role("button", name="Sign in", exact=True).click()
-    await expect(page.get_by_text("MY_SECRET")).to_be_visible()
-    for name in ("Add a secret", "Delete this deployment", "Save"):
-        await expect(page.get_by_role("button", name=name)).to_have_count(0)
-    await page.goto(f"{platform.server.url}/console/")
-    await expect(page.get_by_role("link", name="served-agent")).to_be_visible()
-    await expect(page.get_by_role("link", name="New deployment")).to_have_count(0)
-    await page.goto(f"{platform.server.url}/console/deployments/new")
-    await expect(page.get_by_text("You may not create deployments")).to_be_visible()
-    await context.close()
+    await platform.add_member("viewer@example.com", "Viewer")
+    at = f"/console/deployments/{deployment}/settings"
+    async with signed_in_as(chromium, platform.server.url, "viewer@example.com", at) as page:
+        await expect(page.get_by_text("MY_SECRET")).to_be_visible()
+        for name in ("Add a secret", "Delete this deployment", "Save"):
+            await expect(page.get_by_role("button", name=name)).to_have_count(0)
+        await page.goto(f"{platform.server.url}/console/")
+        await expect(page.get_by_role("link", name="served-agent")).to_be_visible()
+        await expect(page.get_by_role("link", name="New deployment")).to_have_count(0)
+        await page.goto(f"{platform.server.url}/console/deployments/new")
+        await expect(page.get_by_text("You may not create deployments")).to_be_visible()

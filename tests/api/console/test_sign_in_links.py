@@ -9,23 +9,17 @@ import asyncpg
 import httpx2
 import pytest
 import pytest_asyncio
-from playwright.async_api import expect
+from playwright.async_api import Page, expect
 
 from portside.console import site
-from tests.browser import CHROMIUM, WITHIN_MS, open_chromium, signed_in
+from tests.browser import NEEDS_CHROMIUM, NEEDS_CONSOLE
 from tests.conftest import eventually
-from tests.platforms import Platform, open_platform
+from tests.platforms import Platform
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")
 HTML = {"accept": "text/html,application/xhtml+xml"}
 TYPED = {"sec-fetch-site": "none"}
 LINKS = "/users/me/sign-in-links"
-
-
-@pytest_asyncio.fixture(scope="module", loop_scope="module")
-async def platform(module_database: str, tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[Platform]:
-    async with open_platform(tmp_path_factory.mktemp("console"), module_database) as running:
-        yield running
 
 
 @pytest_asyncio.fixture(loop_scope="module")
@@ -124,11 +118,7 @@ async def test_the_start_prints_a_link(platform: Platform) -> None:
     await eventually(is_printed)
 
 
-@pytest.mark.skipif(CHROMIUM is None, reason="Chromium is not installed")
-@pytest.mark.skipif(not site.is_built(), reason="the console is not built")
-async def test_the_first_page_opens_in_a_browser(platform: Platform) -> None:
-    async with (
-        open_chromium() as chromium,
-        signed_in(chromium, platform.server.url, platform.headers["X-Api-Key"]) as page,
-    ):
-        await expect(page.get_by_role("heading", name="Wants attention")).to_be_visible(timeout=WITHIN_MS)
+@NEEDS_CHROMIUM
+@NEEDS_CONSOLE
+async def test_the_first_page_opens_in_a_browser(page: Page) -> None:
+    await expect(page.get_by_role("heading", name="Wants attention")).to_be_visible()

@@ -14,31 +14,17 @@ from urllib.parse import urlsplit
 
 import pytest
 import pytest_asyncio
-from playwright.async_api import Browser, Page, expect
+from playwright.async_api import Page, expect
 
-from portside.console import site
 from tests import traced
-from tests.browser import CHROMIUM, WITHIN_MS, check_accessible, open_chromium, signed_in
-from tests.platforms import Platform, open_platform
+from tests.browser import OF_THE_CONSOLE, check_accessible
+from tests.platforms import Platform
 
-pytestmark = [
-    pytest.mark.asyncio(loop_scope="module"),
-    pytest.mark.thorough,
-    pytest.mark.filterwarnings("ignore:.*is deprecated"),
-    pytest.mark.skipif(CHROMIUM is None, reason="Chromium is not installed"),
-    pytest.mark.skipif(not site.is_built(), reason="the console is not built"),
-]
-expect.set_options(timeout=WITHIN_MS)
+pytestmark = [*OF_THE_CONSOLE, pytest.mark.filterwarnings("ignore:.*is deprecated")]
 THREAD = "11111111-1111-4111-8111-111111111111"
 SPANS = 10_000
 MAX_HEAP_BYTES = 400 * 1024 * 1024
 MAX_ROWS = 120
-
-
-@pytest_asyncio.fixture(scope="module", loop_scope="module")
-async def platform(module_database: str, tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[Platform]:
-    async with open_platform(tmp_path_factory.mktemp("traces"), module_database) as running:
-        yield running
 
 
 @pytest_asyncio.fixture(scope="module", loop_scope="module")
@@ -59,18 +45,6 @@ async def traces(platform: Platform) -> dict[str, str]:
         return {**projects, **{name: str(run_id) for name, run_id in found.items()}, "resumed": resumed}
 
     return await asyncio.to_thread(send)
-
-
-@pytest_asyncio.fixture(scope="module", loop_scope="module")
-async def chromium() -> AsyncIterator[Browser]:
-    async with open_chromium() as browser:
-        yield browser
-
-
-@pytest_asyncio.fixture(loop_scope="module")
-async def page(platform: Platform, chromium: Browser) -> AsyncIterator[Page]:
-    async with signed_in(chromium, platform.server.url, platform.headers["X-Api-Key"]) as opened:
-        yield opened
 
 
 async def test_list_is_filtered_by_its_address(platform: Platform, traces: dict[str, str], page: Page) -> None:
