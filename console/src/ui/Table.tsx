@@ -29,7 +29,7 @@ export function Table<T>({ label, rows, columns, keyOf, isStacked = false }: Pro
   if (name === undefined) return null;
   return (
     // biome-ignore lint/a11y/noNoninteractiveTabindex: a region that scrolls must be reached with the keyboard
-    <section className={isStacked ? "data-table stacked" : "data-table"} aria-label={label} tabIndex={0}>
+    <div className={isStacked ? "data-table stacked" : "data-table"} tabIndex={0}>
       <table>
         <caption className="hidden">{label}</caption>
         <thead>
@@ -66,7 +66,7 @@ export function Table<T>({ label, rows, columns, keyOf, isStacked = false }: Pro
           </tfoot>
         )}
       </table>
-    </section>
+    </div>
   );
 }
 

@@ -23,13 +23,18 @@ export function StudioHead({ deploymentId, assistants, assistant, threadId, bran
       body: {
         limit: RECENT,
         sort_by: "updated_at",
-        select: ["thread_id", "status"],
+        select: ["thread_id", "status", "metadata"],
         extract: { first: "values.messages[0].content" },
       },
     },
     { everyMs: 10_000 },
   ).data;
   const threads = recent ?? [];
+  // A thread is shown with the assistant that ran on it.
+  const open = (id: string) => {
+    const ran = threads.find((each) => each.thread_id === id)?.metadata?.assistant_id;
+    onShow({ thread: id || undefined, checkpoint: undefined, ...(ran ? { assistant: String(ran) } : {}) });
+  };
   const { leaves, index } = branch;
   const go = (step: number) => {
     const leaf = leaves[index + step];
@@ -48,11 +53,7 @@ export function StudioHead({ deploymentId, assistants, assistant, threadId, bran
           </option>
         ))}
       </select>
-      <select
-        aria-label="Thread"
-        value={threadId ?? ""}
-        onChange={(event) => onShow({ thread: event.target.value || undefined, checkpoint: undefined })}
-      >
+      <select aria-label="Thread" value={threadId ?? ""} onChange={(event) => open(event.target.value)}>
         <option value="">New thread</option>
         {threadId && !threads.some((each) => each.thread_id === threadId) && (
           <option value={threadId}>{threadId.slice(-8)}</option>

@@ -12,7 +12,7 @@ import { leafOf, readTree, type Tree } from "./branches";
 import { type Live, randomId, useFollower } from "./follow";
 import { type Item, itemsOf, type Message, messagesOf } from "./messages";
 
-const EVERY_MS = 1_500;
+export const THREAD_EVERY_MS = 1_500;
 // From a state of this size on, runs do not stream the whole of it after each step.
 const LARGE_MESSAGES = 300;
 
@@ -20,7 +20,7 @@ export function useStudio(deploymentId: string, threadId: string | undefined, ch
   const workspace = useWorkspaceId();
   const { follower, live: any } = useFollower(deploymentId, workspace, useQueryClient());
   const live = any && any.threadId === threadId ? any : null;
-  const thread = useThread(deploymentId, threadId, EVERY_MS);
+  const thread = useThread(deploymentId, threadId, THREAD_EVERY_MS);
   const changedAt = thread.data?.updated_at;
   const state = useStateAt(deploymentId, threadId, checkpoint, changedAt, changedAt !== undefined);
   const isRunning = live !== null && live.phase !== "ended";
@@ -69,7 +69,7 @@ function useRunsOfOthers(
     deploymentId,
     "GET /threads/{thread_id}/runs",
     { path: { thread_id: threadId ?? "" }, query: { limit: 10 } },
-    { enabled: isBusy && threadId !== undefined, everyMs: EVERY_MS },
+    { enabled: isBusy && threadId !== undefined, everyMs: THREAD_EVERY_MS },
   );
   const latest = useRef(follow);
   useEffect(() => {

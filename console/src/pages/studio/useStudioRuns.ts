@@ -1,0 +1,85 @@
+// Starting and stopping the runs of the studio's thread.
+
+import { useState } from "react";
+import { callAgent } from "../../api/agent";
+import type { Assistant, RunCreate } from "../../api/agentServer";
+import { ApiError } from "../../api/client";
+import { readState } from "../threads/useThread";
+import { checkpointBefore } from "./branches";
+import type { Said } from "./Composer";
+import type { Item, Message } from "./messages";
+import { createThread, humanMessage, runOptions, type Studio } from "./useStudio";
+
+export interface Beginning {
+  deploymentId: string;
+  assistant: Assistant;
+  // A new thread is created if there is none yet.
+  threadId: string | undefined;
+  // The checkpoint that runs begin at; without one, the latest.
+  checkpoint: string | undefined;
+  // The context or configuration of runs.
+  settings: Partial<RunCreate>;
+  studio: Studio;
+  onStart: (threadId: string) => void;
+}
+
+export function useStudioRuns(beginning: Beginning) {
+  const { deploymentId, assistant, threadId, checkpoint, settings, studio, onStart } = beginning;
+  const { state, live, items, follower } = studio;
+  const [problem, setProblem] = useState<ApiError | null>(null);
+  const [sent, setSent] = useState(0);
+
+  const attempt = async (step: () => Promise<unknown>) => {
+    setProblem(null);
+    try {
+      await step();
+    } catch (failure) {
+      setProblem(failure instanceof ApiError ? failure : new ApiError(500, String(failure), [], null));
+    }
+  };
+  const begin = async (changes: Partial<RunCreate>, pending?: Message, base?: unknown) => {
+    setSent((count) => count + 1);
+    const id = threadId ?? (await createThread(deploymentId));
+    const from = checkpoint ? fromCheckpoint(checkpoint) : {};
+    const options = { ...runOptions(items.length), ...settings, ...from, ...changes };
+    follower.start(
+      id,
+      { assistant_id: assistant.assistant_id, ...options },
+      pending,
+      base ?? (checkpoint ? state.data?.values : undefined),
+    );
+    onStart(id);
+  };
+  return {
+    problem,
+    // Counts what was sent.
+    sent,
+    start: (changes: Partial<RunCreate>) => attempt(() => begin(changes)),
+    send: (input: Record<string, unknown>, said: Said | null) => {
+      const message = said ? humanMessage(said.text, said.images) : undefined;
+      return attempt(() => begin({ input: message ? { ...input, messages: [message] } : input }, message));
+    },
+    // A run from before a message: with another message in its place, or with the same input again.
+    rerun: (item: Item, replacement?: Message) =>
+      attempt(async () => {
+        const tip = checkpoint ?? state.data?.checkpoint?.checkpoint_id;
+        if (!threadId || !tip) return;
+        const before = await checkpointBefore(deploymentId, threadId, tip, item.message.id);
+        if (!before) throw new ApiError(409, "No checkpoint is left from before this message.", [], null);
+        const base = (await readState(deploymentId, threadId, before)).values;
+        const input = replacement ? { messages: [replacement] } : null;
+        await begin({ ...fromCheckpoint(before), input }, replacement, base ?? {});
+      }),
+    stop: () =>
+      attempt(async () => {
+        if (!live?.runId) return;
+        const path = { thread_id: live.threadId, run_id: live.runId };
+        const operation = "POST /threads/{thread_id}/runs/{run_id}/cancel";
+        await callAgent(deploymentId, operation, { path, query: { wait: true } });
+      }),
+  };
+}
+
+function fromCheckpoint(id: string): Partial<RunCreate> {
+  return { checkpoint: { checkpoint_id: id, checkpoint_ns: "" } };
+}
