@@ -26,7 +26,7 @@ SERIOUS = frozenset({"serious", "critical"})
 NEEDS_CHROMIUM = pytest.mark.skipif(CHROMIUM is None, reason="Chromium is not installed")
 NEEDS_CONSOLE = pytest.mark.skipif(not site.is_built(), reason="the console is not built")
 # The marks of a module whose tests use the console.
-OF_THE_CONSOLE = (pytest.mark.asyncio(loop_scope="module"), pytest.mark.thorough, NEEDS_CHROMIUM, NEEDS_CONSOLE)
+OF_THE_CONSOLE = [pytest.mark.asyncio(loop_scope="module"), pytest.mark.thorough, NEEDS_CHROMIUM, NEEDS_CONSOLE]
 expect.set_options(timeout=WITHIN_MS)
 
 

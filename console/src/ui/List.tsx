@@ -127,9 +127,9 @@ function classes<T>(column: Column<T>): string {
   return [column.isNumber && "number", column.isExtra && "extra"].filter(Boolean).join(" ");
 }
 
-// On narrow screens columns of a limited width are as small as they may be, and the others share what is left.
+// On narrow screens columns of a limited width are as small as they may be, and the others share all that is left.
 function narrowWidth(width: string): string {
-  return width.replace(/^minmax\((\d+px), (\d+px|.+)\)$/, (_, least: string, most: string) =>
-    most.endsWith("px") ? least : `minmax(0, ${most})`,
+  return width.replace(/^minmax\((\d+px), (.+)\)$/, (_, least: string, most: string) =>
+    most.endsWith("px") ? least : `minmax(0, ${Math.max(Number.parseFloat(most), 1)}fr)`,
   );
 }
