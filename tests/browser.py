@@ -53,18 +53,25 @@ async def open_page(browser: Browser, **options: Any) -> AsyncIterator[Page]:
 
 
 @asynccontextmanager
-async def signed_in(browser: Browser, url: str, key: str, **options: Any) -> AsyncIterator[Page]:
-    """Open the console as the key. Errors in the page's console, such as refused scripts, fail the test."""
+async def open_console(browser: Browser, **options: Any) -> AsyncIterator[Page]:
+    """Open a page for the console. Errors of its scripts, and scripts that its policy refused, fail the test."""
     async with open_page(browser, **options) as page:
         problems: list[str] = []
         page.on("pageerror", lambda error: problems.append(str(error)))
         page.on("console", lambda said: problems.append(said.text) if "Content Security Policy" in said.text else None)
+        yield page
+        assert problems == []
+
+
+@asynccontextmanager
+async def signed_in(browser: Browser, url: str, key: str, **options: Any) -> AsyncIterator[Page]:
+    """Open the console as the key."""
+    async with open_console(browser, **options) as page:
         async with httpx2.AsyncClient(base_url=url, headers={"X-Api-Key": key}) as client:
             path = (await client.post("/users/me/sign-in-links")).raise_for_status().json()["path"]
         await page.goto(f"{url}{path}")
         await page.get_by_role("navigation", name="Places").wait_for()
         yield page
-        assert problems == []
 
 
 @asynccontextmanager
@@ -72,7 +79,7 @@ async def signed_in_as(
     browser: Browser, url: str, email: str, at: str, password: str = PASSWORD
 ) -> AsyncIterator[Page]:
     """Open an address of the console as a member."""
-    async with open_page(browser) as page:
+    async with open_console(browser) as page:
         await page.goto(f"{url}/login?next={at}")
         await enter_password(page, email, password)
         yield page

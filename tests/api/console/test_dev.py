@@ -10,7 +10,7 @@ import httpx2
 import pytest
 from playwright.async_api import expect
 
-from tests.browser import NEEDS_CHROMIUM, NEEDS_CONSOLE, check_accessible, open_chromium, open_page
+from tests.browser import NEEDS_CHROMIUM, NEEDS_CONSOLE, check_accessible, open_chromium, open_console
 from tests.conftest import eventually
 from tests.servers import PROJECTS, free_port
 
@@ -31,7 +31,7 @@ async def test_studio_talks_to_the_agent_and_follows_changes_of_its_graph(tmp_pa
     try:
         await eventually(lambda: is_up(url))
         assert f"{url}/studio" in (tmp_path / "dev.log").read_text()
-        async with open_chromium() as browser, open_page(browser) as page:
+        async with open_chromium() as browser, open_console(browser) as page:
             elsewhere: list[str] = []
             page.on("request", lambda request: None if request.url.startswith(url) else elsewhere.append(request.url))
             await page.goto(f"{url}/studio")

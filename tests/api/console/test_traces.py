@@ -14,10 +14,10 @@ from urllib.parse import urlsplit
 
 import pytest
 import pytest_asyncio
-from playwright.async_api import Page, expect
+from playwright.async_api import Browser, Page, expect
 
 from tests import traced
-from tests.browser import OF_THE_CONSOLE, check_accessible
+from tests.browser import OF_THE_CONSOLE, check_accessible, open_console
 from tests.platforms import Platform
 
 pytestmark = [*OF_THE_CONSOLE, pytest.mark.filterwarnings("ignore:.*is deprecated")]
@@ -241,18 +241,11 @@ async def test_shared_trace_holds_what_is_hostile_or_large(
 @asynccontextmanager
 async def visitor(chromium: Browser) -> AsyncIterator[tuple[Page, list[str]]]:
     """Open a page without a session; the list is of the paths that it asked for."""
-    context = await chromium.new_context()
-    context.set_default_timeout(WITHIN_MS)
-    page, sent, problems = await context.new_page(), list[str](), list[str]()
-    page.on("request", lambda asked: sent.append(urlsplit(asked.url).path))
-    page.on("pageerror", lambda error: problems.append(str(error)))
-    page.on("console", lambda said: problems.append(said.text) if "Content Security Policy" in said.text else None)
-    try:
+    async with open_console(chromium) as page:
+        sent: list[str] = []
+        page.on("request", lambda asked: sent.append(urlsplit(asked.url).path))
         yield page, sent
-        assert problems == []
-        assert await context.cookies() == []
-    finally:
-        await context.close()
+        assert await page.context.cookies() == []
 
 
 async def test_conversation_shows_what_each_turn_added(platform: Platform, traces: dict[str, str], page: Page) -> None:

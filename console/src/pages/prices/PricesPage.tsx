@@ -168,7 +168,11 @@ function Prices({
       keyOf={(each) => each.id}
       columns={[
         { title: "Name", show: (each) => <span title={each.match_pattern}>{each.name}</span> },
-        { title: "Provider", show: (each) => <span title={each.provider ?? ""}>{each.provider ?? "any"}</span>, isExtra: true },
+        {
+          title: "Provider",
+          show: (each) => <span title={each.provider ?? ""}>{each.provider ?? "any"}</span>,
+          isExtra: true,
+        },
         { title: "Input", show: (each) => perMillion(each.prompt_cost), isNumber: true },
         { title: "Output", show: (each) => perMillion(each.completion_cost), isNumber: true },
         {
