@@ -328,10 +328,11 @@ async def test_graphs_that_fork_and_lose_their_worker_keep_every_state(db):
         with contextlib.suppress(LeaseLost):
             async with saver.writer.buffering(thread_id, attempt):
                 steps = graph.astream({"messages": [HumanMessage(text(rng))]}, config, stream_mode="values")
-                async for _ in steps:
-                    await asyncio.sleep(0)
-                    if is_lost and rng.random() < 0.3:
-                        await db.pool.execute("update runs set attempt = 2 where run_id = $1", attempt.run_id)
+                with saver.pieces.remembering(thread_id):
+                    async for _ in steps:
+                        await asyncio.sleep(0)
+                        if is_lost and rng.random() < 0.3:
+                            await db.pool.execute("update runs set attempt = 2 where run_id = $1", attempt.run_id)
         await db.pool.execute("delete from runs where run_id = $1", attempt.run_id)
         shared += await db.pool.fetchval("select count(*) from checkpoint_writes where shared is not null")
         was_cut = was_cut or await db.pool.fetchval(in_pieces)

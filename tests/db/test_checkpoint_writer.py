@@ -15,9 +15,9 @@ import pytest
 from langgraph.checkpoint.conformance.test_utils import generate_checkpoint, generate_config, generate_metadata
 
 from portside.agent.checkpoints import PostgresSaver, writer
-from portside.agent.checkpoints.rows import Rows
 from portside.agent.checkpoints.writer import CheckpointWriter, LeaseLost, RunAttempt
 from portside.agent.threads import records
+from portside.executor.checkpoints.rows import Rows
 from portside.kernel.db import Database
 from portside.kernel.migrations import migrate
 from tests.conftest import eventually

@@ -125,7 +125,9 @@ def test_the_executor_needs_nothing_but_langgraph(packed: Path, tmp_path: Path) 
         names = [name for name in archive.namelist() if name.startswith(tuple(f"portside/{part}" for part in parts))]
         archive.extractall(tmp_path / "executor", names)
     code = f"import sys; sys.path.insert(0, 'executor')\n{IMPORT_ALL}"
-    assert {"portside.executor.execute", "portside.kernel.errors"} <= {*alone.run("python", "-P", "-c", code).split()}
+    assert {"portside.executor.checkpoints.saver", "portside.kernel.errors"} <= {
+        *alone.run("python", "-P", "-c", code).split()
+    }
 
 
 @pytest.fixture

@@ -66,7 +66,8 @@ async def converse(db: Database, **options: Any) -> tuple[PostgresSaver, str, li
             "configurable": {"thread_id": thread_id, "run_id": str(attempt.run_id)}, "metadata": {"run_attempt": 1}
         }  # fmt: skip
         async with saver.writer.buffering(thread_id, attempt):
-            await graph.ainvoke({"messages": [{"role": "user", "content": words(f"question {number}")}]}, config)
+            with saver.pieces.remembering(thread_id):
+                await graph.ainvoke({"messages": [{"role": "user", "content": words(f"question {number}")}]}, config)
         await db.pool.execute("update runs set status = 'success' where run_id = $1", attempt.run_id)
     return saver, thread_id, runs
 

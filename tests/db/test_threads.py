@@ -191,7 +191,7 @@ async def test_state_change_is_atomic(db):
         states = [saver.aget_tuple(at(thread_id)) for _ in range(5)]
         assert len({one.checkpoint["id"] for one in await asyncio.gather(*states)}) == 1
         with pytest.raises(TypeError):
-            _ = saver.database
+            await saver.acopy_thread(str(thread_id), str(uuid4()))
 
 
 async def nothing(_: Session) -> None: ...

@@ -3,15 +3,16 @@
 What the pieces of a version make is what the serializer would have written, and unchanged items are not written again.
 """
 
+from contextlib import nullcontext
 from typing import Any
 
 import pytest
 from langchain_core.messages import HumanMessage
 
-from portside.agent.checkpoints import pieces
-from portside.agent.checkpoints.pieces import PIECE_BYTES, CutValue, Known, KnownValues, Stored, ValuePieces
-from portside.agent.checkpoints.serde import make_serde
-from portside.agent.sql.pieces import PIECE_SIZE, array_text
+from portside.executor.checkpoints import pieces
+from portside.executor.checkpoints.pieces import PIECE_BYTES, CutValue, Known, KnownValues, Stored, ValuePieces
+from portside.executor.checkpoints.serde import make_serde
+from portside.executor.checkpoints.stored_pieces import PIECE_SIZE, array_text
 
 SERDE = make_serde()
 THREAD = "thread"
@@ -151,18 +152,16 @@ def test_only_the_values_of_the_named_checkpoint_are_shared():
 @pytest.mark.parametrize("thread", ["idle", "running"])
 def test_values_of_deleted_checkpoints_are_not_shared(thread: str):
     owner = ValuePieces()
-    if thread == "running":
-        owner.begin(THREAD)
-    owner.remember(THREAD, "", KnownValues("first", {"messages": b"x"}, {}))
-    owner.forget(THREAD)
-    assert owner.known(THREAD, "", "first") == {}
+    with owner.remembering(THREAD) if thread == "running" else nullcontext():
+        owner.remember(THREAD, "", KnownValues("first", {"messages": b"x"}, {}))
+        owner.forget(THREAD)
+        assert owner.known(THREAD, "", "first") == {}
 
 
 def test_the_end_of_a_run_forgets_its_values():
     owner = ValuePieces()
-    owner.begin(THREAD)
-    owner.remember(THREAD, "", KnownValues("first", {"messages": b"x"}, {}))
-    owner.end(THREAD)
+    with owner.remembering(THREAD):
+        owner.remember(THREAD, "", KnownValues("first", {"messages": b"x"}, {}))
     assert owner.known(THREAD, "", "first") == {}
 
 

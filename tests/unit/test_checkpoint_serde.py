@@ -24,8 +24,7 @@ from langchain_core.messages import AIMessage, HumanMessage
 from langgraph.types import Interrupt, Send
 from pydantic import BaseModel, SecretStr
 
-from portside.agent.checkpoints.serde import UnsafeCheckpoint, make_serde
-from portside.agent.types.encryption import SerdeConfig
+from portside.executor.checkpoints.serde import SerdeRules, UnsafeCheckpoint, make_serde
 
 HERE = __name__
 ONE, SEVERAL, KEYWORDS, METHOD, MODEL_1, MODEL_2 = range(6)
@@ -84,7 +83,7 @@ def call(code: int, *arguments: object) -> tuple[str, bytes]:
     return "msgpack", ormsgpack.packb(ormsgpack.Ext(code, ormsgpack.packb(arguments)))
 
 
-@pytest.mark.parametrize("serde", [SerdeConfig(), SerdeConfig(allowed_msgpack_modules=None)], ids=["default", "strict"])
+@pytest.mark.parametrize("serde", [SerdeRules(), SerdeRules(allowed_msgpack_modules=None)], ids=["default", "strict"])
 @pytest.mark.parametrize("code", range(6))
 def test_hostile_blobs_call_nothing(code, serde, tmp_path):
     trace = tmp_path / "trace"
@@ -113,11 +112,11 @@ def test_pickles_are_read_only_where_that_was_asked_for():
     hostile = pickle.dumps(Record("r"))
     with pytest.raises(UnsafeCheckpoint, match="pickle"):
         make_serde().loads_typed(("pickle", hostile))
-    assert make_serde(SerdeConfig(pickle_fallback=True)).loads_typed(("pickle", hostile)) == Record("r")
+    assert make_serde(SerdeRules(pickle_fallback=True)).loads_typed(("pickle", hostile)) == Record("r")
 
 
 def test_a_list_of_classes_lets_in_these_and_what_langgraph_keeps():
-    serde = make_serde(SerdeConfig(allowed_msgpack_modules=[[HERE, "Record"]]))
+    serde = make_serde(SerdeRules(allowed_msgpack_modules=[[HERE, "Record"]]))
     read = serde.loads_typed(serde.dumps_typed([Record("r"), Pair(1, "b"), HumanMessage("hi", id="1")]))
     assert read == [Record("r"), {"left": 1, "right": "b"}, HumanMessage("hi", id="1")]
 
@@ -127,7 +126,7 @@ def test_objects_in_json_are_made_of_listed_classes_only():
     raw = "json", msgspec.json.encode({"a": written})
     with pytest.raises(UnsafeCheckpoint, match="allowed_json_modules"):
         make_serde().loads_typed(raw)
-    other = make_serde(SerdeConfig(allowed_json_modules=[["some", "Thing"]]))
+    other = make_serde(SerdeRules(allowed_json_modules=[["some", "Thing"]]))
     assert other.loads_typed(raw) == {"a": written}
-    listed = make_serde(SerdeConfig(allowed_json_modules=[[*HERE.split("."), "Record"]]))
+    listed = make_serde(SerdeRules(allowed_json_modules=[[*HERE.split("."), "Record"]]))
     assert listed.loads_typed(raw) == {"a": Record("r")}

@@ -24,7 +24,7 @@ from langgraph.graph import START, MessagesState, StateGraph
 from langgraph.types import CachePolicy
 from pydantic import BaseModel
 
-from portside.agent.checkpoints.serde import make_serde
+from portside.executor.checkpoints.serde import make_serde
 from portside.executor.state import reads_without_code
 from portside.kernel.user_json import dump_user
 

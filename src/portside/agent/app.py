@@ -21,7 +21,6 @@ from portside.agent.access.service import Access, StreamLimit
 from portside.agent.assistants.descriptions import Descriptions
 from portside.agent.assistants.records import Assistants
 from portside.agent.checkpoints.saver import PostgresSaver
-from portside.agent.checkpoints.serde import make_serde
 from portside.agent.checkpoints.writer import CheckpointWriter
 from portside.agent.config import AgentConfig, HttpConfig
 from portside.agent.crons.crons import Crons, DueCrons
@@ -59,6 +58,7 @@ from portside.agent.threads.states import States
 from portside.agent.types.access import AuthOpenApi
 from portside.agent.webhooks.deliveries import WebhookLog, webhook_chores
 from portside.agent.webhooks.policy import read_policy
+from portside.executor.checkpoints.serde import SerdeRules, make_serde
 from portside.executor.imports import add_to_path, import_named
 from portside.executor.load import Graphs
 from portside.executor.versions import ENCRYPTION
@@ -111,7 +111,7 @@ async def open_app(
     size, codec = settings.graph_postgres_pool_max_size, EncryptionCodec(encryptor) if encryptor else None
     connect = partial(Database.connect, database_url, max_size=size, schema=SCHEMA, codec=codec)
     db = await connect()
-    serde, writer = make_serde(config.serde), CheckpointWriter(db)
+    serde, writer = make_serde(SerdeRules(**msgspec.structs.asdict(config.serde))), CheckpointWriter(db)
     make_saver = partial(PostgresSaver, serde=serde, encryptor=encryptor, writer=writer)
     loops = settings.slots if settings.bg_job_isolated_loops and settings.slots else 1
     try:

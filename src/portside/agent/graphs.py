@@ -14,6 +14,7 @@ from langgraph.store.base import BaseStore
 from portside.agent.checkpoints.saver import PostgresSaver
 from portside.agent.checkpoints.writer import CheckpointWriter
 from portside.agent.streams.buffers import ThreadBridge
+from portside.executor.checkpoints.backend import CheckpointBackend
 from portside.executor.execute import execute
 from portside.executor.load import Graphs
 from portside.executor.loops import GraphLoop
@@ -78,12 +79,12 @@ class GraphService(Protocol):
         """Return the JSON of a list of states, newest first."""
         ...
 
-    async def update_state(self, change: StateChange, saver: PostgresSaver) -> ChangedState | None:
-        """Change a state in the saver's transaction; None if the config names a checkpoint that does not exist."""
+    async def update_state(self, change: StateChange, scope: CheckpointBackend) -> ChangedState | None:
+        """Change a state in the transaction of a scope; None if the config names a checkpoint that does not exist."""
         ...
 
-    async def create_state(self, creation: StateCreation, saver: PostgresSaver) -> ChangedState:
-        """Make the state of a new thread in the saver's transaction."""
+    async def create_state(self, creation: StateCreation, scope: CheckpointBackend) -> ChangedState:
+        """Make the state of a new thread in the transaction of a scope."""
         ...
 
     async def draw(self, request: DescriptionRequest) -> Drawing:
@@ -106,8 +107,6 @@ class LocalGraphs:
         self.facts: Mapping[str, GraphFacts] = graphs.facts()
         self._graphs = graphs
         self._operations = GraphOperations(graphs)
-        self.saver = saver
-        """The checkpointer of the graphs."""
         self.writer = saver.writer
         self._loops = loops
         self._db = db
@@ -168,13 +167,13 @@ class LocalGraphs:
         """Return the JSON of a list of states, newest first."""
         return await self._loops[0].call(self._operations.read_history(read))
 
-    async def update_state(self, change: StateChange, saver: PostgresSaver) -> ChangedState | None:
-        """Change a state in the saver's transaction; None if the config names a checkpoint that does not exist."""
-        return await self._loops[0].call(self._operations.update_state(change, saver))
+    async def update_state(self, change: StateChange, scope: CheckpointBackend) -> ChangedState | None:
+        """Change a state in the transaction of a scope; None if the config names a checkpoint that does not exist."""
+        return await self._loops[0].call(self._operations.update_state(change, scope))
 
-    async def create_state(self, creation: StateCreation, saver: PostgresSaver) -> ChangedState:
-        """Make the state of a new thread in the saver's transaction."""
-        return await self._loops[0].call(self._operations.create_state(creation, saver))
+    async def create_state(self, creation: StateCreation, scope: CheckpointBackend) -> ChangedState:
+        """Make the state of a new thread in the transaction of a scope."""
+        return await self._loops[0].call(self._operations.create_state(creation, scope))
 
     async def draw(self, request: DescriptionRequest) -> Drawing:
         """Draw a graph. Raises GraphFailed."""

@@ -11,7 +11,7 @@ A run that was started over the event streaming protocol has its channel events 
 
 import asyncio
 from collections.abc import AsyncGenerator, AsyncIterator, Callable, Iterator, Mapping
-from contextlib import aclosing
+from contextlib import aclosing, nullcontext
 from typing import Any
 from uuid import UUID
 
@@ -23,6 +23,7 @@ from langsmith.utils import tracing_is_enabled
 
 from portside.executor.channels import MODES as CHANNEL_MODES
 from portside.executor.channels import Channels, ModelListener
+from portside.executor.checkpoints.saver import Checkpointer
 from portside.executor.commands import parse_command
 from portside.executor.errors import RunTimeout
 from portside.executor.load import Graph, Graphs, context_for
@@ -159,11 +160,16 @@ class Execution:
 
 async def execute(graphs: Graphs, request: RunRequest, push: Callable[[Emitted], None], timeout_s: float) -> Outcome:
     """Execute a run to its end; `push` gets its events. Raises RunTimeout, and Invalid if its command is malformed."""
-    execution, limit = Execution(graphs, request), asyncio.timeout(timeout_s)
+    execution, limit, checkpointer = Execution(graphs, request), asyncio.timeout(timeout_s), graphs.checkpointer
+    thread_id = (request.config.get("configurable") or {}).get("thread_id", "")
+    remembering = (
+        checkpointer.pieces.remembering(thread_id) if isinstance(checkpointer, Checkpointer) else nullcontext()
+    )
     try:
-        async with limit:
-            async for emitted in execution:
-                push(emitted)
+        with remembering:
+            async with limit:
+                async for emitted in execution:
+                    push(emitted)
     except TimeoutError as exc:
         # A TimeoutError that the graph itself raises passes unchanged.
         if limit.expired():
@@ -197,9 +203,9 @@ def _outcome(graph: Graph, state: StateSnapshot, values: Any, versions: dict[str
 
 def _long_lists(checkpointer: Any, config: RunnableConfig, values: Any) -> dict[str, str]:
     """Return the versions of those values that are long lists in the last checkpoint, by their keys."""
-    # A method of this server's checkpointer, whose class this package does not know.
-    find = getattr(checkpointer, "long_lists", None)
-    return find(config, values) if find is not None and isinstance(values, dict) else {}
+    if not isinstance(checkpointer, Checkpointer) or not isinstance(values, dict):
+        return {}
+    return checkpointer.long_lists(config, values)
 
 
 def _without_long_lists(outcome: Outcome, values: Any, versions: dict[str, str]) -> Outcome:

@@ -156,7 +156,7 @@ class Graphs:
     def __init__(self, exports: Mapping[str, Export], descriptions: Mapping[str, str | None]) -> None:
         self._exports = dict(exports)
         self._descriptions = dict(descriptions)
-        self._checkpointer: BaseCheckpointSaver[Any] | None = None
+        self.checkpointer: BaseCheckpointSaver[Any] | None = None
         self._store: BaseStore | None = None
 
     def ids(self) -> list[str]:
@@ -177,7 +177,7 @@ class Graphs:
     def attach(self, checkpointer: BaseCheckpointSaver[Any] | None, store: BaseStore | None = None) -> "Graphs":
         """Return the same graphs with this checkpointer, which replaces their own, and this store."""
         attached = Graphs(self._exports, self._descriptions)
-        attached._checkpointer, attached._store = checkpointer, store
+        attached.checkpointer, attached._store = checkpointer, store
         for graph_id, export in self._exports.items():
             if isinstance(export, GraphFactory):
                 continue
@@ -213,7 +213,7 @@ class Graphs:
             yield self._equip(graph_id, graph)
 
     def _equip(self, graph_id: str, graph: Graph) -> Graph:
-        update: dict[str, Any] = {"checkpointer": self._checkpointer}
+        update: dict[str, Any] = {"checkpointer": self.checkpointer}
         if self._store is not None:
             update["store"] = self._store
         if graph.name == "LangGraph":

@@ -7,8 +7,7 @@ from collections.abc import AsyncIterator
 from contextlib import AbstractContextManager, asynccontextmanager
 from typing import Any
 
-from langgraph.checkpoint.base import BaseCheckpointSaver
-
+from portside.executor.checkpoints.backend import CheckpointBackend
 from portside.executor.descriptions import draw, schemas_of, subgraph_schemas
 from portside.executor.errors import GraphFailed
 from portside.executor.execute import read_outcome
@@ -78,13 +77,13 @@ class GraphOperations:
                 states = await read_history(graph, read.config, **bounds)
         return dump_user([select_fields(state, read.select) for state in states])
 
-    async def update_state(self, change: StateChange, checkpointer: BaseCheckpointSaver[str]) -> ChangedState | None:
+    async def update_state(self, change: StateChange, scope: CheckpointBackend) -> ChangedState | None:
         """Change a state; None if the config names a checkpoint that does not exist.
 
-        `checkpointer` writes in the transaction of the change. Raises NotFound, BadRequest if the graph refuses the
+        `scope` stores in the transaction of the change. Raises NotFound, BadRequest if the graph refuses the
         values, and what the transaction raises when it begins.
         """
-        async with self._changing(change.graph_id, change.config, checkpointer) as graph:
+        async with self._changing(change.graph_id, change.config, scope) as graph:
             is_named = change.config["configurable"].get("checkpoint_id")
             if is_named and (await graph.aget_state(change.config)).created_at is None:
                 return None
@@ -92,23 +91,22 @@ class GraphOperations:
             checkpoint = await update_state(graph, config, change.values, change.as_node)
             return await _changed(graph, change.config, checkpoint)
 
-    async def create_state(self, creation: StateCreation, checkpointer: BaseCheckpointSaver[str]) -> ChangedState:
-        """Make the state of a new thread from supersteps. `checkpointer` writes in the transaction of the creation.
+    async def create_state(self, creation: StateCreation, scope: CheckpointBackend) -> ChangedState:
+        """Make the state of a new thread from supersteps. `scope` stores in the transaction of the creation.
 
         Raises NotFound, Invalid if the graph cannot apply the supersteps, and what the transaction raises when it
         begins.
         """
         supersteps = read_supersteps(creation.supersteps)
-        async with self._changing(creation.graph_id, creation.config, checkpointer) as graph:
+        async with self._changing(creation.graph_id, creation.config, scope) as graph:
             await apply_supersteps(graph, _with_graph_id(creation.config, creation.graph_id), supersteps)
             return await _changed(graph, creation.config, {})
 
     @asynccontextmanager
-    async def _changing(
-        self, graph_id: str, config: Config, checkpointer: BaseCheckpointSaver[str]
-    ) -> AsyncIterator[Graph]:
+    async def _changing(self, graph_id: str, config: Config, scope: CheckpointBackend) -> AsyncIterator[Graph]:
         async with self._graphs.open(graph_id, config, access="threads.update") as graph:
-            yield graph.copy({"checkpointer": checkpointer})
+            checkpointer: Any = graph.checkpointer
+            yield graph.copy({"checkpointer": checkpointer.within(scope)})
 
     async def draw(self, request: DescriptionRequest) -> Drawing:
         """Draw a graph. Raises NotFound and GraphFailed."""

@@ -1,7 +1,7 @@
 """Langgraph's checkpoints in Postgres.
 
-`saver` is the checkpointer that graphs use, `writer` writes their checkpoints in batches, and `rows` converts them to
-rows and back. Threads are known here only by their ids.
+`saver` stores the rows that `executor/checkpoints` makes of checkpoints, `row_encryption` encrypts them, and `writer`
+writes them in batches. Threads are known here only by their ids.
 """
 
 from portside.agent.checkpoints.saver import PostgresSaver

@@ -1,142 +1,70 @@
-"""The checkpointer: langgraph's `BaseCheckpointSaver` on our own pool, one statement for each call.
+"""Checkpoints in Postgres: one statement for each call, and for what runs put the batches of the `CheckpointWriter`.
 
-A saver belongs to the event loop of its database. Calls from other loops and, for the synchronous methods, from other
-threads are executed there. What runs put goes to the `CheckpointWriter`, which writes it on its own loop. Each step
-stores only the channels that it changed; the migration describes the layout.
+A backend belongs to the event loop of its database; calls from other loops are executed there. The migration describes
+the layout of the tables.
 """
 
 import asyncio
-from collections.abc import AsyncIterator, Callable, Coroutine, Iterator, Sequence
-from contextlib import contextmanager
-from contextvars import ContextVar
+from collections.abc import Sequence
 from functools import lru_cache
-from inspect import signature
-from random import getrandbits
-from typing import Any, TypeVar
 from uuid import UUID
 
-from langchain_core.runnables import RunnableConfig
-from langgraph.checkpoint.base import (
-    BaseCheckpointSaver,
-    ChannelVersions,
-    Checkpoint,
-    CheckpointMetadata,
-    CheckpointTuple,
-)
 from langgraph.checkpoint.serde.base import SerializerProtocol
 
-from portside.agent.checkpoints.pieces import MIN_BYTES
-from portside.agent.checkpoints.rows import (
-    Encoding,
-    JsonValues,
-    Rows,
-    checkpoint_rows,
-    encrypt_rows,
-    filter_json,
-    known_values,
-    read_tuple,
-    thread_of,
-    write_rows,
-)
-from portside.agent.checkpoints.serde import SafeSerializer, make_serde
-from portside.agent.checkpoints.writer import CheckpointWriter, RunAttempt, run_on
+from portside.agent.checkpoints.row_encryption import encrypt_rows
+from portside.agent.checkpoints.writer import CheckpointBuffer, CheckpointWriter, RunAttempt, run_on
 from portside.agent.encryption.encryptor import Encryptor
 from portside.agent.encryption.reencryption import rebind_checkpoints
 from portside.agent.sql import sql
+from portside.executor.checkpoints.backend import CheckpointQuery
+from portside.executor.checkpoints.rows import Rows
+from portside.executor.checkpoints.saver import Checkpointer
 from portside.kernel.db import Database, Record, Session
 
-PAGE = 100
-DURABILITY = "__pregel_durability"
 
-T = TypeVar("T")
-F = TypeVar("F", bound=Callable[..., Any])
-CheckpointName = tuple[str, str, str | None]
-"""A thread, a namespace, and a checkpoint's id unless it is the latest."""
-_preloaded: ContextVar[tuple[CheckpointName, Record | None] | None] = ContextVar("preloaded_checkpoint", default=None)
-
-_is_for_json: ContextVar[bool] = ContextVar("is_for_json", default=False)
-
-
-def _declared(method: F) -> F:
-    """Store the method's signature on it: langgraph inspects it in every run, which is 4 % of a short one."""
-    method.__dict__["__signature__"] = signature(method)
-    return method
-
-
-class PostgresSaver(BaseCheckpointSaver[str]):
-    """Stores checkpoints in Postgres. Make it on the event loop that its database was connected on.
+class PostgresBackend:
+    """A `CheckpointBackend` of a database, or of a transaction. Make it on the event loop of its database.
 
     Without a writer it makes one for that database and loop.
     """
 
     def __init__(
-        self,
-        db: Session,
-        *,
-        serde: SerializerProtocol | None = None,
-        encryptor: Encryptor | None = None,
-        writer: CheckpointWriter | None = None,
+        self, db: Session, *, encryptor: Encryptor | None = None, writer: CheckpointWriter | None = None
     ) -> None:
-        super().__init__(serde=serde or make_serde())
         self.encryptor = encryptor
+        self.is_encrypted = encryptor is not None
         self.writer = writer or CheckpointWriter(db)
         self._db = db
         self._loop = asyncio.get_running_loop()
 
-    @property
-    def database(self) -> Database:
-        """The database of the checkpoints. Raises TypeError inside a transaction."""
-        if not isinstance(self._db, Database):
-            raise TypeError("this saver already is inside a transaction")
-        return self._db
-
-    def get_next_version(self, current: str | None, channel: None) -> str:  # noqa: ARG002 - the base class's signature
-        """Return the next version of a channel. The random suffix keeps two branches of a thread from sharing one."""
-        number = int(str(current).split(".", 1)[0]) + 1 if current else 1
-        return f"{number:010d}.{getrandbits(32):08x}"
-
-    @contextmanager
-    def preloaded(self, config: RunnableConfig, row: Record | None) -> Iterator[None]:
-        """Return this row for the checkpoint that a config names, instead of reading it; None for no checkpoint."""
-        token = _preloaded.set((_name_of(config), row))
-        try:
-            yield
-        finally:
-            _preloaded.reset(token)
-
-    @contextmanager
-    def reading_for_json(self, *, is_for_json: bool) -> Iterator[None]:
-        """Read values that are only encoded as JSON: messages may be the dicts that their JSON has."""
-        token = _is_for_json.set(is_for_json)
-        try:
-            yield
-        finally:
-            _is_for_json.reset(token)
-
-    def _json_values(self) -> JsonValues | None:
-        return JsonValues(self.serde) if _is_for_json.get() and isinstance(self.serde, SafeSerializer) else None
-
-    async def aget_tuple(self, config: RunnableConfig) -> CheckpointTuple | None:
-        """Return the checkpoint that a config names, or the latest of its namespace, or None."""
-        preloaded = _preloaded.get()
-        if preloaded is not None and preloaded[0] == _name_of(config):
-            row = preloaded[1]
-            return read_tuple(self.serde, row, self._json_values()) if row else None
-        row = await run_on(self._loop, self._read(config))
-        if row is None:
-            return None
-        found = read_tuple(self.serde, row)
-        if any(len(data) >= MIN_BYTES for data in row["value_datas"] or ()):
-            # Now, because the graph may change the objects.
-            self.writer.pieces.remember(row["thread_id"], row["checkpoint_ns"], known_values(row, found))
-        return found
-
-    async def _read(self, config: RunnableConfig) -> Record | None:
-        thread_id, checkpoint_ns, checkpoint_id = _name_of(config)
-        if buffer := self.writer.buffers.get(thread_id):
-            if buffer.is_empty(checkpoint_ns):
-                return None
+    async def put(
+        self, thread_id: str, checkpoint_ns: str, rows: Rows, *, run: tuple[str, int] | None, is_awaited: bool
+    ) -> None:
+        """Encrypt rows, and write them with the run's buffer. Raises what that failed with, and LeaseLost."""
+        if self.encryptor is not None:
+            rows = await encrypt_rows(self.encryptor, rows)
+        attempt = None if run is None else _attempt(*run)
+        buffer = self.writer.buffers.get(thread_id)
+        # User code writes while the buffer's run executes. But a node that was left behind in its thread may still
+        # write when another run has the thread.
+        if buffer is None or (attempt is not None and attempt[:2] != buffer.owner[:2]):
+            await self.writer.write(thread_id, rows, attempt=attempt)
+            return
+        await buffer.put(checkpoint_ns, rows)
+        if is_awaited:
             await buffer.flush()
+
+    async def read(self, thread_id: str, checkpoint_ns: str, checkpoint_id: str | None) -> Record | None:
+        """Return the row of a checkpoint, after those that its run has put."""
+        buffer = self.writer.buffers.get(thread_id)
+        if buffer is not None and buffer.is_empty(checkpoint_ns):
+            return None
+        return await run_on(self._loop, self._read(buffer, (thread_id, checkpoint_ns, checkpoint_id)))
+
+    async def _read(self, buffer: CheckpointBuffer | None, name: tuple[str, str, str | None]) -> Record | None:
+        if buffer is not None:
+            await buffer.flush()
+        thread_id, checkpoint_ns, checkpoint_id = name
         try:
             return await self._db.fetchrow(
                 sql.read_checkpoint,
@@ -146,192 +74,54 @@ class PostgresSaver(BaseCheckpointSaver[str]):
             )
         except Exception as exc:
             # The graph reports this like an error of its own; the engine tells by the buffer that the database failed.
-            if buffer:
+            if buffer is not None:
                 buffer.failure = buffer.failure or exc
             raise
 
-    def long_lists(self, config: RunnableConfig, values: dict[str, Any]) -> dict[str, str]:
-        """Return the versions of those values of a run that are long lists in its last checkpoint, by their keys.
+    async def list(self, query: CheckpointQuery) -> Sequence[Record]:
+        """Return the rows of a page of checkpoints."""
+        return await run_on(self._loop, self._db.fetch(sql.list_checkpoints, **query._asdict()))
 
-        There are none with encryption, which encrypts the values of a thread and of a checkpoint in different ways.
-        """
-        return {} if self.encryptor is not None else self.writer.pieces.long_lists(thread_of(config), values)
+    async def delete_threads(self, thread_ids: Sequence[str]) -> None:
+        """Delete all checkpoints of threads."""
+        await run_on(self._loop, self._db.execute(sql.delete_checkpoints_of_threads, thread_ids=list(thread_ids)))
 
-    async def alist(
-        self,
-        config: RunnableConfig | None,
-        *,
-        filter: dict[str, Any] | None = None,  # noqa: A002 - the base class's name
-        before: RunnableConfig | None = None,
-        limit: int | None = None,
-    ) -> AsyncIterator[CheckpointTuple]:
-        """Yield checkpoints, newest first; `filter` is matched against their metadata."""
-        configurable = config.get("configurable", {}) if config else {}
-        conditions = {
-            "thread_id": thread_of(config) if config else None,
-            "checkpoint_ns": configurable.get("checkpoint_ns"),
-            "checkpoint_id": configurable.get("checkpoint_id") or None,
-            "before": before["configurable"].get("checkpoint_id") if before else None,
-            "filter": filter_json(filter) if filter else None,
-        }
-        cursor: dict[str, str | None] = {"after_id": None, "after_thread": None, "after_ns": None}
-        json_values = self._json_values()
-        while limit is None or limit > 0:
-            count = PAGE if limit is None else min(limit, PAGE)
-            rows = await run_on(self._loop, self._db.fetch(sql.list_checkpoints, **conditions, **cursor, count=count))
-            for row in rows:
-                yield read_tuple(self.serde, row, json_values)
-            if len(rows) < count:
-                return
-            limit = None if limit is None else limit - count
-            last = rows[-1]
-            cursor = {
-                "after_id": last["checkpoint_id"], "after_thread": last["thread_id"], "after_ns": last["checkpoint_ns"]
-            }  # fmt: skip
+    async def delete_runs(self, run_ids: Sequence[str], thread_id: str | None) -> None:
+        """Delete the checkpoints of runs, on one thread or on all."""
+        deleting = self._db.execute(sql.delete_checkpoints_of_runs, run_ids=list(run_ids), thread_id=thread_id)
+        await run_on(self._loop, deleting)
 
-    async def aput(
-        self,
-        config: RunnableConfig,
-        checkpoint: Checkpoint,
-        metadata: CheckpointMetadata,
-        new_versions: ChannelVersions,
-    ) -> RunnableConfig:
-        """Store a checkpoint and the values that changed; return the config that names it."""
-        await self._put(
-            config,
-            checkpoint_rows(Encoding(self.serde, self.writer.pieces), config, checkpoint, metadata, new_versions),
-        )
-        checkpoint_ns = config["configurable"].get("checkpoint_ns", "")
-        names = {"thread_id": thread_of(config), "checkpoint_ns": checkpoint_ns, "checkpoint_id": checkpoint["id"]}
-        return {"configurable": names}
+    async def keep_latest(self, thread_ids: Sequence[str]) -> None:
+        """Delete all checkpoints of threads but the latest of each namespace."""
+        await run_on(self._loop, self._db.execute(sql.keep_latest_checkpoints, thread_ids=list(thread_ids)))
 
-    @_declared
-    async def aput_writes(
-        self, config: RunnableConfig, writes: Sequence[tuple[str, Any]], task_id: str, task_path: str = ""
-    ) -> None:
-        """Store the writes of a task; they are pending until its step ends."""
-        await self._put(config, write_rows(self.serde, config, writes, (task_id, task_path)))
-
-    async def _put(self, config: RunnableConfig, rows: Rows) -> None:
-        if self.encryptor is not None:
-            rows = await encrypt_rows(self.encryptor, rows)
-        thread_id, run_id = thread_of(config), config["configurable"].get("run_id")
-        number = config.get("metadata", {}).get("run_attempt")
-        # None for updates by people and for graphs of user code; user code writes while the buffer's run executes.
-        attempt = _attempt(str(run_id), number) if isinstance(number, int) else None
-        buffer = self.writer.buffers.get(thread_id)
-        # A node that was left behind in its thread may still write when another run has the thread.
-        if buffer is None or (attempt is not None and attempt[:2] != buffer.owner[:2]):
-            await self.writer.write(thread_id, rows, attempt=attempt)
-            return
-        await buffer.put(config["configurable"].get("checkpoint_ns", ""), rows)
-        if config["configurable"].get(DURABILITY) == "sync":
-            await buffer.flush()
-
-    async def adelete_thread(self, thread_id: str) -> None:
-        """Delete all checkpoints of a thread."""
-        self.writer.pieces.forget(str(thread_id))
-        await run_on(self._loop, self._db.execute(sql.delete_checkpoints_of_threads, thread_ids=[str(thread_id)]))
-
-    async def adelete_for_runs(self, run_ids: Sequence[str], *, thread_id: str | None = None) -> None:
-        """Delete the checkpoints of these runs; with a thread id, those of copies of the thread stay.
-
-        Channels that are stored as a chain of writes (langgraph's DeltaChannel) lose what the deleted runs added to it.
-        """
-        if thread_id is not None:
-            self.writer.pieces.forget(thread_id)
-        ids = [str(run_id) for run_id in run_ids]
-        await run_on(self._loop, self._db.execute(sql.delete_checkpoints_of_runs, run_ids=ids, thread_id=thread_id))
-
-    async def acopy_thread(self, source_thread_id: str, target_thread_id: str) -> None:
-        """Copy the whole history of a thread, with its checkpoint ids, to a thread without checkpoints."""
-        await run_on(self._loop, self._copy(str(source_thread_id), str(target_thread_id)))
+    async def copy_thread(self, source: str, target: str) -> None:
+        """Copy the history of a thread to one without checkpoints. Raises TypeError inside a transaction."""
+        await run_on(self._loop, self._copy(source, target))
 
     async def _copy(self, source: str, target: str) -> None:
-        async with self.database.transaction() as tx:
+        if not isinstance(self._db, Database):
+            raise TypeError("this backend already is inside a transaction")
+        async with self._db.transaction() as tx:
             await tx.execute(sql.copy_checkpoints, source=source, target=target)
             if self.encryptor is not None:
                 await rebind_checkpoints(self.encryptor, tx, source, target)
 
-    async def aprune(self, thread_ids: Sequence[str], *, strategy: str = "keep_latest") -> None:
-        """Delete history: `keep_latest` keeps the latest checkpoint of each namespace, `delete` keeps nothing."""
-        queries = {"keep_latest": sql.keep_latest_checkpoints, "delete": sql.delete_checkpoints_of_threads}
-        if strategy not in queries:
-            raise ValueError(f"unknown strategy {strategy!r}: give one of {', '.join(queries)}")
-        ids = [str(thread_id) for thread_id in thread_ids]
-        for each in ids:
-            self.writer.pieces.forget(each)
-        await run_on(self._loop, self._db.execute(queries[strategy], thread_ids=ids))
 
-    def get_tuple(self, config: RunnableConfig) -> CheckpointTuple | None:
-        """Do as `aget_tuple`, from another thread."""
-        return self._wait(self.aget_tuple(config))
+class PostgresSaver(Checkpointer):
+    """The checkpointer of graphs in this process."""
 
-    def list(
+    def __init__(
         self,
-        config: RunnableConfig | None,
+        db: Session,
         *,
-        filter: dict[str, Any] | None = None,  # noqa: A002 - the base class's name
-        before: RunnableConfig | None = None,
-        limit: int | None = None,
-    ) -> Iterator[CheckpointTuple]:
-        """Do as `alist`, from another thread; everything is read at once."""
-
-        async def collect() -> Sequence[CheckpointTuple]:
-            return [found async for found in self.alist(config, filter=filter, before=before, limit=limit)]
-
-        return iter(self._wait(collect()))
-
-    def put(
-        self,
-        config: RunnableConfig,
-        checkpoint: Checkpoint,
-        metadata: CheckpointMetadata,
-        new_versions: ChannelVersions,
-    ) -> RunnableConfig:
-        """Do as `aput`, from another thread."""
-        return self._wait(self.aput(config, checkpoint, metadata, new_versions))
-
-    def put_writes(
-        self, config: RunnableConfig, writes: Sequence[tuple[str, Any]], task_id: str, task_path: str = ""
+        serde: SerializerProtocol | None = None,
+        encryptor: Encryptor | None = None,
+        writer: CheckpointWriter | None = None,
     ) -> None:
-        """Do as `aput_writes`, from another thread."""
-        self._wait(self.aput_writes(config, writes, task_id, task_path))
-
-    def delete_thread(self, thread_id: str) -> None:
-        """Do as `adelete_thread`, from another thread."""
-        self._wait(self.adelete_thread(thread_id))
-
-    def delete_for_runs(self, run_ids: Sequence[str]) -> None:
-        """Do as `adelete_for_runs`, from another thread."""
-        self._wait(self.adelete_for_runs(run_ids))
-
-    def copy_thread(self, source_thread_id: str, target_thread_id: str) -> None:
-        """Do as `acopy_thread`, from another thread."""
-        self._wait(self.acopy_thread(source_thread_id, target_thread_id))
-
-    def prune(self, thread_ids: Sequence[str], *, strategy: str = "keep_latest") -> None:
-        """Do as `aprune`, from another thread."""
-        self._wait(self.aprune(thread_ids, strategy=strategy))
-
-    def _wait(self, call: Coroutine[Any, Any, T]) -> T:
-        """Block this thread until the call is done. Raises RuntimeError on the loop that has to execute it."""
-        try:
-            here: asyncio.AbstractEventLoop | None = asyncio.get_running_loop()
-        except RuntimeError:
-            here = None
-        if here is self._loop:
-            call.close()
-            raise RuntimeError(
-                "a synchronous call to the checkpointer would block the event loop that has to answer it; "
-                "in async code use ainvoke, astream, aget_state and so on"
-            )
-        return asyncio.run_coroutine_threadsafe(call, self._loop).result()
-
-
-def _name_of(config: RunnableConfig) -> CheckpointName:
-    names = config.get("configurable", {})
-    return thread_of(config), names.get("checkpoint_ns", ""), names.get("checkpoint_id") or None
+        backend = PostgresBackend(db, encryptor=encryptor, writer=writer)
+        super().__init__(backend, serde=serde)
+        self.writer = backend.writer
 
 
 @lru_cache(maxsize=64)

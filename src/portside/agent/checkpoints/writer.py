@@ -17,10 +17,9 @@ from contextlib import asynccontextmanager
 from typing import Any, NamedTuple, TypeVar
 from uuid import UUID
 
-from portside.agent.checkpoints.pieces import ValuePieces
-from portside.agent.checkpoints.rows import Rows
 from portside.agent.checkpoints.shared import share_parts
 from portside.agent.sql import sql
+from portside.executor.checkpoints.rows import Rows
 from portside.kernel.batching import Batcher
 from portside.kernel.db import Session
 
@@ -163,7 +162,6 @@ class CheckpointWriter:
         self.pending_bytes = 0
         self.batches: Batcher[CheckpointBuffer, None] = Batcher(self._write_batch, max_batch=None, delay_s=delay_s)
         self._db = db
-        self.pieces = ValuePieces()
         self.buffers: dict[str, CheckpointBuffer] = {}
         """The buffers of the runs that execute, by the threads that they write to."""
 
@@ -175,7 +173,6 @@ class CheckpointWriter:
         cancelled, for it may be resumed. Raises what a write failed with, and LeaseLost.
         """
         buffer = self.buffers[thread_id] = CheckpointBuffer(self, thread_id, owner)
-        self.pieces.begin(thread_id)
         is_complete = False
         try:
             yield
@@ -206,7 +203,6 @@ class CheckpointWriter:
     def _close(self, buffer: CheckpointBuffer) -> None:
         buffer.close()
         self.buffers.pop(buffer.thread_id, None)
-        self.pieces.end(buffer.thread_id)
 
     async def write(self, thread_id: str, rows: Rows, *, attempt: RunAttempt | None) -> None:
         """Write rows now, past the buffers. Raises LeaseLost when they are of an attempt that lost its run."""

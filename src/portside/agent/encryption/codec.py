@@ -34,7 +34,7 @@ from portside.agent.encryption.locations import (
 from portside.agent.encryption.reencryption import ReplacementWriter, blob_statement, document_statements
 from portside.agent.sql import sql
 from portside.agent.sql.declarations import Declarations, ModelField
-from portside.agent.sql.pieces import PIECE_SIZE, numbers_of
+from portside.executor.checkpoints.stored_pieces import PIECE_SIZE, numbers_of
 from portside.kernel.codec import dump_api, load
 from portside.kernel.db import Database, Query, Record, Session
 from portside.kernel.errors import Invalid

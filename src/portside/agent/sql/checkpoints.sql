@@ -55,7 +55,7 @@ where (:thread_id::text is null or thread_id = :thread_id)
     and (:before::text is null or checkpoint_id < :before)
     and (:filter::text is null or metadata @> :filter::text::jsonb)
     and (:after_id::text is null or (checkpoint_id, thread_id, checkpoint_ns) < (:after_id, :after_thread::text, :after_ns::text))
-order by checkpoint_id desc, thread_id desc, checkpoint_ns desc limit :count::int
+order by checkpoint_id desc, thread_id desc, checkpoint_ns desc limit :page_size::int
 
 -- name: write_checkpoints
 -- plain: c_metadata, c_body, v_data, p_data, w_data (encrypted by the checkpointer in the context of the run that wrote it)

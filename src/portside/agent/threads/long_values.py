@@ -8,8 +8,8 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 from uuid import UUID
 
-from portside.agent.checkpoints.serde import make_serde
 from portside.agent.sql import sql
+from portside.executor.checkpoints.serde import make_serde
 from portside.kernel.codec import dump_api, load
 from portside.kernel.db import Session
 from portside.kernel.large_reads import current_read

@@ -10,7 +10,7 @@ from uuid import UUID
 
 from cachetools import LRUCache
 
-from portside.agent.graphs import LocalGraphs
+from portside.agent.graphs import GraphService
 from portside.agent.sql import sql
 from portside.agent.threads.records import ThreadNotFound
 from portside.agent.types.access import Caller, auth_configurable
@@ -176,7 +176,7 @@ class StateCache:
 class StateReader:
     """Reads states for all callers on one event loop."""
 
-    def __init__(self, db: Database, graphs: LocalGraphs, cache_bytes: int) -> None:
+    def __init__(self, db: Database, graphs: GraphService, cache_bytes: int) -> None:
         self._db = db
         self._graphs = graphs
         self._loader = StateLoader(db)

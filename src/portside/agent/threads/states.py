@@ -16,9 +16,10 @@ from uuid import UUID
 
 import msgspec
 
-from portside.agent.checkpoints.saver import PostgresSaver
+from portside.agent.checkpoints.saver import PostgresBackend
 from portside.agent.checkpoints.transactions import lazy_transaction
-from portside.agent.graphs import LocalGraphs
+from portside.agent.encryption.codec import encryptor_of
+from portside.agent.graphs import GraphService
 from portside.agent.sql import sql
 from portside.agent.streams.hub import Hub
 from portside.agent.threads import records
@@ -60,7 +61,7 @@ class _ThreadExists(Exception):
 class States:
     """Reads and changes the states of threads; followers of a thread are notified of a change."""
 
-    def __init__(self, db: Database, graphs: LocalGraphs, hub: Hub, *, memory_bytes: int) -> None:
+    def __init__(self, db: Database, graphs: GraphService, hub: Hub, *, memory_bytes: int) -> None:
         self._db = db
         self._graphs = graphs
         self._hub = hub
@@ -89,7 +90,9 @@ class States:
 
         try:
             async with self._changes, lazy_transaction(self._db, insert) as tx:
-                changed = await self._graphs.create_state(creation, self._saver_in(tx))
+                changed = await self._graphs.create_state(
+                    creation, PostgresBackend(tx, encryptor=encryptor_of(self._db))
+                )
                 await _write_to_thread(tx, thread_id, changed)
                 return await records.get_thread(tx, thread_id)
         except _ThreadExists:
@@ -141,7 +144,7 @@ class States:
             as_node=update.as_node,
         )
         async with self._changes, lazy_transaction(self._db, partial(_lock, thread_id)) as tx:
-            changed = await self._graphs.update_state(change, self._saver_in(tx))
+            changed = await self._graphs.update_state(change, self._scope(tx))
             if changed is None:
                 raise CheckpointNotFound.of(thread_id, at.checkpoint_id or "")
             values = await _write_to_thread(tx, thread_id, changed)
@@ -149,8 +152,8 @@ class States:
         self._hub.publish_state_update(thread_id, dump_api({**made, "values": msgspec.Raw(values)}))
         return made
 
-    def _saver_in(self, tx: Session) -> PostgresSaver:
-        return PostgresSaver(tx, serde=self._graphs.saver.serde, encryptor=self._graphs.saver.encryptor)
+    def _scope(self, tx: Session) -> PostgresBackend:
+        return PostgresBackend(tx, encryptor=encryptor_of(self._db))
 
     async def patch(self, thread_id: UUID, patch: StatePatch) -> dict[str, Any]:
         """Merge metadata into that of a checkpoint.

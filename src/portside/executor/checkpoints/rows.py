@@ -1,4 +1,4 @@
-"""Converts langgraph's checkpoints to rows and back, and encrypts rows.
+"""Converts langgraph's checkpoints to rows and back.
 
 Metadata is stored as `jsonb`, because history is filtered by it. `jsonb` refuses the NUL character: langgraph drops it
 from the strings that it copies into metadata; deeper down it is replaced here, in stored metadata and in filters alike.
@@ -6,7 +6,7 @@ State is stored as the serializer wrote it, byte for byte, so nothing is lost th
 """
 
 from asyncio import CancelledError
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from typing import Any, NamedTuple, cast
@@ -23,24 +23,9 @@ from langgraph.checkpoint.base import (
 from langgraph.checkpoint.serde.base import SerializerProtocol
 from langgraph.checkpoint.serde.types import ERROR
 
-from portside.agent.checkpoints.pieces import Known, KnownValues, ValuePieces, header_of, read_known
-from portside.agent.checkpoints.serde import SafeSerializer
-from portside.agent.encryption.encryptor import Encryptor
-from portside.agent.encryption.locations import (
-    CHECKPOINT_BODY,
-    CHECKPOINT_PIECE,
-    CHECKPOINT_VALUE,
-    CHECKPOINT_WRITE,
-    body_binding,
-    piece_binding,
-    row_of,
-    value_binding,
-    write_binding,
-)
-from portside.agent.sql.declarations import ModelField
-from portside.agent.sql.pieces import PIECE_SIZE, array_text, numbers_of
-from portside.kernel.codec import dump_api, load
-from portside.kernel.db import Record
+from portside.executor.checkpoints.pieces import Known, KnownValues, ValuePieces, header_of, read_known
+from portside.executor.checkpoints.serde import SafeSerializer
+from portside.executor.checkpoints.stored_pieces import PIECE_SIZE, array_text, numbers_of
 from portside.kernel.user_json import dump_jsonb
 
 # Shorter values are stored in the checkpoint itself: that takes a run of an echo graph from 3.9 ms of CPU to 3.2.
@@ -221,7 +206,7 @@ class JsonValues:
         self._serde = serde
         self._items: dict[tuple[int, int], list[Any]] = {}
 
-    def of(self, row: Record) -> dict[str, Any]:
+    def of(self, row: Any) -> dict[str, Any]:
         """Return the values of a row of `checkpoint_tuples` by their channels."""
         columns = ("value_channels", "value_kinds", "value_datas", "value_pieces", "value_sizes")
         stored = zip(*(row[column] or () for column in columns), strict=True)
@@ -252,7 +237,7 @@ class JsonValues:
         return value
 
 
-def read_tuple(serde: SerializerProtocol, row: Record, json_values: JsonValues | None = None) -> CheckpointTuple:
+def read_tuple(serde: SerializerProtocol, row: Any, json_values: JsonValues | None = None) -> CheckpointTuple:
     """Return the checkpoint of a row of `checkpoint_tuples`.
 
     `json_values` decodes its values, unless it has input that langgraph still applies to them.
@@ -277,7 +262,7 @@ def read_tuple(serde: SerializerProtocol, row: Record, json_values: JsonValues |
     )
 
 
-def known_values(row: Record, found: CheckpointTuple) -> KnownValues:
+def known_values(row: Any, found: CheckpointTuple) -> KnownValues:
     """Return the long values of a checkpoint that was read, which the next one may share pieces with."""
     channels: dict[str, Known] = {}
     columns = ("value_channels", "value_kinds", "value_datas", "value_pieces", "value_sizes")
@@ -300,44 +285,3 @@ def thread_of(config: RunnableConfig) -> str:
 def _array(texts: Sequence[str]) -> str:
     """Encode texts as a Postgres array literal: one parameter cannot hold arrays of different lengths."""
     return "{" + ",".join('"' + text.replace("\\", "\\\\").replace('"', '\\"') + '"' for text in texts) + "}"
-
-
-_METADATA = (CHECKPOINT_COLUMNS.index("c_metadata"), ModelField("checkpoint", "metadata"))
-_BODY, _VALUE = CHECKPOINT_COLUMNS.index("c_body"), VALUE_COLUMNS.index("v_data")
-_WRITE, _WRITE_CHANNEL = WRITE_COLUMNS.index("w_data"), WRITE_COLUMNS.index("w_channel")
-# The column to encrypt, the field it belongs to, and what binds the ciphertext to its row.
-_Encryption = tuple[int, ModelField, Callable[[Row], bytes]]
-# The first columns of each kind of row are its key.
-_BODIES: _Encryption = (_BODY, CHECKPOINT_BODY, lambda row: body_binding(*row[:3]))
-_VALUES: _Encryption = (_VALUE, CHECKPOINT_VALUE, lambda row: value_binding(*row[:3]))
-_PIECES: _Encryption = (PIECE_COLUMNS.index("p_data"), CHECKPOINT_PIECE, lambda row: piece_binding(*row[:3]))
-_WRITES: _Encryption = (_WRITE, CHECKPOINT_WRITE, lambda row: write_binding(row[:3], row[3], row[_WRITE_CHANNEL]))
-
-
-async def encrypt_rows(encryptor: Encryptor, rows: Rows) -> Rows:
-    """Return rows with their blobs and their metadata encrypted; the codec of the database decrypts them.
-
-    Called before rows are buffered, in the encryption context of their run. Raises EncryptionFailed.
-    """
-    encrypted = Rows(is_encrypted=True)
-    kinds = ((rows.checkpoints, _BODIES), (rows.values, _VALUES), (rows.pieces, _PIECES), (rows.writes, _WRITES))
-    encrypted.checkpoints, encrypted.values, encrypted.pieces, encrypted.writes = await encryptor.gather(
-        _encrypt_column(encryptor, *kind) for kind in kinds
-    )
-    column, field = _METADATA
-    for key, row in encrypted.checkpoints.items():
-        binding = row_of({"thread_id": row[0], "checkpoint_ns": row[1]})
-        document = await encryptor.encrypt_document(load(row[column]()), field, binding)
-        encrypted.checkpoints[key] = _with(row, column, dump_api(document).decode())
-    encrypted.size = rows.size
-    return encrypted
-
-
-async def _encrypt_column(encryptor: Encryptor, rows: dict[Row, Row], encryption: _Encryption) -> dict[Row, Row]:
-    column, field, binding = encryption
-    blobs = await encryptor.gather(encryptor.encrypt_blob(row[column], field, binding(row)) for row in rows.values())
-    return {key: _with(row, column, blob) for (key, row), blob in zip(rows.items(), blobs, strict=True)}
-
-
-def _with(row: Row, column: int, value: object) -> Row:
-    return (*row[:column], value, *row[column + 1 :])

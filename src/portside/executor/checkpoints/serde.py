@@ -8,6 +8,8 @@ was stored. The configuration may narrow this to a list of classes; listed class
 
 import dataclasses
 import importlib
+import json
+import logging
 import sys
 from collections import deque
 from collections.abc import Callable, Iterable
@@ -22,17 +24,14 @@ from typing import Any
 from uuid import UUID
 from zoneinfo import ZoneInfo
 
-import msgspec
 import ormsgpack
 from langchain_core.documents import Document
 from langchain_core.messages import BaseMessage
 from langgraph.checkpoint.serde.jsonplus import JsonPlusSerializer
 
-from portside.agent.checkpoints.plain_messages import MODULE, is_plain_message
-from portside.agent.types.encryption import Modules, SerdeConfig
-from portside.kernel.logs import get_logger
+from portside.executor.checkpoints.plain_messages import MODULE, is_plain_message
 
-log = get_logger(__name__)
+log = logging.getLogger(__name__)
 # The codes of langgraph's extension types that name a callable: with one argument, with several, with keyword
 # arguments, a method of it, and pydantic models of both versions.
 _ONE, _SEVERAL, _KEYWORDS, _METHOD, _MODEL_1, _MODEL_2, _SNAPSHOT = 0, 1, 2, 3, 4, 5, 7
@@ -48,11 +47,27 @@ _FUNCTIONS = frozenset({("re", "compile")})
 _OPTION = ormsgpack.OPT_NON_STR_KEYS
 
 
+Modules = list[list[str]] | bool | None
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class SerdeRules:
+    """The classes that may be restored from checkpoints.
+
+    Lists name modules and classes; true allows all classes that hold data, None those that langgraph itself stores.
+    With `pickle_fallback` everything else is pickled, and reading a pickle runs the code that it names.
+    """
+
+    allowed_json_modules: Modules = None
+    allowed_msgpack_modules: Modules = True
+    pickle_fallback: bool = False
+
+
 class UnsafeCheckpoint(NotImplementedError):
     """A checkpoint is stored in a form that this server does not read, because reading it could execute code."""
 
 
-def make_serde(config: SerdeConfig = SerdeConfig()) -> "SafeSerializer":  # noqa: B008 - it is frozen
+def make_serde(config: SerdeRules = SerdeRules()) -> "SafeSerializer":
     """Return the serializer for a configuration."""
     return SafeSerializer(config)
 
@@ -60,7 +75,7 @@ def make_serde(config: SerdeConfig = SerdeConfig()) -> "SafeSerializer":  # noqa
 class SafeSerializer(JsonPlusSerializer):
     """Langgraph's serializer with its own rule for which classes are instantiated."""
 
-    def __init__(self, config: SerdeConfig) -> None:
+    def __init__(self, config: SerdeRules) -> None:
         hook = _hook(_rule(config.allowed_msgpack_modules))
         self._json_hook = _json_hook(hook)
         super().__init__(pickle_fallback=config.pickle_fallback, __unpack_ext_hook__=hook)
@@ -80,7 +95,7 @@ class SafeSerializer(JsonPlusSerializer):
             raise UnsafeCheckpoint(
                 "A checkpoint is stored as JSON; list its classes in checkpointer.serde.allowed_json_modules"
             )
-        return _with_instances(msgspec.json.decode(raw), self._json)
+        return _with_instances(json.loads(raw), self._json)
 
     def loads_for_json(self, data: tuple[str, bytes]) -> Any:
         """Deserialize a value to be encoded as JSON: messages of langchain may be the dicts that their JSON has."""
@@ -121,7 +136,8 @@ def _imported(module: str) -> Any:
     try:
         return importlib.import_module(module)
     except Exception as exc:  # noqa: BLE001 - the value is returned as plain data
-        log.warning("a module that a checkpoint names cannot be imported", module=module, error=type(exc).__name__)
+        fields = {"module": module, "error": type(exc).__name__}
+        log.warning("a module that a checkpoint names cannot be imported", extra={"fields": fields})
         return None
 
 
@@ -198,13 +214,15 @@ def _instance(code: int, parts: Any, find: Rule) -> Any:
             # As langgraph does: a model that is not valid any more is created without validation.
             return (kind.construct if code == _MODEL_1 else kind.model_construct)(**data)
     except Exception as exc:  # noqa: BLE001 - the class is the project's, and may have changed since
-        log.warning("a value does not fit its class any more", name=f"{module}.{name}", error=type(exc).__name__)
+        fields = {"name": f"{module}.{name}", "error": type(exc).__name__}
+        log.warning("a value does not fit its class any more", extra={"fields": fields})
         return data
 
 
 @lru_cache(maxsize=1000)
 def _warn_of_plain_data(module: str, name: str) -> None:
-    log.warning("a checkpoint names a class that is not instantiated; its plain data is used", name=f"{module}.{name}")
+    fields = {"name": f"{module}.{name}"}
+    log.warning("a checkpoint names a class that is not instantiated; its plain data is used", extra={"fields": fields})
 
 
 def _with_instances(value: Any, find: Rule) -> Any:

@@ -14,15 +14,16 @@ import secrets
 import struct
 import threading
 from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from operator import is_
 from typing import Any, NamedTuple
 
-from cachetools import LRUCache
 from langchain_core.messages import BaseMessage
 from langgraph.checkpoint.serde.base import SerializerProtocol
 
-from portside.agent.checkpoints.plain_messages import is_message, is_plain
-from portside.agent.sql.pieces import PIECE_SIZE, numbers_of
+from portside.executor.checkpoints.plain_messages import is_message, is_plain
+from portside.executor.checkpoints.recent import Recent
+from portside.executor.checkpoints.stored_pieces import PIECE_SIZE, numbers_of
 
 # A shorter value is stored whole: several rows would cost more than what they share.
 MIN_BYTES = 4096
@@ -33,7 +34,7 @@ MIN_ITEM_BYTES = 32
 # With more ranges the short ones are written again as one.
 MAX_RANGES = 48
 MAX_DEPTH = 4
-# What is known of the values of threads without a buffer, in bytes, and the series that this process may continue.
+# What is known of the values of threads without a run, in bytes, and the series that this process may continue.
 KNOWN_BYTES = 32_000_000
 KNOWN_SERIES = 100_000
 # A run may read other checkpoints between its own.
@@ -150,25 +151,25 @@ class ValuePieces:
     def __init__(self) -> None:
         self._lock = threading.Lock()
         # The number that each series continues with.
-        self._next: LRUCache[tuple[str, int], int] = LRUCache(KNOWN_SERIES)
+        self._next: Recent[tuple[str, int], int] = Recent(KNOWN_SERIES)
         self._known: dict[str, dict[str, dict[str, KnownValues]]] = {}
-        self._others: LRUCache[tuple[str, str], KnownValues] = LRUCache(KNOWN_BYTES, getsizeof=lambda one: one.size)
+        self._others: Recent[tuple[str, str], KnownValues] = Recent(KNOWN_BYTES, lambda known: known.size)
 
-    def begin(self, thread_id: str) -> None:
-        """Remember the values of a thread until `end`: a run writes to it."""
+    @contextmanager
+    def remembering(self, thread_id: str) -> Iterator[None]:
+        """Remember the values of a thread while a run writes to it; the next run reads them again."""
         self._known[thread_id] = {}
-
-    def end(self, thread_id: str) -> None:
-        """Forget the values of a thread whose run is over: the next one reads them again."""
-        self._known.pop(thread_id, None)
+        try:
+            yield
+        finally:
+            self._known.pop(thread_id, None)
 
     def forget(self, thread_id: str) -> None:
         """Forget the values of a thread whose checkpoints were deleted."""
         if thread_id in self._known:
             self._known[thread_id] = {}
         with self._lock:
-            for key in [key for key in self._others if key[0] == thread_id]:
-                self._others.pop(key, None)
+            self._others.pop_all(lambda key: key[0] == thread_id)
 
     def remember(self, thread_id: str, checkpoint_ns: str, known: KnownValues) -> None:
         """Remember the values of a checkpoint that was read or written."""
@@ -181,9 +182,9 @@ class ValuePieces:
                 del recent[next(iter(recent))]
             return
         with self._lock:
-            self._others.pop((thread_id, checkpoint_ns), None)
+            self._others.pop((thread_id, checkpoint_ns))
             if known.channels and known.size <= KNOWN_BYTES:
-                self._others[thread_id, checkpoint_ns] = known
+                self._others.put((thread_id, checkpoint_ns), known)
 
     def long_lists(self, thread_id: str, values: dict[str, Any]) -> dict[str, str]:
         """Return the versions of those values that are lists in pieces of the last checkpoint that was written or read.
@@ -237,10 +238,10 @@ class ValuePieces:
             if before is not None:
                 key = (thread_id, before.series)
                 if self._next.get(key) == before.number + 1:
-                    self._next[key] = before.number + 2
+                    self._next.put(key, before.number + 2)
                     return before.series, before.number + 1
             series = secrets.randbits(62)
-            self._next[thread_id, series] = 1
+            self._next.put((thread_id, series), 1)
             return series, 0
 
 
