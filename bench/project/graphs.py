@@ -3,6 +3,7 @@
 import asyncio
 import random
 import string
+import time
 
 from langchain_core.messages import AIMessage, AIMessageChunk
 from langgraph.config import get_stream_writer
@@ -41,6 +42,20 @@ async def burst_of(state: Count) -> dict:
 echo = StateGraph(MessagesState).add_node("answer", answer).add_edge(START, "answer").compile()
 tokens = StateGraph(MessagesState).add_node("say", say).add_edge(START, "say").compile()
 burst = StateGraph(Count).add_node("burst", burst_of).add_edge(START, "burst").compile()
+
+
+class Work(TypedDict):
+    ms: int
+
+
+async def work_hard(state: Work) -> dict:
+    until = time.thread_time() + state["ms"] / 1000
+    while time.thread_time() < until:
+        sum(range(1000))
+    return {"ms": 0}
+
+
+heavy = StateGraph(Work).add_node("work_hard", work_hard).add_edge(START, "work_hard").compile()
 
 
 def _text(characters: int) -> str:

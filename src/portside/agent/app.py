@@ -20,7 +20,7 @@ from portside.agent.access.authentication import load_access_policy
 from portside.agent.access.service import Access, StreamLimit
 from portside.agent.assistants.descriptions import Descriptions
 from portside.agent.assistants.records import Assistants
-from portside.agent.checkpoints.saver import PostgresSaver
+from portside.agent.checkpoints.saver import PostgresBackend, PostgresSaver
 from portside.agent.checkpoints.writer import CheckpointWriter
 from portside.agent.config import AgentConfig, HttpConfig
 from portside.agent.crons.crons import Crons, DueCrons
@@ -28,7 +28,9 @@ from portside.agent.custom.application import CustomApp, ProjectRoutes, describe
 from portside.agent.custom.cache import OldCacheEntries
 from portside.agent.encryption.codec import EncryptionCodec, encryptor_of, prepare_codec, with_encryption_context
 from portside.agent.encryption.encryptor import Encryptor, make_encryptor
-from portside.agent.graphs import LocalGraphs
+from portside.agent.executors.graphs import RemoteGraphs
+from portside.agent.executors.start import start_graphs
+from portside.agent.graphs import GraphService, LocalGraphs
 from portside.agent.http import (
     agents,
     resources,
@@ -102,9 +104,12 @@ class AgentApp(msgspec.Struct):
 
 @asynccontextmanager
 async def open_app(
-    config: AgentConfig, graphs: Graphs, settings: AgentSettings, database_url: str
+    config: AgentConfig, graphs: Graphs | None, settings: AgentSettings, database_url: str
 ) -> AsyncIterator[AgentApp]:
-    """Start all services of the server, and stop them at the end. Raises UserMistake."""
+    """Start all services of the server, and stop them at the end. Without graphs, executors have them.
+
+    Raises UserMistake.
+    """
     return_large_blocks()
     watch_tracing()
     encryptor = _encryptor(config, settings)
@@ -118,13 +123,20 @@ async def open_app(
         await migrate(db, ["portside.agent"], schema=SCHEMA)
         await prepare_codec(db)
         setup = await open_setup(db, config)
-        local = await LocalGraphs.start(
-            graphs, connect, loops=loops, make_saver=make_saver, make_store=make_store(setup)
-        )
-        # Graphs read with no time limit but the statement's, so it is the API's connections that are found dead first.
-        db.on_dead(local.replace_connections)
+        service: LocalGraphs | RemoteGraphs
+        pools = {"api": db}
+        if graphs is None:
+            backend = PostgresBackend(db, encryptor=encryptor, writer=writer)
+            service = await start_graphs(config, settings, backend, await make_store(setup)(db))
+        else:
+            service = await LocalGraphs.start(
+                graphs, connect, loops=loops, make_saver=make_saver, make_store=make_store(setup)
+            )
+            pools["graphs"] = service.database
+            # Graphs read with no time limit but the statement's, so the API's connections are found dead first.
+            db.on_dead(service.replace_connections)
         try:
-            app = await _compose(db, local, config, settings, setup)
+            app = await _compose(pools, service, config, settings, setup)
             bus = await open_bus(db, settings, database_url)
             # Encrypted events are read from the database, whose codec decrypts them.
             bus.carries_chunks = bus.carries_chunks and encryptor is None
@@ -135,7 +147,7 @@ async def open_app(
                 yield app
             await app.access.close()
         finally:
-            await local.close()
+            await service.close()
     finally:
         await db.close()
 
@@ -151,8 +163,9 @@ def _encryptor(config: AgentConfig, settings: AgentSettings) -> Encryptor | None
 
 
 async def _compose(
-    db: Database, graphs: LocalGraphs, config: AgentConfig, settings: AgentSettings, setup: StoreSetup
+    pools: dict[str, Database], graphs: GraphService, config: AgentConfig, settings: AgentSettings, setup: StoreSetup
 ) -> AgentApp:
+    db = pools["api"]
     all_assistants = Assistants(db, graphs.facts)
     access = Access(db, all_assistants, load_access_policy(config, settings))
     await all_assistants.make_system_assistants()
@@ -183,7 +196,7 @@ async def _compose(
         config=config,
         settings=settings,
         traffic=traffic,
-        monitor=QueueMonitor(db, worker, {"api": db, "graphs": graphs.database}),
+        monitor=QueueMonitor(db, worker, pools),
         health=_checks(db, worker, settings, draining),
         api_description=describe(routes, list(graphs.facts), access.security),
         diagnostics=None if settings.debug_folder is None else Diagnostics(Path(settings.debug_folder)),

@@ -81,7 +81,8 @@ class Served(msgspec.Struct, frozen=True):
     """An agent, its settings and its database."""
 
     config: AgentConfig
-    graphs: Graphs
+    graphs: Graphs | None
+    # None if executor processes have them.
     settings: AgentSettings
     database_url: str
     # Put in front of the whole application, as the pages of `portside dev` are.
@@ -125,7 +126,7 @@ async def serve(served: Served, sockets: Sockets, *, on_ready: Callable[[], None
         loop.add_signal_handler(signal.SIGINT, partial(shut_down, at_once=True))
         await server.open([listening])
         address = str(listening.getsockname())
-        log.info("agent server ready", address=address, tier=settings.tier, graphs=served.graphs.ids())
+        log.info("agent server ready", address=address, tier=settings.tier, graphs=list(served.config.graphs))
         if lacks := missing_features():
             log.info("the project's libraries are older than some features need, which are off", features=lacks)
         _tune_garbage_collection()

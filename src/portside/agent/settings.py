@@ -35,6 +35,29 @@ class AgentSettings(msgspec.Struct, frozen=True, kw_only=True):
     n_jobs_per_worker: Annotated[
         int, msgspec.Meta(ge=1, le=1000), setting("Runs that one server executes at once.")
     ] = 10
+    executors: Annotated[
+        int,
+        msgspec.Meta(ge=0, le=256),
+        setting("Processes that execute graphs; 0 executes them in the server's own process.", "EXECUTORS"),
+    ] = 0
+    executor_python: Annotated[
+        str | None,
+        setting("Python interpreter of executor processes, with the project's packages. Default: the server's own."),
+    ] = None
+    executor_max_runs: Annotated[
+        int, msgspec.Meta(ge=0), setting("Runs after which an executor process is replaced; 0 is never.")
+    ] = 0
+    executor_max_memory_mb: Annotated[
+        int, msgspec.Meta(ge=0), setting("Megabytes of memory above which an executor process is replaced; 0 is never.")
+    ] = 0
+    executor_idle_secs: Annotated[
+        float,
+        msgspec.Meta(ge=0),
+        setting("Seconds without work after which executor processes stop until there is work again; 0 is never."),
+    ] = 0
+    executor_heartbeat_secs: Annotated[
+        float, msgspec.Meta(ge=2), setting("Seconds after which an executor process that does not answer is killed.")
+    ] = 30
     bg_job_isolated_loops: Annotated[
         bool, setting("Give each concurrent run its own event loop and thread, instead of one for all runs.")
     ] = False

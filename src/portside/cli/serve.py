@@ -40,6 +40,8 @@ TIERS = {
     type=click.Choice(list(TIERS)),
     help="Answer requests (api), execute runs (queue), or both. [default: all]",
 )
+@click.option("--executors", type=click.IntRange(0, 256), help="Execute graphs in this many processes. [default: 0]")
+@click.option("--executor-python", help="Python interpreter of those processes. [default: the server's own]")
 @click.option("--home", help="Home folder of the embedded Postgres, which is used without a database URL.")
 @click.option("--studio", is_flag=True, hidden=True)
 @click.option("--fd", type=int, hidden=True)
@@ -60,7 +62,7 @@ def serve(config: Path | None, home: str | None, **options: Any) -> None:
     from portside.kernel.logs import configure_logs
     from portside.kernel.settings import load_settings
 
-    given = {name: options[name] for name in ("host", "port", "tier")}
+    given = {name: options[name] for name in ("host", "port", "tier", "executors", "executor_python")}
     settings = load_settings(AgentSettings, os.environ, **given)
     configure_logs(level=settings.log_level, as_json=settings.log_json)
     raise_descriptor_limit()
@@ -86,10 +88,11 @@ def _serve(
     from portside.agent.custom.loopback import install_sdk_modules
     from portside.agent.server import Served, Sockets, forwarded_logs
     from portside.agent.server import serve as serve_agent
-    from portside.executor.load import load_graphs
+    from portside.executor.load import load_graphs, set_environment
 
     install_sdk_modules(cache=cache.SDK_NAMES)
-    graphs = load_graphs(agent_config.project)
+    set_environment(agent_config.project)
+    graphs = None if settings.executors else load_graphs(agent_config.project)
     url = database()
     sockets = Sockets(options["fd"], options["public_fd"], options["handover_fd"], options["heir_fd"])
 
@@ -165,6 +168,7 @@ def summary(
         f"  graphs    {', '.join(names[:SHOWN_GRAPHS])}{more}",
         f"  database  {_without_credentials(database_url)}{'' if settings.database_url else ', embedded'}",
         f"  tier      {settings.tier}: {TIERS[settings.tier].format(slots=settings.slots)}",
+        *([f"  executors {settings.executors}"] if settings.executors else []),
     ]
 
 

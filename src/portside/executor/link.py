@@ -205,7 +205,7 @@ class Link(asyncio.Protocol):
 
     def send_frame(self, kind: int, number: int, body: Any) -> None:
         """Queue a frame for the write at the end of this turn. Raises CallFailed if it is too large."""
-        if self._reason is not None or self._transport is None:
+        if self._reason is not None:
             return
         payload = ormsgpack.packb((kind, number, body), default=_encode_other, option=ormsgpack.OPT_PASSTHROUGH_BIG_INT)
         size = len(payload)
@@ -219,9 +219,9 @@ class Link(asyncio.Protocol):
             self._flush()
 
     def _flush(self) -> None:
-        queue, self._queue, self._queued_bytes = self._queue, [], 0
-        if not queue or self._transport is None:
+        if not self._queue or self._transport is None:
             return
+        queue, self._queue, self._queued_bytes = self._queue, [], 0
         self._transport.writelines(queue)
         if self._transport.get_write_buffer_size() > self._limits.queued_bytes:
             self.abort("the peer does not read")
@@ -233,6 +233,8 @@ class Link(asyncio.Protocol):
         # The transports of uvloop do not inherit from asyncio's.
         self._transport = cast("asyncio.Transport", transport)
         self._transport.set_write_buffer_limits(high=HIGH_WATER_BYTES)
+        # What was sent before.
+        self._flush()
 
     def pause_writing(self) -> None:
         """Let senders wait; called by the event loop."""
@@ -420,8 +422,10 @@ def _failure_of(body: Any) -> CallFailed:
     return CallFailed(body["code"], body["message"], fields if type(fields) is dict else None)
 
 
-def _encode_other(value: Any) -> ormsgpack.Ext:
-    """Encode what msgpack has no form for: integers of more than 64 bits."""
+def _encode_other(value: Any) -> Any:
+    """Encode what msgpack has no form for: integers of more than 64 bits, and named tuples."""
+    if isinstance(value, tuple):
+        return tuple(value)
     if isinstance(value, int):
         return ormsgpack.Ext(BIG_INTEGER, str(value).encode())
     raise TypeError(f"a {type(value).__name__} cannot be sent")

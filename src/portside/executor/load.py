@@ -139,10 +139,15 @@ def _typed_context(annotation: Any, given: dict[str, Any] | None) -> Any:
 Export = Graph | GraphFactory
 
 
-def load_graphs(project: Project) -> "Graphs":
-    """Import every graph of the project. Raises UserMistake that names the graph and the line that failed."""
+def set_environment(project: Project) -> None:
+    """Set the variables of a project that this process does not have."""
     for name, value in project.env.items():
         os.environ.setdefault(name, value)
+
+
+def load_graphs(project: Project) -> "Graphs":
+    """Import every graph of the project. Raises UserMistake that names the graph and the line that failed."""
+    set_environment(project)
     roots = add_to_path(project)
     exports: dict[str, Export] = {}
     for graph_id in project.graphs:

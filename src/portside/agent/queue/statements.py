@@ -380,6 +380,18 @@ async def hand_back_runs(db: Database, worker_id: UUID, attempts: Mapping[UUID, 
         )
 
 
+async def lose_attempt(db: Database, worker_id: UUID, run: ClaimedRun, *, max_retries: int) -> int | None:
+    """Let the lease of a lost attempt run out now, so that the next sweep counts it and releases the run.
+
+    Returns how many attempts were lost if the run may not be tried again, and then leaves its lease as it is.
+    """
+    async with asyncio.timeout(STATEMENT_TIMEOUT_S):
+        attempts: int | None = await db.fetchval(
+            sql.lose_attempt, worker_id=worker_id, run_id=run.run_id, attempt=run.attempt, max_retries=max_retries
+        )
+    return attempts
+
+
 class ExpiredLeases(Task):
     """Returns runs with expired leases to the queue; after too many lost attempts a run ends with an error instead."""
 

@@ -69,6 +69,17 @@ WAITED = Histogram(
 RETRIED = Counter("lg_api_run_retries_total", "Runs that this process started again after another attempt was lost.")
 
 
+class AttemptLost(Exception):
+    """What executed the run was lost, and the run may go on from its last checkpoint; the message says how.
+
+    `is_counted` is False if the run is surely not the cause: then it is returned to the queue like after an outage.
+    """
+
+    def __init__(self, reason: str, *, is_counted: bool) -> None:
+        super().__init__(reason)
+        self.is_counted = is_counted
+
+
 class RunState(enum.Enum):
     """How far a run is in this process."""
 
@@ -159,8 +170,11 @@ class Renewal(NamedTuple):
 class Worker:
     """Executes up to `slots` runs at once."""
 
-    def __init__(self, db: Database, handler: RunHandler, *, slots: int, draining: asyncio.Event) -> None:
+    def __init__(
+        self, db: Database, handler: RunHandler, *, slots: int, draining: asyncio.Event, max_retries: int = 3
+    ) -> None:
         self.worker_id: UUID = uuid4()
+        self._max_retries = max_retries
         self.slots = slots
         self._db = db
         self._handler = handler
@@ -455,6 +469,8 @@ class Worker:
 
     async def _handle_failure(self, run: ClaimedRun, failure: Exception) -> RunResult | None:
         """Return a run to the queue when the database failed; end one with an error that cannot be ended otherwise."""
+        if isinstance(failure, AttemptLost):
+            return await self._lose_attempt(run, failure)
         if is_transient(failure):
             log_failure("a run stops until the database is well", failure, run_id=str(run.run_id))
             self.return_run(run.run_id, run.attempt)
@@ -465,6 +481,23 @@ class Worker:
             return await self._end(run, RunResult(status="error", thread_status="error", error=error))
         except Exception:
             log.exception("a run could not be ended with an error; its lease will run out", run_id=str(run.run_id))
+            return None
+
+    async def _lose_attempt(self, run: ClaimedRun, lost: AttemptLost) -> RunResult | None:
+        """Let a run be tried again, or end it with an error after too many lost attempts."""
+        log.warning("an attempt at a run was lost", run_id=str(run.run_id), attempt=run.attempt, reason=str(lost))
+        if not lost.is_counted:
+            self.return_run(run.run_id, run.attempt)
+            return None
+        try:
+            attempts = await statements.lose_attempt(self._db, self.worker_id, run, max_retries=self._max_retries)
+            if attempts is None:
+                return None
+            message = f"the worker was lost {attempts} times while executing this run; the last time {lost}"
+            error = {"error": "WorkerLost", "message": message}
+            return await self._end(run, RunResult(status="error", thread_status="error", error=error))
+        except Exception as failure:  # noqa: BLE001 - the sweep does it
+            log_failure("a lost attempt could not be released; its lease will run out", failure, run_id=str(run.run_id))
             return None
 
     # Ends

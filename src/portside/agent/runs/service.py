@@ -146,7 +146,9 @@ class Runs:
         self._pending_limit = PendingRunLimit(db, settings.max_pending_runs_per_caller)
         timeout_s = settings.bg_job_timeout_secs
         executor = RunExecutor(db, graphs, self.hub, timeout_s=timeout_s, webhook_due=self.webhooks.due)
-        self.worker = Worker(db, executor, slots=settings.slots, draining=draining)
+        self.worker = Worker(
+            db, executor, slots=settings.slots, draining=draining, max_retries=settings.bg_job_max_retries
+        )
         self._admissions = Admissions(db, self.worker)
         self._cancelling: set[asyncio.Task[None]] = set()
 

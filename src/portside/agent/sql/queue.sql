@@ -54,6 +54,20 @@ from end_runs(
 )
 order by batch_index
 
+-- name: lose_attempt
+-- Let the lease of a lost attempt run out now. The sweep of expired leases counts it, as one of a worker that died. Returns
+-- the number of lost attempts of a run that may not be tried again; its lease stays.
+-- plain: max_retries (a number)
+with own as (
+    select run_id, lost_attempts from runs
+    where run_id = :run_id and worker_id = :worker_id and attempt = :attempt and status = 'running' for update
+),
+released as (
+    update runs r set leased_until = now() - interval '1 millisecond'
+    from own where r.run_id = own.run_id and own.lost_attempts < :max_retries
+)
+select lost_attempts + 1 from own where lost_attempts >= :max_retries
+
 -- name: hand_back_runs
 -- The runs go on from their last checkpoints under another worker, maybe after a delay. This is not counted as a lost attempt.
 -- The attempt number stays: the next claim raises it, which tells the writes of one owner from those of the next.

@@ -1,0 +1,197 @@
+"""The graphs in executor processes: a `GraphService` whose calls go over links.
+
+An executor that crashes takes the attempts at its runs with it. A run that had the process for itself has lost one by
+the documented rules; runs that shared it are returned to the queue, because only one of them may be the cause. The next
+attempt of each has a process for itself. Other calls are repeated with another executor.
+"""
+
+import contextvars
+import copy
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from functools import partial
+from itertools import count
+from typing import Any
+from uuid import UUID
+
+import orjson
+from cachetools import LRUCache
+
+from portside.agent.checkpoints.writer import CheckpointWriter
+from portside.agent.executors.pool import ExecutorPool
+from portside.agent.executors.process import Caller, ExecutorProcess
+from portside.agent.executors.serving import Scopes
+from portside.agent.graphs import EventSink
+from portside.agent.queue.worker import AttemptLost
+from portside.agent.streams.buffers import ThreadBridge
+from portside.executor import messages
+from portside.executor.checkpoints.backend import CheckpointBackend
+from portside.executor.errors import GraphFailed, RunTimeout
+from portside.executor.link import CallFailed, LinkClosed
+from portside.executor.messages import GraphCall
+from portside.executor.requests import (
+    ChangedState,
+    DescriptionRequest,
+    Drawing,
+    GraphFacts,
+    HistoryRead,
+    Outcome,
+    RunRequest,
+    Schemas,
+    StateChange,
+    StateCreation,
+    StateRead,
+)
+from portside.kernel.errors import BadRequest, Conflict, Invalid, NotFound, Problem, Unavailable
+
+ATTEMPTS_AT_A_CALL = 3
+KEPT_DESCRIPTIONS = 256
+USER = "langgraph_auth_user"
+_ERRORS = {error.code: error for error in (BadRequest, NotFound, Conflict, Unavailable, GraphFailed)}
+
+
+class RemoteGraphs:
+    """The graphs of this server's executors. The methods are those of `GraphService`."""
+
+    def __init__(self, pool: ExecutorPool, writer: CheckpointWriter, scopes: Scopes) -> None:
+        self.facts: Mapping[str, GraphFacts] = pool.facts
+        self.writer = writer
+        self._pool = pool
+        self._scopes = scopes
+        self._numbers = count(1)
+        # Graphs that are no factories do not change, so their descriptions need no executor.
+        self._descriptions: LRUCache[tuple[str, bytes], Any] = LRUCache(KEPT_DESCRIPTIONS)
+
+    async def execute(self, request: RunRequest, sink: EventSink, *, timeout_s: float) -> Outcome:
+        """Execute a graph in an executor. Raises RunTimeout, Invalid, and AttemptLost if the executor crashed."""
+        bridge: ThreadBridge[tuple[str, bytes]] = ThreadBridge(
+            sink.publish, lambda event: len(event[1]), sink.has_listeners
+        )
+        run_id = UUID(request.config["configurable"]["run_id"])
+        try:
+            async with self._pool.for_run(run_id, request.attempt) as executor:
+                try:
+                    call = GraphCall(request=request, timeout_s=timeout_s)
+                    outcome = await self._call_one(executor, messages.EXECUTE, call, partial(_push, bridge))
+                except LinkClosed as exc:
+                    raise await self._lost(executor) from exc
+        finally:
+            bridge.close()
+        self._pool.trust(run_id)
+        return messages.read(Outcome, outcome)
+
+    async def _lost(self, executor: ExecutorProcess) -> AttemptLost:
+        runs = executor.lost_runs()
+        reason = await executor.wait_ended()
+        if executor.is_retiring:
+            return AttemptLost("the server stops", is_counted=False)
+        for run_id in runs:
+            self._pool.suspect(run_id)
+        return AttemptLost(f"its executor {reason}", is_counted=len(runs) <= 1)
+
+    async def read_outcome(self, request: RunRequest) -> Outcome:
+        """Return the outcome of a run that was stopped."""
+        return messages.read(Outcome, await self._call("read_outcome", request))
+
+    async def read_state(self, read: StateRead) -> bytes | None:
+        """Return the JSON of a state, or None if the config names a checkpoint that does not exist."""
+        if read.checkpoint is not None:
+            read.checkpoint = dict(read.checkpoint)
+        state: bytes | None = await self._call("read_state", read)
+        return state
+
+    async def read_history(self, read: HistoryRead) -> bytes:
+        """Return the JSON of a list of states, newest first."""
+        states: bytes = await self._call("read_history", read)
+        return states
+
+    async def update_state(self, change: StateChange, scope: CheckpointBackend) -> ChangedState | None:
+        """Change a state in the transaction of a scope; None if the config names a checkpoint that does not exist."""
+        changed = await self._change(messages.UPDATE_STATE, change, scope)
+        return None if changed is None else messages.read(ChangedState, changed)
+
+    async def create_state(self, creation: StateCreation, scope: CheckpointBackend) -> ChangedState:
+        """Make the state of a new thread in the transaction of a scope."""
+        return messages.read(ChangedState, await self._change(messages.CREATE_STATE, creation, scope))
+
+    async def draw(self, request: DescriptionRequest) -> Drawing:
+        """Draw a graph. Raises GraphFailed."""
+        return messages.read(Drawing, await self._describe("draw", request))
+
+    async def schemas(self, request: DescriptionRequest) -> Schemas:
+        """Return the schemas of a graph. Raises GraphFailed."""
+        return messages.read(Schemas, await self._describe("schemas", request))
+
+    async def subgraphs(self, request: DescriptionRequest) -> dict[str, Schemas]:
+        """Return the schemas of a graph's subgraphs by their names. Raises GraphFailed."""
+        found = await self._describe("subgraphs", request)
+        return {name: messages.read(Schemas, schemas) for name, schemas in found.items()}
+
+    async def _describe(self, method: str, request: DescriptionRequest) -> Any:
+        facts = self.facts.get(request.graph_id)
+        if facts is None or facts.is_factory:
+            return await self._call(method, request)
+        key = (method, orjson.dumps((request.graph_id, request.xray, request.namespace, request.recurse)))
+        if key not in self._descriptions:
+            self._descriptions[key] = await self._call(method, request)
+        return copy.deepcopy(self._descriptions[key])
+
+    async def _change(self, method: str, change: StateChange | StateCreation, scope: CheckpointBackend) -> Any:
+        number = self._scopes.open(scope)
+        try:
+            async with self._pool.for_call() as executor:
+                try:
+                    return await self._call_one(executor, method, GraphCall(request=change, scope=number))
+                except LinkClosed as exc:
+                    # Not repeated: the transaction may hold a part of the change. It is rolled back.
+                    raise Unavailable(f"the graph's executor {await executor.wait_ended()}") from exc
+        finally:
+            self._scopes.close(number)
+
+    async def _call(self, method: str, request: Any) -> Any:
+        """Call any executor, and another one if it ends meanwhile. Raises Unavailable if they all do."""
+        for _ in range(ATTEMPTS_AT_A_CALL):
+            async with self._pool.for_call() as executor:
+                try:
+                    return await self._call_one(executor, method, GraphCall(request=request))
+                except LinkClosed:
+                    reason = await executor.wait_ended()
+        raise Unavailable(f"the graph's executor {reason}")
+
+    async def _call_one(self, executor: ExecutorProcess, method: str, call: GraphCall, on_item: Any = None) -> Any:
+        """Call an executor. Raises LinkClosed, and what the graph's error is for clients."""
+        with self._calling(executor, call.request) as call.call:
+            try:
+                return await executor.link.call(method, call, on_item=on_item)
+            except CallFailed as exc:
+                raise _error_of(exc) from exc
+
+    @contextmanager
+    def _calling(self, executor: ExecutorProcess, request: Any) -> Iterator[int]:
+        """Let the executor ask for things in the context of this call, and for its user."""
+        number, config = next(self._numbers), getattr(request, "config", None) or {}
+        user = (config.get("configurable") or {}).get(USER)
+        executor.callers[number] = Caller(contextvars.copy_context(), user)
+        try:
+            yield number
+        finally:
+            del executor.callers[number]
+
+    async def close(self) -> None:
+        """End the executors."""
+        await self._pool.close()
+
+
+def _push(bridge: ThreadBridge[tuple[str, bytes]], events: list[list[Any]]) -> None:
+    for name, data in events:
+        bridge.push((name, data))
+
+
+def _error_of(failed: CallFailed) -> Exception:
+    """Return what the executor's error is in this process."""
+    if failed.code == "run_timeout":
+        return RunTimeout()
+    if failed.code == Invalid.code:
+        return Invalid([Problem(**problem) for problem in failed.fields.get("problems", [])])
+    error = _ERRORS.get(failed.code)
+    return failed if error is None else error(failed.message)

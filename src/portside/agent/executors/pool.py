@@ -1,0 +1,266 @@
+"""The executor processes of this server: as many as configured, while there is work for them.
+
+A run goes to the process that has the fewest. A process that ends is started again after a back-off. One that has
+executed many runs, or holds much memory, is replaced: the new one is ready before the old one gets no more work. After
+a while without work all processes end, and start again with the next call. What is known of the graphs is kept.
+
+When a process crashes, its runs lose their attempt. Any of them may be the cause, so each then has a process for itself
+for one attempt (`is_suspect`).
+"""
+
+import asyncio
+import time
+from collections.abc import AsyncIterator, Callable, Mapping
+from contextlib import asynccontextmanager
+from dataclasses import dataclass
+from uuid import UUID
+
+from portside.agent.executors.process import ExecutorFailed, ExecutorProcess, Program
+from portside.executor.link import Handler
+from portside.executor.requests import GraphFacts
+from portside.kernel.errors import Unavailable, UserMistake
+from portside.kernel.logs import get_logger
+from portside.kernel.supervision import Backoff, Supervision
+
+log = get_logger(__name__)
+LOOK_EVERY_S = 1.0
+AVAILABLE_WITHIN_S = 120.0
+MAX_SUSPECTS = 10_000
+MakeHandlers = Callable[[Callable[[], ExecutorProcess]], Mapping[str, Handler]]
+
+
+@dataclass(frozen=True)
+class PoolLimits:
+    """How many executors there are, and after what they are replaced or stopped; 0 is never."""
+
+    executors: int = 1
+    max_runs: int = 0
+    max_memory_bytes: int = 0
+    idle_s: float = 0.0
+
+
+class ExecutorPool:
+    """Starts, watches and assigns executors. `make_handlers` returns what serves the calls of one of them."""
+
+    def __init__(self, program: Program, limits: PoolLimits, make_handlers: MakeHandlers) -> None:
+        self.facts: dict[str, GraphFacts] = {}
+        self._program, self._limits, self._make_handlers = program, limits, make_handlers
+        self._executors: list[ExecutorProcess] = []
+        self._starting: set[asyncio.Task[None]] = set()
+        self._backoff = Backoff()
+        self._not_before = 0.0
+        self._used_at = time.monotonic()
+        self._waiting = 0
+        self._is_closing = False
+        self._failure: str | None = None
+        self._changed = asyncio.Event()
+        self._due = asyncio.Event()
+        self._suspects: dict[UUID, None] = {}
+        self._supervisor: asyncio.Task[None] | None = None
+
+    async def start(self) -> None:
+        """Start the first executor, which says what the graphs are, and then the others.
+
+        Raises UserMistake if the project does not load, or the process fails.
+        """
+        try:
+            await self._start_one()
+        except ExecutorFailed as exc:
+            raise UserMistake(str(exc)) from exc
+        self._supervisor = asyncio.create_task(Supervision("executor processes").run(self._supervise))
+
+    async def close(self) -> None:
+        """End all executors."""
+        self._is_closing = True
+        tasks = [task for task in (self._supervisor, *self._starting) if task is not None]
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+        await asyncio.gather(*(executor.close() for executor in list(self._executors)))
+
+    @property
+    def executors(self) -> list[ExecutorProcess]:
+        """The processes that take calls now."""
+        return self._usable()
+
+    # Assigning
+
+    @asynccontextmanager
+    async def for_run(self, run_id: UUID, attempt: int) -> AsyncIterator[ExecutorProcess]:
+        """Assign an attempt at a run; a suspect gets an executor for itself. Raises Unavailable if none starts."""
+        is_alone = run_id in self._suspects
+        executor = await self._assigned(is_alone=is_alone)
+        executor.runs[run_id] = attempt
+        executor.runs_begun += 1
+        executor.calls += 1
+        try:
+            yield executor
+        finally:
+            executor.calls -= 1
+            executor.is_reserved = executor.is_reserved and not is_alone
+            if executor.runs.get(run_id) == attempt:
+                del executor.runs[run_id]
+            self._released(executor)
+
+    @asynccontextmanager
+    async def for_call(self) -> AsyncIterator[ExecutorProcess]:
+        """Assign a call that executes no run. Raises Unavailable if no executor starts."""
+        executor = await self._wait_for(lambda: self._least_loaded(self._usable()))
+        executor.calls += 1
+        try:
+            yield executor
+        finally:
+            executor.calls -= 1
+            self._released(executor)
+
+    def suspect(self, run_id: UUID) -> None:
+        """Note that a run was in a process that crashed."""
+        self._suspects.pop(run_id, None)
+        self._suspects[run_id] = None
+        while len(self._suspects) > MAX_SUSPECTS:
+            del self._suspects[next(iter(self._suspects))]
+
+    def trust(self, run_id: UUID) -> None:
+        """Note that a run has ended without a crash."""
+        self._suspects.pop(run_id, None)
+
+    async def _assigned(self, *, is_alone: bool) -> ExecutorProcess:
+        if not is_alone:
+            return await self._wait_for(lambda: self._least_loaded(self._unreserved()))
+        while True:
+            executor = await self._wait_for(lambda: self._least_loaded(self._unreserved()))
+            await self._empty(executor)
+            if not executor.link.is_closed:
+                return executor
+
+    async def _empty(self, executor: ExecutorProcess) -> None:
+        """Reserve an executor, and wait until it executes no run or has ended."""
+        executor.is_reserved = True
+        try:
+            await self._wait_for(lambda: executor if executor.link.is_closed or not executor.runs else None)
+        except BaseException:
+            executor.is_reserved = False
+            self._notify()
+            raise
+
+    async def _wait_for(self, find: Callable[[], ExecutorProcess | None]) -> ExecutorProcess:
+        self._used_at = time.monotonic()
+        until: float | None = None
+        while (found := find()) is None:
+            self._due.set()
+            # Waiting for a slot takes as long as runs do; only processes that do not start are waited for in vain.
+            if self._usable():
+                until = None
+            until = until or time.monotonic() + AVAILABLE_WITHIN_S
+            if time.monotonic() > until or self._is_closing:
+                raise Unavailable(f"no executor process is ready: {self._failure or 'they are starting'}")
+            self._waiting += 1
+            try:
+                await asyncio.wait_for(self._changed.wait(), LOOK_EVERY_S)
+            except TimeoutError:
+                continue
+            finally:
+                self._waiting -= 1
+        return found
+
+    def _usable(self) -> list[ExecutorProcess]:
+        return [each for each in self._executors if not each.is_retiring and not each.link.is_closed]
+
+    def _unreserved(self) -> list[ExecutorProcess]:
+        return [each for each in self._usable() if not each.is_reserved]
+
+    @staticmethod
+    def _least_loaded(executors: list[ExecutorProcess]) -> ExecutorProcess | None:
+        return min(executors, key=lambda each: each.calls, default=None)
+
+    def _released(self, executor: ExecutorProcess) -> None:
+        self._used_at = time.monotonic()
+        executor.end_if_idle()
+        self._notify()
+
+    def _notify(self) -> None:
+        """Wake all who wait for an executor."""
+        self._changed.set()
+        self._changed = asyncio.Event()
+
+    # Supervising
+
+    async def _supervise(self) -> None:
+        while True:
+            self._stop_idle()
+            self._replace_used_up()
+            self._start_missing()
+            self._due.clear()
+            try:
+                await asyncio.wait_for(self._due.wait(), LOOK_EVERY_S)
+            except TimeoutError:
+                continue
+
+    def _stop_idle(self) -> None:
+        is_idle = not self._waiting and not any(each.calls for each in self._executors)
+        if self._limits.idle_s and is_idle and time.monotonic() - self._used_at > self._limits.idle_s:
+            for executor in self._usable():
+                executor.retire()
+
+    def _replace_used_up(self) -> None:
+        """Retire executors that are to be replaced, when those that replace them are ready."""
+        for executor in self._usable():
+            if self._is_used_up(executor) and len(self._usable()) > self._limits.executors:
+                log.info("an executor is replaced", executor=executor.process.pid, runs=executor.runs_begun,
+                         memory_mb=executor.memory_bytes // 1_000_000)  # fmt: skip
+                executor.retire()
+
+    def _is_used_up(self, executor: ExecutorProcess) -> bool:
+        runs, memory = self._limits.max_runs, self._limits.max_memory_bytes
+        return bool((runs and executor.runs_begun >= runs) or (memory and executor.memory_bytes > memory))
+
+    def _start_missing(self) -> None:
+        usable = self._usable()
+        is_wanted = self._waiting or any(each.calls for each in usable) or not self._limits.idle_s
+        is_recent = time.monotonic() - self._used_at <= self._limits.idle_s
+        if not (is_wanted or is_recent) or time.monotonic() < self._not_before:
+            return
+        used_up = sum(self._is_used_up(each) for each in usable)
+        missing = self._limits.executors + used_up - len(usable) - len(self._starting)
+        for _ in range(missing):
+            task = asyncio.create_task(self._try_to_start())
+            self._starting.add(task)
+            task.add_done_callback(self._starting.discard)
+
+    async def _try_to_start(self) -> None:
+        try:
+            await self._start_one()
+        except (UserMistake, ExecutorFailed, OSError) as exc:
+            self._failure = str(exc)
+            delay_s = self._backoff.next()
+            self._not_before = time.monotonic() + delay_s
+            # The reason is in the user's terms: a traceback would be of this module.
+            log.warning("an executor did not start and is tried again", reason=self._failure, again_in_s=delay_s)
+        else:
+            self._failure = None
+
+    async def _start_one(self) -> None:
+        made: list[ExecutorProcess] = []
+        began = time.monotonic()
+        executor = await ExecutorProcess.start(self._program, self._make_handlers(lambda: made[0]))
+        made.append(executor)
+        self.facts.clear()
+        self.facts.update(executor.hello.graphs)
+        executor.watch(self._on_end)
+        self._executors.append(executor)
+        self._backoff.reset()
+        took_s = round(time.monotonic() - began, 2)
+        log.info("executor ready", executor=executor.process.pid, language=executor.hello.language, took_s=took_s)
+        self._notify()
+
+    def _on_end(self, executor: ExecutorProcess, reason: str) -> None:
+        self._executors.remove(executor)
+        if executor.is_retiring:
+            log.info("executor ended", executor=executor.process.pid)
+        else:
+            lost = len(executor.lost_runs())
+            log.error("an executor was lost", executor=executor.process.pid, reason=reason, runs=lost)
+            if not self._is_closing and executor.runs_begun == 0:
+                self._not_before = time.monotonic() + self._backoff.next()
+        self._due.set()
+        self._notify()

@@ -1,0 +1,172 @@
+"""What executors ask of this server: checkpoints, the store, and requests to its own API.
+
+An executor is told no keys and has no database: rows are encrypted and written here. It may write rows of the runs that
+it executes, and of no other attempt at a run. A request to the API is made as the user whom the executor's current call
+is for, whatever the executor says.
+"""
+
+import asyncio
+from collections.abc import Awaitable, Callable, Coroutine, Mapping
+from typing import Any
+from uuid import UUID
+
+from langgraph.store.base import BaseStore
+
+from portside.agent.checkpoints.writer import LeaseLost
+from portside.agent.custom.loopback import LOOPBACK
+from portside.agent.executors.process import ExecutorProcess
+from portside.executor import messages
+from portside.executor.checkpoints.backend import CheckpointBackend, CheckpointQuery
+from portside.executor.checkpoints.rows import (
+    CHECKPOINT_COLUMNS,
+    PIECE_COLUMNS,
+    VALUE_COLUMNS,
+    WRITE_COLUMNS,
+    Rows,
+)
+from portside.executor.link import CallFailed, Handler, ServedCall
+from portside.executor.remote import MAIN_SCOPE, decoded_op, encoded_result
+from portside.kernel.codec import load
+from portside.kernel.http.in_process import InProcessRequest
+
+_METADATA = CHECKPOINT_COLUMNS.index("c_metadata")
+# Their arguments are plain data, and so are their results.
+_PLAIN_OPERATIONS = frozenset({"delete_threads", "delete_runs", "keep_latest", "copy_thread"})
+# The columns of each table, and how many of the first are its key.
+_TABLES = (
+    ("checkpoints", CHECKPOINT_COLUMNS, 3),
+    ("values", VALUE_COLUMNS, 4),
+    ("pieces", PIECE_COLUMNS, 3),
+    ("writes", WRITE_COLUMNS, 5),
+)
+
+
+class Scopes:
+    """The backends that executors write checkpoints to: that of the server, and those of transactions."""
+
+    def __init__(self, main: CheckpointBackend) -> None:
+        self._backends: dict[int, CheckpointBackend] = {MAIN_SCOPE: main}
+        self._next = MAIN_SCOPE + 1
+
+    def open(self, backend: CheckpointBackend) -> int:
+        """Return a number for the backend of a transaction."""
+        number, self._next = self._next, self._next + 1
+        self._backends[number] = backend
+        return number
+
+    def close(self, number: int) -> None:
+        """Forget a transaction."""
+        self._backends.pop(number, None)
+
+    def find(self, number: Any) -> CheckpointBackend:
+        """Return the backend of a scope. Raises CallFailed after its end."""
+        found = self._backends.get(number) if isinstance(number, int) else None
+        if found is None:
+            raise CallFailed("closed", "the transaction is over", {"type": "RuntimeError"})
+        return found
+
+
+class ExecutorRequests:
+    """Serves the calls of executors."""
+
+    def __init__(self, scopes: Scopes, store: BaseStore) -> None:
+        self._scopes, self._store = scopes, store
+
+    def handlers(self, executor: Callable[[], ExecutorProcess]) -> Mapping[str, Handler]:
+        """Return what serves the calls of one executor, which is known when it calls."""
+
+        def served(work: Callable[[ExecutorProcess, Any], Coroutine[Any, Any, Any]], message: type[Any]) -> Handler:
+            def serve(body: Any, _call: ServedCall) -> Awaitable[Any]:
+                given = messages.read(message, body)
+                return _within(executor(), given.call, _answered(work(executor(), given)))
+
+            return serve
+
+        def request(body: Any, call: ServedCall) -> Awaitable[Any]:
+            return self._request(executor(), messages.read(messages.HttpRequest, body), call)
+
+        return {
+            messages.CHECKPOINTS_PUT: served(self._put, messages.CheckpointPut),
+            messages.CHECKPOINTS: served(self._operate, messages.CheckpointCall),
+            messages.STORE_BATCH: served(self._batch, messages.StoreBatch),
+            messages.HTTP_REQUEST: request,
+        }
+
+    async def _put(self, executor: ExecutorProcess, put: messages.CheckpointPut) -> None:
+        backend, run = self._scopes.find(put.scope), None
+        if put.run is not None:
+            run_id, attempt = str(put.run[0]), put.run[1]
+            if executor.runs.get(_uuid(run_id)) != attempt and put.scope == MAIN_SCOPE:
+                raise LeaseLost("the run has ended, or another worker has it")
+            run = (run_id, attempt)
+        await backend.put(put.thread_id, put.checkpoint_ns, _rows(put), run=run, is_awaited=put.is_awaited)
+
+    async def _operate(self, _executor: ExecutorProcess, call: messages.CheckpointCall) -> Any:
+        backend, arguments = self._scopes.find(call.scope), call.arguments
+        if call.operation == "read":
+            row = await backend.read(*arguments)
+            return None if row is None else dict(row)
+        if call.operation == "list":
+            return [dict(row) for row in await backend.list(CheckpointQuery(**arguments[0]))]
+        if call.operation not in _PLAIN_OPERATIONS:
+            raise CallFailed("unknown_operation", f"there is no operation {call.operation!r} on checkpoints")
+        return await getattr(backend, call.operation)(*arguments)
+
+    async def _batch(self, _executor: ExecutorProcess, batch: messages.StoreBatch) -> list[Any]:
+        ops = [decoded_op(kind, load(fields)) for kind, fields in batch.ops]
+        return [encoded_result(result) for result in await self._store.abatch(ops)]
+
+    async def _request(self, executor: ExecutorProcess, given: messages.HttpRequest, call: ServedCall) -> None:
+        """Answer with the head of the response, then with its body as it comes."""
+        headers = [(bytes(name), bytes(value)) for name, value in given.headers]
+        caller = executor.callers.get(given.call)
+        user = None if caller is None else caller.user
+        head, response = await LOOPBACK.send(
+            InProcessRequest(given.method, given.path, given.raw_path, given.query, headers, given.body, user)
+        )
+        try:
+            call.send((head.status, head.headers))
+            while data := await response.read():
+                call.send(data)
+                await call.drain()
+        finally:
+            await response.close()
+
+
+async def _answered(work: Awaitable[Any]) -> Any:
+    """Await work. Raises CallFailed with the name of an exception, which the executor raises for the graph."""
+    try:
+        return await work
+    except CallFailed:
+        raise
+    except Exception as exc:
+        raise CallFailed("raised", str(exc), {"type": type(exc).__name__}) from exc
+
+
+def _within(executor: ExecutorProcess, call: int, work: Coroutine[Any, Any, Any]) -> Awaitable[Any]:
+    """Run work in the context of the server's call that the executor makes it for, such as its encryption context."""
+    caller = executor.callers.get(call)
+    return asyncio.create_task(work) if caller is None else asyncio.create_task(work, context=caller.context.copy())
+
+
+def _uuid(text: str) -> UUID:
+    try:
+        return UUID(text)
+    except ValueError:
+        return UUID(int=0)
+
+
+def _rows(put: messages.CheckpointPut) -> Rows:
+    """Return the rows of a message. Raises CallFailed if one has not the columns of its table."""
+    rows = Rows()
+    for table, columns, key in _TABLES:
+        target = getattr(rows, table)
+        for row in getattr(put, table):
+            if type(row) is not list or len(row) != len(columns) or row[0] != put.thread_id:
+                raise CallFailed("malformed", f"a row of {table} has other columns, or another thread")
+            target[tuple(row[:key])] = tuple(row)
+    for name, row in rows.checkpoints.items():
+        # Encryption takes the metadata from a function, as graphs in this process give it.
+        rows.checkpoints[name] = (*row[:_METADATA], str(row[_METADATA]).__str__, *row[_METADATA + 1 :])
+    rows.size = int(put.size)
+    return rows

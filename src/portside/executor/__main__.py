@@ -1,0 +1,42 @@
+"""`python -m portside.executor --socket PATH`: an executor process of the agent server that listens there."""
+
+import argparse
+import asyncio
+import ctypes
+import os
+import signal
+import sys
+
+from portside.executor.loops import new_event_loop
+from portside.executor.process import ExecutorProcess
+
+PR_SET_PDEATHSIG = 1
+
+
+def main() -> None:
+    """Run until the server closes the link."""
+    parser = argparse.ArgumentParser(prog="python -m portside.executor", description=__doc__)
+    parser.add_argument("--socket", required=True, help="The unix socket that the agent server listens on.")
+    given = parser.parse_args()
+    # Ctrl-C in a terminal reaches the whole group of processes; the server decides when its executors end.
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    _end_with_parent()
+
+    async def run() -> None:
+        await ExecutorProcess(given.socket).run()
+
+    with asyncio.Runner(loop_factory=new_event_loop) as runner:
+        runner.run(run())
+        sys.stderr.flush()
+        # Threads that user code blocks would keep the process.
+        os._exit(0)
+
+
+def _end_with_parent() -> None:
+    """Let the system end this process with its parent, where it can: a node that never yields reads no link."""
+    if sys.platform == "linux":
+        ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,154 @@
+"""The messages between an agent server and an executor process, by the methods that they belong to.
+
+The server calls `execute` and the operations on graphs (`requests` has their bodies); the executor calls back for
+checkpoints, store items and the server's own API. A message is sent as a map of its fields (`link`). A reader ignores
+fields that it does not know, so that either side may be newer.
+"""
+
+from dataclasses import MISSING, dataclass, field, fields
+from typing import Any, TypeVar
+
+from portside.executor.link import CallFailed
+from portside.executor.requests import GraphFacts
+
+PROTOCOL = 1
+LOG_LINE = "\x1e"
+"""The first character of a line on an executor's standard error that holds a log record as JSON."""
+M = TypeVar("M")
+
+EXECUTE = "execute"
+CHECKPOINTS_PUT = "checkpoints.put"
+CHECKPOINTS = "checkpoints"
+STORE_BATCH = "store.batch"
+HTTP_REQUEST = "http.request"
+UPDATE_STATE = "update_state"
+CREATE_STATE = "create_state"
+
+
+@dataclass(slots=True, kw_only=True)
+class ServerHello:
+    """What an executor has to know before it imports the project."""
+
+    protocol: int
+    file: str
+    """The project's configuration file."""
+    graphs: dict[str, dict[str, Any]]
+    """The location and the description of each graph."""
+    dependencies: list[str]
+    env: dict[str, str]
+    loops: int
+    """How many event loops execute graphs."""
+    serde: dict[str, Any] = field(default_factory=dict)
+    """What the deserializer of checkpoints may make."""
+    is_encrypted: bool = False
+    """Whether the server encrypts what it stores."""
+    store_ttl: dict[str, Any] | None = None
+    """How long items of the store live, as langgraph's `TTLConfig`."""
+    log_level: str = "INFO"
+
+
+@dataclass(slots=True, kw_only=True)
+class ExecutorHello:
+    """What an executor is, and what its graphs are; or why the project does not load, in the user's terms."""
+
+    protocol: int
+    language: str
+    pid: int
+    graphs: dict[str, GraphFacts] = field(default_factory=dict)
+    libraries: dict[str, str] = field(default_factory=dict)
+    """Versions by the names of packages."""
+    failure: str | None = None
+
+
+@dataclass(slots=True, kw_only=True)
+class GraphCall:
+    """A call of the server to graphs. What the graph asks of the server for it names the number of the call."""
+
+    request: Any
+    """One of `requests`."""
+    call: int = 0
+    timeout_s: float = 0.0
+    """Of a run. The items of its answer are lists of events, each a name and its JSON."""
+    scope: int = 0
+    """Of a change: the transaction that its checkpoints are written in."""
+
+
+@dataclass(slots=True, kw_only=True)
+class CheckpointPut:
+    """Rows of checkpoints to store, by their tables; each has the columns that `checkpoints/rows.py` names."""
+
+    call: int
+    scope: int
+    thread_id: str
+    checkpoint_ns: str
+    run: tuple[str, int] | None
+    is_awaited: bool
+    checkpoints: list[tuple[Any, ...]]
+    values: list[tuple[Any, ...]]
+    pieces: list[tuple[Any, ...]]
+    writes: list[tuple[Any, ...]]
+    size: int
+
+
+@dataclass(slots=True, kw_only=True)
+class CheckpointCall:
+    """Another operation of `CheckpointBackend`, with its arguments in order."""
+
+    call: int
+    scope: int
+    operation: str
+    arguments: list[Any]
+
+
+@dataclass(slots=True, kw_only=True)
+class StoreBatch:
+    """Operations on the store: the kind of each, and the JSON of its fields."""
+
+    call: int
+    ops: list[tuple[str, bytes]]
+
+
+@dataclass(slots=True, kw_only=True)
+class HttpRequest:
+    """A request to the server's own API, made by the code that one of the server's calls runs.
+
+    The first item of the answer is the status and the headers, the others are pieces of the body.
+    """
+
+    call: int
+    method: str
+    path: str
+    raw_path: bytes
+    query: bytes
+    headers: list[tuple[bytes, bytes]]
+    body: bytes
+
+
+@dataclass(slots=True, kw_only=True)
+class Pong:
+    """The answer to a ping: for how many seconds the loop that stands still for longest has not turned."""
+
+    still_s: float = 0.0
+    memory_bytes: int = 0
+
+
+def read(message: type[M], body: Any) -> M:
+    """Make a message of a body. Raises CallFailed if a field is missing or the body is no map."""
+    known = fields(message)  # type: ignore[arg-type]
+    if type(body) is not dict:
+        raise CallFailed("malformed", f"{message.__name__} is not a map")
+    missing = [
+        each.name
+        for each in known
+        if each.name not in body and each.default is MISSING and each.default_factory is MISSING
+    ]
+    if missing:
+        raise CallFailed("malformed", f"{message.__name__} lacks {', '.join(missing)}")
+    return message(**{each.name: body[each.name] for each in known if each.name in body})
+
+
+def checked_protocol(hello: Any) -> None:
+    """Refuse a peer of another protocol version. Raises CallFailed."""
+    version = hello.get("protocol") if type(hello) is dict else None
+    if version != PROTOCOL:
+        raise CallFailed("protocol", f"the peer speaks version {version!r} of the protocol, not {PROTOCOL}")

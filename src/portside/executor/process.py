@@ -1,0 +1,260 @@
+"""An executor process: it imports the project, says what its graphs are, and serves the agent server's calls.
+
+The link has the process's first event loop, and graphs run on loops in threads of their own (`loops`). So a node that
+blocks its loop delays neither heartbeats nor the events and checkpoints of the steps before it. The process ends with
+its link: nothing of it outlives its server.
+"""
+
+import asyncio
+import json
+import logging
+import os
+import platform
+import sys
+import threading
+import time
+import traceback
+from collections.abc import Callable, Coroutine
+from dataclasses import asdict
+from importlib import metadata
+from pathlib import Path
+from typing import Any
+
+from portside.executor import messages
+from portside.executor.checkpoints.saver import Checkpointer
+from portside.executor.checkpoints.serde import SerdeRules, make_serde
+from portside.executor.errors import RunTimeout
+from portside.executor.execute import execute
+from portside.executor.link import CallFailed, Handler, Link, ServedCall
+from portside.executor.load import Graphs, load_graphs
+from portside.executor.loops import GraphLoop
+from portside.executor.messages import LOG_LINE, ExecutorHello, Pong, ServerHello
+from portside.executor.operations import GraphOperations
+from portside.executor.project import GraphSource, Project
+from portside.executor.remote import RemoteBackend, RemoteStore, ServerCalls, current_call
+from portside.executor.requests import (
+    DescriptionRequest,
+    HistoryRead,
+    RunRequest,
+    StateChange,
+    StateCreation,
+    StateRead,
+)
+from portside.executor.sdk import install_sdk_modules
+from portside.kernel.errors import Invalid, PortsideError, UserMistake
+
+log = logging.getLogger(__name__)
+LIBRARIES = ("langgraph", "langgraph-checkpoint", "langchain-core", "langgraph-sdk", "langsmith")
+
+
+class JsonLines(logging.Formatter):
+    """Writes log records as lines of JSON, which the server's process adds to its own log."""
+
+    def format(self, record: logging.LogRecord) -> str:
+        """Return the line of a record."""
+        line: dict[str, Any] = {"level": record.levelname.lower(), "logger": record.name, "event": record.getMessage()}
+        if isinstance(given := getattr(record, "fields", None), dict):
+            line["fields"] = given
+        if record.exc_info:
+            line["exception"] = "".join(traceback.format_exception(*record.exc_info))
+        return LOG_LINE + json.dumps(line, default=str)
+
+
+def configure_logs(level: str) -> None:
+    """Write the log of this process to standard error."""
+    handler = logging.StreamHandler(sys.stderr)
+    handler.setFormatter(JsonLines())
+    number = logging.getLevelNamesMapping().get(level.upper(), logging.INFO)
+    logging.basicConfig(level=max(number, logging.INFO), handlers=[handler], force=True)
+    for chatty in ("httpx", "httpcore"):
+        logging.getLogger(chatty).setLevel(logging.WARNING)
+
+
+class ExecutorProcess:
+    """The executor of this process, at the other end of the socket that its server listens on."""
+
+    def __init__(self, socket: str) -> None:
+        self._socket = socket
+        self._loops: list[GraphLoop] = []
+        self._turns: list[_Turn] = []
+        self._greeting: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
+        self._handlers: dict[str, Handler] = {}
+        self._graphs: Graphs | None = None
+        self._is_encrypted = False
+        self._link = Link(self._handlers, on_hello=self._on_hello, pong=self._pong)
+        self._server = ServerCalls(self._link)
+
+    async def run(self) -> str:
+        """Serve until the link ends; return why. Raises OSError if the server is not there."""
+        loop = asyncio.get_running_loop()
+        await loop.create_unix_connection(lambda: self._link, self._socket)
+        try:
+            greeting = await self._greeting
+            self._link.hello(await self._prepare(messages.read(ServerHello, greeting)))
+        except CallFailed as exc:
+            self._link.hello(_failed(exc.message))
+        return await self._link.wait_closed()
+
+    def _on_hello(self, body: Any) -> None:
+        if not self._greeting.done():
+            self._greeting.set_result(body)
+
+    async def _prepare(self, hello: ServerHello) -> ExecutorHello:
+        """Import the project, and start what its graphs need. This blocks the link, which nobody uses yet."""
+        messages.checked_protocol(asdict(hello))
+        install_sdk_modules(self._server)
+        configure_logs(hello.log_level)
+        self._is_encrypted = hello.is_encrypted
+        sources = {graph_id: GraphSource(**source) for graph_id, source in hello.graphs.items()}
+        project = Project(file=Path(hello.file), graphs=sources, dependencies=hello.dependencies, env=hello.env)
+        try:
+            graphs = load_graphs(project)
+        except UserMistake as exc:
+            return _failed(str(exc))
+        self._loops = [GraphLoop(f"graphs-{number}") for number in range(hello.loops)]
+        self._turns = [_Turn(loop) for loop in self._loops]
+        self._graphs = await self._equipped(graphs, hello)
+        self._handlers.update(self._served(GraphOperations(self._graphs)))
+        found = {name: version for name in LIBRARIES if (version := _version(name))}
+        return ExecutorHello(
+            protocol=messages.PROTOCOL,
+            language=f"Python {platform.python_version()}",
+            pid=os.getpid(),
+            graphs=self._graphs.facts(),
+            libraries=found,
+        )
+
+    async def _equipped(self, graphs: Graphs, hello: ServerHello) -> Graphs:
+        """Give the graphs their checkpointer and their store, which are behind the link."""
+        server, serde = self._server, make_serde(SerdeRules(**hello.serde))
+
+        async def make() -> tuple[Checkpointer, RemoteStore]:
+            backend = RemoteBackend(server, is_encrypted=hello.is_encrypted)
+            return Checkpointer(backend, serde=serde), RemoteStore(server, hello.store_ttl)
+
+        return graphs.attach(*await self._loops[0].call(make()))
+
+    # Serving
+
+    def _served(self, operations: GraphOperations) -> dict[str, Handler]:
+        """Return what serves each call of the server."""
+
+        def on_loop(work: Callable[[Any], Coroutine[Any, Any, Any]], request: type[Any]) -> Handler:
+            async def serve(body: Any, _call: ServedCall) -> Any:
+                given = _begun(body)
+                return await _answered(self._loops[0].call(work(messages.read(request, given.request))))
+
+            return serve
+
+        def in_scope(work: Callable[[Any, Any], Coroutine[Any, Any, Any]], request: type[Any]) -> Handler:
+            async def serve(body: Any, _call: ServedCall) -> Any:
+                given = _begun(body)
+                scope = RemoteBackend(self._server, is_encrypted=self._is_encrypted, scope=given.scope)
+                return await _answered(self._loops[0].call(work(messages.read(request, given.request), scope)))
+
+            return serve
+
+        return {
+            messages.EXECUTE: self._execute,
+            messages.UPDATE_STATE: in_scope(operations.update_state, StateChange),
+            messages.CREATE_STATE: in_scope(operations.create_state, StateCreation),
+            "read_outcome": on_loop(operations.read_outcome, RunRequest),
+            "read_state": on_loop(operations.read_state, StateRead),
+            "read_history": on_loop(operations.read_history, HistoryRead),
+            "draw": on_loop(operations.draw, DescriptionRequest),
+            "schemas": on_loop(operations.schemas, DescriptionRequest),
+            "subgraphs": on_loop(operations.subgraphs, DescriptionRequest),
+        }
+
+    async def _execute(self, body: Any, call: ServedCall) -> Any:
+        assert self._graphs is not None  # noqa: S101 - nothing is executed before
+        given = _begun(body)
+        request = messages.read(RunRequest, given.request)
+        batches, loop = EventBatches(call), min(self._loops, key=lambda candidate: candidate.load)
+        return await _answered(loop.call(execute(self._graphs, request, batches.add, given.timeout_s)))
+
+    def _pong(self) -> Pong:
+        return Pong(still_s=max((turn.still_s() for turn in self._turns), default=0.0), memory_bytes=memory_bytes())
+
+
+class EventBatches:
+    """Carries the events of a run from its graph loop to the link: what waits there is one item."""
+
+    def __init__(self, call: ServedCall) -> None:
+        self._call = call
+        self._loop = asyncio.get_running_loop()
+        self._lock = threading.Lock()
+        self._waiting: list[tuple[str, bytes]] = []
+
+    def add(self, event: tuple[str, bytes]) -> None:
+        """Add an event, in any thread."""
+        with self._lock:
+            self._waiting.append(event)
+            is_first = len(self._waiting) == 1
+        if is_first:
+            self._loop.call_soon_threadsafe(self._send)
+
+    def _send(self) -> None:
+        with self._lock:
+            events, self._waiting = self._waiting, []
+        self._call.send(events)
+
+
+class _Turn:
+    """Tells how long a graph loop has not turned."""
+
+    def __init__(self, loop: GraphLoop) -> None:
+        self._loop = loop
+        self._asked_at: float | None = None
+
+    def still_s(self) -> float:
+        """Return the seconds since the loop was asked to turn and did not; ask it again if it did."""
+        if self._asked_at is None:
+            self._asked_at = time.monotonic()
+            self._loop.call_soon(self._turned)
+            return 0.0
+        return time.monotonic() - self._asked_at
+
+    def _turned(self) -> None:
+        self._asked_at = None
+
+
+def _begun(body: Any) -> messages.GraphCall:
+    """Read a call, and let what the graph asks of the server name it."""
+    given = messages.read(messages.GraphCall, body)
+    current_call.set(given.call)
+    return given
+
+
+async def _answered(work: Coroutine[Any, Any, Any]) -> Any:
+    """Await work of a graph loop. Raises CallFailed for the errors that the server answers its clients with."""
+    try:
+        return await work
+    except RunTimeout as exc:
+        raise CallFailed("run_timeout", str(exc)) from exc
+    except Invalid as exc:
+        raise CallFailed(exc.code, exc.message, {"problems": [asdict(problem) for problem in exc.problems]}) from exc
+    except PortsideError as exc:
+        raise CallFailed(exc.code, exc.message) from exc
+
+
+def _failed(reason: str) -> ExecutorHello:
+    return ExecutorHello(
+        protocol=messages.PROTOCOL, language=f"Python {platform.python_version()}", pid=os.getpid(), failure=reason
+    )
+
+
+def _version(package: str) -> str | None:
+    try:
+        return metadata.version(package)
+    except metadata.PackageNotFoundError:
+        return None
+
+
+def memory_bytes() -> int:
+    """Return the memory of this process that is not shared with files; 0 where the system does not tell."""
+    try:
+        pages = Path("/proc/self/statm").read_text(encoding="ascii").split()
+        return (int(pages[1]) - int(pages[2])) * os.sysconf("SC_PAGE_SIZE")
+    except (OSError, ValueError, IndexError):
+        return 0

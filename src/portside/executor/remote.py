@@ -1,0 +1,268 @@
+"""What graphs in an executor process use of their server, over the link: checkpoints and the store.
+
+The link belongs to the loop of the process; graphs call from loops and threads of their own.
+"""
+
+import asyncio
+from collections.abc import Iterable, Mapping, Sequence
+from contextvars import ContextVar
+from datetime import datetime
+from typing import Any
+
+import orjson
+from langgraph.store.base import (
+    BaseStore,
+    GetOp,
+    Item,
+    ListNamespacesOp,
+    MatchCondition,
+    Op,
+    PutOp,
+    Result,
+    SearchItem,
+    SearchOp,
+    TTLConfig,
+)
+
+from portside.executor import messages
+from portside.executor.checkpoints.backend import CheckpointQuery
+from portside.executor.checkpoints.rows import CHECKPOINT_COLUMNS, Rows
+from portside.executor.link import CallFailed, Link
+from portside.executor.loops import CrossLoopCall
+
+MAIN_SCOPE = 0
+"""The scope of checkpoints outside of a transaction."""
+# The number of the server's call that the current code runs for: the server knows its user.
+current_call: ContextVar[int] = ContextVar("current_call", default=0)
+_METADATA = CHECKPOINT_COLUMNS.index("c_metadata")
+_OPS: dict[str, type[Any]] = {"get": GetOp, "search": SearchOp, "put": PutOp, "list": ListNamespacesOp}
+_BUILTIN = {error.__name__: error for error in (ValueError, TypeError, RuntimeError, TimeoutError, KeyError)}
+
+
+class ServerCalls:
+    """Calls the server, from any event loop or thread. Make it on the loop of the link."""
+
+    def __init__(self, link: Link) -> None:
+        self.link = link
+        self.loop = asyncio.get_running_loop()
+
+    async def call(self, method: str, body: Any) -> Any:
+        """Call the server. Raises an exception with the name and the text of the one that was raised there."""
+        if asyncio.get_running_loop() is self.loop:
+            return await self._call(method, body)
+        return await CrossLoopCall(self.loop, self._call(method, body)).result
+
+    def call_from_thread(self, method: str, body: Any) -> Any:
+        """Call the server, and block this thread until it answers."""
+        return asyncio.run_coroutine_threadsafe(self._call(method, body), self.loop).result()
+
+    async def _call(self, method: str, body: Any) -> Any:
+        try:
+            return await self.link.call(method, body)
+        except CallFailed as exc:
+            raise _raised(exc) from None
+
+
+def _raised(failed: CallFailed) -> Exception:
+    """Return the exception that the server raised, by its name: a run's error shows clients that."""
+    name = failed.fields.get("type")
+    if not isinstance(name, str) or not name.isidentifier():
+        return failed
+    kind: type[Exception] = _BUILTIN.get(name) or type(name, (Exception,), {"__module__": __name__})
+    return kind(failed.message)
+
+
+class RemoteBackend:
+    """A `CheckpointBackend` of the server: its database, or the transaction of a scope."""
+
+    def __init__(self, server: ServerCalls, *, is_encrypted: bool, scope: int = MAIN_SCOPE) -> None:
+        self.is_encrypted = is_encrypted
+        self._server, self._scope = server, scope
+
+    async def put(
+        self, thread_id: str, checkpoint_ns: str, rows: Rows, *, run: tuple[str, int] | None, is_awaited: bool
+    ) -> None:
+        """Send rows; the server buffers them with those of the run."""
+        put = messages.CheckpointPut(
+            call=current_call.get(),
+            scope=self._scope,
+            thread_id=thread_id,
+            checkpoint_ns=checkpoint_ns,
+            run=run,
+            is_awaited=is_awaited,
+            checkpoints=[_with_metadata(row) for row in rows.checkpoints.values()],
+            values=list(rows.values.values()),
+            pieces=list(rows.pieces.values()),
+            writes=[_plain(row) for row in rows.writes.values()],
+            size=rows.size,
+        )
+        await self._server.call(messages.CHECKPOINTS_PUT, put)
+
+    async def read(self, thread_id: str, checkpoint_ns: str, checkpoint_id: str | None) -> Any:
+        """Return the row of a checkpoint by its columns, or None."""
+        return await self._ask("read", thread_id, checkpoint_ns, checkpoint_id)
+
+    async def list(self, query: CheckpointQuery) -> Sequence[Any]:
+        """Return the rows of a page of checkpoints by their columns."""
+        rows: Sequence[Any] = await self._ask("list", query._asdict())
+        return rows
+
+    async def delete_threads(self, thread_ids: Sequence[str]) -> None:
+        """Delete all checkpoints of threads."""
+        await self._ask("delete_threads", list(thread_ids))
+
+    async def delete_runs(self, run_ids: Sequence[str], thread_id: str | None) -> None:
+        """Delete the checkpoints of runs."""
+        await self._ask("delete_runs", list(run_ids), thread_id)
+
+    async def keep_latest(self, thread_ids: Sequence[str]) -> None:
+        """Delete all checkpoints of threads but the latest of each namespace."""
+        await self._ask("keep_latest", list(thread_ids))
+
+    async def copy_thread(self, source: str, target: str) -> None:
+        """Copy the history of a thread."""
+        await self._ask("copy_thread", source, target)
+
+    async def _ask(self, operation: str, *arguments: Any) -> Any:
+        body = messages.CheckpointCall(
+            call=current_call.get(), scope=self._scope, operation=operation, arguments=list(arguments)
+        )
+        return await self._server.call(messages.CHECKPOINTS, body)
+
+
+def _with_metadata(row: tuple[Any, ...]) -> tuple[Any, ...]:
+    """Encode the metadata, which a row holds as a function until it is stored."""
+    metadata = row[_METADATA]
+    return (*row[:_METADATA], metadata if isinstance(metadata, str) else metadata(), *row[_METADATA + 1 :])
+
+
+def _plain(row: tuple[Any, ...]) -> tuple[Any, ...]:
+    """Return a row whose ids are strings: a config may hold the run's id as a UUID."""
+    return tuple(part if isinstance(part, (str, bytes, int, type(None))) else str(part) for part in row)
+
+
+class RemoteStore(BaseStore):
+    """The store of the server. Values are encoded here, so that what has no JSON form is refused as in the server.
+
+    Make it on the first loop of the graphs.
+    """
+
+    supports_ttl = True
+
+    def __init__(self, server: ServerCalls, ttl: Mapping[str, Any] | None) -> None:
+        self._server = server
+        self._loop = asyncio.get_running_loop()
+        self.ttl_config = None if ttl is None else TTLConfig(**ttl)  # type: ignore[typeddict-item]
+
+    async def abatch(self, ops: Iterable[Op]) -> list[Result]:
+        """Run several operations; reads see the state before the batch."""
+        operations = list(ops)
+        return _results(operations, await self._server.call(messages.STORE_BATCH, _encoded(operations)))
+
+    def batch(self, ops: Iterable[Op]) -> list[Result]:
+        """Run `abatch` from another thread. Raises InvalidStateError on the loop of graphs, which it would block."""
+        operations = list(ops)
+        self._refuse_own_loop(operations)
+        return _results(operations, self._server.call_from_thread(messages.STORE_BATCH, _encoded(operations)))
+
+    def _refuse_own_loop(self, ops: Sequence[Op]) -> None:
+        try:
+            if asyncio.get_running_loop() is not self._loop:
+                return
+        except RuntimeError:
+            return
+        method = {GetOp: "get", SearchOp: "search", PutOp: "put", ListNamespacesOp: "list_namespaces"}.get(type(ops[0]))
+        name = method if method and len(ops) == 1 else "batch"
+        if isinstance(ops[0], PutOp) and len(ops) == 1 and ops[0].value is None:
+            name = "delete"
+        raise asyncio.InvalidStateError(
+            "Synchronous calls to PostgresStore detected in the main event loop. This can lead to deadlocks or "
+            "performance issues. Please use the asynchronous interface for main thread operations. "
+            f"Specifically, replace `store.{name}(...)` with `await store.a{name}(...)`"
+        )
+
+
+def _encoded(ops: Sequence[Op]) -> messages.StoreBatch:
+    """Encode operations. Raises ValueError for a value that has no JSON form."""
+    names = {kind: name for name, kind in _OPS.items()}
+    encoded = [(names[type(op)], json_of(_fields(op), _what(op))) for op in ops]
+    return messages.StoreBatch(call=current_call.get(), ops=encoded)
+
+
+def _fields(op: Any) -> dict[str, Any]:
+    fields: dict[str, Any] = dict(op._asdict())
+    if isinstance(op, PutOp) and op.value is not None and not isinstance(op.value, Mapping):
+        raise ValueError(f"the value of an item must be a mapping, not {type(op.value).__name__}")
+    if isinstance(op, ListNamespacesOp) and op.match_conditions:
+        fields["match_conditions"] = [(each.match_type, each.path) for each in op.match_conditions]
+    return fields
+
+
+def _what(op: Op) -> str:
+    return "the value of an item" if isinstance(op, PutOp) else "an operation"
+
+
+def json_of(value: Any, what: str) -> bytes:
+    """Return the JSON of what the project gave. Raises ValueError that says what has none."""
+    try:
+        return orjson.dumps(value, _json_default, orjson.OPT_NON_STR_KEYS)
+    except TypeError as exc:
+        raise ValueError(f"{what} cannot be stored as JSON: {exc}") from exc
+
+
+def _json_default(value: Any) -> Any:
+    """Return the JSON form of pydantic models, such as messages; nothing else has one."""
+    dump = getattr(value, "model_dump", None)
+    if callable(dump) and not isinstance(value, type):
+        return dump()
+    if isinstance(value, Mapping):
+        return dict(value)
+    raise TypeError(f"a {type(value).__name__} has no JSON form")
+
+
+def decoded_op(kind: str, fields: dict[str, Any]) -> Op:
+    """Return the operation that a message describes; the server calls this. Raises ValueError."""
+    if kind not in _OPS:
+        raise ValueError(f"unknown operation {kind!r} on the store")
+    given = dict(fields)
+    for name in ("namespace", "namespace_prefix"):
+        if name in given and given[name] is not None:
+            given[name] = tuple(given[name])
+    if given.get("match_conditions"):
+        given["match_conditions"] = tuple(
+            MatchCondition(match_type=match_type, path=tuple(path)) for match_type, path in given["match_conditions"]
+        )
+    try:
+        op: Op = _OPS[kind](**given)
+    except TypeError as exc:
+        raise ValueError(f"a malformed operation on the store: {exc}") from exc
+    return op
+
+
+def encoded_result(result: Any) -> Any:
+    """Return the result of an operation as plain data; the server calls this."""
+    if isinstance(result, Item):
+        plain = {name: getattr(result, name) for name in ("namespace", "key")}
+        times = {name: getattr(result, name).isoformat() for name in ("created_at", "updated_at")}
+        score = {"score": result.score} if isinstance(result, SearchItem) else {}
+        return {**plain, **times, **score, "value": orjson.dumps(result.value)}
+    if isinstance(result, list):
+        return [encoded_result(each) for each in result]
+    return result
+
+
+def _results(ops: Sequence[Op], results: Sequence[Any]) -> list[Result]:
+    return [_result(op, result) for op, result in zip(ops, results, strict=True)]
+
+
+def _result(op: Op, result: Any) -> Any:
+    if isinstance(op, GetOp):
+        return None if result is None else Item(**_item(result))
+    if isinstance(op, SearchOp):
+        return [SearchItem(**_item(each)) for each in result]
+    return [tuple(each) for each in result] if isinstance(op, ListNamespacesOp) else None
+
+
+def _item(fields: dict[str, Any]) -> dict[str, Any]:
+    times = {name: datetime.fromisoformat(fields[name]) for name in ("created_at", "updated_at")}
+    return {**fields, **times, "namespace": tuple(fields["namespace"]), "value": orjson.loads(fields["value"])}

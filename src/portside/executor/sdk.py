@@ -1,0 +1,131 @@
+"""`get_client()` of the SDK without a URL, in an executor process: a client of the server that the process works for.
+
+For such a client the SDK imports modules of another server's package. `install_sdk_modules` registers substitutes under
+their names, with only what the SDK uses, before the project's code is imported.
+"""
+
+import asyncio
+import os
+import sys
+from collections.abc import AsyncIterator
+from importlib.machinery import ModuleSpec
+from types import ModuleType
+from typing import Any
+
+import httpx
+
+from portside.executor import messages
+from portside.executor.link import CallFailed, LinkClosed
+from portside.executor.loops import CrossLoopCall
+from portside.executor.remote import ServerCalls, current_call
+
+HOST_PACKAGE = "langgraph_api"
+_DEFERS = "__LANGGRAPH_DEFER_LOOPBACK_TRANSPORT"
+_servers: list[ServerCalls] = []
+
+
+def install_sdk_modules(server: ServerCalls) -> None:
+    """Let the SDK find the server."""
+    os.environ.pop(_DEFERS, None)
+    _servers[:] = [server]
+    package = _substitute_module(HOST_PACKAGE, is_package=True)
+    package.__path__ = []
+    contents: dict[str, dict[str, Any]] = {
+        "server": {"app": server},
+        "asgi_transport": {"ASGITransport": LinkTransport},
+    }
+    for name, content in contents.items():
+        module = _substitute_module(f"{HOST_PACKAGE}.{name}")
+        vars(module).update(content)
+        setattr(package, name, module)
+
+
+def _substitute_module(name: str, *, is_package: bool = False) -> ModuleType:
+    module = ModuleType(name, "Imported by the SDK from the server that it runs in.")
+    module.__spec__ = ModuleSpec(name, None, is_package=is_package)
+    sys.modules[name] = module
+    return module
+
+
+class LinkTransport(httpx.AsyncBaseTransport):
+    """Carries requests of an HTTP client to the server, over the link."""
+
+    def __init__(self, app: Any = None, **options: Any) -> None:
+        """Accept the SDK's arguments; there is only one server to call."""
+
+    async def handle_async_request(self, request: httpx.Request) -> httpx.Response:
+        """Make a call. Raises ConnectError if the server does not answer, and ReadError."""
+        url = request.url
+        raw_path, _, query = url.raw_path.partition(b"?")
+        body = messages.HttpRequest(
+            call=current_call.get(),
+            method=request.method,
+            path=url.path,
+            raw_path=raw_path,
+            query=query,
+            headers=[(bytes(name), bytes(value)) for name, value in request.headers.raw],
+            body=await request.aread(),
+        )
+        exchange = _Exchange(_servers[0])
+        try:
+            status, headers = await exchange.begin(body)
+        except (CallFailed, LinkClosed) as exc:
+            raise httpx.ConnectError(str(exc), request=request) from exc
+        return httpx.Response(status, headers=[(name, value) for name, value in headers], stream=_Body(exchange))
+
+
+class _Exchange:
+    """A request and its response: items arrive on the loop of the link, and are read on the caller's."""
+
+    def __init__(self, server: ServerCalls) -> None:
+        self._server = server
+        self._loop = asyncio.get_running_loop()
+        self._items: asyncio.Queue[Any] = asyncio.Queue()
+        self._call: CrossLoopCall[Any] | None = None
+
+    async def begin(self, request: messages.HttpRequest) -> Any:
+        """Send the request; return the status and the headers. Raises CallFailed and LinkClosed."""
+        work = self._server.link.call(messages.HTTP_REQUEST, request, on_item=self._take)
+        self._call = CrossLoopCall(self._server.loop, work)
+        self._call.result.add_done_callback(self._end)
+        try:
+            return await self.read()
+        except asyncio.CancelledError:
+            await self.close()
+            raise
+
+    async def read(self) -> Any:
+        """Return the next item, None at the end. Raises CallFailed and LinkClosed."""
+        item = await self._items.get()
+        if isinstance(item, Exception):
+            raise item
+        return item
+
+    async def close(self) -> None:
+        """Stop the request if it is under way."""
+        if self._call is not None and not self._call.result.done():
+            await self._call.stop()
+
+    def _take(self, item: Any) -> None:
+        self._loop.call_soon_threadsafe(self._items.put_nowait, item)
+
+    def _end(self, result: "asyncio.Future[Any]") -> None:
+        failure = LinkClosed("the request was cancelled") if result.cancelled() else result.exception()
+        self._items.put_nowait(failure)
+
+
+class _Body(httpx.AsyncByteStream):
+    """The body of a response, streamed."""
+
+    def __init__(self, exchange: _Exchange) -> None:
+        self._exchange = exchange
+
+    async def __aiter__(self) -> AsyncIterator[bytes]:
+        try:
+            while (data := await self._exchange.read()) is not None:
+                yield data
+        except (CallFailed, LinkClosed) as exc:
+            raise httpx.ReadError(str(exc)) from exc
+
+    async def aclose(self) -> None:
+        await self._exchange.close()

@@ -1,0 +1,295 @@
+"""Executor processes: started, watched, replaced and stopped; what one does harms its own runs alone."""
+
+import asyncio
+import json
+import os
+import signal
+import sys
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Any
+from uuid import UUID, uuid4
+
+import pytest
+
+from portside.agent.executors.pool import ExecutorPool, PoolLimits
+from portside.agent.executors.process import ExecutorProcess, Program
+from portside.executor import messages
+from portside.executor.link import CallFailed, LinkClosed
+from portside.executor.messages import Execute, ServerHello
+from portside.executor.requests import RunRequest
+from portside.kernel.errors import UserMistake
+from tests.conftest import eventually
+
+AGENT = """
+import asyncio, ctypes, os, time
+from typing import TypedDict
+from langgraph.graph import StateGraph
+
+class State(TypedDict):
+    do: str
+    done: str
+
+async def act(state):
+    do = state["do"]
+    print("a line of the project", flush=True)
+    if do == "exit":
+        os._exit(7)
+    if do == "segfault":
+        ctypes.string_at(0)
+    if do == "hold the GIL":
+        ctypes.PyDLL(None).sleep(3600)
+    if do == "hold the loop":
+        time.sleep(3600)
+    if do == "wait":
+        await asyncio.sleep(3600)
+    if do == "fill":
+        act.kept = bytearray(os.urandom(1)) * 300_000_000
+    return {"done": f"{do} in {os.getpid()}"}
+
+graph = StateGraph(State).add_node("act", act).add_edge("__start__", "act").compile()
+"""
+
+
+@pytest.fixture
+def project(tmp_path) -> Path:
+    (tmp_path / "agent.py").write_text(AGENT)
+    return tmp_path
+
+
+def program_of(project: Path, **options: Any) -> Program:
+    graphs = {"agent": {"path": "./agent.py:graph", "description": "Acts."}}
+    hello = ServerHello(
+        protocol=messages.PROTOCOL,
+        file=str(project / "langgraph.json"),
+        graphs=graphs,
+        dependencies=["."],
+        env={},
+        loops=1,
+    )
+    return Program(sys.executable, dict(os.environ), hello, **options)
+
+
+@asynccontextmanager
+async def started(program: Program, limits: PoolLimits | None = None) -> AsyncIterator[ExecutorPool]:
+    pool = ExecutorPool(program, limits or PoolLimits(), lambda _executor: {})
+    await pool.start()
+    try:
+        yield pool
+    finally:
+        await pool.close()
+
+
+def request(do: str) -> Execute:
+    run = RunRequest(
+        graph_id="agent", input={"do": do}, config={"configurable": {}}, stream_modes=["values", "updates"]
+    )
+    return Execute(request=run, timeout_s=600.0)
+
+
+async def execute(pool: ExecutorPool, do: str, run_id: UUID | None = None) -> dict[str, Any]:
+    """Execute a run; return its values."""
+    events: list[Any] = []
+    async with pool.for_run(run_id or uuid4(), "run") as executor:
+        outcome = await executor.link.call(messages.EXECUTE, request(do), on_item=events.extend)
+    assert [name for name, _ in events] == ["values", "updates", "values"]
+    values: dict[str, Any] = json.loads(outcome["values"])
+    return values
+
+
+async def hold(pool: ExecutorPool, do: str, *, alone: bool = True) -> tuple[ExecutorProcess, "asyncio.Task[Any]"]:
+    """Begin a run that does not end; return its executor when it executes."""
+    began: asyncio.Future[ExecutorProcess] = asyncio.get_running_loop().create_future()
+
+    async def run() -> None:
+        async with pool.for_run(uuid4(), "run") as executor:
+            await executor.link.call(
+                messages.EXECUTE, request(do), on_item=lambda _events: began.done() or began.set_result(executor)
+            )
+
+    task = asyncio.create_task(run())
+    return await asyncio.wait_for(began, 60), task
+
+
+async def test_executor_says_what_its_graphs_are_and_executes_them(project):
+    async with started(program_of(project)) as pool:
+        assert list(pool.facts) == ["agent"]
+        assert pool.facts["agent"].description == "Acts."
+        [executor] = pool.executors
+        assert executor.hello.libraries["langgraph"]
+        assert await execute(pool, "nothing") == {"do": "nothing", "done": f"nothing in {executor.process.pid}"}
+        async with pool.for_call() as one:
+            schemas = await one.link.call("schemas", {"graph_id": "agent", "config": {}})
+            assert set(schemas["input_schema"]["properties"]) == {"do", "done"}
+            with pytest.raises(CallFailed) as failed:
+                await one.link.call("schemas", {"graph_id": "other", "config": {}})
+    assert failed.value.code == "not_found"
+    assert executor.process.returncode is not None
+
+
+async def test_project_that_does_not_load_is_reported_in_the_users_terms(project):
+    (project / "agent.py").write_text("import nothing_like_this\n")
+    with pytest.raises(UserMistake, match=r"does not load: ModuleNotFoundError.*agent.py, line 1"):
+        async with started(program_of(project)):
+            pass
+
+
+async def test_project_that_ends_the_process_is_reported(project):
+    (project / "agent.py").write_text("import os\nos._exit(9)\n")
+    with pytest.raises(UserMistake, match="exited with code 9 while it imported the project"):
+        async with started(program_of(project)):
+            pass
+
+
+@pytest.mark.parametrize(
+    ("do", "reason"),
+    [("exit", "exited with code 7"), ("segfault", "was killed by SIGSEGV"), ("hold the GIL", "did not answer")],
+)
+async def test_crash_ends_the_runs_of_its_process_alone(project, do, reason):
+    async with started(program_of(project, heartbeat_s=3.0), PoolLimits(executors=2)) as pool:
+
+        async def are_ready() -> bool:
+            return len(pool.executors) == 2
+
+        await eventually(are_ready)
+        held, innocent = await hold(pool, "wait")
+        async with pool.for_run(uuid4(), "run") as crashing:
+            assert crashing is not held
+            with pytest.raises(LinkClosed):
+                await crashing.link.call(messages.EXECUTE, request(do), on_item=lambda _events: None)
+            assert reason in await crashing.wait_ended()
+        assert not innocent.done()
+        assert held.process.returncode is None
+        assert crashing not in pool.executors
+        await eventually(are_ready)
+        innocent.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await innocent
+        assert (await execute(pool, "nothing"))["done"]
+
+
+async def test_killed_executor_is_replaced(project):
+    async with started(program_of(project)) as pool:
+        [first] = pool.executors
+        first.process.send_signal(signal.SIGKILL)
+        assert await first.wait_ended() == "was killed by SIGKILL"
+        assert str(first.process.pid) not in (await execute(pool, "nothing"))["done"]
+
+
+async def test_blocked_graph_loop_does_not_kill_the_process(project):
+    async with started(program_of(project, heartbeat_s=3.0)) as pool:
+        executor, task = await hold(pool, "hold the loop")
+        for _ in range(5):
+            await executor.link.ping()
+            assert not (await asyncio.wait([task], timeout=1.0))[0]
+        assert executor.process.returncode is None
+        executor.kill("the test is over")
+        with pytest.raises(LinkClosed):
+            await task
+
+
+async def test_cancelled_run_has_stopped(project):
+    async with started(program_of(project)) as pool:
+        executor, task = await hold(pool, "wait")
+        task.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await task
+        assert not executor.runs
+        assert str(executor.process.pid) in (await execute(pool, "nothing"))["done"]
+
+
+async def test_executor_is_replaced_after_its_runs(project):
+    async with started(program_of(project), PoolLimits(max_runs=3)) as pool:
+        [first] = pool.executors
+        used = {(await execute(pool, "nothing"))["done"] for _ in range(3)}
+        assert used == {f"nothing in {first.process.pid}"}
+
+        async def is_replaced() -> bool:
+            return first not in pool.executors and len(pool.executors) == 1
+
+        await eventually(is_replaced)
+        assert first.process.returncode == 0
+
+
+async def test_executor_with_much_memory_is_replaced_after_its_run(project):
+    async with started(program_of(project), PoolLimits(max_memory_bytes=250_000_000)) as pool:
+        [first] = pool.executors
+        await execute(pool, "fill")
+
+        async def is_replaced() -> bool:
+            return first not in pool.executors and len(pool.executors) == 1
+
+        await eventually(is_replaced)
+        assert first.memory_bytes > 250_000_000
+
+
+async def test_idle_executors_stop_and_start_with_the_next_call(project):
+    async with started(program_of(project), PoolLimits(idle_s=0.5)) as pool:
+
+        async def are_stopped() -> bool:
+            return not pool.executors
+
+        await eventually(are_stopped)
+        assert list(pool.facts) == ["agent"]
+        assert (await execute(pool, "nothing"))["do"] == "nothing"
+
+
+async def test_suspects_have_a_process_for_themselves(project):
+    async with started(program_of(project)) as pool:
+        executor, task = await hold(pool, "wait")
+        suspect = uuid4()
+        pool.suspect(suspect)
+        alone = asyncio.create_task(execute(pool, "nothing", suspect))
+
+        async def is_reserved() -> bool:
+            return executor.is_reserved
+
+        await eventually(is_reserved)
+        shared = asyncio.create_task(execute(pool, "something"))
+        assert not (await asyncio.wait([alone, shared], timeout=0.5))[0]
+        task.cancel()
+        assert (await alone)["do"] == "nothing"
+        assert (await shared)["do"] == "something"
+
+
+async def test_executors_end_with_their_server(project):
+    """A server that is killed leaves no executor behind, not even one that holds the GIL."""
+    script = f"""
+import asyncio, sys
+sys.path.insert(0, {str(Path.cwd())!r})
+from pathlib import Path
+from tests.db.test_executor_pool import hold, program_of, started
+
+async def main():
+    async with started(program_of(Path({str(project)!r}))) as pool:
+        executor, task = await hold(pool, "wait")
+        print(executor.process.pid, flush=True)
+        await task
+
+asyncio.run(main())
+"""
+    server = await asyncio.create_subprocess_exec(sys.executable, "-c", script, stdout=asyncio.subprocess.PIPE)
+    assert server.stdout is not None
+    line = b""
+    while not line.strip().isdigit():
+        line = await asyncio.wait_for(server.stdout.readline(), 60)
+    server.kill()
+    await server.wait()
+
+    async def is_gone() -> bool:
+        return not os.path.exists(f"/proc/{int(line)}")  # noqa: PTH110, ASYNC240 - no disk
+
+    await eventually(is_gone)
+
+
+async def test_lines_of_executors_reach_the_log(project, capfd):
+    (project / "agent.py").write_text(
+        "import logging, sys\nlogging.getLogger('mine').warning('a warning', extra={'fields': {'n': 1}})\n"
+        "sys.stderr.write('bare\\n')\n" + AGENT
+    )
+    async with started(program_of(project)) as pool:
+        await execute(pool, "nothing")
+    written = capfd.readouterr()
+    assert "a warning" in written.err + written.out
+    assert "bare\n" in written.err

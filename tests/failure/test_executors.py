@@ -1,0 +1,138 @@
+"""Graphs that harm their executor process: their own runs alone are lost, retried and ended with the reason.
+
+The server keeps answering meanwhile.
+"""
+
+import asyncio
+from collections.abc import AsyncIterator
+from pathlib import Path
+from typing import Any
+
+import httpx2
+import pytest
+
+from tests.conftest import eventually
+from tests.servers import ServerProcess, agent_server
+
+RETRIES = 1
+
+
+@pytest.fixture(scope="module")
+def server(module_database: str, tmp_path_factory: pytest.TempPathFactory):
+    folder = tmp_path_factory.mktemp("executors")
+    settings = {"EXECUTORS": "2", "BG_JOB_MAX_RETRIES": str(RETRIES), "EXECUTOR_HEARTBEAT_SECS": "3"}
+    with agent_server(module_database, folder, project="crashes", **settings) as running:
+        yield running
+
+
+@pytest.fixture
+async def client(server: ServerProcess) -> AsyncIterator[httpx2.AsyncClient]:
+    async with httpx2.AsyncClient(base_url=server.url, timeout=300) as made:
+        yield made
+
+
+async def begin(client: httpx2.AsyncClient, do: str, ledger: Path, **values: Any) -> tuple[str, str]:
+    """Create a run on a thread of its own; return the ids of both."""
+    thread_id = (await client.post("/threads", json={})).json()["thread_id"]
+    body = {"assistant_id": "crashes", "input": {"do": do, "ledger": str(ledger), **values}}
+    response = await client.post(f"/threads/{thread_id}/runs", json=body)
+    assert response.status_code == 200, response.text
+    return thread_id, response.json()["run_id"]
+
+
+async def ended(client: httpx2.AsyncClient, thread_id: str, run_id: str) -> dict[str, Any]:
+    async def end() -> Any:
+        run = (await client.get(f"/threads/{thread_id}/runs/{run_id}")).json()
+        return run if run["status"] not in ("pending", "running") else None
+
+    found: dict[str, Any] = await eventually(end)
+    return found
+
+
+def attempts(ledger: Path) -> list[tuple[int, int]]:
+    """Return the process and the number of each attempt that began."""
+    return [(int(pid), int(attempt)) for pid, attempt in map(str.split, ledger.read_text().splitlines())]
+
+
+@pytest.mark.parametrize(
+    ("do", "reason"),
+    [("exit", "exited with code 7"), ("segfault", "was killed by SIGSEGV"), ("hold the GIL", "did not answer for 3 s")],
+)
+async def test_run_that_harms_its_process_is_retried_and_then_ends_with_the_reason(client, tmp_path, do, reason):
+    waiting = tmp_path / "waiting"
+    innocent = await begin(client, "wait", waiting)
+
+    async def waits() -> bool:
+        return waiting.exists()
+
+    await eventually(waits)
+    guilty = tmp_path / "guilty"
+    run = await begin(client, do, guilty)
+    answers = asyncio.create_task(keeps_answering(client))
+    over = await ended(client, *run)
+    answers.cancel()
+    assert over["status"] == "error"
+    error = over["error"]
+    assert error["error"] == "WorkerLost"
+    assert reason in error["message"]
+    pids = [pid for pid, _ in attempts(guilty)]
+    assert len(set(pids)) == len(pids) >= RETRIES + 1
+    thread = (await client.get(f"/threads/{run[0]}")).json()
+    assert thread["status"] == "error"
+    (tmp_path / "waiting.go").touch()
+    assert (await ended(client, *innocent))["status"] == "success"
+    # It goes on from its checkpoint if it shared a process: its first step was executed once.
+    assert len((await client.get(f"/threads/{innocent[0]}/state")).json()["values"]["pids"]) == 2
+    assert not answers.done() or answers.cancelled()
+
+
+async def keeps_answering(client: httpx2.AsyncClient) -> None:
+    """Fail if the server does not answer while an executor is down."""
+    while True:
+        assert (await client.get("/ok", timeout=60)).status_code == 200
+        await asyncio.sleep(0.05)
+
+
+async def test_run_goes_on_from_its_checkpoint_in_another_process(client, tmp_path):
+    ledger = tmp_path / "once"
+    run = await begin(client, "exit", ledger, times=1)
+    assert (await ended(client, *run))["status"] == "success"
+    (first, _), (second, _) = attempts(ledger)
+    assert first != second
+    values = (await client.get(f"/threads/{run[0]}/state")).json()["values"]
+    assert values["pids"] == [first, second]
+
+
+async def test_crash_ends_no_run_that_shared_the_process(client, tmp_path):
+    """One of many runs crashes each process that it is in: the others all succeed."""
+    innocents = [await begin(client, "exit", tmp_path / f"innocent{number}", times=0) for number in range(4)]
+    waiting = [await begin(client, "wait", tmp_path / f"waiting{number}") for number in range(6)]
+
+    async def all_wait() -> bool:
+        return all((tmp_path / f"waiting{number}").exists() for number in range(6))
+
+    await eventually(all_wait)
+    guilty = await begin(client, "exit", tmp_path / "guilty")
+    for number in range(6):
+        (tmp_path / f"waiting{number}.go").touch()
+    assert (await ended(client, *guilty))["status"] == "error"
+    for run in (*innocents, *waiting):
+        assert (await ended(client, *run))["status"] == "success"
+
+
+async def test_stream_of_a_crashed_run_goes_on(client, tmp_path):
+    """A client that follows the run sees the events of both attempts, and the end."""
+    thread_id = (await client.post("/threads", json={})).json()["thread_id"]
+    body = {
+        "assistant_id": "crashes",
+        "input": {"do": "segfault", "ledger": str(tmp_path / "streamed"), "times": 1},
+        "stream_mode": "updates",
+        "stream_resumable": True,
+    }
+    run_id = (await client.post(f"/threads/{thread_id}/runs", json=body)).json()["run_id"]
+    await ended(client, thread_id, run_id)
+    url = f"/threads/{thread_id}/runs/{run_id}/stream"
+    text = (await client.get(url, headers={"Last-Event-ID": "-1"})).text
+    assert '{"first":' in text
+    assert '{"act":' in text
+    assert "event: error" not in text
