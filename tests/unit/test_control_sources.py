@@ -144,6 +144,14 @@ def test_a_deployment_that_is_built_has_the_resources_of_its_type() -> None:
     assert resources_of(None, {"cpu": 3})["cpu"] == 3
 
 
+def test_a_limit_alone_bounds_what_is_requested() -> None:
+    limits = spec(memory_limit_mb=1024, cpu_limit=0.5, queue_memory_limit_mb=512)
+    check_resources(limits)
+    shown = show_resources(given_fields(limits))
+    assert (shown.memory_mb, shown.memory_limit_mb, shown.queue_memory_mb) == (1024, 1024, 512)
+    assert (shown.cpu, shown.cpu_limit, shown.queue_cpu, shown.queue_cpu_limit) == (0.5, 0.5, 0.5, 1)
+
+
 @pytest.mark.parametrize(
     ("fields", "named"),
     [
@@ -157,7 +165,8 @@ def test_a_deployment_that_is_built_has_the_resources_of_its_type() -> None:
         ),
         ({"cpu": 2, "cpu_limit": 1}, "cpu must not be greater than cpu_limit"),
         ({"memory_mb": 100, "memory_limit_mb": 99}, "memory_mb"),
-        ({"memory_limit_mb": 100}, "memory_mb must not be greater"),
+        ({"memory_mb": 200, "memory_limit_mb": 100}, "memory_mb must not be greater"),
+        ({"queue_cpu": 2, "queue_cpu_limit": 1}, "queue_cpu must not be greater"),
         ({"db_memory_mb": 3, "db_memory_limit_mb": 2}, "db_memory_mb"),
         ({"volume_mounts": [{"name": "v", "mountPath": "/v"}]}, "volume v"),
         ({"volumes": [{"name": "v"}, {"name": "v"}]}, "volumes are named v"),

@@ -33,6 +33,7 @@ _RANGES = (
     ("db_cpu", "db_cpu_limit"),
     ("db_memory_mb", "db_memory_limit_mb"),
 )
+_LIMITS = dict(_RANGES)
 
 
 def check_resources(spec: ResourceSpec) -> None:
@@ -61,13 +62,18 @@ def given_fields(spec: ResourceSpec) -> dict[str, Any]:
 
 
 def with_defaults(given: dict[str, Any]) -> dict[str, Any]:
-    """Complete a spec: one replica with 1 CPU and 2 GB, queue like API, limits twice the requests."""
-    spec = {"min_scale": SCALE, "cpu": CPU, "memory_mb": MEMORY_MB, **given}
+    """Complete a spec: one replica with 1 CPU and 2 GB, queue like API, limits twice the requests.
+
+    A request that is not given is not greater than its limit.
+    """
+    spec = {"min_scale": SCALE, **given}
+    for name, default in (("cpu", CPU), ("memory_mb", MEMORY_MB)):
+        spec.setdefault(name, min(default, spec.get(_LIMITS[name], default)))
     spec.setdefault("max_scale", max(SCALE, spec["min_scale"]))
     spec.setdefault("queue_max_scale", max(spec["max_scale"], spec.get("queue_min_scale", 0)))
     spec.setdefault("queue_min_scale", min(spec["min_scale"], spec["queue_max_scale"]))
     for name in ("cpu", "memory_mb"):
-        spec.setdefault(f"queue_{name}", spec[name])
+        spec.setdefault(f"queue_{name}", min(spec[name], spec.get(_LIMITS[f"queue_{name}"], spec[name])))
     for name in ("cpu", "queue_cpu", "redis_cpu", "db_cpu"):
         if name in spec:
             spec.setdefault(f"{name}_limit", _twice(spec[name]))
