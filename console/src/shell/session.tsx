@@ -32,11 +32,6 @@ export function useMay(permission: string): boolean {
   return covers(useSession().identity.permissions, permission);
 }
 
-// Agents are opened by people: a session of a service key gets no token for them.
-export function useMayTalk(): boolean {
-  return useSession().identity.user_id !== null;
-}
-
 // Whether permissions include this one, by itself or by a wildcard.
 export function covers(permissions: string[], permission: string): boolean {
   const all = `${permission.split(":", 1)[0]}:*`;

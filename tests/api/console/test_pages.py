@@ -3,6 +3,7 @@
 Each page is used with mouse and keyboard, and read by axe in both themes and at 1280 and 390 pixels.
 """
 
+import asyncio
 import re
 from pathlib import Path
 
@@ -10,11 +11,13 @@ import pytest
 import pytest_asyncio
 from playwright.async_api import Browser, Page, expect
 
-from tests.browser import OF_THE_CONSOLE, check_accessible, signed_in_as
+from tests import traced
+from tests.browser import OF_THE_CONSOLE, check_accessible, open_console, signed_in_as
 from tests.platforms import Platform, Repository
 
-pytestmark = OF_THE_CONSOLE
+pytestmark = [*OF_THE_CONSOLE, pytest.mark.filterwarnings("ignore:.*is deprecated")]
 DEPLOYED_WITHIN_MS = 300_000
+AGENT_PARTS = ("studio", "threads", "queue", "crons", "store")
 
 
 @pytest_asyncio.fixture(scope="module", loop_scope="module")
@@ -196,15 +199,123 @@ async def test_a_phone_has_all_places_behind_more(page: Page) -> None:
     await expect(places).to_be_hidden()
 
 
-async def test_viewer_sees_no_control(platform: Platform, deployment: str, chromium: Browser) -> None:
+CHANGES = re.compile(
+    "^(new|add|create|save|delete|remove|revoke|deploy|redeploy|roll back|edit|rename|archive|cancel|commit|tag|upload|"
+    "import|thumb|generate|send|invite|compute|write|set|replace|stop sharing|done|run now|pause|resume|retry)",
+    re.IGNORECASE,
+)
+
+
+@pytest_asyncio.fixture(scope="module", loop_scope="module")
+async def pages(platform: Platform, deployment: str) -> list[str]:
+    """The addresses of pages with something to change on each."""
+
+    def send() -> dict[str, str]:
+        client = traced.client_of(platform.server.url, platform.headers["X-Api-Key"])
+        turn = traced.send_turn(client, "viewed", "thread-1", 1)
+        client.create_feedback(turn, "correct", score=0.5)
+        client.flush()
+        dataset = client.create_dataset("viewed")
+        client.create_example(inputs={"q": 1}, outputs={"a": 2}, dataset_id=dataset.id)
+        project = client.read_project(project_name="viewed")
+        return {"turn": str(turn), "dataset": str(dataset.id), "project": str(project.id)}
+
+    ids = await asyncio.to_thread(send)
+    queue = (await platform.call("POST", "/annotation-queues", name="viewed"))["id"]
+    response = await platform.client.post(f"/annotation-queues/{queue}/runs", json=[ids["turn"]])
+    assert response.is_success
+    await platform.call("POST", "/repos", repo_handle="viewed", is_public=False)
+    manifest = {
+        "lc": 1,
+        "type": "constructor",
+        "id": ["langchain", "prompts", "prompt", "PromptTemplate"],
+        "kwargs": {},
+    }
+    await platform.call("POST", "/commits/-/viewed", manifest=manifest)
+    await platform.call("POST", "/charts/section", title="viewed")
+    revision = (await platform.call("GET", f"/v2/deployments/{deployment}"))["latest_revision_id"]
+    trace = f"traces/{ids['project']}/{ids['turn']}"
+    return [
+        "", "inbox", "deployments", "deployments/new", f"deployments/{deployment}", f"deployments/{deployment}/log",
+        f"deployments/{deployment}/settings", f"deployments/{deployment}/revisions/{revision}", "agents", "traces",
+        f"traces/{ids['project']}", trace, f"{trace}?tab=feedback", f"{trace}?view=breakdown",
+        f"traces/{ids['project']}/threads/thread-1", "datasets", "datasets/new", f"datasets/{ids['dataset']}",
+        f"datasets/{ids['dataset']}?view=versions", "annotation", "annotation/new", f"annotation/{queue}",
+        f"annotation/{queue}/edit", "figures", f"figures?project={ids['project']}", "usage", "prices", "prompts",
+        "prompts/new", "prompts/viewed", "people", "people/keys", "people/sessions", "people/roles", "system",
+        "system/git", "system/settings", *(f"agents/{deployment}/{part}" for part in AGENT_PARTS),
+    ]  # fmt: skip
+
+
+async def controls_of(platform: Platform, page: Page, pages: list[str]) -> tuple[dict[str, list[str]], list[str]]:
+    """Open pages; return the controls of each that change something, and the requests that the server refused."""
+    refused: list[str] = []
+    page.on(
+        "response",
+        lambda got: (
+            refused.append(f"{got.status} {got.request.method} {got.url}") if got.status in {401, 403} else None
+        ),
+    )
+    # A page that follows what happens is never done.
+    await page.get_by_role("button", name="Live").click()
+    found: dict[str, list[str]] = {}
+    for path in pages:
+        await page.goto(f"{platform.server.url}/console/{path}")
+        await page.wait_for_load_state("networkidle")
+        await expect(page.get_by_role("progressbar", name="Loading")).to_have_count(0)
+        await expect(page.locator("#page")).not_to_be_empty()
+        names = [
+            await each.get_attribute("aria-label") or await each.inner_text()
+            for each in await page.locator("#page").locator("button:enabled, a.button").all()
+        ]
+        found[path] = [name for name in names if CHANGES.match(name.strip())]
+    return {path: names for path, names in found.items() if names}, refused
+
+
+async def test_admin_sees_controls_on_most_pages(platform: Platform, pages: list[str], page: Page) -> None:
+    found, refused = await controls_of(platform, page, pages)
+    assert len(found) >= len(pages) // 2
+    assert refused == []
+
+
+async def test_key_of_a_viewer_sees_no_control_and_is_refused_nothing(
+    platform: Platform, pages: list[str], chromium: Browser
+) -> None:
+    key = (await platform.call("POST", "/api-key", description="a colleague", role_id="Viewer"))["key"]
+    async with open_console(chromium) as page:
+        await page.goto(f"{platform.server.url}/login")
+        await page.get_by_text("Use an API key").click()
+        await page.get_by_label("API key").fill(key)
+        await page.get_by_role("button", name="Sign in with the key").click()
+        await page.get_by_role("link", name="Open the console").click()
+        attention = page.get_by_role("region", name="Wants attention")
+        await expect(attention).to_contain_text("Threads of served-agent that wait for a person are not shown")
+        found, refused = await controls_of(platform, page, pages)
+        assert found == {}
+        assert refused == []
+        await page.goto(f"{platform.server.url}/console/agents")
+        await expect(page.get_by_text("You may not call any agent here")).to_be_visible()
+        await check_accessible(page)
+        await page.get_by_role("link", name="Inbox").click()
+        await expect(page.get_by_text("Nobody waits, as far as you may see")).to_be_visible()
+
+
+async def test_viewer_sees_no_control(platform: Platform, deployment: str, pages: list[str], chromium: Browser) -> None:
     await platform.add_member("viewer@example.com", "Viewer")
-    at = f"/console/deployments/{deployment}/settings"
+    at, path = f"/console/deployments/{deployment}/settings", f"/v2/deployments/{deployment}"
     async with signed_in_as(chromium, platform.server.url, "viewer@example.com", at) as page:
         await expect(page.get_by_text("MY_SECRET")).to_be_visible()
-        for name in ("Add a secret", "Delete this deployment", "Save"):
-            await expect(page.get_by_role("button", name=name)).to_have_count(0)
-        await page.goto(f"{platform.server.url}/console/")
-        await expect(page.get_by_role("link", name="served-agent")).to_be_visible()
-        await expect(page.get_by_role("link", name="New deployment")).to_have_count(0)
+        # Members may call this agent, so its pages have their controls.
+        of_platform = [each for each in pages if not each.startswith("agents")]
+        found, refused = await controls_of(platform, page, of_platform)
+        # Members of an organization make keys of their own.
+        assert found == {"people/keys": ["New key"]}
+        assert refused == []
         await page.goto(f"{platform.server.url}/console/deployments/new")
         await expect(page.get_by_text("You may not create deployments")).to_be_visible()
+        await platform.call("PATCH", path, agent_access={"allow": "permission"})
+        try:
+            await page.goto(f"{platform.server.url}/console/agents/{deployment}/studio")
+            await expect(page.get_by_text("need the permission deployments:call")).to_be_visible()
+        finally:
+            await platform.call("PATCH", path, agent_access={"allow": "workspace"})

@@ -5,6 +5,7 @@ import { ownToken, setOwnToken } from "../../api/agent";
 import { ownAgent } from "../../api/server";
 import { setPreferences } from "../../preferences";
 import { agentRoute } from "../../router";
+import { NotCallable } from "./NotCallable";
 import { useAgents } from "./useAgents";
 
 // The pages of one agent. Each has an address below /agents/ID, so that the switch keeps the page and changes the agent.
@@ -18,7 +19,12 @@ const PARTS = [
 
 export function AgentLayout() {
   const { deploymentId } = agentRoute.useParams();
+  const { agents, refused, error } = useAgents();
+  const reason = refused.find((each) => each.id === deploymentId)?.reason;
   useEffect(() => setPreferences({ agent: deploymentId }), [deploymentId]);
+  if (reason) return <NotCallable reason={reason} deploymentId={deploymentId} />;
+  // What a page asks an agent waits until it is known whether the platform would refuse it.
+  if (!agents && !error) return null;
   return (
     <div className="agent">
       <div className="agent-head">

@@ -1,28 +1,53 @@
 import { useMemo } from "react";
 import type { ApiError } from "../../api/client";
+import type { Deployment } from "../../api/platform";
 import { useApi } from "../../api/queries";
 import { OWN_ID, ownAgent } from "../../api/server";
-import { useMay } from "../../shell/session";
+import { useMay, useSession } from "../../shell/session";
 import { nameOf } from "../deployments/deployment";
+import { refusalOf } from "./access";
 
 export interface Agent {
   id: string;
   name: string;
 }
 
+interface RefusedAgent extends Agent {
+  reason: string;
+}
+
+interface Agents {
+  // Those that the session may call; undefined until they are known.
+  agents: Agent[] | undefined;
+  refused: RefusedAgent[];
+  error: ApiError | null;
+}
+
 const OWN: Agent[] = [{ id: OWN_ID, name: "this agent" }];
 
 /** The agents that serve: deployments with an active revision, at most 100, or the one agent without a platform. */
-export function useAgents(): { agents: Agent[] | undefined; error: ApiError | null } {
-  const found = useApi(
-    "GET /v2/deployments",
-    { query: { limit: 100 } },
-    { enabled: useMay("deployments:read"), everyMs: 60_000 },
-  );
-  const agents = useMemo(() => {
-    if (ownAgent !== null) return OWN;
-    const serving = found.data?.resources.filter((each) => each.active_revision_id !== null);
-    return serving?.map((each) => ({ id: each.id, name: nameOf(each) }));
-  }, [found.data]);
-  return { agents, error: found.error };
+export function useAgents(): Agents {
+  const { identity } = useSession();
+  const mayRead = useMay("deployments:read");
+  const found = useApi("GET /v2/deployments", { query: { limit: 100 } }, { enabled: mayRead, everyMs: 60_000 });
+  const known = useMemo(() => {
+    if (ownAgent !== null) return { agents: OWN, refused: [] };
+    const refused: RefusedAgent[] = [];
+    const agents: Agent[] = [];
+    for (const each of found.data?.resources ?? []) {
+      if (each.active_revision_id === null) continue;
+      const agent = { id: each.id, name: nameOf(each) };
+      const reason = refusalOf(identity, each.agent_access);
+      if (reason === null) agents.push(agent);
+      else refused.push({ ...agent, reason });
+    }
+    return { agents: found.data || !mayRead ? agents : undefined, refused };
+  }, [found.data, identity, mayRead]);
+  return { ...known, error: found.error };
+}
+
+/** Whether the platform gives the session a token for the agent of a deployment. */
+export function useMayCall(deployment: Deployment | undefined): boolean {
+  const { identity } = useSession();
+  return deployment !== undefined && refusalOf(identity, deployment.agent_access) === null;
 }

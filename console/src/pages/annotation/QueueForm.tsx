@@ -46,6 +46,8 @@ export function EditQueuePage() {
   const { queueId } = editQueueRoute.useParams();
   const queue = useApi("GET /annotation-queues/{queue_id}", { path: { queue_id: queueId } });
   const configs = useApi("GET /feedback-configs", { query: { limit: 100 } });
+  const mayUpdate = useMay("annotation-queues:update");
+  if (!mayUpdate) return <Empty title="You may not change queues">An admin can give you a role that allows it.</Empty>;
   if (queue.error) return <Problem error={queue.error} />;
   if (!queue.data || !configs.data) return null;
   return <QueueForm key={queueId} queue={queue.data} configs={configs.data} />;

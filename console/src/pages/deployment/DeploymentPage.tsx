@@ -3,12 +3,13 @@ import type { ReactNode } from "react";
 import type { Deployment } from "../../api/platform";
 import { useApi, useChange } from "../../api/queries";
 import { deploymentRoute } from "../../router";
-import { useMay, useMayTalk } from "../../shell/session";
+import { useMay } from "../../shell/session";
 import { CopyButton, ShortId } from "../../ui/Copy";
 import { Icon } from "../../ui/Icon";
 import { Problem } from "../../ui/Problem";
 import { DeploymentState } from "../../ui/Status";
 import { Ago } from "../../ui/Time";
+import { useMayCall } from "../agents/useAgents";
 import { addressOf, nameOf, originOf } from "../deployments/deployment";
 import { useDeployment } from "./useDeployment";
 
@@ -16,7 +17,7 @@ export function DeploymentPage() {
   const { deploymentId } = deploymentRoute.useParams();
   const found = useDeployment(deploymentId);
   const mayUpdate = useMay("deployments:update");
-  const mayTalk = useMayTalk();
+  const mayCall = useMayCall(found.data);
   if (!found.data) {
     return found.error ? (
       <div className="page">
@@ -40,7 +41,7 @@ export function DeploymentPage() {
               <Icon name="external" />
               API reference
             </a>
-            {mayTalk && (
+            {mayCall && (
               <Link to="/agents/$deploymentId/studio" params={{ deploymentId }} className="button main">
                 <Icon name="agents" />
                 Open the studio

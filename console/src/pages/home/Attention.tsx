@@ -8,6 +8,7 @@ import { useMay, useWorkspaceId } from "../../shell/session";
 import { DeploymentState, isFailed, RevisionState, Status } from "../../ui/Status";
 import { Ago } from "../../ui/Time";
 import { nameOf } from "../deployments/deployment";
+import { NotAsked } from "../inbox/NotAsked";
 import { useWaiting } from "../inbox/useWaiting";
 
 const EVERY_MS = 10_000;
@@ -25,16 +26,18 @@ export function Attention({ deployments }: { deployments: Deployment[] }) {
   const parts = Object.entries(health?.problems ?? {});
   const silent = deployments.filter((each) => each.status === "UNKNOWN");
   const failed = revisions.filter(({ revision }) => isFailed(revision.status));
-  const { waiting } = useWaiting(WAITING_EVERY_MS);
+  const { waiting, refused } = useWaiting(WAITING_EVERY_MS);
   const isCalm = parts.length + silent.length + failed.length + waiting.length === 0 && !usage?.in_reject_set;
   return (
     <section className="card attention" aria-labelledby="attention">
       <h2 id="attention">Wants attention</h2>
       {isCalm && (
         <p className="soft">
-          Nothing. Waiting threads, failed revisions, silent deployments and reached limits will be listed here.
+          {refused.length > 0 ? "Nothing that you may see." : "Nothing."} Waiting threads, failed revisions, silent
+          deployments and reached limits will be listed here.
         </p>
       )}
+      <NotAsked refused={refused} />
       <ul>
         {parts.map(([part, problem]) => (
           <li key={part}>

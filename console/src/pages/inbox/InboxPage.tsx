@@ -11,6 +11,7 @@ import { Problem } from "../../ui/Problem";
 import { Ago } from "../../ui/Time";
 import { Interrupts } from "../studio/Interrupts";
 import { contentText } from "../threads/thread";
+import { NotAsked } from "./NotAsked";
 import { MOST_THREADS, questionsOf, useWaiting, type Waiting } from "./useWaiting";
 
 const EVERY_MS = 15_000;
@@ -19,7 +20,7 @@ const EVERY_MS = 15_000;
 export function InboxPage() {
   const { thread: opened } = inboxRoute.useSearch();
   const navigate = useNavigate();
-  const { waiting, silent, isRead } = useWaiting(EVERY_MS);
+  const { waiting, silent, refused, isRead } = useWaiting(EVERY_MS);
   const [answered, setAnswered] = useState<Set<string>>(new Set());
   const rows = useStable(waiting);
   const show = (id: string | undefined) =>
@@ -38,6 +39,7 @@ export function InboxPage() {
         <h1>Inbox</h1>
         {isRead && rows.length > 0 && <span className="soft">{left} waiting, longest first</span>}
       </div>
+      <NotAsked refused={refused} />
       {silent.length > 0 && (
         <p className="soft" role="status">
           {silent.map((each) => each.name).join(", ")}: does not answer or may not be called, so what waits there is not
@@ -45,7 +47,9 @@ export function InboxPage() {
         </p>
       )}
       {isRead && rows.length === 0 && (
-        <Empty title="Nobody waits for you">
+        <Empty
+          title={refused.length + silent.length > 0 ? "Nobody waits, as far as you may see" : "Nobody waits for you"}
+        >
           A thread whose agent asks a person (<code>interrupt</code>) is listed here, of whichever agent it is.
         </Empty>
       )}

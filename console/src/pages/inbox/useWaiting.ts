@@ -18,11 +18,11 @@ export interface Waiting {
   thread: Thread;
 }
 
-/** The waiting threads, those that wait longest first, and the agents that could not be asked. */
+/** The waiting threads, those that wait longest first, and the agents that could not or may not be asked. */
 export function useWaiting(everyMs: number) {
   const workspace = useWorkspaceId();
   const { isLive } = usePreferences();
-  const { agents } = useAgents();
+  const { agents, refused } = useAgents();
   const asked = useMemo(() => (agents ?? []).slice(0, MOST_AGENTS), [agents]);
   return useQueries({
     queries: asked.map((agent) => ({
@@ -39,6 +39,7 @@ export function useWaiting(everyMs: number) {
           return agent ? (result.data ?? []).map((thread): Waiting => ({ agent, thread })) : [];
         })
         .sort((one, other) => (one.thread.updated_at ?? "").localeCompare(other.thread.updated_at ?? "")),
+      refused,
       silent: asked.filter((_, index) => results[index]?.isError),
       isRead: agents !== undefined && results.every((result) => !result.isPending),
     }),

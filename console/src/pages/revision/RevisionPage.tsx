@@ -4,13 +4,14 @@ import { call } from "../../api/client";
 import type { LogFilter, Move, Revision } from "../../api/platform";
 import { useApi, useChange } from "../../api/queries";
 import { revisionRoute } from "../../router";
-import { useMay, useMayTalk } from "../../shell/session";
+import { useMay } from "../../shell/session";
 import { ShortId } from "../../ui/Copy";
 import { Icon } from "../../ui/Icon";
 import { LogView } from "../../ui/LogView";
 import { Problem } from "../../ui/Problem";
 import { isInProgress, RevisionState } from "../../ui/Status";
 import { Ago, duration } from "../../ui/Time";
+import { useMayCall } from "../agents/useAgents";
 import { useDeployment } from "../deployment/useDeployment";
 import { codeOf } from "../deployments/deployment";
 
@@ -21,7 +22,7 @@ const BUILT = new Set(["AWAITING_DEPLOY", "DEPLOYING", "DEPLOYED", "DEPLOY_FAILE
 export function RevisionPage() {
   const { deploymentId, revisionId } = revisionRoute.useParams();
   const path = { deployment_id: deploymentId, revision_id: revisionId };
-  const mayTalk = useMayTalk();
+  const mayCall = useMayCall(useDeployment(deploymentId).data);
   const found = useApi("GET /v2/deployments/{deployment_id}/revisions/{revision_id}", { path }, { everyMs: EVERY_MS });
   const history = useApi(
     "GET /v2/deployments/{deployment_id}/revisions/{revision_id}/history",
@@ -47,7 +48,7 @@ export function RevisionPage() {
         </div>
         <div className="row">
           <Actions revision={revision} moves={moves} />
-          {mayTalk && revision.status === "DEPLOYED" && (
+          {mayCall && revision.status === "DEPLOYED" && (
             <Link to="/agents/$deploymentId/studio" params={{ deploymentId }} className="button main">
               <Icon name="agents" />
               Open the studio

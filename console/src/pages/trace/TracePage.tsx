@@ -9,6 +9,7 @@ import { Empty } from "../../ui/Empty";
 import { Icon } from "../../ui/Icon";
 import { Problem } from "../../ui/Problem";
 import { Tabs } from "../../ui/Tabs";
+import { useMayCall } from "../agents/useAgents";
 import { useDeploymentOf } from "../traces/ProjectPage";
 import { SPAN_SELECTS, type Span } from "../traces/runs";
 import { Breakdown } from "./Breakdown";
@@ -108,13 +109,14 @@ function Origin({ traceId, projectId }: { traceId: string; projectId: string }) 
   const found = useApi("GET /v2/runs/{run_id}", { path: { run_id: traceId }, query: { selects: ["THREAD_ID"] } });
   const threadId = (found.data as { thread_id?: string | null } | undefined)?.thread_id;
   const deployment = useDeploymentOf(projectId);
+  const mayCall = useMayCall(deployment);
   if (!threadId) return null;
   return (
     <div className="row">
       <Link className="button" to="/traces/$projectId/threads/$threadId" params={{ projectId, threadId }}>
         Conversation
       </Link>
-      {deployment && (
+      {deployment && mayCall && (
         <Link
           className="button"
           to="/agents/$deploymentId/threads/$threadId"
@@ -124,7 +126,7 @@ function Origin({ traceId, projectId }: { traceId: string; projectId: string }) 
           Thread of the agent
         </Link>
       )}
-      {deployment && (
+      {deployment && mayCall && (
         <Link
           className="button"
           to="/agents/$deploymentId/studio"

@@ -10,6 +10,7 @@ import { compact, cost } from "../../ui/format";
 import { Icon } from "../../ui/Icon";
 import { Problem } from "../../ui/Problem";
 import { Ago, duration } from "../../ui/Time";
+import { useMayCall } from "../agents/useAgents";
 import { Chat } from "../trace/Chat";
 import { messagesOf } from "../trace/messages";
 import { readValue, useValues, Value, valueNamed } from "../trace/Values";
@@ -38,6 +39,7 @@ export function ConversationPage() {
   );
   const project = useApi("GET /sessions/{session_id}", { path: { session_id: projectId } }).data;
   const deployment = useDeploymentOf(projectId);
+  const mayCall = useMayCall(deployment);
   const turns = useMemo(() => found.rows.toReversed(), [found.rows]);
   return (
     <div className="page conversation">
@@ -46,7 +48,7 @@ export function ConversationPage() {
           <h1>Conversation</h1>
           <ShortId id={threadId} what="id of the thread" />
         </div>
-        {deployment && (
+        {deployment && mayCall && (
           <Link
             className="button"
             to="/agents/$deploymentId/threads/$threadId"

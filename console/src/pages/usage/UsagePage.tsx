@@ -4,7 +4,7 @@ import { address } from "../../api/client";
 import type { CostRecord } from "../../api/platform";
 import { useApi } from "../../api/queries";
 import { usageRoute } from "../../router";
-import { useSession } from "../../shell/session";
+import { useMay, useSession } from "../../shell/session";
 import { Empty } from "../../ui/Empty";
 import { Icon } from "../../ui/Icon";
 import { money, shortNumber, wholeNumber } from "../../ui/numbers";
@@ -43,10 +43,11 @@ export function UsagePage() {
     workspace_ids: ids,
     group_by: group === "day" ? "workspace" : group,
   } as const;
-  const costs = useApi("GET /orgs/current/billing/costs", { query }, { keep: true, everyMs: 60_000 });
+  const mayRead = useMay("organization:read");
+  const costs = useApi("GET /orgs/current/billing/costs", { query }, { keep: true, everyMs: 60_000, enabled: mayRead });
   const totals = useMemo(() => totalsOf(costs.data?.usage ?? [], group), [costs.data, group]);
   const sum = totals.reduce(add, { ...NOTHING });
-  const isRefused = costs.error !== null && !costs.data;
+  const isRefused = !mayRead || (costs.error !== null && !costs.data);
   const show = (changes: { by?: string; range?: string }) =>
     void navigate({ to: "/usage", search: (old) => ({ ...old, ...changes }), replace: true });
   return (
@@ -90,7 +91,12 @@ export function UsagePage() {
             </select>
           </div>
         </div>
-        {isRefused && <Problem error={costs.error} retry={() => void costs.refetch()} />}
+        {costs.error && !costs.data && <Problem error={costs.error} retry={() => void costs.refetch()} />}
+        {!mayRead && (
+          <Empty title="You may not read usage">
+            It is for members of the organization. A key for it needs the permission <code>organization:read</code>.
+          </Empty>
+        )}
         {costs.data && totals.length === 0 && (
           <Empty title="Nothing was used in this period" command="portside usage --days 30">
             Usage appears when traces arrive: deploy an agent, or point LANGSMITH_ENDPOINT of a program at this
