@@ -13,6 +13,7 @@ import pytest
 import pytest_asyncio
 from langsmith import Client
 
+from portside.tracing import runs_v2
 from tests.api.hosted import Hosted, hosted
 
 pytestmark = [
@@ -81,6 +82,29 @@ async def test_stock_client_finds_threads_and_their_turns(server: Hosted) -> Non
     assert (first.total_tokens, first.total_cost) == (34, 1.5)
     assert first.first_inputs == '{"text":"question 1"}'
     assert first.first_trace_id != first.last_trace_id == first.trace_id
+
+
+async def test_pages_of_threads_are_the_same_however_few_turns_are_searched(
+    server: Hosted, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    body = {"project_id": await project_of(server), "min_start_time": "1970-01-01T00:00:00Z"}
+
+    async def pages(size: int) -> list[dict[str, Any]]:
+        found, cursor = list[dict[str, Any]](), None
+        while True:
+            page = (
+                await server.client.post("/v2/threads/query", json={**body, "page_size": size, "cursor": cursor})
+            ).json()
+            found += page["items"]
+            if not (cursor := page["next_cursor"]):
+                return found
+
+    whole = await pages(100)
+    assert [thread["thread_id"] for thread in whole] == ["a", "b", "c"]
+    for near in (1, 2, 3, 4):
+        monkeypatch.setattr(runs_v2, "NEAR_TURNS", near)
+        for size in (1, 2, 3):
+            assert await pages(size) == whole, (near, size)
 
 
 async def test_threads_are_filtered_and_refuse_what_is_not_supported(server: Hosted) -> None:

@@ -220,7 +220,7 @@ RUN_FILTERS = FilterSchema(
     metadata=sql.when_metadata_holds,
     tagged=sql.when_tagged,
     any_tag=sql.when_any_tag,
-    equal={"thread_id": sql.when_in_thread},
+    equal={"thread_id": sql.when_in_thread, "status": sql.when_status_is},
     root=sql.when_root,
 )
 PROJECT_FILTERS = FilterSchema(

@@ -37,6 +37,7 @@ from portside.tracing.types import TracedRun
 
 _PREVIEW_CHARS = 250
 MAX_TURNS = 100_000
+NEAR_TURNS = 2_000
 _DEFAULT_PERIOD = timedelta(days=1)
 Selects = Annotated[list[str], msgspec.Meta(max_length=200)]
 
@@ -474,18 +475,29 @@ async def query_threads(db: Session, workspace_id: UUID, body: ThreadsQuery) -> 
     )
     builder = ConditionBuilder()
     condition = all_of([conditions_of(filters, workspace_id, builder), builder.build(sql.when_threaded)])
-    listing, values = apply_condition(
-        sql.recent_threads,
-        condition,
-        newest=MAX_TURNS,
-        moment=position and position.moment,
-        thread_id=position and position.thread_id,
-        limit=body.page_size + 1,
-    )
-    rows = await db.fetch(listing, **values)
+    rows = await _newest_threads(db, condition, position, limit=body.page_size + 1)
     shown = rows[: body.page_size]
     cursor = _write_cursor(shown[-1]) if len(rows) > len(shown) else None
     return TracedThreads(await _threads(db, workspace_id, shown), cursor)
+
+
+async def _newest_threads(db: Session, condition: Condition, position: _Position | None, *, limit: int) -> list[Record]:
+    """Return threads by their last turn, the latest first.
+
+    They are looked for among the newest turns, of which a page rarely needs many; then all turns of those are read.
+    """
+    start = {"moment": position and position.moment}
+    page = {**start, "thread_id": position and position.thread_id, "newest": MAX_TURNS, "limit": limit}
+    nearest, values = apply_condition(sql.threads_of_newest_turns, condition, **start, newest=NEAR_TURNS)
+    near = await db.fetchrow(nearest, **values)
+    assert near is not None  # noqa: S101 - a query without groups returns one row
+    among = ConditionBuilder("near").build(sql.when_in_threads, value=near["threads"] or [])
+    listing, values = apply_condition(sql.recent_threads, all_of([condition, among]), **page)
+    rows = await db.fetch(listing, **values)
+    if len(rows) == limit or near["turns"] < NEAR_TURNS:
+        return rows
+    listing, values = apply_condition(sql.recent_threads, condition, **page)
+    return await db.fetch(listing, **values)
 
 
 async def _threads(db: Session, workspace_id: UUID, rows: list[Record]) -> list[TracedThread]:

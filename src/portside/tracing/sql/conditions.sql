@@ -40,7 +40,7 @@ select from readable_runs r where (r.start_time, r.id) < (:moment::timestamptz, 
 select from readable_runs r where (r.start_time, r.id) > (:moment::timestamptz, :id::uuid)
 
 -- name: when_failed
-select from readable_runs r where (r.status = 'error') = :value::boolean
+select from readable_runs r where (r.status = 'error') = :value::boolean and (not :value::boolean or r.error is not null)
 
 -- name: when_root
 select from readable_runs r where r.is_root = :value::boolean
@@ -61,6 +61,9 @@ select from readable_runs r where text_matches(r.thread_id, :op::text, :value::t
 -- As a plain comparison, which uses the index.
 select from readable_runs r where r.thread_id = :value::text
 
+-- name: when_in_threads
+select from readable_runs r where r.thread_id = any(:value::text[])
+
 -- name: when_threaded
 select from readable_runs r where r.thread_id is not null
 
@@ -72,6 +75,13 @@ select from readable_runs r where text_matches(r.run_type, :op::text, :value::te
 
 -- name: when_status
 select from readable_runs r where text_matches(r.status, :op::text, :value::text[])
+
+-- name: when_status_is
+-- Rare states are told by plain columns first, so that finding none of a million runs is quick: an index has those with an
+-- error.
+select from readable_runs r where r.status = :value::text
+  and (:value::text not in ('error', 'interrupted') or r.error is not null)
+  and (:value::text <> 'pending' or (r.error is null and r.end_time is null))
 
 -- name: when_error
 select from readable_runs r where text_matches(r.error, :op::text, :value::text[])

@@ -149,6 +149,15 @@ select r.name, convert_to(case :name::text
 end, 'UTF8') as value
 from readable_runs r where r.workspace_id = :workspace_id and r.id = :run_id
 
+-- name: threads_of_newest_turns
+-- The threads of so many turns, the newest ones until a moment. Conditions replace `true`.
+select array_agg(distinct t.thread_id) as threads, count(*) as turns
+from (
+    select r.thread_id from readable_runs r
+    where (:moment::timestamptz is null or r.start_time <= :moment::timestamptz) and true
+    order by r.start_time desc, r.id desc limit :newest::int
+) t
+
 -- name: recent_threads
 -- The threads of the newest turns (root runs), the latest first. Conditions replace `true`.
 with turns as (
