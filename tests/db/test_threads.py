@@ -17,7 +17,6 @@ from msgspec import UNSET
 from typing_extensions import TypedDict
 
 from portside.agent.checkpoints import PostgresSaver
-from portside.agent.checkpoints.transactions import lazy_transaction
 from portside.agent.config import ThreadTtl
 from portside.agent.queue.statements import Admission
 from portside.agent.sql import sql
@@ -25,7 +24,7 @@ from portside.agent.threads import records
 from portside.agent.threads.records import ExpiredThreads, ThreadNotFound, ThreadSearches, set_default_lifetime
 from portside.agent.types.access import Filter
 from portside.agent.types.threads import ThreadCreate, ThreadPatch, ThreadPrune, ThreadSearch, Ttl
-from portside.kernel.db import Database, Session
+from portside.kernel.db import Database, Session, lazy_transaction
 from portside.kernel.migrations import migrate
 from tests.db.queued import admit_run
 

@@ -11,7 +11,7 @@ import os
 import ssl
 import sys
 from collections.abc import Callable, Iterator, Mapping
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from shlex import quote
 from typing import IO, Any, TypeVar
@@ -26,6 +26,7 @@ from portside.kernel.files import make_private_dir, write_private
 
 MAX_SECRET_LENGTH = 5000
 MAX_VALUE_LENGTH = 64 * 1024
+USAGE = "/api/v1/orgs/current/billing/granular-usage"
 
 
 def ask_secret(name: str, *, hint: str = "") -> str:
@@ -269,6 +270,17 @@ class Platform:
         if response.is_error:
             mistake = PlatformUnavailable if response.status_code in _UNAVAILABLE else UserMistake
             raise mistake(f"{response.status_code}: {explain(response)}")
+
+
+def usage_query(platform: Platform, *, days: int, by: str) -> dict[str, Any]:
+    """Return the query of `USAGE` for the last days of the workspace, grouped by a dimension such as `project`."""
+    end = datetime.now(UTC) + timedelta(minutes=1)
+    return {
+        "start_time": (end - timedelta(days=days)).isoformat(),
+        "end_time": end.isoformat(),
+        "workspace_ids": [platform.call("GET", "/auth")["tenant_id"]],
+        "group_by": by,
+    }
 
 
 def explain(response: Any) -> str:

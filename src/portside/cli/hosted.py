@@ -1,17 +1,13 @@
 """The hosted API: `portside usage`, `portside limits` and `portside allowlist`."""
 
-from datetime import UTC, datetime, timedelta
 from pathlib import Path
-from typing import Any
 
 import click
 
-from portside.cli.client import Platform, connection_options
+from portside.cli.client import USAGE, Platform, connection_options, usage_query
 from portside.cli.output import json_option, show_json, show_table, show_text
 from portside.limits.table import read_table, write_table
 from portside.limits.types import Region
-
-_USAGE = "/api/v1/orgs/current/billing/granular-usage"
 
 
 @click.command()
@@ -25,9 +21,9 @@ _USAGE = "/api/v1/orgs/current/billing/granular-usage"
 def usage(platform: Platform, days: int, by: str, *, as_csv: bool, as_json: bool) -> None:
     """Show the number of received traces per time bucket."""
     if as_csv:
-        show_text(platform.text(f"{_USAGE}/export", **_usage_query(platform, days=days, by=by)), end="")
+        show_text(platform.text(f"{USAGE}/export", **usage_query(platform, days=days, by=by)), end="")
         return
-    found = fetch_usage(platform, days=days, by=by)
+    found = platform.call("GET", USAGE, **usage_query(platform, days=days, by=by))
     if as_json:
         show_json(found)
         return
@@ -35,22 +31,6 @@ def usage(platform: Platform, days: int, by: str, *, as_csv: bool, as_json: bool
         (record["time_bucket"][:16], usage_label(record["dimensions"]), record["traces"]) for record in found["usage"]
     ]
     show_table(("FROM", by.upper(), "TRACES"), rows)
-
-
-def fetch_usage(platform: Platform, *, days: int, by: str) -> dict[str, Any]:
-    """Return the usage records of the key's workspace."""
-    found: dict[str, Any] = platform.call("GET", _USAGE, **_usage_query(platform, days=days, by=by))
-    return found
-
-
-def _usage_query(platform: Platform, *, days: int, by: str) -> dict[str, Any]:
-    end = datetime.now(UTC) + timedelta(minutes=1)
-    return {
-        "start_time": (end - timedelta(days=days)).isoformat(),
-        "end_time": end.isoformat(),
-        "workspace_ids": [platform.call("GET", "/auth")["tenant_id"]],
-        "group_by": by,
-    }
 
 
 def usage_label(dimensions: dict[str, str | None]) -> str:

@@ -16,8 +16,7 @@ from typing import Any
 import click
 import msgspec
 
-from portside.cli.client import DEFAULT_URL, LOOPBACK, Platform
-from portside.cli.hosted import fetch_usage
+from portside.cli.client import DEFAULT_URL, LOOPBACK, USAGE, Platform, usage_query
 from portside.cli.output import program, say, show_text
 from portside.cli.revisions import create_body, follow_revision
 from portside.kernel.errors import UserMistake
@@ -323,7 +322,7 @@ def _wait_for_trace(platform: Platform) -> int:
 
 
 def _count_traces(platform: Platform) -> int:
-    found = fetch_usage(platform, days=365, by="project")["usage"]
+    found = platform.call("GET", USAGE, **usage_query(platform, days=365, by="project"))["usage"]
     return sum(int(record["traces"]) for record in found if record["dimensions"].get("project_name") == NAME)
 
 

@@ -13,7 +13,7 @@ Parameters are written `:run_id` and passed by keyword.
 import asyncio
 import re
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Iterator
-from contextlib import asynccontextmanager
+from contextlib import AsyncExitStack, asynccontextmanager
 from functools import partial
 from importlib.resources import files
 from typing import Any, Literal, Protocol, TypeVar
@@ -317,6 +317,67 @@ class Database(Session):
             await asyncio.wait_for(self.pool.close(), 5)
         except TimeoutError:
             self.pool.terminate()
+
+
+OnBegin = Callable[[Session], Awaitable[None]]
+
+
+class _LazyConnection:
+    """A connection inside a transaction, for several coroutines: one call at a time."""
+
+    def __init__(self, db: Database, on_begin: OnBegin, stack: AsyncExitStack) -> None:
+        self._db = db
+        self._on_begin = on_begin
+        self._stack = stack
+        self._lock = asyncio.Lock()
+        self._connection: Any = None
+        self.failure: Exception | None = None
+        self._is_over = False
+
+    def __getattr__(self, name: str) -> Any:
+        async def call(*args: Any) -> Any:
+            async with self._lock:
+                if self._is_over:
+                    raise RuntimeError("the transaction is over")
+                if self._connection is None:
+                    await self._begin()
+                return await getattr(self._connection, name)(*args)
+
+        return call
+
+    async def _begin(self) -> None:
+        try:
+            tx = await self._stack.enter_async_context(self._db.transaction())
+            await self._on_begin(tx)
+        except Exception as exc:
+            self.failure, self._is_over = exc, True
+            raise
+        self._connection = tx.connection
+
+    async def end(self) -> None:
+        """Wait for a call that was cancelled, and refuse all others."""
+        async with self._lock:
+            self._is_over = True
+
+
+@asynccontextmanager
+async def lazy_transaction(db: Database, on_begin: OnBegin) -> AsyncIterator[Session]:
+    """Yield a session in a transaction that begins with its first statement, and with `on_begin` in front of it.
+
+    So the block may do long work without a connection before it. Several coroutines may use the session. The
+    transaction is committed at the end; an exception rolls back. What `on_begin` raises is raised here, whatever the
+    block made of it.
+    """
+    async with AsyncExitStack() as stack:
+        connection = _LazyConnection(db, on_begin, stack)
+        try:
+            yield Session(connection, db.codec)
+        except Exception:
+            if connection.failure is not None:
+                raise connection.failure from None
+            raise
+        finally:
+            await connection.end()
 
 
 async def _prepare(connection: Any) -> None:

@@ -15,6 +15,7 @@ from uuid import UUID
 import msgspec
 from prometheus_client import Counter, Histogram
 
+from portside.agent.encryption.context import stored_context
 from portside.agent.sql import sql
 from portside.agent.types.access import Filter
 from portside.kernel.codec import dump_api, load
@@ -227,6 +228,9 @@ async def admit_runs(
 
     Without `wait` a run whose thread another transaction has locked is `locked`, and not admitted.
     """
+    if db.codec is not None:
+        for admission in admissions:
+            admission.kwargs |= stored_context()
     access = [None if admission.access is None else dump_api(admission.access).decode() for admission in admissions]
     with ADMISSIONS.time():
         async with asyncio.timeout(STATEMENT_TIMEOUT_S):

@@ -426,7 +426,8 @@ class Worker:
 
     async def _run(self, run: ActiveRun, previous: ActiveRun | None) -> None:
         claimed, result = run.claimed, None
-        enter_run_context(claimed.run_id, claimed.kwargs)
+        if self._db.codec is not None:
+            enter_run_context(claimed.run_id, claimed.kwargs)
         try:
             if previous is not None:
                 await asyncio.wait([previous.task])

@@ -12,7 +12,6 @@ from uuid import UUID
 import msgspec
 from langsmith.utils import tracing_is_enabled
 
-from portside.agent.encryption.context import stored_context
 from portside.agent.queue.admissions import priority_of
 from portside.agent.queue.statements import Admission, Admitted, ClaimedRun, RequestKey
 from portside.agent.runs.errors import ThreadBusy
@@ -171,7 +170,6 @@ def run_kwargs(assistant: Assistant, body: RunCreate, ids: RunIds, metadata: dic
         "checkpoint_during": durability != "exit",
         "durability": durability,
         **{name: value for name, value in optional.items() if value is not None},
-        **stored_context(),
     }
 
 

@@ -17,7 +17,6 @@ from uuid import UUID
 import msgspec
 
 from portside.agent.checkpoints.saver import PostgresBackend
-from portside.agent.checkpoints.transactions import lazy_transaction
 from portside.agent.encryption.codec import encryptor_of
 from portside.agent.graphs import GraphService
 from portside.agent.sql import sql
@@ -37,7 +36,7 @@ from portside.agent.types.threads import (
 )
 from portside.executor.requests import ChangedState, HistoryRead, StateChange, StateCreation
 from portside.kernel.codec import dump_api, load
-from portside.kernel.db import Database, Session
+from portside.kernel.db import Database, Session, lazy_transaction
 from portside.kernel.errors import BadRequest, Conflict, Invalid
 from portside.kernel.ids import uuid7
 from portside.kernel.user_json import dump_jsonb, without_nul
