@@ -1,7 +1,7 @@
 import pytest
 
 from portside.agent.threads.records import parse_paths
-from portside.executor.state import select_fields
+from portside.executor.requests import select_fields
 from portside.kernel.errors import Invalid
 
 

@@ -27,7 +27,7 @@ from portside.executor.checkpoints.saver import Checkpointer
 from portside.executor.commands import parse_command
 from portside.executor.errors import RunTimeout
 from portside.executor.load import Graph, Graphs, context_for
-from portside.executor.requests import Emitted, Outcome, RunRequest
+from portside.executor.requests import STREAM_PROTOCOL, UNKNOWN_INTERRUPT, Emitted, Outcome, RunRequest
 from portside.executor.user import User
 from portside.executor.versions import INTERRUPTS_IN_VALUES
 from portside.kernel.user_json import dump_user, plain, storable
@@ -36,14 +36,11 @@ INTERRUPT = "__interrupt__"
 _MISSING = object()
 # Shorter values are in the thread's row as a whole.
 LONG_BYTES = 8192
-# Langgraph has no public name for the first, and its older versions do not know the second.
+# Langgraph has no public name for it.
 STRICT_RESUME = "__pregel_strict_resume"
-UNKNOWN_INTERRUPT = "UnknownInterruptError"
 USER = "langgraph_auth_user"
 _HAS_INTERRUPTS_IN_VALUES = INTERRUPTS_IN_VALUES.is_available
 _POSITION = ("checkpoint_id", "checkpoint_ns", "checkpoint_map")
-STREAM_PROTOCOL = "__stream_protocol__"
-"""The key in `configurable` of a run that was started over the event streaming protocol."""
 _LANGGRAPH_MODES = {"messages-tuple": "messages"}
 _CHECKPOINT_KEYS = ("checkpoint_id", "thread_id", "checkpoint_ns", "checkpoint_map")
 

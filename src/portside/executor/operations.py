@@ -24,6 +24,7 @@ from portside.executor.requests import (
     StateChange,
     StateCreation,
     StateRead,
+    select_fields,
 )
 from portside.executor.state import (
     apply_supersteps,
@@ -31,7 +32,6 @@ from portside.executor.state import (
     read_state,
     read_supersteps,
     reads_without_code,
-    select_fields,
     update_state,
 )
 from portside.kernel.user_json import dump_user, plain

@@ -3,9 +3,14 @@
 All is plain data, so that the other side may be another process: values of a project's types are encoded as JSON.
 """
 
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any, Literal, NamedTuple
 
+STREAM_PROTOCOL = "__stream_protocol__"
+"""The key in `configurable` of a run that was started over the event streaming protocol."""
+UNKNOWN_INTERRUPT = "UnknownInterruptError"
+"""The error of a run that answered an interrupt which is not open; older versions of langgraph do not know it."""
 Config = Any
 """A config of langgraph, as a plain dict."""
 
@@ -165,3 +170,15 @@ class ChangedState:
     has_next: bool
     interrupts: dict[str, list[dict[str, Any]]]
     """The open interrupts by task id, as plain data."""
+
+
+def select_fields(state: dict[str, Any], fields: Sequence[str] | None) -> dict[str, Any]:
+    """Return the selected fields of a state, all if none are selected; `values.<key>` selects one key of the values."""
+    if not fields:
+        return state
+    selected = {field: state[field] for field in fields if field in state}
+    keys = [field.removeprefix("values.") for field in fields if field.startswith("values.")]
+    if keys and "values" not in fields:
+        values = state["values"] if isinstance(state["values"], dict) else {}
+        selected["values"] = {key: values[key] for key in keys if key in values}
+    return selected

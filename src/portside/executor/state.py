@@ -91,18 +91,6 @@ def _read_update(update: Mapping[str, Any], loc: list[str | int]) -> StateUpdate
     return StateUpdate(values, update.get("as_node"))  # type: ignore[arg-type]
 
 
-def select_fields(state: dict[str, Any], fields: Sequence[str] | None) -> dict[str, Any]:
-    """Return the selected fields of a state, all if none are selected; `values.<key>` selects one key of the values."""
-    if not fields:
-        return state
-    selected = {field: state[field] for field in fields if field in state}
-    keys = [field.removeprefix("values.") for field in fields if field.startswith("values.")]
-    if keys and "values" not in fields:
-        values = state["values"] if isinstance(state["values"], dict) else {}
-        selected["values"] = {key: values[key] for key in keys if key in values}
-    return selected
-
-
 def reads_without_code(graph: Graph) -> bool:
     """Whether reading a state calls no code of the graph's author with its values: no model of the state, no cache key.
 

@@ -33,7 +33,7 @@ from portside.agent.threads.states import States
 from portside.agent.types.access import Filter
 from portside.agent.types.runs import Run
 from portside.agent.types.threads import HistorySearch
-from portside.executor.execute import UNKNOWN_INTERRUPT
+from portside.executor.requests import UNKNOWN_INTERRUPT
 from portside.kernel.clock import iso, now
 from portside.kernel.codec import load
 from portside.kernel.db import Database, Record

@@ -45,7 +45,7 @@ from portside.agent.types.access import Caller, Grant
 from portside.agent.types.runs import Command as RunCommand
 from portside.agent.types.runs import Run, RunConfig, RunCreate
 from portside.agent.types.threads import Checkpoint, HistorySearch, StateAtCheckpoint, Thread
-from portside.executor.execute import STREAM_PROTOCOL
+from portside.executor.requests import STREAM_PROTOCOL
 from portside.kernel.codec import load
 from portside.kernel.db import Database
 from portside.kernel.errors import BadRequest, PortsideError

@@ -15,8 +15,7 @@ from portside.agent.sql import sql
 from portside.agent.threads.records import ThreadNotFound
 from portside.agent.types.access import Caller, auth_configurable
 from portside.agent.types.threads import Checkpoint, StateAtCheckpoint
-from portside.executor.requests import StateRead
-from portside.executor.state import select_fields
+from portside.executor.requests import StateRead, select_fields
 from portside.kernel.batching import Batcher
 from portside.kernel.db import Database, Record
 from portside.kernel.errors import NotFound
