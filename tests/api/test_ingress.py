@@ -212,6 +212,23 @@ async def test_pages_of_agents_lose_the_origin(http: httpx2.AsyncClient):
     assert worker.status_code == 403
 
 
+@pytest.mark.parametrize("host", ["localhost:8700", "LOCALHOST", "portside.lan"])
+@pytest.mark.parametrize("path", ["", "/", "/x", "/a.b", "/%61", "?q=a.b%2f"])
+async def test_rules_hold_at_every_host_and_path(http: httpx2.AsyncClient, host: str, path: str):
+    """Most requests take a shorter way through the front, by their host and path; the rules are the same on both."""
+    url, headers = f"/agents/fake{path}", {"Host": host}
+    session = {"Cookie": "portside_session=secret; a=1", "X-Forwarded-Prefix": "/evil", "X-Real-Ip": "203.0.113.9"}
+    response = await http.get(url, headers=headers | session)
+    seen = response.json()["headers"]
+    assert (seen["cookie"].strip("; "), seen["x-forwarded-prefix"]) == ("a=1", "/agents/fake")
+    assert "x-real-ip" not in seen
+    assert response.headers["content-security-policy"] == "sandbox allow-scripts allow-forms"
+    assert {"set-cookie", "clear-site-data", "service-worker-allowed"}.isdisjoint(response.headers)
+    assert (await http.get(url, headers=headers | {"Service-Worker": "script"})).status_code == 403
+    unknown = await http.get(url.replace("fake", "unknown"), headers=headers)
+    assert (unknown.status_code, unknown.json()["detail"]) == (404, "No deployment that runs has this name")
+
+
 async def test_clients_cannot_forge_their_address(platform: Fronted, http: httpx2.AsyncClient):
     forged = {"X-Forwarded-For": "203.0.113.9", "X-Forwarded-Prefix": "/evil", "X-Forwarded-Proto": "https"}
     seen = (await http.get("/agents/fake/x", headers=forged)).json()["headers"]

@@ -35,6 +35,7 @@ from tests.api.test_ingress import (  # noqa: F401 - they run here with another 
     test_platform_and_agents_share_one_address,
     test_redirects_of_agents_keep_the_prefix,
     test_requests_are_not_smuggled,
+    test_rules_hold_at_every_host_and_path,
     test_sockets_are_private,
     test_streams_are_not_buffered_and_a_client_that_leaves_is_noticed,
 )
