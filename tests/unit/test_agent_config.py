@@ -7,8 +7,7 @@ from typing import Any
 import pytest
 from structlog.testing import capture_logs
 
-from portside.agent.config import AgentConfig, GraphSource, HttpConfig, find_config, load_config
-from portside.agent.types.encryption import SerdeConfig
+from portside.agent.config import AgentConfig, GraphSource, HttpConfig, SerdeConfig, find_config, load_config
 from portside.kernel.errors import UserMistake
 from portside.kernel.http.cors import CorsRules
 
