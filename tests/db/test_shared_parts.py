@@ -9,7 +9,9 @@ from uuid import UUID, uuid4
 
 import pytest
 from langchain_core.messages import AIMessage
+from langgraph.func import entrypoint
 from langgraph.graph import START, MessagesState, StateGraph
+from typing_extensions import TypedDict
 
 from portside.agent.checkpoints import PostgresSaver
 from portside.agent.checkpoints.writer import CheckpointWriter, RunAttempt
@@ -38,6 +40,22 @@ def words(name: str) -> str:
     return " ".join(f"{name} {number}" for number in range(60))
 
 
+async def execute(db: Database, graph: Any, thread_id: str, given: Any) -> UUID:
+    """Execute a run as a worker does; return its id."""
+    attempt = RunAttempt(uuid4(), 1)
+    await db.pool.execute(
+        "insert into runs (run_id, thread_id, assistant_id, status, multitask_strategy, attempt)"
+        " values ($1, $2, $1, 'running', 'enqueue', 1)", attempt.run_id, UUID(thread_id),
+    )  # fmt: skip
+    configurable = {"thread_id": thread_id, "run_id": str(attempt.run_id)}
+    saver = graph.checkpointer
+    async with saver.writer.buffering(thread_id, attempt):
+        with saver.pieces.remembering(thread_id):
+            await graph.ainvoke(given, {"configurable": configurable, "metadata": {"run_attempt": 1}})
+    await db.pool.execute("update runs set status = 'success' where run_id = $1", attempt.run_id)
+    return attempt.run_id
+
+
 async def converse(db: Database, **options: Any) -> tuple[PostgresSaver, str, list[UUID]]:
     """Execute some runs of a conversation, each in one batch; return the saver, the thread and the runs."""
 
@@ -56,19 +74,8 @@ async def converse(db: Database, **options: Any) -> tuple[PostgresSaver, str, li
     builder = StateGraph(MessagesState).add_node("think", think).add_node("reply", reply)
     graph = builder.add_edge(START, "think").add_edge("think", "reply").compile(checkpointer=saver)
     for number in range(RUNS):
-        attempt = RunAttempt(uuid4(), 1)
-        runs.append(attempt.run_id)
-        await db.pool.execute(
-            "insert into runs (run_id, thread_id, assistant_id, status, multitask_strategy, attempt)"
-            " values ($1, $2, $1, 'running', 'enqueue', 1)", attempt.run_id, UUID(thread_id),
-        )  # fmt: skip
-        config: Any = {
-            "configurable": {"thread_id": thread_id, "run_id": str(attempt.run_id)}, "metadata": {"run_attempt": 1}
-        }  # fmt: skip
-        async with saver.writer.buffering(thread_id, attempt):
-            with saver.pieces.remembering(thread_id):
-                await graph.ainvoke({"messages": [{"role": "user", "content": words(f"question {number}")}]}, config)
-        await db.pool.execute("update runs set status = 'success' where run_id = $1", attempt.run_id)
+        given = {"messages": [{"role": "user", "content": words(f"question {number}")}]}
+        runs.append(await execute(db, graph, thread_id, given))
     return saver, thread_id, runs
 
 
@@ -143,3 +150,52 @@ async def test_nothing_is_shared_where_data_is_encrypted(db):
     assert await count_blobs_with(db, "question 3") == 0
     assert await db.pool.fetchval("select count(*) from checkpoint_writes where shared is not null") == 0
     assert len(await history(saver, thread_id)) == 4 * RUNS
+
+
+class Notes(TypedDict):
+    notes: list[dict[str, str]]
+    topics: dict[str, list[str]]
+
+
+async def test_writes_of_whole_lists_store_what_is_new(db):
+    """A node that returns the whole list, one that returns the whole dict, and a function that saves all it has."""
+    rows = "select sum(length(data)) from checkpoint_writes", "select sum(length(data)) from checkpoint_pieces"
+
+    async def note(state: Notes) -> dict[str, Any]:
+        notes, topics = state.get("notes") or [], state.get("topics") or {}
+        name = f"topic {len(notes) % 3}"
+        added = {**topics, name: [*topics.get(name, []), words(f"line {len(notes)}")]}
+        return {"notes": [*notes, {"text": words(f"note {len(notes)}")}], "topics": added}
+
+    @entrypoint()
+    async def remember(text: str, *, previous: list[dict[str, str]] | None = None) -> Any:
+        return entrypoint.final(value=None, save=[*(previous or []), {"text": text}])
+
+    noting = StateGraph(Notes).add_node("note", note).add_edge(START, "note").compile()
+    for graph, given in ((noting, {}), (remember, None)):
+        thread_id, saver = str(uuid4()), PostgresSaver(db)
+        await db.pool.execute("insert into threads (thread_id) values ($1)", UUID(thread_id))
+        copied = graph.copy({"checkpointer": saver})
+        grown = []
+        for number in range(40):
+            before = [await db.pool.fetchval(query) or 0 for query in rows]
+            text = words(f"given {number}") if given is None else given
+            await execute(db, copied, thread_id, text)
+            after = [await db.pool.fetchval(query) or 0 for query in rows]
+            grown.append(sum(after) - sum(before))
+        # Each turn adds the same, although the state is forty times as large.
+        assert max(grown[-5:]) < 10_000
+        cut = await db.pool.fetchval(
+            "select count(*) from checkpoint_writes where pieces is not null and thread_id = $1", thread_id
+        )
+        assert cut > 20
+        found = await history(PostgresSaver(db), thread_id)
+        assert len(found) >= 80
+        copy_id = str(uuid4())
+        await saver.acopy_thread(thread_id, copy_id)
+        assert await history(saver, copy_id) == found
+        await saver.aprune([copy_id])
+        assert list((await history(saver, copy_id)).values()) == [found[max(found)]]
+        await saver.adelete_thread(thread_id)
+        await saver.adelete_thread(copy_id)
+        assert await db.pool.fetchval("select count(*) from checkpoint_pieces") == 0

@@ -143,30 +143,30 @@ def test_branches_of_a_thread_never_store_a_piece_under_one_number():
 
 def test_only_the_values_of_the_named_checkpoint_are_shared():
     """Another process may have deleted other checkpoints, with the pieces that only they had."""
-    owner, known = ValuePieces(), KnownValues("first", {"messages": b"x"}, {})
+    owner, known = ValuePieces(), KnownValues("first", {"messages": b"x"}, {}, {})
     owner.remember(THREAD, "", known)
-    assert owner.known(THREAD, "", "first") == known.channels
-    assert owner.known(THREAD, "", "second") == owner.known(THREAD, "", None) == {}
+    assert owner.known(THREAD, "", "first") == known
+    assert owner.known(THREAD, "", "second") is owner.known(THREAD, "", None) is None
 
 
 @pytest.mark.parametrize("thread", ["idle", "running"])
 def test_values_of_deleted_checkpoints_are_not_shared(thread: str):
     owner = ValuePieces()
     with owner.remembering(THREAD) if thread == "running" else nullcontext():
-        owner.remember(THREAD, "", KnownValues("first", {"messages": b"x"}, {}))
+        owner.remember(THREAD, "", KnownValues("first", {"messages": b"x"}, {}, {}))
         owner.forget(THREAD)
-        assert owner.known(THREAD, "", "first") == {}
+        assert owner.known(THREAD, "", "first") is None
 
 
 def test_the_end_of_a_run_forgets_its_values():
     owner = ValuePieces()
     with owner.remembering(THREAD):
-        owner.remember(THREAD, "", KnownValues("first", {"messages": b"x"}, {}))
-    assert owner.known(THREAD, "", "first") == {}
+        owner.remember(THREAD, "", KnownValues("first", {"messages": b"x"}, {}, {}))
+    assert owner.known(THREAD, "", "first") is None
 
 
 def test_values_that_are_too_large_to_remember_can_be_written(monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setattr(pieces, "KNOWN_BYTES", 1000)
     owner = ValuePieces()
-    owner.remember(THREAD, "", KnownValues("first", {"messages": b"x" * 2000}, {}))
-    assert owner.known(THREAD, "", "first") == {}
+    owner.remember(THREAD, "", KnownValues("first", {"messages": b"x" * 2000}, {}, {}))
+    assert owner.known(THREAD, "", "first") is None

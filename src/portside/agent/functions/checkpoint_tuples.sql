@@ -88,7 +88,11 @@ left join lateral (
     from (
         select
             o.task_id, o.channel, o.kind,
-            case when o.shared is null then o.data else with_shared_parts(c.thread_id, o.data, o.shared) end as data
+            case
+                when o.pieces is not null then o.data || (joined_pieces(c.thread_id, o.pieces)).data
+                when o.shared is not null then with_shared_parts(c.thread_id, o.data, o.shared)
+                else o.data
+            end as data
         from checkpoint_writes o
         where o.thread_id = c.thread_id and o.checkpoint_ns = c.checkpoint_ns and o.checkpoint_id = c.checkpoint_id
         order by o.task_path, o.task_id, o.idx

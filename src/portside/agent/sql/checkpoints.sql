@@ -59,7 +59,7 @@ order by checkpoint_id desc, thread_id desc, checkpoint_ns desc limit :page_size
 
 -- name: write_checkpoints
 -- plain: c_metadata, c_body, v_data, p_data, w_data (encrypted by the checkpointer in the context of the run that wrote it)
--- plain: v_pieces, v_shared, w_shared, p_thread, p_series, p_number, p_leaves (ids and numbers)
+-- plain: v_pieces, v_shared, w_pieces, w_shared, p_thread, p_series, p_number, p_leaves (ids and numbers)
 -- plain: v_thread, v_channel, v_version, v_kind, w_thread, w_checkpoint, w_task, w_path, w_run (ids, names and versions)
 -- plain: w_channel, w_kind, c_thread, c_parent, c_kind, c_channels, c_versions (ids, names and versions)
 -- The checkpoints, values, pieces and writes of many threads in one statement. Rows are written only if the run that produced
@@ -92,18 +92,20 @@ with written as (
     on conflict do nothing
 ), new_writes as (
     insert into checkpoint_writes (
-        thread_id, checkpoint_ns, checkpoint_id, task_id, idx, task_path, run_id, channel, kind, data, shared
+        thread_id, checkpoint_ns, checkpoint_id, task_id, idx, task_path, run_id, channel, kind, data, pieces, shared
     )
     select
         w.thread_id, w.checkpoint_ns, w.checkpoint_id, w.task_id, w.idx, w.task_path, w.run_id, w.channel, w.kind, w.data,
-        w.shared::bigint[]
+        w.pieces::bigint[], w.shared::bigint[]
     from unnest(
         :w_thread::text[], :w_ns::text[], :w_checkpoint::text[], :w_task::text[], :w_idx::int[], :w_path::text[],
-        :w_run::text[], :w_channel::text[], :w_kind::text[], :w_data::bytea[], :w_shared::text[]
-    ) as w (thread_id, checkpoint_ns, checkpoint_id, task_id, idx, task_path, run_id, channel, kind, data, shared)
+        :w_run::text[], :w_channel::text[], :w_kind::text[], :w_data::bytea[], :w_pieces::text[],
+        :w_shared::text[]
+    ) as w (thread_id, checkpoint_ns, checkpoint_id, task_id, idx, task_path, run_id, channel, kind, data, pieces, shared)
     where w.thread_id in (select thread_id from writable)
     on conflict (thread_id, checkpoint_ns, checkpoint_id, task_id, idx) do update set
-        channel = excluded.channel, kind = excluded.kind, data = excluded.data, shared = excluded.shared,
+        channel = excluded.channel, kind = excluded.kind, data = excluded.data,
+        pieces = excluded.pieces, shared = excluded.shared,
         task_path = excluded.task_path, run_id = excluded.run_id
     where excluded.idx < 0
 ), new_checkpoints as (
@@ -145,7 +147,7 @@ with gone as (
     delete from checkpoint_writes w
     where (w.run_id = any(:run_ids::text[]) and (:thread_id::text is null or w.thread_id = :thread_id))
         or (w.thread_id, w.checkpoint_ns, w.checkpoint_id) in (select g.thread_id, g.checkpoint_ns, g.checkpoint_id from gone g)
-    returning w.thread_id, w.checkpoint_ns, w.checkpoint_id, w.task_id, w.idx
+    returning w.thread_id, w.checkpoint_ns, w.checkpoint_id, w.task_id, w.idx, w.pieces
 ), touched as (
     select distinct thread_id, checkpoint_ns from gone
 ), used as (
@@ -165,15 +167,19 @@ with gone as (
             = (v.thread_id, v.checkpoint_ns, v.channel, v.version)
     )
     returning v.thread_id, v.checkpoint_ns, v.channel, v.version, v.pieces
+), losing_pieces as (
+    select g.thread_id from values_gone g where g.pieces is not null
+    union
+    select g.thread_id from writes_gone g where g.pieces is not null
 ), kept as (
     select v.thread_id, v.pieces, v.shared from checkpoint_values v
-    where (v.pieces is not null or v.shared is not null)
-        and v.thread_id in (select g.thread_id from values_gone g where g.pieces is not null)
+    where (v.pieces is not null or v.shared is not null) and v.thread_id in (select l.thread_id from losing_pieces l)
         and (v.thread_id, v.checkpoint_ns, v.channel, v.version)
             not in (select g.thread_id, g.checkpoint_ns, g.channel, g.version from values_gone g)
     union all
-    select w.thread_id, null, w.shared from checkpoint_writes w
-    where w.shared is not null and w.thread_id in (select g.thread_id from values_gone g where g.pieces is not null)
+    select w.thread_id, w.pieces, w.shared from checkpoint_writes w
+    where (w.pieces is not null or w.shared is not null)
+        and w.thread_id in (select l.thread_id from losing_pieces l)
         and (w.thread_id, w.checkpoint_ns, w.checkpoint_id, w.task_id, w.idx)
             not in (select g.thread_id, g.checkpoint_ns, g.checkpoint_id, g.task_id, g.idx from writes_gone g)
 ), pieces_used as materialized (
@@ -182,7 +188,7 @@ with gone as (
     group by k.thread_id, p.series
 )
 delete from checkpoint_pieces p
-where p.thread_id in (select g.thread_id from values_gone g where g.pieces is not null) and not exists (
+where p.thread_id in (select l.thread_id from losing_pieces l) and not exists (
     select from pieces_used u
     where u.thread_id = p.thread_id and u.series = p.series and u.numbers @> p.number::bigint
 )
@@ -197,9 +203,9 @@ with values_copied as (
     select :target::text, series, number, leaves, data from checkpoint_pieces where thread_id = :source
 ), writes_copied as (
     insert into checkpoint_writes (
-        thread_id, checkpoint_ns, checkpoint_id, task_id, idx, task_path, run_id, channel, kind, data, shared
+        thread_id, checkpoint_ns, checkpoint_id, task_id, idx, task_path, run_id, channel, kind, data, pieces, shared
     )
-    select :target::text, checkpoint_ns, checkpoint_id, task_id, idx, task_path, run_id, channel, kind, data, shared
+    select :target::text, checkpoint_ns, checkpoint_id, task_id, idx, task_path, run_id, channel, kind, data, pieces, shared
     from checkpoint_writes where thread_id = :source
 )
 insert into checkpoints (thread_id, checkpoint_ns, checkpoint_id, parent_id, metadata, kind, body, channels, versions)
@@ -243,8 +249,8 @@ with recursive kept as (
     select v.thread_id, v.pieces, v.shared
     from used h join checkpoint_values v using (thread_id, checkpoint_ns, channel, version)
     union all
-    select w.thread_id, null, w.shared
-    from kept k join checkpoint_writes w using (thread_id, checkpoint_ns, checkpoint_id) where w.shared is not null
+    select w.thread_id, w.pieces, w.shared
+    from kept k join checkpoint_writes w using (thread_id, checkpoint_ns, checkpoint_id)
 ), pieces_used as materialized (
     select v.thread_id, p.series, range_agg(int8range(p.first, p.next)) as numbers
     from using_pieces v cross join used_pieces(v.pieces, v.shared) p

@@ -109,6 +109,11 @@ class CutValue:
         self.opened = {piece.leaves[0].path for piece in pieces if isinstance(piece.leaves[0], _Opener)}
         self.size = sum(piece.end - piece.start for piece in pieces)
 
+    def may_share_with(self, value: Any) -> bool:
+        """Whether another value may have most of the items of this one: not if it is a short list of new items."""
+        count = int.from_bytes(self.header[1:]) or self.header[0] & 15
+        return type(value) in _CONTAINERS and 2 * len(value) >= count
+
 
 # What is known of a channel's value: its pieces, or the bytes of a whole one.
 Known = CutValue | bytes
@@ -138,6 +143,8 @@ class KnownValues(NamedTuple):
     checkpoint_id: str
     channels: dict[str, Known]
     versions: dict[str, str]
+    # What tasks that started from the checkpoint wrote: the next version is most likely one of these.
+    written: dict[str, CutValue]
 
     @property
     def size(self) -> int:
@@ -205,15 +212,15 @@ class ValuePieces:
             }
         )
 
-    def known(self, thread_id: str, checkpoint_ns: str, checkpoint_id: str | None) -> dict[str, Known]:
-        """Return the values of a checkpoint by their channels, as far as they are known."""
+    def known(self, thread_id: str, checkpoint_ns: str, checkpoint_id: str | None) -> KnownValues | None:
+        """Return the values of a checkpoint, if any of them are known."""
         namespaces = self._known.get(thread_id)
         if namespaces is not None:
             found = namespaces.get(checkpoint_ns, {}).get(checkpoint_id or "")
         else:
             with self._lock:
                 found = self._others.get((thread_id, checkpoint_ns))
-        return found.channels if found is not None and found.checkpoint_id == checkpoint_id else {}
+        return found if found is not None and found.checkpoint_id == checkpoint_id else None
 
     def encode(
         self, serde: SerializerProtocol, thread_id: str, value: Any, before: Known | None

@@ -23,7 +23,15 @@ from langgraph.checkpoint.base import (
 from langgraph.checkpoint.serde.base import SerializerProtocol
 from langgraph.checkpoint.serde.types import ERROR
 
-from portside.executor.checkpoints.pieces import Known, KnownValues, ValuePieces, header_of, read_known
+from portside.executor.checkpoints.pieces import (
+    CutValue,
+    Known,
+    KnownValues,
+    Stored,
+    ValuePieces,
+    header_of,
+    read_known,
+)
 from portside.executor.checkpoints.serde import SafeSerializer
 from portside.executor.checkpoints.stored_pieces import PIECE_SIZE, array_text, numbers_of
 from portside.kernel.user_json import dump_jsonb
@@ -40,7 +48,7 @@ VALUE_COLUMNS = ("v_thread", "v_ns", "v_channel", "v_version", "v_kind", "v_data
 PIECE_COLUMNS = ("p_thread", "p_series", "p_number", "p_leaves", "p_data")
 WRITE_COLUMNS = (
     "w_thread", "w_ns", "w_checkpoint", "w_task", "w_idx", "w_path", "w_run", "w_channel", "w_kind", "w_data",
-    "w_shared",
+    "w_pieces", "w_shared",
 )  # fmt: skip
 _WRITE_INDEX = WRITE_COLUMNS.index("w_idx")
 # The task of writes that belong to no task: input, and the values of an interrupted run's `Command`.
@@ -98,6 +106,7 @@ class Encoding(NamedTuple):
 
     serde: SerializerProtocol
     pieces: ValuePieces
+    cuts_writes: bool = True
 
 
 def checkpoint_rows(
@@ -111,7 +120,7 @@ def checkpoint_rows(
 
     Long values share pieces with those of the checkpoint that the config names, if that is known.
     """
-    serde, pieces = encoding
+    serde, pieces, _ = encoding
     thread_id, checkpoint_ns = thread_of(config), config["configurable"].get("checkpoint_ns", "")
     values, versions = checkpoint["channel_values"], checkpoint["channel_versions"]
     # By exact type: an enum member must keep its class.
@@ -132,28 +141,31 @@ def checkpoint_rows(
         _array(stored), _array([str(versions[channel]) for channel in stored]),
     )  # fmt: skip
     rows.size = len(body)
-    before = pieces.known(thread_id, checkpoint_ns, config["configurable"].get("checkpoint_id"))
+    parent = pieces.known(thread_id, checkpoint_ns, config["configurable"].get("checkpoint_id"))
+    before = {} if parent is None else parent.channels
     known = {channel: before[channel] for channel in stored if channel in before}
     for channel in stored:
         if channel in new_versions:
-            value, shared = pieces.encode(serde, thread_id, values[channel], known.pop(channel, None))
+            similar = known.pop(channel, None)
+            if parent is not None:
+                similar = parent.written.get(channel, similar)
+            value, shared = pieces.encode(serde, thread_id, values[channel], similar)
             key = (thread_id, checkpoint_ns, channel, str(new_versions[channel]))
             ranges = None if value.ranges is None else array_text(value.ranges)
             rows.values[key] = (*key, value.kind, value.data, ranges, None)
-            for piece in value.new:
-                rows.pieces[thread_id, piece.series, piece.number] = (thread_id, *piece)
-                rows.size += len(piece.data)
+            if value.new:
+                _add_pieces(rows, thread_id, value)
             rows.size += len(value.data)
             if shared is not None:
                 known[channel] = shared
     if known or before:
         of_known = {channel: str(versions[channel]) for channel in known}
-        pieces.remember(thread_id, checkpoint_ns, KnownValues(checkpoint["id"], known, of_known))
+        pieces.remember(thread_id, checkpoint_ns, KnownValues(checkpoint["id"], known, of_known, {}))
     return rows
 
 
 def write_rows(
-    serde: SerializerProtocol, config: RunnableConfig, writes: Sequence[tuple[str, Any]], task: tuple[str, str]
+    encoding: Encoding, config: RunnableConfig, writes: Sequence[tuple[str, Any]], task: tuple[str, str]
 ) -> Rows:
     """Return the rows of the writes of a task, which is named by its id and its path.
 
@@ -166,16 +178,38 @@ def write_rows(
     checkpoint_id = configurable["checkpoint_id"]
     run_id = configurable.get("run_id") or config.get("metadata", {}).get("run_id")
     rows = Rows()
+    known = encoding.pieces.known(thread_id, checkpoint_ns, checkpoint_id) if encoding.cuts_writes else None
     is_cancelled = any(isinstance(value, CancelledError) for channel, value in writes if channel == ERROR)
     for number, (channel, value) in enumerate(writes):
         if is_cancelled and channel not in WRITES_IDX_MAP:
             continue
-        index = WRITES_IDX_MAP.get(channel, number)
-        kind, data = serde.dumps_typed(value)
-        key = (thread_id, checkpoint_ns, checkpoint_id, task_id, index)
-        rows.writes[key] = (*key, task_path, run_id, channel, kind, data, None)
+        key = (thread_id, checkpoint_ns, checkpoint_id, task_id, WRITES_IDX_MAP.get(channel, number))
+        before = None if known is None else known.channels.get(channel)
+        if known is not None and isinstance(before, CutValue) and before.may_share_with(value):
+            kind, data, ranges = _in_pieces(encoding, rows, (thread_id, channel, value), known)
+        else:
+            (kind, data), ranges = encoding.serde.dumps_typed(value), None
+        rows.writes[key] = (*key, task_path, run_id, channel, kind, data, ranges, None)
         rows.size += len(data)
     return rows
+
+
+def _in_pieces(
+    encoding: Encoding, rows: Rows, write: tuple[str, str, Any], known: KnownValues
+) -> tuple[str, bytes, str | None]:
+    """Encode the write of a whole long value with the pieces of its checkpoint's value; add new pieces to the rows."""
+    thread_id, channel, value = write
+    stored, shared = encoding.pieces.encode(encoding.serde, thread_id, value, known.channels[channel])
+    _add_pieces(rows, thread_id, stored)
+    if isinstance(shared, CutValue):
+        known.written[channel] = shared
+    return stored.kind, stored.data, None if stored.ranges is None else array_text(stored.ranges)
+
+
+def _add_pieces(rows: Rows, thread_id: str, value: Stored) -> None:
+    for piece in value.new:
+        rows.pieces[thread_id, piece.series, piece.number] = (thread_id, *piece)
+        rows.size += len(piece.data)
 
 
 def metadata_json(config: RunnableConfig, metadata: CheckpointMetadata) -> str:
@@ -271,7 +305,7 @@ def known_values(row: Any, found: CheckpointTuple) -> KnownValues:
         if known is not None:
             channels[channel] = known
     versions = found.checkpoint["channel_versions"]
-    return KnownValues(row["checkpoint_id"], channels, {channel: str(versions[channel]) for channel in channels})
+    return KnownValues(row["checkpoint_id"], channels, {channel: str(versions[channel]) for channel in channels}, {})
 
 
 def thread_of(config: RunnableConfig) -> str:

@@ -169,7 +169,9 @@ class Checkpointer(BaseCheckpointSaver[str]):
         self, config: RunnableConfig, writes: Sequence[tuple[str, Any]], task_id: str, task_path: str = ""
     ) -> None:
         """Store the writes of a task; they are pending until its step ends."""
-        await self._put(config, write_rows(self.serde, config, writes, (task_id, task_path)))
+        # Encrypted writes are whole: they are decrypted as one.
+        encoding = Encoding(self.serde, self.pieces, cuts_writes=not self.backend.is_encrypted)
+        await self._put(config, write_rows(encoding, config, writes, (task_id, task_path)))
 
     async def _put(self, config: RunnableConfig, rows: Rows) -> None:
         configurable = config["configurable"]
