@@ -2,12 +2,14 @@
 
 import asyncio
 import dataclasses
+import itertools
 import json
 import os
 import resource
 import signal
 import subprocess
 import sys
+from asyncio.subprocess import PIPE
 from collections.abc import AsyncIterator, Awaitable, Callable
 from functools import partial
 from pathlib import Path
@@ -22,7 +24,7 @@ from portside.dataplane.compute import server_output
 from portside.dataplane.compute.machine import MachineCompute, MachineTarget
 from portside.dataplane.compute.replica import ReplicaPlan, find_replicas
 from portside.dataplane.compute.replica_set import ProcessReplicaSet, ReplicaContext
-from portside.dataplane.compute.resource_usage import GroupUsage, UsageReader
+from portside.dataplane.compute.resource_usage import GroupUsage, ProcessUsage, UsageReader
 from portside.dataplane.compute.scaling import ReplicaBounds, Tier
 from portside.dataplane.compute.server_output import OutputFollower
 from portside.dataplane.compute.sockets import open_private, open_stable_socket
@@ -443,6 +445,42 @@ async def test_metrics_report_what_the_server_says(harness: Harness):
     await eventually(reported)
 
 
+async def test_idle_servers_are_asked_for_their_metrics_less_often(
+    harness: Harness, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    """Their usage is measured as before, and a run that uses CPU ends that."""
+    monkeypatch.setattr(replica_sets, "_MEASURE_EVERY_S", 0.01)
+    monkeypatch.setattr(replica_sets, "_ASK_IDLE_EVERY_S", 3600.0)
+    moments = itertools.count(1)
+
+    async def usage(groups: set[int]) -> ProcessUsage:
+        moment = next(moments)
+        return ProcessUsage(moment, {group: GroupUsage(moment * cores) for group in groups})
+
+    cores = 0.0
+    monkeypatch.setattr(replica_sets.READER, "usage", usage)
+    waiting = tmp_path / "waiting"
+    waiting.write_text("0")
+    replica_set = harness.replica_set(harness.plan("one", PENDING=str(waiting)))
+    await harness.target.switch_to(replica_set)
+
+    async def was_measured_often() -> bool:
+        return next(moments) > measured + 50
+
+    async def reports_pending_runs() -> bool:
+        found = replica_set.metrics()
+        return found is not None and found.pending_runs == 7
+
+    measured = next(moments)
+    await eventually(was_measured_often)
+    waiting.write_text("7")
+    measured = next(moments)
+    await eventually(was_measured_often)
+    assert not await reports_pending_runs()
+    cores = 0.5
+    await eventually(reports_pending_runs)
+
+
 async def test_metrics_report_restarts_and_their_reason(harness: Harness):
     replica_set = harness.replica_set(harness.plan("one"))
     await harness.target.switch_to(replica_set)
@@ -463,6 +501,39 @@ async def test_reused_process_id_is_never_signalled(tmp_path: Path):
     stranger.signal(signal.SIGKILL)
     stranger.kill_group()
     assert mark.is_alive
+
+
+@pytest.mark.parametrize("how", ["by a descriptor", "by polling"])
+async def test_end_of_a_process_of_another_parent_is_noticed(how: str, monkeypatch: pytest.MonkeyPatch):
+    if how == "by polling":
+        monkeypatch.delattr(os, "pidfd_open", raising=False)
+    # The shell ends, so its child is nobody's.
+    shell = await asyncio.create_subprocess_exec("sh", "-c", "sleep 600 >/dev/null 2>&1 & echo $!", stdout=PIPE)
+    printed, _ = await shell.communicate()
+    process = ProcessIdentity.of(int(printed))
+    assert process is not None
+    waiting = asyncio.create_task(process.wait())
+    await asyncio.sleep(0.01)
+    assert not waiting.done()
+    process.signal(signal.SIGKILL)
+    await asyncio.wait_for(waiting, 60)
+    assert not process.is_alive
+    await asyncio.wait_for(process.wait(), 60)
+    await asyncio.wait_for(ProcessIdentity(os.getpid(), "at another time").wait(), 60)
+
+
+async def test_quiet_output_is_looked_at_less_often(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr(server_output, "_POLL_S", 0.0)
+    monkeypatch.setattr(server_output, "_QUIET_AFTER_S", 0.0)
+    monkeypatch.setattr(server_output, "_QUIET_POLL_S", 0.01)
+    path, lines = tmp_path / "out.log", []
+    follower = OutputFollower(path, lines.append)
+    for number in range(3):
+        with path.open("a") as file:
+            file.write(f"{number}\n")
+        await eventually(lambda count=number: asyncio.sleep(0, len(lines) > count))
+    await follower.close()
+    assert lines == ["0", "1", "2"]
 
 
 async def test_output_follower_survives_rotation(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):

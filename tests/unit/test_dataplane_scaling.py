@@ -1,13 +1,16 @@
 """The number of replicas by bounds and load, CPU limits, and the usage of process groups."""
 
+import asyncio
 import os
+import random
 from pathlib import Path
 from typing import Any
 from uuid import UUID
 
 import pytest
 
-from portside.dataplane.compute.resource_usage import UsageReader, cores_for
+from portside.dataplane.compute import resource_usage
+from portside.dataplane.compute.resource_usage import GroupUsage, UsageReader, cores_for
 from portside.dataplane.compute.scaling import Load, ReplicaBounds, Scaler, needed, tier_bounds
 from portside.listener_api import Scale
 from tests.desired import desired_deployment, desired_revision
@@ -53,6 +56,16 @@ def test_scaler_grows_at_once_and_shrinks_later():
     assert scaler.decide(Load(1, None, 0), now=124) == 3
 
 
+def test_scaler_keeps_the_highest_number_of_its_time():
+    rng = random.Random(random.randrange(2**32))
+    scaler, told, moment = Scaler(ReplicaBounds(0, 100), down_after_s=10), [], 0.0
+    for _ in range(2000):
+        moment += rng.choice((0.1, 1, 5, 15))
+        told.append((moment, rng.randrange(100)))
+        expected = max(number for at, number in told if at >= moment - 10)
+        assert scaler.decide(Load(1, None, told[-1][1] * 10), now=moment) == expected
+
+
 @pytest.mark.skipif(not hasattr(os, "sched_getaffinity"), reason="this system confines no process to cores")
 def test_cpu_limit_becomes_whole_cores(monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setattr(os, "sched_getaffinity", lambda _pid: {0, 1, 4, 5})
@@ -67,7 +80,7 @@ def put_process(proc: Path, pid: int, group: int, pages: int) -> None:
     (proc / str(pid) / "stat").write_text(f"{pid} (a name) {' '.join(fields)}")
 
 
-def test_usage_reader_caches_for_one_second(tmp_path: Path, monkeypatch):
+def test_usage_reader_caches_for_a_moment(tmp_path: Path, monkeypatch):
     (tmp_path / "self").mkdir()
     (tmp_path / "self" / "stat").touch()
     moment = 1000.0
@@ -88,3 +101,13 @@ def test_usage_reader_caches_for_one_second(tmp_path: Path, monkeypatch):
     assert later.read_at > one.read_at
     assert later.groups[20].memory == 50 * one.groups[10].memory
     assert reader.read(set()).groups == {}
+
+
+async def test_many_callers_of_the_usage_reader_share_one_reading(tmp_path: Path, monkeypatch):
+    readings = []
+    monkeypatch.setattr(resource_usage, "_read_all", lambda proc: readings.append(proc) or {1: GroupUsage(2.0, 3)})
+    reader = UsageReader()
+    found = await asyncio.gather(*(reader.usage({1, 2}) for _ in range(50)))
+    assert {each.read_at for each in found} == {found[0].read_at}
+    assert [each.groups for each in found] == [{1: GroupUsage(2.0, 3)}] * 50
+    assert len(readings) == 1

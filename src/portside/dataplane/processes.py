@@ -4,6 +4,7 @@ A process is identified by its id together with its start time. When a recorded 
 folder are found by an environment variable that they inherit, on systems that show it (Linux).
 """
 
+import asyncio
 import contextlib
 import os
 import signal
@@ -14,6 +15,7 @@ from pathlib import Path
 import msgspec
 
 _PROC = Path("/proc")
+_POLL_S = 0.2
 
 
 class ProcessIdentity(msgspec.Struct, frozen=True):
@@ -32,6 +34,30 @@ class ProcessIdentity(msgspec.Struct, frozen=True):
     def is_alive(self) -> bool:
         """Whether this very process still runs."""
         return _started(self.pid) == self.started
+
+    async def wait(self) -> None:
+        """Wait until the process has ended. It need not be a child of this one."""
+        if not await self._wait_for_descriptor():
+            while self.is_alive:  # noqa: ASYNC110 - the system does not report it
+                await asyncio.sleep(_POLL_S)
+
+    async def _wait_for_descriptor(self) -> bool:
+        """Wait for the end by a descriptor of the process, which costs nothing meanwhile; False without one."""
+        try:
+            descriptor = os.pidfd_open(self.pid)
+        except (AttributeError, OSError):
+            # Not Linux, no descriptors left, or the process has ended.
+            return False
+        loop, ended = asyncio.get_running_loop(), asyncio.Event()
+        try:
+            loop.add_reader(descriptor, ended.set)
+            # Only now is it certain that the descriptor is of this very process.
+            if self.is_alive:
+                await ended.wait()
+        finally:
+            loop.remove_reader(descriptor)
+            os.close(descriptor)
+        return True
 
     def signal(self, number: signal.Signals) -> None:
         """Send a signal to the process, if it still runs."""

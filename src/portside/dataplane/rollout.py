@@ -48,7 +48,7 @@ BUILT_SOURCES = frozenset({_GIT, _ARCHIVE})
 _MAX_REASON = 4000
 # Metrics that changed less than this are repeated only after so long: most deployments are idle, and there may be
 # hundreds of them.
-_REPEAT_METRICS_S = 30.0
+_REPEAT_METRICS_S = 60.0
 _SAME_CORES, _SAME_MB = 0.02, 2.0
 
 

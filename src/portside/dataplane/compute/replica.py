@@ -30,7 +30,6 @@ from portside.dataplane.state import ReplicaRecord
 
 _POLL_S = 0.05
 _SLOW_POLL_S = 0.5
-_ADOPTED_POLL_S = 0.2
 _STOP_ACCEPTING_S = 5.0
 _VARIABLE, _TIER = "PORTSIDE_REPLICA_OF", "--tier"
 _NO_REVISION = UUID(int=0)
@@ -124,8 +123,7 @@ class Replica:
         if self._child is not None:
             return describe_exit(await self._child.wait())
         # The listener is not the parent of an adopted replica, so the system does not report its end.
-        while self.process.is_alive:  # noqa: ASYNC110
-            await asyncio.sleep(_ADOPTED_POLL_S)
+        await self.process.wait()
         return "ended"
 
     async def stop_accepting(self) -> None:

@@ -4,8 +4,8 @@ A `TierSupervisor` keeps the replicas of one tier at the wanted number. There is
 and stop surplus ones only once those serve. A replica that died is missing, one that must be replaced is surplus, and
 an adopted one counts from the start. Replicas that die are replaced with back-off.
 
-Every two seconds the `ProcessReplicaSet` measures its replicas and reads the length of the run queue. It scales by
-these values, enforces the memory limit, and reports them as the deployment's metrics.
+Every two seconds the `ProcessReplicaSet` measures its replicas and reads the length of the run queue, of idle servers
+every ten. It scales by these values, enforces the memory limit, and reports them as the deployment's metrics.
 """
 
 import asyncio
@@ -34,6 +34,8 @@ from portside.kernel.supervision import Backoff, Supervision
 from portside.listener_api import DesiredDeployment, DesiredRevision, MetricsReport
 
 _MEASURE_EVERY_S = 2.0
+# Servers without runs that use less than this are asked for their metrics less often: a run uses more.
+_IDLE_CORES, _ASK_IDLE_EVERY_S = 0.05, 10.0
 _MB = 2**20
 # After its own grace period a server still hands its runs back; it is not killed during that.
 HAND_BACK_S = 5.0
@@ -277,6 +279,11 @@ class _QueueMetrics(msgspec.Struct):
     n_pending: int | None = None
     n_running: int | None = None
 
+    @property
+    def is_empty(self) -> bool:
+        """Whether no run is there."""
+        return self.n_pending == 0 and self.n_running == 0
+
 
 class _ServerMetrics(msgspec.Struct):
     """The part of a server's metrics that a listener reads. All replicas share the queue in their database."""
@@ -307,6 +314,9 @@ class ProcessReplicaSet:
         self._usage = ProcessUsage()
         self._cores: dict[Tier, float] = {}
         self._metrics: MetricsReport | None = None
+        # What the servers of each tier answered last, and when they were asked.
+        self._answers: list[_ServerMetrics | None] = []
+        self._asked_at = 0.0
         self._add_tiers(bounds)
 
     @property
@@ -422,14 +432,15 @@ class ProcessReplicaSet:
     async def _measure(self) -> None:
         replicas = [replica for tier in self._tiers.values() for replica in tier.replicas]
         before = self._usage.groups
-        usage = await asyncio.to_thread(READER.read, {replica.process.pid for replica in replicas})
-        answers = [await _read_metrics(tier.replicas) for tier in self._tiers.values()]
-        queue = next((each.queue for each in answers if each is not None), _QueueMetrics())
+        usage = await READER.usage({replica.process.pid for replica in replicas})
         used = usage.groups
         self.enforce_memory_limit(used)
         since_s = max(usage.read_at - self._usage.read_at, 0.001)
         self._usage = usage
         cores = {pid: max(0.0, used[pid].cpu_s - before[pid].cpu_s) / since_s for pid in used.keys() & before.keys()}
+        if self._is_asked_again(replicas, cores):
+            self._answers = [await _read_metrics(tier.replicas) for tier in self._tiers.values()]
+            self._asked_at = time.monotonic()
         tiers = self._tiers.values()
         self._cores = {
             tier.tier: sum(cores.get(replica.process.pid, 0.0) for replica in tier.replicas)
@@ -439,7 +450,9 @@ class ProcessReplicaSet:
         queue_tier = self._tiers.get("queue")
         serving = sum(len(tier.replicas) for tier in tiers if tier.tier != "queue")
         problem = next((tier.problem for tier in tiers if tier.problem), None)
-        said = dict.fromkeys(each for answer in answers if answer is not None for each in answer.problems)
+        answers = [answer for answer in self._answers if answer is not None]
+        queue = answers[0].queue if answers else _QueueMetrics()
+        said = dict.fromkeys(each for answer in answers for each in answer.problems)
         refusals = " ".join(said) or None
         self._metrics = MetricsReport(
             replicas=serving,
@@ -452,6 +465,14 @@ class ProcessReplicaSet:
             problem=problem or (refusals if serving else STARTING),
             server_version=self._context.plan.server_version,
         )
+
+    def _is_asked_again(self, replicas: list[Replica], cores: dict[int, float]) -> bool:
+        """Whether to read the servers' metrics now: always, unless all of them answered that they have no runs."""
+        is_known = len(self._answers) == len(self._tiers) == len({replica.tier for replica in replicas})
+        is_idle = is_known and all(answer is not None and answer.queue.is_empty for answer in self._answers)
+        # Without a figure for each of them, which takes two measurements, nothing says that they are idle.
+        is_quiet = len(cores) == len(replicas) and sum(cores.values()) < _IDLE_CORES
+        return not (is_idle and is_quiet) or time.monotonic() - self._asked_at >= _ASK_IDLE_EVERY_S
 
     def _scale(self) -> None:
         if self._metrics is None:

@@ -8,6 +8,7 @@ A replica leads a process group, so its children are counted with it. One read c
 a read for each deployment would cost the square of their number. Without /proc, nothing is known.
 """
 
+import asyncio
 import contextlib
 import math
 import os
@@ -21,7 +22,8 @@ from uuid import UUID
 # A replica that uses this many times its limit is killed at once, because all deployments share the machine's memory.
 KILL_ABOVE = 1.25
 _PROC = Path("/proc")
-_CACHED_S = 1.0
+# Less than the time between two readings of one deployment, so that they differ.
+_CACHED_S = 1.5
 
 
 def cores_for(deployment_id: UUID, cpu_limit: float | None) -> frozenset[int]:
@@ -69,21 +71,36 @@ class ProcessUsage:
 
 
 class UsageReader:
-    """Reads the usage of process groups, at most once a second however many callers there are. Thread-safe."""
+    """Reads the usage of process groups, at most once in 1.5 seconds however many callers there are. Thread-safe."""
 
     def __init__(self, proc: Path = _PROC) -> None:
         self._proc = proc
         self._lock = threading.Lock()
-        self._latest: ProcessUsage | None = None
+        self._latest = ProcessUsage(-_CACHED_S)
+        self._reading: asyncio.Future[ProcessUsage] | None = None
+
+    async def usage(self, groups: set[int]) -> ProcessUsage:
+        """Return the usage of these groups, without any group on a system that has no /proc."""
+        if not self._is_fresh():
+            reading = self._reading
+            if reading is None or reading.done() or reading.get_loop() is not asyncio.get_running_loop():
+                reading = self._reading = asyncio.ensure_future(asyncio.to_thread(self.read, groups))
+            await asyncio.shield(reading)
+        return self._of(groups)
 
     def read(self, groups: set[int]) -> ProcessUsage:
-        """Return the usage of these groups, without any group on a system that has no /proc."""
-        if not groups or not (self._proc / "self" / "stat").exists():
-            return ProcessUsage(time.monotonic())
+        """Return what `usage` does, without an event loop."""
         with self._lock:
-            if self._latest is None or time.monotonic() - self._latest.read_at >= _CACHED_S:
-                self._latest = ProcessUsage(time.monotonic(), _read_all(self._proc))
-            latest = self._latest
+            if not self._is_fresh():
+                is_known = (self._proc / "self" / "stat").exists()
+                self._latest = ProcessUsage(time.monotonic(), _read_all(self._proc) if is_known else {})
+        return self._of(groups)
+
+    def _is_fresh(self) -> bool:
+        return time.monotonic() - self._latest.read_at < _CACHED_S
+
+    def _of(self, groups: set[int]) -> ProcessUsage:
+        latest = self._latest
         return ProcessUsage(latest.read_at, {group: latest.groups[group] for group in groups & latest.groups.keys()})
 
 

@@ -62,15 +62,19 @@ class Scaler:
 
     def __init__(self, bounds: ReplicaBounds, down_after_s: float) -> None:
         self.bounds, self._down_after_s = bounds, down_after_s
+        # Numbers that were needed and when, without those that a later one at least equals: the first is the highest.
         self._needed: deque[tuple[float, int]] = deque()
 
     def decide(self, load: Load, now: float | None = None) -> int:
         """Return the number of replicas: the highest number that was needed within the last `down_after_s`."""
         moment = time.monotonic() if now is None else now
-        self._needed.append((moment, needed(load)))
+        number = needed(load)
+        while self._needed and self._needed[-1][1] <= number:
+            self._needed.pop()
+        self._needed.append((moment, number))
         while self._needed[0][0] < moment - self._down_after_s:
             self._needed.popleft()
-        return self.bounds.clamp(max(number for _, number in self._needed))
+        return self.bounds.clamp(self._needed[0][1])
 
 
 def needed(load: Load) -> int:
