@@ -3,8 +3,9 @@
 Copies, pruning and the deletion of runs keep each piece that a remaining write has a part of.
 """
 
+import operator
 from collections.abc import AsyncIterator
-from typing import Any
+from typing import Annotated, Any
 from uuid import UUID, uuid4
 
 import pytest
@@ -199,3 +200,65 @@ async def test_writes_of_whole_lists_store_what_is_new(db):
         await saver.adelete_thread(thread_id)
         await saver.adelete_thread(copy_id)
         assert await db.pool.fetchval("select count(*) from checkpoint_pieces") == 0
+
+
+class Library(TypedDict):
+    pages: list[str]
+    shelf: dict[str, Any]
+    count: int
+
+
+PAGES = [f"page {number}: " + words(str(number)) * 40 for number in range(200)]
+
+
+async def test_a_large_state_of_which_one_field_changes_stores_that_field(db):
+    size = sum(len(page) for page in PAGES)
+
+    async def read(state: Library) -> dict[str, Any]:
+        count = state.get("count", 0) + 1
+        if count == 1:
+            return {"pages": PAGES, "shelf": {"pages": list(PAGES), "read": 0}, "count": count}
+        return {"shelf": {**state["shelf"], "read": count}, "count": count}
+
+    saver, thread_id = PostgresSaver(db), str(uuid4())
+    await db.pool.execute("insert into threads (thread_id) values ($1)", UUID(thread_id))
+    graph = StateGraph(Library).add_node("read", read).add_edge(START, "read").compile(checkpointer=saver)
+    stored = []
+    for _ in range(8):
+        await execute(db, graph, thread_id, {})
+        stored.append(await db.pool.fetchval(f"select sum(length(data)) from ({BLOBS}) blobs"))
+    # The value that comes first is whole, and the next one is cut.
+    assert stored[-1] - stored[1] < size // 10
+    found = await history(PostgresSaver(db), thread_id)
+    assert found[max(found)][0]["shelf"] == {"pages": PAGES, "read": 8}
+    assert found[max(found)][0]["pages"] == PAGES
+
+
+@pytest.mark.needs("langgraph", "1.2.0")
+async def test_channels_that_store_their_changes_keep_every_state(db):
+    from langgraph.channels.delta import DeltaChannel
+
+    class Changes(TypedDict):
+        notes: Annotated[list[str], DeltaChannel(lambda state, writes: [*state, *(n for w in writes for n in w)])]
+        log: Annotated[list[str], operator.add]
+
+    async def note(state: Changes) -> dict[str, Any]:
+        return {"notes": [words(f"note {len(state['notes'])}")], "log": [words(f"log {len(state['log'])}")]}
+
+    saver, thread_id = PostgresSaver(db), str(uuid4())
+    await db.pool.execute("insert into threads (thread_id) values ($1)", UUID(thread_id))
+    graph = StateGraph(Changes).add_node("note", note).add_edge(START, "note").compile(checkpointer=saver)
+    for number in range(30):
+        await execute(db, graph, thread_id, {"notes": [f"given {number}"], "log": []})
+    assert await db.pool.fetchval("select count(*) from checkpoint_values where pieces is not null") > 0
+    fresh = graph.copy({"checkpointer": PostgresSaver(db)})
+    config: Any = {"configurable": {"thread_id": thread_id}}
+    wanted = [each for number in range(30) for each in (f"given {number}", words(f"note {2 * number + 1}"))]
+    state = await fresh.aget_state(config)
+    assert state.values == {"notes": wanted, "log": [words(f"log {number}") for number in range(30)]}
+    states = [each async for each in fresh.aget_state_history(config)]
+    ended = [each.values for each in states if not each.next]
+    assert [(len(values["notes"]), len(values["log"])) for values in ended] == [(2 * n, n) for n in range(30, 0, -1)]
+    assert all(values["notes"] == wanted[: len(values["notes"])] for values in ended)
+    await saver.aprune([thread_id])
+    assert (await fresh.aget_state(config)).values == state.values
