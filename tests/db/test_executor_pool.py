@@ -17,7 +17,7 @@ from portside.agent.executors.pool import ExecutorPool, PoolLimits
 from portside.agent.executors.process import ExecutorProcess, Program
 from portside.executor import messages
 from portside.executor.link import CallFailed, LinkClosed
-from portside.executor.messages import Execute, ServerHello
+from portside.executor.messages import GraphCall, ServerHello
 from portside.executor.requests import RunRequest
 from portside.kernel.errors import UserMistake
 from tests.conftest import eventually
@@ -52,6 +52,9 @@ graph = StateGraph(State).add_node("act", act).add_edge("__start__", "act").comp
 """
 
 
+STORES_NOTHING = {messages.CHECKPOINTS_PUT: lambda _body, _call: None, messages.CHECKPOINTS: lambda _body, _call: None}
+
+
 @pytest.fixture
 def project(tmp_path) -> Path:
     (tmp_path / "agent.py").write_text(AGENT)
@@ -73,7 +76,7 @@ def program_of(project: Path, **options: Any) -> Program:
 
 @asynccontextmanager
 async def started(program: Program, limits: PoolLimits | None = None) -> AsyncIterator[ExecutorPool]:
-    pool = ExecutorPool(program, limits or PoolLimits(), lambda _executor: {})
+    pool = ExecutorPool(program, limits or PoolLimits(), lambda _executor: STORES_NOTHING)
     await pool.start()
     try:
         yield pool
@@ -81,29 +84,32 @@ async def started(program: Program, limits: PoolLimits | None = None) -> AsyncIt
         await pool.close()
 
 
-def request(do: str) -> Execute:
+def request(do: str) -> GraphCall:
     run = RunRequest(
-        graph_id="agent", input={"do": do}, config={"configurable": {}}, stream_modes=["values", "updates"]
+        graph_id="agent",
+        input={"do": do},
+        config={"configurable": {"thread_id": str(uuid4())}},
+        stream_modes=["values", "updates"],
     )
-    return Execute(request=run, timeout_s=600.0)
+    return GraphCall(request=run, timeout_s=600.0)
 
 
 async def execute(pool: ExecutorPool, do: str, run_id: UUID | None = None) -> dict[str, Any]:
     """Execute a run; return its values."""
     events: list[Any] = []
-    async with pool.for_run(run_id or uuid4(), "run") as executor:
+    async with pool.for_run(run_id or uuid4(), 1) as executor:
         outcome = await executor.link.call(messages.EXECUTE, request(do), on_item=events.extend)
     assert [name for name, _ in events] == ["values", "updates", "values"]
     values: dict[str, Any] = json.loads(outcome["values"])
     return values
 
 
-async def hold(pool: ExecutorPool, do: str, *, alone: bool = True) -> tuple[ExecutorProcess, "asyncio.Task[Any]"]:
+async def hold(pool: ExecutorPool, do: str) -> tuple[ExecutorProcess, "asyncio.Task[Any]"]:
     """Begin a run that does not end; return its executor when it executes."""
     began: asyncio.Future[ExecutorProcess] = asyncio.get_running_loop().create_future()
 
     async def run() -> None:
-        async with pool.for_run(uuid4(), "run") as executor:
+        async with pool.for_run(uuid4(), 1) as executor:
             await executor.link.call(
                 messages.EXECUTE, request(do), on_item=lambda _events: began.done() or began.set_result(executor)
             )
@@ -120,10 +126,10 @@ async def test_executor_says_what_its_graphs_are_and_executes_them(project):
         assert executor.hello.libraries["langgraph"]
         assert await execute(pool, "nothing") == {"do": "nothing", "done": f"nothing in {executor.process.pid}"}
         async with pool.for_call() as one:
-            schemas = await one.link.call("schemas", {"graph_id": "agent", "config": {}})
+            schemas = await one.link.call("schemas", {"request": {"graph_id": "agent", "config": {}}})
             assert set(schemas["input_schema"]["properties"]) == {"do", "done"}
             with pytest.raises(CallFailed) as failed:
-                await one.link.call("schemas", {"graph_id": "other", "config": {}})
+                await one.link.call("schemas", {"request": {"graph_id": "other", "config": {}}})
     assert failed.value.code == "not_found"
     assert executor.process.returncode is not None
 
@@ -154,7 +160,7 @@ async def test_crash_ends_the_runs_of_its_process_alone(project, do, reason):
 
         await eventually(are_ready)
         held, innocent = await hold(pool, "wait")
-        async with pool.for_run(uuid4(), "run") as crashing:
+        async with pool.for_run(uuid4(), 1) as crashing:
             assert crashing is not held
             with pytest.raises(LinkClosed):
                 await crashing.link.call(messages.EXECUTE, request(do), on_item=lambda _events: None)
@@ -209,7 +215,7 @@ async def test_executor_is_replaced_after_its_runs(project):
             return first not in pool.executors and len(pool.executors) == 1
 
         await eventually(is_replaced)
-        assert first.process.returncode == 0
+        assert await first.wait_ended() == "exited with code 0"
 
 
 async def test_executor_with_much_memory_is_replaced_after_its_run(project):

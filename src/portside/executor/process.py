@@ -31,7 +31,14 @@ from portside.executor.loops import GraphLoop
 from portside.executor.messages import LOG_LINE, ExecutorHello, Pong, ServerHello
 from portside.executor.operations import GraphOperations
 from portside.executor.project import GraphSource, Project
-from portside.executor.remote import RemoteBackend, RemoteStore, ServerCalls, current_call
+from portside.executor.remote import (
+    EphemeralRows,
+    RemoteBackend,
+    RemoteStore,
+    ServerCalls,
+    current_call,
+    ephemeral_rows,
+)
 from portside.executor.requests import (
     DescriptionRequest,
     HistoryRead,
@@ -171,7 +178,19 @@ class ExecutorProcess:
         given = _begun(body)
         request = messages.read(RunRequest, given.request)
         batches, loop = EventBatches(call), min(self._loops, key=lambda candidate: candidate.load)
-        return await _answered(loop.call(execute(self._graphs, request, batches.add, given.timeout_s)))
+        executing = loop.call(execute(self._graphs, request, batches.add, given.timeout_s))
+        if not request.is_ephemeral:
+            return await _answered(executing)
+        rows = EphemeralRows(self._server, str(request.config["configurable"]["thread_id"]))
+        ephemeral_rows.set(rows)
+        try:
+            outcome = await _answered(executing)
+        except BaseException:
+            # It may be tried again.
+            await rows.flush()
+            raise
+        rows.drop()
+        return outcome
 
     def _pong(self) -> Pong:
         return Pong(still_s=max((turn.still_s() for turn in self._turns), default=0.0), memory_bytes=memory_bytes())

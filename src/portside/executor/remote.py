@@ -4,9 +4,11 @@ The link belongs to the loop of the process; graphs call from loops and threads 
 """
 
 import asyncio
-from collections.abc import Iterable, Mapping, Sequence
+import threading
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextvars import ContextVar
 from datetime import datetime
+from functools import partial
 from typing import Any
 
 import orjson
@@ -30,6 +32,8 @@ from portside.executor.checkpoints.rows import CHECKPOINT_COLUMNS, Rows
 from portside.executor.link import CallFailed, Link
 from portside.executor.loops import CrossLoopCall
 
+EPHEMERAL_DELAY_S = 0.1
+EPHEMERAL_LIMIT_BYTES = 1024 * 1024
 MAIN_SCOPE = 0
 """The scope of checkpoints outside of a transaction."""
 # The number of the server's call that the current code runs for: the server knows its user.
@@ -72,6 +76,72 @@ def _raised(failed: CallFailed) -> Exception:
     return kind(failed.message)
 
 
+class EphemeralRows:
+    """The rows of a run on a thread that is deleted with it: they wait, because a short run needs no checkpoint.
+
+    Make it on the loop of the link. They are sent after a moment, if they grow, and if the run is stopped.
+    """
+
+    def __init__(self, server: ServerCalls, thread_id: str) -> None:
+        self.thread_id = thread_id
+        self._server = server
+        self._lock = threading.Lock()
+        self._puts: list[Callable[[], messages.CheckpointPut]] = []
+        self._size = 0
+        self._is_sending = False
+        self._namespaces: set[str] = set()
+        self._sent: list[asyncio.Future[Any]] = []
+        self._timer = server.loop.call_later(EPHEMERAL_DELAY_S, self._send)
+
+    def is_empty(self, checkpoint_ns: str) -> bool:
+        """Whether the thread surely has no checkpoint in a namespace."""
+        return checkpoint_ns not in self._namespaces
+
+    def keep(self, checkpoint_ns: str, make: Callable[[], messages.CheckpointPut], size: int) -> bool:
+        """Keep rows for now, on any loop; False if rows are sent at once by now."""
+        self._namespaces.add(checkpoint_ns)
+        with self._lock:
+            if self._is_sending:
+                return False
+            self._puts.append(make)
+            self._size += size
+            is_large = self._size > EPHEMERAL_LIMIT_BYTES
+        if is_large:
+            self._server.loop.call_soon_threadsafe(self._send)
+        return True
+
+    async def flush(self) -> None:
+        """Wait until all rows are with the server. Raises what storing them failed with."""
+        if asyncio.get_running_loop() is self._server.loop:
+            await self._flush()
+        else:
+            await CrossLoopCall(self._server.loop, self._flush()).result
+
+    def drop(self) -> None:
+        """Forget the rows: the run has ended, and its thread with it."""
+        self._timer.cancel()
+        with self._lock:
+            self._is_sending, self._puts = True, []
+
+    async def _flush(self) -> None:
+        self._send()
+        await asyncio.gather(*self._sent)
+
+    def _send(self) -> None:
+        self._timer.cancel()
+        with self._lock:
+            self._is_sending = True
+            puts, self._puts = self._puts, []
+        for make in puts:
+            call = asyncio.ensure_future(self._server.call(messages.CHECKPOINTS_PUT, make()))
+            # A failure is that of the run's other checkpoints as well: the server ends the run.
+            call.add_done_callback(lambda done: done.cancelled() or done.exception())
+            self._sent.append(call)
+
+
+ephemeral_rows: ContextVar[EphemeralRows | None] = ContextVar("ephemeral_rows", default=None)
+
+
 class RemoteBackend:
     """A `CheckpointBackend` of the server: its database, or the transaction of a scope."""
 
@@ -83,7 +153,22 @@ class RemoteBackend:
         self, thread_id: str, checkpoint_ns: str, rows: Rows, *, run: tuple[str, int] | None, is_awaited: bool
     ) -> None:
         """Send rows; the server buffers them with those of the run."""
-        put = messages.CheckpointPut(
+        make = partial(self._message, thread_id, checkpoint_ns, rows, run=run, is_awaited=is_awaited)
+        ephemeral = self._ephemeral(thread_id)
+        if ephemeral is not None:
+            if not is_awaited and ephemeral.keep(checkpoint_ns, make, rows.size):
+                return
+            await ephemeral.flush()
+        await self._server.call(messages.CHECKPOINTS_PUT, make())
+
+    def _ephemeral(self, thread_id: str) -> EphemeralRows | None:
+        found = ephemeral_rows.get()
+        return found if found is not None and found.thread_id == thread_id and self._scope == MAIN_SCOPE else None
+
+    def _message(
+        self, thread_id: str, checkpoint_ns: str, rows: Rows, *, run: tuple[str, int] | None, is_awaited: bool
+    ) -> messages.CheckpointPut:
+        return messages.CheckpointPut(
             call=current_call.get(),
             scope=self._scope,
             thread_id=thread_id,
@@ -96,10 +181,14 @@ class RemoteBackend:
             writes=[_plain(row) for row in rows.writes.values()],
             size=rows.size,
         )
-        await self._server.call(messages.CHECKPOINTS_PUT, put)
 
     async def read(self, thread_id: str, checkpoint_ns: str, checkpoint_id: str | None) -> Any:
         """Return the row of a checkpoint by its columns, or None."""
+        ephemeral = self._ephemeral(thread_id)
+        if ephemeral is not None:
+            if ephemeral.is_empty(checkpoint_ns):
+                return None
+            await ephemeral.flush()
         return await self._ask("read", thread_id, checkpoint_ns, checkpoint_id)
 
     async def list(self, query: CheckpointQuery) -> Sequence[Any]:
