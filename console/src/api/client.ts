@@ -127,3 +127,8 @@ export async function errorOf(response: Response, server = "platform"): Promise<
 export function fieldOf(problem: Problem): string {
   return problem.loc.filter((part, index) => index > 0 || part !== "body").join(".");
 }
+
+// What the API says about a field, by its name.
+export function problemAt(error: ApiError | null | undefined, field: string): string | undefined {
+  return error?.problems.find((each) => each.loc.includes(field))?.msg;
+}

@@ -1,7 +1,7 @@
 import { type FormEvent, type ReactNode, useState } from "react";
 import type { ApiError } from "../api/client";
 import { Dialog } from "./Dialog";
-import { Field } from "./Field";
+import { TextField } from "./Field";
 import { Problem } from "./Problem";
 
 interface Props {
@@ -39,19 +39,7 @@ export function Confirm({
     <Dialog title={title} onClose={onClose}>
       <form className="fields" onSubmit={submit}>
         {children}
-        {name !== undefined && (
-          <Field label={`Type ${name} to confirm`}>
-            {(attributes) => (
-              <input
-                {...attributes}
-                autoComplete="off"
-                spellCheck={false}
-                value={typed}
-                onChange={(event) => setTyped(event.target.value)}
-              />
-            )}
-          </Field>
-        )}
+        {name !== undefined && <TextField label={`Type ${name} to confirm`} value={typed} onChange={setTyped} />}
         {error && <Problem error={error} />}
         <div className="row">
           <button type="submit" className="button danger" disabled={isDisabled || !isTyped}>

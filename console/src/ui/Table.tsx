@@ -71,5 +71,5 @@ export function Table<T>({ label, rows, columns, keyOf, isStacked = false }: Pro
 }
 
 function classes<T>({ isNumber, isExtra, isActions }: TableColumn<T>): string | undefined {
-  return [isNumber && "number", isExtra && "extra", isActions && "actions"].filter(Boolean).join(" ") || undefined;
+  return [isNumber && "number", isExtra && "extra", isActions && "row-actions"].filter(Boolean).join(" ") || undefined;
 }

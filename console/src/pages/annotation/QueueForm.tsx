@@ -10,7 +10,7 @@ import { editQueueRoute } from "../../router";
 import { useMay } from "../../shell/session";
 import { Confirm } from "../../ui/Confirm";
 import { Empty } from "../../ui/Empty";
-import { Field } from "../../ui/Field";
+import { Field, TextField } from "../../ui/Field";
 import { Icon } from "../../ui/Icon";
 import { Problem } from "../../ui/Problem";
 import { SCALES, type ScaleName, scaleNameOf } from "./scales";
@@ -108,14 +108,8 @@ function QueueForm({ queue, configs }: { queue?: Queue; configs: FeedbackConfig[
     <div className="page form">
       <h1>{queue ? `Edit ${queue.name}` : "New annotation queue"}</h1>
       <form className="fields" onSubmit={(event) => void submit(event)}>
-        <Field label="Name" isRequired>
-          {(attributes) => <input {...attributes} value={name} onChange={(event) => setName(event.target.value)} />}
-        </Field>
-        <Field label="Description">
-          {(attributes) => (
-            <input {...attributes} value={description} onChange={(event) => setDescription(event.target.value)} />
-          )}
-        </Field>
+        <TextField label="Name" isRequired value={name} onChange={setName} />
+        <TextField label="Description" spellCheck value={description} onChange={setDescription} />
         <Field label="Instructions" hint="Shown to people next to every run. Markdown is formatted.">
           {(attributes) => (
             <textarea

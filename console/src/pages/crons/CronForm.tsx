@@ -1,7 +1,8 @@
 import { type FormEvent, useEffect, useState } from "react";
 import { useAgentApi, useAgentChange } from "../../api/agentQueries";
 import type { Cron } from "../../api/agentServer";
-import { Field } from "../../ui/Field";
+import { problemAt } from "../../api/client";
+import { FormButtons, SelectField, TextField } from "../../ui/Field";
 import { Problem } from "../../ui/Problem";
 import { JsonInput } from "../../ui/SchemaForm";
 import { SidePanel } from "../../ui/SidePanel";
@@ -33,8 +34,7 @@ export function CronForm({ deploymentId, assistants, cron, onClose, onSaved }: P
   const change = useAgentChange(deploymentId, "PATCH /runs/crons/{cron_id}", saved);
   const error = createFree.error ?? createOnThread.error ?? change.error;
   const preview = usePreviewProblem(deploymentId, schedule, zone);
-  const problem = (name: string) =>
-    error?.problems.find((each) => each.loc.includes(name))?.msg ?? preview.problem(name);
+  const problem = (name: string) => problemAt(error, name) ?? preview.problem(name);
   const submit = (event: FormEvent) => {
     event.preventDefault();
     if (input === undefined) return;
@@ -53,89 +53,65 @@ export function CronForm({ deploymentId, assistants, cron, onClose, onSaved }: P
   return (
     <SidePanel title={cron ? `Edit cron ${cron.cron_id.slice(-8)}` : "New cron"} onClose={onClose}>
       <form className="fields" onSubmit={submit} noValidate>
-        <Field label="Runs the assistant" error={problem("assistant_id")}>
-          {(attributes) => (
-            <select {...attributes} value={assistant} onChange={(event) => setAssistant(event.target.value)}>
-              {assistants.map(([id, name]) => (
-                <option key={id} value={id}>
-                  {name}
-                </option>
-              ))}
-            </select>
-          )}
-        </Field>
-        <Field
+        <SelectField
+          label="Runs the assistant"
+          error={problem("assistant_id")}
+          value={assistant}
+          onChange={setAssistant}
+          options={assistants}
+        />
+        <TextField
           label="Schedule"
           error={problem("schedule")}
           hint="minute hour day month weekday; with six fields seconds come first; or @hourly, @daily, @weekly"
           isRequired
-        >
-          {(attributes) => (
-            <input
-              {...attributes}
-              spellCheck={false}
-              value={schedule}
-              onChange={(event) => setSchedule(event.target.value)}
-            />
-          )}
-        </Field>
-        <Field label="Time zone" error={problem("timezone")} hint="An IANA name such as Europe/Berlin">
-          {(attributes) => (
-            <input {...attributes} spellCheck={false} value={zone} onChange={(event) => setZone(event.target.value)} />
-          )}
-        </Field>
+          value={schedule}
+          onChange={setSchedule}
+        />
+        <TextField
+          label="Time zone"
+          error={problem("timezone")}
+          hint="An IANA name such as Europe/Berlin"
+          value={zone}
+          onChange={setZone}
+        />
         {preview.schedule && (
           <NextTimes deploymentId={deploymentId} schedule={preview.schedule} timezone={preview.zone} />
         )}
         {!cron && (
-          <Field
+          <TextField
             label="On the thread"
             error={problem("thread_id")}
             hint="The id of a thread; empty for a new one each time"
-          >
-            {(attributes) => (
-              <input
-                {...attributes}
-                spellCheck={false}
-                value={thread}
-                onChange={(event) => setThread(event.target.value.trim())}
-              />
-            )}
-          </Field>
+            value={thread}
+            onChange={(text) => setThread(text.trim())}
+          />
         )}
         {!(cron?.thread_id ?? thread) && (
-          <Field label="Threads after their run">
-            {(attributes) => (
-              <select
-                {...attributes}
-                value={completed}
-                onChange={(event) => setCompleted(event.target.value as "delete" | "keep")}
-              >
-                <option value="keep">kept, with their runs</option>
-                <option value="delete">deleted</option>
-              </select>
-            )}
-          </Field>
+          <SelectField
+            label="Threads after their run"
+            value={completed}
+            onChange={setCompleted}
+            options={[
+              ["keep", "kept, with their runs"],
+              ["delete", "deleted"],
+            ]}
+          />
         )}
         <JsonInput label="Input" hint="JSON, the input of each run" rows={4} value={input} onChange={setInput} />
-        <Field
+        <TextField
           label="Ends"
           error={problem("end_time")}
           hint="A time such as 2030-01-31T18:00:00+01:00; empty for never"
-        >
-          {(attributes) => (
-            <input {...attributes} spellCheck={false} value={end} onChange={(event) => setEnd(event.target.value)} />
-          )}
-        </Field>
+          value={end}
+          onChange={setEnd}
+        />
         {error && <Problem error={error} />}
-        <div className="row">
-          <button type="submit" className="button main" disabled={isPending || input === undefined}>
-            {cron ? "Save" : "Create"}
-          </button>
-          <button type="button" className="button" onClick={onClose}>
-            Cancel
-          </button>
-        </div>
+        <FormButtons
+          action={cron ? "Save" : "Create"}
+          isDisabled={isPending || input === undefined}
+          onCancel={onClose}
+        />
       </form>
     </SidePanel>
   );
@@ -153,6 +129,6 @@ function usePreviewProblem(deploymentId: string, schedule: string, zone: string)
   return {
     schedule: data ? asked.schedule : null,
     zone: asked.zone || null,
-    problem: (name: string) => error?.problems.find((each) => each.loc.includes(name))?.msg,
+    problem: (name: string) => problemAt(error, name),
   };
 }

@@ -9,7 +9,7 @@ import { datasetRoute } from "../../router";
 import { useMay } from "../../shell/session";
 import { Confirm } from "../../ui/Confirm";
 import { ShortId } from "../../ui/Copy";
-import { Field } from "../../ui/Field";
+import { FormButtons, TextField } from "../../ui/Field";
 import { count } from "../../ui/format";
 import { Icon } from "../../ui/Icon";
 import { saveFile } from "../../ui/Json";
@@ -149,24 +149,11 @@ function Edit({ dataset, onDone }: { dataset: Dataset; onDone: () => void }) {
   return (
     <form className="card card-body fields" onSubmit={submit}>
       <div className="fields two">
-        <Field label="Name" isRequired>
-          {(attributes) => <input {...attributes} value={name} onChange={(event) => setName(event.target.value)} />}
-        </Field>
-        <Field label="Description">
-          {(attributes) => (
-            <input {...attributes} value={description} onChange={(event) => setDescription(event.target.value)} />
-          )}
-        </Field>
+        <TextField label="Name" isRequired value={name} onChange={setName} />
+        <TextField label="Description" spellCheck value={description} onChange={setDescription} />
       </div>
       {change.error && <Problem error={change.error} />}
-      <div className="row">
-        <button type="submit" className="button main" disabled={!name.trim() || change.isPending}>
-          Save
-        </button>
-        <button type="button" className="button" onClick={onDone}>
-          Cancel
-        </button>
-      </div>
+      <FormButtons action="Save" isDisabled={!name.trim() || change.isPending} onCancel={onDone} />
     </form>
   );
 }

@@ -5,7 +5,7 @@ import { type FormEvent, useState } from "react";
 import type { Example } from "../../api/platform";
 import { useApi, useChange } from "../../api/queries";
 import { CopyButton } from "../../ui/Copy";
-import { Field } from "../../ui/Field";
+import { Field, TextField } from "../../ui/Field";
 import { Icon } from "../../ui/Icon";
 import { isBranch, Json } from "../../ui/Json";
 import { Problem } from "../../ui/Problem";
@@ -147,9 +147,12 @@ export function ExampleForm({ datasetId, example, onDone }: FormProps) {
           )}
         </Field>
       ))}
-      <Field label="Split" hint="One or more names, separated by commas. Empty is base.">
-        {(attributes) => <input {...attributes} value={split} onChange={(event) => setSplit(event.target.value)} />}
-      </Field>
+      <TextField
+        label="Split"
+        hint="One or more names, separated by commas. Empty is base."
+        value={split}
+        onChange={setSplit}
+      />
       {error && <Problem error={error} />}
       <div className="row">
         <button

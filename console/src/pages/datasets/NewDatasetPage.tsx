@@ -3,10 +3,10 @@
 import { useQueryClient } from "@tanstack/react-query";
 import { useNavigate } from "@tanstack/react-router";
 import { type FormEvent, useState } from "react";
-import { ApiError, call } from "../../api/client";
+import { ApiError, call, problemAt } from "../../api/client";
 import { useMay } from "../../shell/session";
 import { Empty } from "../../ui/Empty";
-import { Field } from "../../ui/Field";
+import { Field, TextField } from "../../ui/Field";
 import { count } from "../../ui/format";
 import { Problem } from "../../ui/Problem";
 import { type ExampleDraft, type ExampleFile, examplesOf, FileProblem, readFile } from "./files";
@@ -71,19 +71,13 @@ export function NewDatasetPage() {
   };
   const isBusy = state.done !== undefined;
   const hasInputs = !file?.columns.length || Object.values(roles).includes("inputs");
-  const problemOf = (field: string) => state.error?.problems.find((each) => each.loc.includes(field))?.msg;
+  const problemOf = (field: string) => problemAt(state.error, field);
   return (
     <div className="page form">
       <h1>New dataset</h1>
       <form className="fields" onSubmit={(event) => void submit(event)}>
-        <Field label="Name" isRequired error={problemOf("name")}>
-          {(attributes) => <input {...attributes} value={name} onChange={(event) => setName(event.target.value)} />}
-        </Field>
-        <Field label="Description">
-          {(attributes) => (
-            <input {...attributes} value={description} onChange={(event) => setDescription(event.target.value)} />
-          )}
-        </Field>
+        <TextField label="Name" isRequired error={problemOf("name")} value={name} onChange={setName} />
+        <TextField label="Description" spellCheck value={description} onChange={setDescription} />
         <Field
           label="File"
           hint="CSV with a header, or lines of JSON with inputs, outputs and metadata. Without a file the dataset is empty."

@@ -1,11 +1,12 @@
 import { useNavigate } from "@tanstack/react-router";
 import { type FormEvent, useState } from "react";
+import { problemAt } from "../../api/client";
 import type { Deployment } from "../../api/platform";
 import { useApi, useChange } from "../../api/queries";
 import { deploymentRoute } from "../../router";
 import { useMay } from "../../shell/session";
 import { Confirm } from "../../ui/Confirm";
-import { Field } from "../../ui/Field";
+import { TextField } from "../../ui/Field";
 import { Icon } from "../../ui/Icon";
 import { Problem } from "../../ui/Problem";
 import { emptySecret, type SecretDraft, SecretFields } from "../../ui/Secrets";
@@ -104,7 +105,7 @@ function Scale({ deploymentId, mayUpdate }: { deploymentId: string; mayUpdate: b
   if (!scale) return null;
   const min = draft.min ?? scale.min_scale?.toString() ?? "";
   const max = draft.max ?? scale.max_scale?.toString() ?? "";
-  const problem = (name: string) => change.error?.problems.find((each) => each.loc.includes(name))?.msg;
+  const problem = (name: string) => problemAt(change.error, name);
   const save = (event: FormEvent) => {
     event.preventDefault();
     change.mutate({ path, body: { ...scale, min_scale: numberOf(min), max_scale: numberOf(max) } });
@@ -117,28 +118,22 @@ function Scale({ deploymentId, mayUpdate }: { deploymentId: string; mayUpdate: b
           Limits apply at once, without a new revision. Empty leaves a limit to the size of the deployment.
         </p>
         <div className="fields two">
-          <Field label="At least" error={problem("min_scale")}>
-            {(attributes) => (
-              <input
-                {...attributes}
-                inputMode="numeric"
-                value={min}
-                readOnly={!mayUpdate}
-                onChange={(event) => setDraft({ ...draft, min: event.target.value })}
-              />
-            )}
-          </Field>
-          <Field label="At most" error={problem("max_scale")}>
-            {(attributes) => (
-              <input
-                {...attributes}
-                inputMode="numeric"
-                value={max}
-                readOnly={!mayUpdate}
-                onChange={(event) => setDraft({ ...draft, max: event.target.value })}
-              />
-            )}
-          </Field>
+          <TextField
+            label="At least"
+            error={problem("min_scale")}
+            inputMode="numeric"
+            value={min}
+            readOnly={!mayUpdate}
+            onChange={(text) => setDraft({ ...draft, min: text })}
+          />
+          <TextField
+            label="At most"
+            error={problem("max_scale")}
+            inputMode="numeric"
+            value={max}
+            readOnly={!mayUpdate}
+            onChange={(text) => setDraft({ ...draft, max: text })}
+          />
         </div>
         {change.error && change.error.problems.length === 0 && <Problem error={change.error} />}
         {mayUpdate && (draft.min !== undefined || draft.max !== undefined) && (

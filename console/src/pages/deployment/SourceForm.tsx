@@ -2,9 +2,10 @@
 
 import { useNavigate } from "@tanstack/react-router";
 import { type FormEvent, useState } from "react";
+import { problemAt } from "../../api/client";
 import type { Deployment, DeploymentPatch } from "../../api/platform";
 import { useChange } from "../../api/queries";
-import { Field } from "../../ui/Field";
+import { TextField } from "../../ui/Field";
 import { Problem } from "../../ui/Problem";
 
 type Texts = { [N in TextName]?: string };
@@ -44,7 +45,7 @@ export function SourceForm({ deployment, mayUpdate }: { deployment: Deployment; 
   const changed = names.filter((name) => draft[name] !== undefined && draft[name]?.trim() !== (stored[name] ?? ""));
   const isPushChanged = draft.build_on_push !== undefined && draft.build_on_push !== (config.build_on_push ?? false);
   const isRevision = changed.some((name) => (OF_REVISION as readonly string[]).includes(name));
-  const problem = (name: string) => change.error?.problems.find((each) => each.loc.includes(name))?.msg;
+  const problem = (name: string) => problemAt(change.error, name);
   const save = (event: FormEvent) => {
     event.preventDefault();
     const pick = (from: readonly TextName[]) =>
@@ -71,18 +72,15 @@ export function SourceForm({ deployment, mayUpdate }: { deployment: Deployment; 
         )}
         <div className="fields two">
           {names.map((name) => (
-            <Field key={name} label={TITLES[name][0]} hint={TITLES[name][1]} error={problem(name)}>
-              {(attributes) => (
-                <input
-                  {...attributes}
-                  autoComplete="off"
-                  spellCheck={false}
-                  value={draft[name] ?? stored[name] ?? ""}
-                  readOnly={!mayUpdate}
-                  onChange={(event) => setDraft({ ...draft, [name]: event.target.value })}
-                />
-              )}
-            </Field>
+            <TextField
+              key={name}
+              label={TITLES[name][0]}
+              hint={TITLES[name][1]}
+              error={problem(name)}
+              value={draft[name] ?? stored[name] ?? ""}
+              readOnly={!mayUpdate}
+              onChange={(text) => setDraft({ ...draft, [name]: text })}
+            />
           ))}
         </div>
         {config.repo_url && (

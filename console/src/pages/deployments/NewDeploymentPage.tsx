@@ -5,7 +5,7 @@ import type { DeploymentCreate, Integration } from "../../api/platform";
 import { useApi, useChange } from "../../api/queries";
 import { useMay } from "../../shell/session";
 import { Empty } from "../../ui/Empty";
-import { Field } from "../../ui/Field";
+import { Field, SelectField, TextField } from "../../ui/Field";
 import { Icon } from "../../ui/Icon";
 import { Problem } from "../../ui/Problem";
 import { type SecretDraft, SecretFields } from "../../ui/Secrets";
@@ -119,25 +119,16 @@ export function NewDeploymentPage() {
           <Icon name="image" />
         </label>
       </fieldset>
-      <Field
+      <TextField
         label="Name"
         error={errors.name}
         hint="Lower-case letters, digits and hyphens. It becomes part of the address."
         isRequired
-      >
-        {(attributes) => (
-          <input
-            {...attributes}
-            // biome-ignore lint/a11y/noAutofocus: the page is for this form
-            autoFocus
-            autoComplete="off"
-            spellCheck={false}
-            placeholder="my-agent"
-            value={draft.name}
-            onChange={(event) => set({ name: event.target.value })}
-          />
-        )}
-      </Field>
+        autoFocus
+        placeholder="my-agent"
+        value={draft.name}
+        onChange={(text) => set({ name: text })}
+      />
       {draft.source === "git_hosting" ? (
         <GitFields draft={draft} set={set} errors={errors} integrations={integrations} />
       ) : (
@@ -184,54 +175,33 @@ function GitFields({ draft, set, errors, integrations }: PartProps & { integrati
   const [first] = integrations;
   return (
     <>
-      <Field
+      <TextField
         label="Repository"
         error={errors["source_config.repo_url"]}
         hint="The address that git clone takes, https or ssh."
         isRequired
-      >
-        {(attributes) => (
-          <input
-            {...attributes}
-            inputMode="url"
-            spellCheck={false}
-            placeholder="https://github.com/you/your-agent"
-            value={draft.repo_url}
-            onChange={(event) => set({ repo_url: event.target.value })}
-          />
-        )}
-      </Field>
+        inputMode="url"
+        placeholder="https://github.com/you/your-agent"
+        value={draft.repo_url}
+        onChange={(text) => set({ repo_url: text })}
+      />
       <div className="fields two">
-        <Field
+        <TextField
           label="Branch, tag or commit"
           error={errors["source_revision_config.repo_ref"]}
           hint="Empty means the default branch."
-        >
-          {(attributes) => (
-            <input
-              {...attributes}
-              spellCheck={false}
-              placeholder="main"
-              value={draft.repo_ref}
-              onChange={(event) => set({ repo_ref: event.target.value })}
-            />
-          )}
-        </Field>
-        <Field
+          placeholder="main"
+          value={draft.repo_ref}
+          onChange={(text) => set({ repo_ref: text })}
+        />
+        <TextField
           label="Configuration file"
           error={errors["source_revision_config.graph_config_path"]}
           hint="Its path in the repository."
           isRequired
-        >
-          {(attributes) => (
-            <input
-              {...attributes}
-              spellCheck={false}
-              value={draft.graph_config_path}
-              onChange={(event) => set({ graph_config_path: event.target.value })}
-            />
-          )}
-        </Field>
+          value={draft.graph_config_path}
+          onChange={(text) => set({ graph_config_path: text })}
+        />
         <Field label="Account at the git host" error={errors["source_config.integration_id"]}>
           {(attributes) => (
             <select
@@ -248,18 +218,16 @@ function GitFields({ draft, set, errors, integrations }: PartProps & { integrati
             </select>
           )}
         </Field>
-        <Field label="Size" error={errors["source_config.deployment_type"]}>
-          {(attributes) => (
-            <select
-              {...attributes}
-              value={draft.deployment_type}
-              onChange={(event) => set({ deployment_type: event.target.value as Draft["deployment_type"] })}
-            >
-              <option value="dev">Development: 1 CPU, 1024 MB, one replica</option>
-              <option value="prod">Production: 2 CPU, 2048 MB, 1 to 10 replicas</option>
-            </select>
-          )}
-        </Field>
+        <SelectField
+          label="Size"
+          error={errors["source_config.deployment_type"]}
+          value={draft.deployment_type}
+          onChange={(value) => set({ deployment_type: value })}
+          options={[
+            ["dev", "Development: 1 CPU, 1024 MB, one replica"],
+            ["prod", "Production: 2 CPU, 2048 MB, 1 to 10 replicas"],
+          ]}
+        />
       </div>
       <label className="check">
         <input
@@ -276,34 +244,26 @@ function GitFields({ draft, set, errors, integrations }: PartProps & { integrati
 function ImageFields({ draft, set, errors }: PartProps) {
   return (
     <>
-      <Field label="Image" error={errors["source_revision_config.image_uri"]} hint="With a tag or a digest." isRequired>
-        {(attributes) => (
-          <input
-            {...attributes}
-            spellCheck={false}
-            placeholder="registry.example.com/team/agent:1.0"
-            value={draft.image_uri}
-            onChange={(event) => set({ image_uri: event.target.value })}
-          />
-        )}
-      </Field>
+      <TextField
+        label="Image"
+        error={errors["source_revision_config.image_uri"]}
+        hint="With a tag or a digest."
+        isRequired
+        placeholder="registry.example.com/team/agent:1.0"
+        value={draft.image_uri}
+        onChange={(text) => set({ image_uri: text })}
+      />
       <div className="fields two">
         {(["min_scale", "max_scale"] as const).map((name) => (
-          <Field
+          <TextField
             key={name}
             label={name === "min_scale" ? "Replicas, at least" : "Replicas, at most"}
             error={errors[`source_config.resource_spec.${name}`]}
-          >
-            {(attributes) => (
-              <input
-                {...attributes}
-                inputMode="numeric"
-                placeholder="1"
-                value={draft[name]}
-                onChange={(event) => set({ [name]: event.target.value })}
-              />
-            )}
-          </Field>
+            inputMode="numeric"
+            placeholder="1"
+            value={draft[name]}
+            onChange={(text) => set({ [name]: text })}
+          />
         ))}
       </div>
     </>

@@ -2,7 +2,7 @@ import { type FormEvent, useState } from "react";
 import { fieldOf } from "../../api/client";
 import type { Chart, ChartSeries, TracerSession } from "../../api/platform";
 import { useChange } from "../../api/queries";
-import { Field } from "../../ui/Field";
+import { FormButtons, SelectField, TextField } from "../../ui/Field";
 import { Problem } from "../../ui/Problem";
 import { GROUPS, METRICS, titleOf } from "./metrics";
 
@@ -50,70 +50,50 @@ export function ChartForm({
     if (chart) update.mutate({ path: { chart_id: chart.id }, body });
     else create.mutate({ body: { ...body, section_id: section } });
   };
-  const set = (name: keyof typeof given) => ({
-    value: given[name],
-    onChange: (event: { target: { value: string } }) => setGiven({ ...given, [name]: event.target.value }),
-  });
+  const set = (changes: Partial<typeof given>) => setGiven((old) => ({ ...old, ...changes }));
   return (
     <form className="card" onSubmit={save} aria-label={chart ? `Change ${chart.title}` : "New chart"}>
       <div className="card-body price-form">
-        <Field label="Title" error={problem("title")}>
-          {(attributes) => <input placeholder={titleOf(given.metric)} {...attributes} {...set("title")} />}
-        </Field>
-        <Field label="Metric">
-          {(attributes) => (
-            <select {...attributes} {...set("metric")}>
-              {METRICS.map(([name, title]) => (
-                <option key={name} value={name}>
-                  {title}
-                </option>
-              ))}
-            </select>
-          )}
-        </Field>
-        <Field label="Group by">
-          {(attributes) => (
-            <select {...attributes} {...set("group")}>
-              {GROUPS.map(([name, title]) => (
-                <option key={name} value={name}>
-                  {title}
-                </option>
-              ))}
-            </select>
-          )}
-        </Field>
-        <Field label="Project">
-          {(attributes) => (
-            <select {...attributes} {...set("project")}>
-              <option value="">All projects</option>
-              {projects.map((each) => (
-                <option key={each.id} value={each.id}>
-                  {each.name}
-                </option>
-              ))}
-            </select>
-          )}
-        </Field>
-        <Field label="Filter" hint='For example eq(run_type, "llm")' error={problem("filter")}>
-          {(attributes) => <input className="mono" {...attributes} {...set("filter")} />}
-        </Field>
-        <Field label="Drawn as">
-          {(attributes) => (
-            <select {...attributes} {...set("type")}>
-              <option value="line">Lines</option>
-              <option value="bar">Bars</option>
-            </select>
-          )}
-        </Field>
+        <TextField
+          label="Title"
+          spellCheck
+          error={problem("title")}
+          placeholder={titleOf(given.metric)}
+          value={given.title}
+          onChange={(title) => set({ title })}
+        />
+        <SelectField
+          label="Metric"
+          options={METRICS.map(([name, title]) => [name, title] as const)}
+          value={given.metric}
+          onChange={(metric) => set({ metric })}
+        />
+        <SelectField label="Group by" options={GROUPS} value={given.group} onChange={(group) => set({ group })} />
+        <SelectField
+          label="Project"
+          options={[["", "All projects"], ...projects.map((each) => [each.id, each.name] as const)]}
+          value={given.project}
+          onChange={(project) => set({ project })}
+        />
+        <TextField
+          label="Filter"
+          hint='For example eq(run_type, "llm")'
+          error={problem("filter")}
+          className="mono"
+          value={given.filter}
+          onChange={(filter) => set({ filter })}
+        />
+        <SelectField
+          label="Drawn as"
+          options={[
+            ["line", "Lines"],
+            ["bar", "Bars"],
+          ]}
+          value={given.type}
+          onChange={(type) => set({ type })}
+        />
         {error && error.problems.length === 0 && <Problem error={error} />}
-        <div className="row whole">
-          <button type="submit" className="button main" disabled={create.isPending || update.isPending}>
-            Save the chart
-          </button>
-          <button type="button" className="button" onClick={onClose}>
-            Cancel
-          </button>
-        </div>
+        <FormButtons action="Save the chart" isDisabled={create.isPending || update.isPending} onCancel={onClose} />
       </div>
     </form>
   );

@@ -1,8 +1,9 @@
 import { type FormEvent, useState } from "react";
+import { problemAt } from "../../api/client";
 import { useChange } from "../../api/queries";
 import { useMay, useSession } from "../../shell/session";
 import { CopyButton } from "../../ui/Copy";
-import { Field } from "../../ui/Field";
+import { Field, FormButtons, SelectField, TextField } from "../../ui/Field";
 import { Icon } from "../../ui/Icon";
 import { Problem } from "../../ui/Problem";
 import { type Roles, useGrantable } from "./roles";
@@ -26,7 +27,7 @@ export function AddMember({ roles, onClose }: { roles: Roles; onClose: () => voi
   const [letter, setLetter] = useState<string | null>(null);
   const set = (changes: Partial<typeof draft>) => setDraft((old) => ({ ...old, ...changes }));
   const create = useChange("POST /orgs/current/members", (made) => setLetter(letterOf(made.email, draft.password)));
-  const problem = (field: string) => create.error?.problems.find((each) => each.loc.includes(field))?.msg;
+  const problem = (field: string) => problemAt(create.error, field);
   const isAtField = FIELDS.some((field) => problem(field));
   const submit = (event: FormEvent) => {
     event.preventDefault();
@@ -46,53 +47,39 @@ export function AddMember({ roles, onClose }: { roles: Roles; onClose: () => voi
       <h2>Add a member</h2>
       <div className="card-body fields">
         <div className="fields two">
-          <Field label="E-mail" error={problem("email")} isRequired>
-            {(attributes) => (
-              <input
-                {...attributes}
-                type="email"
-                autoComplete="off"
-                // biome-ignore lint/a11y/noAutofocus: the person just asked for this form
-                autoFocus
-                value={draft.email}
-                onChange={(event) => set({ email: event.target.value })}
-              />
-            )}
-          </Field>
-          <Field label="Name" error={problem("full_name")}>
-            {(attributes) => (
-              <input
-                {...attributes}
-                autoComplete="off"
-                value={draft.name}
-                onChange={(event) => set({ name: event.target.value })}
-              />
-            )}
-          </Field>
-          <Field label="Role in the organization" error={problem("role_id")}>
-            {(attributes) => (
-              <select {...attributes} value={draft.role} onChange={(event) => set({ role: event.target.value })}>
-                {ofOrganization.map((role) => (
-                  <option key={role.id}>{role.display_name}</option>
-                ))}
-              </select>
-            )}
-          </Field>
+          <TextField
+            label="E-mail"
+            error={problem("email")}
+            isRequired
+            type="email"
+            autoFocus
+            value={draft.email}
+            onChange={(text) => set({ email: text })}
+          />
+          <TextField
+            label="Name"
+            error={problem("full_name")}
+            value={draft.name}
+            onChange={(text) => set({ name: text })}
+          />
+          <SelectField
+            label="Role in the organization"
+            error={problem("role_id")}
+            value={draft.role}
+            onChange={(value) => set({ role: value })}
+            options={ofOrganization.map((role) => [role.display_name, role.display_name] as const)}
+          />
           {workspace && mayManageWorkspace && (
-            <Field label={`Role in ${workspace.display_name}`} error={problem("workspace_role")}>
-              {(attributes) => (
-                <select
-                  {...attributes}
-                  value={draft.inWorkspace}
-                  onChange={(event) => set({ inWorkspace: event.target.value })}
-                >
-                  <option value="">no access</option>
-                  {ofWorkspace.map((role) => (
-                    <option key={role.id}>{role.display_name}</option>
-                  ))}
-                </select>
-              )}
-            </Field>
+            <SelectField
+              label={`Role in ${workspace.display_name}`}
+              error={problem("workspace_role")}
+              value={draft.inWorkspace}
+              onChange={(value) => set({ inWorkspace: value })}
+              options={[
+                ["", "no access"],
+                ...ofWorkspace.map((role) => [role.display_name, role.display_name] as const),
+              ]}
+            />
           )}
         </div>
         <Field
@@ -117,14 +104,7 @@ export function AddMember({ roles, onClose }: { roles: Roles; onClose: () => voi
           )}
         </Field>
         {create.error && !isAtField && <Problem error={create.error} />}
-        <div className="row">
-          <button type="submit" className="button main" disabled={create.isPending || !draft.email.trim()}>
-            Add
-          </button>
-          <button type="button" className="button" onClick={onClose}>
-            Cancel
-          </button>
-        </div>
+        <FormButtons action="Add" isDisabled={create.isPending || !draft.email.trim()} onCancel={onClose} />
       </div>
     </form>
   );

@@ -3,7 +3,7 @@ import type { KeyRequest, NewKey } from "../../api/platform";
 import { useChange } from "../../api/queries";
 import { useMay, useSession } from "../../shell/session";
 import { CopyButton } from "../../ui/Copy";
-import { Field } from "../../ui/Field";
+import { FormButtons, SelectField, TextField } from "../../ui/Field";
 import { Icon } from "../../ui/Icon";
 import { Problem } from "../../ui/Problem";
 import { useGrantable, useRoles } from "./roles";
@@ -40,57 +40,40 @@ export function NewKeyForm({ onClose }: { onClose: () => void }) {
       <h2>New key</h2>
       <div className="card-body fields">
         <div className="fields two">
-          <Field label="What or whom it is for" hint="Everybody reads this in the list." isRequired>
-            {(attributes) => (
-              <input
-                {...attributes}
-                autoComplete="off"
-                maxLength={1000}
-                placeholder="nightly import, or a colleague"
-                // biome-ignore lint/a11y/noAutofocus: the person just asked for this form
-                autoFocus
-                value={draft.name}
-                onChange={(event) => set({ name: event.target.value })}
-              />
+          <TextField
+            label="What or whom it is for"
+            hint="Everybody reads this in the list."
+            isRequired
+            maxLength={1000}
+            placeholder="nightly import, or a colleague"
+            autoFocus
+            value={draft.name}
+            onChange={(text) => set({ name: text })}
+          />
+          <SelectField
+            label="Acts as"
+            value={draft.kind ?? "workspace"}
+            onChange={(kind) => set({ kind })}
+            options={kinds.map(
+              ([kind, title]) =>
+                [kind, title(workspace?.display_name ?? "the workspace", identity.user_email ?? "me")] as const,
             )}
-          </Field>
-          <Field label="Acts as">
-            {(attributes) => (
-              <select
-                {...attributes}
-                value={draft.kind}
-                onChange={(event) => set({ kind: event.target.value as Kind })}
-              >
-                {kinds.map(([kind, title]) => (
-                  <option key={kind} value={kind}>
-                    {title(workspace?.display_name ?? "the workspace", identity.user_email ?? "me")}
-                  </option>
-                ))}
-              </select>
-            )}
-          </Field>
+          />
           {draft.kind !== "personal" && (
-            <Field label="Role" hint="No key may do more than the person who makes it.">
-              {(attributes) => (
-                <select {...attributes} value={draft.role} onChange={(event) => set({ role: event.target.value })}>
-                  {roles.map((role) => (
-                    <option key={role.id}>{role.display_name}</option>
-                  ))}
-                </select>
-              )}
-            </Field>
+            <SelectField
+              label="Role"
+              hint="No key may do more than the person who makes it."
+              value={draft.role}
+              onChange={(value) => set({ role: value })}
+              options={roles.map((role) => [role.display_name, role.display_name] as const)}
+            />
           )}
-          <Field label="Expires after">
-            {(attributes) => (
-              <select {...attributes} value={draft.days} onChange={(event) => set({ days: event.target.value })}>
-                {LIFETIMES.map(([days, title]) => (
-                  <option key={days} value={days}>
-                    {title}
-                  </option>
-                ))}
-              </select>
-            )}
-          </Field>
+          <SelectField
+            label="Expires after"
+            value={draft.days}
+            onChange={(value) => set({ days: value })}
+            options={LIFETIMES}
+          />
         </div>
         <label className="check">
           <input
@@ -101,14 +84,7 @@ export function NewKeyForm({ onClose }: { onClose: () => void }) {
           Reads only
         </label>
         {change.error && <Problem error={change.error} />}
-        <div className="row">
-          <button type="submit" className="button main" disabled={change.isPending || !draft.name.trim()}>
-            Create
-          </button>
-          <button type="button" className="button" onClick={onClose}>
-            Cancel
-          </button>
-        </div>
+        <FormButtons action="Create" isDisabled={change.isPending || !draft.name.trim()} onCancel={onClose} />
       </div>
     </form>
   );

@@ -1,8 +1,8 @@
-import { type FormEvent, useEffect, useRef, useState } from "react";
+import { type FormEvent, useState } from "react";
 import { fieldOf } from "../../api/client";
 import type { ModelInUse, ModelPrice } from "../../api/platform";
 import { useChange } from "../../api/queries";
-import { Field } from "../../ui/Field";
+import { FormButtons, TextField } from "../../ui/Field";
 import { Problem } from "../../ui/Problem";
 
 const MILLION = 1_000_000;
@@ -45,12 +45,10 @@ export function draftOf(model?: ModelInUse, price?: ModelPrice): PriceDraft {
 
 export function PriceForm({ draft, onClose }: { draft: PriceDraft; onClose: () => void }) {
   const [given, setGiven] = useState(draft);
-  const first = useRef<HTMLInputElement>(null);
   const create = useChange("POST /model-price-map", onClose);
   const update = useChange("PUT /model-price-map/{price_id}", onClose);
   const remove = useChange("DELETE /model-price-map/{price_id}", onClose);
   const error = create.error ?? update.error ?? remove.error;
-  useEffect(() => first.current?.focus(), []);
   const problem = (name: string) =>
     error?.problems.find((one) => fieldOf(one) === name || fieldOf(one).startsWith(`${name}.`))?.msg;
   const save = (event: FormEvent) => {
@@ -69,17 +67,15 @@ export function PriceForm({ draft, onClose }: { draft: PriceDraft; onClose: () =
     if (given.id) update.mutate({ path: { price_id: given.id }, body });
     else create.mutate({ body });
   };
-  const text = (name: "name" | "pattern" | "provider" | "input" | "output" | "from", type = "text") => ({
-    type,
+  const text = (name: "name" | "pattern" | "provider" | "input" | "output" | "from") => ({
     value: given[name],
-    onChange: (event: { target: HTMLInputElement }) => setGiven({ ...given, [name]: event.target.value }),
+    onChange: (value: string) => setGiven({ ...given, [name]: value }),
   });
   const detail = (side: "inputDetails" | "outputDetails", name: string) => ({
     inputMode: "decimal" as const,
     placeholder: side === "inputDetails" ? "like input" : "like output",
     value: given[side][name] ?? "",
-    onChange: (event: { target: HTMLInputElement }) =>
-      setGiven({ ...given, [side]: { ...given[side], [name]: event.target.value } }),
+    onChange: (value: string) => setGiven({ ...given, [side]: { ...given[side], [name]: value } }),
   });
   return (
     <form className="card" onSubmit={save} aria-label={given.id ? "Change the price" : "New price"}>
@@ -88,47 +84,49 @@ export function PriceForm({ draft, onClose }: { draft: PriceDraft; onClose: () =
         <span className="soft small">USD for a million tokens</span>
       </div>
       <div className="card-body price-form">
-        <Field label="Name" isRequired error={problem("name")}>
-          {(attributes) => <input ref={first} {...attributes} {...text("name")} />}
-        </Field>
-        <Field
+        <TextField label="Name" isRequired autoFocus error={problem("name")} {...text("name")} />
+        <TextField
           label="Pattern"
           isRequired
           hint="A regular expression that matches the whole name of a model"
           error={problem("match_pattern")}
-        >
-          {(attributes) => <input {...attributes} {...text("pattern")} className="mono" />}
-        </Field>
-        <Field label="Provider" hint="Empty: any" error={problem("provider")}>
-          {(attributes) => <input {...attributes} {...text("provider")} />}
-        </Field>
-        <Field label="From" hint="First day in UTC; empty: always" error={problem("start_time")}>
-          {(attributes) => <input {...attributes} {...text("from", "date")} />}
-        </Field>
-        <Field label="Input" isRequired error={problem("prompt_cost")}>
-          {(attributes) => <input inputMode="decimal" {...attributes} {...text("input")} />}
-        </Field>
-        <Field label="Output" isRequired error={problem("completion_cost")}>
-          {(attributes) => <input inputMode="decimal" {...attributes} {...text("output")} />}
-        </Field>
+          className="mono"
+          {...text("pattern")}
+        />
+        <TextField label="Provider" hint="Empty: any" error={problem("provider")} {...text("provider")} />
+        <TextField
+          label="From"
+          hint="First day in UTC; empty: always"
+          error={problem("start_time")}
+          type="date"
+          {...text("from")}
+        />
+        <TextField label="Input" isRequired error={problem("prompt_cost")} inputMode="decimal" {...text("input")} />
+        <TextField
+          label="Output"
+          isRequired
+          error={problem("completion_cost")}
+          inputMode="decimal"
+          {...text("output")}
+        />
         {Object.entries(INPUT_DETAILS).map(([name, title]) => (
-          <Field key={name} label={title} error={problem(`prompt_cost_details.${name}`)}>
-            {(attributes) => <input {...attributes} {...detail("inputDetails", name)} />}
-          </Field>
+          <TextField
+            key={name}
+            label={title}
+            error={problem(`prompt_cost_details.${name}`)}
+            {...detail("inputDetails", name)}
+          />
         ))}
         {Object.entries(OUTPUT_DETAILS).map(([name, title]) => (
-          <Field key={title} label={title} error={problem(`completion_cost_details.${name}`)}>
-            {(attributes) => <input {...attributes} {...detail("outputDetails", name)} />}
-          </Field>
+          <TextField
+            key={title}
+            label={title}
+            error={problem(`completion_cost_details.${name}`)}
+            {...detail("outputDetails", name)}
+          />
         ))}
         {error && error.problems.length === 0 && <Problem error={error} />}
-        <div className="row whole">
-          <button type="submit" className="button main" disabled={create.isPending || update.isPending}>
-            Save the price
-          </button>
-          <button type="button" className="button" onClick={onClose}>
-            Cancel
-          </button>
+        <FormButtons action="Save the price" isDisabled={create.isPending || update.isPending} onCancel={onClose}>
           {given.id && (
             <button
               type="button"
@@ -140,7 +138,7 @@ export function PriceForm({ draft, onClose }: { draft: PriceDraft; onClose: () =
             </button>
           )}
           <span className="soft small">Runs that are stored from now on have it; compute older ones again below.</span>
-        </div>
+        </FormButtons>
       </div>
     </form>
   );

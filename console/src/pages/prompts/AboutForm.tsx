@@ -1,7 +1,7 @@
 import { type FormEvent, useState } from "react";
 import type { Prompt } from "../../api/platform";
 import { useChange } from "../../api/queries";
-import { Field } from "../../ui/Field";
+import { Field, FormButtons, TextField } from "../../ui/Field";
 import { Problem } from "../../ui/Problem";
 import { OWN } from "./usePrompt";
 
@@ -32,20 +32,18 @@ export function AboutForm({ prompt, onClose }: { prompt: Prompt; onClose: () => 
   };
   return (
     <form className="fields" onSubmit={save} noValidate>
-      <Field label="Description">
-        {(attributes) => (
-          <input
-            {...attributes}
-            value={draft.description}
-            onChange={(event) => set({ description: event.target.value })}
-          />
-        )}
-      </Field>
-      <Field label="Labels" hint="Separated by commas.">
-        {(attributes) => (
-          <input {...attributes} value={draft.tags} onChange={(event) => set({ tags: event.target.value })} />
-        )}
-      </Field>
+      <TextField
+        label="Description"
+        spellCheck
+        value={draft.description}
+        onChange={(text) => set({ description: text })}
+      />
+      <TextField
+        label="Labels"
+        hint="Separated by commas."
+        value={draft.tags}
+        onChange={(text) => set({ tags: text })}
+      />
       <Field label="README" hint="Markdown.">
         {(attributes) => (
           <textarea
@@ -69,14 +67,7 @@ export function AboutForm({ prompt, onClose }: { prompt: Prompt; onClose: () => 
         Archived: not in the list, and still served
       </label>
       {change.error && <Problem error={change.error} />}
-      <div className="row">
-        <button type="submit" className="button main" disabled={change.isPending}>
-          Save
-        </button>
-        <button type="button" className="button" onClick={onClose}>
-          Cancel
-        </button>
-      </div>
+      <FormButtons action="Save" isDisabled={change.isPending} onCancel={onClose} />
     </form>
   );
 }

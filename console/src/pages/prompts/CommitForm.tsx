@@ -1,7 +1,7 @@
 import { type FormEvent, useState } from "react";
 import type { Commit } from "../../api/platform";
 import { useChange } from "../../api/queries";
-import { Field } from "../../ui/Field";
+import { TextField } from "../../ui/Field";
 import { Problem } from "../../ui/Problem";
 import { JsonInput } from "../../ui/SchemaForm";
 import { MessagesEditor } from "./MessagesEditor";
@@ -58,16 +58,14 @@ function OpenForm({ handle, latest, from, manifest, onClose, onDone }: Props & {
         <MessagesEditor messages={messages} onChange={setMessages} />
       )}
       {!isJson && variables.length > 0 && <p className="soft">Variables: {variables.join(", ")}</p>}
-      <Field label="What changed" hint="One line for the list of commits.">
-        {(attributes) => (
-          <input
-            {...attributes}
-            maxLength={1000}
-            value={description}
-            onChange={(event) => setDescription(event.target.value)}
-          />
-        )}
-      </Field>
+      <TextField
+        label="What changed"
+        spellCheck
+        hint="One line for the list of commits."
+        maxLength={1000}
+        value={description}
+        onChange={setDescription}
+      />
       {commit.error && <Problem error={commit.error} />}
       <div className="row">
         <button

@@ -1,9 +1,10 @@
 import { Link, useNavigate } from "@tanstack/react-router";
 import { type FormEvent, useState } from "react";
+import { problemAt } from "../../api/client";
 import { useChange } from "../../api/queries";
 import { useMay } from "../../shell/session";
 import { Empty } from "../../ui/Empty";
-import { Field } from "../../ui/Field";
+import { TextField } from "../../ui/Field";
 import { Problem } from "../../ui/Problem";
 import { MessagesEditor } from "./MessagesEditor";
 import { newMessage, variablesOf, writeManifest } from "./manifest";
@@ -38,31 +39,23 @@ export function NewPromptPage() {
       </Empty>
     );
   }
-  const problem = create.error?.problems.find((each) => each.loc.includes("repo_handle"))?.msg;
+  const problem = problemAt(create.error, "repo_handle");
   const error = commit.error ?? (problem ? null : create.error);
   const variables = variablesOf(messages, "f-string");
   return (
     <form className="page form" onSubmit={submit} noValidate>
       <h1>New prompt</h1>
-      <Field label="Name" error={problem} hint="Lower-case letters, digits, hyphens and underscores." isRequired>
-        {(attributes) => (
-          <input
-            {...attributes}
-            // biome-ignore lint/a11y/noAutofocus: the page is for this form
-            autoFocus
-            autoComplete="off"
-            spellCheck={false}
-            placeholder="support-answer"
-            value={name}
-            onChange={(event) => setName(event.target.value)}
-          />
-        )}
-      </Field>
-      <Field label="Description">
-        {(attributes) => (
-          <input {...attributes} value={description} onChange={(event) => setDescription(event.target.value)} />
-        )}
-      </Field>
+      <TextField
+        label="Name"
+        error={problem}
+        hint="Lower-case letters, digits, hyphens and underscores."
+        isRequired
+        autoFocus
+        placeholder="support-answer"
+        value={name}
+        onChange={setName}
+      />
+      <TextField label="Description" spellCheck value={description} onChange={setDescription} />
       <section aria-labelledby="messages" className="fields">
         <div>
           <h2 id="messages">Messages</h2>

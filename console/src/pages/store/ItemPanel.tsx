@@ -1,9 +1,10 @@
 import { type FormEvent, useState } from "react";
 import { useAgentApi, useAgentChange } from "../../api/agentQueries";
 import type { StoredItem } from "../../api/agentServer";
+import { problemAt } from "../../api/client";
 import { Confirm } from "../../ui/Confirm";
 import { Empty } from "../../ui/Empty";
-import { Field } from "../../ui/Field";
+import { TextField } from "../../ui/Field";
 import { Icon } from "../../ui/Icon";
 import { isBranch, Json } from "../../ui/Json";
 import { Problem } from "../../ui/Problem";
@@ -142,7 +143,7 @@ function ItemForm({ deploymentId, namespace, item, onCancel, onSaved }: FormProp
   const [ttl, setTtl] = useState(item?.ttl?.toString() ?? "");
   const save = useAgentChange(deploymentId, "PUT /store/items", () => onSaved(inside, key));
   const isObject = isBranch(value) && !Array.isArray(value);
-  const problem = (name: string) => save.error?.problems.find((each) => each.loc.includes(name))?.msg;
+  const problem = (name: string) => problemAt(save.error, name);
   const submit = (event: FormEvent) => {
     event.preventDefault();
     if (!isObject) return;
@@ -159,39 +160,27 @@ function ItemForm({ deploymentId, namespace, item, onCancel, onSaved }: FormProp
     <form className="fields" onSubmit={submit} noValidate>
       {!item && (
         <>
-          <Field
+          <TextField
             label="Namespace"
             hint="Labels joined by periods, such as memories.ada"
             error={problem("namespace")}
             isRequired
-          >
-            {(attributes) => (
-              <input
-                {...attributes}
-                spellCheck={false}
-                value={inside}
-                onChange={(event) => setInside(event.target.value)}
-              />
-            )}
-          </Field>
-          <Field label="Key" error={problem("key")} isRequired>
-            {(attributes) => (
-              <input {...attributes} spellCheck={false} value={key} onChange={(event) => setKey(event.target.value)} />
-            )}
-          </Field>
+            value={inside}
+            onChange={setInside}
+          />
+          <TextField label="Key" error={problem("key")} isRequired value={key} onChange={setKey} />
         </>
       )}
       <JsonInput label="Value" hint="A JSON object" rows={8} value={value} onChange={setValue} />
       {value !== undefined && !isObject && <p className="error">The value must be an object: {"{…}"}</p>}
-      <Field
+      <TextField
         label="Lifetime in minutes"
         hint="Empty: the default of the agent's configuration, or without end"
         error={problem("ttl")}
-      >
-        {(attributes) => (
-          <input {...attributes} inputMode="decimal" value={ttl} onChange={(event) => setTtl(event.target.value)} />
-        )}
-      </Field>
+        inputMode="decimal"
+        value={ttl}
+        onChange={setTtl}
+      />
       {save.error && <Problem error={save.error} />}
       <div className="row">
         <button

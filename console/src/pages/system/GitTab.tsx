@@ -1,5 +1,6 @@
 import { Link, useNavigate } from "@tanstack/react-router";
 import { type FormEvent, useState } from "react";
+import { problemAt } from "../../api/client";
 import type { Integration, IntegrationCreate, PushWebhook } from "../../api/platform";
 import { useApi, useChange } from "../../api/queries";
 import { gitTab } from "../../router";
@@ -8,7 +9,7 @@ import { Confirm } from "../../ui/Confirm";
 import { CopyButton } from "../../ui/Copy";
 import { Dialog } from "../../ui/Dialog";
 import { Empty } from "../../ui/Empty";
-import { Field } from "../../ui/Field";
+import { FormButtons, SelectField, TextField } from "../../ui/Field";
 import { Icon } from "../../ui/Icon";
 import { Problem } from "../../ui/Problem";
 import { Table, type TableColumn } from "../../ui/Table";
@@ -87,7 +88,7 @@ function AddIntegration({ onClose }: { onClose: () => void }) {
   const [draft, setDraft] = useState({ name: "", kind: "github" as IntegrationCreate["kind"], url: "", token: "" });
   const set = (changes: Partial<typeof draft>) => setDraft((old) => ({ ...old, ...changes }));
   const create = useChange("POST /v1/integrations/git_hosting", onClose);
-  const problem = (field: string) => create.error?.problems.find((each) => each.loc.includes(field))?.msg;
+  const problem = (field: string) => problemAt(create.error, field);
   const submit = (event: FormEvent) => {
     event.preventDefault();
     const { name, kind, url, token } = draft;
@@ -98,72 +99,38 @@ function AddIntegration({ onClose }: { onClose: () => void }) {
       <h2>Add an account</h2>
       <div className="card-body fields">
         <div className="fields two">
-          <Field label="Name" error={problem("name")} isRequired>
-            {(attributes) => (
-              <input
-                {...attributes}
-                autoComplete="off"
-                // biome-ignore lint/a11y/noAutofocus: the person just asked for this form
-                autoFocus
-                placeholder="our-github"
-                value={draft.name}
-                onChange={(event) => set({ name: event.target.value })}
-              />
-            )}
-          </Field>
-          <Field label="Host">
-            {(attributes) => (
-              <select
-                {...attributes}
-                value={draft.kind}
-                onChange={(event) => set({ kind: event.target.value as IntegrationCreate["kind"] })}
-              >
-                {HOSTS.map(([kind, title]) => (
-                  <option key={kind} value={kind}>
-                    {title}
-                  </option>
-                ))}
-              </select>
-            )}
-          </Field>
-          <Field
+          <TextField
+            label="Name"
+            error={problem("name")}
+            isRequired
+            autoFocus
+            placeholder="our-github"
+            value={draft.name}
+            onChange={(text) => set({ name: text })}
+          />
+          <SelectField label="Host" value={draft.kind} onChange={(value) => set({ kind: value })} options={HOSTS} />
+          <TextField
             label="Address"
             error={problem("base_url")}
             hint={draft.kind === "gitea" ? "Of your server." : "Only for a server of your own."}
             isRequired={draft.kind === "gitea"}
-          >
-            {(attributes) => (
-              <input
-                {...attributes}
-                inputMode="url"
-                spellCheck={false}
-                placeholder="https://git.example.com"
-                value={draft.url}
-                onChange={(event) => set({ url: event.target.value })}
-              />
-            )}
-          </Field>
-          <Field label="Token" error={problem("token")} hint="It may read repositories; it is sent to this host only.">
-            {(attributes) => (
-              <input
-                {...attributes}
-                type="password"
-                autoComplete="new-password"
-                value={draft.token}
-                onChange={(event) => set({ token: event.target.value })}
-              />
-            )}
-          </Field>
+            inputMode="url"
+            placeholder="https://git.example.com"
+            value={draft.url}
+            onChange={(text) => set({ url: text })}
+          />
+          <TextField
+            label="Token"
+            error={problem("token")}
+            hint="It may read repositories; it is sent to this host only."
+            type="password"
+            autoComplete="new-password"
+            value={draft.token}
+            onChange={(text) => set({ token: text })}
+          />
         </div>
         {create.error && !FIELDS.some(problem) && <Problem error={create.error} />}
-        <div className="row">
-          <button type="submit" className="button main" disabled={create.isPending || !draft.name.trim()}>
-            Add
-          </button>
-          <button type="button" className="button" onClick={onClose}>
-            Cancel
-          </button>
-        </div>
+        <FormButtons action="Add" isDisabled={create.isPending || !draft.name.trim()} onCancel={onClose} />
       </div>
     </form>
   );
