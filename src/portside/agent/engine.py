@@ -8,8 +8,6 @@ from dataclasses import dataclass, field
 from typing import Any
 from uuid import UUID
 
-from langgraph.version import __version__ as langgraph_version
-
 from portside.agent.checkpoints.writer import RunAttempt
 from portside.agent.encryption.codec import raise_if_undecryptable
 from portside.agent.graphs import EventSink, GraphService, Publish
@@ -178,7 +176,7 @@ def execution_request(run: ClaimedRun, *, resume: bool) -> RunRequest:
     """Return what the graph is executed with."""
     kwargs, config = run.kwargs, dict(run.kwargs["config"])
     # A rollback finds the run's checkpoints by this id, so a client must not override it.
-    own = {"run_attempt": run.attempt, "run_id": str(run.run_id), "langgraph_version": langgraph_version}
+    own = {"run_attempt": run.attempt, "run_id": str(run.run_id)}
     config["metadata"] = {**config["metadata"], **own}
     return RunRequest(
         graph_id=config["configurable"]["graph_id"],

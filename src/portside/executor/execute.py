@@ -19,6 +19,7 @@ from langchain_core.messages import BaseMessage, BaseMessageChunk, message_chunk
 from langchain_core.runnables import RunnableConfig
 from langchain_core.tracers import LangChainTracer
 from langgraph.types import StateSnapshot
+from langgraph.version import __version__ as langgraph_version
 from langsmith.utils import tracing_is_enabled
 
 from portside.executor.channels import MODES as CHANNEL_MODES
@@ -260,7 +261,9 @@ def _config(request: RunRequest) -> RunnableConfig:
     if user := configurable.get(USER):
         configurable[USER] = User(user)
     config = RunnableConfig(
-        configurable=configurable, metadata=dict(given.get("metadata") or {}), tags=list(given.get("tags") or ())
+        configurable=configurable,
+        metadata={**(given.get("metadata") or {}), "langgraph_version": langgraph_version},
+        tags=list(given.get("tags") or ()),
     )
     if request.strict_resume:
         configurable[STRICT_RESUME] = True
