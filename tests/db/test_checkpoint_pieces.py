@@ -328,7 +328,7 @@ async def test_graphs_that_fork_and_lose_their_worker_keep_every_state(db):
         with contextlib.suppress(LeaseLost):
             async with saver.writer.buffering(thread_id, attempt):
                 steps = graph.astream({"messages": [HumanMessage(text(rng))]}, config, stream_mode="values")
-                with saver.pieces.remembering(thread_id):
+                with saver.remembering(thread_id):
                     async for _ in steps:
                         await asyncio.sleep(0)
                         if is_lost and rng.random() < 0.3:

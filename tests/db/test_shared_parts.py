@@ -51,7 +51,7 @@ async def execute(db: Database, graph: Any, thread_id: str, given: Any) -> UUID:
     configurable = {"thread_id": thread_id, "run_id": str(attempt.run_id)}
     saver = graph.checkpointer
     async with saver.writer.buffering(thread_id, attempt):
-        with saver.pieces.remembering(thread_id):
+        with saver.remembering(thread_id):
             await graph.ainvoke(given, {"configurable": configurable, "metadata": {"run_attempt": 1}})
     await db.pool.execute("update runs set status = 'success' where run_id = $1", attempt.run_id)
     return attempt.run_id

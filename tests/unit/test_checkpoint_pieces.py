@@ -3,7 +3,6 @@
 What the pieces of a version make is what the serializer would have written, and unchanged items are not written again.
 """
 
-from contextlib import nullcontext
 from typing import Any
 
 import pytest
@@ -11,6 +10,8 @@ from langchain_core.messages import HumanMessage
 
 from portside.executor.checkpoints import pieces
 from portside.executor.checkpoints.pieces import PIECE_BYTES, CutValue, Known, KnownValues, Stored, ValuePieces
+from portside.executor.checkpoints.rows import Encoding
+from portside.executor.checkpoints.saver import Checkpointer
 from portside.executor.checkpoints.serde import make_serde
 from portside.executor.checkpoints.stored_pieces import PIECE_SIZE, array_text
 
@@ -44,14 +45,14 @@ def cut(owner: ValuePieces, value: Any) -> CutValue:
     """Return a value in pieces, as its second version has it."""
     known: Known | None = None
     for _ in range(2):
-        _, known = owner.encode(SERDE, THREAD, value, known)
+        _, known = Encoding(SERDE, owner).encode(THREAD, value, known)
     assert isinstance(known, CutValue)
     return known
 
 
 def encode(owner: ValuePieces, value: Any, before: CutValue) -> tuple[Stored, CutValue]:
     """Encode the next version of a value that is in pieces; return what is stored and its pieces."""
-    stored, known = owner.encode(SERDE, THREAD, value, before)
+    stored, known = Encoding(SERDE, owner).encode(THREAD, value, before)
     assert isinstance(known, CutValue)
     assert joined(known) == SERDE.dumps_typed(value)[1]
     return stored, known
@@ -65,8 +66,8 @@ def joined(value: CutValue) -> bytes:
 def test_a_value_that_grows_while_it_is_cut_can_be_read(kind: str):
     value: Any = messages(50) if kind == "list" else {str(index): "x" * 200 for index in range(50)}
     owner, expected = ValuePieces(), value.copy()
-    _, whole = owner.encode(SERDE, THREAD, value, None)
-    _, known = owner.encode(GrowingWhileEncoded(value), THREAD, value, whole)
+    _, whole = Encoding(SERDE, owner).encode(THREAD, value, None)
+    _, known = Encoding(GrowingWhileEncoded(value), owner).encode(THREAD, value, whole)
     assert isinstance(known, CutValue)
     read = SERDE.loads_typed(("msgpack", joined(known)))
     # The first item may be added while the whole value is encoded, before it is cut.
@@ -114,9 +115,9 @@ def test_removing_the_first_items_stores_only_a_broken_piece():
 def test_a_value_that_has_little_of_the_version_before_is_stored_whole():
     owner, value = ValuePieces(), messages(50)
     other = [HumanMessage("y" * 200, id=f"other {index}") for index in range(50)]
-    _, whole = owner.encode(SERDE, THREAD, value, None)
+    _, whole = Encoding(SERDE, owner).encode(THREAD, value, None)
     for before in (whole, cut(owner, value)):
-        stored, _ = owner.encode(SERDE, THREAD, other, before)
+        stored, _ = Encoding(SERDE, owner).encode(THREAD, other, before)
         assert (stored.ranges, stored.data) == (None, SERDE.dumps_typed(other)[1])
 
 
@@ -152,17 +153,21 @@ def test_only_the_values_of_the_named_checkpoint_are_shared():
 @pytest.mark.parametrize("thread", ["idle", "running"])
 def test_values_of_deleted_checkpoints_are_not_shared(thread: str):
     owner = ValuePieces()
-    with owner.remembering(THREAD) if thread == "running" else nullcontext():
-        owner.remember(THREAD, "", KnownValues("first", {"messages": b"x"}, {}, {}))
-        owner.forget(THREAD)
-        assert owner.known(THREAD, "", "first") is None
-
-
-def test_the_end_of_a_run_forgets_its_values():
-    owner = ValuePieces()
-    with owner.remembering(THREAD):
-        owner.remember(THREAD, "", KnownValues("first", {"messages": b"x"}, {}, {}))
+    if thread == "running":
+        owner.of_runs[THREAD] = {}
+    owner.remember(THREAD, "", KnownValues("first", {"messages": b"x"}, {}, {}))
+    owner.forget(THREAD)
     assert owner.known(THREAD, "", "first") is None
+
+
+async def test_the_end_of_a_run_forgets_its_values():
+    no_backend: Any = None
+    saver = Checkpointer(no_backend)
+    with saver.remembering(THREAD):
+        saver.pieces.remember(THREAD, "", KnownValues("first", {"messages": b"x"}, {}, {}))
+        encoding = Encoding(SERDE, saver.pieces)
+        assert encoding.known(THREAD, "", "first") == saver.pieces.known(THREAD, "", "first") is not None
+    assert saver.pieces.known(THREAD, "", "first") is None
 
 
 def test_values_that_are_too_large_to_remember_can_be_written(monkeypatch: pytest.MonkeyPatch):

@@ -160,9 +160,7 @@ async def execute(graphs: Graphs, request: RunRequest, push: Callable[[Emitted],
     """Execute a run to its end; `push` gets its events. Raises RunTimeout, and Invalid if its command is malformed."""
     execution, limit, checkpointer = Execution(graphs, request), asyncio.timeout(timeout_s), graphs.checkpointer
     thread_id = (request.config.get("configurable") or {}).get("thread_id", "")
-    remembering = (
-        checkpointer.pieces.remembering(thread_id) if isinstance(checkpointer, Checkpointer) else nullcontext()
-    )
+    remembering = checkpointer.remembering(thread_id) if isinstance(checkpointer, Checkpointer) else nullcontext()
     try:
         with remembering:
             async with limit:

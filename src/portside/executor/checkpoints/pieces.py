@@ -14,7 +14,6 @@ import secrets
 import struct
 import threading
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
 from operator import is_
 from typing import Any, NamedTuple
 
@@ -40,7 +39,7 @@ KNOWN_SERIES = 100_000
 # A run may read other checkpoints between its own.
 RECENT = 3
 _IMMUTABLE = frozenset({type(None), bool, int, float, str, bytes})
-_CONTAINERS = frozenset({list, dict})
+CONTAINERS = frozenset({list, dict})
 
 
 class _Key(NamedTuple):
@@ -112,7 +111,7 @@ class CutValue:
     def may_share_with(self, value: Any) -> bool:
         """Whether another value may have most of the items of this one: not if it is a short list of new items."""
         count = int.from_bytes(self.header[1:]) or self.header[0] & 15
-        return type(value) in _CONTAINERS and 2 * len(value) >= count
+        return type(value) in CONTAINERS and 2 * len(value) >= count
 
 
 # What is known of a channel's value: its pieces, or the bytes of a whole one.
@@ -159,28 +158,20 @@ class ValuePieces:
         self._lock = threading.Lock()
         # The number that each series continues with.
         self._next: Recent[tuple[str, int], int] = Recent(KNOWN_SERIES)
-        self._known: dict[str, dict[str, dict[str, KnownValues]]] = {}
+        self.of_runs: dict[str, dict[str, dict[str, KnownValues]]] = {}
+        """What is remembered for runs, by their threads, and by namespaces and checkpoints."""
         self._others: Recent[tuple[str, str], KnownValues] = Recent(KNOWN_BYTES, lambda known: known.size)
-
-    @contextmanager
-    def remembering(self, thread_id: str) -> Iterator[None]:
-        """Remember the values of a thread while a run writes to it; the next run reads them again."""
-        self._known[thread_id] = {}
-        try:
-            yield
-        finally:
-            self._known.pop(thread_id, None)
 
     def forget(self, thread_id: str) -> None:
         """Forget the values of a thread whose checkpoints were deleted."""
-        if thread_id in self._known:
-            self._known[thread_id] = {}
+        if thread_id in self.of_runs:
+            self.of_runs[thread_id] = {}
         with self._lock:
             self._others.pop_all(lambda key: key[0] == thread_id)
 
     def remember(self, thread_id: str, checkpoint_ns: str, known: KnownValues) -> None:
         """Remember the values of a checkpoint that was read or written."""
-        namespaces = self._known.get(thread_id)
+        namespaces = self.of_runs.get(thread_id)
         if namespaces is not None:
             recent = namespaces.setdefault(checkpoint_ns, {})
             recent.pop(known.checkpoint_id, None)
@@ -198,7 +189,7 @@ class ValuePieces:
 
         Only lists of messages and of plain JSON data: what is read later has the same JSON.
         """
-        namespaces = self._known.get(thread_id)
+        namespaces = self.of_runs.get(thread_id)
         with self._lock:
             other = self._others.get((thread_id, ""))
         last = other if namespaces is None else next(reversed(namespaces.get("", {}).values()), None)
@@ -214,7 +205,7 @@ class ValuePieces:
 
     def known(self, thread_id: str, checkpoint_ns: str, checkpoint_id: str | None) -> KnownValues | None:
         """Return the values of a checkpoint, if any of them are known."""
-        namespaces = self._known.get(thread_id)
+        namespaces = self.of_runs.get(thread_id)
         if namespaces is not None:
             found = namespaces.get(checkpoint_ns, {}).get(checkpoint_id or "")
         else:
@@ -222,22 +213,11 @@ class ValuePieces:
                 found = self._others.get((thread_id, checkpoint_ns))
         return found if found is not None and found.checkpoint_id == checkpoint_id else None
 
-    def encode(
-        self, serde: SerializerProtocol, thread_id: str, value: Any, before: Known | None
-    ) -> tuple[Stored, Known | None]:
-        """Encode a value; return how it is stored, and what the next version can share pieces with, if anything."""
-        if type(value) in _CONTAINERS and isinstance(before, CutValue):
-            cut = _Cut(self, serde, thread_id, value, before).result()
-            if cut is not None:
-                return cut
-        kind, data = serde.dumps_typed(value)
-        if len(data) < MIN_BYTES or not _is_worth_cutting(value, kind, data):
-            return Stored(kind, data), None
-        if isinstance(before, bytes) and _share_half(before, data):
-            cut = _Cut(self, serde, thread_id, value, None).result()
-            if cut is not None:
-                return cut
-        return Stored(kind, data), data
+    def cut(
+        self, serde: SerializerProtocol, thread_id: str, value: Any, before: CutValue | None
+    ) -> tuple[Stored, Known] | None:
+        """Return how a list or dict is stored in pieces, and its pieces; None if it should be stored whole."""
+        return _Cut(self, serde, thread_id, value, before).result()
 
     def place_after(self, thread_id: str, before: Piece | None) -> tuple[int, int]:
         """Return the place of a new piece: after this one if its series ends there, else in a new series."""
@@ -311,7 +291,7 @@ class _Cut:
             return
         for key, inner in value.items():
             inside = (*path, key)
-            if type(inner) in _CONTAINERS and inner and len(inside) < MAX_DEPTH and self._is_opened(key, inner, inside):
+            if type(inner) in CONTAINERS and inner and len(inside) < MAX_DEPTH and self._is_opened(key, inner, inside):
                 name, snapshot = self._encode_leaf(_Key(key, None))[:-1], inner.copy()
                 leaves.append(_Opener(inside, name + header_of(snapshot)))
                 self._open(snapshot, inside, leaves)
@@ -430,7 +410,7 @@ class _Cut:
 def read_known(value: Any, stored: tuple[str, bytes], ranges: str | None, sizes: bytes | None) -> Known | None:
     """Return what the next version of a value that was read can share pieces with, if anything."""
     kind, data = stored
-    if len(data) < MIN_BYTES or not _is_worth_cutting(value, kind, data):
+    if len(data) < MIN_BYTES or not is_worth_cutting(value, kind, data):
         return None
     if ranges is None or sizes is None:
         return data
@@ -445,7 +425,7 @@ def _read_pieces(
     `data` is the whole value, and `counts` has the bytes and the leaves of each piece.
     """
     start = len(data) - sum(size for size, _ in counts)
-    if len(places) != len(counts) or type(value) not in _CONTAINERS or data[:start] != header_of(value):
+    if len(places) != len(counts) or type(value) not in CONTAINERS or data[:start] != header_of(value):
         return None
     header, leaves = data[:start], _Walk(value)
     pieces: list[Piece] = []
@@ -485,7 +465,7 @@ class _Walk:
     def open(self, data: bytes) -> list[Any]:
         """Return the opener of the next entry, whose items come next; none if it has no items."""
         taken = self.take(1)
-        if not taken or type(taken[0]) is not _Key or type(taken[0].value) not in _CONTAINERS:
+        if not taken or type(taken[0]) is not _Key or type(taken[0].value) not in CONTAINERS:
             return []
         path = (*self._stack[-1][1], taken[0].key)
         self._stack.append((_leaves_of(taken[0].value), path))
@@ -509,12 +489,13 @@ def header_of(value: Any) -> bytes:
     return struct.pack(">BH", medium, count) if count < 65536 else struct.pack(">BI", long, count)
 
 
-def _is_worth_cutting(value: Any, kind: str, data: bytes) -> bool:
+def is_worth_cutting(value: Any, kind: str, data: bytes) -> bool:
+    """Whether a value of at least `MIN_BYTES` has items that are long enough to compare them."""
     has_long_items = type(value) is dict or (type(value) is list and len(data) >= MIN_ITEM_BYTES * len(value))
     return kind == "msgpack" and has_long_items
 
 
-def _share_half(before: bytes, data: bytes) -> bool:
+def share_half(before: bytes, data: bytes) -> bool:
     """Whether half of a value is at the beginning or at the end of another, apart from the headers."""
     half = min(len(before), len(data)) // 2
     return before[5:half] == data[5:half] or before[-half:] == data[-half:] or before[8:half] in data[: half + 16]

@@ -24,13 +24,17 @@ from langgraph.checkpoint.serde.base import SerializerProtocol
 from langgraph.checkpoint.serde.types import ERROR
 
 from portside.executor.checkpoints.pieces import (
+    CONTAINERS,
+    MIN_BYTES,
     CutValue,
     Known,
     KnownValues,
     Stored,
     ValuePieces,
     header_of,
+    is_worth_cutting,
     read_known,
+    share_half,
 )
 from portside.executor.checkpoints.serde import SafeSerializer
 from portside.executor.checkpoints.stored_pieces import PIECE_SIZE, array_text, numbers_of
@@ -108,6 +112,26 @@ class Encoding(NamedTuple):
     pieces: ValuePieces
     cuts_writes: bool = True
 
+    def known(self, thread_id: str, checkpoint_ns: str, checkpoint_id: str | None) -> KnownValues | None:
+        """Return the values of a checkpoint, if any of them are known: in a run none are before the first long one."""
+        has_any = self.pieces.of_runs.get(thread_id, True)
+        return self.pieces.known(thread_id, checkpoint_ns, checkpoint_id) if has_any else None
+
+    def encode(self, thread_id: str, value: Any, before: Known | None) -> tuple[Stored, Known | None]:
+        """Encode a value; return how it is stored, and what the next version can share pieces with, if anything."""
+        if type(value) in CONTAINERS and isinstance(before, CutValue):
+            cut = self.pieces.cut(self.serde, thread_id, value, before)
+            if cut is not None:
+                return cut
+        kind, data = self.serde.dumps_typed(value)
+        if len(data) < MIN_BYTES or not is_worth_cutting(value, kind, data):
+            return Stored(kind, data), None
+        if isinstance(before, bytes) and share_half(before, data):
+            cut = self.pieces.cut(self.serde, thread_id, value, None)
+            if cut is not None:
+                return cut
+        return Stored(kind, data), data
+
 
 def checkpoint_rows(
     encoding: Encoding,
@@ -141,7 +165,7 @@ def checkpoint_rows(
         _array(stored), _array([str(versions[channel]) for channel in stored]),
     )  # fmt: skip
     rows.size = len(body)
-    parent = pieces.known(thread_id, checkpoint_ns, config["configurable"].get("checkpoint_id"))
+    parent = encoding.known(thread_id, checkpoint_ns, config["configurable"].get("checkpoint_id"))
     before = {} if parent is None else parent.channels
     known = {channel: before[channel] for channel in stored if channel in before}
     for channel in stored:
@@ -149,7 +173,7 @@ def checkpoint_rows(
             similar = known.pop(channel, None)
             if parent is not None:
                 similar = parent.written.get(channel, similar)
-            value, shared = pieces.encode(serde, thread_id, values[channel], similar)
+            value, shared = encoding.encode(thread_id, values[channel], similar)
             key = (thread_id, checkpoint_ns, channel, str(new_versions[channel]))
             ranges = None if value.ranges is None else array_text(value.ranges)
             rows.values[key] = (*key, value.kind, value.data, ranges, None)
@@ -178,7 +202,7 @@ def write_rows(
     checkpoint_id = configurable["checkpoint_id"]
     run_id = configurable.get("run_id") or config.get("metadata", {}).get("run_id")
     rows = Rows()
-    known = encoding.pieces.known(thread_id, checkpoint_ns, checkpoint_id) if encoding.cuts_writes else None
+    known = encoding.known(thread_id, checkpoint_ns, checkpoint_id) if encoding.cuts_writes else None
     is_cancelled = any(isinstance(value, CancelledError) for channel, value in writes if channel == ERROR)
     for number, (channel, value) in enumerate(writes):
         if is_cancelled and channel not in WRITES_IDX_MAP:
@@ -199,7 +223,7 @@ def _in_pieces(
 ) -> tuple[str, bytes, str | None]:
     """Encode the write of a whole long value with the pieces of its checkpoint's value; add new pieces to the rows."""
     thread_id, channel, value = write
-    stored, shared = encoding.pieces.encode(encoding.serde, thread_id, value, known.channels[channel])
+    stored, shared = encoding.encode(thread_id, value, known.channels[channel])
     _add_pieces(rows, thread_id, stored)
     if isinstance(shared, CutValue):
         known.written[channel] = shared

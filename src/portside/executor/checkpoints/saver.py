@@ -75,6 +75,15 @@ class Checkpointer(BaseCheckpointSaver[str]):
         return f"{number:010d}.{getrandbits(32):08x}"
 
     @contextmanager
+    def remembering(self, thread_id: str) -> Iterator[None]:
+        """Remember the values of a thread while a run writes to it; the next run reads them again."""
+        self.pieces.of_runs[thread_id] = {}
+        try:
+            yield
+        finally:
+            self.pieces.of_runs.pop(thread_id, None)
+
+    @contextmanager
     def preloaded(self, config: RunnableConfig, row: Any) -> Iterator[None]:
         """Return this row for the checkpoint that a config names, instead of reading it; None for no checkpoint."""
         token = _preloaded.set((_name_of(config), row))
