@@ -96,9 +96,12 @@ def reads_without_code(graph: Graph) -> bool:
 
     Reducers are called for pending writes, and by channels that store their changes.
     """
-    if getattr(graph, "cache_policy", None) is not None:
-        return False
-    if any(node.mapper is not None or node.cache_policy is not None for node in graph.nodes.values()):
+    # What a version of langgraph does not have may be done in another way there.
+    users_of_values: list[Any] = [getattr(graph, "cache_policy", ...)]
+    users_of_values += [
+        getattr(node, name, ...) for node in graph.nodes.values() for name in ("mapper", "cache_policy")
+    ]
+    if any(user is not None for user in users_of_values):
         return False
     kinds = {channel if isinstance(channel, type) else type(channel) for channel in graph.channels.values()}
     return all(
