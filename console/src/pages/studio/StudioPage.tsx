@@ -15,7 +15,7 @@ import { GraphPanel } from "./GraphPanel";
 import { StatePanel } from "./StatePanel";
 import { StudioHead } from "./StudioHead";
 import { StudioMain } from "./StudioMain";
-import { branchOf, THREAD_EVERY_MS, useStudio } from "./useStudio";
+import { branchOf, type Studio, THREAD_EVERY_MS, useStudio } from "./useStudio";
 
 const PANELS = [
   ["chat", "Chat"],
@@ -69,12 +69,13 @@ interface Props {
   assistant: Assistant;
 }
 
+type Show = (changes: Record<string, string | undefined>, replace?: boolean) => void;
+
 function OpenStudio({ deploymentId, assistants, assistant }: Props) {
-  const { thread: threadId, checkpoint, panel } = studioRoute.useSearch();
+  const { thread: threadId, checkpoint } = studioRoute.useSearch();
   const navigate = useNavigate();
-  const show = useCallback(
-    (changes: Record<string, string | undefined>, replace = true) =>
-      void navigate({ to: ".", search: (old) => ({ ...old, ...changes }), replace }),
+  const show: Show = useCallback(
+    (changes, replace = true) => void navigate({ to: ".", search: (old) => ({ ...old, ...changes }), replace }),
     [navigate],
   );
   const studio = useStudio(deploymentId, threadId, checkpoint);
@@ -86,13 +87,10 @@ function OpenStudio({ deploymentId, assistants, assistant }: Props) {
     CHANGING,
   ).data;
   const isContext = Boolean(schemas?.context_schema);
-  const { state, live, isRunning } = studio;
   const branch = branchOf(studio, checkpoint);
-  const isNarrow = useNarrow();
-  const shown =
-    PANELS.find(([each]) => each === panel && (isNarrow || each !== "chat"))?.[0] ?? (isNarrow ? "chat" : "graph");
+  const panel = usePanel();
   return (
-    <div className="studio" data-panel={shown === "chat" || !panel ? "chat" : "open"}>
+    <div className="studio" data-panel={panel.isOpen ? "open" : "chat"}>
       <StudioHead
         deploymentId={deploymentId}
         assistants={assistants}
@@ -116,22 +114,9 @@ function OpenStudio({ deploymentId, assistants, assistant }: Props) {
         }
       />
       <section className="studio-panel" aria-label="Details">
-        <Tabs
-          label="Details"
-          tabs={isNarrow ? PANELS : PANELS.slice(1)}
-          selected={shown}
-          onSelect={(each) => show({ panel: each })}
-        />
-        <div className={shown === "graph" || shown === "chat" ? "studio-panel-body drawn" : "studio-panel-body"}>
-          {shown === "state" ? (
-            <StatePanel
-              deploymentId={deploymentId}
-              threadId={threadId}
-              state={state.data}
-              live={isRunning ? studio.overlay?.values : undefined}
-              onEdited={() => show({ checkpoint: undefined })}
-            />
-          ) : shown === "assistant" ? (
+        <Tabs label="Details" tabs={panel.tabs} selected={panel.shown} onSelect={(each) => show({ panel: each })} />
+        {panel.shown === "assistant" ? (
+          <div className="studio-panel-body">
             <AssistantPanel
               deploymentId={deploymentId}
               assistant={assistant}
@@ -141,16 +126,64 @@ function OpenStudio({ deploymentId, assistants, assistant }: Props) {
               onChange={setContext}
               onCreated={(id) => show({ assistant: id || undefined }, false)}
             />
-          ) : (
-            <GraphPanel
-              deploymentId={deploymentId}
-              assistantId={assistant.assistant_id}
-              nodes={live?.nodes ?? new Map()}
-              next={isRunning ? [] : (state.data?.next ?? [])}
-            />
-          )}
-        </div>
+          </div>
+        ) : (
+          <ThreadPanel
+            deploymentId={deploymentId}
+            assistant={assistant}
+            threadId={threadId}
+            studio={studio}
+            isState={panel.shown === "state"}
+            onEdited={() => show({ checkpoint: undefined })}
+          />
+        )}
       </section>
+    </div>
+  );
+}
+
+// The panel that the address names. A phone shows the conversation as one of them, other screens beside them.
+function usePanel() {
+  const { panel } = studioRoute.useSearch();
+  const isNarrow = useNarrow();
+  const tabs = isNarrow ? PANELS : PANELS.slice(1);
+  const shown = tabs.find(([each]) => each === panel)?.[0] ?? (isNarrow ? "chat" : "graph");
+  return { tabs, shown, isOpen: shown !== "chat" && panel !== undefined };
+}
+
+interface ThreadPanelProps {
+  deploymentId: string;
+  assistant: Assistant;
+  threadId: string | undefined;
+  studio: Studio;
+  isState: boolean;
+  onEdited: () => void;
+}
+
+// The state of the thread, or where in the graph it is.
+function ThreadPanel({ deploymentId, assistant, threadId, studio, isState, onEdited }: ThreadPanelProps) {
+  const { state, live, isRunning, overlay } = studio;
+  if (isState) {
+    return (
+      <div className="studio-panel-body">
+        <StatePanel
+          deploymentId={deploymentId}
+          threadId={threadId}
+          state={state.data}
+          live={isRunning ? overlay?.values : undefined}
+          onEdited={onEdited}
+        />
+      </div>
+    );
+  }
+  return (
+    <div className="studio-panel-body drawn">
+      <GraphPanel
+        deploymentId={deploymentId}
+        assistantId={assistant.assistant_id}
+        nodes={live?.nodes ?? new Map()}
+        next={isRunning ? [] : (state.data?.next ?? [])}
+      />
     </div>
   );
 }
