@@ -71,7 +71,7 @@ def program_of(project: Path, **options: Any) -> Program:
         env={},
         loops=1,
     )
-    return Program(sys.executable, dict(os.environ), hello, **options)
+    return Program(sys.executable, dict(os.environ), hello, start_within_s=600, **options)
 
 
 @asynccontextmanager

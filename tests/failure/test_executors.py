@@ -21,6 +21,7 @@ RETRIES = 1
 def server(module_database: str, tmp_path_factory: pytest.TempPathFactory):
     folder = tmp_path_factory.mktemp("executors")
     settings = {"EXECUTORS": "2", "BG_JOB_MAX_RETRIES": str(RETRIES), "EXECUTOR_HEARTBEAT_SECS": "3"}
+    settings["EXECUTOR_START_SECS"] = "600"
     with agent_server(module_database, folder, project="crashes", **settings) as running:
         yield running
 
@@ -32,9 +33,9 @@ async def client(server: ServerProcess) -> AsyncIterator[httpx2.AsyncClient]:
 
 
 async def begin(client: httpx2.AsyncClient, do: str, ledger: Path, **values: Any) -> tuple[str, str]:
-    """Create a run on a thread of its own; return the ids of both."""
+    """Create a run on a thread of its own, whose steps wait for their checkpoints; return the ids of both."""
     thread_id = (await client.post("/threads", json={})).json()["thread_id"]
-    body = {"assistant_id": "crashes", "input": {"do": do, "ledger": str(ledger), **values}}
+    body = {"assistant_id": "crashes", "input": {"do": do, "ledger": str(ledger), **values}, "durability": "sync"}
     response = await client.post(f"/threads/{thread_id}/runs", json=body)
     assert response.status_code == 200, response.text
     return thread_id, response.json()["run_id"]

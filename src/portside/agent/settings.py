@@ -58,6 +58,9 @@ class AgentSettings(msgspec.Struct, frozen=True, kw_only=True):
     executor_heartbeat_secs: Annotated[
         float, msgspec.Meta(ge=2), setting("Seconds after which an executor process that does not answer is killed.")
     ] = 30
+    executor_start_secs: Annotated[
+        float, msgspec.Meta(gt=0, le=3600), setting("Seconds that an executor process has to import the project.")
+    ] = 60
     bg_job_isolated_loops: Annotated[
         bool, setting("Give each concurrent run its own event loop and thread, instead of one for all runs.")
     ] = False

@@ -29,7 +29,6 @@ from portside.kernel.errors import UserMistake
 from portside.kernel.logs import get_logger
 
 log = get_logger(__name__)
-HELLO_WITHIN_S = 60.0
 PING_EVERY_S = 1.0
 EXIT_WITHIN_S = 5.0
 LOOP_STANDS_STILL_S = 10.0
@@ -49,6 +48,7 @@ class Program:
     environment: Mapping[str, str]
     hello: ServerHello
     heartbeat_s: float = 30.0
+    start_within_s: float = 60.0
 
 
 class Caller(NamedTuple):
@@ -202,7 +202,7 @@ async def _started(
     try:
         process = await _spawn(program, path)
         try:
-            hello = await _greeted(process, greeting)
+            hello = await _greeted(process, greeting, program.start_within_s)
             server.close()
             return cls(program, process, links[0], hello)
         except BaseException:
@@ -239,19 +239,21 @@ async def _spawn(program: Program, path: str) -> asyncio.subprocess.Process:
 _readers: set[asyncio.Task[None]] = set()
 
 
-async def _greeted(process: asyncio.subprocess.Process, greeting: asyncio.Future[Any]) -> ExecutorHello:
+async def _greeted(
+    process: asyncio.subprocess.Process, greeting: asyncio.Future[Any], within_s: float
+) -> ExecutorHello:
     """Wait for the executor's hello.
 
     Raises UserMistake if the project does not load, and ExecutorFailed if the process ends or takes too long.
     """
     ended = asyncio.ensure_future(process.wait())
     try:
-        await asyncio.wait([greeting, ended], timeout=HELLO_WITHIN_S, return_when=asyncio.FIRST_COMPLETED)
+        await asyncio.wait([greeting, ended], timeout=within_s, return_when=asyncio.FIRST_COMPLETED)
         if not greeting.done():
             raise ExecutorFailed(
                 f"an executor {_ending(process.returncode)} while it imported the project"
                 if ended.done()
-                else f"an executor did not import the project within {HELLO_WITHIN_S:g} s"
+                else f"an executor did not import the project within EXECUTOR_START_SECS ({within_s:g} s)"
             )
     finally:
         ended.cancel()

@@ -45,6 +45,7 @@ async def start_graphs(
         environment=without_keys(os.environ, settings),
         hello=hello,
         heartbeat_s=settings.executor_heartbeat_secs,
+        start_within_s=settings.executor_start_secs,
     )
     limits = PoolLimits(
         executors=settings.executors,
