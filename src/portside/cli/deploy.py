@@ -77,7 +77,7 @@ def _git(folder: Path, *arguments: str) -> str:
             check=False, timeout=_GIT_TIMEOUT_S,
         )  # fmt: skip
     except OSError as exc:
-        raise UserMistake(f"cannot run git: {exc.strerror}") from exc
+        raise UserMistake(f"cannot run git: {exc.strerror}; install it, or add its folder to PATH") from exc
     except subprocess.TimeoutExpired as exc:
         raise UserMistake(f"git {arguments[0]} did not end within {_GIT_TIMEOUT_S} seconds in {folder}") from exc
     if done.returncode not in {0, 1}:

@@ -220,7 +220,7 @@ class OidcProvider:
         try:
             checked = msgspec.convert(claims, Claims)
         except msgspec.ValidationError as exc:
-            raise OidcRefused("The ID token lacks a claim.") from exc
+            raise OidcRefused(f"The ID token lacks a claim, or has an invalid one: {exc}.") from exc
         metadata, client_id, now = await self._read_metadata(), self.client.client_id, time.time()
         audience = [checked.aud] if isinstance(checked.aud, str) else checked.aud
         is_for_us = client_id in audience and (checked.azp == client_id or (checked.azp is None and len(audience) == 1))

@@ -81,7 +81,9 @@ class AdmissionRules(msgspec.Struct, frozen=True):
         try:
             email = msgspec.convert(claims.get("email"), Email)
         except msgspec.ValidationError as exc:
-            raise OidcNotAllowed("The provider named no e-mail address of you.") from exc
+            raise OidcNotAllowed(
+                "The provider sent no valid e-mail address of yours; an administrator can let it send the claim email."
+            ) from exc
         # Microsoft Entra ID says in `xms_edov` what others say in `email_verified`.
         is_verified = claims.get("email_verified", claims.get("xms_edov"))
         if is_verified is not True and str(is_verified).lower() not in {"true", "1"}:

@@ -178,7 +178,7 @@ class ToolCalls:
         name, arguments = request.params.get("name"), request.params.get("arguments")
         context = request.params.get("context")
         if not isinstance(name, str):
-            raise McpError(INVALID_PARAMS, "name must be the name of a tool")
+            raise McpError(INVALID_PARAMS, "name must be a string: the name of a tool")
         if not isinstance(arguments, dict | None):
             raise McpError(INVALID_PARAMS, "arguments must be an object")
         if not isinstance(context, dict | None):
