@@ -4,6 +4,8 @@ Every path that is not a file is a page of the application, except below `assets
 """
 
 import gzip
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -69,3 +71,19 @@ def test_a_console_that_is_not_built_is_noticed(tmp_path: Path) -> None:
 def test_pages_may_call_named_origins_of_agents(folder: Path) -> None:
     policy = site.respond("", {}, folder, agent_origins=["https://*.example.com"]).headers["content-security-policy"]
     assert "connect-src 'self' https://*.example.com;" in policy
+
+
+def test_start_of_the_platform_reads_no_file_of_the_console() -> None:
+    script = (
+        "import sys\n"
+        "opened = []\n"
+        "sys.addaudithook(lambda event, given: opened.append(str(given[0])) if event == 'open' else None)\n"
+        "import portside.identity.pages, portside.kernel.http.routes\n"
+        "before = set(sys.modules)\n"
+        "import portside.console.http\n"
+        "names = {name.partition('.')[0] for name in set(sys.modules) - before}\n"
+        "import portside.platform.app\n"
+        "print(sorted(names - sys.stdlib_module_names), [path for path in opened if 'console/static' in path])\n"
+    )
+    done = subprocess.run([sys.executable, "-c", script], check=True, capture_output=True, text=True)
+    assert done.stdout.strip() == "['portside'] []"

@@ -3,7 +3,7 @@ import { useEffect, useRef, useState } from "react";
 import { usePreferences } from "../preferences";
 import { useKey } from "../shell/keys";
 import { Exact } from "./Time";
-import { type ReadLog, useLog } from "./useLog";
+import { MAX_LINES, type ReadLog, useLog } from "./useLog";
 
 interface Props {
   read: ReadLog;
@@ -24,7 +24,7 @@ const COLOURS = /\u001b\[[0-9;]*[A-Za-z]/g;
 export function LogView({ read, q, level, onFilter, empty }: Props) {
   const { isLive } = usePreferences();
   const [isFollowing, setFollowing] = useState(true);
-  const { lines, older, problem, isRead, loadOlder } = useLog(read, q, level, isLive);
+  const { lines, dropped, older, problem, isRead, loadOlder } = useLog(read, q, level, isLive);
   const scroller = useRef<HTMLDivElement>(null);
   const field = useRef<HTMLInputElement>(null);
   useKey("/", () => field.current?.focus());
@@ -40,6 +40,11 @@ export function LogView({ read, q, level, onFilter, empty }: Props) {
   useEffect(() => {
     if (isFollowing && lines.length) virtual.scrollToIndex(lines.length - 1, { align: "end" });
   }, [last, isFollowing]);
+  // The list keeps the height of every line that was ever shown, so it forgets them before they fill the memory.
+  const { measure } = virtual;
+  const era = Math.floor(dropped / MAX_LINES);
+  // biome-ignore lint/correctness/useExhaustiveDependencies: each era begins with nothing
+  useEffect(() => measure(), [era, measure]);
   const onScroll = () => {
     const element = scroller.current;
     if (element) setFollowing(element.scrollHeight - element.scrollTop - element.clientHeight < NEAR_END_PX);

@@ -9,17 +9,19 @@ const PAGE = 1_000;
 const EVERY_MS = 1_000;
 const RETRY_MS = 3_000;
 // More lines are read again from the server when somebody scrolls back to them.
-const MAX_LINES = 20_000;
+export const MAX_LINES = 20_000;
 
 interface Log {
   lines: LogEntry[];
+  // How many lines were let go since the log was opened.
+  dropped: number;
   // Where older lines go on; null at the beginning of the log.
   older: string | null;
   problem: string | null;
   isRead: boolean;
 }
 
-const NOTHING: Log = { lines: [], older: null, problem: null, isRead: false };
+const NOTHING: Log = { lines: [], dropped: 0, older: null, problem: null, isRead: false };
 
 export function useLog(read: ReadLog, q: string | undefined, level: string | undefined, isFollowed: boolean) {
   const [log, setLog] = useState(NOTHING);
@@ -34,7 +36,7 @@ export function useLog(read: ReadLog, q: string | undefined, level: string | und
       const page = await read({ ...filter, order: "desc" }, stop.signal);
       const lines = page.logs.toReversed();
       newest.current = lines.at(-1)?.id ?? null;
-      setLog({ lines, older: page.next_offset, problem: null, isRead: true });
+      setLog({ lines, dropped: 0, older: page.next_offset, problem: null, isRead: true });
     };
     const follow = async () => {
       const page = await read({ ...filter, order: "asc", offset: newest.current }, stop.signal);
@@ -77,5 +79,6 @@ function appended(old: Log, more: LogEntry[]): Log {
   const lines = [...old.lines, ...more];
   if (lines.length <= MAX_LINES) return { ...old, lines, problem: null };
   const kept = lines.slice(-MAX_LINES);
-  return { ...old, lines: kept, older: kept[0]?.id ?? null, problem: null };
+  const dropped = old.dropped + lines.length - kept.length;
+  return { ...old, lines: kept, dropped, older: kept[0]?.id ?? null, problem: null };
 }

@@ -13,10 +13,34 @@ from playwright.async_api import Browser, Page, expect
 
 from tests import traced
 from tests.browser import OF_THE_CONSOLE, check_accessible, open_console, signed_in_as
+from tests.conftest import eventually
 from tests.platforms import Platform, Repository
 
 pytestmark = [*OF_THE_CONSOLE, pytest.mark.filterwarnings("ignore:.*is deprecated")]
 DEPLOYED_WITHIN_MS = 300_000
+# It prints 2,000 lines a second.
+TALKATIVE = """
+import threading, time
+from typing import TypedDict
+from langgraph.graph import START, StateGraph
+
+class State(TypedDict):
+    version: str
+
+def answer(state):
+    return {{"version": "{version}"}}
+
+graph = StateGraph(State).add_node("answer", answer).add_edge(START, "answer").compile()
+
+def talk():
+    for second in range(600):
+        began = time.monotonic()
+        for line in range(2_000):
+            print(f"line {{second * 2_000 + line}} of many", flush=line % 200 == 0)
+        time.sleep(max(0, began + 1 - time.monotonic()))
+
+threading.Thread(target=talk, daemon=True).start()
+"""
 AGENT_PARTS = ("studio", "threads", "queue", "crons", "store")
 
 
@@ -182,6 +206,39 @@ async def test_another_branch_is_deployed_from_the_settings(platform: Platform, 
     pushed = await platform.call("GET", f"/v2/deployments/{deployment}")
     assert pushed["source_config"]["build_on_push"] is True
     assert pushed["latest_revision_id"] == stored["latest_revision_id"]
+
+
+async def test_log_of_a_talkative_agent_does_not_fill_the_page(platform: Platform, page: Page, tmp_path: Path) -> None:
+    repository = Repository(tmp_path / "agent")
+    repository.commit("one", agent=TALKATIVE)
+    deployment = await platform.deploy(repository, "talkative-agent")
+    await page.goto(f"{platform.server.url}/console/deployments/{deployment}/log")
+    await expect(page.get_by_text("20,000 lines")).to_be_visible(timeout=DEPLOYED_WITHIN_MS)
+    session = await page.context.new_cdp_session(page)
+    await session.send("Performance.enable")
+
+    async def heap() -> float:
+        await session.send("HeapProfiler.collectGarbage")
+        metrics = (await session.send("Performance.getMetrics"))["metrics"]
+        return float(next(each["value"] for each in metrics if each["name"] == "JSHeapUsedSize"))
+
+    async def newest() -> int:
+        shown = await page.get_by_role("log").inner_text()
+        return max(int(number) for number in re.findall(r"line (\d+) of many", shown))
+
+    full, first = await heap(), await newest()
+
+    async def is_far_on() -> bool:
+        return await newest() > first + 45_000
+
+    # By then twice as many lines were let go as are kept.
+    await eventually(is_far_on)
+    await expect(page.get_by_text("20,000 lines")).to_be_visible()
+    assert await page.locator(".log-line").count() < 200
+    assert await heap() < 1.5 * full
+    await page.get_by_role("button", name="Live").click()
+    await page.get_by_role("button", name="Older lines").click()
+    await expect(page.get_by_text("2,000 lines")).to_be_visible()
 
 
 async def test_a_phone_has_all_places_behind_more(page: Page) -> None:

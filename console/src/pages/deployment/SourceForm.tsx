@@ -15,7 +15,7 @@ const OF_REVISION = ["repo_ref", "graph_config_path", "image_uri"] as const;
 const OF_BUILDS = ["install_command", "build_command"] as const;
 const TITLES: Record<TextName, [string, string]> = {
   repo_ref: ["Branch, tag or commit", ""],
-  graph_config_path: ["Configuration file", "Its path in the repository."],
+  graph_config_path: ["Configuration file", "Its path from the root of the code."],
   image_uri: ["Image", "With a tag or a digest."],
   install_command: ["Install command", "Instead of the usual one; from the next build on."],
   build_command: ["Build command", "Runs after the installation; from the next build on."],

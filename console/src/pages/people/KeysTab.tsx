@@ -76,7 +76,7 @@ export function KeysTab() {
                 show: (key) => (
                   <>
                     <Ago at={key.created_at} />
-                    <div className="soft small">by {key.created_by ?? "unknown"}</div>
+                    <div className="soft small">{creatorOf(key)}</div>
                   </>
                 ),
               },
@@ -133,6 +133,11 @@ function Name({ of: key }: { of: Key }) {
       </div>
     </>
   );
+}
+
+function creatorOf(key: Listed): string {
+  if (key.created_by) return `by ${key.created_by}`;
+  return key.used_by ? "by the platform" : "creator unknown";
 }
 
 function Permissions({ of: key }: { of: Key }) {

@@ -27,7 +27,7 @@ export function CommandInput({ command: { resume, update, goto } }: { command: C
   const isById = answers.length > 0 && answers.every(([id]) => QUESTION_ID.test(id));
   const places = goto.filter((place) => place !== null && place !== "");
   return (
-    <dl className="command">
+    <dl className="resume">
       {isById &&
         answers.map(([id, answer]) => (
           <Part key={id} title={`Answer to question ${id.slice(-8)}`} value={answer} name="answer" />

@@ -111,11 +111,12 @@ where workspace_id = :workspace_id and reference_dataset_id = :dataset_id and de
 select count(*) from readable_runs r where true
 
 -- name: spans_of_trace
--- The runs of a trace without anything large, by their position. Conditions replace `true`.
+-- The runs of a trace without anything large, in the order of their start; of those that started at once, the one above first.
+-- The whole positions would fill the memory of a sort. Conditions replace `true`.
 select r.id, left(r.name, 500) as name, r.run_type, r.status, r.start_time, r.end_time, r.first_token_time, r.parent_run_id,
        r.trace_id, r.session_id, r.prompt_tokens, r.completion_tokens, r.total_tokens,
        r.prompt_cost, r.completion_cost, r.total_cost
-from readable_runs r where true order by r.start_time, r.dotted_order limit :limit::int
+from readable_runs r where true order by r.start_time, length(r.dotted_order), r.id limit :limit::int
 
 -- name: subtree_usage
 -- What each of the runs and all runs below it used. Each model run counts for all its ancestors, which its position names.
