@@ -25,8 +25,8 @@ from portside.agent.types.runs import (
     RunBatch,
     RunCreate,
     RunListQuery,
-    RunSearch,
     RunsToCancel,
+    RunsToFind,
     StreamQuery,
 )
 from portside.agent.types.webhooks import WebhookDelivery
@@ -102,7 +102,7 @@ async def cancel_runs(ctx: Context, query: CancelManyQuery, body: RunsToCancel) 
 
 
 @routes.post("/runs/search", read_only=True, response_headers=PAGING[1:])
-async def search_runs(ctx: Context, body: RunSearch) -> list[FoundRun]:
+async def search_runs(ctx: Context, body: RunsToFind) -> list[FoundRun]:
     """List runs across threads: the queue in its order, failed runs, or those of a cron, newest first."""
     value: dict[str, Any] = {"metadata": {}, "status": body.status, "limit": body.limit, "offset": body.offset}
     allowed = await ctx.services.access.authorize(caller_of(ctx), "threads", "search", value)

@@ -138,6 +138,22 @@ class RunSearch(msgspec.Struct):
     offset: Annotated[int, msgspec.Meta(ge=0, le=2_147_483_647)] | None = None
 
 
+# Runs of a thread or a cron, or statuses that have an index of their own.
+RunsToFind = Annotated[
+    RunSearch,
+    msgspec.Meta(
+        extra_json_schema={
+            "anyOf": [
+                {"required": ["thread_id"], "properties": {"thread_id": {"type": "string"}}},
+                {"required": ["cron_id"], "properties": {"cron_id": {"type": "string"}}},
+                {"properties": {"status": {"type": ["array", "null"], "items": {"enum": ["pending", "running"]}}}},
+                {"properties": {"status": {"type": ["array", "null"], "items": {"enum": ["error", "timeout"]}}}},
+            ]
+        }
+    ),
+]
+
+
 class FoundRun(msgspec.Struct):
     """A run that a search found.
 
