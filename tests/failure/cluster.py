@@ -132,7 +132,12 @@ class Cluster:
         server.send(signal.SIGCONT)
 
     def by_pid(self, pid: int) -> ServerProcess:
-        return next(s for s in self.servers if s.process is not None and s.process.pid == pid)
+        """Find the server of a process: its own, or that of its executor."""
+        own = {s.process.pid: s for s in self.servers if s.process is not None}
+        if pid in own:
+            return own[pid]
+        fields = Path(f"/proc/{pid}/stat").read_text().rsplit(")", 1)[1].split()
+        return own[int(fields[1])]
 
     def other(self, server: ServerProcess) -> ServerProcess:
         return next(s for s in self.servers if s is not server and is_up(s))
