@@ -519,7 +519,7 @@ async def test_a_viewer_without_access_to_the_agent_sees_no_control(
         async with signed_in_as(chromium, platform.server.url, "viewer@example.com", at) as page:
             for place in ("queue", "crons", "store"):
                 await page.goto(f"{agent.pages}/{place}")
-                await expect(page.get_by_text("You may not do this").first).to_be_visible()
+                await expect(page.get_by_role("heading", name="You may not call this agent here")).to_be_visible()
                 for name in ("Cancel all", "New cron", "New item"):
                     await expect(page.get_by_role("button", name=name)).to_have_count(0)
     finally:
