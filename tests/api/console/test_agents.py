@@ -274,6 +274,7 @@ async def test_state_is_edited_and_replayed(agent: Agent, page: Page) -> None:
     await page.get_by_label("New value of notes").fill('["remember"]')
     await check_accessible(page)
     await page.get_by_role("button", name="Save as a new checkpoint").click()
+    await expect(notes.get_by_role("button", name="Edit")).to_be_visible()
     await expect(notes).to_contain_text("remember")
     state = await agent.call("GET", f"threads/{thread}/state")
     assert state["values"]["notes"] == ["remember"]

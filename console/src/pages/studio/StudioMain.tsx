@@ -42,6 +42,8 @@ export function StudioMain({ inputSchema, isLeaf, onLatest, ...beginning }: Prop
   // Stable, so that messages in view are not drawn again with each piece of another one.
   const onEdit = useCallback((item: Item) => setEditing(item.message.id), []);
   const onAgain = useCallback((item: Item) => void latest.current.rerun(item), []);
+  // Until the state that a run left has been read, its messages are in no checkpoint that is known here.
+  const isSettled = studio.overlay === null;
   const last = items.at(-1)?.message;
   const edited = items.find((each) => each.message.id === editing);
   const isChat = hasMessages(inputSchema);
@@ -51,8 +53,8 @@ export function StudioMain({ inputSchema, isLeaf, onLatest, ...beginning }: Prop
         key={threadId ?? "new"}
         items={items}
         streaming={isRunning && last?.type === "ai" ? last.id : null}
-        onEdit={isRunning ? null : onEdit}
-        onAgain={isRunning ? null : onAgain}
+        onEdit={isSettled ? onEdit : null}
+        onAgain={isSettled ? onAgain : null}
         sent={runs.sent}
         empty={<Begin isChat={isChat} threadId={threadId} error={state.error ?? studio.thread.error} />}
       >
