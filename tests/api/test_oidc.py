@@ -187,7 +187,7 @@ async def test_a_removed_member_does_not_come_back_alone(server: Hosted, browser
         ("uma uma@example.com false devs", "not verified"),
         ("fay fay@evil.example true devs", "of this domain"),
         ("sub sub@notexample.com true devs", "of this domain"),
-        ("two two@example.com@evil.example true devs", "no e-mail address"),
+        ("two two@example.com@evil.example true devs", "no valid e-mail address"),
         ("non non@example.com true others", "None of your groups"),
     ],
 )

@@ -19,7 +19,7 @@ ECHO = uuid5(SYSTEM_NAMESPACE, "echo")
 
 def known(db: Database, **descriptions: str | None) -> Assistants:
     graphs = {graph_id: graph(Words, sub1) for graph_id in descriptions}
-    return Assistants(db, Graphs(graphs, descriptions))
+    return Assistants(db, Graphs(graphs, descriptions).facts())
 
 
 @pytest.fixture

@@ -261,6 +261,8 @@ async def test_suspects_have_a_process_for_themselves(project):
 
 async def test_executors_end_with_their_server(project):
     """A server that is killed leaves no executor behind, not even one that holds the GIL."""
+    # Not by a pipe, which the executor's lines would share.
+    named = project / "executor.pid"
     script = f"""
 import asyncio, sys
 sys.path.insert(0, {str(Path.cwd())!r})
@@ -270,21 +272,23 @@ from tests.db.test_executor_pool import hold, program_of, started
 async def main():
     async with started(program_of(Path({str(project)!r}))) as pool:
         executor, task = await hold(pool, "wait")
-        print(executor.process.pid, flush=True)
+        Path({str(named)!r}).write_text(f"{{executor.process.pid}}\\n")
         await task
 
 asyncio.run(main())
 """
-    server = await asyncio.create_subprocess_exec(sys.executable, "-c", script, stdout=asyncio.subprocess.PIPE)
-    assert server.stdout is not None
-    line = b""
-    while not line.strip().isdigit():
-        line = await asyncio.wait_for(server.stdout.readline(), 60)
+    server = await asyncio.create_subprocess_exec(sys.executable, "-c", script)
+
+    async def read_pid() -> int:
+        text = named.read_text() if named.exists() else ""
+        return int(text) if text.endswith("\n") else 0
+
+    pid = await eventually(read_pid)
     server.kill()
     await server.wait()
 
     async def is_gone() -> bool:
-        return not os.path.exists(f"/proc/{int(line)}")  # noqa: PTH110, ASYNC240 - no disk
+        return not os.path.exists(f"/proc/{pid}")  # noqa: PTH110, ASYNC240 - no disk
 
     await eventually(is_gone)
 
