@@ -153,7 +153,7 @@ async def test_project_that_ends_the_process_is_reported(project):
     [("exit", "exited with code 7"), ("segfault", "was killed by SIGSEGV"), ("hold the GIL", "did not answer")],
 )
 async def test_crash_ends_the_runs_of_its_process_alone(project, do, reason):
-    async with started(program_of(project, heartbeat_s=3.0), PoolLimits(executors=2)) as pool:
+    async with started(program_of(project, heartbeat_s=10.0), PoolLimits(executors=2)) as pool:
 
         async def are_ready() -> bool:
             return len(pool.executors) == 2
@@ -184,7 +184,7 @@ async def test_killed_executor_is_replaced(project):
 
 
 async def test_blocked_graph_loop_does_not_kill_the_process(project):
-    async with started(program_of(project, heartbeat_s=3.0)) as pool:
+    async with started(program_of(project, heartbeat_s=10.0)) as pool:
         executor, task = await hold(pool, "hold the loop")
         for _ in range(5):
             await executor.link.ping()
@@ -257,6 +257,28 @@ async def test_suspects_have_a_process_for_themselves(project):
         task.cancel()
         assert (await alone)["do"] == "nothing"
         assert (await shared)["do"] == "something"
+
+
+async def test_suspect_takes_the_first_process_that_is_free(project):
+    """It does not wait for the end of the run that has the only process left."""
+    async with started(program_of(project), PoolLimits(executors=2)) as pool:
+
+        async def are_ready() -> bool:
+            return len(pool.executors) == 2
+
+        await eventually(are_ready)
+        held, running = await hold(pool, "wait")
+        [other] = [each for each in pool.executors if each is not held]
+        other.kill("the test needs one process")
+        await other.wait_ended()
+        suspect = uuid4()
+        pool.suspect(suspect)
+        values = await asyncio.wait_for(execute(pool, "nothing", suspect), 300)
+        assert str(held.process.pid) not in values["done"]
+        assert not held.is_reserved
+        running.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await running
 
 
 async def test_executors_end_with_their_server(project):

@@ -20,7 +20,7 @@ RETRIES = 1
 @pytest.fixture(scope="module")
 def server(module_database: str, tmp_path_factory: pytest.TempPathFactory):
     folder = tmp_path_factory.mktemp("executors")
-    settings = {"EXECUTORS": "2", "BG_JOB_MAX_RETRIES": str(RETRIES), "EXECUTOR_HEARTBEAT_SECS": "3"}
+    settings = {"EXECUTORS": "2", "BG_JOB_MAX_RETRIES": str(RETRIES), "EXECUTOR_HEARTBEAT_SECS": "10"}
     settings["EXECUTOR_START_SECS"] = "600"
     with agent_server(module_database, folder, project="crashes", **settings) as running:
         yield running
@@ -57,7 +57,11 @@ def attempts(ledger: Path) -> list[tuple[int, int]]:
 
 @pytest.mark.parametrize(
     ("do", "reason"),
-    [("exit", "exited with code 7"), ("segfault", "was killed by SIGSEGV"), ("hold the GIL", "did not answer for 3 s")],
+    [
+        ("exit", "exited with code 7"),
+        ("segfault", "was killed by SIGSEGV"),
+        ("hold the GIL", "did not answer for 10 s"),
+    ],
 )
 async def test_run_that_harms_its_process_is_retried_and_then_ends_with_the_reason(client, tmp_path, do, reason):
     waiting = tmp_path / "waiting"

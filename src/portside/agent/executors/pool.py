@@ -125,21 +125,36 @@ class ExecutorPool:
         self._suspects.pop(run_id, None)
 
     async def _assigned(self, *, is_alone: bool) -> ExecutorProcess:
-        if not is_alone:
-            return await self._wait_for(lambda: self._least_loaded(self._unreserved()))
-        while True:
-            executor = await self._wait_for(lambda: self._least_loaded(self._unreserved()))
-            await self._empty(executor)
-            if not executor.link.is_closed:
-                return executor
+        if is_alone:
+            return await self._emptied()
+        return await self._wait_for(lambda: self._least_loaded(self._unreserved()))
 
-    async def _empty(self, executor: ExecutorProcess) -> None:
-        """Reserve an executor, and wait until it executes no run or has ended."""
-        executor.is_reserved = True
+    async def _emptied(self) -> ExecutorProcess:
+        """Reserve an executor that executes no run: the one that gets no more runs from now on, or one that is free.
+
+        Runs may take hours, and one that starts meanwhile is free at once.
+        """
+        reserved: ExecutorProcess | None = None
+
+        def find() -> ExecutorProcess | None:
+            nonlocal reserved
+            if reserved is not None and (reserved.is_retiring or reserved.link.is_closed):
+                reserved = None
+            others = self._unreserved()
+            free = next((each for each in (reserved, *others) if each is not None and not each.runs), None)
+            if free is None and reserved is None:
+                reserved = self._least_loaded(others)
+            if free is not None and reserved is not None:
+                reserved.is_reserved = False
+            if (taken := free or reserved) is not None:
+                taken.is_reserved = True
+            return free
+
         try:
-            await self._wait_for(lambda: executor if executor.link.is_closed or not executor.runs else None)
+            return await self._wait_for(find)
         except BaseException:
-            executor.is_reserved = False
+            if reserved is not None:
+                reserved.is_reserved = False
             self._notify()
             raise
 
@@ -156,7 +171,8 @@ class ExecutorPool:
                 raise Unavailable(f"no executor process is ready: {self._failure or 'they are starting'}")
             self._waiting += 1
             try:
-                await asyncio.wait_for(self._changed.wait(), LOOK_EVERY_S)
+                async with asyncio.timeout(LOOK_EVERY_S):
+                    await self._changed.wait()
             except TimeoutError:
                 continue
             finally:
@@ -192,7 +208,9 @@ class ExecutorPool:
             self._start_missing()
             self._due.clear()
             try:
-                await asyncio.wait_for(self._due.wait(), LOOK_EVERY_S)
+                # Not `wait_for`, which on Python 3.11 may drop a cancellation.
+                async with asyncio.timeout(LOOK_EVERY_S):
+                    await self._due.wait()
             except TimeoutError:
                 continue
 
