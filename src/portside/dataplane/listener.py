@@ -252,7 +252,9 @@ class Reconciler:
             if not self.is_finished:
                 restore_in_s = None if self._was_restored else max(0.0, self._restore_at - time.monotonic())
                 with contextlib.suppress(TimeoutError):
-                    await asyncio.wait_for(self._changed.wait(), backoff.next() if failed else restore_in_s)
+                    # Not `wait_for`, which on Python 3.11 may drop the cancellation that ends this task.
+                    async with asyncio.timeout(backoff.next() if failed else restore_in_s):
+                        await self._changed.wait()
 
     async def report_metrics(self) -> None:
         """Report what the deployment uses. Raises ControlPlaneUnreachable and ControlPlaneRefused."""

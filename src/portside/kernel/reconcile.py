@@ -80,7 +80,9 @@ class Driver:
             if status.again:
                 continue
             with contextlib.suppress(TimeoutError):
-                await asyncio.wait_for(task.signal.wait(), task.report.every_s)
+                # Not `wait_for`, which on Python 3.11 may drop the cancellation that ends this task.
+                async with asyncio.timeout(task.report.every_s):
+                    await task.signal.wait()
             task.signal.clear()
 
     async def _activate(self, task: Task) -> Status:

@@ -324,7 +324,8 @@ class Worker:
                     is_woken = True
                     continue
             with contextlib.suppress(TimeoutError):
-                await asyncio.wait_for(self._claims_due.wait(), POLL_S)
+                async with asyncio.timeout(POLL_S):
+                    await self._claims_due.wait()
             is_woken = self._claims_due.is_set()
             self._claims_due.clear()
 
@@ -359,7 +360,9 @@ class Worker:
     async def _renew_loop(self) -> None:
         while True:
             with contextlib.suppress(TimeoutError):
-                await asyncio.wait_for(self._renewal_due.wait(), RENEW_EVERY_S)
+                # Not `wait_for`, which on Python 3.11 may drop the cancellation that ends this task.
+                async with asyncio.timeout(RENEW_EVERY_S):
+                    await self._renewal_due.wait()
             self._renewal_due.clear()
             if self._active:
                 await self._renew_leases()
