@@ -19,7 +19,7 @@ from portside.agent.access.authentication import OPEN, AccessPolicy, CustomAuthe
 from portside.agent.access.service import Access
 from portside.agent.config import AgentConfig, load_config
 from portside.agent.custom.application import CustomApp, running
-from portside.agent.custom.loopback import LOOPBACK, LoopbackTransport, install_sdk_modules
+from portside.agent.custom.loopback import LOOPBACK, LoopbackTransport, let_sdk_find_server
 from portside.kernel.errors import UserMistake
 from portside.kernel.http.error_responses import ErrorFormat
 from portside.kernel.http.in_process import InProcessRequest
@@ -251,7 +251,7 @@ def test_export_that_is_no_application_is_refused(project: Callable[..., AgentCo
 
 def test_sdk_finds_only_the_substitute_modules(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("__LANGGRAPH_DEFER_LOOPBACK_TRANSPORT", "true")
-    install_sdk_modules(cache={"cache_get": len})
+    let_sdk_find_server(cache={"cache_get": len})
     try:
         assert importlib.util.find_spec("langgraph_api") is not None
         assert importlib.import_module("langgraph_api.server").app is LOOPBACK

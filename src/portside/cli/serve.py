@@ -85,12 +85,12 @@ def _serve(
 
     import_lazily(*LAZY_PACKAGES)
     from portside.agent.custom import cache
-    from portside.agent.custom.loopback import install_sdk_modules
+    from portside.agent.custom.loopback import let_sdk_find_server
     from portside.agent.server import Served, Sockets, forwarded_logs
     from portside.agent.server import serve as serve_agent
     from portside.executor.load import load_graphs, set_environment
 
-    install_sdk_modules(cache=cache.SDK_NAMES)
+    let_sdk_find_server(cache=cache.SDK_NAMES)
     set_environment(agent_config.project)
     graphs = None if settings.executors else load_graphs(agent_config.project)
     url = database()

@@ -47,7 +47,7 @@ from portside.executor.requests import (
     StateCreation,
     StateRead,
 )
-from portside.executor.sdk import install_sdk_modules
+from portside.executor.sdk import let_sdk_find
 from portside.kernel.errors import Invalid, PortsideError, UserMistake
 
 log = logging.getLogger(__name__)
@@ -109,7 +109,7 @@ class ExecutorProcess:
     async def _prepare(self, hello: ServerHello) -> ExecutorHello:
         """Import the project, and start what its graphs need. This blocks the link, which nobody uses yet."""
         messages.checked_protocol(asdict(hello))
-        install_sdk_modules(self._server)
+        let_sdk_find(self._server)
         configure_logs(hello.log_level)
         self._is_encrypted = hello.is_encrypted
         sources = {graph_id: GraphSource(**source) for graph_id, source in hello.graphs.items()}

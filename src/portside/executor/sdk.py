@@ -1,15 +1,7 @@
-"""`get_client()` of the SDK without a URL, in an executor process: a client of the server that the process works for.
-
-For such a client the SDK imports modules of another server's package. `install_sdk_modules` registers substitutes under
-their names, with only what the SDK uses, before the project's code is imported.
-"""
+"""`get_client()` of the SDK without a URL, in an executor process: a client of the process's server."""
 
 import asyncio
-import os
-import sys
 from collections.abc import AsyncIterator
-from importlib.machinery import ModuleSpec
-from types import ModuleType
 from typing import Any
 
 import httpx
@@ -18,33 +10,15 @@ from portside.executor import messages
 from portside.executor.link import CallFailed, LinkClosed
 from portside.executor.loops import CrossLoopCall
 from portside.executor.remote import ServerCalls, current_call
+from portside.executor.sdk_modules import install_sdk_modules
 
-HOST_PACKAGE = "langgraph_api"
-_DEFERS = "__LANGGRAPH_DEFER_LOOPBACK_TRANSPORT"
 _servers: list[ServerCalls] = []
 
 
-def install_sdk_modules(server: ServerCalls) -> None:
-    """Let the SDK find the server."""
-    os.environ.pop(_DEFERS, None)
+def let_sdk_find(server: ServerCalls) -> None:
+    """Let the SDK's clients without a URL call this server."""
     _servers[:] = [server]
-    package = _substitute_module(HOST_PACKAGE, is_package=True)
-    package.__path__ = []
-    contents: dict[str, dict[str, Any]] = {
-        "server": {"app": server},
-        "asgi_transport": {"ASGITransport": LinkTransport},
-    }
-    for name, content in contents.items():
-        module = _substitute_module(f"{HOST_PACKAGE}.{name}")
-        vars(module).update(content)
-        setattr(package, name, module)
-
-
-def _substitute_module(name: str, *, is_package: bool = False) -> ModuleType:
-    module = ModuleType(name, "Imported by the SDK from the server that it runs in.")
-    module.__spec__ = ModuleSpec(name, None, is_package=is_package)
-    sys.modules[name] = module
-    return module
+    install_sdk_modules(server, LinkTransport)
 
 
 class LinkTransport(httpx.AsyncBaseTransport):

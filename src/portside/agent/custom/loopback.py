@@ -1,20 +1,15 @@
 """`get_client()` of the SDK without a URL: a client of the server that the code runs in.
 
-For such a client the SDK imports modules of another server's package. `install_sdk_modules` registers substitutes
-under their names, with only what the SDK uses. They are installed before the project's code is imported, so that it may
-create clients at import time; the clients work once the server runs, from any event loop.
+The clients work once the server runs, from any event loop.
 """
 
-import os
-import sys
 from collections.abc import AsyncIterator
-from importlib.machinery import ModuleSpec
-from types import ModuleType
 from typing import Any
 
 import httpx
 
 from portside.executor.load import current_user
+from portside.executor.sdk_modules import install_sdk_modules
 from portside.kernel.http.in_process import (
     InProcessRequest,
     InProcessResponse,
@@ -23,33 +18,13 @@ from portside.kernel.http.in_process import (
     ServerNotRunning,
 )
 
-HOST_PACKAGE = "langgraph_api"
-_DEFERS = "__LANGGRAPH_DEFER_LOOPBACK_TRANSPORT"
 # The SDK creates clients without arguments, so there is one entry point for the whole process.
 LOOPBACK = InProcessServer()
 
 
-def install_sdk_modules(**modules: dict[str, Any]) -> None:
-    """Let the SDK find this server; `modules` are further modules that it imports, with their content."""
-    os.environ.pop(_DEFERS, None)
-    package = _substitute_module(HOST_PACKAGE, is_package=True)
-    package.__path__ = []
-    contents: dict[str, dict[str, Any]] = {
-        "server": {"app": LOOPBACK},
-        "asgi_transport": {"ASGITransport": LoopbackTransport},
-        **modules,
-    }
-    for name, content in contents.items():
-        module = _substitute_module(f"{HOST_PACKAGE}.{name}")
-        vars(module).update(content)
-        setattr(package, name, module)
-
-
-def _substitute_module(name: str, *, is_package: bool = False) -> ModuleType:
-    module = ModuleType(name, "Imported by the SDK from the server that it runs in.")
-    module.__spec__ = ModuleSpec(name, None, is_package=is_package)
-    sys.modules[name] = module
-    return module
+def let_sdk_find_server(**modules: dict[str, Any]) -> None:
+    """Let the SDK's clients without a URL call this server; `modules` are further modules that the SDK imports."""
+    install_sdk_modules(LOOPBACK, LoopbackTransport, **modules)
 
 
 class LoopbackTransport(httpx.AsyncBaseTransport):
