@@ -59,7 +59,8 @@ async def _wait_for_change(scope: Scope, query: DesiredQuery) -> int:
         if generation != query.after or remaining_s <= 0 or scope.changes.closed:
             return generation
         with contextlib.suppress(TimeoutError):
-            await asyncio.wait_for(changed.wait(), min(POLL_S, remaining_s))
+            async with asyncio.timeout(min(POLL_S, remaining_s)):
+                await changed.wait()
 
 
 def _deployment(scope: Scope, address: PlatformAddress, rows: Sequence[Record]) -> DesiredDeployment:

@@ -60,7 +60,8 @@ class RevisionLog:
         """Wait until all lines have been shipped, at most so long."""
         self._flushing.set()
         with contextlib.suppress(TimeoutError):
-            await asyncio.wait_for(self._empty.wait(), within_s)
+            async with asyncio.timeout(within_s):
+                await self._empty.wait()
         self._flushing.clear()
 
     async def close(self, within_s: float = 5.0) -> None:
@@ -84,7 +85,8 @@ class RevisionLog:
         while not (self._is_closed and self._empty.is_set()):
             await self._has_lines.wait()
             with contextlib.suppress(TimeoutError):
-                await asyncio.wait_for(self._flushing.wait(), _BATCH_WINDOW_S)
+                async with asyncio.timeout(_BATCH_WINDOW_S):
+                    await self._flushing.wait()
             await self._ship_waiting()
             self._backoff.reset()
 

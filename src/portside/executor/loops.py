@@ -169,6 +169,7 @@ async def _wait_for_jobs(*jobs: concurrent.futures.Future[Any]) -> None:
 
 async def _wait_for_stop(has_stopped: asyncio.Event) -> None:
     try:
-        await asyncio.wait_for(has_stopped.wait(), STOP_WITHIN_S)
+        async with asyncio.timeout(STOP_WITHIN_S):
+            await has_stopped.wait()
     except TimeoutError:
         log.warning("cancelled work still runs: a node blocks its thread")

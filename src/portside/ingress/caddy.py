@@ -144,7 +144,8 @@ class CaddyProcess:
         with contextlib.suppress(ProcessLookupError):
             process.terminate()
         try:
-            await asyncio.wait_for(process.wait(), _STOP_WITHIN_S)
+            async with asyncio.timeout(_STOP_WITHIN_S):
+                await process.wait()
         except TimeoutError:
             with contextlib.suppress(ProcessLookupError):
                 process.kill()

@@ -314,7 +314,8 @@ class Database(Session):
     async def close(self) -> None:
         """Close the pool. Connections still in use after five seconds are terminated."""
         try:
-            await asyncio.wait_for(self.pool.close(), 5)
+            async with asyncio.timeout(5):
+                await self.pool.close()
         except TimeoutError:
             self.pool.terminate()
 

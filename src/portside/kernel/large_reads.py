@@ -111,7 +111,8 @@ class ReadBudget:
         # Bytes may have been released between `try_reserve` and the append, when nobody was in line yet.
         self.release(0)
         try:
-            await asyncio.wait_for(asyncio.shield(granted), self._wait_s if wait_s is None else wait_s)
+            async with asyncio.timeout(self._wait_s if wait_s is None else wait_s):
+                await asyncio.shield(granted)
         except (TimeoutError, asyncio.CancelledError) as exc:
             self._abandon(size, granted)
             if isinstance(exc, TimeoutError):

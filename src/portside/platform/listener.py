@@ -93,7 +93,8 @@ class ListenerProcess:
             return
         process.send_signal(signal.SIGTERM)
         try:
-            await asyncio.wait_for(process.wait(), STOP_WITHIN_S)
+            async with asyncio.timeout(STOP_WITHIN_S):
+                await process.wait()
         except TimeoutError:
             with contextlib.suppress(ProcessLookupError):
                 process.kill()

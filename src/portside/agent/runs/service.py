@@ -533,7 +533,8 @@ def _scope_of(body: CancelMany) -> CancelScope:
 async def _wait(change: asyncio.Event) -> None:
     """Wait until a run starts or ends in this process; for a run of another process, a moment."""
     with contextlib.suppress(TimeoutError):
-        await asyncio.wait_for(change.wait(), ELSEWHERE_POLL_S)
+        async with asyncio.timeout(ELSEWHERE_POLL_S):
+            await change.wait()
 
 
 async def _local_result(stream: RunStream | None) -> bytes | None:

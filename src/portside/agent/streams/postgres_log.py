@@ -92,17 +92,15 @@ class LogWriter:
         bodies = await asyncio.gather(*(self._body(batch) for batch in batches))
         while True:
             try:
-                rows = await asyncio.wait_for(
-                    self._db.fetch(
+                async with asyncio.timeout(WRITE_TIMEOUT_S):
+                    rows = await self._db.fetch(
                         sql.append_stream_chunks,
                         thread_ids=[batch.thread_id for batch in batches],
                         run_ids=[batch.run_id for batch in batches],
                         attempts=[batch.attempt for batch in batches],
                         bodies=bodies,
                         writer=self._process_id,
-                    ),
-                    WRITE_TIMEOUT_S,
-                )
+                    )
             except Exception as exc:  # noqa: BLE001 - tried again, whatever it is
                 log_failure("writing stream events failed, and is tried again", exc)
                 await asyncio.sleep(RETRY_AFTER_S)

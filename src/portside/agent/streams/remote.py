@@ -356,7 +356,7 @@ class PostgresTransport:
         for task in self._tasks:
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)
-        await _try("sending the last notification", lambda: asyncio.wait_for(self._notify(), 1.0))
+        await _try("sending the last notification", self._notify, within_s=1.0)
         await self._bus.close()
         await _try("leaving", lambda: self._db.execute(sql.remove_stream_process, process_id=self._process_id))
 
@@ -575,15 +575,16 @@ class PostgresTransport:
 
 async def _wait(event: asyncio.Event, within_s: float) -> None:
     try:
-        await asyncio.wait_for(event.wait(), within_s)
+        async with asyncio.timeout(within_s):
+            await event.wait()
     except TimeoutError:
         return
     event.clear()
 
 
-async def _try(what: str, work: Callable[[], Awaitable[object]]) -> None:
+async def _try(what: str, work: Callable[[], Awaitable[object]], within_s: float = WITHIN_S) -> None:
     try:
-        async with asyncio.timeout(WITHIN_S):
+        async with asyncio.timeout(within_s):
             await work()
     except Exception as exc:  # noqa: BLE001 - whatever it is, the next look may succeed
         log_failure(f"{what} failed, and is tried again", exc)

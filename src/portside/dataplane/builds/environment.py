@@ -133,7 +133,8 @@ async def _prune(folder: Path) -> None:
         env=minimal_environment(os.environ, HOME=str(folder)),
     )  # fmt: skip
     try:
-        await asyncio.wait_for(process.wait(), _PRUNE_WITHIN_S)
+        async with asyncio.timeout(_PRUNE_WITHIN_S):
+            await process.wait()
     except TimeoutError:
         process.kill()
         await process.wait()

@@ -139,7 +139,8 @@ class Replica:
         """Wait for the process to end; after the grace period, or when cancelled, kill it and its children."""
         try:
             with contextlib.suppress(TimeoutError):
-                await asyncio.wait_for(self.wait(), grace_s)
+                async with asyncio.timeout(grace_s):
+                    await self.wait()
         finally:
             self._close_handover_pipe()
             if self._child is not None:

@@ -159,7 +159,8 @@ async def _run(argv: Sequence[str], stdin: bytes, within_s: float) -> str:
         except OSError as exc:
             raise RuntimeCommandFailed(f"{argv[0]}: {exc.strerror}") from exc
         try:
-            code = await asyncio.wait_for(process.wait(), within_s)
+            async with asyncio.timeout(within_s):
+                code = await process.wait()
         except TimeoutError as exc:
             raise RuntimeCommandFailed(f"{Path(argv[0]).name} {argv[1]} took longer than {within_s:g} seconds") from exc
         finally:

@@ -254,7 +254,8 @@ class KubernetesTarget:
         wait_s = _APPLY_AGAIN_S
         while True:
             with contextlib.suppress(TimeoutError):
-                await asyncio.wait_for(self._changed.wait(), wait_s)
+                async with asyncio.timeout(wait_s):
+                    await self._changed.wait()
             self._changed.clear()
             wait_s = _APPLY_AGAIN_S
             try:
