@@ -25,6 +25,7 @@ from tests.conftest import eventually
 AGENT = """
 import asyncio, ctypes, os, time
 from typing import TypedDict
+from langgraph.config import get_stream_writer
 from langgraph.graph import StateGraph
 
 class State(TypedDict):
@@ -44,6 +45,12 @@ async def act(state):
         time.sleep(3600)
     if do == "wait":
         await asyncio.sleep(3600)
+    if do.startswith("flood "):
+        for number in range(1, 301):
+            get_stream_writer()("x" * 1_000_000)
+            with open(do[6:], "w") as file:
+                file.write(str(number))
+            await asyncio.sleep(0)
     if do == "fill":
         act.kept = bytearray(os.urandom(1)) * 300_000_000
     return {"done": f"{do} in {os.getpid()}"}
@@ -84,12 +91,12 @@ async def started(program: Program, limits: PoolLimits | None = None) -> AsyncIt
         await pool.close()
 
 
-def request(do: str) -> GraphCall:
+def request(do: str, *modes: str) -> GraphCall:
     run = RunRequest(
         graph_id="agent",
         input={"do": do},
         config={"configurable": {"thread_id": str(uuid4())}},
-        stream_modes=["values", "updates"],
+        stream_modes=list(modes) or ["values", "updates"],
     )
     return GraphCall(request=run, timeout_s=600.0)
 
@@ -279,6 +286,37 @@ async def test_suspect_takes_the_first_process_that_is_free(project):
         running.cancel()
         with pytest.raises(asyncio.CancelledError):
             await running
+
+
+async def test_executor_waits_while_its_server_does_not_read(project):
+    """A graph emits 300 MB: as long as nobody reads them, it stops after the first few."""
+    counted = project / "flood"
+
+    def count() -> int:
+        text = counted.read_text() if counted.exists() else ""
+        return int(text or 0)
+
+    async with started(program_of(project)) as pool, pool.for_run(uuid4(), 1) as executor:
+        events: list[str] = []
+        began = asyncio.Event()
+
+        def take(batch: list[Any]) -> None:
+            events.extend(name for name, _ in batch)
+            began.set()
+
+        call = request(f"flood {counted}", "custom")
+        running = asyncio.create_task(executor.link.call(messages.EXECUTE, call, on_item=take))
+        async with asyncio.timeout(300):
+            await began.wait()
+        executor.link.pause_reading()
+        same, last = 0, -1
+        while same < 20:
+            await asyncio.sleep(0.1)
+            same, last = (same + 1, last) if count() == last else (0, count())
+        assert 0 < last < 150
+        executor.link.resume_reading()
+        await running
+        assert events == ["custom"] * 300
 
 
 async def test_executors_end_with_their_server(project):

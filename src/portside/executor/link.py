@@ -115,6 +115,8 @@ class Link(asyncio.Protocol):
         self._pings: list[asyncio.Future[Any]] = []
         self._next = 1
         self._reason: str | None = None
+        self.is_reading_paused = False
+        """Whether this side reads nothing now, so that the peer waits."""
         self._closed: asyncio.Future[str] = self._loop.create_future()
         # By kind.
         self._take = (
@@ -177,6 +179,24 @@ class Link(asyncio.Protocol):
             raise LinkClosed(self._reason)
 
     @property
+    def is_congested(self) -> bool:
+        """Whether the peer does not read what it was sent; any thread may ask."""
+        return self._writable is not None
+
+    def pause_reading(self) -> None:
+        """Read nothing until `resume_reading`, so that the peer waits."""
+        if self._transport is not None and not self.is_reading_paused:
+            self.is_reading_paused = True
+            self._transport.pause_reading()
+
+    def resume_reading(self) -> None:
+        """Read again."""
+        if self.is_reading_paused:
+            self.is_reading_paused = False
+            if self._transport is not None:
+                self._transport.resume_reading()
+
+    @property
     def is_closed(self) -> bool:
         """Whether nothing can be sent any more."""
         return self._reason is not None
@@ -207,7 +227,7 @@ class Link(asyncio.Protocol):
         """Queue a frame for the write at the end of this turn. Raises CallFailed if it is too large."""
         if self._reason is not None:
             return
-        payload = ormsgpack.packb((kind, number, body), default=_encode_other, option=ormsgpack.OPT_PASSTHROUGH_BIG_INT)
+        payload = encode((kind, number, body))
         size = len(payload)
         if size > self._limits.frame_bytes:
             raise CallFailed("too_large", f"a message has {size} bytes, more than {self._limits.frame_bytes}")
@@ -401,12 +421,22 @@ class Link(asyncio.Protocol):
             self.send_frame(ERROR, number, {"code": failure.code, "message": "the error has no encodable text"})
 
 
-def _decode(payload: memoryview) -> tuple[int, int, Any]:
-    """Decode a frame into its kind, the number of its call and its body. Raises ProtocolBroken."""
+def encode(value: Any) -> bytes:
+    """Encode plain data, dataclasses and integers of any size as msgpack. Raises MsgpackEncodeError."""
+    return ormsgpack.packb(value, default=_encode_other, option=ormsgpack.OPT_PASSTHROUGH_BIG_INT)
+
+
+def decode(data: bytes | memoryview) -> Any:
+    """Decode msgpack. Raises ProtocolBroken."""
     try:
-        frame = ormsgpack.unpackb(payload, ext_hook=_decode_other)
+        return ormsgpack.unpackb(data, ext_hook=_decode_other)
     except ValueError as exc:
         raise ProtocolBroken(f"a frame that is not msgpack: {exc}") from exc
+
+
+def _decode(payload: memoryview) -> tuple[int, int, Any]:
+    """Decode a frame into its kind, the number of its call and its body. Raises ProtocolBroken."""
+    frame = decode(payload)
     if type(frame) is not list or len(frame) != _FRAME or type(frame[0]) is not int or type(frame[1]) is not int:
         raise ProtocolBroken("a frame is not [kind, call, body]")
     if not HELLO <= frame[0] <= PONG:

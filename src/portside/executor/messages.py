@@ -1,5 +1,7 @@
 """The messages between an agent server and an executor process, by the methods that they belong to.
 
+Between machines they have the same fields in protobuf (`core/v1/core.proto`).
+
 The server calls `execute` and the operations on graphs (`requests` has their bodies); the executor calls back for
 checkpoints, store items and the server's own API. A message is sent as a map of its fields (`link`). A reader ignores
 fields that it does not know, so that either side may be newer.
@@ -21,6 +23,7 @@ CHECKPOINTS_PUT = "checkpoints.put"
 CHECKPOINTS = "checkpoints"
 STORE_BATCH = "store.batch"
 HTTP_REQUEST = "http.request"
+RETIRE = "retire"
 UPDATE_STATE = "update_state"
 CREATE_STATE = "create_state"
 
@@ -58,6 +61,14 @@ class ExecutorHello:
     libraries: dict[str, str] = field(default_factory=dict)
     """Versions by the names of packages."""
     failure: str | None = None
+    executor_id: str = ""
+    """Of an executor on another machine: a name that no other has. Its second connection ends the first."""
+    slots: int = 0
+    """How many runs it executes at once; 0 is no limit."""
+    host: str = ""
+    """The machine that it runs on, for people."""
+    revision: str | None = None
+    """The revision of the project, if it is known."""
 
 
 @dataclass(slots=True, kw_only=True)
@@ -71,6 +82,13 @@ class GraphCall:
     """Of a run. The items of its answer are lists of events, each a name and its JSON."""
     scope: int = 0
     """Of a change: the transaction that its checkpoints are written in."""
+
+
+@dataclass(slots=True, kw_only=True)
+class Retirement:
+    """The executor asks for no more calls: its session ends after the last one, because it is to be replaced."""
+
+    reason: str = ""
 
 
 @dataclass(slots=True, kw_only=True)

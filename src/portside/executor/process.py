@@ -6,6 +6,7 @@ its link: nothing of it outlives its server.
 """
 
 import asyncio
+import contextlib
 import json
 import logging
 import os
@@ -25,7 +26,7 @@ from portside.executor.checkpoints.saver import Checkpointer
 from portside.executor.checkpoints.serde import SerdeRules, make_serde
 from portside.executor.errors import RunTimeout
 from portside.executor.execute import execute
-from portside.executor.link import CallFailed, Handler, Link, ServedCall
+from portside.executor.link import HIGH_WATER_BYTES, CallFailed, Handler, Link, LinkClosed, ServedCall
 from portside.executor.load import Graphs, load_graphs
 from portside.executor.loops import GraphLoop
 from portside.executor.messages import LOG_LINE, ExecutorHello, Pong, ServerHello
@@ -51,6 +52,7 @@ from portside.executor.sdk import let_sdk_find
 from portside.kernel.errors import Invalid, PortsideError, UserMistake
 
 log = logging.getLogger(__name__)
+EVENT_WAIT_LIMIT_S = 30.0
 LIBRARIES = ("langgraph", "langgraph-checkpoint", "langchain-core", "langgraph-sdk", "langsmith")
 
 
@@ -174,17 +176,16 @@ class ExecutorProcess:
         }
 
     async def _execute(self, body: Any, call: ServedCall) -> Any:
-        assert self._graphs is not None  # noqa: S101 - nothing is executed before
         given = _begun(body)
         request = messages.read(RunRequest, given.request)
         batches, loop = EventBatches(call), min(self._loops, key=lambda candidate: candidate.load)
-        executing = loop.call(execute(self._graphs, request, batches.add, given.timeout_s))
+        executing = self._executed(loop, request, batches, given.timeout_s)
         if not request.is_ephemeral:
-            return await _answered(executing)
+            return await executing
         rows = EphemeralRows(self._server, str(request.config["configurable"]["thread_id"]))
         ephemeral_rows.set(rows)
         try:
-            outcome = await _answered(executing)
+            outcome = await executing
         except BaseException:
             # It may be tried again.
             await rows.flush()
@@ -192,31 +193,61 @@ class ExecutorProcess:
         rows.drop()
         return outcome
 
+    async def _executed(self, loop: GraphLoop, request: RunRequest, batches: "EventBatches", timeout_s: float) -> Any:
+        assert self._graphs is not None  # noqa: S101 - nothing is executed before
+        try:
+            return await _answered(loop.call(execute(self._graphs, request, batches.add, timeout_s)))
+        finally:
+            batches.flush()
+
     def _pong(self) -> Pong:
         return Pong(still_s=max((turn.still_s() for turn in self._turns), default=0.0), memory_bytes=memory_bytes())
 
 
 class EventBatches:
-    """Carries the events of a run from its graph loop to the link: what waits there is one item."""
+    """Carries the events of a run from its graph loop to the link: what waits there is one item.
+
+    While the server does not read, events wait here. A graph that emits without a pause then waits as well, so that it
+    costs no more memory: langgraph would keep what nobody takes.
+    """
 
     def __init__(self, call: ServedCall) -> None:
         self._call = call
         self._loop = asyncio.get_running_loop()
-        self._lock = threading.Lock()
+        self._taken = threading.Condition()
         self._waiting: list[tuple[str, bytes]] = []
+        self._size = 0
+        self._draining: asyncio.Task[None] | None = None
 
     def add(self, event: tuple[str, bytes]) -> None:
-        """Add an event, in any thread."""
-        with self._lock:
+        """Add an event, in any thread but that of the link."""
+        with self._taken:
             self._waiting.append(event)
-            is_first = len(self._waiting) == 1
-        if is_first:
-            self._loop.call_soon_threadsafe(self._send)
+            self._size += len(event[1])
+            if len(self._waiting) == 1:
+                self._loop.call_soon_threadsafe(self._send)
+            if self._size > HIGH_WATER_BYTES:
+                self._taken.wait(EVENT_WAIT_LIMIT_S)
+
+    def flush(self) -> None:
+        """Send what waits, although the server does not read: the result follows."""
+        with self._taken:
+            events, self._waiting, self._size = self._waiting, [], 0
+            self._taken.notify_all()
+        if events:
+            self._call.send(events)
 
     def _send(self) -> None:
-        with self._lock:
-            events, self._waiting = self._waiting, []
-        self._call.send(events)
+        if self._call.link.is_congested:
+            self._draining = self._loop.create_task(self._drain())
+        else:
+            self.flush()
+
+    async def _drain(self) -> None:
+        # The call ends with the link: then it is the same whether the events are sent.
+        with contextlib.suppress(LinkClosed):
+            await self._call.drain()
+        self._send()
 
 
 class _Turn:

@@ -18,8 +18,8 @@ import orjson
 from cachetools import LRUCache
 
 from portside.agent.checkpoints.writer import CheckpointWriter
+from portside.agent.executors.member import Caller, Executor
 from portside.agent.executors.pool import ExecutorPool
-from portside.agent.executors.process import Caller, ExecutorProcess
 from portside.agent.executors.serving import Scopes
 from portside.agent.graphs import EventSink
 from portside.agent.queue.worker import AttemptLost
@@ -80,7 +80,7 @@ class RemoteGraphs:
         self._pool.trust(run_id)
         return messages.read(Outcome, outcome)
 
-    async def _lost(self, executor: ExecutorProcess) -> AttemptLost:
+    async def _lost(self, executor: Executor) -> AttemptLost:
         runs = executor.lost_runs()
         reason = await executor.wait_ended()
         if executor.is_retiring:
@@ -158,7 +158,7 @@ class RemoteGraphs:
                     reason = await executor.wait_ended()
         raise Unavailable(f"the graph's executor {reason}")
 
-    async def _call_one(self, executor: ExecutorProcess, method: str, call: GraphCall, on_item: Any = None) -> Any:
+    async def _call_one(self, executor: Executor, method: str, call: GraphCall, on_item: Any = None) -> Any:
         """Call an executor. Raises LinkClosed, and what the graph's error is for clients."""
         with self._calling(executor, call.request) as call.call:
             try:
@@ -167,7 +167,7 @@ class RemoteGraphs:
                 raise _error_of(exc) from exc
 
     @contextmanager
-    def _calling(self, executor: ExecutorProcess, request: Any) -> Iterator[int]:
+    def _calling(self, executor: Executor, request: Any) -> Iterator[int]:
         """Let the executor ask for things in the context of this call, and for its user."""
         number, config = next(self._numbers), getattr(request, "config", None) or {}
         user = (config.get("configurable") or {}).get(USER)

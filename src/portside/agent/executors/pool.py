@@ -1,11 +1,12 @@
-"""The executor processes of this server: as many as configured, while there is work for them.
+"""The executors of this server: as many processes as configured, while there is work for them, and those that joined.
 
-A run goes to the process that has the fewest. A process that ends is started again after a back-off. One that has
-executed many runs, or holds much memory, is replaced: the new one is ready before the old one gets no more work. After
-a while without work all processes end, and start again with the next call. What is known of the graphs is kept.
+A run goes to the executor that has the fewest calls. A process that ends is started again after a back-off. One that
+has executed many runs, or holds much memory, is replaced: the new one is ready before the old one gets no more work.
+After a while without work all processes end, and start again with the next call. Executors on other machines join and
+leave by themselves. What is known of the graphs is kept.
 
-When a process crashes, its runs lose their attempt. Any of them may be the cause, so each then has a process for itself
-for one attempt (`is_suspect`).
+When an executor crashes, its runs lose their attempt. Any of them may be the cause, so each then has an executor for
+itself for one attempt (`is_suspect`).
 """
 
 import asyncio
@@ -13,9 +14,11 @@ import time
 from collections.abc import AsyncIterator, Callable, Mapping
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
+from typing import Any
 from uuid import UUID
 
-from portside.agent.executors.process import ExecutorFailed, ExecutorProcess, Program
+from portside.agent.executors.member import Executor, ExecutorFailed
+from portside.agent.executors.process import ExecutorProcess, Program
 from portside.executor.link import Handler
 from portside.executor.requests import GraphFacts
 from portside.kernel.errors import Unavailable, UserMistake
@@ -26,7 +29,8 @@ log = get_logger(__name__)
 LOOK_EVERY_S = 1.0
 AVAILABLE_WITHIN_S = 120.0
 MAX_SUSPECTS = 10_000
-MakeHandlers = Callable[[Callable[[], ExecutorProcess]], Mapping[str, Handler]]
+MakeHandlers = Callable[[Callable[[], Executor]], Mapping[str, Handler]]
+OnChange = Callable[[], None]
 
 
 @dataclass(frozen=True)
@@ -40,12 +44,16 @@ class PoolLimits:
 
 
 class ExecutorPool:
-    """Starts, watches and assigns executors. `make_handlers` returns what serves the calls of one of them."""
+    """Starts, watches and assigns executors. `make_handlers` returns what serves the calls of one of them.
+
+    `on_change` is called when an executor has joined or left.
+    """
 
     def __init__(self, program: Program, limits: PoolLimits, make_handlers: MakeHandlers) -> None:
         self.facts: dict[str, GraphFacts] = {}
+        self.on_change: OnChange = lambda: None
         self._program, self._limits, self._make_handlers = program, limits, make_handlers
-        self._executors: list[ExecutorProcess] = []
+        self._executors: list[Executor] = []
         self._starting: set[asyncio.Task[None]] = set()
         self._backoff = Backoff()
         self._not_before = 0.0
@@ -59,12 +67,13 @@ class ExecutorPool:
         self._supervisor: asyncio.Task[None] | None = None
 
     async def start(self) -> None:
-        """Start the first executor, which says what the graphs are, and then the others.
+        """Start the first process, which says what the graphs are, and then the others.
 
         Raises UserMistake if the project does not load, or the process fails.
         """
         try:
-            await self._start_one()
+            if self._limits.executors:
+                await self._start_one()
         except ExecutorFailed as exc:
             raise UserMistake(str(exc)) from exc
         self._supervisor = asyncio.create_task(Supervision("executor processes").run(self._supervise))
@@ -79,14 +88,14 @@ class ExecutorPool:
         await asyncio.gather(*(executor.close() for executor in list(self._executors)))
 
     @property
-    def executors(self) -> list[ExecutorProcess]:
+    def executors(self) -> list[Executor]:
         """The processes that take calls now."""
         return self._usable()
 
     # Assigning
 
     @asynccontextmanager
-    async def for_run(self, run_id: UUID, attempt: int) -> AsyncIterator[ExecutorProcess]:
+    async def for_run(self, run_id: UUID, attempt: int) -> AsyncIterator[Executor]:
         """Assign an attempt at a run; a suspect gets an executor for itself. Raises Unavailable if none starts."""
         is_alone = run_id in self._suspects
         executor = await self._assigned(is_alone=is_alone)
@@ -103,7 +112,7 @@ class ExecutorPool:
             self._released(executor)
 
     @asynccontextmanager
-    async def for_call(self) -> AsyncIterator[ExecutorProcess]:
+    async def for_call(self) -> AsyncIterator[Executor]:
         """Assign a call that executes no run. Raises Unavailable if no executor starts."""
         executor = await self._wait_for(lambda: self._least_loaded(self._usable()))
         executor.calls += 1
@@ -124,19 +133,21 @@ class ExecutorPool:
         """Note that a run has ended without a crash."""
         self._suspects.pop(run_id, None)
 
-    async def _assigned(self, *, is_alone: bool) -> ExecutorProcess:
+    async def _assigned(self, *, is_alone: bool) -> Executor:
         if is_alone:
             return await self._emptied()
-        return await self._wait_for(lambda: self._least_loaded(self._unreserved()))
+        return await self._wait_for(
+            lambda: self._least_loaded([each for each in self._unreserved() if each.has_free_slot])
+        )
 
-    async def _emptied(self) -> ExecutorProcess:
+    async def _emptied(self) -> Executor:
         """Reserve an executor that executes no run: the one that gets no more runs from now on, or one that is free.
 
         Runs may take hours, and one that starts meanwhile is free at once.
         """
-        reserved: ExecutorProcess | None = None
+        reserved: Executor | None = None
 
-        def find() -> ExecutorProcess | None:
+        def find() -> Executor | None:
             nonlocal reserved
             if reserved is not None and (reserved.is_retiring or reserved.link.is_closed):
                 reserved = None
@@ -158,7 +169,7 @@ class ExecutorPool:
             self._notify()
             raise
 
-    async def _wait_for(self, find: Callable[[], ExecutorProcess | None]) -> ExecutorProcess:
+    async def _wait_for(self, find: Callable[[], Executor | None]) -> Executor:
         self._used_at = time.monotonic()
         until: float | None = None
         while (found := find()) is None:
@@ -168,7 +179,8 @@ class ExecutorPool:
                 until = None
             until = until or time.monotonic() + AVAILABLE_WITHIN_S
             if time.monotonic() > until or self._is_closing:
-                raise Unavailable(f"no executor process is ready: {self._failure or 'they are starting'}")
+                waiting = "they are starting" if self._limits.executors else "none is connected"
+                raise Unavailable(f"no executor is ready: {self._failure or waiting}")
             self._waiting += 1
             try:
                 async with asyncio.timeout(LOOK_EVERY_S):
@@ -179,17 +191,17 @@ class ExecutorPool:
                 self._waiting -= 1
         return found
 
-    def _usable(self) -> list[ExecutorProcess]:
+    def _usable(self) -> list[Executor]:
         return [each for each in self._executors if not each.is_retiring and not each.link.is_closed]
 
-    def _unreserved(self) -> list[ExecutorProcess]:
+    def _unreserved(self) -> list[Executor]:
         return [each for each in self._usable() if not each.is_reserved]
 
     @staticmethod
-    def _least_loaded(executors: list[ExecutorProcess]) -> ExecutorProcess | None:
+    def _least_loaded(executors: list[Executor]) -> Executor | None:
         return min(executors, key=lambda each: each.calls, default=None)
 
-    def _released(self, executor: ExecutorProcess) -> None:
+    def _released(self, executor: Executor) -> None:
         self._used_at = time.monotonic()
         executor.end_if_idle()
         self._notify()
@@ -224,11 +236,11 @@ class ExecutorPool:
         """Retire executors that are to be replaced, when those that replace them are ready."""
         for executor in self._usable():
             if self._is_used_up(executor) and len(self._usable()) > self._limits.executors:
-                log.info("an executor is replaced", executor=executor.process.pid, runs=executor.runs_begun,
+                log.info("an executor is replaced", executor=executor.name, runs=executor.runs_begun,
                          memory_mb=executor.memory_bytes // 1_000_000)  # fmt: skip
                 executor.retire()
 
-    def _is_used_up(self, executor: ExecutorProcess) -> bool:
+    def _is_used_up(self, executor: Executor) -> bool:
         runs, memory = self._limits.max_runs, self._limits.max_memory_bytes
         return bool((runs and executor.runs_begun >= runs) or (memory and executor.memory_bytes > memory))
 
@@ -258,27 +270,32 @@ class ExecutorPool:
             self._failure = None
 
     async def _start_one(self) -> None:
-        made: list[ExecutorProcess] = []
+        made: list[Executor] = []
         began = time.monotonic()
         executor = await ExecutorProcess.start(self._program, self._make_handlers(lambda: made[0]))
         made.append(executor)
+        self._backoff.reset()
+        self.join(executor, took_s=round(time.monotonic() - began, 2))
+
+    def join(self, executor: Executor, **fields: Any) -> None:
+        """Add an executor that is ready; it leaves when it ends. `fields` are logged."""
         self.facts.clear()
         self.facts.update(executor.hello.graphs)
         executor.watch(self._on_end)
         self._executors.append(executor)
-        self._backoff.reset()
-        took_s = round(time.monotonic() - began, 2)
-        log.info("executor ready", executor=executor.process.pid, language=executor.hello.language, took_s=took_s)
+        log.info("executor ready", executor=executor.name, language=executor.hello.language, **fields)
+        self.on_change()
         self._notify()
 
-    def _on_end(self, executor: ExecutorProcess, reason: str) -> None:
+    def _on_end(self, executor: Executor, reason: str) -> None:
         self._executors.remove(executor)
         if executor.is_retiring:
-            log.info("executor ended", executor=executor.process.pid)
+            log.info("executor ended", executor=executor.name)
         else:
             lost = len(executor.lost_runs())
-            log.error("an executor was lost", executor=executor.process.pid, reason=reason, runs=lost)
+            log.error("an executor was lost", executor=executor.name, reason=reason, runs=lost)
             if not self._is_closing and executor.runs_begun == 0:
                 self._not_before = time.monotonic() + self._backoff.next()
+        self.on_change()
         self._due.set()
         self._notify()

@@ -7,37 +7,27 @@ when its runs are tried again.
 
 import asyncio
 import contextlib
-import contextvars
 import os
 import shutil
 import signal
 import sys
 import tempfile
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, NamedTuple
-from uuid import UUID
+from typing import Any
 
 import orjson
 
-from portside.executor import messages
-from portside.executor.link import CallFailed, Handler, Link, LinkClosed
-from portside.executor.messages import LOG_LINE, ExecutorHello, Pong, ServerHello
-from portside.executor.requests import GraphFacts
-from portside.kernel.errors import UserMistake
+from portside.agent.executors.member import Executor, ExecutorFailed, read_hello
+from portside.executor.link import Handler, Link
+from portside.executor.messages import LOG_LINE, ExecutorHello, ServerHello
 from portside.kernel.logs import get_logger
 
 log = get_logger(__name__)
-PING_EVERY_S = 1.0
 EXIT_WITHIN_S = 5.0
-LOOP_STANDS_STILL_S = 10.0
 MAX_LINE_BYTES = 1024 * 1024
 _LEVELS = frozenset({"debug", "info", "warning", "error", "critical"})
-
-
-class ExecutorFailed(Exception):
-    """An executor did not start, or does not speak the protocol; the message says how it ended."""
 
 
 @dataclass(frozen=True)
@@ -51,33 +41,12 @@ class Program:
     start_within_s: float = 60.0
 
 
-class Caller(NamedTuple):
-    """What a call to an executor is made for: its context variables, and the user."""
-
-    context: contextvars.Context
-    user: Any
-
-
-class ExecutorProcess:
-    """A started executor. `runs` are the attempts of the runs that it executes, by the ids of the runs."""
+class ExecutorProcess(Executor):
+    """An executor that this process has started on this machine."""
 
     def __init__(self, program: Program, process: asyncio.subprocess.Process, link: Link, hello: ExecutorHello) -> None:
-        self.link, self.hello, self.process = link, hello, process
-        self.runs: dict[UUID, int] = {}
-        self.calls = 0
-        """Runs and other calls that it serves."""
-        self.runs_begun = 0
-        self.memory_bytes = 0
-        self.is_retiring = False
-        """Whether it gets no more work, and ends after its last call."""
-        self.is_reserved = False
-        """Whether it gets no more runs until one run has had it for itself."""
-        self._program = program
-        self.callers: dict[int, Caller] = {}
-        """Whom it works for, by the numbers that it is given with calls."""
-        self._lost_runs: frozenset[UUID] | None = None
-        self._killed_because: str | None = None
-        self._tasks: list[asyncio.Task[Any]] = []
+        super().__init__(link, hello, name=str(process.pid), heartbeat_s=program.heartbeat_s)
+        self.process = process
 
     @classmethod
     async def start(cls, program: Program, handlers: Mapping[str, Handler]) -> "ExecutorProcess":
@@ -92,54 +61,15 @@ class ExecutorProcess:
             # The socket is used once. Nothing else can connect to it.
             shutil.rmtree(folder, ignore_errors=True)
 
-    def watch(self, on_end: Callable[["ExecutorProcess", str], None]) -> None:
-        """Watch the process. `on_end` is called once, when it has ended, with the reason."""
-        beats = asyncio.create_task(self._beat())
-        self._tasks = [beats, asyncio.create_task(self._wait(beats, on_end))]
-
-    def retire(self) -> None:
-        """Give it no more work, and end it after its last call."""
-        self.is_retiring = True
-        self.end_if_idle()
-
-    def end_if_idle(self) -> None:
-        """End a retiring process that has nothing left to do."""
-        if self.is_retiring and not self.calls:
-            self.link.close("retired")
-
     def kill(self, reason: str) -> None:
         """End the process at once."""
-        self._killed_because = self._killed_because or reason
-        self.link.abort(reason)
+        super().kill(reason)
         with contextlib.suppress(ProcessLookupError):
             self.process.kill()
 
-    def lost_runs(self) -> frozenset[UUID]:
-        """Return the runs that it executed when its link ended; call this only then."""
-        if self._lost_runs is None:
-            self._lost_runs = frozenset(self.runs)
-        return self._lost_runs
-
     async def wait_ended(self) -> str:
         """Wait until the process has ended, and return why."""
-        if self.process.returncode is None:
-            await self.process.wait()
-        return self._killed_because or _ending(self.process.returncode)
-
-    async def close(self) -> None:
-        """End the process: it may close what it has open, within a few seconds."""
-        self.is_retiring = True
-        self.link.close("the server stops")
-        with contextlib.suppress(TimeoutError):
-            async with asyncio.timeout(EXIT_WITHIN_S):
-                await self.process.wait()
-        self.kill("the server stops")
-        await self.process.wait()
-        await asyncio.gather(*self._tasks, return_exceptions=True)
-
-    async def _wait(self, beats: asyncio.Task[None], on_end: Callable[["ExecutorProcess", str], None]) -> None:
         await self.link.wait_closed()
-        self.lost_runs()
         if self.is_retiring:
             with contextlib.suppress(TimeoutError):
                 async with asyncio.timeout(EXIT_WITHIN_S):
@@ -150,30 +80,18 @@ class ExecutorProcess:
                 await asyncio.wait([asyncio.create_task(self.process.wait())], timeout=1.0)
                 self.process.kill()
         await self.process.wait()
-        beats.cancel()
-        on_end(self, await self.wait_ended())
+        return self._killed_because or _ending(self.process.returncode)
 
-    async def _beat(self) -> None:
-        """Ping the process, and kill it when it does not answer. Seconds are counted by turns of this loop.
-
-        So a pause of this process does not look like a silent executor.
-        """
-        while not self.link.is_closed:
-            silent, ping = 0.0, asyncio.ensure_future(self.link.ping())
-            while not (await asyncio.wait([ping], timeout=PING_EVERY_S))[0]:
-                silent += PING_EVERY_S
-                if silent >= self._program.heartbeat_s:
-                    ping.cancel()
-                    self.kill(f"it did not answer for {silent:g} s")
-                    return
-            try:
-                pong = messages.read(Pong, ping.result())
-            except (LinkClosed, CallFailed):
-                return
-            self.memory_bytes = pong.memory_bytes
-            if LOOP_STANDS_STILL_S <= pong.still_s < LOOP_STANDS_STILL_S + 2 * PING_EVERY_S:
-                log.warning("a node blocks the graph loop of an executor", executor=self.process.pid, s=pong.still_s)
-            await asyncio.sleep(PING_EVERY_S)
+    async def close(self) -> None:
+        """End the process: it may close what it has open, within a few seconds."""
+        self.retiring.set()
+        self.link.close("the server stops")
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(EXIT_WITHIN_S):
+                await self.process.wait()
+        self.kill("the server stops")
+        await self.process.wait()
+        await asyncio.gather(*self._tasks, return_exceptions=True)
 
 
 async def _started(
@@ -257,15 +175,7 @@ async def _greeted(
             )
     finally:
         ended.cancel()
-    try:
-        messages.checked_protocol(greeting.result())
-        hello = messages.read(ExecutorHello, greeting.result())
-        hello.graphs = {name: messages.read(GraphFacts, facts) for name, facts in hello.graphs.items()}
-    except (CallFailed, AttributeError) as exc:
-        raise ExecutorFailed(f"an executor cannot be used: {exc}") from exc
-    if hello.failure is not None:
-        raise UserMistake(hello.failure)
-    return hello
+    return read_hello(greeting.result())
 
 
 class _Refused(asyncio.Protocol):

@@ -14,7 +14,7 @@ from langgraph.store.base import BaseStore
 
 from portside.agent.checkpoints.writer import LeaseLost
 from portside.agent.custom.loopback import LOOPBACK
-from portside.agent.executors.process import ExecutorProcess
+from portside.agent.executors.member import Executor
 from portside.executor import messages
 from portside.executor.checkpoints.backend import CheckpointBackend, CheckpointQuery
 from portside.executor.checkpoints.rows import (
@@ -72,10 +72,10 @@ class ExecutorRequests:
     def __init__(self, scopes: Scopes, store: BaseStore) -> None:
         self._scopes, self._store = scopes, store
 
-    def handlers(self, executor: Callable[[], ExecutorProcess]) -> Mapping[str, Handler]:
+    def handlers(self, executor: Callable[[], Executor]) -> Mapping[str, Handler]:
         """Return what serves the calls of one executor, which is known when it calls."""
 
-        def served(work: Callable[[ExecutorProcess, Any], Coroutine[Any, Any, Any]], message: type[Any]) -> Handler:
+        def served(work: Callable[[Executor, Any], Coroutine[Any, Any, Any]], message: type[Any]) -> Handler:
             def serve(body: Any, _call: ServedCall) -> Awaitable[Any]:
                 given = messages.read(message, body)
                 return _within(executor(), given.call, _answered(work(executor(), given)))
@@ -92,7 +92,7 @@ class ExecutorRequests:
             messages.HTTP_REQUEST: request,
         }
 
-    async def _put(self, executor: ExecutorProcess, put: messages.CheckpointPut) -> None:
+    async def _put(self, executor: Executor, put: messages.CheckpointPut) -> None:
         backend, run = self._scopes.find(put.scope), None
         if put.run is not None:
             run_id, attempt = str(put.run[0]), put.run[1]
@@ -101,7 +101,7 @@ class ExecutorRequests:
             run = (run_id, attempt)
         await backend.put(put.thread_id, put.checkpoint_ns, _rows(put), run=run, is_awaited=put.is_awaited)
 
-    async def _operate(self, _executor: ExecutorProcess, call: messages.CheckpointCall) -> Any:
+    async def _operate(self, _executor: Executor, call: messages.CheckpointCall) -> Any:
         backend, arguments = self._scopes.find(call.scope), call.arguments
         if call.operation == "read":
             row = await backend.read(*arguments)
@@ -112,11 +112,11 @@ class ExecutorRequests:
             raise CallFailed("unknown_operation", f"there is no operation {call.operation!r} on checkpoints")
         return await getattr(backend, call.operation)(*arguments)
 
-    async def _batch(self, _executor: ExecutorProcess, batch: messages.StoreBatch) -> list[Any]:
+    async def _batch(self, _executor: Executor, batch: messages.StoreBatch) -> list[Any]:
         ops = [decoded_op(kind, load(fields)) for kind, fields in batch.ops]
         return [encoded_result(result) for result in await self._store.abatch(ops)]
 
-    async def _request(self, executor: ExecutorProcess, given: messages.HttpRequest, call: ServedCall) -> None:
+    async def _request(self, executor: Executor, given: messages.HttpRequest, call: ServedCall) -> None:
         """Answer with the head of the response, then with its body as it comes."""
         headers = [(bytes(name), bytes(value)) for name, value in given.headers]
         caller = executor.callers.get(given.call)
@@ -143,7 +143,7 @@ async def _answered(work: Awaitable[Any]) -> Any:
         raise CallFailed("raised", str(exc), {"type": type(exc).__name__}) from exc
 
 
-def _within(executor: ExecutorProcess, call: int, work: Coroutine[Any, Any, Any]) -> Awaitable[Any]:
+def _within(executor: Executor, call: int, work: Coroutine[Any, Any, Any]) -> Awaitable[Any]:
     """Run work in the context of the server's call that the executor makes it for, such as its encryption context."""
     caller = executor.callers.get(call)
     return asyncio.create_task(work) if caller is None else asyncio.create_task(work, context=caller.context.copy())

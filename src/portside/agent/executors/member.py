@@ -1,0 +1,140 @@
+"""A member of the pool of executors: its link, the work that it has, and its heartbeat.
+
+`process` has the members that this server starts, `far.listener` those that connect from other machines.
+"""
+
+import asyncio
+import contextvars
+from collections.abc import Callable
+from typing import Any, NamedTuple
+from uuid import UUID
+
+from portside.executor import messages
+from portside.executor.link import CallFailed, Link, LinkClosed
+from portside.executor.messages import ExecutorHello, Pong
+from portside.executor.requests import GraphFacts
+from portside.kernel.errors import UserMistake
+from portside.kernel.logs import get_logger
+
+log = get_logger(__name__)
+PING_EVERY_S = 1.0
+LOOP_STANDS_STILL_S = 10.0
+
+
+class ExecutorFailed(Exception):
+    """An executor did not start, or does not speak the protocol; the message says how it ended."""
+
+
+class Caller(NamedTuple):
+    """What a call to an executor is made for: its context variables, and the user."""
+
+    context: contextvars.Context
+    user: Any
+
+
+class Executor:
+    """An executor that is ready. `runs` are the attempts of the runs that it executes, by the ids of the runs."""
+
+    def __init__(self, link: Link, hello: ExecutorHello, *, name: str, heartbeat_s: float) -> None:
+        self.link, self.hello, self.name = link, hello, name
+        self.runs: dict[UUID, int] = {}
+        self.calls = 0
+        """Runs and other calls that it serves."""
+        self.runs_begun = 0
+        self.memory_bytes = 0
+        self.is_reserved = False
+        """Whether it gets no more runs until one run has had it for itself."""
+        self.callers: dict[int, Caller] = {}
+        """Whom it works for, by the numbers that it is given with calls."""
+        self.retiring = asyncio.Event()
+        self._heartbeat_s = heartbeat_s
+        self._lost_runs: frozenset[UUID] | None = None
+        self._killed_because: str | None = None
+        self._tasks: list[asyncio.Task[Any]] = []
+
+    @property
+    def is_retiring(self) -> bool:
+        """Whether it gets no more work, and ends after its last call."""
+        return self.retiring.is_set()
+
+    @property
+    def has_free_slot(self) -> bool:
+        """Whether it may begin another run."""
+        return not self.hello.slots or len(self.runs) < self.hello.slots
+
+    def watch(self, on_end: Callable[["Executor", str], None]) -> None:
+        """Watch the executor. `on_end` is called once, when it has ended, with the reason."""
+        beats = asyncio.create_task(self._beat())
+        self._tasks = [beats, asyncio.create_task(self._wait(beats, on_end))]
+
+    def retire(self) -> None:
+        """Give it no more work, and end it after its last call."""
+        self.retiring.set()
+        self.end_if_idle()
+
+    def end_if_idle(self) -> None:
+        """End a retiring executor that has nothing left to do."""
+        if self.is_retiring and not self.calls:
+            self.link.close("retired")
+
+    def kill(self, reason: str) -> None:
+        """End the executor at once."""
+        self._killed_because = self._killed_because or reason
+        self.link.abort(reason)
+
+    def lost_runs(self) -> frozenset[UUID]:
+        """Return the runs that it executed when its link ended; call this only then."""
+        if self._lost_runs is None:
+            self._lost_runs = frozenset(self.runs)
+        return self._lost_runs
+
+    async def wait_ended(self) -> str:
+        """Wait until the executor has ended, and return why, as in `its executor was killed by SIGKILL`."""
+        raise NotImplementedError
+
+    async def close(self) -> None:
+        """End the executor: it may close what it has open, within a few seconds."""
+        raise NotImplementedError
+
+    async def _wait(self, beats: asyncio.Task[None], on_end: Callable[["Executor", str], None]) -> None:
+        await self.link.wait_closed()
+        self.lost_runs()
+        reason = await self.wait_ended()
+        beats.cancel()
+        on_end(self, reason)
+
+    async def _beat(self) -> None:
+        """Ping the executor, and kill it when it does not answer. Seconds are counted by turns of this loop.
+
+        So a pause of this process does not look like a silent executor.
+        """
+        while not self.link.is_closed:
+            silent, ping = 0.0, asyncio.ensure_future(self.link.ping())
+            while not (await asyncio.wait([ping], timeout=PING_EVERY_S))[0]:
+                # While its frames are not read, it cannot be heard.
+                silent = 0.0 if self.link.is_reading_paused else silent + PING_EVERY_S
+                if silent >= self._heartbeat_s:
+                    ping.cancel()
+                    self.kill(f"did not answer for {silent:g} s")
+                    return
+            try:
+                pong = messages.read(Pong, ping.result())
+            except (LinkClosed, CallFailed):
+                return
+            self.memory_bytes = pong.memory_bytes
+            if LOOP_STANDS_STILL_S <= pong.still_s < LOOP_STANDS_STILL_S + 2 * PING_EVERY_S:
+                log.warning("a node blocks the graph loop of an executor", executor=self.name, s=pong.still_s)
+            await asyncio.sleep(PING_EVERY_S)
+
+
+def read_hello(body: Any) -> ExecutorHello:
+    """Read an executor's hello. Raises ExecutorFailed if it is malformed, and UserMistake if the project failed."""
+    try:
+        messages.checked_protocol(body)
+        hello = messages.read(ExecutorHello, body)
+        hello.graphs = {name: messages.read(GraphFacts, facts) for name, facts in hello.graphs.items()}
+    except (CallFailed, AttributeError) as exc:
+        raise ExecutorFailed(f"an executor cannot be used: {exc}") from exc
+    if hello.failure is not None:
+        raise UserMistake(hello.failure)
+    return hello
