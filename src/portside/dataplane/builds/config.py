@@ -15,6 +15,7 @@ import msgspec
 from packaging.specifiers import InvalidSpecifier, SpecifierSet
 
 from portside.dataplane.failures import BuildFailed
+from portside.kernel.aliases import is_javascript
 
 _MAX_PIP_CONFIG_BYTES = 100_000
 _PIP_SECTIONS = ("global", "install")
@@ -158,7 +159,6 @@ _MAX_BYTES = 1_000_000
 _PYTHON = re.compile(r"(3\.\d{1,2})(-[a-z]+)?")
 _NODE = re.compile(r"\d{1,3}")
 _OLDEST_NODE = 20
-_SCRIPT_SUFFIXES = (".ts", ".tsx", ".mts", ".cts", ".js", ".jsx", ".mjs", ".cjs")
 
 
 _FILES = ("package.json", "pyproject.toml", "setup.py")
@@ -178,6 +178,7 @@ class UvSource(msgspec.Struct, frozen=True):
 class BuildConfig(msgspec.Struct, frozen=True, kw_only=True):
     """What to install, and for which Python and Node.
 
+    The commands are for JavaScript; those of the deployment replace them. `javascript_graphs` are ids of graphs.
     `projects` are installed in place (editable). `requires_python` is a specifier that combines those of all projects;
     it is empty when any version will do.
     """
@@ -191,6 +192,9 @@ class BuildConfig(msgspec.Struct, frozen=True, kw_only=True):
     python_version: str | None = None
     requires_python: str = ""
     node_version: int | None = None
+    javascript_graphs: list[str] = []
+    install_command: str | None = None
+    build_command: str | None = None
     skipped: list[str] = []
 
 
@@ -200,6 +204,9 @@ class _UvSource(msgspec.Struct, forbid_unknown_fields=True):
     package: Annotated[str, msgspec.Meta(pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]*$")] | None = None
 
 
+_Command = Annotated[str, msgspec.Meta(min_length=1, max_length=1024)] | None
+
+
 class _File(msgspec.Struct):
     graphs: dict[str, Any] = {}
     dependencies: list[str] = []
@@ -207,6 +214,8 @@ class _File(msgspec.Struct):
     node_version: str | int | None = None
     source: Any = None
     pip_config_file: str | None = None
+    install_command: _Command = None
+    build_command: _Command = None
 
 
 def read_config(repository: Path, config_path: str) -> BuildConfig:
@@ -218,7 +227,6 @@ def read_config(repository: Path, config_path: str) -> BuildConfig:
     file = _decode(content, config_path, _File)
     if not file.graphs:
         raise BuildFailed(f"{config_path}: the key 'graphs' names no graph")
-    _refuse_scripts(file, config_path)
     requirements, packages, projects = _dependencies(repository, path, config_path, file.dependencies)
     uv = _uv_source(repository, path, config_path, file)
     python_version = _python_version(file.python_version, config_path)
@@ -234,6 +242,9 @@ def read_config(repository: Path, config_path: str) -> BuildConfig:
             repository, [uv.root] if uv else [*projects, *(file.parent for file in requirements)], python_version
         ),
         node_version=_node_version(file.node_version, config_path),
+        javascript_graphs=_javascript_graphs(file, config_path),
+        install_command=file.install_command,
+        build_command=file.build_command,
         skipped=[key for key in _SKIPPED if _decode(content, config_path, dict[str, Any]).get(key)],
     )
 
@@ -253,13 +264,15 @@ def _decode(content: bytes, name: str, kind: type[T]) -> T:
         raise BuildFailed(f"{name}: not valid JSON: {exc}") from exc
 
 
-def _refuse_scripts(file: _File, name: str) -> None:
+def _javascript_graphs(file: _File, name: str) -> list[str]:
+    """Return the ids of the graphs in JavaScript. Raises BuildFailed for an entry that names no file."""
+    found: list[str] = []
     for graph_id, graph in file.graphs.items():
         if not isinstance(graph, (str, dict)):
             raise BuildFailed(f"{name}: graph {graph_id!r} must be 'path:name' or an object with 'path'")
-        target = graph if isinstance(graph, str) else str(graph.get("path", ""))
-        if target.rpartition(":")[0].endswith(_SCRIPT_SUFFIXES):
-            raise BuildFailed(f"{name}: graph {graph_id!r} is JavaScript ({target}), and Portside runs Python graphs")
+        if is_javascript(graph if isinstance(graph, str) else str(graph.get("path", ""))):
+            found.append(graph_id)
+    return found
 
 
 def _dependencies(

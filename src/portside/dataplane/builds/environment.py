@@ -13,7 +13,7 @@ import re
 import shutil
 import sys
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from importlib.metadata import distribution
 from pathlib import Path
 from typing import NamedTuple
@@ -110,20 +110,32 @@ def cache_folder(dataplane: Path) -> Path:
     return Path(os.environ.get(_VARIABLE) or dataplane / "uv-cache")
 
 
-async def limit_cache(dataplane: Path, limit_bytes: int) -> None:
-    """Shrink the package cache when it is larger than the limit; no build may run meanwhile.
+def node_cache_folder(dataplane: Path) -> Path:
+    """Return the folder of the caches of npm, yarn, pnpm and bun."""
+    return dataplane / "node-cache"
 
-    Unused entries are pruned first. If that is not enough the cache is emptied: environments keep their own links to
-    the files. With UV_CACHE_DIR set the cache is the operator's, and nothing is removed.
+
+async def limit_cache(dataplane: Path, limit_bytes: int) -> None:
+    """Shrink the package caches when they are together larger than the limit; no build may run meanwhile.
+
+    Unused entries of uv are pruned first. If that is not enough the larger cache is emptied, then the other one:
+    builds keep their own links to the files, or copies. With UV_CACHE_DIR set uv's cache is the operator's, and is
+    neither counted nor removed.
     """
-    folder = cache_folder(dataplane)
-    if os.environ.get(_VARIABLE) or await asyncio.to_thread(folder_size, folder) <= limit_bytes:
+    folders = [node_cache_folder(dataplane), *([] if os.environ.get(_VARIABLE) else [cache_folder(dataplane)])]
+    if await _sum_of_sizes(folders) <= limit_bytes:
         return
-    await _prune(folder)
-    size = await asyncio.to_thread(folder_size, folder)
-    if size > limit_bytes:
-        log.info("emptying the build cache, which is larger than its limit", bytes=size, limit_bytes=limit_bytes)
-        await asyncio.to_thread(shutil.rmtree, folder, ignore_errors=True)
+    if not os.environ.get(_VARIABLE):
+        await _prune(cache_folder(dataplane))
+    sizes = {folder: await asyncio.to_thread(folder_size, folder) for folder in folders}
+    for folder in sorted(folders, key=sizes.__getitem__, reverse=True):
+        if (size := await _sum_of_sizes(folders)) > limit_bytes:
+            log.info("emptying a build cache", cache=folder.name, bytes=size, limit_bytes=limit_bytes)
+            await asyncio.to_thread(shutil.rmtree, folder, ignore_errors=True)
+
+
+async def _sum_of_sizes(folders: Sequence[Path]) -> int:
+    return sum([await asyncio.to_thread(folder_size, folder) for folder in folders])
 
 
 async def _prune(folder: Path) -> None:
@@ -179,7 +191,7 @@ class Environment:
         )  # fmt: skip
         if installed.code != 0:
             reason = await self._conflict(config, requirements, cwd)
-            raise BuildFailed(f"the dependencies cannot be installed: {reason or _error(installed)}")
+            raise BuildFailed(f"the dependencies cannot be installed: {reason or uv_error(installed)}")
 
     async def _conflict(self, config: BuildConfig, requirements: list[str], cwd: Path) -> str | None:
         """Explain a conflict of the project with the agent server; None when something else is wrong."""
@@ -210,7 +222,7 @@ class Environment:
             "--python", str(python_of(self.folder)), *package, "--output-file", str(path), cwd=cwd,
         )  # fmt: skip
         if outcome.code != 0:
-            raise BuildFailed(f"uv.lock cannot be exported: {_error(outcome)}")
+            raise BuildFailed(f"uv.lock cannot be exported: {uv_error(outcome)}")
         return path
 
     async def _interpreter(self, config: BuildConfig) -> str:
@@ -251,26 +263,36 @@ class Environment:
         output: MaskedOutput | None = None,
         may_download: bool = False,
     ) -> CommandOutcome:
-        environment = {
-            **minimal_environment(os.environ),
-            **{name: value for name, value in os.environ.items() if name.startswith("UV_")},
+        variables = {
             **({} if config is None else config.pip.variables),
-            "HOME": os.environ.get("HOME", str(self.folder)),
-            **({} if self.cache is None else {"UV_CACHE_DIR": str(self.cache)}),
             **({} if may_download else {"UV_PYTHON_DOWNLOADS": "never"}),
-            "UV_NO_PROGRESS": "1",
-            "NO_COLOR": "1",
-            "GIT_TERMINAL_PROMPT": "0",
         }
-        command = BuildCommand([find_uv_bin(), *arguments], cwd or self.folder, environment, self.folder)
-        return await run(command, output or self.output)
+        command = uv_command(arguments, self.folder, self.cache, variables)
+        return await run(command if cwd is None else replace(command, cwd=cwd), output or self.output)
+
+
+def uv_command(
+    arguments: Sequence[str], build: Path, cache: Path | None, variables: Mapping[str, str] | None = None
+) -> BuildCommand:
+    """Return the command that runs uv in the folder of a build. A cache of None is uv's own."""
+    environment = {
+        **minimal_environment(os.environ),
+        **{name: value for name, value in os.environ.items() if name.startswith("UV_")},
+        **(variables or {}),
+        "HOME": os.environ.get("HOME", str(build)),
+        **({} if cache is None else {"UV_CACHE_DIR": str(cache)}),
+        "UV_NO_PROGRESS": "1",
+        "NO_COLOR": "1",
+        "GIT_TERMINAL_PROMPT": "0",
+    }
+    return BuildCommand([find_uv_bin(), *arguments], build, environment, build)
 
 
 def _numbers(version: str) -> list[int]:
     return [int(part) for part in version.split(".")]
 
 
-def _error(outcome: CommandOutcome) -> str:
+def uv_error(outcome: CommandOutcome) -> str:
     """Return the output of uv from its first error line on; without one, its last lines or how it ended."""
     tail = outcome.tail
     errors = [

