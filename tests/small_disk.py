@@ -26,6 +26,12 @@ class SmallDisk:
                     while file.write(b"x" * size) == size:
                         pass
 
+    def fill_up_to(self, free_bytes: int) -> None:
+        """Leave so many bytes free."""
+        found = os.statvfs(self.path)
+        with self._filler.open("ab") as file:
+            os.posix_fallocate(file.fileno(), 0, max(1, found.f_bavail * found.f_frsize - free_bytes))
+
     def empty(self) -> None:
         """Give the space back."""
         self._filler.unlink(missing_ok=True)

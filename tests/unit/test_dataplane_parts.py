@@ -89,15 +89,19 @@ def test_minimal_environment_has_no_secrets():
 def test_server_environment_precedence():
     revision = desired_revision(
         id=uuid4(), repo_url="https://u:p@host/r", repo_ref="main",
-        secrets=[Secret("LANGSMITH_API_KEY", "mine"), Secret("PORT", "1"), Secret("TOKEN", "t")],
+        secrets=[
+            Secret("LANGSMITH_API_KEY", "mine"), Secret("PORT", "1"), Secret("TOKEN", "t"), Secret("DISK_FOLDER", "/"),
+        ],
     )  # fmt: skip
     deployment = desired_deployment(
         id=uuid4(), name="a", environment={"LANGSMITH_API_KEY": "platform", "LANGSMITH_PROJECT": "a"}
     )
-    runtime = RuntimeEnvironment("postgresql://x", 8000, Path("/home"), Path("/venv/bin"), "abc")
+    disk = {"DISK_FOLDER": "/home"}
+    runtime = RuntimeEnvironment("postgresql://x", 8000, Path("/home"), Path("/venv/bin"), "abc", disk)
     found = server_environment(deployment, revision, runtime, {"PATH": "/bin", "SECRET_OF_LISTENER": "s"})
     assert found["LANGSMITH_API_KEY"] == "mine"
     assert found["PORT"] == "8000"
+    assert found["DISK_FOLDER"] == "/home"
     assert found["PATH"] == f"/venv/bin{os.pathsep}/bin"
     assert found["DATABASE_URI"] == found["POSTGRES_URI"] == "postgresql://x"
     assert found["LANGSMITH_LANGGRAPH_GIT_REPO"] == "https://***@host/r"

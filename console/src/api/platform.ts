@@ -66,6 +66,8 @@ export type Credentials = { email: string; password: string };
 
 export type Cursors = { next?: string | null; prev?: string | null };
 
+export type DatabaseSize = { name: string; bytes: number; problem?: string | null };
+
 export type Dataset = { id: string; tenant_id: string; name: string; description: string | null; data_type: string; created_at: string; modified_at: string; example_count: number; session_count: number; last_session_start_time: string | null; inputs_schema_definition: Record<string, unknown> | null; outputs_schema_definition: Record<string, unknown> | null; metadata: Record<string, unknown> | null; transformations?: null };
 
 export type DatasetPatch = { name?: string | null; description?: string | null; metadata?: Record<string, unknown> | null; inputs_schema_definition?: Record<string, unknown> | null; outputs_schema_definition?: Record<string, unknown> | null; transformations?: (unknown)[] | null };
@@ -101,6 +103,8 @@ export type DeviceAuthorization = { device_code: string; user_code: string; veri
 export type Difference = { examples_modified?: (string)[]; examples_added?: (string)[]; examples_removed?: (string)[] };
 
 export type Disk = { folder: string; total_bytes: number; free_bytes: number };
+
+export type DiskReport = { folder: string; total_bytes: number; free_bytes: number; reserve_bytes: number; shortage: string | null; home_bytes: number; databases_bytes: number; databases: (DatabaseSize)[]; taken: (SpaceTaken)[] };
 
 export type EnvVar = { name: string; value?: string; valueFrom?: Record<string, unknown> | null };
 
@@ -355,6 +359,8 @@ export type SourceConfig = { integration_id?: string | null; repo_url?: string |
 export type SourceRevisionConfig = { repo_ref: string | null; graph_config_path: string | null; langgraph_config_path: string | null; repo_commit_sha: string | null; image_uri?: string | null; source_tarball_path?: string | null };
 
 export type SourceRevisionRequest = { repo_ref?: string | null; graph_config_path?: string | null; image_uri?: string | null; source_tarball_path?: string | null };
+
+export type SpaceTaken = { kind: string; place: "database" | "files"; bytes: number; deployment_id?: string | null; deployment?: string | null; dead_bytes?: number };
 
 export type SplitsRequest = { split_name: string; examples: (string)[]; remove?: boolean };
 
@@ -614,6 +620,7 @@ export interface Operations {
   "PATCH /sessions/{session_id}": { path: { session_id: string }; query: Record<never, never>; body: ProjectPatch; response: TracerSession };
   "GET /settings": { path: Record<never, never>; query: Record<never, never>; body: undefined; response: Settings };
   "GET /system": { path: Record<never, never>; query: Record<never, never>; body: undefined; response: SystemState };
+  "GET /system/disk": { path: Record<never, never>; query: Record<never, never>; body: undefined; response: DiskReport };
   "GET /usage-limits": { path: Record<never, never>; query: Record<never, never>; body: undefined; response: (UsageLimit)[] };
   "PUT /usage-limits": { path: Record<never, never>; query: Record<never, never>; body: UsageLimitRequest; response: UsageLimit };
   "DELETE /usage-limits/{limit_id}": { path: { limit_id: string }; query: Record<never, never>; body: undefined; response: undefined };

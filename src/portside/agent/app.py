@@ -66,6 +66,7 @@ from portside.executor.load import Graphs
 from portside.executor.versions import ENCRYPTION
 from portside.kernel.db import Database
 from portside.kernel.diagnostics import Diagnostics
+from portside.kernel.disk import DiskWatch
 from portside.kernel.http.cors import Cors, CorsRules
 from portside.kernel.http.error_responses import ErrorFormat
 from portside.kernel.http.headers import ForwardHeaders
@@ -173,6 +174,10 @@ async def _compose(
     traffic, draining = Traffic(), asyncio.Event()
     service = Runs(db, all_assistants, graphs, settings, draining)
     worker = service.worker
+    disk = None
+    if settings.disk_folder is not None:
+        # Pending runs are claimed once there is room again.
+        worker.disk = disk = DiskWatch(Path(settings.disk_folder), settings.disk_reserve, on_change=worker.wake)
     service.webhooks.policy = read_policy(config.webhooks, os.environ, is_disabled=config.http.disable_webhooks)
     due_crons = DueCrons(db, all_assistants, service)
     descriptions = Descriptions(all_assistants, graphs)
@@ -181,6 +186,7 @@ async def _compose(
     services = AgentServices(
         db=db,
         read_budget=ReadBudget(settings.answer_max_bytes, settings.large_reads_max_bytes),
+        disk=disk,
         access=access,
         searches=ThreadSearches(db),
         assistants=all_assistants,
@@ -197,7 +203,7 @@ async def _compose(
         settings=settings,
         traffic=traffic,
         monitor=QueueMonitor(db, worker, pools),
-        health=_checks(db, worker, settings, draining),
+        health=_checks(db, worker, settings, draining, disk),
         api_description=describe(routes, list(graphs.facts), access.security),
         diagnostics=None if settings.debug_folder is None else Diagnostics(Path(settings.debug_folder)),
     )
@@ -227,16 +233,20 @@ async def _compose(
         operations = Api(without_api(routes), services, guard)
         handler = SocketApi(operations, [], guard, draining=draining, form=ErrorFormat.TEXT)
     asgi = from_outside(handler, config.http, settings, draining)
-    driver = Driver([] if settings.tier == "api" else chores)
+    watched: list[Task] = [] if disk is None else [disk]
+    driver = Driver(watched if settings.tier == "api" else [*watched, *chores])
     return AgentApp(asgi, worker, traffic, draining, service.hub, driver, access, inside, custom)
 
 
-def _checks(db: Database, worker: Worker, settings: AgentSettings, draining: asyncio.Event) -> HealthChecks:
+def _checks(
+    db: Database, worker: Worker, settings: AgentSettings, draining: asyncio.Event, disk: DiskWatch | None
+) -> HealthChecks:
     async def is_working() -> bool:
         return draining.is_set() or worker.is_working
 
     checks = {"postgres": db.is_alive}
-    return HealthChecks(checks | {"worker": is_working} if settings.tier == "queue" else checks)
+    problems = {} if disk is None else {"disk": lambda: disk.shortage}
+    return HealthChecks(checks | {"worker": is_working} if settings.tier == "queue" else checks, problems)
 
 
 # The groups of routes that a configuration can disable, by tag. Other groups are always served.

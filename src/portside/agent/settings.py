@@ -5,6 +5,7 @@ from typing import Annotated, Literal
 import msgspec
 
 from portside.kernel.aliases import environment_names
+from portside.kernel.disk import DiskReserve, ReserveBytes, ReservePercent
 from portside.kernel.http.middleware import PATH_PREFIX
 from portside.kernel.settings import setting
 
@@ -255,6 +256,15 @@ class AgentSettings(msgspec.Struct, frozen=True, kw_only=True):
     webhook_log_kept_hours: Annotated[
         float, msgspec.Meta(gt=0), setting("Hours that the outcome of a webhook is kept.")
     ] = 168
+    disk_folder: Annotated[
+        str | None,
+        setting(
+            "Folder on the disk of the database. While less than the reserve is free there, new data and runs are "
+            "refused with 503. By default the home of the embedded Postgres; other disks are not watched."
+        ),
+    ] = None
+    disk_reserve_bytes: ReserveBytes = DiskReserve().bytes
+    disk_reserve_percent: ReservePercent = DiskReserve().percent
     log_level: Annotated[str, setting("DEBUG, INFO, WARNING or ERROR.")] = "INFO"
     log_json: Annotated[bool, setting("Write each log line as JSON.")] = False
     self_hosted_logs_enabled: Annotated[
@@ -270,6 +280,11 @@ class AgentSettings(msgspec.Struct, frozen=True, kw_only=True):
     ] = None
     revision_id: Annotated[str | None, setting("The revision this server runs.", "LANGSMITH_HOST_REVISION_ID")] = None
     tenant_id: Annotated[str | None, setting("The workspace of the deployment.", "LANGSMITH_TENANT_ID")] = None
+
+    @property
+    def disk_reserve(self) -> DiskReserve:
+        """How much of the database's disk stays free."""
+        return DiskReserve(self.disk_reserve_bytes, self.disk_reserve_percent)
 
     @property
     def slots(self) -> int:

@@ -47,6 +47,7 @@ COMMANDS = {
     "keys": CommandEntry("account", "List, create and revoke API keys; rotate the master key."),
     "allowlist": CommandEntry("hosted", "Show the addresses of the hosted service."),
     "limits": CommandEntry("hosted", "Show the rate limits of the hosted API."),
+    "disk": CommandEntry("operate", "Show what takes the disk space of the platform."),
     "prices": CommandEntry("prices", "List and set the prices of models, compute costs again."),
     "usage": CommandEntry("hosted", "Show how many traces were received."),
 }

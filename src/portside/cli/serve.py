@@ -7,7 +7,7 @@ import os
 from collections.abc import Callable, Iterator
 from importlib.util import find_spec
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 from urllib.parse import parse_qs, urlsplit
 
 import click
@@ -55,9 +55,11 @@ def serve(config: Path | None, home: str | None, **options: Any) -> None:
     """
     # Imported objects are never garbage; collections during the imports would take a tenth of the start.
     gc.disable()
+    import msgspec
+
     from portside.agent.config import find_config, load_config
     from portside.agent.settings import AgentSettings
-    from portside.kernel.files import raise_descriptor_limit
+    from portside.kernel.files import make_private_dir, raise_descriptor_limit
     from portside.kernel.http.server import listen
     from portside.kernel.logs import configure_logs
     from portside.kernel.settings import load_settings
@@ -71,7 +73,9 @@ def serve(config: Path | None, home: str | None, **options: Any) -> None:
         # Fail early on a busy port, before imports that take seconds; the socket is opened again when all is ready.
         listen(settings.host, settings.port).close()
     with _database(settings, home, agent_config.file) as database:
-        _serve(agent_config, settings, database, options)
+        if settings.disk_folder is None and database.folder is not None:
+            settings = msgspec.structs.replace(settings, disk_folder=str(make_private_dir(database.folder)))
+        _serve(agent_config, settings, database.url, options)
 
 
 def _serve(
@@ -117,11 +121,18 @@ def prefix_of(agent_config: "AgentConfig", settings: "AgentSettings") -> str:
     return agent_config.http.mount_prefix or settings.mount_prefix or ""
 
 
+class _Database(NamedTuple):
+    """A function that returns the database's URL, and the home folder if it is the embedded one."""
+
+    url: Callable[[], str]
+    folder: Path | None
+
+
 @contextlib.contextmanager
-def _database(settings: "AgentSettings", home: str | None, config: Path) -> Iterator[Callable[[], str]]:
-    """Yield a function that returns the database's URL. The embedded Postgres starts while the agent is imported."""
+def _database(settings: "AgentSettings", home: str | None, config: Path) -> Iterator[_Database]:
+    """Yield the database. The embedded Postgres starts while the agent is imported."""
     if (named := settings.database_url) is not None:
-        yield lambda: named
+        yield _Database(lambda: named, None)
         return
     if find_spec("portside.platform") is None:
         raise UserMistake(
@@ -145,7 +156,7 @@ def _database(settings: "AgentSettings", home: str | None, config: Path) -> Iter
     with ThreadPoolExecutor(1) as starter:
         starting = starter.submit(start)
         try:
-            yield starting.result
+            yield _Database(starting.result, platform.home_path)
         finally:
             starter.shutdown()
             embedded.release()

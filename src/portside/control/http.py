@@ -234,6 +234,7 @@ async def redeploy_revision(ctx: Context, deployment_id: UUID, revision_id: UUID
 @_deployments.post(
     f"{_REVISION}/interrupt",
     permission="deployments:update",
+    works_on_full_disk=True,
     raises=(DeploymentNotFound, RevisionNotFound, IllegalTransition),
 )
 async def interrupt_revision(ctx: Context, deployment_id: UUID, revision_id: UUID) -> Revision:
@@ -331,6 +332,7 @@ async def get_scale(ctx: Context, deployment_id: UUID) -> Scale:
 @_operations.put(
     "/v2/deployments/{deployment_id}/scale",
     permission="deployments:update",
+    works_on_full_disk=True,
     raises=(DeploymentNotFound, BeingDeleted, BadCombination),
 )
 async def set_scale(ctx: Context, deployment_id: UUID, body: Scale) -> Scale:
@@ -347,6 +349,7 @@ async def get_deployment_metrics(ctx: Context, deployment_id: UUID) -> Deploymen
 @_operations.put(
     "/internal/deployments/{deployment_id}/metrics",
     permission="listeners:work",
+    works_on_full_disk=True,
     status=204,
     raises=(DeploymentNotFound,),
 )
@@ -494,7 +497,9 @@ _LISTENER_PERMISSION = "listeners:work"
 _INTERNAL_REVISION = "/internal/deployments/{deployment_id}/revisions/{revision_id}"
 
 
-@_dataplane.post("/internal/listeners/connect", permission=_LISTENER_PERMISSION, raises=(OtherCompute,))
+@_dataplane.post(
+    "/internal/listeners/connect", permission=_LISTENER_PERMISSION, raises=(OtherCompute,), works_on_full_disk=True
+)
 async def connect_listener(ctx: Context, body: Connect) -> Connected:
     """Register a listener, or find it again by its compute id."""
     return await listeners.connect(scope_of(ctx), body)
@@ -511,6 +516,7 @@ async def get_desired(ctx: Context, listener_id: UUID, query: DesiredQuery) -> D
 @_dataplane.put(
     "/internal/deployments/{deployment_id}/status",
     permission=_LISTENER_PERMISSION,
+    works_on_full_disk=True,
     status=204,
     raises=(DeploymentNotFound, BeingDeleted),
 )
@@ -522,6 +528,7 @@ async def report_deployment(ctx: Context, deployment_id: UUID, body: DeploymentR
 @_dataplane.put(
     f"{_INTERNAL_REVISION}/status",
     permission=_LISTENER_PERMISSION,
+    works_on_full_disk=True,
     status=204,
     raises=(DeploymentNotFound, RevisionNotFound, IllegalTransition),
 )

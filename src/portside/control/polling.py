@@ -29,6 +29,7 @@ from portside.control.revisions import TERMINAL
 from portside.control.scope import ScopeFactory
 from portside.control.sql import sql
 from portside.kernel.db import Record
+from portside.kernel.disk import DiskWatch
 from portside.kernel.errors import PortsideError
 from portside.kernel.logs import get_logger
 from portside.kernel.outbound import OutboundRules, fetch, network_of, resolve
@@ -234,13 +235,17 @@ CONCURRENCY = 4
 class PolledBranches(Task):
     """Polls the branches that deployments follow."""
 
-    def __init__(self, scopes: ScopeFactory, period_s: float, rules: OutboundRules) -> None:
+    def __init__(
+        self, scopes: ScopeFactory, period_s: float, rules: OutboundRules, disk: DiskWatch | None = None
+    ) -> None:
         # Four times per period: a branch that becomes due just after an activation would wait a whole period otherwise.
         super().__init__(every_s=max(1.0, period_s / 4))
-        self._scopes, self._period_s, self._rules = scopes, period_s, rules
+        self._scopes, self._period_s, self._rules, self._disk = scopes, period_s, rules, disk
 
     async def activate(self) -> Status:
-        """Poll the branches that are due and build new commits."""
+        """Poll the branches that are due and build new commits. On a disk that is nearly full builds wait."""
+        if self._disk is not None and self._disk.shortage is not None:
+            return Status()
         db = self._scopes.db
         claimed = await db.fetch(sql.claim_polls, every_s=self._period_s, limit=BATCH)
         rows = await db.fetch(sql.branches_to_poll, ids=[row["deployment_id"] for row in claimed])

@@ -129,6 +129,7 @@ class Builder:
             cache_folder(self.settings.folder),
             node_cache_folder(self.settings.folder),
             self.settings.folder / "node-runtimes",
+            self.settings.disk_reserve,
         )
 
     def _source(self, revision: DesiredRevision) -> Source:

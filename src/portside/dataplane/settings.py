@@ -5,6 +5,7 @@ from typing import Annotated, Literal
 
 import msgspec
 
+from portside.kernel.disk import DiskReserve, ReserveBytes, ReservePercent
 from portside.kernel.settings import setting
 
 
@@ -53,6 +54,8 @@ class ListenerSettings(msgspec.Struct, frozen=True, kw_only=True):
         msgspec.Meta(ge=1_000_000),
         setting("Largest source that is built, in bytes with its files checked out or unpacked."),
     ] = 1_000_000_000
+    disk_reserve_bytes: ReserveBytes = DiskReserve().bytes
+    disk_reserve_percent: ReservePercent = DiskReserve().percent
     stop_grace_s: Annotated[
         float, msgspec.Meta(ge=0), setting("How long a replaced server may finish its requests and runs, in seconds.")
     ] = 180
@@ -75,6 +78,20 @@ class ListenerSettings(msgspec.Struct, frozen=True, kw_only=True):
     ] = True
     compute_id: Annotated[str, setting("Name of this compute, unique in its workspace.")] = "local"
     exit_with_parent: Annotated[bool, setting("Stop when the process that started the listener ends.")] = False
+
+    @property
+    def disk_reserve(self) -> DiskReserve:
+        """How much of the home's disk stays free."""
+        return DiskReserve(self.disk_reserve_bytes, self.disk_reserve_percent)
+
+    @property
+    def disk_environment(self) -> dict[str, str]:
+        """The variables with which agent servers on this machine watch the same disk."""
+        return {
+            "DISK_FOLDER": str(Path(self.portside_home).absolute()),
+            "DISK_RESERVE_BYTES": str(self.disk_reserve_bytes),
+            "DISK_RESERVE_PERCENT": str(self.disk_reserve_percent),
+        }
 
     @property
     def folder(self) -> Path:

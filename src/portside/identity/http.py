@@ -46,7 +46,7 @@ from portside.identity.workspaces import (
 from portside.kernel.errors import Forbidden
 from portside.kernel.http.routes import RouteOptions
 
-routes = Routes("identity")
+routes = Routes("identity", works_on_full_disk=True)
 _IN_WORKSPACE = (WorkspaceRequired,)
 
 

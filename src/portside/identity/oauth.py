@@ -45,7 +45,7 @@ from portside.kernel.http.headers import base_url_of
 from portside.kernel.http.proxies import client_address
 from portside.kernel.http.routes import RouteOptions
 
-routes = Routes("sign in")
+routes = Routes("sign in", works_on_full_disk=True)
 DEVICE_GRANT = "urn:ietf:params:oauth:grant-type:device_code"
 AUTHORIZE, DEVICE, DECISION = "/oauth/authorize", "/device", "/device/decision"
 Client = Literal["portside-cli"]

@@ -30,7 +30,7 @@ from portside.kernel.outbound import AddressNotAllowed
 
 T = TypeVar("T", bound=msgspec.Struct)
 log = get_logger(__name__)
-routes = Routes("sign in")
+routes = Routes("sign in", works_on_full_disk=True)
 HOME, CALLBACK = "/login", "/login/oidc/callback"
 CONSOLE = "/console/"
 OIDC_COOKIE = "portside_oidc"

@@ -27,6 +27,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from urllib.parse import quote
 
+from portside.kernel.disk import measure
 from portside.kernel.errors import UserMistake
 from portside.kernel.files import make_private_dir, rotate_beyond, write_private
 from portside.kernel.logs import get_logger
@@ -45,12 +46,12 @@ _COMMAND_TIMEOUT_S = 300
 _UNFINISHED = "initdb-"
 CONNECTIONS = 1000
 MAX_LOG_BYTES = 10_000_000
+MAX_WAL_MB, MIN_WAL_MB = 1024, 64
 # Connections reserved for the role of the platform, so that deployments cannot use all of them.
 RESERVED_CONNECTIONS = 40
 _CONFIGURATION = """
 listen_addresses = ''
 shared_buffers = '128MB'
-max_wal_size = '1GB'
 log_min_messages = warning
 log_timezone = 'UTC'
 timezone = 'UTC'
@@ -207,6 +208,7 @@ class EmbeddedPostgres:
         )  # fmt: skip
         with (fresh / "postgresql.conf").open("a") as file:
             file.write(_CONFIGURATION)
+            file.write(f"max_wal_size = '{_wal_mb(fresh)}MB'\n")
         try:
             fresh.rename(self.data)
         except OSError as exc:
@@ -290,6 +292,11 @@ class EmbeddedPostgres:
         if check and done.returncode != 0:
             raise UserMistake(f"{program} failed: {done.stderr.strip()[-600:]}\n{_USE_DATABASE_URL}")
         return done
+
+
+def _wal_mb(data: Path) -> int:
+    """Return how far the write-ahead log may grow, in MB: at most a twentieth of the disk, for it is not data."""
+    return max(MIN_WAL_MB, min(MAX_WAL_MB, measure(data).total // 20_000_000))
 
 
 def _end_of(file: Path) -> str:

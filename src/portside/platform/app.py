@@ -47,6 +47,7 @@ from portside.ingress.front import AgentsUnavailable, FromFront, Front, FrontRou
 from portside.ingress.front import routes as ingress
 from portside.kernel.crypto import SecretBox, begin_rotation, end_rotation
 from portside.kernel.db import Database
+from portside.kernel.disk import DiskWatch
 from portside.kernel.errors import UserMistake
 from portside.kernel.http import health
 from portside.kernel.http.middleware import LimitBody, RequestMiddleware, StripPrefix
@@ -63,6 +64,9 @@ from portside.limits.callers import Callers
 from portside.limits.middleware import BudgetReader, LimitScope, RateLimits
 from portside.limits.table import Table, read_table
 from portside.limits.windows import Windows
+from portside.operate.disk_usage import DatabaseLimit, DiskUsage
+from portside.operate.http import OperateServices
+from portside.operate.http import routes as operate
 from portside.platform.home import Home, read_key
 from portside.platform.listener import ListenerKey, ListenerLog, ListenerProcess, ensure_listener_key
 from portside.platform.settings import PlatformSettings
@@ -93,6 +97,7 @@ class PlatformServices(
     ControlServices,
     FrontServices,
     ConsoleServices,
+    OperateServices,
     SystemServices,
 ):
     """The services of the platform."""
@@ -148,7 +153,7 @@ async def background_tasks(
     ]
     if settings.repository_poll_s:
         acting = ScopeFactory(db, services.box, services.authenticator, services.changes)
-        tasks.append(PolledBranches(acting, settings.repository_poll_s, services.outbound_rules))
+        tasks.append(PolledBranches(acting, settings.repository_poll_s, services.outbound_rules, services.disk))
     driver = Driver(tasks)
     driver.start()
     try:
@@ -182,6 +187,7 @@ ROUTES: list[Route[Context[PlatformServices]]] = [
     *control,
     *ingress,
     *console,
+    *operate,
     *system,
 ]
 Problem = Callable[[], str | None]
@@ -215,6 +221,7 @@ async def open_platform(
     `GET /ok` reports `problems`: why Postgres or the listener, which other code supervises, are down.
     """
     return_large_blocks()
+    disk = DiskWatch(home.path, settings.disk_reserve)
     db = await Database.connect(database_url)
     try:
         await _check_database(db, home, is_migrated=await is_migrated(db))
@@ -239,7 +246,8 @@ async def open_platform(
             db=db,
             authenticator=authenticator,
             box=box,
-            health=health.HealthChecks({"postgres": db.is_alive}, problems),
+            disk=disk,
+            health=health.HealthChecks({"postgres": db.is_alive}, {"disk": lambda: disk.shortage, **problems}),
             changes=changes,
             info=PlatformInfo(settings.region, portside_version=full_version()),
             quotas=Quotas(db),
@@ -261,6 +269,7 @@ async def open_platform(
             router=front or NO_ROUTER,
             front=front,
             agent_origins=_agent_origins(settings, front),
+            disk_usage=DiskUsage(db, database_url, home.path, settings.disk_reserve),
             settings=settings,
             home_folder=home.path,
         )
@@ -272,7 +281,9 @@ async def open_platform(
         prefixed = StripPrefix(bounded, PREFIXES)
         asgi = RequestMiddleware(prefixed if front else AgentsUnavailable(prefixed), draining=draining)
         listener_key, _ = await ensure_listener_key(db, home)
-        more: list[Task] = [ListenerKey(db, home), ListenerLog(home.listener_log)] if settings.own_listener else []
+        more: list[Task] = [disk, DatabaseLimit(db, home.path, settings.database_max_bytes)]
+        if settings.own_listener:
+            more += [ListenerKey(db, home), ListenerLog(home.listener_log)]
         if front is not None:
             more.append(FrontRoutes(front))
             await front.open(db, workspace_id)
@@ -462,4 +473,6 @@ def _listener_environment(
         "PORTSIDE_HOME": str(home.path),
         "PROVISION_DATABASE_URL": database_url,
         "EXIT_WITH_PARENT": "true",
+        "DISK_RESERVE_BYTES": str(settings.disk_reserve_bytes),
+        "DISK_RESERVE_PERCENT": str(settings.disk_reserve_percent),
     }

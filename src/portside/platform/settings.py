@@ -6,6 +6,7 @@ from typing import Annotated, Literal
 import msgspec
 
 from portside.ingress.options import AgentAddresses, FrontOptions, TlsMode
+from portside.kernel.disk import DiskReserve, ReserveBytes, ReservePercent
 from portside.kernel.errors import UserMistake
 from portside.kernel.settings import setting
 from portside.limits.types import Region
@@ -104,6 +105,16 @@ class PlatformSettings(msgspec.Struct, frozen=True, kw_only=True):
             "deployment, and a quarter, at most 40, for the platform itself; deployments beyond that are refused."
         ),
     ] = 1000
+    disk_reserve_bytes: ReserveBytes = DiskReserve().bytes
+    disk_reserve_percent: ReservePercent = DiskReserve().percent
+    database_max_bytes: Annotated[
+        int,
+        msgspec.Meta(ge=0),
+        setting(
+            "Size that the databases on the server of DATABASE_URL may have together, in bytes, if that is known. "
+            "Above 95 % of it new data is refused with 503. 0 is no limit."
+        ),
+    ] = 0
     api_key: Annotated[
         str | None,
         setting("The first API key, created at the first start; generated if unset.", "PORTSIDE_API_KEY"),
@@ -249,6 +260,11 @@ class PlatformSettings(msgspec.Struct, frozen=True, kw_only=True):
     ] = True
     log_level: Annotated[str, setting("DEBUG, INFO, WARNING or ERROR.")] = "WARNING"
     log_json: Annotated[bool, setting("Write each log line as JSON.")] = False
+
+    @property
+    def disk_reserve(self) -> DiskReserve:
+        """How much of the home's disk stays free."""
+        return DiskReserve(self.disk_reserve_bytes, self.disk_reserve_percent)
 
     @property
     def home_path(self) -> Path:

@@ -113,7 +113,7 @@ _ON_QUERY = (ShareNotFound, LimitTooLarge, CursorInvalid, FilterInvalid, Invalid
 _FIRST_PAGE, _IDS = RunPage(), SharedSelection()
 REPORTS = Counter("portside_reports_total", "Reports of other installations that were taken and dropped.", ["kind"])
 LOG_LINES = Counter("portside_reported_log_lines_total", "Log lines in those reports.")
-_REPORT: RouteOptions = {"public": True, "max_body_bytes": 256 * 1024}
+_REPORT: RouteOptions = {"public": True, "max_body_bytes": 256 * 1024, "works_on_full_disk": True}
 
 
 @routes.get("/info", public=True)
@@ -310,7 +310,7 @@ async def query_runs(ctx: Context, body: RunPage) -> FoundRuns:
     return await runs.query_runs(ctx.db, ctx.actor.workspace_id, body, links_of(ctx))
 
 
-@routes.post("/runs/delete", status=202, permission="runs:delete", raises=(ProjectNotFound,))
+@routes.post("/runs/delete", status=202, permission="runs:delete", raises=(ProjectNotFound,), works_on_full_disk=True)
 async def delete_traces(ctx: Context, body: TracesToDelete) -> Accepted:
     """Delete traces of a project with their runs, feedback and attachments; billing records stay."""
     await retention.delete_traces(ctx.db, ctx.actor.workspace_id, body)
@@ -467,7 +467,7 @@ async def list_usage_limits(ctx: Context) -> list[UsageLimit]:
     return await quotas.list_limits(ctx.db, ctx.actor.workspace_id)
 
 
-@routes.put("/usage-limits", permission="workspaces:manage")
+@routes.put("/usage-limits", permission="workspaces:manage", works_on_full_disk=True)
 async def put_usage_limit(ctx: Context, body: UsageLimitRequest) -> UsageLimit:
     """Set a limit; it replaces the limit of the same type."""
     return await quotas.put_limit(ctx.db, ctx.services.quotas, ctx.actor.workspace_id, body)

@@ -114,7 +114,9 @@ class DueCrons(Task):
         self._alarm: asyncio.TimerHandle | None = None
 
     async def activate(self) -> Status:
-        """Fire one batch, and set an alarm for the next instant."""
+        """Fire one batch, and set an alarm for the next instant. On a disk that is nearly full crons wait."""
+        if self._runs.worker.lacks_disk:
+            return Status()
         await self._reschedule()
         rows = await self._db.fetch(sql.claim_due_crons, claim_s=CLAIM_S, limit=self.batch)
         slots = asyncio.Semaphore(CONCURRENT_FIRINGS)

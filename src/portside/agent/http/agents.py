@@ -88,6 +88,7 @@ async def get_well_known_card(ctx: Context, assistant_id: str, query: CardVersio
 @routes.post(
     "/a2a/{assistant_id}", "/a2a/{assistant_id}/",
     request_headers=("A2A-Version", "A2A-History-Scope"), raises=(Forbidden,), consumes=JSON_OBJECT, stays_open=True,
+    works_on_full_disk=True,
 )  # fmt: skip
 async def call_agent(ctx: Context, assistant_id: str) -> Response:
     """Answer a JSON-RPC call: a message to an agent, or a request about one of its tasks."""
@@ -189,7 +190,10 @@ mcp_routes = Routes("mcp")
 
 
 # Some clients append a slash to the URL of a server. A redirect would lose the body of their POST.
-@mcp_routes.post("/mcp", "/mcp/", raises=HTTP_ERRORS, consumes=JSON_OBJECT, responses={202: None}, stays_open=True)
+@mcp_routes.post(
+    "/mcp", "/mcp/", raises=HTTP_ERRORS, consumes=JSON_OBJECT, responses={202: None}, stays_open=True,
+    works_on_full_disk=True,
+)  # fmt: skip
 async def speak_mcp(ctx: Context) -> Response:
     """Answer a message of the Model Context Protocol: list assistants as tools, or call one."""
     client = _client(ctx)

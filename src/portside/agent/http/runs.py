@@ -92,7 +92,7 @@ async def create_runs(ctx: Context, body: RunBatch) -> list[Run]:
     return await ctx.services.runs.create_batch(body, ctx.request.state.request_id, key=key, caller=caller)
 
 
-@routes.post("/runs/cancel", raises=(NothingToCancel,), status=204)
+@routes.post("/runs/cancel", raises=(NothingToCancel,), status=204, works_on_full_disk=True)
 async def cancel_runs(ctx: Context, query: CancelManyQuery, body: RunsToCancel) -> None:
     """Cancel several runs: those with a status, or some of a thread."""
     selected: dict[str, Any] = {"run_ids": body.run_ids, "status": body.status}
@@ -140,6 +140,7 @@ async def delete_run(ctx: Context, thread_id: UUID, run_id: UUID) -> None:
     status=202,
     responses={202: None, 200: dict[str, str]},
     stays_open=True,
+    works_on_full_disk=True,
 )
 async def cancel_run(ctx: Context, thread_id: UUID, run_id: UUID, query: CancelQuery) -> Response:
     """Cancel a run. With `wait` the server answers when its nodes have stopped and its end is stored."""

@@ -151,7 +151,7 @@ async def show_docs(_ctx: Context) -> Response:
 
 
 # The routes below exist only if the operator sets DEBUG_FOLDER.
-debug_routes = Routes("debugging")
+debug_routes = Routes("debugging", works_on_full_disk=True)
 # A caller that may deploy can read everything in the server anyway.
 DEBUG_PERMISSION = "deployments:update"
 

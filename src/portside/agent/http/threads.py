@@ -95,7 +95,7 @@ async def count_threads(ctx: Context, body: ThreadCount) -> int:
     return await records.count_threads(ctx.db, body, visible)
 
 
-@routes.post("/threads/prune")
+@routes.post("/threads/prune", works_on_full_disk=True)
 async def prune_threads(ctx: Context, body: ThreadPrune) -> Pruned:
     """Delete threads, or all but their latest checkpoints; threads with an active run are skipped."""
     thread_ids = await ctx.services.access.authorize_threads(caller_of(ctx), "delete", body.thread_ids)
@@ -217,7 +217,11 @@ def _raw(body: bytes) -> Response:
 
 
 @protocol_routes.post(
-    "/threads/{thread_id}/commands", raises=(BadRequest,), consumes=COMMAND, responses={400: CommandFailed}
+    "/threads/{thread_id}/commands",
+    raises=(BadRequest,),
+    consumes=COMMAND,
+    responses={400: CommandFailed},
+    works_on_full_disk=True,
 )
 async def command_thread(ctx: Context, thread_id: UUID) -> Response:
     """Act on a command of the event streaming protocol, and answer as the protocol does."""
@@ -232,6 +236,7 @@ async def command_thread(ctx: Context, thread_id: UUID) -> Response:
     consumes=WANTED,
     media_type="text/event-stream",
     stays_open=True,
+    works_on_full_disk=True,
 )
 async def stream_thread_events(ctx: Context, thread_id: UUID) -> Response:
     """Follow channels of a thread, from after the event with the number `since`."""

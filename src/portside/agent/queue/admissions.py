@@ -40,7 +40,9 @@ class Admissions:
         )
 
     async def admit(self, admission: Admission) -> Admitted:
-        """Admit a run. Raises AssistantChanged."""
+        """Admit a run. Raises AssistantChanged, and DiskFull while the disk is nearly full."""
+        if self._worker.disk is not None:
+            self._worker.disk.check()
         makes_thread = admission.create_thread and not admission.temporary
         is_alone = (
             # Where values are encrypted, each run has an encryption context of its own.

@@ -35,6 +35,7 @@ from portside.agent.queue.statements import (
 )
 from portside.kernel.batching import Batcher
 from portside.kernel.db import Database
+from portside.kernel.disk import DiskWatch
 from portside.kernel.logs import get_logger
 from portside.kernel.pool import background
 from portside.kernel.reconcile import Driver
@@ -193,6 +194,8 @@ class Worker:
         self._is_behind = False
         self._draining = draining
         self._chores = Driver([])
+        # Set by the server once it watches its disk. No run starts while that is nearly full.
+        self.disk: DiskWatch | None = None
         SLOTS.set(slots)
 
     def start(self, chores: Driver) -> None:
@@ -226,7 +229,14 @@ class Worker:
     @property
     def free_slots(self) -> int:
         """The number of runs that may start now."""
-        return max(0, self.slots - len(self._active) - self._reserved) if self._is_accepting else 0
+        if not self._is_accepting or self.lacks_disk:
+            return 0
+        return max(0, self.slots - len(self._active) - self._reserved)
+
+    @property
+    def lacks_disk(self) -> bool:
+        """Whether the disk is nearly full, so that runs wait in the queue."""
+        return self.disk is not None and self.disk.shortage is not None
 
     @contextlib.contextmanager
     def reserve_slot(self) -> Iterator[bool]:

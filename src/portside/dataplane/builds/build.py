@@ -8,8 +8,10 @@ revisions/<id>/source      the source's files
 
 import asyncio
 import shutil
+from collections.abc import Coroutine
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 
 import msgspec
 
@@ -23,9 +25,11 @@ from portside.dataplane.builds.wheel import pack_wheel
 from portside.dataplane.failures import BuildFailed
 from portside.dataplane.logs import RevisionLog
 from portside.dataplane.masking import MaskedOutput
+from portside.kernel.disk import NO_RESERVE, DiskReserve, find_shortage
 from portside.kernel.files import make_private_dir, write_private
 
 _MARKER = "built.json"
+_LOOK_AT_DISK_EVERY_S = 1.0
 
 
 class BuildRecord(msgspec.Struct, frozen=True):
@@ -53,6 +57,7 @@ class BuildRequest:
     cache: Path | None = None
     node_cache: Path | None = None
     runtimes: Path | None = None
+    reserve: DiskReserve = NO_RESERVE
 
 
 def find_build(folder: Path) -> BuildRecord | None:
@@ -85,7 +90,7 @@ async def build_revision(request: BuildRequest, log: RevisionLog) -> BuildRecord
         await asyncio.to_thread(discard_build, request.folder)
         make_private_dir(request.folder)
         async with asyncio.timeout(request.timeout_s):
-            built = await _build(request, output)
+            built = await _while_disk_has_room(request, _build(request, output))
         write_private(request.folder / _MARKER, msgspec.json.encode(built).decode())
     except BaseException as exc:
         await asyncio.to_thread(discard_build, request.folder)
@@ -93,6 +98,24 @@ async def build_revision(request: BuildRequest, log: RevisionLog) -> BuildRecord
             raise failure from exc
         raise
     return built
+
+
+async def _while_disk_has_room(request: BuildRequest, building: Coroutine[Any, Any, BuildRecord]) -> BuildRecord:
+    """Run a build, and stop it when the disk is nearly full. Raises BuildFailed."""
+    task = asyncio.ensure_future(building)
+    try:
+        while not task.done():
+            shortage = await asyncio.to_thread(find_shortage, request.folder, request.reserve)
+            if shortage is not None:
+                raise BuildFailed(
+                    f"the disk of the listener is nearly full: {shortage}. Make room ('portside disk' shows what takes "
+                    "the space), and deploy again"
+                )
+            await asyncio.wait([task], timeout=_LOOK_AT_DISK_EVERY_S)
+        return task.result()
+    finally:
+        task.cancel()
+        await asyncio.gather(task, return_exceptions=True)
 
 
 async def _build(request: BuildRequest, output: MaskedOutput) -> BuildRecord:

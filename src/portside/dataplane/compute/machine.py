@@ -65,6 +65,7 @@ class RuntimeEnvironment:
     home: Path
     binaries: Path
     commit: str
+    disk: Mapping[str, str]
 
 
 def server_environment(
@@ -91,6 +92,7 @@ def server_environment(
         "LANGSMITH_LANGGRAPH_GIT_REPO": mask_credentials(revision.repo_url or ""),
         "LANGSMITH_LANGGRAPH_GIT_REF": revision.repo_ref or "",
         "LANGSMITH_LANGGRAPH_GIT_REF_SHA": runtime.commit,
+        **runtime.disk,
     }
 
 
@@ -304,6 +306,7 @@ class MachineTarget:
             home=self.folder.home(),
             binaries=python.parent,
             commit=build.commit,
+            disk=settings.disk_environment,
         )
         return ReplicaPlan(
             revision.id,

@@ -11,6 +11,7 @@ import msgspec
 from starlette.responses import Response
 
 from portside.kernel.codec import dump_api
+from portside.kernel.disk import DiskFull
 from portside.kernel.errors import BadRequest, Conflict, Invalid, NotBuilt, PortsideError, Problem, Unavailable
 from portside.kernel.http.json_validation import NOT_JSON
 from portside.kernel.logs import get_logger
@@ -79,7 +80,8 @@ def error_for(exc: Exception, path: str) -> PortsideError:
     if isinstance(exc, PortsideError):
         if isinstance(exc, NotBuilt):
             log.info("the request needs a feature that is not built", path=path, error=str(exc))
-        elif exc.status >= 500:
+        elif exc.status >= 500 and not isinstance(exc, DiskFull):
+            # The watch has logged a full disk; a line for each refused request would fill what is left of it.
             log.error("request failed", path=path, error=str(exc))
         return exc
     if state in _NUL_STATES:

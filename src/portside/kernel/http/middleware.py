@@ -171,7 +171,7 @@ class LimitBody:
         declared = header_of(scope, b"content-length") or "0"
         max_bytes = self._limit_of(scope["path"])
         if declared.isdigit() and int(declared) > max_bytes:
-            await _drain_body(receive)
+            await drain_body(receive)
             raise self._too_large(max_bytes)
         seen = 0
 
@@ -182,7 +182,7 @@ class LimitBody:
                 seen += len(message.get("body", b""))
                 if seen > max_bytes:
                     if message.get("more_body"):
-                        await _drain_body(receive)
+                        await drain_body(receive)
                     raise self._too_large(max_bytes)
             return message
 
@@ -202,7 +202,7 @@ class LimitBody:
         )
 
 
-async def _drain_body(receive: Any) -> None:
+async def drain_body(receive: Any) -> None:
     """Read and drop the rest of a body, up to a limit.
 
     Many clients read the response only after they have sent their body.

@@ -47,8 +47,10 @@ from starlette.responses import Response
 from portside.kernel import large_reads
 from portside.kernel.codec import dump_api
 from portside.kernel.db import Database
+from portside.kernel.disk import DiskFull, DiskWatch
 from portside.kernel.errors import Invalid, MethodNotAllowed, NotFound, PortsideError
 from portside.kernel.http.decode import decode_body, decode_path, decode_query
+from portside.kernel.http.middleware import drain_body
 from portside.kernel.large_reads import ReadBudget, ReadReservation, ReservationNeeded
 
 T = TypeVar("T")
@@ -58,6 +60,7 @@ JSON_OBJECT: Mapping[str, dict[str, Any]] = {"application/json": {"type": "objec
 MULTIPART: Mapping[str, dict[str, Any]] = {"multipart/form-data": {"type": "object", "minProperties": 1}}
 _JSON = (b"content-type", b"application/json")
 READING_METHODS = frozenset({"GET", "HEAD"})
+_STORING_NOTHING = READING_METHODS | {"DELETE"}
 # How many times a handler runs again because it needs more memory than was reserved for it.
 MAX_RERUNS = 3
 # A large response is sent in slices: the transport copies what the client has not read yet, here one slice at most.
@@ -73,6 +76,8 @@ class BaseServices:
     db: Database
     read_budget: ReadBudget | None = None
     """Limits the memory of large responses (`large_reads.py`); None for no limit."""
+    disk: DiskWatch | None = None
+    """Refuses new data while the disk is nearly full; None where nobody watches it."""
 
 
 # Contexts are covariant and routes contravariant: the context of a whole server suits the handlers of each package.
@@ -156,6 +161,8 @@ class Route(Generic[C_contra]):
     """The limit of the body's size, if it differs from the server's; `body_limits` collects them."""
     read_only: bool = False
     """Whether a POST only reads. Like a GET it then has a budget, and its handler may run twice (`large_reads.py`)."""
+    works_on_full_disk: bool = False
+    """Whether it is served while the disk is nearly full although it changes something: it makes room or is tiny."""
 
     @property
     def name(self) -> str:
@@ -166,6 +173,12 @@ class Route(Generic[C_contra]):
     def has_budget(self) -> bool:
         """Whether the response has a budget, for which the handler may run again."""
         return (self.read_only or self.method in READING_METHODS) and not self.stays_open
+
+    @cached_property
+    def stores_data(self) -> bool:
+        """Whether the route is refused while the disk is nearly full."""
+        is_harmless = self.read_only or self.works_on_full_disk
+        return self.method not in _STORING_NOTHING and not is_harmless
 
 
 Guard = Callable[[Context[S], Route[Any]], Awaitable[Any]]
@@ -192,14 +205,16 @@ class RouteOptions(TypedDict, total=False):
     stays_open: bool
     max_body_bytes: int | None
     read_only: bool
+    works_on_full_disk: bool
     body_optional: bool
 
 
 class Routes(Generic[C]):
-    """Collects the operations of one resource."""
+    """Collects the operations of one resource. Some resources can be changed while the disk is nearly full."""
 
-    def __init__(self, tag: str) -> None:
+    def __init__(self, tag: str, *, works_on_full_disk: bool = False) -> None:
         self.tag = tag
+        self._defaults: RouteOptions = {"works_on_full_disk": works_on_full_disk}
         self.list: list[Route[C]] = []
 
     def __iter__(self) -> Iterator[Route[C]]:
@@ -211,7 +226,8 @@ class Routes(Generic[C]):
         """Register the decorated handler under a method and one or more path templates."""
 
         def register(handler: Handler[C, P, T]) -> Handler[C, P, T]:
-            self.list += [_inspect(Route(method, path, handler, self.tag, **options)) for path in paths]
+            chosen: RouteOptions = {**self._defaults, **options}
+            self.list += [_inspect(Route(method, path, handler, self.tag, **chosen)) for path in paths]
             return handler
 
         return register
@@ -314,6 +330,12 @@ class Api(Generic[S]):
             await Response(status_code=307, headers={"Location": _without_slash(scope)})(scope, receive, send)
             return
         scope.setdefault("state", {})["route"] = route.path
+        disk = self.services.disk
+        if disk is not None and disk.shortage is not None and route.stores_data:
+            refusal = DiskFull.because(disk.shortage)
+            # Clients read the refusal only after they have sent their body.
+            await drain_body(receive)
+            raise refusal
         ctx = Context(scope, receive, send, self.services)
         budget = self.services.read_budget
         read = ReadReservation(budget) if budget is not None and route.has_budget else None

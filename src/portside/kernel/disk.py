@@ -1,0 +1,165 @@
+"""Watches free disk space, so that servers refuse new data before Postgres runs out of it.
+
+A part of the file system stays in reserve. While less is free, routes that store data answer 503 (`Route.stores_data`),
+agent servers start no runs, and no build begins. Reading and deleting go on, and so do runs that have begun: the
+reserve is theirs. Requests look at a flag; only the watch asks the system.
+"""
+
+import asyncio
+import os
+from collections.abc import Callable
+from pathlib import Path
+from typing import Annotated, NamedTuple
+
+import msgspec
+from prometheus_client import Gauge
+
+from portside.kernel.errors import Unavailable
+from portside.kernel.logs import get_logger
+from portside.kernel.reconcile import Status, Task
+from portside.kernel.settings import setting
+
+log = get_logger(__name__)
+FREE = Gauge("portside_disk_free_bytes", "Bytes free on the file system of the home folder.")
+RESERVE = Gauge("portside_disk_reserve_bytes", "Free bytes below which new data is refused.")
+IS_LOW = Gauge("portside_disk_is_low", "1 while new data is refused because the disk or the database is nearly full.")
+# The langsmith clients send a refused batch three more times, each after this pause.
+RETRY_AFTER_S = 30
+# A file of the home folder. While it exists, the database is nearly full, for the reason in it.
+DATABASE_NOTICE = "database-full"
+# Data is accepted again when so much more than the reserve is free. Otherwise each deleted row would let one in.
+RESUME_AT = 1.1
+MIN_FREE_INODES = 0.01
+CLOSE_TO_RESERVE = 4
+
+ReserveBytes = Annotated[
+    int,
+    msgspec.Meta(ge=0),
+    setting(
+        "Free bytes on the disk below which new data, runs and builds are refused with 503. The smaller one of this "
+        "and DISK_RESERVE_PERCENT counts; 0 turns the check off."
+    ),
+]
+ReservePercent = Annotated[
+    float, msgspec.Meta(ge=0, le=90), setting("The same as a percentage of the disk; 0 turns the check off.")
+]
+
+
+class DiskFull(Unavailable):
+    """The server's disk or database is nearly full, so it accepts no new data; retry later, or make room."""
+
+    code = "disk_full"
+
+    @classmethod
+    def because(cls, shortage: str) -> "DiskFull":
+        """Return the error for a shortage."""
+        return cls(
+            f"This server accepts no new data: {shortage}. It goes on as soon as there is room; its operator sees with "
+            "'portside disk' what takes the space.",
+            headers={"Retry-After": str(RETRY_AFTER_S)},
+        )
+
+
+class DiskReserve(NamedTuple):
+    """How much of a disk stays free: the smaller one of both; 0 is nothing."""
+
+    bytes: int = 2_000_000_000
+    percent: float = 5.0
+
+    def of(self, total_bytes: int) -> int:
+        """Return the reserve of a disk of this size, in bytes."""
+        return min(self.bytes, int(total_bytes * self.percent / 100))
+
+
+NO_RESERVE = DiskReserve(0)
+
+
+class DiskSpace(NamedTuple):
+    """A file system, as ordinary users may fill it, in bytes; `free_inodes` is a share from 0 to 1."""
+
+    total: int
+    free: int
+    free_inodes: float
+
+
+def measure(folder: Path) -> DiskSpace:
+    """Return the space of the file system that holds a folder. Raises OSError."""
+    found = os.statvfs(folder)
+    # The blocks that only root may fill are no part of the disk.
+    total = (found.f_blocks - found.f_bfree + found.f_bavail) * found.f_frsize
+    inodes = found.f_favail / found.f_files if found.f_files else 1.0
+    return DiskSpace(total, found.f_bavail * found.f_frsize, inodes)
+
+
+def find_shortage(folder: Path, reserve: DiskReserve, factor: float = 1.0) -> str | None:
+    """Return why a disk is nearly full, or None. It is below `factor` times the reserve. Raises OSError."""
+    space = measure(folder)
+    kept = reserve.of(space.total)
+    if kept and space.free < kept * factor:
+        return f"{megabytes(space.free)} free of {megabytes(space.total)}, and {megabytes(kept)} stay in reserve"
+    if kept and space.free_inodes < MIN_FREE_INODES * factor:
+        return "it has no room for more files (inodes)"
+    return None
+
+
+def megabytes(size: int) -> str:
+    """Return a number of bytes for people: 1.5 GB, 12 MB."""
+    if size >= 1_000_000_000:
+        return f"{size / 1e9:.1f} GB"
+    return f"{size / 1e6:.0f} MB" if size >= 10_000_000 else f"{size / 1e6:.1f} MB"
+
+
+class DiskWatch(Task):
+    """Measures the disk of a folder every second, more often when it is nearly full.
+
+    `shortage` says why new data is refused; it is None while there is room. `on_change` is called when that changes.
+    """
+
+    every_s = 1.0
+
+    def __init__(self, folder: Path, reserve: DiskReserve, on_change: Callable[[], None] = lambda: None) -> None:
+        super().__init__()
+        self.shortage: str | None = None
+        self._folder, self._reserve, self._on_change = folder, reserve, on_change
+        self._note(self._look())
+
+    def check(self) -> None:
+        """Raise DiskFull while new data is refused."""
+        if self.shortage is not None:
+            raise DiskFull.because(self.shortage)
+
+    async def activate(self) -> Status:
+        """Measure."""
+        self._note(await asyncio.to_thread(self._look))
+        return Status({"low": int(self.shortage is not None)})
+
+    def _look(self) -> str | None:
+        space = measure(self._folder)
+        kept = self._reserve.of(space.total)
+        FREE.set(space.free)
+        RESERVE.set(kept)
+        self.report.every_s = self.every_s / 5 if space.free < kept * CLOSE_TO_RESERVE else self.every_s
+        factor = 1.0 if self.shortage is None else RESUME_AT
+        reason = find_shortage(self._folder, self._reserve, factor)
+        if reason is not None:
+            return f"its disk is nearly full ({reason})"
+        return read_notice(self._folder)
+
+    def _note(self, shortage: str | None) -> None:
+        was, self.shortage = self.shortage, shortage
+        IS_LOW.set(shortage is not None)
+        if (was is None) == (shortage is None):
+            return
+        if shortage is None:
+            log.warning("there is room again, and new data is accepted", folder=str(self._folder))
+        else:
+            log.error("new data is refused until there is room", reason=shortage, folder=str(self._folder))
+        self._on_change()
+
+
+def read_notice(folder: Path) -> str | None:
+    """Return why the database of a home is nearly full, or None."""
+    try:
+        return (folder / DATABASE_NOTICE).read_text("utf-8").strip() or None
+    except FileNotFoundError:
+        return None

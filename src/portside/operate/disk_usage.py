@@ -1,0 +1,282 @@
+"""What takes the space: each table of each database, and each kind of file in the home folder, by deployment.
+
+Files count by their blocks, and one with several names once, as `du` counts them. A build never changes, so its size is
+measured once.
+"""
+
+import asyncio
+import os
+import re
+import time
+from collections import Counter
+from collections.abc import Iterable, Iterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Any, Literal, NamedTuple
+from uuid import UUID
+
+import asyncpg
+import msgspec
+
+from portside.kernel.db import Database
+from portside.kernel.disk import DATABASE_NOTICE, DiskReserve, measure, megabytes
+from portside.kernel.files import write_private
+from portside.kernel.logs import get_logger
+from portside.kernel.reconcile import Status, Task
+from portside.operate.sql import sql
+
+log = get_logger(__name__)
+_AGENT_DATABASE = re.compile(r"^agent_([0-9a-f]{32})$")
+_TIMEOUT_S = 30.0
+_VALID_S = 10.0
+_FULL_AT = 0.95
+_BLOCK = 512
+# The tables of the agent server are in a schema of their own; the rest of such a database is the project's.
+_OWN_SCHEMA = "portside"
+_KINDS_OF_AGENT = {
+    "checkpoint": "checkpoints", "stream": "event logs", "store": "store", "thread": "threads", "runs": "runs",
+    "webhook": "webhooks", "long_value": "checkpoints",
+}  # fmt: skip
+_KINDS_OF_PLATFORM = {
+    "runs": "traces", "traces": "traces", "attachments": "traces", "feedback": "traces", "shared_runs": "traces",
+    "daily_": "usage", "trace_": "usage", "counted_": "usage", "project_days": "usage", "revision_logs": "run logs",
+    "datasets": "datasets", "dataset_": "datasets", "example": "datasets", "prompt": "prompts", "audit": "audit log",
+}  # fmt: skip
+_FILES_OF_HOME = {
+    "archives": "archives", "logs": "logs", "examples": "other", "dataplane/uv-cache": "build cache",
+    "dataplane/wheels": "build cache", "dataplane/node-cache": "build cache", "dataplane/node-runtimes": "build cache",
+    "backups": "backups", "front": "front",
+    "postgres/data/pg_wal": "write-ahead log",
+}  # fmt: skip
+_FILES_OF_DEPLOYMENT = {"revisions": "builds", "logs": "logs", "home": "files of agents"}
+
+
+class SpaceTaken(msgspec.Struct):
+    """One kind of data in one place, in bytes. `dead_bytes` is the share of rows that autovacuum will free."""
+
+    kind: str
+    place: Literal["database", "files"]
+    bytes: int
+    deployment_id: UUID | None = None
+    deployment: str | None = None
+    dead_bytes: int = 0
+
+
+class DatabaseSize(msgspec.Struct):
+    """A database, and why its tables could not be measured, if they could not."""
+
+    name: str
+    bytes: int
+    problem: str | None = None
+
+
+class DiskReport(msgspec.Struct):
+    """The disk of the home folder, and what takes its space, the largest first.
+
+    `shortage` says why new data is refused; it is null while there is room.
+    """
+
+    folder: str
+    total_bytes: int
+    free_bytes: int
+    reserve_bytes: int
+    shortage: str | None
+    home_bytes: int
+    databases_bytes: int
+    databases: list[DatabaseSize]
+    taken: list[SpaceTaken]
+
+
+class _Key(NamedTuple):
+    kind: str
+    place: Literal["database", "files"]
+    deployment_id: UUID | None = None
+
+
+class DiskUsage:
+    """Measures what takes the space; callers at the same moment share one measurement."""
+
+    def __init__(self, db: Database, database_url: str, home: Path, reserve: DiskReserve) -> None:
+        self._db, self._url, self._home, self._reserve = db, database_url, home, reserve
+        self._lock = asyncio.Lock()
+        self._measured: tuple[float, DiskReport] | None = None
+        self._builds: dict[tuple[str, int], int] = {}
+
+    async def report(self, shortage: str | None) -> DiskReport:
+        """Return what takes the space; the result may be some seconds old."""
+        async with self._lock:
+            if self._measured is None or time.monotonic() - self._measured[0] > _VALID_S:
+                self._measured = time.monotonic(), await self._measure()
+            return msgspec.structs.replace(self._measured[1], shortage=shortage)
+
+    async def _measure(self) -> DiskReport:
+        taken, dead = Counter[_Key](), Counter[_Key]()
+        databases = [
+            await self._measure_database(row, taken, dead) for row in await self._db.fetch(sql.databases_by_size)
+        ]
+        home_bytes = await asyncio.to_thread(self._measure_files, taken)
+        total = sum(database.bytes for database in databases)
+        if (self._home / "postgres" / "data").is_dir():
+            # The files of the embedded Postgres that belong to no database.
+            key = _Key("Postgres itself", "files")
+            taken[key] = max(0, taken[key] - total)
+        names = {row["id"]: row["name"] for row in await self._db.fetch(sql.names_of_deployments)}
+        space = measure(self._home)
+        return DiskReport(
+            str(self._home), space.total, space.free, self._reserve.of(space.total), None, home_bytes, total, databases,
+            [
+                SpaceTaken(key.kind, key.place, size, key.deployment_id, _name_of(key.deployment_id, names), dead[key])
+                for key, size in taken.most_common()
+            ],
+        )  # fmt: skip
+
+    async def _measure_database(self, row: Any, taken: Counter[_Key], dead: Counter[_Key]) -> DatabaseSize:
+        """Add the tables of a database, and what it has beside them."""
+        found = DatabaseSize(row["name"], row["bytes"])
+        match = _AGENT_DATABASE.match(row["name"])
+        deployment_id = None if match is None else UUID(match[1])
+        left = found.bytes
+        if match is not None or row["is_own"]:
+            try:
+                async with self._connected(row["name"]) as connection:
+                    tables = await connection.fetch(sql.table_sizes.sql)
+            except (OSError, asyncpg.PostgresError, asyncpg.InterfaceError) as exc:
+                found.problem, tables = str(exc) or type(exc).__name__, []
+            for table in tables:
+                key = _Key(_kind_of(table, is_agent=match is not None), "database", deployment_id)
+                taken[key] += table["bytes"]
+                dead[key] += table["bytes"] * table["dead_rows"] // max(1, table["dead_rows"] + table["live_rows"])
+                left -= table["bytes"]
+        is_foreign = match is None and not row["is_own"]
+        taken[_Key("other databases" if is_foreign else "catalogs", "database", deployment_id)] += max(0, left)
+        return found
+
+    @asynccontextmanager
+    async def _connected(self, name: str) -> Any:
+        connection = await asyncpg.connect(self._url, database=name, timeout=_TIMEOUT_S, command_timeout=_TIMEOUT_S)
+        try:
+            yield connection
+        finally:
+            await connection.close(timeout=5)
+
+    def _measure_files(self, taken: Counter[_Key]) -> int:
+        """Add the files of the home, and return what all of them take."""
+        seen: set[tuple[int, int]] = set()
+        before = taken.total()
+        deployments = self._home / "dataplane" / "deployments"
+        parts: dict[Path, _Key] = {self._home / name: _Key(kind, "files") for name, kind in _FILES_OF_HOME.items()}
+        parts[self._home / "postgres" / "data"] = _Key("Postgres itself", "files")
+        for folder in _folders(deployments):
+            with_id = _uuid(folder.name)
+            for name, kind in _FILES_OF_DEPLOYMENT.items():
+                parts[folder / name] = _Key(kind, "files", with_id)
+        for path, key in parts.items():
+            inside = {other for other in parts if other != path and path in other.parents}
+            if key.kind == "builds":
+                taken[key] += sum(self._size_of_build(build, seen) for build in _folders(path)) + _blocks(path)
+            else:
+                taken[key] += size_of(path, seen, skipped=inside)
+        taken[_Key("other", "files")] += size_of(self._home, seen, skipped=set(parts))
+        return taken.total() - before
+
+    def _size_of_build(self, build: Path, seen: set[tuple[int, int]]) -> int:
+        marker = build / "built.json"
+        try:
+            key = (str(build), marker.stat().st_mtime_ns)
+        except OSError:
+            return size_of(build, seen)
+        if key not in self._builds:
+            self._builds[key] = size_of(build, seen)
+        return self._builds[key]
+
+
+def size_of(path: Path, seen: set[tuple[int, int]], skipped: Iterable[Path] = ()) -> int:
+    """Return the bytes that a file or folder takes on the disk; what is in `seen` was counted before."""
+    left_out = {str(each) for each in skipped}
+    size, waiting = 0, [str(path)]
+    while waiting:
+        each = waiting.pop()
+        if each in left_out:
+            continue
+        try:
+            status = os.lstat(each)
+            if status.st_nlink > 1 and not _is_folder(status.st_mode):
+                if (status.st_dev, status.st_ino) in seen:
+                    continue
+                seen.add((status.st_dev, status.st_ino))
+            size += status.st_blocks * _BLOCK
+            if _is_folder(status.st_mode):
+                waiting += [entry.path for entry in os.scandir(each)]
+        except OSError:
+            continue  # Removed in the meantime, or another user's.
+    return size
+
+
+def _is_folder(mode: int) -> bool:
+    return mode & 0o170000 == 0o040000
+
+
+def _blocks(path: Path) -> int:
+    try:
+        return path.lstat().st_blocks * _BLOCK
+    except OSError:
+        return 0
+
+
+def _folders(parent: Path) -> Iterator[Path]:
+    try:
+        yield from (entry for entry in parent.iterdir() if entry.is_dir() and not entry.is_symlink())
+    except OSError:
+        return
+
+
+def _uuid(text: str) -> UUID | None:
+    try:
+        return UUID(text)
+    except ValueError:
+        return None
+
+
+def _name_of(deployment_id: UUID | None, names: dict[UUID, str]) -> str | None:
+    if deployment_id is None:
+        return None
+    return names.get(deployment_id, f"deleted ({deployment_id})")
+
+
+def _kind_of(table: Any, *, is_agent: bool) -> str:
+    name = str(table["name"])
+    if not is_agent:
+        return _first_match(name, _KINDS_OF_PLATFORM, "platform")
+    if table["schema"] != _OWN_SCHEMA:
+        return "tables of the project"
+    return _first_match(name, _KINDS_OF_AGENT, "agent server")
+
+
+def _first_match(name: str, kinds: dict[str, str], otherwise: str) -> str:
+    return next((kind for start, kind in kinds.items() if name.startswith(start)), otherwise)
+
+
+class DatabaseLimit(Task):
+    """Writes a notice into the home while the databases of an external server are nearly as large as they may be.
+
+    Every server with this home reads the notice (`kernel/disk.py`) and refuses new data.
+    """
+
+    every_s = 15.0
+
+    def __init__(self, db: Database, home: Path, max_bytes: int) -> None:
+        super().__init__()
+        self._db, self._max_bytes = db, max_bytes
+        self._notice = home / DATABASE_NOTICE
+
+    async def activate(self) -> Status:
+        """Measure, and write or remove the notice."""
+        size = int(await self._db.fetchval(sql.databases_size)) if self._max_bytes else 0
+        is_full = self._max_bytes > 0 and size > self._max_bytes * _FULL_AT
+        if is_full and not self._notice.exists():
+            of = megabytes(self._max_bytes)
+            text = f"its databases take {megabytes(size)} of the {of} that DATABASE_MAX_BYTES allows"
+            await asyncio.to_thread(write_private, self._notice, text + "\n")
+        elif not is_full:
+            self._notice.unlink(missing_ok=True)
+        return Status({"full": int(is_full)})

@@ -1,0 +1,118 @@
+"""What takes the space of a platform: the report agrees with `du` and with Postgres within 5 %."""
+
+import asyncio
+import os
+import subprocess
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+from uuid import UUID
+
+import asyncpg
+import httpx2
+import pytest
+
+from portside.kernel.embedded import EmbeddedPostgres
+from tests.api.control_server import create_body
+from tests.commands import run_here
+from tests.servers import KEY, ServerProcess, platform_server
+
+
+@pytest.fixture(scope="module")
+def home(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return tmp_path_factory.mktemp("sized") / "home"
+
+
+@pytest.fixture(scope="module")
+def server(home: Path) -> Iterator[ServerProcess]:
+    with platform_server(home, PORTSIDE_OWN_LISTENER="false") as running:
+        yield running
+
+
+@pytest.fixture(scope="module")
+def deployment(server: ServerProcess, home: Path) -> UUID:
+    """A deployment with a build, logs and a cache of which the build has links, as a listener leaves them."""
+    headers = {"X-Api-Key": KEY}
+    body = create_body("sized")
+    made = httpx2.post(f"{server.url}/v2/deployments", json=body, headers=headers, timeout=60)
+    made.raise_for_status()
+    deployment_id = UUID(made.json()["id"])
+    folder = home / "dataplane" / "deployments" / str(deployment_id)
+    build, cache = folder / "revisions" / str(deployment_id), home / "dataplane" / "uv-cache"
+    for made_folder in (build, cache, folder / "logs", home / "archives"):
+        made_folder.mkdir(parents=True, exist_ok=True)
+    (cache / "package").write_bytes(os.urandom(3_000_000))
+    (build / "package").hardlink_to(cache / "package")
+    (build / "own").write_bytes(os.urandom(2_000_000))
+    (build / "built.json").write_text("{}")
+    (folder / "logs" / "server.log").write_bytes(b"x" * 500_000)
+    (home / "archives" / "one").write_bytes(os.urandom(1_000_000))
+    EmbeddedPostgres(home).create_database(f"agent_{deployment_id.hex}")
+    asyncio.run(fill_database(home, f"agent_{deployment_id.hex}"))
+    return deployment_id
+
+
+async def fill_database(home: Path, name: str) -> None:
+    """Fill a database as an agent server does."""
+    connection = await asyncpg.connect(EmbeddedPostgres(home).url(name))
+    try:
+        await connection.execute("create schema portside")
+        await connection.execute("create table portside.checkpoints (id int primary key, value text)")
+        await connection.execute("create table public.notes (id int)")
+        await connection.execute(
+            "insert into portside.checkpoints select n, repeat(md5(n::text), 60) from generate_series(1, 5000) n"
+        )
+        # New pages take no blocks before they are written.
+        await connection.execute("checkpoint")
+    finally:
+        await connection.close()
+
+
+def sizes(report: dict[str, Any], deployment: UUID | None) -> dict[str, int]:
+    named = None if deployment is None else str(deployment)
+    return {each["kind"]: each["bytes"] for each in report["taken"] if each["deployment_id"] == named}
+
+
+async def test_report_agrees_with_du_and_postgres(server: ServerProcess, home: Path, deployment: UUID):
+    name = f"agent_{deployment.hex}"
+    connection = await asyncpg.connect(EmbeddedPostgres(home).url(name))
+    of_checkpoints = await connection.fetchval("select pg_total_relation_size('portside.checkpoints')")
+    await connection.close()
+    async with httpx2.AsyncClient(base_url=server.url, headers={"X-Api-Key": KEY}, timeout=60) as client:
+        report = (await client.get("/system/disk")).raise_for_status().json()
+    du = await asyncio.to_thread(subprocess.check_output, ["du", "-s", "--block-size=1", str(home)], text=True)
+    assert report["home_bytes"] == pytest.approx(int(du.split()[0]), rel=0.05)
+    assert sum(each["bytes"] for each in report["taken"]) == pytest.approx(int(du.split()[0]), rel=0.05)
+    of_deployment, of_platform = sizes(report, deployment), sizes(report, None)
+    assert of_deployment["checkpoints"] == pytest.approx(of_checkpoints, rel=0.05)
+    # The package is in the cache too, and counts there.
+    assert of_deployment["builds"] == pytest.approx(2_000_000, rel=0.05)
+    assert of_deployment["logs"] == pytest.approx(500_000, rel=0.05)
+    assert of_platform["build cache"] == pytest.approx(3_000_000, rel=0.05)
+    assert of_platform["archives"] == pytest.approx(1_000_000, rel=0.05)
+    assert of_platform["write-ahead log"] > 16_000_000
+    assert of_platform["traces"] > 0
+    assert {each["deployment"] for each in report["taken"]} == {None, "sized"}
+    assert not [each for each in report["databases"] if each["problem"]]
+    database = next(each for each in report["databases"] if each["name"] == name)
+    in_database = sum(
+        each["bytes"] for each in report["taken"] if each["place"] == "database" and each["deployment_id"]
+    )
+    assert in_database == pytest.approx(database["bytes"], rel=0.05)
+
+
+def test_command_shows_kinds_and_deployments(server: ServerProcess, home: Path, deployment: UUID):
+    done = run_here("disk", "--url", server.url, "--api-key", KEY)
+    assert done.returncode == 0, done.stderr
+    assert "in reserve" in done.stdout
+    assert "build cache" in done.stdout
+    assert "sized" in done.stdout
+    assert '"shortage": null' in run_here("disk", "--url", server.url, "--api-key", KEY, "--json").stdout
+
+
+async def test_only_those_who_manage_the_organization_see_it(server: ServerProcess):
+    async with httpx2.AsyncClient(base_url=server.url, timeout=60) as client:
+        assert (await client.get("/system/disk")).status_code == 401
+        body = {"description": "limited", "permissions": ["deployments:read"]}
+        key = (await client.post("/api-key", json=body, headers={"X-Api-Key": KEY})).raise_for_status().json()["key"]
+        assert (await client.get("/system/disk", headers={"X-Api-Key": key})).status_code == 403

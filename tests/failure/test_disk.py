@@ -1,0 +1,186 @@
+"""A home on a small disk: new work is refused before Postgres runs out of space, and goes on once there is room.
+
+Refusals are 503 with `Retry-After` and a text. What was acknowledged stays, what reads or deletes goes on, runs wait in
+the queue, and Postgres never stops.
+"""
+
+import asyncio
+import contextlib
+import json
+from collections.abc import AsyncIterator, Iterator
+from typing import Any
+from uuid import uuid4
+
+import httpx2
+import pytest
+
+from portside.kernel.disk import DATABASE_NOTICE
+from portside.kernel.embedded import EmbeddedPostgres
+from tests.conftest import eventually
+from tests.servers import KEY, ServerProcess, agent_server, platform_server
+from tests.small_disk import SmallDisk, needs_small_disk, small_disk
+
+pytestmark = [needs_small_disk, pytest.mark.timeout(600)]
+# A quarter of 600 MB, so that a second of writing does not use it up.
+RESERVE = {"DISK_RESERVE_PERCENT": "25"}
+
+
+@pytest.fixture(scope="module")
+def disk(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SmallDisk]:
+    with small_disk(tmp_path_factory.mktemp("small") / "disk", 600) as disk:
+        yield disk
+
+
+@pytest.fixture(scope="module")
+def server(disk: SmallDisk) -> Iterator[ServerProcess]:
+    """A platform without a listener whose home is on the small disk."""
+    with platform_server(disk.path / "home", PORTSIDE_OWN_LISTENER="false", RATE_LIMITS="false", **RESERVE) as server:
+        yield server
+
+
+@pytest.fixture(scope="module")
+def agent(disk: SmallDisk, server: ServerProcess, tmp_path_factory: pytest.TempPathFactory) -> Iterator[ServerProcess]:
+    """An agent server on the platform's Postgres, which watches the same disk."""
+    url = EmbeddedPostgres(disk.path / "home").create_database("agent_of_test")
+    folder = tmp_path_factory.mktemp("agent")
+    with agent_server(url, folder, DISK_FOLDER=str(disk.path / "home"), **RESERVE) as running:
+        yield running
+
+
+@contextlib.asynccontextmanager
+async def client_of(server: ServerProcess) -> AsyncIterator[httpx2.AsyncClient]:
+    async with httpx2.AsyncClient(base_url=server.url, headers={"X-Api-Key": KEY}, timeout=60) as client:
+        yield client
+
+
+def check_refusal(response: httpx2.Response) -> None:
+    assert response.status_code == 503, (response.status_code, response.text)
+    assert int(response.headers["retry-after"]) > 0
+    assert "disk is nearly full" in response.json()["detail"]
+
+
+@contextlib.asynccontextmanager
+async def full(disk: SmallDisk, *clients: httpx2.AsyncClient) -> AsyncIterator[None]:
+    """Take the space down to the middle of the reserve; at the end give it back, and wait until servers notice."""
+    disk.fill_up_to(75_000_000)
+    try:
+        for client in clients:
+            await eventually(lambda client=client: is_low(client))
+        yield
+    finally:
+        disk.empty()
+        for client in clients:
+            await eventually(lambda client=client: has_room(client))
+
+
+async def problem_of(client: httpx2.AsyncClient) -> str | None:
+    response = await client.get("/ok")
+    assert response.status_code == 200, response.text
+    problem: str | None = response.json().get("problems", {}).get("disk")
+    return problem
+
+
+async def is_low(client: httpx2.AsyncClient) -> bool:
+    return await problem_of(client) is not None
+
+
+async def has_room(client: httpx2.AsyncClient) -> bool:
+    return await problem_of(client) is None
+
+
+async def test_platform_refuses_new_data_and_serves_the_rest(disk: SmallDisk, server: ServerProcess):
+    async with client_of(server) as client:
+        project = (await client.post("/sessions", json={"name": f"p-{uuid4()}"})).raise_for_status().json()
+        async with full(disk, client):
+            for method, path, body in (
+                ("POST", "/runs/batch", {"post": []}),
+                ("POST", "/sessions", {"name": "q"}),
+                ("POST", "/datasets", {"name": "d"}),
+                ("POST", "/v2/deployments", {"name": "n"}),
+            ):
+                check_refusal(await client.request(method, path, json=body))
+            # A body is taken before it is refused, or a client that still sends it would see a broken connection.
+            check_refusal(await client.post("/runs/multipart", content=b"x" * 20_000_000))
+            assert (await client.get(f"/sessions/{project['id']}")).status_code == 200
+            assert (await client.post("/runs/query", json={"session": [project["id"]]})).status_code == 200
+            assert (await client.post("/api-key", json={"description": "made on a full disk"})).status_code == 200
+            report = (await client.get("/system/disk")).raise_for_status().json()
+            assert "disk is nearly full" in report["shortage"]
+            assert (await client.delete(f"/sessions/{project['id']}")).is_success
+        assert (await client.post("/sessions", json={"name": f"p-{uuid4()}"})).is_success
+
+
+async def test_runs_wait_and_new_ones_are_refused(disk: SmallDisk, server: ServerProcess, agent: ServerProcess):
+    async with client_of(agent) as client:
+        thread = (await client.post("/threads", json={})).raise_for_status().json()["thread_id"]
+        body = {"assistant_id": "agent", "input": {"messages": []}, "after_seconds": 2}
+        async with full(disk, client):
+            check_refusal(await client.post("/threads", json={}))
+            check_refusal(await client.post(f"/threads/{thread}/runs", json=body))
+            check_refusal(await client.post("/runs/stream", json=body))
+            check_refusal(await client.put("/store/items", json={"namespace": ["a"], "key": "k", "value": {}}))
+            assert (await client.post("/threads/search", json={})).status_code == 200
+            assert (await client.get(f"/threads/{thread}/state")).status_code == 200
+        await client.post(f"/threads/{thread}/runs/wait", json=body)
+        assert (await client.delete(f"/threads/{thread}")).is_success
+
+
+async def test_filled_by_traces_loses_nothing_that_was_acknowledged(disk: SmallDisk, server: ServerProcess):
+    """Clients fill the disk with traces, and retry what was refused: every trace arrives, once."""
+    async with client_of(server) as client:
+        name = f"filled-{uuid4()}"
+        disk.fill_up_to(220_000_000)
+        sent, refused = list[str](), 0
+
+        async def send() -> None:
+            nonlocal refused
+            for _ in range(12):
+                run = str(uuid4())
+                body = json.dumps({"post": [trace(run, name)]})
+                while (response := await client.post("/runs/batch", content=body)).status_code == 503:
+                    refused += 1
+                    assert int(response.headers["retry-after"]) > 0
+                    await asyncio.sleep(0.2)
+                assert response.status_code == 202, response.text
+                sent.append(run)
+
+        senders = asyncio.gather(*(send() for _ in range(8)))
+        await eventually(lambda: asyncio.sleep(0, refused > 20 or senders.done()))
+        assert refused > 20, "the disk was filled before all traces were sent"
+        assert EmbeddedPostgres(disk.path / "home")._responds()
+        disk.empty()
+        await senders
+        project = (await client.get("/sessions", params={"name": name})).raise_for_status().json()[0]
+        usage = (await client.get(f"/sessions/{project['id']}", params={"include_stats": True})).json()
+        assert usage["run_count"] == len(sent) == 96
+        await client.delete(f"/sessions/{project['id']}")
+    log = server.log.read_text()
+    assert "died" not in log
+    assert "new data is refused until there is room" in log
+    assert "request failed" not in log, "a line for each refused request would fill what is left of the disk"
+
+
+def trace(run: str, project: str) -> dict[str, Any]:
+    # Random, because Postgres compresses values.
+    text = "".join(uuid4().hex for _ in range(60_000))
+    return {
+        "id": run, "trace_id": run, "dotted_order": f"20300101T000000000000Z{run}", "name": "n", "run_type": "chain",
+        "start_time": "2030-01-01T00:00:00Z", "end_time": "2030-01-01T00:00:01Z", "session_name": project,
+        "inputs": {"text": text}, "outputs": {},
+    }  # fmt: skip
+
+
+async def test_notice_of_a_full_database_is_read_by_every_server(
+    disk: SmallDisk, server: ServerProcess, agent: ServerProcess
+):
+    async with client_of(server) as platform, client_of(agent) as client:
+        notice = disk.path / "home" / DATABASE_NOTICE
+        # The platform removes a notice that is no longer true, so the test writes it until both have seen it.
+
+        async def are_low() -> bool:
+            notice.write_text("its databases take 99 MB of 100 MB")
+            return await is_low(platform) and await is_low(client)
+
+        await eventually(are_low)
+        await eventually(lambda: has_room(client))
+        await eventually(lambda: has_room(platform))
