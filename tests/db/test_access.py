@@ -11,10 +11,11 @@ from uuid import uuid4
 
 import pytest
 
-from portside.agent.access.authorization import MAX_CONDITIONS, BadFilter, matches, read_filter
+from portside.agent.access.service import matches
 from portside.agent.sql import sql
 from portside.agent.threads import records
 from portside.agent.types.threads import ThreadCreate, ThreadSearch
+from portside.executor.auth import MAX_CONDITIONS, BadFilter, read_filter
 from portside.kernel.db import Database
 from portside.kernel.migrations import migrate
 

@@ -11,7 +11,6 @@ from uuid import UUID
 
 import pytest
 
-from portside.agent.access.authorization import read_filter
 from portside.agent.app import SCHEMA, open_app
 from portside.agent.config import load_config
 from portside.agent.crons.crons import CLAIM_S, DueCron, DueCrons, read_end
@@ -19,6 +18,7 @@ from portside.agent.queue.worker import Worker
 from portside.agent.settings import AgentSettings
 from portside.agent.sql import sql
 from portside.agent.types.access import Caller
+from portside.executor.auth import read_filter
 from portside.executor.load import load_graphs
 from portside.kernel.db import Database
 from portside.kernel.ids import uuid7

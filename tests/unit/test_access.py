@@ -15,16 +15,17 @@ from starlette.requests import Request
 from portside.agent.access.authentication import (
     AccessPolicy,
     CustomAuthentication,
+    caller_from,
     digest_of,
     load_access_policy,
     refuse_open_address,
 )
-from portside.agent.access.authorization import AuthorizationHandlers, HandlerFailed, HandlerRefused
 from portside.agent.access.service import Access, StreamLimit, TooManyStreams
-from portside.agent.access.users import NotAuthenticated, NoUser, caller_from
 from portside.agent.config import load_config
 from portside.agent.settings import AgentSettings
 from portside.agent.types.access import IN_PROCESS, AuthCache, Caller
+from portside.executor.auth import Authentication, AuthorizationHandlers, HandlerFailed, HandlerRefused
+from portside.executor.user import NotAuthenticated, NoUser
 from portside.kernel.errors import Forbidden, UserMistake
 from portside.kernel.http.in_process import InProcessRequest
 from portside.kernel.http.routes import BaseServices, Context, Route
@@ -200,9 +201,11 @@ async def test_authenticate_handler_gets_the_arguments_it_names() -> None:
         return str(given["authorization"])
 
     for handler in (everything, plainly):
-        assert (await CustomAuthentication(handler)(request(authorization="ada", x_note="n"))).identity == "ada"
+        assert (
+            await CustomAuthentication(Authentication(handler))(request(authorization="ada", x_note="n"))
+        ).identity == "ada"
     with pytest.raises(UserMistake, match="tenant"):
-        CustomAuthentication(lambda tenant: tenant)
+        CustomAuthentication(Authentication(lambda tenant: tenant))
 
 
 async def test_cached_caller_is_authenticated_once() -> None:
@@ -212,7 +215,7 @@ async def test_cached_caller_is_authenticated_once() -> None:
         asked.append(str(authorization))
         return str(authorization)
 
-    remembering = CustomAuthentication(handler, AuthCache(max_size=1))
+    remembering = CustomAuthentication(Authentication(handler), AuthCache(max_size=1))
     for token in ("ada", "ada", "bob", "bob", "ada"):
         assert (await remembering(request(authorization=token))).identity == token
     assert asked == ["ada", "bob", "ada"]
@@ -231,7 +234,7 @@ async def test_cached_caller_expires() -> None:
 
     for cache in (AuthCache(ttl_seconds=0), AuthCache(max_size=0)):
         calls.clear()
-        authentication = CustomAuthentication(handler, cache)
+        authentication = CustomAuthentication(Authentication(handler), cache)
         for _ in range(2):
             await authentication(request(authorization="ada"))
         assert calls == ["ada", "ada"]
@@ -299,7 +302,7 @@ async def test_the_basic_example_of_the_sdk_works_as_written() -> None:
     scope: dict[str, Any] = {"verify_token": verify_token, "Any": Any}
     exec(compile(textwrap.dedent(code), "example", "exec"), scope)
     auth: Auth = scope["my_auth"]
-    authenticate = CustomAuthentication(auth._authenticate_handler)  # type: ignore[arg-type]
+    authenticate = CustomAuthentication(Authentication(auth._authenticate_handler))  # type: ignore[arg-type]
     with pytest.raises(HandlerRefused, match="Unauthorized"):
         await authenticate(request())
     caller = await authenticate(request(authorization="ada"))
@@ -350,7 +353,7 @@ async def test_in_process_calls_run_as_the_user_if_configured() -> None:
     def call(user: Any) -> Request:
         return Request(InProcessRequest("GET", "/x", b"/x", b"", [], b"", user).scope())
 
-    custom = CustomAuthentication(authenticate)
+    custom = CustomAuthentication(Authentication(authenticate))
     judging = Access(None, None, AccessPolicy(custom, calls_as_user=True))  # type: ignore[arg-type]
     ada = await judging.authenticate(
         call({"identity": "ada", "permissions": ["p"], "is_authenticated": True, "kind": "x"})

@@ -9,12 +9,11 @@ from langgraph_sdk import Auth
 from langgraph_sdk.auth import is_studio_user
 from starlette.requests import Request
 
-from portside.agent.access.authentication import CustomAuthentication
-from portside.agent.access.authorization import AuthorizationHandlers, HandlerFailed
+from portside.agent.access.authentication import CustomAuthentication, caller_from
 from portside.agent.access.service import apply_run_changes, run_handler_value
-from portside.agent.access.users import caller_from
 from portside.agent.config import load_config
 from portside.agent.types.runs import Command, RunConfig, RunCreate
+from portside.executor.auth import Authentication, AuthorizationHandlers, HandlerFailed
 from portside.kernel.errors import Invalid
 
 
@@ -30,7 +29,7 @@ async def test_headers_are_found_by_bytes_and_by_text(name: Any) -> None:
             raise Auth.exceptions.HTTPException(status_code=401, detail="Invalid API key")
         return {"identity": key.decode() if isinstance(key, bytes) else key}
 
-    asked = CustomAuthentication(authenticate)
+    asked = CustomAuthentication(Authentication(authenticate))
     assert (await asked(request((b"x-api-key", b"mine")))).identity == "mine"
     with pytest.raises(Exception, match="Invalid API key"):
         await asked(request((b"x-other", b"mine")))
@@ -44,7 +43,9 @@ async def test_headers_are_a_plain_mapping_of_bytes_otherwise() -> None:
             headers["c"]
         return "ada"
 
-    assert (await CustomAuthentication(authenticate)(request((b"a", b"1"), (b"b", b"2")))).identity == "ada"
+    assert (
+        await CustomAuthentication(Authentication(authenticate))(request((b"a", b"1"), (b"b", b"2")))
+    ).identity == "ada"
 
 
 async def test_studio_users_see_everything_with_an_empty_filter() -> None:

@@ -20,6 +20,7 @@ from portside.agent.access.service import Access
 from portside.agent.config import AgentConfig, load_config
 from portside.agent.custom.application import CustomApp, running
 from portside.agent.custom.loopback import LOOPBACK, LoopbackTransport, let_sdk_find_server
+from portside.executor.auth import Authentication
 from portside.kernel.errors import UserMistake
 from portside.kernel.http.error_responses import ErrorFormat
 from portside.kernel.http.in_process import InProcessRequest
@@ -127,7 +128,11 @@ def joined(project: Callable[..., AgentConfig]) -> Joined:
         asked.clear()
         config = project(**http)
         custom = CustomApp(config, str(config.http.app))
-        protected = AccessPolicy(custom=CustomAuthentication(authenticate)) if protection is None else protection
+        protected = (
+            AccessPolicy(custom=CustomAuthentication(Authentication(authenticate)))
+            if protection is None
+            else protection
+        )
         access = Access(None, None, protected)  # type: ignore[arg-type]  # nothing is looked up here
         api = SocketApi(
             Api(list(ours), BaseServices(db=None), access.guard), [], access.guard, draining=asyncio.Event()

@@ -5,12 +5,14 @@ All is plain data, so that the other side may be another process: values of a pr
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import Any, Literal, NamedTuple
+from typing import Any, Literal, NamedTuple, NewType
 
 STREAM_PROTOCOL = "__stream_protocol__"
 """The key in `configurable` of a run that was started over the event streaming protocol."""
 UNKNOWN_INTERRUPT = "UnknownInterruptError"
 """The error of a run that answered an interrupt which is not open; older versions of langgraph do not know it."""
+Filter = NewType("Filter", dict[str, Any])
+"""A checked condition on the metadata of a resource, in the form that the database function `matches_access` takes."""
 Config = Any
 """A config of langgraph, as a plain dict."""
 

@@ -1,6 +1,15 @@
-"""The user whom a graph executes for, as the graph's code sees it."""
+"""The user whom a graph executes for, as the graph's code sees it, and what authentication handlers return as one.
 
-from typing import Any
+A handler returns a name, a mapping or an object, which becomes a `User`. It may also return `(scopes, user)`, as
+Starlette's authentication does; the scopes become the permissions.
+"""
+
+import contextlib
+import dataclasses
+from collections.abc import Mapping, Sequence
+from typing import Any, NamedTuple
+
+from langgraph_sdk.auth import Auth
 
 
 class User(dict[str, Any]):
@@ -23,3 +32,120 @@ class User(dict[str, Any]):
     def __reduce__(self) -> Any:
         """Copy only the fields: the original may mean nothing where the copy goes, such as into a checkpoint."""
         return (User, (dict(self),))
+
+
+StudioUser = Auth.types.StudioUser
+USER_FIELDS = ("identity", "display_name", "is_authenticated", "permissions")
+
+
+class NoUser(Exception):
+    """Authentication returned nothing that identifies a user."""
+
+
+class NotAuthenticated(Exception):
+    """Authentication returned a user whose `is_authenticated` is false."""
+
+
+class StudioCaller(StudioUser):
+    """A user of the studio: handlers recognise it by `isinstance`, and read it like every other user."""
+
+    __slots__ = ("_fields",)
+
+    def __init__(self, username: str) -> None:
+        super().__init__(username, is_authenticated=True)
+        self._fields = User(_complete(self, {"kind": "StudioUser"}))
+
+    def __getitem__(self, key: str) -> Any:
+        """Return a field by its name."""
+        return self._fields[key]
+
+    def __contains__(self, key: object) -> bool:
+        """Whether there is a field of this name."""
+        return key in self._fields
+
+    def __iter__(self) -> Any:
+        """Iterate over the names of the fields."""
+        return iter(self._fields)
+
+    def keys(self) -> Any:
+        """Return the names of the fields, so that `dict` can copy them."""
+        return self._fields.keys()
+
+
+class Identity(NamedTuple):
+    """Whom authentication found: the name that everything of the user is filed under, and the user."""
+
+    identity: str
+    display_name: str
+    permissions: tuple[str, ...]
+    user: Any
+
+
+def identity_of(returned: Any) -> Identity:
+    """Return whom authentication returned. Raises NoUser and NotAuthenticated."""
+    scopes, returned = _split(returned)
+    user: Any = StudioCaller(returned.username) if isinstance(returned, StudioUser) else _user(returned)
+    identity = user["identity"]
+    if not isinstance(identity, str) or not identity:
+        raise NoUser("its identity is empty, or not a string")
+    if not user["is_authenticated"]:
+        raise NotAuthenticated
+    if scopes is not None and isinstance(user, User):
+        user["permissions"] = scopes
+    permissions = user["permissions"] if scopes is None else scopes
+    return Identity(identity, str(user["display_name"]), tuple(map(str, permissions)), user)
+
+
+def _split(returned: Any) -> tuple[list[str] | None, Any]:
+    """Split `(scopes, user)` into its parts; anything else is a user without scopes."""
+    if not isinstance(returned, (tuple, list)) or hasattr(returned, "identity"):
+        return None, returned
+    if len(returned) != 2:
+        raise NoUser("a sequence must be a pair of scopes and a user")
+    scopes, user = returned
+    scopes = getattr(scopes, "scopes", scopes)
+    if isinstance(scopes, str):
+        return [scopes], user
+    if scopes is not None and not isinstance(scopes, (Sequence, set, frozenset)):
+        raise NoUser("its scopes are neither a list nor a string")
+    return None if scopes is None else list(scopes), user
+
+
+def _user(returned: Any) -> User:
+    if isinstance(returned, str):
+        return User(_complete(None, {"identity": returned}))
+    if isinstance(returned, Mapping):
+        return User(_complete(None, dict(returned)), original=returned)
+    if not hasattr(returned, "identity"):
+        raise NoUser(f"{type(returned).__name__} is neither a name nor a mapping or object with an identity")
+    return User(_complete(returned, _object_fields(returned)), original=returned)
+
+
+def _complete(source: Any, fields: dict[str, Any]) -> dict[str, Any]:
+    """Return all fields of a user, including those that every user has."""
+    shown = {**_user_attributes(source), **fields}
+    if "identity" not in shown:
+        raise NoUser("it has no identity")
+    shown.setdefault("is_authenticated", True)
+    shown["display_name"] = shown.get("display_name") or shown["identity"]
+    shown["permissions"] = list(shown.get("permissions") or ())
+    return shown
+
+
+def _user_attributes(source: Any) -> dict[str, Any]:
+    """Return the standard properties that an object has; Starlette's base class raises for those it lacks."""
+    found = {}
+    for name in USER_FIELDS:
+        with contextlib.suppress(AttributeError, NotImplementedError):
+            found[name] = getattr(source, name)
+    return found
+
+
+def _object_fields(source: Any) -> dict[str, Any]:
+    """Return the fields that an object has beside the standard properties."""
+    if hasattr(source, "model_dump"):
+        return dict(source.model_dump())
+    if dataclasses.is_dataclass(source) and not isinstance(source, type):
+        return dataclasses.asdict(source)
+    given = getattr(source, "__dict__", {})
+    return {name: value for name, value in given.items() if not name.startswith("_")}

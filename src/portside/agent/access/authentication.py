@@ -11,25 +11,21 @@ their platform; all others are refused. A token is accepted until it expires, a 
 
 import asyncio
 import hashlib
-import inspect
 import ipaddress
-import json
 import time
 from collections.abc import Awaitable, Callable, Iterable, Mapping
-from typing import Any, NamedTuple, NoReturn, TypeVar
+from typing import Any, NamedTuple, NoReturn, Protocol, TypeVar
 
 import httpx
 import msgspec
 from cachetools import TTLCache
-from langgraph_sdk.auth import Auth
-from starlette.requests import HTTPConnection, Request
+from starlette.requests import HTTPConnection
 
-from portside.agent.access.authorization import AuthorizationHandlers, HandlerFailed, refusal_of
-from portside.agent.access.users import NotAuthenticated, NoUser, StudioCaller, caller_from
 from portside.agent.config import AgentConfig
 from portside.agent.settings import AgentSettings
-from portside.agent.types.access import ANYONE, AuthCache, AuthConfig, AuthOpenApi, Caller
-from portside.executor.imports import add_to_path, import_named
+from portside.agent.types.access import ANYONE, IN_PROCESS, AuthCache, AuthConfig, AuthOpenApi, Caller, Filter
+from portside.executor.auth import load_auth
+from portside.executor.user import Identity, StudioCaller, StudioUser, identity_of
 from portside.kernel.errors import Forbidden, Unauthorized, Unavailable, UserMistake
 from portside.kernel.http.headers import bearer_of
 from portside.kernel.logs import get_logger
@@ -37,8 +33,6 @@ from portside.kernel.outbound import ssl_context
 
 T = TypeVar("T", bound=msgspec.Struct)
 log = get_logger(__name__)
-HANDLER_TIMEOUT_S = 30.0
-UNAUTHORIZED = "Unauthorized"
 PLATFORM_TIMEOUT_S = 10.0
 ACCEPTED_TTL_S = 10.0
 LAST_KNOWN_TTL_S = 600.0
@@ -50,7 +44,6 @@ MAX_CACHED = 10_000
 SERVER_ERROR = 500
 NO_KEY = "No valid API key was sent; put one of the platform's in the X-Api-Key header."
 CALL_REFUSED = "call_refused"
-AUTH_LABEL = "auth"
 SCHEME_HEADER, STUDIO_SCHEME = "x-auth-scheme", "langsmith"
 
 PLATFORM_SECURITY = AuthOpenApi(
@@ -61,58 +54,51 @@ PLATFORM_SECURITY = AuthOpenApi(
 # By the project's handler.
 
 
-async def _body(connection: HTTPConnection) -> Any:
-    if not isinstance(connection, Request):
-        return {}
-    try:
-        return json.loads(await connection.body() or b"{}")
-    except ValueError:
-        return {}
+def caller_from(returned: Any) -> Caller:
+    """Return the caller that authentication returned. Raises NoUser and NotAuthenticated."""
+    return Caller(*identity_of(returned))
 
 
-class _Headers(dict[bytes, bytes]):
-    """The headers of a request as handlers get them: bytes for a name in bytes, and a string for a string."""
-
-    @classmethod
-    def of(cls, connection: HTTPConnection) -> "_Headers":
-        """Return the headers of a request; of several with one name, the last."""
-        return cls(connection.scope["headers"])
-
-    def __missing__(self, name: Any) -> Any:
-        return self[_header_name(name)].decode("latin-1")
-
-    def __contains__(self, name: object) -> bool:
-        return super().__contains__(_header_name(name) if isinstance(name, str) else name)
-
-    def get(self, name: Any, default: Any = None) -> Any:
-        """Return a header, or the default."""
-        return self[name] if name in self else default  # noqa: SIM401 - this is what that would call
+def caller_from_user(user: Mapping[str, Any]) -> Caller:
+    """Return the caller of a stored user. A user without identity stands for the server's own process."""
+    if not user.get("identity"):
+        return IN_PROCESS
+    is_studio = user.get("kind") == "StudioUser"
+    return caller_from(StudioUser(user["identity"], is_authenticated=True) if is_studio else dict(user))
 
 
-def _header_name(name: Any) -> bytes:
-    if not isinstance(name, str):
-        raise KeyError(name)
-    return name.lower().encode("latin-1", "replace")
+class ProjectAuth(Protocol):
+    """What the `Auth` object of a project decides: who calls, and what they may do."""
+
+    @property
+    def authenticate(self) -> Callable[[HTTPConnection], Awaitable[Identity]]:
+        """Return whom a request is from. Raises Unauthorized, HandlerRefused and HandlerFailed."""
+        ...
+
+    @property
+    def handlers(self) -> "Authorization":
+        """The authorization handlers."""
+        ...
 
 
-_ARGUMENTS: dict[str, Callable[[HTTPConnection], Any]] = {
-    "request": lambda connection: connection,
-    "body": _body,
-    "path": lambda connection: connection.scope["path"],
-    "method": lambda connection: connection.scope.get("method", "GET"),
-    "path_params": lambda connection: dict(connection.scope.get("path_params") or {}),
-    "query_params": lambda connection: dict(connection.query_params),
-    "headers": _Headers.of,
-    "authorization": lambda connection: connection.headers.get("authorization"),
-}
+class Authorization(Protocol):
+    """The authorization handlers of the project."""
+
+    async def decide(self, caller: Caller, resource: str, action: str, value: dict[str, Any]) -> Filter | None:
+        """Call the handler of an action, which may change the value, and return its filter; None is no condition.
+
+        Raises Forbidden, HandlerRefused and HandlerFailed.
+        """
+        ...
 
 
 class CustomAuthentication:
-    """Calls the project's handler. Raises UserMistake for a handler with unknown parameters."""
+    """Authentication by the project's handler, whose callers may be cached."""
 
-    def __init__(self, handler: Callable[..., Any], cache: AuthCache | None = None) -> None:
-        self._handler = handler
-        self._parameters = _parameters_of(handler)
+    def __init__(
+        self, identify: Callable[[HTTPConnection], Awaitable[Identity]], cache: AuthCache | None = None
+    ) -> None:
+        self._identify = identify
         self._keys = cache.cache_keys if cache else []
         self._cached: TTLCache[bytes, Caller] | None = None
         if cache and cache.max_size > 0:
@@ -121,60 +107,15 @@ class CustomAuthentication:
     async def __call__(self, connection: HTTPConnection) -> Caller:
         """Return the caller of a request. Raises Unauthorized, HandlerRefused and HandlerFailed."""
         if self._cached is None:
-            return await self._authenticate(connection)
+            return Caller(*await self._identify(connection))
         given = [connection.headers.get(name) for name in self._keys]
         if not any(given):
-            return await self._authenticate(connection)
+            return Caller(*await self._identify(connection))
         key = digest_of(given)
         caller = self._cached.get(key)
         if caller is None:
-            caller = await self._authenticate(connection)
-            self._cached[key] = caller
+            caller = self._cached[key] = Caller(*await self._identify(connection))
         return caller
-
-    async def _authenticate(self, connection: HTTPConnection) -> Caller:
-        try:
-            async with asyncio.timeout(HANDLER_TIMEOUT_S):
-                return caller_from(await self._call(connection))
-        except (AssertionError, NotAuthenticated) as exc:
-            raise Unauthorized(UNAUTHORIZED) from exc
-        except NoUser as exc:
-            log.error("authentication returned no user", reason=str(exc))  # noqa: TRY400 - there is nothing to trace
-            raise HandlerFailed from exc
-        except Exception as exc:
-            if refusal := refusal_of(exc):
-                raise refusal from exc
-            log.exception("authentication failed")
-            raise HandlerFailed from exc
-
-    async def _call(self, connection: HTTPConnection) -> Any:
-        arguments: Mapping[str, Any] = {name: _ARGUMENTS[name](connection) for name in self._parameters}
-        arguments = {name: await value if inspect.isawaitable(value) else value for name, value in arguments.items()}
-        if not inspect.iscoroutinefunction(inspect.unwrap(self._handler)):
-            # A handler that is not async may block, and would block the event loop.
-            result = await asyncio.to_thread(self._handler, **arguments)
-            return await result if isinstance(result, Awaitable) else result
-        return await self._handler(**arguments)
-
-
-def _parameters_of(handler: Callable[..., Any]) -> list[str]:
-    """Return the names of the arguments that a handler takes."""
-    parameters = inspect.signature(handler).parameters.values()
-    if any(parameter.kind is parameter.VAR_KEYWORD for parameter in parameters):
-        return [name for name in _ARGUMENTS if name != "body"]
-    unknown = [
-        parameter.name
-        for parameter in parameters
-        if parameter.name not in _ARGUMENTS
-        and parameter.default is parameter.empty
-        and parameter.kind is not parameter.VAR_POSITIONAL
-    ]
-    if unknown:
-        raise UserMistake(
-            f"the authenticate handler has unknown parameters: {', '.join(unknown)}; "
-            f"it may take {', '.join(_ARGUMENTS)}"
-        )
-    return [parameter.name for parameter in parameters if parameter.name in _ARGUMENTS]
 
 
 # By the platform.
@@ -404,7 +345,7 @@ class AccessPolicy(NamedTuple):
 
     custom: CustomAuthentication | None = None
     platform: PlatformAuthentication | None = None
-    handlers: AuthorizationHandlers | None = None
+    handlers: Authorization | None = None
     config: AuthConfig = AuthConfig()
     calls_as_user: bool = False
     """Whether a run's calls to its own server are authorized as those of its user."""
@@ -442,23 +383,21 @@ class AccessPolicy(NamedTuple):
 OPEN = AccessPolicy()
 
 
-def load_access_policy(config: AgentConfig, settings: AgentSettings) -> AccessPolicy:
-    """Load the authentication that is configured. Raises UserMistake if it cannot be loaded."""
+def load_access_policy(config: AgentConfig, settings: AgentSettings, auth: ProjectAuth | None = None) -> AccessPolicy:
+    """Return the authentication that is configured; `auth` is the project's, which is imported here if it is not given.
+
+    Raises UserMistake if it cannot be loaded.
+    """
     section, kind = config.auth, settings.auth_type
-    _refuse_contradictions(config, settings)
+    refuse_contradictions(config, settings)
     platform = None
     if settings.auth_endpoint and kind != "noop" and not section.disable:
         platform = PlatformAuthentication(settings.auth_endpoint, settings.tenant_id, settings.deployment_id)
     if section.path is None:
         return AccessPolicy(platform=platform, config=section)
-    auth = _load_auth(config, section.path)
-    authenticate = auth._authenticate_handler  # noqa: SLF001 - the SDK keeps these names stable for servers
-    if authenticate is None:
-        raise UserMistake(
-            f"{config.file}: auth ({section.path}) has no @authenticate handler, so every request would be refused"
-        )
-    custom = CustomAuthentication(authenticate, section.cache)
-    return AccessPolicy(custom, platform, AuthorizationHandlers(auth), section, settings.inside_calls_as_user)
+    used = auth or load_auth(config.project, section.path)
+    custom = CustomAuthentication(used.authenticate, section.cache)
+    return AccessPolicy(custom, platform, used.handlers, section, settings.inside_calls_as_user)
 
 
 def refuse_open_address(config: AgentConfig, settings: AgentSettings) -> None:
@@ -473,7 +412,8 @@ def refuse_open_address(config: AgentConfig, settings: AgentSettings) -> None:
     )
 
 
-def _refuse_contradictions(config: AgentConfig, settings: AgentSettings) -> None:
+def refuse_contradictions(config: AgentConfig, settings: AgentSettings) -> None:
+    """Refuse a configuration that asks for an authentication and turns it off. Raises UserMistake."""
     section, kind = config.auth, settings.auth_type
     if section.path is not None and (section.disable or kind in {"noop", "langsmith"}):
         what = "auth.disable" if section.disable else f"GRAPH_AUTH_TYPE={kind}"
@@ -484,13 +424,6 @@ def _refuse_contradictions(config: AgentConfig, settings: AgentSettings) -> None
         raise UserMistake(f"GRAPH_AUTH_TYPE=custom requires auth.path in {config.file}")
     if kind == "langsmith" and (section.disable or not settings.auth_endpoint):
         raise UserMistake("GRAPH_AUTH_TYPE=langsmith requires LANGSMITH_AUTH_ENDPOINT, and excludes auth.disable")
-
-
-def _load_auth(config: AgentConfig, path: str) -> Auth:
-    auth = import_named(config.project, AUTH_LABEL, path, add_to_path(config.project))
-    if not isinstance(auth, Auth):
-        raise UserMistake(f"{config.file}: auth ({path}) is of type {type(auth).__name__}; export a langgraph_sdk.Auth")
-    return auth
 
 
 def is_loopback(host: str) -> bool:

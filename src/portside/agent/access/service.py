@@ -16,9 +16,7 @@ import msgspec
 from starlette.authentication import AuthCredentials
 from starlette.requests import HTTPConnection
 
-from portside.agent.access.authentication import OPEN, AccessPolicy, is_loopback
-from portside.agent.access.authorization import HandlerFailed, matches
-from portside.agent.access.users import caller_from_user
+from portside.agent.access.authentication import OPEN, AccessPolicy, caller_from_user, is_loopback
 from portside.agent.assistants.records import AssistantNotFound, Assistants
 from portside.agent.sql import sql
 from portside.agent.store.names import WILDCARD, check_namespace
@@ -26,6 +24,8 @@ from portside.agent.streams.buffers import counted_caller
 from portside.agent.threads.records import ThreadNotFound
 from portside.agent.types.access import ANYONE, IN_PROCESS, AuthOpenApi, Caller, CronFilters, CronGrant, Filter, Grant
 from portside.agent.types.runs import Command, RunConfig, RunCreate, StreamMode
+from portside.executor.auth import HandlerFailed
+from portside.kernel.codec import load
 from portside.kernel.db import Database
 from portside.kernel.errors import Forbidden, Invalid, TooManyRequests
 from portside.kernel.http.decode import convert
@@ -428,6 +428,42 @@ class StreamLimit:
         if self._open[name] == 0:
             # Otherwise the counter would grow with every caller that ever connected.
             del self._open[name]
+
+
+def matches(metadata: Mapping[str, Any], wanted: Filter | None) -> bool:
+    """Whether metadata matches a filter. This is `matches_access` of the database, for what is not stored yet."""
+    if wanted is None:
+        return True
+    equal = ({"op": "eq", "key": key, "value": value} for key, value in wanted["equal"].items())
+    return all(_holds(metadata, condition) for condition in (*equal, *wanted["rest"]))
+
+
+def _holds(metadata: Mapping[str, Any], condition: dict[str, Any]) -> bool:
+    match condition["op"]:
+        case "all":
+            return all(_holds(metadata, part) for part in condition["of"])
+        case "any":
+            return any(_holds(metadata, part) for part in condition["of"])
+        case "eq":
+            return condition["key"] in metadata and _json_equal(metadata[condition["key"]], condition["value"])
+        case _:
+            stored = metadata.get(condition["key"])
+            return isinstance(stored, (list, tuple)) and all(
+                any(_json_equal(one, wanted) for one in stored) for wanted in condition["values"]
+            )
+
+
+def _json_equal(stored: Any, wanted: Any) -> bool:
+    """Whether two values are equal in JSON, where true is not 1."""
+    return bool(_typed(load(dump_user(stored))) == _typed(wanted))
+
+
+def _typed(value: Any) -> Any:
+    if isinstance(value, bool):
+        return ("bool", value)
+    if isinstance(value, list):
+        return [_typed(part) for part in value]
+    return {key: _typed(part) for key, part in value.items()} if isinstance(value, dict) else value
 
 
 # Handlers write into these without checking whether they are there.

@@ -1,13 +1,12 @@
 """Callers, and the access that they have to resources (contract: section 15)."""
 
 import hashlib
-from typing import Any, NamedTuple, NewType
+from typing import Any, NamedTuple
 from uuid import UUID
 
 import msgspec
 
-Filter = NewType("Filter", dict[str, Any])
-"""A checked condition on the metadata of a resource, in the form that the database function `matches_access` takes."""
+from portside.executor.requests import Filter as Filter  # noqa: PLC0414 - one of these types
 
 
 class Caller(msgspec.Struct, frozen=True):
