@@ -11,12 +11,12 @@ from collections.abc import AsyncIterator, Iterable, Sequence
 from contextlib import asynccontextmanager
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import msgspec
 
 from portside.agent.a2a.service import A2A, A2AServices
-from portside.agent.access.authentication import load_access_policy
+from portside.agent.access.authentication import AccessPolicy, load_access_policy
 from portside.agent.access.service import Access, StreamLimit
 from portside.agent.assistants.descriptions import Descriptions
 from portside.agent.assistants.records import Assistants
@@ -29,7 +29,7 @@ from portside.agent.custom.cache import OldCacheEntries
 from portside.agent.encryption.codec import EncryptionCodec, encryptor_of, prepare_codec, with_encryption_context
 from portside.agent.encryption.encryptor import Encryptor, make_encryptor
 from portside.agent.executors.graphs import RemoteGraphs
-from portside.agent.executors.start import start_graphs
+from portside.agent.executors.start import start_graphs, start_handlers
 from portside.agent.graphs import GraphService, LocalGraphs
 from portside.agent.http import (
     agents,
@@ -117,6 +117,7 @@ async def open_app(
     size, codec = settings.graph_postgres_pool_max_size, EncryptionCodec(encryptor) if encryptor else None
     connect = partial(Database.connect, database_url, max_size=size, schema=SCHEMA, codec=codec)
     db = await connect()
+    handlers = None
     serde, writer = make_serde(SerdeRules(**msgspec.structs.asdict(config.serde))), CheckpointWriter(db)
     make_saver = partial(PostgresSaver, serde=serde, encryptor=encryptor, writer=writer)
     loops = settings.slots if settings.bg_job_isolated_loops and settings.slots else 1
@@ -127,6 +128,7 @@ async def open_app(
         service: LocalGraphs | RemoteGraphs
         pools = {"api": db}
         if graphs is None:
+            handlers = await start_handlers(config, settings)
             backend = PostgresBackend(db, encryptor=encryptor, writer=writer)
             service = await start_graphs(config, settings, backend, await make_store(setup)(db))
         else:
@@ -137,7 +139,8 @@ async def open_app(
             # Graphs read with no time limit but the statement's, so the API's connections are found dead first.
             db.on_dead(service.replace_connections)
         try:
-            app = await _compose(pools, service, config, settings, setup)
+            policy = load_access_policy(config, settings, None if handlers is None else handlers.auth)
+            app = await _compose(pools, ProjectCode(service, setup, policy), config, settings)
             bus = await open_bus(db, settings, database_url)
             # Encrypted events are read from the database, whose codec decrypts them.
             bus.carries_chunks = bus.carries_chunks and encryptor is None
@@ -150,6 +153,8 @@ async def open_app(
         finally:
             await service.close()
     finally:
+        if handlers is not None:
+            await handlers.close()
         await db.close()
 
 
@@ -163,12 +168,20 @@ def _encryptor(config: AgentConfig, settings: AgentSettings) -> Encryptor | None
     return make_encryptor(settings, handlers, f"{config.file}: encryption.path ({source})")
 
 
+class ProjectCode(NamedTuple):
+    """What runs code of the project, in this process or in executors."""
+
+    graphs: GraphService
+    store: StoreSetup
+    access: AccessPolicy
+
+
 async def _compose(
-    pools: dict[str, Database], graphs: GraphService, config: AgentConfig, settings: AgentSettings, setup: StoreSetup
+    pools: dict[str, Database], code: ProjectCode, config: AgentConfig, settings: AgentSettings
 ) -> AgentApp:
-    db = pools["api"]
+    db, graphs, setup = pools["api"], code.graphs, code.store
     all_assistants = Assistants(db, graphs.facts)
-    access = Access(db, all_assistants, load_access_policy(config, settings))
+    access = Access(db, all_assistants, code.access)
     await all_assistants.make_system_assistants()
     await set_default_lifetime(db, config.thread_ttl)
     traffic, draining = Traffic(), asyncio.Event()

@@ -301,6 +301,12 @@ class AuthorizationHandlers:
         everywhere = self._auth._global_handlers  # noqa: SLF001 - the same
         return everywhere[-1] if everywhere else None
 
+    def keys(self) -> list[tuple[str, str]]:
+        """Return the resource and the action of each handler; `*` stands for all."""
+        # The SDK keeps these names stable for servers.
+        everywhere = [(ANY, ANY)] if self._auth._global_handlers else []  # noqa: SLF001
+        return [*self._auth._handlers, *everywhere]  # noqa: SLF001
+
     async def decide(self, caller: Sender, resource: str, action: str, value: dict[str, Any]) -> Filter | None:
         """Call the handler of an action and return its filter; None means no condition.
 

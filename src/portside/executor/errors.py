@@ -1,6 +1,9 @@
-"""How the execution of a graph fails, where that is not an outcome of the run."""
+"""How the execution of a graph fails, where that is not an outcome of the run, and how errors cross a link."""
 
-from portside.kernel.errors import PortsideError
+from dataclasses import asdict
+
+from portside.executor.link import CallFailed
+from portside.kernel.errors import Invalid, PortsideError, Problem, error_classes
 
 
 class GraphFailed(PortsideError):
@@ -11,3 +14,23 @@ class GraphFailed(PortsideError):
 
 class RunTimeout(Exception):
     """The run took longer than it may."""
+
+
+def failure_of(error: PortsideError) -> CallFailed:
+    """Return what an error is as the answer to a call."""
+    problems = {"problems": [asdict(problem) for problem in error.problems]} if isinstance(error, Invalid) else {}
+    return CallFailed(error.code, error.message, {"status": error.status, "headers": error.headers, **problems})
+
+
+def error_of(failed: CallFailed) -> Exception:
+    """Return the error that the peer answered with; an answer with none of this process's errors as it is."""
+    known = {each.code: each for each in error_classes()}.get(failed.code)
+    if known is None:
+        return failed
+    # Constructors differ; what they set does not.
+    error = known.__new__(known)
+    PortsideError.__init__(error, failed.message, headers=failed.fields.get("headers"))
+    error.status = failed.fields.get("status", known.status)  # type: ignore[misc]
+    if isinstance(error, Invalid):
+        error.problems = [Problem(**problem) for problem in failed.fields.get("problems", [])]
+    return error

@@ -24,6 +24,8 @@ CHECKPOINTS = "checkpoints"
 STORE_BATCH = "store.batch"
 HTTP_REQUEST = "http.request"
 RETIRE = "retire"
+AUTHENTICATE = "auth.authenticate"
+AUTHORIZE = "auth.authorize"
 UPDATE_STATE = "update_state"
 CREATE_STATE = "create_state"
 
@@ -48,6 +50,8 @@ class ServerHello:
     store_ttl: dict[str, Any] | None = None
     """How long items of the store live, as langgraph's `TTLConfig`."""
     log_level: str = "INFO"
+    handlers: dict[str, Any] | None = None
+    """What to import instead of the graphs: the locations of the project's handlers by their kinds."""
 
 
 @dataclass(slots=True, kw_only=True)
@@ -69,6 +73,8 @@ class ExecutorHello:
     """The machine that it runs on, for people."""
     revision: str | None = None
     """The revision of the project, if it is known."""
+    handlers: dict[str, Any] = field(default_factory=dict)
+    """What is known of each kind of handlers."""
 
 
 @dataclass(slots=True, kw_only=True)
@@ -140,6 +146,41 @@ class HttpRequest:
     query: bytes
     headers: list[tuple[bytes, bytes]]
     body: bytes
+
+
+@dataclass(slots=True, kw_only=True)
+class SentUser:
+    """A user whom the project's authentication returned, or whom the server knows."""
+
+    fields: bytes
+    """By `values`."""
+    handle: int = 0
+    """Where the executor has the object that authentication returned; 0 if it returned none."""
+    is_studio: bool = False
+
+
+@dataclass(slots=True, kw_only=True)
+class Authenticated:
+    """Whom the project's authentication found."""
+
+    identity: str
+    display_name: str
+    permissions: list[str]
+    user: Any
+    """A `SentUser`."""
+
+
+@dataclass(slots=True, kw_only=True)
+class Authorization:
+    """A question to the authorization handlers. The answer is the value, None if unchanged, and a filter."""
+
+    user: Any
+    """A `SentUser`, or None."""
+    permissions: list[str]
+    resource: str
+    action: str
+    value: bytes
+    """By `values`."""
 
 
 @dataclass(slots=True, kw_only=True)

@@ -24,8 +24,9 @@ from typing import Any
 from portside.executor import messages
 from portside.executor.checkpoints.saver import Checkpointer
 from portside.executor.checkpoints.serde import SerdeRules, make_serde
-from portside.executor.errors import RunTimeout
+from portside.executor.errors import RunTimeout, failure_of
 from portside.executor.execute import execute
+from portside.executor.handlers import ProjectHandlers
 from portside.executor.link import HIGH_WATER_BYTES, CallFailed, Handler, Link, LinkClosed, ServedCall
 from portside.executor.load import Graphs, load_graphs
 from portside.executor.loops import GraphLoop
@@ -49,7 +50,7 @@ from portside.executor.requests import (
     StateRead,
 )
 from portside.executor.sdk import let_sdk_find
-from portside.kernel.errors import Invalid, PortsideError, UserMistake
+from portside.kernel.errors import PortsideError, UserMistake
 
 log = logging.getLogger(__name__)
 EVENT_WAIT_LIMIT_S = 30.0
@@ -117,21 +118,26 @@ class ExecutorProcess:
         sources = {graph_id: GraphSource(**source) for graph_id, source in hello.graphs.items()}
         project = Project(file=Path(hello.file), graphs=sources, dependencies=hello.dependencies, env=hello.env)
         try:
-            graphs = load_graphs(project)
+            return await (self._prepare_graphs if hello.handlers is None else self._prepare_handlers)(project, hello)
         except UserMistake as exc:
             return _failed(str(exc))
+
+    async def _prepare_handlers(self, project: Project, hello: ServerHello) -> ExecutorHello:
+        """Import the project's handlers, which run on one loop."""
+        self._loops = [GraphLoop("handlers")]
+        self._turns = [_Turn(loop) for loop in self._loops]
+        handlers = ProjectHandlers(self._link, self._loops[0])
+        known = await handlers.load(project, hello.handlers or {})
+        self._handlers.update(handlers.served())
+        return _hello(handlers=known)
+
+    async def _prepare_graphs(self, project: Project, hello: ServerHello) -> ExecutorHello:
+        graphs = load_graphs(project)
         self._loops = [GraphLoop(f"graphs-{number}") for number in range(hello.loops)]
         self._turns = [_Turn(loop) for loop in self._loops]
         self._graphs = await self._equipped(graphs, hello)
         self._handlers.update(self._served(GraphOperations(self._graphs)))
-        found = {name: version for name in LIBRARIES if (version := _version(name))}
-        return ExecutorHello(
-            protocol=messages.PROTOCOL,
-            language=f"Python {platform.python_version()}",
-            pid=os.getpid(),
-            graphs=self._graphs.facts(),
-            libraries=found,
-        )
+        return _hello(graphs=self._graphs.facts())
 
     async def _equipped(self, graphs: Graphs, hello: ServerHello) -> Graphs:
         """Give the graphs their checkpointer and their store, which are behind the link."""
@@ -282,16 +288,22 @@ async def _answered(work: Coroutine[Any, Any, Any]) -> Any:
         return await work
     except RunTimeout as exc:
         raise CallFailed("run_timeout", str(exc)) from exc
-    except Invalid as exc:
-        raise CallFailed(exc.code, exc.message, {"problems": [asdict(problem) for problem in exc.problems]}) from exc
     except PortsideError as exc:
-        raise CallFailed(exc.code, exc.message) from exc
+        raise failure_of(exc) from exc
+
+
+def _hello(**fields: Any) -> ExecutorHello:
+    return ExecutorHello(
+        protocol=messages.PROTOCOL,
+        language=f"Python {platform.python_version()}",
+        pid=os.getpid(),
+        libraries={name: version for name in LIBRARIES if (version := _version(name))},
+        **fields,
+    )
 
 
 def _failed(reason: str) -> ExecutorHello:
-    return ExecutorHello(
-        protocol=messages.PROTOCOL, language=f"Python {platform.python_version()}", pid=os.getpid(), failure=reason
-    )
+    return _hello(failure=reason)
 
 
 def _version(package: str) -> str | None:

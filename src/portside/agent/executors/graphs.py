@@ -26,7 +26,7 @@ from portside.agent.queue.worker import AttemptLost
 from portside.agent.streams.buffers import ThreadBridge
 from portside.executor import messages
 from portside.executor.checkpoints.backend import CheckpointBackend
-from portside.executor.errors import GraphFailed, RunTimeout
+from portside.executor.errors import RunTimeout, error_of
 from portside.executor.link import CallFailed, LinkClosed
 from portside.executor.messages import GraphCall
 from portside.executor.requests import (
@@ -42,12 +42,11 @@ from portside.executor.requests import (
     StateCreation,
     StateRead,
 )
-from portside.kernel.errors import BadRequest, Conflict, Invalid, NotFound, Problem, Unavailable
+from portside.kernel.errors import Unavailable
 
 ATTEMPTS_AT_A_CALL = 3
 KEPT_DESCRIPTIONS = 256
 USER = "langgraph_auth_user"
-_ERRORS = {error.code: error for error in (BadRequest, NotFound, Conflict, Unavailable, GraphFailed)}
 
 
 class RemoteGraphs:
@@ -189,9 +188,4 @@ def _push(bridge: ThreadBridge[tuple[str, bytes]], events: list[list[Any]]) -> N
 
 def _error_of(failed: CallFailed) -> Exception:
     """Return what the executor's error is in this process."""
-    if failed.code == "run_timeout":
-        return RunTimeout()
-    if failed.code == Invalid.code:
-        return Invalid([Problem(**problem) for problem in failed.fields.get("problems", [])])
-    error = _ERRORS.get(failed.code)
-    return failed if error is None else error(failed.message)
+    return RunTimeout() if failed.code == "run_timeout" else error_of(failed)

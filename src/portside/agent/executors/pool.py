@@ -11,8 +11,8 @@ itself for one attempt (`is_suspect`).
 
 import asyncio
 import time
-from collections.abc import AsyncIterator, Callable, Mapping
-from contextlib import asynccontextmanager
+from collections.abc import AsyncIterator, Callable, Iterator, Mapping
+from contextlib import asynccontextmanager, contextmanager
 from dataclasses import dataclass
 from typing import Any
 from uuid import UUID
@@ -115,6 +115,21 @@ class ExecutorPool:
     async def for_call(self) -> AsyncIterator[Executor]:
         """Assign a call that executes no run. Raises Unavailable if no executor starts."""
         executor = await self._wait_for(lambda: self._least_loaded(self._usable()))
+        executor.calls += 1
+        try:
+            yield executor
+        finally:
+            executor.calls -= 1
+            self._released(executor)
+
+    @contextmanager
+    def ready_one(self) -> Iterator[Executor | None]:
+        """Assign a call that does not wait; None if no executor is ready."""
+        executor = self._least_loaded(self._usable())
+        self._used_at = time.monotonic()
+        if executor is None:
+            yield None
+            return
         executor.calls += 1
         try:
             yield executor
@@ -283,7 +298,13 @@ class ExecutorPool:
         self.facts.update(executor.hello.graphs)
         executor.watch(self._on_end)
         self._executors.append(executor)
-        log.info("executor ready", executor=executor.name, language=executor.hello.language, **fields)
+        log.info(
+            "executor ready",
+            executor=executor.name,
+            of="graphs" if executor.hello.graphs else "handlers",
+            language=executor.hello.language,
+            **fields,
+        )
         self.on_change()
         self._notify()
 

@@ -3,6 +3,7 @@
 import os
 import sys
 from collections.abc import Mapping
+from typing import Any
 
 import msgspec
 from langgraph.store.base import BaseStore
@@ -10,11 +11,13 @@ from langgraph.store.base import BaseStore
 from portside.agent.checkpoints.saver import PostgresBackend
 from portside.agent.config import AgentConfig
 from portside.agent.executors.graphs import RemoteGraphs
+from portside.agent.executors.handlers import RemoteHandlers, ServedExchanges, handlers_of
 from portside.agent.executors.pool import ExecutorPool, PoolLimits
 from portside.agent.executors.process import Program
 from portside.agent.executors.serving import ExecutorRequests, Scopes
 from portside.agent.settings import AgentSettings
 from portside.executor import messages
+from portside.executor.asgi import Exchanges
 from portside.executor.messages import ServerHello
 from portside.kernel.aliases import environment_names
 
@@ -28,24 +31,14 @@ async def start_graphs(
 ) -> RemoteGraphs:
     """Start the executors; the caller closes what this returns. Raises UserMistake if the project does not load."""
     project, ttl = config.project, store.ttl_config
-    hello = ServerHello(
-        protocol=messages.PROTOCOL,
-        file=str(project.file),
+    program = _program(
+        config,
+        settings,
         graphs={name: {"path": each.path, "description": each.description} for name, each in project.graphs.items()},
-        dependencies=list(project.dependencies),
-        env=without_keys(project.env, settings),
         loops=max(1, settings.slots) if settings.bg_job_isolated_loops else 1,
         serde=msgspec.structs.asdict(config.serde),
         is_encrypted=backend.is_encrypted,
         store_ttl=None if ttl is None else dict(ttl),
-        log_level=settings.log_level,
-    )
-    program = Program(
-        python=settings.executor_python or sys.executable,
-        environment=without_keys(os.environ, settings),
-        hello=hello,
-        heartbeat_s=settings.executor_heartbeat_secs,
-        start_within_s=settings.executor_start_secs,
     )
     limits = PoolLimits(
         executors=settings.executors,
@@ -55,12 +48,52 @@ async def start_graphs(
     )
     scopes = Scopes(backend)
     pool = ExecutorPool(program, limits, ExecutorRequests(scopes, store).handlers)
+    await _started(pool)
+    return RemoteGraphs(pool, backend.writer, scopes)
+
+
+async def start_handlers(config: AgentConfig, settings: AgentSettings) -> RemoteHandlers | None:
+    """Start the executor of the project's handlers; None if the configuration names none. The caller closes it.
+
+    Raises UserMistake if the handlers do not load.
+    """
+    sources = handlers_of(config)
+    if not sources:
+        return None
+    exchanges = Exchanges()
+    pool = ExecutorPool(
+        _program(config, settings, graphs={}, loops=1, handlers=sources),
+        PoolLimits(executors=1),
+        ServedExchanges(exchanges).handlers,
+    )
+    await _started(pool)
+    return RemoteHandlers(pool, exchanges)
+
+
+def _program(config: AgentConfig, settings: AgentSettings, **hello: Any) -> Program:
+    project = config.project
+    return Program(
+        python=settings.executor_python or sys.executable,
+        environment=without_keys(os.environ, settings),
+        hello=ServerHello(
+            protocol=messages.PROTOCOL,
+            file=str(project.file),
+            dependencies=list(project.dependencies),
+            env=without_keys(project.env, settings),
+            log_level=settings.log_level,
+            **hello,
+        ),
+        heartbeat_s=settings.executor_heartbeat_secs,
+        start_within_s=settings.executor_start_secs,
+    )
+
+
+async def _started(pool: ExecutorPool) -> None:
     try:
         await pool.start()
     except BaseException:
         await pool.close()
         raise
-    return RemoteGraphs(pool, backend.writer, scopes)
 
 
 def without_keys(environment: Mapping[str, str], settings: AgentSettings) -> dict[str, str]:
