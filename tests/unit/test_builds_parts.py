@@ -17,7 +17,13 @@ from portside.dataplane.builds.config import (
     suitable_versions,
 )
 from portside.dataplane.builds.environment import explain, read_pins
-from portside.dataplane.builds.javascript import install_command, install_roots, node_versions, package_manager
+from portside.dataplane.builds.javascript import (
+    install_command,
+    install_roots,
+    missing_packages,
+    node_versions,
+    package_manager,
+)
 from portside.dataplane.builds.node import NodeVersions, PackageManager
 from portside.dataplane.builds.sources import address_of, is_local
 from portside.dataplane.builds.wheel import is_behind
@@ -182,6 +188,19 @@ def test_engine_sets_node_version(tmp_path: Path, package: dict[str, object], ve
     (tmp_path / "package.json").write_text(json.dumps(package))
     assert node_versions(tmp_path, None) == versions
     assert versions.preferred == preferred
+
+
+def test_missing_packages_are_noticed(tmp_path: Path):
+    below = tmp_path / "apps" / "one"
+    below.mkdir(parents=True)
+    (below / "package.json").write_text("{}")
+    assert missing_packages(below) is None
+    (below / "package.json").write_text('{"dependencies": {"zod": "4"}}')
+    assert missing_packages(below) == f"npm i in {below}"
+    (tmp_path / "pnpm-lock.yaml").write_text("")
+    assert missing_packages(below) == f"pnpm i in {tmp_path}"
+    (tmp_path / "node_modules").mkdir()
+    assert missing_packages(below) is None
 
 
 def test_invalid_package_json_is_named(tmp_path: Path):

@@ -1,6 +1,7 @@
 """Parts of the data plane that need no other process: masking, log lines, environments, process identities, state."""
 
 import os
+from dataclasses import replace
 from pathlib import Path
 from uuid import uuid4
 
@@ -97,7 +98,7 @@ def test_server_environment_precedence():
         id=uuid4(), name="a", environment={"LANGSMITH_API_KEY": "platform", "LANGSMITH_PROJECT": "a"}
     )
     disk = {"DISK_FOLDER": "/home"}
-    runtime = RuntimeEnvironment("postgresql://x", 8000, Path("/home"), Path("/venv/bin"), "abc", disk)
+    runtime = RuntimeEnvironment("postgresql://x", 8000, Path("/home"), [Path("/venv/bin")], "abc", disk)
     found = server_environment(deployment, revision, runtime, {"PATH": "/bin", "SECRET_OF_LISTENER": "s"})
     assert found["LANGSMITH_API_KEY"] == "mine"
     assert found["PORT"] == "8000"
@@ -107,6 +108,12 @@ def test_server_environment_precedence():
     assert found["LANGSMITH_LANGGRAPH_GIT_REPO"] == "https://***@host/r"
     assert found["LANGSMITH_HOST_REVISION_ID"] == str(revision.id)
     assert "SECRET_OF_LISTENER" not in found
+    given = [Secret("EXECUTOR_NODE", "/elsewhere")]
+    binaries = [Path("/venv/bin"), Path("/node/bin")]
+    runtime = replace(runtime, binaries=binaries, settings={"EXECUTOR_NODE": "/node/bin/node"})
+    found = server_environment(deployment, desired_revision(id=uuid4(), secrets=given), runtime, {"PATH": "/bin"})
+    assert found["PATH"] == os.pathsep.join(["/venv/bin", "/node/bin", "/bin"])
+    assert found["EXECUTOR_NODE"] == "/node/bin/node"
 
 
 def test_secret_repr_hides_value():

@@ -96,6 +96,14 @@ class DeployOptions(msgspec.Struct):
     integration: str | None
     build_on_push: bool | None
     access: dict[str, Any]
+    install_command: str | None
+    build_command: str | None
+
+    @property
+    def commands(self) -> dict[str, str]:
+        """The commands for JavaScript that were given, as a request has them."""
+        given = {"install_command": self.install_command, "build_command": self.build_command}
+        return {name: command for name, command in given.items() if command is not None}
 
 
 @click.command()
@@ -117,6 +125,8 @@ class DeployOptions(msgspec.Struct):
 )
 @click.option("--upload", is_flag=True, help="Upload the folder as it is, even if it is a git repository.")
 @click.option("--integration", metavar="NAME", help="Git integration whose token gives access to the repository.")
+@click.option("--install-command", metavar="COMMAND", help="Installs JavaScript packages, at the top of the source.")
+@click.option("--build-command", metavar="COMMAND", help="Builds JavaScript, in the configuration file's folder.")
 @click.option("--build-on-push/--no-build-on-push", default=None, help="Deploy every push to the branch.")
 @click.option(
     "--agent-access",
@@ -222,9 +232,9 @@ def _deploy_repository(platform: Platform, deployed: dict[str, Any] | None, opti
     revision_config = {"repo_ref": options.ref, "graph_config_path": options.config}
     if deployed is None:
         body = create_body(platform, options.name, options.source, revision_config, integration=options.integration)
-        body["source_config"]["build_on_push"] = bool(options.build_on_push)
+        body["source_config"] |= {"build_on_push": bool(options.build_on_push), **options.commands}
         return dict(platform.call("POST", "/v2/deployments", body=body | {"secrets": options.secrets} | options.access))
-    source_config = {"repo_url": options.source, "build_on_push": options.build_on_push}
+    source_config = {"repo_url": options.source, "build_on_push": options.build_on_push, **options.commands}
     change: dict[str, Any] = {"source_config": source_config, "source_revision_config": revision_config}
     change |= {"secrets": options.secrets} if options.secrets else {}
     change |= options.access
@@ -259,6 +269,7 @@ def _deploy_folder(
         platform.upload(upload_address["upload_url"], file, packed.size, upload_address["upload_headers"])
     revision = {"source_tarball_path": upload_address["object_path"], "graph_config_path": project.config}
     change = {"revision_source": "internal_source", "source_revision_config": revision, **options.access}
+    change |= {"source_config": options.commands} if options.commands else {}
     return dict(platform.call("PATCH", path, body=change | ({"secrets": secrets} if secrets else {})))
 
 

@@ -6,13 +6,20 @@ import subprocess
 import sys
 import threading
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import click
 
 from portside.cli.output import say, show_text
+from portside.kernel.aliases import JAVASCRIPT_SUFFIXES, is_javascript
+from portside.kernel.errors import UserMistake
+
+if TYPE_CHECKING:
+    from portside.agent.config import AgentConfig
 
 LOOK_EVERY_MS = 500
-IGNORED = ("/.git/", "/.venv/", "/node_modules/", "/__pycache__/")
+WATCHED = (".py", ".json", ".env", ".toml", ".txt", *JAVASCRIPT_SUFFIXES)
+IGNORED = ("/.git/", "/.venv/", "/node_modules/", "/__pycache__/", "/.next/", "/.turbo/", "/.langgraph_api/")
 
 
 @click.command()
@@ -24,10 +31,11 @@ IGNORED = ("/.git/", "/.venv/", "/node_modules/", "/__pycache__/")
 @click.option("--home", help="Home folder of the embedded Postgres, which is used without a database URL.")
 @click.option("--reload/--no-reload", default=True, help="Restart when a file changes.")
 def dev(config: Path | None, *, reload: bool, **options: object) -> None:
-    """Serve the agent in this folder with the Python of this command; nothing is installed.
+    """Serve the agent in this folder with the Python of this command; no package of the project is installed.
 
-    The studio at /studio talks to it in a browser, offline and without an account. Threads survive restarts; they are
-    stored in Postgres, as in production.
+    JavaScript graphs run with the Node of the PATH if its version fits, else with one that is installed once into the
+    home folder. The studio at /studio talks to the agent in a browser, offline and without an account. Threads survive
+    restarts; they are stored in Postgres, as in production.
     """
     from portside.agent.config import find_config, load_config
     from portside.kernel.embedded import EmbeddedPostgres
@@ -38,29 +46,58 @@ def dev(config: Path | None, *, reload: bool, **options: object) -> None:
     path = (config or find_config(Path.cwd(), os.environ)).absolute()
     # The server logs ignored fields of the file; logging them here would repeat them.
     configure_logs(level="ERROR")
-    load_config(path, os.environ)
+    config_read = load_config(path, os.environ)
     version = ".".join(map(str, sys.version_info[:3]))
     say(f"Python {version} ({sys.executable}); nothing is installed, so it must have the project's packages")
     given = [f"--{name}={value}" for name, value in options.items() if value is not None]
     command = [sys.executable, "-m", "portside", "serve", f"--config={path}", "--studio", *given]
     # Acquired here, so that the database does not restart with each reload.
     platform = load_settings(PlatformSettings, os.environ, home=options["home"])
+    environment = {**os.environ, **node_variables(config_read, platform.home_path)}
     embedded = None
     if not _names_database():
         embedded = EmbeddedPostgres(platform.home_path, connections=platform.postgres_max_connections)
         embedded.acquire()
     try:
-        _run(command, path.parent if reload else None)
+        _run(command, environment, path.parent if reload else None)
     finally:
         if embedded is not None:
             embedded.release()
+
+
+def node_variables(config: "AgentConfig", home: Path) -> dict[str, str]:
+    """Return what a server needs to execute JavaScript graphs, as its settings; nothing if it has none or they are set.
+
+    Installs into the home folder what this machine lacks. Raises UserMistake.
+    """
+    names = ("EXECUTOR_NODE", "EXECUTOR_JAVASCRIPT")
+    is_needed = any(is_javascript(graph.path) for graph in config.graphs.values())
+    if not is_needed or all(os.environ.get(name) for name in names):
+        return {}
+    import asyncio
+
+    from portside.dataplane.builds.config import read_node_version
+    from portside.dataplane.builds.javascript import missing_packages, node_versions
+    from portside.dataplane.builds.node import check_runtime, provide_node
+    from portside.dataplane.failures import BuildFailed
+    from portside.dataplane.masking import MaskedOutput
+
+    try:
+        check_runtime()
+        if (command := missing_packages(config.folder)) is not None:
+            raise UserMistake(f"the packages of {config.folder} are not installed; run {command}")
+        wanted = node_versions(config.folder, read_node_version(config.file))
+        provided = asyncio.run(provide_node(home / "dataplane", wanted, MaskedOutput(say)))
+    except BuildFailed as exc:
+        raise UserMistake(str(exc)) from exc
+    return {name: os.environ.get(name) or str(path) for name, path in zip(names, provided, strict=True)}
 
 
 def _names_database() -> bool:
     return any(os.environ.get(name) for name in ("DATABASE_URI", "DATABASE_URL", "POSTGRES_URI"))
 
 
-def _run(command: list[str], watched: Path | None) -> None:
+def _run(command: list[str], environment: dict[str, str], watched: Path | None) -> None:
     """Run the server until Ctrl-C or SIGTERM; restart it after changes below the watched folder.
 
     Without a folder, return when the server exits. Also exit if the first server finds no port or no database, because
@@ -71,7 +108,7 @@ def _run(command: list[str], watched: Path | None) -> None:
     stop = threading.Event()
     for number in (signal.SIGINT, signal.SIGTERM):
         signal.signal(number, lambda *_: stop.set())
-    server = _start(command)
+    server = _start(command, environment)
     try:
         if watched is None:
             _wait(server, stop)
@@ -89,7 +126,7 @@ def _run(command: list[str], watched: Path | None) -> None:
             names = sorted({Path(changed).name for _, changed in changes})
             show_text(f"· {', '.join(names[:3])} changed, restarting", err=True)
             _stop(server)
-            server = _start(command)
+            server = _start(command, environment)
     finally:
         _stop(server)
 
@@ -101,8 +138,8 @@ def _wait(server: "subprocess.Popen[bytes]", stop: threading.Event) -> None:
             sys.exit(server.returncode)
 
 
-def _start(command: list[str]) -> "subprocess.Popen[bytes]":
-    return subprocess.Popen(command, start_new_session=True)
+def _start(command: list[str], environment: dict[str, str]) -> "subprocess.Popen[bytes]":
+    return subprocess.Popen(command, env=environment, start_new_session=True)
 
 
 def _stop(server: "subprocess.Popen[bytes]") -> None:
@@ -116,4 +153,4 @@ def _stop(server: "subprocess.Popen[bytes]") -> None:
 
 
 def _matters(_change: object, path: str) -> bool:
-    return path.endswith((".py", ".json", ".env", ".toml", ".txt")) and not any(part in path for part in IGNORED)
+    return path.endswith(WATCHED) and not any(part in path for part in IGNORED)

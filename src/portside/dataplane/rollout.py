@@ -21,6 +21,7 @@ from portside.dataplane.api import ControlPlane
 from portside.dataplane.builds.build import BuildRecord, BuildRequest, build_revision, discard_build, find_build
 from portside.dataplane.builds.environment import cache_folder, node_cache_folder
 from portside.dataplane.builds.javascript import Scripts
+from portside.dataplane.builds.node import RUNTIMES
 from portside.dataplane.builds.sources import ArchiveSource, GitSource, Source
 from portside.dataplane.builds.wheel import is_behind
 from portside.dataplane.compute.interface import Build, Compute, OpenLog, Release
@@ -128,7 +129,7 @@ class Builder:
             [secret.value for secret in revision.secrets],
             cache_folder(self.settings.folder),
             node_cache_folder(self.settings.folder),
-            self.settings.folder / "node-runtimes",
+            self.settings.folder / RUNTIMES,
             self.settings.disk_reserve,
         )
 

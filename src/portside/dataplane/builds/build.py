@@ -127,7 +127,7 @@ async def _build(request: BuildRequest, output: MaskedOutput) -> BuildRecord:
     for skipped in (*config.skipped, *(f"pip_config_file: {name}" for name in config.pip.skipped)):
         output.write(f"Ignored: {skipped} (only images or pages use it, or uv has no such option)")
     if config.javascript_graphs:
-        check_runtime(config.javascript_graphs[0])
+        check_runtime()
     # JavaScript first, because a Python package may include the front end that it builds.
     node = NodeTools(request.folder, output, request.cache, request.node_cache)
     await JavaScript(checkout.files, node).install_and_build(config, request.scripts)

@@ -249,6 +249,15 @@ def read_config(repository: Path, config_path: str) -> BuildConfig:
     )
 
 
+def read_node_version(path: Path) -> int | None:
+    """Read `node_version` of a configuration file; None if there is no such file. Raises BuildFailed."""
+    return (
+        _node_version(_decode(_read(path, path.name), path.name, _File).node_version, path.name)
+        if path.is_file()
+        else None
+    )
+
+
 def _read(path: Path, name: str) -> bytes:
     if path.stat().st_size > _MAX_BYTES:
         raise BuildFailed(f"{name}: larger than {_MAX_BYTES} bytes")

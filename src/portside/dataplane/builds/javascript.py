@@ -61,6 +61,19 @@ def install_command(folder: Path) -> str:
     return (_LOCKED_INSTALLS if is_locked else _INSTALLS)[manager.name]
 
 
+def missing_packages(folder: Path) -> str | None:
+    """Return the command that installs the packages of a project, if they are not installed, as a person would run it.
+
+    Raises BuildFailed for an invalid package.json.
+    """
+    package = _read_package(folder)
+    folders = (folder, *folder.parents)
+    if not package.get("dependencies") or any((each / "node_modules").is_dir() for each in folders):
+        return None
+    root = next((each for each in folders if _lock_file(each)), folder)
+    return f"{_INSTALLS[package_manager(root).name]} in {root}"
+
+
 def package_manager(folder: Path) -> PackageManager:
     """Return the package manager of a folder. Raises BuildFailed for an invalid package.json."""
     package, lock = _read_package(folder), _lock_file(folder)

