@@ -6,6 +6,12 @@ export type AgentAccess = { allow?: "none" | "permission" | "roles" | "workspace
 
 export type AttachmentsOperations = { rename?: Record<string, string>; retain?: (string)[] };
 
+export type AuditChain = { entries: number; first_seq: number | null; last_seq: number | null; last_hash: string | null; broken_at: number | null };
+
+export type AuditEntry = { seq: number; id: string; at: string; organization_id: string | null; workspace_id: string | null; actor_kind: "anonymous" | "platform" | "service_key" | "user"; user_id: string | null; user_email: string | null; key_id: string | null; short_key: string | null; session_id: string | null; address: string | null; client: string | null; action: string; object_ids: (string)[]; object_name: string | null; fields: (string)[]; outcome: "failed" | "ok" | "refused"; status: number | null; error: string | null; request_id: string | null; count: number; hash: string };
+
+export type AuditPage = { items: (AuditEntry)[]; cursor: number | null };
+
 export type BatchIngestConfig = { use_multipart_endpoint?: boolean; scale_up_qsize_trigger?: number; scale_up_nthreads_limit?: number; scale_down_nempty_trigger?: number; size_limit?: number; size_limit_bytes?: number };
 
 export type BilledMetric = { customer_id: string; billable_metric_id: string; billable_metric_name: string; start_timestamp: string; end_timestamp: string; value: number; groups: Record<string, number> };
@@ -442,6 +448,9 @@ export interface Operations {
   "POST /api-key/current": { path: Record<never, never>; query: Record<never, never>; body: KeyRequest; response: NewKey };
   "DELETE /api-key/current/{key_id}": { path: { key_id: string }; query: Record<never, never>; body: undefined; response: undefined };
   "DELETE /api-key/{key_id}": { path: { key_id: string }; query: { force?: boolean }; body: undefined; response: undefined };
+  "GET /audit-log": { path: Record<never, never>; query: { actor?: string; action?: string; object?: string; outcome?: "failed" | "ok" | "refused"; start_time?: string; end_time?: string; workspace_id?: string; limit?: number; cursor?: number }; body: undefined; response: AuditPage };
+  "GET /audit-log/export": { path: Record<never, never>; query: { actor?: string; action?: string; object?: string; outcome?: "failed" | "ok" | "refused"; start_time?: string; end_time?: string; workspace_id?: string; format?: "csv" | "jsonl" }; body: undefined; response: AuditEntry };
+  "GET /audit-log/verification": { path: Record<never, never>; query: Record<never, never>; body: undefined; response: AuditChain };
   "GET /auth": { path: Record<never, never>; query: Record<never, never>; body: undefined; response: Identity };
   "GET /auth/public": { path: Record<never, never>; query: Record<never, never>; body: undefined; response: PublicIdentity };
   "POST /beacon": { path: Record<never, never>; query: Record<never, never>; body: Record<string, unknown>; response: Accepted };
@@ -684,6 +693,8 @@ export interface Operations {
   "PUT /v2/uploads/{archive_id}": { path: { archive_id: string }; query: { token?: string }; body: undefined; response: undefined };
   "GET /workspaces": { path: Record<never, never>; query: Record<never, never>; body: undefined; response: (Workspace)[] };
   "POST /workspaces": { path: Record<never, never>; query: Record<never, never>; body: WorkspaceRequest; response: Workspace };
+  "GET /workspaces/current/audit-log": { path: Record<never, never>; query: { actor?: string; action?: string; object?: string; outcome?: "failed" | "ok" | "refused"; start_time?: string; end_time?: string; workspace_id?: string; limit?: number; cursor?: number }; body: undefined; response: AuditPage };
+  "GET /workspaces/current/audit-log/export": { path: Record<never, never>; query: { actor?: string; action?: string; object?: string; outcome?: "failed" | "ok" | "refused"; start_time?: string; end_time?: string; workspace_id?: string; format?: "csv" | "jsonl" }; body: undefined; response: AuditEntry };
   "GET /workspaces/current/members": { path: Record<never, never>; query: Record<never, never>; body: undefined; response: (Member)[] };
   "POST /workspaces/current/members": { path: Record<never, never>; query: Record<never, never>; body: WorkspaceMemberRequest; response: Member };
   "DELETE /workspaces/current/members/{user_id}": { path: { user_id: string }; query: Record<never, never>; body: undefined; response: undefined };

@@ -188,6 +188,20 @@ class Platform:
         """Get a response that is not JSON. Raises UserMistake like `call`."""
         return str(self._send("GET", path, None, query).text)
 
+    def lines(self, path: str, **query: Any) -> Iterator[str]:
+        """Get a long response line by line, as it arrives. Raises UserMistake like `call`."""
+        import httpx2
+
+        given = {name: value for name, value in query.items() if value is not None}
+        try:
+            with self._client.stream("GET", path, params=given) as response:
+                if response.is_error:
+                    response.read()
+                self._check(response)
+                yield from response.iter_lines()
+        except httpx2.HTTPError as exc:
+            raise self._unreachable(exc) from exc
+
     def call_with_password(self, method: str, path: str, body: Any) -> Any:
         """Send a request with a password; a 401 then means a wrong password. Raises UserMistake like `call`."""
         response = self._request(method, path, body, {})

@@ -37,6 +37,8 @@ async def guard(ctx: Context, route: Route[Any]) -> Actor:
     if presented.kind == "cookie" and ctx.request.method not in SAFE:
         check_same_origin(headers)
     actor = await ctx.services.authenticator.authenticate_request(presented, _tenant(headers.get("x-tenant-id")))
+    # Before the checks: the audit log names the actor of a refused request.
+    ctx.actor = actor
     organization = headers.get("x-organization-id")
     if organization and not hmac.compare_digest(organization.lower().encode(), str(actor.organization_id).encode()):
         raise Forbidden("This key does not belong to the organization that X-Organization-Id names.")

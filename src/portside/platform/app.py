@@ -19,6 +19,9 @@ import msgspec
 from portside import __version__
 from portside.annotation.http import routes as annotation
 from portside.annotation.queues import empty_workspace as empty_annotation
+from portside.audit.http import routes as audit
+from portside.audit.log import ExpiredEntries
+from portside.audit.recording import BackgroundDatabase, Recorder, SuppressedRefusals, record_operation
 from portside.console.http import ConsoleServices
 from portside.console.http import routes as console
 from portside.control.addresses import NO_ROUTER, PublicAddresses
@@ -70,7 +73,7 @@ from portside.operate.http import routes as operate
 from portside.platform.home import Home, read_key
 from portside.platform.listener import ListenerKey, ListenerLog, ListenerProcess, ensure_listener_key
 from portside.platform.settings import PlatformSettings
-from portside.platform.system import SystemServices
+from portside.platform.system import SystemServices, settings_in_force
 from portside.platform.system import routes as system
 from portside.prompts.http import routes as prompts
 from portside.prompts.repos import empty_workspace as empty_prompts
@@ -152,7 +155,8 @@ async def background_tasks(
         *more,
     ]
     if settings.repository_poll_s:
-        acting = ScopeFactory(db, services.box, services.authenticator, services.changes)
+        recorded = BackgroundDatabase(db, "revision.create", "insert_revision")
+        acting = ScopeFactory(recorded, services.box, services.authenticator, services.changes)
         tasks.append(PolledBranches(acting, settings.repository_poll_s, services.outbound_rules, services.disk))
     driver = Driver(tasks)
     driver.start()
@@ -164,6 +168,7 @@ async def background_tasks(
 
 PACKAGES = [
     "portside.identity",
+    "portside.audit",
     "portside.limits",
     "portside.tracing",
     "portside.usage",
@@ -178,6 +183,7 @@ ROUTES: list[Route[Context[PlatformServices]]] = [
     *identity,
     *sign_in,
     *oauth,
+    *audit,
     *tracing,
     *figures,
     *datasets,
@@ -274,7 +280,8 @@ async def open_platform(
             home_folder=home.path,
         )
         draining = asyncio.Event()
-        api: Any = Api(ROUTES, services, guard)
+        recorder = Recorder(db, services.trusted_proxies)
+        api: Any = Api(recorder.recorded(ROUTES), services, recorder.guarded(guard))
         if limits is not None:
             api = RateLimits(api, *limits, LimitScope(UNLIMITED, needs_key(api)))
         bounded = LimitBody(api, settings.http_max_request_body_bytes, body_limits(ROUTES))
@@ -284,6 +291,8 @@ async def open_platform(
         more: list[Task] = [disk, DatabaseLimit(db, home.path, settings.database_max_bytes)]
         if settings.own_listener:
             more += [ListenerKey(db, home), ListenerLog(home.listener_log)]
+        more += [SuppressedRefusals(recorder), ExpiredEntries(db, settings.audit_log_days)]
+        await record_operation(db, "platform.start", fields=_settings_in_use(settings), name=full_version())
         if front is not None:
             more.append(FrontRoutes(front))
             await front.open(db, workspace_id)
@@ -291,6 +300,11 @@ async def open_platform(
             yield PlatformApp(FromFront(asgi) if front else asgi, draining, changes, new_key, listener_key)
     finally:
         await db.close()
+
+
+def _settings_in_use(settings: PlatformSettings) -> list[str]:
+    """Return the names of the settings that are not at their defaults."""
+    return [shown.name for shown in settings_in_force(settings) if not shown.is_default]
 
 
 def _agent_origins(settings: PlatformSettings, front: Front | None) -> tuple[str, ...]:
@@ -382,6 +396,7 @@ async def rotate_master_key(home: Home, database_url: str) -> int:
         await migrate(db, PACKAGES)
         await check_key(db, home)
         reencrypted = await reencrypt(db, begin_rotation(home.master_key))
+        await record_operation(db, "master_key.rotate", name=f"{reencrypted} secrets")
     finally:
         await db.close()
     end_rotation(home.master_key)

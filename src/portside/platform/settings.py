@@ -181,6 +181,9 @@ class PlatformSettings(msgspec.Struct, frozen=True, kw_only=True):
     longlived_trace_days: Annotated[
         int, msgspec.Meta(ge=0, le=36_500), setting("Days that long-lived traces are kept; 0 keeps them for ever.")
     ] = 400
+    audit_log_days: Annotated[
+        int, msgspec.Meta(ge=0, le=36_500), setting("Days that the audit log is kept; 0 keeps it for ever.")
+    ] = 400
     trusted_proxies: Annotated[
         str,
         setting(

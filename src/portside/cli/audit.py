@@ -1,0 +1,88 @@
+"""`portside audit`: who changed what, and who read a secret."""
+
+from collections.abc import Callable
+from datetime import UTC, datetime
+from typing import Any
+
+import click
+
+from portside.cli.client import F, Platform, connection_options
+from portside.cli.output import json_option, show_json, show_table, show_text
+from portside.kernel.errors import UserMistake
+
+
+def _filters(command: F) -> F:
+    options: list[Callable[[F], F]] = [
+        click.option("--actor", help="An email, a short key, an address, or the id of a user, key or session."),
+        click.option("--action", help="An action, such as deployment.delete, or the part before its dot."),
+        click.option("--object", "object_", help="The id or the name of the object."),
+        click.option("--outcome", type=click.Choice(["ok", "refused", "failed"])),
+        click.option("--since", type=click.DateTime(), help="From this time on (UTC)."),
+        click.option("--until", type=click.DateTime(), help="Before this time (UTC)."),
+    ]
+    for option in reversed(options):
+        command = option(command)
+    return command
+
+
+def _query(given: dict[str, Any]) -> dict[str, str]:
+    names = {"object_": "object", "since": "start_time", "until": "end_time"}
+    return {
+        names.get(name, name): value.replace(tzinfo=UTC).isoformat() if isinstance(value, datetime) else value
+        for name, value in given.items()
+        if value is not None
+    }
+
+
+def _path(platform: Platform) -> str:
+    """Return the path of the whole log, or of the part of a workspace that the command line names."""
+    return "/workspaces/current/audit-log" if platform.workspace else "/audit-log"
+
+
+@click.group()
+def audit() -> None:
+    """List and export the audit log, check that it is intact."""
+
+
+@audit.command("list")
+@_filters
+@click.option("--limit", type=click.IntRange(1, 1000), default=50, show_default=True, help="Number of entries.")
+@json_option
+@connection_options
+def list_entries(platform: Platform, *, limit: int, as_json: bool, **given: Any) -> None:
+    """List entries of the audit log, newest first."""
+    page = platform.call("GET", _path(platform), limit=limit, **_query(given))
+    if as_json:
+        show_json(page["items"])
+        return
+    rows = [
+        (each["at"][:19], each["user_email"] or each["short_key"] or each["actor_kind"], each["address"] or "",
+         each["action"], each["object_name"] or " ".join(each["object_ids"][:1]), ", ".join(each["fields"])[:40],
+         each["outcome"])
+        for each in page["items"]
+    ]  # fmt: skip
+    show_table(("TIME (UTC)", "ACTOR", "ADDRESS", "ACTION", "OBJECT", "FIELDS", "OUTCOME"), rows)
+
+
+@audit.command("export")
+@_filters
+@click.option("--format", "kind", type=click.Choice(["jsonl", "csv"]), default="jsonl", show_default=True)
+@connection_options
+def export_entries(platform: Platform, *, kind: str, **given: Any) -> None:
+    """Write all entries to standard output, newest first."""
+    for text in platform.lines(f"{_path(platform)}/export", format=kind, **_query(given)):
+        show_text(text)
+
+
+@audit.command()
+@json_option
+@connection_options
+def verify(platform: Platform, *, as_json: bool) -> None:
+    """Check that no entry was changed or removed since it was written; exit status 1 if one was."""
+    found = platform.call("GET", "/audit-log/verification")
+    if as_json:
+        show_json(found)
+    if found["broken_at"] is not None:
+        raise UserMistake(f"entry {found['broken_at']} does not fit the entries before it: the log was changed")
+    if not as_json:
+        show_text(f"{found['entries']} entries are intact; the last is {found['last_seq']} {found['last_hash']}")

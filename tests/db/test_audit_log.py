@@ -1,0 +1,103 @@
+"""The audit log in its database: its hashes, what expires, and how many refused requests one minute may record."""
+
+from collections.abc import AsyncIterator, Awaitable, Callable
+from datetime import UTC, datetime, timedelta
+from typing import Any
+
+import pytest
+
+from portside.audit.log import ExpiredEntries, verify_entries
+from portside.audit.recording import MAX_REFUSALS, BackgroundDatabase, Recorder, record_operation
+from portside.identity.sql import sql as identity
+from portside.kernel.db import Database
+from portside.kernel.errors import Forbidden
+from portside.kernel.http.routes import BaseServices, Context, Route
+from portside.kernel.ids import uuid7
+from portside.kernel.migrations import migrate
+
+
+@pytest.fixture
+async def db(fresh_database: Callable[[], Awaitable[str]]) -> AsyncIterator[Database]:
+    opened = await Database.connect(await fresh_database())
+    await migrate(opened, ["portside.identity", "portside.audit"])
+    yield opened
+    await opened.close()
+
+
+async def actions(db: Database) -> list[str]:
+    return [row["action"] for row in await db.pool.fetch("select action from audit_log order by seq")]
+
+
+async def test_a_flood_of_refusals_is_counted_in_one_entry(db: Database) -> None:
+    recorder = Recorder(db)
+
+    async def handler(_ctx: Any) -> None:
+        """Change something."""
+
+    async def forbid(_ctx: Any, _route: Any) -> None:
+        raise Forbidden
+
+    (route,) = recorder.recorded([Route("POST", "/workspaces", handler, "tests")])
+    for number in range(MAX_REFUSALS + 40):
+        scope = {
+            "type": "http",
+            "method": "POST",
+            "path": "/workspaces",
+            "headers": [],
+            "client": (f"10.0.0.{number}", 1),
+        }
+        with pytest.raises(Forbidden):
+            await recorder.guarded(forbid)(Context(scope, None, None, BaseServices(db=db)), route)
+    assert await recorder.end_minute() == 40
+    assert await recorder.end_minute() == 0
+    assert await actions(db) == ["workspace.create"] * MAX_REFUSALS + ["audit_log.suppress"]
+    assert await db.pool.fetchval("select count from audit_log where action = 'audit_log.suppress'") == 40
+
+
+async def test_background_work_records_what_it_commits(db: Database) -> None:
+    recorded = BackgroundDatabase(db, "organization.create", "insert_organization")
+
+    async def create(name: str) -> None:
+        async with recorded.transaction() as tx:
+            await tx.execute(identity.insert_organization, id=uuid7(), display_name=name)
+            if name == "fails":
+                raise ValueError
+
+    await create("one")
+    with pytest.raises(ValueError):
+        await create("fails")
+    await create("two")
+    async with recorded.transaction() as tx:
+        await tx.fetch(identity.list_workspaces, organization_id=uuid7(), user_id=None, may_use_all=True, only=[])
+    rows = await db.pool.fetch("select action, actor_kind, cardinality(object_ids) as ids from audit_log")
+    assert [tuple(row) for row in rows] == [("organization.create", "platform", 1)] * 2
+
+
+async def test_changes_made_around_the_triggers_show(db: Database) -> None:
+    for name in ("platform.start", "platform.start", "master_key.rotate", "platform.start"):
+        await record_operation(db, name)
+    chain = await verify_entries(db)
+    assert (chain.entries, chain.first_seq, chain.last_seq, chain.broken_at) == (4, 1, 4, None)
+    assert chain.last_hash is not None
+    await db.pool.execute("alter table audit_log disable trigger user")
+    await db.pool.execute("update audit_log set count = 2 where seq = 2")
+    assert (await verify_entries(db)).broken_at == 2
+    await db.pool.execute("update audit_log set count = 1 where seq = 2")
+    assert (await verify_entries(db)).broken_at is None
+    await db.pool.execute("delete from audit_log where seq = 3")
+    assert (await verify_entries(db)).broken_at == 4
+
+
+async def test_old_entries_expire_and_the_log_says_so(db: Database) -> None:
+    await record_operation(db, "platform.start")
+    await db.pool.execute("alter table audit_log disable trigger user")
+    await db.pool.execute("update audit_log set at = $1", datetime.now(UTC) - timedelta(days=31))
+    await db.pool.execute("alter table audit_log enable trigger user")
+    assert (await ExpiredEntries(db, 30).activate()).did == {"deleted": 0}, "the newest entry stays"
+    await record_operation(db, "master_key.rotate")
+    assert (await ExpiredEntries(db, 0).activate()).did == {}
+    assert (await ExpiredEntries(db, 30).activate()).did == {"deleted": 1}
+    rows = await db.pool.fetch("select seq, action, object_name from audit_log order by seq")
+    assert [(row["seq"], row["action"]) for row in rows] == [(2, "master_key.rotate"), (3, "audit_log.expire")]
+    assert rows[1]["object_name"].startswith("1 entries before ")
+    assert (await verify_entries(db)).broken_at is None
