@@ -174,6 +174,14 @@ async def append(db: Session, values: Mapping[str, Any], *, only_if_changed: boo
     return bool(await db.fetchval(sql.append_entry, entry=entry, only_if_changed=only_if_changed))
 
 
+async def record_start(db: Database, version: str, settings: Sequence[str]) -> None:
+    """Record a start of the platform and its settings. A full disk must not prevent the start."""
+    try:
+        await record_operation(db, "platform.start", fields=settings, name=version)
+    except (OSError, asyncpg.PostgresError, asyncpg.InterfaceError) as exc:
+        log_failure("the audit log could not record the start", exc)
+
+
 async def record_operation(db: Session, action: str, *, fields: Sequence[str] = (), name: str | None = None) -> None:
     """Record what the platform, or somebody with access to its machine, has done without a request."""
     values = {"actor_kind": "platform", "fields": list(fields), "object_name": name}

@@ -21,7 +21,7 @@ from portside.annotation.http import routes as annotation
 from portside.annotation.queues import empty_workspace as empty_annotation
 from portside.audit.http import routes as audit
 from portside.audit.log import ExpiredEntries
-from portside.audit.recording import BackgroundDatabase, Recorder, SuppressedRefusals, record_operation
+from portside.audit.recording import BackgroundDatabase, Recorder, SuppressedRefusals, record_operation, record_start
 from portside.console.http import ConsoleServices
 from portside.console.http import routes as console
 from portside.control.addresses import NO_ROUTER, PublicAddresses
@@ -292,7 +292,7 @@ async def open_platform(
         if settings.own_listener:
             more += [ListenerKey(db, home), ListenerLog(home.listener_log)]
         more += [SuppressedRefusals(recorder), ExpiredEntries(db, settings.audit_log_days)]
-        await record_operation(db, "platform.start", fields=_settings_in_use(settings), name=full_version())
+        await record_start(db, full_version(), _settings_in_use(settings))
         if front is not None:
             more.append(FrontRoutes(front))
             await front.open(db, workspace_id)
