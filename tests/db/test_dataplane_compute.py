@@ -450,7 +450,7 @@ async def test_idle_servers_are_asked_for_their_metrics_less_often(
 ):
     """Their usage is measured as before, and a run that uses CPU ends that."""
     monkeypatch.setattr(replica_sets, "_MEASURE_EVERY_S", 0.01)
-    monkeypatch.setattr(replica_sets, "_ASK_IDLE_EVERY_S", 3600.0)
+    monkeypatch.setattr(replica_sets, "ASK_IDLE_EVERY_S", 3600.0)
     moments = itertools.count(1)
 
     async def usage(groups: set[int]) -> ProcessUsage:

@@ -193,6 +193,19 @@ async def test_requests_rotate_and_dead_containers_are_replaced(harness: Harness
     await harness.wait_for_log("exited with code 3")
 
 
+async def test_metrics_report_runs_and_what_the_server_says(harness: Harness):
+    replica_set = await harness.serve("one", secrets={"PROBLEM": "The tracing platform refuses the API key."})
+
+    async def reported() -> bool:
+        metrics = replica_set.metrics()
+        return metrics is not None and metrics.problem == "The tracing platform refuses the API key."
+
+    await eventually(reported)
+    metrics = replica_set.metrics()
+    assert metrics is not None
+    assert (metrics.pending_runs, metrics.active_runs) == (2, 1)
+
+
 @pytest.mark.thorough
 async def test_memory_limit_kills_container_and_is_reported(harness: Harness):
     await harness.serve("one", resource_spec={"memory_limit_mb": 64})

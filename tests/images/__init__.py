@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-IMAGE = "localhost/portside-test-server:5"
+IMAGE = "localhost/portside-test-server:6"
 BASE = "localhost/portside-test-base:1"
 _CACHE = Path(os.environ.get("XDG_CACHE_HOME") or "~/.cache").expanduser() / "portside" / "containers"
 # Time for a test that is the first to need the image, which takes minutes to make on a busy machine.

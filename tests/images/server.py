@@ -64,6 +64,9 @@ class Handler(BaseHTTPRequestHandler):
             self.answer_slowly()
         elif self.path == "/database":
             self.answer(reaches(os.environ["DATABASE_URI"]))
+        elif self.path == "/metrics?format=json":
+            problems = [os.environ["PROBLEM"]] if "PROBLEM" in os.environ else []
+            self.answer({"queue": {"n_pending": 2, "n_running": 1}, "problems": problems})
         else:
             self.answer(facts())
 

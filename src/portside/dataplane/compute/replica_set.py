@@ -17,14 +17,19 @@ from functools import partial
 from typing import Any
 from uuid import UUID
 
-import msgspec
-
 from portside.dataplane.compute.interface import STARTING, OnServing
 from portside.dataplane.compute.replica import Replica, ReplicaPlan
 from portside.dataplane.compute.resource_usage import KILL_ABOVE, READER, GroupUsage, ProcessUsage, describe_limits
 from portside.dataplane.compute.scaling import Load, ReplicaBounds, Scaler, Tier, tier_bounds
+from portside.dataplane.compute.server_metrics import (
+    ASK_IDLE_EVERY_S,
+    QueueMetrics,
+    ServerMetrics,
+    join_problems,
+    read_metrics,
+)
 from portside.dataplane.compute.server_output import OutputFollower, parse_line
-from portside.dataplane.compute.sockets import StableSocket, get
+from portside.dataplane.compute.sockets import StableSocket
 from portside.dataplane.failures import DeployFailed, NoConnectionsLeft, without_output
 from portside.dataplane.logs import RevisionLog
 from portside.dataplane.masking import shorten_paths
@@ -35,7 +40,7 @@ from portside.listener_api import DesiredDeployment, DesiredRevision, MetricsRep
 
 _MEASURE_EVERY_S = 2.0
 # Servers without runs that use less than this are asked for their metrics less often: a run uses more.
-_IDLE_CORES, _ASK_IDLE_EVERY_S = 0.05, 10.0
+_IDLE_CORES = 0.05
 _MB = 2**20
 # After its own grace period a server still hands its runs back; it is not killed during that.
 HAND_BACK_S = 5.0
@@ -275,23 +280,6 @@ class TierSupervisor:
         self._watches.clear()
 
 
-class _QueueMetrics(msgspec.Struct):
-    n_pending: int | None = None
-    n_running: int | None = None
-
-    @property
-    def is_empty(self) -> bool:
-        """Whether no run is there."""
-        return self.n_pending == 0 and self.n_running == 0
-
-
-class _ServerMetrics(msgspec.Struct):
-    """The part of a server's metrics that a listener reads. All replicas share the queue in their database."""
-
-    queue: _QueueMetrics = msgspec.field(default_factory=_QueueMetrics)
-    problems: list[str] = []
-
-
 class ProcessReplicaSet:
     """Runs one release of a build from its first start to its end."""
 
@@ -315,7 +303,7 @@ class ProcessReplicaSet:
         self._cores: dict[Tier, float] = {}
         self._metrics: MetricsReport | None = None
         # What the servers of each tier answered last, and when they were asked.
-        self._answers: list[_ServerMetrics | None] = []
+        self._answers: list[ServerMetrics | None] = []
         self._asked_at = 0.0
         self._add_tiers(bounds)
 
@@ -439,7 +427,9 @@ class ProcessReplicaSet:
         self._usage = usage
         cores = {pid: max(0.0, used[pid].cpu_s - before[pid].cpu_s) / since_s for pid in used.keys() & before.keys()}
         if self._is_asked_again(replicas, cores):
-            self._answers = [await _read_metrics(tier.replicas) for tier in self._tiers.values()]
+            self._answers = [
+                await read_metrics([replica.port for replica in tier.replicas]) for tier in self._tiers.values()
+            ]
             self._asked_at = time.monotonic()
         tiers = self._tiers.values()
         self._cores = {
@@ -451,9 +441,7 @@ class ProcessReplicaSet:
         serving = sum(len(tier.replicas) for tier in tiers if tier.tier != "queue")
         problem = next((tier.problem for tier in tiers if tier.problem), None)
         answers = [answer for answer in self._answers if answer is not None]
-        queue = answers[0].queue if answers else _QueueMetrics()
-        said = dict.fromkeys(each for answer in answers for each in answer.problems)
-        refusals = " ".join(said) or None
+        queue = answers[0].queue if answers else QueueMetrics()
         self._metrics = MetricsReport(
             replicas=serving,
             queue_replicas=len(queue_tier.replicas) if queue_tier else 0,
@@ -462,7 +450,7 @@ class ProcessReplicaSet:
             restarts=sum(tier.restarts for tier in tiers),
             pending_runs=queue.n_pending,
             active_runs=queue.n_running,
-            problem=problem or (refusals if serving else STARTING),
+            problem=problem or (join_problems(answers) if serving else STARTING),
             server_version=self._context.plan.server_version,
         )
 
@@ -472,7 +460,7 @@ class ProcessReplicaSet:
         is_idle = is_known and all(answer is not None and answer.queue.is_empty for answer in self._answers)
         # Without a figure for each of them, which takes two measurements, nothing says that they are idle.
         is_quiet = len(cores) == len(replicas) and sum(cores.values()) < _IDLE_CORES
-        return not (is_idle and is_quiet) or time.monotonic() - self._asked_at >= _ASK_IDLE_EVERY_S
+        return not (is_idle and is_quiet) or time.monotonic() - self._asked_at >= ASK_IDLE_EVERY_S
 
     def _scale(self) -> None:
         if self._metrics is None:
@@ -526,18 +514,6 @@ class ProcessReplicaSet:
         folder = self._context.plan.folder
         message = entry.message if folder is None else shorten_paths(entry.message, folder)
         self._context.log.add(message, entry.level, entry.timestamp)
-
-
-async def _read_metrics(replicas: list[Replica]) -> _ServerMetrics | None:
-    """Read the metrics of the first replica of a tier that answers."""
-    for replica in list(replicas):
-        response = await get(replica.port, "/metrics?format=json")
-        if response is not None and response[0] == 200:
-            try:
-                return msgspec.json.decode(response[1], type=_ServerMetrics)
-            except msgspec.MsgspecError:
-                return None
-    return None
 
 
 async def run_together(works: Iterable[Coroutine[Any, Any, object]]) -> None:

@@ -35,6 +35,7 @@ from portside.dataplane.compute.containers.container import (
 from portside.dataplane.compute.containers.runtime import Runtime, RuntimeCommandFailed, find_runtime
 from portside.dataplane.compute.interface import STARTING, OnServing, OpenLog, Release
 from portside.dataplane.compute.replica_set import run_together
+from portside.dataplane.compute.server_metrics import ASK_IDLE_EVERY_S, ServerMetrics, join_problems, read_metrics
 from portside.dataplane.compute.server_output import OutputFollower, parse_line
 from portside.dataplane.compute.sockets import PortForwards, TcpRelay, to_port
 from portside.dataplane.failures import DeployFailed, without_output
@@ -153,6 +154,7 @@ class ContainerReplicaSet:
         self._prepared: PreparedContainers | None = None
         self._serving: set[str] = set()
         self._problem = STARTING
+        self._answer = ServerMetrics()
 
     @property
     def revision_id(self) -> UUID:
@@ -176,15 +178,22 @@ class ContainerReplicaSet:
     def supervise(self, on_serving: OnServing | None = None) -> None:
         """Replace containers that die. Without a `start` before, adopt or start them in the background."""
         self._supervisors.append(asyncio.create_task(self._supervise_all(on_serving)))
+        asking = Supervision(f"metrics of revision {self.revision_id}").run(self._ask_servers)
+        self._supervisors.append(asyncio.create_task(asking))
 
     def update(self, deployment: DesiredDeployment) -> None:
         """Do nothing: the revision alone sets the number of containers."""
 
     def metrics(self) -> MetricsReport | None:
-        """Return how many containers serve and why one is missing; their resource usage is not measured."""
+        """Return how many containers serve, their runs and what is wrong; their resource usage is not measured."""
         wanted = 1 if self._prepared is None else self._prepared.plan.spec.replicas
         is_short = len(self._serving) < wanted
-        return MetricsReport(replicas=len(self._serving), problem=self._problem if is_short else None)
+        return MetricsReport(
+            replicas=len(self._serving),
+            pending_runs=self._answer.queue.n_pending,
+            active_runs=self._answer.queue.n_running,
+            problem=self._problem if is_short else join_problems([self._answer]),
+        )
 
     def processes(self) -> set[ProcessIdentity]:
         """Return nothing: containers are found by their labels, not by their processes."""
@@ -309,6 +318,12 @@ class ContainerReplicaSet:
             for supervisor in supervisors:
                 supervisor.cancel()
             await asyncio.gather(*supervisors, return_exceptions=True)
+
+    async def _ask_servers(self) -> None:
+        while True:
+            serving = [container.port for container in self._containers if container.id in self._serving]
+            self._answer = await read_metrics(serving) or ServerMetrics()
+            await asyncio.sleep(ASK_IDLE_EVERY_S)
 
     async def _signal(self, name: str) -> None:
         await asyncio.gather(*(container.signal(name) for container in self._containers))

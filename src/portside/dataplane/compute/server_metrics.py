@@ -1,0 +1,46 @@
+"""What a listener reads from the metrics of the agent servers that it runs."""
+
+from collections.abc import Iterable
+
+import msgspec
+
+from portside.dataplane.compute.sockets import get
+
+# How often a server without runs is asked.
+ASK_IDLE_EVERY_S = 10.0
+
+
+class QueueMetrics(msgspec.Struct):
+    """The runs in a server's database; None before a server answered."""
+
+    n_pending: int | None = None
+    n_running: int | None = None
+
+    @property
+    def is_empty(self) -> bool:
+        """Whether no run is there."""
+        return self.n_pending == 0 and self.n_running == 0
+
+
+class ServerMetrics(msgspec.Struct):
+    """The part of a server's metrics that a listener reads. All replicas share the queue in their database."""
+
+    queue: QueueMetrics = msgspec.field(default_factory=QueueMetrics)
+    problems: list[str] = []
+
+
+async def read_metrics(ports: Iterable[int]) -> ServerMetrics | None:
+    """Read the metrics of the first server that answers, of some ports of this machine."""
+    for port in ports:
+        response = await get(port, "/metrics?format=json")
+        if response is not None and response[0] == 200:
+            try:
+                return msgspec.json.decode(response[1], type=ServerMetrics)
+            except msgspec.MsgspecError:
+                return None
+    return None
+
+
+def join_problems(answers: Iterable[ServerMetrics]) -> str | None:
+    """Return what servers say is wrong, each message once; None when all is well."""
+    return " ".join(dict.fromkeys(message for answer in answers for message in answer.problems)) or None
