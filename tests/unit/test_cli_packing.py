@@ -83,6 +83,18 @@ def test_dependencies_beside_the_folder_come_along_and_nothing_else(tmp_path: Pa
     assert set(found) == {"apps/agent/langgraph.json", "apps/agent/sub/x.py", "shared/pyproject.toml"}
 
 
+def test_workspaces_come_along(tmp_path: Path) -> None:
+    agent = write(tmp_path / "work" / "apps" / "agent", {"langgraph.json": json.dumps(CONFIG), "package.json": "{}"})
+    write(tmp_path / "work", {"package.json": '{"workspaces": ["apps/*", "libs/*"]}', "libs/shared/package.json": "{}"})
+    assert set(packed(agent)[0]) == {"langgraph.json", "package.json"}
+    write(tmp_path / "work", {".git/HEAD": ""})
+    found = read_project(agent, "langgraph.json")
+    assert (found.root, found.config) == (tmp_path / "work", "apps/agent/langgraph.json")
+    assert "libs/shared/package.json" in packed(agent)[0]
+    write(agent, {"package-lock.json": "{}"})
+    assert set(packed(agent)[0]) == {"langgraph.json", "package.json", "package-lock.json"}
+
+
 def test_the_env_file_is_packed_empty(project: Path) -> None:
     write(
         project, {"langgraph.json": json.dumps({**CONFIG, "env": ".env"}), ".env": "KEY=secret", ".gitignore": ".env"}

@@ -2,8 +2,8 @@
 
 A folder is packed into an archive, with all its files except those that `.gitignore` and `.dockerignore` exclude, and
 caches and virtual environments, which the build creates itself. The archive also has folders outside that the graph
-configuration names as dependencies. It contains plain files only: a link to a file inside is packed as that file, other
-links are left out.
+configuration names as dependencies, and all of the workspaces that a JavaScript project belongs to. It contains plain
+files only: a link to a file inside is packed as that file, other links are left out.
 """
 
 import contextlib
@@ -335,7 +335,7 @@ def read_project(folder: Path, config_name: str) -> ProjectFiles:
     config = folder / config_name
     content = _read_config(config, folder)
     named = [part for part in content.get("dependencies", []) if isinstance(part, str) and part.startswith(".")]
-    folders = [folder, *(_folder(config, part) for part in named)]
+    folders = [folder, *(_folder(config, part) for part in named), *_workspace(config.resolve().parent)]
     root = Path(os.path.commonpath(folders))
     env = content.get("env")
     env_file, missing_env = (config.parent / env).resolve() if isinstance(env, str) and env else None, None
@@ -346,6 +346,18 @@ def read_project(folder: Path, config_name: str) -> ProjectFiles:
         one for one in dict.fromkeys(folders) if not any(one != two and one.is_relative_to(two) for two in folders)
     ]
     return ProjectFiles(root, outer, config.resolve().relative_to(root).as_posix(), env_file, missing_env)
+
+
+def _workspace(folder: Path) -> list[Path]:
+    """Return the root of a JavaScript project's workspaces, which has its lock file and the packages beside it."""
+    from portside.dataplane.builds.javascript import workspace_of
+    from portside.dataplane.failures import BuildFailed
+
+    try:
+        found = workspace_of(folder)
+    except BuildFailed as exc:
+        raise UserMistake(f"{folder}: {exc}") from exc
+    return [] if found is None else [found]
 
 
 def _folder(config: Path, dependency: str) -> Path:

@@ -74,6 +74,18 @@ def missing_packages(folder: Path) -> str | None:
     return f"{_INSTALLS[package_manager(root).name]} in {root}"
 
 
+def workspace_of(folder: Path) -> Path | None:
+    """Return the root of the workspaces that a package may belong to, in the same git repository.
+
+    None if the folder has no package or a lock file of its own. Raises BuildFailed for an invalid package.json.
+    """
+    if not (folder / "package.json").is_file() or _lock_file(folder):
+        return None
+    repository = next((each for each in (folder, *folder.parents) if (each / ".git").exists()), None)
+    above = [] if repository is None else [each for each in folder.parents if each.is_relative_to(repository)]
+    return next((each for each in above if _is_workspace(each)), None)
+
+
 def package_manager(folder: Path) -> PackageManager:
     """Return the package manager of a folder. Raises BuildFailed for an invalid package.json."""
     package, lock = _read_package(folder), _lock_file(folder)
@@ -99,8 +111,7 @@ def _named_manager(package: dict[str, Any]) -> PackageManager | None:
 def _version_of_lock(lock: Path, name: str) -> str:
     """Return the major version of a manager that writes such a lock file."""
     versions = {"yarn": _YARN_OF_LOCK, "pnpm": _PNPM_OF_LOCK}.get(name, ())
-    with lock.open(errors="replace") as file:
-        found = _LOCK_VERSION.search(file.read(2000)) if versions else None
+    found = _LOCK_VERSION.search(_beginning(lock, 2000)) if versions else None
     return next((manager for oldest, manager in versions if found and int(found[1]) >= oldest), _NEWEST[name])
 
 
@@ -202,7 +213,7 @@ class JavaScript:
     async def _yarn_variables(self, root: Path) -> dict[str, str]:
         """Return what a newer yarn does not know: npm's registry, and that Node must find packages by itself."""
         registry, settings = await self.tools.registry(root), root / ".yarnrc.yml"
-        text = settings.read_text("utf-8", errors="replace") if settings.is_file() else ""
+        text = _beginning(settings) if settings.is_file() else ""
         return {
             **({} if _LINKER.search(text) else {"YARN_NODE_LINKER": "node-modules"}),
             **({"YARN_NPM_REGISTRY_SERVER": registry} if registry and "npmRegistryServer" not in text else {}),
@@ -239,6 +250,11 @@ def _read_package(folder: Path) -> dict[str, Any]:
         return msgspec.json.decode(path.read_bytes(), type=dict[str, Any])
     except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as exc:
         raise BuildFailed(f"package.json: {exc}") from exc
+
+
+def _beginning(path: Path, characters: int = _MAX_BYTES) -> str:
+    with path.open(encoding="utf-8", errors="replace") as file:
+        return file.read(characters)
 
 
 def _below(parent: dict[str, Any], name: str) -> dict[str, Any]:
