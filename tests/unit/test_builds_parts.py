@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 
 import portside
+from portside.dataplane.builds.commands import CommandOutcome
 from portside.dataplane.builds.config import (
     BuildConfig,
     is_project,
@@ -24,7 +25,7 @@ from portside.dataplane.builds.javascript import (
     node_versions,
     package_manager,
 )
-from portside.dataplane.builds.node import NodeVersions, PackageManager
+from portside.dataplane.builds.node import NodeVersions, PackageManager, decisive_lines
 from portside.dataplane.builds.sources import address_of, is_local
 from portside.dataplane.builds.wheel import is_behind
 from portside.dataplane.failures import BuildFailed
@@ -188,6 +189,25 @@ def test_engine_sets_node_version(tmp_path: Path, package: dict[str, object], ve
     (tmp_path / "package.json").write_text(json.dumps(package))
     assert node_versions(tmp_path, None) == versions
     assert versions.preferred == preferred
+
+
+@pytest.mark.parametrize(
+    ("lines", "shown"),
+    [
+        (
+            ["[2/4] Fetching", "error Error: http://h/x.tgz: 404", "    at Request (cli.js:1)", "info Visit"],
+            "error Error",
+        ),
+        ([" ERR_PNPM_FETCH_404  GET http://h/x.tgz", "This error happened"], " ERR_PNPM_FETCH_404"),
+        (["npm warn old", "npm error code E404", "npm error 404"], "npm error code"),
+        (["one", "src/a.ts(1,2): error TS2304: Cannot find name 'x'."], "src/a.ts(1,2): error"),
+        (["one", "two"], "one\ntwo"),
+    ],
+)
+def test_failure_begins_with_first_error(lines: list[str], shown: str):
+    found = decisive_lines(CommandOutcome(1, lines))
+    assert found.startswith(shown)
+    assert "cli.js" not in found
 
 
 def test_missing_packages_are_noticed(tmp_path: Path):

@@ -13,7 +13,7 @@ from typing import Any
 import msgspec
 
 from portside.dataplane.builds.config import BuildConfig
-from portside.dataplane.builds.node import OLDEST_NODE, NodeTools, NodeVersions, PackageManager
+from portside.dataplane.builds.node import OLDEST_NODE, NodeTools, NodeVersions, PackageManager, decisive_lines
 from portside.dataplane.failures import BuildFailed
 
 _MAX_BYTES = 1_000_000
@@ -236,8 +236,7 @@ class JavaScript:
         self.tools.output.write(f"Running {command}")
         outcome = await self.tools.run(["/bin/sh", "-c", command], folder, variables=variables)
         if outcome.code != 0:
-            last = "\n".join(outcome.tail[-10:])
-            raise BuildFailed(f"{command!r} ({field}) {outcome.exit}: {last}")
+            raise BuildFailed(f"{command!r} ({field}) {outcome.exit}: {decisive_lines(outcome)}")
 
 
 def _read_package(folder: Path) -> dict[str, Any]:

