@@ -7,7 +7,7 @@ requests still has its graphs, to read states with.
 
 import asyncio
 import os
-from collections.abc import AsyncIterator, Iterable, Sequence
+from collections.abc import AsyncIterator, Callable, Iterable, Sequence
 from contextlib import asynccontextmanager
 from functools import partial
 from pathlib import Path
@@ -24,10 +24,11 @@ from portside.agent.checkpoints.saver import PostgresBackend, PostgresSaver
 from portside.agent.checkpoints.writer import CheckpointWriter
 from portside.agent.config import AgentConfig, HttpConfig
 from portside.agent.crons.crons import Crons, DueCrons
-from portside.agent.custom.application import CustomApp, ProjectRoutes, described_with, join_custom, running
+from portside.agent.custom.application import ProjectRoutes, WebApp, described_with, join_custom, running
 from portside.agent.custom.cache import OldCacheEntries
 from portside.agent.encryption.codec import EncryptionCodec, encryptor_of, prepare_codec, with_encryption_context
 from portside.agent.encryption.encryptor import Encryptor, make_encryptor
+from portside.agent.executors.application import RemoteApp, join_remote
 from portside.agent.executors.graphs import RemoteGraphs
 from portside.agent.executors.start import start_graphs, start_handlers
 from portside.agent.graphs import GraphService, LocalGraphs
@@ -99,7 +100,7 @@ class AgentApp(msgspec.Struct):
     chores: Driver
     access: Access
     inside: Any
-    custom: CustomApp | None
+    custom: WebApp | None
     takeover: asyncio.Task[None] | None = None
 
 
@@ -140,7 +141,14 @@ async def open_app(
             db.on_dead(service.replace_connections)
         try:
             policy = load_access_policy(config, settings, None if handlers is None else handlers.auth)
-            app = await _compose(pools, ProjectCode(service, setup, policy), config, settings)
+            app = await _compose(
+                pools,
+                ProjectCode(
+                    service, setup, policy, join_custom if handlers is None else partial(join_remote, handlers)
+                ),
+                config,
+                settings,
+            )
             bus = await open_bus(db, settings, database_url)
             # Encrypted events are read from the database, whose codec decrypts them.
             bus.carries_chunks = bus.carries_chunks and encryptor is None
@@ -174,6 +182,8 @@ class ProjectCode(NamedTuple):
     graphs: GraphService
     store: StoreSetup
     access: AccessPolicy
+    join_app: Callable[[AgentConfig, SocketApi[Any], Access], WebApp | None] = join_custom
+    """Adds the routes of this server to the project's web application."""
 
 
 async def _compose(
@@ -236,9 +246,10 @@ async def _compose(
     )
     sockets = served_routes(threads.sockets, config.http, has_diagnostics=False)
     api = SocketApi(Api(routes, services, guard), sockets, guard, draining=draining, form=ErrorFormat.TEXT)
-    custom = join_custom(config, api, access)
+    custom = code.join_app(config, api, access)
     if custom is not None:
-        services.api_description.extend(partial(described_with, app=custom.app))
+        fetch = custom.fetch_document if isinstance(custom, RemoteApp) else None
+        services.api_description.extend(partial(described_with, app=custom.app), fetch)
         service.webhooks.policy = msgspec.structs.replace(service.webhooks.policy, own_routes=ProjectRoutes(custom))
     handler: Any = custom or api
     inside = from_inside(handler, config.http, settings)

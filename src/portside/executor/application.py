@@ -59,7 +59,7 @@ class ProjectApp:
 
     def __init__(self, project: Project, source: str) -> None:
         self.app: Any = import_named(project, LABEL, source, add_to_path(project))
-        if not isinstance(self.app, _classes()):
+        if not _is_application(self.app):
             kind = type(self.app).__name__
             raise UserMistake(
                 f"{project.file}: {LABEL} ({source}) is of type {kind}; export a Starlette or FastAPI app"
@@ -134,12 +134,12 @@ def _starlette(module: str) -> Any:
     return importlib.import_module(f"starlette.{module}")
 
 
-def _classes() -> tuple[type, ...]:
-    """Return the class of applications; none where Starlette is not installed, so that nothing is one."""
+def _is_application(value: Any) -> bool:
+    """Whether a value is an application; without Starlette nothing is one."""
     try:
-        return (_starlette("applications").Starlette,)
+        return isinstance(value, _starlette("applications").Starlette)
     except ImportError:
-        return ()
+        return False
 
 
 def _is_plain(app: Any) -> bool:

@@ -15,18 +15,19 @@ from contextlib import contextmanager
 from itertools import count
 from typing import Any, Protocol
 
-from portside.executor.errors import failure_of
+from portside.executor.errors import error_of, failure_of
 from portside.executor.link import CallFailed
 from portside.executor.loops import CrossLoopCall
 from portside.kernel.errors import PortsideError
 
 RECEIVE = "asgi.receive"
 DRAIN = "asgi.drain"
+DISCONNECTED = "client_disconnected"
 EXCHANGE = "portside.exchange"
 """The key of a scope that has the number of the exchange with its client."""
 _SENT_KEYS = (
     "type", "asgi", "http_version", "method", "scheme", "path", "raw_path", "query_string", "root_path", "headers",
-    "client", "server", "subprotocols", "path_params", "app_root_path",
+    "client", "server", "subprotocols", "portside.prefix", "path_params",
 )  # fmt: skip
 _EXTENSIONS = frozenset({"websocket.http.response"})
 """The extensions that need nothing but messages."""
@@ -139,6 +140,11 @@ async def answered(work: Awaitable[Any]) -> Any:
         return await work
     except PortsideError as exc:
         raise failure_of(exc) from exc
+    except Exception as exc:
+        # Starlette's, of either side: it may be another version there.
+        if type(exc).__name__ != "ClientDisconnect":
+            raise
+        raise CallFailed(DISCONNECTED, "the client disconnected") from exc
 
 
 async def send_request(peer: Peer, method: str, body: Mapping[str, Any], exchange: Exchange, send: Send) -> Any:
@@ -176,12 +182,15 @@ class Application:
         self._unread = 0
 
     async def receive(self) -> Any:
-        """Return the next message of the client. Raises CallFailed and LinkClosed."""
-        return received(await self._peer.call(RECEIVE, self._number))
+        """Return the next message of the client. Raises LinkClosed, and what the client's side raised."""
+        try:
+            return received(await self._peer.call(RECEIVE, self._number))
+        except CallFailed as exc:
+            raise error_of(exc) from exc
 
     async def send(self, message: Any) -> None:
         """Send a message to the client, and wait if it reads slowly."""
-        for piece in _pieces(message):
+        for piece in pieces(message):
             self._put([piece])
             self._unread += len(piece.get("body") or piece.get("bytes") or piece.get("text") or b"")
             if self._unread > UNREAD_BYTES:
@@ -189,7 +198,7 @@ class Application:
                 self._unread = 0
 
 
-def _pieces(message: Any) -> Iterator[dict[str, Any]]:
+def pieces(message: Any) -> Iterator[dict[str, Any]]:
     """Yield a message as the link carries it, a large body in pieces."""
     plain = dict(message)
     if message["type"] == "http.response.body":

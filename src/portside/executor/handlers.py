@@ -6,16 +6,35 @@ here, and the server knows it by a number: handlers get the same object again as
 
 import asyncio
 import importlib
+import json
 import secrets
-from collections import OrderedDict
+import threading
+from collections import OrderedDict, deque
 from collections.abc import Awaitable, Callable, Coroutine, Mapping
+from contextlib import AsyncExitStack
+from functools import partial
 from itertools import count
-from typing import Any
+from typing import Any, NamedTuple
 
 from langgraph_sdk.auth import Auth
 
 from portside.executor import messages
-from portside.executor.asgi import Application, Peer, PeerOfAnotherLoop, answered, received_scope
+from portside.executor.application import ProjectApp, ServerRoutes
+from portside.executor.asgi import (
+    DRAIN,
+    EXCHANGE,
+    RECEIVE,
+    Application,
+    Exchanges,
+    OnItem,
+    Peer,
+    PeerOfAnotherLoop,
+    answered,
+    received,
+    received_scope,
+    send_request,
+    sent_scope,
+)
 from portside.executor.auth import Authentication, ProjectAuth, load_auth
 from portside.executor.link import CallFailed, Handler, Link, ServedCall
 from portside.executor.load import set_environment
@@ -36,6 +55,7 @@ class ProjectHandlers:
         self._loop = loop
         self._server: Peer = PeerOfAnotherLoop(link, asyncio.get_running_loop())
         self._serves: dict[str, Serve] = {}
+        self._app: AppHandlers | None = None
 
     async def load(self, project: Project, sources: Mapping[str, Any]) -> dict[str, Any]:
         """Import what the configuration names, and return what the server has to know. Raises UserMistake."""
@@ -49,6 +69,11 @@ class ProjectHandlers:
             auth = AuthHandlers(load_auth(project, path), users, self._server)
             known["auth"] = auth.facts
             self._serves |= {messages.AUTHENTICATE: auth.authenticate, messages.AUTHORIZE: auth.authorize}
+        if (path := sources.get("app")) is not None:
+            self._app = app = AppHandlers(ProjectApp(project, path), users, self._server)
+            starting = {messages.APP_START: app.start, messages.APP_STOP: app.stop}
+            self._serves |= {**starting, messages.APP_DOCUMENT: app.document}
+            self._serves |= {RECEIVE: app.exchanges.receive, DRAIN: app.exchanges.drain}
         return known
 
     def served(self) -> dict[str, Handler]:
@@ -60,7 +85,36 @@ class ProjectHandlers:
 
             return begin
 
-        return {method: on_loop(serve) for method, serve in self._serves.items()}
+        served = {method: on_loop(serve) for method, serve in self._serves.items()}
+        if (app := self._app) is not None:
+
+            def request(body: Any, call: ServedCall) -> Awaitable[Any]:
+                return self._loop.call(answered(app.request(body, Outbox(call).put)))
+
+            served[messages.APP_REQUEST] = request
+        return served
+
+
+class Outbox:
+    """Carries messages of an application from its loop to the link: what waits there is one item."""
+
+    def __init__(self, call: ServedCall) -> None:
+        self._call, self._loop = call, asyncio.get_running_loop()
+        self._lock = threading.Lock()
+        self._waiting: list[Any] = []
+
+    def put(self, given: list[Any]) -> None:
+        """Add messages, in any thread."""
+        with self._lock:
+            is_first = not self._waiting
+            self._waiting += given
+        if is_first:
+            self._loop.call_soon_threadsafe(self._send)
+
+    def _send(self) -> None:
+        with self._lock:
+            waiting, self._waiting = self._waiting, []
+        self._call.send(waiting)
 
 
 class Users:
@@ -158,3 +212,124 @@ class PlainRequest:
 
 def _unanswered(_messages: Any) -> None:
     raise CallFailed("malformed", "authentication sends nothing to the client")
+
+
+OURS = "portside.ours"
+
+
+class _OurRoute(NamedTuple):
+    """What is known here of a route of the server."""
+
+    public: bool = False
+
+
+class AppHandlers:
+    """Serves the project's web application to the server, which serves its own routes to the application."""
+
+    def __init__(self, app: ProjectApp, users: Users, server: Peer) -> None:
+        self.exchanges = Exchanges()
+        self._app, self._users, self._server = app, users, server
+        self._pages: frozenset[str] = frozenset()
+        self._running = AsyncExitStack()
+
+    async def start(self, body: Any) -> dict[str, Any]:
+        """Add the server's routes, run the lifespan, and return what the server has to know.
+
+        Raises CallFailed with the code `user_mistake` if the startup fails.
+        """
+        self._pages = frozenset(body["pages"])
+        self._app.join_server(
+            ServerRoutes(
+                self._find_ours,
+                self._serve_ours,
+                partial(Authenticate, handlers=self),
+                is_auth_first=body["is_auth_first"],
+                authenticates_project=body["authenticates_project"],
+            )
+        )
+        try:
+            await self._running.enter_async_context(self._app.started())
+        except UserMistake as exc:
+            raise CallFailed("user_mistake", str(exc)) from exc
+        return self._app.facts
+
+    async def stop(self, _body: Any) -> None:
+        """End the lifespan."""
+        await self._running.aclose()
+
+    async def document(self, _body: Any) -> bytes:
+        """Return the application's OpenAPI document as JSON."""
+        return json.dumps(self._app.app.openapi()).encode()
+
+    async def request(self, body: Any, put: OnItem) -> str:
+        """Serve one request or WebSocket; return the path of its route, for metrics."""
+        number = body["exchange"]
+        state = {"request_id": body["request_id"]}
+        scope = {**received_scope(body["scope"]), "state": state, EXCHANGE: number, OURS: body["ours"]}
+        application = Application(self._server, number, put)
+        await self._app(scope, application.receive, application.send)
+        return str(state["route"])
+
+    def _find_ours(self, scope: Any) -> _OurRoute | None:
+        if OURS not in scope:
+            return _OurRoute() if scope["path"] in self._pages else None
+        known = scope[OURS]
+        if known is None or (known[0], known[1]) != (scope.get("method"), scope["path"]):
+            return None
+        return _OurRoute(known[2])
+
+    async def _serve_ours(self, scope: Any, receive: Any, send: Any) -> None:
+        async def take(message: Any) -> None:
+            if message["type"] == messages.APP_USER:
+                self.set_user(scope, message)
+            else:
+                await send(message)
+
+        with self.exchanges.opened(scope, receive) as exchange:
+            original = {"original": scope[EXCHANGE]}
+            await send_request(self._server, messages.APP_OURS, original, exchange, take)
+
+    async def authenticate(self, scope: Any, receive: Any) -> Any:
+        """Have the server authenticate a request; return the user, or the messages of a refusal."""
+        with self.exchanges.opened(scope, receive) as exchange:
+            call = {"original": scope[EXCHANGE], "exchange": exchange.number, "scope": sent_scope(scope)}
+            return await self._server.call(messages.APP_AUTHENTICATE, call)
+
+    def set_user(self, scope: Any, found: Any) -> None:
+        """Let a request have the user whom the server found, or nobody."""
+        authentication = importlib.import_module("starlette.authentication")
+        if found["user"] is None:
+            scope.setdefault("user", authentication.UnauthenticatedUser())
+            scope.setdefault("auth", authentication.AuthCredentials())
+        else:
+            scope["user"] = self._users.find(found["user"])
+            scope["auth"] = authentication.AuthCredentials(found["permissions"])
+
+
+class Authenticate:
+    """Middleware that has the server authenticate requests, and sets `request.user` and `request.auth`."""
+
+    def __init__(self, app: Any, handlers: AppHandlers, requires_auth: Callable[[Any], bool]) -> None:
+        self.app, self._handlers, self._requires_auth = app, handlers, requires_auth
+
+    async def __call__(self, scope: Any, receive: Any, send: Any) -> None:
+        """Refuse unauthenticated requests."""
+        if scope["type"] not in {"http", "websocket"} or not self._requires_auth(scope):
+            await self.app(scope, receive, send)
+            return
+        read: deque[Any] = deque()
+
+        async def record() -> Any:
+            read.append(await receive())
+            return read[-1]
+
+        async def replay() -> Any:
+            return read.popleft() if read else await receive()
+
+        found = await self._handlers.authenticate(scope, record)
+        if found["refusal"]:
+            for message in found["refusal"]:
+                await send(received(message))
+            return
+        self._handlers.set_user(scope, found)
+        await self.app(scope, replay, send)

@@ -4,22 +4,26 @@ The classes have the interfaces of what they stand for. While the process is awa
 refused with 503: nothing is allowed, encrypted or answered without the handler.
 """
 
-from collections.abc import Awaitable, Callable, Mapping
-from typing import Any
+import asyncio
+import contextlib
+from collections.abc import Awaitable, Callable, Coroutine, Mapping
+from typing import Any, Protocol
 
 from starlette.requests import HTTPConnection
 
 from portside.agent.config import AgentConfig
 from portside.agent.executors.member import Executor
-from portside.agent.executors.pool import ExecutorPool
+from portside.agent.executors.pool import ExecutorPool, PoolLimits
+from portside.agent.executors.process import Program
+from portside.agent.executors.serving import answer_request
 from portside.agent.types.access import Caller, Filter
 from portside.executor import messages
-from portside.executor.asgi import DRAIN, RECEIVE, Exchanges, sent_scope
+from portside.executor.asgi import DRAIN, RECEIVE, Exchange, Exchanges, sent_scope
 from portside.executor.errors import error_of
 from portside.executor.link import CallFailed, Handler, LinkClosed, ServedCall
 from portside.executor.user import Identity, StudioCaller, StudioUser, User
 from portside.executor.values import pack, unpack
-from portside.kernel.errors import Unavailable
+from portside.kernel.errors import Unavailable, UserMistake
 
 ANY = "*"
 AWAY = "The project's handlers are not available: their process is starting again. Send the request again."
@@ -27,15 +31,35 @@ AWAY = "The project's handlers are not available: their process is starting agai
 
 def handlers_of(config: AgentConfig) -> dict[str, Any]:
     """Return what an executor has to import for a configuration beside its graphs."""
-    return {} if config.auth.path is None else {"auth": config.auth.path}
+    found = {"auth": config.auth.path, "app": config.http.app}
+    return {kind: path for kind, path in found.items() if path is not None}
+
+
+class ServedApp(Protocol):
+    """What answers the application of the project in an executor."""
+
+    async def serve_ours(self, executor: Executor, body: Any, exchange: Exchange, call: ServedCall) -> None:
+        """Answer a request that the application passed on to our routes."""
+        ...
+
+    async def authenticate(self, executor: Executor, body: Any, exchange: Exchange) -> dict[str, Any]:
+        """Authenticate a request that the application passes on to its own routes."""
+        ...
 
 
 class RemoteHandlers:
     """The executor of the project's handlers."""
 
-    def __init__(self, pool: ExecutorPool, exchanges: Exchanges) -> None:
-        self._pool = pool
-        self.exchanges = exchanges
+    def __init__(self, program: Program) -> None:
+        self.exchanges = Exchanges()
+        self._pool = ExecutorPool(program, PoolLimits(executors=1), self._served)
+        self._pool.prepare = self._prepare
+        self._app: ServedApp | None = None
+        self._begin: Callable[[Executor], Awaitable[None]] | None = None
+
+    async def start(self) -> None:
+        """Start the executor; call `close` in any case. Raises UserMistake if the handlers do not load."""
+        await self._pool.start()
 
     @property
     def auth(self) -> "RemoteAuth | None":
@@ -43,7 +67,7 @@ class RemoteHandlers:
         facts = self._pool.executors[0].hello.handlers.get("auth")
         return None if facts is None else RemoteAuth(self, facts)
 
-    async def call(self, method: str, body: Any, *, on_item: Callable[[Any], None] | None = None) -> Any:
+    async def call(self, method: str, body: Any = None, *, on_item: Callable[[Any], None] | None = None) -> Any:
         """Call the executor. Raises Unavailable while there is none, and what the handler's error is for clients."""
         with self._pool.ready_one() as executor:
             if executor is None:
@@ -55,27 +79,65 @@ class RemoteHandlers:
             except LinkClosed as exc:
                 raise Unavailable(AWAY) from exc
 
+    async def begin(self, method: str, body: Any, learn: Callable[[Any], None]) -> None:
+        """Make a call that each executor gets before all others, now and when another one starts.
+
+        Raises UserMistake.
+        """
+
+        async def begin(executor: Executor) -> None:
+            try:
+                learn(await executor.link.call(method, body))
+            except CallFailed as exc:
+                raise UserMistake(exc.message) from exc
+            except LinkClosed as exc:
+                raise UserMistake(f"the executor of the project's handlers {await executor.wait_ended()}") from exc
+
+        self._begin = begin
+        async with self._pool.for_call() as executor:
+            await begin(executor)
+
+    async def end(self, method: str) -> None:
+        """Make a last call, if there is an executor."""
+        self._begin = None
+        with contextlib.suppress(Unavailable):
+            await self.call(method)
+
     async def close(self) -> None:
         """End the executor."""
         await self._pool.close()
 
+    async def _prepare(self, executor: Executor) -> None:
+        if self._begin is not None:
+            await self._begin(executor)
 
-class ServedExchanges:
-    """Serves what the executor asks for: what clients send to the project's handlers."""
+    # What the executor asks for
 
-    def __init__(self, exchanges: Exchanges) -> None:
-        self._exchanges = exchanges
+    def serve_app(self, app: ServedApp) -> None:
+        """Let the project's application ask for our routes."""
+        self._app = app
 
-    def handlers(self, _executor: Callable[[], Executor]) -> Mapping[str, Handler]:
+    def _served(self, executor: Callable[[], Executor]) -> Mapping[str, Handler]:
         """Return what serves the calls of one executor."""
 
-        def receive(body: Any, _call: ServedCall) -> Awaitable[Any]:
-            return self._exchanges.receive(body)
+        def of_exchange(work: Callable[[ServedApp, Exchange], Coroutine[Any, Any, Any]], body: Any) -> Awaitable[Any]:
+            """Work in the context of the client's request."""
+            exchange = self.exchanges.find(body["original"])
+            if self._app is None:
+                raise CallFailed("closed", "the server does not answer yet")
+            return asyncio.create_task(work(self._app, exchange), context=exchange.context.copy())
 
-        def drain(body: Any, _call: ServedCall) -> Awaitable[None]:
-            return self._exchanges.drain(body)
-
-        return {RECEIVE: receive, DRAIN: drain}
+        return {
+            messages.HTTP_REQUEST: lambda body, call: answer_request(executor(), body, call),
+            RECEIVE: lambda body, _call: self.exchanges.receive(body),
+            DRAIN: lambda body, _call: self.exchanges.drain(body),
+            messages.APP_OURS: lambda body, call: of_exchange(
+                lambda app, exchange: app.serve_ours(executor(), body, exchange, call), body
+            ),
+            messages.APP_AUTHENTICATE: lambda body, _call: of_exchange(
+                lambda app, exchange: app.authenticate(executor(), body, exchange), body
+            ),
+        }
 
 
 class RemoteAuth:

@@ -11,7 +11,7 @@ itself for one attempt (`is_suspect`).
 
 import asyncio
 import time
-from collections.abc import AsyncIterator, Callable, Iterator, Mapping
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Mapping
 from contextlib import asynccontextmanager, contextmanager
 from dataclasses import dataclass
 from typing import Any
@@ -29,6 +29,7 @@ log = get_logger(__name__)
 LOOK_EVERY_S = 1.0
 AVAILABLE_WITHIN_S = 120.0
 MAX_SUSPECTS = 10_000
+Prepare = Callable[[Executor], Awaitable[None]]
 MakeHandlers = Callable[[Callable[[], Executor]], Mapping[str, Handler]]
 OnChange = Callable[[], None]
 
@@ -46,12 +47,13 @@ class PoolLimits:
 class ExecutorPool:
     """Starts, watches and assigns executors. `make_handlers` returns what serves the calls of one of them.
 
-    `on_change` is called when an executor has joined or left.
+    `on_change` is called when an executor has joined or left. `prepare` is awaited before one that was started joins.
     """
 
     def __init__(self, program: Program, limits: PoolLimits, make_handlers: MakeHandlers) -> None:
         self.facts: dict[str, GraphFacts] = {}
         self.on_change: OnChange = lambda: None
+        self.prepare: Prepare | None = None
         self._program, self._limits, self._make_handlers = program, limits, make_handlers
         self._executors: list[Executor] = []
         self._starting: set[asyncio.Task[None]] = set()
@@ -289,6 +291,12 @@ class ExecutorPool:
         began = time.monotonic()
         executor = await ExecutorProcess.start(self._program, self._make_handlers(lambda: made[0]))
         made.append(executor)
+        try:
+            if self.prepare is not None:
+                await self.prepare(executor)
+        except BaseException:
+            await executor.close()
+            raise
         self._backoff.reset()
         self.join(executor, took_s=round(time.monotonic() - began, 2))
 

@@ -82,14 +82,11 @@ class ExecutorRequests:
 
             return serve
 
-        def request(body: Any, call: ServedCall) -> Awaitable[Any]:
-            return self._request(executor(), messages.read(messages.HttpRequest, body), call)
-
         return {
             messages.CHECKPOINTS_PUT: served(self._put, messages.CheckpointPut),
             messages.CHECKPOINTS: served(self._operate, messages.CheckpointCall),
             messages.STORE_BATCH: served(self._batch, messages.StoreBatch),
-            messages.HTTP_REQUEST: request,
+            messages.HTTP_REQUEST: lambda body, call: answer_request(executor(), body, call),
         }
 
     async def _put(self, executor: Executor, put: messages.CheckpointPut) -> None:
@@ -116,21 +113,23 @@ class ExecutorRequests:
         ops = [decoded_op(kind, load(fields)) for kind, fields in batch.ops]
         return [encoded_result(result) for result in await self._store.abatch(ops)]
 
-    async def _request(self, executor: Executor, given: messages.HttpRequest, call: ServedCall) -> None:
-        """Answer with the head of the response, then with its body as it comes."""
-        headers = [(bytes(name), bytes(value)) for name, value in given.headers]
-        caller = executor.callers.get(given.call)
-        user = None if caller is None else caller.user
-        head, response = await LOOPBACK.send(
-            InProcessRequest(given.method, given.path, given.raw_path, given.query, headers, given.body, user)
-        )
-        try:
-            call.send((head.status, head.headers))
-            while data := await response.read():
-                call.send(data)
-                await call.drain()
-        finally:
-            await response.close()
+
+async def answer_request(executor: Executor, body: Any, call: ServedCall) -> None:
+    """Answer a request to this server's API: with the head of the response, then with its body as it comes."""
+    given = messages.read(messages.HttpRequest, body)
+    headers = [(bytes(name), bytes(value)) for name, value in given.headers]
+    caller = executor.callers.get(given.call)
+    user = None if caller is None else caller.user
+    head, response = await LOOPBACK.send(
+        InProcessRequest(given.method, given.path, given.raw_path, given.query, headers, given.body, user)
+    )
+    try:
+        call.send((head.status, head.headers))
+        while data := await response.read():
+            call.send(data)
+            await call.drain()
+    finally:
+        await response.close()
 
 
 async def _answered(work: Awaitable[Any]) -> Any:

@@ -11,13 +11,12 @@ from langgraph.store.base import BaseStore
 from portside.agent.checkpoints.saver import PostgresBackend
 from portside.agent.config import AgentConfig
 from portside.agent.executors.graphs import RemoteGraphs
-from portside.agent.executors.handlers import RemoteHandlers, ServedExchanges, handlers_of
+from portside.agent.executors.handlers import RemoteHandlers, handlers_of
 from portside.agent.executors.pool import ExecutorPool, PoolLimits
 from portside.agent.executors.process import Program
 from portside.agent.executors.serving import ExecutorRequests, Scopes
 from portside.agent.settings import AgentSettings
 from portside.executor import messages
-from portside.executor.asgi import Exchanges
 from portside.executor.messages import ServerHello
 from portside.kernel.aliases import environment_names
 
@@ -48,7 +47,11 @@ async def start_graphs(
     )
     scopes = Scopes(backend)
     pool = ExecutorPool(program, limits, ExecutorRequests(scopes, store).handlers)
-    await _started(pool)
+    try:
+        await pool.start()
+    except BaseException:
+        await pool.close()
+        raise
     return RemoteGraphs(pool, backend.writer, scopes)
 
 
@@ -60,14 +63,13 @@ async def start_handlers(config: AgentConfig, settings: AgentSettings) -> Remote
     sources = handlers_of(config)
     if not sources:
         return None
-    exchanges = Exchanges()
-    pool = ExecutorPool(
-        _program(config, settings, graphs={}, loops=1, handlers=sources),
-        PoolLimits(executors=1),
-        ServedExchanges(exchanges).handlers,
-    )
-    await _started(pool)
-    return RemoteHandlers(pool, exchanges)
+    handlers = RemoteHandlers(_program(config, settings, graphs={}, loops=1, handlers=sources))
+    try:
+        await handlers.start()
+    except BaseException:
+        await handlers.close()
+        raise
+    return handlers
 
 
 def _program(config: AgentConfig, settings: AgentSettings, **hello: Any) -> Program:
@@ -86,14 +88,6 @@ def _program(config: AgentConfig, settings: AgentSettings, **hello: Any) -> Prog
         heartbeat_s=settings.executor_heartbeat_secs,
         start_within_s=settings.executor_start_secs,
     )
-
-
-async def _started(pool: ExecutorPool) -> None:
-    try:
-        await pool.start()
-    except BaseException:
-        await pool.close()
-        raise
 
 
 def without_keys(environment: Mapping[str, str], settings: AgentSettings) -> dict[str, str]:

@@ -1,6 +1,6 @@
 """The services that request handlers of the agent server use, and the headers of their pages; `app.py` wires them."""
 
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 from functools import cached_property
 from typing import TypeVar
@@ -43,6 +43,7 @@ class ApiDescription:
     def __init__(self, write: Callable[[], bytes], tags: frozenset[str]) -> None:
         self.tags = tags
         self._write = write
+        self._fetch: Callable[[], Awaitable[None]] | None = None
 
     @cached_property
     def openapi(self) -> bytes:
@@ -58,10 +59,19 @@ class ApiDescription:
             return self.openapi
         return b'{"servers":' + msgspec.json.encode([{"url": address}]) + b"," + self.openapi[1:]
 
-    def extend(self, add: Callable[[bytes], bytes]) -> None:
-        """Pass the document through a function that adds operations to it. Call it before the server answers."""
+    def extend(self, add: Callable[[bytes], bytes], fetch: Callable[[], Awaitable[None]] | None = None) -> None:
+        """Pass the document through a function that adds operations to it, after `fetch` if that is given.
+
+        Call it before the server answers.
+        """
         write = self._write
-        self._write = lambda: add(write())
+        self._write, self._fetch = lambda: add(write()), fetch
+
+    async def prepare(self) -> None:
+        """Fetch what the document is made of; await this before the other methods."""
+        if self._fetch is not None:
+            await self._fetch()
+            self._fetch = None
 
 
 @dataclass(frozen=True, kw_only=True)

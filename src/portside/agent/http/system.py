@@ -140,6 +140,7 @@ async def show_metrics_as(ctx: Context, query: MetricsQuery) -> Any:
 async def show_openapi(ctx: Context) -> Response:
     """Return the description of this API. Behind a proxy that takes a prefix off the path, `servers` has the prefix."""
     address = ctx.services.settings.public_url.rstrip("/") + prefix_of(ctx.request.scope)
+    await ctx.services.api_description.prepare()
     described = ctx.services.api_description.at(address)
     return Response(described, media_type="application/json", headers={"Cache-Control": "no-cache"})
 

@@ -1,0 +1,195 @@
+"""The project's web application in an executor, with this server's routes in it.
+
+A request goes to the application, and from there back to this server if it is for a route of the server. Where the
+application has neither middleware nor a route for the path, the server answers at once.
+"""
+
+import re
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from typing import Any
+
+import msgspec
+from starlette.authentication import UnauthenticatedUser
+from starlette.requests import ClientDisconnect
+
+from portside.agent.access.service import Access
+from portside.agent.config import AgentConfig
+from portside.agent.custom.application import Authenticate
+from portside.agent.executors.handlers import RemoteHandlers, sent_user
+from portside.agent.executors.member import Executor
+from portside.executor import messages
+from portside.executor.application import RouteFacts
+from portside.executor.asgi import (
+    DISCONNECTED,
+    Application,
+    Exchange,
+    answered,
+    pieces,
+    received_scope,
+    send_request,
+)
+from portside.executor.link import CallFailed, ServedCall
+from portside.kernel.errors import PortsideError
+from portside.kernel.http.error_responses import ErrorFormat, error_for, error_response
+from portside.kernel.http.middleware import ErrorResponses
+from portside.kernel.http.websockets import COME_BACK, SocketApi, refuse
+
+_BEGINS = frozenset({"http.response.start", "websocket.accept", "websocket.http.response.start"})
+
+
+class RemoteApp:
+    """The application. It is its own `app`: `openapi_url` and `openapi` tell what FastAPI tells."""
+
+    def __init__(self, handlers: RemoteHandlers, config: AgentConfig, api: SocketApi[Any], access: Access) -> None:
+        self._handlers, self._config, self._api, self._access = handlers, config, api, access
+        self._ours = ErrorResponses(api, ErrorFormat.TEXT)
+        self._routes: list[RouteFacts] | None = None
+        self._patterns: list[re.Pattern[str]] = []
+        self._sees_ours = True
+        self._document: Any = None
+        self.openapi_url: str | None = None
+        handlers.serve_app(self)
+
+    @property
+    def app(self) -> "RemoteApp":
+        """What FastAPI says of itself."""
+        return self
+
+    @asynccontextmanager
+    async def started(self) -> AsyncIterator[None]:
+        """Run its lifespan, again in each later executor. Raises UserMistake if the startup fails."""
+        http = self._config.http
+        start = {
+            "pages": [route.path for route in self._api.http.routes if route.method == "GET"],
+            "is_auth_first": http.middleware_order == "auth_first",
+            "authenticates_project": http.enable_custom_route_auth,
+        }
+        await self._handlers.begin(messages.APP_START, start, self._learn)
+        try:
+            yield
+        finally:
+            await self._handlers.end(messages.APP_STOP)
+
+    def _learn(self, facts: Any) -> None:
+        self._routes = [RouteFacts(*route) for route in facts["routes"]]
+        position = next(index for index, route in enumerate(self._routes) if route.is_ours)
+        before = [route.pattern for route in self._routes[:position]]
+        # Routes after ours take everything else, and the root.
+        root = ["/$"] if position < len(self._routes) - 1 else []
+        self._sees_ours = facts["has_middleware"] or None in before
+        self._patterns = [re.compile(pattern) for pattern in (*before, *root) if pattern is not None]
+        self.openapi_url = "/openapi.json" if facts["has_document"] else None
+
+    async def fetch_document(self) -> None:
+        """Fetch the application's OpenAPI document. Raises Unavailable."""
+        if self.openapi_url is not None:
+            self._document = msgspec.json.decode(await self._handlers.call(messages.APP_DOCUMENT, None))
+
+    def openapi(self) -> Any:
+        """Return the application's OpenAPI document, after `fetch_document`."""
+        return self._document
+
+    def takes_post(self, path: str) -> bool:
+        """Whether a path is that of a project's route that takes a POST."""
+        for route in self._routes or ():
+            if route.is_ours:
+                if self._api.find({"type": "http", "method": "POST", "path": path}) is not None:
+                    return False
+            elif route.pattern is not None and re.match(route.pattern, path):
+                if route.methods is None or "POST" in route.methods:
+                    return True
+        return False
+
+    async def __call__(self, scope: Any, receive: Any, send: Any) -> None:
+        """Serve one request or WebSocket. Raises Unavailable while there is no executor."""
+        route = self._api.find(scope)
+        path = scope["path"]
+        if route is not None and not self._sees_ours and not any(each.match(path) for each in self._patterns):
+            await self._ours(scope, receive, send)
+            return
+        state = scope.setdefault("state", {})
+        known = None if route is None else (scope.get("method"), path, route.public)
+        body = {"ours": known, "request_id": state.get("request_id")}
+        serve = self._serve_socket if scope["type"] == "websocket" else self._serve
+        state.setdefault("route", await serve(scope, receive, send, body))
+
+    async def _serve(self, scope: Any, receive: Any, send: Any, body: Any) -> Any:
+        with self._handlers.exchanges.opened(scope, receive) as exchange:
+            try:
+                return await send_request(self._handlers, messages.APP_REQUEST, body, exchange, send)
+            except CallFailed as exc:
+                if exc.code == DISCONNECTED:
+                    raise ClientDisconnect from exc
+                raise
+
+    async def _serve_socket(self, scope: Any, receive: Any, send: Any, body: Any) -> Any:
+        has_begun = False
+
+        async def note(message: Any) -> None:
+            nonlocal has_begun
+            has_begun = True
+            await send(message)
+
+        try:
+            return await self._serve(scope, receive, note, body)
+        except PortsideError as exc:
+            if has_begun:
+                await send({"type": "websocket.close", "code": COME_BACK})
+            else:
+                await refuse(error_response(error_for(exc, scope["path"]), ErrorFormat.TEXT), scope, send)
+            return "unrouted"
+
+    # What the application asks for
+
+    async def serve_ours(self, executor: Executor, body: Any, exchange: Exchange, call: ServedCall) -> None:
+        """Answer a request that the application passed on to our routes."""
+        scope = _merged(exchange, body)
+        application = Application(executor.link, body["exchange"], call.send)
+
+        async def tell(message: Any) -> None:
+            if message["type"] in _BEGINS and "user" in scope:
+                call.send([{"type": messages.APP_USER, **_told_user(scope)}])
+            await application.send(message)
+
+        await answered(self._ours(scope, application.receive, tell))
+
+    async def authenticate(self, executor: Executor, body: Any, exchange: Exchange) -> dict[str, Any]:
+        """Authenticate a request that the application passes on to its own routes."""
+        scope = _merged(exchange, body)
+        told: dict[str, Any] = {}
+        refusal: list[Any] = []
+
+        async def accept(scope: Any, _receive: Any, _send: Any) -> None:
+            told.update(_told_user(scope))
+
+        async def collect(message: Any) -> None:
+            refusal.extend(pieces(message))
+
+        receive = Application(executor.link, body["exchange"], call_sends_nothing).receive
+        await answered(Authenticate(accept, self._access, lambda _scope: True)(scope, receive, collect))
+        return {**told, "refusal": refusal}
+
+
+def join_remote(handlers: RemoteHandlers, config: AgentConfig, api: SocketApi[Any], access: Access) -> RemoteApp | None:
+    """Return the project's application with our routes in it, if it has one."""
+    return None if config.http.app is None else RemoteApp(handlers, config, api, access)
+
+
+def call_sends_nothing(_messages: Any) -> None:
+    """Refuse to send. Raises CallFailed."""
+    raise CallFailed("malformed", "authentication sends nothing to the client")
+
+
+def _merged(exchange: Exchange, body: Any) -> dict[str, Any]:
+    """Return the scope of an exchange as the application changed it; what it was not told of stays."""
+    given = received_scope(body["scope"])
+    given.pop("extensions", None)
+    return {**exchange.scope, **given}
+
+
+def _told_user(scope: Any) -> dict[str, Any]:
+    user = scope.get("user")
+    if user is None or isinstance(user, UnauthenticatedUser):
+        return {"user": None, "permissions": []}
+    return {"user": sent_user(user), "permissions": list(scope["auth"].scopes)}
