@@ -53,6 +53,11 @@ class RouteFacts(NamedTuple):
     methods: list[str] | None = None
     is_ours: bool = False
 
+    @property
+    def takes_post(self) -> bool:
+        """Whether a POST is one of its methods."""
+        return self.methods is None or "POST" in self.methods
+
 
 class ProjectApp:
     """The application of the project, which the server's routes become part of. Raises UserMistake."""

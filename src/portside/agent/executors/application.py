@@ -96,9 +96,8 @@ class RemoteApp:
             if route.is_ours:
                 if self._api.find({"type": "http", "method": "POST", "path": path}) is not None:
                     return False
-            elif route.pattern is not None and re.match(route.pattern, path):
-                if route.methods is None or "POST" in route.methods:
-                    return True
+            elif route.takes_post and route.pattern is not None and re.match(route.pattern, path):
+                return True
         return False
 
     async def __call__(self, scope: Any, receive: Any, send: Any) -> None:
