@@ -9,13 +9,13 @@ help: ## show this list
 	@grep -E '^[a-z]+:.*## ' Makefile | sed 's/:.*## /\t/' | sort
 
 install: $(STAMP) ## set up the virtual environment and the console (quick when nothing changed)
-	@$(BIN)/python scripts/console.py build
+	@$(BIN)/python scripts/javascript.py build
 
 $(STAMP): requirements.lock pyproject.toml scripts/setup
 	@PYTHON="$(PYTHON)" sh scripts/setup
 
-console: $(STAMP) ## build the console, or say what is missing
-	@$(BIN)/python scripts/console.py build --strict
+console: $(STAMP) ## build the console and the executor of JavaScript graphs, or say what is missing
+	@$(BIN)/python scripts/javascript.py build --strict
 
 up: install ## start the platform (make up ARGS="--port 9000")
 	@exec $(BIN)/portside up $(ARGS)
@@ -42,7 +42,7 @@ audit: $(STAMP) ## search the advisories for known vulnerabilities of pinned dep
 
 format: $(STAMP) ## format the code
 	@$(BIN)/ruff format -q . && $(BIN)/ruff check -q --fix .
-	@$(BIN)/python scripts/console.py format
+	@$(BIN)/python scripts/javascript.py format
 
 generate: $(STAMP) ## write docs/reference/ and the revisions of SQL functions
 	@$(BIN)/python scripts/generate.py
@@ -63,4 +63,4 @@ parity: $(STAMP) ## compare with the reference server; writes docs/parity.md (ma
 	@sh scripts/parity $(ARGS)
 
 clean: ## remove the virtual environment and caches
-	rm -rf .venv .mypy_cache .ruff_cache .pytest_cache console/node_modules src/portside/console/static
+	rm -rf .venv .mypy_cache .ruff_cache .pytest_cache console/node_modules src/portside/console/static executor-js/node_modules src/portside/executor_js

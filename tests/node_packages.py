@@ -8,11 +8,15 @@ import hashlib
 import os
 import shutil
 import subprocess
+import tempfile
 from pathlib import Path
 
 import pytest
 
+from portside.agent.executors.javascript import BUILT
+
 SCRIPTS = Path(__file__).parent / "js"
+JAVASCRIPT_PROJECT = Path(__file__).parent / "projects" / "javascript"
 
 
 def unavailable(reason: str) -> None:
@@ -21,11 +25,11 @@ def unavailable(reason: str) -> None:
     pytest.skip(reason)
 
 
-def installed_packages() -> Path:
-    """Return a folder with the packages of tests/js installed; without them the test skips."""
+def installed_packages(source: Path = SCRIPTS) -> Path:
+    """Return a folder with the packages of a package.json installed; without them the test skips."""
     if not shutil.which("node") or not shutil.which("npm"):
         unavailable("node and npm are not installed")
-    pins = (SCRIPTS / "package.json").read_bytes()
+    pins = (source / "package.json").read_bytes()
     cache = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "portside" / "js"
     folder = cache / hashlib.sha256(pins).hexdigest()[:12]
     folder.mkdir(parents=True, exist_ok=True)
@@ -35,6 +39,26 @@ def installed_packages() -> Path:
         if not (folder / "complete").exists():
             _install(folder, pins)
     return folder
+
+
+def javascript_runtime() -> Path:
+    """Return a folder with what executes JavaScript graphs, and its packages; without them the test skips."""
+    if not (BUILT / "main.mjs").is_file():
+        unavailable("the executor of JavaScript graphs is not built")
+    folder = installed_packages(BUILT)
+    # Another build may have the same packages.
+    with tempfile.NamedTemporaryFile(dir=folder, delete=False) as fresh:
+        fresh.write((BUILT / "main.mjs").read_bytes())
+    Path(fresh.name).replace(folder / "main.mjs")
+    return folder
+
+
+def copy_of_project(target: Path, source: Path = JAVASCRIPT_PROJECT) -> Path:
+    """Return a copy of a JavaScript project with its packages installed; without them the test skips."""
+    packages = installed_packages(source)
+    shutil.copytree(source, target)
+    (target / "node_modules").symlink_to(packages / "node_modules")
+    return target
 
 
 def _install(folder: Path, pins: bytes) -> None:

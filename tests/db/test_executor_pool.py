@@ -78,7 +78,7 @@ def program_of(project: Path, **options: Any) -> Program:
         env={},
         loops=1,
     )
-    return Program(sys.executable, dict(os.environ), hello, start_within_s=600, **options)
+    return Program([sys.executable, "-m", "portside.executor"], dict(os.environ), hello, start_within_s=600, **options)
 
 
 @asynccontextmanager

@@ -210,13 +210,18 @@ def test_a_bad_http_section_is_named(tmp_path, http, named):
         ({"description": "no path"}, "missing required field `path`"),
         ({"path": 3}, "`graphs.agent.path`"),
         (3, "graphs.agent"),
-        ("./agent.ts:graph", "JavaScript"),
     ],
 )
 def test_a_bad_graph_entry_is_named(tmp_path, entry, said):
     message = refusal(tmp_path, graphs={"agent": entry})
     assert "graphs.agent" in message
     assert said in message
+
+
+def test_each_language_has_its_graphs(tmp_path):
+    graphs = {"a": "./a.py:graph", "b": "./b.ts:graph", "c": "package.module:graph", "d": "./d.mjs:make"}
+    config = read(tmp_path, graphs=graphs)
+    assert (list(config.project.graphs), list(config.javascript.graphs)) == (["a", "c"], ["b", "d"])
 
 
 @pytest.mark.parametrize("graphs", [None, {}, [], "agent.py:graph"])

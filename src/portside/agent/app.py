@@ -29,8 +29,7 @@ from portside.agent.custom.cache import OldCacheEntries
 from portside.agent.encryption.codec import EncryptionCodec, encryptor_of, prepare_codec, with_encryption_context
 from portside.agent.encryption.encryptor import Encryptor, make_encryptor
 from portside.agent.executors.application import RemoteApp, join_remote
-from portside.agent.executors.graphs import RemoteGraphs
-from portside.agent.executors.start import start_graphs, start_handlers
+from portside.agent.executors.start import start_beside, start_graphs, start_handlers
 from portside.agent.graphs import GraphService, LocalGraphs
 from portside.agent.http import (
     agents,
@@ -126,19 +125,22 @@ async def open_app(
         await migrate(db, ["portside.agent"], schema=SCHEMA)
         await prepare_codec(db)
         setup = await open_setup(db, config)
-        service: LocalGraphs | RemoteGraphs
+        service: GraphService
         pools = {"api": db}
+        backend = PostgresBackend(db, encryptor=encryptor, writer=writer)
         if graphs is None:
             handlers = await start_handlers(config, settings)
-            backend = PostgresBackend(db, encryptor=encryptor, writer=writer)
             service = await start_graphs(config, settings, backend, await make_store(setup)(db))
         else:
-            service = await LocalGraphs.start(
+            local = await LocalGraphs.start(
                 graphs, connect, loops=loops, make_saver=make_saver, make_store=make_store(setup)
             )
-            pools["graphs"] = service.database
+            pools["graphs"] = local.database
             # Graphs read with no time limit but the statement's, so the API's connections are found dead first.
-            db.on_dead(service.replace_connections)
+            db.on_dead(local.replace_connections)
+            service = local
+            if config.javascript.graphs:
+                service = await start_beside(local, config, settings, backend, await make_store(setup)(db))
         try:
             policy = load_access_policy(config, settings, None if handlers is None else handlers.auth)
             app = await _compose(

@@ -181,8 +181,16 @@ class AgentConfig(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def project(self) -> Project:
-        """What an executor needs to know."""
-        return Project(file=self.file, graphs=self.graphs, dependencies=self.dependencies, env=self.env)
+        """What an executor of Python graphs needs to know."""
+        return self._with({name: graph for name, graph in self.graphs.items() if not is_javascript(graph.path)})
+
+    @property
+    def javascript(self) -> Project:
+        """What an executor of JavaScript graphs needs to know."""
+        return self._with({name: graph for name, graph in self.graphs.items() if is_javascript(graph.path)})
+
+    def _with(self, graphs: dict[str, GraphSource]) -> Project:
+        return Project(file=self.file, graphs=graphs, dependencies=self.dependencies, env=self.env)
 
 
 # The keys of each section that this server reads.
@@ -371,8 +379,6 @@ def _graph(place: str, graph_id: str, entry: Any) -> GraphSource:
         raise UserMistake(
             f'{place}: {key} is "{source.path}"; it must name a file and an object in it, like "./agent.py:graph"'
         )
-    if is_javascript(source.path):
-        raise UserMistake(f"{place}: {key} is a JavaScript graph ({file}); this server runs Python graphs")
     return source
 
 

@@ -99,6 +99,10 @@ class GraphService(Protocol):
         """Return the schemas of a graph's subgraphs by their names. Raises GraphFailed."""
         ...
 
+    async def close(self) -> None:
+        """Release what the graphs run on."""
+        ...
+
 
 class LocalGraphs:
     """The graphs in this process, on loops of their own. The methods are those of `GraphService`."""

@@ -45,6 +45,13 @@ class AgentSettings(msgspec.Struct, frozen=True, kw_only=True):
         str | None,
         setting("Python interpreter of executor processes, with the project's packages. Default: the server's own."),
     ] = None
+    executor_node: Annotated[
+        str | None, setting("Node program that executes JavaScript graphs. Default: the PATH's.", "EXECUTOR_NODE")
+    ] = None
+    executor_javascript: Annotated[
+        str | None,
+        setting("Folder of what executes JavaScript graphs, with its packages. Default: the folder of this package."),
+    ] = None
     executor_max_runs: Annotated[
         int, msgspec.Meta(ge=0), setting("Runs after which an executor process is replaced; 0 is never.")
     ] = 0

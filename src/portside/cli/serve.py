@@ -96,7 +96,8 @@ def _serve(
 
     let_sdk_find_server(cache=cache.SDK_NAMES)
     set_environment(agent_config.project)
-    graphs = None if settings.executors else load_graphs(agent_config.project)
+    is_here = not settings.executors and agent_config.project.graphs
+    graphs = load_graphs(agent_config.project) if is_here else None
     url = database()
     sockets = Sockets(options["fd"], options["public_fd"], options["handover_fd"], options["heir_fd"])
 

@@ -12,7 +12,7 @@ import shutil
 import signal
 import sys
 import tempfile
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -32,13 +32,17 @@ _LEVELS = frozenset({"debug", "info", "warning", "error", "critical"})
 
 @dataclass(frozen=True)
 class Program:
-    """How executors are started: the interpreter, its environment, and what they are told first."""
+    """How executors are started: their command, its environment and folder, and what they are told first.
 
-    python: str
+    `--socket PATH` is added to the command.
+    """
+
+    command: Sequence[str]
     environment: Mapping[str, str]
     hello: ServerHello
     heartbeat_s: float = 30.0
     start_within_s: float = 60.0
+    folder: Path | None = None
 
 
 class ExecutorProcess(Executor):
@@ -136,14 +140,13 @@ async def _started(
 
 async def _spawn(program: Program, path: str) -> asyncio.subprocess.Process:
     process = await asyncio.create_subprocess_exec(
-        program.python,
-        "-m",
-        "portside.executor",
+        *program.command,
         "--socket",
         path,
         stdin=asyncio.subprocess.DEVNULL,
         stderr=asyncio.subprocess.PIPE,
         env=dict(program.environment),
+        cwd=program.folder,
         limit=MAX_LINE_BYTES,
     )
     assert process.stderr is not None  # noqa: S101 - it is a pipe

@@ -10,14 +10,17 @@ from langgraph.store.base import BaseStore
 
 from portside.agent.checkpoints.saver import PostgresBackend
 from portside.agent.config import AgentConfig
-from portside.agent.executors.graphs import RemoteGraphs
+from portside.agent.executors.graphs import GraphsByLanguage, RemoteGraphs
 from portside.agent.executors.handlers import RemoteHandlers, handlers_of
+from portside.agent.executors.javascript import Command, find_node, find_runtime, javascript_command
 from portside.agent.executors.pool import ExecutorPool, PoolLimits
 from portside.agent.executors.process import Program
 from portside.agent.executors.serving import ExecutorRequests, Scopes
+from portside.agent.graphs import GraphService
 from portside.agent.settings import AgentSettings
 from portside.executor import messages
 from portside.executor.messages import ServerHello
+from portside.executor.project import Project
 from portside.kernel.aliases import environment_names
 
 # Keys and databases of the server. Graphs reach what they protect through the server alone.
@@ -27,20 +30,88 @@ _ADDRESSES = ("DATABASE_URI", "DATABASE_URL", "POSTGRES_URI", "REDIS_URI", "REDI
 
 async def start_graphs(
     config: AgentConfig, settings: AgentSettings, backend: PostgresBackend, store: BaseStore
+) -> GraphService:
+    """Start the executors of all graphs; the caller closes what this returns.
+
+    Raises UserMistake if the project does not load.
+    """
+    if not config.project.graphs:
+        return await start_javascript(config, settings, backend, store)
+    python = await _pool_of_graphs(config, config.project, _python(settings), settings, (backend, store))
+    return await start_beside(python, config, settings, backend, store)
+
+
+async def start_beside(
+    python: GraphService, config: AgentConfig, settings: AgentSettings, backend: PostgresBackend, store: BaseStore
+) -> GraphService:
+    """Start the executors of the JavaScript graphs, if there are any, beside the Python graphs.
+
+    The caller closes what this returns. Raises UserMistake if the JavaScript graphs do not load, and closes the others.
+    """
+    if not config.javascript.graphs:
+        return python
+    try:
+        return GraphsByLanguage(python, await start_javascript(config, settings, backend, store))
+    except BaseException:
+        await python.close()
+        raise
+
+
+async def start_javascript(
+    config: AgentConfig, settings: AgentSettings, backend: PostgresBackend, store: BaseStore
 ) -> RemoteGraphs:
-    """Start the executors; the caller closes what this returns. Raises UserMistake if the project does not load."""
-    project, ttl = config.project, store.ttl_config
+    """Start the executors of the JavaScript graphs. Raises UserMistake if they do not load."""
+    command = javascript_command(
+        node=find_node(settings.executor_node),
+        runtime=find_runtime(settings.executor_javascript),
+        project=config.folder,
+        parent=os.getpid(),
+    )
+    return await _pool_of_graphs(config, config.javascript, command, settings, (backend, store))
+
+
+async def start_handlers(config: AgentConfig, settings: AgentSettings) -> RemoteHandlers | None:
+    """Start the executor of the project's handlers; None if the configuration names none. The caller closes it.
+
+    Raises UserMistake if the handlers do not load.
+    """
+    sources = handlers_of(config)
+    if not sources:
+        return None
+    handlers = RemoteHandlers(_program(config, _python(settings), settings, graphs={}, loops=1, handlers=sources))
+    try:
+        await handlers.start()
+    except BaseException:
+        await handlers.close()
+        raise
+    return handlers
+
+
+def _python(settings: AgentSettings) -> Command:
+    return Command([settings.executor_python or sys.executable, "-m", "portside.executor"], {}, None)
+
+
+async def _pool_of_graphs(
+    config: AgentConfig,
+    project: Project,
+    command: Command,
+    settings: AgentSettings,
+    served: tuple[PostgresBackend, BaseStore],
+) -> RemoteGraphs:
+    """Start the pool that executes the graphs of a project in one language."""
+    backend, store = served
     program = _program(
         config,
+        command,
         settings,
         graphs={name: {"path": each.path, "description": each.description} for name, each in project.graphs.items()},
         loops=max(1, settings.slots) if settings.bg_job_isolated_loops else 1,
         serde=msgspec.structs.asdict(config.serde),
         is_encrypted=backend.is_encrypted,
-        store_ttl=None if ttl is None else dict(ttl),
+        store_ttl=None if store.ttl_config is None else dict(store.ttl_config),
     )
     limits = PoolLimits(
-        executors=settings.executors,
+        executors=max(1, settings.executors),
         max_runs=settings.executor_max_runs,
         max_memory_bytes=settings.executor_max_memory_mb * 1_000_000,
         idle_s=settings.executor_idle_secs,
@@ -55,28 +126,11 @@ async def start_graphs(
     return RemoteGraphs(pool, backend.writer, scopes)
 
 
-async def start_handlers(config: AgentConfig, settings: AgentSettings) -> RemoteHandlers | None:
-    """Start the executor of the project's handlers; None if the configuration names none. The caller closes it.
-
-    Raises UserMistake if the handlers do not load.
-    """
-    sources = handlers_of(config)
-    if not sources:
-        return None
-    handlers = RemoteHandlers(_program(config, settings, graphs={}, loops=1, handlers=sources))
-    try:
-        await handlers.start()
-    except BaseException:
-        await handlers.close()
-        raise
-    return handlers
-
-
-def _program(config: AgentConfig, settings: AgentSettings, **hello: Any) -> Program:
+def _program(config: AgentConfig, command: Command, settings: AgentSettings, **hello: Any) -> Program:
     project = config.project
     return Program(
-        python=settings.executor_python or sys.executable,
-        environment=without_keys(os.environ, settings),
+        command=command.arguments,
+        environment={**without_keys(os.environ, settings), **command.variables},
         hello=ServerHello(
             protocol=messages.PROTOCOL,
             file=str(project.file),
@@ -87,6 +141,7 @@ def _program(config: AgentConfig, settings: AgentSettings, **hello: Any) -> Prog
         ),
         heartbeat_s=settings.executor_heartbeat_secs,
         start_within_s=settings.executor_start_secs,
+        folder=command.folder,
     )
 
 

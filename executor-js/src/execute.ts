@@ -1,0 +1,352 @@
+// Runs graphs. The outcome of a run comes from its own stream; only a run that stopped at an interrupt reads the stored
+// state, which has the ids of the interrupted tasks.
+
+import { parseCommand } from "./commands.js";
+import { type Emitted, EventEncoder } from "./events.js";
+import type { Libraries } from "./libraries.js";
+import { CallFailed } from "./link.js";
+import { log } from "./logs.js";
+import type { Graph, Graphs, Snapshot } from "./project.js";
+
+import { currentWork, EphemeralRows, type Fields, type Server, type Work } from "./server.js";
+import { Pending } from "./stopping.js";
+import { json, plain } from "./values.js";
+
+const INTERRUPT = "__interrupt__";
+const POSITION = ["checkpoint_id", "checkpoint_ns", "checkpoint_map"];
+const REFUSALS = new Set(["UnknownInterruptError", "LanguageMismatch"]);
+const STRICT_RESUME = "__pregel_strict_resume";
+
+/** One run of a graph: `RunRequest` of `portside/executor/requests.py`. */
+export interface RunRequest {
+  graph_id: string;
+  input: unknown;
+  command: Fields | null;
+  config: { configurable?: Fields; metadata?: Fields; tags?: string[]; recursion_limit?: number };
+  context: Fields | null;
+  stream_modes: string[];
+  stream_subgraphs: boolean;
+  interrupt_before: "*" | string[] | null;
+  interrupt_after: "*" | string[] | null;
+  durability: "sync" | "async" | "exit";
+  strict_resume: boolean;
+  tracer: { project_name?: string; example_id?: string } | null;
+  attempt: number;
+  is_ephemeral: boolean;
+  resume: boolean;
+}
+
+/** How a run ended: `Outcome` of `portside/executor/requests.py`. */
+export interface Outcome {
+  values: Buffer | null;
+  interrupts: Record<string, Fields[]>;
+  has_next: boolean;
+  error: { error: string; message: string } | null;
+  is_refused?: boolean;
+}
+
+export interface Execution {
+  request: RunRequest;
+  /** The number of the server's call. */
+  call: number;
+  timeoutSeconds: number;
+  signal: AbortSignal;
+  push(event: Emitted): void;
+}
+
+/** Executes the runs of this process. */
+export class Executor {
+  constructor(
+    private readonly libraries: Libraries,
+    private readonly graphs: Graphs,
+    private readonly server: Server,
+  ) {}
+
+  /** Execute a run to its end. Throws CallFailed for a run that took too long, was cancelled or is malformed. */
+  async execute(execution: Execution): Promise<Outcome> {
+    const { request } = execution;
+    const stopping = new AbortController();
+    const pending = new Pending();
+    const configurable = request.config.configurable ?? {};
+    const threadId = String(configurable.thread_id ?? "");
+    const ephemeral = request.is_ephemeral ? new EphemeralRows(this.server, threadId) : null;
+    const work = workOf(execution, { ephemeral, fail: (error) => stopping.abort(error), pending });
+    const timer = setTimeout(
+      () => stopping.abort(new RunTimeout()),
+      Math.min(execution.timeoutSeconds * 1000, 2 ** 31 - 1),
+    );
+    const cancel = () => stopping.abort(execution.signal.reason);
+    execution.signal.addEventListener("abort", cancel, { once: true });
+    try {
+      const outcome = await currentWork.run(work, () => this.run(execution, stopping.signal));
+      ephemeral?.drop();
+      return outcome;
+    } catch (error) {
+      // Its nodes may still run, and it may be tried again: its rows are kept.
+      stopping.abort(error);
+      await pending.stopped();
+      await ephemeral?.flush();
+      throw error;
+    } finally {
+      clearTimeout(timer);
+      execution.signal.removeEventListener("abort", cancel);
+    }
+  }
+
+  private async run(execution: Execution, signal: AbortSignal): Promise<Outcome> {
+    const { request, push } = execution;
+    const command = request.command === null ? null : parseCommand(this.libraries, request.command);
+    // An attempt that continues from a checkpoint has taken its input already.
+    const input = request.resume ? null : (command ?? request.input);
+    const config = this.config(request);
+    const last = new LastValues();
+    let graph: Graph | null = null;
+    try {
+      graph = await this.graphs.open(request.graph_id, withContext(config, request));
+      const encoder = new EventEncoder(request.stream_modes, request.config.configurable ?? {});
+      for await (const item of this.stream(graph, input, { ...config, signal }, request, encoder)) {
+        last.see(item);
+        for (const emitted of encoder.encode(...item)) {
+          push(emitted);
+        }
+      }
+      throwIfStopped(signal, execution.signal);
+      return await ended(graph, request, last);
+    } catch (error) {
+      throwIfStopped(signal, execution.signal);
+      if (error instanceof CallFailed) {
+        throw error;
+      }
+      return failed(signal.aborted ? signal.reason : error, graph, last, request);
+    }
+  }
+
+  /** Start the graph, and yield its items as namespace, mode and payload. */
+  private async *stream(
+    graph: Graph,
+    input: unknown,
+    config: Fields,
+    request: RunRequest,
+    encoder: EventEncoder,
+  ): AsyncGenerator<[string[], string, unknown]> {
+    const options = {
+      ...config,
+      streamMode: [...encoder.streamed],
+      subgraphs: request.stream_subgraphs,
+      interruptBefore: request.interrupt_before ?? undefined,
+      interruptAfter: request.interrupt_after ?? undefined,
+      context: request.context ?? undefined,
+      durability: graph.checkpointer ? request.durability : undefined,
+    } as unknown as Parameters<Graph["stream"]>[1];
+    if (!request.stream_modes.includes("events")) {
+      for await (const chunk of await graph.stream(input as never, options)) {
+        yield item(chunk as unknown as unknown[]);
+      }
+      return;
+    }
+    let root: string | null = null;
+    const events: unknown = await graph.streamEvents(input as never, { ...options, version: "v2" } as never);
+    for await (const event of events as AsyncIterable<{ event: string; run_id: string; data: Fields }>) {
+      root ??= event.run_id;
+      if (event.event === "on_chain_stream" && event.run_id === root) {
+        yield item(event.data.chunk as unknown[]);
+      } else {
+        yield [[], "events", event];
+      }
+    }
+  }
+
+  /** Make the graph's config. What steers LangGraph from the inside is not a client's to set. */
+  private config(request: RunRequest): Fields {
+    const given = request.config;
+    const dropped = request.resume ? POSITION : [];
+    const configurable: Fields = Object.fromEntries(
+      Object.entries(given.configurable ?? {}).filter(
+        ([key]) => !key.startsWith("__pregel_") && !dropped.includes(key),
+      ),
+    );
+    if (request.strict_resume) {
+      configurable[STRICT_RESUME] = true;
+    }
+    const { LangChainTracer } = this.libraries.tracer;
+    const { project_name: projectName, example_id: exampleId } = request.tracer ?? {};
+    return {
+      configurable,
+      metadata: { ...given.metadata },
+      tags: given.tags ?? [],
+      ...(given.recursion_limit ? { recursionLimit: given.recursion_limit } : {}),
+      ...(configurable.run_id ? { runId: String(configurable.run_id) } : {}),
+      ...(request.tracer !== null && isTracing()
+        ? { callbacks: [new LangChainTracer({ projectName, exampleId })] }
+        : {}),
+    };
+  }
+
+  /** Return the outcome of a cancelled run: its last values, open interrupts, and whether steps are left. */
+  async readOutcome(request: RunRequest): Promise<Outcome> {
+    const config = this.config(request);
+    const graph = await this.graphs.open(request.graph_id, withContext(config, request));
+    const state = graph.checkpointer ? await graph.getState(latest(request)) : null;
+    return state?.createdAt === undefined
+      ? { values: null, interrupts: {}, has_next: false, error: null }
+      : outcomeOf(graph, state, state.values);
+  }
+}
+
+/** The run took longer than it may. */
+class RunTimeout extends CallFailed {
+  constructor() {
+    super("run_timeout", "the run took too long");
+  }
+}
+
+function workOf(
+  { request, call }: Execution,
+  { ephemeral, fail, pending }: { ephemeral: EphemeralRows | null; fail(error: unknown): void; pending: Pending },
+): Work {
+  const { configurable = {}, metadata = {} } = request.config;
+  const runId = configurable.run_id;
+  return {
+    call,
+    scope: 0,
+    run: runId === undefined ? null : [String(runId), request.attempt],
+    isAwaited: request.durability === "sync",
+    metadata,
+    configurable,
+    ephemeral,
+    fail,
+    track: (value) => pending.track(value),
+  };
+}
+
+function withContext(config: Fields, request: RunRequest): Fields {
+  return request.context === null ? config : { ...config, context: request.context };
+}
+
+function isTracing(): boolean {
+  const names = ["LANGSMITH_TRACING_V2", "LANGCHAIN_TRACING_V2", "LANGSMITH_TRACING", "LANGCHAIN_TRACING"];
+  return names.some((name) => process.env[name] === "true");
+}
+
+/** Throw what stopped a run, unless that was an error of its own code. */
+function throwIfStopped(signal: AbortSignal, cancelled: AbortSignal): void {
+  if (cancelled.aborted || (signal.aborted && signal.reason instanceof CallFailed)) {
+    throw signal.reason;
+  }
+}
+
+function item(chunk: unknown[]): [string[], string, unknown] {
+  const [first, second, third] = chunk;
+  return chunk.length === 3 ? [first as string[], second as string, third] : [[], first as string, second];
+}
+
+/** The last values of a run, and whether it stopped at an interrupt. */
+class LastValues {
+  values: unknown;
+  hasValues = false;
+  isStopped = false;
+
+  see([namespace, mode, payload]: [string[], string, unknown]): void {
+    if (namespace.length > 0 || (mode !== "values" && mode !== "updates")) {
+      return;
+    }
+    const isObject = typeof payload === "object" && payload !== null;
+    const stopped = isObject && INTERRUPT in payload;
+    this.isStopped ||= stopped;
+    if (mode !== "values") {
+      return;
+    }
+    const values = stopped ? without(payload as Fields, INTERRUPT) : payload;
+    if (!stopped || Object.keys(values as Fields).length > 0) {
+      this.values = values;
+      this.hasValues = true;
+    }
+  }
+}
+
+function without(record: Fields, key: string): Fields {
+  const { [key]: _, ...rest } = record;
+  return rest;
+}
+
+async function ended(graph: Graph, request: RunRequest, last: LastValues): Promise<Outcome> {
+  const breakpoints = [request.interrupt_before, request.interrupt_after, graph.interruptBefore, graph.interruptAfter];
+  const mayStop = breakpoints.some((each) => each !== null && each !== undefined && each.length > 0);
+  if (graph.checkpointer && (last.isStopped || mayStop || !last.hasValues)) {
+    const state = await graph.getState(latest(request));
+    return outcomeOf(graph, state, last.hasValues ? last.values : state.values);
+  }
+  const values = last.hasValues ? select(graph, last.values) : null;
+  return { values: json(values), interrupts: {}, has_next: false, error: null };
+}
+
+function failed(error: unknown, graph: Graph | null, last: LastValues, request: RunRequest): Outcome {
+  const { name, message } = errorOf(error);
+  if (!REFUSALS.has(name)) {
+    const runId = request.config.configurable?.run_id;
+    log("error", "a run failed", { graph_id: request.graph_id, run_id: runId }, error);
+  }
+  const values = last.hasValues && graph !== null ? json(select(graph, last.values)) : null;
+  return {
+    values,
+    interrupts: {},
+    has_next: false,
+    error: { error: name, message },
+    is_refused: REFUSALS.has(name),
+  };
+}
+
+/** Return the class and the message of what was thrown. */
+function errorOf(error: unknown): { name: string; message: string } {
+  if (!(error instanceof Error)) {
+    const { name, message } = (typeof error === "object" && error !== null ? error : {}) as Fields;
+    return { name: typeof name === "string" ? name : "Error", message: String(message ?? error) };
+  }
+  const name = error.name === "Error" ? error.constructor.name : error.name;
+  return { name: name || "Error", message: storable(error.message) };
+}
+
+/** Replace what Postgres cannot store. */
+function storable(text: string): string {
+  return text.toWellFormed().replaceAll("\0", "\ufffd");
+}
+
+function outcomeOf(graph: Graph, state: Snapshot, values: unknown): Outcome {
+  const interrupts: Record<string, Fields[]> = {};
+  for (const task of state.tasks) {
+    const { result } = task as { result?: unknown };
+    // A task with a result was answered.
+    if (task.interrupts.length > 0 && (result === undefined || result === null)) {
+      interrupts[task.id] = task.interrupts.map((each) => plain(shownInterrupt(each)) as Fields);
+    }
+  }
+  const waiting = Object.values(interrupts).flat();
+  const selected = select(graph, values);
+  const isObject = typeof selected === "object" && selected !== null && !Array.isArray(selected);
+  const shown = waiting.length > 0 ? { ...(isObject ? selected : {}), [INTERRUPT]: waiting } : selected;
+  return { values: json(shown), interrupts, has_next: state.next.length > 0, error: null };
+}
+
+/** Return an interrupt as its thread stores it. */
+export function shownInterrupt(interrupt: object): Fields {
+  const { id, value, responseSchema } = interrupt as Fields;
+  const schema = responseSchema === undefined ? {} : { response_schema: responseSchema };
+  return { id, value: value ?? null, ...schema };
+}
+
+function latest(request: RunRequest) {
+  return { configurable: { thread_id: request.config.configurable?.thread_id, checkpoint_ns: "" } };
+}
+
+/** Select the output from the values of the state. */
+function select(graph: Graph, values: unknown): unknown {
+  if (typeof values !== "object" || values === null || typeof graph.streamChannelsAsIs === "string") {
+    return values;
+  }
+  const keys = graph.outputChannels as string | string[];
+  const known = values as Fields;
+  if (typeof keys === "string") {
+    return known[keys];
+  }
+  return Object.fromEntries(keys.filter((key) => key in known).map((key) => [key, known[key]]));
+}

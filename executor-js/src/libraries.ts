@@ -1,0 +1,115 @@
+// The project's own copies of LangGraph's packages. Two builds of a package may be loaded, for `import` and for
+// `require`: ours must be the one that the graph uses, so that its classes are the same.
+
+import { existsSync, readFileSync, realpathSync } from "node:fs";
+import { createRequire } from "node:module";
+import { dirname, join } from "node:path";
+import { pathToFileURL } from "node:url";
+import type * as LoadModule from "@langchain/core/load";
+import type * as MessagesModule from "@langchain/core/messages";
+import type * as TracerModule from "@langchain/core/tracers/tracer_langchain";
+import type * as GraphModule from "@langchain/langgraph";
+import type * as CheckpointModule from "@langchain/langgraph-checkpoint";
+
+/** What this process uses of the project's packages. */
+export interface Libraries {
+  graph: typeof GraphModule;
+  checkpoint: typeof CheckpointModule;
+  messages: typeof MessagesModule;
+  load: typeof LoadModule;
+  tracer: typeof TracerModule;
+  /** Versions by the names of packages. */
+  versions: Record<string, string>;
+}
+
+/** The project lacks a package; the message says which, and what to do. */
+class MissingLibrary extends Error {
+  override name = "MissingLibrary";
+}
+
+interface Manifest {
+  version?: string;
+  main?: string;
+  exports?: unknown;
+}
+
+interface Package {
+  folder: string;
+  manifest: Manifest;
+}
+
+const GRAPH = "@langchain/langgraph";
+const CHECKPOINT = "@langchain/langgraph-checkpoint";
+const CORE = "@langchain/core";
+
+/** Import the packages that a file of the project uses. Throws MissingLibrary. */
+export async function importLibraries(file: string): Promise<Libraries> {
+  const graph = find(GRAPH, file);
+  const inGraph = join(graph.folder, "package.json");
+  const [checkpoint, core] = [find(CHECKPOINT, inGraph), find(CORE, inGraph)];
+  const isRequired = wasRequired(graph);
+  const load = async (from: Package, path = ".") => import(entry(from, path, isRequired));
+  return {
+    graph: await load(graph),
+    checkpoint: await load(checkpoint),
+    messages: await load(core, "./messages"),
+    load: await load(core, "./load"),
+    tracer: await load(core, "./tracers/tracer_langchain"),
+    versions: Object.fromEntries(
+      [
+        [GRAPH, graph],
+        [CHECKPOINT, checkpoint],
+        [CORE, core],
+      ].map(([name, found]) => [name, (found as Package).manifest.version ?? "unknown"]),
+    ),
+  };
+}
+
+/** Find a package as Node does: in the folders `node_modules` above a file. */
+function find(name: string, file: string): Package {
+  for (let folder = dirname(file); ; folder = dirname(folder)) {
+    const place = join(folder, "node_modules", name);
+    const path = join(place, "package.json");
+    if (existsSync(path)) {
+      // Package managers link packages from elsewhere: their own packages are beside the real place.
+      return { folder: realpathSync(place), manifest: JSON.parse(readFileSync(path, "utf8")) };
+    }
+    if (folder === dirname(folder)) {
+      throw new MissingLibrary(`the project has no package ${name}: add it to package.json, and install the packages`);
+    }
+  }
+}
+
+/** Whether the project loaded a package by `require`, as TypeScript without "type": "module" does. */
+function wasRequired(found: Package): boolean {
+  const cache = createRequire(join(found.folder, "package.json")).cache;
+  return Object.keys(cache).some((path) => path.startsWith(found.folder));
+}
+
+function entry(found: Package, path: string, isRequired: boolean): string {
+  const { exports, main } = found.manifest;
+  const named = exports === undefined || typeof exports === "string" ? { ".": exports ?? main } : exports;
+  const target = select((named as Record<string, unknown>)[path], isRequired ? "require" : "import");
+  if (target === null) {
+    throw new MissingLibrary(`${found.folder} has no entry ${path}: install a newer version of the package`);
+  }
+  return pathToFileURL(join(found.folder, target)).href;
+}
+
+function select(conditions: unknown, wanted: string): string | null {
+  if (typeof conditions === "string") {
+    return conditions;
+  }
+  if (typeof conditions !== "object" || conditions === null) {
+    return null;
+  }
+  for (const [condition, target] of Object.entries(conditions)) {
+    if (condition === wanted || condition === "node" || condition === "default") {
+      const found = select(target, wanted);
+      if (found !== null && !found.endsWith(".d.ts")) {
+        return found;
+      }
+    }
+  }
+  return null;
+}

@@ -1,0 +1,70 @@
+// `new Client()` of LangGraph's SDK without an address, in a graph: requests to the graph's own server, over the link.
+
+import type { Server } from "./server.js";
+
+const FETCH = Symbol.for("langgraph_api:fetch");
+const URL_OF_API = Symbol.for("langgraph_api:url");
+const ADDRESS = "http://portside.invalid";
+const WITHOUT_BODY = new Set([101, 204, 205, 304]);
+
+/** Let the SDK's clients without an address call this server. */
+export function letSdkFind(server: Server): void {
+  const place = globalThis as unknown as Record<symbol, unknown>;
+  place[FETCH] = (input: string | URL | Request, init?: RequestInit) => request(server, new Request(input, init));
+  place[URL_OF_API] = ADDRESS;
+}
+
+async function request(server: Server, given: Request): Promise<Response> {
+  const url = new URL(given.url);
+  const body = {
+    method: given.method,
+    path: decodeURIComponent(url.pathname),
+    raw_path: Buffer.from(url.pathname),
+    query: Buffer.from(url.search.slice(1)),
+    headers: [...given.headers].map(([name, value]) => [Buffer.from(name, "latin1"), Buffer.from(value, "latin1")]),
+    body: Buffer.from(await given.arrayBuffer()),
+  };
+  return new Promise((resolve, reject) => {
+    let pieces: ReadableStreamDefaultController<Uint8Array> | null = null;
+    const stop = new AbortController();
+    const stream = new ReadableStream<Uint8Array>({
+      start(controller) {
+        pieces = controller;
+      },
+      cancel() {
+        stop.abort();
+      },
+    });
+    let hasHead = false;
+    const onItem = (item: unknown) => {
+      if (hasHead) {
+        pieces?.enqueue(new Uint8Array(item as Buffer));
+        return;
+      }
+      hasHead = true;
+      const [status, headers] = item as [number, [Buffer, Buffer][]];
+      const named = headers.map(
+        ([name, value]) => [name.toString("latin1"), value.toString("latin1")] as [string, string],
+      );
+      resolve(new Response(WITHOUT_BODY.has(status) ? null : stream, { status, headers: named }));
+    };
+    given.signal.addEventListener("abort", () => stop.abort(), { once: true });
+    server.call("http.request", body, { onItem, signal: stop.signal }).then(
+      () => close(pieces),
+      (error) => {
+        reject(error);
+        if (!stop.signal.aborted) {
+          pieces?.error(error);
+        }
+      },
+    );
+  });
+}
+
+function close(pieces: ReadableStreamDefaultController<Uint8Array> | null): void {
+  try {
+    pieces?.close();
+  } catch {
+    // The reader has cancelled it.
+  }
+}

@@ -1,0 +1,189 @@
+// An executor process of the agent server, for graphs in JavaScript: `node main.mjs --socket PATH`.
+//
+// It imports the project, says what its graphs are, and serves the server's calls (`portside/executor/messages.py`).
+// It ends with its link: nothing of it outlives its server.
+
+import { readFileSync } from "node:fs";
+import { connect } from "node:net";
+import { dirname } from "node:path";
+import type { Emitted } from "./events.js";
+import { Executor, type RunRequest } from "./execute.js";
+import { importLibraries, type Libraries } from "./libraries.js";
+import { CallFailed, type Handler, Link, type ServedCall } from "./link.js";
+import { log, stackOf } from "./logs.js";
+import { letSdkFind } from "./loopback.js";
+import { Operations } from "./operations.js";
+import { firstFile, Graphs, ProjectFailed, registerTypeScript, type Source } from "./project.js";
+import { LanguageMismatch, makeSaver } from "./saver.js";
+import { Schemas } from "./schemas.js";
+import { currentWork, type Fields, Server } from "./server.js";
+import { makeStore } from "./store.js";
+
+const PROTOCOL = 1;
+const PAGE_BYTES = 4096;
+const LANGUAGE = `JavaScript ${process.version.slice(1)}`;
+
+interface ServerHello {
+  protocol: number;
+  file: string;
+  graphs: Record<string, Source>;
+  env: Record<string, string>;
+  is_encrypted: boolean;
+}
+
+interface GraphCall {
+  request: Fields;
+  call: number;
+  timeout_s: number;
+  scope: number;
+}
+
+function main(): void {
+  const socket = process.argv[process.argv.indexOf("--socket") + 1];
+  if (socket === undefined || !process.argv.includes("--socket")) {
+    process.stderr.write("usage: node main.mjs --socket PATH\n");
+    process.exit(2);
+  }
+  // Ctrl-C in a terminal reaches the whole group of processes; the server decides when its executors end.
+  process.on("SIGINT", () => {});
+  endOnlyRuns();
+  const handlers = new Map<string, Handler>();
+  const connection = connect(socket);
+  let isGreeted = false;
+  const link: Link = new Link(connection, {
+    handlers,
+    pong: () => ({ still_s: 0, memory_bytes: memoryBytes() }),
+    onHello: (body) => {
+      if (!isGreeted) {
+        isGreeted = true;
+        void prepare(link, handlers, body as ServerHello).then((hello) => link.hello(hello));
+      }
+    },
+  });
+  link.on("close", () => process.exit(0));
+}
+
+/** Let an error that nobody caught end the run of its code, not the process. */
+function endOnlyRuns(): void {
+  const end = (error: unknown, what: string) => {
+    const work = currentWork.getStore();
+    log("error", what, { run_id: work?.run?.[0] }, error);
+    work?.fail(error);
+  };
+  process.on("unhandledRejection", (error) =>
+    end(error, "a promise of the project was rejected, and nobody caught it"),
+  );
+  process.on("uncaughtException", (error) => end(error, "the project threw an error, and nobody caught it"));
+}
+
+/** Import the project, and return what its graphs are, or why it does not load. */
+async function prepare(link: Link, handlers: Map<string, Handler>, hello: ServerHello): Promise<Fields> {
+  const base = { protocol: PROTOCOL, language: LANGUAGE, pid: process.pid };
+  if (hello.protocol !== PROTOCOL) {
+    return { ...base, failure: `the server speaks version ${hello.protocol} of the protocol, not ${PROTOCOL}` };
+  }
+  for (const [name, value] of Object.entries(hello.env)) {
+    process.env[name] ??= value;
+  }
+  const folder = dirname(hello.file);
+  try {
+    const hasTypeScript = await registerTypeScript();
+    requireTypeScript(hello, hasTypeScript);
+    const server = new Server(link, hello.is_encrypted);
+    letSdkFind(server);
+    const graphs = new Graphs(hello.graphs);
+    await graphs.load(folder);
+    const libraries = await importLibraries(firstFile(folder, hello.graphs));
+    graphs.attach(makeSaver(libraries, server), makeStore(libraries, server));
+    serve(handlers, libraries, graphs, server);
+    return { ...base, graphs: graphs.facts(), libraries: libraries.versions };
+  } catch (error) {
+    const reason = error instanceof ProjectFailed || (error as Error)?.name === "MissingLibrary";
+    return { ...base, failure: `${hello.file}: ${reason ? (error as Error).message : stackOf(error)}` };
+  }
+}
+
+function requireTypeScript(hello: ServerHello, hasTypeScript: boolean): void {
+  const written = Object.values(hello.graphs).find(({ path }) => /\.[mc]?tsx?:/.test(path));
+  if (written !== undefined && !hasTypeScript) {
+    throw new ProjectFailed(`${written.path} is TypeScript, and the executor's packages (tsx) are not installed`);
+  }
+}
+
+function serve(handlers: Map<string, Handler>, libraries: Libraries, graphs: Graphs, server: Server): void {
+  const executor = new Executor(libraries, graphs, server);
+  const operations = new Operations(libraries, graphs, new Schemas());
+  const serving = (method: string, work: (request: never) => Promise<unknown>) => {
+    handlers.set(method, async (body) => {
+      const { request, call, scope } = body as GraphCall;
+      return currentWork.run(readerOf(call, scope), () => answered(work(request as never)));
+    });
+  };
+  handlers.set("execute", (body, call) => answered(execute(executor, body as GraphCall, call)));
+  serving("read_outcome", (request) => executor.readOutcome(request));
+  serving("read_state", (request) => operations.readState(request));
+  serving("read_history", (request) => operations.readHistory(request));
+  serving("update_state", (request) => operations.updateState(request));
+  serving("create_state", (request) => operations.createState(request));
+  serving("draw", (request) => operations.draw(request));
+  serving("schemas", (request) => operations.schemas(request));
+  serving("subgraphs", (request) => operations.subgraphs(request));
+}
+
+async function execute(executor: Executor, given: GraphCall, call: ServedCall): Promise<unknown> {
+  let waiting: Emitted[] = [];
+  const send = () => {
+    const events = waiting;
+    waiting = [];
+    if (events.length > 0) {
+      call.send(events);
+    }
+  };
+  const push = (event: Emitted) => {
+    if (waiting.push(event) === 1) {
+      // With what else happens in this turn.
+      setImmediate(send);
+    }
+  };
+  const execution = {
+    request: given.request as unknown as RunRequest,
+    call: given.call,
+    timeoutSeconds: given.timeout_s,
+    signal: call.signal,
+    push,
+  };
+  try {
+    return await executor.execute(execution);
+  } finally {
+    send();
+  }
+}
+
+function readerOf(call: number, scope: number) {
+  const nothing = { run: null, isAwaited: true, metadata: {}, configurable: {}, ephemeral: null };
+  return { call, scope, ...nothing, fail: () => {}, track: <T>(value: T) => value };
+}
+
+/** Await work of graphs. Throws CallFailed for the errors that the server answers its clients with. */
+async function answered<T>(work: Promise<T>): Promise<T> {
+  try {
+    return await work;
+  } catch (error) {
+    if (error instanceof LanguageMismatch) {
+      throw new CallFailed("conflict", error.message);
+    }
+    throw error;
+  }
+}
+
+/** Return the memory of this process that is not shared with files; 0 where the system does not tell. */
+function memoryBytes(): number {
+  try {
+    const [, resident = 0, shared = 0] = readFileSync("/proc/self/statm", "latin1").split(" ").map(Number);
+    return (resident - shared) * PAGE_BYTES;
+  } catch {
+    return 0;
+  }
+}
+
+main();
