@@ -3,7 +3,7 @@
 import asyncio
 import contextlib
 import subprocess
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator, Iterator, Mapping
 from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
@@ -73,7 +73,11 @@ class Platform:
         )
 
     async def deploy(
-        self, repository: Repository | FileRepository, name: str = "my-agent", config: str = "langgraph.json"
+        self,
+        repository: Repository | FileRepository,
+        name: str = "my-agent",
+        config: str = "langgraph.json",
+        secrets: Mapping[str, str] | None = None,
     ) -> str:
         integrations = await self.call("GET", "/v1/integrations/git_hosting/install")
         made = await self.call(
@@ -83,7 +87,9 @@ class Platform:
                 "deployment_type": "dev", "build_on_push": False,
             },
             source_revision_config={"repo_ref": "main", "graph_config_path": config},
-            secrets=[{"name": "MY_SECRET", "value": "s3cret"}],
+            secrets=[
+                {"name": name, "value": value} for name, value in {"MY_SECRET": "s3cret", **(secrets or {})}.items()
+            ],
         )  # fmt: skip
         return str(made["id"])
 
@@ -116,9 +122,22 @@ class Platform:
         await eventually(is_gone)
 
 
+def servers_of(home: Path) -> list[int]:
+    """The agent servers of the deployments in a home."""
+    return [pid for pid, arguments in _processes() if "serve" in arguments and _names(arguments, home)]
+
+
 def processes_of(home: Path) -> list[int]:
-    """The processes whose program lies in the home: the agent servers."""
-    return [pid for pid, arguments in _processes() if arguments[0].startswith(str(home))]
+    """The agent servers of the deployments in a home, and their executors."""
+    return [
+        pid
+        for pid, arguments in _processes()
+        if arguments[0].startswith(str(home)) or ("serve" in arguments and _names(arguments, home))
+    ]
+
+
+def _names(arguments: list[str], home: Path) -> bool:
+    return any(argument.startswith(str(home / "dataplane")) for argument in arguments)
 
 
 def listener_of(server: ServerProcess) -> int:

@@ -7,6 +7,7 @@ import asyncio
 import contextlib
 import shutil
 import socket
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 from uuid import UUID
@@ -58,9 +59,11 @@ async def prints(platform: Platform, *words: str, of: tuple[str, ...]) -> None:
     await eventually(look)
 
 
-async def deployed(platform: Platform, repository: Repository) -> tuple[str, str]:
+async def deployed(
+    platform: Platform, repository: Repository, secrets: Mapping[str, str] | None = None
+) -> tuple[str, str]:
     """Deploy, write to a thread, and return the ids of both."""
-    deployment = await platform.deploy(repository)
+    deployment = await platform.deploy(repository, secrets=secrets)
     revision = await platform.ended(deployment)
     assert revision["status"] == "DEPLOYED", revision
     async with httpx2.AsyncClient(timeout=60, headers=platform.headers) as agent:
@@ -73,6 +76,14 @@ async def deployed(platform: Platform, repository: Repository) -> tuple[str, str
 async def goes_on(platform: Platform, deployment: str, thread: str) -> None:
     async with httpx2.AsyncClient(timeout=60, headers=platform.headers) as agent:
         assert (await run(agent, await platform.url(deployment), thread))["seen"] == 2
+
+
+async def answers(platform: Platform, deployment: str) -> bool:
+    """Whether a deployment answers; a server that is about to exit, or a taken port, may accept the connection."""
+    with contextlib.suppress(httpx2.TransportError):
+        async with httpx2.AsyncClient(timeout=5, headers=platform.headers) as agent:
+            return (await agent.get(f"{await platform.url(deployment)}/ok")).status_code == 200
+    return False
 
 
 async def test_lost_build_is_reported_and_rebuilt_later(
@@ -153,21 +164,14 @@ async def test_crash_loop_is_reported_and_retried(platform: Platform, repository
     marker = tmp_path / "crash"
     agent = CRASHING.format(marker=str(marker)) + AGENT.format(version="one")
     repository.commit("one", agent=agent.replace("{", "{{").replace("}", "}}"))
-    deployment, thread = await deployed(platform, repository)
+    # An executor that exits is started again by its server.
+    deployment, thread = await deployed(platform, repository, {"EXECUTORS": "0"})
     marker.touch()
     await asyncio.to_thread(platform.server.stop)
     await asyncio.to_thread(platform.server.start)
     await shown(platform, deployment, "UNKNOWN", "starting another in")
     marker.unlink()
-
-    async def answers() -> Any:
-        # A server that was about to exit may have accepted the connection.
-        with contextlib.suppress(httpx2.TransportError):
-            async with httpx2.AsyncClient(timeout=60, headers=platform.headers) as agent:
-                return (await agent.get(f"{await platform.url(deployment)}/ok")).status_code == 200
-        return False
-
-    await eventually(answers)
+    await eventually(lambda: answers(platform, deployment))
     await shown(platform, deployment, "READY")
     await goes_on(platform, deployment, thread)
 
@@ -189,5 +193,6 @@ async def test_deployment_moves_from_taken_port(platform: Platform, repository: 
             return bool(load(state.read_bytes())["port"] != port)
 
         await eventually(moved)
+        await eventually(lambda: answers(platform, deployment))
         await goes_on(platform, deployment, thread)
     assert await platform.url(deployment) == address

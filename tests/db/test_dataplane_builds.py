@@ -10,10 +10,16 @@ from pathlib import Path
 
 import pytest
 
-from portside.dataplane.builds.build import BuildRequest, build_revision, discard_build, find_build
+from portside.dataplane.builds.build import (
+    BuildRequest,
+    build_revision,
+    discard_build,
+    find_build,
+    update_wheel,
+)
 from portside.dataplane.builds.environment import python_of
 from portside.dataplane.builds.sources import GitSource
-from portside.dataplane.builds.wheel import pack_wheel
+from portside.dataplane.builds.wheel import EXECUTOR, installed_wheel_version, pack_wheel, wheel_version
 from portside.dataplane.failures import BuildFailed
 from portside.dataplane.logs import RevisionLog
 from portside.dataplane.masking import MaskedOutput
@@ -196,6 +202,42 @@ def order(tmp_path: Path, repository: Repository, **changes: object) -> BuildReq
         "timeout_s": 200.0,
     }
     return BuildRequest(**{**fields, **changes})  # type: ignore[arg-type]
+
+
+async def test_a_build_has_what_its_layout_needs(repository: Repository, tmp_path: Path):
+    repository.commit(FILES)
+    log = RevisionLog(Lines().ship)
+    code = "import importlib.util as u; print(*(n for n in ('portside.agent', 'asyncpg') if u.find_spec(n)))"
+    for layout, found in (("split", ""), ("combined", "portside.agent asyncpg")):
+        asked = order(tmp_path, repository, layout=layout)
+        built = await build_revision(asked, log)
+        assert built.layout == layout
+        command = [str(python_of(asked.folder)), "-P", "-c", code]
+        assert (await asyncio.to_thread(subprocess.check_output, command, text=True, cwd="/")).strip() == found
+    await log.close()
+
+
+async def test_a_split_build_gets_the_executor_of_a_newer_platform(repository: Repository, tmp_path: Path):
+    repository.commit(FILES)
+    log, asked = RevisionLog(Lines().ship), order(tmp_path, repository)
+    await build_revision(asked, log)
+    await log.close()
+    venv = asked.folder / "venv"
+    [info] = venv.glob("lib/*/site-packages/portside-*.dist-info")
+    older = info.rename(info.with_name("portside-0.0.1.dist-info"))
+    for file, now, then in (("METADATA", wheel_version(EXECUTOR), "0.0.1"), ("RECORD", info.name, older.name)):
+        text = (older / file).read_text()
+        # The files are links into uv's cache.
+        (older / file).unlink()
+        (older / file).write_text(text.replace(now, then))
+    await update_wheel(asked.folder, asked.wheels)
+    assert installed_wheel_version(venv) == wheel_version(EXECUTOR)
+    assert len(list(venv.glob("lib/*/site-packages/portside-*.dist-info"))) == 1
+    command = [str(python_of(asked.folder)), "-P", "-c", "import portside.executor.process"]
+    await asyncio.to_thread(subprocess.check_call, command, cwd="/")
+    before = next(venv.glob("lib/*/site-packages/portside-*.dist-info")).stat().st_mtime_ns
+    await update_wheel(asked.folder, asked.wheels)
+    assert next(venv.glob("lib/*/site-packages/portside-*.dist-info")).stat().st_mtime_ns == before
 
 
 async def test_project_is_built_and_importable(repository: Repository, tmp_path: Path):

@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 from uv import find_uv_bin
 
-from portside.dataplane.builds.wheel import pack_wheel
+from portside.dataplane.builds.wheel import EXECUTOR, pack_wheel
 from tests.servers import free_port
 
 ROOT = Path(__file__).parents[2]
@@ -25,7 +25,7 @@ IMPORT_ALL = """
 import importlib, pkgutil, portside
 names = [each.name for each in pkgutil.walk_packages(portside.__path__, "portside.")]
 for name in names:
-    if name != "portside.__main__" and not name.endswith("kernel.embedded"):
+    if not name.endswith("__main__") and not name.endswith("kernel.embedded"):
         importlib.import_module(name)
 print(*names)
 """
@@ -118,16 +118,19 @@ def test_a_deployment_gets_the_agent_server_alone(packed: Path, tmp_path: Path) 
         assert (done.returncode, words in done.stderr) == (1, True), done.stderr
 
 
-def test_the_executor_needs_nothing_but_langgraph(packed: Path, tmp_path: Path) -> None:
-    alone = Installation(tmp_path, "langgraph")
-    parts = ("__init__.py", "executor/", *(f"kernel/{name}.py" for name in PURE))
-    with zipfile.ZipFile(packed) as archive:
-        names = [name for name in archive.namelist() if name.startswith(tuple(f"portside/{part}" for part in parts))]
-        archive.extractall(tmp_path / "executor", names)
-    code = f"import sys; sys.path.insert(0, 'executor')\n{IMPORT_ALL}"
-    assert {"portside.executor.checkpoints.saver", "portside.kernel.errors"} <= {
-        *alone.run("python", "-P", "-c", code).split()
-    }
+def test_the_executor_needs_nothing_but_langgraph(tmp_path: Path) -> None:
+    wheel = pack_wheel(tmp_path, EXECUTOR)
+    with zipfile.ZipFile(wheel) as archive:
+        names = {name.removeprefix("portside/") for name in archive.namelist() if name.startswith("portside/")}
+        [metadata] = [name for name in archive.namelist() if name.endswith("/METADATA")]
+        required = [line for line in archive.read(metadata).decode().splitlines() if line.startswith("Requires-Dist:")]
+    assert {name for name in names if not name.startswith("executor/")} == {
+        "__init__.py", *(f"kernel/{name}.py" for name in PURE)
+    }  # fmt: skip
+    assert [line.split()[1].rstrip("<>=0123456789.,") for line in required] == ["langgraph"]
+    alone = Installation(tmp_path, wheel)
+    imported = alone.run("python", "-P", "-c", IMPORT_ALL).split()
+    assert {"portside.executor.checkpoints.saver", "portside.kernel.errors"} <= {*imported}
 
 
 @pytest.fixture

@@ -19,7 +19,7 @@ import pytest
 
 from portside.dataplane.compute.machine import database_name
 from tests.conftest import eventually
-from tests.platforms import Platform, Repository, listener_of, processes_of, run
+from tests.platforms import Platform, Repository, listener_of, processes_of, run, servers_of
 
 pytestmark = [
     pytest.mark.timeout(900),
@@ -73,11 +73,11 @@ async def test_switches_and_dead_listener_lose_no_request(platform: Platform, re
 
 async def kill_listener(platform: Platform) -> None:
     """Kill the listener while a replica serves; the next listener must keep that replica."""
-    serving = set(processes_of(platform.home))
+    serving = set(servers_of(platform.home))
     killed = listener_of(platform.server)
     os.kill(killed, signal.SIGKILL)
     await eventually(lambda: asyncio.sleep(0, known_listener(platform) not in {None, killed}))
-    assert serving & set(processes_of(platform.home)), "a replica that serves is adopted"
+    assert serving & set(servers_of(platform.home)), "a replica that serves is adopted"
 
 
 @pytest.mark.parametrize("seed", SEEDS)
@@ -116,7 +116,7 @@ async def _kill_something(platform: Platform, chance: random.Random) -> None:
         await asyncio.to_thread(platform.server.start)
         return
     listener = known_listener(platform)
-    running = processes_of(platform.home) if what == "agent" else [listener] * (listener is not None)
+    running = servers_of(platform.home) if what == "agent" else [listener] * (listener is not None)
     if running and (chosen := chance.choice(running)) is not None:
         with contextlib.suppress(ProcessLookupError):
             os.kill(chosen, signal.SIGKILL)

@@ -7,9 +7,17 @@ from uuid import uuid4
 
 import pytest
 
+from portside.agent.executors.start import executor_environment
+from portside.agent.settings import AgentSettings
 from portside.dataplane.builds.commands import minimal_environment
 from portside.dataplane.builds.sources import folder_size
-from portside.dataplane.compute.machine import RuntimeEnvironment, deployment_url, scram_verifier, server_environment
+from portside.dataplane.compute.machine import (
+    RuntimeEnvironment,
+    deployment_url,
+    scram_verifier,
+    server_environment,
+    split_environment,
+)
 from portside.dataplane.compute.server_output import last_lines, parse_line, server_failure
 from portside.dataplane.compute.sockets import url_of
 from portside.dataplane.failures import DeployFailed, without_output
@@ -114,6 +122,21 @@ def test_server_environment_precedence():
     found = server_environment(deployment, desired_revision(id=uuid4(), secrets=given), runtime, {"PATH": "/bin"})
     assert found["PATH"] == os.pathsep.join(["/venv/bin", "/node/bin", "/bin"])
     assert found["EXECUTOR_NODE"] == "/node/bin/node"
+
+
+def test_variables_for_interpreters_reach_executors_alone():
+    given = {"PYTHONPATH": "src", "LD_PRELOAD": "x.so", "TOKEN": "t", "EXECUTORS": "3"}
+    found = split_environment({"PATH": "/bin", "PYTHONUNBUFFERED": "1", **given}, given, Path("/venv/bin/python"), 100)
+    assert found == {
+        "PATH": "/bin", "PYTHONUNBUFFERED": "1", "TOKEN": "t", "EXECUTORS": "3", "EXECUTOR_START_SECS": "100",
+        "EXECUTOR_IDLE_SECS": "300", "EXECUTOR_PYTHON": "/venv/bin/python",
+        "EXECUTOR_ENVIRONMENT_PYTHONPATH": "src", "EXECUTOR_ENVIRONMENT_LD_PRELOAD": "x.so",
+    }  # fmt: skip
+    assert executor_environment(found, AgentSettings())["PYTHONPATH"] == "src"
+    kept = executor_environment(
+        {**found, "DATABASE_URI": "u", "LANGGRAPH_AES_KEY": "k"}, AgentSettings(database_url="u")
+    )
+    assert {"DATABASE_URI", "LANGGRAPH_AES_KEY", "EXECUTOR_ENVIRONMENT_PYTHONPATH"}.isdisjoint(kept)
 
 
 def test_secret_repr_hides_value():

@@ -18,12 +18,20 @@ from uuid import UUID
 import msgspec
 
 from portside.dataplane.api import ControlPlane
-from portside.dataplane.builds.build import BuildRecord, BuildRequest, build_revision, discard_build, find_build
+from portside.dataplane.builds.build import (
+    BuildRecord,
+    BuildRequest,
+    build_revision,
+    discard_build,
+    find_build,
+    update_wheel,
+    wants_one_process,
+)
 from portside.dataplane.builds.environment import cache_folder, node_cache_folder
 from portside.dataplane.builds.javascript import Scripts
 from portside.dataplane.builds.node import RUNTIMES
 from portside.dataplane.builds.sources import ArchiveSource, GitSource, Source
-from portside.dataplane.builds.wheel import is_behind
+from portside.dataplane.builds.wheel import is_behind, wheel_version
 from portside.dataplane.compute.interface import Build, Compute, OpenLog, Release
 from portside.dataplane.failures import BuildFailed, DeployFailed, RevisionFailed
 from portside.dataplane.logs import RevisionLog
@@ -80,24 +88,41 @@ class Builder:
     open_log: OpenLog
     fetch_archive: Callable[[UUID, Path], Awaitable[None]]
 
-    def find(self, revision: DesiredRevision) -> Build | None:
+    async def find(self, revision: DesiredRevision) -> Build | None:
         """Return the finished build of a revision, its own or the one that it reuses, or None.
 
-        A build with an older agent server is not reused: the database may have been migrated since.
+        A split build gets the platform's version of the executor. A combined build with an older agent server is not
+        reused: the database may have been migrated since.
         """
         own = self.folder.revision(revision.id)
         record, reused = find_build(own), revision.built_from
-        if record is None and reused is not None and not is_behind(self.folder.revision(reused) / "venv"):
+        if record is None and reused is not None and self._is_reusable(revision, self.folder.revision(reused)):
             self.folder.share_revision(reused, revision.id)
             record = find_build(own)
-        return None if record is None else _build_in(own, record)
+        if record is None:
+            return None
+        return await self._ready(own, record)
+
+    async def _ready(self, folder: Path, record: BuildRecord) -> Build:
+        code = ""
+        if record.layout == "split":
+            await update_wheel(folder, self.settings.folder / "wheels")
+            code = await asyncio.to_thread(wheel_version)
+        return Build(folder, folder / "source" / record.config, record.commit, code)
+
+    @staticmethod
+    def _is_reusable(revision: DesiredRevision, folder: Path) -> bool:
+        record = find_build(folder)
+        if record is not None and record.layout == "split":
+            return not wants_one_process(_secrets_of(revision))
+        return not is_behind(folder / "venv")
 
     async def build(self, revision: DesiredRevision) -> Build:
         """Build a revision from scratch; its build log is shipped when this returns. Raises BuildFailed."""
         build_log = self.open_log(revision.id)
         try:
             request = self._request(revision)
-            return _build_in(request.folder, await build_revision(request, build_log))
+            return await self._ready(request.folder, await build_revision(request, build_log))
         except BuildFailed as exc:
             # The log already has the output of the program that failed.
             build_log.add(str(exc).partition("\n")[0], "ERROR")
@@ -126,11 +151,12 @@ class Builder:
             self.settings.folder / "wheels",
             self.settings.build_timeout_s,
             Scripts(revision.install_command, revision.build_command),
-            [secret.value for secret in revision.secrets],
+            _secrets_of(revision),
             cache_folder(self.settings.folder),
             node_cache_folder(self.settings.folder),
             self.settings.folder / RUNTIMES,
             self.settings.disk_reserve,
+            self.settings.deployment_layout,
         )
 
     def _source(self, revision: DesiredRevision) -> Source:
@@ -143,8 +169,8 @@ class Builder:
         return GitSource(revision.repo_url, ref, commit, limit, revision.repo_credential)
 
 
-def _build_in(folder: Path, record: BuildRecord) -> Build:
-    return Build(folder, folder / "source" / record.config, record.commit)
+def _secrets_of(revision: DesiredRevision) -> dict[str, str]:
+    return {secret.name: secret.value for secret in revision.secrets}
 
 
 class Rollout:
@@ -182,7 +208,7 @@ class Rollout:
         """
         build = None
         if revision.source in BUILT_SOURCES:
-            build = self._builder.find(revision)
+            build = await self._builder.find(revision)
             if build is None:
                 await self.report_down("Nothing of this deployment runs until its active revision is built again.")
                 build = await self._rebuild(revision)
@@ -257,7 +283,7 @@ class Rollout:
         if revision.status in {"AWAITING_DEPLOY", "DEPLOYING"}:
             return await self._find_or_rebuild(revision)
         if revision.status == "CREATING":
-            if revision.built_from is not None and (found := self._builder.find(revision)) is not None:
+            if revision.built_from is not None and (found := await self._builder.find(revision)) is not None:
                 await self._report_revision(revision, "AWAITING_DEPLOY", commit=found.commit or None)
                 return found
             await self._report_revision(revision, "AWAITING_BUILD")
@@ -277,7 +303,7 @@ class Rollout:
         return build
 
     async def _find_or_rebuild(self, revision: DesiredRevision) -> Build:
-        if (found := self._builder.find(revision)) is not None:
+        if (found := await self._builder.find(revision)) is not None:
             return found
         try:
             return await self._rebuild(revision)

@@ -40,6 +40,13 @@ class ListenerSettings(msgspec.Struct, frozen=True, kw_only=True):
         msgspec.Meta(ge=0),
         setting("How long a lower number of replicas must have been enough before scaling down to it, in seconds."),
     ] = 1800
+    deployment_layout: Annotated[
+        Literal["split", "combined"],
+        setting(
+            "Where the agent servers of builds run: split runs them from the platform's environment, and graphs in "
+            "executors of the project's; combined installs the agent server beside the project."
+        ),
+    ] = "split"
     build_timeout_s: Annotated[float, msgspec.Meta(gt=0), setting("Time limit of one build, in seconds.")] = 900
     build_cache_max_bytes: Annotated[
         int,

@@ -19,6 +19,9 @@ JAVASCRIPT_SUFFIXES = (".ts", ".tsx", ".mts", ".cts", ".js", ".jsx", ".mjs", ".c
 
 ENVIRONMENT_PREFIXES: dict[str, tuple[str, ...]] = {"GRAPH_": ("LANGGRAPH_",), "LANGSMITH_": ("LANGCHAIN_",)}
 
+EXECUTOR_VARIABLE = "EXECUTOR_ENVIRONMENT_"
+"""The prefix of variables that a server sets in its executors alone, without it."""
+
 _CANONICAL = {other: canonical for canonical, others in FIELDS.items() for other in others}
 
 

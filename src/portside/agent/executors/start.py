@@ -21,7 +21,7 @@ from portside.agent.settings import AgentSettings
 from portside.executor import messages
 from portside.executor.messages import ServerHello
 from portside.executor.project import Project
-from portside.kernel.aliases import environment_names
+from portside.kernel.aliases import EXECUTOR_VARIABLE, environment_names
 
 # Keys and databases of the server. Graphs reach what they protect through the server alone.
 _KEYS = (*environment_names("GRAPH_AES_KEY"), *environment_names("GRAPH_AES_JSON_KEYS"))
@@ -88,7 +88,8 @@ async def start_handlers(config: AgentConfig, settings: AgentSettings) -> Remote
 
 
 def _python(settings: AgentSettings) -> Command:
-    return Command([settings.executor_python or sys.executable, "-m", "portside.executor"], {}, None)
+    # Without -P the working folder would come before the standard library.
+    return Command([settings.executor_python or sys.executable, "-P", "-m", "portside.executor"], {}, None)
 
 
 async def _pool_of_graphs(
@@ -130,7 +131,7 @@ def _program(config: AgentConfig, command: Command, settings: AgentSettings, **h
     project = config.project
     return Program(
         command=command.arguments,
-        environment={**without_keys(os.environ, settings), **command.variables},
+        environment={**executor_environment(os.environ, settings), **command.variables},
         hello=ServerHello(
             protocol=messages.PROTOCOL,
             file=str(project.file),
@@ -143,6 +144,13 @@ def _program(config: AgentConfig, command: Command, settings: AgentSettings, **h
         start_within_s=settings.executor_start_secs,
         folder=command.folder,
     )
+
+
+def executor_environment(environ: Mapping[str, str], settings: AgentSettings) -> dict[str, str]:
+    """Return the variables of executors: the server's without its keys, and those that are for executors alone."""
+    kept = without_keys(environ, settings)
+    alone = {name: kept.pop(name) for name in list(kept) if name.startswith(EXECUTOR_VARIABLE)}
+    return {**kept, **{name.removeprefix(EXECUTOR_VARIABLE): value for name, value in alone.items()}}
 
 
 def without_keys(environment: Mapping[str, str], settings: AgentSettings) -> dict[str, str]:

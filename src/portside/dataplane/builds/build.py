@@ -4,44 +4,63 @@ revisions/<id>/source      the source's files
                venv        its virtual environment
                node        Node and what executes JavaScript graphs, if the source has JavaScript (node.py)
                built.json  written last: a folder without it is an unfinished build
+
+In the split layout the server of a build runs from the platform's environment, and the virtual environment has the
+executor alone. In the combined layout both are in the virtual environment.
 """
 
 import asyncio
 import shutil
-from collections.abc import Coroutine
+from collections.abc import Coroutine, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import msgspec
 
 from portside.dataplane.builds.commands import kill_leftovers, kill_strays
-from portside.dataplane.builds.config import read_config
+from portside.dataplane.builds.config import BuildConfig, read_config
 from portside.dataplane.builds.environment import Environment
 from portside.dataplane.builds.javascript import JavaScript, Scripts
 from portside.dataplane.builds.node import NodeTools, check_runtime
 from portside.dataplane.builds.sources import Source
-from portside.dataplane.builds.wheel import pack_wheel
+from portside.dataplane.builds.wheel import (
+    EXECUTOR,
+    SERVER,
+    installed_wheel_version,
+    pack_wheel,
+    wheel_version,
+)
 from portside.dataplane.failures import BuildFailed
 from portside.dataplane.logs import RevisionLog
 from portside.dataplane.masking import MaskedOutput
+from portside.kernel.aliases import environment_names
 from portside.kernel.disk import NO_RESERVE, DiskReserve, find_shortage
 from portside.kernel.files import make_private_dir, write_private
 
 _MARKER = "built.json"
 _LOOK_AT_DISK_EVERY_S = 1.0
+Layout = Literal["split", "combined"]
+# Variables with sections of the configuration file that may name code which a server runs beside the graphs.
+_HANDLER_VARIABLES = tuple(
+    name for section in ("ENCRYPTION", "STORE") for name in environment_names(f"GRAPH_{section}")
+)
 
 
 class BuildRecord(msgspec.Struct, frozen=True):
-    """The content of built.json: the commit (empty for an archive), and the configuration file's path in the source."""
+    """The content of built.json: the commit (empty for an archive), and the configuration file's path in the source.
+
+    Builds of earlier versions have no layout and are combined.
+    """
 
     commit: str
     config: str
+    layout: Layout = "combined"
 
 
 @dataclass(frozen=True)
 class BuildRequest:
-    """What to build, and where. The log masks the values in `hidden`.
+    """What to build, and where. The log masks the values of the secrets.
 
     `cache` is the folder of uv's cache, `node_cache` that of the caches of npm and others; None means their defaults.
     `runtimes` has what executes JavaScript graphs, by versions.
@@ -53,11 +72,12 @@ class BuildRequest:
     wheels: Path
     timeout_s: float
     scripts: Scripts = field(default_factory=Scripts)
-    hidden: list[str] = field(default_factory=list)
+    secrets: Mapping[str, str] = field(default_factory=dict)
     cache: Path | None = None
     node_cache: Path | None = None
     runtimes: Path | None = None
     reserve: DiskReserve = NO_RESERVE
+    layout: Layout = "split"
 
 
 def find_build(folder: Path) -> BuildRecord | None:
@@ -85,7 +105,7 @@ def discard_unfinished(deployments: Path) -> None:
 
 async def build_revision(request: BuildRequest, log: RevisionLog) -> BuildRecord:
     """Build from scratch. Raises BuildFailed after removing the folder; only a crash leaves an unfinished one."""
-    output = MaskedOutput(log.add, [*request.hidden, *request.source.hidden], folder=request.folder)
+    output = MaskedOutput(log.add, [*request.secrets.values(), *request.source.hidden], folder=request.folder)
     try:
         await asyncio.to_thread(discard_build, request.folder)
         make_private_dir(request.folder)
@@ -133,12 +153,40 @@ async def _build(request: BuildRequest, output: MaskedOutput) -> BuildRecord:
     await JavaScript(checkout.files, node).install_and_build(config, request.scripts)
     if config.javascript_graphs:
         await node.add_runtime(request.runtimes or request.folder / "runtimes")
-    wheel = await asyncio.to_thread(pack_wheel, request.wheels)
-    await Environment(request.folder, output, request.cache).create(config, wheel)
+    layout, reason = choose_layout(config, request.layout, request.secrets)
+    output.write(f"Layout {layout}: {reason}")
+    content = EXECUTOR if layout == "split" else SERVER
+    wheel = await asyncio.to_thread(pack_wheel, request.wheels, content)
+    await Environment(request.folder, output, request.cache, content).create(config, wheel)
     await asyncio.to_thread(checkout.remove_history)
     await asyncio.to_thread(kill_strays, request.folder)
     output.write("Build finished")
-    return BuildRecord(commit, str(config.path.relative_to(checkout.files.resolve())))
+    return BuildRecord(commit, str(config.path.relative_to(checkout.files.resolve())), layout)
+
+
+async def update_wheel(folder: Path, wheels: Path) -> None:
+    """Install this platform's executor in a split build, unless it is there. Raises BuildFailed."""
+    venv = folder / "venv"
+    if await asyncio.to_thread(wheel_version, EXECUTOR) == installed_wheel_version(venv):
+        return
+    wheel = await asyncio.to_thread(pack_wheel, wheels, EXECUTOR)
+    await Environment(folder, MaskedOutput(lambda _line: None)).replace_wheel(wheel)
+
+
+def choose_layout(config: BuildConfig, default: Layout, secrets: Mapping[str, str]) -> tuple[Layout, str]:
+    """Return the layout of a build, and why."""
+    if default == "combined":
+        return "combined", "the agent server is installed beside the project (setting DEPLOYMENT_LAYOUT)"
+    if wants_one_process(secrets):
+        return "combined", "the agent server is installed beside the project, because EXECUTORS is 0"
+    if handlers := [*config.handlers, *(name for name in _HANDLER_VARIABLES if name in secrets)]:
+        return "combined", f"the agent server is installed beside the project, because it runs {', '.join(handlers)}"
+    return "split", "the agent server runs from the platform's environment, and graphs in one of their own"
+
+
+def wants_one_process(secrets: Mapping[str, str]) -> bool:
+    """Whether a revision's variables ask for graphs in the server's own process."""
+    return (given := secrets.get("EXECUTORS", "").strip()) != "" and not given.strip("0")
 
 
 def _failure(exc: BaseException, request: BuildRequest, output: MaskedOutput) -> BuildFailed | None:

@@ -26,7 +26,7 @@ from uv import find_uv_bin
 from portside.dataplane.builds.commands import BuildCommand, CommandOutcome, minimal_environment, run
 from portside.dataplane.builds.config import BuildConfig, UvSource, is_allowed, suitable_versions
 from portside.dataplane.builds.sources import folder_size
-from portside.dataplane.builds.wheel import NAME, requirements_of
+from portside.dataplane.builds.wheel import NAME, SERVER, WheelContent, requirements_of
 from portside.dataplane.failures import BuildFailed
 from portside.dataplane.masking import MaskedOutput
 from portside.kernel.logs import get_logger
@@ -168,6 +168,8 @@ class Environment:
     output: MaskedOutput
     # The folder of uv's package cache; None means uv's default.
     cache: Path | None = None
+    # What the platform's own wheel has.
+    content: WheelContent = SERVER
 
     async def create(self, config: BuildConfig, wheel: Path) -> None:
         """Create the environment and install into it. Raises BuildFailed."""
@@ -193,6 +195,15 @@ class Environment:
             reason = await self._conflict(config, requirements, cwd)
             raise BuildFailed(f"the dependencies cannot be installed: {reason or uv_error(installed)}")
 
+    async def replace_wheel(self, wheel: Path) -> None:
+        """Install another version of the platform's wheel, without its dependencies. Raises BuildFailed."""
+        installed = await self._uv(
+            None, "pip", "install", "--offline", "--no-deps", "--reinstall", "--python", str(python_of(self.folder)),
+            "--", str(wheel),
+        )  # fmt: skip
+        if installed.code != 0:
+            raise BuildFailed(f"the platform's wheel cannot be installed: {uv_error(installed)}")
+
     async def _conflict(self, config: BuildConfig, requirements: list[str], cwd: Path) -> str | None:
         """Explain a conflict of the project with the agent server; None when something else is wrong."""
         projects = self.folder / "projects.txt"
@@ -208,7 +219,7 @@ class Environment:
             return None
         names = {self.folder / "packages.txt": config.path.name, self.folder / "locked.txt": "uv.lock"}
         pins = read_pins((self.folder / "alone.txt").read_text().splitlines())
-        reason = explain(pins, requirements_of(distribution(NAME)), names)
+        reason = explain(pins, requirements_of(distribution(NAME), self.content), names)
         return reason and f"{reason}. The build log has the output of uv"
 
     async def _locked(self, config: BuildConfig, source: UvSource) -> Path:

@@ -1,9 +1,9 @@
-"""The wheel of the agent server that every deployment gets, packed from the installed files of the platform.
+"""The wheels that the environments of projects get, packed from the installed files of the platform.
 
-So deployments run the platform's version of the agent server, and no package index is needed. The wheel has only the
-agent server, so that the platform's own dependencies do not constrain a project. It is named like the whole platform,
-so that a project that requires `portside` gets this wheel and never both. An editable and a normal installation give
-the same wheel, except for the commit if that is known. Equal contents give an equal file.
+So deployments run the platform's version, and no package index is needed. In the split layout a project gets the
+executor alone, which constrains nothing but langgraph; in the combined layout it gets the agent server. Both are named
+like the whole platform, so that a project that requires `portside` gets this wheel and never both. An editable and a
+normal installation give the same wheels, except for the commit if that is known. Equal contents give an equal file.
 """
 
 import base64
@@ -17,22 +17,44 @@ import time
 import zipfile
 from importlib.metadata import Distribution, distribution
 from pathlib import Path
+from typing import NamedTuple
 
 from portside.kernel.version import COMMIT_FILE, commit, read_commit, with_commit
 
 NAME = "portside"
-# Files and folders of the package; folders end in a slash.
-PACKED = (
-    "__init__.py", "__main__.py", "agent/", "cli/__init__.py", "cli/main.py", "cli/output.py", "cli/serve.py",
-    "executor/", "kernel/",
+
+
+class WheelContent(NamedTuple):
+    """What a wheel has: files and folders of the package (folders end in a slash), and requirements by their names."""
+
+    summary: str
+    files: tuple[str, ...]
+    required: tuple[str, ...]
+    extras: tuple[str, ...] = ()
+    has_command: bool = False
+
+
+# pyproject.toml has the versions.
+SERVER = WheelContent(
+    "The agent server of Portside, as deployments run it.",
+    (
+        "__init__.py", "__main__.py", "agent/", "cli/__init__.py", "cli/main.py", "cli/output.py", "cli/serve.py",
+        "executor/", "kernel/",
+    ),
+    (
+        "asyncpg", "cachetools", "click", "cronsim", "cryptography", "httptools", "httpx", "langchain-core",
+        "langgraph", "langgraph-checkpoint", "langgraph-sdk", "langsmith", "msgspec", "orjson", "prometheus-client",
+        "pydantic", "python-dotenv", "starlette", "structlog", "tzdata", "uvicorn", "uvloop", "websockets",
+    ),
+    ("redis",),
+    has_command=True,
 )  # fmt: skip
-# Dependencies of the agent server; pyproject.toml has their versions.
-REQUIRED = (
-    "asyncpg", "cachetools", "click", "cronsim", "cryptography", "httptools", "httpx", "langchain-core", "langgraph",
-    "langgraph-checkpoint", "langgraph-sdk", "langsmith", "msgspec", "orjson", "prometheus-client", "pydantic",
-    "python-dotenv", "starlette", "structlog", "tzdata", "uvicorn", "uvloop", "websockets",
-)  # fmt: skip
-EXTRAS = ("redis",)
+# langgraph brings everything else that the executor imports.
+EXECUTOR = WheelContent(
+    "The part of Portside that executes a project's graphs.",
+    ("__init__.py", "executor/", "kernel/__init__.py", "kernel/errors.py", "kernel/user_json.py"),
+    ("langgraph",),
+)
 _EPOCH = (1980, 1, 1, 0, 0, 0)
 _WHEEL = "Wheel-Version: 1.0\nGenerator: portside\nRoot-Is-Purelib: true\nTag: py3-none-any\n"
 _KEPT_S = 24 * 3600.0
@@ -40,21 +62,18 @@ _REQUIREMENT = re.compile(r"[A-Za-z0-9._-]+")
 _EXTRA = re.compile(r"""extra == ['"]([^'"]+)['"]""")
 
 
-def pack_wheel(folder: Path) -> Path:
-    """Return the wheel of the agent server in a folder, written if it is missing; old wheels are removed."""
+def pack_wheel(folder: Path, content: WheelContent = SERVER) -> Path:
+    """Return a wheel in a folder, written if it is missing; old wheels are removed."""
     installed = distribution(NAME)
-    files = {f"{NAME}/{name}": content for name, content in _package_files().items()}
-    if (known := commit()) is not None:
-        files[f"{NAME}/{COMMIT_FILE}"] = f"{known}\n".encode()
-    digest = _digest(files, _metadata(installed, ""))
-    version = f"{installed.version}{'.' if '+' in installed.version else '+'}{digest}"
+    files, version = _packed(installed, content)
     path = folder / f"{NAME}-{version}-py3-none-any.whl"
     if path.exists():
         return path
     info = f"{NAME}-{version}.dist-info"
-    files[f"{info}/METADATA"] = _metadata(installed, version).encode()
+    files[f"{info}/METADATA"] = _metadata(installed, content, version).encode()
     files[f"{info}/WHEEL"] = _WHEEL.encode()
-    files[f"{info}/entry_points.txt"] = (installed.read_text("entry_points.txt") or "").encode()
+    if content.has_command:
+        files[f"{info}/entry_points.txt"] = (installed.read_text("entry_points.txt") or "").encode()
     files[f"{info}/RECORD"] = _record(files, f"{info}/RECORD")
     folder.mkdir(parents=True, exist_ok=True)
     temporary = folder / f".{path.name}.{os.getpid()}"
@@ -64,23 +83,37 @@ def pack_wheel(folder: Path) -> Path:
     return path
 
 
-def requirements_of(platform: Distribution) -> list[str]:
-    """Return the platform's requirements that the agent server has too. Raises KeyError for a missing one."""
+def wheel_version(content: WheelContent = SERVER) -> str:
+    """Return the version of a wheel, which changes with each file in it."""
+    return _packed(distribution(NAME), content)[1]
+
+
+def _packed(installed: Distribution, content: WheelContent) -> tuple[dict[str, bytes], str]:
+    """Return the package's files in a wheel, and its version."""
+    files = {f"{NAME}/{name}": data for name, data in _package_files(content).items()}
+    if content.has_command and (known := commit()) is not None:
+        files[f"{NAME}/{COMMIT_FILE}"] = f"{known}\n".encode()
+    digest = _digest(files, _metadata(installed, content, ""))
+    return files, f"{installed.version}{'.' if '+' in installed.version else '+'}{digest}"
+
+
+def requirements_of(platform: Distribution, content: WheelContent = SERVER) -> list[str]:
+    """Return the platform's requirements that a wheel has too. Raises KeyError for a missing one."""
     lines = platform.requires or []
     needed = {match[0]: line for line in lines if not _EXTRA.search(line) and (match := _REQUIREMENT.match(line))}
-    extras = [line for line in lines if (match := _EXTRA.search(line)) and match[1] in EXTRAS]
-    return [*(needed[name] for name in REQUIRED), *extras]
+    extras = [line for line in lines if (match := _EXTRA.search(line)) and match[1] in content.extras]
+    return [*(needed[name] for name in content.required), *extras]
 
 
-def _metadata(platform: Distribution, version: str) -> str:
+def _metadata(platform: Distribution, content: WheelContent, version: str) -> str:
     lines = [
         "Metadata-Version: 2.1",
         f"Name: {NAME}",
         f"Version: {version}",
-        "Summary: The agent server of Portside, as deployments run it.",
+        f"Summary: {content.summary}",
         f"Requires-Python: {platform.metadata['Requires-Python']}",
-        *(f"Requires-Dist: {requirement}" for requirement in requirements_of(platform)),
-        *(f"Provides-Extra: {extra}" for extra in EXTRAS),
+        *(f"Requires-Dist: {requirement}" for requirement in requirements_of(platform, content)),
+        *(f"Provides-Extra: {extra}" for extra in content.extras),
     ]
     return "".join(f"{line}\n" for line in lines)
 
@@ -114,11 +147,23 @@ def _functions_revision(package: Path) -> int:
 
 def version_in(venv: Path) -> str | None:
     """Return the version and commit of the agent server in a build, or None when it has no agent server."""
-    found = next(iter(sorted(venv.glob(f"lib/*/site-packages/{NAME}-*.dist-info"))), None)
-    if found is None:
+    if (found := _installed_info(venv)) is None:
         return None
-    version = found.name.removeprefix(f"{NAME}-").removesuffix(".dist-info").partition("+")[0]
+    version = _version_of(found).partition("+")[0]
     return with_commit(version, read_commit(found.parent / NAME))
+
+
+def installed_wheel_version(venv: Path) -> str | None:
+    """Return the `wheel_version` of the wheel in a build, or None when it has none."""
+    return None if (found := _installed_info(venv)) is None else _version_of(found)
+
+
+def _installed_info(venv: Path) -> Path | None:
+    return next(iter(sorted(venv.glob(f"lib/*/site-packages/{NAME}-*.dist-info"))), None)
+
+
+def _version_of(info: Path) -> str:
+    return info.name.removeprefix(f"{NAME}-").removesuffix(".dist-info")
 
 
 def _package_folder() -> Path:
@@ -128,16 +173,16 @@ def _package_folder() -> Path:
     return Path(found.origin).parent
 
 
-def _package_files() -> dict[str, bytes]:
+def _package_files(content: WheelContent) -> dict[str, bytes]:
     root = _package_folder()
-    paths = (path for path in root.rglob("*") if path.is_file() and _is_packed(path.relative_to(root)))
+    paths = (path for path in root.rglob("*") if path.is_file() and _is_packed(path.relative_to(root), content.files))
     return {path.relative_to(root).as_posix(): path.read_bytes() for path in paths}
 
 
-def _is_packed(path: Path) -> bool:
+def _is_packed(path: Path, packed: tuple[str, ...]) -> bool:
     is_left_out = path.suffix == ".pyc" or any(part == "__pycache__" or part.startswith(".") for part in path.parts)
     name = path.as_posix()
-    return not is_left_out and (name in PACKED or name.startswith(tuple(each for each in PACKED if each[-1] == "/")))
+    return not is_left_out and (name in packed or name.startswith(tuple(each for each in packed if each[-1] == "/")))
 
 
 def _digest(files: dict[str, bytes], metadata: str) -> str:

@@ -24,11 +24,16 @@ STARTING = "No server answers yet; one is being started."
 
 @dataclass(frozen=True)
 class Build:
-    """A finished build on this machine's disk: its folder, the configuration file in it, and its commit."""
+    """A finished build on this machine's disk: its folder, the configuration file in it, and its commit.
+
+    The server of a split build runs from the platform's environment: `server_code` is the version of its files there.
+    It is empty for a combined build, which has the server itself.
+    """
 
     folder: Path
     config: Path
     commit: str
+    server_code: str = ""
 
 
 @dataclass(frozen=True)

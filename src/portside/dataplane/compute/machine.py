@@ -18,6 +18,7 @@ import hmac
 import os
 import secrets
 import signal
+import sys
 import time
 from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import asynccontextmanager
@@ -46,13 +47,18 @@ from portside.dataplane.masking import mask_credentials
 from portside.dataplane.settings import ListenerSettings
 from portside.dataplane.sql import sql
 from portside.dataplane.state import DeploymentFolder, ReplicaRecord
+from portside.kernel.aliases import EXECUTOR_VARIABLE
 from portside.kernel.db import Query
 from portside.kernel.errors import UserMistake
 from portside.kernel.files import write_private
 from portside.kernel.supervision import Supervision
+from portside.kernel.version import full_version
 from portside.listener_api import ComputeType, DesiredDeployment, DesiredRevision, MetricsReport
 
 SERVE = ("-P", "-m", "portside", "serve")
+# They change how an interpreter runs, so a project's values are for its executors alone.
+_OF_INTERPRETERS = ("PYTHON", "LD_", "DYLD_")
+_EXECUTORS, _EXECUTOR_IDLE_S, _MAX_START_S = 1, 300, 3600
 _KILL_AFTER_S = 15.0
 _POLL_S = 0.05
 
@@ -97,8 +103,28 @@ def server_environment(
     }
 
 
+def split_environment(
+    environment: Mapping[str, str], project: Mapping[str, str], python: Path, start_within_s: float
+) -> dict[str, str]:
+    """Return the environment of a server that runs from the platform's own environment, with graphs in executors.
+
+    `project` has the variables that the project gave, `python` is the executors' interpreter. Variables for
+    interpreters get a prefix, which the server removes for its executors.
+    """
+    passed_on = {name: value for name, value in project.items() if name.startswith(_OF_INTERPRETERS)}
+    return {
+        "EXECUTORS": str(_EXECUTORS),
+        "EXECUTOR_IDLE_SECS": str(_EXECUTOR_IDLE_S),
+        "EXECUTOR_START_SECS": f"{min(start_within_s, _MAX_START_S):g}",
+        **{name: value for name, value in environment.items() if name not in passed_on},
+        **{f"{EXECUTOR_VARIABLE}{name}": value for name, value in passed_on.items()},
+        "PYTHONUNBUFFERED": "1",
+        "EXECUTOR_PYTHON": str(python),
+    }
+
+
 class MachineCompute:
-    """The machine that the listener runs on. `serve_arguments` follow the interpreter of a build."""
+    """The machine that the listener runs on. `serve_arguments` follow the server's interpreter."""
 
     compute_type: ComputeType = "process"
     builds_sources = True
@@ -309,18 +335,28 @@ class MachineTarget:
             commit=build.commit,
             settings={**settings.disk_environment, **node_settings(build.folder)},
         )
+        environment, server, version = (
+            server_environment(release.deployment, revision, runtime, os.environ),
+            str(python),
+            version_in(build.folder / "venv"),
+        )
+        if build.server_code:
+            given = {secret.name: secret.value for secret in revision.secrets}
+            environment = split_environment(environment, given, python, settings.deployment_start_timeout_s)
+            server, version = sys.executable, full_version()
         return ReplicaPlan(
             revision.id,
-            [str(python), *self._machine.serve_arguments],
+            [server, *self._machine.serve_arguments],
             build.config,
-            server_environment(release.deployment, revision, runtime, os.environ),
+            environment,
             self.folder.server_log(revision.id),
             settings.deployment_start_timeout_s,
             settings.queue_start_timeout_s,
             cores_for(self._deployment_id, spec.get("cpu_limit")),
             spec["memory_limit_mb"] * 2**20 if "memory_limit_mb" in spec else None,
-            version_in(build.folder / "venv"),
+            version,
             build.folder,
+            build.server_code,
         )
 
 

@@ -39,7 +39,7 @@ _NO_REVISION = UUID(int=0)
 class ReplicaPlan:
     """How the servers of one revision are started, and their limits: CPU in whole cores, memory in bytes.
 
-    `folder` is the folder of the revision's build.
+    `folder` is the folder of the revision's build. `server_code` is the version of a server's files that are not in it.
     """
 
     revision_id: UUID
@@ -53,11 +53,15 @@ class ReplicaPlan:
     memory: int | None = None
     server_version: str | None = None
     folder: Path | None = None
+    server_code: str = ""
 
     @property
     def fingerprint(self) -> str:
         """A hash of the command and the environment; a replica with another fingerprint is not adopted."""
         parts = [*self.serve_command, str(self.config), *(f"{key}={self.env[key]}" for key in sorted(self.env))]
+        if self.server_code:
+            # The platform was upgraded: a server that runs has the earlier files.
+            parts.append(self.server_code)
         return hashlib.sha256("\0".join(parts).encode()).hexdigest()
 
 
