@@ -247,7 +247,7 @@ async def test_data_folder_of_another_version_is_refused_with_instructions(home,
     try:
         text = await refusal(server)
         assert f"brings Postgres {real.strip()}" in text
-        assert "pg_dumpall" in text
+        assert "backup create --dumps" in text
         assert f"Postgres {version or 'of an unknown version'}" in text
         assert snapshot(data) == before
         server.release()

@@ -28,6 +28,7 @@ COMMANDS = {
     "dev": CommandEntry("dev", "Serve the agent in this folder, with reload on change."),
     "serve": CommandEntry("serve", "Serve an agent."),
     "listener": CommandEntry("up", "Run a listener that deploys the control plane's deployments."),
+    "backup": CommandEntry("backup", "Back up a platform, check and restore backups."),
     "ingress": CommandEntry("ingress", "Print configurations of proxies before the platform."),
     "manifests": CommandEntry("manifests", "Print the platform's Kubernetes objects as YAML."),
     "deploy": CommandEntry("deploy", "Deploy an agent from a folder or a git repository."),

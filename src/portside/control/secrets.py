@@ -166,6 +166,16 @@ async def check_master_key(db: Database, box: SecretBox) -> None:
     await db.execute(sql.write_master_key_check, id=check_id, encrypted=box.encrypt(_CHECK, str(check_id)))
 
 
+async def open_all(db: Database, box: SecretBox) -> int:
+    """Decrypt every value of the database and return their number. Raises UserMistake for one that does not open."""
+    opened = 0
+    for find, _ in COLUMNS.values():
+        for row in await db.fetch(find, key_id=b"", limit=None):
+            box.decrypt(row["encrypted"], str(row["id"]))
+            opened += 1
+    return opened
+
+
 async def reencrypt(db: Database, box: SecretBox) -> int:
     """Encrypt all values of older keys with the box's current key; return how many there were.
 

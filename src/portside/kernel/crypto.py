@@ -68,6 +68,12 @@ def end_rotation(path: Path) -> None:
     _write_keys(path, _read_keys(path)[0])
 
 
+def merge_key_files(newer: bytes, older: bytes) -> bytes:
+    """Return a key file that has the keys of both, those of the newer one first."""
+    lines = dict.fromkeys([*newer.split(), *older.split()])
+    return b"".join(line + b"\n" for line in lines)
+
+
 def _read_keys(path: Path) -> list[bytes]:
     """Return the keys of a file; the first one encrypts."""
     try:

@@ -23,7 +23,7 @@ import subprocess
 import tempfile
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from urllib.parse import quote
 
@@ -138,6 +138,38 @@ class EmbeddedPostgres:
         )
 
     @contextlib.contextmanager
+    def recovered(self, settings: Mapping[str, str]) -> Iterator[str]:
+        """Recover a restored data folder, run its server during the block, and yield its URL as `url` returns it.
+
+        The settings say where the recovery ends; they are gone afterwards. The server begins a timeline of its own, so
+        that its log cannot be taken for that of the original. Raises UserMistake with the end of the log.
+        """
+        configuration, signal_file = self.data / "postgresql.auto.conf", self.data / "recovery.signal"
+        kept = configuration.read_text()
+        lines = [f"{name} = {_quoted(value)}" for name, value in settings.items()]
+        configuration.write_text("\n".join([kept.rstrip(), *lines, ""]))
+        signal_file.touch(mode=0o600)
+        folder = self._private_socket_folder()
+        # Without a hot standby the number of connections need not be that of the original.
+        flags = f"-c unix_socket_directories={folder} -c hot_standby=off -c archive_mode=off"
+        try:
+            arguments = ("-D", str(self.data), "-l", str(self.folder / "log"), "-t", "30", "-o", flags)
+            self._run("pg_ctl", "start", *arguments, check=False)
+            self._wait_for_recovery(folder)
+            configuration.write_text(kept)
+            yield self.url(SUPERUSER)
+        finally:
+            self._run("pg_ctl", "stop", "-D", str(self.data), "-m", "fast", "-w", "-t", "300", check=False)
+            shutil.rmtree(folder, ignore_errors=True)
+
+    def _wait_for_recovery(self, sockets: Path) -> None:
+        """Wait until the server accepts connections, however long that takes. Raises UserMistake if it ends."""
+        while self._run("pg_isready", "-q", "-h", str(sockets), check=False).returncode != 0:
+            if self._run("pg_ctl", "status", "-D", str(self.data), check=False).returncode != 0:
+                raise UserMistake(f"Postgres cannot recover the backup: {_end_of(self.folder / 'log')}")
+            time.sleep(0.2)
+
+    @contextlib.contextmanager
     def _start_lock(self) -> Iterator[None]:
         lock = os.open(self.folder / "start.lock", os.O_RDWR | os.O_CREAT, 0o600)
         try:
@@ -182,16 +214,15 @@ class EmbeddedPostgres:
     def _check_version(self) -> None:
         """Raise UserMistake if another major version created the data folder; its message explains how to upgrade."""
         made_by = (self.data / "PG_VERSION").read_text().strip()
-        bundled = "".join(re.findall(r"\) (\d+)", self._run("postgres", "--version").stderr))
+        bundled = str(bundled_version())
         if made_by == bundled:
             return
-        folder = shlex.quote(str(self.data))
         raise UserMistake(
             f"{self.data} was made by Postgres {made_by or 'of an unknown version'}, and this version of Portside "
             f"brings Postgres {bundled}, which cannot read it. Nothing was changed. Either install the version of "
-            f"Portside again that brings Postgres {made_by}; or, to move across: start that version, dump all "
-            f"databases (pg_dumpall), stop it, move the folder away (mv {folder} {folder}.{made_by or 'old'}), start "
-            'this version, and restore the dump with psql. The guide "Operate a platform" has the commands.'
+            f"Portside again that brings Postgres {made_by}; or, to move across: take a backup with that version "
+            "(portside backup create --dumps), stop it, and restore the backup into a new home folder with this one. "
+            'The guide "Operate a platform" has the commands.'
         )
 
     def _initialise(self) -> None:
@@ -299,12 +330,27 @@ def _wal_mb(data: Path) -> int:
     return max(MIN_WAL_MB, min(MAX_WAL_MB, measure(data).total // 20_000_000))
 
 
+def _quoted(value: str) -> str:
+    return "'" + value.replace("'", "''") + "'"
+
+
 def _end_of(file: Path) -> str:
     """Return the end of a file that may be large; empty if it cannot be read."""
     with contextlib.suppress(OSError), file.open("rb") as opened:
         opened.seek(max(0, file.stat().st_size - _TAIL_BYTES))
         return opened.read(_TAIL_BYTES).decode("utf-8", "replace")
     return ""
+
+
+def program(name: str) -> Path:
+    """Return a program of the embedded Postgres, such as `pg_dump`. Raises UserMistake without one for this machine."""
+    return _binaries() / name
+
+
+def bundled_version() -> int:
+    """Return the major version of the embedded Postgres."""
+    text = subprocess.check_output([str(program("pg_config")), "--version"], text=True, timeout=_COMMAND_TIMEOUT_S)
+    return int(re.findall(r" (\d+)", text)[0])
 
 
 def _binaries() -> Path:

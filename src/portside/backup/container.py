@@ -1,0 +1,236 @@
+"""The encrypted file of a backup: a header that anybody can read, and chunks that only the passphrase opens.
+
+    magic ‖ length of the header ‖ header (JSON) ‖ HMAC of all that ‖ chunk ‖ chunk ‖ … ‖ last chunk
+
+scrypt makes a key of the passphrase and the salt of the header, and HKDF makes the keys of this one file from it.
+Chunks are encrypted with AES-256-GCM. The nonce of a chunk is its number and whether it is the last one, so chunks that
+were altered, moved, repeated or cut off at the end do not decrypt.
+
+Readers and writers hold one chunk in memory. What is in the chunks is the matter of `contents.py`.
+"""
+
+import os
+from datetime import datetime
+from typing import Annotated, Literal, Protocol
+
+import msgspec
+from cryptography.exceptions import InvalidSignature, InvalidTag
+from cryptography.hazmat.primitives.ciphers.aead import AESGCM
+from cryptography.hazmat.primitives.hashes import SHA256
+from cryptography.hazmat.primitives.hmac import HMAC
+from cryptography.hazmat.primitives.kdf.hkdf import HKDF
+from cryptography.hazmat.primitives.kdf.scrypt import Scrypt
+
+from portside.kernel.errors import UserMistake
+
+FORMAT = 1
+MAGIC = b"PORTSIDE BACKUP\n"
+CHUNK_BYTES = 1 << 20
+MIN_PASSPHRASE = 12
+# 2^17 blocks of 1 KB: 128 MB of memory and about half a second for each guess.
+SCRYPT_LOG_N = 17
+_TAG_BYTES, _KEY_BYTES, _MAC_BYTES, _SALT_BYTES = 16, 32, 32, 32
+_MAX_HEADER_BYTES = 1 << 20
+Kind = Literal["data", "dumps", "wal"]
+
+
+class BackupRefused(UserMistake):
+    """A backup cannot be read: a wrong passphrase, a damaged file, or a newer version."""
+
+
+class Header(msgspec.Struct, kw_only=True):
+    """What everybody can read of a backup.
+
+    `kind` says whether it holds a data folder of the embedded Postgres, dumps, or one segment of its log. `migrations`
+    are the last ones of each package in the platform's database. `log_name` is the name of a segment.
+    """
+
+    format: int = FORMAT
+    kind: Kind
+    created_at: datetime
+    version: str
+    postgres: int
+    installation: str
+    salt: bytes
+    scrypt_log_n: Annotated[int, msgspec.Meta(ge=14, le=20)] = SCRYPT_LOG_N
+    file_id: bytes = b""
+    migrations: dict[str, int] = {}
+    log_name: str | None = None
+
+
+class Source(Protocol):
+    """A stream of bytes to read."""
+
+    def read(self, size: int, /) -> bytes:
+        """Return up to so many bytes, and none at the end."""
+        ...
+
+
+class Sink(Protocol):
+    """A stream of bytes to write."""
+
+    def write(self, data: bytes, /) -> object:
+        """Write all the bytes."""
+        ...
+
+
+class Passphrase:
+    """A passphrase, and the keys that scrypt made of it, so that each salt costs half a second only once."""
+
+    def __init__(self, text: str) -> None:
+        self._text = text.encode()
+        self._keys: dict[tuple[bytes, int], bytes] = {}
+
+    def check_strength(self) -> None:
+        """Raise UserMistake if it is too short to protect a new backup."""
+        if len(self._text) < MIN_PASSPHRASE:
+            raise UserMistake(f"the passphrase is too short: use at least {MIN_PASSPHRASE} characters")
+
+    def keys_of(self, header: Header) -> tuple[bytes, bytes]:
+        """Return the keys of one file: of its header's HMAC, and of its chunks."""
+        found = (header.salt, header.scrypt_log_n)
+        if found not in self._keys:
+            derivation = Scrypt(salt=header.salt, length=_KEY_BYTES, n=1 << header.scrypt_log_n, r=8, p=1)
+            self._keys[found] = derivation.derive(self._text)
+        both = HKDF(algorithm=SHA256(), length=2 * _KEY_BYTES, salt=header.file_id, info=MAGIC).derive(
+            self._keys[found]
+        )
+        return both[:_KEY_BYTES], both[_KEY_BYTES:]
+
+
+def new_salt() -> bytes:
+    """Return a random salt. Files with one salt share the costly step for one passphrase."""
+    return os.urandom(_SALT_BYTES)
+
+
+class EncryptedWriter:
+    """Writes an encrypted file. Without `close` the file has no last chunk, and is refused as torn."""
+
+    def __init__(self, out: Sink, header: Header, passphrase: Passphrase) -> None:
+        header.file_id = os.urandom(_SALT_BYTES)
+        mac_key, key = passphrase.keys_of(header)
+        text = msgspec.json.encode(header)
+        start = MAGIC + len(text).to_bytes(4, "big") + text
+        out.write(start + _mac(mac_key, start))
+        self._out, self._cipher = out, AESGCM(key)
+        self._buffer, self._number = bytearray(), 0
+        self.written = len(start) + _MAC_BYTES
+
+    def write(self, data: bytes) -> int:
+        """Encrypt and write; up to one chunk is held back."""
+        self._buffer += data
+        while len(self._buffer) > CHUNK_BYTES:
+            self._write_chunk(bytes(self._buffer[:CHUNK_BYTES]), is_last=False)
+            del self._buffer[:CHUNK_BYTES]
+        return len(data)
+
+    def flush(self) -> None:
+        """Nothing: a chunk is written when it is full."""
+
+    def close(self) -> None:
+        """Write the last chunk; the underlying file stays open."""
+        self._write_chunk(bytes(self._buffer), is_last=True)
+        self._buffer.clear()
+
+    def _write_chunk(self, plain: bytes, *, is_last: bool) -> None:
+        encrypted = self._cipher.encrypt(_nonce(self._number, is_last=is_last), plain, None)
+        self._out.write(encrypted)
+        self.written += len(encrypted)
+        self._number += 1
+
+
+class EncryptedReader:
+    """Reads an encrypted file from its beginning. Everything that it returns was authenticated."""
+
+    def __init__(self, source: Source, passphrase: Passphrase) -> None:
+        self.header, start, mac = _read_start(source)
+        mac_key, key = passphrase.keys_of(self.header)
+        verifier = HMAC(mac_key, SHA256())
+        verifier.update(start)
+        try:
+            verifier.verify(mac)
+        except InvalidSignature as exc:
+            raise BackupRefused(
+                "the passphrase does not open this backup; if the passphrase is right, the beginning of the file was "
+                "changed"
+            ) from exc
+        self._source, self._cipher = source, AESGCM(key)
+        self._plain, self._number, self._is_at_end = memoryview(b""), 0, False
+        self._next = _read_exactly(source, CHUNK_BYTES + _TAG_BYTES)
+
+    def read(self, size: int = -1) -> bytes:
+        """Return up to `size` bytes, and none at the end. Raises BackupRefused for a damaged or torn file."""
+        if size < 0:
+            return b"".join(iter(lambda: self.read(CHUNK_BYTES), b""))
+        while not self._plain and not self._is_at_end:
+            self._plain = memoryview(self._read_chunk())
+        taken, self._plain = self._plain[:size], self._plain[size:]
+        return bytes(taken)
+
+    def _read_chunk(self) -> bytes:
+        chunk = self._next
+        self._next = _read_exactly(self._source, CHUNK_BYTES + _TAG_BYTES)
+        self._is_at_end = not self._next
+        try:
+            plain = self._cipher.decrypt(_nonce(self._number, is_last=self._is_at_end), chunk, None)
+        except (InvalidTag, ValueError) as exc:
+            raise BackupRefused(self._what_is_wrong(chunk)) from exc
+        self._number += 1
+        return plain
+
+    def _what_is_wrong(self, chunk: bytes) -> str:
+        if self._is_at_end:
+            is_whole = False
+            try:
+                self._cipher.decrypt(_nonce(self._number, is_last=False), chunk, None)
+                is_whole = True
+            except (InvalidTag, ValueError):
+                is_whole = False
+            if is_whole or len(chunk) < CHUNK_BYTES + _TAG_BYTES:
+                return f"the backup is torn or damaged: it ends after {self._number} MB without its last part"
+        return f"the backup is damaged: its bytes after {self._number} MB were changed, moved or lost"
+
+
+def read_header(source: Source) -> Header:
+    """Return the header of a backup, which is not authenticated yet. Raises BackupRefused."""
+    return _read_start(source)[0]
+
+
+def _read_start(source: Source) -> tuple[Header, bytes, bytes]:
+    start = _read_exactly(source, len(MAGIC) + 4)
+    if start[: len(MAGIC)] != MAGIC or len(start) < len(MAGIC) + 4:
+        raise BackupRefused("this file is no backup of Portside")
+    length = int.from_bytes(start[len(MAGIC) :], "big")
+    text = _read_exactly(source, min(length, _MAX_HEADER_BYTES))
+    mac = _read_exactly(source, _MAC_BYTES)
+    if len(text) < length or len(mac) < _MAC_BYTES:
+        raise BackupRefused("the backup is torn: it ends within its header")
+    try:
+        said = msgspec.json.decode(text, type=dict[str, object])
+        if isinstance(said.get("format"), int) and said["format"] != FORMAT:
+            raise BackupRefused(
+                f"this backup was made by another version of Portside ({said.get('version')}), with format "
+                f"{said['format']}; this version reads format {FORMAT}"
+            )
+        return msgspec.convert(said, Header, strict=True), start + text, mac
+    except msgspec.MsgspecError as exc:
+        raise BackupRefused("the backup is damaged: its header was changed") from exc
+
+
+def _nonce(number: int, *, is_last: bool) -> bytes:
+    return number.to_bytes(11, "big") + (b"\x01" if is_last else b"\x00")
+
+
+def _mac(key: bytes, data: bytes) -> bytes:
+    made = HMAC(key, SHA256())
+    made.update(data)
+    return made.finalize()
+
+
+def _read_exactly(source: Source, size: int) -> bytes:
+    """Read so many bytes, or all that are left."""
+    parts, missing = [], size
+    while missing and (part := bytes(source.read(missing))):
+        parts.append(part)
+        missing -= len(part)
+    return b"".join(parts)

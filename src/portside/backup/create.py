@@ -1,0 +1,166 @@
+"""Taking a backup: the databases first, then the files of the home folder.
+
+The order matters: a file that a row names exists before the row does, so every file of the copied rows is copied, too.
+"""
+
+import asyncio
+import fcntl
+import os
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from fnmatch import fnmatchcase
+from pathlib import Path
+
+import msgspec
+
+from portside.backup.container import EncryptedWriter, Header, Kind, Passphrase, new_salt
+from portside.backup.contents import Packer, Progress, Summary
+from portside.backup.databases import (
+    BackupFailed,
+    applied_migrations,
+    copy_server,
+    dump_database,
+    platform_databases,
+    postgres_version,
+)
+from portside.backup.stores import SUFFIX, Store
+from portside.kernel.crypto import merge_key_files
+from portside.kernel.files import make_private_dir, write_private
+from portside.kernel.ids import uuid7
+from portside.kernel.version import full_version
+
+FOLDER = "backups"
+HOME, DATA, PASSWORD = "home", "postgres/data", "postgres/password"
+MASTER_KEY = "master-key"
+# Of the home folder: what is made again, what only holds on this machine, and the database, which is copied apart.
+LEFT_OUT = (
+    "postgres", "logs", FOLDER, "platform.lock", "dataplane/listener.lock", "dataplane/uv-cache", "dataplane/wheels",
+    "dataplane/deployments/*/state.json", "dataplane/deployments/*/database-password",
+    "dataplane/deployments/*/revisions", "dataplane/deployments/*/logs",
+)  # fmt: skip
+
+
+class Installation(msgspec.Struct):
+    """What tells the backups of one home folder from those of others, and the salt that they share."""
+
+    id: str
+    salt: bytes
+
+
+def installation_of(home: Path) -> Installation:
+    """Return the installation of a home folder. It is not in backups, so a restored home becomes another one."""
+    file = home / FOLDER / "installation.json"
+    try:
+        return msgspec.json.decode(file.read_bytes(), type=Installation)
+    except (FileNotFoundError, msgspec.MsgspecError):
+        made = Installation(uuid7().hex, new_salt())
+        make_private_dir(file.parent)
+        write_private(file, msgspec.json.encode(made).decode())
+        return made
+
+
+@dataclass(frozen=True)
+class Origin:
+    """The platform to back up: its home folder, and the URL of its database. `kind` is how databases are copied."""
+
+    home: Path
+    url: str
+    kind: Kind
+
+
+@dataclass(frozen=True)
+class Target:
+    """Where a backup goes, under which name, and the passphrase that encrypts it."""
+
+    store: Store
+    name: str
+    passphrase: Passphrase
+
+
+@dataclass(frozen=True)
+class MadeBackup:
+    """A backup that was taken, its size in bytes, and what it holds."""
+
+    name: str
+    size_bytes: int
+    summary: Summary
+
+
+def new_name(created_at: datetime) -> str:
+    """Return the name of a backup that begins now; names are ordered by time."""
+    return f"portside-{created_at.astimezone(UTC):%Y%m%dT%H%M%SZ}{SUFFIX}"
+
+
+async def create_backup(origin: Origin, target: Target, progress: Progress) -> MadeBackup:
+    """Take a backup while everything runs. Raises BackupFailed; then there is no file."""
+    with _lock(origin.home):
+        header = Header(
+            kind=origin.kind,
+            created_at=datetime.now(UTC),
+            version=full_version(),
+            postgres=await postgres_version(origin.url),
+            installation=(installation := installation_of(origin.home)).id,
+            salt=installation.salt,
+            migrations=await applied_migrations(origin.url),
+        )
+        with target.store.create(target.name) as file:
+            writer = await asyncio.to_thread(EncryptedWriter, file, header, target.passphrase)
+            packer = Packer(writer, progress)
+            await _pack(origin, packer)
+            await asyncio.to_thread(packer.close)
+            await asyncio.to_thread(writer.close)
+    return MadeBackup(target.name, writer.written, packer.summary)
+
+
+async def _pack(origin: Origin, packer: Packer) -> None:
+    databases = await platform_databases(origin.url)
+    packer.summary.databases = {each.name: each.size_bytes for each in databases}
+    keys = _read(origin.home / MASTER_KEY)
+    if origin.kind == "data":
+        await copy_server(origin.url, packer, DATA)
+        await asyncio.to_thread(_add_file, packer, PASSWORD, origin.home / PASSWORD)
+    else:
+        for database in databases:
+            await asyncio.to_thread(dump_database, origin.url, database.name, packer)
+    await asyncio.to_thread(_pack_home, origin.home, packer)
+    # The key may have been rotated meanwhile: what was copied before needs the older one.
+    merged = merge_key_files(_read(origin.home / MASTER_KEY), keys)
+    await asyncio.to_thread(packer.add_bytes, f"{HOME}/{MASTER_KEY}", merged)
+
+
+def _pack_home(home: Path, packer: Packer) -> None:
+    packer.add_tree(home, HOME, _is_left_out)
+
+
+def _is_left_out(name: str) -> bool:
+    return name == MASTER_KEY or any(fnmatchcase(name, pattern) for pattern in LEFT_OUT)
+
+
+def _add_file(packer: Packer, name: str, path: Path) -> None:
+    with path.open("rb") as file:
+        packer.add_stream(name, file)
+
+
+def _read(path: Path) -> bytes:
+    try:
+        return path.read_bytes()
+    except FileNotFoundError as exc:
+        raise BackupFailed(f"there is no {path}; name the platform's folder with --home") from exc
+
+
+@contextmanager
+def _lock(home: Path) -> Iterator[None]:
+    """Hold the lock of backups of this home. Raises BackupFailed if another one is being taken."""
+    folder = make_private_dir(home / FOLDER)
+    descriptor = os.open(folder / "lock", os.O_RDWR | os.O_CREAT, 0o600)
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except OSError as exc:
+        os.close(descriptor)
+        raise BackupFailed("another backup of this home is being taken; wait until it has ended") from exc
+    try:
+        yield
+    finally:
+        os.close(descriptor)

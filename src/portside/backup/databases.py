@@ -1,0 +1,210 @@
+"""The databases of a platform in a backup, by the programs of Postgres.
+
+The embedded server is copied as a whole by `pg_basebackup` with the part of its log that makes the copy consistent.
+Databases of another server are dumped by `pg_dump`, each as it is at one moment. Both work while everything runs.
+"""
+
+import asyncio
+import os
+import subprocess
+import tempfile
+from collections.abc import AsyncIterator, Iterator, Mapping
+from contextlib import asynccontextmanager, contextmanager
+from pathlib import Path
+from typing import IO, Any, NamedTuple
+from urllib.parse import quote, unquote, urlsplit, urlunsplit
+
+import asyncpg
+
+from portside.backup.contents import Packer
+from portside.kernel.embedded import program
+from portside.kernel.errors import UserMistake
+from portside.kernel.ids import uuid7
+
+_CONNECT_WITHIN_S = 60.0
+_SLOT = "portside_backup_"
+DUMPS = "dumps"
+DUMP_SUFFIX = ".dump"
+# The databases of deployments, which `portside.dataplane` names so.
+_DATABASES = """
+select datname as name, pg_database_size(oid) as size_bytes, current_database() = datname as is_platform
+from pg_database
+where (datname = current_database() or datname ~ '^agent_[0-9a-f]{32}$') and has_database_privilege(oid, 'connect')
+order by is_platform desc, datname"""
+
+
+class BackupFailed(UserMistake):
+    """A backup or a restore could not be completed; the message says why."""
+
+
+class Access(NamedTuple):
+    """How programs of Postgres reach a database: the password is in their environment, never among their arguments."""
+
+    dsn: str
+    environment: Mapping[str, str]
+
+    @classmethod
+    def of(cls, url: str, database: str | None = None) -> "Access":
+        """Return the access of a URL, to its database or to another one."""
+        parts = urlsplit(url)
+        user, _, host = parts.netloc.rpartition("@")
+        name, _, password = user.partition(":")
+        netloc = f"{name}@{host}" if name else host
+        path = parts.path if database is None else f"/{quote(database)}"
+        dsn = urlunsplit(("postgresql", netloc, path, parts.query, ""))
+        return cls(dsn, {**os.environ, "LC_ALL": "C", **({"PGPASSWORD": unquote(password)} if password else {})})
+
+
+class DatabaseSize(NamedTuple):
+    """A database that belongs to the platform."""
+
+    name: str
+    size_bytes: int
+
+
+async def platform_databases(url: str) -> list[DatabaseSize]:
+    """List the platform's database, which is the first, and those of its deployments on the same server."""
+    async with connected(url) as connection:
+        return [DatabaseSize(row["name"], row["size_bytes"]) for row in await connection.fetch(_DATABASES)]
+
+
+async def applied_migrations(url: str) -> dict[str, int]:
+    """Return the number of the last migration of each package; none of an empty database."""
+    async with connected(url) as connection:
+        if await connection.fetchval("select to_regclass('applied_migrations')") is None:
+            return {}
+        rows = await connection.fetch("select package, max(number) as number from applied_migrations group by package")
+        return {row["package"]: row["number"] for row in rows}
+
+
+async def postgres_version(url: str) -> int:
+    """Return the major version of a server."""
+    async with connected(url) as connection:
+        return int(connection.get_server_version().major)
+
+
+async def copy_server(url: str, packer: Packer, prefix: str) -> None:
+    """Add a copy of the whole server's data folder. Raises BackupFailed."""
+    async with connected(url) as connection:
+        # Without a slot the server could recycle the log of a long copy before its end. This one ends with the
+        # connection.
+        slot = f"{_SLOT}{uuid7().hex}"
+        await connection.fetchval("select pg_create_physical_replication_slot($1, true, true)", slot)
+        access = Access.of(url)
+        arguments = ["-D", "-", "-F", "tar", "-X", "fetch", "-c", "fast", "-d", access.dsn]
+        await asyncio.to_thread(_copy, arguments, access, packer, prefix)
+
+
+def _copy(arguments: list[str], access: Access, packer: Packer, prefix: str) -> None:
+    with running("pg_basebackup", arguments, access) as process:
+        assert process.stdout is not None  # noqa: S101 - it is a pipe
+        packer.add_archive(prefix, process.stdout)
+
+
+def dump_database(url: str, name: str, packer: Packer) -> None:
+    """Add a dump of one database as it is now. Raises BackupFailed."""
+    access = Access.of(url, name)
+    # Postgres' own format without compression: the whole backup is compressed.
+    with running("pg_dump", ["-F", "custom", "-Z", "0", "-d", access.dsn], access) as process:
+        assert process.stdout is not None  # noqa: S101 - it is a pipe
+        packer.add_stream(f"{DUMPS}/{name}{DUMP_SUFFIX}", process.stdout)
+
+
+async def restore_dumps(url: str, folder: Path) -> None:
+    """Restore all dumps of a folder into the server of a URL, whose database must be empty. Raises BackupFailed.
+
+    After a failure the server is as it was before: the databases of deployments are dropped, and the platform's own,
+    which is the last, is restored in one transaction.
+    """
+    dumps = await asyncio.to_thread(_dumps_in, folder)
+    agents = [name for name in dumps if name.startswith("agent_")]
+    (own,) = dumps.keys() - set(agents)
+    created: list[str] = []
+    async with connected(url) as connection:
+        await _check_empty(connection, agents)
+        try:
+            for name in agents:
+                created.append(name)
+                await _create_database(connection, name)
+                await asyncio.to_thread(_restore, url, name, dumps[name], ["--role", name])
+            await asyncio.to_thread(_restore, url, None, dumps[own], [])
+        except BaseException:
+            for name in created:
+                await connection.execute(f'drop database if exists "{name}" with (force)')
+                await connection.execute(f'drop role if exists "{name}"')
+            raise
+
+
+def _dumps_in(folder: Path) -> dict[str, Path]:
+    return {file.name.removesuffix(DUMP_SUFFIX): file for file in sorted(folder.glob(f"*{DUMP_SUFFIX}"))}
+
+
+async def _check_empty(connection: Any, agents: list[str]) -> None:
+    tables = await connection.fetchval(
+        "select count(*) from pg_class c join pg_namespace n on n.oid = c.relnamespace"
+        " where c.relkind in ('r', 'p', 'v', 'm', 'S') and n.nspname !~ '^pg_' and n.nspname <> 'information_schema'"
+    )
+    if tables:
+        raise BackupFailed("the database of DATABASE_URL is not empty; restore into an empty one")
+    there = await connection.fetchval("select min(datname) from pg_database where datname = any($1::text[])", agents)
+    if there is None:
+        there = await connection.fetchval("select min(rolname) from pg_roles where rolname = any($1::text[])", agents)
+    if there is not None:
+        raise BackupFailed(f"the server of DATABASE_URL has a database or a role {there} already; nothing was changed")
+
+
+async def _create_database(connection: Any, name: str) -> None:
+    try:
+        await connection.execute(f'create role "{name}" login')
+        await connection.execute(f'grant "{name}" to current_user')
+        await connection.execute(f'create database "{name}" owner "{name}"')
+        await connection.execute(f'revoke connect on database "{name}" from public')
+    except asyncpg.PostgresError as exc:
+        raise BackupFailed(f"the database {name} cannot be created: {exc}") from exc
+
+
+def _restore(url: str, name: str | None, dump: Path, more: list[str]) -> None:
+    access = Access.of(url, name)
+    arguments = ["--single-transaction", "--exit-on-error", "--no-owner", "-d", access.dsn, *more, str(dump)]
+    with running("pg_restore", arguments, access):
+        pass
+
+
+@contextmanager
+def running(name: str, arguments: list[str], access: Access) -> "Iterator[subprocess.Popen[bytes]]":
+    """Run a program of Postgres during the block, which reads its output. Raises BackupFailed if it fails."""
+    with tempfile.TemporaryFile("w+") as errors:
+        process = subprocess.Popen(
+            [str(program(name)), *arguments], stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=errors,
+            env=dict(access.environment), cwd="/",
+        )  # fmt: skip
+        try:
+            yield process
+        except BaseException:
+            process.kill()
+            raise
+        finally:
+            _close(process.stdout)
+            code = process.wait()
+        if code != 0:
+            errors.seek(0)
+            raise BackupFailed(f"{name} failed: {errors.read()[-2000:].strip() or f'exit status {code}'}")
+
+
+def _close(stream: IO[bytes] | None) -> None:
+    if stream is not None:
+        stream.read()
+        stream.close()
+
+
+@asynccontextmanager
+async def connected(url: str, database: str | None = None) -> AsyncIterator[Any]:
+    """Connect to a database for the length of the block. Raises BackupFailed if it cannot be reached."""
+    try:
+        connection = await asyncpg.connect(url, database=database, timeout=_CONNECT_WITHIN_S)
+    except (OSError, asyncpg.PostgresError, asyncpg.InterfaceError, ValueError) as exc:
+        raise BackupFailed(f"the database does not answer: {exc}") from exc
+    try:
+        yield connection
+    finally:
+        await connection.close(timeout=5)

@@ -1,0 +1,233 @@
+"""Restoring a backup into a new home folder, and checking one.
+
+The whole file is checked before anything is written. Then everything is made in a folder beside the new home, the
+database is recovered and checked there, and the folder is renamed at the end. A restore that is refused, fails or is
+interrupted leaves nothing behind.
+"""
+
+import asyncio
+import contextlib
+import shutil
+import signal
+import tempfile
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
+from contextlib import asynccontextmanager, contextmanager
+from dataclasses import dataclass, field
+from datetime import datetime
+from pathlib import Path
+from typing import Any
+
+import msgspec
+from packaging.version import Version
+
+from portside import __version__
+from portside.backup.container import BackupRefused, EncryptedReader, Header, Passphrase, read_header
+from portside.backup.contents import Progress, Summary, check, unpack
+from portside.backup.create import DATA, HOME, PASSWORD
+from portside.backup.databases import DUMPS, BackupFailed, restore_dumps
+from portside.backup.stores import SUFFIX, Store, StoredFile
+from portside.kernel.embedded import EmbeddedPostgres, bundled_version
+from portside.kernel.errors import UserMistake
+from portside.kernel.files import make_private_dir
+from portside.kernel.migrations import migrations_of
+
+# The restored server goes its own way from there, so that its log cannot be confused with that of the original.
+_RECOVER_ALL = {"restore_command": "false", "recovery_target_timeline": "current"}
+Check = Callable[[str, Path], Awaitable[None]]
+# Begins a phase of the work, and returns what counts its bytes.
+Phases = Callable[[str], Progress]
+
+
+@dataclass(frozen=True)
+class Backup:
+    """A backup in a store, and the passphrase that opens it."""
+
+    store: Store
+    name: str
+    passphrase: Passphrase
+
+
+@dataclass(frozen=True)
+class NewHome:
+    """The home folder to make. Dumps go into the server of `url`, or into an embedded one if it is None.
+
+    `check` opens the restored database as the platform does, with the folder that becomes the home. `recovery` are
+    settings of Postgres for another end of the recovery than the end of the backup, and `log` writes the segments that
+    it needs into a folder.
+    """
+
+    path: Path
+    url: str | None
+    check: Check
+    recovery: dict[str, str] = field(default_factory=dict)
+    write_log: Callable[[Path], None] | None = None
+
+
+def header_of(store: Store, name: str) -> Header:
+    """Return the header of a stored backup. Raises BackupRefused and BackupFailed."""
+    with store.open(name) as source:
+        return read_header(source)
+
+
+def verify(backup: Backup, phases: Phases) -> tuple[Header, Summary]:
+    """Read a whole backup and check that it is complete and unchanged. Raises BackupRefused and BackupFailed."""
+    with backup.store.open(backup.name) as source:
+        reader = EncryptedReader(source, backup.passphrase)
+        return reader.header, check(reader, phases("checking the backup"))
+
+
+async def restore(backup: Backup, target: NewHome, phases: Phases) -> Summary:
+    """Restore a backup. Raises BackupRefused and BackupFailed; then nothing is left of it."""
+    _check_free(target.path)
+    header = await asyncio.to_thread(header_of, backup.store, backup.name)
+    _check_versions(header, target)
+    _, summary = await asyncio.to_thread(verify, backup, phases)
+    with _folder_beside(target.path) as folder:
+        await asyncio.to_thread(_unpack, backup, folder, phases("writing the files"))
+        home = folder / HOME
+        phases("recovering the databases")(0)
+        if header.kind == "data":
+            await _recover(folder, home, target)
+        else:
+            await _restore_dumps(folder, home, target)
+        home.chmod(0o700)
+        with contextlib.suppress(FileNotFoundError):
+            target.path.rmdir()
+        home.rename(target.path)
+    return summary
+
+
+def _unpack(backup: Backup, folder: Path, progress: Progress) -> None:
+    make_private_dir(folder / HOME)
+    with backup.store.open(backup.name) as source:
+        unpack(EncryptedReader(source, backup.passphrase), folder, progress)
+
+
+def _check_free(path: Path) -> None:
+    if path.exists() and (not path.is_dir() or any(path.iterdir())):
+        raise BackupFailed(f"{path} is not empty; name a new folder with --home, nothing was changed")
+
+
+def _check_versions(header: Header, target: NewHome) -> None:
+    """Raise BackupRefused for a backup of a newer version, or of another major version of Postgres."""
+    if Version(Version(header.version).public) > Version(__version__):
+        raise BackupRefused(
+            f"this backup was made by Portside {header.version}, which is newer than this one ({__version__}); install "
+            "that version to restore it"
+        )
+    for package, number in header.migrations.items():
+        try:
+            known = [migration.number for migration in migrations_of(f"portside.{package}")]
+        except ModuleNotFoundError:
+            known = []
+        if number > max(known, default=0):
+            raise BackupRefused(
+                f"this backup was made by a newer version of Portside ({header.version}): its database has migration "
+                f"{number} of {package}, and this version knows {max(known, default=0)}; install that version"
+            )
+    if header.kind == "wal":
+        raise BackupRefused("this file is a segment of a log, not a backup; name a backup, or the folder with --at")
+    if header.kind == "data" and target.url is not None:
+        raise BackupRefused(
+            "this backup holds the data folder of the embedded Postgres, and DATABASE_URL names another server: unset "
+            "it, or take a backup with --dumps"
+        )
+    if header.kind == "dumps" and target.recovery:
+        raise BackupRefused("dumps hold one moment only; --at needs a backup of the embedded Postgres")
+    if header.kind == "data" and header.postgres != bundled_version():
+        raise BackupRefused(
+            f"this backup holds a data folder of Postgres {header.postgres}, and this version of Portside brings "
+            f"Postgres {bundled_version()}; install a version that brings {header.postgres}"
+        )
+
+
+async def _recover(folder: Path, home: Path, target: NewHome) -> None:
+    """Let Postgres recover the copied data folder, and check it. Raises BackupFailed."""
+    make_private_dir(home / "postgres")
+    for name in (DATA, PASSWORD):
+        (folder / name).rename(home / name)
+    settings = dict(_RECOVER_ALL)
+    if target.write_log is not None:
+        log = make_private_dir(folder / "log")
+        await asyncio.to_thread(target.write_log, log)
+        settings = target.recovery | {"restore_command": f'cp "{log}/%f" "%p"'}
+    server = EmbeddedPostgres(home)
+    recovered = server.recovered(settings)
+    url = await asyncio.to_thread(recovered.__enter__)
+    try:
+        await target.check(url, home)
+    finally:
+        await asyncio.to_thread(recovered.__exit__, None, None, None)
+
+
+async def _restore_dumps(folder: Path, home: Path, target: NewHome) -> None:
+    async with _server(home, target.url) as url:
+        await restore_dumps(url, folder / DUMPS)
+        await target.check(url, home)
+
+
+@asynccontextmanager
+async def _server(home: Path, url: str | None) -> AsyncIterator[str]:
+    """Return the URL of the given server, or of an embedded one in the new home, during the block."""
+    if url is not None:
+        yield url
+        return
+    embedded = EmbeddedPostgres(home)
+    try:
+        yield await asyncio.to_thread(embedded.acquire)
+    finally:
+        await asyncio.to_thread(embedded.release)
+
+
+@contextmanager
+def _folder_beside(path: Path) -> Iterator[Path]:
+    """Make a private folder beside a path, on the same file system. It is removed at the end, also by SIGTERM."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    folder = Path(tempfile.mkdtemp(prefix=f".{path.name}.restore-", dir=path.parent))
+
+    def end(*_: Any) -> None:
+        raise KeyboardInterrupt
+
+    previous = signal.signal(signal.SIGTERM, end)
+    try:
+        yield folder
+    finally:
+        signal.signal(signal.SIGTERM, previous)
+        shutil.rmtree(folder, ignore_errors=True)
+
+
+class ListedBackup(msgspec.Struct, frozen=True, kw_only=True):
+    """A backup in a store, by its header. `problem` says why the header cannot be read."""
+
+    name: str
+    size_bytes: int
+    created_at: datetime
+    kind: str = ""
+    version: str = ""
+    problem: str | None = None
+
+
+def backups_in(store: Store) -> list[ListedBackup]:
+    """List the backups in a store, newest first. Raises BackupFailed if it cannot be reached."""
+    found = [_listed(store, file) for file in store.list() if file.name.endswith(SUFFIX)]
+    return sorted(found, key=lambda each: each.created_at, reverse=True)
+
+
+def _listed(store: Store, file: StoredFile) -> ListedBackup:
+    try:
+        header = header_of(store, file.name)
+    except UserMistake as exc:
+        return ListedBackup(name=file.name, size_bytes=file.size_bytes, created_at=file.modified_at, problem=str(exc))
+    return ListedBackup(
+        name=file.name, size_bytes=file.size_bytes, created_at=header.created_at, kind=header.kind,
+        version=header.version,
+    )  # fmt: skip
+
+
+def newest(store: Store, at: datetime | None = None) -> str:
+    """Return the name of the newest backup in a store, or of the newest that was begun before a time."""
+    for each in backups_in(store):
+        if each.problem is None and (at is None or each.created_at < at):
+            return each.name
+    before = "" if at is None else f" from before {at.isoformat()}"
+    raise BackupFailed(f"{store.location} has no backup{before} that can be read")

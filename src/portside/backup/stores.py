@@ -1,0 +1,212 @@
+"""Where backups are kept: a folder, or a bucket of an S3-compatible store.
+
+A location is a folder or `s3://BUCKET/PREFIX`. The store's address and keys are read from AWS_ENDPOINT_URL, AWS_REGION,
+AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY. A file appears under its name only when it is complete.
+"""
+
+import contextlib
+import os
+from collections.abc import Iterator, Mapping
+from contextlib import AbstractContextManager, contextmanager
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any, NamedTuple, Protocol
+
+from portside.backup.container import Sink, Source
+from portside.backup.databases import BackupFailed
+from portside.kernel.errors import UserMistake
+from portside.kernel.files import make_private_dir
+
+SUFFIX = ".backup"
+_S3 = "s3://"
+_PART_BYTES = 16 << 20
+
+
+class StoredFile(NamedTuple):
+    """A file in a store, named relative to its location."""
+
+    name: str
+    size_bytes: int
+    modified_at: datetime
+
+
+class Store(Protocol):
+    """A place for backups. All methods raise BackupFailed if it cannot be reached."""
+
+    location: str
+
+    def list(self, folder: str = "") -> list[StoredFile]:
+        """List the files of a folder in the store, without those of folders in it, ordered by name."""
+        ...
+
+    def open(self, name: str) -> AbstractContextManager[Source]:
+        """Open a file for reading. Raises BackupFailed also if there is none."""
+        ...
+
+    def create(self, name: str) -> AbstractContextManager[Sink]:
+        """Write a new file, which exists when the block has ended without an exception."""
+        ...
+
+    def delete(self, name: str) -> None:
+        """Delete a file, if it exists."""
+        ...
+
+
+class FolderStore:
+    """Backups in a folder, with mode 0600."""
+
+    def __init__(self, folder: Path) -> None:
+        self._folder, self.location = folder, str(folder)
+
+    def list(self, folder: str = "") -> list[StoredFile]:
+        """List the files of a folder."""
+        found = []
+        with _explained(self.location), contextlib.suppress(FileNotFoundError):
+            for path in sorted((self._folder / folder).iterdir()):
+                if path.is_file() and not path.name.startswith("."):
+                    status = path.stat()
+                    modified = datetime.fromtimestamp(status.st_mtime, UTC)
+                    found.append(StoredFile(str(path.relative_to(self._folder)), status.st_size, modified))
+        return found
+
+    @contextmanager
+    def open(self, name: str) -> Iterator[Source]:
+        """Open a file for reading."""
+        with _explained(self.location):
+            file = (self._folder / name).open("rb")
+        with file:
+            yield file
+
+    @contextmanager
+    def create(self, name: str) -> Iterator[Sink]:
+        """Write a new file under a temporary name; an existing one is not replaced."""
+        path = self._folder / name
+        partial = path.with_name(f".{path.name}.partial")
+        with _explained(self.location):
+            make_private_dir(path.parent)
+            if path.exists():
+                raise BackupFailed(f"{path} exists already; choose another name")
+            file = os.fdopen(os.open(partial, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600), "wb")
+        try:
+            with _explained(self.location):
+                with file:
+                    yield file
+                    file.flush()
+                    os.fsync(file.fileno())
+                partial.rename(path)
+        except BaseException:
+            partial.unlink(missing_ok=True)
+            raise
+
+    def delete(self, name: str) -> None:
+        """Delete a file."""
+        with _explained(self.location):
+            (self._folder / name).unlink(missing_ok=True)
+
+
+class BucketStore:
+    """Backups in a bucket. Files are uploaded in parts, so they need no room on this machine."""
+
+    def __init__(self, location: str, environ: Mapping[str, str]) -> None:
+        try:
+            from obstore.store import S3Store
+        except ImportError as exc:
+            raise UserMistake(f"{location} needs the extra 's3': install portside[s3]") from exc
+        bucket, _, prefix = location.removeprefix(_S3).partition("/")
+        endpoint = environ.get("AWS_ENDPOINT_URL")
+        self.location = location
+        self._store = S3Store(
+            bucket,
+            prefix=prefix.strip("/") or None,
+            access_key_id=environ.get("AWS_ACCESS_KEY_ID"),
+            secret_access_key=environ.get("AWS_SECRET_ACCESS_KEY"),
+            region=environ.get("AWS_REGION") or environ.get("AWS_DEFAULT_REGION") or "us-east-1",
+            endpoint=endpoint,
+            virtual_hosted_style_request=False if endpoint else None,
+            # A store in one's own network may have no certificate; the backups are encrypted in any case.
+            client_options={"allow_http": bool(endpoint and endpoint.startswith("http://"))},
+            retry_config={"max_retries": 3},
+        )
+
+    def list(self, folder: str = "") -> list[StoredFile]:
+        """List the files of a folder."""
+        import obstore
+
+        with _explained(self.location):
+            found = obstore.list_with_delimiter(self._store, folder or None)["objects"]
+        files = [StoredFile(one["path"], one["size"], one["last_modified"]) for one in found]
+        return sorted(files)
+
+    @contextmanager
+    def open(self, name: str) -> Iterator[Source]:
+        """Open a file for reading."""
+        import obstore
+
+        with _explained(self.location):
+            reader = obstore.open_reader(self._store, name)
+        yield _Reader(reader, self.location)
+
+    @contextmanager
+    def create(self, name: str) -> Iterator[Sink]:
+        """Upload a file. An exception aborts the upload."""
+        import obstore
+
+        with _explained(self.location), obstore.open_writer(self._store, name, buffer_size=_PART_BYTES) as writer:
+            yield writer
+
+    def delete(self, name: str) -> None:
+        """Delete a file."""
+        import obstore
+
+        with _explained(self.location), contextlib.suppress(FileNotFoundError):
+            obstore.delete(self._store, name)
+
+
+class _Reader:
+    def __init__(self, reader: Any, location: str) -> None:
+        self._reader, self._location = reader, location
+
+    def read(self, size: int, /) -> bytes:
+        with _explained(self._location):
+            return bytes(self._reader.read(size))
+
+
+@contextmanager
+def _explained(location: str) -> Iterator[None]:
+    """Turn failures of a store into BackupFailed, without the details of its library."""
+    try:
+        yield
+    except FileNotFoundError as exc:
+        raise BackupFailed(f"{location}: there is no such file or bucket ({_first_line(exc)})") from exc
+    except OSError as exc:
+        raise BackupFailed(f"{location}: {exc.strerror or _first_line(exc)}") from exc
+    except Exception as exc:
+        if not type(exc).__module__.startswith("obstore"):
+            raise
+        raise BackupFailed(f"{location}: {_first_line(exc)}") from exc
+
+
+def _first_line(failure: Exception) -> str:
+    return str(failure).strip().split("\n", 1)[0][:500]
+
+
+def open_store(location: str, environ: Mapping[str, str]) -> Store:
+    """Return the store of a location. Raises UserMistake for an impossible one."""
+    if location.startswith(_S3):
+        if not location.removeprefix(_S3).partition("/")[0]:
+            raise UserMistake(f"{location} names no bucket; write s3://BUCKET or s3://BUCKET/PREFIX")
+        return BucketStore(location.rstrip("/"), environ)
+    if "://" in location:
+        raise UserMistake(f"{location} is neither a folder nor s3://BUCKET/PREFIX")
+    return FolderStore(Path(location).expanduser().absolute())
+
+
+def split_location(given: str) -> tuple[str, str | None]:
+    """Split what a user names into a location and the name of one backup; a name of None means the whole location."""
+    if given.startswith(_S3):
+        folder, _, name = given.rpartition("/")
+        return (folder, name) if name.endswith(SUFFIX) and folder != "s3:/" else (given, None)
+    path = Path(given).expanduser().absolute()
+    if path.is_dir() or given.endswith("/"):
+        return str(path), None
+    return str(path.parent), path.name

@@ -1,0 +1,338 @@
+"""Backups of a platform's home and database: everything comes back, and a refused restore changes nothing."""
+
+import asyncio
+import contextlib
+import os
+import shutil
+import subprocess
+import sys
+from collections.abc import AsyncIterator, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import asyncpg
+import pytest
+
+from portside.backup import restore as restoring
+from portside.backup.container import BackupRefused, EncryptedWriter, Passphrase
+from portside.backup.create import Origin, Target, create_backup
+from portside.backup.databases import BackupFailed
+from portside.backup.restore import Backup, NewHome, backups_in, restore, verify
+from portside.backup.stores import FolderStore
+from portside.control.secrets import open_all
+from portside.kernel.crypto import SecretBox
+from portside.kernel.db import Database
+from portside.kernel.embedded import EmbeddedPostgres
+from portside.kernel.errors import UserMistake
+from portside.platform.app import open_platform
+from portside.platform.backups import check_restored
+from portside.platform.home import Home
+from portside.platform.settings import PlatformSettings
+
+PASSPHRASE = Passphrase("correct horse battery")
+AGENT = "agent_0123456789abcdef0123456789abcdef"
+SECRET = b"s3cret"
+
+
+@dataclass
+class Original:
+    """A platform's home with an embedded Postgres, which runs, and the URL of its database."""
+
+    home: Path
+    server: EmbeddedPostgres
+    url: str
+
+
+def silently(_phase: str) -> Any:
+    return lambda _size: None
+
+
+async def run(url: str, *statements: str) -> None:
+    connection = await asyncpg.connect(url)
+    try:
+        for statement in statements:
+            await connection.execute(statement)
+    finally:
+        await connection.close()
+
+
+async def value(url: str, query: str, *arguments: Any) -> Any:
+    connection = await asyncpg.connect(url)
+    try:
+        return await connection.fetchval(query, *arguments)
+    finally:
+        await connection.close()
+
+
+async def fill(original: Original) -> None:
+    """Make a platform, a secret of an integration, an agent's database and some files."""
+    settings = PlatformSettings(home=str(original.home), rate_limits=False)
+    async with open_platform(Home(original.home), settings, original.url):
+        pass
+    box = SecretBox.from_file(original.home / "master-key")
+    token = "00000000-0000-7000-8000-000000000001"
+    workspace = await value(original.url, "select id from workspaces limit 1")
+    await run(
+        original.url,
+        "insert into integrations (id, workspace_id, kind, name, base_url, token_sealed) values"
+        f" ('{token}', '{workspace}', 'github', 'kept', 'https://github.com', '\\x{box.encrypt(SECRET, token).hex()}')",
+        f"create role {AGENT} login", f"create database {AGENT} owner {AGENT}",
+    )  # fmt: skip
+    await run(
+        original.server.url(AGENT), f"set role {AGENT}", "create schema portside",
+        "create table portside.threads as select g as id, repeat('x', 100) as body from generate_series(1, 5000) g",
+    )  # fmt: skip
+    (original.home / "archives").mkdir()
+    (original.home / "archives" / "1.tar.gz").write_bytes(os.urandom(9_000_000))
+    for left_out in ("dataplane/uv-cache/x", "dataplane/deployments/1/state.json", "logs/listener.log"):
+        (original.home / left_out).parent.mkdir(parents=True, exist_ok=True)
+        (original.home / left_out).write_text("{}")
+    (original.home / "dataplane/deployments/1/home").mkdir()
+    (original.home / "dataplane/deployments/1/home/notes").write_text("kept by the agent")
+
+
+@pytest.fixture(scope="module")
+def original(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Original]:
+    home = tmp_path_factory.mktemp("original") / "a home"
+    home.mkdir()
+    server = EmbeddedPostgres(home)
+    made = Original(home, server, server.acquire())
+    try:
+        asyncio.run(fill(made))
+        yield made
+    finally:
+        server.release()
+
+
+@pytest.fixture(scope="module")
+def stored(original: Original, tmp_path_factory: pytest.TempPathFactory) -> FolderStore:
+    """A folder with a backup of each kind."""
+    store = FolderStore(tmp_path_factory.mktemp("stored"))
+    for kind in ("data", "dumps"):
+        target = Target(store, f"{kind}.backup", PASSPHRASE)
+        asyncio.run(create_backup(Origin(original.home, original.url, kind), target, lambda _: None))
+    return store
+
+
+@contextlib.asynccontextmanager
+async def serving(home: Path) -> AsyncIterator[EmbeddedPostgres]:
+    server = EmbeddedPostgres(home)
+    await asyncio.to_thread(server.acquire)
+    try:
+        yield server
+    finally:
+        await asyncio.to_thread(server.release)
+
+
+@pytest.mark.parametrize("kind", ["data", "dumps"])
+async def test_everything_comes_back(original: Original, stored: FolderStore, tmp_path: Path, kind: str) -> None:
+    _, summary = await asyncio.to_thread(verify, Backup(stored, f"{kind}.backup", PASSPHRASE), silently)
+    assert list(summary.databases) == ["portside", AGENT]
+    home = tmp_path / "new home"
+    await restore(Backup(stored, f"{kind}.backup", PASSPHRASE), NewHome(home, None, check_restored), silently)
+    for name in ("master-key", "api-key", "archives/1.tar.gz", "dataplane/deployments/1/home/notes"):
+        assert (home / name).read_bytes() == (original.home / name).read_bytes()
+    assert (home.stat().st_mode & 0o777, (home / "master-key").stat().st_mode & 0o777) == (0o700, 0o600)
+    for left_out in ("logs", "backups", "dataplane/uv-cache", "dataplane/deployments/1/state.json"):
+        assert not (home / left_out).exists()
+    async with serving(home) as server:
+        url = server.url("portside")
+        db = await Database.connect(url)
+        box = SecretBox.from_file(home / "master-key")
+        assert await open_all(db, box) >= 2
+        await db.close()
+        encrypted = await value(url, "select token_sealed from integrations where name = 'kept'")
+        assert box.decrypt(encrypted, "00000000-0000-7000-8000-000000000001") == SECRET
+        timeline = "select timeline_id from pg_control_checkpoint()"
+        assert await value(url, timeline) - await value(original.url, timeline) == (kind == "data")
+        assert await value(url, "select current_setting('restore_command')") == ""
+        assert await value(server.url(AGENT), "select count(*) from portside.threads") == 5000
+        owner = await value(server.url(AGENT), "select tableowner from pg_tables where tablename = 'threads'")
+        assert owner == AGENT
+    assert os.listdir(tmp_path) == ["new home"], "nothing else is left"  # noqa: PTH208
+
+
+async def refused(backup: Backup, home: Path, url: str | None = None) -> str:
+    """Restore, which must be refused without a trace, and return the reason."""
+    before = sorted(home.parent.rglob("*"))
+    with pytest.raises(UserMistake) as caught:
+        await restore(backup, NewHome(home, url, check_restored), silently)
+    assert sorted(home.parent.rglob("*")) == before
+    return str(caught.value)
+
+
+async def test_refused_restores_leave_nothing(stored: FolderStore, tmp_path: Path, monkeypatch) -> None:
+    store = FolderStore(tmp_path)
+    whole = (Path(stored.location) / "data.backup").read_bytes()
+    torn, changed = whole[:-100_000], bytearray(whole)
+    changed[len(whole) // 2] ^= 1
+    (tmp_path / "torn.backup").write_bytes(torn)
+    (tmp_path / "changed.backup").write_bytes(changed)
+    home = tmp_path / "new"
+    assert "passphrase does not open" in await refused(Backup(stored, "data.backup", Passphrase("wrong one")), home)
+    assert "torn" in await refused(Backup(store, "torn.backup", PASSPHRASE), home)
+    assert "damaged" in await refused(Backup(store, "changed.backup", PASSPHRASE), home)
+    assert "no such file" in await refused(Backup(store, "missing.backup", PASSPHRASE), home)
+    data = Backup(stored, "data.backup", PASSPHRASE)
+    assert "unset" in await refused(data, home, "postgresql:///elsewhere")
+    monkeypatch.setattr(restoring, "bundled_version", lambda: 17)
+    assert "data folder of Postgres 18" in await refused(data, home)
+    monkeypatch.undo()
+    (home / "kept").mkdir(parents=True)
+    assert "not empty" in await refused(data, home)
+
+
+async def test_backups_of_newer_versions_are_refused(
+    original: Original, stored: FolderStore, tmp_path: Path, monkeypatch
+) -> None:
+    made: Any = EncryptedWriter.__init__
+    changes: dict[str, Any] = {}
+
+    def newer(self: Any, out: Any, header: Any, passphrase: Any) -> None:
+        for name, content in changes.items():
+            setattr(header, name, content)
+        made(self, out, header, passphrase)
+
+    monkeypatch.setattr(EncryptedWriter, "__init__", newer)
+    store = FolderStore(tmp_path)
+    backup = Backup(store, "newer.backup", PASSPHRASE)
+    for changes, reason in (  # noqa: B007 - `newer` reads it
+        ({"version": "999.0.0"}, "made by Portside 999.0.0, which is newer"),
+        ({"migrations": {"identity": 9999}}, "migration 9999 of identity"),
+        ({"migrations": {"unheard_of": 1}}, "migration 1 of unheard_of"),
+    ):
+        await create_backup(
+            Origin(original.home, original.url, "dumps"), Target(store, "newer.backup", PASSPHRASE), lambda _: None
+        )
+        assert reason in await refused(backup, tmp_path / "new")
+        store.delete("newer.backup")
+
+
+@pytest.mark.parametrize("kind", [pytest.param("data", marks=pytest.mark.thorough), "dumps"])
+async def test_restore_that_fails_late_leaves_nothing(stored: FolderStore, tmp_path: Path, kind: str) -> None:
+    """The master key does not belong to the database: everything was written and recovered by then."""
+
+    async def fails(_url: str, home: Path) -> None:
+        assert (home / "postgres" / "data" / "PG_VERSION").exists()
+        raise UserMistake("it does not open")
+
+    with pytest.raises(UserMistake, match="does not open"):
+        await restore(Backup(stored, f"{kind}.backup", PASSPHRASE), NewHome(tmp_path / "new", None, fails), silently)
+    assert not os.listdir(tmp_path)  # noqa: PTH208
+
+
+async def test_dumps_go_into_an_empty_server_or_nowhere(
+    stored: FolderStore, tmp_path_factory: pytest.TempPathFactory, tmp_path: Path
+) -> None:
+    home, backup = tmp_path / "new", Backup(stored, "dumps.backup", PASSPHRASE)
+    async with serving(tmp_path_factory.mktemp("other")) as server:
+        admin = server.url("postgres")
+        await run(
+            admin, "create role plain login createdb createrole password 'secret'", "create database own owner plain"
+        )
+        url = server.url("own", "plain", "secret")
+        await run(url, "create table something (x int)")
+        assert "is not empty" in await refused(backup, home, url)
+        await run(url, "drop table something")
+        await run(admin, f"create role {AGENT}")
+        assert "already" in await refused(backup, home, url)
+        await run(admin, f"drop role {AGENT}")
+        await restore(backup, NewHome(home, url, check_restored), silently)
+        assert not (home / "postgres").exists()
+        assert await value(url, "select count(*) from integrations where name = 'kept'") == 1
+        threads = await value(server.url(AGENT), "select count(*) from portside.threads")
+        assert threads == 5000
+        assert await value(server.url(AGENT), "select has_database_privilege('public', $1, 'connect')", AGENT) is False
+
+
+@pytest.mark.thorough
+async def test_failed_dump_leaves_no_database(
+    stored: FolderStore, tmp_path_factory, tmp_path: Path, monkeypatch
+) -> None:
+    real: Any = restoring.restore_dumps
+
+    async def damaged(url: str, folder: Path) -> None:
+        with (folder / "portside.dump").open("r+b") as file:
+            file.truncate(20_000)
+        await real(url, folder)
+
+    monkeypatch.setattr(restoring, "restore_dumps", damaged)
+    async with serving(tmp_path_factory.mktemp("other")) as server:
+        await run(server.url("postgres"), "create database own")
+        backup = Backup(stored, "dumps.backup", PASSPHRASE)
+        assert "pg_restore failed" in await refused(backup, tmp_path / "new", server.url("own"))
+        assert await value(server.url("own"), "select count(*) from pg_tables where schemaname = 'public'") == 0
+        assert await value(server.url("own"), "select count(*) from pg_database where datname ~ 'agent_'") == 0
+        assert await value(server.url("own"), "select count(*) from pg_roles where rolname ~ 'agent_'") == 0
+
+
+async def test_failed_backup_leaves_no_file(original: Original, tmp_path: Path) -> None:
+    store = FolderStore(tmp_path / "stored")
+    unreachable = Origin(original.home, original.server.url("missing"), "dumps")
+    with pytest.raises(BackupFailed, match="does not exist"):
+        await create_backup(unreachable, Target(store, "a.backup", PASSPHRASE), lambda _: None)
+
+    def breaks(_size: int) -> None:
+        raise OSError(28, "No space left on device")
+
+    for kind in ("data", "dumps"):
+        with pytest.raises(BackupFailed, match="No space left"):
+            await create_backup(
+                Origin(original.home, original.url, kind), Target(store, "a.backup", PASSPHRASE), breaks
+            )
+    assert list((tmp_path / "stored").iterdir()) == []
+    assert await value(original.url, "select count(*) from pg_replication_slots") == 0
+
+
+@pytest.mark.thorough
+async def test_rotation_during_a_backup_keeps_both_keys(original: Original, tmp_path: Path) -> None:
+    """What was copied before the rotation needs the older key."""
+    home, key = tmp_path / "home", original.home / "master-key"
+    home.mkdir()
+    for name in ("master-key", "postgres"):
+        (home / name).symlink_to(original.home / name)
+    (home / "master-key").unlink()
+    shutil.copy(key, home / "master-key")
+    newer = SecretBox.from_file(tmp_path / "newer")
+
+    def rotates(_size: int) -> None:
+        shutil.copy(tmp_path / "newer", home / "master-key")
+
+    store = FolderStore(tmp_path)
+    await create_backup(Origin(home, original.url, "dumps"), Target(store, "a.backup", PASSPHRASE), rotates)
+    await restore(Backup(store, "a.backup", PASSPHRASE), NewHome(tmp_path / "new", None, check_restored), silently)
+    older = SecretBox.from_file(key)
+    assert SecretBox.from_file(tmp_path / "new" / "master-key").keys == (*newer.keys, *older.keys)
+
+
+def portside(*arguments: str, **environment: str) -> "subprocess.CompletedProcess[str]":
+    return subprocess.run(
+        [sys.executable, "-P", "-m", "portside", "backup", *arguments], check=False, capture_output=True, text=True,
+        env={**os.environ, "DATABASE_URL": "", **environment}, stdin=subprocess.DEVNULL, timeout=300,
+    )  # fmt: skip
+
+
+def test_two_commands_restore_a_platform(original: Original, tmp_path: Path) -> None:
+    (tmp_path / "passphrase").write_text("correct horse battery\nnot this line\n")
+    file, key = str(tmp_path / "a.backup"), ("--passphrase-file", str(tmp_path / "passphrase"))
+    made = portside("create", "--home", str(original.home), "--to", file, *key)
+    assert (made.returncode, made.stdout.strip()) == (0, file), made.stderr
+    assert Path(file).stat().st_mode & 0o777 == 0o600
+    assert "a.backup  20" in portside("list", str(tmp_path)).stdout
+    assert "complete" in portside("verify", file, *key).stdout
+    wrong = portside("verify", file, PORTSIDE_BACKUP_PASSPHRASE="another passphrase")
+    assert (wrong.returncode, "does not open" in wrong.stderr) == (1, True)
+    done = portside("restore", str(tmp_path), "--home", str(tmp_path / "new"), *key)
+    assert done.returncode == 0, done.stderr
+    assert (tmp_path / "new" / "api-key").read_bytes() == (original.home / "api-key").read_bytes()
+
+
+def test_list_names_files_that_are_no_backups(stored: FolderStore, tmp_path: Path) -> None:
+    (tmp_path / "other.backup").write_bytes(b"something else")
+    (tmp_path / ".half.backup.partial").write_bytes(b"PORTSIDE BACKUP\n")
+    shutil.copy(Path(stored.location) / "data.backup", tmp_path)
+    found = {each.name: each.problem for each in backups_in(FolderStore(tmp_path))}
+    assert found == {"other.backup": "this file is no backup of Portside", "data.backup": None}
+    with pytest.raises(BackupRefused):
+        restoring.header_of(FolderStore(tmp_path), "other.backup")
