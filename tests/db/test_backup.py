@@ -25,8 +25,7 @@ from portside.kernel.crypto import SecretBox
 from portside.kernel.db import Database
 from portside.kernel.embedded import EmbeddedPostgres
 from portside.kernel.errors import UserMistake
-from portside.platform.app import open_platform
-from portside.platform.backups import check_restored
+from portside.platform.app import check_restored, open_platform
 from portside.platform.home import Home
 from portside.platform.settings import PlatformSettings
 
@@ -80,7 +79,8 @@ async def fill(original: Original) -> None:
         f"create role {AGENT} login", f"create database {AGENT} owner {AGENT}",
     )  # fmt: skip
     await run(
-        original.server.url(AGENT), f"set role {AGENT}", "create schema portside",
+        original.server.url(AGENT), "create extension vector", f"set role {AGENT}", "create schema portside",
+        "create table portside.vectors (v vector(3))",
         "create table portside.threads as select g as id, repeat('x', 100) as body from generate_series(1, 5000) g",
     )  # fmt: skip
     (original.home / "archives").mkdir()
@@ -238,6 +238,8 @@ async def test_dumps_go_into_an_empty_server_or_nowhere(
         await run(admin, f"create role {AGENT}")
         assert "already" in await refused(backup, home, url)
         await run(admin, f"drop role {AGENT}")
+        assert "create it in the database template1" in await refused(backup, home, url)
+        await run(server.url("template1"), "create extension vector")
         await restore(backup, NewHome(home, url, check_restored), silently)
         assert not (home / "postgres").exists()
         assert await value(url, "select count(*) from integrations where name = 'kept'") == 1

@@ -5,7 +5,7 @@ import msgspec
 from portside.platform.settings import PlatformSettings
 from portside.platform.system import SHOWN, settings_in_force
 
-SECRETS = {"database_url", "api_key", "oidc_client_secret"}
+SECRETS = {"database_url", "api_key", "oidc_client_secret", "backup_passphrase"}
 
 
 def test_secrets_have_no_value() -> None:
@@ -15,7 +15,7 @@ def test_secrets_have_no_value() -> None:
     found = settings_in_force(settings)
     assert "s3cret" not in msgspec.json.encode(found).decode()
     hidden = {each.name for each in found if each.is_hidden}
-    assert hidden == {"DATABASE_URL", "PORTSIDE_API_KEY", "OIDC_CLIENT_SECRET"}
+    assert hidden == {"DATABASE_URL", "PORTSIDE_API_KEY", "OIDC_CLIENT_SECRET", "PORTSIDE_BACKUP_PASSPHRASE"}
     assert all(each.is_set for each in found if each.is_hidden)
 
 

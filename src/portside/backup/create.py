@@ -25,13 +25,13 @@ from portside.backup.databases import (
     platform_databases,
     postgres_version,
 )
+from portside.backup.history import FOLDER
 from portside.backup.stores import SUFFIX, Store
 from portside.kernel.crypto import merge_key_files
 from portside.kernel.files import make_private_dir, write_private
 from portside.kernel.ids import uuid7
 from portside.kernel.version import full_version
 
-FOLDER = "backups"
 HOME, DATA, PASSWORD = "home", "postgres/data", "postgres/password"
 MASTER_KEY = "master-key"
 # Of the home folder: what is made again, what only holds on this machine, and the database, which is copied apart.

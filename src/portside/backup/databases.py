@@ -6,6 +6,7 @@ Databases of another server are dumped by `pg_dump`, each as it is at one moment
 
 import asyncio
 import os
+import re
 import subprocess
 import tempfile
 from collections.abc import AsyncIterator, Iterator, Mapping
@@ -31,6 +32,8 @@ select datname as name, pg_database_size(oid) as size_bytes, current_database() 
 from pg_database
 where (datname = current_database() or datname ~ '^agent_[0-9a-f]{32}$') and has_database_privilege(oid, 'connect')
 order by is_platform desc, datname"""
+
+_PUBLIC_EXTENSION = re.compile(r'^CREATE EXTENSION IF NOT EXISTS "?([\w-]+)"? WITH SCHEMA public;$', re.MULTILINE)
 
 
 class BackupFailed(UserMistake):
@@ -126,8 +129,8 @@ async def restore_dumps(url: str, folder: Path) -> None:
             for name in agents:
                 created.append(name)
                 await _create_database(connection, name)
-                await asyncio.to_thread(_restore, url, name, dumps[name], ["--role", name])
-            await asyncio.to_thread(_restore, url, None, dumps[own], [])
+                await _restore(url, name, dumps[name], ["--role", name])
+            await _restore(url, None, dumps[own], [])
         except BaseException:
             for name in created:
                 await connection.execute(f'drop database if exists "{name}" with (force)')
@@ -163,11 +166,45 @@ async def _create_database(connection: Any, name: str) -> None:
         raise BackupFailed(f"the database {name} cannot be created: {exc}") from exc
 
 
-def _restore(url: str, name: str | None, dump: Path, more: list[str]) -> None:
+async def _restore(url: str, name: str | None, dump: Path, more: list[str]) -> None:
+    """Restore one dump in one transaction.
+
+    A role that owns its database alone can create most extensions, but not all: those that are in the schema `public`
+    are created before, by the role of the URL.
+    """
     access = Access.of(url, name)
-    arguments = ["--single-transaction", "--exit-on-error", "--no-owner", "-d", access.dsn, *more, str(dump)]
-    with running("pg_restore", arguments, access):
-        pass
+    schema = await asyncio.to_thread(_output, "pg_restore", ["--section=pre-data", "-f", "-", str(dump)], access)
+    created = set(_PUBLIC_EXTENSION.findall(schema)) if name is not None else set[str]()
+    for extension in sorted(created):
+        await _create_extension(url, name, extension)
+    listing = await asyncio.to_thread(_output, "pg_restore", ["--list", str(dump)], access)
+    wanted = dump.with_suffix(".list")
+    lines = [line for line in listing.splitlines() if not created.intersection(_extensions_of(line))]
+    await asyncio.to_thread(wanted.write_text, "\n".join(lines))
+    arguments = ["--single-transaction", "--exit-on-error", "--no-owner", "--use-list", str(wanted)]
+    await asyncio.to_thread(_output, "pg_restore", [*arguments, "-d", access.dsn, *more, str(dump)], access)
+
+
+def _extensions_of(line: str) -> list[str]:
+    """Return the extension that a line of a dump's list creates or comments on, if it does."""
+    return [name for found in re.findall(r" EXTENSION - (\S+)| - EXTENSION (\S+)", line) for name in found if name]
+
+
+async def _create_extension(url: str, name: str | None, extension: str) -> None:
+    async with connected(url, name) as connection:
+        try:
+            await connection.execute(f'create extension if not exists "{extension}"')
+        except asyncpg.PostgresError as exc:
+            raise BackupFailed(
+                f"the extension {extension} cannot be created: {exc}. As a superuser, install it and create it in the "
+                "database template1, then restore again"
+            ) from exc
+
+
+def _output(name: str, arguments: list[str], access: Access) -> str:
+    with running(name, arguments, access) as process:
+        assert process.stdout is not None  # noqa: S101 - it is a pipe
+        return process.stdout.read().decode("utf-8", "replace")
 
 
 @contextmanager

@@ -12,10 +12,10 @@ import signal
 import tempfile
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 from contextlib import asynccontextmanager, contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from datetime import datetime
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import msgspec
 from packaging.version import Version
@@ -25,6 +25,7 @@ from portside.backup.container import BackupRefused, EncryptedReader, Header, Pa
 from portside.backup.contents import Progress, Summary, check, unpack
 from portside.backup.create import DATA, HOME, PASSWORD
 from portside.backup.databases import DUMPS, BackupFailed, restore_dumps
+from portside.backup.log_archive import fetch_files, fetch_log
 from portside.backup.stores import SUFFIX, Store, StoredFile
 from portside.kernel.embedded import EmbeddedPostgres, bundled_version
 from portside.kernel.errors import UserMistake
@@ -33,6 +34,7 @@ from portside.kernel.migrations import migrations_of
 
 # The restored server goes its own way from there, so that its log cannot be confused with that of the original.
 _RECOVER_ALL = {"restore_command": "false", "recovery_target_timeline": "current"}
+_SEGMENTS = "segments"
 Check = Callable[[str, Path], Awaitable[None]]
 # Begins a phase of the work, and returns what counts its bytes.
 Phases = Callable[[str], Progress]
@@ -51,16 +53,14 @@ class Backup:
 class NewHome:
     """The home folder to make. Dumps go into the server of `url`, or into an embedded one if it is None.
 
-    `check` opens the restored database as the platform does, with the folder that becomes the home. `recovery` are
-    settings of Postgres for another end of the recovery than the end of the backup, and `log` writes the segments that
-    it needs into a folder.
+    `check` opens the restored database as the platform does, with the folder that becomes the home. The data is as it
+    was `at` a time, or at the end of the backup if that is None.
     """
 
     path: Path
     url: str | None
     check: Check
-    recovery: dict[str, str] = field(default_factory=dict)
-    write_log: Callable[[Path], None] | None = None
+    at: datetime | None = None
 
 
 def header_of(store: Store, name: str) -> Header:
@@ -87,7 +87,7 @@ async def restore(backup: Backup, target: NewHome, phases: Phases) -> Summary:
         home = folder / HOME
         phases("recovering the databases")(0)
         if header.kind == "data":
-            await _recover(folder, home, target)
+            await _recover(folder, home, target, Log(backup, header))
         else:
             await _restore_dumps(folder, home, target)
         home.chmod(0o700)
@@ -132,7 +132,7 @@ def _check_versions(header: Header, target: NewHome) -> None:
             "this backup holds the data folder of the embedded Postgres, and DATABASE_URL names another server: unset "
             "it, or take a backup with --dumps"
         )
-    if header.kind == "dumps" and target.recovery:
+    if header.kind == "dumps" and target.at is not None:
         raise BackupRefused("dumps hold one moment only; --at needs a backup of the embedded Postgres")
     if header.kind == "data" and header.postgres != bundled_version():
         raise BackupRefused(
@@ -141,18 +141,34 @@ def _check_versions(header: Header, target: NewHome) -> None:
         )
 
 
-async def _recover(folder: Path, home: Path, target: NewHome) -> None:
-    """Let Postgres recover the copied data folder, and check it. Raises BackupFailed."""
+class Log(NamedTuple):
+    """The log that was stored beside a backup."""
+
+    backup: Backup
+    header: Header
+
+    def fetch(self, at: datetime, segments: Path, home: Path) -> None:
+        """Write its segments into a folder, and the files that were new since the backup into the home."""
+        store, passphrase = self.backup.store, self.backup.passphrase
+        fetch_log(store, self.header, passphrase, at, segments)
+        fetch_files(store, self.header, passphrase, home)
+
+
+async def _recover(folder: Path, home: Path, target: NewHome, log: Log) -> None:
+    """Let Postgres recover the copied data folder, and check it. Raises UserMistake."""
     make_private_dir(home / "postgres")
     for name in (DATA, PASSWORD):
         (folder / name).rename(home / name)
     settings = dict(_RECOVER_ALL)
-    if target.write_log is not None:
-        log = make_private_dir(folder / "log")
-        await asyncio.to_thread(target.write_log, log)
-        settings = target.recovery | {"restore_command": f'cp "{log}/%f" "%p"'}
-    server = EmbeddedPostgres(home)
-    recovered = server.recovered(settings)
+    if target.at is not None:
+        await asyncio.to_thread(log.fetch, target.at, make_private_dir(folder / _SEGMENTS), home)
+        settings |= {
+            # Runs in the data folder.
+            "restore_command": f"cp ../../../{_SEGMENTS}/%f %p",
+            "recovery_target_time": target.at.isoformat(),
+            "recovery_target_action": "promote",
+        }
+    recovered = EmbeddedPostgres(home).recovered(settings)
     url = await asyncio.to_thread(recovered.__enter__)
     try:
         await target.check(url, home)

@@ -16,7 +16,9 @@ from portside.kernel.errors import UserMistake
 
 if TYPE_CHECKING:
     from portside.backup.container import Passphrase
+    from portside.backup.history import Attempt
     from portside.backup.restore import Backup
+    from portside.backup.stores import Store
     from portside.platform.settings import PlatformSettings
 
 PASSPHRASE = "PORTSIDE_BACKUP_PASSPHRASE"  # noqa: S105 - the name of a variable
@@ -49,27 +51,95 @@ def backup() -> None:
 @passphrase_option
 def create(home: str | None, target: str, passphrase_file: str | None, *, as_dumps: bool) -> None:
     """Take a backup; nothing needs to stop."""
-    from portside.backup.create import Target, create_backup, new_name
     from portside.backup.stores import open_store, split_location
-    from portside.platform.backups import origin_of
 
     settings = _settings(home)
     passphrase = read_passphrase(passphrase_file, is_new=True)
-    passphrase.check_strength()
     location, name = split_location(target)
-    store = open_store(location, os.environ)
-    name = name or new_name(datetime.now(UTC))
+    taken = _take(settings, open_store(location, os.environ), name, passphrase, as_dumps=as_dumps)
+    show_text(f"{taken.location}/{taken.name}")
+
+
+@backup.command("run")
+@click.option("--home", help="Folder of the platform. [default: PORTSIDE_HOME or ~/.portside]")
+def run_scheduled(home: str | None) -> None:
+    """Take the scheduled backup now, and delete those that are no longer kept.
+
+    The platform calls this command. Location, passphrase and what is kept are settings: BACKUP_TO and others.
+    """
+    from portside.backup.schedule import prune
+    from portside.backup.stores import open_store
+    from portside.platform.backups import passphrase_of, schedule_of
+
+    settings = _settings(home)
+    schedule, passphrase = schedule_of(settings), passphrase_of(settings)
+    if schedule is None or passphrase is None:
+        raise UserMistake("set BACKUP_TO and PORTSIDE_BACKUP_PASSPHRASE_FILE, as for the platform")
+    store = open_store(schedule.location, os.environ)
+    taken = _take(settings, store, None, passphrase, is_scheduled=True)
+    deleted = prune(store, schedule)
+    show_text(f"{taken.location}/{taken.name}")
+    say(f"{deleted} older files were deleted")
+
+
+def _take(
+    settings: "PlatformSettings", store: "Store", name: str | None, passphrase: "Passphrase", **how: bool
+) -> "Attempt":
+    """Take a backup, and record the attempt in the home's history. Raises UserMistake."""
+    from portside.backup.create import Target, create_backup, new_name
+    from portside.backup.history import Attempt, record_attempt
+    from portside.platform.backups import origin_of
+
+    passphrase.check_strength()
+    started_at = datetime.now(UTC)
+    target = Target(store, name or new_name(started_at), passphrase)
 
     async def run() -> Any:
-        async with origin_of(settings, as_dumps=as_dumps) as origin:
-            return await create_backup(origin, Target(store, name, passphrase), BytesRead("copied"))
+        async with origin_of(settings, as_dumps=how.get("as_dumps", False)) as origin:
+            return await create_backup(origin, target, BytesRead("copied"))
 
-    made = asyncio.run(run())
-    show_text(f"{store.location}/{made.name}")
+    def attempt(**result: Any) -> Attempt:
+        return Attempt(
+            started_at=started_at,
+            ended_at=datetime.now(UTC),
+            location=store.location,
+            name=target.name,
+            is_scheduled=how.get("is_scheduled", False),
+            **result,
+        )
+
+    try:
+        made = asyncio.run(run())
+    except BaseException as exc:
+        if (settings.home_path / "master-key").exists():
+            record_attempt(settings.home_path, attempt(error=str(exc) or type(exc).__name__))
+        raise
     say(
         f"{_size(made.size_bytes)}: {len(made.summary.databases)} databases, {made.summary.files} files, "
         f"{_size(made.summary.size_bytes)} before compression; {program()} backup verify checks it"
     )
+    taken = attempt(size_bytes=made.size_bytes)
+    record_attempt(settings.home_path, taken)
+    return taken
+
+
+@backup.command()
+@click.option("--home", help="Folder of the platform. [default: PORTSIDE_HOME or ~/.portside]")
+@json_option
+def status(home: str | None, *, as_json: bool) -> None:
+    """Show the last backup of a platform, and whether one failed since; exits 1 then."""
+    from portside.backup.history import last_backup
+
+    found = last_backup(_settings(home).home_path)
+    if as_json:
+        show_json(msgspec.to_builtins(found))
+    elif found.succeeded is None:
+        show_text("there is no backup yet")
+    else:
+        last = found.succeeded
+        show_text(f"{last.ended_at:%Y-%m-%d %H:%M:%S}Z  {last.location}/{last.name}")
+    if found.failed is not None:
+        raise UserMistake(f"the backup of {found.failed.started_at:%Y-%m-%d %H:%M:%S}Z failed: {found.failed.error}")
 
 
 @backup.command("list")
@@ -109,22 +179,38 @@ def verify(file: str, passphrase_file: str | None) -> None:
 @backup.command()
 @click.argument("file")
 @click.option("--home", required=True, help="New folder for the platform; it must be empty or missing.")
+@click.option("--at", "time", help="Time such as 2030-01-31T12:00:00Z; FILE is a location with the log.")
 @passphrase_option
-def restore(file: str, home: str, passphrase_file: str | None) -> None:
+def restore(file: str, home: str, time: str | None, passphrase_file: str | None) -> None:
     """Restore a backup into a new home folder, and open its databases and every secret.
+
+    With --at the data is as it was at that second, if BACKUP_POINT_IN_TIME was on.
 
     Dumps are restored into the server of DATABASE_URL, whose database must be empty, or into an embedded Postgres.
     """
     from portside.backup.restore import NewHome
     from portside.backup.restore import restore as restore_backup
-    from portside.platform.backups import check_restored
+    from portside.platform.app import check_restored
 
     settings = _settings(home)
-    chosen = _find(file, passphrase_file, at=None)
-    target = NewHome(settings.home_path, settings.database_url or None, check_restored)
+    at = None if time is None else past(time)
+    chosen = _find(file, passphrase_file, at=at)
+    target = NewHome(settings.home_path, settings.database_url or None, check_restored, at)
     summary = asyncio.run(restore_backup(chosen, target, BytesRead))
     show_text(f"restored {len(summary.databases)} databases and {summary.files} files into {settings.home_path}")
     say(f"start it: {program()} up --home {settings.home_path}")
+
+
+def past(text: str) -> datetime:
+    """Return an ISO 8601 time in the past, by default in UTC. Raises UserMistake."""
+    try:
+        found = datetime.fromisoformat(text)
+    except ValueError:
+        raise UserMistake(f"--at: invalid time {text}; write it like 2030-01-31T12:00:00Z") from None
+    found = found if found.tzinfo is not None else found.replace(tzinfo=UTC)
+    if found > datetime.now(UTC):
+        raise UserMistake(f"--at: {text} is in the future")
+    return found
 
 
 def _find(file: str, passphrase_file: str | None, at: datetime | None) -> "Backup":

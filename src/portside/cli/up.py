@@ -49,11 +49,11 @@ def up(*, example: bool, **options: Any) -> None:
     """Start the platform: the control plane, the hosted API and a listener for this machine."""
     import uvloop
 
-    from portside.kernel.embedded import EmbeddedPostgres
     from portside.kernel.files import raise_descriptor_limit
     from portside.kernel.logs import configure_logs
     from portside.kernel.settings import load_settings
     from portside.platform.app import DatabaseInUse, PlatformApp, run_platform
+    from portside.platform.backups import embedded_of
     from portside.platform.home import Home
     from portside.platform.settings import PlatformSettings
 
@@ -63,9 +63,7 @@ def up(*, example: bool, **options: Any) -> None:
     home = Home(settings.home_path)
     home.lock()
     entrance = _open_entrance(home, settings)
-    embedded = (
-        None if settings.database_url else EmbeddedPostgres(home.path, connections=settings.postgres_max_connections)
-    )
+    embedded = None if settings.database_url else embedded_of(settings)
     try:
         say("starting Postgres" if embedded else "using the database of DATABASE_URL")
         if embedded is None:

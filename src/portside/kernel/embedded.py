@@ -56,14 +56,19 @@ log_min_messages = warning
 log_timezone = 'UTC'
 timezone = 'UTC'
 """
+# Finished segments of the log, until they are stored elsewhere.
+SPOOL = "wal"
+# Runs in the data folder. A segment that was copied before a crash is copied again.
+_ARCHIVE_COMMAND = f"cp %p ../{SPOOL}/.%f && sync ../{SPOOL}/.%f && mv ../{SPOOL}/.%f ../{SPOOL}/%f"
 _USE_DATABASE_URL = "set DATABASE_URL to a Postgres 15 or newer instead"
 
 
 class EmbeddedPostgres:
     """The Postgres server of a home folder, shared by the programs that use the home."""
 
-    def __init__(self, home: Path, *, connections: int = CONNECTIONS) -> None:
+    def __init__(self, home: Path, *, connections: int = CONNECTIONS, is_archiving: bool = False) -> None:
         self.folder = home / "postgres"
+        self._is_archiving = is_archiving
         self._connections = connections
         self.data = self.folder / "data"
         self._users_lock: int | None = None
@@ -270,11 +275,14 @@ class EmbeddedPostgres:
         """Start the server; retry for `within_s` seconds. Raises UserMistake with the end of its log."""
         folder = self._private_socket_folder()
         deadline = time.monotonic() + within_s
-        options = {
+        options: dict[str, object] = {
             "unix_socket_directories": folder,
             "max_connections": self._connections,
             "superuser_reserved_connections": min(RESERVED_CONNECTIONS, self._connections // 4),
         }
+        if self._is_archiving:
+            make_private_dir(self.folder / SPOOL)
+            options |= {"archive_mode": "on", "archive_command": shlex.quote(_ARCHIVE_COMMAND)}
         flags = " ".join(f"-c {name}={value}" for name, value in options.items())
         while True:
             done = self._run(

@@ -6,7 +6,7 @@
 import asyncio
 import signal
 import socket
-from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from datetime import timedelta
@@ -32,7 +32,7 @@ from portside.control.http import routes as control
 from portside.control.polling import PolledBranches
 from portside.control.pushes import ExpiredPushDeliveries
 from portside.control.scope import DesiredChanges, PlatformAddress, ScopeFactory
-from portside.control.secrets import check_master_key, reencrypt
+from portside.control.secrets import check_master_key, open_all, reencrypt
 from portside.control.services import ControlServices
 from portside.datasets.datasets import empty_workspace as empty_datasets
 from portside.datasets.http import routes as datasets
@@ -70,6 +70,7 @@ from portside.limits.windows import Windows
 from portside.operate.disk_usage import DatabaseLimit, DiskUsage
 from portside.operate.http import OperateServices
 from portside.operate.http import routes as operate
+from portside.platform.backups import backup_tasks
 from portside.platform.home import Home, read_key
 from portside.platform.listener import ListenerKey, ListenerLog, ListenerProcess, ensure_listener_key
 from portside.platform.settings import PlatformSettings
@@ -197,7 +198,6 @@ ROUTES: list[Route[Context[PlatformServices]]] = [
     *system,
 ]
 Problem = Callable[[], str | None]
-NO_PROBLEMS: Mapping[str, Problem] = {}
 # Paths outside the hosted API, to which its rate limits do not apply.
 _OUTSIDE = (*health.routes, *control, *ingress, *console)
 UNLIMITED = tuple(sorted({route.path.split("{", 1)[0] for route in _OUTSIDE if route.path != "/"}))
@@ -219,7 +219,7 @@ async def open_platform(
     home: Home,
     settings: PlatformSettings,
     database_url: str,
-    problems: Mapping[str, Problem] = NO_PROBLEMS,
+    problems: dict[str, Problem] | None = None,
     front: Front | None = None,
 ) -> AsyncIterator[PlatformApp]:
     """Migrate the database and open the platform; close everything at the end. Raises UserMistake.
@@ -228,6 +228,7 @@ async def open_platform(
     """
     return_large_blocks()
     disk = DiskWatch(home.path, settings.disk_reserve)
+    problems = {} if problems is None else problems
     db = await Database.connect(database_url)
     try:
         await _check_database(db, home, is_migrated=await is_migrated(db))
@@ -293,6 +294,7 @@ async def open_platform(
             more += [ListenerKey(db, home), ListenerLog(home.listener_log)]
         more += [SuppressedRefusals(recorder), ExpiredEntries(db, settings.audit_log_days)]
         await record_start(db, full_version(), _settings_in_use(settings))
+        more += backup_tasks(settings, database_url, problems)
         if front is not None:
             more.append(FrontRoutes(front))
             await front.open(db, workspace_id)
@@ -359,6 +361,16 @@ async def check_key(db: Database, home: Home) -> SecretBox:
             "an older one. Restore the file that was saved with this database, or name the right one with DATABASE_URL"
         ) from exc
     return box
+
+
+async def check_restored(url: str, home: Path) -> None:
+    """Open a restored database as the platform does at its start, and every secret in it. Raises UserMistake."""
+    db = await Database.connect(url)
+    try:
+        await migrate(db, PACKAGES)
+        await open_all(db, await check_key(db, Home(home)))
+    finally:
+        await db.close()
 
 
 def _limits(
@@ -438,7 +450,7 @@ async def run_platform(
     home: Home, settings: PlatformSettings, database: DatabaseInUse, entrance: Entrance, on_ready: OnReady
 ) -> None:
     """Serve until SIGINT or SIGTERM. `on_ready` runs once the server answers; an exception of it stops the platform."""
-    problems = {"postgres": database.problem}
+    problems: dict[str, Problem] = {"postgres": database.problem}
     front = entrance.front
     if front is not None:
         problems["front"] = lambda: front.problem

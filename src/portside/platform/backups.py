@@ -1,17 +1,20 @@
-"""Backups of a platform: what is copied of its home and database, and the check of a restored one."""
+"""Backups of a platform by its settings: what is copied, when, and where it goes."""
 
 import asyncio
-from collections.abc import AsyncIterator
+import os
+from collections.abc import AsyncIterator, Callable, MutableMapping
 from contextlib import asynccontextmanager
+from datetime import timedelta
 from pathlib import Path
 
+from portside.backup.container import Passphrase
 from portside.backup.create import Origin
-from portside.control.secrets import open_all
-from portside.kernel.db import Database
+from portside.backup.log_archive import LogArchive
+from portside.backup.schedule import Schedule, ScheduledBackups
+from portside.backup.stores import open_store
 from portside.kernel.embedded import EmbeddedPostgres
 from portside.kernel.errors import UserMistake
-from portside.kernel.migrations import migrate
-from portside.platform.app import PACKAGES, check_home, check_key
+from portside.kernel.reconcile import Task
 from portside.platform.home import Home
 from portside.platform.settings import PlatformSettings
 
@@ -23,11 +26,12 @@ async def origin_of(settings: PlatformSettings, *, as_dumps: bool) -> AsyncItera
     Raises UserMistake if there is no platform.
     """
     home = settings.home_path
-    check_home(Home(home))
+    if not Home(home).master_key.is_file():
+        raise UserMistake(f"there is no {Home(home).master_key}; name the platform's folder with --home")
     if settings.database_url:
         yield Origin(home, settings.database_url, "dumps")
         return
-    embedded = EmbeddedPostgres(home, connections=settings.postgres_max_connections)
+    embedded = embedded_of(settings)
     if not (embedded.data / "PG_VERSION").exists():
         raise UserMistake(f"{home} has no embedded Postgres; set DATABASE_URL as for the platform")
     try:
@@ -36,11 +40,61 @@ async def origin_of(settings: PlatformSettings, *, as_dumps: bool) -> AsyncItera
         await asyncio.to_thread(embedded.release)
 
 
-async def check_restored(url: str, home: Path) -> None:
-    """Open a restored database as the platform does at its start, and every secret in it. Raises UserMistake."""
-    db = await Database.connect(url)
-    try:
-        await migrate(db, PACKAGES)
-        await open_all(db, await check_key(db, Home(home)))
-    finally:
-        await db.close()
+def embedded_of(settings: PlatformSettings) -> EmbeddedPostgres:
+    """Return the embedded Postgres of the settings' home."""
+    return EmbeddedPostgres(
+        settings.home_path, connections=settings.postgres_max_connections, is_archiving=settings.backup_point_in_time
+    )
+
+
+def schedule_of(settings: PlatformSettings) -> Schedule | None:
+    """Return when and where backups are taken, or None without BACKUP_TO."""
+    if settings.backup_to is None:
+        return None
+    return Schedule(
+        settings.home_path,
+        settings.backup_to,
+        timedelta(hours=settings.backup_every_hours),
+        settings.backup_keep,
+        timedelta(days=settings.backup_keep_days),
+    )
+
+
+def passphrase_of(settings: PlatformSettings) -> Passphrase | None:
+    """Return the passphrase of the settings, from its file if one is named. Raises UserMistake if that is unusable."""
+    text = settings.backup_passphrase
+    if (file := settings.backup_passphrase_file) is not None:
+        try:
+            text = Path(file).expanduser().read_text("utf-8").split("\n", 1)[0].strip()
+        except (OSError, ValueError) as exc:
+            raise UserMistake(f"PORTSIDE_BACKUP_PASSPHRASE_FILE: cannot read {file} ({exc})") from exc
+    return Passphrase(text) if text else None
+
+
+def backup_tasks(
+    settings: PlatformSettings, database_url: str, problems: MutableMapping[str, Callable[[], str | None]]
+) -> list[Task]:
+    """Return the tasks of scheduled backups, and add what may be wrong with them. Raises UserMistake."""
+    schedule = schedule_of(settings)
+    if schedule is None:
+        if settings.backup_point_in_time:
+            raise UserMistake("setting BACKUP_POINT_IN_TIME: needs BACKUP_TO, where the log is stored")
+        return []
+    passphrase = passphrase_of(settings)
+    if passphrase is None:
+        raise UserMistake(
+            "setting BACKUP_TO: needs a passphrase; set PORTSIDE_BACKUP_PASSPHRASE_FILE or PORTSIDE_BACKUP_PASSPHRASE"
+        )
+    passphrase.check_strength()
+    environment = {"PORTSIDE_HOME": str(settings.home_path), "DATABASE_URL": settings.database_url or ""}
+    backups = ScheduledBackups(schedule, environment)
+    problems["backup"] = lambda: backups.problem
+    tasks: list[Task] = [backups]
+    store = open_store(schedule.location, os.environ)
+    if settings.backup_point_in_time:
+        if settings.database_url:
+            raise UserMistake("setting BACKUP_POINT_IN_TIME: works with the embedded Postgres only, not DATABASE_URL")
+        archive = LogArchive(settings.home_path, database_url, store, passphrase)
+        problems["log archive"] = lambda: archive.problem
+        tasks.append(archive)
+    return tasks

@@ -254,6 +254,29 @@ class PlatformSettings(msgspec.Struct, frozen=True, kw_only=True):
             "repositories and find new commits."
         ),
     ] = False
+    backup_to: Annotated[
+        str | None,
+        setting("Folder or s3://BUCKET/PREFIX for scheduled backups; without it none are taken.", "BACKUP_TO"),
+    ] = None
+    backup_every_hours: Annotated[float, msgspec.Meta(gt=0, le=8_760), setting("Hours between scheduled backups.")] = 24
+    backup_keep: Annotated[
+        int, msgspec.Meta(ge=1, le=10_000), setting("How many of the newest backups are kept whatever their age.")
+    ] = 7
+    backup_keep_days: Annotated[
+        int, msgspec.Meta(ge=0, le=36_500), setting("Days that older backups are kept, too.")
+    ] = 30
+    backup_passphrase: Annotated[str | None, setting("Passphrase of backups.", "PORTSIDE_BACKUP_PASSPHRASE")] = None
+    backup_passphrase_file: Annotated[
+        str | None,
+        setting("File with the passphrase of backups in its first line.", "PORTSIDE_BACKUP_PASSPHRASE_FILE"),
+    ] = None
+    backup_point_in_time: Annotated[
+        bool,
+        setting(
+            "Also store the log of the embedded Postgres beside scheduled backups, every minute, so that each second "
+            "can be restored."
+        ),
+    ] = False
     own_listener: Annotated[
         bool,
         setting(

@@ -1,0 +1,208 @@
+"""The log of the embedded Postgres, kept beside the backups, so that any second between two of them can be restored.
+
+Postgres copies each segment of its log into a spool folder of the home. `LogArchive` encrypts them into the store, and
+makes Postgres end the current segment once a minute if there was work. New files of the home that a restored row may
+need, the master key and uploaded archives, go with them.
+
+    log/INSTALLATION/SEGMENT             a segment, or the history of a timeline
+    log/INSTALLATION/files/NUMBER        a file of the home
+"""
+
+import asyncio
+import io
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from typing import IO, Any
+
+import zstandard
+
+from portside.backup.container import BackupRefused, EncryptedReader, EncryptedWriter, Header, Passphrase
+from portside.backup.create import MASTER_KEY, installation_of
+from portside.backup.databases import BackupFailed, connected
+from portside.backup.stores import Store
+from portside.kernel.crypto import merge_key_files
+from portside.kernel.embedded import SPOOL, bundled_version
+from portside.kernel.errors import UserMistake
+from portside.kernel.files import make_private_dir, write_private
+from portside.kernel.logs import get_logger
+from portside.kernel.reconcile import Status, Task
+from portside.kernel.version import full_version
+
+log = get_logger(__name__)
+FOLDER = "log"
+FILES = "files"
+ARCHIVES = "archives"
+END_SEGMENT_EVERY_S = 60.0
+# Segments that a store does not take may fill at most 4 GB; then the oldest are given up.
+MAX_SPOOLED = 256
+# A segment's time is when Postgres copied it, which is soon after its last record.
+_MARGIN = timedelta(minutes=2)
+_LEVEL = 3
+
+
+class LogArchive(Task):
+    """Moves the segments of a home's log into a store. `problem` says why that does not work, or is None."""
+
+    every_s = 10.0
+
+    def __init__(self, home: Path, url: str, store: Store, passphrase: Passphrase) -> None:
+        super().__init__()
+        self._home, self._url, self._store, self._passphrase = home, url, store, passphrase
+        self._spool = home / "postgres" / SPOOL
+        self._stored: set[str] | None = None
+        self._last_transaction: str | None = None
+        self._ended_at = 0.0
+        self.problem: str | None = None
+
+    async def activate(self) -> Status:
+        """End the current segment if it is time, and store what is in the spool."""
+        try:
+            await self._end_segment()
+            moved = await asyncio.to_thread(self._store_all)
+        except UserMistake:
+            if self.problem is None:
+                log.exception("the database's log cannot be stored; restoring a point in time is at risk")
+            await asyncio.to_thread(self._bound_spool)
+            self.problem = "The database's log cannot be stored beside the backups; the reason is in the log."
+            raise
+        self.problem = None
+        return Status({"stored": moved})
+
+    async def _end_segment(self) -> None:
+        if time.monotonic() - self._ended_at < END_SEGMENT_EVERY_S:
+            return
+        async with connected(self._url) as connection:
+            if await connection.fetchval("show archive_mode") != "on":
+                raise BackupFailed("Postgres was started without archiving: stop every program that uses this home")
+            newest = await connection.fetchval("select pg_snapshot_xmax(pg_current_snapshot())::text")
+            if newest != self._last_transaction:
+                # A recovery to a time needs a transaction after it, so one is made, too.
+                await connection.fetchval("select pg_current_xact_id()::text")
+                await connection.fetchval("select pg_switch_wal()::text")
+                query = "select pg_snapshot_xmax(pg_current_snapshot())::text"
+                self._last_transaction = await connection.fetchval(query)
+        self._ended_at = time.monotonic()
+
+    def _store_all(self) -> int:
+        installation = installation_of(self._home)
+        folder = f"{FOLDER}/{installation.id}"
+        if self._stored is None:
+            self._stored = {file.name for each in (folder, f"{folder}/{FILES}") for file in self._store.list(each)}
+        moved = 0
+        for path, name in [*self._new_files(f"{folder}/{FILES}"), *self._segments(folder)]:
+            if name not in self._stored:
+                archived_at = datetime.fromtimestamp(path.stat().st_mtime, UTC)
+                header = Header(
+                    kind="wal",
+                    created_at=archived_at,
+                    version=full_version(),
+                    postgres=bundled_version(),
+                    installation=installation.id,
+                    salt=installation.salt,
+                    log_name=str(path.relative_to(self._home)) if f"/{FILES}/" in name else path.name,
+                )
+                with self._store.create(name) as out, path.open("rb") as content:
+                    _write(EncryptedWriter(out, header, self._passphrase), content)
+                self._stored.add(name)
+                moved += 1
+            if path.parent == self._spool:
+                path.unlink()
+        return moved
+
+    def _segments(self, folder: str) -> list[tuple[Path, str]]:
+        return [(path, f"{folder}/{path.name}") for path in self._spooled()]
+
+    def _spooled(self) -> list[Path]:
+        # Postgres writes under a name with a dot first.
+        return sorted(path for path in self._spool.iterdir() if not path.name.startswith("."))
+
+    def _new_files(self, folder: str) -> Iterator[tuple[Path, str]]:
+        for path in [self._home / MASTER_KEY, *sorted((self._home / ARCHIVES).glob("*.tar.gz"))]:
+            status = path.stat()
+            yield path, f"{folder}/{status.st_ino}-{status.st_mtime_ns}"
+
+    def _bound_spool(self) -> None:
+        for path in self._spooled()[:-MAX_SPOOLED]:
+            log.error("a segment of the database's log was given up; take a new backup", segment=path.name)
+            path.unlink()
+
+
+def _write(writer: EncryptedWriter, content: IO[bytes]) -> None:
+    zstandard.ZstdCompressor(level=_LEVEL).copy_stream(content, writer)  # type: ignore[arg-type]
+    writer.close()
+
+
+@contextmanager
+def _opened(store: Store, name: str, passphrase: Passphrase) -> "Iterator[tuple[Header, Any]]":
+    with store.open(name) as source:
+        reader = EncryptedReader(source, passphrase)
+        if reader.header.kind != "wal" or reader.header.log_name is None:
+            raise BackupRefused(f"{name} is no part of a log")
+        yield reader.header, reader
+
+
+def _copy(reader: Any, out: IO[bytes]) -> None:
+    try:
+        zstandard.ZstdDecompressor().copy_stream(reader, out)
+    except zstandard.ZstdError as exc:
+        raise BackupRefused(f"a part of the log is damaged: {exc}") from exc
+
+
+def fetch_log(store: Store, backup: Header, passphrase: Passphrase, at: datetime, target: Path) -> int:
+    """Write the segments that a recovery to a time needs into a folder, and return their number.
+
+    Raises BackupRefused and BackupFailed, also if the log does not reach that far.
+    """
+    fetched, beyond = 0, 0
+    for file in store.list(f"{FOLDER}/{backup.installation}"):
+        with _opened(store, file.name, passphrase) as (header, reader):
+            name = str(header.log_name)
+            if name != Path(name).name or header.created_at < backup.created_at - _MARGIN:
+                continue
+            with (target / name).open("wb") as out:
+                _copy(reader, out)
+            fetched += 1
+            beyond += header.created_at > at + _MARGIN
+        if beyond >= 2:
+            break
+    if not fetched:
+        raise BackupRefused(
+            f"{store.location} has no log of this platform for that time: BACKUP_POINT_IN_TIME was off, or the log was "
+            "deleted with older backups"
+        )
+    return fetched
+
+
+def fetch_files(store: Store, backup: Header, passphrase: Passphrase, home: Path) -> None:
+    """Add the files that were new after a backup to a restored home: master keys and archives."""
+    for file in store.list(f"{FOLDER}/{backup.installation}/{FILES}"):
+        with _opened(store, file.name, passphrase) as (header, reader):
+            name = str(header.log_name)
+            if name == MASTER_KEY:
+                content = io.BytesIO()
+                _copy(reader, content)
+                path = home / MASTER_KEY
+                write_private(path, merge_key_files(content.getvalue(), path.read_bytes()).decode())
+            elif (archive := Path(name)).parts[0] == ARCHIVES and len(archive.parts) == 2:
+                path = make_private_dir(home / ARCHIVES) / archive.name
+                if not path.exists():
+                    with path.open("xb") as out:
+                        path.chmod(0o600)
+                        _copy(reader, out)
+
+
+def prune_log(store: Store, home: Path, oldest: datetime) -> int:
+    """Delete the log from before the oldest backup that is kept, and return the number of files."""
+    folder = f"{FOLDER}/{installation_of(home).id}"
+    names = [
+        file.name
+        for each in (folder, f"{folder}/{FILES}")
+        for file in store.list(each)
+        if file.modified_at < oldest - 2 * _MARGIN
+    ]
+    for name in names:
+        store.delete(name)
+    return len(names)

@@ -1,0 +1,111 @@
+"""Scheduled backups: when the next one is due, running it in a process of its own, and which ones are kept.
+
+A process of its own, because compressing gigabytes would slow down the platform's requests.
+"""
+
+import asyncio
+import contextlib
+import os
+import sys
+from collections.abc import Mapping
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+from pathlib import Path
+
+from portside.backup.history import last_backup, read_attempts
+from portside.backup.log_archive import prune_log
+from portside.backup.restore import ListedBackup, backups_in
+from portside.backup.stores import Store
+from portside.kernel.clock import now
+from portside.kernel.logs import get_logger
+from portside.kernel.reconcile import Status, Task
+
+log = get_logger(__name__)
+# After a failure it is tried again soon, but not at once: the reason may be a full disk or an unreachable store.
+RETRY_AFTER = timedelta(minutes=15)
+_REASON_CHARACTERS = 500
+
+
+@dataclass(frozen=True)
+class Schedule:
+    """Where scheduled backups of a home folder go, how often one is taken, and how many are kept for how long."""
+
+    home: Path
+    location: str
+    every: timedelta
+    keep: int
+    keep_for: timedelta
+
+
+def next_due(schedule: Schedule) -> datetime | None:
+    """Return when the next backup is due; None for at once."""
+    newest = next((each for each in read_attempts(schedule.home) if each.is_scheduled), None)
+    if newest is None:
+        return None
+    wait = schedule.every if newest.error is None else min(RETRY_AFTER, schedule.every)
+    return newest.started_at + wait
+
+
+def surplus(found: list[ListedBackup], schedule: Schedule, at: datetime) -> list[str]:
+    """Return which backups of a list, newest first, are no longer kept.
+
+    Kept are the newest ones, whatever their age, as many as `keep` says, and all that are younger than `keep_for`.
+    """
+    return [
+        each.name
+        for number, each in enumerate([one for one in found if one.problem is None])
+        if number >= schedule.keep and each.created_at < at - schedule.keep_for
+    ]
+
+
+def prune(store: Store, schedule: Schedule) -> int:
+    """Delete backups that are no longer kept and the log from before the oldest; return the number of files.
+
+    Raises BackupFailed.
+    """
+    found = backups_in(store)
+    deleted = surplus(found, schedule, now())
+    for name in deleted:
+        store.delete(name)
+    kept = [each.created_at for each in found if each.name not in deleted]
+    return len(deleted) + (prune_log(store, schedule.home, min(kept)) if kept else 0)
+
+
+class ScheduledBackups(Task):
+    """Takes a backup when it is due. Failures are in the log and in the home's history."""
+
+    every_s = 20.0
+
+    def __init__(self, schedule: Schedule, environment: Mapping[str, str]) -> None:
+        super().__init__()
+        self._schedule = schedule
+        self._environment = {**os.environ, **environment}
+        # Why the newest backup failed, without addresses and paths: `GET /ok` shows it to everybody.
+        self.problem: str | None = None
+
+    async def activate(self) -> Status:
+        """Take a backup if it is due."""
+        failed = (await asyncio.to_thread(last_backup, self._schedule.home)).failed
+        self.problem = None
+        if failed is not None:
+            self.problem = f"The backup of {failed.started_at:%Y-%m-%d %H:%M}Z failed; the log has the reason."
+        due_at = await asyncio.to_thread(next_due, self._schedule)
+        if due_at is not None and now() < due_at:
+            return Status()
+        process = await asyncio.create_subprocess_exec(
+            sys.executable, "-P", "-m", "portside", "backup", "run",
+            stdin=asyncio.subprocess.DEVNULL, stdout=asyncio.subprocess.DEVNULL, stderr=asyncio.subprocess.PIPE,
+            env=self._environment, start_new_session=True,
+        )  # fmt: skip
+        try:
+            _, errors = await process.communicate()
+        except asyncio.CancelledError:
+            with contextlib.suppress(ProcessLookupError):
+                process.terminate()
+            await process.wait()
+            raise
+        if process.returncode != 0:
+            reason = errors.decode("utf-8", "replace").strip()[-_REASON_CHARACTERS:]
+            log.error("the scheduled backup failed", location=self._schedule.location, reason=reason)
+            self.problem = "The last scheduled backup failed; the log has the reason."
+        return Status({"taken": int(process.returncode == 0), "failed": int(process.returncode != 0)})
