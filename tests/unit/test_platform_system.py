@@ -10,7 +10,10 @@ SECRETS = {"database_url", "api_key", "oidc_client_secret", "backup_passphrase"}
 
 def test_secrets_have_no_value() -> None:
     settings = PlatformSettings(
-        database_url="postgresql://me:s3cret@db/x", api_key="lsv2_pt_s3cret", oidc_client_secret="s3cret"
+        database_url="postgresql://me:s3cret@db/x",
+        api_key="lsv2_pt_s3cret",
+        oidc_client_secret="s3cret",
+        backup_passphrase="s3cret",
     )
     found = settings_in_force(settings)
     assert "s3cret" not in msgspec.json.encode(found).decode()
