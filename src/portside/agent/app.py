@@ -345,12 +345,13 @@ def _name_graphs(described: dict[str, Any], graph_ids: list[str]) -> None:
         for shape in (content["schema"], *content["schema"].get("anyOf", ()))
         if "$ref" in shape
     }
-    by_id_or_graph = {"anyOf": [{"type": "string", "format": "uuid"}, {"type": "string", "enum": graph_ids}]}
     for operations in described["paths"].values():
         for operation in operations.values():
             for parameter in operation["parameters"]:
                 if parameter["name"] == "assistant_id" and "format" not in parameter["schema"]:
-                    parameter["schema"] = by_id_or_graph
+                    # An empty parameter is as good as none.
+                    names = graph_ids if parameter["required"] else [*graph_ids, ""]
+                    parameter["schema"] = {"anyOf": [{"type": "string", "format": "uuid"}, {"enum": names}]}
     for name in bodies:
         field = schemas[name].get("properties", {}).get("graph_id")
         for shape in () if field is None else (field, *field.get("anyOf", ())):

@@ -188,21 +188,19 @@ class Checkpoint(msgspec.Struct):
     checkpoint_map: dict[str, Any] | None = None
 
 
-# A field of a state, or a part of its values.
-StateField = Annotated[
-    str,
-    msgspec.Meta(
-        pattern=r"^(values|next|tasks|metadata|created_at|checkpoint|parent_checkpoint|interrupts|checkpoint_id"
-        r"|parent_checkpoint_id|values\..+)$"
-    ),
-]
+_STATE_FIELDS = (
+    "values|next|tasks|metadata|created_at|checkpoint|parent_checkpoint|interrupts|checkpoint_id|parent_checkpoint_id"
+)
+# A field of a state, or a part of its values. In a query string commas separate fields.
+StateField = Annotated[str, msgspec.Meta(pattern=rf"^({_STATE_FIELDS}|values\..+)$")]
+QueriedStateField = Annotated[str, msgspec.Meta(pattern=rf"^({_STATE_FIELDS}|values\.[^,]+)$")]
 
 
 class StateQuery(msgspec.Struct):
     """Whether to include subgraphs, and the fields to return: their names, or `values.<key>`."""
 
     subgraphs: bool = False
-    select: list[StateField] | None = None
+    select: list[QueriedStateField] | None = None
 
 
 class StateAtCheckpoint(msgspec.Struct):
@@ -235,7 +233,7 @@ class HistoryQuery(msgspec.Struct):
 
     limit: Limit = 1
     before: str | None = None
-    select: list[StateField] | None = None
+    select: list[QueriedStateField] | None = None
 
 
 class HistorySearch(msgspec.Struct):
