@@ -25,7 +25,9 @@ IMPORT_ALL = """
 import importlib, pkgutil, portside
 names = [each.name for each in pkgutil.walk_packages(portside.__path__, "portside.")]
 for name in names:
-    if not name.endswith("__main__") and not name.endswith("kernel.embedded"):
+    # What needs the extra `grpc` is imported only by the tiers that need it.
+    needs_grpc = name.startswith(("portside.agent.executors.far.", "portside.core.v1.core_pb2"))
+    if not name.endswith(("__main__", "kernel.embedded")) and not needs_grpc:
         importlib.import_module(name)
 print(*names)
 """
@@ -99,7 +101,7 @@ def test_an_installed_platform_packs_the_wheel_that_a_checkout_packs(
 def test_a_deployment_gets_the_agent_server_alone(packed: Path, tmp_path: Path) -> None:
     with zipfile.ZipFile(packed) as archive:
         folders = {name.split("/")[1] for name in archive.namelist() if name.startswith("portside/")}
-    assert folders == {"__init__.py", "__main__.py", "agent", "cli", "executor", "kernel"}
+    assert folders == {"__init__.py", "__main__.py", "agent", "cli", "core", "executor", "kernel"}
     deployment = Installation(tmp_path, packed)
     # Every module of it is there with what it imports, and what the platform needs is not.
     assert "portside.agent.server" in deployment.run("python", "-P", "-c", IMPORT_ALL).split()

@@ -7,11 +7,11 @@ requests still has its graphs, to read states with.
 
 import asyncio
 import os
-from collections.abc import AsyncIterator, Callable, Iterable, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Mapping, Sequence
 from contextlib import asynccontextmanager
 from functools import partial
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import msgspec
 
@@ -80,6 +80,9 @@ from portside.kernel.large_reads import ReadBudget, return_large_blocks
 from portside.kernel.migrations import migrate
 from portside.kernel.reconcile import Driver, Task
 
+if TYPE_CHECKING:
+    from portside.agent.executors.far.listener import Listener
+
 SCHEMA = "portside"
 ROUTES: list[Route[Context]] = [
     *system.routes, *system.debug_routes, *resources.routes, *threads.routes, *threads.state_routes, *runs.routes,
@@ -142,30 +145,53 @@ async def open_app(
             if config.javascript.graphs:
                 service = await start_beside(local, config, settings, backend, await make_store(setup)(db))
         try:
-            policy = load_access_policy(config, settings, None if handlers is None else handlers.auth)
-            app = await _compose(
-                pools,
-                ProjectCode(
-                    service, setup, policy, join_custom if handlers is None else partial(join_remote, handlers)
-                ),
-                config,
-                settings,
-            )
-            bus = await open_bus(db, settings, database_url)
-            # Encrypted events are read from the database, whose codec decrypts them.
-            bus.carries_chunks = bus.carries_chunks and encryptor is None
-            callbacks = WorkCallbacks(app.worker.wake, app.worker.check_cancellations)
-            connected = app.hub.connected(lambda hub: PostgresTransport(db, bus, hub, callbacks, app.draining))
-            async with connected, running(app.custom, app.inside, db):
-                app.worker.start(app.chores)
-                yield app
-            await app.access.close()
+            async with _listening(service, settings) as listener:
+                policy = load_access_policy(config, settings, None if handlers is None else handlers.auth)
+                app = await _compose(
+                    pools,
+                    ProjectCode(
+                        service,
+                        setup,
+                        policy,
+                        join_custom if handlers is None else partial(join_remote, handlers),
+                        listener,
+                    ),
+                    config,
+                    settings,
+                )
+                bus = await open_bus(db, settings, database_url)
+                # Encrypted events are read from the database, whose codec decrypts them.
+                bus.carries_chunks = bus.carries_chunks and encryptor is None
+                callbacks = WorkCallbacks(app.worker.wake, app.worker.check_cancellations)
+                connected = app.hub.connected(lambda hub: PostgresTransport(db, bus, hub, callbacks, app.draining))
+                async with connected, running(app.custom, app.inside, db):
+                    app.worker.start(app.chores)
+                    yield app
+                await app.access.close()
         finally:
             await service.close()
     finally:
         if handlers is not None:
             await handlers.close()
         await db.close()
+
+
+@asynccontextmanager
+async def _listening(service: GraphService, settings: AgentSettings) -> AsyncIterator["Listener | None"]:
+    """Listen for executors on other machines, if they may connect. Raises UserMistake and DependencyUnavailable."""
+    if not settings.uses_core_api:
+        yield None
+        return
+    # gRPC takes a tenth of a second.
+    from portside.agent.executors.far.listener import Listener
+
+    listener = Listener(service.pools, settings)
+    try:
+        await listener.start()
+        yield listener
+    finally:
+        await service.close()
+        await listener.close()
 
 
 def _encryptor(config: AgentConfig, settings: AgentSettings) -> Encryptor | None:
@@ -186,6 +212,8 @@ class ProjectCode(NamedTuple):
     access: AccessPolicy
     join_app: Callable[[AgentConfig, SocketApi[Any], Access], WebApp | None] = join_custom
     """Adds the routes of this server to the project's web application."""
+    listener: "Listener | None" = None
+    """What executors on other machines connect to, if any may."""
 
 
 async def _compose(
@@ -203,6 +231,8 @@ async def _compose(
     if settings.disk_folder is not None:
         # Pending runs are claimed once there is room again.
         worker.disk = disk = DiskWatch(Path(settings.disk_folder), settings.disk_reserve, on_change=worker.wake)
+    if code.listener is not None and settings.slots:
+        code.listener.share_slots(worker, settings.slots if settings.executors else 0)
     service.webhooks.policy = read_policy(config.webhooks, os.environ, is_disabled=config.http.disable_webhooks)
     due_crons = DueCrons(db, all_assistants, service)
     descriptions = Descriptions(all_assistants, graphs)
@@ -228,7 +258,10 @@ async def _compose(
         settings=settings,
         traffic=traffic,
         monitor=QueueMonitor(db, worker, pools),
-        health=_checks(db, worker, settings, draining, disk),
+        health=HealthChecks(
+            _checks(db, worker, code.listener, settings, draining),
+            {} if disk is None else {"disk": lambda: disk.shortage},
+        ),
         api_description=describe(routes, list(graphs.facts), access.security),
         diagnostics=None if settings.debug_folder is None else Diagnostics(Path(settings.debug_folder)),
     )
@@ -265,14 +298,17 @@ async def _compose(
 
 
 def _checks(
-    db: Database, worker: Worker, settings: AgentSettings, draining: asyncio.Event, disk: DiskWatch | None
-) -> HealthChecks:
+    db: Database, worker: Worker, listener: "Listener | None", settings: AgentSettings, draining: asyncio.Event
+) -> Mapping[str, Callable[[], Awaitable[bool]]]:
     async def is_working() -> bool:
         return draining.is_set() or worker.is_working
 
     checks = {"postgres": db.is_alive}
-    problems = {} if disk is None else {"disk": lambda: disk.shortage}
-    return HealthChecks(checks | {"worker": is_working} if settings.tier == "queue" else checks, problems)
+    if settings.tier == "queue":
+        checks["worker"] = is_working
+    if listener is not None:
+        checks["grpc"] = listener.is_healthy
+    return checks
 
 
 # The groups of routes that a configuration can disable, by tag. Other groups are always served.

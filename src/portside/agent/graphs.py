@@ -6,8 +6,8 @@ clients that were made at import time; with BG_JOB_ISOLATED_LOOPS each concurren
 """
 
 import asyncio
-from collections.abc import Awaitable, Callable, Mapping
-from typing import NamedTuple, Protocol
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from typing import Any, NamedTuple, Protocol
 
 from langgraph.store.base import BaseStore
 
@@ -59,6 +59,11 @@ class GraphService(Protocol):
     """What is known of each graph without opening it, in the order of the configuration."""
     writer: CheckpointWriter
     """Writes the checkpoints that graphs make; it belongs to the loop of the callers."""
+
+    @property
+    def pools(self) -> Sequence[Any]:
+        """The pools of executors behind it, which executors on other machines may join."""
+        ...
 
     async def execute(self, request: RunRequest, sink: EventSink, *, timeout_s: float) -> Outcome:
         """Execute a graph to its end, publishing its events on the calling loop. An error is not an event.
@@ -112,6 +117,7 @@ class LocalGraphs:
         self._graphs = graphs
         self._operations = GraphOperations(graphs)
         self.writer = saver.writer
+        self.pools: Sequence[Any] = ()
         self._loops = loops
         self._db = db
 

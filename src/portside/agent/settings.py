@@ -27,10 +27,11 @@ class AgentSettings(msgspec.Struct, frozen=True, kw_only=True):
         ),
     ] = None  # fmt: skip
     tier: Annotated[
-        Literal["all", "api", "queue"],
+        Literal["all", "api", "queue", "orchestrator", "executor"],
         setting(
             "What this server does: api answers requests and executes no runs; queue executes runs and answers only "
-            "/ok, /metrics and /info; all does both.", "PORTSIDE_TIER",
+            "/ok, /metrics and /info; all does both. orchestrator does both with graphs on other machines, which "
+            "servers of tier executor execute.", "PORTSIDE_TIER",
         ),
     ] = "all"  # fmt: skip
     n_jobs_per_worker: Annotated[
@@ -69,6 +70,43 @@ class AgentSettings(msgspec.Struct, frozen=True, kw_only=True):
     executor_start_secs: Annotated[
         float, msgspec.Meta(gt=0, le=3600), setting("Seconds that an executor process has to import the project.")
     ] = 60
+    ff_use_core_api: Annotated[
+        bool,
+        setting("Let executors on other machines connect to this server, as to one of tier orchestrator."),
+    ] = False
+    core_api_host: Annotated[
+        str, setting("Address that an orchestrator listens on for executors, by gRPC.")
+    ] = "127.0.0.1"  # fmt: skip
+    core_api_port: Annotated[
+        int, msgspec.Meta(ge=1, le=65535), setting("Port that an orchestrator listens on for executors.")
+    ] = 50054
+    core_api: Annotated[
+        str | None,
+        setting("The orchestrator that a server of tier executor works for, as HOST:PORT."),
+    ] = None
+    core_api_key: Annotated[
+        str | None,
+        setting(
+            "Key of at least 32 characters that executors and their orchestrator share, or several separated by "
+            "commas: the first is sent, all of them are accepted. Without a certificate it is sent in clear text."
+        ),
+    ] = None
+    core_api_certificate: Annotated[
+        str | None, setting("File with this server's certificate for the core API, and those between it and the CA's.")
+    ] = None
+    core_api_private_key: Annotated[str | None, setting("File with the private key of that certificate.")] = None
+    core_api_ca: Annotated[
+        str | None,
+        setting(
+            "File with the certificates of the CA that signs those of peers. An orchestrator with it accepts executors "
+            "with such a certificate alone."
+        ),
+    ] = None
+    executor_grpc_port: Annotated[
+        int,
+        msgspec.Meta(ge=1, le=65535),
+        setting("Port on which a server of tier executor answers grpc.health.v1, at the address of GRAPH_SERVER_HOST."),
+    ] = 50055
     bg_job_isolated_loops: Annotated[
         bool, setting("Give each concurrent run its own event loop and thread, instead of one for all runs.")
     ] = False
@@ -292,6 +330,16 @@ class AgentSettings(msgspec.Struct, frozen=True, kw_only=True):
     def disk_reserve(self) -> DiskReserve:
         """How much of the database's disk stays free."""
         return DiskReserve(self.disk_reserve_bytes, self.disk_reserve_percent)
+
+    @property
+    def uses_core_api(self) -> bool:
+        """Whether executors on other machines may connect to this server."""
+        return self.tier == "orchestrator" or (self.ff_use_core_api and self.tier != "executor")
+
+    @property
+    def has_local_graphs(self) -> bool:
+        """Whether this process itself executes graphs."""
+        return not self.executors and not self.uses_core_api
 
     @property
     def slots(self) -> int:

@@ -26,6 +26,8 @@ TIERS = {
     "all": "answers requests and executes up to {slots} runs at once",
     "api": "answers requests; runs wait for a server of tier queue or all",
     "queue": "executes up to {slots} runs at once; answers only /ok, /metrics and /info",
+    "orchestrator": "answers requests; executors that connect to {core_api} execute runs",
+    "executor": "executes up to {slots} runs at once for the orchestrator at {core_api}",
 }
 
 
@@ -38,8 +40,10 @@ TIERS = {
 @click.option(
     "--tier",
     type=click.Choice(list(TIERS)),
-    help="Answer requests (api), execute runs (queue), or both. [default: all]",
+    help="Answer requests (api), execute runs (queue), or both; or execute them elsewhere (orchestrator and executor). "
+    "[default: all]",
 )
+@click.option("--core-api", help="Address of the orchestrator, as HOST:PORT, for --tier executor.")
 @click.option("--executors", type=click.IntRange(0, 256), help="Execute graphs in this many processes. [default: 0]")
 @click.option("--executor-python", help="Python interpreter of those processes. [default: the server's own]")
 @click.option("--home", help="Home folder of the embedded Postgres, which is used without a database URL.")
@@ -64,7 +68,7 @@ def serve(config: Path | None, home: str | None, **options: Any) -> None:
     from portside.kernel.logs import configure_logs
     from portside.kernel.settings import load_settings
 
-    given = {name: options[name] for name in ("host", "port", "tier", "executors", "executor_python")}
+    given = {name: options[name] for name in ("host", "port", "tier", "executors", "executor_python", "core_api")}
     settings = load_settings(AgentSettings, os.environ, **given)
     configure_logs(level=settings.log_level, as_json=settings.log_json)
     raise_descriptor_limit()
@@ -72,10 +76,38 @@ def serve(config: Path | None, home: str | None, **options: Any) -> None:
     if options["fd"] is None:
         # Fail early on a busy port, before imports that take seconds; the socket is opened again when all is ready.
         listen(settings.host, settings.port).close()
+    if settings.tier == "executor":
+        _execute(agent_config, settings)
+        return
     with _database(settings, home, agent_config.file) as database:
         if settings.disk_folder is None and database.folder is not None:
             settings = msgspec.structs.replace(settings, disk_folder=str(make_private_dir(database.folder)))
         _serve(agent_config, settings, database.url, options)
+
+
+def _execute(agent_config: "AgentConfig", settings: "AgentSettings") -> None:
+    """Execute the runs of an orchestrator. No graph is imported here: the executors are processes of their own."""
+    import uvloop
+
+    from portside.agent.server import forwarded_logs
+
+    require_grpc()
+    from portside.agent.executors.far import bridge
+
+    def show() -> None:
+        if not settings.log_json:
+            show_text("\n".join(summary(agent_config, settings)), err=True)
+
+    with forwarded_logs(settings):
+        uvloop.run(bridge.serve(agent_config, settings, on_ready=show))
+
+
+def require_grpc() -> None:
+    """Prepare the use of gRPC. Raises UserMistake if it is not installed."""
+    if find_spec("grpc") is None or find_spec("grpc_health") is None:
+        raise UserMistake("executors on other machines need gRPC: install portside[grpc]")
+    # Executors are started by exec, so nothing of gRPC goes on in a child.
+    os.environ.setdefault("GRPC_ENABLE_FORK_SUPPORT", "0")
 
 
 def _serve(
@@ -96,7 +128,9 @@ def _serve(
 
     let_sdk_find_server(cache=cache.SDK_NAMES)
     set_environment(agent_config.project)
-    is_here = not settings.executors and agent_config.project.graphs
+    if settings.uses_core_api:
+        require_grpc()
+    is_here = settings.has_local_graphs and agent_config.project.graphs
     graphs = load_graphs(agent_config.project) if is_here else None
     url = database()
     sockets = Sockets(options["fd"], options["public_fd"], options["handover_fd"], options["heir_fd"])
@@ -164,7 +198,7 @@ def _database(settings: "AgentSettings", home: str | None, config: Path) -> Iter
 
 
 def summary(
-    agent_config: "AgentConfig", settings: "AgentSettings", database_url: str, *, has_studio: bool = False
+    agent_config: "AgentConfig", settings: "AgentSettings", database_url: str | None = None, *, has_studio: bool = False
 ) -> list[str]:
     """Return the lines to print when the server has started."""
     from portside import __version__
@@ -173,13 +207,17 @@ def summary(
     address = f"http://{host}:{settings.port}"
     names = list(agent_config.graphs)
     more = f" and {len(names) - SHOWN_GRAPHS} more" if len(names) > SHOWN_GRAPHS else ""
+    database = None if database_url is None else _without_credentials(database_url)
+    listens = f"{settings.core_api_host}:{settings.core_api_port}"
+    core_api = settings.core_api if settings.tier == "executor" else listens
+    tier = TIERS[settings.tier].format(slots=settings.slots, core_api=core_api)
     return [
         f"Portside {__version__}, agent server",
         f"  address   {address}{prefix_of(agent_config, settings)}",
         *([f"  studio    {address}/studio"] if has_studio else []),
         f"  graphs    {', '.join(names[:SHOWN_GRAPHS])}{more}",
-        f"  database  {_without_credentials(database_url)}{'' if settings.database_url else ', embedded'}",
-        f"  tier      {settings.tier}: {TIERS[settings.tier].format(slots=settings.slots)}",
+        *([f"  database  {database}{'' if settings.database_url else ', embedded'}"] if database else []),
+        f"  tier      {settings.tier}: {tier}",
         *([f"  executors {settings.executors}"] if settings.executors else []),
     ]
 

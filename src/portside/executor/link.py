@@ -15,7 +15,7 @@ from collections.abc import Awaitable, Callable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
-from typing import Any, cast
+from typing import Any, Protocol, cast
 
 import ormsgpack
 
@@ -34,6 +34,14 @@ _FRAME = 3
 
 Handler = Callable[[Any, "ServedCall"], Awaitable[Any] | Any]
 """Serves a call: takes its body and the call, and returns the result or an awaitable of it."""
+
+
+class Handlers(Protocol):
+    """What serves the calls of a peer: most often a map."""
+
+    def get(self, method: str, /) -> Handler | None:
+        """Return what serves a method, or None."""
+        ...
 
 
 class LinkClosed(ConnectionError):
@@ -96,7 +104,7 @@ class Link(asyncio.Protocol):
 
     def __init__(
         self,
-        handlers: Mapping[str, Handler],
+        handlers: Handlers,
         *,
         on_hello: Callable[[Any], None] | None = None,
         pong: Callable[[], Any] = lambda: None,
@@ -119,7 +127,7 @@ class Link(asyncio.Protocol):
         """Whether this side reads nothing now, so that the peer waits."""
         self._closed: asyncio.Future[str] = self._loop.create_future()
         # By kind.
-        self._take = (
+        self._take: tuple[Callable[[int, Any, int], None], ...] = (
             self._take_hello, self._take_call, self._take_item, self._take_result, self._take_error, self._take_cancel,
             self._take_ping, self._take_pong,
         )  # fmt: skip

@@ -57,6 +57,7 @@ class RemoteGraphs:
     def __init__(self, pool: ExecutorPool, writer: CheckpointWriter, scopes: Scopes) -> None:
         self.facts: Mapping[str, GraphFacts] = pool.facts
         self.writer = writer
+        self.pools = [pool]
         self._pool = pool
         self._scopes = scopes
         self._numbers = count(1)
@@ -198,6 +199,7 @@ class GraphsByLanguage:
 
     def __init__(self, *services: GraphService) -> None:
         self._services = services
+        self.pools = [pool for each in services for pool in each.pools]
         self.writer = services[0].writer
         # The maps of the services themselves, which change with each executor that starts.
         self.facts: Mapping[str, GraphFacts] = ChainMap(

@@ -31,7 +31,6 @@ AVAILABLE_WITHIN_S = 120.0
 MAX_SUSPECTS = 10_000
 Prepare = Callable[[Executor], Awaitable[None]]
 MakeHandlers = Callable[[Callable[[], Executor]], Mapping[str, Handler]]
-OnChange = Callable[[], None]
 
 
 @dataclass(frozen=True)
@@ -47,14 +46,17 @@ class PoolLimits:
 class ExecutorPool:
     """Starts, watches and assigns executors. `make_handlers` returns what serves the calls of one of them.
 
-    `on_change` is called when an executor has joined or left. `prepare` is awaited before one that was started joins.
+    `on_join` is called with each executor that has joined, and `on_change` when one has joined or left. `prepare` is
+    awaited before one that was started joins.
     """
 
     def __init__(self, program: Program, limits: PoolLimits, make_handlers: MakeHandlers) -> None:
         self.facts: dict[str, GraphFacts] = {}
-        self.on_change: OnChange = lambda: None
+        self.on_change: Callable[[], None] = lambda: None
+        self.on_join: Callable[[Executor], None] = lambda _executor: None
         self.prepare: Prepare | None = None
-        self._program, self._limits, self._make_handlers = program, limits, make_handlers
+        self.program, self.make_handlers = program, make_handlers
+        self._limits = limits
         self._executors: list[Executor] = []
         self._starting: set[asyncio.Task[None]] = set()
         self._backoff = Backoff()
@@ -79,6 +81,17 @@ class ExecutorPool:
         except ExecutorFailed as exc:
             raise UserMistake(str(exc)) from exc
         self._supervisor = asyncio.create_task(Supervision("executor processes").run(self._supervise))
+
+    def renew(self, program: Program) -> None:
+        """Replace all processes by those of another program, which are started when the old ones get no more work."""
+        self.program = program
+        for executor in self._usable():
+            executor.retire()
+        self._due.set()
+
+    def stop_starting(self) -> None:
+        """Start no more processes."""
+        self._is_closing = True
 
     async def close(self) -> None:
         """End all executors."""
@@ -263,6 +276,8 @@ class ExecutorPool:
 
     def _start_missing(self) -> None:
         usable = self._usable()
+        if self._is_closing:
+            return
         is_wanted = self._waiting or any(each.calls for each in usable) or not self._limits.idle_s
         is_recent = time.monotonic() - self._used_at <= self._limits.idle_s
         if not (is_wanted or is_recent) or time.monotonic() < self._not_before:
@@ -289,7 +304,7 @@ class ExecutorPool:
     async def _start_one(self) -> None:
         made: list[Executor] = []
         began = time.monotonic()
-        executor = await ExecutorProcess.start(self._program, self._make_handlers(lambda: made[0]))
+        executor = await ExecutorProcess.start(self.program, self.make_handlers(lambda: made[0]))
         made.append(executor)
         try:
             if self.prepare is not None:
@@ -313,6 +328,7 @@ class ExecutorPool:
             language=executor.hello.language,
             **fields,
         )
+        self.on_join(executor)
         self.on_change()
         self._notify()
 

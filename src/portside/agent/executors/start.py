@@ -21,10 +21,11 @@ from portside.agent.settings import AgentSettings
 from portside.executor import messages
 from portside.executor.messages import ServerHello
 from portside.executor.project import Project
+from portside.executor.requests import GraphFacts
 from portside.kernel.aliases import EXECUTOR_VARIABLE, environment_names
 
 # Keys and databases of the server. Graphs reach what they protect through the server alone.
-_KEYS = (*environment_names("GRAPH_AES_KEY"), *environment_names("GRAPH_AES_JSON_KEYS"))
+_KEYS = (*environment_names("GRAPH_AES_KEY"), *environment_names("GRAPH_AES_JSON_KEYS"), "CORE_API_KEY")
 _ADDRESSES = ("DATABASE_URI", "DATABASE_URL", "POSTGRES_URI", "REDIS_URI", "REDIS_URI_CUSTOM")
 
 
@@ -33,8 +34,15 @@ async def start_graphs(
 ) -> GraphService:
     """Start the executors of all graphs; the caller closes what this returns.
 
-    Raises UserMistake if the project does not load.
+    An orchestrator starts only those that it is told to have beside it. Raises UserMistake if the project does not
+    load.
     """
+    if settings.uses_core_api and not settings.executors:
+        none = Command([], {}, None)
+        projects = [each for each in (config.project, config.javascript) if each.graphs]
+        return GraphsByLanguage(*[
+            await _pool_of_graphs(config, each, none, settings, (backend, store)) for each in projects
+        ])  # fmt: skip
     if not config.project.graphs:
         return await start_javascript(config, settings, backend, store)
     python = await _pool_of_graphs(config, config.project, _python(settings), settings, (backend, store))
@@ -61,13 +69,23 @@ async def start_javascript(
     config: AgentConfig, settings: AgentSettings, backend: PostgresBackend, store: BaseStore
 ) -> RemoteGraphs:
     """Start the executors of the JavaScript graphs. Raises UserMistake if they do not load."""
-    command = javascript_command(
-        node=find_node(settings.executor_node),
-        runtime=find_runtime(settings.executor_javascript),
-        project=config.folder,
-        parent=os.getpid(),
-    )
+    command = _javascript(config, settings)
     return await _pool_of_graphs(config, config.javascript, command, settings, (backend, store))
+
+
+def programs_of_graphs(
+    config: AgentConfig, settings: AgentSettings, *, is_encrypted: bool, store_ttl: dict[str, Any] | None
+) -> list[Program]:
+    """Return how the executors of each language are started. Raises UserMistake if Node is missing."""
+    commands = [
+        (project, command(config, settings))
+        for project, command in ((config.project, lambda _config, own: _python(own)), (config.javascript, _javascript))
+        if project.graphs
+    ]
+    return [
+        _program_of_graphs(config, project, command, settings, is_encrypted=is_encrypted, store_ttl=store_ttl)
+        for project, command in commands
+    ]
 
 
 async def start_handlers(config: AgentConfig, settings: AgentSettings) -> RemoteHandlers | None:
@@ -87,6 +105,15 @@ async def start_handlers(config: AgentConfig, settings: AgentSettings) -> Remote
     return handlers
 
 
+def _javascript(config: AgentConfig, settings: AgentSettings) -> Command:
+    return javascript_command(
+        node=find_node(settings.executor_node),
+        runtime=find_runtime(settings.executor_javascript),
+        project=config.folder,
+        parent=os.getpid(),
+    )
+
+
 def _python(settings: AgentSettings) -> Command:
     # Without -P the working folder would come before the standard library.
     return Command([settings.executor_python or sys.executable, "-P", "-m", "portside.executor"], {}, None)
@@ -101,30 +128,45 @@ async def _pool_of_graphs(
 ) -> RemoteGraphs:
     """Start the pool that executes the graphs of a project in one language."""
     backend, store = served
-    program = _program(
-        config,
-        command,
-        settings,
-        graphs={name: {"path": each.path, "description": each.description} for name, each in project.graphs.items()},
-        loops=max(1, settings.slots) if settings.bg_job_isolated_loops else 1,
-        serde=msgspec.structs.asdict(config.serde),
-        is_encrypted=backend.is_encrypted,
-        store_ttl=None if store.ttl_config is None else dict(store.ttl_config),
-    )
-    limits = PoolLimits(
-        executors=max(1, settings.executors),
-        max_runs=settings.executor_max_runs,
-        max_memory_bytes=settings.executor_max_memory_mb * 1_000_000,
-        idle_s=settings.executor_idle_secs,
-    )
+    ttl = None if store.ttl_config is None else dict(store.ttl_config)
+    program = _program_of_graphs(config, project, command, settings, is_encrypted=backend.is_encrypted, store_ttl=ttl)
+    executors = settings.executors if settings.uses_core_api else max(1, settings.executors)
     scopes = Scopes(backend)
-    pool = ExecutorPool(program, limits, ExecutorRequests(scopes, store).handlers)
+    pool = ExecutorPool(program, limits_of(settings, executors), ExecutorRequests(scopes, store).handlers)
+    if not executors:
+        # As long as no executor has said more.
+        known = project.graphs.items()
+        pool.facts.update({name: GraphFacts(graph.description, is_factory=True) for name, graph in known})
     try:
         await pool.start()
     except BaseException:
         await pool.close()
         raise
     return RemoteGraphs(pool, backend.writer, scopes)
+
+
+def limits_of(settings: AgentSettings, executors: int) -> PoolLimits:
+    """Return the limits of this many executors."""
+    return PoolLimits(
+        executors=executors,
+        max_runs=settings.executor_max_runs,
+        max_memory_bytes=settings.executor_max_memory_mb * 1_000_000,
+        idle_s=settings.executor_idle_secs,
+    )
+
+
+def _program_of_graphs(
+    config: AgentConfig, project: Project, command: Command, settings: AgentSettings, **hello: Any
+) -> Program:
+    return _program(
+        config,
+        command,
+        settings,
+        graphs={name: {"path": each.path, "description": each.description} for name, each in project.graphs.items()},
+        loops=max(1, settings.slots) if settings.bg_job_isolated_loops else 1,
+        serde=msgspec.structs.asdict(config.serde),
+        **hello,
+    )
 
 
 def _program(config: AgentConfig, command: Command, settings: AgentSettings, **hello: Any) -> Program:

@@ -177,6 +177,7 @@ class Worker:
         self.worker_id: UUID = uuid4()
         self._max_retries = max_retries
         self.slots = slots
+        """How many runs are executed at once."""
         self._db = db
         self._handler = handler
         self._active: dict[UUID, ActiveRun] = {}
@@ -207,6 +208,12 @@ class Worker:
             asyncio.create_task(Supervision("claims of runs").run(self._claim_loop)),
             asyncio.create_task(Supervision("renewals of leases").run(self._renew_loop)),
         ]
+
+    def set_slots(self, slots: int) -> None:
+        """Execute up to this many runs at once from now on; those that are executed go on."""
+        self.slots = slots
+        SLOTS.set(slots)
+        self.wake()
 
     def wake(self) -> None:
         """Claim runs now: some may be ready."""
@@ -356,8 +363,10 @@ class Worker:
         if not self._is_accepting or self._draining.is_set():
             return NO_SLOTS
         free = self.free_slots
+        # Slots may have become fewer than the runs.
+        missing = max(0, len(self._active) + self._reserved - self.slots)
         self._reserved += free
-        return ReservedSlots(free + ending, free, always_claim=self._is_behind)
+        return ReservedSlots(max(0, free + ending - missing), free, always_claim=self._is_behind)
 
     def _fill_slots(self, slots: ReservedSlots, claimed: list[ClaimedRun]) -> None:
         """Start the claimed runs in the reserved slots."""

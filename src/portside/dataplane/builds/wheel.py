@@ -39,14 +39,14 @@ SERVER = WheelContent(
     "The agent server of Portside, as deployments run it.",
     (
         "__init__.py", "__main__.py", "agent/", "cli/__init__.py", "cli/main.py", "cli/output.py", "cli/serve.py",
-        "executor/", "kernel/",
+        "core/", "executor/", "kernel/",
     ),
     (
         "asyncpg", "cachetools", "click", "cronsim", "cryptography", "httptools", "httpx", "langchain-core",
         "langgraph", "langgraph-checkpoint", "langgraph-sdk", "langsmith", "msgspec", "orjson", "prometheus-client",
         "pydantic", "python-dotenv", "starlette", "structlog", "tzdata", "uvicorn", "uvloop", "websockets",
     ),
-    ("redis",),
+    ("grpc", "redis"),
     has_command=True,
 )  # fmt: skip
 # langgraph brings everything else that the executor imports.

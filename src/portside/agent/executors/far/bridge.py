@@ -1,0 +1,435 @@
+"""A server of tier executor: it starts executor processes, and speaks for each of them with an orchestrator.
+
+Every process has a session of its own: what it says on its socket goes to the orchestrator, and back. When a session is
+lost, the orchestrator gives the runs of the process to others; here they are stopped, and the process killed if they do
+not. The process then connects again, after a back-off. A process that ends says how it did, and another one is started.
+"""
+
+import asyncio
+import contextlib
+import random
+import signal
+import socket
+import time
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
+from dataclasses import replace
+from functools import partial
+from typing import Any
+from uuid import UUID, uuid4
+
+import grpc
+from starlette.applications import Starlette
+from starlette.requests import Request
+from starlette.responses import Response
+from starlette.routing import Route
+
+from portside.agent.config import AgentConfig
+from portside.agent.executors.far.listener import GrpcServer
+from portside.agent.executors.far.session import OPTIONS, SESSION, Session, credentials_of
+from portside.agent.executors.member import Executor
+from portside.agent.executors.pool import ExecutorPool
+from portside.agent.executors.process import Program
+from portside.agent.executors.start import limits_of, programs_of_graphs
+from portside.agent.settings import AgentSettings
+from portside.executor import messages
+from portside.executor.link import CallFailed, Handler, LinkClosed, ServedCall
+from portside.executor.messages import ExecutorHello, Pong, Retirement, ServerHello
+from portside.kernel.codec import dump_api
+from portside.kernel.errors import UserMistake
+from portside.kernel.http.error_responses import ErrorFormat
+from portside.kernel.http.health import HealthChecks, check_all
+from portside.kernel.http.middleware import RequestMiddleware
+from portside.kernel.http.server import Server, listen
+from portside.kernel.logs import get_logger
+from portside.kernel.metrics import exposition
+from portside.kernel.supervision import Backoff
+from portside.kernel.version import full_version
+
+log = get_logger(__name__)
+GREETED_WITHIN_S = 60.0
+STOPPED_WITHIN_S = 5.0
+LONGEST_PAUSE_S = 10.0
+# Sessions of one bridge are spread over the addresses of its orchestrators.
+_CHANNEL_OPTIONS = (
+    *OPTIONS,
+    ("grpc.service_config", '{"loadBalancingConfig":[{"round_robin":{}}]}'),
+    ("grpc.initial_reconnect_backoff_ms", 200),
+    ("grpc.max_reconnect_backoff_ms", 5_000),
+)
+_REFUSALS = (grpc.StatusCode.UNAUTHENTICATED, grpc.StatusCode.PERMISSION_DENIED)
+
+
+class ConnectionLost(Exception):
+    """The session ended, or could not be opened; the message says why."""
+
+
+class Forwarding:
+    """Handlers for the calls of one side, whatever their methods: each is made at the other side."""
+
+    def __init__(self, forward: Callable[[str, Any, ServedCall], Awaitable[Any]]) -> None:
+        self._forward = forward
+
+    def get(self, method: str, /) -> Handler:
+        """Return what serves a method."""
+        return partial(self._serve, method)
+
+    def _serve(self, method: str, body: Any, call: ServedCall) -> Awaitable[Any]:
+        return self._forward(method, body, call)
+
+
+class Bridge:
+    """The executors of this process, and their sessions."""
+
+    def __init__(self, config: AgentConfig, settings: AgentSettings) -> None:
+        if not settings.core_api:
+            raise UserMistake("a server of tier executor needs --core-api HOST:PORT: the address of its orchestrator")
+        self._config, self._settings = config, settings
+        self._credentials = credentials_of(settings)
+        self._channel = self._credentials.connect(settings.core_api, _CHANNEL_OPTIONS)
+        self._count = max(1, settings.executors)
+        self._slots = max(1, settings.n_jobs_per_worker // self._count)
+        self._told: ServerHello | None = None
+        self._sessions: dict[Executor, Session] = {}
+        self._connections: set[asyncio.Task[None]] = set()
+        self.pools: list[ExecutorPool] = []
+        self.changed = asyncio.Event()
+        """Set when a session begins or ends."""
+
+    @property
+    def is_connected(self) -> bool:
+        """Whether the orchestrator may give work to an executor of this process."""
+        return bool(self._sessions)
+
+    async def start(self) -> None:
+        """Ask the orchestrator what executors have to know, and start them. Raises UserMistake."""
+        hello = self._told = await self._ask()
+        # The orchestrator knows when there is work, so none is stopped here for want of it.
+        limits = replace(limits_of(self._settings, self._count), idle_s=0.0)
+        self.pools = [ExecutorPool(program, limits, self._handlers) for program in self._programs(hello)]
+        for pool in self.pools:
+            pool.on_join = self._connect
+            await pool.start()
+
+    async def close(self, grace_s: float = 0.0) -> None:
+        """End the executors, when they have ended their runs or after the time of grace."""
+        for pool in self.pools:
+            pool.stop_starting()
+            for executor in pool.executors:
+                executor.retire()
+        if self._connections and grace_s:
+            await asyncio.wait(self._connections, timeout=grace_s)
+        await asyncio.gather(*(pool.close() for pool in self.pools))
+        if self._connections:
+            await asyncio.wait(self._connections, timeout=STOPPED_WITHIN_S)
+        for task in self._connections:
+            task.cancel()
+        await asyncio.gather(*self._connections, return_exceptions=True)
+        await self._channel.close()
+
+    async def _ask(self) -> ServerHello:
+        """Return the orchestrator's hello, when it answers: it may start later than its executors."""
+        backoff = Backoff(limit_s=LONGEST_PAUSE_S)
+        while True:
+            session, greeting = self._opened(None)
+            try:
+                async with self._running(session):
+                    hello = await self._greeted(session, greeting)
+                    session.close("it only asked")
+                    return hello
+            except ConnectionLost as exc:
+                await self._pause(backoff, exc, 0.0)
+
+    # The connection of one executor
+
+    def _connect(self, executor: Executor) -> None:
+        task = asyncio.create_task(self._keep_connected(executor))
+        self._connections.add(task)
+        task.add_done_callback(self._connections.discard)
+
+    async def _keep_connected(self, executor: Executor) -> None:
+        """Keep a session for an executor until it has ended."""
+        backoff, executor_id = Backoff(limit_s=LONGEST_PAUSE_S), str(uuid4())
+        # It serves the session, so it is not ended as one without work.
+        executor.calls += 1
+        try:
+            while not (executor.link.is_closed or executor.is_retiring):
+                began = time.monotonic()
+                try:
+                    await self._serve(executor, executor_id)
+                except ConnectionLost as exc:
+                    if not (executor.link.is_closed or executor.is_retiring):
+                        await self._pause(backoff, exc, time.monotonic() - began)
+        finally:
+            executor.calls -= 1
+            executor.end_if_idle()
+
+    async def _pause(self, backoff: Backoff, lost: ConnectionLost, healthy_for_s: float) -> None:
+        # Not all at once, when an orchestrator has started again.
+        delay_s = backoff.next(healthy_for_s) * random.uniform(0.5, 1.0)  # noqa: S311 - no secret
+        log.warning("not connected to the orchestrator", address=self._settings.core_api, reason=str(lost),
+                    again_in_s=round(delay_s, 2))  # fmt: skip
+        await asyncio.sleep(delay_s)
+
+    async def _stop_work(self, executor: Executor, session: Session) -> None:
+        """Wait until the work for a lost session has stopped, and kill an executor that does not stop it.
+
+        It is cancelled with the session. Other executors do it by now.
+        """
+        if work := session.unfinished:
+            _, left = await asyncio.wait(work, timeout=STOPPED_WITHIN_S)
+            if left and not executor.link.is_closed:
+                executor.kill("did not stop the runs of a lost connection")
+
+    async def _serve(self, executor: Executor, executor_id: str) -> None:
+        """Serve one session of an executor until one of both ends. Raises ConnectionLost."""
+        session, greeting = self._opened(executor)
+        async with self._running(session) as running:
+            hello = await self._greeted(session, greeting)
+            if self._told is not None and hello.is_encrypted != self._told.is_encrypted:
+                self._renew(hello)
+                return
+            session.hello(self._hello_of(executor, executor_id))
+            self._sessions[executor] = session
+            self.changed.set()
+            log.info("connected to the orchestrator", executor=executor.name, address=self._settings.core_api)
+            ended, retiring = (
+                asyncio.create_task(executor.link.wait_closed()), asyncio.create_task(executor.retiring.wait())
+            )  # fmt: skip
+            silent = asyncio.create_task(self._watch(session))
+            try:
+                await asyncio.wait([running, ended, retiring, silent], return_when=asyncio.FIRST_COMPLETED)
+                if retiring.done() and not ended.done():
+                    with contextlib.suppress(LinkClosed, CallFailed):
+                        await session.call(messages.RETIRE, Retirement(reason="it is replaced"))
+                    await asyncio.wait([running, ended, silent], return_when=asyncio.FIRST_COMPLETED)
+                if ended.done():
+                    session.close(await executor.wait_ended(), is_planned=executor.is_retiring)
+            finally:
+                del self._sessions[executor]
+                self.changed.set()
+                for task in (ended, retiring, silent):
+                    task.cancel()
+            await asyncio.wait([running])
+            await self._stop_work(executor, session)
+        if not executor.link.is_closed:
+            raise ConnectionLost(session.farewell or "the connection was lost")
+
+    def _renew(self, hello: ServerHello) -> None:
+        """Replace the executors: the orchestrator encrypts now, or does not any more."""
+        self._told = hello
+        for pool, program in zip(self.pools, self._programs(hello), strict=True):
+            pool.renew(program)
+
+    def _programs(self, hello: ServerHello) -> list[Program]:
+        return programs_of_graphs(
+            self._config, self._settings, is_encrypted=hello.is_encrypted, store_ttl=hello.store_ttl
+        )
+
+    async def _watch(self, session: Session) -> None:
+        """End a session whose orchestrator, which asks every second, is not heard any more.
+
+        Seconds are counted by turns of this loop: a pause of this process is none of the orchestrator.
+        """
+        silent, heard_at = 0, session.heard_at
+        while silent < self._settings.executor_heartbeat_secs:
+            await asyncio.sleep(1.0)
+            is_silent = session.heard_at == heard_at and not session.is_reading_paused
+            silent, heard_at = (silent + 1 if is_silent else 0), session.heard_at
+        session.abort(f"the orchestrator was not heard for {silent} s")
+
+    def _opened(self, executor: Executor | None) -> tuple[Session, "asyncio.Future[Any]"]:
+        greeting: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
+
+        def on_hello(body: Any) -> None:
+            if not greeting.done():
+                greeting.set_result(body)
+
+        def on_congestion(is_congested: bool) -> None:  # noqa: FBT001 - its only parameter
+            if executor is not None and is_congested:
+                executor.link.pause_reading()
+            elif executor is not None:
+                executor.link.resume_reading()
+
+        def pong() -> Pong:
+            return Pong(memory_bytes=0 if executor is None else executor.memory_bytes)
+
+        async def execute(method: str, body: Any, call: ServedCall) -> Any:
+            if executor is None:
+                raise CallFailed("unknown_method", "nothing is executed here")
+            with _counted(executor, method, body):
+                try:
+                    return await executor.link.call(method, body, on_item=call.send)
+                except LinkClosed as exc:
+                    # Not answered: the session ends now, and says how the executor did.
+                    await session.wait_closed()
+                    raise CallFailed("closed", str(exc)) from exc
+
+        session = Session(
+            Forwarding(execute), is_executor=True, on_hello=on_hello, pong=pong, on_congestion=on_congestion
+        )
+        return session, greeting
+
+    @contextlib.asynccontextmanager
+    async def _running(self, session: Session) -> AsyncIterator["asyncio.Task[None]"]:
+        """Carry the frames of a session while the block runs; end it then. Raises ConnectionLost if gRPC fails."""
+        stream = self._channel.stream_stream(SESSION)(metadata=self._credentials.metadata)
+        running = asyncio.create_task(session.run(stream.read, stream.write, stream.done_writing))
+        try:
+            yield running
+        finally:
+            if session.is_closed:
+                await asyncio.wait([running], timeout=STOPPED_WITHIN_S)
+            session.abort("closed by this side")
+            await asyncio.wait([running])
+            stream.cancel()
+            failure = running.exception()
+            if isinstance(failure, grpc.aio.AioRpcError):
+                raise ConnectionLost(_reason_of(failure)) from failure
+
+    async def _greeted(self, session: Session, greeting: "asyncio.Future[Any]") -> ServerHello:
+        """Return the orchestrator's hello. Raises ConnectionLost."""
+        closed = asyncio.create_task(session.wait_closed())
+        await asyncio.wait([greeting, closed], timeout=GREETED_WITHIN_S, return_when=asyncio.FIRST_COMPLETED)
+        closed.cancel()
+        if not greeting.done():
+            raise ConnectionLost("the orchestrator did not say hello" if not session.is_closed else await closed)
+        try:
+            messages.checked_protocol(greeting.result())
+            return messages.read(ServerHello, greeting.result())
+        except CallFailed as exc:
+            raise ConnectionLost(str(exc)) from exc
+
+    def _hello_of(self, executor: Executor, executor_id: str) -> ExecutorHello:
+        host, revision = socket.gethostname(), self._settings.revision_id
+        return replace(executor.hello, executor_id=executor_id, slots=self._slots, host=host, revision=revision)
+
+    def _handlers(self, executor: Callable[[], Executor]) -> Any:
+        """Return what serves the calls of an executor: its orchestrator."""
+
+        async def ask(method: str, body: Any, call: ServedCall) -> Any:
+            session = self._sessions.get(executor())
+            try:
+                if session is not None:
+                    return await session.call(method, body, on_item=call.send)
+            except LinkClosed:
+                pass
+            lost = {"type": "ConnectionError"}
+            raise CallFailed("raised", "the connection to the orchestrator was lost", lost)
+
+        return Forwarding(ask)
+
+
+@contextlib.contextmanager
+def _counted(executor: Executor, method: str, body: Any) -> Iterator[None]:
+    """Note a run while it is executed."""
+    if method != messages.EXECUTE:
+        yield
+        return
+    try:
+        request = body["request"]
+        run_id, attempt = UUID(request["config"]["configurable"]["run_id"]), int(request["attempt"])
+    except (KeyError, TypeError, ValueError) as exc:
+        raise CallFailed("malformed", "the run has no id") from exc
+    executor.runs[run_id] = attempt
+    executor.runs_begun += 1
+    try:
+        yield
+    finally:
+        executor.runs.pop(run_id, None)
+
+
+def _reason_of(failure: Any) -> str:
+    if failure.code() in _REFUSALS:
+        return f"refused: {failure.details()}"
+    return f"{failure.code().name}: {failure.details()}"
+
+
+async def serve(config: AgentConfig, settings: AgentSettings, *, on_ready: Callable[[], None] = lambda: None) -> None:
+    """Serve until SIGTERM (runs may end within the grace period) or SIGINT.
+
+    Raises UserMistake if the project does not load, and DependencyUnavailable if a port is taken.
+    """
+    stop, hurry, draining = asyncio.Event(), asyncio.Event(), asyncio.Event()
+    bridge, grpc_server = Bridge(config, settings), GrpcServer()
+    listening = listen(settings.host, settings.port)
+    app = _operators_app(bridge, grpc_server, settings)
+    server = Server(RequestMiddleware(app, ErrorFormat.TEXT, draining=draining), draining=draining, grace_s=0.0)
+    _stop_on_signals(stop, hurry)
+    await grpc_server.start(partial(_listen, settings))
+    await grpc_server.set_serving(is_serving=False)
+    await server.open([listening])
+    try:
+        starting, stopping = asyncio.create_task(bridge.start()), asyncio.create_task(stop.wait())
+        await asyncio.wait([starting, stopping], return_when=asyncio.FIRST_COMPLETED)
+        if starting.done():
+            await starting
+            log.info("executor tier ready", executors=max(1, settings.executors), graphs=list(config.graphs))
+            on_ready()
+        watching = asyncio.create_task(_tell_health(bridge, grpc_server))
+
+        async def drain() -> None:
+            watching.cancel()
+            starting.cancel()
+            await asyncio.gather(starting, return_exceptions=True)
+            await grpc_server.set_serving(is_serving=False)
+            closing = asyncio.create_task(bridge.close(settings.bg_job_shutdown_grace_period_secs))
+            hurried = asyncio.create_task(hurry.wait())
+            await asyncio.wait([closing, hurried], return_when=asyncio.FIRST_COMPLETED)
+            if not closing.done():
+                closing.cancel()
+                await asyncio.gather(closing, return_exceptions=True)
+                await bridge.close()
+            hurried.cancel()
+
+        await server.serve_until(stop, drain)
+    finally:
+        await bridge.close()
+        await grpc_server.close()
+    log.info("executor tier stopped")
+
+
+def _listen(settings: AgentSettings, server: Any) -> int:
+    host = f"[{settings.host}]" if ":" in settings.host else settings.host
+    return int(server.add_insecure_port(f"{host}:{settings.executor_grpc_port}"))
+
+
+def _stop_on_signals(stop: asyncio.Event, hurry: asyncio.Event) -> None:
+    def shut_down(*, at_once: bool) -> None:
+        if at_once or stop.is_set():
+            hurry.set()
+        stop.set()
+
+    loop = asyncio.get_running_loop()
+    loop.add_signal_handler(signal.SIGTERM, partial(shut_down, at_once=False))
+    loop.add_signal_handler(signal.SIGINT, partial(shut_down, at_once=True))
+
+
+async def _tell_health(bridge: Bridge, grpc_server: GrpcServer) -> None:
+    """Let `grpc.health.v1` say whether an executor is connected."""
+    while True:
+        await bridge.changed.wait()
+        bridge.changed.clear()
+        await grpc_server.set_serving(is_serving=bridge.is_connected)
+
+
+def _operators_app(bridge: Bridge, grpc_server: GrpcServer, settings: AgentSettings) -> Starlette:
+    """Return the routes for operators: a server of this tier has no others."""
+
+    async def is_connected() -> bool:
+        return bridge.is_connected
+
+    checks = HealthChecks({"grpc": grpc_server.is_healthy, "orchestrator": is_connected})
+
+    async def check_health(_request: Request) -> Response:
+        health = await check_all(checks)
+        return Response(dump_api(health), 200 if health.ok else 500, media_type="application/json")
+
+    async def show_metrics(_request: Request) -> Response:
+        body, media_type = exposition()
+        return Response(body, media_type=media_type)
+
+    async def show_info(_request: Request) -> Response:
+        host = {"kind": "self-hosted", "project_id": settings.deployment_id, "revision_id": settings.revision_id}
+        return Response(dump_api({"version": full_version(), "host": host}), media_type="application/json")
+
+    return Starlette(routes=[Route("/ok", check_health), Route("/metrics", show_metrics), Route("/info", show_info)])

@@ -1,0 +1,295 @@
+"""Converts what links send (`executor/messages.py`) to messages of the core API (`core/v1/core.proto`), and back.
+
+A message is read from a dataclass or a map with its fields, and becomes a map. What is a tuple on links is a message
+with one field for each part. Values of no fixed shape are msgpack in `Value`. How each message is converted follows
+from its description and is compiled when it is first used.
+"""
+
+from collections.abc import Callable, Mapping
+from dataclasses import is_dataclass
+from functools import cache
+from typing import Any, NamedTuple
+
+from google.protobuf.descriptor import Descriptor, FieldDescriptor
+from google.protobuf.message import DecodeError, Message
+
+from portside.core.v1 import core_pb2 as core
+from portside.executor import link as links
+from portside.executor import messages
+from portside.executor.link import ProtocolBroken, decode, encode
+
+TUPLES = frozenset({
+    "CheckpointRow", "ValueRow", "PieceRow", "WriteRow", "RunAttempt", "Event", "StoreOp", "Header", "ResponseHead",
+})  # fmt: skip
+"""Messages that links send as tuples of their fields."""
+REQUEST = "request"
+"""The field of `GraphCall` whose message depends on the method."""
+GOODBYE = links.PONG + 1
+"""The kind of a frame that ends a session; links on one machine close their socket."""
+
+
+class Method(NamedTuple):
+    """The fields of `Call`, `GraphCall`, `Item` and `Result` that hold what belongs to a method; None is nothing."""
+
+    body: str = "other"
+    request: str | None = None
+    item: str = "other"
+    result: str | None = "other"
+
+
+_OTHER = Method()
+METHODS: Mapping[str, Method] = {
+    messages.EXECUTE: Method("graph", "run", "events", "outcome"),
+    "read_outcome": Method("graph", "run", result="outcome"),
+    "read_state": Method("graph", "state_read", result="json"),
+    "read_history": Method("graph", "history_read", result="json"),
+    messages.UPDATE_STATE: Method("graph", "state_change", result="changed"),
+    messages.CREATE_STATE: Method("graph", "state_creation", result="changed"),
+    "draw": Method("graph", "description", result="drawing"),
+    "schemas": Method("graph", "description", result="schemas"),
+    "subgraphs": Method("graph", "description", result="subgraphs"),
+    messages.CHECKPOINTS_PUT: Method("checkpoint_put", result=None),
+    messages.CHECKPOINTS: Method("checkpoint_call"),
+    messages.STORE_BATCH: Method("store_batch"),
+    messages.HTTP_REQUEST: Method("http_request", item="head", result=None),
+    messages.RETIRE: Method("retirement", result=None),
+}
+
+
+class Shape(NamedTuple):
+    """How one message is made of plain data, and becomes plain data again."""
+
+    fill: Callable[[Message, Any], None]
+    read: Callable[[Any], Any]
+
+
+@cache
+def shape_of(name: str) -> Shape:
+    """Return how a message of the core API is converted."""
+    descriptor = core.DESCRIPTOR.message_types_by_name[name]
+    if name == "Value":
+        return Shape(_fill_value, _read_value)
+    if name in ("Names", "Events", "SubgraphSchemas"):
+        # Messages around one list or map, which links send bare.
+        [[_, fill, read]] = _fields_of(descriptor)
+        return Shape(fill, read)
+    fields = _fields_of(descriptor)
+    if name in TUPLES:
+        return _tuple_shape(fields)
+    return _map_shape(fields)
+
+
+def _map_shape(fields: "list[_Field]") -> Shape:
+    def fill(message: Message, given: Any) -> None:
+        find = given.get if isinstance(given, Mapping) else _getter(given)
+        for name, fill_field, _ in fields:
+            value = find(name)
+            if value is not None:
+                fill_field(message, value)
+
+    def read(message: Any) -> dict[str, Any]:
+        return {name: read_field(message) for name, _, read_field in fields}
+
+    return Shape(fill, read)
+
+
+def _tuple_shape(fields: "list[_Field]") -> Shape:
+    def fill(message: Message, given: Any) -> None:
+        if len(given) != len(fields):
+            raise TypeError(f"{len(given)} parts, where {len(fields)} belong")
+        for (_, fill_field, _), value in zip(fields, given, strict=True):
+            if value is not None:
+                fill_field(message, value)
+
+    def read(message: Any) -> list[Any]:
+        return [read_field(message) for _, _, read_field in fields]
+
+    return Shape(fill, read)
+
+
+def _getter(given: Any) -> Callable[[str], Any]:
+    if not is_dataclass(given):
+        raise TypeError(f"a {type(given).__name__} is no message")
+    return lambda name: getattr(given, name, None)
+
+
+def _fill_value(message: Any, given: Any) -> None:
+    message.msgpack = encode(given)
+
+
+def _read_value(message: Any) -> Any:
+    return decode(message.msgpack)
+
+
+class _Field(NamedTuple):
+    name: str
+    fill: Callable[[Any, Any], None]
+    read: Callable[[Any], Any]
+
+
+def _fields_of(descriptor: Descriptor) -> list[_Field]:
+    # Which field of a choice there is depends on the method.
+    return [_field(each) for each in descriptor.fields if each.containing_oneof is None or _is_optional(each)]
+
+
+def _is_optional(field: FieldDescriptor) -> bool:
+    """Whether a field is marked `optional`, which protobuf describes as a choice of its own."""
+    choice = field.containing_oneof
+    return choice is not None and len(choice.fields) == 1 and choice.name == f"_{field.name}"
+
+
+def _field(field: FieldDescriptor) -> _Field:
+    name, of_message = field.name, field.message_type
+    if of_message is not None and of_message.GetOptions().map_entry:
+        return _map_field(name, of_message)
+    if of_message is not None:
+        shape = shape_of(of_message.name)
+        return _messages_field(name, shape) if field.is_repeated else _message_field(name, shape)
+
+    def fill(message: Any, given: Any) -> None:
+        setattr(message, name, given)
+
+    if field.is_repeated:
+        return _Field(
+            name,
+            lambda message, given: getattr(message, name).extend(given),
+            lambda message: list(getattr(message, name)),
+        )
+    if _is_optional(field):
+        return _Field(name, fill, lambda message: getattr(message, name) if message.HasField(name) else None)
+    return _Field(name, fill, lambda message: getattr(message, name))
+
+
+def _message_field(name: str, shape: Shape) -> _Field:
+    def fill(message: Any, given: Any) -> None:
+        part = getattr(message, name)
+        part.SetInParent()
+        shape.fill(part, given)
+
+    return _Field(name, fill, lambda message: shape.read(getattr(message, name)) if message.HasField(name) else None)
+
+
+def _messages_field(name: str, shape: Shape) -> _Field:
+    def fill(message: Any, given: Any) -> None:
+        add = getattr(message, name).add
+        for each in given:
+            shape.fill(add(), each)
+
+    return _Field(name, fill, lambda message: [shape.read(each) for each in getattr(message, name)])
+
+
+def _map_field(name: str, entry: Descriptor) -> _Field:
+    of_value = entry.fields_by_name["value"].message_type
+    if of_value is None:
+        return _Field(
+            name,
+            lambda message, given: getattr(message, name).update(given),
+            lambda message: dict(getattr(message, name)),
+        )
+    shape = shape_of(of_value.name)
+
+    def fill(message: Any, given: Any) -> None:
+        for key, value in given.items():
+            shape.fill(getattr(message, name)[key], value)
+
+    def read(message: Any) -> dict[str, Any]:
+        return {key: shape.read(value) for key, value in getattr(message, name).items()}
+
+    return _Field(name, fill, read)
+
+
+# Frames
+
+
+def encoded_frame(kind: int, number: int, body: Any, method: str | None, *, is_executor: bool) -> bytes:
+    """Encode a frame; `method` is that of the call which it answers.
+
+    Raises TypeError, ValueError, KeyError and AttributeError for a body of another shape.
+    """
+    frame = core.Frame(call=number)
+    of_method = METHODS.get(method, _OTHER) if method is not None else _OTHER
+    if kind == links.CALL:
+        _fill_call(frame.begin, body, METHODS.get(body[0], _OTHER))
+    elif kind == links.ITEM:
+        frame.item.SetInParent()
+        name = "body" if of_method.item == "head" and isinstance(body, bytes) else of_method.item
+        _fill_choice(frame.item, name, body)
+    elif kind == links.RESULT:
+        frame.result.SetInParent()
+        if of_method.result is not None and body is not None:
+            _fill_choice(frame.result, of_method.result, body)
+    else:
+        name = "executor_hello" if is_executor and kind == links.HELLO else _CONTENT[kind]
+        _fill_choice(frame, name, {} if body is None else body)
+    encoded: bytes = frame.SerializeToString()
+    return encoded
+
+
+_CONTENT = {
+    links.HELLO: "server_hello",
+    links.ERROR: "error",
+    links.CANCEL: "cancel",
+    links.PING: "ping",
+    links.PONG: "pong",
+    GOODBYE: "goodbye",
+}
+_KINDS = {name: kind for kind, name in _CONTENT.items()} | {
+    "executor_hello": links.HELLO, "begin": links.CALL, "item": links.ITEM, "result": links.RESULT,
+}  # fmt: skip
+
+
+def decoded_frame(frame: core.Frame) -> tuple[int, int, Any]:
+    """Return the kind of a frame, the number of its call, and its body. Raises ProtocolBroken."""
+    name = frame.WhichOneof("content")
+    if name is None:
+        raise ProtocolBroken("a frame without content")
+    kind, content = _KINDS[name], getattr(frame, name)
+    if kind == links.CALL:
+        return kind, frame.call, _read_call(content)
+    if kind in (links.ITEM, links.RESULT):
+        return kind, frame.call, _read_choice(content, "content")
+    return kind, frame.call, shape_of(content.DESCRIPTOR.name).read(content)
+
+
+def _fill_call(call: core.Call, body: Any, of_method: Method) -> None:
+    call.method, argument = body
+    if argument is None:
+        return
+    _fill_choice(call, of_method.body, argument)
+    if of_method.request is not None:
+        request = argument[REQUEST] if isinstance(argument, Mapping) else getattr(argument, REQUEST)
+        _fill_choice(call.graph, of_method.request, request)
+
+
+def _read_call(call: core.Call) -> list[Any]:
+    body = _read_choice(call, "body")
+    if call.HasField("graph"):
+        body[REQUEST] = _read_choice(call.graph, REQUEST)
+    return [call.method, body]
+
+
+def _fill_choice(message: Any, name: str, body: Any) -> None:
+    field = message.DESCRIPTOR.fields_by_name[name]
+    if field.message_type is None:
+        setattr(message, name, body)
+    else:
+        part = getattr(message, name)
+        part.SetInParent()
+        shape_of(field.message_type.name).fill(part, body)
+
+
+def _read_choice(message: Any, choice: str) -> Any:
+    name = message.WhichOneof(choice)
+    if name is None:
+        return None
+    content = getattr(message, name)
+    return shape_of(content.DESCRIPTOR.name).read(content) if isinstance(content, Message) else content
+
+
+def parsed_frames(data: bytes) -> core.Frames:
+    """Parse the frames of one message of a session. Raises ProtocolBroken."""
+    try:
+        frames: core.Frames = core.Frames.FromString(data)
+    except DecodeError as exc:
+        raise ProtocolBroken("a message that is not protobuf") from exc
+    return frames

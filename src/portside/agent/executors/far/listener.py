@@ -1,0 +1,221 @@
+"""The orchestrator's side of the core API: executors connect, say what they are, and join the pool.
+
+An executor that loses its connection leaves the pool, and its runs lose their attempt. It connects again by itself.
+"""
+
+import asyncio
+import contextlib
+import tempfile
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import grpc
+from grpc_health.v1 import health_pb2, health_pb2_grpc
+from grpc_health.v1.health import OVERALL_HEALTH
+from grpc_health.v1.health import aio as health
+
+from portside.agent.executors.far.session import OPTIONS, SESSION, Credentials, Session, credentials_of
+from portside.agent.executors.member import Executor, ExecutorFailed, read_hello
+from portside.agent.executors.pool import ExecutorPool
+from portside.agent.queue.worker import Worker
+from portside.agent.settings import AgentSettings
+from portside.executor import messages
+from portside.executor.link import Handler, ServedCall
+from portside.executor.messages import ExecutorHello, Retirement
+from portside.kernel.errors import DependencyUnavailable, UserMistake
+from portside.kernel.logs import get_logger
+
+log = get_logger(__name__)
+START_WITHIN_S = 60.0
+STOP_WITHIN_S = 5.0
+HELLO_WITHIN_S = 60.0
+CHECK_WITHIN_S = 5.0
+MAX_SESSIONS = 4096
+SERVICE = SESSION.split("/")[1]
+
+
+class FarExecutor(Executor):
+    """An executor on another machine. It ends with its session."""
+
+    link: Session
+
+    def __init__(self, session: Session, hello: ExecutorHello, heartbeat_s: float) -> None:
+        name = f"{hello.host}:{hello.pid}" if hello.host else str(hello.pid)
+        super().__init__(session, hello, name=name, heartbeat_s=heartbeat_s)
+
+    async def wait_ended(self) -> str:
+        """Wait until the session has ended, and return why."""
+        await self.link.wait_closed()
+        return self._killed_because or self.link.farewell or "lost its connection"
+
+    async def close(self) -> None:
+        """End the session."""
+        self.retiring.set()
+        self.link.close("the orchestrator stops")
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(STOP_WITHIN_S):
+                await self.link.wait_closed()
+        self.link.abort("the orchestrator stops")
+        await asyncio.gather(*self._tasks, return_exceptions=True)
+
+
+class Listener:
+    """Listens for executors, and lets each join the pool whose graphs it has."""
+
+    def __init__(self, pools: Sequence[ExecutorPool], settings: AgentSettings) -> None:
+        self._pools, self._settings = pools, settings
+        # An executor has a project and variables of its own.
+        self._hello = replace(pools[0].program.hello, env={})
+        self._credentials: Credentials = credentials_of(settings)
+        self._executors: dict[str, FarExecutor] = {}
+        self._health = GrpcServer()
+
+    async def start(self) -> None:
+        """Listen. Raises UserMistake if anybody on the network could connect, and DependencyUnavailable."""
+        session = grpc.stream_stream_rpc_method_handler(self._serve)
+        handlers = grpc.method_handlers_generic_handler(SERVICE, {SESSION.rsplit("/", 1)[1]: session})
+        settings = self._settings
+        listen = partial(self._credentials.listen, host=settings.core_api_host, port=settings.core_api_port)
+        await self._health.start(listen, handlers)
+        log.info("listening for executors", address=f"{settings.core_api_host}:{settings.core_api_port}")
+
+    async def close(self) -> None:
+        """Listen no more. The pool ends the sessions."""
+        await self._health.close()
+
+    async def is_healthy(self) -> bool:
+        """Whether the gRPC server answers."""
+        return await self._health.is_healthy()
+
+    async def _serve(self, _requests: Any, context: Any) -> None:
+        """Serve one session."""
+        if context.peer().startswith("unix:") or not self._credentials.admit(context.invocation_metadata()):
+            log.warning("an executor was refused: its key is not the one in CORE_API_KEY", peer=context.peer())
+            await context.abort(grpc.StatusCode.UNAUTHENTICATED, "the key is not the one that the orchestrator has")
+        greeting: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
+
+        def on_hello(body: Any) -> None:
+            if not greeting.done():
+                greeting.set_result(body)
+
+        handlers: dict[str, Handler] = {}
+        session = Session(handlers, is_executor=False, on_hello=on_hello)
+        session.hello(self._hello)
+        joining = asyncio.create_task(self._join(session, greeting, handlers))
+        try:
+            await session.run(context.read, context.write)
+        finally:
+            joining.cancel()
+            await asyncio.gather(joining, return_exceptions=True)
+
+    async def _join(self, session: Session, greeting: asyncio.Future[Any], handlers: dict[str, Handler]) -> None:
+        """Let an executor join when it has said hello; before that it can call nothing."""
+        try:
+            async with asyncio.timeout(HELLO_WITHIN_S):
+                hello = read_hello(await greeting)
+            pool = self._pool_for(hello)
+        except TimeoutError:
+            session.close("the executor did not say what it is", is_planned=False)
+        except (ExecutorFailed, UserMistake) as exc:
+            log.warning("an executor was refused", reason=str(exc))
+            session.close(f"refused: {exc}", is_planned=False)
+        else:
+            executor = FarExecutor(session, hello, self._settings.executor_heartbeat_secs)
+            handlers.update(pool.make_handlers(lambda: executor))
+            handlers[messages.RETIRE] = partial(_retire, executor)
+            before = self._executors.get(hello.executor_id)
+            if before is not None:
+                before.kill("connected again")
+            self._executors[hello.executor_id] = executor
+            pool.join(executor, slots=hello.slots, revision=hello.revision)
+            with contextlib.suppress(asyncio.CancelledError):
+                await session.wait_closed()
+            if self._executors.get(hello.executor_id) is executor:
+                del self._executors[hello.executor_id]
+
+    def _pool_for(self, hello: ExecutorHello) -> ExecutorPool:
+        """Return the pool whose graphs an executor has. Raises ExecutorFailed."""
+        if not hello.executor_id or hello.slots < 1:
+            raise ExecutorFailed("an executor cannot be used: it has no name or no slots")
+        for pool in self._pools:
+            if pool.program.hello.graphs.keys() <= hello.graphs.keys():
+                return pool
+        lacking = sorted(set(self._hello.graphs) - set(hello.graphs))
+        raise ExecutorFailed(f"an executor cannot be used: it lacks the graphs {', '.join(lacking)}")
+
+    def share_slots(self, worker: Worker, own_slots: int) -> None:
+        """Let a worker execute as many runs at once as executors can: `own_slots` beside it, and those elsewhere."""
+
+        def share() -> None:
+            worker.set_slots(own_slots + sum(each.hello.slots for pool in self._pools for each in pool.executors))
+
+        for pool in self._pools:
+            pool.on_change = share
+        share()
+
+
+def _retire(executor: FarExecutor, body: Any, _call: ServedCall) -> None:
+    messages.read(Retirement, body)
+    executor.retire()
+
+
+class GrpcServer:
+    """A gRPC server with `grpc.health.v1`, and a check of its own health by a socket that only this user reaches."""
+
+    def __init__(self) -> None:
+        self._server: Any = None
+        self._servicer: Any = None
+        self._channel: Any = None
+        self._folder: tempfile.TemporaryDirectory[str] | None = None
+
+    async def start(self, listen: Callable[[Any], int], *handlers: Any) -> None:
+        """Start within a minute. Raises DependencyUnavailable if the port is taken, or the server does not start."""
+        self._servicer = health.HealthServicer()
+        self._server = grpc.aio.server(
+            options=(*OPTIONS, ("grpc.so_reuseport", 0)), maximum_concurrent_rpcs=MAX_SESSIONS
+        )
+        self._server.add_generic_rpc_handlers(handlers)
+        health_pb2_grpc.add_HealthServicer_to_server(self._servicer, self._server)
+        self._folder = tempfile.TemporaryDirectory(prefix="portside-")
+        own = f"unix:{Path(self._folder.name, 'health')}"
+        try:
+            listen(self._server)
+            self._server.add_insecure_port(own)
+            async with asyncio.timeout(START_WITHIN_S):
+                await self._server.start()
+        except (RuntimeError, TimeoutError) as exc:
+            reason = str(exc) or "it took more than a minute"
+            raise DependencyUnavailable(f"the gRPC server did not start: {reason}") from exc
+        self._channel = grpc.aio.insecure_channel(own)
+        await self.set_serving(is_serving=True)
+
+    async def set_serving(self, *, is_serving: bool) -> None:
+        """Let the health service say whether this server serves."""
+        status = health_pb2.HealthCheckResponse.SERVING if is_serving else health_pb2.HealthCheckResponse.NOT_SERVING
+        for service in (OVERALL_HEALTH, SERVICE):
+            await self._servicer.set(service, status)
+
+    async def is_healthy(self) -> bool:
+        """Ask the health service as any client does."""
+        if self._channel is None:
+            return False
+        try:
+            stub = health_pb2_grpc.HealthStub(self._channel)
+            answer = await stub.Check(health_pb2.HealthCheckRequest(), timeout=CHECK_WITHIN_S)
+        except grpc.aio.AioRpcError:
+            return False
+        return bool(answer.status == health_pb2.HealthCheckResponse.SERVING)
+
+    async def close(self) -> None:
+        """Stop: calls under way end at once."""
+        if self._servicer is not None:
+            await self._servicer.enter_graceful_shutdown()
+        if self._channel is not None:
+            await self._channel.close()
+        if self._server is not None:
+            await self._server.stop(None)
+        if self._folder is not None:
+            self._folder.cleanup()

@@ -1,0 +1,317 @@
+"""A link whose frames are messages of the core API, on a stream of gRPC, and who may open one.
+
+All frames that wait while one message is being sent are the next message. As long as the peer does not read, callers
+and those who send items wait (`drain`), and `on_congestion` tells the bridge to stop reading. As long as much of what
+the peer asked for is under way, nothing more is read from it. Messages have at most `MAX_MESSAGE_BYTES`.
+"""
+
+import asyncio
+import contextlib
+import hmac
+from collections import deque
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass
+from ipaddress import ip_address
+from pathlib import Path
+from typing import Any, cast
+
+import grpc
+from grpc.aio import EOF
+
+from portside.agent.executors.far.codec import GOODBYE, decoded_frame, encoded_frame, parsed_frames
+from portside.agent.settings import AgentSettings
+from portside.executor import link as links
+from portside.executor.link import CallFailed, Handlers, Link, LinkLimits, ProtocolBroken, ServedCall
+from portside.kernel.errors import UserMistake
+
+MAX_MESSAGE_BYTES = 128 * 1024 * 1024
+# A message is one frame of any size, or several of up to this.
+BATCH_BYTES = 1024 * 1024
+MAX_FRAME_BYTES = MAX_MESSAGE_BYTES - 1024
+READ_AHEAD_BYTES = 16 * 1024 * 1024
+LIMITS = LinkLimits(frame_bytes=MAX_FRAME_BYTES, queued_bytes=2 * MAX_MESSAGE_BYTES)
+END_WITHIN_S = 5.0
+MIN_KEY_BYTES = 32
+SESSION = "/portside.core.v1.Core/Session"
+OPTIONS: tuple[tuple[str, Any], ...] = (
+    ("grpc.max_receive_message_length", MAX_MESSAGE_BYTES),
+    ("grpc.max_send_message_length", MAX_MESSAGE_BYTES),
+)
+_FRAMES_TAG = b"\x0a"
+_ANSWERS = frozenset({links.ITEM, links.RESULT, links.ERROR})
+_MALFORMED = (TypeError, ValueError, KeyError, AttributeError)
+
+
+class Session(Link):
+    """One end of a session. Make it on the loop that runs it."""
+
+    def __init__(
+        self,
+        handlers: Handlers,
+        *,
+        is_executor: bool,
+        on_hello: Callable[[Any], None],
+        pong: Callable[[], Any] = lambda: None,
+        on_congestion: Callable[[bool], None] = lambda _is_congested: None,
+    ) -> None:
+        super().__init__(handlers, on_hello=on_hello, pong=pong, limits=LIMITS)
+        self.farewell: str | None = None
+        """Why the peer ended the session, in its words."""
+        self.was_planned = False
+        self.heard_at = self._loop.time()
+        """When the peer last sent something, by the clock of the loop."""
+        self._is_executor, self._on_congestion = is_executor, on_congestion
+        self._take = (*self._take, self._take_goodbye)
+        self._outgoing: deque[bytes] = deque()
+        self._methods: dict[int, str] = {}
+        self._due, self._room = asyncio.Event(), asyncio.Event()
+        self._is_ending = False
+        self._aborted: asyncio.Future[None] = self._loop.create_future()
+        # `Link` closes and aborts its transport.
+        self._transport = cast("asyncio.Transport", _StreamEnd(self))
+
+    async def run(
+        self,
+        read: Callable[[], Awaitable[Any]],
+        write: Callable[[bytes], Awaitable[Any]],
+        done_writing: Callable[[], Awaitable[None]] | None = None,
+    ) -> None:
+        """Carry frames in both directions until either side ends the session. Raises AioRpcError if gRPC fails."""
+        reading = asyncio.create_task(self._read_all(read))
+        writing = asyncio.create_task(self._write_all(write))
+        reason: Exception | None = None
+        try:
+            await asyncio.wait([reading, writing, self._aborted], return_when=asyncio.FIRST_COMPLETED)
+            if writing.done() and writing.exception() is None and not self._aborted.done():
+                if done_writing is not None:
+                    await done_writing()
+                await asyncio.wait([reading, self._aborted], timeout=END_WITHIN_S, return_when=asyncio.FIRST_COMPLETED)
+            for task in (reading, writing):
+                if task.done() and (failure := task.exception()) is not None:
+                    reason = cast("Exception", failure)
+                    raise failure
+        finally:
+            for task in (reading, writing):
+                task.cancel()
+            await asyncio.gather(reading, writing, return_exceptions=True)
+            self.connection_lost(reason)
+
+    @property
+    def unfinished(self) -> list[asyncio.Future[Any]]:
+        """The work for calls of the peer that has not stopped yet."""
+        return [served.work for served in self._served.values() if served.work is not None]
+
+    # Sending
+
+    def send_frame(self, kind: int, number: int, body: Any) -> None:
+        """Queue a frame. Raises CallFailed if it is too large, or not what belongs to its method."""
+        if self._reason is not None:
+            return
+        # Only for answers: both sides count their calls from 1.
+        method = self._methods.get(number) if kind in _ANSWERS else None
+        try:
+            data = encoded_frame(kind, number, body, method, is_executor=self._is_executor)
+        except _MALFORMED as exc:
+            what = body[0] if kind == links.CALL else method
+            raise CallFailed("malformed", f"what belongs to {what} cannot be sent: {exc}") from exc
+        if len(data) > self._limits.frame_bytes:
+            raise CallFailed("too_large", f"a message has {len(data)} bytes, more than {self._limits.frame_bytes}")
+        if kind in (links.RESULT, links.ERROR):
+            self._methods.pop(number, None)
+        self._outgoing.append(data)
+        self._queued_bytes += len(data)
+        self._due.set()
+        if self._queued_bytes > self._limits.queued_bytes:
+            self.abort("the peer does not read")
+        elif self._queued_bytes > links.HIGH_WATER_BYTES and self._writable is None:
+            self.pause_writing()
+            self._on_congestion(True)
+
+    def close(self, reason: str = "closed by this side", *, is_planned: bool = True) -> None:
+        """Send what is queued and the reason, then end the session."""
+        if self._reason is None:
+            self.send_frame(GOODBYE, 0, {"reason": reason, "is_planned": is_planned})
+        super().close(reason)
+
+    def end(self) -> None:
+        """End the stream when what is queued has been sent."""
+        self._is_ending = True
+        self._due.set()
+
+    def end_now(self) -> None:
+        """End the stream at once."""
+        if not self._aborted.done():
+            self._aborted.set_result(None)
+
+    def _flush(self) -> None:
+        # Frames go out by themselves.
+        pass
+
+    async def _write_all(self, write: Callable[[bytes], Awaitable[Any]]) -> None:
+        while True:
+            while self._outgoing:
+                batch: list[bytes] = []
+                size = 0
+                while self._outgoing and (not batch or size + len(self._outgoing[0]) <= BATCH_BYTES):
+                    frame = self._outgoing.popleft()
+                    # As protobuf encodes the list of `Frames`: frames are encoded once.
+                    batch += (_FRAMES_TAG, _varint(len(frame)), frame)
+                    size += len(frame)
+                await write(b"".join(batch))
+                self._queued_bytes -= size
+                if self._writable is not None and self._queued_bytes <= links.HIGH_WATER_BYTES // 2:
+                    self.resume_writing()
+                    self._on_congestion(False)
+            if self._is_ending:
+                return
+            self._due.clear()
+            await self._due.wait()
+
+    # Receiving
+
+    async def _read_all(self, read: Callable[[], Awaitable[Any]]) -> None:
+        while (data := await read()) is not EOF:
+            self.heard_at = self._loop.time()
+            try:
+                for frame in parsed_frames(data).frames:
+                    kind, number, body = decoded_frame(frame)
+                    self._take[kind](number, body, frame.ByteSize())
+            except ProtocolBroken as exc:
+                links.log.warning("a peer broke the protocol and was disconnected: %s", exc)
+                self.abort(f"the peer broke the protocol: {exc}")
+                return
+            while self._served_bytes > READ_AHEAD_BYTES:
+                self.is_reading_paused = True
+                self._room.clear()
+                await self._room.wait()
+            self.is_reading_paused = False
+
+    def _take_call(self, number: int, body: Any, size: int) -> None:
+        self._methods[number] = body[0]
+        super()._take_call(number, body, size)
+
+    def _on_served(self, served: ServedCall, work: asyncio.Future[Any]) -> None:
+        super()._on_served(served, work)
+        self._room.set()
+
+    def _take_goodbye(self, _number: int, body: Any, _size: int) -> None:
+        self.farewell, self.was_planned = str(body["reason"])[:1000], bool(body["is_planned"])
+        if self._reason is None:
+            self._reason = self.farewell
+        self.end()
+
+
+class _StreamEnd:
+    """What a link knows of its transport."""
+
+    def __init__(self, session: Session) -> None:
+        self._session = session
+
+    def close(self) -> None:
+        self._session.end()
+
+    def abort(self) -> None:
+        self._session.end_now()
+
+
+def _varint(number: int) -> bytes:
+    encoded = bytearray()
+    while number > 0x7F:
+        encoded.append(number & 0x7F | 0x80)
+        number >>= 7
+    encoded.append(number)
+    return bytes(encoded)
+
+
+# Who may open a session
+
+
+@dataclass(frozen=True)
+class Credentials:
+    """How the peers of sessions know each other: keys, certificates, or both; neither only on this machine."""
+
+    keys: tuple[bytes, ...] = ()
+    """Any of them is accepted; the first is sent."""
+    certificate: bytes | None = None
+    private_key: bytes | None = None
+    authority: bytes | None = None
+    """The certificates that those of peers are signed with."""
+
+    def listen(self, server: Any, host: str, port: int) -> int:
+        """Let a gRPC server listen, and return the port. Raises UserMistake if anybody on the network could connect."""
+        self._check(host, is_server=True)
+        if self.authority is not None and self.certificate is None:
+            raise UserMistake("CORE_API_CA needs CORE_API_CERTIFICATE and CORE_API_PRIVATE_KEY of the orchestrator")
+        address = f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
+        if self.certificate is None:
+            return int(server.add_insecure_port(address))
+        pair = [(self.private_key, self.certificate)]
+        secured = grpc.ssl_server_credentials(pair, self.authority, require_client_auth=self.authority is not None)
+        return int(server.add_secure_port(address, secured))
+
+    def connect(self, target: str, options: tuple[tuple[str, Any], ...]) -> Any:
+        """Return a channel to an orchestrator. Raises UserMistake if what it carries would be open to the network."""
+        host, _, port = target.rpartition(":")
+        if not (host and port.isdecimal()):
+            raise UserMistake(f"--core-api: {target!r} is not the address of an orchestrator; give HOST:PORT")
+        self._check(host.strip("[]"), is_server=False)
+        if self.certificate is not None and self.authority is None:
+            raise UserMistake(
+                "CORE_API_CERTIFICATE needs CORE_API_CA: what the orchestrator's certificate is signed with"
+            )
+        if self.authority is None:
+            return grpc.aio.insecure_channel(target, options)
+        secured = grpc.ssl_channel_credentials(self.authority, self.private_key, self.certificate)
+        return grpc.aio.secure_channel(target, secured, options)
+
+    def _check(self, host: str, *, is_server: bool) -> None:
+        has_tls = self.certificate is not None and self.authority is not None
+        if not (self.keys or has_tls or is_loopback(host)):
+            what = "listen for executors on" if is_server else "connect to an orchestrator at"
+            raise UserMistake(
+                f"refusing to {what} {host} without CORE_API_KEY or mutual TLS: set CORE_API_KEY on both sides, or "
+                "CORE_API_CERTIFICATE, CORE_API_PRIVATE_KEY and CORE_API_CA"
+            )
+
+    @property
+    def metadata(self) -> tuple[tuple[str, str], ...]:
+        """What an executor sends with its request for a session."""
+        return (("authorization", f"Bearer {self.keys[0].decode()}"),) if self.keys else ()
+
+    def admit(self, metadata: Any) -> bool:
+        """Whether a request for a session has one of the keys. Certificates are checked when it connects."""
+        if not self.keys:
+            return True
+        given = next((value for name, value in metadata or () if name == "authorization"), "")
+        data = given.encode() if isinstance(given, str) else given
+        # All are compared, so that the time does not tell which one was close.
+        matches = [hmac.compare_digest(data, b"Bearer " + key) for key in self.keys]
+        return any(matches)
+
+
+def credentials_of(settings: AgentSettings) -> Credentials:
+    """Read the keys and certificates that the settings name. Raises UserMistake."""
+    keys = tuple(key.strip().encode() for key in (settings.core_api_key or "").split(",") if key.strip())
+    if any(len(key) < MIN_KEY_BYTES or not key.isascii() for key in keys):
+        raise UserMistake(f"setting CORE_API_KEY: a key has at least {MIN_KEY_BYTES} ASCII characters")
+    certificate = _file("CORE_API_CERTIFICATE", settings.core_api_certificate)
+    private_key = _file("CORE_API_PRIVATE_KEY", settings.core_api_private_key)
+    if (certificate is None) != (private_key is None):
+        raise UserMistake("CORE_API_CERTIFICATE and CORE_API_PRIVATE_KEY belong together: set both or neither")
+    return Credentials(keys, certificate, private_key, _file("CORE_API_CA", settings.core_api_ca))
+
+
+def _file(name: str, path: str | None) -> bytes | None:
+    if path is None:
+        return None
+    try:
+        return Path(path).read_bytes()
+    except OSError as exc:
+        raise UserMistake(f"setting {name}: {path} cannot be read: {exc.strerror}") from exc
+
+
+def is_loopback(host: str) -> bool:
+    """Whether an address is of this machine alone."""
+    with contextlib.suppress(ValueError):
+        return ip_address(host).is_loopback
+    return host == "localhost"

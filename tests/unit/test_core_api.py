@@ -1,0 +1,287 @@
+"""The core API: its messages are those of links on one machine, are all documented, and arrive as they were sent."""
+
+import dataclasses
+import re
+from itertools import pairwise
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from portside.agent.executors.far.codec import GOODBYE, METHODS, TUPLES, decoded_frame, encoded_frame, parsed_frames
+from portside.agent.executors.far.session import Credentials, credentials_of
+from portside.agent.settings import AgentSettings
+from portside.core.v1 import core_pb2 as core
+from portside.executor import link as links
+from portside.executor import messages, requests
+from portside.executor.checkpoints import rows
+from portside.executor.link import ProtocolBroken, decode, encode
+from portside.executor.messages import CheckpointPut, ExecutorHello, GraphCall, Pong, ServerHello
+from portside.executor.requests import GraphFacts, HistoryRead, Outcome, RunRequest, Schemas, StateRead
+from portside.kernel.errors import UserMistake
+
+PROTO = Path(core.__file__).with_name("core.proto").read_text("utf-8")
+DESCRIBED = core.DESCRIPTOR.message_types_by_name
+KEY = "0123456789abcdef0123456789abcdef"
+DATACLASSES = {
+    name: kind
+    for module in (messages, requests)
+    for name, kind in vars(module).items()
+    if dataclasses.is_dataclass(kind) and kind.__module__ == module.__name__
+}
+# The project's handlers run beside their server, in a process of its machine.
+OF_HANDLERS = {"SentUser", "Authenticated", "Authorization"}
+
+
+@pytest.mark.parametrize("name", sorted(set(DATACLASSES) - OF_HANDLERS))
+def test_messages_have_the_fields_of_those_on_links(name):
+    fields = {field.name for field in dataclasses.fields(DATACLASSES[name])} - {"handlers"}
+    of_choice = {choice.name for choice in DESCRIBED[name].oneofs if not choice.name.startswith("_")}
+    in_choice = {field.name for choice in DESCRIBED[name].oneofs if choice.name in of_choice for field in choice.fields}
+    assert {field.name for field in DESCRIBED[name].fields} - in_choice | of_choice == fields
+
+
+@pytest.mark.parametrize(
+    ("name", "parts"),
+    [
+        ("CheckpointRow", rows.CHECKPOINT_COLUMNS), ("ValueRow", rows.VALUE_COLUMNS), ("PieceRow", rows.PIECE_COLUMNS),
+        ("WriteRow", rows.WRITE_COLUMNS), ("Event", requests.Emitted._fields),
+    ],
+)  # fmt: skip
+def test_tuples_have_their_parts_in_order(name, parts):
+    assert name in TUPLES
+    assert tuple(field.name for field in sorted(DESCRIBED[name].fields, key=lambda each: each.number)) == tuple(parts)
+
+
+def test_every_message_is_documented():
+    lines = PROTO.splitlines()
+    bare = [line for before, line in pairwise(lines)
+            if re.match(r"(message|service) ", line) and not before.startswith("//")]  # fmt: skip
+    assert not bare
+    assert len(re.findall(r"^message ", PROTO, re.MULTILINE)) == len(DESCRIBED)
+
+
+def carried(kind: int, body: Any, method: str | None = None, **options: Any) -> Any:
+    """Send a frame, and return its body at the other end."""
+    frame = core.Frame.FromString(encoded_frame(kind, 7, body, method, is_executor=options.get("is_executor", False)))
+    arrived = decoded_frame(frame)
+    assert arrived[:2] == (kind, 7)
+    return arrived[2]
+
+
+def on_a_link(body: Any) -> Any:
+    return decode(encode(body))
+
+
+def without_handlers(hello: Any) -> Any:
+    return {name: value for name, value in on_a_link(hello).items() if name != "handlers"}
+
+
+RUN = RunRequest(
+    graph_id="agent",
+    input={"deep": [None, True, 1.5, b"\x00", 2**70, {"a": "ü"}]},
+    command=None,
+    config={"configurable": {"thread_id": "t", "run_id": "r"}, "metadata": {}},
+    stream_modes=["values", "custom"],
+    interrupt_before="*",
+    interrupt_after=["one"],
+    attempt=3,
+)
+PUT = CheckpointPut(
+    call=1,
+    scope=0,
+    thread_id="t",
+    checkpoint_ns="",
+    run=("r", 2),
+    is_awaited=True,
+    checkpoints=[("t", "", "c", None, "{}", "msgpack", b"\x01", "{}", "{}")],
+    values=[("t", "", "messages", "1", "msgpack", b"\x02", "{1,2,3}", None)],
+    pieces=[("t", 4, 5, 6, b"\x03")],
+    writes=[("t", "", "c", "task", -1, "~p", None, "messages", "msgpack", b"\x04", None, None)],
+    size=10,
+)
+CALLS = [
+    (messages.EXECUTE, GraphCall(request=RUN, call=9, timeout_s=1.5)),
+    ("read_state", GraphCall(request=StateRead(graph_id="a", config={}, checkpoint={"kind": b"x"}, select=[]))),
+    ("read_history", GraphCall(request=HistoryRead(graph_id="a", config={"b": 1}, limit=10, filter={}, select=["x"]))),
+    (messages.UPDATE_STATE, GraphCall(request=requests.StateChange(graph_id="a", config={}, values=None), scope=3)),
+    (messages.CREATE_STATE, GraphCall(request=requests.StateCreation(graph_id="a", config={}, supersteps=[[{}]]))),
+    ("draw", GraphCall(request=requests.DescriptionRequest(graph_id="a", config={}, xray=True))),
+    (messages.CHECKPOINTS_PUT, PUT),
+    (messages.CHECKPOINTS, messages.CheckpointCall(call=1, scope=2, operation="read", arguments=["t", "", None])),
+    (messages.STORE_BATCH, messages.StoreBatch(call=1, ops=[("get", b"{}"), ("put", b'{"a":1}')])),
+    (
+        messages.HTTP_REQUEST,
+        messages.HttpRequest(
+            call=1, method="GET", path="/ok", raw_path=b"/ok", query=b"", headers=[(b"a", b"b")], body=b""
+        ),
+    ),
+    (messages.RETIRE, messages.Retirement(reason="old")),
+    ("of another version", {"any": ["body", None]}),
+    ("of another version", None),
+]  # fmt: skip
+
+
+NOTHING_OPEN: dict[str, Any] = {"interrupts": {}, "has_next": False}
+NO_ERROR: dict[str, Any] = {**NOTHING_OPEN, "error": None}
+
+
+@pytest.mark.parametrize(("method", "body"), CALLS)
+def test_calls_arrive_as_on_a_link(method, body):
+    expected = on_a_link((method, body))
+    assert carried(links.CALL, (method, body)) == expected
+    # The bridge sends what it received.
+    assert carried(links.CALL, expected) == expected
+
+
+@pytest.mark.parametrize(
+    ("method", "body"),
+    [
+        (messages.EXECUTE, Outcome(values=b"{}", interrupts={"t": [{"id": "1"}]}, has_next=True, error=None)),
+        (messages.EXECUTE, Outcome(values=None, interrupts={}, has_next=False, error={"error": "E", "message": "m"})),
+        ("read_outcome", Outcome(values=b"", row_values=b"{}", long_values={"a": "1"}, **NO_ERROR)),
+        ("read_state", b"{}"),
+        ("read_state", None),
+        ("read_history", b"[]"),
+        (messages.UPDATE_STATE, None),
+        (messages.UPDATE_STATE, requests.ChangedState(checkpoint={"a": 1}, values=b"{}", **NOTHING_OPEN)),
+        ("draw", requests.Drawing([{"id": 1}], [])),
+        ("schemas", Schemas({"type": "object"}, None, {}, None, None)),
+        ("subgraphs", {"one": Schemas(None, None, None, None, None)}),
+        (messages.CHECKPOINTS_PUT, None),
+        (messages.CHECKPOINTS, [{"thread_id": "t", "value_datas": [b"x", None]}]),
+        (messages.CHECKPOINTS, None),
+        (messages.STORE_BATCH, [None, {"value": b"{}"}, [["a", "b"]]]),
+        ("of another version", [1, 2]),
+    ],
+)  # fmt: skip
+def test_results_arrive_as_on_a_link(method, body):
+    expected = on_a_link(body)
+    assert carried(links.RESULT, body, method) == expected
+    assert carried(links.RESULT, expected, method) == expected
+
+
+@pytest.mark.parametrize(
+    ("method", "body"),
+    [
+        (messages.EXECUTE, [("values", b"{}"), ("custom", b"1")]),
+        (messages.HTTP_REQUEST, (200, [(b"a", b"b")])),
+        (messages.HTTP_REQUEST, b"a piece"),
+        ("of another version", "anything"),
+    ],
+)
+def test_items_arrive_as_on_a_link(method, body):
+    expected = on_a_link(body)
+    assert carried(links.ITEM, body, method) == expected
+    assert carried(links.ITEM, expected, method) == expected
+
+
+def test_words_about_the_session_arrive():
+    hello = ServerHello(protocol=1, file="", graphs={"a": {"path": "x:y", "description": None}}, dependencies=["."],
+                        env={}, loops=1, serde={"a": 1}, store_ttl={"default_ttl": 5})  # fmt: skip
+    assert carried(links.HELLO, hello) == without_handlers(hello)
+    own = ExecutorHello(protocol=1, language="Python", pid=1, graphs={"a": GraphFacts("b", is_factory=True)},
+                        libraries={"langgraph": "1"}, executor_id="x", slots=3)  # fmt: skip
+    assert carried(links.HELLO, own, is_executor=True) == without_handlers(own)
+    error = {"code": "invalid", "message": "no", "fields": {"problems": [{"loc": ["a"]}]}}
+    assert carried(links.ERROR, error) == error
+    assert carried(links.PONG, Pong(still_s=1.5, memory_bytes=7)) == on_a_link(Pong(still_s=1.5, memory_bytes=7))
+    assert carried(GOODBYE, {"reason": "over", "is_planned": True}) == {"reason": "over", "is_planned": True}
+    for kind in (links.CANCEL, links.PING):
+        assert carried(kind, None) == {}
+
+
+def test_every_method_has_a_message_for_each_of_its_parts():
+    for method in METHODS.values():
+        assert method.body in core.Call.DESCRIPTOR.fields_by_name
+        assert method.item in core.Item.DESCRIPTOR.fields_by_name
+        assert method.request is None or method.request in core.GraphCall.DESCRIPTOR.fields_by_name
+        assert method.result is None or method.result in core.Result.DESCRIPTOR.fields_by_name
+
+
+@pytest.mark.parametrize("data", [b"\xff", b"\x0a\x05abc"])
+def test_broken_messages_break_the_protocol(data):
+    with pytest.raises(ProtocolBroken):
+        parsed_frames(data)
+
+
+def test_frames_without_meaning_break_the_protocol():
+    with pytest.raises(ProtocolBroken):
+        decoded_frame(core.Frame(call=1))
+    malformed = core.Frame(call=1, result=core.Result(other=core.Value(msgpack=b"\xc1")))
+    with pytest.raises(ProtocolBroken):
+        decoded_frame(malformed)
+
+
+def test_bodies_of_another_shape_are_refused():
+    put = {**on_a_link(PUT), "pieces": [["t", 1]]}
+    for body in (("checkpoints.put", put), ("store.batch", {"call": "one"}), (messages.EXECUTE, "text")):
+        with pytest.raises((TypeError, ValueError, AttributeError, KeyError)):
+            encoded_frame(links.CALL, 1, body, None, is_executor=True)
+
+
+# Who may connect
+
+
+class Ports:
+    """Notes how a gRPC server is told to listen."""
+
+    def __init__(self) -> None:
+        self.secured: list[bool] = []
+
+    def add_insecure_port(self, _address: str) -> int:
+        self.secured.append(False)
+        return 1
+
+    def add_secure_port(self, _address: str, _credentials: Any) -> int:
+        self.secured.append(True)
+        return 1
+
+
+@pytest.mark.parametrize("host", ["0.0.0.0", "::", "192.0.2.1", "orchestrator"])
+def test_network_is_refused_without_key_or_certificates(host):
+    with pytest.raises(UserMistake, match="CORE_API_KEY"):
+        Credentials().listen(Ports(), host, 1)
+    with pytest.raises(UserMistake, match="CORE_API_KEY"):
+        Credentials(certificate=b"c", private_key=b"k").listen(Ports(), host, 1)
+    with pytest.raises(UserMistake, match="CORE_API_KEY"):
+        Credentials(authority=b"a").connect(f"[{host}]:1" if ":" in host else f"{host}:1", ())
+    ports = Ports()
+    Credentials(keys=(KEY.encode(),)).listen(ports, host, 1)
+    assert ports.secured == [False]
+
+
+@pytest.mark.parametrize("host", ["127.0.0.1", "::1", "localhost"])
+def test_this_machine_needs_neither(host):
+    ports = Ports()
+    Credentials().listen(ports, host, 1)
+    assert ports.secured == [False]
+
+
+def test_certificates_are_never_ignored():
+    with pytest.raises(UserMistake, match="CORE_API_CERTIFICATE"):
+        Credentials(keys=(b"k",), authority=b"a").listen(Ports(), "0.0.0.0", 1)
+    with pytest.raises(UserMistake, match="CORE_API_CA"):
+        Credentials(keys=(b"k",), certificate=b"c", private_key=b"k").connect("orchestrator:1", ())
+
+
+def test_any_of_several_keys_is_accepted():
+    both = credentials_of(AgentSettings(core_api_key=f"{KEY}, {KEY[::-1]}"))
+    assert both.metadata == (("authorization", f"Bearer {KEY}"),)
+    assert both.admit(both.metadata)
+    assert both.admit((("authorization", f"Bearer {KEY[::-1]}"),))
+    for metadata in ((), (("authorization", KEY),), (("authorization", f"Bearer {KEY}x"),), (("other", KEY),), None):
+        assert not both.admit(metadata)
+
+
+@pytest.mark.parametrize(
+    ("given", "reason"),
+    [
+        ({"core_api_key": "short"}, "at least 32"),
+        ({"core_api_certificate": "/tmp/x"}, "cannot be read"),
+        ({"core_api_ca": "/nothing/here"}, "CORE_API_CA: /nothing/here cannot be read"),
+    ],
+)
+def test_settings_that_cannot_be_used_are_named(given, reason):
+    with pytest.raises(UserMistake, match=reason):
+        credentials_of(AgentSettings(**given))
