@@ -129,9 +129,14 @@ export class Executor {
     request: RunRequest,
     encoder: EventEncoder,
   ): AsyncGenerator<[string[], string, unknown]> {
+    const streamMode = [...encoder.streamed] as string[];
+    if (streamMode.length === 1 && !graph.lg_is_pregel) {
+      // The first versions name the mode of an item only if there are several.
+      streamMode.push(streamMode[0] === "values" ? "updates" : "values");
+    }
     const options = {
       ...config,
-      streamMode: [...encoder.streamed],
+      streamMode,
       subgraphs: request.stream_subgraphs,
       interruptBefore: request.interrupt_before ?? undefined,
       interruptAfter: request.interrupt_after ?? undefined,

@@ -94,7 +94,9 @@ async function prepare(link: Link, handlers: Map<string, Handler>, hello: Server
     const graphs = new Graphs(hello.graphs);
     await graphs.load(folder);
     const libraries = await importLibraries(firstFile(folder, hello.graphs));
-    graphs.attach(makeSaver(libraries, server), makeStore(libraries, server));
+    // The packages of 2024 have no store.
+    const hasStore = (libraries.checkpoint as Partial<typeof libraries.checkpoint>).BaseStore !== undefined;
+    graphs.attach(makeSaver(libraries, server), hasStore ? makeStore(libraries, server) : null);
     serve(handlers, libraries, graphs, server);
     return { ...base, graphs: graphs.facts(), libraries: libraries.versions };
   } catch (error) {

@@ -127,8 +127,10 @@ export class Operations {
   /** Draw a graph. */
   async draw(request: DescriptionRequest): Promise<{ nodes: unknown[]; edges: unknown[] }> {
     const graph = await this.described(request);
-    const drawing = await failing(request.graph_id, () =>
-      graph.getGraphAsync({ ...request.config, xray: request.xray || undefined } as never),
+    const config = { ...request.config, xray: request.xray || undefined } as never;
+    // The first versions draw at once, and without the graphs that they call.
+    const drawing = await failing(request.graph_id, async () =>
+      "getGraphAsync" in graph ? graph.getGraphAsync(config) : (graph as Graph).getGraph(config),
     );
     const { nodes, edges } = plain(drawing.toJSON()) as { nodes: Fields[]; edges: Fields[] };
     return { nodes: nodes.map(drawnNode), edges };

@@ -116,7 +116,7 @@ export class Graphs {
   }
 
   /** Give the graphs their checkpointer, which replaces their own, and their store. */
-  attach(checkpointer: BaseCheckpointSaver, store: BaseStore): void {
+  attach(checkpointer: BaseCheckpointSaver, store: BaseStore | null): void {
     this.checkpointer = checkpointer;
     this.store = store;
     for (const [id, found] of this.exports) {
@@ -156,15 +156,20 @@ export class Graphs {
 
 function asGraph(value: unknown): Graph | null {
   const given = (value ?? {}) as Fields;
-  if (given.lg_is_pregel === true) {
+  if (isPregel(given)) {
     return value as Graph;
   }
   // An agent of `createAgent` holds its graph; a StateGraph becomes one.
   const held = given.graph as Fields | undefined;
-  if (typeof value === "object" && held?.lg_is_pregel === true) {
+  if (typeof value === "object" && held !== undefined && isPregel(held)) {
     return held as unknown as Graph;
   }
   return typeof value === "object" && typeof given.compile === "function" ? (given.compile() as Graph) : null;
+}
+
+/** Whether a value is a compiled graph. Versions before 0.2.20 do not mark theirs. */
+function isPregel(value: Fields): boolean {
+  return value.lg_is_pregel === true || (typeof value.stream === "function" && "inputChannels" in value);
 }
 
 /** The folder of a configuration file's project, and the file whose packages are the graph's. */

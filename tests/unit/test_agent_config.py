@@ -218,6 +218,25 @@ def test_a_bad_graph_entry_is_named(tmp_path, entry, said):
     assert said in message
 
 
+@pytest.mark.parametrize(
+    ("entry", "path"),
+    [
+        ("./agent.ts", "./agent.ts:default"),
+        ("./agent.mjs:default", "./agent.mjs:default"),
+        ("./agent.cts:$agent1", "./agent.cts:$agent1"),
+        ({"path": "./agent.js:graph"}, "./agent.js:graph"),
+    ],
+)
+def test_javascript_export_is_named_or_default(tmp_path, entry, path):
+    config = read(tmp_path, graphs={"agent": entry})
+    assert config.graphs["agent"].path == path
+
+
+def test_javascript_export_must_be_a_name(tmp_path):
+    said = refusal(tmp_path, graphs={"agent": "./agent.ts:a graph"})
+    assert 'graphs.agent is "./agent.ts:a graph"; it must name a file and an export of it' in said
+
+
 def test_each_language_has_its_graphs(tmp_path):
     graphs = {"a": "./a.py:graph", "b": "./b.ts:graph", "c": "package.module:graph", "d": "./d.mjs:make"}
     config = read(tmp_path, graphs=graphs)

@@ -9,6 +9,7 @@ as well. A section from there replaces the file's. If the graphs come from there
 """
 
 import json
+import re
 from collections.abc import Collection, Mapping
 from pathlib import Path
 from typing import Annotated, Any, Literal
@@ -72,6 +73,7 @@ _IGNORED_VARIABLES = {
 }
 
 
+_JAVASCRIPT_NAME = re.compile(r"[^\W\d][\w$]*|\$[\w$]*")
 SweepMinutes = Annotated[float, msgspec.Meta(gt=0, le=525_600)]
 
 
@@ -374,12 +376,26 @@ def _graph(place: str, graph_id: str, entry: Any) -> GraphSource:
     if isinstance(entry, dict):
         entry = _known(place, key, entry, GraphSource.__slots__)
     source = GraphSource(entry) if isinstance(entry, str) else _typed(place, key, entry, GraphSource)
+    if is_javascript(source.path):
+        return _javascript_graph(place, key, source)
     file, separator, name = source.path.rpartition(":")
     if not (separator and file.strip() and name.isidentifier()):
         raise UserMistake(
             f'{place}: {key} is "{source.path}"; it must name a file and an object in it, like "./agent.py:graph"'
         )
     return source
+
+
+def _javascript_graph(place: str, key: str, source: GraphSource) -> GraphSource:
+    """Return the location of a graph in JavaScript with the name of its export, which is `default` if none is given."""
+    file, separator, name = source.path.rpartition(":")
+    if not separator:
+        file, name = source.path, "default"
+    if not _JAVASCRIPT_NAME.fullmatch(name):
+        raise UserMistake(
+            f'{place}: {key} is "{source.path}"; it must name a file and an export of it, like "./agent.ts:graph"'
+        )
+    return GraphSource(f"{file}:{name}", source.description)
 
 
 def _env(path: Path, value: Any) -> dict[str, str]:

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 import click
 
 from portside.cli.output import say, show_text
-from portside.kernel.aliases import JAVASCRIPT_SUFFIXES, is_javascript
+from portside.kernel.aliases import JAVASCRIPT_SUFFIXES
 from portside.kernel.errors import UserMistake
 
 if TYPE_CHECKING:
@@ -71,8 +71,7 @@ def node_variables(config: "AgentConfig", home: Path) -> dict[str, str]:
     Installs into the home folder what this machine lacks. Raises UserMistake.
     """
     names = ("EXECUTOR_NODE", "EXECUTOR_JAVASCRIPT")
-    is_needed = any(is_javascript(graph.path) for graph in config.graphs.values())
-    if not is_needed or all(os.environ.get(name) for name in names):
+    if not config.javascript.graphs or all(os.environ.get(name) for name in names):
         return {}
     import asyncio
 

@@ -73,6 +73,8 @@ def serve(config: Path | None, home: str | None, **options: Any) -> None:
     configure_logs(level=settings.log_level, as_json=settings.log_json)
     raise_descriptor_limit()
     agent_config = load_config((config or find_config(Path.cwd(), os.environ)).absolute(), os.environ)
+    if agent_config.javascript.graphs and find_spec("portside.dataplane") is not None:
+        settings = _with_node(settings, agent_config, home)
     if options["fd"] is None:
         # Fail early on a busy port, before imports that take seconds; the socket is opened again when all is ready.
         listen(settings.host, settings.port).close()
@@ -149,6 +151,19 @@ def _serve(
 
     with forwarded_logs(settings):
         uvloop.run(serve_agent(served, sockets, on_ready=show))
+
+
+def _with_node(settings: "AgentSettings", agent_config: "AgentConfig", home: str | None) -> "AgentSettings":
+    """Return settings that name Node and what executes JavaScript graphs. Raises UserMistake."""
+    import msgspec
+
+    from portside.cli.dev import node_variables
+    from portside.kernel.settings import load_settings
+    from portside.platform.settings import PlatformSettings
+
+    platform = load_settings(PlatformSettings, os.environ, home=home)
+    found = {name.lower(): value for name, value in node_variables(agent_config, platform.home_path).items()}
+    return msgspec.structs.replace(settings, **found)
 
 
 def prefix_of(agent_config: "AgentConfig", settings: "AgentSettings") -> str:

@@ -197,7 +197,7 @@ class JavaScript:
             await self._prepare(command, root)
         else:
             await self.tools.add_manager(manager, root)
-        variables: dict[str, str] = {}
+        variables = self.tools.pnpm_variables if manager.name == "pnpm" else {}
         if manager.package == "@yarnpkg/cli-dist":
             variables = await self._yarn_variables(root)
         await self._run(command or install_command(root), root, "install_command", variables)

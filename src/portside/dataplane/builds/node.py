@@ -130,6 +130,12 @@ class NodeTools:
         return self.build / "node"
 
     @property
+    def pnpm_variables(self) -> dict[str, str]:
+        """What pnpm before version 11 reads; npm warns about these variables."""
+        store = {} if self.cache is None else {"npm_config_store_dir": str(self.cache / "pnpm")}
+        return {"npm_config_manage_package_manager_versions": "false", **store}
+
+    @property
     def _bin(self) -> Path:
         return self._folder / "bin"
 
@@ -237,7 +243,6 @@ class NodeTools:
             # The headers for packages that are compiled at their installation, which would be downloaded otherwise.
             **({"npm_config_nodedir": str(headers)} if headers.is_dir() else {}),
             "YARN_ENABLE_TELEMETRY": "0",
-            "npm_config_manage_package_manager_versions": "false",
             **inherited,
             **{name: value for name, value in environ.items() if name.startswith(_PASSED_ON)},
             "PATH": f"{self._bin}{os.pathsep}{inherited['PATH']}",
@@ -303,13 +308,11 @@ async def provide_node(dataplane: Path, wanted: NodeVersions, output: MaskedOutp
 
 def _cache_variables(cache: Path) -> dict[str, str]:
     """Return the variables that set the caches of all package managers to folders of one folder."""
-    store = str(cache / "pnpm")
     return {
         "npm_config_cache": str(cache / "npm"),
         "YARN_CACHE_FOLDER": str(cache / "yarn"),
         "YARN_GLOBAL_FOLDER": str(cache / "yarn-global"),
-        "npm_config_store_dir": store,
-        "pnpm_config_store_dir": store,
+        "pnpm_config_store_dir": str(cache / "pnpm"),
         "BUN_INSTALL_CACHE_DIR": str(cache / "bun"),
     }
 
