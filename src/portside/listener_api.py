@@ -188,7 +188,8 @@ class MetricsReport(msgspec.Struct, frozen=True, kw_only=True):
 
     `replicas` counts the replicas that answer requests, `queue_replicas` those that only execute runs. `cpu` (cores)
     and `memory_mb` (resident memory) are sums over all replicas. `restarts` counts the replicas that died since the
-    listener started. `problem` says why a replica is missing. `server_version` is the agent server's version.
+    listener started. `oldest_wait_s` is how long the oldest run that could start has waited. `problem` says why a
+    replica is missing. `server_version` is the agent server's version.
     """
 
     replicas: Number | None = None
@@ -198,6 +199,7 @@ class MetricsReport(msgspec.Struct, frozen=True, kw_only=True):
     restarts: Number | None = None
     pending_runs: Number | None = None
     active_runs: Number | None = None
+    oldest_wait_s: Amount | None = None
     problem: Reason | None = None
     server_version: Annotated[str, Meta(max_length=200)] | None = None
 

@@ -5,7 +5,7 @@ import msgspec
 from portside.platform.settings import PlatformSettings
 from portside.platform.system import SHOWN, settings_in_force
 
-SECRETS = {"database_url", "api_key", "oidc_client_secret", "backup_passphrase"}
+SECRETS = {"database_url", "api_key", "oidc_client_secret", "backup_passphrase", "smtp_password"}
 
 
 def test_secrets_have_no_value() -> None:
@@ -14,11 +14,14 @@ def test_secrets_have_no_value() -> None:
         api_key="lsv2_pt_s3cret",
         oidc_client_secret="s3cret",
         backup_passphrase="s3cret",
+        smtp_password="s3cret",
     )
     found = settings_in_force(settings)
     assert "s3cret" not in msgspec.json.encode(found).decode()
     hidden = {each.name for each in found if each.is_hidden}
-    assert hidden == {"DATABASE_URL", "PORTSIDE_API_KEY", "OIDC_CLIENT_SECRET", "PORTSIDE_BACKUP_PASSPHRASE"}
+    assert hidden == {
+        "DATABASE_URL", "PORTSIDE_API_KEY", "OIDC_CLIENT_SECRET", "PORTSIDE_BACKUP_PASSPHRASE", "SMTP_PASSWORD",
+    }  # fmt: skip
     assert all(each.is_set for each in found if each.is_hidden)
 
 

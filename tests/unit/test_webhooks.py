@@ -11,8 +11,9 @@ import pytest
 
 from portside.agent.types.webhooks import WebhooksConfig
 from portside.agent.webhooks.deliveries import RetryPolicy
-from portside.agent.webhooks.policy import UrlRefused, WebhookPolicy, read_policy, read_secret, signature_headers
+from portside.agent.webhooks.policy import UrlRefused, WebhookPolicy, read_policy, read_secret
 from portside.kernel.errors import Invalid, UserMistake
+from portside.kernel.outbound import signature_headers
 
 SECRET = "a secret of enough bytes"
 

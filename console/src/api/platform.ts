@@ -4,6 +4,8 @@ export type Accepted = { message?: string };
 
 export type AgentAccess = { allow?: "none" | "permission" | "roles" | "workspace"; roles?: (string)[] };
 
+export type Alert = { id: string; rule: string; subject: string; name: string; detail: string; value: number; threshold: number; began_at: string; fired_at: string; ended_at: string | null; notified_at: string | null; is_silenced: boolean };
+
 export type AttachmentsOperations = { rename?: Record<string, string>; retain?: (string)[] };
 
 export type AuditChain = { entries: number; first_seq: number | null; last_seq: number | null; last_hash: string | null; broken_at: number | null };
@@ -19,6 +21,10 @@ export type BilledMetric = { customer_id: string; billable_metric_id: string; bi
 export type Category = { value: number; label?: string | null };
 
 export type Changed = { count: number; example_ids: (string)[]; as_of: string };
+
+export type Channel = { id: string; kind: "mail" | "webhook"; name: string; target: string; created_at: string; last_delivered_at: string | null; last_error: string | null };
+
+export type ChannelRequest = { kind: "mail" | "webhook"; name: string; url?: string | null; to?: (string)[] | null };
 
 export type Chart = { id: string; section_id: string; title: string; description: string | null; index: number; chart_type: string; series: (ChartSeries)[]; common_filters: ChartFilters | null; metadata: Record<string, unknown> | null; data?: (Point)[] };
 
@@ -90,7 +96,7 @@ export type DeploymentCreate = { name: string; source: "external_docker" | "exte
 
 export type DeploymentList = { resources: (Deployment)[]; offset: number };
 
-export type DeploymentMetrics = { replicas?: number | null; queue_replicas?: number | null; cpu?: number | null; memory_mb?: number | null; restarts?: number | null; pending_runs?: number | null; active_runs?: number | null; problem?: string | null; server_version?: string | null; measured_at?: string | null };
+export type DeploymentMetrics = { replicas?: number | null; queue_replicas?: number | null; cpu?: number | null; memory_mb?: number | null; restarts?: number | null; pending_runs?: number | null; active_runs?: number | null; oldest_wait_s?: number | null; problem?: string | null; server_version?: string | null; measured_at?: string | null };
 
 export type DeploymentPatch = { name?: string | null; source?: "external_docker" | "external_image" | "git_hosting" | "github" | "internal_docker" | "internal_source" | "internal_template" | null; revision_source?: "external_docker" | "external_image" | "git_hosting" | "github" | "internal_docker" | "internal_source" | "internal_template" | null; display_name?: string | null; source_config?: SourceConfig | null; source_revision_config?: SourceRevisionRequest | null; secrets?: (Secret)[] | null; secret_changes?: SecretChanges | null; secret_references?: (SecretReference)[] | null; agent_access?: AgentAccess | null };
 
@@ -214,7 +220,7 @@ export type Member = { id: string; user_id: string; email: string; full_name: st
 
 export type MemberRequest = { email: string; full_name?: string | null; password?: string | null; role_id?: string; workspaces?: (string)[]; workspace_role?: string };
 
-export type MetricsReport = { replicas?: number | null; queue_replicas?: number | null; cpu?: number | null; memory_mb?: number | null; restarts?: number | null; pending_runs?: number | null; active_runs?: number | null; problem?: string | null; server_version?: string | null };
+export type MetricsReport = { replicas?: number | null; queue_replicas?: number | null; cpu?: number | null; memory_mb?: number | null; restarts?: number | null; pending_runs?: number | null; active_runs?: number | null; oldest_wait_s?: number | null; problem?: string | null; server_version?: string | null };
 
 export type ModelInUse = { provider: string; name: string; first_seen_at: string | null; runs: number; prompt_tokens: number; completion_tokens: number; total_cost: string | null; unpriced_runs: number; price_id: string | null; price_name: string | null };
 
@@ -225,6 +231,8 @@ export type MonthlyLimit = { limit_type: string; limit_value: number | null; use
 export type Move = { status: RevisionStatus; reason: string | null; at: string };
 
 export type NamedPatch = { dataset_id?: string | null; inputs?: Record<string, unknown> | null; outputs?: Record<string, unknown> | null; metadata?: Record<string, unknown> | null; split?: string | (string)[] | null; attachments_operations?: AttachmentsOperations | null; id: string };
+
+export type NewChannel = { id: string; kind: "mail" | "webhook"; name: string; target: string; created_at: string; last_delivered_at: string | null; last_error: string | null; secret?: string | null };
 
 export type NewKey = { id: string; short_key: string; description: string; permissions: (string)[]; read_only: boolean; created_at: string; last_used_at: string | null; expires_at: string | null; workspace_names: (string)[]; default_workspace_id: string | null; default_workspace_name: string | null; used_by: string | null; created_by: string | null; key: string };
 
@@ -314,6 +322,10 @@ export type RoleChange = { role_id: string };
 
 export type RubricItem = { feedback_key: string; description?: string | null; value_descriptions?: Record<string, string> | null; score_descriptions?: Record<string, string> | null; is_required?: boolean | null };
 
+export type RuleInForce = { name: string; summary: string; unit: string; threshold: number; for_s: number; is_below: boolean; is_enabled: boolean; is_default: boolean };
+
+export type RulePatch = { is_enabled?: boolean | null; threshold?: number | null; for_s?: number | null };
+
 export type RunAttachment = { presigned_url: string; mime_type: string };
 
 export type RunItems = { items: (Record<string, unknown>)[]; next_cursor?: string | null; has_more?: boolean };
@@ -360,6 +372,10 @@ export type SharedSelection = { selects?: (string)[] | null };
 
 export type SignInLink = { path: string; expires_at: string };
 
+export type Silence = { id: string; rule: string; subject: string | null; until: string; comment: string; created_at: string };
+
+export type SilenceRequest = { rule: string; hours: number; subject?: string | null; comment?: string };
+
 export type SourceConfig = { integration_id?: string | null; repo_url?: string | null; deployment_type?: "dev" | "dev_free" | "dev_free_zero" | "dev_zero" | "prod" | null; build_on_push?: boolean | null; custom_url?: string | null; resource_spec?: ResourceSpec | null; listener_id?: string | null; listener_config?: ListenerConfig | null; install_command?: string | null; build_command?: string | null };
 
 export type SourceRevisionConfig = { repo_ref: string | null; graph_config_path: string | null; langgraph_config_path: string | null; repo_commit_sha: string | null; image_uri?: string | null; source_tarball_path?: string | null };
@@ -377,6 +393,8 @@ export type Stride = { days?: number; hours?: number };
 export type SystemState = { settings: (SettingInForce)[]; sign_in_methods: ("api-key" | "oidc" | "password")[]; disk: Disk };
 
 export type TagPatch = { commit_id: string };
+
+export type TestResult = { is_delivered: boolean; error: string | null };
 
 export type ThreadsQuery = { project_id: string; filter?: string | null; trace_filter?: string | null; tree_filter?: string | null; min_start_time?: string | null; max_start_time?: string | null; page_size?: number; cursor?: string | null; thread_filter?: string | null; ai_search?: string | null };
 
@@ -430,6 +448,16 @@ export type WorkspaceRequest = { display_name: string; id?: string | null; tenan
 
 export interface Operations {
   "GET /": { path: Record<never, never>; query: Record<never, never>; body: undefined; response: undefined };
+  "GET /alerts": { path: Record<never, never>; query: { status?: "ended" | "open"; limit?: number }; body: undefined; response: (Alert)[] };
+  "GET /alerts/channels": { path: Record<never, never>; query: Record<never, never>; body: undefined; response: (Channel)[] };
+  "POST /alerts/channels": { path: Record<never, never>; query: Record<never, never>; body: ChannelRequest; response: NewChannel };
+  "DELETE /alerts/channels/{channel_id}": { path: { channel_id: string }; query: Record<never, never>; body: undefined; response: undefined };
+  "POST /alerts/channels/{channel_id}/test": { path: { channel_id: string }; query: Record<never, never>; body: undefined; response: TestResult };
+  "GET /alerts/rules": { path: Record<never, never>; query: Record<never, never>; body: undefined; response: (RuleInForce)[] };
+  "PATCH /alerts/rules/{name}": { path: { name: string }; query: Record<never, never>; body: RulePatch; response: RuleInForce };
+  "GET /alerts/silences": { path: Record<never, never>; query: Record<never, never>; body: undefined; response: (Silence)[] };
+  "POST /alerts/silences": { path: Record<never, never>; query: Record<never, never>; body: SilenceRequest; response: Silence };
+  "DELETE /alerts/silences/{silence_id}": { path: { silence_id: string }; query: Record<never, never>; body: undefined; response: undefined };
   "GET /annotation-queues": { path: Record<never, never>; query: { ids?: (string)[]; name?: string; name_contains?: string; limit?: number; offset?: number }; body: undefined; response: (Queue)[] };
   "POST /annotation-queues": { path: Record<never, never>; query: Record<never, never>; body: QueueRequest; response: Queue };
   "DELETE /annotation-queues/{queue_id}": { path: { queue_id: string }; query: Record<never, never>; body: undefined; response: undefined };

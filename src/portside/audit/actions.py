@@ -170,10 +170,19 @@ _CONTROL = {
     "GET /internal/listeners/{listener_id}/desired": Action("secret.read", is_read=True),
 }
 
+_ALERTS = {
+    "PATCH /alerts/rules/{name}": Action("alert_rule.update"),
+    "POST /alerts/channels": Action("alert_channel.create", "insert_channel"),
+    "DELETE /alerts/channels/{channel_id}": Action("alert_channel.delete"),
+    "POST /alerts/channels/{channel_id}/test": Action("alert_channel.test"),
+    "POST /alerts/silences": Action("alert_silence.create", "insert_silence"),
+    "DELETE /alerts/silences/{silence_id}": Action("alert_silence.delete"),
+}
+
 _EXPORT = Action("audit_log.export", is_read=True)
 _AUDIT = {"GET /audit-log/export": _EXPORT, "GET /workspaces/current/audit-log/export": _EXPORT}
 
-RECORDED: Mapping[str, Action] = {**_IDENTITY, **_TRACES, **_DATASETS, **_PROMPTS, **_CONTROL, **_AUDIT}
+RECORDED: Mapping[str, Action] = {**_IDENTITY, **_TRACES, **_DATASETS, **_PROMPTS, **_CONTROL, **_ALERTS, **_AUDIT}
 
 _DATA = "traces and feedback are data"
 _TELEMETRY = "accepts what clients report about themselves, and stores nothing"

@@ -70,6 +70,9 @@ _GAUGES = {
     "restarts": Gauge("portside_deployment_restarts", "Replicas that died since the listener started.", _LABELS),
     "pending_runs": Gauge("portside_deployment_pending_runs", "Runs that are waiting.", _LABELS),
     "active_runs": Gauge("portside_deployment_active_runs", "Runs that are executing.", _LABELS),
+    "oldest_wait_s": Gauge(
+        "portside_deployment_oldest_wait_seconds", "How long the oldest run that could start has waited.", _LABELS
+    ),
 }
 
 

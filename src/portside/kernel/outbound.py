@@ -6,10 +6,13 @@ are not followed; the time and the size of a response are limited.
 """
 
 import asyncio
+import base64
+import hashlib
+import hmac
 import ipaddress
 import socket
 import ssl
-from collections.abc import AsyncIterator, Mapping
+from collections.abc import AsyncIterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
@@ -96,6 +99,20 @@ async def post(url: str, headers: Mapping[str, str], body: bytes, rules: Outboun
     """POST to a URL and return the status, without reading the body. Raises AddressNotAllowed and HostUnreachable."""
     async with _open("POST", url, headers, body, rules) as response:
         return int(response.status_code)
+
+
+def signature_headers(secrets: Sequence[bytes], delivery_id: str, timestamp: int, body: bytes) -> dict[str, str]:
+    """Return the headers of a delivery: its id, its time, and a signature of both and the body by each secret.
+
+    The form is that of Standard Webhooks (standardwebhooks.com): HMAC-SHA256. A call cannot be replayed later, or for
+    another run.
+    """
+    headers = {"webhook-id": delivery_id, "webhook-timestamp": str(timestamp)}
+    if secrets:
+        signed = f"{delivery_id}.{timestamp}.".encode() + body
+        made = [base64.b64encode(hmac.digest(secret, signed, hashlib.sha256)).decode() for secret in secrets]
+        headers["webhook-signature"] = " ".join(f"v1,{one}" for one in made)
+    return headers
 
 
 @asynccontextmanager

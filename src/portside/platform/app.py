@@ -6,6 +6,7 @@
 import asyncio
 import signal
 import socket
+from collections import ChainMap
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
@@ -17,6 +18,11 @@ from uuid import UUID
 import msgspec
 
 from portside import __version__
+from portside.alerts.alerts import AlertWatch
+from portside.alerts.channels import AlertDeliveries, Channels, MailServer
+from portside.alerts.http import AlertServices
+from portside.alerts.http import routes as alerts
+from portside.alerts.rules import MeasuredParts, Measurements
 from portside.annotation.http import routes as annotation
 from portside.annotation.queues import empty_workspace as empty_annotation
 from portside.audit.http import routes as audit
@@ -70,7 +76,7 @@ from portside.limits.windows import Windows
 from portside.operate.disk_usage import DatabaseLimit, DiskUsage
 from portside.operate.http import OperateServices
 from portside.operate.http import routes as operate
-from portside.platform.backups import backup_tasks
+from portside.platform.backups import backup_tasks, schedule_of
 from portside.platform.home import Home, read_key
 from portside.platform.listener import ListenerKey, ListenerLog, ListenerProcess, ensure_listener_key
 from portside.platform.settings import PlatformSettings
@@ -103,6 +109,7 @@ class PlatformServices(
     ConsoleServices,
     OperateServices,
     SystemServices,
+    AlertServices,
 ):
     """The services of the platform."""
 
@@ -177,6 +184,7 @@ PACKAGES = [
     "portside.prompts",
     "portside.annotation",
     "portside.control",
+    "portside.alerts",
 ]
 PREFIXES = ("/api/v1", "/api-host", "/api")
 ROUTES: list[Route[Context[PlatformServices]]] = [
@@ -196,6 +204,7 @@ ROUTES: list[Route[Context[PlatformServices]]] = [
     *console,
     *operate,
     *system,
+    *alerts,
 ]
 Problem = Callable[[], str | None]
 # Paths outside the hosted API, to which its rate limits do not apply.
@@ -254,7 +263,7 @@ async def open_platform(
             authenticator=authenticator,
             box=box,
             disk=disk,
-            health=health.HealthChecks({"postgres": db.is_alive}, {"disk": lambda: disk.shortage, **problems}),
+            health=health.HealthChecks({"postgres": db.is_alive}, ChainMap({"disk": lambda: disk.shortage}, problems)),  # type: ignore[arg-type]
             changes=changes,
             info=PlatformInfo(settings.region, portside_version=full_version()),
             quotas=Quotas(db),
@@ -269,9 +278,7 @@ async def open_platform(
             deletion_checks=WorkspaceDeletionChecks([describe_deployments]),
             trusted_proxies=read_networks(settings.trusted_proxies),
             oidc=_oidc(settings, box),
-            outbound_rules=OutboundRules(
-                allow_private=settings.allow_private_git_hosts, allow_loopback=settings.allow_private_git_hosts
-            ),
+            outbound_rules=_private(settings.allow_private_git_hosts),
             addresses=PublicAddresses(workspace_id, agents_pattern(settings.front)) if front else None,
             router=front or NO_ROUTER,
             front=front,
@@ -279,6 +286,7 @@ async def open_platform(
             disk_usage=DiskUsage(db, database_url, home.path, settings.disk_reserve),
             settings=settings,
             home_folder=home.path,
+            channels=Channels(db, box, _private(settings.alert_private_hosts), _mail_server(settings)),
         )
         draining = asyncio.Event()
         recorder = Recorder(db, services.trusted_proxies)
@@ -295,6 +303,11 @@ async def open_platform(
         more += [SuppressedRefusals(recorder), ExpiredEntries(db, settings.audit_log_days)]
         await record_start(db, full_version(), _settings_in_use(settings))
         more += backup_tasks(settings, database_url, problems)
+        deliveries = AlertDeliveries(services.channels)
+        schedule = schedule_of(settings)
+        every = schedule and schedule.every
+        parts = MeasuredParts(db, home.path, disk, settings.front if front else None, problems, every)
+        more += [deliveries, AlertWatch(db, Measurements(parts), deliveries, every_s=settings.alert_check_s)]
         if front is not None:
             more.append(FrontRoutes(front))
             await front.open(db, workspace_id)
@@ -302,6 +315,22 @@ async def open_platform(
             yield PlatformApp(FromFront(asgi) if front else asgi, draining, changes, new_key, listener_key)
     finally:
         await db.close()
+
+
+def _private(is_allowed: bool) -> OutboundRules:  # noqa: FBT001 - the value of a setting
+    return OutboundRules(allow_private=is_allowed, allow_loopback=is_allowed)
+
+
+def _mail_server(settings: PlatformSettings) -> MailServer | None:
+    """Return the mail server, if one is configured. Raises UserMistake."""
+    if settings.smtp_host is None:
+        return None
+    if settings.smtp_from is None:
+        raise UserMistake("setting SMTP_FROM: not set, and SMTP_HOST needs it")
+    return MailServer(
+        settings.smtp_host, settings.smtp_port, settings.smtp_from, settings.smtp_tls, settings.smtp_user,
+        settings.smtp_password,
+    )  # fmt: skip
 
 
 def _settings_in_use(settings: PlatformSettings) -> list[str]:

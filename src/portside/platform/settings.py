@@ -5,6 +5,7 @@ from typing import Annotated, Literal
 
 import msgspec
 
+from portside.identity.types import Email
 from portside.ingress.options import AgentAddresses, FrontOptions, TlsMode
 from portside.kernel.disk import DiskReserve, ReserveBytes, ReservePercent
 from portside.kernel.errors import UserMistake
@@ -12,6 +13,7 @@ from portside.kernel.settings import setting
 from portside.limits.types import Region
 
 DEFAULT_HOME = str(Path("~/.portside"))
+SmtpTls = Literal["starttls", "tls", "off"]
 _LABEL = "[a-z0-9]([-a-z0-9]{0,61}[a-z0-9])?"
 HostName = Annotated[str, msgspec.Meta(pattern=rf"^{_LABEL}(\.{_LABEL})*$(?!\n)", max_length=253)]
 
@@ -184,6 +186,29 @@ class PlatformSettings(msgspec.Struct, frozen=True, kw_only=True):
     audit_log_days: Annotated[
         int, msgspec.Meta(ge=0, le=36_500), setting("Days that the audit log is kept; 0 keeps it for ever.")
     ] = 400
+    alert_check_s: Annotated[
+        float,
+        msgspec.Meta(gt=0, le=3600),
+        setting("Seconds between two checks of what alerts are about.", "ALERT_CHECK_SECONDS"),
+    ] = 15.0
+    alert_private_hosts: Annotated[
+        bool,
+        setting(
+            "Allow webhooks of alerts in private networks and on this machine, such as a chat server of your own.",
+            "ALERT_ALLOW_PRIVATE_HOSTS",
+        ),
+    ] = False
+    smtp_host: Annotated[str | None, setting("Mail server that sends alerts.")] = None
+    smtp_port: Annotated[
+        int, msgspec.Meta(ge=1, le=65535), setting("Port of the mail server: usually 587, or 465 for `tls`.")
+    ] = 587
+    smtp_tls: Annotated[
+        SmtpTls,
+        setting("How mail is encrypted: `starttls`, `tls` from the first byte on, or `off` for a server of this host."),
+    ] = "starttls"
+    smtp_user: Annotated[str | None, setting("User at the mail server, if it wants one.")] = None
+    smtp_password: Annotated[str | None, setting("Password at the mail server.")] = None
+    smtp_from: Annotated[Email | None, setting("Address that alerts come from. Required with SMTP_HOST.")] = None
     trusted_proxies: Annotated[
         str,
         setting(

@@ -20,7 +20,8 @@ SHOWN = frozenset({
     "home", "host", "domain", "agents", "tls", "tls_certificate", "tls_key", "acme_server", "acme_email", "acme_root",
     "caddy", "region", "rate_limits_file", "model_prices_file", "trace_tier", "trusted_proxies",
     "console_agent_origins", "oidc_issuer", "oidc_client_id", "oidc_allowed_domains", "oidc_groups_claim",
-    "oidc_role_map", "oidc_default_role", "backup_to", "backup_passphrase_file", "log_level",
+    "oidc_role_map", "oidc_default_role", "backup_to", "backup_passphrase_file", "smtp_host", "smtp_tls",
+    "smtp_user", "smtp_from", "log_level",
 })  # fmt: skip
 
 

@@ -22,13 +22,13 @@ from portside.agent.refusals import REFUSALS
 from portside.agent.settings import AgentSettings
 from portside.agent.sql import sql
 from portside.agent.types.webhooks import DeliveryAttempt, WebhookDelivery
-from portside.agent.webhooks.policy import UrlRefused, WebhookPolicy, Webhooks, signature_headers
+from portside.agent.webhooks.policy import UrlRefused, WebhookPolicy, Webhooks
 from portside.kernel.clock import iso, now
 from portside.kernel.codec import dump_api
 from portside.kernel.db import Database, Record
 from portside.kernel.errors import NotFound
 from portside.kernel.logs import get_logger
-from portside.kernel.outbound import AddressNotAllowed, HostUnreachable, post
+from portside.kernel.outbound import AddressNotAllowed, HostUnreachable, post, signature_headers
 from portside.kernel.reconcile import Status, Task
 
 log = get_logger(__name__)

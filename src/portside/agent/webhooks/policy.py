@@ -7,10 +7,8 @@ rules and DNS may change in between.
 import asyncio
 import base64
 import binascii
-import hashlib
-import hmac
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from typing import Protocol
 
 import httpx
@@ -221,17 +219,3 @@ def read_secret(text: str, key: str) -> bytes:
     if len(secret) < LEAST_BYTES:
         raise UserMistake(f"{key}: the secret is shorter than {LEAST_BYTES} bytes; use a longer one")
     return secret
-
-
-def signature_headers(secrets: Sequence[bytes], delivery_id: str, timestamp: int, body: bytes) -> dict[str, str]:
-    """Return the headers of a delivery: its id, its time, and a signature of both and the body by each secret.
-
-    The form is that of Standard Webhooks (standardwebhooks.com): HMAC-SHA256. A call cannot be replayed later, or for
-    another run.
-    """
-    headers = {"webhook-id": delivery_id, "webhook-timestamp": str(timestamp)}
-    if secrets:
-        signed = f"{delivery_id}.{timestamp}.".encode() + body
-        made = [base64.b64encode(hmac.digest(secret, signed, hashlib.sha256)).decode() for secret in secrets]
-        headers["webhook-signature"] = " ".join(f"v1,{one}" for one in made)
-    return headers

@@ -450,6 +450,7 @@ class ProcessReplicaSet:
             restarts=sum(tier.restarts for tier in tiers),
             pending_runs=queue.n_pending,
             active_runs=queue.n_running,
+            oldest_wait_s=queue.pending_unblocked_runs_wait_time_max_secs,
             problem=problem or (join_problems(answers) if serving else STARTING),
             server_version=self._context.plan.server_version,
         )

@@ -15,6 +15,7 @@ class QueueMetrics(msgspec.Struct):
 
     n_pending: int | None = None
     n_running: int | None = None
+    pending_unblocked_runs_wait_time_max_secs: float | None = None
 
     @property
     def is_empty(self) -> bool:

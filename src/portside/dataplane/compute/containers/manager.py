@@ -191,6 +191,7 @@ class ContainerReplicaSet:
         return MetricsReport(
             replicas=len(self._serving),
             pending_runs=self._answer.queue.n_pending,
+            oldest_wait_s=self._answer.queue.pending_unblocked_runs_wait_time_max_secs,
             active_runs=self._answer.queue.n_running,
             problem=self._problem if is_short else join_problems([self._answer]),
         )

@@ -1,0 +1,202 @@
+"""Decides what has begun and ended, and queues one message for each.
+
+A condition is pending until it has held for as long as its rule says, then its alert fires. The alert ends when the
+value has been far enough from the threshold for a minute, or when its subject is gone. The row of an alert and its
+messages are one transaction, so a restart neither loses nor repeats them.
+"""
+
+from collections.abc import Mapping, Sequence
+from datetime import datetime, timedelta
+from typing import Any, Literal, NamedTuple
+from uuid import UUID
+
+import msgspec
+
+from portside.alerts.rules import ENDS_AFTER_S, RULES, Measurement, Measurements, Rule, in_force
+from portside.alerts.sql import sql
+from portside.alerts.types import Alert, AlertQuery, RuleInForce, RulePatch, Silence, SilenceRequest
+from portside.kernel.clock import now
+from portside.kernel.db import Database, Session, Transaction
+from portside.kernel.errors import Invalid, NotFound
+from portside.kernel.ids import uuid7
+from portside.kernel.reconcile import Status, Task
+
+KEPT = timedelta(days=90)
+Step = Literal["none", "pending", "firing", "recovering", "ended", "forgotten"]
+
+
+class RuleNotFound(NotFound):
+    """There is no rule with this name; GET /alerts/rules lists them."""
+
+    code = "alert_rule_not_found"
+
+
+class SilenceNotFound(NotFound):
+    """There is no silence with this id."""
+
+    code = "alert_silence_not_found"
+
+
+class State(msgspec.Struct, frozen=True):
+    """The times of an alert that has not ended."""
+
+    began_at: datetime
+    fired_at: datetime | None = None
+    recovering_since: datetime | None = None
+
+
+def next_step(rule: Rule | None, state: State | None, value: float | None, at: datetime) -> Step:
+    """Return what happens to an alert, for the value that was just measured; None if its subject is gone.
+
+    Without a rule, which the operator switched off, an alert ends.
+    """
+    if rule is None or value is None:
+        return "none" if state is None else "ended" if state.fired_at else "forgotten"
+    if state is None or state.fired_at is None:
+        began_at = at if state is None else state.began_at
+        if not rule.is_met(value):
+            return "none" if state is None else "forgotten"
+        return "firing" if at - began_at >= timedelta(seconds=rule.for_s) else "pending"
+    if not rule.is_over(value):
+        return "firing"
+    since = state.recovering_since or at
+    return "ended" if at - since >= timedelta(seconds=ENDS_AFTER_S) else "recovering"
+
+
+class AlertWatch(Task):
+    """Measures, and begins and ends alerts. Safe in several processes at once."""
+
+    every_s = 15.0
+
+    def __init__(self, db: Database, measurements: Measurements, deliveries: Task, *, every_s: float) -> None:
+        super().__init__(every_s=every_s)
+        self._db, self._measurements, self._deliveries = db, measurements, deliveries
+
+    async def activate(self) -> Status:
+        """Measure once."""
+        measured = await self._measurements.take()
+        queued = await judge(self._db, measured, now())
+        if queued:
+            self._deliveries.signal.set()
+        return Status({"messages": queued})
+
+
+async def judge(db: Database, measured: Mapping[str, Sequence[Measurement]], at: datetime) -> int:
+    """Begin and end alerts for what was measured; return for how many of them messages were queued.
+
+    A rule without measurements could not be measured: its alerts stay as they are.
+    """
+    queued = 0
+    async with db.transaction() as tx:
+        await tx.execute(sql.lock_alerts)
+        rules = in_force(await tx.fetch(sql.rule_changes))
+        silences = await tx.fetch(sql.active_silences)
+        rows = {(row["rule"], row["subject"]): row for row in await tx.fetch(sql.open_alerts)}
+        now_measured = {(rule, each.subject): each for rule, found in measured.items() for each in found}
+        for key in rows.keys() | now_measured.keys():
+            rule_name, subject = key
+            if rule_name in rules and rule_name not in measured:
+                continue
+            row, measurement = rows.get(key), now_measured.get(key)
+            state = None if row is None else State(row["began_at"], row["fired_at"], row["recovering_since"])
+            step = next_step(rules.get(rule_name), state, measurement and measurement.value, at)
+            alert_id = uuid7() if row is None else row["id"]
+            await _store(tx, _Judged(alert_id, rules.get(rule_name), state, measurement, step), at)
+            is_silenced = any(each["rule"] == rule_name and each["subject"] in (None, subject) for each in silences)
+            was_notified = row is not None and row["notified_at"] is not None
+            if (step == "firing" and not was_notified and not is_silenced) or (step == "ended" and was_notified):
+                await tx.execute(sql.notify, alert_id=alert_id, event=step)
+                queued += 1
+        await tx.execute(sql.delete_old_alerts, before=at - KEPT)
+        await tx.execute(sql.delete_old_silences, before=at - KEPT)
+    return queued
+
+
+class _Judged(NamedTuple):
+    """What was decided of one condition."""
+
+    alert_id: UUID
+    rule: Rule | None
+    state: State | None
+    measurement: Measurement | None
+    step: Step
+
+
+async def _store(tx: Transaction, judged: _Judged, at: datetime) -> None:
+    alert_id, rule, state, measurement, step = judged
+    if step == "none":
+        return
+    if step == "forgotten":
+        await tx.execute(sql.forget_alert, id=alert_id)
+        return
+    if rule is None or measurement is None:
+        await tx.execute(sql.end_alert, id=alert_id, now=at)
+        return
+    known = state or State(at)
+    await tx.execute(
+        sql.store_alert,
+        id=alert_id,
+        rule=rule.name,
+        threshold=rule.threshold,
+        **measurement._asdict(),
+        began_at=known.began_at,
+        fired_at=known.fired_at or (at if step == "firing" else None),
+        recovering_since=(known.recovering_since or at) if step == "recovering" else None,
+        ended_at=at if step == "ended" else None,
+    )
+
+
+async def list_alerts(db: Session, query: AlertQuery) -> list[Alert]:
+    """List alerts: those that fire first, then those that have ended, newest first."""
+    is_open = None if query.status is None else query.status == "open"
+    return [Alert(**row) for row in await db.fetch(sql.list_alerts, is_open=is_open, limit=query.limit)]
+
+
+async def list_rules(db: Session) -> list[RuleInForce]:
+    """List the rules with the thresholds in force."""
+    changes = {row["rule"]: row for row in await db.fetch(sql.rule_changes)}
+    found = []
+    for rule in RULES.values():
+        change: Any = changes.get(rule.name, {"threshold": rule.threshold, "for_s": rule.for_s, "is_enabled": True})
+        found.append(
+            RuleInForce(
+                rule.name, rule.summary, rule.unit, change["threshold"], change["for_s"], rule.is_below,
+                change["is_enabled"], rule.name not in changes,
+            )
+        )  # fmt: skip
+    return found
+
+
+async def change_rule(db: Session, name: str, patch: RulePatch) -> RuleInForce:
+    """Change the thresholds of a rule, or switch it off. Raises RuleNotFound."""
+    found = next((rule for rule in await list_rules(db) if rule.name == name), None)
+    if found is None:
+        raise RuleNotFound
+    given = {key: value for key, value in msgspec.structs.asdict(patch).items() if value is not None}
+    found = msgspec.structs.replace(found, is_default=False, **given)
+    values = {"is_enabled": found.is_enabled, "threshold": found.threshold, "for_s": found.for_s}
+    await db.execute(sql.change_rule, rule=name, **values)
+    return found
+
+
+async def list_silences(db: Session) -> list[Silence]:
+    """List the silences that last."""
+    return [Silence(**row) for row in await db.fetch(sql.active_silences)]
+
+
+async def add_silence(db: Session, request: SilenceRequest) -> Silence:
+    """Send no messages of a rule for some hours. An alert that still fires afterwards is sent then. Raises Invalid."""
+    if request.rule not in RULES:
+        raise Invalid.field(["body", "rule"], f"is not a rule; use one of {', '.join(RULES)}")
+    until = now() + timedelta(hours=request.hours)
+    made = Silence(uuid7(), request.rule, request.subject, until, request.comment, now())
+    values = msgspec.structs.asdict(made)
+    values.pop("created_at")
+    await db.execute(sql.insert_silence, **values)
+    return made
+
+
+async def remove_silence(db: Session, silence_id: UUID) -> None:
+    """End a silence. Raises SilenceNotFound."""
+    if not await db.execute(sql.delete_silence, id=silence_id):
+        raise SilenceNotFound

@@ -1,0 +1,260 @@
+"""Sends alerts, by webhook and by mail.
+
+A webhook gets a signed POST (Standard Webhooks) with the alert and a `text` that chat programs show. It reaches public
+addresses only, unless the operator allows private ones. A message that was not accepted is sent again, with growing
+pauses, for about two days; its receiver may get it twice, with the same `webhook-id`.
+"""
+
+import asyncio
+import base64
+import secrets
+import smtplib
+from collections.abc import Mapping
+from email.message import EmailMessage
+from email.utils import formatdate, make_msgid
+from typing import Any, ClassVar, Literal, NamedTuple
+from urllib.parse import urlsplit
+from uuid import UUID
+
+import msgspec
+
+from portside.alerts.rules import RULES
+from portside.alerts.sql import sql
+from portside.alerts.types import Channel, ChannelRequest, NewChannel, TestResult
+from portside.control.secrets import COLUMNS
+from portside.kernel.clock import iso, now
+from portside.kernel.codec import dump_api
+from portside.kernel.crypto import SecretBox
+from portside.kernel.db import Database, Record
+from portside.kernel.errors import BadRequest, Conflict, Invalid, NotFound, UserMistake
+from portside.kernel.ids import uuid7
+from portside.kernel.logs import get_logger
+from portside.kernel.outbound import (
+    AddressNotAllowed,
+    HostUnreachable,
+    OutboundRules,
+    post,
+    signature_headers,
+    ssl_context,
+)
+from portside.kernel.reconcile import Status, Task
+
+log = get_logger(__name__)
+ATTEMPTS, FIRST_PAUSE_S, LONGEST_PAUSE_S = 20, 5.0, 4 * 3600.0
+CLAIM_S = 120.0
+SMTP_TIMEOUT_S = 30.0
+AT_ONCE = 20
+_SECRET_BYTES = 24
+_ENCODED = "whsec_"
+# A rotation of the master key encrypts the targets again.
+COLUMNS["alert_channels", "target_sealed"] = (sql.channels_to_reencrypt, sql.reencrypt_channel)
+
+
+class ChannelNotFound(NotFound):
+    """There is no alert channel with this id."""
+
+    code = "alert_channel_not_found"
+
+
+class ChannelTaken(Conflict):
+    """Another alert channel has this name; choose another one, or remove that channel."""
+
+    code = "alert_channel_taken"
+
+
+class NoMailServer(BadRequest):
+    """The platform knows no mail server; set SMTP_HOST and SMTP_FROM, and start it again."""
+
+    code = "no_mail_server"
+
+
+class MailServer(NamedTuple):
+    """The SMTP server that accepts mail of the platform."""
+
+    host: str
+    port: int
+    sender: str
+    tls: Literal["starttls", "tls", "off"] = "starttls"
+    user: str | None = None
+    password: str | None = None
+
+
+class Target(msgspec.Struct, omit_defaults=True):
+    """What is encrypted of a channel."""
+
+    url: str | None = None
+    secret: str | None = None
+    to: list[str] = []
+
+    @property
+    def shown(self) -> str:
+        """The part that people may see."""
+        return ", ".join(self.to) if self.url is None else f"{urlsplit(self.url).netloc.rpartition('@')[2]}/…"
+
+
+class Channels:
+    """The channels of a platform."""
+
+    def __init__(self, db: Database, box: SecretBox, rules: OutboundRules, mail: MailServer | None) -> None:
+        self.db = db
+        self._box, self._rules, self._mail = box, rules, mail
+
+    async def list_all(self, db: Any = None, channel_id: UUID | None = None) -> list[Channel]:
+        """List the channels, or the one with an id."""
+        rows = await (db or self.db).fetch(sql.list_channels, id=channel_id)
+        return [
+            Channel(
+                row["id"], row["kind"], row["name"], self._target(row).shown, row["created_at"],
+                row["delivered_at"], row["error"],
+            )
+            for row in rows
+        ]  # fmt: skip
+
+    async def add(self, db: Any, request: ChannelRequest) -> NewChannel:
+        """Add a channel. Raises Invalid, NoMailServer and ChannelTaken."""
+        target = self._checked(request)
+        channel_id = uuid7()
+        sealed = self._box.encrypt(dump_api(target), str(channel_id))
+        stored = await db.fetchval(
+            sql.insert_channel, id=channel_id, kind=request.kind, name=request.name, target_sealed=sealed
+        )
+        if stored is None:
+            raise ChannelTaken
+        return NewChannel(channel_id, request.kind, request.name, target.shown, now(), None, None, target.secret)
+
+    def _checked(self, request: ChannelRequest) -> Target:
+        """Return what a channel stores. Raises Invalid and NoMailServer."""
+        if request.kind == "webhook":
+            if request.url is None or request.to is not None:
+                raise Invalid.field(["body", "url"], "is required for a webhook, which has no `to`")
+            key = _ENCODED + base64.b64encode(secrets.token_bytes(_SECRET_BYTES)).decode()
+            return Target(url=request.url, secret=key)
+        if request.to is None or request.url is not None:
+            raise Invalid.field(["body", "to"], "is required for a mail, which has no `url`")
+        if self._mail is None:
+            raise NoMailServer
+        return Target(to=request.to)
+
+    async def remove(self, db: Any, channel_id: UUID) -> None:
+        """Remove a channel, with the messages that it has not got. Raises ChannelNotFound."""
+        if await db.fetchval(sql.delete_channel, id=channel_id) is None:
+            raise ChannelNotFound
+
+    async def test(self, channel_id: UUID) -> TestResult:
+        """Send a test message now, once. Raises ChannelNotFound."""
+        rows = await self.db.fetch(sql.list_channels, id=channel_id)
+        if not rows:
+            raise ChannelNotFound
+        message = Message("test", f"Test of the alert channel {rows[0]['name']}", "It works.", {})
+        error = await self.send(rows[0]["kind"], self._target(rows[0]), str(uuid7()), message)
+        return TestResult(error is None, error)
+
+    def _target(self, row: Record, name: str = "id") -> Target:
+        return msgspec.json.decode(self._box.decrypt(row["target_sealed"], str(row[name])), type=Target)
+
+    async def deliver(self, delivery: Record) -> str | None:
+        """Send a message that is due. Return why it was not delivered, or None."""
+        try:
+            target = self._target(delivery, "channel_id")
+        except UserMistake as exc:
+            return str(exc)
+        return await self.send(delivery["kind"], target, str(delivery["id"]), message_of(delivery))
+
+    async def send(self, kind: str, target: Target, message_id: str, message: "Message") -> str | None:
+        """Send a message once. Return why it was not delivered, or None."""
+        if kind == "webhook":
+            return await self._call(target, message_id, message)
+        if self._mail is None:
+            return NoMailServer().message
+        try:
+            await asyncio.to_thread(_send_mail, self._mail, target.to, message_id, message)
+        except (OSError, smtplib.SMTPException, ValueError) as exc:
+            return f"{self._mail.host}: {str(exc) or type(exc).__name__}"
+        return None
+
+    async def _call(self, target: Target, message_id: str, message: "Message") -> str | None:
+        body = dump_api({"type": message.event, "text": f"{message.title}\n{message.text}", "alert": message.alert})
+        key = base64.b64decode((target.secret or "").removeprefix(_ENCODED))
+        signed = signature_headers([key], message_id, int(now().timestamp()), body)
+        headers = {"User-Agent": "portside", "Content-Type": "application/json", **signed}
+        try:
+            status = await post(target.url or "", headers, body, self._rules)
+        except (HostUnreachable, AddressNotAllowed) as exc:
+            return exc.message
+        return None if status in range(200, 300) else f"the receiver answered {status}"
+
+
+class Message(NamedTuple):
+    """What a channel gets: the kind of event, two texts, and the alert for programs."""
+
+    event: str
+    title: str
+    text: str
+    alert: Mapping[str, Any]
+
+
+def message_of(delivery: Record) -> Message:
+    """Return the message about the beginning or the end of an alert."""
+    rule = RULES.get(delivery["rule"])
+    summary, unit = (rule.summary, rule.unit) if rule else (delivery["rule"], "")
+    has_ended = delivery["event"] == "ended"
+    measured = f"{delivery['value']:g} {unit} (threshold {delivery['threshold']:g})" if unit else ""
+    title = f"[{'ended' if has_ended else 'alert'}] {delivery['rule']}: {delivery['name']}"
+    since = f"Since {delivery['began_at']:%Y-%m-%d %H:%M} UTC" + (
+        f", until {delivery['ended_at']:%Y-%m-%d %H:%M} UTC." if has_ended else "."
+    )
+    alert = {
+        "id": str(delivery["alert_id"]),
+        **{name: delivery[name] for name in ("rule", "subject", "name", "detail", "value", "threshold")},
+        **{name: delivery[name] and iso(delivery[name]) for name in ("began_at", "fired_at", "ended_at")},
+    }
+    text = "\n".join(line for line in (summary, measured, delivery["detail"], since) if line)
+    return Message(delivery["event"], title, text, alert)
+
+
+def _send_mail(server: MailServer, to: list[str], message_id: str, message: Message) -> None:
+    """Send one mail. Raises OSError and SMTPException."""
+    mail = EmailMessage()
+    mail["From"], mail["To"] = server.sender, ", ".join(to)
+    # Names of deployments are of users: a line break would begin another header.
+    mail["Subject"] = " ".join(message.title.split())[:200]
+    mail["Date"], mail["Message-ID"] = formatdate(), make_msgid(message_id, server.sender.rpartition("@")[2])
+    mail["Auto-Submitted"] = "auto-generated"
+    mail.set_content(message.text)
+    connect: Any = smtplib.SMTP
+    more: dict[str, Any] = {}
+    if server.tls == "tls":
+        connect, more = smtplib.SMTP_SSL, {"context": ssl_context()}
+    with connect(server.host, server.port, timeout=SMTP_TIMEOUT_S, **more) as smtp:
+        if server.tls == "starttls":
+            smtp.starttls(context=ssl_context())
+        if server.user is not None:
+            smtp.login(server.user, server.password or "")
+        smtp.send_message(mail)
+
+
+class AlertDeliveries(Task):
+    """Sends the messages that are due. Safe in several processes at once."""
+
+    every_s: ClassVar[float] = 5.0
+
+    def __init__(self, channels: Channels) -> None:
+        super().__init__()
+        self._channels = channels
+
+    async def activate(self) -> Status:
+        """Send one batch."""
+        db = self._channels.db
+        due = await db.fetch(sql.claim_deliveries, limit=AT_ONCE, claim_s=CLAIM_S)
+        await asyncio.gather(*(self._send(delivery) for delivery in due))
+        return Status({"sent": len(due)}, again=len(due) == AT_ONCE)
+
+    async def _send(self, delivery: Record) -> None:
+        error = await self._channels.deliver(delivery)
+        pause_s = min(FIRST_PAUSE_S * 2 ** (delivery["attempts"] - 1), LONGEST_PAUSE_S)
+        is_final = error is None or delivery["attempts"] >= ATTEMPTS
+        if error is not None:
+            log.warning("an alert was not delivered", channel=str(delivery["channel_id"]), error=error)
+        await self._channels.db.execute(
+            sql.record_attempt, id=delivery["id"], error=error, retry_s=None if is_final else pause_s
+        )

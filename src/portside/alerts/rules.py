@@ -1,0 +1,286 @@
+"""The rules of alerts, and the measurements that they judge.
+
+A measurement is a number for one subject: a deployment, a listener, a limit, or the platform. A rule compares it with a
+threshold. A condition without a number counts 1 while it holds.
+"""
+
+import asyncio
+import ssl
+import time
+from collections import deque
+from collections.abc import Awaitable, Callable, Iterable, Mapping
+from contextlib import suppress
+from datetime import datetime, timedelta
+from pathlib import Path
+from typing import NamedTuple
+
+import msgspec
+
+from portside.alerts.sql import sql
+from portside.backup.history import last_backup
+from portside.ingress.options import FrontOptions
+from portside.kernel.clock import now
+from portside.kernel.db import Database, Record
+from portside.kernel.disk import DiskWatch, measure
+from portside.kernel.transient_errors import log_failure
+
+PLATFORM = "platform"
+RESTARTS_WITHIN_S = 600.0
+ERRORS_WITHIN_S, LEAST_TRACES = 900.0, 20
+CERTIFICATE_EVERY_S = 600.0
+CONNECT_S = 10.0
+_DAY_S = 86_400.0
+_DETAIL = 300
+
+
+class Rule(msgspec.Struct, frozen=True):
+    """What is measured, and from which threshold on an alert begins.
+
+    It begins when the threshold is reached for `for_s` seconds, and ends when the value has been beyond `ends_at` times
+    the threshold for `ENDS_AFTER_S`, so that a value at the threshold does not send a message each minute. `is_below`
+    turns the comparison around.
+    """
+
+    name: str
+    summary: str
+    unit: str
+    threshold: float
+    for_s: float = 0.0
+    ends_at: float = 1.0
+    is_below: bool = False
+
+    def is_met(self, value: float) -> bool:
+        """Whether a value reaches the threshold."""
+        return value <= self.threshold if self.is_below else value >= self.threshold
+
+    def is_over(self, value: float) -> bool:
+        """Whether a value is so far from the threshold that an alert may end."""
+        limit = self.threshold * self.ends_at
+        return value > limit if self.is_below else value < limit
+
+
+ENDS_AFTER_S = 60.0
+RULES = {
+    rule.name: rule
+    for rule in (
+        Rule("deployment_failed", "The newest revision of a deployment could not be built or deployed.", "", 1),
+        Rule("deployment_restarting", "Replicas of a deployment die: restarts in ten minutes.", "restarts", 3),
+        Rule("deployment_degraded", "A deployment lacks a replica, or its listener names a problem.", "", 1, 300),
+        Rule("queue_waiting", "The oldest run that could start has waited.", "s", 300, 60, 0.5),
+        Rule("error_rate", "Traces of a deployment with an error, of at least 20 in 15 minutes.", "%", 50, 0, 0.8),
+        Rule("listener_silent", "A listener with deployments was not heard.", "s", 300),
+        Rule("disk_used", "The disk of the home folder is in use.", "%", 90, 60, 0.97),
+        Rule("data_refused", "New data is refused: the disk or the database is nearly full.", "", 1),
+        Rule(
+            "certificate_expiring",
+            "The certificate of the domain ends, and was not renewed.",
+            "days",
+            14,
+            0,
+            1.1,
+            is_below=True,
+        ),
+        Rule("backup_failed", "The last backup failed.", "", 1),
+        Rule("backup_old", "The age of the last backup, as a share of the time between scheduled ones.", "%", 150),
+        Rule("limit_used", "A monthly limit of a workspace is used.", "%", 90),
+        Rule("part_down", "A part that the platform runs is down: the front, the listener.", "", 1, 60),
+    )
+}
+
+
+class Measurement(NamedTuple):
+    """The value for one subject. `name` is for people, and `detail` says more in one line."""
+
+    subject: str
+    name: str
+    value: float
+    detail: str = ""
+
+
+class MeasuredParts(NamedTuple):
+    """The parts of the platform that are measured. `problems` are those of `GET /ok`."""
+
+    db: Database
+    home: Path
+    disk: DiskWatch | None
+    front: FrontOptions | None
+    problems: Mapping[str, Callable[[], str | None]]
+    backup_every: timedelta | None = None
+
+
+class Measurements:
+    """Measures everything that rules judge."""
+
+    def __init__(self, parts: MeasuredParts) -> None:
+        self._parts = parts
+        self._restarts: dict[str, deque[tuple[float, int]]] = {}
+        self._certificate: tuple[float, list[Measurement]] | None = None
+        self._by_rule: dict[str, Callable[[], Awaitable[list[Measurement]]]] = {
+            "deployment_failed": self._failed_deployments,
+            "error_rate": self._error_rates,
+            "listener_silent": self._silent_listeners,
+            "disk_used": self._disk,
+            "data_refused": self._refused_data,
+            "certificate_expiring": self._certificates,
+            "backup_failed": self._failed_backups,
+            "backup_old": self._backup_age,
+            "limit_used": self._limits,
+            "part_down": self._parts_down,
+        }
+
+    async def take(self) -> dict[str, list[Measurement]]:
+        """Measure. A rule that cannot be measured now is missing in the result, and its alerts stay as they are."""
+        found: dict[str, list[Measurement]] = {}
+        for rule, take in self._by_rule.items():
+            try:
+                found[rule] = await take()
+            except Exception as exc:  # noqa: BLE001 - one measurement that fails must not end the others
+                log_failure("a measurement for alerts failed", exc, rule=rule)
+        try:
+            found.update(await self._reports())
+        except Exception as exc:  # noqa: BLE001 - likewise
+            log_failure("a measurement for alerts failed", exc, rule="deployment_degraded")
+        return found
+
+    async def _failed_deployments(self) -> list[Measurement]:
+        rows = await self._parts.db.fetch(sql.failed_deployments)
+        return [
+            Measurement(str(row["id"]), _name(row), 1, f"{row['status']}: {row['status_message'] or 'see its log'}")
+            for row in rows
+        ]
+
+    async def _reports(self) -> dict[str, list[Measurement]]:
+        """Return what listeners reported of deployments, by rule."""
+        rows = await self._parts.db.fetch(sql.measured_deployments)
+        restarts = {str(row["id"]): row["metrics"].get("restarts") or 0 for row in rows}
+        recent = self._recent_restarts(restarts)
+        return {
+            "deployment_restarting": [Measurement(str(row["id"]), _name(row), recent[str(row["id"])]) for row in rows],
+            "deployment_degraded": [
+                Measurement(str(row["id"]), _name(row), 1, row["metrics"]["problem"])
+                for row in rows
+                if row["metrics"].get("problem")
+            ],
+            "queue_waiting": [
+                Measurement(
+                    str(row["id"]), _name(row), row["metrics"].get("oldest_wait_s") or 0,
+                    f"{row['metrics'].get('pending_runs') or 0} runs wait",
+                )
+                for row in rows
+            ],
+        }  # fmt: skip
+
+    def _recent_restarts(self, counts: Mapping[str, int]) -> dict[str, int]:
+        """Return the restarts of the last minutes. A listener counts from zero when it starts again."""
+        at = time.monotonic()
+        self._restarts = {subject: self._restarts.get(subject, deque()) for subject in counts}
+        found = {}
+        for subject, count in counts.items():
+            samples = self._restarts[subject]
+            if samples and count < samples[-1][1]:
+                samples.clear()
+            samples.append((at, count))
+            while samples[0][0] < at - RESTARTS_WITHIN_S:
+                samples.popleft()
+            found[subject] = count - samples[0][1]
+        return found
+
+    async def _error_rates(self) -> list[Measurement]:
+        rows = await self._parts.db.fetch(sql.project_errors, window_s=ERRORS_WITHIN_S, least=LEAST_TRACES)
+        return [
+            Measurement(
+                str(row["id"]), _name(row), round(100 * row["failed"] / row["traces"], 1),
+                f"{row['failed']} of {row['traces']} traces",
+            )
+            for row in rows
+        ]  # fmt: skip
+
+    async def _silent_listeners(self) -> list[Measurement]:
+        rows = await self._parts.db.fetch(sql.silent_listeners)
+        return [Measurement(str(row["id"]), _name(row), round(row["silent_s"])) for row in rows]
+
+    async def _disk(self) -> list[Measurement]:
+        space = await asyncio.to_thread(measure, self._parts.home)
+        used = round(100 * (1 - space.free / space.total), 1) if space.total else 0
+        return [Measurement(PLATFORM, str(self._parts.home), used, f"{space.free / 1e9:.1f} GB are free")]
+
+    async def _refused_data(self) -> list[Measurement]:
+        shortage = None if self._parts.disk is None else self._parts.disk.shortage
+        return [Measurement(PLATFORM, "the platform", float(shortage is not None), shortage or "")]
+
+    async def _certificates(self) -> list[Measurement]:
+        front = self._parts.front
+        if front is None or not front.is_public or front.domain is None:
+            return []
+        known = self._certificate
+        if known is None or known[0] < time.monotonic():
+            ends_at = await certificate_end("127.0.0.1", front.https_port, front.domain)
+            days = round((ends_at - now()).total_seconds() / _DAY_S, 1)
+            found = [Measurement(front.domain, front.domain, days, f"it ends at {ends_at:%Y-%m-%d %H:%M} UTC")]
+            known = self._certificate = (time.monotonic() + CERTIFICATE_EVERY_S, found)
+        return known[1]
+
+    async def _failed_backups(self) -> list[Measurement]:
+        failed = (await asyncio.to_thread(last_backup, self._parts.home)).failed
+        if failed is None:
+            return []
+        detail = f"{failed.started_at:%Y-%m-%d %H:%M} UTC: {' '.join((failed.error or '').split())[:_DETAIL]}"
+        return [Measurement(PLATFORM, "the backup", 1, detail)]
+
+    async def _backup_age(self) -> list[Measurement]:
+        """Return nothing before the first backup: if that fails, it is a failure and not an old one."""
+        every = self._parts.backup_every
+        succeeded = (await asyncio.to_thread(last_backup, self._parts.home)).succeeded
+        if every is None or succeeded is None:
+            return []
+        age = now() - succeeded.started_at
+        detail = f"the last one is of {succeeded.started_at:%Y-%m-%d %H:%M} UTC"
+        return [Measurement(PLATFORM, "the backup", round(100 * age / every), detail)]
+
+    async def _limits(self) -> list[Measurement]:
+        rows = await self._parts.db.fetch(sql.used_limits)
+        return [
+            Measurement(
+                str(row["id"]), f"{row['limit_type']} of {row['workspace']}",
+                100.0 if not row["limit_value"] else round(100 * row["used"] / row["limit_value"], 1),
+                f"{row['used']} of {row['limit_value']}",
+            )
+            for row in rows
+        ]  # fmt: skip
+
+    async def _parts_down(self) -> list[Measurement]:
+        described = {name: describe() for name, describe in self._parts.problems.items() if name != "backup"}
+        return [Measurement(name, name, 1, text) for name, text in described.items() if text is not None]
+
+
+def in_force(changes: Iterable[Record]) -> dict[str, Rule]:
+    """Return the enabled rules, with the thresholds that the operator changed."""
+    rules = dict(RULES)
+    for change in changes:
+        rule = rules.pop(change["rule"], None)
+        if rule is not None and change["is_enabled"]:
+            changed = {"threshold": change["threshold"], "for_s": change["for_s"]}
+            rules[rule.name] = msgspec.structs.replace(rule, **changed)
+    return rules
+
+
+async def certificate_end(host: str, port: int, name: str) -> datetime:
+    """Return when the certificate ends that a server shows for a name. Raises OSError and TimeoutError."""
+    from cryptography import x509
+
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
+    # Whether browsers trust it is no question here, and an expired one must be read too.
+    context.check_hostname, context.verify_mode = False, ssl.CERT_NONE
+    async with asyncio.timeout(CONNECT_S):
+        _, writer = await asyncio.open_connection(host, port, ssl=context, server_hostname=name)
+    try:
+        shown = writer.get_extra_info("ssl_object").getpeercert(binary_form=True)
+    finally:
+        writer.close()
+        with suppress(OSError):
+            await writer.wait_closed()
+    return x509.load_der_x509_certificate(shown).not_valid_after_utc
+
+
+def _name(row: Record) -> str:
+    return f"{row['name']} ({row['workspace']})"

@@ -1,0 +1,125 @@
+"""Alerts in their database: which messages begin and end them, what a silence holds back, and what is sent again."""
+
+from collections.abc import AsyncIterator, Awaitable, Callable
+from datetime import timedelta
+from pathlib import Path
+
+import pytest
+
+from portside.alerts import alerts
+from portside.alerts.alerts import judge
+from portside.alerts.channels import AlertDeliveries, Channels
+from portside.alerts.rules import ENDS_AFTER_S, Measurement
+from portside.alerts.types import AlertQuery, ChannelRequest, RulePatch, SilenceRequest
+from portside.kernel.clock import now
+from portside.kernel.crypto import SecretBox
+from portside.kernel.db import Database
+from portside.kernel.migrations import migrate
+from portside.kernel.outbound import OutboundRules
+from tests.conftest import eventually
+from tests.receiver import Receiver, serving
+
+RULE = "certificate_expiring"
+BEGAN = now()
+
+
+@pytest.fixture
+async def db(fresh_database: Callable[[], Awaitable[str]]) -> AsyncIterator[Database]:
+    opened = await Database.connect(await fresh_database())
+    await migrate(opened, ["portside.identity", "portside.alerts"])
+    yield opened
+    await opened.close()
+
+
+async def days_left(db: Database, days: float | None, minutes: float) -> int:
+    """Judge a certificate that ends in some days, or that is gone; return how many messages were queued."""
+    found = [] if days is None else [Measurement("example.com", "example.com", days, "soon")]
+    return await judge(db, {RULE: found}, BEGAN + timedelta(minutes=minutes))
+
+
+async def firing(db: Database) -> list[alerts.Alert]:
+    return await alerts.list_alerts(db, AlertQuery("open"))
+
+
+async def test_an_alert_is_not_repeated_and_ends_after_a_while(db: Database) -> None:
+    await alerts.change_rule(db, RULE, RulePatch(for_s=120))
+    days = [(0, 20), (1, 13), (2, 13), (3, 13), (4, 12), (5, 15), (6, 30), (6.5, 13), (7, 30)]
+    assert [await days_left(db, value, minutes) for minutes, value in days] == [0, 0, 0, 1, 0, 0, 0, 0, 0]
+    assert len(await firing(db)) == 1
+    assert await days_left(db, 30, 7 + ENDS_AFTER_S / 60) == 1
+    assert await firing(db) == []
+    (ended,) = await alerts.list_alerts(db, AlertQuery("ended"))
+    assert ended.ended_at == BEGAN + timedelta(minutes=7 + ENDS_AFTER_S / 60)
+    assert await days_left(db, 30, 20) == 0
+
+
+async def test_a_condition_that_passes_is_forgotten(db: Database) -> None:
+    await alerts.change_rule(db, RULE, RulePatch(for_s=120))
+    assert [await days_left(db, value, minutes) for minutes, value in [(0, 13), (1, 20)]] == [0, 0]
+    assert await db.pool.fetchval("select count(*) from alerts") == 0
+
+
+async def test_a_silenced_alert_is_told_when_the_silence_ends(db: Database) -> None:
+    silence = await alerts.add_silence(db, SilenceRequest(RULE, 1, subject="example.com"))
+    await alerts.add_silence(db, SilenceRequest(RULE, 1, subject="another.example"))
+    assert await days_left(db, 1, 0) == 0
+    assert [alert.is_silenced for alert in await firing(db)] == [True]
+    await alerts.remove_silence(db, silence.id)
+    assert await days_left(db, 1, 1) == 1
+    assert await days_left(db, None, 2) == 1, "its subject is gone"
+
+
+async def test_an_alert_that_nobody_was_told_of_ends_silently(db: Database) -> None:
+    await alerts.add_silence(db, SilenceRequest(RULE, 1))
+    assert [await days_left(db, value, minutes) for minutes, value in [(0, 1), (1, None)]] == [0, 0]
+    assert [alert.notified_at for alert in await alerts.list_alerts(db, AlertQuery())] == [None]
+
+
+async def test_what_cannot_be_measured_changes_nothing(db: Database) -> None:
+    assert await days_left(db, 1, 0) == 1
+    assert await judge(db, {}, BEGAN + timedelta(hours=1)) == 0
+    assert len(await firing(db)) == 1
+
+
+async def test_a_rule_that_is_switched_off_ends_its_alerts(db: Database) -> None:
+    assert await days_left(db, 1, 0) == 1
+    await alerts.change_rule(db, RULE, RulePatch(is_enabled=False))
+    assert await days_left(db, 1, 1) == 1
+    assert await days_left(db, 1, 2) == 0
+    assert await firing(db) == []
+
+
+async def test_a_message_that_was_refused_is_sent_again_and_in_order(db: Database, tmp_path: Path) -> None:
+    receiver = Receiver()
+    receiver.status = 503
+    box = SecretBox.from_file(tmp_path / "key")
+    channels = Channels(db, box, OutboundRules(allow_loopback=True), None)
+    task = AlertDeliveries(channels)
+    async with serving(receiver) as url:
+        await channels.add(db, ChannelRequest("webhook", "later", url=url))
+        await days_left(db, 1, 0)
+        await days_left(db, None, 1)
+        await task.activate()
+        assert [each["type"] for each in receiver.messages()] == ["firing"], "the end waits for the beginning"
+        assert [each.last_error for each in await channels.list_all()] == ["the receiver answered 503"]
+        assert (await task.activate()).did == {"sent": 0}, "not before its pause is over"
+        receiver.status = 204
+
+        async def both() -> bool:
+            await db.pool.execute("update alert_deliveries set next_at = now() where next_at is not null")
+            await task.activate()
+            return receiver.messages()[-1]["type"] == "ended"
+
+        await eventually(both)
+    assert [each["type"] for each in receiver.messages()] == ["firing", "firing", "ended"]
+    ids = [headers["webhook-id"] for headers, _ in receiver.got]
+    assert ids[0] == ids[1] != ids[2], "a repeated message has the id of the first"
+    assert [each.last_error for each in await channels.list_all()] == [None]
+
+
+async def test_a_channel_added_later_is_not_told_of_the_end(db: Database, tmp_path: Path) -> None:
+    channels = Channels(db, SecretBox.from_file(tmp_path / "key"), OutboundRules(allow_loopback=True), None)
+    assert await days_left(db, 1, 0) == 1
+    await channels.add(db, ChannelRequest("webhook", "late", url="https://example.com/"))
+    await days_left(db, None, 1)
+    assert (await AlertDeliveries(channels).activate()).did == {"sent": 0}
