@@ -319,7 +319,7 @@ async def test_failed_and_old_backups_are_measured(tmp_path: Path) -> None:
     measurements = Measurements(parts)
 
     async def values() -> list[float]:
-        found = await measurements._failed_backups() + await measurements._backup_age()  # noqa: SLF001
+        found = await measurements._failed_backups() + await measurements._backup_age()
         return [each.value for each in found]
 
     assert await values() == []

@@ -263,7 +263,7 @@ async def open_platform(
             authenticator=authenticator,
             box=box,
             disk=disk,
-            health=health.HealthChecks({"postgres": db.is_alive}, ChainMap({"disk": lambda: disk.shortage}, problems)),  # type: ignore[arg-type]
+            health=health.HealthChecks({"postgres": db.is_alive}, ChainMap({"disk": lambda: disk.shortage}, problems)),
             changes=changes,
             info=PlatformInfo(settings.region, portside_version=full_version()),
             quotas=Quotas(db),
@@ -305,7 +305,7 @@ async def open_platform(
         more += backup_tasks(settings, database_url, problems)
         deliveries = AlertDeliveries(services.channels)
         schedule = schedule_of(settings)
-        every = schedule and schedule.every
+        every = None if schedule is None else schedule.every
         parts = MeasuredParts(db, home.path, disk, settings.front if front else None, problems, every)
         more += [deliveries, AlertWatch(db, Measurements(parts), deliveries, every_s=settings.alert_check_s)]
         if front is not None:
