@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 from uv import find_uv_bin
 
-from portside.dataplane.builds.build import BuildRecord, BuildRequest, build_revision, discard_unfinished
+from portside.dataplane.builds.build import BuildRecord, BuildRequest, Layout, build_revision, discard_unfinished
 from portside.dataplane.builds.config import read_config
 from portside.dataplane.builds.environment import python_of
 from portside.dataplane.builds.javascript import JavaScript, Scripts
@@ -38,6 +38,7 @@ class ProjectBuilds:
         self.folder = folder / "deployments" / "one" / "revisions" / "two"
         self.project = folder / "project"
         self.text = ""
+        self.layout: Layout = "split"
         self._log = RevisionLog(self._ship)
 
     async def _ship(self, entries: list[NewLogEntry]) -> None:
@@ -55,7 +56,8 @@ class ProjectBuilds:
 
         wheels = self.folder.parents[3] / "wheels"
         source = ArchiveSource(download, LIMIT)
-        return BuildRequest(self.folder, source, config, wheels, 200.0, Scripts(**scripts), ["a-secret-value"])
+        secrets = {"KEY": "a-secret-value"}
+        return BuildRequest(self.folder, source, config, wheels, 200.0, Scripts(**scripts), secrets, layout=self.layout)
 
     async def build(self, config: str = "langgraph.json", **scripts: str) -> BuildRecord:
         try:
@@ -118,14 +120,16 @@ async def test_project_folders_and_requirements_share_environment(builds: Projec
 
 
 @pytest.mark.parametrize(
-    ("files", "dependencies", "words"),
+    ("layout", "files", "dependencies", "words"),
     [
         (
+            "split",
             {"requirements.txt": "langgraph==0.5.4\n"},
             ["."],
             r"requirements\.txt gives langgraph 0\.5\.4; the agent server needs 0\.6 or newer\. The build log",
         ),
         (
+            "combined",
             {"pyproject.toml": pyproject("mybot", "pydantic<2.9"), "mybot/__init__.py": ""},
             [".", "langgraph<0.6"],
             r"gives langgraph 0\.5\.\d+; the agent server needs 0\.6 or newer; mybot gives pydantic 2\.8\.",
@@ -133,8 +137,9 @@ async def test_project_folders_and_requirements_share_environment(builds: Projec
     ],
 )
 async def test_version_conflict_with_server_is_one_sentence(
-    builds: ProjectBuilds, files: dict[str, str], dependencies: list[str], words: str
+    builds: ProjectBuilds, layout: Layout, files: dict[str, str], dependencies: list[str], words: str
 ):
+    builds.layout = layout
     builds.write(files, dependencies=dependencies)
     await builds.refuses(words)
     assert "No solution found" in builds.text
