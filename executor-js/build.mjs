@@ -1,16 +1,31 @@
-// Builds the executor into one file without packages: `node build.mjs FOLDER`.
+// Builds the executor into files without packages but those of `runtime`: `node build.mjs FOLDER`.
 
+import { copyFile, mkdir } from "node:fs/promises";
+import { createRequire } from "node:module";
+import { dirname, join } from "node:path";
 import { build } from "esbuild";
 
 const folder = process.argv[2] ?? "dist";
 
 await build({
-  entryPoints: ["src/main.ts"],
-  outfile: `${folder}/main.mjs`,
+  entryPoints: { main: "src/main.ts", "schema-worker": "src/schema-worker.ts" },
+  outdir: folder,
+  outExtension: { ".js": ".mjs" },
   bundle: true,
+  external: ["typescript", "tsx"],
   platform: "node",
   target: "node20",
   format: "esm",
   logLevel: "warning",
   legalComments: "inline",
+  // The reader of types requires its compiler.
+  banner: {
+    js: 'import { createRequire as __createRequire } from "node:module";\nconst require = __createRequire(import.meta.url);',
+  },
 });
+
+// Files that the reader of types looks for beside itself, and its licence.
+const reader = dirname(createRequire(import.meta.url).resolve("@langchain/langgraph-api/schema"));
+await mkdir(join(folder, "schema"), { recursive: true });
+await copyFile(join(reader, "schema", "types.template.mts"), join(folder, "schema", "types.template.mts"));
+await copyFile(join(reader, "..", "..", "..", "LICENSE"), join(folder, "schema", "LICENSE"));

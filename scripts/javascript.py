@@ -53,7 +53,7 @@ LICENCES = {
     "Unlicense",
 }
 # For programs that only build: their code is in nothing that we ship.
-BUILD_LICENCES = LICENCES | {"MIT OR Apache-2.0", "MPL-2.0"}
+BUILD_LICENCES = LICENCES | {"(MIT OR CC0-1.0)", "CC-BY-4.0", "MIT OR Apache-2.0", "MPL-2.0"}
 CHECKS = {
     "types": ["tsc", "--noEmit"],
     "lint and format": ["biome", "check", "--error-on-warnings", "."],

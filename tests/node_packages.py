@@ -3,6 +3,7 @@
 Without Node, npm or the packages the tests skip, unless PORTSIDE_REQUIRE_NODE is 1.
 """
 
+import contextlib
 import fcntl
 import hashlib
 import os
@@ -45,11 +46,16 @@ def javascript_runtime() -> Path:
     """Return a folder with what executes JavaScript graphs, and its packages; without them the test skips."""
     if not (BUILT / "main.mjs").is_file():
         unavailable("the executor of JavaScript graphs is not built")
-    folder = installed_packages(BUILT)
-    # Another build may have the same packages.
-    with tempfile.NamedTemporaryFile(dir=folder, delete=False) as fresh:
-        fresh.write((BUILT / "main.mjs").read_bytes())
-    Path(fresh.name).replace(folder / "main.mjs")
+    packages = installed_packages(BUILT)
+    # By its content: another checkout may have another build with the same packages.
+    digest = hashlib.sha256(b"".join(file.read_bytes() for file in sorted(BUILT.rglob("*")) if file.is_file()))
+    folder = packages / digest.hexdigest()[:12]
+    if not folder.is_dir():
+        fresh = Path(tempfile.mkdtemp(dir=packages))
+        shutil.copytree(BUILT, fresh, dirs_exist_ok=True)
+        (fresh / "node_modules").symlink_to(packages / "node_modules")
+        with contextlib.suppress(OSError):
+            fresh.rename(folder)
     return folder
 
 

@@ -18,6 +18,8 @@ export interface Libraries {
   messages: typeof MessagesModule;
   load: typeof LoadModule;
   tracer: typeof TracerModule;
+  /** Make the JSON schema of a zod schema. */
+  toJsonSchema(schema: unknown): unknown;
   /** Versions by the names of packages. */
   versions: Record<string, string>;
 }
@@ -55,6 +57,7 @@ export async function importLibraries(file: string): Promise<Libraries> {
     messages: await load(core, "./messages"),
     load: await load(core, "./load"),
     tracer: await load(core, "./tracers/tracer_langchain"),
+    toJsonSchema: (await load(core, "./utils/json_schema")).toJsonSchema,
     versions: Object.fromEntries(
       [
         [GRAPH, graph],

@@ -4,6 +4,7 @@ import type { Fields } from "./server.js";
 
 /** The first character of a line that holds a record. */
 const LOG_LINE = "\x1e";
+const OUR_LINES = /\(?(?:node:|file:.*\/main\.mjs)/;
 
 /** Write a record. The stack of an error names the lines of the project's sources. */
 export function log(level: "info" | "warning" | "error", event: string, fields: Fields = {}, error?: unknown): void {
@@ -11,7 +12,9 @@ export function log(level: "info" | "warning" | "error", event: string, fields: 
   process.stderr.write(`${LOG_LINE}${JSON.stringify({ level, logger: "executor", event, fields, ...exception })}\n`);
 }
 
-/** Return the stack of an error, or its text. */
+/** Return the stack of an error without the lines of this program and of Node itself, or its text. */
 export function stackOf(error: unknown): string {
-  return error instanceof Error ? (error.stack ?? String(error)) : String(error);
+  const stack = error instanceof Error ? (error.stack ?? String(error)) : String(error);
+  const lines = stack.split("\n");
+  return lines.filter((line, index) => index === 0 || !(/^ +at /.test(line) && OUR_LINES.test(line))).join("\n");
 }

@@ -21,7 +21,10 @@ async function request(server: Server, given: Request): Promise<Response> {
     path: decodeURIComponent(url.pathname),
     raw_path: Buffer.from(url.pathname),
     query: Buffer.from(url.search.slice(1)),
-    headers: [...given.headers].map(([name, value]) => [Buffer.from(name, "latin1"), Buffer.from(value, "latin1")]),
+    headers: [["host", url.host] as [string, string], ...given.headers].map(([name, value]) => [
+      Buffer.from(name, "latin1"),
+      Buffer.from(value, "latin1"),
+    ]),
     body: Buffer.from(await given.arrayBuffer()),
   };
   return new Promise((resolve, reject) => {

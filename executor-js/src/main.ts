@@ -114,7 +114,7 @@ function requireTypeScript(hello: ServerHello, hasTypeScript: boolean): void {
 
 function serve(handlers: Map<string, Handler>, libraries: Libraries, graphs: Graphs, server: Server): void {
   const executor = new Executor(libraries, graphs, server);
-  const operations = new Operations(libraries, graphs, new Schemas());
+  const operations = new Operations(libraries, graphs, new Schemas(libraries, graphs.places));
   const serving = (method: string, work: (request: never) => Promise<unknown>) => {
     handlers.set(method, async (body) => {
       const { request, call, scope } = body as GraphCall;

@@ -80,6 +80,8 @@ async function importExport(folder: string, label: string, source: Source): Prom
 
 /** The graphs of the project by their ids. */
 export class Graphs {
+  /** The file and the name of each graph's export. */
+  readonly places = new Map<string, { file: string; name: string }>();
   private readonly exports = new Map<string, { graph: Graph } | { factory: Factory }>();
   private checkpointer: BaseCheckpointSaver | null = null;
   private store: BaseStore | null = null;
@@ -90,6 +92,7 @@ export class Graphs {
   async load(folder: string): Promise<void> {
     for (const [id, source] of Object.entries(this.sources)) {
       const found = await importExport(folder, `graph '${id}'`, source);
+      this.places.set(id, place(folder, source));
       const graph = asGraph(await found);
       if (graph !== null) {
         this.exports.set(id, { graph });

@@ -13,7 +13,19 @@ export function makeStore(libraries: Libraries, server: Server): BaseStore {
       return results.map((result, index) => decoded(operations[index] as Operation, result)) as OperationResults<Op>;
     }
   }
+  // LangGraph gives nodes a store that collects operations. Its `listNamespaces` calls this method, which it lacks.
+  const { AsyncBatchedStore } = libraries.checkpoint as unknown as { AsyncBatchedStore?: { prototype: Collecting } };
+  if (AsyncBatchedStore !== undefined) {
+    AsyncBatchedStore.prototype.batch = function (operations) {
+      return this.store.batch(operations);
+    };
+  }
   return new ServerStore();
+}
+
+interface Collecting {
+  store: BaseStore;
+  batch(operations: Operation[]): Promise<unknown>;
 }
 
 /** Return the kind of an operation, and the JSON of its fields as the server names them. */

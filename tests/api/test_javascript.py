@@ -1,23 +1,25 @@
 """Graphs in JavaScript and TypeScript, executed by Node beside the server, do what Python graphs do."""
 
-from collections.abc import Iterator
+import json
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
 from typing import Any
 
 import httpx2
 import pytest
 
-from tests.node_packages import copy_of_project, javascript_runtime
-from tests.servers import ServerProcess, agent_server
+from tests.javascript import javascript_server
+from tests.node_packages import JAVASCRIPT_PROJECT
+from tests.servers import ServerProcess
 
 pytestmark = pytest.mark.timeout(600)
+AGENTS = JAVASCRIPT_PROJECT / "agents.ts"
 
 
 @pytest.fixture(scope="module")
 def server(module_database: str, tmp_path_factory: pytest.TempPathFactory) -> Iterator[ServerProcess]:
-    folder = tmp_path_factory.mktemp("javascript")
-    project, runtime = copy_of_project(folder / "project"), javascript_runtime()
-    options = {"EXECUTOR_JAVASCRIPT": str(runtime), "EXECUTOR_START_SECS": "600"}
-    with agent_server(module_database, folder, project=str(project), **options) as running:
+    with javascript_server(module_database, tmp_path_factory.mktemp("javascript")) as running:
         yield running
 
 
@@ -33,6 +35,13 @@ def asked(client: httpx2.Client, method: str, path: str, **body: Any) -> Any:
     return response.json()
 
 
+def wait_for(is_reached: Callable[[], bool]) -> None:
+    deadline = time.monotonic() + 120
+    while not is_reached():
+        assert time.monotonic() < deadline
+        time.sleep(0.02)
+
+
 def message(text: str) -> dict[str, Any]:
     return {"messages": [{"role": "user", "content": text}]}
 
@@ -43,8 +52,189 @@ def test_a_thread_remembers(client: httpx2.Client):
         values = asked(
             client, "POST", f"/threads/{thread}/runs/wait", assistant_id="echo", input=message(f"number {count}")
         )
-        assert (values["count"], values["messages"][-1]["content"]) == (count, f"echo: number {count}")
+        assert values["messages"][-1]["content"] == f"echo: number {count}"
     assert [each["type"] for each in values["messages"]] == ["human", "ai", "human", "ai"]
     state = asked(client, "GET", f"/threads/{thread}/state")
     assert (state["values"], state["next"]) == (values, [])
     assert asked(client, "GET", f"/threads/{thread}")["values"] == values
+
+
+def on_thread(client: httpx2.Client, graph: str, **body: Any) -> tuple[str, Any]:
+    """Run a graph on a thread of its own; return the thread and the values."""
+    thread = asked(client, "POST", "/threads", metadata={})["thread_id"]
+    return thread, asked(client, "POST", f"/threads/{thread}/runs/wait", assistant_id=graph, **body)
+
+
+def events(client: httpx2.Client, path: str, **body: Any) -> list[tuple[str, Any]]:
+    with client.stream("POST", path, json=body) as response:
+        text = response.read().decode().replace("\r\n", "\n")
+    blocks = [dict(line.split(": ", 1) for line in block.split("\n") if ": " in line) for block in text.split("\n\n")]
+    return [(block["event"], json.loads(block["data"])) for block in blocks if "event" in block]
+
+
+@pytest.mark.parametrize(
+    ("graph", "body", "values"),
+    [
+        ("fan", {"input": {"subjects": ["a", "b"]}}, {"subjects": ["a", "b"], "jokes": ["about a", "about b"]}),
+        ("typed", {"input": {"name": "Ada"}, "context": {"tone": "rude"}}, {"name": "rude Ada"}),
+        ("made", {"input": {"note": "n"}, "config": {"configurable": {"suffix": "s"}}}, {"note": "n-s"}),
+        ("steps", {"input": {"steps": ["zero"]}}, {"steps": ["zero", "one", "two", "three"]}),
+        ("functional", {"input": {"numbers": [1, 2]}}, [2, 4]),
+        ("parent", {"input": {"foo": ["in"]}}, {"foo": ["in", "pre", "in", "pre", "sub1", "sub2"]}),
+        (
+            "caller",
+            {"input": {}},
+            {"called": {"said": "echo: from JavaScript", "events": ["metadata", "updates"]}},
+        ),
+        (
+            "memory",
+            {"input": {"note": "n"}},
+            {
+                "note": "n",
+                "found": {
+                    "item": {"text": "n"}, "isDate": True, "missing": None, "keys": ["first"],
+                    "namespaces": [["notes", "js"]],
+                },
+            },
+        ),
+    ],
+)  # fmt: skip
+def test_what_graphs_return(client: httpx2.Client, graph: str, body: dict[str, Any], values: Any):
+    thread, returned = on_thread(client, graph, **body)
+    assert returned == values
+    assert asked(client, "GET", f"/threads/{thread}/state")["values"] == values
+
+
+def test_pieces_of_messages_arrive_in_both_forms(client: httpx2.Client):
+    body = {"assistant_id": "fake_chat", "input": message("go")}
+    pieces = [data[0] for name, data in events(client, "/runs/stream", stream_mode=["messages-tuple"], **body)
+              if name == "messages"]  # fmt: skip
+    assert {piece["type"] for piece in pieces} == {"AIMessageChunk"}
+    assert "".join(piece["content"] for piece in pieces) == "one two three four"
+    assert len(pieces) > 10
+    whole = [data for name, data in events(client, "/runs/stream", stream_mode=["messages"], **body)
+             if name == "messages/partial"]  # fmt: skip
+    assert (whole[-1][0]["type"], whole[-1][0]["content"]) == ("ai", "one two three four")
+
+
+def test_all_stream_modes_name_their_subgraphs(client: httpx2.Client):
+    modes = ["values", "updates", "debug", "tasks", "checkpoints", "custom", "events"]
+    found = events(
+        client, "/runs/stream", assistant_id="nested", input={"question": "q"}, stream_mode=modes, stream_subgraphs=True
+    )
+    names = {name.split(":")[0] for name, _ in found}
+    assert {*modes, "values|child", "updates|child", "custom|child", "tasks|child"} - {"custom"} <= names
+    assert [data for name, data in found if name.startswith("custom|")] == [{"from": "inside"}]
+    steps = [data["payload"] for name, data in found if name == "debug" and data["type"] == "checkpoint"]
+    assert all(step["checkpoint"]["checkpoint_id"] and "callbacks" not in step["config"] for step in steps)
+
+
+def test_interrupts_are_answered_and_commands_followed(client: httpx2.Client):
+    thread, values = on_thread(client, "ask", input={"question": "why"})
+    (asked_for,) = values["__interrupt__"]
+    assert asked_for["value"] == {"ask": "why"}
+    assert asked(client, "GET", f"/threads/{thread}")["status"] == "interrupted"
+    runs = f"/threads/{thread}/runs/wait"
+    values = asked(client, "POST", runs, assistant_id="ask", command={"resume": {asked_for["id"]: "go on"}})
+    assert values == {"question": "why", "answer": "go on", "path": "last"}
+    values = asked(client, "POST", runs, assistant_id="ask", command={"goto": "last", "update": {"path": "changed"}})
+    assert values["path"] == "last"
+    values = asked(client, "POST", runs, assistant_id="ask", command={"update": {"answer": [1]}})
+    assert values["answer"] == [1]
+    sent = {"goto": {"node": "route", "input": {"answer": "stop"}}}
+    assert asked(client, "POST", runs, assistant_id="ask", command=sent)["path"] == "routed"
+    refused = client.post(runs, json={"assistant_id": "ask", "command": {"goto": {"node": "route"}}})
+    assert "input" in refused.text
+
+
+def test_subgraphs_stop_and_go_on(client: httpx2.Client):
+    thread, values = on_thread(client, "nested", input={"question": "q"})
+    assert values["__interrupt__"][0]["value"] == "inside: q"
+    state = asked(client, "GET", f"/threads/{thread}/state?subgraphs=true")
+    assert state["tasks"][0]["state"]["next"] == ["inside"]
+    values = asked(client, "POST", f"/threads/{thread}/runs/wait", assistant_id="nested", command={"resume": "yes"})
+    assert (values["answer"], values["path"]) == ("yes", "before after")
+
+
+def test_history_is_filtered_changed_and_run_again(client: httpx2.Client):
+    thread, _ = on_thread(client, "steps", input={"steps": []}, metadata={"color": "red"})
+    history = asked(client, "POST", f"/threads/{thread}/history", limit=10)
+    assert [state["next"] for state in history] == [[], ["three"], ["two"], ["one"], ["__start__"]]
+    assert asked(client, "POST", f"/threads/{thread}/history", metadata={"color": "blue"}) == []
+    assert len(asked(client, "POST", f"/threads/{thread}/history", metadata={"color": "red"}, limit=9)) == 5
+    before_three = history[1]["checkpoint"]
+    changed = asked(
+        client,
+        "POST",
+        f"/threads/{thread}/state",
+        values={"steps": ["changed"]},
+        checkpoint=before_three,
+        as_node="two",
+    )
+    values = asked(
+        client, "POST", f"/threads/{thread}/runs/wait", assistant_id="steps", checkpoint=changed["checkpoint"]
+    )
+    assert values["steps"] == ["one", "two", "changed", "three"]
+    copied = asked(client, "POST", f"/threads/{thread}/copy")["thread_id"]
+    assert asked(client, "GET", f"/threads/{copied}/state")["values"] == values
+
+
+def test_breakpoints_stop_before_and_after(client: httpx2.Client):
+    thread, values = on_thread(client, "steps", input={"steps": []}, interrupt_before=["two"])
+    assert values["steps"] == ["one"]
+    assert asked(client, "GET", f"/threads/{thread}")["status"] == "interrupted"
+    runs = f"/threads/{thread}/runs/wait"
+    assert asked(client, "POST", runs, assistant_id="steps", interrupt_after="*")["steps"] == ["one", "two"]
+    assert asked(client, "POST", runs, assistant_id="steps")["steps"] == ["one", "two", "three"]
+
+
+@pytest.mark.parametrize(
+    ("how", "error", "text"),
+    [
+        ("throw", "RangeError", "thrown on purpose"),
+        ("reject", "TypeError", "rejected on purpose"),
+        ("timer", "Error", "thrown in a timer"),
+    ],
+)
+def test_an_error_ends_one_run_and_its_stack_is_logged(
+    client: httpx2.Client, server: ServerProcess, how: str, error: str, text: str
+):
+    thread = asked(client, "POST", "/threads", metadata={})["thread_id"]
+    waiting = asked(client, "POST", f"/threads/{thread}/runs", assistant_id="slow", input={"count": 3, "pause_s": 0.5})
+    _, values = on_thread(client, "failing", input={"how": how}, raise_error=False)
+    assert values["__error__"] == {"error": error, "message": text}
+    joined = client.get(f"/threads/{thread}/runs/{waiting['run_id']}/join").json()
+    assert joined["ticks"] == [1, 2, 3]
+    line = next(number for number, each in enumerate(AGENTS.read_text().split("\n"), 1) if text in each)
+    logged = server.log.read_text()
+    assert f"agents.ts:{line}:" in logged.partition(f"{text}")[2]
+
+
+def test_cancel_waits_until_subagents_have_stopped(client: httpx2.Client, tmp_path: Path):
+    ledger = tmp_path / "ledger"
+    thread = asked(client, "POST", "/threads", metadata={})["thread_id"]
+    other = asked(client, "POST", "/threads", metadata={})["thread_id"]
+    waiting = asked(client, "POST", f"/threads/{other}/runs", assistant_id="slow", input={"count": 4, "pause_s": 0.5})
+    run = asked(client, "POST", f"/threads/{thread}/runs", assistant_id="delegating", input={"file": str(ledger)})
+    wait_for(ledger.exists)
+    path = f"/threads/{thread}/runs/{run['run_id']}"
+    assert client.post(f"{path}/cancel?wait=true").is_success
+    assert ledger.read_text() == "begun\nstopped\n"
+    assert asked(client, "GET", path)["status"] == "interrupted"
+    joined = client.get(f"/threads/{other}/runs/{waiting['run_id']}/join").json()
+    assert joined["ticks"] == [1, 2, 3, 4]
+
+
+def test_descriptions(client: httpx2.Client):
+    found = {each["graph_id"]: each for each in asked(client, "POST", "/assistants/search", limit=100)}
+    assert found["steps"]["description"] == "Three steps."
+    drawing = asked(client, "GET", f"/assistants/{found['parent']['assistant_id']}/graph?xray=true")
+    assert {"pre", "child:sub1", "child:sub2"} <= {node["id"] for node in drawing["nodes"]}
+    schemas = asked(client, "GET", f"/assistants/{found['typed']['assistant_id']}/schemas")
+    assert schemas["input_schema"]["properties"]["name"] == {"type": "string"}
+    assert schemas["context_schema"]["properties"]["tone"]["enum"] == ["kind", "rude"]
+    of_types = asked(client, "GET", f"/assistants/{found['configurable']['assistant_id']}/schemas")
+    assert of_types["state_schema"]["properties"] == {"said": {"type": "string"}}
+    assert of_types["config_schema"]["properties"]["times"] == {"type": "number"}
+    subgraphs = asked(client, "GET", f"/assistants/{found['parent']['assistant_id']}/subgraphs?recurse=true")
+    assert subgraphs["child"]["state_schema"]["properties"]["foo"]["type"] == "array"

@@ -27,6 +27,7 @@ from portside.agent.graphs import EventSink, GraphService
 from portside.agent.queue.worker import AttemptLost
 from portside.agent.streams.buffers import ThreadBridge
 from portside.executor import messages
+from portside.executor.channels import Channels
 from portside.executor.checkpoints.backend import CheckpointBackend
 from portside.executor.errors import RunTimeout, error_of
 from portside.executor.link import CallFailed, LinkClosed
@@ -44,11 +45,15 @@ from portside.executor.requests import (
     StateCreation,
     StateRead,
 )
+from portside.kernel.codec import load
 from portside.kernel.errors import Unavailable
+from portside.kernel.user_json import dump_user
 
 ATTEMPTS_AT_A_CALL = 3
 KEPT_DESCRIPTIONS = 256
 USER = "langgraph_auth_user"
+FOR_CHANNELS = "&"
+"""Begins the names of events that are items of langgraph's stream, for the channels of the event streaming protocol."""
 
 
 class RemoteGraphs:
@@ -74,7 +79,8 @@ class RemoteGraphs:
             async with self._pool.for_run(run_id, request.attempt) as executor:
                 try:
                     call = GraphCall(request=request, timeout_s=timeout_s)
-                    outcome = await self._call_one(executor, messages.EXECUTE, call, partial(_push, bridge))
+                    push = partial(_push, bridge, ChannelEvents())
+                    outcome = await self._call_one(executor, messages.EXECUTE, call, push)
                 except LinkClosed as exc:
                     raise await self._lost(executor) from exc
         finally:
@@ -184,9 +190,26 @@ class RemoteGraphs:
         await self._pool.close()
 
 
-def _push(bridge: ThreadBridge[tuple[str, bytes]], events: list[list[Any]]) -> None:
+def _push(bridge: ThreadBridge[tuple[str, bytes]], channels: "ChannelEvents", events: list[list[Any]]) -> None:
     for name, data in events:
-        bridge.push((name, data))
+        if name.startswith(FOR_CHANNELS):
+            for event in channels.of(name, data):
+                bridge.push(event)
+        else:
+            bridge.push((name, data))
+
+
+class ChannelEvents:
+    """Makes the events of the protocol's channels of what executors in other languages stream."""
+
+    def __init__(self) -> None:
+        self._channels = Channels()
+
+    def of(self, name: str, data: bytes) -> Iterator[tuple[str, bytes]]:
+        """Yield the events of an item `&mode|namespace`."""
+        mode, *namespace = name.removeprefix(FOR_CHANNELS).split("|")
+        for method, where, shown in self._channels.convert(tuple(namespace), mode, load(data)):
+            yield "|".join((f"@{method}", *where)), dump_user(shown)
 
 
 def _error_of(failed: CallFailed) -> Exception:

@@ -1,0 +1,20 @@
+import { Annotation, entrypoint, StateGraph, task } from "@langchain/langgraph";
+
+const State = Annotation.Root({
+  steps: Annotation({ reducer: (left, right) => left.concat(right), default: () => [] }),
+});
+
+const step = (name) => () => ({ steps: [name] });
+
+// A StateGraph that is not compiled.
+export const steps = new StateGraph(State)
+  .addNode("one", step("one"))
+  .addNode("two", step("two"))
+  .addNode("three", step("three"))
+  .addEdge("__start__", "one")
+  .addEdge("one", "two")
+  .addEdge("two", "three");
+
+const double = task("double", async (number) => number * 2);
+
+export const functional = entrypoint("functional", async ({ numbers }) => Promise.all(numbers.map((each) => double(each))));
