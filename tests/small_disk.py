@@ -30,7 +30,7 @@ class SmallDisk:
         """Leave so many bytes free."""
         found = os.statvfs(self.path)
         with self._filler.open("ab") as file:
-            os.posix_fallocate(file.fileno(), 0, max(1, found.f_bavail * found.f_frsize - free_bytes))
+            os.posix_fallocate(file.fileno(), file.tell(), max(1, found.f_bavail * found.f_frsize - free_bytes))
 
     def empty(self) -> None:
         """Give the space back."""

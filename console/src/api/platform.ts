@@ -112,6 +112,8 @@ export type DesiredRevision = { id: string; number: number; status: RevisionStat
 
 export type DeviceAuthorization = { device_code: string; user_code: string; verification_uri: string; verification_uri_complete: string; expires_in: number; interval: number };
 
+export type Diagnosis = { findings: (Finding)[]; faults: number; warnings: number };
+
 export type Difference = { examples_modified?: (string)[]; examples_added?: (string)[]; examples_removed?: (string)[] };
 
 export type Disk = { folder: string; total_bytes: number; free_bytes: number };
@@ -157,6 +159,8 @@ export type FeedbackScale = { type: "categorical" | "continuous" | "freeform"; m
 export type FeedbackSource = { type?: "api" | "app" | "auto_eval" | "model"; metadata?: Record<string, unknown> | null; user_id?: string | null; user_name?: string | null };
 
 export type FeedbackStats = { n: number; avg: number | null; values?: Record<string, number> };
+
+export type Finding = { check: string; level: "fault" | "ok" | "warning"; message: string; do?: string };
 
 export type FoundRuns = { runs: (Record<string, unknown>)[]; cursors: Cursors; parsed_query?: string | null };
 
@@ -359,6 +363,8 @@ export type SectionRequest = { title: string; description?: string | null; index
 export type Sections = { sections: (Section)[] };
 
 export type SectionsWindow = { after_index?: number | null; start_time: string; end_time?: string | null; stride?: ChartStride; timezone?: string; omit_data?: boolean };
+
+export type SeenRequest = { host: string | null; scheme: string; client: string };
 
 export type SettingInForce = { name: string; description: string; value: boolean | number | string | null; is_set: boolean; is_default: boolean; is_hidden: boolean };
 
@@ -658,6 +664,8 @@ export interface Operations {
   "GET /settings": { path: Record<never, never>; query: Record<never, never>; body: undefined; response: Settings };
   "GET /system": { path: Record<never, never>; query: Record<never, never>; body: undefined; response: SystemState };
   "GET /system/disk": { path: Record<never, never>; query: Record<never, never>; body: undefined; response: DiskReport };
+  "GET /system/doctor": { path: Record<never, never>; query: Record<never, never>; body: undefined; response: Diagnosis };
+  "GET /system/request": { path: Record<never, never>; query: Record<never, never>; body: undefined; response: SeenRequest };
   "GET /usage-limits": { path: Record<never, never>; query: Record<never, never>; body: undefined; response: (UsageLimit)[] };
   "PUT /usage-limits": { path: Record<never, never>; query: Record<never, never>; body: UsageLimitRequest; response: UsageLimit };
   "DELETE /usage-limits/{limit_id}": { path: { limit_id: string }; query: Record<never, never>; body: undefined; response: undefined };

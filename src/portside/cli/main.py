@@ -51,6 +51,8 @@ COMMANDS = {
     "allowlist": CommandEntry("hosted", "Show the addresses of the hosted service."),
     "limits": CommandEntry("hosted", "Show the rate limits of the hosted API."),
     "disk": CommandEntry("operate", "Show what takes the disk space of the platform."),
+    "doctor": CommandEntry("operate", "Examine this installation, and say what to do."),
+    "support-bundle": CommandEntry("operate", "Write an archive for somebody who helps, without secrets."),
     "prices": CommandEntry("prices", "List and set the prices of models, compute costs again."),
     "usage": CommandEntry("hosted", "Show how many traces were received."),
 }
@@ -72,7 +74,7 @@ class LazyGroup(click.Group):
                 f"'portside {cmd_name}' is not installed: this is the agent server alone; install the whole platform"
             )
         module = importlib.import_module(f"portside.cli.{COMMANDS[cmd_name].module}")
-        command: click.Command = getattr(module, cmd_name)
+        command: click.Command = getattr(module, cmd_name.replace("-", "_"))
         return command
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:

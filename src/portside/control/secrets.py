@@ -6,7 +6,7 @@ encrypted values end in `_sealed`.
 """
 
 import re
-from collections.abc import Sequence
+from collections.abc import AsyncIterator, Sequence
 from uuid import UUID
 
 import msgspec
@@ -168,12 +168,27 @@ async def check_master_key(db: Database, box: SecretBox) -> None:
 
 async def open_all(db: Database, box: SecretBox) -> int:
     """Decrypt every value of the database and return their number. Raises UserMistake for one that does not open."""
-    opened = 0
+    return len([plain async for plain in _decrypt_all(db, box)])
+
+
+async def read_all_values(db: Database, box: SecretBox) -> list[str]:
+    """Return the values of all secrets, tokens and service keys in clear text, so that they can be masked elsewhere.
+
+    Raises UserMistake for a value that the box does not decrypt.
+    """
+    values: list[str] = []
+    async for plain in _decrypt_all(db, box):
+        try:
+            values += [secret.value for secret in _decoder.decode(plain)]
+        except msgspec.MsgspecError:
+            values.append(plain.decode("utf-8", "replace"))
+    return values
+
+
+async def _decrypt_all(db: Database, box: SecretBox) -> AsyncIterator[bytes]:
     for find, _ in COLUMNS.values():
         for row in await db.fetch(find, key_id=b"", limit=None):
-            box.decrypt(row["encrypted"], str(row["id"]))
-            opened += 1
-    return opened
+            yield box.decrypt(row["encrypted"], str(row["id"]))
 
 
 async def reencrypt(db: Database, box: SecretBox) -> int:

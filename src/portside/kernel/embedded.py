@@ -76,8 +76,10 @@ class EmbeddedPostgres:
         # Why the server is down and could not be restarted; None while it runs. `GET /ok` shows it to everybody.
         self.problem: str | None = None
 
-    def acquire(self) -> str:
+    def acquire(self, within_s: float = _START_TIMEOUT_S) -> str:
         """Start the server if it does not run, and return the URL of its `portside` database.
+
+        If it ends, the start is tried again for `within_s` seconds.
 
         Raises UserMistake, also for a data folder that this version cannot use. It never removes a data folder.
         """
@@ -90,7 +92,7 @@ class EmbeddedPostgres:
                 self._initialise()
             if not self._is_running():
                 self._check_version()
-                self._start(_START_TIMEOUT_S)
+                self._start(within_s)
         supervision = Supervision(
             "the embedded Postgres",
             backoff=Backoff(limit_s=10),
@@ -100,6 +102,20 @@ class EmbeddedPostgres:
         arguments = (self._keep_running, self._released)
         threading.Thread(target=supervision.run_in_thread, args=arguments, name="postgres", daemon=True).start()
         return self.url(SUPERUSER)
+
+    @property
+    def socket_folder(self) -> Path:
+        """The private folder of the server's socket."""
+        return self._socket_folder()
+
+    def check_program(self) -> None:
+        """Raise UserMistake if the server cannot run here, whatever the home holds."""
+        self._run("postgres", "--version")
+
+    def check_data(self) -> None:
+        """Raise UserMistake if the data folder is incomplete, or another major version made it."""
+        if self._has_data():
+            self._check_version()
 
     def _keep_running(self) -> None:
         """Restart the server when it dies, until `release`. Raises UserMistake if it does not start."""

@@ -31,7 +31,7 @@ from dataclasses import dataclass
 from functools import cached_property
 from importlib.resources import files
 from itertools import pairwise
-from typing import Any
+from typing import Any, NamedTuple
 
 import asyncpg
 
@@ -237,7 +237,30 @@ async def _lock(connection: Any) -> None:
         ) from exc
 
 
-async def _migrate_package(connection: Any, package: str, *, is_adopted: bool) -> int:
+async def find_pending(db: Database, packages: list[str]) -> list[str]:
+    """Return what the next start will apply to a database that was migrated before, as `package/file`.
+
+    Raises UserMistake for a database that it will refuse.
+    """
+    pending: list[str] = []
+    async with db.pool.acquire() as connection:
+        for package in packages:
+            state = await _examine_package(connection, package, is_adopted=False)
+            pending += [f"{_short(package)}/{migration.name}" for migration in state.missing]
+            pending += [f"{_short(package)}/functions"] if state.is_stale else []
+    return pending
+
+
+class _PackageState(NamedTuple):
+    """What a package's folders have, and what the database lacks of it."""
+
+    functions: FunctionFiles
+    missing: list[Migration]
+    is_stale: bool
+    objects: list[str]
+
+
+async def _examine_package(connection: Any, package: str, *, is_adopted: bool) -> _PackageState:
     known = {migration.number: migration for migration in migrations_of(package)}
     functions = functions_of(package)
     name = _short(package)
@@ -257,17 +280,23 @@ async def _migrate_package(connection: Any, package: str, *, is_adopted: bool) -
             f"and this program has {functions.revision}; upgrade"
         )
     applied = {row["number"] for row in rows}
+    objects = recorded["objects"] if recorded else []
     if not is_adopted:
-        objects = recorded["objects"] if recorded else []
         await _check_complete(connection, name, [each for number, each in known.items() if number in applied], objects)
     missing = [migration for number, migration in known.items() if number not in applied]
+    return _PackageState(functions, missing, is_stale, objects)
+
+
+async def _migrate_package(connection: Any, package: str, *, is_adopted: bool) -> int:
+    name = _short(package)
+    functions, missing, is_stale, objects = await _examine_package(connection, package, is_adopted=is_adopted)
     if is_stale:
         await _replace_functions_of_tables(connection, functions, may_change=bool(missing) or is_adopted)
     for migration in missing:
         await _execute(connection, migration.sql, f"{name}/migrations/{migration.name}")
         await _record(connection, migration)
     if is_stale:
-        await _replace_functions(connection, functions, recorded["objects"] if recorded else [])
+        await _replace_functions(connection, functions, objects)
     return len(missing)
 
 

@@ -1,9 +1,16 @@
-"""The routes for operators: the use of the disk."""
+"""The routes for operators: the use of the disk, the doctor, and how requests arrive."""
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
+import msgspec
+
 from portside.kernel.http import routes as kernel_routes
+from portside.kernel.http.headers import header_of
+from portside.kernel.http.proxies import Network, client_address
 from portside.operate.disk_usage import DiskReport, DiskUsage
+from portside.operate.doctor import examine
+from portside.operate.findings import Diagnosis, Installation
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -11,6 +18,16 @@ class OperateServices(kernel_routes.BaseServices):
     """The services of these routes."""
 
     disk_usage: DiskUsage
+    installation: Installation
+    trusted_proxies: Sequence[Network] = ()
+
+
+class SeenRequest(msgspec.Struct):
+    """How a request arrived, after all proxies: whether they pass on what they should."""
+
+    host: str | None
+    scheme: str
+    client: str
 
 
 Context = kernel_routes.Context[OperateServices]
@@ -22,3 +39,17 @@ async def show_disk(ctx: Context) -> DiskReport:
     """Return what takes the space of this platform, by deployment and kind of data."""
     disk = ctx.services.disk
     return await ctx.services.disk_usage.report(None if disk is None else disk.shortage)
+
+
+@routes.get("/system/doctor", permission="organization:manage")
+async def run_doctor(ctx: Context) -> Diagnosis:
+    """Examine the installation, and say of each problem what to do."""
+    # What needs the network of builds takes long; the command examines it too.
+    return await examine(ctx.services.installation, skipped=frozenset({"registry"}))
+
+
+@routes.get("/system/request", permission="organization:manage")
+async def show_request(ctx: Context) -> SeenRequest:
+    """Return how this request arrived, so that the doctor sees what proxies before the platform do to it."""
+    client = client_address(ctx.scope, ctx.services.trusted_proxies)
+    return SeenRequest(header_of(ctx.scope, b"host"), ctx.scope["scheme"], client)

@@ -80,7 +80,7 @@ from portside.platform.backups import backup_tasks, schedule_of
 from portside.platform.home import Home, read_key
 from portside.platform.listener import ListenerKey, ListenerLog, ListenerProcess, ensure_listener_key
 from portside.platform.settings import PlatformSettings
-from portside.platform.system import SystemServices, settings_in_force
+from portside.platform.system import SystemServices, installation_of, settings_in_force
 from portside.platform.system import routes as system
 from portside.prompts.http import routes as prompts
 from portside.prompts.repos import empty_workspace as empty_prompts
@@ -283,6 +283,7 @@ async def open_platform(
             router=front or NO_ROUTER,
             front=front,
             agent_origins=_agent_origins(settings, front),
+            installation=installation_of(settings, PACKAGES),
             disk_usage=DiskUsage(db, database_url, home.path, settings.disk_reserve),
             settings=settings,
             home_folder=home.path,

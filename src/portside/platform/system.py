@@ -5,6 +5,7 @@ Secrets are never in it. A text setting is shown only if `SHOWN` names it, so th
 
 import asyncio
 import shutil
+from collections.abc import Sequence
 from dataclasses import dataclass
 from enum import Enum
 from pathlib import Path
@@ -14,6 +15,7 @@ import msgspec
 
 from portside.kernel.http import routes as kernel_routes
 from portside.kernel.settings import describe
+from portside.operate.findings import Installation
 from portside.platform.settings import PlatformSettings
 
 SHOWN = frozenset({
@@ -88,6 +90,29 @@ def settings_in_force(settings: PlatformSettings) -> list[SettingInForce]:
         shown = None if is_hidden else value
         found.append(SettingInForce(doc.names[0], doc.description, shown, is_set, is_default, is_hidden))
     return found
+
+
+def installation_of(settings: PlatformSettings, packages: Sequence[str], problem: str | None = None) -> Installation:
+    """Return what the doctor examines. `problem` is what is wrong with the settings."""
+    return Installation(
+        home=settings.home_path,
+        packages=tuple(packages),
+        host=settings.host,
+        port=settings.port,
+        front=settings.front,
+        is_fronted=settings.is_fronted,
+        caddy=settings.caddy,
+        database_url=settings.database_url,
+        max_connections=settings.postgres_max_connections,
+        has_listener=settings.own_listener,
+        reserve=settings.disk_reserve,
+        public_url=settings.front.origin,
+        trusted_proxies=settings.trusted_proxies,
+        oidc_issuer=settings.oidc_issuer,
+        rate_limits_file=settings.rate_limits_file,
+        model_prices_file=settings.model_prices_file,
+        problem=problem,
+    )
 
 
 def _disk_of(folder: Path) -> Disk:

@@ -1,0 +1,233 @@
+"""The support bundle: what a person who helps needs to know of an installation, without its secrets.
+
+Everything passes `Masks`: known values (key files, variables, URLs' passwords, every secret in the database) and forms
+of keys that nobody told us. If the database cannot be read, logs and reasons of deployments are left out, because their
+secrets are not known then. At the end the whole content is searched for the known values once more.
+"""
+
+import base64
+import io
+import json
+import os
+import platform
+import re
+import sys
+import tarfile
+import time
+from collections.abc import AsyncIterator, Iterable, Mapping
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Any
+from urllib.parse import unquote, urlsplit
+
+import asyncpg
+import httpx2
+import msgspec
+
+from portside.control.secrets import read_all_values
+from portside.dataplane.masking import mask_credentials, masked_forms
+from portside.kernel.clock import now
+from portside.kernel.crypto import SecretBox
+from portside.kernel.errors import UserMistake
+from portside.kernel.logs import SECRET_WORDS
+from portside.kernel.version import full_version
+from portside.operate.disk_usage import DiskUsage
+from portside.operate.doctor import examine
+from portside.operate.findings import Installation
+from portside.operate.service_checks import OpenDatabase, open_database
+from portside.operate.sql import sql
+
+TAIL_BYTES = 500_000
+_MASK = "***"
+_LOGS = {"postgres.log": "postgres/log", "ingress.log": "logs/ingress.log", "listener.log": "logs/listener.log"}
+_TIMEOUT_S = 30.0
+_SECRET_NAMES = (*SECRET_WORDS, "key", "credential", "dsn", "passphrase", "cookie")
+_SHORTEST = 6
+_FORMS = re.compile(
+    r"-----BEGIN [A-Z ]*PRIVATE KEY-----.*?(?:-----END [A-Z ]*PRIVATE KEY-----|\Z)"
+    r"|\b(?:lsv2|sk|pk|ghp|gho|ghs|glpat|xox[abpr]|AKIA|hf)[-_A-Z0-9][-_A-Za-z0-9]{14,}"
+    r"|\beyJ[\w-]{8,}\.[\w-]{8,}\.[\w-]+"
+    r"|(?<=[Bb]earer )[\w.~+/=-]{8,}|(?<=[Bb]asic )[\w+/=-]{8,}",
+    re.DOTALL,
+)
+# `password=…`, `"api_key": "…"`, `X-Api-Key: …`: the value of anything that is named like a secret.
+_NAMED = re.compile(
+    r"(?i)([\w-]*(?:password|passwd|secret|token|api[-_]?key|authorization|passphrase|cookie)[\w-]*['\"]?\s*[=:]\s*)"
+    r"(\"[^\"\n]*\"|'[^'\n]*'|[^\s,;&}\"']+)"
+)
+
+
+class Masks:
+    """Hides known values and what looks like a key."""
+
+    def __init__(self, values: Iterable[str]) -> None:
+        forms: set[str] = set()
+        for value in values:
+            text = value.strip()
+            if len(text) >= _SHORTEST:
+                encoded = base64.b64encode(text.encode()).decode().rstrip("=")
+                forms |= {text, encoded, json.dumps(text)[1:-1], *masked_forms([text])}
+        # The longest first: one value may contain another.
+        self.forms = sorted(forms, key=len, reverse=True)
+        self._known = re.compile("|".join(map(re.escape, self.forms))) if forms else None
+
+    def mask(self, text: str) -> str:
+        """Return the text without secrets."""
+        if self._known is not None:
+            text = self._known.sub(_MASK, text)
+        text = _FORMS.sub(_MASK, mask_credentials(text))
+        return _NAMED.sub(lambda match: f"{match[1]}{_MASK}", text)
+
+    def holds_known(self, text: str) -> bool:
+        """Whether a known value is in the text."""
+        return self._known is not None and self._known.search(text) is not None
+
+
+def values_of(environ: Mapping[str, str]) -> list[str]:
+    """Return the values of variables that are named like secrets, and the passwords of URLs."""
+    found: list[str] = []
+    for name, value in environ.items():
+        if any(word in name.lower() for word in _SECRET_NAMES):
+            found += [value, *value.split(",")]
+        try:
+            parts = urlsplit(value)
+        except ValueError:
+            continue
+        found += [part for part in (parts.password, unquote(parts.password or "")) if part]
+    return found
+
+
+class Bundle:
+    """The files of a bundle, masked as they are added."""
+
+    def __init__(self, masks: Masks) -> None:
+        self._masks = masks
+        self._files: dict[str, str] = {}
+
+    def add_text(self, name: str, text: str) -> None:
+        """Add a file."""
+        self._files[name] = self._masks.mask(text)
+
+    def add(self, name: str, value: Any) -> None:
+        """Add a file of JSON; strings are masked one by one, so that it stays JSON."""
+        plain = self._masked(msgspec.to_builtins(value, str_keys=True))
+        self._files[name] = json.dumps(plain, indent=2, default=str) + "\n"
+
+    def add_log(self, name: str, file: Path) -> None:
+        """Add the end of a log file, if there is one."""
+        try:
+            with file.open("rb") as opened:
+                opened.seek(max(0, file.stat().st_size - TAIL_BYTES))
+                text = opened.read(TAIL_BYTES).decode("utf-8", "replace")
+        except OSError:
+            return
+        # A cut line may begin within a secret.
+        self.add_text(name, text if len(text) < TAIL_BYTES else text.partition("\n")[2])
+
+    def _masked(self, value: Any) -> Any:
+        if isinstance(value, str):
+            return self._masks.mask(value)
+        if isinstance(value, dict):
+            return {self._masks.mask(str(key)): self._masked(item) for key, item in value.items()}
+        return [self._masked(item) for item in value] if isinstance(value, list | tuple) else value
+
+    def write(self, file: Path) -> None:
+        """Write the archive, for this user alone. Raises UserMistake if the file exists or a secret is left."""
+        for name, text in self._files.items():
+            if self._masks.holds_known(text) or self._masks.holds_known(name):
+                raise UserMistake(f"{name} still holds a secret, so no bundle was written; please report this")
+        try:
+            descriptor = os.open(file, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
+        except OSError as exc:
+            raise UserMistake(f"cannot write {file}: {exc.strerror}; choose another file with --to") from exc
+        with os.fdopen(descriptor, "wb") as opened, tarfile.open(fileobj=opened, mode="w:gz") as archive:
+            for name, text in self._files.items():
+                content = text.encode()
+                entry = tarfile.TarInfo(f"{file.name.partition('.')[0]}/{name}")
+                entry.size, entry.mtime, entry.mode = len(content), int(time.time()), 0o600
+                archive.addfile(entry, io.BytesIO(content))
+
+
+async def write_bundle(i: Installation, settings: Any, environ: Mapping[str, str], file: Path) -> list[str]:
+    """Write a support bundle, and return what had to be left out. Raises UserMistake.
+
+    `settings` are those in force, already without secrets; `environ` is the environment that the platform runs with.
+    """
+    missing: list[str] = []
+    known = [*values_of(environ), *_values_in_files(i)]
+    async with _opened(i, missing) as opened:
+        may_show_deployments = False
+        if opened is not None:
+            try:
+                box = SecretBox.from_file(i.home / "master-key") if (i.home / "master-key").exists() else None
+                known += [] if box is None else await read_all_values(opened.db, box)
+                may_show_deployments = box is not None
+            except (UserMistake, asyncpg.PostgresError) as exc:
+                missing.append(f"logs and states of deployments: their secrets cannot be read to be masked ({exc})")
+        bundle = Bundle(Masks(known))
+        bundle.add("versions.json", _versions())
+        bundle.add("settings.json", settings)
+        if opened is not None:
+            usage = DiskUsage(opened.db, opened.url, i.home, i.reserve)
+            bundle.add("disk.json", await usage.report(None))
+        if opened is not None and may_show_deployments:
+            bundle.add("deployments.json", [dict(row) for row in await opened.db.fetch(sql.states_of_deployments)])
+            for log in sorted((i.home / "dataplane" / "deployments").glob("*/logs/*.log")):
+                bundle.add_log(f"logs/deployments/{log.parent.parent.name}/{log.name}", log)
+    bundle.add("doctor.json", await examine(i, skipped=frozenset(() if may_show_deployments else ("deployments",))))
+    if may_show_deployments:
+        # The listener writes what builds and servers print, and Postgres the values of statements that fail.
+        for name, path in _LOGS.items():
+            bundle.add_log(f"logs/{name}", i.home / path)
+    for name, path in (("health.json", "/ok"), ("metrics.txt", "/metrics")):
+        text = await _get(f"{i.url}{path}")
+        bundle.add_text(name, text) if text is not None else missing.append(f"{path}: the platform does not answer")
+    bundle.add("left-out.json", missing)
+    bundle.write(file)
+    return missing
+
+
+@asynccontextmanager
+async def _opened(i: Installation, missing: list[str]) -> AsyncIterator[OpenDatabase | None]:
+    """Open the database, or note that it cannot be opened."""
+    opening = open_database(i)
+    try:
+        opened = await opening.__aenter__()
+    except UserMistake as exc:
+        missing.append(f"everything that is in the database: {exc}")
+        yield None
+        return
+    try:
+        yield opened
+    finally:
+        await opening.__aexit__(None, None, None)
+
+
+def _values_in_files(i: Installation) -> list[str]:
+    files = [i.home / name for name in i.key_files]
+    files += (i.home / "dataplane" / "deployments").glob("*/database-password")
+    found: list[str] = []
+    for file in files:
+        try:
+            found += file.read_text("utf-8").split()
+        except OSError:
+            continue
+    return found
+
+
+def _versions() -> dict[str, Any]:
+    return {
+        "portside": full_version(),
+        "python": sys.version,
+        "system": platform.platform(),
+        "cpus": os.cpu_count(),
+        "made_at": now().isoformat(),
+    }
+
+
+async def _get(url: str) -> str | None:
+    try:
+        async with httpx2.AsyncClient(timeout=_TIMEOUT_S) as client:
+            return (await client.get(url)).text
+    except httpx2.HTTPError:
+        return None

@@ -1,0 +1,49 @@
+"""The doctor: examines an installation part by part, and says of each problem what to do about it.
+
+It works whether or not the platform runs, and changes nothing. The checks are in `machine_checks.py` and
+`service_checks.py`; one that fails itself is a warning.
+"""
+
+import asyncio
+from collections.abc import AsyncIterator, Awaitable
+
+from portside.operate.findings import Check, Diagnosis, Finding, Installation, fault, warning
+from portside.operate.machine_checks import CHECKS
+from portside.operate.service_checks import SERVICE_CHECKS
+
+CHECK_WITHIN_S = 60.0
+
+
+async def examine(installation: Installation, *, skipped: frozenset[str] = frozenset()) -> Diagnosis:
+    """Run all checks but those that are skipped by name."""
+    findings: list[Finding] = []
+    if installation.problem is not None:
+        findings.append(fault("settings", installation.problem, "correct the variable or the option that it names"))
+    for name, check in CHECKS.items():
+        if name not in skipped:
+            await _run(name, asyncio.to_thread(_extend, check, installation, findings), findings)
+    for name, service_check in SERVICE_CHECKS.items():
+        if name not in skipped:
+            await _run(name, _collect(service_check(installation), findings), findings)
+    found = [finding for finding in findings if finding.check not in skipped]
+    levels = [finding.level for finding in found]
+    return Diagnosis(found, levels.count("fault"), levels.count("warning"))
+
+
+def _extend(check: Check, installation: Installation, into: list[Finding]) -> None:
+    into.extend(check(installation))
+
+
+async def _collect(found: AsyncIterator[Finding], into: list[Finding]) -> None:
+    async for finding in found:
+        into.append(finding)  # noqa: PERF401 - what was found before a failure stays
+
+
+async def _run(name: str, checking: Awaitable[None], into: list[Finding]) -> None:
+    """Await a check; one that fails or takes too long adds a warning to what it has found by then."""
+    try:
+        async with asyncio.timeout(CHECK_WITHIN_S):
+            await checking
+    except Exception as exc:  # noqa: BLE001 - reported, and the other checks go on
+        reason = f"{type(exc).__name__}: {exc}"
+        into.append(warning(name, f"this could not be examined: {reason}", "examine it by hand"))

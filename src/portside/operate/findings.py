@@ -1,0 +1,80 @@
+"""What the doctor examines, and what it finds. A fault stops something that should work; a warning may be meant."""
+
+from collections.abc import AsyncIterator, Callable, Iterable
+from pathlib import Path
+from typing import Literal
+
+import msgspec
+
+from portside.ingress.options import FrontOptions
+from portside.kernel.disk import DiskReserve
+
+Level = Literal["ok", "warning", "fault"]
+
+
+class Finding(msgspec.Struct, frozen=True):
+    """What a check found. `do` says what to do about a warning or a fault, and is empty otherwise."""
+
+    check: str
+    level: Level
+    message: str
+    do: str = ""
+
+
+class Diagnosis(msgspec.Struct, frozen=True):
+    """All findings, in the order of the checks, and how many are faults and warnings."""
+
+    findings: list[Finding]
+    faults: int
+    warnings: int
+
+
+class Installation(msgspec.Struct, frozen=True, kw_only=True):
+    """What to examine: a home, and the settings that it runs with. `packages` are those with migrations.
+
+    `problem` is what is wrong with the settings themselves; the other fields then have their defaults.
+    """
+
+    home: Path
+    key_files: tuple[str, ...] = ("master-key", "api-key", "listener-key", "postgres/password")
+    packages: tuple[str, ...] = ()
+    host: str = "127.0.0.1"
+    port: int = 8700
+    front: FrontOptions = FrontOptions()
+    is_fronted: bool = True
+    caddy: str | None = None
+    database_url: str | None = None
+    max_connections: int = 1000
+    has_listener: bool = True
+    reserve: DiskReserve = DiskReserve()
+    public_url: str | None = None
+    trusted_proxies: str = ""
+    oidc_issuer: str | None = None
+    rate_limits_file: str | None = None
+    model_prices_file: str | None = None
+    problem: str | None = None
+
+    @property
+    def url(self) -> str:
+        """The address of the platform for programs on this machine."""
+        host = {"0.0.0.0": "127.0.0.1", "::": "[::1]"}.get(self.host, self.host)  # noqa: S104 - compared, not bound
+        return f"http://{host}:{self.port}"
+
+
+Check = Callable[[Installation], Iterable[Finding]]
+AsyncCheck = Callable[[Installation], AsyncIterator[Finding]]
+
+
+def fine(check: str, message: str) -> Finding:
+    """Return the finding that all is well."""
+    return Finding(check, "ok", message)
+
+
+def warning(check: str, message: str, do: str) -> Finding:
+    """Return a finding that may be meant."""
+    return Finding(check, "warning", message, do)
+
+
+def fault(check: str, message: str, do: str) -> Finding:
+    """Return a finding that stops something."""
+    return Finding(check, "fault", message, do)

@@ -1,0 +1,400 @@
+"""What the doctor examines on this machine without asking a server: the home, the disk, programs, limits, ports."""
+
+import contextlib
+import fcntl
+import os
+import pwd
+import re
+import resource
+import shutil
+import socket
+import stat
+import subprocess
+import tempfile
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+from portside.ingress.caddy import MEND, find_caddy
+from portside.kernel.crypto import SecretBox
+from portside.kernel.disk import find_shortage, measure, megabytes, read_notice
+from portside.kernel.embedded import EmbeddedPostgres
+from portside.kernel.errors import UserMistake
+from portside.limits.table import read_table
+from portside.operate.findings import Check, Finding, Installation, fault, fine, warning
+
+_AHEAD_S = 120
+_BORN = 1_735_689_600  # 2025
+_FEW_DESCRIPTORS, _MIN_DESCRIPTORS = 8192, 1024
+_LITTLE_MEMORY, _MIN_MEMORY = 512_000_000, 128_000_000
+_PROGRAM_TIMEOUT_S = 30.0
+_BIND_SERVICE = 1 << 10
+# A small package that builds need anyway.
+_PROBED_PACKAGE = "packaging"
+
+
+def check_home(i: Installation) -> Iterator[Finding]:
+    """The folder is there, is this user's, and can be written."""
+    name, home = "home", i.home
+    if not home.exists():
+        yield warning(name, f"{home} does not exist", "start 'portside up' once, or name the folder with --home")
+        return
+    if not home.is_dir():
+        yield fault(name, f"{home} is not a folder", "move it away, or choose another folder with --home")
+        return
+    status = home.stat()
+    if status.st_uid != os.geteuid():
+        owner = _user_name(status.st_uid)
+        yield fault(name, f"{home} belongs to the user {owner}", f"run Portside and this command as {owner}")
+    if os.statvfs(home).f_flag & os.ST_RDONLY:
+        yield fault(name, f"the file system of {home} is mounted read-only", "see dmesg for the reason, and remount it")
+    elif not os.access(home, os.R_OK | os.W_OK | os.X_OK):
+        yield fault(name, f"{home} cannot be written", f"chmod u+rwx {home}")
+    if status.st_mode & 0o077:
+        yield fault(name, f"other users of this machine can enter {home}", f"chmod 700 {home}")
+    if name_of_foreign_file(home, status.st_uid) is not None:
+        path = name_of_foreign_file(home, status.st_uid)
+        yield fault(
+            name, f"{path} belongs to another user than {home}: Portside was started as several users",
+            f"chown -R {_user_name(status.st_uid)} {home}",
+        )  # fmt: skip
+    yield fine(name, f"{home} is the home")
+
+
+def name_of_foreign_file(home: Path, owner: int) -> Path | None:
+    """Return a file near the top of the home that belongs to somebody else, or None."""
+    for folder in (home, home / "postgres", home / "dataplane", home / "logs"):
+        with contextlib.suppress(OSError):
+            for entry in folder.iterdir():
+                if entry.lstat().st_uid != owner:
+                    return entry
+    return None
+
+
+def check_keys(i: Installation) -> Iterator[Finding]:
+    """The master key is there and has its form, and no key can be read by others."""
+    master = i.home / "master-key"
+    if master.exists():
+        try:
+            SecretBox.from_file(master)
+            yield fine("master-key", f"{master} has the right form")
+        except UserMistake as exc:
+            yield fault("master-key", str(exc), "restore the file from a backup")
+        except OSError as exc:
+            yield fault("master-key", f"{master} cannot be read: {exc.strerror}", "run this as the user of the home")
+    elif (i.home / "api-key").exists():
+        yield fault(
+            "master-key", f"{master} is missing, and the secrets in the database cannot be decrypted without it",
+            "restore the file from a backup; it was saved with the database",
+        )  # fmt: skip
+    for file in i.key_files:
+        path = i.home / file
+        if path.exists() and stat.S_IMODE(path.stat().st_mode) & 0o077:
+            yield fault("key-files", f"other users can read {path}", f"chmod 600 {path}; then replace the key")
+    yield fine("key-files", "key files were examined")
+
+
+def check_lock(i: Installation) -> Iterator[Finding]:
+    """No process holds the home that does not serve, and no lock of Postgres is left that would stop its start."""
+    holder = lock_holder(i.home)
+    if holder is not None and not _answers(i):
+        yield fault(
+            "lock", f"process {holder} holds {i.home / 'platform.lock'}, and nothing answers at {i.url}",
+            f"it may be starting or stopping; if not, kill {holder}. If it serves at another port, name it: --port",
+        )  # fmt: skip
+    pid_file = i.home / "postgres" / "data" / "postmaster.pid"
+    with contextlib.suppress(OSError, ValueError, IndexError):
+        pid = int(pid_file.read_text().splitlines()[0])
+        program = _program_of(pid)
+        if program is not None and not program.startswith("postgres"):
+            yield fault(
+                "lock", f"{pid_file} names process {pid}, which is {program} and not Postgres: Postgres will not start",
+                f"rm {pid_file}",
+            )  # fmt: skip
+    yield fine("lock", f"process {holder} runs the platform" if holder else "no platform is running on this home")
+
+
+def lock_holder(home: Path) -> int | None:
+    """Return the process that holds the home's lock; 0 if it is unknown, None if nobody does."""
+    try:
+        descriptor = os.open(home / "platform.lock", os.O_RDONLY)
+    except OSError:
+        return None
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_SH | fcntl.LOCK_NB)
+    except OSError:
+        text = os.pread(descriptor, 32, 0).decode("ascii", "replace").strip()
+        return int(text) if text.isdigit() else 0
+    finally:
+        os.close(descriptor)
+    return None
+
+
+def check_data(i: Installation) -> Iterator[Finding]:
+    """The data folder of the embedded Postgres is whole, and this version can read it."""
+    if i.database_url is not None:
+        return
+    data, engine = i.home / "postgres" / "data", EmbeddedPostgres(i.home)
+    if data.exists():
+        try:
+            engine.check_data()
+            yield fine("data", f"{data} can be read by the embedded Postgres")
+        except UserMistake as exc:
+            yield fault("data", str(exc), "follow the message; nothing was changed")
+    try:
+        engine.check_program()
+        yield fine("embedded-postgres", "the embedded Postgres can run here")
+    except UserMistake as exc:
+        yield fault("embedded-postgres", str(exc), "follow the message")
+
+
+def check_disk(i: Installation) -> Iterator[Finding]:
+    """There is room on the disks of the home and of temporary files, and the external database is below its limit."""
+    folder = i.home if i.home.exists() else i.home.parent
+    if not folder.exists():
+        return
+    do = "make room: 'portside disk' shows what takes the space"
+    space = measure(folder)
+    if (shortage := find_shortage(folder, i.reserve)) is not None:
+        yield fault("disk", f"the disk of {folder} is nearly full, and new data is refused: {shortage}", do)
+    elif (shortage := find_shortage(folder, i.reserve, 2.0)) is not None:
+        yield warning("disk", f"the disk of {folder} is filling up: {shortage}", do)
+    if i.home.exists() and (notice := read_notice(i.home)) is not None:
+        yield fault("database-size", f"new data is refused: {notice}", "delete data, or raise DATABASE_MAX_BYTES")
+    temporary = Path(tempfile.gettempdir())
+    if measure(temporary).free < 50_000_000:
+        yield fault("temporary-files", f"{temporary} is full", "make room there, or set TMPDIR to another folder")
+    yield fine("disk", f"{megabytes(space.free)} free of {megabytes(space.total)}")
+
+
+def check_socket_folder(i: Installation) -> Iterator[Finding]:
+    """The folder of the embedded server's socket is private."""
+    if i.database_url is not None or not (i.home / "postgres").exists():
+        return
+    folder = EmbeddedPostgres(i.home).socket_folder
+    if folder.is_symlink() or (folder.exists() and (_is_foreign(folder) or folder.stat().st_mode & 0o077)):
+        yield fault(
+            "socket-folder", f"{folder} is not a private folder of this user, and Postgres will not start",
+            f"rm -r {folder} while the platform is stopped",
+        )  # fmt: skip
+    yield fine("socket-folder", f"{folder} is free or private")
+
+
+def check_clock(i: Installation) -> Iterator[Finding]:
+    """The clock is not behind what it was before."""
+    now = time.time()
+    if now < _BORN:
+        yield fault("clock", f"the clock shows {time.strftime('%Y-%m-%d', time.gmtime(now))}", "set it, by NTP")
+    newest, at = None, now + _AHEAD_S
+    for path in (i.home, *(i.home / name for name in (*i.key_files, "postgres/log", "postgres/data", "logs"))):
+        with contextlib.suppress(OSError):
+            if (changed := path.lstat().st_mtime) > at:
+                newest, at = path, changed
+    if newest is not None:
+        hours = (at - now) / 3600
+        yield fault(
+            "clock", f"{newest} was changed {hours:.1f} hours in the future: the clock was set back, or is wrong",
+            "set the clock by NTP; certificates, leases and crons depend on it",
+        )  # fmt: skip
+    yield fine("clock", time.strftime("%Y-%m-%d %H:%M:%S UTC", time.gmtime(now)))
+
+
+def check_limits(i: Installation) -> Iterator[Finding]:
+    """The process has descriptors, and the machine memory."""
+    holder = lock_holder(i.home) or None
+    hard, used = resource.getrlimit(resource.RLIMIT_NOFILE)[1], 0
+    if holder is not None:
+        with contextlib.suppress(OSError):
+            hard = resource.prlimit(holder, resource.RLIMIT_NOFILE)[1]
+            used = len(os.listdir(f"/proc/{holder}/fd"))  # noqa: PTH208 - counts only
+    if hard != resource.RLIM_INFINITY:
+        do = "raise the hard limit: LimitNOFILE= of systemd, --ulimit nofile= of containers, or limits.conf"
+        if hard < _MIN_DESCRIPTORS or used > hard * 0.9:
+            yield fault("descriptors", f"the limit of open files is {hard}, and {used} are open", do)
+        elif hard < _FEW_DESCRIPTORS:
+            yield warning("descriptors", f"the limit of open files is {hard}; each connection takes one", do)
+    free = _available_memory()
+    if free is not None and free < _LITTLE_MEMORY:
+        do = "stop something, lower scales of deployments, or add memory; the kernel kills processes when none is left"
+        level = fault if free < _MIN_MEMORY else warning
+        yield level("memory", f"{megabytes(free)} of memory are available", do)
+    yield fine("limits", "open files and memory were examined")
+
+
+def check_programs(i: Installation) -> Iterator[Finding]:
+    """The programs that builds and the front need are there and run."""
+    if i.has_listener:
+        yield _program("git", shutil.which("git"), fault, "install git: builds fetch repositories with it")
+        yield _uv()
+        yield _program(
+            "node", shutil.which("node"), warning,
+            "install Node and npm, or name node_version in langgraph.json; then builds fetch Node themselves",
+        )  # fmt: skip
+        if not (shutil.which("podman") or shutil.which("docker")):
+            yield fine("containers", "neither podman nor docker is installed, so images cannot be deployed")
+    if i.is_fronted:
+        do = f"install Caddy: {MEND}"
+        try:
+            caddy = find_caddy(i.caddy)
+        except UserMistake as exc:
+            yield fault("caddy", str(exc), do)
+            return
+        if caddy is None:
+            level = fault if i.front.domain else warning
+            yield level("caddy", "there is no Caddy, so there are no addresses below the platform's port", do)
+        else:
+            yield fine("caddy", caddy.program)
+
+
+def _program(name: str, found: str | None, level: Callable[[str, str, str], Finding], do: str) -> Finding:
+    if found is None:
+        return level(name, f"{name} is not on the PATH", do)
+    try:
+        done = subprocess.run(
+            [found, "--version"], capture_output=True, text=True, check=True, timeout=_PROGRAM_TIMEOUT_S
+        )
+    except (OSError, subprocess.SubprocessError) as exc:
+        return level(name, f"{found} does not run: {exc}", do)
+    return fine(name, done.stdout.strip().splitlines()[0] if done.stdout.strip() else found)
+
+
+def _uv() -> Finding:
+    from uv import find_uv_bin
+
+    do = "install Portside again: its package uv holds the program"
+    try:
+        found = find_uv_bin()
+    except FileNotFoundError:
+        return fault("uv", "uv is missing, with which builds install packages", do)
+    return _program("uv", found, fault, do)
+
+
+def check_registry(i: Installation) -> Iterator[Finding]:
+    """Uv reaches the package index that it is configured for, with the proxies and certificates of this environment."""
+    from uv import find_uv_bin
+
+    if not i.has_listener:
+        return
+    with contextlib.suppress(FileNotFoundError):
+        done = subprocess.run(
+            [find_uv_bin(), "pip", "compile", "-", "--no-cache", "--no-deps", "--quiet", "--no-header"],
+            input=_PROBED_PACKAGE, capture_output=True, text=True, check=False, timeout=_PROGRAM_TIMEOUT_S,
+            env={**os.environ, "UV_HTTP_TIMEOUT": "10", "UV_HTTP_RETRIES": "0"}, cwd=tempfile.gettempdir(),
+        )  # fmt: skip
+        if done.returncode == 0:
+            yield fine("registry", "the package index answers")
+            return
+        reason = re.sub(r"(?<=://)[^/@\s]+@", "***@", " ".join(done.stderr.split()))[-400:]
+        yield fault(
+            "registry", f"uv cannot get packages, so builds fail: {reason}",
+            "check the network, HTTPS_PROXY, SSL_CERT_FILE and UV_DEFAULT_INDEX; without a network: --skip registry",
+        )  # fmt: skip
+
+
+def check_port(i: Installation) -> Iterator[Finding]:
+    """The ports are free, or are the platform's; and this user may open them."""
+    if lock_holder(i.home) is None:
+        yield from _port_is_free(i.host, i.port)
+        if i.front.is_public:
+            yield from _port_is_free("0.0.0.0", i.front.https_port)  # noqa: S104 - as the front does
+    if i.front.is_public:
+        lowest = min(i.front.http_port, i.front.https_port)
+        if os.geteuid() != 0 and lowest < _first_free_port() and not _may_bind_low_ports():
+            yield fault(
+                "ports", f"this user may not open port {lowest}",
+                "install the service ('portside service install'), or: sysctl net.ipv4.ip_unprivileged_port_start=80",
+            )  # fmt: skip
+
+
+def _port_is_free(host: str, port: int) -> Iterator[Finding]:
+    family = socket.AF_INET6 if ":" in host else socket.AF_INET
+    with socket.socket(family) as probe:
+        probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        try:
+            probe.bind((host, port))
+            probe.listen(1)
+        except PermissionError:
+            return
+        except OSError as exc:
+            yield fault(
+                "port", f"port {port} of {host} cannot be opened: {exc.strerror}",
+                f"see which program has it (ss -ltnp 'sport = :{port}') and stop it, or choose another port",
+            )  # fmt: skip
+            return
+    yield fine("port", f"port {port} is free")
+
+
+def check_files(i: Installation) -> Iterator[Finding]:
+    """The files that settings name can be read."""
+    if i.rate_limits_file is not None:
+        try:
+            read_table(Path(i.rate_limits_file))
+        except UserMistake as exc:
+            yield fault("rate-limits", str(exc), "correct the file, or unset RATE_LIMITS_FILE")
+    if i.model_prices_file is not None and not os.access(i.model_prices_file, os.R_OK):
+        yield fault("prices", f"{i.model_prices_file} cannot be read", "correct MODEL_PRICES_FILE, or unset it")
+
+
+CHECKS: dict[str, Check] = {
+    "home": check_home,
+    "keys": check_keys,
+    "lock": check_lock,
+    "data": check_data,
+    "disk": check_disk,
+    "socket-folder": check_socket_folder,
+    "clock": check_clock,
+    "limits": check_limits,
+    "programs": check_programs,
+    "registry": check_registry,
+    "port": check_port,
+    "files": check_files,
+}
+
+
+def _answers(i: Installation) -> bool:
+    host = i.url.removeprefix("http://").rpartition(":")[0].strip("[]")
+    try:
+        with socket.create_connection((host, i.port), timeout=5) as probe:
+            probe.sendall(b"GET /ok HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n")
+            return probe.recv(4) == b"HTTP"
+    except OSError:
+        return False
+
+
+def _user_name(uid: int) -> str:
+    try:
+        return pwd.getpwuid(uid).pw_name
+    except KeyError:
+        return str(uid)
+
+
+def _is_foreign(path: Path) -> bool:
+    return path.stat().st_uid != os.geteuid()
+
+
+def _program_of(pid: int) -> str | None:
+    """Return the name of a running program, or None."""
+    try:
+        return Path(f"/proc/{pid}/comm").read_text().strip()
+    except OSError:
+        return None
+
+
+def _available_memory() -> int | None:
+    with contextlib.suppress(OSError):
+        found = re.search(r"^MemAvailable: +(\d+) kB$", Path("/proc/meminfo").read_text(), re.MULTILINE)
+        return int(found[1]) * 1024 if found else None
+    return None
+
+
+def _first_free_port() -> int:
+    with contextlib.suppress(OSError, ValueError):
+        return int(Path("/proc/sys/net/ipv4/ip_unprivileged_port_start").read_text())
+    return 1024
+
+
+def _may_bind_low_ports() -> bool:
+    with contextlib.suppress(OSError):
+        found = re.search(r"^CapEff:\s*([0-9a-f]+)$", Path("/proc/self/status").read_text(), re.MULTILINE)
+        return found is not None and bool(int(found[1], 16) & _BIND_SERVICE)
+    return False

@@ -1,0 +1,386 @@
+"""What the doctor asks of servers: Postgres and what is in it, the platform, certificates, proxies, other machines.
+
+If nothing runs on the home, the embedded Postgres is started for the checks and stopped again.
+"""
+
+import asyncio
+import datetime as dt
+import os
+import socket
+import ssl
+import time
+from collections.abc import AsyncIterator, Iterator
+from contextlib import asynccontextmanager
+from ipaddress import ip_address
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import asyncpg
+import httpx2
+from cryptography import x509
+from cryptography.hazmat.primitives.serialization import Encoding, PublicFormat, load_pem_private_key
+
+from portside.control.secrets import check_master_key
+from portside.identity.keys import is_valid
+from portside.kernel.crypto import SecretBox
+from portside.kernel.db import Database
+from portside.kernel.embedded import SUPERUSER, EmbeddedPostgres
+from portside.kernel.errors import DependencyUnavailable, UserMistake
+from portside.kernel.migrations import find_pending, is_migrated
+from portside.operate.findings import AsyncCheck, Finding, Installation, fault, fine, warning
+from portside.operate.machine_checks import lock_holder
+from portside.operate.sql import sql
+
+_MIN_VERSION = 15
+_MIN_CONNECTIONS = 50
+_FULL_AT = 0.9
+_CLOCK_APART_S, _CLOCK_WRONG_S = 5, 60
+_LISTENER_SILENT_S = 180
+_SOON = dt.timedelta(days=14)
+_TIMEOUT_S = 10.0
+_PROBED = Path("/system/request")
+# An address of documentation: no client has it.
+_CLAIMED = "203.0.113.9"
+_WHAT_TO_DO = {
+    "postgres": "see HOME/postgres/log and the log of the platform",
+    "listener": "see HOME/logs/listener.log and the log of the platform; then restart the platform",
+    "front": "see HOME/logs/ingress.log",
+    "disk": "make room: 'portside disk' shows what takes the space",
+}
+
+
+async def check_platform(i: Installation) -> AsyncIterator[Finding]:
+    """The platform answers, and so does what it supervises."""
+    if lock_holder(i.home) is None:
+        yield warning("platform", "the platform does not run on this home", "start it with 'portside up'")
+        return
+    try:
+        async with httpx2.AsyncClient(timeout=_TIMEOUT_S) as client:
+            health = (await client.get(f"{i.url}/ok")).json()
+    except (httpx2.HTTPError, ValueError) as exc:
+        yield fault("platform", f"{i.url}/ok does not answer: {exc}", "see its log; name its port with --port")
+        return
+    for part, problem in health.get("problems", {}).items():
+        yield fault(part, problem, _WHAT_TO_DO.get(part, "see the log of the platform"))
+    for part, answers in health.get("services", {}).items():
+        if not answers:
+            yield fault(part, f"{part} does not answer", _WHAT_TO_DO.get(part, "see the log of the platform"))
+    yield fine("platform", f"{i.url} answers")
+
+
+async def check_database(i: Installation) -> AsyncIterator[Finding]:
+    """Postgres answers, has the right settings, and holds what belongs to this home."""
+    try:
+        async with open_database(i) as opened:
+            if opened is None:
+                return
+            db = opened.db
+            async for finding in _server(i, db):
+                yield finding
+            async for finding in _content(i, db):
+                yield finding
+    except DependencyUnavailable as exc:
+        yield _unreachable(exc.__cause__ or exc)
+    except UserMistake as exc:
+        yield fault("postgres", f"the embedded Postgres does not start: {exc}", "see HOME/postgres/log")
+
+
+class OpenDatabase(NamedTuple):
+    """A small pool of connections to the platform's database, and its URL."""
+
+    db: Database
+    url: str
+
+
+@asynccontextmanager
+async def open_database(i: Installation) -> AsyncIterator[OpenDatabase | None]:
+    """Connect to the platform's database; None where there is none yet, or it is another user's.
+
+    Raises UserMistake, and DependencyUnavailable with the driver's error as its cause.
+    """
+    url, engine = i.database_url, None
+    if url is None:
+        if not (i.home / "postgres" / "data" / "PG_VERSION").exists() or i.home.stat().st_uid != os.geteuid():
+            yield None
+            return
+        engine = EmbeddedPostgres(i.home, connections=i.max_connections)
+        if lock_holder(i.home) is None:
+            url = await asyncio.to_thread(engine.acquire, 0.0)
+        else:
+            url, engine = engine.url(SUPERUSER), None
+    try:
+        db = await Database.connect(url, max_size=2)
+        try:
+            yield OpenDatabase(db, url)
+        finally:
+            await db.close()
+    finally:
+        if engine is not None:
+            await asyncio.to_thread(engine.release)
+
+
+def _unreachable(exc: BaseException) -> Finding:
+    match exc:
+        case asyncpg.InvalidAuthorizationSpecificationError():
+            do = "correct user and password in DATABASE_URL"
+        case asyncpg.InvalidCatalogNameError():
+            do = "create the database, or correct its name in DATABASE_URL"
+        case asyncpg.TooManyConnectionsError():
+            return fault(
+                "connections", f"Postgres accepts no further connection: {exc}",
+                "stop what holds them (select * from pg_stat_activity), or raise max_connections",
+            )  # fmt: skip
+        case _:
+            do = "start it, and check host, port and firewall of DATABASE_URL"
+    return fault("postgres", f"Postgres does not answer: {exc or type(exc).__name__}", do)
+
+
+async def _server(i: Installation, db: Database) -> AsyncIterator[Finding]:
+    """Settings of the server that make it slow, unsafe or useless."""
+    facts: Any = await db.fetchrow(sql.server_facts)
+    if facts["version"] < _MIN_VERSION:
+        yield fault("postgres-version", f"it is Postgres {facts['version']}", f"use Postgres {_MIN_VERSION} or newer")
+    if facts["is_read_only"]:
+        yield fault(
+            "read-only", "the database is read-only: a standby, or default_transaction_read_only is on",
+            "name the primary in DATABASE_URL, or: alter system set default_transaction_read_only = off",
+        )  # fmt: skip
+    for name, is_right, harm, level in (
+        ("fsync", facts["syncs"], "a crash of the machine destroys the database", fault),
+        ("full_page_writes", facts["writes_full_pages"], "a crash of the machine destroys the database", fault),
+        ("autovacuum", facts["vacuums"], "tables grow without end, and in the end it accepts no writes", fault),
+        ("synchronous_commit", facts["commits_synchronously"], "a crash loses what was acknowledged", warning),
+    ):
+        if not is_right:
+            do = f"alter system set {name} = on; select pg_reload_conf()"
+            yield level("postgres-settings", f"{name} is off: {harm}", do)
+    if facts["encoding"] != "UTF8":
+        yield fault("encoding", f"the database has the encoding {facts['encoding']}", "create it with encoding UTF8")
+    if i.has_listener and not (facts["may_create_databases"] and facts["may_create_roles"]):
+        yield fault(
+            "role", "the role of DATABASE_URL may not create databases and roles, so no deployment can be created",
+            "as a superuser: alter role NAME createdb createrole",
+        )  # fmt: skip
+    if facts["connections"] > facts["max_connections"] * _FULL_AT:
+        yield fault(
+            "connections", f"{facts['connections']} of {facts['max_connections']} connections are taken",
+            "raise max_connections (POSTGRES_MAX_CONNECTIONS for the embedded Postgres), or lower scales",
+        )  # fmt: skip
+    if facts["max_connections"] < _MIN_CONNECTIONS:
+        yield warning(
+            "connections", f"max_connections is {facts['max_connections']}; each deployment needs nine",
+            "raise max_connections, and restart Postgres",
+        )  # fmt: skip
+    apart = abs(facts["now"] - time.time())
+    if apart > _CLOCK_APART_S:
+        level = fault if apart > _CLOCK_WRONG_S else warning
+        yield level("clock", f"the clocks of this machine and of Postgres differ by {apart:.0f} s", "set both by NTP")
+    yield fine("postgres", f"Postgres {facts['version']} answers")
+
+
+async def _content(i: Installation, db: Database) -> AsyncIterator[Finding]:
+    """The database is this home's, and this version's."""
+    if not await is_migrated(db):
+        if (i.home / "api-key").exists():
+            yield fault(
+                "database", "the home has an api-key, but the database is empty",
+                "correct DATABASE_URL, restore the database, or move the home away to begin again",
+            )  # fmt: skip
+        return
+    try:
+        if pending := await find_pending(db, list(i.packages)):
+            shown = ", ".join(pending[:3]) + (" …" if len(pending) > 3 else "")
+            yield warning(
+                "migrations",
+                f"the next start changes the database: {shown}",
+                "make a backup, then restart it",
+            )
+    except UserMistake as exc:
+        yield fault("migrations", str(exc), "install the version that made the database, or restore a backup")
+        return
+    if (i.home / "master-key").exists() and await db.fetchval(sql.has_master_key_check):
+        try:
+            await check_master_key(db, SecretBox.from_file(i.home / "master-key"))
+            yield fine("master-key", "the master key decrypts this database")
+        except UserMistake:
+            yield fault(
+                "master-key", f"{i.home / 'master-key'} is the key of another platform, or an older one",
+                "restore the file that was saved with this database, or correct DATABASE_URL",
+            )  # fmt: skip
+    async for finding in _keys(i, db):
+        yield finding
+    silent_s = await db.fetchval(sql.last_seen_listener) if i.has_listener else None
+    if silent_s is not None and silent_s > _LISTENER_SILENT_S and lock_holder(i.home) is not None:
+        yield fault("listener", f"the listener has been silent for {silent_s:.0f} s", _WHAT_TO_DO["listener"])
+    for row in await db.fetch(sql.troubled_deployments):
+        state = row["status"] if row["status"] == "UNKNOWN" else f"its newest revision is {row['revision_status']}"
+        yield warning(
+            "deployments", f"{row['name']}: {state}: {(row['reason'] or 'without a reason')[:300]}",
+            f"portside deployments show {row['name']}; portside logs {row['name']}",
+        )  # fmt: skip
+
+
+async def _keys(i: Installation, db: Database) -> AsyncIterator[Finding]:
+    """The key files of the home hold valid keys."""
+    for file, do in (
+        ("api-key", "write a valid key into the file; commands on this machine use it"),
+        ("listener-key", "nothing, if the platform runs: it makes a new one within seconds"),
+    ):
+        key = _read(i.home / file)
+        if key is not None and not await is_valid(db, key):
+            yield warning(file, f"the key in {i.home / file} was revoked, or is one of another platform", do)
+
+
+async def check_certificates(i: Installation) -> AsyncIterator[Finding]:
+    """Certificates in files fit the domain and their key, and the one that is served is valid."""
+    if i.front.tls == "files" and i.front.certificate and i.front.key:
+        try:
+            found = list(_certificate_files(i, Path(i.front.certificate), Path(i.front.key)))
+        except (OSError, ValueError, TypeError) as exc:
+            found = [fault("certificate", f"the certificate or its key cannot be read: {exc}", "put both as PEM files")]
+        for finding in found:
+            yield finding
+    if i.front.is_public and lock_holder(i.home) is not None:
+        try:
+            served = await asyncio.to_thread(_served_certificate, i.front.domain or "", i.front.https_port)
+        except OSError as exc:
+            do = "see HOME/logs/ingress.log; the domain's port 80 and 443 must be reachable for ACME"
+            yield fault("certificate", f"no certificate is served for {i.front.domain}: {exc}", do)
+            return
+        for finding in _dates(served, f"the certificate that is served for {i.front.domain}"):
+            yield finding
+
+
+def _certificate_files(i: Installation, file: Path, key_file: Path) -> Iterator[Finding]:
+    certificate = x509.load_pem_x509_certificates(file.read_bytes())[0]
+    yield from _dates(certificate, str(file))
+    names = certificate.extensions.get_extension_for_class(x509.SubjectAlternativeName).value
+    served = names.get_values_for_type(x509.DNSName)
+    domain = i.front.domain or ""
+    if domain not in served and f"*.{domain.partition('.')[2]}" not in served:
+        yield fault("certificate", f"{file} is for {', '.join(served)} and not for {domain}", "get one for the domain")
+    key = load_pem_private_key(key_file.read_bytes(), None).public_key()
+    form = (Encoding.DER, PublicFormat.SubjectPublicKeyInfo)
+    if key.public_bytes(*form) != certificate.public_key().public_bytes(*form):
+        yield fault("certificate", f"{key_file} is not the key of {file}", "name the key that belongs to it")
+    if key_file.stat().st_mode & 0o077:
+        yield warning("certificate", f"other users can read {key_file}", f"chmod 600 {key_file}")
+
+
+def _dates(certificate: x509.Certificate, what: str) -> Iterator[Finding]:
+    now, end = dt.datetime.now(dt.UTC), certificate.not_valid_after_utc
+    if end < now:
+        yield fault("certificate", f"{what} expired on {end:%Y-%m-%d}", "renew it, and restart the platform")
+    elif certificate.not_valid_before_utc > now:
+        yield fault("certificate", f"{what} is not valid yet", "check the clock of this machine")
+    elif end - now < min(_SOON, (end - certificate.not_valid_before_utc) / 4):
+        yield warning("certificate", f"{what} expires on {end:%Y-%m-%d}", "renew it; ACME: see HOME/logs/ingress.log")
+    else:
+        yield fine("certificate", f"{what} is valid until {end:%Y-%m-%d}")
+
+
+def _served_certificate(domain: str, port: int) -> x509.Certificate:
+    # The dates are examined, whoever signed it: an own authority is trusted elsewhere.
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
+    context.check_hostname, context.verify_mode = False, ssl.CERT_NONE
+    with (
+        socket.create_connection(("127.0.0.1", port), timeout=_TIMEOUT_S) as plain,
+        context.wrap_socket(plain, server_hostname=domain) as secured,
+    ):
+        return x509.load_der_x509_certificate(secured.getpeercert(binary_form=True) or b"")
+
+
+async def check_domain(i: Installation) -> AsyncIterator[Finding]:
+    """The domain leads to this machine."""
+    if i.front.domain is None:
+        return
+    level = fault if i.front.tls == "acme" else warning
+    loop = asyncio.get_running_loop()
+    try:
+        found = await loop.getaddrinfo(i.front.domain, 443, type=socket.SOCK_STREAM)
+    except OSError as exc:
+        do = "add an A or AAAA record with the address of this machine at your DNS provider"
+        yield level("domain", f"{i.front.domain} has no address: {exc}", do)
+        return
+    addresses = sorted({str(address[4][0]) for address in found})
+    if not any(_is_own(address) for address in addresses):
+        yield warning(
+            "domain", f"{i.front.domain} leads to {', '.join(addresses)}, which no interface of this machine has",
+            "fine behind a NAT or a proxy; otherwise correct the DNS record",
+        )  # fmt: skip
+        return
+    yield fine("domain", f"{i.front.domain} leads to this machine")
+
+
+def _is_own(address: str) -> bool:
+    family = socket.AF_INET6 if ip_address(address).version == 6 else socket.AF_INET
+    with socket.socket(family, socket.SOCK_DGRAM) as probe:
+        try:
+            probe.bind((address, 0))
+        except OSError:
+            return False
+    return True
+
+
+async def check_proxy(i: Installation) -> AsyncIterator[Finding]:
+    """The proxy before the platform passes the host, the scheme and the client's address on."""
+    if i.public_url is None or lock_holder(i.home) is None or (key := _read(i.home / "api-key")) is None:
+        return
+    if i.front.domain and i.front.tls == "off" and not i.trusted_proxies:
+        yield fault(
+            "proxy", "TLS is off, so another proxy is before the platform, and TRUSTED_PROXIES names none",
+            "set TRUSTED_PROXIES to the proxy's address, or all clients share its limits and links begin with http",
+        )  # fmt: skip
+    trust = os.environ.get("PORTSIDE_CA_FILE")
+    context = ssl.create_default_context(cafile=trust) if trust else True
+    try:
+        async with httpx2.AsyncClient(timeout=_TIMEOUT_S, verify=context) as client:
+            headers = {"X-Api-Key": key, "X-Forwarded-For": _CLAIMED, "X-Forwarded-Host": _CLAIMED}
+            response = await client.get(i.public_url + str(_PROBED), headers=headers)
+            seen = response.raise_for_status().json()
+    except (httpx2.HTTPError, ValueError, OSError) as exc:
+        do = "fine where this machine cannot reach its own public address; otherwise see the proxy's log"
+        yield warning("proxy", f"{i.public_url} does not answer from here: {exc}", do)
+        return
+    do = "use the configuration of 'portside ingress print nginx|caddy|traefik'"
+    wanted = httpx2.URL(i.public_url).netloc.decode()
+    if seen["host"] != wanted:
+        yield fault("proxy", f"the proxy passes the Host header {seen['host']}, and {wanted} was requested", do)
+    if i.front.tls == "off" and seen["scheme"] != "https":
+        yield fault("proxy", "the platform sees http: no X-Forwarded-Proto, or TRUSTED_PROXIES lacks the proxy", do)
+    if seen["client"] == _CLAIMED:
+        yield fault("proxy", "the proxy passes on the X-Forwarded-For of clients: anybody may claim any address", do)
+    yield fine("proxy", f"{i.public_url} answers, and sees this machine as {seen['client']}")
+
+
+async def check_sign_in(i: Installation) -> AsyncIterator[Finding]:
+    """The OpenID Connect provider answers."""
+    if i.oidc_issuer is None:
+        return
+    address = f"{i.oidc_issuer.rstrip('/')}/.well-known/openid-configuration"
+    try:
+        async with httpx2.AsyncClient(timeout=_TIMEOUT_S, follow_redirects=True) as client:
+            issuer = (await client.get(address)).raise_for_status().json()["issuer"]
+    except (httpx2.HTTPError, ValueError, KeyError, TypeError) as exc:
+        yield fault("sign-in", f"nobody can sign in: {address}: {exc}", "check OIDC_ISSUER, and the network")
+        return
+    if issuer.rstrip("/") != i.oidc_issuer.rstrip("/"):
+        yield fault("sign-in", f"the provider names itself {issuer}", f"set OIDC_ISSUER={issuer}")
+    yield fine("sign-in", f"{i.oidc_issuer} answers")
+
+
+SERVICE_CHECKS: dict[str, AsyncCheck] = {
+    "platform": check_platform,
+    "database": check_database,
+    "certificates": check_certificates,
+    "domain": check_domain,
+    "proxy": check_proxy,
+    "sign-in": check_sign_in,
+}
+
+
+def _read(file: Path) -> str | None:
+    try:
+        return file.read_text("utf-8").strip() or None
+    except OSError:
+        return None

@@ -1,0 +1,152 @@
+"""The support bundle holds what helps, and none of the secrets that the test plants in every place it can think of."""
+
+import base64
+import json
+import os
+import subprocess
+import sys
+import tarfile
+from collections.abc import Iterator
+from pathlib import Path
+from urllib.parse import quote
+from uuid import UUID
+
+import httpx2
+import pytest
+
+from portside.operate.bundle import Masks, values_of
+from tests.api.control_server import create_body
+from tests.servers import KEY, ServerProcess, platform_server
+
+SECRET = "hunter2-of-a-deployment/with+signs="
+DATABASE_PASSWORD = "pass word&of@the-database"
+TOKEN_OF_ENVIRONMENT = "value-of-the-environment-4711"
+PASSWORD_IN_URL = "password-in-an-address"
+AGENT_PASSWORD = "password-of-an-agents-database"
+UNKNOWN = {
+    "lsv2_pt_99999999999999999999999999999999_9999999999": "lsv2_pt_99999999999999999999999999999999_9999999999 made",
+    "sk-proj-abcdefghijklmnopqrstuvwx": "OpenAI said: incorrect key sk-proj-abcdefghijklmnopqrstuvwx",
+    "eyJhbGciOiJIUzI1NiJ9.eyJzdWIiOiIxIn0.c2lnbmF0dXJl": "token eyJhbGciOiJIUzI1NiJ9.eyJzdWIiOiIxIn0.c2lnbmF0dXJl",
+    "bearer-of-somebody": "Authorization: Bearer bearer-of-somebody",
+    "typed-by-hand": 'config {"db_password": "typed-by-hand"}',
+    "in-a-query": "GET /hook?api_key=in-a-query&x=1",
+    "user-of:pass-of": "fetch https://user-of:pass-of@git.example.com/a.git",
+    "MIIEvQIBADANBg": "-----BEGIN PRIVATE KEY-----\nMIIEvQIBADANBg\n-----END PRIVATE KEY-----",
+}
+
+
+@pytest.fixture(scope="module")
+def home(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("bundled") / "home"
+    folder.mkdir(mode=0o700)
+    return folder
+
+
+@pytest.fixture(scope="module")
+def server(home: Path) -> Iterator[ServerProcess]:
+    with platform_server(home, PORTSIDE_OWN_LISTENER="false") as running:
+        yield running
+
+
+@pytest.fixture(scope="module")
+def planted(server: ServerProcess, home: Path) -> list[str]:
+    """Plant secrets in the database and in logs; return all that the bundle must not hold."""
+    body = create_body("secretive", secrets=[]) | {"secrets": [{"name": "MODEL_KEY", "value": SECRET}]}
+    made = httpx2.post(f"{server.url}/v2/deployments", json=body, headers={"X-Api-Key": KEY}, timeout=60)
+    deployment = UUID(made.raise_for_status().json()["id"])
+    folder = home / "dataplane" / "deployments" / str(deployment)
+    (folder / "logs").mkdir(parents=True)
+    (folder / "database-password").write_text(AGENT_PASSWORD + "\n")
+    known = [SECRET, DATABASE_PASSWORD, TOKEN_OF_ENVIRONMENT, PASSWORD_IN_URL, AGENT_PASSWORD, KEY]
+    known += [(home / name).read_text().strip() for name in ("master-key", "listener-key", "postgres/password")]
+    lines = [f"the agent printed {value}" for value in known]
+    lines += [
+        f"in an address {quote(value, safe='')} and {base64.b64encode(value.encode()).decode()}" for value in known
+    ]
+    lines += [json.dumps({"event": f"value {value}"}) for value in known]
+    lines += [*UNKNOWN.values(), "a line that helps"]
+    for log in (folder / "logs" / "server.log", home / "logs" / "listener.log", home / "logs" / "ingress.log"):
+        log.parent.mkdir(exist_ok=True)
+        log.write_text("\n".join(lines) + "\n")
+    return [*known, *UNKNOWN]
+
+
+def make_bundle(server: ServerProcess, home: Path, file: Path) -> tuple[str, dict[str, str]]:
+    """Run the command as an operator does, and return its output and the files of the bundle."""
+    environment = {
+        **os.environ, "OPENAI_API_KEY": TOKEN_OF_ENVIRONMENT, "OIDC_CLIENT_SECRET": TOKEN_OF_ENVIRONMENT,
+        "HTTPS_PROXY": f"http://proxy:{PASSWORD_IN_URL}@127.0.0.1:9", "PORTSIDE_API_KEY": KEY, "DATABASE_URL": "",
+        "SOME_DSN": f"postgresql://me:{quote(DATABASE_PASSWORD, safe='')}@db.example.com/x",
+        "NO_PROXY": "127.0.0.1",
+    }  # fmt: skip
+    command = [sys.executable, "-P", "-m", "portside", "support-bundle", "--home", str(home), "--to", str(file)]
+    command += ["--port", server.url.rpartition(":")[2]]
+    done = subprocess.run(command, capture_output=True, text=True, env=environment, check=False, timeout=300)
+    assert done.returncode == 0, done.stderr
+    assert file.stat().st_mode & 0o777 == 0o600
+    with tarfile.open(file) as archive:
+        files = {
+            member.name.partition("/")[2]: (archive.extractfile(member) or sys.stdin.buffer).read().decode()
+            for member in archive.getmembers()
+        }
+    return done.stdout + done.stderr, files
+
+
+def forms_of(value: str) -> list[str]:
+    encoded = base64.b64encode(value.encode()).decode().rstrip("=")
+    return [value, quote(value, safe=""), encoded, json.dumps(value)[1:-1]]
+
+
+def test_bundle_holds_no_secret(server: ServerProcess, home: Path, planted: list[str], tmp_path: Path):
+    output, files = make_bundle(server, home, tmp_path / "bundle.tar.gz")
+    assert set(files) >= {
+        "versions.json", "settings.json", "doctor.json", "disk.json", "deployments.json", "health.json", "metrics.txt",
+        "left-out.json", "logs/listener.log", "logs/ingress.log", "logs/postgres.log",
+    }  # fmt: skip
+    for name, text in files.items():
+        for value in planted:
+            for form in forms_of(value):
+                assert form not in text, f"{name} holds {value}"
+        if name.endswith(".json"):
+            json.loads(text)
+    assert json.loads(files["left-out.json"]) == []
+    assert "a line that helps" in files["logs/listener.log"]
+    assert any(name.startswith("logs/deployments/") for name in files)
+    assert json.loads(files["deployments.json"])[0]["name"] == "secretive"
+    settings = {each["name"]: each for each in json.loads(files["settings.json"])}
+    assert settings["OIDC_CLIENT_SECRET"]["is_set"]
+    assert settings["OIDC_CLIENT_SECRET"]["value"] is None
+    assert json.loads(files["doctor.json"])["findings"]
+    assert json.loads(files["disk.json"])["taken"]
+    assert "look into it before you send it" in output
+
+
+def test_output_of_deployments_is_left_out_if_their_secrets_are_unknown(
+    server: ServerProcess, home: Path, planted: list[str], tmp_path: Path
+):
+    key = home / "master-key"
+    kept = key.read_text()
+    key.write_text(base64.b64encode(os.urandom(32)).decode() + "\n")
+    try:
+        output, files = make_bundle(server, home, tmp_path / "bundle.tar.gz")
+    finally:
+        key.write_text(kept)
+    assert "left out: logs and states of deployments" in output
+    assert not [name for name in files if "deployments" in name or "logs" in name]
+    assert SECRET in planted
+    assert not [name for name, text in files.items() if SECRET in text]
+
+
+def test_file_is_never_replaced(server: ServerProcess, home: Path, tmp_path: Path):
+    (tmp_path / "bundle.tar.gz").write_text("kept")
+    with pytest.raises(AssertionError, match="cannot write"):
+        make_bundle(server, home, tmp_path / "bundle.tar.gz")
+    assert (tmp_path / "bundle.tar.gz").read_text() == "kept"
+
+
+def test_values_of_variables_and_their_forms():
+    found = values_of({"A_KEYS": "first-one,second-one", "DB": "postgresql://u:p%40ssword@h/d", "PLAIN": "visible"})
+    assert {"first-one", "second-one", "p@ssword", "p%40ssword"} <= set(found)
+    assert "visible" not in found
+    masks = Masks(["short", "first-one"])
+    assert masks.mask("short first-one visible") == "short *** visible"
