@@ -29,7 +29,7 @@ from portside.dataplane.builds.build import (
 )
 from portside.dataplane.builds.environment import cache_folder, node_cache_folder
 from portside.dataplane.builds.javascript import Scripts
-from portside.dataplane.builds.node import RUNTIMES
+from portside.dataplane.builds.node import RUNTIMES, update_runtime
 from portside.dataplane.builds.sources import ArchiveSource, GitSource, Source
 from portside.dataplane.builds.wheel import is_behind, wheel_version
 from portside.dataplane.compute.interface import Build, Compute, OpenLog, Release
@@ -107,6 +107,7 @@ class Builder:
         code = ""
         if record.layout == "split":
             await update_wheel(folder, self.settings.folder / "wheels")
+            await update_runtime(folder, self.settings.folder)
             code = await asyncio.to_thread(wheel_version)
         return Build(folder, folder / "source" / record.config, record.commit, code)
 

@@ -1,7 +1,7 @@
 """The steps of one revision's build.
 
 revisions/<id>/source      the source's files
-               venv        its virtual environment
+               venv        its virtual environment, unless it has only JavaScript and the layout is split
                node        Node and what executes JavaScript graphs, if the source has JavaScript (node.py)
                built.json  written last: a folder without it is an unfinished build
 
@@ -155,9 +155,10 @@ async def _build(request: BuildRequest, output: MaskedOutput) -> BuildRecord:
         await node.add_runtime(request.runtimes or request.folder / "runtimes")
     layout, reason = choose_layout(config, request.layout, request.secrets)
     output.write(f"Layout {layout}: {reason}")
-    content = EXECUTOR if layout == "split" else SERVER
-    wheel = await asyncio.to_thread(pack_wheel, request.wheels, content)
-    await Environment(request.folder, output, request.cache, content).create(config, wheel)
+    if layout == "combined" or config.has_python:
+        content = EXECUTOR if layout == "split" else SERVER
+        wheel = await asyncio.to_thread(pack_wheel, request.wheels, content)
+        await Environment(request.folder, output, request.cache, content).create(config, wheel)
     await asyncio.to_thread(checkout.remove_history)
     await asyncio.to_thread(kill_strays, request.folder)
     output.write("Build finished")
@@ -165,9 +166,9 @@ async def _build(request: BuildRequest, output: MaskedOutput) -> BuildRecord:
 
 
 async def update_wheel(folder: Path, wheels: Path) -> None:
-    """Install this platform's executor in a split build, unless it is there. Raises BuildFailed."""
+    """Install this platform's executor in a split build with Python, unless it is there. Raises BuildFailed."""
     venv = folder / "venv"
-    if await asyncio.to_thread(wheel_version, EXECUTOR) == installed_wheel_version(venv):
+    if not venv.is_dir() or await asyncio.to_thread(wheel_version, EXECUTOR) == installed_wheel_version(venv):
         return
     wheel = await asyncio.to_thread(pack_wheel, wheels, EXECUTOR)
     await Environment(folder, MaskedOutput(lambda _line: None)).replace_wheel(wheel)

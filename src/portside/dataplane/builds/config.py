@@ -180,6 +180,7 @@ class BuildConfig(msgspec.Struct, frozen=True, kw_only=True):
     """What to install, and for which Python and Node.
 
     The commands are for JavaScript; those of the deployment replace them. `javascript_graphs` are ids of graphs.
+    `has_python` says whether there are Python graphs, or something to install for Python.
     `projects` are installed in place (editable). `requires_python` is a specifier that combines those of all projects;
     it is empty when any version will do.
     """
@@ -193,6 +194,7 @@ class BuildConfig(msgspec.Struct, frozen=True, kw_only=True):
     python_version: str | None = None
     requires_python: str = ""
     node_version: int | None = None
+    has_python: bool = True
     javascript_graphs: list[str] = []
     install_command: str | None = None
     build_command: str | None = None
@@ -233,6 +235,7 @@ def read_config(repository: Path, config_path: str) -> BuildConfig:
     requirements, packages, projects = _dependencies(repository, path, config_path, file.dependencies)
     uv = _uv_source(repository, path, config_path, file)
     python_version = _python_version(file.python_version, config_path)
+    javascript_graphs = _javascript_graphs(file, config_path)
     every_key = _decode(content, config_path, dict[str, Any])
     return BuildConfig(
         path=path,
@@ -246,7 +249,8 @@ def read_config(repository: Path, config_path: str) -> BuildConfig:
             repository, [uv.root] if uv else [*projects, *(file.parent for file in requirements)], python_version
         ),
         node_version=_node_version(file.node_version, config_path),
-        javascript_graphs=_javascript_graphs(file, config_path),
+        has_python=bool(requirements or packages or projects or uv or len(javascript_graphs) < len(file.graphs)),
+        javascript_graphs=javascript_graphs,
         install_command=file.install_command,
         build_command=file.build_command,
         skipped=[key for key in _SKIPPED if every_key.get(key)],

@@ -22,6 +22,7 @@ import tempfile
 import time
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
+from filecmp import cmp
 from pathlib import Path
 from shlex import quote
 from tarfile import TarError
@@ -33,7 +34,9 @@ from portside.dataplane.builds.environment import cache_folder, node_cache_folde
 from portside.dataplane.failures import BuildFailed
 from portside.dataplane.masking import MaskedOutput
 from portside.kernel.files import make_private_dir
+from portside.kernel.logs import get_logger
 
+log = get_logger(__name__)
 OLDEST_NODE = 20
 RUNTIMES = "node-runtimes"
 _DEFAULT_NODE = 24
@@ -304,6 +307,26 @@ async def provide_node(dataplane: Path, wanted: NodeVersions, output: MaskedOutp
         tools = NodeTools(folder, output, cache_folder(dataplane), node_cache_folder(dataplane))
         await tools.install(wanted)
         return node_of(folder), await tools.installed_runtime(dataplane / RUNTIMES)
+
+
+async def update_runtime(build: Path, dataplane: Path) -> None:
+    """Give a build the programs of this version of Portside that execute JavaScript graphs, if it has those of another.
+
+    It keeps what it has if they cannot be installed.
+    """
+    runtime = runtime_of(build)
+    if not runtime.is_dir() or await asyncio.to_thread(_is_current, runtime):
+        return
+    tools = NodeTools(build, MaskedOutput(lambda _line: None), cache_folder(dataplane), node_cache_folder(dataplane))
+    try:
+        await tools.add_runtime(dataplane / RUNTIMES)
+    except BuildFailed as exc:
+        log.warning("an executor of JavaScript graphs stays at an earlier version", build=str(build), reason=str(exc))
+
+
+def _is_current(runtime: Path) -> bool:
+    names = [file.relative_to(_RUNTIME) for file in _RUNTIME.rglob("*") if file.is_file()]
+    return all((runtime / name).is_file() and cmp(_RUNTIME / name, runtime / name, shallow=False) for name in names)
 
 
 def _cache_variables(cache: Path) -> dict[str, str]:
