@@ -11,6 +11,7 @@ from typing import Any, Literal, NamedTuple
 from uuid import UUID
 
 import msgspec
+from prometheus_client import Gauge
 
 from portside.alerts.rules import ENDS_AFTER_S, RULES, Measurement, Measurements, Rule, in_force
 from portside.alerts.sql import sql
@@ -22,6 +23,7 @@ from portside.kernel.ids import uuid7
 from portside.kernel.reconcile import Status, Task
 
 KEPT = timedelta(days=90)
+MEASURED = Gauge("portside_alert_measurement", "What the rules of alerts judge, in their units.", ["rule", "subject"])
 Step = Literal["none", "pending", "firing", "recovering", "ended", "forgotten"]
 
 
@@ -75,10 +77,19 @@ class AlertWatch(Task):
     async def activate(self) -> Status:
         """Measure once."""
         measured = await self._measurements.take()
+        show_measurements(measured)
         queued = await judge(self._db, measured, now())
         if queued:
             self._deliveries.signal.set()
         return Status({"messages": queued})
+
+
+def show_measurements(measured: Mapping[str, Sequence[Measurement]]) -> None:
+    """Set the metrics for Prometheus; subjects that are gone have none."""
+    MEASURED.clear()
+    for rule, found in measured.items():
+        for each in found:
+            MEASURED.labels(rule, each.subject).set(each.value)
 
 
 async def judge(db: Database, measured: Mapping[str, Sequence[Measurement]], at: datetime) -> int:
