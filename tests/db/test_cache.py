@@ -9,12 +9,13 @@ import pytest
 from pydantic import BaseModel
 
 from portside.agent.custom.application import running
-from portside.agent.custom.cache import CONTENT_LIMIT_BYTES, OldCacheEntries, cache_get, cache_set, swr
+from portside.agent.custom.cache import CONTENT_LIMIT_BYTES, SDK_CACHE, OldCacheEntries
 from portside.kernel.db import Database
 from portside.kernel.http.in_process import ServerNotRunning
 from portside.kernel.migrations import migrate
 from tests.conftest import eventually
 
+cache_get, cache_set, swr = SDK_CACHE.cache_get, SDK_CACHE.cache_set, SDK_CACHE.swr
 HOUR, DAY, NOW = timedelta(hours=1), timedelta(days=1), timedelta(0)
 
 

@@ -19,6 +19,7 @@ from portside.agent.access.authentication import OPEN, AccessPolicy, CustomAuthe
 from portside.agent.access.service import Access
 from portside.agent.config import AgentConfig, load_config
 from portside.agent.custom.application import CustomApp, running
+from portside.agent.custom.cache import SDK_CACHE
 from portside.agent.custom.loopback import LOOPBACK, LoopbackTransport, let_sdk_find_server
 from portside.executor.auth import Authentication
 from portside.kernel.errors import UserMistake
@@ -256,12 +257,12 @@ def test_export_that_is_no_application_is_refused(project: Callable[..., AgentCo
 
 def test_sdk_finds_only_the_substitute_modules(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("__LANGGRAPH_DEFER_LOOPBACK_TRANSPORT", "true")
-    let_sdk_find_server(cache={"cache_get": len})
+    let_sdk_find_server(SDK_CACHE)
     try:
         assert importlib.util.find_spec("langgraph_api") is not None
         assert importlib.import_module("langgraph_api.server").app is LOOPBACK
         assert importlib.import_module("langgraph_api").asgi_transport.ASGITransport is LoopbackTransport
-        assert importlib.import_module("langgraph_api.cache").cache_get is len
+        assert importlib.import_module("langgraph_api.cache").cache_get == SDK_CACHE.cache_get
         with pytest.raises(ModuleNotFoundError):
             importlib.import_module("langgraph_api.auth")
         assert "__LANGGRAPH_DEFER_LOOPBACK_TRANSPORT" not in os.environ

@@ -122,13 +122,13 @@ def _serve(
     from portside.kernel.lazy_imports import import_lazily
 
     import_lazily(*LAZY_PACKAGES)
-    from portside.agent.custom import cache
+    from portside.agent.custom.cache import SDK_CACHE
     from portside.agent.custom.loopback import let_sdk_find_server
     from portside.agent.server import Served, Sockets, forwarded_logs
     from portside.agent.server import serve as serve_agent
     from portside.executor.load import load_graphs, set_environment
 
-    let_sdk_find_server(cache=cache.SDK_NAMES)
+    let_sdk_find_server(SDK_CACHE)
     set_environment(agent_config.project)
     if settings.uses_core_api:
         require_grpc()

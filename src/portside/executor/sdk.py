@@ -1,4 +1,4 @@
-"""`get_client()` of the SDK without a URL, in an executor process: a client of the process's server."""
+"""What the SDK finds in an executor process: a client of its server for `get_client()` without a URL, and the cache."""
 
 import asyncio
 from collections.abc import AsyncIterator
@@ -10,7 +10,7 @@ from portside.executor import messages
 from portside.executor.link import CallFailed, LinkClosed
 from portside.executor.loops import CrossLoopCall
 from portside.executor.remote import ServerCalls, current_call
-from portside.executor.sdk_modules import install_sdk_modules
+from portside.executor.sdk_modules import SdkCache, install_sdk_modules
 
 _servers: list[ServerCalls] = []
 
@@ -18,7 +18,23 @@ _servers: list[ServerCalls] = []
 def let_sdk_find(server: ServerCalls) -> None:
     """Let the SDK's clients without a URL call this server."""
     _servers[:] = [server]
-    install_sdk_modules(server, LinkTransport)
+    install_sdk_modules(server, LinkTransport, SdkCache(ServerCache(server)))
+
+
+class ServerCache:
+    """The entries of the server's cache, over the link."""
+
+    def __init__(self, server: ServerCalls) -> None:
+        self._server = server
+
+    async def read(self, key: str) -> tuple[str, float] | None:
+        """Return the JSON of an entry and its age in seconds, or None. Raises ValueError."""
+        found = await self._server.call(messages.CACHE_READ, key)
+        return None if found is None else (found[0], found[1])
+
+    async def write(self, key: str, content: str, ttl_s: float) -> None:
+        """Store JSON for a time. Raises ValueError for a bad value or key."""
+        await self._server.call(messages.CACHE_WRITE, (key, content, ttl_s))
 
 
 class LinkTransport(httpx.AsyncBaseTransport):

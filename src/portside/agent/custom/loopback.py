@@ -9,7 +9,7 @@ from typing import Any
 import httpx
 
 from portside.executor.load import current_user
-from portside.executor.sdk_modules import install_sdk_modules
+from portside.executor.sdk_modules import SdkCache, install_sdk_modules
 from portside.kernel.http.in_process import (
     InProcessRequest,
     InProcessResponse,
@@ -22,9 +22,9 @@ from portside.kernel.http.in_process import (
 LOOPBACK = InProcessServer()
 
 
-def let_sdk_find_server(**modules: dict[str, Any]) -> None:
-    """Let the SDK's clients without a URL call this server; `modules` are further modules that the SDK imports."""
-    install_sdk_modules(LOOPBACK, LoopbackTransport, **modules)
+def let_sdk_find_server(cache: SdkCache) -> None:
+    """Let the SDK's clients without a URL call this server, and its functions find this cache."""
+    install_sdk_modules(LOOPBACK, LoopbackTransport, cache)
 
 
 class LoopbackTransport(httpx.AsyncBaseTransport):

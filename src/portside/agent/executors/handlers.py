@@ -15,7 +15,7 @@ from portside.agent.config import AgentConfig
 from portside.agent.executors.member import Executor
 from portside.agent.executors.pool import ExecutorPool, PoolLimits
 from portside.agent.executors.process import Program
-from portside.agent.executors.serving import answer_request
+from portside.agent.executors.serving import COMMON_HANDLERS, answer_request
 from portside.agent.types.access import Caller, Filter
 from portside.executor import messages
 from portside.executor.asgi import DRAIN, RECEIVE, Exchange, Exchanges, sent_scope
@@ -128,6 +128,7 @@ class RemoteHandlers:
             return asyncio.create_task(work(self._app, exchange), context=exchange.context.copy())
 
         return {
+            **COMMON_HANDLERS,
             messages.HTTP_REQUEST: lambda body, call: answer_request(executor(), body, call),
             RECEIVE: lambda body, _call: self.exchanges.receive(body),
             DRAIN: lambda body, _call: self.exchanges.drain(body),

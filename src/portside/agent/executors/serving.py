@@ -13,6 +13,7 @@ from uuid import UUID
 from langgraph.store.base import BaseStore
 
 from portside.agent.checkpoints.writer import LeaseLost
+from portside.agent.custom.cache import CACHE
 from portside.agent.custom.loopback import LOOPBACK
 from portside.agent.executors.member import Executor
 from portside.executor import messages
@@ -86,6 +87,7 @@ class ExecutorRequests:
             messages.CHECKPOINTS_PUT: served(self._put, messages.CheckpointPut),
             messages.CHECKPOINTS: served(self._operate, messages.CheckpointCall),
             messages.STORE_BATCH: served(self._batch, messages.StoreBatch),
+            **COMMON_HANDLERS,
             messages.HTTP_REQUEST: lambda body, call: answer_request(executor(), body, call),
         }
 
@@ -112,6 +114,19 @@ class ExecutorRequests:
     async def _batch(self, _executor: Executor, batch: messages.StoreBatch) -> list[Any]:
         ops = [decoded_op(kind, load(fields)) for kind, fields in batch.ops]
         return [encoded_result(result) for result in await self._store.abatch(ops)]
+
+
+async def _read_cache(key: Any, _call: ServedCall) -> Any:
+    return await _answered(CACHE.read(key))
+
+
+async def _write_cache(body: Any, _call: ServedCall) -> None:
+    key, content, ttl_s = body
+    await _answered(CACHE.write(key, content, ttl_s))
+
+
+COMMON_HANDLERS: Mapping[str, Handler] = {messages.CACHE_READ: _read_cache, messages.CACHE_WRITE: _write_cache}
+"""What serves the calls that executors of every kind make."""
 
 
 async def answer_request(executor: Executor, body: Any, call: ServedCall) -> None:
