@@ -18,6 +18,7 @@ from langgraph.store.base import GetOp, PutOp, ensure_embeddings
 from portside.agent.config import StoreIndex
 from portside.agent.store.items import PostgresStore
 from portside.agent.store.search_index import Embedder, SearchIndex, StoreSetup, open_generation
+from portside.executor.embeddings import ProjectEmbeddings
 from portside.kernel.db import Database
 from portside.kernel.embedded import EmbeddedPostgres
 from portside.kernel.migrations import migrate
@@ -78,7 +79,9 @@ async def measure_meaning(db: Database, dims: int) -> None:
     await db.pool.execute("truncate store_vectors")
     await db.pool.execute(FILL_VECTORS, dims)
     await db.pool.execute("vacuum analyze store_vectors")
-    setup = StoreSetup(index=SearchIndex(Embedder("bench", ensure_embeddings(embed), dims), 1, ["text"]))
+    setup = StoreSetup(
+        index=SearchIndex(Embedder("bench", ProjectEmbeddings("bench", ensure_embeddings(embed)), dims), 1, ["text"])
+    )
     store = PostgresStore(db, setup)
     size = await db.pool.fetchval("select pg_size_pretty(pg_total_relation_size('store_vectors'))")
     print(f"\n{dims} dimensions, {size}")

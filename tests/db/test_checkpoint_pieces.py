@@ -26,7 +26,7 @@ from portside.agent.checkpoints.writer import CheckpointWriter, LeaseLost, RunAt
 from portside.agent.encryption.ciphers import AesKeys
 from portside.agent.encryption.codec import EncryptionCodec
 from portside.agent.encryption.encryptor import Encryptor
-from portside.agent.encryption.errors import CannotDecrypt
+from portside.executor.encryption import CannotDecrypt
 from portside.executor.state import read_history, reads_without_code
 from portside.kernel.db import Database
 from portside.kernel.migrations import migrate

@@ -14,7 +14,6 @@ from portside.agent.checkpoints import PostgresSaver
 from portside.agent.encryption.ciphers import AesKeys
 from portside.agent.encryption.codec import EncryptionCodec, prepare_codec, raise_if_undecryptable
 from portside.agent.encryption.encryptor import Encryptor, make_encryptor
-from portside.agent.encryption.errors import CannotDecrypt
 from portside.agent.encryption.locations import EVENTS, events_binding, row_of
 from portside.agent.queue import statements
 from portside.agent.queue.statements import Admission, ClaimedRun, RunResult
@@ -24,6 +23,7 @@ from portside.agent.sql.declarations import ModelField
 from portside.agent.streams.events import pack_events
 from portside.agent.threads.records import create_thread, get_thread, patch_thread, search_threads
 from portside.agent.types.threads import ThreadCreate, ThreadPatch, ThreadSearch
+from portside.executor.encryption import CannotDecrypt
 from portside.kernel.db import Database
 from portside.kernel.errors import Invalid
 from portside.kernel.ids import uuid7

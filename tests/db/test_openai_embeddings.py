@@ -31,12 +31,14 @@ def watch(event, arguments):
 
 sys.addaudithook(watch)
 from portside.agent.config import load_config
-from portside.agent.store.search_index import load_embedder
+from portside.agent.store.search_index import Embedder
+from portside.executor.embeddings import load_embeddings
 
 config = load_config(Path(sys.argv[1]), {})
 
 async def main():
-    embedder = load_embedder(config, config.store.index)
+    index = config.store.index
+    embedder = Embedder(index.embed, load_embeddings(config.project, index.embed), index.dims)
     return [await embedder.embed(["first", "second"]), await embedder.embed_query("which?")]
 
 try:

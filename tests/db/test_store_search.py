@@ -18,15 +18,14 @@ from portside.agent.config import AgentConfig, StoreConfig, StoreIndex
 from portside.agent.store.items import PostgresStore
 from portside.agent.store.search_index import (
     Embedder,
-    EmbeddingFailed,
     ReindexItems,
     SearchIndex,
     StoreSetup,
     TooManyTexts,
-    load_embedder,
     open_generation,
     open_setup,
 )
+from portside.executor.embeddings import EmbeddingFailed, ProjectEmbeddings, load_embeddings
 from portside.kernel.db import Database
 from portside.kernel.errors import UserMistake
 from portside.kernel.migrations import migrate
@@ -66,7 +65,8 @@ async def indexed(
     config = StoreIndex(embed=f"./embed.py:{getattr(function, '__name__', 'model')}", dims=dims, fields=fields or ["$"])
     embeddings = function if isinstance(function, Embeddings) else ensure_embeddings(function)
     generation = await open_generation(db, config)
-    return StoreSetup(index=SearchIndex(Embedder(config.embed, embeddings, dims), generation, config.fields))
+    embedder = Embedder(config.embed, ProjectEmbeddings(config.embed, embeddings), dims)
+    return StoreSetup(index=SearchIndex(embedder, generation, config.fields))
 
 
 async def found(store: PostgresStore, query: str, **options: Any) -> list[tuple[str, float]]:
@@ -317,7 +317,7 @@ def test_unloadable_embedding_is_a_clear_error(tmp_path: Path, monkeypatch, embe
     (tmp_path / "store_embed_broken.py").write_text("1 / 0\n")
     configured = config(tmp_path, embedding)
     with pytest.raises(UserMistake) as mistake:
-        load_embedder(configured, configured.store.index)
+        load_embeddings(configured.project, configured.store.index.embed)
     assert said in str(mistake.value)
     assert "store.index.embed" in str(mistake.value)
 

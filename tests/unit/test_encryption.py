@@ -7,12 +7,12 @@ import warnings
 import pytest
 from langgraph_sdk import Encryption
 
-from portside.agent.encryption.ciphers import AesKeys, EncryptionHandlers, ModelField
+from portside.agent.encryption.ciphers import AesKeys, ModelField
 from portside.agent.encryption.context import read_header, set_context
 from portside.agent.encryption.encryptor import Encryptor, decrypt_document, encrypted_key, make_encryptor
-from portside.agent.encryption.errors import CannotDecrypt, EncryptionFailed
 from portside.agent.encryption.locations import Location
 from portside.agent.settings import AgentSettings
+from portside.executor.encryption import CannotDecrypt, EncryptionFailed, EncryptionHandlers
 from portside.kernel.errors import Invalid, UserMistake
 
 OLD, NEW = "o" * 32, "n" * 16

@@ -11,12 +11,12 @@ from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Mappin
 from contextlib import asynccontextmanager
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
 import msgspec
 
 from portside.agent.a2a.service import A2A, A2AServices
-from portside.agent.access.authentication import AccessPolicy, load_access_policy
+from portside.agent.access.authentication import AccessPolicy, ProjectAuth, load_access_policy
 from portside.agent.access.service import Access, StreamLimit
 from portside.agent.assistants.descriptions import Descriptions
 from portside.agent.assistants.records import Assistants
@@ -26,9 +26,10 @@ from portside.agent.config import AgentConfig, HttpConfig
 from portside.agent.crons.crons import Crons, DueCrons
 from portside.agent.custom.application import ProjectRoutes, WebApp, described_with, join_custom, running
 from portside.agent.custom.cache import OldCacheEntries
+from portside.agent.encryption.ciphers import Handlers as EncryptionCalls
 from portside.agent.encryption.codec import EncryptionCodec, encryptor_of, prepare_codec, with_encryption_context
 from portside.agent.encryption.encryptor import Encryptor, make_encryptor
-from portside.agent.executors.application import RemoteApp, join_remote
+from portside.agent.executors.application import RemoteApp
 from portside.agent.executors.start import start_beside, start_graphs, start_handlers
 from portside.agent.graphs import GraphService, LocalGraphs
 from portside.agent.http import (
@@ -50,7 +51,7 @@ from portside.agent.runs.service import Runs
 from portside.agent.settings import AgentSettings
 from portside.agent.store.items import Items, make_store, store_tasks
 from portside.agent.store.requests import StoreRequests
-from portside.agent.store.search_index import StoreSetup, open_setup
+from portside.agent.store.search_index import Embeds, StoreSetup, open_setup
 from portside.agent.streams.bus import open_bus
 from portside.agent.streams.hub import Hub
 from portside.agent.streams.postgres_log import OldStreams
@@ -60,10 +61,11 @@ from portside.agent.threads.states import States
 from portside.agent.types.access import AuthOpenApi
 from portside.agent.webhooks.deliveries import WebhookLog, webhook_chores
 from portside.agent.webhooks.policy import read_policy
+from portside.executor.auth import load_auth
 from portside.executor.checkpoints.serde import SerdeRules, make_serde
-from portside.executor.imports import add_to_path, import_named
+from portside.executor.embeddings import load_embeddings
+from portside.executor.encryption import load_encryption
 from portside.executor.load import Graphs
-from portside.executor.versions import ENCRYPTION
 from portside.kernel.db import Database
 from portside.kernel.diagnostics import Diagnostics
 from portside.kernel.disk import DiskWatch
@@ -106,59 +108,90 @@ class AgentApp(msgspec.Struct):
     takeover: asyncio.Task[None] | None = None
 
 
+class Handlers(Protocol):
+    """What a project has beside graphs: in this process, or in an executor. Each raises UserMistake."""
+
+    @property
+    def auth(self) -> ProjectAuth | None:
+        """Authentication and authorization."""
+        ...
+
+    @property
+    def encryption(self) -> EncryptionCalls | None:
+        """What encrypts."""
+        ...
+
+    @property
+    def embeddings(self) -> Embeds | None:
+        """The embedding of the store's index."""
+        ...
+
+    def join_app(self, config: AgentConfig, api: SocketApi[Any], access: Access) -> WebApp | None:
+        """Return the web application with our routes in it."""
+        ...
+
+    async def close(self) -> None:
+        """End what runs them."""
+        ...
+
+
+class LocalHandlers:
+    """The handlers in this process: each is imported when it is asked for."""
+
+    def __init__(self, config: AgentConfig) -> None:
+        self._config = config
+        self.join_app = join_custom
+
+    @property
+    def auth(self) -> ProjectAuth | None:
+        """Authentication and authorization."""
+        path = self._config.auth.path
+        return None if path is None else load_auth(self._config.project, path)
+
+    @property
+    def encryption(self) -> EncryptionCalls | None:
+        """What encrypts."""
+        path = self._config.encryption.path
+        return None if path is None else load_encryption(self._config.project, path)
+
+    @property
+    def embeddings(self) -> Embeds | None:
+        """The embedding of the store's index."""
+        index = self._config.store.index
+        return None if index is None else load_embeddings(self._config.project, index.embed)
+
+    async def close(self) -> None:
+        """Do nothing: the handlers end with this process."""
+
+
 @asynccontextmanager
 async def open_app(
     config: AgentConfig, graphs: Graphs | None, settings: AgentSettings, database_url: str
 ) -> AsyncIterator[AgentApp]:
-    """Start all services of the server, and stop them at the end. Without graphs, executors have them.
+    """Start all services of the server, and stop them at the end. Without graphs, executors have the project's code.
 
     Raises UserMistake.
     """
     return_large_blocks()
     watch_tracing()
-    encryptor = _encryptor(config, settings)
-    size, codec = settings.graph_postgres_pool_max_size, EncryptionCodec(encryptor) if encryptor else None
-    connect = partial(Database.connect, database_url, max_size=size, schema=SCHEMA, codec=codec)
-    db = await connect()
-    handlers = None
-    serde, writer = make_serde(SerdeRules(**msgspec.structs.asdict(config.serde))), CheckpointWriter(db)
-    make_saver = partial(PostgresSaver, serde=serde, encryptor=encryptor, writer=writer)
-    loops = settings.slots if settings.bg_job_isolated_loops and settings.slots else 1
+    handlers: Handlers = LocalHandlers(config) if graphs is not None else await start_handlers(config, settings)
     try:
-        await migrate(db, ["portside.agent"], schema=SCHEMA)
-        await prepare_codec(db)
-        setup = await open_setup(db, config)
-        service: GraphService
-        pools = {"api": db}
-        backend = PostgresBackend(db, encryptor=encryptor, writer=writer)
-        if graphs is None:
-            handlers = await start_handlers(config, settings)
-            service = await start_graphs(config, settings, backend, await make_store(setup)(db))
-        else:
-            local = await LocalGraphs.start(
-                graphs, connect, loops=loops, make_saver=make_saver, make_store=make_store(setup)
-            )
-            pools["graphs"] = local.database
-            # Graphs read with no time limit but the statement's, so the API's connections are found dead first.
-            db.on_dead(local.replace_connections)
-            service = local
-            if config.javascript.graphs:
-                service = await start_beside(local, config, settings, backend, await make_store(setup)(db))
+        encryptor = make_encryptor(settings, handlers.encryption, f"{config.file}: encryption.path")
+        codec = EncryptionCodec(encryptor) if encryptor else None
+        size = settings.graph_postgres_pool_max_size
+        connect = partial(Database.connect, database_url, max_size=size, schema=SCHEMA, codec=codec)
+        db = await connect()
         try:
+            await migrate(db, ["portside.agent"], schema=SCHEMA)
+            await prepare_codec(db)
+            setup = await open_setup(db, config, handlers.embeddings)
+            pools = {"api": db}
+            access = DatabaseAccess(pools, connect, encryptor, setup)
+            service = await _start_graphs(graphs, config, settings, access)
             async with _listening(service, settings) as listener:
-                policy = load_access_policy(config, settings, None if handlers is None else handlers.auth)
-                app = await _compose(
-                    pools,
-                    ProjectCode(
-                        service,
-                        setup,
-                        policy,
-                        join_custom if handlers is None else partial(join_remote, handlers),
-                        listener,
-                    ),
-                    config,
-                    settings,
-                )
+                policy = load_access_policy(config, settings, handlers.auth)
+                code = ProjectCode(service, setup, policy, handlers.join_app, listener)
+                app = await _compose(pools, code, config, settings)
                 bus = await open_bus(db, settings, database_url)
                 # Encrypted events are read from the database, whose codec decrypts them.
                 bus.carries_chunks = bus.carries_chunks and encryptor is None
@@ -169,39 +202,64 @@ async def open_app(
                     yield app
                 await app.access.close()
         finally:
-            await service.close()
+            await db.close()
     finally:
-        if handlers is not None:
-            await handlers.close()
-        await db.close()
+        await handlers.close()
 
 
 @asynccontextmanager
 async def _listening(service: GraphService, settings: AgentSettings) -> AsyncIterator["Listener | None"]:
-    """Listen for executors on other machines, if they may connect. Raises UserMistake and DependencyUnavailable."""
-    if not settings.uses_core_api:
-        yield None
-        return
-    # gRPC takes a tenth of a second.
-    from portside.agent.executors.far.listener import Listener
+    """Listen for executors on other machines, if they may connect; close the graphs at the end.
 
-    listener = Listener(service.pools, settings)
+    Raises UserMistake and DependencyUnavailable.
+    """
+    listener = None
     try:
-        await listener.start()
+        if settings.uses_core_api:
+            # gRPC takes a tenth of a second.
+            from portside.agent.executors.far.listener import Listener
+
+            listener = Listener(service.pools, settings)
+            await listener.start()
         yield listener
     finally:
         await service.close()
-        await listener.close()
+        if listener is not None:
+            await listener.close()
 
 
-def _encryptor(config: AgentConfig, settings: AgentSettings) -> Encryptor | None:
-    source = config.encryption.path
-    if source is not None:
-        ENCRYPTION.require()
-    handlers = (
-        None if source is None else import_named(config.project, "encryption", source, add_to_path(config.project))
+class DatabaseAccess(NamedTuple):
+    """The database as graphs use it; `pools` are its connections."""
+
+    pools: dict[str, Database]
+    connect: Callable[[], Awaitable[Database]]
+    encryptor: Encryptor | None
+    setup: StoreSetup
+
+
+async def _start_graphs(
+    graphs: Graphs | None, config: AgentConfig, settings: AgentSettings, access: DatabaseAccess
+) -> GraphService:
+    """Start the graphs, here or in executors. Raises UserMistake."""
+    db, encryptor = access.pools["api"], access.encryptor
+    writer = CheckpointWriter(db)
+    backend = PostgresBackend(db, encryptor=encryptor, writer=writer)
+    if graphs is None:
+        return await start_graphs(config, settings, backend, await make_store(access.setup)(db))
+    serde = make_serde(SerdeRules(**msgspec.structs.asdict(config.serde)))
+    local = await LocalGraphs.start(
+        graphs,
+        access.connect,
+        loops=settings.slots if settings.bg_job_isolated_loops and settings.slots else 1,
+        make_saver=partial(PostgresSaver, serde=serde, encryptor=encryptor, writer=writer),
+        make_store=make_store(access.setup),
     )
-    return make_encryptor(settings, handlers, f"{config.file}: encryption.path ({source})")
+    access.pools["graphs"] = local.database
+    # Graphs read with no time limit but the statement's, so the API's connections are found dead first.
+    db.on_dead(local.replace_connections)
+    if not config.javascript.graphs:
+        return local
+    return await start_beside(local, config, settings, backend, await make_store(access.setup)(db))
 
 
 class ProjectCode(NamedTuple):
@@ -210,7 +268,7 @@ class ProjectCode(NamedTuple):
     graphs: GraphService
     store: StoreSetup
     access: AccessPolicy
-    join_app: Callable[[AgentConfig, SocketApi[Any], Access], WebApp | None] = join_custom
+    join_app: Callable[[AgentConfig, SocketApi[Any], Access], WebApp | None]
     """Adds the routes of this server to the project's web application."""
     listener: "Listener | None" = None
     """What executors on other machines connect to, if any may."""

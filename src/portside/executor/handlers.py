@@ -36,6 +36,8 @@ from portside.executor.asgi import (
     sent_scope,
 )
 from portside.executor.auth import Authentication, ProjectAuth, load_auth
+from portside.executor.embeddings import EmbeddingFailed, ProjectEmbeddings, load_embeddings
+from portside.executor.encryption import EncryptionHandlers, load_encryption
 from portside.executor.link import CallFailed, Handler, Link, ServedCall
 from portside.executor.load import set_environment
 from portside.executor.loops import GraphLoop
@@ -45,6 +47,7 @@ from portside.executor.values import pack, unpack
 from portside.kernel.errors import UserMistake
 
 MAX_USERS = 10_000
+_ENCRYPTION = frozenset({"encrypt_json", "decrypt_json", "encrypt_blob", "decrypt_blob"})
 Serve = Callable[[Any], Coroutine[Any, Any, Any]]
 
 
@@ -69,6 +72,14 @@ class ProjectHandlers:
             auth = AuthHandlers(load_auth(project, path), users, self._server)
             known["auth"] = auth.facts
             self._serves |= {messages.AUTHENTICATE: auth.authenticate, messages.AUTHORIZE: auth.authorize}
+        if (path := sources.get("encryption")) is not None:
+            handlers = load_encryption(project, path)
+            known["encryption"] = {"does_json": handlers.does_json, "does_blobs": handlers.does_blobs}
+            self._serves[messages.ENCRYPTION] = partial(_encrypt, handlers, users)
+        if (path := sources.get("embed")) is not None:
+            embeddings = load_embeddings(project, path)
+            known["embed"] = {}
+            self._serves[messages.EMBED] = partial(_embed, embeddings, path)
         if (path := sources.get("app")) is not None:
             self._app = app = AppHandlers(ProjectApp(project, path), users, self._server)
             starting = {messages.APP_START: app.start, messages.APP_STOP: app.stop}
@@ -93,6 +104,38 @@ class ProjectHandlers:
 
             served[messages.APP_REQUEST] = request
         return served
+
+
+async def _encrypt(handlers: EncryptionHandlers, users: "Users", body: Any) -> bytes:
+    """Serve a call of an encryption handler."""
+    call = messages.read(messages.EncryptionCall, body)
+    metadata = unpack(call.metadata)
+    if call.operation == "context":
+        return pack(await handlers.context(users.find(call.about), metadata))
+    if call.operation not in _ENCRYPTION:
+        raise CallFailed("unknown_operation", f"there is no operation {call.operation!r} of encryption")
+    work = getattr(handlers, call.operation)
+    return pack(await work(EncryptedField(*call.about), metadata, unpack(call.value or b"")))
+
+
+async def _embed(embeddings: ProjectEmbeddings, source: str, body: Any) -> list[list[float]]:
+    """Serve a call of the embedding. Raises EmbeddingFailed."""
+    texts = body["texts"]
+    vectors = [await embeddings.query(texts[0])] if body["is_query"] else await embeddings.documents(texts)
+    try:
+        return [[float(number) for number in vector] for vector in vectors]
+    except (TypeError, ValueError) as exc:
+        raise EmbeddingFailed.of(source, f"it returned something other than a list of numbers: {exc}") from exc
+
+
+class EncryptedField(NamedTuple):
+    """The model and the field that a handler encrypts."""
+
+    model: str
+    field: str
+
+    def __str__(self) -> str:
+        return f"{self.model}.{self.field}"
 
 
 class Outbox:

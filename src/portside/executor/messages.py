@@ -39,6 +39,9 @@ APP_OURS = "app.ours"
 APP_AUTHENTICATE = "app.authenticate"
 APP_USER = "app.user"
 """The type of a message, before those of ASGI, that tells the application whom the server's route authenticated."""
+ENCRYPTION = "encryption"
+EMBED = "embed"
+"""With texts, and whether they are a query: their vectors."""
 UPDATE_STATE = "update_state"
 CREATE_STATE = "create_state"
 
@@ -194,6 +197,20 @@ class Authorization:
     action: str
     value: bytes
     """By `values`."""
+
+
+@dataclass(slots=True, kw_only=True)
+class EncryptionCall:
+    """A call of an encryption handler: its operation, whom or what it is about, the context, and the value.
+
+    Context and value are by `values`, as is the answer.
+    """
+
+    operation: str
+    about: Any
+    """A `SentUser` or None for `context`; else the model and the field of the value."""
+    metadata: bytes
+    value: bytes | None = None
 
 
 @dataclass(slots=True, kw_only=True)

@@ -13,7 +13,6 @@ from starlette.authentication import UnauthenticatedUser
 from portside.agent.encryption.context import HEADER, read_header, set_context
 from portside.agent.encryption.encryptor import Encryptor, decrypt_document, decrypt_part
 from portside.agent.encryption.envelopes import MARK, escape_document, escape_key
-from portside.agent.encryption.errors import CannotDecrypt
 from portside.agent.encryption.locations import (
     BLOB_COLUMNS,
     CHECKPOINT_BODY,
@@ -35,6 +34,7 @@ from portside.agent.encryption.reencryption import ReplacementWriter, blob_state
 from portside.agent.sql import sql
 from portside.agent.sql.declarations import Declarations, ModelField
 from portside.executor.checkpoints.stored_pieces import PIECE_SIZE, numbers_of
+from portside.executor.encryption import CannotDecrypt
 from portside.kernel.codec import dump_api, load
 from portside.kernel.db import Database, Query, Record, Session
 from portside.kernel.errors import Invalid

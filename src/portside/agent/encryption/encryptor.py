@@ -14,7 +14,7 @@ import json
 from collections.abc import Coroutine, Iterable
 from typing import Any, NamedTuple, TypeVar
 
-from portside.agent.encryption.ciphers import AesKeys, Decrypted, EncryptionHandlers
+from portside.agent.encryption.ciphers import AesKeys, Handlers
 from portside.agent.encryption.context import current_context, in_context
 from portside.agent.encryption.envelopes import (
     MARK,
@@ -31,10 +31,10 @@ from portside.agent.encryption.envelopes import (
     unwrap_blob,
     wrap_blob,
 )
-from portside.agent.encryption.errors import CannotDecrypt
 from portside.agent.encryption.locations import STRUCTURE, Location, Path, Row, nested_documents, stays_clear
 from portside.agent.settings import AgentSettings
 from portside.agent.sql.declarations import ModelField
+from portside.executor.encryption import CannotDecrypt, Decrypted
 from portside.kernel.codec import load
 from portside.kernel.errors import Invalid, UserMistake
 from portside.kernel.user_json import dump_user, without_nul
@@ -65,7 +65,7 @@ class Encryptor:
         *,
         keys: AesKeys | None = None,
         json_keys: frozenset[str] = frozenset(),
-        handlers: EncryptionHandlers | None = None,
+        handlers: Handlers | None = None,
     ) -> None:
         # Whether to decrypt envelopes of older versions, which are bound to no row. A database that was created since
         # then holds none, and must not accept a client's forgery of one.
@@ -422,15 +422,11 @@ class _Decryption:
 
 
 def make_encryptor(
-    settings: AgentSettings, encryption: object = None, name: str = "encryption.path"
+    settings: AgentSettings, handlers: Handlers | None = None, name: str = "encryption.path"
 ) -> Encryptor | None:
-    """Return the encryptor of a server; None where nothing is to be encrypted. Raises UserMistake.
-
-    Call it on the server's event loop, where the project's handlers will be called.
-    """
+    """Return the encryptor of a server; None where nothing is to be encrypted. Raises UserMistake."""
     names = frozenset(part.strip() for part in (settings.graph_aes_json_keys or "").split(",")) - {""}
     keys = AesKeys.parse(settings.graph_aes_key) if settings.graph_aes_key else None
-    handlers = None if encryption is None else EncryptionHandlers(encryption, name)
     if names and keys is None:
         raise UserMistake(f"{_VARIABLE} names what to encrypt, but there is no key: set GRAPH_AES_KEY")
     if names and handlers is not None and handlers.does_json:

@@ -15,7 +15,6 @@ from contextlib import suppress
 from typing import Any
 
 from portside.agent.encryption.encryptor import Encryptor, Replacement, decrypt_document
-from portside.agent.encryption.errors import CannotDecrypt
 from portside.agent.encryption.locations import (
     CHECKPOINT_BODY,
     CHECKPOINT_PIECE,
@@ -30,6 +29,7 @@ from portside.agent.encryption.locations import (
 )
 from portside.agent.sql import sql
 from portside.agent.sql.declarations import ModelField
+from portside.executor.encryption import CannotDecrypt
 from portside.kernel.codec import dump_api
 from portside.kernel.db import Query, Record, Session, Transaction
 from portside.kernel.logs import get_logger

@@ -16,7 +16,7 @@ from starlette.requests import ClientDisconnect
 from portside.agent.access.service import Access
 from portside.agent.config import AgentConfig
 from portside.agent.custom.application import Authenticate
-from portside.agent.executors.handlers import RemoteHandlers, sent_user
+from portside.agent.executors.handlers import HandlersExecutor, sent_user
 from portside.agent.executors.member import Executor
 from portside.executor import messages
 from portside.executor.application import RouteFacts
@@ -41,7 +41,7 @@ _BEGINS = frozenset({"http.response.start", "websocket.accept", "websocket.http.
 class RemoteApp:
     """The application. It is its own `app`: `openapi_url` and `openapi` tell what FastAPI tells."""
 
-    def __init__(self, handlers: RemoteHandlers, config: AgentConfig, api: SocketApi[Any], access: Access) -> None:
+    def __init__(self, handlers: HandlersExecutor, config: AgentConfig, api: SocketApi[Any], access: Access) -> None:
         self._handlers, self._config, self._api, self._access = handlers, config, api, access
         self._ours = ErrorResponses(api, ErrorFormat.TEXT)
         self._routes: list[RouteFacts] | None = None
@@ -49,7 +49,6 @@ class RemoteApp:
         self._sees_ours = True
         self._document: Any = None
         self.openapi_url: str | None = None
-        handlers.serve_app(self)
 
     @property
     def app(self) -> "RemoteApp":
@@ -170,9 +169,14 @@ class RemoteApp:
         return {**told, "refusal": refusal}
 
 
-def join_remote(handlers: RemoteHandlers, config: AgentConfig, api: SocketApi[Any], access: Access) -> RemoteApp | None:
-    """Return the project's application with our routes in it, if it has one."""
-    return None if config.http.app is None else RemoteApp(handlers, config, api, access)
+class RemoteHandlers(HandlersExecutor):
+    """The project's handlers in their executor."""
+
+    def join_app(self, config: AgentConfig, api: SocketApi[Any], access: Access) -> RemoteApp | None:
+        """Return the web application with our routes in it, if the project has one."""
+        made = None if config.http.app is None else RemoteApp(self, config, api, access)
+        self.app = made
+        return made
 
 
 def call_sends_nothing(_messages: Any) -> None:

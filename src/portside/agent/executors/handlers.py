@@ -16,9 +16,11 @@ from portside.agent.executors.member import Executor
 from portside.agent.executors.pool import ExecutorPool, PoolLimits
 from portside.agent.executors.process import Program
 from portside.agent.executors.serving import COMMON_HANDLERS, answer_request
+from portside.agent.sql.declarations import ModelField
 from portside.agent.types.access import Caller, Filter
 from portside.executor import messages
 from portside.executor.asgi import DRAIN, RECEIVE, Exchange, Exchanges, sent_scope
+from portside.executor.encryption import Decrypted
 from portside.executor.errors import error_of
 from portside.executor.link import CallFailed, Handler, LinkClosed, ServedCall
 from portside.executor.user import Identity, StudioCaller, StudioUser, User
@@ -26,12 +28,16 @@ from portside.executor.values import pack, unpack
 from portside.kernel.errors import Unavailable, UserMistake
 
 ANY = "*"
+# Longer than the handlers may take (`executor/encryption.py`, `executor/embeddings.py`).
+ENCRYPTED_WITHIN_S, EMBEDDED_WITHIN_S = 45.0, 75.0
 AWAY = "The project's handlers are not available: their process is starting again. Send the request again."
 
 
 def handlers_of(config: AgentConfig) -> dict[str, Any]:
     """Return what an executor has to import for a configuration beside its graphs."""
-    found = {"auth": config.auth.path, "app": config.http.app}
+    index = config.store.index
+    embed = None if index is None else index.embed
+    found = {"auth": config.auth.path, "app": config.http.app, "encryption": config.encryption.path, "embed": embed}
     return {kind: path for kind, path in found.items() if path is not None}
 
 
@@ -47,25 +53,38 @@ class ServedApp(Protocol):
         ...
 
 
-class RemoteHandlers:
-    """The executor of the project's handlers."""
+class HandlersExecutor:
+    """The executor of the project's handlers, and the handlers in it but for the web application."""
 
     def __init__(self, program: Program) -> None:
         self.exchanges = Exchanges()
         self._pool = ExecutorPool(program, PoolLimits(executors=1), self._served)
         self._pool.prepare = self._prepare
-        self._app: ServedApp | None = None
+        self._facts: Mapping[str, Any] = {}
+        self.app: ServedApp | None = None
         self._begin: Callable[[Executor], Awaitable[None]] | None = None
 
     async def start(self) -> None:
         """Start the executor; call `close` in any case. Raises UserMistake if the handlers do not load."""
         await self._pool.start()
+        self._facts = self._pool.executors[0].hello.handlers
 
     @property
     def auth(self) -> "RemoteAuth | None":
-        """The project's authentication, if it has one."""
-        facts = self._pool.executors[0].hello.handlers.get("auth")
+        """The project's authentication and authorization, if it has one."""
+        facts = self._facts.get("auth")
         return None if facts is None else RemoteAuth(self, facts)
+
+    @property
+    def encryption(self) -> "RemoteEncryption | None":
+        """What encrypts, if the project has handlers for it."""
+        facts = self._facts.get("encryption")
+        return None if facts is None else RemoteEncryption(self, facts)
+
+    @property
+    def embeddings(self) -> "RemoteEmbeddings | None":
+        """The embedding of the store's index, if it has one."""
+        return RemoteEmbeddings(self) if "embed" in self._facts else None
 
     async def call(self, method: str, body: Any = None, *, on_item: Callable[[Any], None] | None = None) -> Any:
         """Call the executor. Raises Unavailable while there is none, and what the handler's error is for clients."""
@@ -78,6 +97,24 @@ class RemoteHandlers:
                 raise error_of(exc) from exc
             except LinkClosed as exc:
                 raise Unavailable(AWAY) from exc
+
+    async def call_patiently(self, method: str, body: Any, within_s: float) -> Any:
+        """Make a call that may be repeated: wait for an executor, and for another one if it ends meanwhile.
+
+        Raises what `call` raises.
+        """
+        try:
+            async with asyncio.timeout(within_s):
+                while True:
+                    async with self._pool.for_call() as executor:
+                        try:
+                            return await executor.link.call(method, body)
+                        except CallFailed as exc:
+                            raise error_of(exc) from exc
+                        except LinkClosed:
+                            await executor.wait_ended()
+        except TimeoutError as exc:
+            raise Unavailable(AWAY) from exc
 
     async def begin(self, method: str, body: Any, learn: Callable[[Any], None]) -> None:
         """Make a call that each executor gets before all others, now and when another one starts.
@@ -113,19 +150,15 @@ class RemoteHandlers:
 
     # What the executor asks for
 
-    def serve_app(self, app: ServedApp) -> None:
-        """Let the project's application ask for our routes."""
-        self._app = app
-
     def _served(self, executor: Callable[[], Executor]) -> Mapping[str, Handler]:
         """Return what serves the calls of one executor."""
 
         def of_exchange(work: Callable[[ServedApp, Exchange], Coroutine[Any, Any, Any]], body: Any) -> Awaitable[Any]:
             """Work in the context of the client's request."""
             exchange = self.exchanges.find(body["original"])
-            if self._app is None:
+            if self.app is None:
                 raise CallFailed("closed", "the server does not answer yet")
-            return asyncio.create_task(work(self._app, exchange), context=exchange.context.copy())
+            return asyncio.create_task(work(self.app, exchange), context=exchange.context.copy())
 
         return {
             **COMMON_HANDLERS,
@@ -144,7 +177,7 @@ class RemoteHandlers:
 class RemoteAuth:
     """The project's `Auth` object: authentication, and authorization as `handlers`."""
 
-    def __init__(self, handlers: RemoteHandlers, facts: Mapping[str, Any]) -> None:
+    def __init__(self, handlers: HandlersExecutor, facts: Mapping[str, Any]) -> None:
         self._calls = handlers
         self._reads_body = not {"body", "request"}.isdisjoint(facts["parameters"])
         self._decides = {(resource, action) for resource, action in facts["decides"]}
@@ -188,6 +221,68 @@ class RemoteAuth:
             value.clear()
             value.update(unpack(changed))
         return allowed
+
+
+class RemoteEncryption:
+    """The project's encryption handlers. They are called again if their executor ends meanwhile."""
+
+    def __init__(self, handlers: HandlersExecutor, facts: Mapping[str, bool]) -> None:
+        self._calls = handlers
+        self.does_json, self.does_blobs = facts["does_json"], facts["does_blobs"]
+
+    async def context(self, user: Any, metadata: dict[str, Any]) -> dict[str, Any]:
+        """Have the handler derive the context of a request from its user. Raises EncryptionFailed."""
+        made: dict[str, Any] = await self._call("context", None if user is None else sent_user(user), metadata)
+        return made
+
+    async def encrypt_json(
+        self, target: ModelField, metadata: Mapping[str, Any], plain: dict[str, Any]
+    ) -> dict[str, Any]:
+        """Encrypt a document. Raises EncryptionFailed, also if the handler adds or removes keys."""
+        made: dict[str, Any] = await self._call("encrypt_json", target, metadata, plain)
+        return made
+
+    async def decrypt_json(self, target: ModelField, metadata: Mapping[str, Any], stored: dict[str, Any]) -> Decrypted:
+        """Decrypt a document. Raises CannotDecrypt."""
+        return Decrypted(*await self._call("decrypt_json", target, metadata, stored))
+
+    async def encrypt_blob(self, target: ModelField, metadata: Mapping[str, Any], plain: bytes) -> bytes:
+        """Encrypt a blob. Raises EncryptionFailed."""
+        made: bytes = await self._call("encrypt_blob", target, metadata, plain)
+        return made
+
+    async def decrypt_blob(self, target: ModelField, metadata: Mapping[str, Any], stored: bytes) -> Decrypted:
+        """Decrypt a blob. Raises CannotDecrypt."""
+        return Decrypted(*await self._call("decrypt_blob", target, metadata, stored))
+
+    async def _call(self, operation: str, about: Any, metadata: Mapping[str, Any], *value: Any) -> Any:
+        body = messages.EncryptionCall(
+            operation=operation, about=about, metadata=pack(dict(metadata)), value=pack(value[0]) if value else None
+        )
+        return unpack(await self._calls.call_patiently(messages.ENCRYPTION, body, ENCRYPTED_WITHIN_S))
+
+
+class RemoteEmbeddings:
+    """The embedding of the store's index. It is called again if its executor ends meanwhile."""
+
+    def __init__(self, handlers: HandlersExecutor) -> None:
+        self._calls = handlers
+
+    def use_running_loop(self) -> None:
+        """Do nothing: the executor has a loop for it."""
+
+    async def documents(self, texts: list[str]) -> Any:
+        """Return the vectors of texts. Raises EmbeddingFailed."""
+        return await self._vectors(texts, is_query=False)
+
+    async def query(self, text: str) -> Any:
+        """Return the vector of a search query. Raises EmbeddingFailed."""
+        return (await self._vectors([text], is_query=True))[0]
+
+    async def _vectors(self, texts: list[str], *, is_query: bool) -> list[Any]:
+        call = {"texts": texts, "is_query": is_query}
+        vectors: list[Any] = await self._calls.call_patiently(messages.EMBED, call, EMBEDDED_WITHIN_S)
+        return vectors
 
 
 class RemoteUser(User):

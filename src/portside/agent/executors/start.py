@@ -10,8 +10,9 @@ from langgraph.store.base import BaseStore
 
 from portside.agent.checkpoints.saver import PostgresBackend
 from portside.agent.config import AgentConfig
+from portside.agent.executors.application import RemoteHandlers
 from portside.agent.executors.graphs import GraphsByLanguage, RemoteGraphs
-from portside.agent.executors.handlers import RemoteHandlers, handlers_of
+from portside.agent.executors.handlers import handlers_of
 from portside.agent.executors.javascript import Command, find_node, find_runtime, javascript_command
 from portside.agent.executors.pool import ExecutorPool, PoolLimits
 from portside.agent.executors.process import Program
@@ -88,17 +89,16 @@ def programs_of_graphs(
     ]
 
 
-async def start_handlers(config: AgentConfig, settings: AgentSettings) -> RemoteHandlers | None:
-    """Start the executor of the project's handlers; None if the configuration names none. The caller closes it.
+async def start_handlers(config: AgentConfig, settings: AgentSettings) -> RemoteHandlers:
+    """Start the executor of the project's handlers, if it has any. The caller closes it.
 
     Raises UserMistake if the handlers do not load.
     """
     sources = handlers_of(config)
-    if not sources:
-        return None
     handlers = RemoteHandlers(_program(config, _python(settings), settings, graphs={}, loops=1, handlers=sources))
     try:
-        await handlers.start()
+        if sources:
+            await handlers.start()
     except BaseException:
         await handlers.close()
         raise

@@ -12,7 +12,7 @@ from portside.agent.assistants.records import AssistantExists, AssistantNotFound
 from portside.agent.crons.crons import CronIsPaused, CronNotFound, preview
 from portside.agent.http.services import PAGING, Context, Routes, show_page
 from portside.agent.store.items import UnsupportedOperator
-from portside.agent.store.search_index import EmbeddingFailed, TooManyTexts
+from portside.agent.store.search_index import TooManyTexts
 from portside.agent.threads.records import ThreadNotFound
 from portside.agent.types.assistants import (
     Assistant,
@@ -50,6 +50,7 @@ from portside.agent.types.store import (
     NamespaceSearch,
     StoredItem,
 )
+from portside.executor.embeddings import EmbeddingFailed
 from portside.executor.errors import GraphFailed
 from portside.executor.requests import Drawing, Schemas
 from portside.kernel.codec import dump_api

@@ -16,10 +16,10 @@ from cachetools import LRUCache
 from portside.agent.access.service import Access
 from portside.agent.assistants.descriptions import Descriptions
 from portside.agent.assistants.records import AssistantNotFound, Assistants
-from portside.agent.encryption.errors import CannotDecrypt
 from portside.agent.mcp.rpc import INVALID_PARAMS, McpError
 from portside.agent.sql import sql
 from portside.agent.types.access import Caller
+from portside.executor.encryption import CannotDecrypt
 from portside.executor.errors import GraphFailed
 from portside.kernel.db import Database
 from portside.kernel.logs import get_logger

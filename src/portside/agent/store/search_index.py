@@ -1,31 +1,26 @@
 """The search index: the embedding of the configuration, the texts of items that it embeds, and the table of vectors.
 
-The embedding must neither block the API nor store nonsense. An asynchronous one runs on the loop of the graphs, because
-it may hold clients that belong to one loop; a synchronous one runs in a thread. What it returns and raises is checked.
+What the embedding returns is checked, so that no nonsense is stored.
 
 A configuration with another model, other dimensions or other fields starts a new generation. Vectors of an older one
 are never compared again; `ReindexItems` replaces them.
 """
 
-import asyncio
-import importlib
 import math
-from collections.abc import Awaitable, Callable, Sequence
-from typing import Any, ClassVar, TypeVar
+from collections.abc import Sequence
+from typing import Any, ClassVar, Protocol
 
 import asyncpg
 import msgspec
-from langchain_core.embeddings import Embeddings
 from langgraph.store.base import get_text_at_path
-from langgraph.store.base.embed import EmbeddingsLambda, ensure_embeddings
 
 from portside.agent.config import AgentConfig, StoreIndex, StoreTtl
 from portside.agent.encryption.codec import is_undecryptable
 from portside.agent.sql import sql
-from portside.executor.imports import add_to_path, import_named, named_failure
+from portside.executor.embeddings import EmbeddingFailed, load_embeddings
 from portside.kernel.codec import load
 from portside.kernel.db import Database, Record, Transaction
-from portside.kernel.errors import BadRequest, PortsideError, UserMistake
+from portside.kernel.errors import BadRequest, UserMistake
 from portside.kernel.logs import get_logger
 from portside.kernel.reconcile import Status, Task
 
@@ -33,43 +28,40 @@ log = get_logger(__name__)
 MAX_TEXTS = 1000
 
 
-EMBED_LABEL = "store.index.embed"
+class Embeds(Protocol):
+    """The embedding of the project, which is called where the project's code runs (`executor/embeddings.py`)."""
 
+    def use_running_loop(self) -> None:
+        """Call asynchronous embeddings on the running loop from now on."""
+        ...
 
-EMBEDDING_TIMEOUT_S = 60.0
+    async def documents(self, texts: list[str]) -> Any:
+        """Return the vectors of texts. Raises EmbeddingFailed."""
+        ...
 
-
-# The packages of these providers would download a tokenizer, to measure texts before they send them.
-UNMEASURED = ("openai", "azure_openai")
-
-
-class EmbeddingFailed(PortsideError):
-    """The store could not embed an item or a query; the message says why."""
-
-    status = 502
-    code = "embedding_failed"
+    async def query(self, text: str) -> Any:
+        """Return the vector of a search query. Raises EmbeddingFailed."""
+        ...
 
 
 class Embedder:
     """Converts texts to vectors, in the text form of Postgres."""
 
-    def __init__(self, source: str, embeddings: Embeddings, dims: int) -> None:
+    def __init__(self, source: str, embeddings: Embeds, dims: int) -> None:
         self._source = source
         self._embeddings = embeddings
         self._dims = dims
-        self._is_async = _is_async(embeddings)
-        self._loop: asyncio.AbstractEventLoop | None = None
 
     def use_running_loop(self) -> None:
         """Call asynchronous embeddings on the running loop from now on."""
-        self._loop = asyncio.get_running_loop()
+        self._embeddings.use_running_loop()
 
     async def embed(self, texts: Sequence[str]) -> list[str]:
         """Return the vector of each text; equal texts are embedded once. Raises EmbeddingFailed."""
         unique = list(dict.fromkeys(texts))
         if not unique:
             return []
-        vectors = await self._call(lambda: self._embeddings.aembed_documents(unique))
+        vectors = await self._embeddings.documents(unique)
         if len(vectors) != len(unique):
             raise self._failure(f"it returned {len(vectors)} vectors for {len(unique)} texts")
         written = dict(zip(unique, map(self._written, vectors), strict=True))
@@ -77,18 +69,7 @@ class Embedder:
 
     async def embed_query(self, text: str) -> str:
         """Return the vector of a search query. Raises EmbeddingFailed."""
-        return self._written(await self._call(lambda: self._embeddings.aembed_query(text)))
-
-    async def _call(self, call: Callable[[], Awaitable[Any]]) -> Any:
-        try:
-            async with asyncio.timeout(EMBEDDING_TIMEOUT_S):
-                if not self._is_async or self._loop in (None, asyncio.get_running_loop()):
-                    return _sized(await call())
-                return _sized(await asyncio.wrap_future(asyncio.run_coroutine_threadsafe(_await(call), self._loop)))
-        except TimeoutError as exc:
-            raise self._failure(str(exc) or f"it did not return within {EMBEDDING_TIMEOUT_S:.0f} s") from exc
-        except Exception as exc:
-            raise self._failure(f"{type(exc).__name__}: {exc}") from exc
+        return self._written(await self._embeddings.query(text))
 
     def _written(self, vector: Any) -> str:
         try:
@@ -102,7 +83,7 @@ class Embedder:
         return f"[{','.join(map(repr, numbers))}]"
 
     def _failure(self, why: str) -> EmbeddingFailed:
-        return EmbeddingFailed(f"the embedding {self._source} of the store failed: {why}")
+        return EmbeddingFailed.of(self._source, why)
 
 
 class TooManyTexts(BadRequest, ValueError):
@@ -168,12 +149,15 @@ def texts_of(value: Any, fields: Sequence[str]) -> list[str]:
     return texts
 
 
-async def open_setup(db: Database, config: AgentConfig) -> StoreSetup:
-    """Prepare the store as configured. Raises UserMistake that says what is missing."""
+async def open_setup(db: Database, config: AgentConfig, embeddings: Embeds | None = None) -> StoreSetup:
+    """Prepare the store as configured; the embedding is loaded here if it is not given.
+
+    Raises UserMistake that says what is missing.
+    """
     index = config.store.index
     if index is None:
         return StoreSetup(config.store.ttl)
-    embedder = load_embedder(config, index)
+    embedder = Embedder(index.embed, embeddings or load_embeddings(config.project, index.embed), index.dims)
     return StoreSetup(config.store.ttl, SearchIndex(embedder, await open_generation(db, index), index.fields))
 
 
@@ -208,61 +192,6 @@ async def _install_vector(tx: Transaction) -> None:
             "store.index needs the Postgres extension `vector` in the schema public, but it is installed in another "
             'one: run "alter extension vector set schema public" as a superuser'
         )
-
-
-T = TypeVar("T")
-
-
-def load_embedder(config: AgentConfig, index: StoreIndex) -> Embedder:
-    """Load what `store.index.embed` names: a provider's model, or a function of the project. Raises UserMistake."""
-    module = index.embed.rpartition(":")[0]
-    if module.endswith(".py") or "/" in module or "." in module:
-        exported = import_named(config.project, EMBED_LABEL, index.embed, add_to_path(config.project))
-    else:
-        exported = _load_provider(config, index.embed)
-    if not isinstance(exported, Embeddings) and not callable(exported):
-        raise UserMistake(
-            f"{config.file}: {EMBED_LABEL} ({index.embed}) is of type {type(exported).__name__}; name a function that "
-            "takes a list of texts and returns a list of vectors"
-        )
-    return Embedder(index.embed, ensure_embeddings(exported), index.dims)
-
-
-def _load_provider(config: AgentConfig, source: str) -> Embeddings:
-    if ":" not in source:
-        raise UserMistake(
-            f'{config.file}: {EMBED_LABEL} is "{source}"; it must be like "openai:text-embedding-3-small" '
-            'or "./embed.py:embed"'
-        )
-    try:
-        init_embeddings = importlib.import_module("langchain.embeddings").init_embeddings
-    except ImportError as exc:
-        raise UserMistake(
-            f"{config.file}: {EMBED_LABEL} ({source}) needs the package langchain, which is not installed; add it "
-            "and the provider's own package to the project's dependencies"
-        ) from exc
-    options = {"check_embedding_ctx_length": False} if source.partition(":")[0] in UNMEASURED else {}
-    try:
-        made: Embeddings = init_embeddings(source, **options)
-    except Exception as exc:
-        raise named_failure(config.project, EMBED_LABEL, source, exc) from exc
-    return made
-
-
-def _is_async(embeddings: Embeddings) -> bool:
-    if isinstance(embeddings, EmbeddingsLambda):
-        return hasattr(embeddings, "afunc")
-    return type(embeddings).aembed_documents is not Embeddings.aembed_documents
-
-
-async def _await(call: Callable[[], Awaitable[T]]) -> T:
-    return await call()
-
-
-def _sized(vectors: Any) -> Any:
-    """Raise TypeError for a value without a length: it is neither a vector nor a list of vectors."""
-    len(vectors)
-    return vectors
 
 
 class ReindexItems(Task):

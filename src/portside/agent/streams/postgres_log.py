@@ -13,10 +13,10 @@ from uuid import UUID
 
 from portside.agent.encryption.codec import encryptor_of
 from portside.agent.encryption.context import context_of_run, in_context
-from portside.agent.encryption.errors import EncryptionFailed
 from portside.agent.encryption.locations import EVENTS, events_binding
 from portside.agent.sql import sql
 from portside.agent.streams.events import CHUNK_LIMIT_BYTES, LOST, Chunk, EventBatch, StreamEvent, pack_events
+from portside.executor.encryption import EncryptionFailed
 from portside.kernel.batching import Batcher
 from portside.kernel.db import Database
 from portside.kernel.logs import get_logger
