@@ -37,7 +37,7 @@ from portside.executor.asgi import (
 )
 from portside.executor.auth import Authentication, ProjectAuth, load_auth
 from portside.executor.embeddings import EmbeddingFailed, ProjectEmbeddings, load_embeddings
-from portside.executor.encryption import EncryptionHandlers, load_encryption
+from portside.executor.encryption import Decrypted, EncryptionHandlers, load_encryption
 from portside.executor.link import CallFailed, Handler, Link, ServedCall
 from portside.executor.load import set_environment
 from portside.executor.loops import GraphLoop
@@ -115,7 +115,8 @@ async def _encrypt(handlers: EncryptionHandlers, users: "Users", body: Any) -> b
     if call.operation not in _ENCRYPTION:
         raise CallFailed("unknown_operation", f"there is no operation {call.operation!r} of encryption")
     work = getattr(handlers, call.operation)
-    return pack(await work(EncryptedField(*call.about), metadata, unpack(call.value or b"")))
+    made = await work(EncryptedField(*call.about), metadata, unpack(call.value or b""))
+    return pack(tuple(made) if isinstance(made, Decrypted) else made)
 
 
 async def _embed(embeddings: ProjectEmbeddings, source: str, body: Any) -> list[list[float]]:
@@ -184,8 +185,25 @@ class Users:
         sent = messages.read(messages.SentUser, given)
         if (known := self._users.get(sent.handle)) is not None:
             return known
+        if sent.is_nobody:
+            return nobody()
         fields = unpack(sent.fields)
         return StudioCaller(fields["identity"]) if sent.is_studio else User(fields)
+
+
+class Nobody:
+    """An unauthenticated user, in an environment without Starlette."""
+
+    is_authenticated = False
+    display_name = ""
+
+
+def nobody() -> Any:
+    """Return an unauthenticated user, which is Starlette's where that is installed."""
+    try:
+        return importlib.import_module("starlette.authentication").UnauthenticatedUser()
+    except ImportError:
+        return Nobody()
 
 
 class AuthHandlers:

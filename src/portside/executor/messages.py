@@ -173,6 +173,8 @@ class SentUser:
     handle: int = 0
     """Where the executor has the object that authentication returned; 0 if it returned none."""
     is_studio: bool = False
+    is_nobody: bool = False
+    """Whether it is what Starlette calls an unauthenticated user."""
 
 
 @dataclass(slots=True, kw_only=True)

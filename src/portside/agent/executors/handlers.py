@@ -9,6 +9,7 @@ import contextlib
 from collections.abc import Awaitable, Callable, Coroutine, Mapping
 from typing import Any, Protocol
 
+from starlette.authentication import UnauthenticatedUser
 from starlette.requests import HTTPConnection
 
 from portside.agent.config import AgentConfig
@@ -311,4 +312,6 @@ def sent_user(user: Any) -> messages.SentUser:
     """Return what an executor is told of a user."""
     if isinstance(user, RemoteUser):
         return user.sent
+    if isinstance(user, UnauthenticatedUser):
+        return messages.SentUser(fields=pack({}), is_nobody=True)
     return messages.SentUser(fields=pack(dict(user)), is_studio=isinstance(user, StudioUser))
