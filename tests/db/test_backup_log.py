@@ -1,0 +1,213 @@
+"""With the log beside the backups, each second since a backup can be restored, and nothing else is."""
+
+import asyncio
+import contextlib
+import os
+import shutil
+from collections.abc import AsyncIterator, Iterator
+from dataclasses import dataclass, field
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from typing import Any
+
+import asyncpg
+import pytest
+
+from portside.backup import log_archive
+from portside.backup.container import Passphrase
+from portside.backup.create import Origin, Target, create_backup
+from portside.backup.log_archive import LogArchive, prune_log
+from portside.backup.restore import Backup, NewHome, restore
+from portside.backup.stores import FolderStore
+from portside.kernel.crypto import SecretBox, begin_rotation, end_rotation
+from portside.kernel.embedded import EmbeddedPostgres
+from portside.kernel.errors import UserMistake
+from portside.platform.app import check_restored, open_platform
+from portside.platform.home import Home
+from portside.platform.settings import PlatformSettings
+from tests.conftest import eventually
+
+PASSPHRASE = Passphrase("correct horse battery")
+ROWS = 5
+
+
+@dataclass
+class Archived:
+    """A home whose log is in the store: the moments before each row of the table `drill`, and after the last one."""
+
+    home: Path
+    store: FolderStore
+    moments: list[datetime] = field(default_factory=list)
+
+
+async def open_url(url: str) -> Any:
+    return await asyncpg.connect(url)
+
+
+async def fill(archived: Archived, url: str) -> None:
+    settings = PlatformSettings(home=str(archived.home), rate_limits=False)
+    async with open_platform(Home(archived.home), settings, url):
+        pass
+    archive = LogArchive(archived.home, url, archived.store, PASSPHRASE)
+    await archive.activate()
+    target = Target(archived.store, "a.backup", PASSPHRASE)
+    await create_backup(Origin(archived.home, url, "data"), target, lambda _: None)
+    connection = await open_url(url)
+    await connection.execute("create table drill (n int)")
+    for number in range(ROWS):
+        archived.moments.append(await connection.fetchval("select clock_timestamp()"))
+        await connection.execute("insert into drill values ($1)", number)
+        if number == 2:
+            await rotate(archived.home, connection)
+        archive._ended_at = 0.0
+        await archive.activate()
+    archived.moments.append(await connection.fetchval("select clock_timestamp()"))
+    last = await connection.fetchval("select pg_walfile_name(pg_current_wal_lsn())")
+    await connection.close()
+    archive._ended_at, archive._last_transaction = 0.0, None
+
+    async def is_stored() -> bool:
+        # Postgres copies a segment a moment after it has ended.
+        await archive.activate()
+        return any(file.name.endswith(last) for file in archived.store.list(f"log/{installation(archived)}"))
+
+    await eventually(is_stored)
+
+
+async def rotate(home: Path, connection: Any) -> None:
+    """Rotate the master key after the backup, and upload an archive."""
+    box = begin_rotation(home / "master-key")
+    row = await connection.fetchrow("select id, check_sealed from master_key_check")
+    sealed = box.encrypt(box.decrypt(row["check_sealed"], str(row["id"])), str(row["id"]))
+    await connection.execute("update master_key_check set check_sealed = $1", sealed)
+    end_rotation(home / "master-key")
+    (home / "archives").mkdir()
+    (home / "archives" / "late.tar.gz").write_bytes(b"late archive")
+
+
+def installation(archived: Archived) -> str:
+    return log_archive.installation_of(archived.home).id
+
+
+@pytest.fixture(scope="module")
+def archived(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Archived]:
+    folder = tmp_path_factory.mktemp("archived")
+    made = Archived(folder / "a home", FolderStore(folder / "stored"))
+    server = EmbeddedPostgres(made.home, is_archiving=True)
+    url = server.acquire()
+    try:
+        asyncio.run(fill(made, url))
+        yield made
+    finally:
+        server.release()
+
+
+@contextlib.asynccontextmanager
+async def serving(home: Path) -> AsyncIterator[Any]:
+    server = EmbeddedPostgres(home)
+    connection = await open_url(await asyncio.to_thread(server.acquire))
+    try:
+        yield connection
+    finally:
+        await connection.close()
+        await asyncio.to_thread(server.release)
+
+
+async def restored(archived: Archived, home: Path, at: datetime | None) -> list[int]:
+    """Restore at a time, and return the rows that were there then."""
+    backup = Backup(archived.store, "a.backup", PASSPHRASE)
+    await restore(backup, NewHome(home, None, check_restored, at), lambda _: lambda _: None)
+    async with serving(home) as connection:
+        if await connection.fetchval("select to_regclass('drill')") is None:
+            return []
+        return [row["n"] for row in await connection.fetch("select n from drill order by n")]
+
+
+@pytest.mark.parametrize(
+    "rows",
+    [
+        pytest.param(0, marks=pytest.mark.thorough),
+        pytest.param(1, marks=pytest.mark.thorough),
+        3,
+        pytest.param(ROWS, marks=pytest.mark.thorough),
+    ],
+)
+async def test_each_moment_comes_back(archived: Archived, tmp_path: Path, rows: int) -> None:
+    home = tmp_path / "new"
+    assert await restored(archived, home, archived.moments[rows]) == list(range(rows))
+    # What was new after the backup came with the log.
+    assert (home / "archives" / "late.tar.gz").read_bytes() == b"late archive"
+    keys = SecretBox.from_file(home / "master-key").keys
+    assert keys[0] == SecretBox.from_file(archived.home / "master-key").keys[0] or len(keys) == 2
+    assert os.listdir(tmp_path) == ["new"]  # noqa: PTH208
+
+
+@pytest.mark.thorough
+async def test_without_a_time_the_end_of_the_backup_comes_back(archived: Archived, tmp_path: Path) -> None:
+    assert await restored(archived, tmp_path / "new", None) == []
+
+
+async def refused(archived: Archived, tmp_path: Path, at: datetime) -> str:
+    with pytest.raises(UserMistake) as caught:
+        await restored(archived, tmp_path / "new", at)
+    assert not os.listdir(tmp_path)  # noqa: PTH208
+    return str(caught.value)
+
+
+@pytest.mark.thorough
+async def test_times_that_the_log_does_not_reach_are_refused(archived: Archived, tmp_path: Path) -> None:
+    reason = await refused(archived, tmp_path, datetime.now(UTC) + timedelta(hours=1))
+    assert "recovery ended before configured recovery target was reached" in reason
+
+
+@pytest.mark.thorough
+async def test_lost_segment_is_refused(archived: Archived, tmp_path_factory, tmp_path: Path) -> None:
+    """Never a restore that stops at the hole without saying so."""
+    copy = tmp_path_factory.mktemp("copy") / "stored"
+    shutil.copytree(archived.store.location, copy)
+    segments = sorted(path for path in (copy / "log" / installation(archived)).iterdir() if len(path.name) == 24)
+    segments[-4].unlink()
+    damaged = Archived(archived.home, FolderStore(copy))
+    assert "recovery ended before" in await refused(damaged, tmp_path, archived.moments[ROWS])
+    for path in segments[1:-4]:
+        path.write_bytes(path.read_bytes()[:-1])
+    assert "torn" in await refused(damaged, tmp_path, archived.moments[ROWS])
+
+
+async def test_store_without_the_log_is_refused(archived: Archived, tmp_path_factory, tmp_path: Path) -> None:
+    copy = tmp_path_factory.mktemp("copy")
+    shutil.copy(Path(archived.store.location) / "a.backup", copy)
+    reason = await refused(Archived(archived.home, FolderStore(copy)), tmp_path, archived.moments[1])
+    assert "has no log of this platform" in reason
+
+
+async def test_log_before_the_oldest_backup_is_deleted(archived: Archived, tmp_path: Path) -> None:
+    copy = tmp_path / "stored"
+    shutil.copytree(archived.store.location, copy)
+    store = FolderStore(copy)
+    number = len(store.list(f"log/{installation(archived)}"))
+    assert prune_log(store, archived.home, datetime.now(UTC) - timedelta(days=1)) == 0
+    assert prune_log(store, archived.home, datetime.now(UTC) + timedelta(days=1)) > number > 5
+    assert store.list(f"log/{installation(archived)}") == []
+    assert (copy / "a.backup").exists()
+
+
+async def test_unreachable_store_fills_no_disk(archived: Archived, tmp_path: Path, monkeypatch) -> None:
+    """The spool is bounded, the problem is shown, and it goes on when the store is there again."""
+    monkeypatch.setattr(log_archive, "MAX_SPOOLED", 3)
+    home = tmp_path / "home"
+    spool = home / "postgres" / "wal"
+    spool.mkdir(parents=True)
+    shutil.copy(archived.home / "master-key", home / "master-key")
+    (tmp_path / "stored").write_text("a file where the folder should be")
+    archive = LogArchive(home, "unused", FolderStore(tmp_path / "stored"), PASSPHRASE)
+    archive._ended_at = float("inf")
+    for number in range(5):
+        (spool / f"00000001000000000000000{number}").write_bytes(b"x")
+    with pytest.raises(UserMistake):
+        await archive.activate()
+    assert archive.problem is not None
+    assert sorted(path.name[-1] for path in spool.iterdir()) == ["2", "3", "4"]
+    (tmp_path / "stored").unlink()
+    status = await archive.activate()
+    assert (status.did, archive.problem, list(spool.iterdir())) == ({"stored": 4}, None, [])

@@ -1,0 +1,104 @@
+"""When a scheduled backup is due, which ones are kept, and what is known of the last one."""
+
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+
+import pytest
+
+from portside.backup import history
+from portside.backup.history import Attempt, last_backup, read_attempts, record_attempt
+from portside.backup.restore import ListedBackup
+from portside.backup.schedule import RETRY_AFTER, Schedule, next_due, surplus
+from portside.backup.stores import open_store, split_location
+from portside.kernel.errors import UserMistake
+
+NOW = datetime(2030, 1, 31, 12, tzinfo=UTC)
+DAY = timedelta(days=1)
+
+
+def schedule(home: Path, **changes: object) -> Schedule:
+    given = {"every": DAY, "keep": 2, "keep_for": 7 * DAY, **changes}
+    return Schedule(home, str(home), **given)  # type: ignore[arg-type]
+
+
+def attempt(started_at: datetime, **more: object) -> Attempt:
+    given = {
+        "location": "/b",
+        "name": "x.backup",
+        "is_scheduled": True,
+        "ended_at": started_at,
+        "size_bytes": 5,
+        **more,
+    }
+    return Attempt(started_at=started_at, **given)  # type: ignore[arg-type]
+
+
+def listed(age_days: float, problem: str | None = None) -> ListedBackup:
+    return ListedBackup(
+        name=f"{age_days}", size_bytes=1, created_at=NOW - timedelta(days=age_days), kind="data", problem=problem
+    )
+
+
+def test_first_backup_is_due_at_once_and_later_ones_after_the_period(tmp_path: Path) -> None:
+    assert next_due(schedule(tmp_path)) is None
+    record_attempt(tmp_path, attempt(NOW))
+    assert next_due(schedule(tmp_path)) == NOW + DAY
+    record_attempt(tmp_path, attempt(NOW + timedelta(hours=1), is_scheduled=False))
+    assert next_due(schedule(tmp_path)) == NOW + DAY, "one by hand changes nothing"
+
+
+def test_failed_backup_is_tried_again_soon(tmp_path: Path) -> None:
+    record_attempt(tmp_path, attempt(NOW, size_bytes=None, error="disk full"))
+    assert next_due(schedule(tmp_path)) == NOW + RETRY_AFTER
+    assert next_due(schedule(tmp_path, every=timedelta(minutes=1))) == NOW + timedelta(minutes=1)
+
+
+def test_last_backup_names_the_failure_since(tmp_path: Path) -> None:
+    assert (last_backup(tmp_path).succeeded, last_backup(tmp_path).failed) == (None, None)
+    record_attempt(tmp_path, attempt(NOW))
+    record_attempt(tmp_path, attempt(NOW + DAY, size_bytes=None, error="disk full"))
+    found = last_backup(tmp_path)
+    assert found.succeeded is not None and found.succeeded.started_at == NOW
+    assert found.failed is not None and found.failed.error == "disk full"
+    record_attempt(tmp_path, attempt(NOW + 2 * DAY))
+    assert last_backup(tmp_path).failed is None
+    assert [each.error for each in read_attempts(tmp_path)] == [None, "disk full", None]
+
+
+def test_history_is_bounded_and_survives_damage(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(history, "_KEPT", 5)
+    for number in range(7):
+        record_attempt(tmp_path, attempt(NOW + timedelta(hours=number)))
+    assert [each.started_at - NOW for each in read_attempts(tmp_path)][-1] == timedelta(hours=2)
+    (tmp_path / "backups" / "history.json").write_text("{")
+    assert read_attempts(tmp_path) == []
+
+
+def test_newest_and_young_backups_are_kept(tmp_path: Path) -> None:
+    young = [listed(age) for age in (1, 2, 3, 6.9)]
+    assert surplus([*young, listed(7.1), listed(30)], schedule(tmp_path), NOW) == ["7.1", "30"]
+    old = [listed(age) for age in (50, 60, 70)]
+    assert surplus(old, schedule(tmp_path), NOW) == ["70"], "two are kept whatever their age"
+    assert surplus(young, schedule(tmp_path, keep_for=timedelta(0)), NOW) == ["3", "6.9"]
+
+
+def test_files_that_cannot_be_read_are_never_deleted(tmp_path: Path) -> None:
+    found = [listed(50, "damaged"), listed(51), listed(52), listed(53)]
+    assert surplus(found, schedule(tmp_path), NOW) == ["53"]
+
+
+@pytest.mark.parametrize(
+    ("given", "location", "name"),
+    [
+        ("s3://b", "s3://b", None), ("s3://b/p/q", "s3://b/p/q", None),
+        ("s3://b/p/x.backup", "s3://b/p", "x.backup"), ("/a/b.backup", "/a", "b.backup"), ("/a/b/", "/a/b", None),
+    ],
+)  # fmt: skip
+def test_locations(given: str, location: str, name: str | None) -> None:
+    assert split_location(given) == (location, name)
+
+
+def test_impossible_locations_are_refused() -> None:
+    for given in ("s3://", "s3:///x", "https://b/x", "gs://b"):
+        with pytest.raises(UserMistake):
+            open_store(given, {})
