@@ -1,13 +1,27 @@
-"""Rotation of the master key, also after an interruption."""
+"""Rotation of the master key, while the platform is stopped and while it runs, also after an interruption."""
 
+import asyncio
+import os
+import subprocess
+import sys
+from datetime import timedelta
 from pathlib import Path
 
 import asyncpg
+import httpx2
+import pytest
 
-from portside.kernel.crypto import SecretBox, begin_rotation
+from portside.control.secrets import check_master_key
+from portside.kernel.crypto import SecretBox, begin_rotation, previous_file
+from portside.kernel.db import Database
+from portside.kernel.errors import UserMistake
+from portside.platform import master_key
 from portside.platform.app import open_platform, rotate_master_key
 from portside.platform.home import Home
+from portside.platform.master_key import KeyRotation, check_key
 from portside.platform.settings import PlatformSettings
+from tests.conftest import eventually
+from tests.servers import KEY, platform_server
 
 INTEGRATION = """
 insert into integrations (id, workspace_id, kind, name, base_url, token_sealed)
@@ -33,9 +47,85 @@ async def test_interrupted_key_rotation_continues(fresh_database, tmp_path: Path
     assert await rotate_master_key(home, url) == 2, "one value, and the check of the key"
     after = SecretBox.from_file(home.master_key)
     assert (after.keys, after.key_id) == (half.keys[:1], half.key_id)
+    assert previous_file(home.master_key).stat().st_mode & 0o777 == 0o600
     for one in ids:
         encrypted = await connection.fetchval("select token_sealed from integrations where id = $1::text::uuid", one)
         assert after.decrypt(encrypted, one) == b"token"
     assert await rotate_master_key(home, url) == 3
     assert SecretBox.from_file(home.master_key).key_id != half.key_id
     await connection.close()
+
+
+async def test_running_platform_rotates_and_keeps_the_previous_key(fresh_database, tmp_path: Path, monkeypatch) -> None:
+    home, url = Home(tmp_path), await fresh_database()
+    async with open_platform(home, PlatformSettings(), url):
+        pass
+    connection, db = await asyncpg.connect(url), await Database.connect(url)
+    box = await check_key(db, home)
+    first = SecretBox(*box.keys)
+    stored = await connection.fetchval(INTEGRATION, "i")
+    store = "update integrations set token_sealed = $2 where id = $1::text::uuid"
+    read = "select token_sealed from integrations where id = $1::text::uuid"
+    await connection.execute(store, stored, first.encrypt(b"token", stored))
+    rotation = KeyRotation(db, home, box)
+    assert (await rotation.activate()).did == {}, "there is nothing to do"
+    state = await rotation.begin()
+    assert (state.reencrypted, box.keys[1:], SecretBox.from_file(home.master_key).keys) == (2, first.keys, box.keys)
+    assert box.decrypt(await connection.fetchval(read, stored), stored) == b"token"
+    # A request had encrypted with the older key before, and stores its value only now.
+    await connection.execute(store, stored, first.encrypt(b"late", stored))
+    monkeypatch.setattr(master_key, "REMOVE_AFTER", timedelta(0))
+    assert (await rotation.activate()).did == {"reencrypted": 1}
+    assert len(box.keys) == 2, "the older key goes when a whole pass found nothing"
+    assert (await rotation.activate()).did == {"reencrypted": 0}
+    assert len(box.keys) == 1
+    assert SecretBox(*box.keys).decrypt(await connection.fetchval(read, stored), stored) == b"late"
+    # A database from before the rotation opens with the key that was kept, and is encrypted again.
+    await connection.execute(store, stored, first.encrypt(b"restored", stored))
+    await connection.execute("delete from master_key_check")
+    await check_master_key(db, first)
+    again = await check_key(db, home)
+    assert (again.keys, again.decrypt(await connection.fetchval(read, stored), stored)) == (box.keys, b"restored")
+    previous_file(home.master_key).unlink()
+    await connection.execute("delete from master_key_check")
+    await connection.execute(store, stored, first.encrypt(b"restored", stored))
+    with pytest.raises(UserMistake, match="does not decrypt the secrets"):
+        await check_key(db, home)
+    await connection.close()
+    await db.close()
+
+
+@pytest.mark.thorough
+async def test_interrupted_rotation_ends_after_the_next_start(fresh_database, tmp_path: Path, monkeypatch) -> None:
+    monkeypatch.setattr(master_key, "REMOVE_AFTER", timedelta(0))
+    monkeypatch.setattr(KeyRotation, "every_s", 0.1)
+    home, url = Home(tmp_path), await fresh_database()
+    async with open_platform(home, PlatformSettings(), url):
+        pass
+    half = begin_rotation(home.master_key)
+    async with open_platform(home, PlatformSettings(), url):
+        await eventually(lambda: asyncio.sleep(0, SecretBox.from_file(home.master_key).keys == half.keys[:1]))
+
+
+@pytest.mark.thorough
+@pytest.mark.timeout(300)
+def test_command_rotates_a_running_platform(tmp_path: Path) -> None:
+    home = tmp_path / "a home"
+    with platform_server(home) as server:
+        before = SecretBox.from_file(home / "master-key").keys
+        command = [sys.executable, "-P", "-m", "portside", "keys", "rotate-master", "--home", str(home)]
+        done = subprocess.run(
+            [*command, "--url", server.url], check=False, capture_output=True, text=True, timeout=120,
+            env={**os.environ, "DATABASE_URL": ""},
+        )  # fmt: skip
+        assert "the older key is removed after 20" in done.stdout, done.stderr
+        assert SecretBox.from_file(home / "master-key").keys[1:] == before
+        headers = {"X-Api-Key": KEY}
+        entries = httpx2.get(f"{server.url}/audit-log", headers=headers).text
+        assert "master_key.rotate" in entries
+    with platform_server(home) as server:
+        assert httpx2.get(f"{server.url}/ok").status_code == 200
+    stopped = subprocess.run(
+        command, check=False, capture_output=True, text=True, timeout=120, env={**os.environ, "DATABASE_URL": ""}
+    )
+    assert "with the new master key" in stopped.stdout, stopped.stderr

@@ -324,6 +324,8 @@ export type Role = { id: string; name: string; display_name: string; access_scop
 
 export type RoleChange = { role_id: string };
 
+export type RotationState = { reencrypted: number; older_key_until: string };
+
 export type RubricItem = { feedback_key: string; description?: string | null; value_descriptions?: Record<string, string> | null; score_descriptions?: Record<string, string> | null; is_required?: boolean | null };
 
 export type RuleInForce = { name: string; summary: string; unit: string; threshold: number; for_s: number; is_below: boolean; is_enabled: boolean; is_default: boolean };
@@ -665,6 +667,7 @@ export interface Operations {
   "GET /system": { path: Record<never, never>; query: Record<never, never>; body: undefined; response: SystemState };
   "GET /system/disk": { path: Record<never, never>; query: Record<never, never>; body: undefined; response: DiskReport };
   "GET /system/doctor": { path: Record<never, never>; query: Record<never, never>; body: undefined; response: Diagnosis };
+  "POST /system/master-key/rotate": { path: Record<never, never>; query: Record<never, never>; body: undefined; response: RotationState };
   "GET /system/request": { path: Record<never, never>; query: Record<never, never>; body: undefined; response: SeenRequest };
   "GET /usage-limits": { path: Record<never, never>; query: Record<never, never>; body: undefined; response: (UsageLimit)[] };
   "PUT /usage-limits": { path: Record<never, never>; query: Record<never, never>; body: UsageLimitRequest; response: UsageLimit };

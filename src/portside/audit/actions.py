@@ -180,9 +180,19 @@ _ALERTS = {
 }
 
 _EXPORT = Action("audit_log.export", is_read=True)
+_SYSTEM = {"POST /system/master-key/rotate": Action("master_key.rotate")}
 _AUDIT = {"GET /audit-log/export": _EXPORT, "GET /workspaces/current/audit-log/export": _EXPORT}
 
-RECORDED: Mapping[str, Action] = {**_IDENTITY, **_TRACES, **_DATASETS, **_PROMPTS, **_CONTROL, **_ALERTS, **_AUDIT}
+RECORDED: Mapping[str, Action] = {
+    **_IDENTITY,
+    **_TRACES,
+    **_DATASETS,
+    **_PROMPTS,
+    **_CONTROL,
+    **_ALERTS,
+    **_SYSTEM,
+    **_AUDIT,
+}
 
 _DATA = "traces and feedback are data"
 _TELEMETRY = "accepts what clients report about themselves, and stores nothing"

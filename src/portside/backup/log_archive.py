@@ -122,7 +122,8 @@ class LogArchive(Task):
     def _new_files(self, folder: str) -> Iterator[tuple[Path, str]]:
         for path in [self._home / MASTER_KEY, *sorted((self._home / ARCHIVES).glob("*.tar.gz"))]:
             status = path.stat()
-            yield path, f"{folder}/{status.st_ino}-{status.st_mtime_ns}"
+            # Ordered by time, so that the newest key is the last.
+            yield path, f"{folder}/{status.st_mtime_ns:020}-{status.st_ino}"
 
     def _bound_spool(self) -> None:
         for path in self._spooled()[:-MAX_SPOOLED]:

@@ -1,18 +1,23 @@
 """`portside account`: your account and password. `portside keys`: API keys, and the key that encrypts secrets."""
 
 import asyncio
+import contextlib
 import os
 import re
 from collections.abc import Callable
 from datetime import UTC, datetime, timedelta
-from typing import Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
 
-from portside.cli.client import Platform, ask_secret, connection_options
+from portside.cli.client import Platform, ask_secret, connect, connection_options
 from portside.cli.output import json_option, show_json, show_table, show_text
 from portside.cli.revisions import find
 from portside.kernel.errors import UserMistake
+
+if TYPE_CHECKING:
+    from portside.platform.home import Home
+    from portside.platform.settings import PlatformSettings
 
 
 @click.group()
@@ -182,30 +187,41 @@ def rotate(platform: Platform, key_id: str) -> None:
 
 @keys.command("rotate-master")
 @click.option("--home", help="Folder of the platform. [default: PORTSIDE_HOME or ~/.portside]")
-def rotate_master(home: str | None) -> None:
-    """Re-encrypt all secrets with a new master key, while the platform is stopped.
+@click.option("--url", envvar="PORTSIDE_URL", help="Address of the running platform. [default: its port here]")
+def rotate_master(home: str | None, url: str | None) -> None:
+    """Re-encrypt all secrets with a new master key, while the platform runs or is stopped.
 
-    If it is interrupted, run it again: the key file has both keys until the end, so nothing is lost.
+    A running platform removes the older key ten minutes later. If it is interrupted, its next start goes on: the key
+    file has both keys until the end, so nothing is lost. The older key stays in master-key.previous.
     """
-    from portside.kernel.embedded import EmbeddedPostgres
     from portside.kernel.settings import load_settings
-    from portside.platform.app import check_home, rotate_master_key
+    from portside.platform.app import check_home
     from portside.platform.home import Home
     from portside.platform.settings import PlatformSettings
 
     settings = load_settings(PlatformSettings, os.environ, home=home)
     platform_home = Home(settings.home_path)
     check_home(platform_home)
-    platform_home.lock()
-    embedded = (
-        None
-        if settings.database_url
-        else EmbeddedPostgres(platform_home.path, connections=settings.postgres_max_connections)
-    )
+    if platform_home.is_in_use:
+        platform = connect(url or settings.local_url, None, str(platform_home.path))
+        with contextlib.closing(platform):
+            state = platform.call("POST", "/system/master-key/rotate")
+        until = state["older_key_until"][:19]
+        show_text(f"re-encrypted {state['reencrypted']} values; the older key is removed after {until}Z")
+    else:
+        count = _rotate_stopped(platform_home, settings)
+        show_text(f"re-encrypted {count} values with the new master key in {platform_home.master_key}")
+
+
+def _rotate_stopped(home: "Home", settings: "PlatformSettings") -> int:
+    from portside.platform.app import rotate_master_key
+    from portside.platform.backups import embedded_of
+
+    home.lock()
+    embedded = None if settings.database_url else embedded_of(settings)
     try:
         database_url = settings.database_url or (embedded.acquire() if embedded else "")
-        count = asyncio.run(rotate_master_key(platform_home, database_url))
+        return asyncio.run(rotate_master_key(home, database_url))
     finally:
         if embedded is not None:
             embedded.release()
-    show_text(f"re-encrypted {count} values with the new master key in {platform_home.master_key}; make a backup of it")

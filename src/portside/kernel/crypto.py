@@ -23,9 +23,14 @@ class SecretBox:
     """Encrypts with one key, and decrypts with that key and older ones."""
 
     def __init__(self, key: bytes, *older: bytes) -> None:
+        self.use_keys(key, *older)
+
+    def use_keys(self, key: bytes, *older: bytes) -> None:
+        """Encrypt with another key from now on, and decrypt with all of these."""
+        # The ciphers first: other threads may encrypt meanwhile.
+        self._ciphers = {_id_of(one): AESGCM(one) for one in (key, *older)}
         self.keys = (key, *older)
         self.key_id = _id_of(key)
-        self._ciphers = {_id_of(one): AESGCM(one) for one in self.keys}
 
     @classmethod
     def from_file(cls, path: Path) -> "SecretBox":
@@ -63,9 +68,31 @@ def begin_rotation(path: Path) -> SecretBox:
     return SecretBox(*keys)
 
 
-def end_rotation(path: Path) -> None:
-    """Remove all keys but the newest. Values encrypted with the others can no longer be decrypted."""
-    _write_keys(path, _read_keys(path)[0])
+def end_rotation(path: Path) -> SecretBox:
+    """Move all keys but the newest to the file of previous keys, and return the box that is left.
+
+    A previous key protects nothing any more. It is kept for backups of the database from its time.
+    """
+    newest, *older = _read_keys(path)
+    if older:
+        _write_keys(previous_file(path), *dict.fromkeys([*older, *_previous_keys(path)]))
+    _write_keys(path, newest)
+    return SecretBox(newest)
+
+
+def with_previous_keys(path: Path) -> SecretBox | None:
+    """Return a box that also decrypts with the previous keys, or None if there are none. Raises UserMistake."""
+    older = _previous_keys(path)
+    return SecretBox(*_read_keys(path), *older) if older else None
+
+
+def previous_file(path: Path) -> Path:
+    """Return the file of the keys that a key file had before."""
+    return path.with_name(f"{path.name}.previous")
+
+
+def _previous_keys(path: Path) -> list[bytes]:
+    return _read_keys(file) if (file := previous_file(path)).exists() else []
 
 
 def merge_key_files(newer: bytes, older: bytes) -> bytes:

@@ -38,7 +38,7 @@ from portside.control.http import routes as control
 from portside.control.polling import PolledBranches
 from portside.control.pushes import ExpiredPushDeliveries
 from portside.control.scope import DesiredChanges, PlatformAddress, ScopeFactory
-from portside.control.secrets import check_master_key, open_all, reencrypt
+from portside.control.secrets import open_all
 from portside.control.services import ControlServices
 from portside.datasets.datasets import empty_workspace as empty_datasets
 from portside.datasets.http import routes as datasets
@@ -54,7 +54,7 @@ from portside.identity.signin import routes as sign_in
 from portside.identity.workspaces import WorkspaceDeletionChecks, mark_emptied, next_to_empty
 from portside.ingress.front import AgentsUnavailable, FromFront, Front, FrontRoutes, FrontServices, agents_pattern
 from portside.ingress.front import routes as ingress
-from portside.kernel.crypto import SecretBox, begin_rotation, end_rotation
+from portside.kernel.crypto import SecretBox
 from portside.kernel.db import Database
 from portside.kernel.disk import DiskWatch
 from portside.kernel.errors import UserMistake
@@ -79,6 +79,8 @@ from portside.operate.http import routes as operate
 from portside.platform.backups import backup_tasks, schedule_of
 from portside.platform.home import Home, read_key
 from portside.platform.listener import ListenerKey, ListenerLog, ListenerProcess, ensure_listener_key
+from portside.platform.master_key import KeyRotation, KeyRotationServices, check_key, rotate_stopped
+from portside.platform.master_key import routes as master_key
 from portside.platform.settings import PlatformSettings
 from portside.platform.system import SystemServices, installation_of, settings_in_force
 from portside.platform.system import routes as system
@@ -109,6 +111,7 @@ class PlatformServices(
     ConsoleServices,
     OperateServices,
     SystemServices,
+    KeyRotationServices,
     AlertServices,
 ):
     """The services of the platform."""
@@ -204,6 +207,7 @@ ROUTES: list[Route[Context[PlatformServices]]] = [
     *console,
     *operate,
     *system,
+    *master_key,
     *alerts,
 ]
 Problem = Callable[[], str | None]
@@ -284,6 +288,7 @@ async def open_platform(
             front=front,
             agent_origins=_agent_origins(settings, front),
             installation=installation_of(settings, PACKAGES),
+            key_rotation=KeyRotation(db, home, box),
             disk_usage=DiskUsage(db, database_url, home.path, settings.disk_reserve),
             settings=settings,
             home_folder=home.path,
@@ -298,7 +303,7 @@ async def open_platform(
         prefixed = StripPrefix(bounded, PREFIXES)
         asgi = RequestMiddleware(prefixed if front else AgentsUnavailable(prefixed), draining=draining)
         listener_key, _ = await ensure_listener_key(db, home)
-        more: list[Task] = [disk, DatabaseLimit(db, home.path, settings.database_max_bytes)]
+        more: list[Task] = [services.key_rotation, disk, DatabaseLimit(db, home.path, settings.database_max_bytes)]
         if settings.own_listener:
             more += [ListenerKey(db, home), ListenerLog(home.listener_log)]
         more += [SuppressedRefusals(recorder), ExpiredEntries(db, settings.audit_log_days)]
@@ -380,19 +385,6 @@ async def _check_database(db: Database, home: Home, *, is_migrated: bool) -> Non
     )
 
 
-async def check_key(db: Database, home: Home) -> SecretBox:
-    """Return the SecretBox for this database. Raises UserMistake if the home has the master key of another one."""
-    box = SecretBox.from_file(home.master_key)
-    try:
-        await check_master_key(db, box)
-    except UserMistake as exc:
-        raise UserMistake(
-            f"{home.master_key} does not decrypt the secrets of this database: it is the key of another platform, or "
-            "an older one. Restore the file that was saved with this database, or name the right one with DATABASE_URL"
-        ) from exc
-    return box
-
-
 async def check_restored(url: str, home: Path) -> None:
     """Open a restored database as the platform does at its start, and every secret in it. Raises UserMistake."""
     db = await Database.connect(url)
@@ -426,22 +418,17 @@ def check_home(home: Home) -> None:
 
 
 async def rotate_master_key(home: Home, database_url: str) -> int:
-    """Encrypt every secret with a new master key, and return their number. The caller holds the home's lock.
+    """Encrypt every secret with a new master key while the platform is stopped, and return their number.
 
-    The platform must be stopped. The key file holds both keys until no secret is encrypted with the old one. So the
-    process may be killed at any point: the platform starts with either key, and a second call continues.
-
-    Raises UserMistake if the key file is damaged or does not decrypt the secrets of this database.
+    The caller holds the home's lock. Raises UserMistake if the key file is damaged or is another database's.
     """
     db = await Database.connect(database_url)
     try:
         await migrate(db, PACKAGES)
-        await check_key(db, home)
-        reencrypted = await reencrypt(db, begin_rotation(home.master_key))
+        reencrypted = await rotate_stopped(db, home)
         await record_operation(db, "master_key.rotate", name=f"{reencrypted} secrets")
     finally:
         await db.close()
-    end_rotation(home.master_key)
     return reencrypted
 
 

@@ -78,6 +78,21 @@ class Home:
         os.ftruncate(self._lock, 0)
         os.pwrite(self._lock, f"{os.getpid()}\n".encode(), 0)
 
+    @property
+    def is_in_use(self) -> bool:
+        """Whether a platform runs in this home now."""
+        try:
+            descriptor = os.open(self.path / "platform.lock", os.O_RDWR)
+        except OSError:
+            return False
+        try:
+            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except OSError:
+            return True
+        finally:
+            os.close(descriptor)
+        return False
+
     def _restrict_mode(self) -> None:
         """Set mode 0700 on an empty folder or an existing home; a shared folder such as /tmp keeps its mode."""
         if (self.path / "platform.lock").exists() or not any(self.path.iterdir()):
