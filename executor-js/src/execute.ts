@@ -14,7 +14,7 @@ import { json, plain } from "./values.js";
 
 const INTERRUPT = "__interrupt__";
 const POSITION = ["checkpoint_id", "checkpoint_ns", "checkpoint_map"];
-const REFUSALS = new Set(["UnknownInterruptError", "LanguageMismatch"]);
+const REFUSALS = new Set(["UnknownInterruptError", "OtherLanguage"]);
 const STRICT_RESUME = "__pregel_strict_resume";
 
 /** One run of a graph: `RunRequest` of `portside/executor/requests.py`. */

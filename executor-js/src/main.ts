@@ -14,7 +14,7 @@ import { log, stackOf } from "./logs.js";
 import { letSdkFind } from "./loopback.js";
 import { Operations } from "./operations.js";
 import { firstFile, Graphs, ProjectFailed, registerTypeScript, type Source } from "./project.js";
-import { LanguageMismatch, makeSaver } from "./saver.js";
+import { makeSaver, OtherLanguage } from "./saver.js";
 import { Schemas } from "./schemas.js";
 import { currentWork, type Fields, Server } from "./server.js";
 import { makeStore } from "./store.js";
@@ -171,8 +171,8 @@ async function answered<T>(work: Promise<T>): Promise<T> {
   try {
     return await work;
   } catch (error) {
-    if (error instanceof LanguageMismatch) {
-      throw new CallFailed("conflict", error.message);
+    if (error instanceof OtherLanguage) {
+      throw new CallFailed("other_language", error.message);
     }
     throw error;
   }

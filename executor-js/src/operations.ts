@@ -6,7 +6,7 @@ import { shownInterrupt } from "./execute.js";
 import type { Libraries } from "./libraries.js";
 import { CallFailed } from "./link.js";
 import type { Graph, Graphs, Snapshot } from "./project.js";
-import { LanguageMismatch } from "./saver.js";
+import { OtherLanguage } from "./saver.js";
 import type { GraphSchemas, Schemas } from "./schemas.js";
 import type { Fields } from "./server.js";
 import { json, plain } from "./values.js";
@@ -179,7 +179,7 @@ async function refused<T>(work: () => Promise<T>, refusal: (reason: string) => C
   try {
     return await work();
   } catch (error) {
-    if (error instanceof CallFailed || error instanceof LanguageMismatch || !(error instanceof Error)) {
+    if (error instanceof CallFailed || error instanceof OtherLanguage || !(error instanceof Error)) {
       throw error;
     }
     throw refusal(error.name === "Error" ? error.message : `${error.name}: ${error.message}`);

@@ -22,6 +22,7 @@ export interface Facts {
   description: string | null;
   is_factory: boolean;
   is_fixed: boolean;
+  language: string;
 }
 
 /** A graph of the configuration: `path` is `file.ts:name`. */
@@ -113,7 +114,7 @@ export class Graphs {
     for (const [id, found] of this.exports) {
       const isFactory = "factory" in found;
       const description = this.sources[id]?.description ?? null;
-      facts[id] = { description, is_factory: isFactory, is_fixed: !isFactory };
+      facts[id] = { description, is_factory: isFactory, is_fixed: !isFactory, language: "JavaScript" };
     }
     return facts;
   }

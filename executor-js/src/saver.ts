@@ -49,11 +49,11 @@ const OF_SUBGRAPHS = ["langgraph_node", "langgraph_path", "langgraph_step", "lan
 const OF_REQUESTS = ["langgraph_auth_", "langgraph_request_id", "graph_auth_", "graph_request_id"];
 
 /** The thread was written by a graph of the other language. */
-export class LanguageMismatch extends Error {
-  override name = "LanguageMismatch";
+export class OtherLanguage extends Error {
+  override name = "OtherLanguage";
 
   constructor() {
-    super("the thread was begun by a Python graph, and a JavaScript graph cannot go on with it: use a new thread");
+    super("The thread was begun by a graph of another language, which alone can go on with it; use a new thread.");
   }
 }
 
@@ -272,10 +272,10 @@ function textArray(texts: string[]): string {
   return `{${texts.map((text) => `"${text.replaceAll("\\", "\\\\").replaceAll('"', '\\"')}"`).join(",")}}`;
 }
 
-/** Return the checkpoint of a row. Throws LanguageMismatch. */
+/** Return the checkpoint of a row. Throws OtherLanguage. */
 function tuple(decoder: Decoder, row: Fields): CheckpointTuple {
   if (row.kind !== KIND) {
-    throw new LanguageMismatch();
+    throw new OtherLanguage();
   }
   const checkpoint = decoder.decode(row.body as Uint8Array) as Checkpoint;
   const datas = (row.value_datas ?? []) as Uint8Array[];

@@ -84,7 +84,11 @@ def events(client: httpx2.Client, path: str, **body: Any) -> list[tuple[str, Any
         (
             "caller",
             {"input": {}},
-            {"called": {"said": "echo: from JavaScript", "events": ["metadata", "updates"]}},
+            {
+                "called": {
+                    "said": ["echo: from JavaScript", "Python: from JavaScript"], "events": ["metadata", "updates"],
+                }
+            },
         ),
         (
             "memory",
@@ -233,8 +237,34 @@ def test_descriptions(client: httpx2.Client):
     schemas = asked(client, "GET", f"/assistants/{found['typed']['assistant_id']}/schemas")
     assert schemas["input_schema"]["properties"]["name"] == {"type": "string"}
     assert schemas["context_schema"]["properties"]["tone"]["enum"] == ["kind", "rude"]
+
+
+@pytest.mark.thorough
+def test_schemas_of_types(client: httpx2.Client):
+    found = {each["graph_id"]: each for each in asked(client, "POST", "/assistants/search", limit=100)}
     of_types = asked(client, "GET", f"/assistants/{found['configurable']['assistant_id']}/schemas")
     assert of_types["state_schema"]["properties"] == {"said": {"type": "string"}}
     assert of_types["config_schema"]["properties"]["times"] == {"type": "number"}
     subgraphs = asked(client, "GET", f"/assistants/{found['parent']['assistant_id']}/subgraphs?recurse=true")
     assert subgraphs["child"]["state_schema"]["properties"]["foo"]["type"] == "array"
+
+
+def test_graphs_of_both_languages_call_each_other(client: httpx2.Client):
+    assert on_thread(client, "python_caller", input={})[1] == {"said": "echo: from Python"}
+
+
+@pytest.mark.parametrize(("first", "other"), [("echo", "python"), ("python", "echo")])
+def test_a_thread_of_the_other_language_is_refused(client: httpx2.Client, first: str, other: str):
+    thread, values = on_thread(client, first, input=message("hi"))
+    path = f"/threads/{thread}/runs/wait"
+    refused = client.post(path, json={"assistant_id": other, "input": message("again")})
+    assert refused.status_code == 409
+    assert f"begun by '{first}'" in refused.json()["detail"]
+    # Without that check, as for runs of crons, the graph itself refuses the thread.
+    asked(client, "PATCH", f"/threads/{thread}", metadata={"graph_id": other})
+    values_after = asked(client, "POST", path, assistant_id=other, input=message("again"), raise_error=False)
+    assert values_after["__error__"]["error"] == "OtherLanguage"
+    assert client.get(f"/threads/{thread}/state").status_code == 409
+    asked(client, "PATCH", f"/threads/{thread}", metadata={"graph_id": first})
+    assert asked(client, "GET", f"/threads/{thread}/state")["values"] == values
+    assert len(asked(client, "POST", path, assistant_id=first, input=message("more"))["messages"]) == 4

@@ -3,13 +3,19 @@
 from dataclasses import asdict
 
 from portside.executor.link import CallFailed
-from portside.kernel.errors import Invalid, PortsideError, Problem, error_classes
+from portside.kernel.errors import Conflict, Invalid, PortsideError, Problem, error_classes
 
 
 class GraphFailed(PortsideError):
     """The graph's own code failed while the graph was opened; the message says how."""
 
     code = "graph_failed"
+
+
+class OtherLanguage(Conflict):
+    """The thread was begun by a graph of another language, which alone can go on with it; use a new thread."""
+
+    code = "other_language"
 
 
 class RunTimeout(Exception):

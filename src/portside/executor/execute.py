@@ -28,7 +28,14 @@ from portside.executor.checkpoints.saver import Checkpointer
 from portside.executor.commands import parse_command
 from portside.executor.errors import RunTimeout
 from portside.executor.load import Graph, Graphs, context_for
-from portside.executor.requests import STREAM_PROTOCOL, UNKNOWN_INTERRUPT, Emitted, Outcome, RunRequest
+from portside.executor.requests import (
+    OTHER_LANGUAGE,
+    STREAM_PROTOCOL,
+    UNKNOWN_INTERRUPT,
+    Emitted,
+    Outcome,
+    RunRequest,
+)
 from portside.executor.user import User
 from portside.executor.versions import INTERRUPTS_IN_VALUES
 from portside.kernel.user_json import dump_user, plain, storable
@@ -102,7 +109,7 @@ class Execution:
         error = {"error": type(failure).__name__, "message": _text(failure)}
         values = None if self._values is _MISSING else _select(self._values, output)
         encoded = None if self._values is _MISSING else dump_user(values)
-        is_refused = type(failure).__name__ == UNKNOWN_INTERRUPT
+        is_refused = type(failure).__name__ in (UNKNOWN_INTERRUPT, OTHER_LANGUAGE)
         outcome = Outcome(values=encoded, interrupts={}, has_next=False, error=error, is_refused=is_refused)
         self.outcome = _without_long_lists(outcome, values, _long_lists(checkpointer, self._config, values))
 

@@ -11,6 +11,8 @@ STREAM_PROTOCOL = "__stream_protocol__"
 """The key in `configurable` of a run that was started over the event streaming protocol."""
 UNKNOWN_INTERRUPT = "UnknownInterruptError"
 """The error of a run that answered an interrupt which is not open; older versions of langgraph do not know it."""
+OTHER_LANGUAGE = "OtherLanguage"
+"""The error of a run on a thread that a graph of another language has begun."""
 Filter = NewType("Filter", dict[str, Any])
 """A checked condition on the metadata of a resource, in the form that the database function `matches_access` takes."""
 Config = Any
@@ -79,6 +81,8 @@ class GraphFacts:
     """Whether a function of the project makes the graph for each use."""
     is_fixed: bool = False
     """Whether it is not a factory, and its class computes states from its checkpoints alone."""
+    language: str = "Python"
+    """The language that it is written in. Threads cannot go from one language to another."""
 
 
 @dataclass(slots=True, kw_only=True)

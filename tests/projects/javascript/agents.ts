@@ -134,14 +134,15 @@ const Caller = Annotation.Root({ called: Annotation<unknown> });
 export const caller = new StateGraph(Caller)
   .addNode("call", async () => {
     const client = new Client();
-    const { thread_id: thread } = await client.threads.create();
     const input = { messages: [{ role: "user", content: "from JavaScript" }] };
+    const { thread_id: thread } = await client.threads.create();
+    const python = (await client.runs.wait(null, "python", { input })) as { messages: { content: string }[] };
     const values = (await client.runs.wait(thread, "echo", { input })) as { messages: { content: string }[] };
     const events: string[] = [];
     for await (const { event } of client.runs.stream(thread, "echo", { input, streamMode: "updates" })) {
       events.push(event);
     }
-    return { called: { said: values.messages.at(-1)?.content, events } };
+    return { called: { said: [values, python].map((each) => each.messages.at(-1)?.content), events } };
   })
   .addEdge(START, "call")
   .compile();

@@ -53,7 +53,7 @@ class Assistants:
 
     def __init__(self, db: Database, graphs: Mapping[str, GraphFacts]) -> None:
         self._db = db
-        self._graphs = graphs
+        self.graphs = graphs
         self._system_ids = frozenset(uuid5(SYSTEM_NAMESPACE, graph_id) for graph_id in graphs)
         self._cached: LRUCache[str, Assistant] = LRUCache(MAX_CACHED)
 
@@ -67,7 +67,7 @@ class Assistants:
                     "graph_id": graph_id,
                     "description": facts.description,
                 }
-                for graph_id, facts in self._graphs.items()
+                for graph_id, facts in self.graphs.items()
             ],
         )
 
@@ -112,19 +112,19 @@ class Assistants:
 
     async def find(self, name: str) -> Assistant:
         """Return the assistant of an id or a graph's name. Raises Invalid for neither, and AssistantNotFound."""
-        if name in self._graphs:
+        if name in self.graphs:
             return await self.get(uuid5(SYSTEM_NAMESPACE, name))
         try:
             assistant_id = UUID(name)
         except ValueError:
-            choices = ", ".join(self._graphs)
+            choices = ", ".join(self.graphs)
             message = f"Invalid assistant: '{name}'. Must be either: an assistant's UUID, or a graph of {choices}"
             raise Invalid.field(["path", "assistant_id"], message) from None
         return await self.get(assistant_id)
 
     def can_be_named(self, name: str) -> bool:
         """Whether `find` accepts a name: a graph's name or an id."""
-        if name in self._graphs:
+        if name in self.graphs:
             return True
         try:
             UUID(name)
@@ -238,8 +238,8 @@ class Assistants:
         return total
 
     def _require_graph(self, graph_id: str) -> None:
-        if graph_id not in self._graphs:
-            raise NotFound(f"Graph '{graph_id}' not found. Expected one of: {list(self._graphs)}")
+        if graph_id not in self.graphs:
+            raise NotFound(f"Graph '{graph_id}' not found. Expected one of: {list(self.graphs)}")
 
     def _check_graph(self, query: AssistantFilter) -> None:
         if query.graph_id is not None:

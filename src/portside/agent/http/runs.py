@@ -31,6 +31,7 @@ from portside.agent.types.runs import (
 )
 from portside.agent.types.webhooks import WebhookDelivery
 from portside.agent.webhooks.deliveries import DeliveryNotFound
+from portside.executor.errors import OtherLanguage
 from portside.kernel.errors import BadRequest
 from portside.kernel.http.headers import header_of
 from portside.kernel.http.sse import EventStream
@@ -39,7 +40,15 @@ routes = Routes("runs")
 LOCATED = ("Content-Location", "Location")
 KEYED = ("Idempotency-Key",)
 STREAMED: dict[str, Any] = {"media_type": "text/event-stream", "stays_open": True}
-ON_CREATE = (AssistantNotFound, ThreadNotFound, ThreadBusy, RunNotFound, BadRequest, TooManyPendingRuns)
+ON_CREATE = (
+    AssistantNotFound,
+    ThreadNotFound,
+    ThreadBusy,
+    OtherLanguage,
+    RunNotFound,
+    BadRequest,
+    TooManyPendingRuns,
+)
 
 
 @routes.post("/threads/{thread_id}/runs", raises=ON_CREATE, response_headers=LOCATED[:1], request_headers=KEYED)

@@ -9,8 +9,7 @@ ended by the database itself. Only the worker that holds a run writes its end (`
 for the end of a cancelled run waits until its nodes have stopped.
 
 A client in the process that executes its run is notified by the run itself. A client of another process receives the
-events from a remote subscription and the result from the database, which is read after a notification, and once in a
-while without one.
+events from a remote subscription, and the result from the database, which is read after notifications and now and then.
 """
 
 import asyncio
@@ -60,6 +59,7 @@ from portside.agent.streams.event_log import LogSubscription
 from portside.agent.streams.hub import Hub
 from portside.agent.streams.run_stream import RunStream
 from portside.agent.threads.long_values import with_long_values
+from portside.agent.threads.reading import refuse_other_language
 from portside.agent.threads.records import ThreadNotFound
 from portside.agent.types.access import ANYONE, UNRESTRICTED, Caller, Filter, Grant
 from portside.agent.types.assistants import Assistant
@@ -144,8 +144,8 @@ class Runs:
         )
         self.webhooks = Webhooks()
         self._pending_limit = PendingRunLimit(db, settings.max_pending_runs_per_caller)
-        timeout_s = settings.bg_job_timeout_secs
-        executor = RunExecutor(db, graphs, self.hub, timeout_s=timeout_s, webhook_due=self.webhooks.due)
+        due, timeout_s = self.webhooks.due, settings.bg_job_timeout_secs
+        executor = RunExecutor(db, graphs, self.hub, timeout_s=timeout_s, webhook_due=due)
         self.worker = Worker(
             db, executor, slots=settings.slots, draining=draining, max_retries=settings.bg_job_max_retries
         )
@@ -166,8 +166,8 @@ class Runs:
         """Create a run, on a thread of its own without a thread id; a repeated idempotency key returns the first run.
 
         `awaited` is what the client waits for here. When it waits for nothing, what a stateless run leaves can be
-        joined for another minute. Raises Invalid, AssistantNotFound, ThreadNotFound, ThreadBusy and TooManyPendingRuns,
-        and RunNotFound when the first run of the key is gone.
+        joined for another minute. Raises Invalid, AssistantNotFound, ThreadNotFound, ThreadBusy, OtherLanguage,
+        TooManyPendingRuns, and RunNotFound when the first run of the key is gone.
         """
         refuse_unsupported(body)
         if body.webhook is not None:
@@ -183,10 +183,10 @@ class Runs:
             with self.worker.reserve_slot() as starts:
                 while True:
                     assistant = await self._assistants.recall(body.assistant_id)
+                    await refuse_other_language(self._db, self._assistants.graphs, thread_id, assistant.graph_id)
                     admission = admission_of(assistant, body, ids, is_stateless=is_stateless, grant=grant)
-                    admission.key, admission.caller = key, counted_as
+                    admission.key, admission.caller, admission.starts = key, counted_as, starts
                     admission.assistant_updated_at = assistant.updated_at
-                    admission.starts = starts
                     admission.is_awaited, admission.is_streamed = awaited != "nothing", awaited == "events"
                     try:
                         admitted = await self._admissions.admit(admission)

@@ -38,6 +38,7 @@ from portside.executor.checkpoints.pieces import (
 )
 from portside.executor.checkpoints.serde import SafeSerializer
 from portside.executor.checkpoints.stored_pieces import PIECE_SIZE, array_text, numbers_of
+from portside.executor.errors import OtherLanguage
 from portside.kernel.user_json import dump_jsonb
 
 # Shorter values are stored in the checkpoint itself: that takes a run of an echo graph from 3.9 ms of CPU to 3.2.
@@ -57,6 +58,8 @@ WRITE_COLUMNS = (
 _WRITE_INDEX = WRITE_COLUMNS.index("w_idx")
 # The task of writes that belong to no task: input, and the values of an interrupted run's `Command`.
 NULL_TASK = "00000000-0000-0000-0000-000000000000"
+# The kind of bodies that JavaScript graphs write (executor-js/src/saver.ts).
+JAVASCRIPT = "javascript"
 SUBGRAPH_METADATA = ("langgraph_node", "langgraph_path", "langgraph_step", "langgraph_triggers")
 
 
@@ -296,10 +299,12 @@ class JsonValues:
 
 
 def read_tuple(serde: SerializerProtocol, row: Any, json_values: JsonValues | None = None) -> CheckpointTuple:
-    """Return the checkpoint of a row of `checkpoint_tuples`.
+    """Return the checkpoint of a row of `checkpoint_tuples`. Raises OtherLanguage.
 
     `json_values` decodes its values, unless it has input that langgraph still applies to them.
     """
+    if row["kind"] == JAVASCRIPT:
+        raise OtherLanguage
     checkpoint: Checkpoint = serde.loads_typed((row["kind"], row["body"]))
     if json_values is not None and NULL_TASK not in (row["write_tasks"] or ()):
         checkpoint["channel_values"].update(json_values.of(row))
