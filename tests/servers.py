@@ -11,6 +11,7 @@ import time
 from collections.abc import Iterator
 from importlib.metadata import version
 from pathlib import Path
+from typing import NamedTuple
 
 import httpx2
 
@@ -113,7 +114,14 @@ class ServerProcess:
 def agent_server(
     database_url: str, folder: Path, *, project: str = "graphs", **environment: str
 ) -> Iterator[ServerProcess]:
-    """A stand-alone agent server on a database."""
+    """A stand-alone agent server on a database.
+
+    With FAR_EXECUTORS in the environment of the tests it is an orchestrator with a server of tier executor beside it.
+    """
+    if "FAR_EXECUTORS" in os.environ:
+        with orchestrated(database_url, folder, project=project, **environment) as tiers:
+            yield tiers.orchestrator
+        return
     port = free_port()
     settings = {"DATABASE_URI": database_url, "LANGSMITH_TRACING": "false", **environment}
     arguments = ["serve", "--config", str(PROJECTS / project / "langgraph.json"), "--port", str(port)]
@@ -123,6 +131,54 @@ def agent_server(
         yield server
     finally:
         server.stop()
+
+
+class Tiers(NamedTuple):
+    """An orchestrator, and the servers that execute its runs."""
+
+    orchestrator: ServerProcess
+    executors: list[ServerProcess]
+
+
+@contextlib.contextmanager
+def orchestrated(
+    database_url: str, folder: Path, *, project: str = "graphs", count: int = 1, **environment: str
+) -> Iterator[Tiers]:
+    """An orchestrator on a database, and servers of tier executor with a key."""
+    config, port = str(PROJECTS / project / "langgraph.json"), free_port()
+    shared = {"CORE_API_KEY": secrets.token_hex(32), "LANGSMITH_TRACING": "false", **environment}
+    core_port = int(shared.get("CORE_API_PORT") or free_port())
+    own = {**shared, "DATABASE_URI": database_url, "CORE_API_PORT": str(core_port), "FF_USE_CORE_API": "true"}
+    command = ["serve", "--config", config, "--port"]
+    url = f"http://127.0.0.1:{port}"
+    orchestrator = ServerProcess(
+        [*command, str(port)], url, {"PORTSIDE_TIER": "orchestrator", **own, "EXECUTORS": "0"}, folder / "server.log",
+        is_preloaded=True,
+    )  # fmt: skip
+    executors = [
+        executor_server(config, f"127.0.0.1:{core_port}", folder / f"executors{number}.log", **shared)
+        for number in range(count)
+    ]
+    try:
+        orchestrator.start()
+        for executor in executors:
+            executor.start()
+        yield Tiers(orchestrator, executors)
+    finally:
+        # The orchestrator first: its runs are handed back while there are executors.
+        if orchestrator.process is not None:
+            orchestrator.stop()
+        for executor in executors:
+            if executor.process is not None:
+                executor.stop()
+
+
+def executor_server(config: str, core_api: str, log: Path, **environment: str) -> ServerProcess:
+    """A server of tier executor, not started yet."""
+    port = free_port()
+    command = ["serve", "--config", config, "--port", str(port), "--tier", "executor", "--core-api", core_api]
+    own = {**environment, "EXECUTOR_GRPC_PORT": str(free_port()), "EXECUTOR_START_SECS": "600"}
+    return ServerProcess(command, f"http://127.0.0.1:{port}", own, log, is_preloaded=True)
 
 
 @contextlib.contextmanager

@@ -5,10 +5,10 @@ for longer than that.
 """
 
 import asyncio
-import contextlib
 import re
 import tempfile
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
+from collections.abc import Awaitable, Callable, Iterator
+from functools import partial
 from pathlib import Path
 from urllib.parse import parse_qs, quote, urlsplit
 
@@ -16,52 +16,10 @@ import pytest
 
 from tests.conftest import eventually
 from tests.failure.cluster import LEASE_S, Client, Cluster, cluster_of, steps_of
+from tests.failure.wires import Wire
 from tests.servers import ServerProcess
 
 RECOVERED_WITHIN_S = 90.0
-
-
-class Wire:
-    """Carries connections to Postgres until it is cut; then nothing passes in either direction."""
-
-    def __init__(self, target: str) -> None:
-        self._target = target
-        self._is_open = asyncio.Event()
-        self._is_open.set()
-        self._never = asyncio.Event()
-        self._lost: set[asyncio.StreamWriter] = set()
-        self._carried: set[asyncio.StreamWriter] = set()
-
-    @contextlib.asynccontextmanager
-    async def listening(self, path: Path) -> AsyncIterator[None]:
-        async with await asyncio.start_unix_server(self._carry, path):
-            yield
-
-    def cut(self) -> None:
-        self._is_open.clear()
-
-    def mend(self) -> None:
-        self._is_open.set()
-
-    def lose(self) -> int:
-        """Block the present connections for good, without closing them; return how many."""
-        self._lost |= self._carried
-        return len(self._lost)
-
-    async def _carry(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        far_reader, far_writer = await asyncio.open_unix_connection(self._target)
-        self._carried |= {writer, far_writer}
-        with contextlib.suppress(ConnectionError, asyncio.CancelledError):
-            await asyncio.gather(self._copy(reader, far_writer), self._copy(far_reader, writer))
-        writer.close()
-        far_writer.close()
-
-    async def _copy(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        while data := await reader.read(65536):
-            await (self._never if writer in self._lost else self._is_open).wait()
-            writer.write(data)
-            await writer.drain()
-        writer.close()
 
 
 def through(url: str, folder: Path) -> tuple[str, str]:
@@ -83,7 +41,7 @@ async def test_a_server_that_is_cut_off_stops_when_its_leases_end(
 ):
     url, gate = await fresh_database(), tmp_path / "gate"
     target, cut_url = through(url, short_folder)
-    wire = Wire(target)
+    wire = Wire(partial(asyncio.open_unix_connection, target))
     with cluster_of(0, url, tmp_path) as cluster:
         if target.startswith("/.s"):
             pytest.skip("the database is not behind a socket file")
@@ -126,7 +84,7 @@ async def test_server_replaces_silently_dead_connections(
     """As behind a firewall that forgot them. What is under way there is given up in time, and done on new ones."""
     url = await fresh_database()
     target, wired_url = through(url, short_folder)
-    wire = Wire(target)
+    wire = Wire(partial(asyncio.open_unix_connection, target))
     with cluster_of(0, url, tmp_path) as cluster:
         if target.startswith("/.s"):
             pytest.skip("the database is not behind a socket file")

@@ -1,6 +1,6 @@
 """Graphs that harm their executor process: their own runs alone are lost, retried and ended with the reason.
 
-The server keeps answering meanwhile.
+The server keeps answering meanwhile. It is the same for executors on other machines.
 """
 
 import asyncio
@@ -12,16 +12,20 @@ import httpx2
 import pytest
 
 from tests.conftest import eventually
-from tests.servers import ServerProcess, agent_server
+from tests.servers import ServerProcess, agent_server, orchestrated
 
 RETRIES = 1
 
 
-@pytest.fixture(scope="module")
-def server(module_database: str, tmp_path_factory: pytest.TempPathFactory):
+@pytest.fixture(scope="module", params=["near", "far"])
+def server(request: pytest.FixtureRequest, module_database: str, tmp_path_factory: pytest.TempPathFactory):
     folder = tmp_path_factory.mktemp("executors")
     settings = {"EXECUTORS": "2", "BG_JOB_MAX_RETRIES": str(RETRIES), "EXECUTOR_HEARTBEAT_SECS": "10"}
     settings["EXECUTOR_START_SECS"] = "600"
+    if request.param == "far":
+        with orchestrated(module_database, folder, project="crashes", **settings) as tiers:
+            yield tiers.orchestrator
+        return
     with agent_server(module_database, folder, project="crashes", **settings) as running:
         yield running
 

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Annotated, Any, TypedDict
 
 from langchain_core.runnables import RunnableConfig
+from langgraph.config import get_stream_writer
 from langgraph.graph import StateGraph
 
 
@@ -41,6 +42,10 @@ async def act(state: State, config: RunnableConfig) -> dict[str, Any]:
         ctypes.string_at(0)
     if do == "hold the GIL":
         ctypes.PyDLL(None).sleep(3600)
+    if do == "flood":
+        for _ in range(400):
+            get_stream_writer()("x" * 1_000_000)
+            await asyncio.sleep(0)
     if do == "wait":
         go = Path(state["ledger"] + ".go")
         while not go.exists():  # noqa: ASYNC110, ASYNC240 - another process makes it

@@ -53,8 +53,7 @@ LONGEST_PAUSE_S = 10.0
 _CHANNEL_OPTIONS = (
     *OPTIONS,
     ("grpc.service_config", '{"loadBalancingConfig":[{"round_robin":{}}]}'),
-    ("grpc.initial_reconnect_backoff_ms", 200),
-    ("grpc.max_reconnect_backoff_ms", 5_000),
+    ("grpc.use_local_subchannel_pool", 1),
 )
 _REFUSALS = (grpc.StatusCode.UNAUTHENTICATED, grpc.StatusCode.PERMISSION_DENIED)
 
@@ -85,7 +84,9 @@ class Bridge:
             raise UserMistake("a server of tier executor needs --core-api HOST:PORT: the address of its orchestrator")
         self._config, self._settings = config, settings
         self._credentials = credentials_of(settings)
-        self._channel = self._credentials.connect(settings.core_api, _CHANNEL_OPTIONS)
+        self._core_api = settings.core_api
+        # Fail at the start, if the address cannot be used.
+        self._credentials.check_target(settings.core_api)
         self._count = max(1, settings.executors)
         self._slots = max(1, settings.n_jobs_per_worker // self._count)
         self._told: ServerHello | None = None
@@ -124,7 +125,6 @@ class Bridge:
         for task in self._connections:
             task.cancel()
         await asyncio.gather(*self._connections, return_exceptions=True)
-        await self._channel.close()
 
     async def _ask(self) -> ServerHello:
         """Return the orchestrator's hello, when it answers: it may start later than its executors."""
@@ -271,8 +271,12 @@ class Bridge:
 
     @contextlib.asynccontextmanager
     async def _running(self, session: Session) -> AsyncIterator["asyncio.Task[None]"]:
-        """Carry the frames of a session while the block runs; end it then. Raises ConnectionLost if gRPC fails."""
-        stream = self._channel.stream_stream(SESSION)(metadata=self._credentials.metadata)
+        """Carry the frames of a session while the block runs; end it then. Raises ConnectionLost if gRPC fails.
+
+        Each session has a connection of its own: the next one must not use a connection that is dead.
+        """
+        channel = self._credentials.connect(self._core_api, _CHANNEL_OPTIONS)
+        stream = channel.stream_stream(SESSION)(metadata=self._credentials.metadata)
         running = asyncio.create_task(session.run(stream.read, stream.write, stream.done_writing))
         try:
             yield running
@@ -282,6 +286,7 @@ class Bridge:
             session.abort("closed by this side")
             await asyncio.wait([running])
             stream.cancel()
+            await channel.close()
             failure = running.exception()
             if isinstance(failure, grpc.aio.AioRpcError):
                 raise ConnectionLost(_reason_of(failure)) from failure

@@ -34,6 +34,12 @@ STOP_WITHIN_S = 5.0
 HELLO_WITHIN_S = 60.0
 CHECK_WITHIN_S = 5.0
 MAX_SESSIONS = 4096
+# A connection that is dead is given up.
+_SERVER_OPTIONS = (
+    ("grpc.so_reuseport", 0),
+    ("grpc.keepalive_time_ms", 30_000),
+    ("grpc.keepalive_timeout_ms", 20_000),
+)
 SERVICE = SESSION.split("/")[1]
 
 
@@ -174,9 +180,7 @@ class GrpcServer:
     async def start(self, listen: Callable[[Any], int], *handlers: Any) -> None:
         """Start within a minute. Raises DependencyUnavailable if the port is taken, or the server does not start."""
         self._servicer = health.HealthServicer()
-        self._server = grpc.aio.server(
-            options=(*OPTIONS, ("grpc.so_reuseport", 0)), maximum_concurrent_rpcs=MAX_SESSIONS
-        )
+        self._server = grpc.aio.server(options=(*OPTIONS, *_SERVER_OPTIONS), maximum_concurrent_rpcs=MAX_SESSIONS)
         self._server.add_generic_rpc_handlers(handlers)
         health_pb2_grpc.add_HealthServicer_to_server(self._servicer, self._server)
         self._folder = tempfile.TemporaryDirectory(prefix="portside-")

@@ -250,7 +250,15 @@ class Credentials:
         return int(server.add_secure_port(address, secured))
 
     def connect(self, target: str, options: tuple[tuple[str, Any], ...]) -> Any:
-        """Return a channel to an orchestrator. Raises UserMistake if what it carries would be open to the network."""
+        """Return a channel to an orchestrator. Raises UserMistake as `check_target` does."""
+        self.check_target(target)
+        if self.authority is None:
+            return grpc.aio.insecure_channel(target, options)
+        secured = grpc.ssl_channel_credentials(self.authority, self.private_key, self.certificate)
+        return grpc.aio.secure_channel(target, secured, options)
+
+    def check_target(self, target: str) -> None:
+        """Raise UserMistake if what is sent to an orchestrator would be open to the network, or it has no address."""
         host, _, port = target.rpartition(":")
         if not (host and port.isdecimal()):
             raise UserMistake(f"--core-api: {target!r} is not the address of an orchestrator; give HOST:PORT")
@@ -259,10 +267,6 @@ class Credentials:
             raise UserMistake(
                 "CORE_API_CERTIFICATE needs CORE_API_CA: what the orchestrator's certificate is signed with"
             )
-        if self.authority is None:
-            return grpc.aio.insecure_channel(target, options)
-        secured = grpc.ssl_channel_credentials(self.authority, self.private_key, self.certificate)
-        return grpc.aio.secure_channel(target, secured, options)
 
     def _check(self, host: str, *, is_server: bool) -> None:
         has_tls = self.certificate is not None and self.authority is not None

@@ -1,0 +1,418 @@
+"""Executors on other machines: killed, paused, cut off and refused; each run ends once, and all connect again."""
+
+import asyncio
+import contextlib
+import datetime as dt
+import ipaddress
+import os
+import signal
+import sys
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
+from functools import partial
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import grpc
+import httpx2
+import pytest
+from cryptography import x509
+from cryptography.hazmat.primitives import hashes, serialization
+from cryptography.hazmat.primitives.asymmetric import ec
+from cryptography.x509.oid import NameOID
+from grpc_health.v1 import health_pb2, health_pb2_grpc
+from langgraph_sdk import get_client
+
+from portside.agent.executors.far.session import OPTIONS, SESSION, Credentials, Session
+from portside.executor import messages
+from portside.executor.messages import ExecutorHello
+from portside.executor.requests import GraphFacts
+from tests.conftest import eventually
+from tests.failure.test_executors import attempts, begin, ended
+from tests.failure.wires import Wire
+from tests.servers import PROJECTS, ServerProcess, Tiers, executor_server, free_port, orchestrated
+
+CRASHES = str(PROJECTS / "crashes" / "langgraph.json")
+SETTINGS = {"EXECUTOR_HEARTBEAT_SECS": "5", "EXECUTORS": "1"}
+
+
+class Cut(NamedTuple):
+    """An orchestrator with an executor server behind a wire, and one beside it that is not started yet."""
+
+    tiers: Tiers
+    wire: Wire
+    other: ServerProcess
+
+
+@pytest.fixture
+async def cut(fresh_database: Callable[[], Awaitable[str]], tmp_path: Path) -> AsyncIterator[Cut]:
+    core_port, wired = free_port(), free_port()
+    key = "k" * 40
+    wire = Wire(partial(asyncio.open_connection, "127.0.0.1", core_port))
+    settings = {**SETTINGS, "CORE_API_KEY": key, "CORE_API_PORT": str(core_port), "LANGSMITH_TRACING": "false"}
+    near = executor_server(CRASHES, f"127.0.0.1:{core_port}", tmp_path / "other.log", **settings)
+    behind = executor_server(CRASHES, f"127.0.0.1:{wired}", tmp_path / "behind.log", **settings)
+    with orchestrated(await fresh_database(), tmp_path, project="crashes", count=0, **settings) as tiers:
+        async with wire.listening_on(wired):
+            await asyncio.to_thread(behind.start)
+            tiers.executors.append(behind)
+            try:
+                yield Cut(tiers, wire, near)
+            finally:
+                if near.process is not None:
+                    await asyncio.to_thread(near.stop)
+
+
+def client_of(server: ServerProcess) -> httpx2.AsyncClient:
+    return httpx2.AsyncClient(base_url=server.url, timeout=300)
+
+
+async def begun(ledger: Path, count: int) -> list[int]:
+    """Wait until this many attempts have begun; return their processes."""
+
+    async def have_begun() -> list[int] | None:
+        pids: list[int] = []
+        with contextlib.suppress(FileNotFoundError):
+            pids = [pid for pid, _ in attempts(ledger)]
+        return pids if len(pids) >= count else None
+
+    return await eventually(have_begun)
+
+
+async def is_ok(server: ServerProcess) -> bool:
+    async with httpx2.AsyncClient() as client:
+        with contextlib.suppress(httpx2.HTTPError):
+            return bool((await client.get(f"{server.url}/ok", timeout=5)).status_code == 200)
+    return False
+
+
+async def goes_on_elsewhere(cut: Cut, tmp_path: Path, harm: Callable[[], Any]) -> tuple[int, int]:
+    """Harm what executes a run; wait until another server has ended it. Return the processes of both attempts."""
+    async with client_of(cut.tiers.orchestrator) as client:
+        run = await begin(client, "wait", tmp_path / "ledger")
+        [first] = await begun(tmp_path / "ledger", 1)
+        await asyncio.to_thread(cut.other.start)
+        harm()
+        first, second = await begun(tmp_path / "ledger", 2)
+        (tmp_path / "ledger.go").touch()
+        over = await ended(client, *run)
+        assert over["status"] == "success", over
+        state = (await client.get(f"/threads/{run[0]}/state")).json()
+        assert state["values"]["pids"] == [first, second]
+    return first, second
+
+
+async def test_run_of_a_killed_server_goes_on_elsewhere(cut, tmp_path):
+    [behind] = cut.tiers.executors
+    first, second = await goes_on_elsewhere(cut, tmp_path, lambda: behind.send(signal.SIGKILL))
+    assert first != second
+
+    async def is_gone() -> bool:
+        return not os.path.exists(f"/proc/{first}")  # noqa: PTH110, ASYNC240 - no disk
+
+    await eventually(is_gone)
+
+
+async def test_paused_server_is_found_by_its_heartbeat_and_connects_again(cut, tmp_path):
+    [behind] = cut.tiers.executors
+    first, second = await goes_on_elsewhere(cut, tmp_path, lambda: behind.send(signal.SIGSTOP))
+    assert first != second
+    behind.send(signal.SIGCONT)
+    await eventually(lambda: is_ok(behind))
+    await asyncio.to_thread(cut.other.stop)
+    await executes_again(cut, tmp_path)
+
+
+@pytest.mark.parametrize("how", ["cut", "lose", "break_off"])
+async def test_run_of_a_server_that_is_cut_off_goes_on_elsewhere(cut, tmp_path, how):
+    [behind] = cut.tiers.executors
+    first, second = await goes_on_elsewhere(cut, tmp_path, getattr(cut.wire, how))
+    if how == "break_off":
+        # It may have connected again before the other server was given the run.
+        return
+    assert first != second
+    cut.wire.mend()
+    await eventually(lambda: is_ok(behind))
+    await asyncio.to_thread(cut.other.stop)
+    await executes_again(cut, tmp_path)
+
+
+async def executes_again(cut: Cut, tmp_path: Path) -> None:
+    async with client_of(cut.tiers.orchestrator) as client:
+        run = await begin(client, "nothing", tmp_path / "again")
+        assert (await ended(client, *run))["status"] == "success"
+
+
+async def test_executors_connect_again_to_an_orchestrator_that_was_killed(cut, tmp_path):
+    async with client_of(cut.tiers.orchestrator) as client:
+        run = await begin(client, "wait", tmp_path / "ledger")
+        await begun(tmp_path / "ledger", 1)
+        cut.tiers.orchestrator.kill()
+        await asyncio.to_thread(cut.tiers.orchestrator.start)
+        await begun(tmp_path / "ledger", 2)
+        (tmp_path / "ledger.go").touch()
+        assert (await ended(client, *run))["status"] == "success"
+
+
+def peak_mb(pid: int) -> int:
+    status = Path(f"/proc/{pid}/status").read_text()
+    return int(next(line for line in status.splitlines() if line.startswith("VmHWM")).split()[1]) // 1000
+
+
+async def test_memory_of_executors_is_bounded_while_nobody_reads(cut, tmp_path):
+    """A graph emits 400 MB into a wire that carries nothing."""
+    [behind] = cut.tiers.executors
+    async with client_of(cut.tiers.orchestrator) as client:
+        await executes_again(cut, tmp_path)
+        [(executor, _)] = attempts(tmp_path / "again")
+        bridge = behind.process.pid
+        before = peak_mb(bridge), peak_mb(executor)
+        thread = (await client.post("/threads", json={})).json()["thread_id"]
+        body = {"assistant_id": "crashes", "input": {"do": "flood", "ledger": str(tmp_path / "flood")}}
+        body["stream_mode"] = "custom"
+        await client.post(f"/threads/{thread}/runs", json=body)
+        await begun(tmp_path / "flood", 1)
+        cut.wire.cut()
+
+        async def is_lost() -> bool:
+            return not await is_ok(behind)
+
+        await eventually(is_lost)
+        grown = [after - first for after, first in zip((peak_mb(bridge), peak_mb(executor)), before, strict=True)]
+        assert max(grown) < 150, grown
+        cut.wire.mend()
+        await client.post(f"/threads/{thread}/runs/cancel", json={})
+
+
+async def test_second_connection_of_an_executor_ends_the_first(cut):
+    core_port = int(cut.tiers.orchestrator.environment["CORE_API_PORT"])
+    credentials = Credentials(keys=(b"k" * 40,))
+    hello = ExecutorHello(
+        protocol=messages.PROTOCOL, language="Python", pid=1, graphs={"crashes": GraphFacts()}, executor_id="same",
+        slots=1, host="test",
+    )  # fmt: skip
+    async with credentials.connect(f"127.0.0.1:{core_port}", OPTIONS) as channel:
+        sessions, running = [], []
+        for _ in range(2):
+            told = asyncio.Event()
+            session = Session({}, is_executor=True, on_hello=lambda _body, told=told: told.set(), pong=messages.Pong)
+            stream = channel.stream_stream(SESSION)(metadata=credentials.metadata)
+            running.append(asyncio.create_task(session.run(stream.read, stream.write, stream.done_writing)))
+            await told.wait()
+            session.hello(hello)
+            sessions.append(session)
+        async with asyncio.timeout(60):
+            await sessions[0].wait_closed()
+        assert not sessions[1].is_closed
+        sessions[1].abort("the test is over")
+        await asyncio.gather(*running, return_exceptions=True)
+
+
+# Keys, certificates and health
+
+
+class Identity(NamedTuple):
+    certificate: Path
+    private_key: Path
+
+
+class Authority:
+    """Signs certificates."""
+
+    def __init__(self, folder: Path, name: str) -> None:
+        self._folder, self._name = folder, x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, name)])
+        self._key = ec.generate_private_key(ec.SECP256R1())
+        self.file = folder / f"{name}.pem"
+        signed = self._built(self._name, self._key.public_key()).add_extension(
+            x509.BasicConstraints(ca=True, path_length=None), critical=True
+        )
+        self.file.write_bytes(signed.sign(self._key, hashes.SHA256()).public_bytes(serialization.Encoding.PEM))
+
+    def _built(self, subject: x509.Name, key: Any) -> x509.CertificateBuilder:
+        now = dt.datetime.now(dt.UTC)
+        return (
+            x509.CertificateBuilder().subject_name(subject).issuer_name(self._name).public_key(key)
+            .serial_number(x509.random_serial_number()).not_valid_before(now - dt.timedelta(days=1))
+            .not_valid_after(now + dt.timedelta(days=1))
+        )  # fmt: skip
+
+    def issue(self, name: str) -> Identity:
+        key = ec.generate_private_key(ec.SECP256R1())
+        subject = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, name)])
+        addresses = x509.SubjectAlternativeName([x509.IPAddress(ipaddress.ip_address("127.0.0.1"))])
+        signed = self._built(subject, key.public_key()).add_extension(addresses, critical=False)
+        made = Identity(self._folder / f"{name}.crt", self._folder / f"{name}.key")
+        made.certificate.write_bytes(signed.sign(self._key, hashes.SHA256()).public_bytes(serialization.Encoding.PEM))
+        made.private_key.write_bytes(
+            key.private_bytes(
+                serialization.Encoding.PEM, serialization.PrivateFormat.PKCS8, serialization.NoEncryption()
+            )
+        )
+        return made
+
+
+def tls(authority: Authority, identity: Identity) -> dict[str, str]:
+    return {
+        "CORE_API_CA": str(authority.file),
+        "CORE_API_CERTIFICATE": str(identity.certificate),
+        "CORE_API_PRIVATE_KEY": str(identity.private_key),
+        "CORE_API_KEY": "",
+    }
+
+
+@pytest.fixture(scope="module")
+def authority(tmp_path_factory: pytest.TempPathFactory) -> Authority:
+    return Authority(tmp_path_factory.mktemp("authority"), "authority")
+
+
+@pytest.fixture(scope="module")
+def secured(module_database: str, authority: Authority, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Tiers]:
+    """An orchestrator and two servers with two executors of one slot each, which know each other's certificates."""
+    shared = {**tls(authority, authority.issue("all")), "EXECUTORS": "2", "N_JOBS_PER_WORKER": "2"}
+    folder = tmp_path_factory.mktemp("secured")
+    with orchestrated(module_database, folder, project="crashes", count=2, **shared) as tiers:
+        yield tiers
+
+
+async def test_executors_share_the_runs_and_have_one_for_each_slot(secured, tmp_path):
+    async with client_of(secured.orchestrator) as client:
+
+        async def slots() -> bool:
+            found = (await client.get("/metrics", params={"format": "json"})).json()
+            return bool(found["workers"]["max"] == 4)
+
+        await eventually(slots)
+        ledgers = [tmp_path / f"ledger{number}" for number in range(6)]
+        runs = [await begin(client, "wait", ledger) for ledger in ledgers]
+
+        async def four_have_begun() -> bool:
+            return sum(ledger.exists() for ledger in ledgers) == 4
+
+        await eventually(four_have_begun)
+        metrics = (await client.get("/metrics", params={"format": "json"})).json()
+        assert metrics["workers"] == {"max": 4, "active": 4, "available": 0}
+        pids = [pid for ledger in ledgers if ledger.exists() for pid, _ in attempts(ledger)]
+        assert len(set(pids)) == 4
+        for number in range(6):
+            (tmp_path / f"ledger{number}.go").touch()
+        for run in runs:
+            assert (await ended(client, *run))["status"] == "success"
+
+
+async def test_streams_states_and_cancellations_pass(secured, tmp_path):
+    async with get_client(url=secured.orchestrator.url, api_key="") as client:
+        thread = (await client.threads.create())["thread_id"]
+        given = {"do": "nothing", "ledger": str(tmp_path / "streamed")}
+        parts = [
+            (part.event, part.data)
+            async for part in client.runs.stream(thread, "crashes", input=given, stream_mode=["updates", "values"])
+        ]
+        updates = [next(iter(data)) for event, data in parts if event == "updates"]
+        assert updates == ["first", "act"]
+        history = await client.threads.get_history(thread)
+        assert [state["next"] for state in history] == [[], ["act"], ["first"], ["__start__"]]
+        await client.threads.update_state(thread, {"pids": [7]})
+        assert (await client.threads.get_state(thread))["values"]["pids"][-1] == 7
+        [assistant] = await client.assistants.search()
+        assert (await client.assistants.get_graph(assistant["assistant_id"]))["nodes"]
+        assert (await client.assistants.get_schemas(assistant["assistant_id"]))["input_schema"]
+        waiting = {"do": "wait", "ledger": str(tmp_path / "waiting")}
+        run = await client.runs.create(thread, "crashes", input=waiting)
+        await begun(tmp_path / "waiting", 1)
+        await client.runs.cancel(thread, run["run_id"], wait=True)
+        assert (await client.runs.get(thread, run["run_id"]))["status"] == "interrupted"
+
+
+async def health_of(port: str, authority: Authority | None = None, identity: Identity | None = None) -> int:
+    """Return what `grpc.health.v1` says."""
+    channel: Any
+    if authority is None or identity is None:
+        channel = grpc.aio.insecure_channel(f"127.0.0.1:{port}")
+    else:
+        parts = (authority.file, identity.private_key, identity.certificate)
+        own = grpc.ssl_channel_credentials(*(part.read_bytes() for part in parts))
+        channel = grpc.aio.secure_channel(f"127.0.0.1:{port}", own)
+    async with channel:
+        stub = health_pb2_grpc.HealthStub(channel)
+        return (await stub.Check(health_pb2.HealthCheckRequest(), timeout=60)).status
+
+
+async def test_servers_of_both_tiers_say_how_they_are(secured, authority):
+    serving = health_pb2.HealthCheckResponse.SERVING
+    assert (
+        await health_of(secured.orchestrator.environment["CORE_API_PORT"], authority, authority.issue("asks"))
+        == serving
+    )
+    for executor in secured.executors:
+        assert await health_of(executor.environment["EXECUTOR_GRPC_PORT"]) == serving
+        found = httpx2.get(f"{executor.url}/ok").json()
+        assert found == {"ok": True, "services": {"grpc": True, "orchestrator": True}}
+        assert "process_" in httpx2.get(f"{executor.url}/metrics").text
+        assert httpx2.get(f"{executor.url}/threads").status_code == 404
+    found = httpx2.get(f"{secured.orchestrator.url}/ok").json()
+    assert found == {"ok": True, "services": {"postgres": True, "grpc": True}}
+
+
+async def test_strangers_are_refused(secured, authority, tmp_path):
+    """A certificate of another authority, none, and a key where none is known."""
+    core_api = f"127.0.0.1:{secured.orchestrator.environment['CORE_API_PORT']}"
+    stranger = Authority(tmp_path, "stranger")
+    forged = {**tls(authority, stranger.issue("forged"))}
+    without = {"CORE_API_KEY": "k" * 40}
+    for number, given in enumerate((forged, without)):
+        server = executor_server(CRASHES, core_api, tmp_path / f"stranger{number}.log", **given)
+        await asyncio.to_thread(start_without_waiting, server)
+        try:
+            await eventually(partial(says, server, "not connected to the orchestrator"))
+            assert not await is_ok(server)
+            assert httpx2.get(f"{server.url}/ok").json()["services"]["orchestrator"] is False
+        finally:
+            await asyncio.to_thread(server.stop)
+
+
+async def test_wrong_key_is_refused(cut, tmp_path):
+    core_api = f"127.0.0.1:{cut.tiers.orchestrator.environment['CORE_API_PORT']}"
+    server = executor_server(CRASHES, core_api, tmp_path / "wrong.log", CORE_API_KEY="w" * 40)
+    await asyncio.to_thread(start_without_waiting, server)
+    try:
+        await eventually(partial(says, server, "the key is not the one"))
+        assert not await is_ok(server)
+    finally:
+        await asyncio.to_thread(server.stop)
+    assert "k" * 40 not in server.log.read_text()
+    assert "w" * 40 not in cut.tiers.orchestrator.log.read_text()
+
+
+def start_without_waiting(server: ServerProcess) -> None:
+    server.log.touch()
+    with contextlib.suppress(AssertionError):
+        server.start(0)
+
+
+async def says(server: ServerProcess, text: str) -> bool:
+    assert server.process is not None
+    assert server.process.poll() is None, server.log.read_text()
+    return text in server.log.read_text() and await answers(server)
+
+
+async def answers(server: ServerProcess) -> bool:
+    with contextlib.suppress(httpx2.HTTPError):
+        httpx2.get(f"{server.url}/ok", timeout=5)
+        return True
+    return False
+
+
+async def test_open_addresses_are_refused_without_key_or_certificates(module_database, tmp_path):
+    environment = {**os.environ, "DATABASE_URI": module_database, "CORE_API_HOST": "0.0.0.0", "CORE_API_KEY": ""}
+    for more in (
+        ["--tier", "orchestrator"],
+        ["--tier", "executor", "--core-api", "192.0.2.1:50054"],
+        ["--tier", "executor", "--core-api", "nowhere"],
+        ["--tier", "executor"],
+    ):
+        command = ["-m", "portside", "serve", "--config", CRASHES, "--port", str(free_port()), *more]
+        process = await asyncio.create_subprocess_exec(
+            sys.executable, *command, env=environment, stderr=asyncio.subprocess.PIPE
+        )
+        _, said = await process.communicate()
+        assert process.returncode == 1, said
+        assert b"core-api" in said or b"CORE_API_KEY" in said, said
