@@ -16,7 +16,7 @@ from langgraph.graph import START, MessagesState, StateGraph
 from langgraph.types import interrupt
 from typing_extensions import TypedDict
 
-from portside.agent.checkpoints import PostgresSaver
+from portside.agent.local_graphs import PostgresSaver
 from portside.executor.execute import Execution
 from portside.executor.load import Graphs
 from portside.executor.requests import Outcome, RunRequest

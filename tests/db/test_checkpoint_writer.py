@@ -14,10 +14,11 @@ import asyncpg
 import pytest
 from langgraph.checkpoint.conformance.test_utils import generate_checkpoint, generate_config, generate_metadata
 
-from portside.agent.checkpoints import PostgresSaver, writer
+from portside.agent.checkpoints import writer
 from portside.agent.checkpoints.writer import CheckpointWriter, LeaseLost, RunAttempt
+from portside.agent.local_graphs import PostgresSaver
 from portside.agent.threads import records
-from portside.executor.checkpoints.rows import Rows
+from portside.executor.checkpoints.backend import Rows
 from portside.kernel.db import Database
 from portside.kernel.migrations import migrate
 from tests.conftest import eventually

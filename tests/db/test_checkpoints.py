@@ -13,7 +13,7 @@ from langgraph.graph import END, START, StateGraph
 from langgraph.types import Command, interrupt
 from typing_extensions import TypedDict
 
-from portside.agent.checkpoints import PostgresSaver
+from portside.agent.local_graphs import PostgresSaver
 from portside.kernel.db import Database
 from portside.kernel.migrations import migrate
 

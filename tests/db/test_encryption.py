@@ -10,11 +10,11 @@ from uuid import uuid4
 import pytest
 from langgraph.checkpoint.conformance.test_utils import generate_checkpoint, generate_config, generate_metadata
 
-from portside.agent.checkpoints import PostgresSaver
 from portside.agent.encryption.ciphers import AesKeys
 from portside.agent.encryption.codec import EncryptionCodec, prepare_codec, raise_if_undecryptable
 from portside.agent.encryption.encryptor import Encryptor, make_encryptor
 from portside.agent.encryption.locations import EVENTS, events_binding, row_of
+from portside.agent.local_graphs import PostgresSaver
 from portside.agent.queue import statements
 from portside.agent.queue.statements import Admission, ClaimedRun, RunResult
 from portside.agent.settings import AgentSettings

@@ -10,7 +10,7 @@ from langgraph.graph import START, MessagesState, StateGraph
 from langgraph.types import interrupt
 from typing_extensions import TypedDict
 
-from portside.agent.checkpoints import PostgresSaver
+from portside.agent.local_graphs import PostgresSaver
 from portside.executor.load import Graphs
 from portside.executor.state import read_history, read_state, update_state
 from portside.kernel.codec import load

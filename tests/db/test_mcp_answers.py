@@ -10,10 +10,9 @@ import pytest
 from portside.agent.access.service import Access
 from portside.agent.app import SCHEMA
 from portside.agent.assistants.records import Assistants
-from portside.agent.checkpoints import PostgresSaver
 from portside.agent.checkpoints.writer import CheckpointWriter
 from portside.agent.config import load_config
-from portside.agent.graphs import LocalGraphs
+from portside.agent.local_graphs import LocalGraphs, PostgresSaver
 from portside.agent.mcp.elicitation import CALL_METADATA, Question, Questions, first_question
 from portside.agent.runs.service import Runs
 from portside.agent.settings import AgentSettings

@@ -15,10 +15,10 @@ import pytest_asyncio
 
 from portside.agent.app import SCHEMA
 from portside.agent.assistants.records import AssistantNotFound, Assistants
-from portside.agent.checkpoints import PostgresSaver, writer
+from portside.agent.checkpoints import writer
 from portside.agent.checkpoints.writer import CheckpointWriter
 from portside.agent.config import load_config
-from portside.agent.graphs import LocalGraphs
+from portside.agent.local_graphs import LocalGraphs, PostgresSaver
 from portside.agent.queue import statements, worker
 from portside.agent.queue.statements import ClaimedRun, RunResult
 from portside.agent.queue.worker import RunState

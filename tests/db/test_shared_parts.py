@@ -14,11 +14,11 @@ from langgraph.func import entrypoint
 from langgraph.graph import START, MessagesState, StateGraph
 from typing_extensions import TypedDict
 
-from portside.agent.checkpoints import PostgresSaver
 from portside.agent.checkpoints.writer import CheckpointWriter, RunAttempt
 from portside.agent.encryption.ciphers import AesKeys
 from portside.agent.encryption.codec import EncryptionCodec
 from portside.agent.encryption.encryptor import Encryptor
+from portside.agent.local_graphs import PostgresSaver
 from portside.kernel.db import Database
 from portside.kernel.migrations import migrate
 

@@ -14,9 +14,8 @@ from langgraph.graph import START, StateGraph
 from langgraph.types import Command, interrupt
 from typing_extensions import TypedDict
 
-from portside.agent.checkpoints import PostgresSaver
 from portside.agent.checkpoints.writer import CheckpointWriter
-from portside.agent.graphs import LocalGraphs
+from portside.agent.local_graphs import LocalGraphs, PostgresSaver
 from portside.agent.streams.hub import Hub
 from portside.agent.threads import records
 from portside.agent.threads.reading import MAX_BATCH

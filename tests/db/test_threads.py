@@ -16,8 +16,8 @@ from langgraph.graph import START, StateGraph
 from msgspec import UNSET
 from typing_extensions import TypedDict
 
-from portside.agent.checkpoints import PostgresSaver
 from portside.agent.config import ThreadTtl
+from portside.agent.local_graphs import PostgresSaver
 from portside.agent.queue.statements import Admission
 from portside.agent.sql import sql
 from portside.agent.threads import records

@@ -32,10 +32,9 @@ def test_a_version_is_new_enough(monkeypatch: pytest.MonkeyPatch, installed: str
             feature.require()
 
 
-def test_old_libraries_are_named_once_with_what_they_lack(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_old_libraries_are_named_once_with_what_they_lack() -> None:
     old = {"langgraph-sdk": "0.2.0", "langgraph": "1.2.22"}
-    monkeypatch.setattr(importlib.metadata, "version", old.__getitem__)
-    assert [line.partition(" needs ")[0] for line in missing_features()] == [
+    assert [line.partition(" needs ")[0] for line in missing_features(old)] == [
         versions.ENCRYPTION.name, versions.SERVER_RUNTIME.name, versions.CACHE.name
     ]  # fmt: skip
-    assert "encryption.path needs langgraph-sdk 0.2.14 or newer; installed is 0.2.0" in missing_features()
+    assert "encryption.path needs langgraph-sdk 0.2.14 or newer; installed is 0.2.0" in missing_features(old)

@@ -20,7 +20,7 @@ from portside.agent.access.authentication import AccessPolicy, ProjectAuth, load
 from portside.agent.access.service import Access, StreamLimit
 from portside.agent.assistants.descriptions import Descriptions
 from portside.agent.assistants.records import Assistants
-from portside.agent.checkpoints.saver import PostgresBackend, PostgresSaver
+from portside.agent.checkpoints.backend import PostgresBackend
 from portside.agent.checkpoints.writer import CheckpointWriter
 from portside.agent.config import AgentConfig, HttpConfig
 from portside.agent.crons.crons import Crons, DueCrons
@@ -31,7 +31,7 @@ from portside.agent.encryption.codec import EncryptionCodec, encryptor_of, prepa
 from portside.agent.encryption.encryptor import Encryptor, make_encryptor
 from portside.agent.executors.application import RemoteApp
 from portside.agent.executors.start import start_beside, start_graphs, start_handlers
-from portside.agent.graphs import GraphService, LocalGraphs
+from portside.agent.graphs import GraphService
 from portside.agent.http import (
     agents,
     resources,
@@ -49,7 +49,7 @@ from portside.agent.queue.worker import Worker
 from portside.agent.refusals import watch_tracing
 from portside.agent.runs.service import Runs
 from portside.agent.settings import AgentSettings
-from portside.agent.store.items import Items, make_store, store_tasks
+from portside.agent.store.items import Items, store_tasks
 from portside.agent.store.requests import StoreRequests
 from portside.agent.store.search_index import Embeds, StoreSetup, open_setup
 from portside.agent.streams.bus import open_bus
@@ -61,11 +61,6 @@ from portside.agent.threads.states import States
 from portside.agent.types.access import AuthOpenApi
 from portside.agent.webhooks.deliveries import WebhookLog, webhook_chores
 from portside.agent.webhooks.policy import read_policy
-from portside.executor.auth import load_auth
-from portside.executor.checkpoints.serde import SerdeRules, make_serde
-from portside.executor.embeddings import load_embeddings
-from portside.executor.encryption import load_encryption
-from portside.executor.load import Graphs
 from portside.kernel.db import Database
 from portside.kernel.diagnostics import Diagnostics
 from portside.kernel.disk import DiskWatch
@@ -84,6 +79,7 @@ from portside.kernel.reconcile import Driver, Task
 
 if TYPE_CHECKING:
     from portside.agent.executors.far.listener import Listener
+    from portside.executor.load import Graphs
 
 SCHEMA = "portside"
 ROUTES: list[Route[Context]] = [
@@ -105,6 +101,7 @@ class AgentApp(msgspec.Struct):
     access: Access
     inside: Any
     custom: WebApp | None
+    libraries: Mapping[str, str]
     takeover: asyncio.Task[None] | None = None
 
 
@@ -146,19 +143,31 @@ class LocalHandlers:
     def auth(self) -> ProjectAuth | None:
         """Authentication and authorization."""
         path = self._config.auth.path
-        return None if path is None else load_auth(self._config.project, path)
+        if path is None:
+            return None
+        from portside.executor.auth import load_auth
+
+        return load_auth(self._config.project, path)
 
     @property
     def encryption(self) -> EncryptionCalls | None:
         """What encrypts."""
         path = self._config.encryption.path
-        return None if path is None else load_encryption(self._config.project, path)
+        if path is None:
+            return None
+        from portside.executor.encryption import load_encryption
+
+        return load_encryption(self._config.project, path)
 
     @property
     def embeddings(self) -> Embeds | None:
         """The embedding of the store's index."""
         index = self._config.store.index
-        return None if index is None else load_embeddings(self._config.project, index.embed)
+        if index is None:
+            return None
+        from portside.executor.embeddings import load_embeddings
+
+        return load_embeddings(self._config.project, index.embed)
 
     async def close(self) -> None:
         """Do nothing: the handlers end with this process."""
@@ -166,7 +175,7 @@ class LocalHandlers:
 
 @asynccontextmanager
 async def open_app(
-    config: AgentConfig, graphs: Graphs | None, settings: AgentSettings, database_url: str
+    config: AgentConfig, graphs: "Graphs | None", settings: AgentSettings, database_url: str
 ) -> AsyncIterator[AgentApp]:
     """Start all services of the server, and stop them at the end. Without graphs, executors have the project's code.
 
@@ -238,28 +247,23 @@ class DatabaseAccess(NamedTuple):
 
 
 async def _start_graphs(
-    graphs: Graphs | None, config: AgentConfig, settings: AgentSettings, access: DatabaseAccess
+    graphs: "Graphs | None", config: AgentConfig, settings: AgentSettings, access: DatabaseAccess
 ) -> GraphService:
     """Start the graphs, here or in executors. Raises UserMistake."""
-    db, encryptor = access.pools["api"], access.encryptor
-    writer = CheckpointWriter(db)
-    backend = PostgresBackend(db, encryptor=encryptor, writer=writer)
+    db = access.pools["api"]
+    backend = PostgresBackend(db, encryptor=access.encryptor, writer=CheckpointWriter(db))
     if graphs is None:
-        return await start_graphs(config, settings, backend, await make_store(access.setup)(db))
-    serde = make_serde(SerdeRules(**msgspec.structs.asdict(config.serde)))
-    local = await LocalGraphs.start(
-        graphs,
-        access.connect,
-        loops=settings.slots if settings.bg_job_isolated_loops and settings.slots else 1,
-        make_saver=partial(PostgresSaver, serde=serde, encryptor=encryptor, writer=writer),
-        make_store=make_store(access.setup),
-    )
+        return await start_graphs(config, settings, backend, Items(db, access.setup))
+    # A server with executors has no need of the libraries of graphs.
+    from portside.agent.local_graphs import start_local
+
+    local = await start_local(graphs, access.connect, config, settings, (backend, access.setup))
     access.pools["graphs"] = local.database
     # Graphs read with no time limit but the statement's, so the API's connections are found dead first.
     db.on_dead(local.replace_connections)
     if not config.javascript.graphs:
         return local
-    return await start_beside(local, config, settings, backend, await make_store(access.setup)(db))
+    return await start_beside(local, config, settings, backend, Items(db, access.setup))
 
 
 class ProjectCode(NamedTuple):
@@ -313,6 +317,7 @@ async def _compose(
         webhook_log=WebhookLog(db),
         store=StoreRequests(Items(db, setup)),
         config=config,
+        libraries=code.graphs.libraries,
         settings=settings,
         traffic=traffic,
         monitor=QueueMonitor(db, worker, pools),
@@ -352,7 +357,7 @@ async def _compose(
     asgi = from_outside(handler, config.http, settings, draining)
     watched: list[Task] = [] if disk is None else [disk]
     driver = Driver(watched if settings.tier == "api" else [*watched, *chores])
-    return AgentApp(asgi, worker, traffic, draining, service.hub, driver, access, inside, custom)
+    return AgentApp(asgi, worker, traffic, draining, service.hub, driver, access, inside, custom, code.graphs.libraries)
 
 
 def _checks(

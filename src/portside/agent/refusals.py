@@ -5,18 +5,28 @@ forgotten after a success, or after a while without another one.
 """
 
 import logging
+import os
 import re
 import time
+
+from portside.kernel.aliases import environment_names
 
 FORGET_AFTER_S = 600.0
 # One line for each server; more would hide the others.
 LIMIT = 5
+_TRACING_VARIABLES = (*environment_names("LANGSMITH_TRACING_V2"), *environment_names("LANGSMITH_TRACING"))
 _REFUSED_TRACES = re.compile(r"\b(AuthError|Unauthorized|Forbidden|40[13] Client Error)\b|Authentication failed")
 _TRACING = "tracing"
 _TRACES = (
     "The tracing platform refuses the API key of this server, so its traces are lost. Correct LANGSMITH_API_KEY and "
     "LANGSMITH_ENDPOINT among the secrets of the deployment."
 )
+
+
+def sends_traces() -> bool:
+    """Whether the environment asks for traces. The tracing client, which only the graphs need, has the same rule."""
+    given = next((value for name in _TRACING_VARIABLES if (value := os.environ.get(name))), "")
+    return given == "true"
 
 
 class Refusals:

@@ -23,7 +23,7 @@ import traceback
 from collections import deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import partial
-from typing import Any
+from typing import TYPE_CHECKING, Any
 from urllib.parse import unquote, urlsplit
 
 import httpx
@@ -35,7 +35,6 @@ from portside.agent.access.authentication import refuse_open_address
 from portside.agent.app import AgentApp, open_app
 from portside.agent.config import AgentConfig
 from portside.agent.settings import AgentSettings
-from portside.executor.load import Graphs
 from portside.executor.versions import missing_features
 from portside.kernel.codec import dump_api
 from portside.kernel.errors import UserMistake
@@ -43,6 +42,9 @@ from portside.kernel.http.server import Server, listen
 from portside.kernel.logs import SECRET_WORDS, get_logger, listen_to_logs
 from portside.kernel.outbound import ssl_context
 from portside.kernel.supervision import Supervision
+
+if TYPE_CHECKING:
+    from portside.executor.load import Graphs
 
 log = get_logger(__name__)
 STREAMS_LEFT_S = 5.0
@@ -81,7 +83,7 @@ class Served(msgspec.Struct, frozen=True):
     """An agent, its settings and its database."""
 
     config: AgentConfig
-    graphs: Graphs | None
+    graphs: "Graphs | None"
     # None if executor processes have them.
     settings: AgentSettings
     database_url: str
@@ -127,7 +129,7 @@ async def serve(served: Served, sockets: Sockets, *, on_ready: Callable[[], None
         await server.open([listening])
         address = str(listening.getsockname())
         log.info("agent server ready", address=address, tier=settings.tier, graphs=list(served.config.graphs))
-        if lacks := missing_features():
+        if lacks := missing_features(app.libraries):
             log.info("the project's libraries are older than some features need, which are off", features=lacks)
         _tune_garbage_collection()
         on_ready()

@@ -26,10 +26,9 @@ from langgraph.config import get_stream_writer
 from langgraph.constants import TAG_NOSTREAM
 from langgraph.types import StreamWriter
 
+from portside.executor.requests import INTERRUPT, INTERRUPT_IDS
+
 MODES = frozenset({"updates", "messages", "custom", "tasks", "checkpoints", "tools"})
-INTERRUPT = "__interrupt__"
-INTERRUPT_IDS = "asked"
-"""No method of the protocol. It carries the ids of a subgraph's interrupts, which the end of the run does not."""
 Namespace = tuple[str, ...]
 
 

@@ -1,41 +1,60 @@
-"""Commands of clients, as langgraph takes them."""
+"""Commands of clients: checked by servers, and converted to langgraph's where graphs run."""
 
-from typing import Any
-
-from langgraph.types import Command, Send
+from typing import TYPE_CHECKING, Any
 
 from portside.kernel.errors import Invalid
+
+if TYPE_CHECKING:
+    from langgraph.types import Command
 
 _BODY = ("body", "command")
 
 
-def parse_command(raw: dict[str, Any]) -> Command[Any]:
+def parse_command(raw: dict[str, Any]) -> "Command[Any]":
     """Convert a client's command to langgraph's (spec: section 5.1). Raises Invalid that names the field."""
-    goto, update, resume = raw.get("goto"), raw.get("update"), raw.get("resume")
-    if goto is None and update is None and resume is None:
+    from langgraph.types import Command, Send
+
+    check_command(raw)
+    goto: Any = raw.get("goto")
+    if goto is None:
+        goto = ()
+    elif isinstance(goto, list):
+        goto = [one if isinstance(one, str) else Send(one["node"], one["input"]) for one in goto]
+    elif not isinstance(goto, str):
+        goto = Send(goto["node"], goto["input"])
+    return Command(goto=goto, update=_update(raw.get("update")), resume=raw.get("resume"))
+
+
+def check_command(raw: dict[str, Any]) -> None:
+    """Check a client's command, without langgraph. Raises Invalid that names the field."""
+    goto, update = raw.get("goto"), raw.get("update")
+    if goto is None and update is None and raw.get("resume") is None:
         raise Invalid.field(_BODY, "Give at least one of resume, update and goto", "missing")
-    return Command(goto=() if goto is None else _goto(goto), update=_update(update), resume=resume)
+    if goto is not None:
+        _check_goto(goto)
+    _update(update)
 
 
-def _goto(raw: Any) -> Any:
-    """Parse a node name, a `{node, input}`, or a list of either kind."""
+def _check_goto(raw: Any) -> None:
+    """Check a node name, a `{node, input}`, or a list of either kind."""
     if not isinstance(raw, list):
-        return _target(raw, "goto")
+        _check_target(raw, "goto")
+        return
     if len({type(item) for item in raw}) > 1:
         raise Invalid.field((*_BODY, "goto"), "A list must hold node names only, or {node, input} objects only")
-    return [_target(item, "goto", index) for index, item in enumerate(raw)]
+    for index, item in enumerate(raw):
+        _check_target(item, "goto", index)
 
 
-def _target(raw: Any, *loc: str | int) -> str | Send:
+def _check_target(raw: Any, *loc: str | int) -> None:
     if isinstance(raw, str):
-        return raw
+        return
     if not isinstance(raw, dict):
         raise Invalid.field((*_BODY, *loc), "Expected a node name or {node, input}", "type_error")
     if not isinstance(raw.get("node"), str):
         raise Invalid.field((*_BODY, *loc, "node"), "Field required", "missing")
     if "input" not in raw:
         raise Invalid.field((*_BODY, *loc, "input"), "Field required", "missing")
-    return Send(raw["node"], raw["input"])
 
 
 def _update(raw: Any) -> Any:

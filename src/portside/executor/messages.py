@@ -14,6 +14,8 @@ from portside.executor.link import CallFailed
 from portside.executor.requests import GraphFacts
 
 PROTOCOL = 1
+MAIN_SCOPE = 0
+"""The scope of checkpoints outside of a transaction."""
 LOG_LINE = "\x1e"
 """The first character of a line on an executor's standard error that holds a log record as JSON."""
 M = TypeVar("M")

@@ -17,7 +17,6 @@ import time
 import traceback
 from collections.abc import Callable, Coroutine
 from dataclasses import asdict
-from importlib import metadata
 from pathlib import Path
 from typing import Any
 
@@ -50,11 +49,11 @@ from portside.executor.requests import (
     StateRead,
 )
 from portside.executor.sdk import let_sdk_find
+from portside.executor.versions import installed_libraries
 from portside.kernel.errors import PortsideError, UserMistake
 
 log = logging.getLogger(__name__)
 EVENT_WAIT_LIMIT_S = 30.0
-LIBRARIES = ("langgraph", "langgraph-checkpoint", "langchain-core", "langgraph-sdk", "langsmith")
 
 
 class JsonLines(logging.Formatter):
@@ -297,20 +296,13 @@ def _hello(**fields: Any) -> ExecutorHello:
         protocol=messages.PROTOCOL,
         language=f"Python {platform.python_version()}",
         pid=os.getpid(),
-        libraries={name: version for name in LIBRARIES if (version := _version(name))},
+        libraries=installed_libraries(),
         **fields,
     )
 
 
 def _failed(reason: str) -> ExecutorHello:
     return _hello(failure=reason)
-
-
-def _version(package: str) -> str | None:
-    try:
-        return metadata.version(package)
-    except metadata.PackageNotFoundError:
-        return None
 
 
 def memory_bytes() -> int:

@@ -17,7 +17,6 @@ from langgraph.store.base import (
     GetOp,
     Item,
     ListNamespacesOp,
-    MatchCondition,
     Op,
     PutOp,
     Result,
@@ -27,15 +26,13 @@ from langgraph.store.base import (
 )
 
 from portside.executor import messages
-from portside.executor.checkpoints.backend import CheckpointQuery
-from portside.executor.checkpoints.rows import CHECKPOINT_COLUMNS, Rows
+from portside.executor.checkpoints.backend import CHECKPOINT_COLUMNS, CheckpointQuery, Rows
 from portside.executor.link import CallFailed, Link
 from portside.executor.loops import CrossLoopCall
+from portside.executor.messages import MAIN_SCOPE
 
 EPHEMERAL_DELAY_S = 0.1
 EPHEMERAL_LIMIT_BYTES = 1024 * 1024
-MAIN_SCOPE = 0
-"""The scope of checkpoints outside of a transaction."""
 # The number of the server's call that the current code runs for: the server knows its user.
 current_call: ContextVar[int] = ContextVar("current_call", default=0)
 _METADATA = CHECKPOINT_COLUMNS.index("c_metadata")
@@ -307,37 +304,6 @@ def _json_default(value: Any) -> Any:
     if isinstance(value, Mapping):
         return dict(value)
     raise TypeError(f"a {type(value).__name__} has no JSON form")
-
-
-def decoded_op(kind: str, fields: dict[str, Any]) -> Op:
-    """Return the operation that a message describes; the server calls this. Raises ValueError."""
-    if kind not in _OPS:
-        raise ValueError(f"unknown operation {kind!r} on the store")
-    given = dict(fields)
-    for name in ("namespace", "namespace_prefix"):
-        if name in given and given[name] is not None:
-            given[name] = tuple(given[name])
-    if given.get("match_conditions"):
-        given["match_conditions"] = tuple(
-            MatchCondition(match_type=match_type, path=tuple(path)) for match_type, path in given["match_conditions"]
-        )
-    try:
-        op: Op = _OPS[kind](**given)
-    except TypeError as exc:
-        raise ValueError(f"a malformed operation on the store: {exc}") from exc
-    return op
-
-
-def encoded_result(result: Any) -> Any:
-    """Return the result of an operation as plain data; the server calls this."""
-    if isinstance(result, Item):
-        plain = {name: getattr(result, name) for name in ("namespace", "key")}
-        times = {name: getattr(result, name).isoformat() for name in ("created_at", "updated_at")}
-        score = {"score": result.score} if isinstance(result, SearchItem) else {}
-        return {**plain, **times, **score, "value": orjson.dumps(result.value)}
-    if isinstance(result, list):
-        return [encoded_result(each) for each in result]
-    return result
 
 
 def _results(ops: Sequence[Op], results: Sequence[Any]) -> list[Result]:

@@ -9,6 +9,9 @@ from typing import Any, Literal, NamedTuple, NewType
 
 STREAM_PROTOCOL = "__stream_protocol__"
 """The key in `configurable` of a run that was started over the event streaming protocol."""
+INTERRUPT = "__interrupt__"
+INTERRUPT_IDS = "asked"
+"""No method of the protocol. It carries the ids of a subgraph's interrupts, which the end of the run does not."""
 UNKNOWN_INTERRUPT = "UnknownInterruptError"
 """The error of a run that answered an interrupt which is not open; older versions of langgraph do not know it."""
 OTHER_LANGUAGE = "OtherLanguage"

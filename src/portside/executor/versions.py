@@ -6,10 +6,12 @@ server logs this at start, and a request for the feature gets an error that says
 
 import importlib.metadata
 import re
+from collections.abc import Mapping
 from typing import NamedTuple
 
 from portside.kernel.errors import UserMistake
 
+LIBRARIES = ("langgraph", "langgraph-checkpoint", "langchain-core", "langgraph-sdk", "langsmith")
 _NUMBER = re.compile(r"\d+")
 
 
@@ -23,19 +25,24 @@ class Feature(NamedTuple):
     @property
     def is_available(self) -> bool:
         """Whether the installed version is new enough."""
-        return _parts(importlib.metadata.version(self.library)) >= self.since
+        return self.is_in({self.library: importlib.metadata.version(self.library)})
 
-    @property
-    def requirement(self) -> str:
-        """The installed version and the one that is needed."""
+    def is_in(self, libraries: Mapping[str, str]) -> bool:
+        """Whether a version is new enough. Libraries that are not there have no such feature to lack."""
+        version = libraries.get(self.library)
+        return version is None or _parts(version) >= self.since
+
+    def requirement(self, libraries: Mapping[str, str]) -> str:
+        """The version that is there and the one that is needed."""
         needed = ".".join(map(str, self.since))
-        installed = importlib.metadata.version(self.library)
+        installed = libraries.get(self.library)
         return f"{self.name} needs {self.library} {needed} or newer; installed is {installed}"
 
     def require(self) -> None:
         """Raise UserMistake if the installed version is too old."""
         if not self.is_available:
-            raise UserMistake(f"{self.requirement}; raise the version in the project's dependencies")
+            requirement = self.requirement({self.library: importlib.metadata.version(self.library)})
+            raise UserMistake(f"{requirement}; raise the version in the project's dependencies")
 
 
 ENCRYPTION = Feature("encryption.path", "langgraph-sdk", (0, 2, 14))
@@ -48,9 +55,21 @@ TOOL_EVENTS = Feature("events of tools", "langgraph", (1, 2, 0))
 _LOGGED_AT_START = (ENCRYPTION, SERVER_RUNTIME, CACHE, TOOL_EVENTS, STRICT_RESUME)
 
 
-def missing_features() -> list[str]:
-    """Return the requirement of each feature that is off."""
-    return [feature.requirement for feature in _LOGGED_AT_START if not feature.is_available]
+def installed_libraries() -> dict[str, str]:
+    """Return the versions in this process's environment, without those of libraries that are not there."""
+    return {name: version for name in LIBRARIES if (version := _version(name))}
+
+
+def missing_features(libraries: Mapping[str, str]) -> list[str]:
+    """Return the requirement of each feature that is off with these versions of libraries."""
+    return [feature.requirement(libraries) for feature in _LOGGED_AT_START if not feature.is_in(libraries)]
+
+
+def _version(package: str) -> str | None:
+    try:
+        return importlib.metadata.version(package)
+    except importlib.metadata.PackageNotFoundError:
+        return None
 
 
 def _parts(version: str) -> tuple[int, ...]:

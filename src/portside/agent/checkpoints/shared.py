@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from itertools import accumulate
 from typing import NamedTuple
 
-from portside.executor.checkpoints.rows import PIECE_COLUMNS, VALUE_COLUMNS, WRITE_COLUMNS, Row, Rows
+from portside.executor.checkpoints.backend import PIECE_COLUMNS, VALUE_COLUMNS, WRITE_COLUMNS, Row, Rows
 from portside.executor.checkpoints.stored_pieces import array_text
 
 # A shorter part is stored again: naming its piece takes 64 bytes.

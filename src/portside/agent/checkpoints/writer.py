@@ -19,7 +19,7 @@ from uuid import UUID
 
 from portside.agent.checkpoints.shared import share_parts
 from portside.agent.sql import sql
-from portside.executor.checkpoints.rows import Rows
+from portside.executor.checkpoints.backend import Rows
 from portside.kernel.batching import Batcher
 from portside.kernel.db import Session
 

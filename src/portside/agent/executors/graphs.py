@@ -61,6 +61,7 @@ class RemoteGraphs:
 
     def __init__(self, pool: ExecutorPool, writer: CheckpointWriter, scopes: Scopes) -> None:
         self.facts: Mapping[str, GraphFacts] = pool.facts
+        self.libraries: Mapping[str, str] = pool.libraries
         self.writer = writer
         self.pools = [pool]
         self._pool = pool
@@ -224,6 +225,7 @@ class GraphsByLanguage:
         self._services = services
         self.pools = [pool for each in services for pool in each.pools]
         self.writer = services[0].writer
+        self.libraries: Mapping[str, str] = ChainMap(*(cast("dict[str, str]", each.libraries) for each in services))
         # The maps of the services themselves, which change with each executor that starts.
         self.facts: Mapping[str, GraphFacts] = ChainMap(
             *(cast("dict[str, GraphFacts]", each.facts) for each in services)

@@ -52,6 +52,7 @@ class ExecutorPool:
 
     def __init__(self, program: Program, limits: PoolLimits, make_handlers: MakeHandlers) -> None:
         self.facts: dict[str, GraphFacts] = {}
+        self.libraries: dict[str, str] = {}
         self.on_change: Callable[[], None] = lambda: None
         self.on_join: Callable[[Executor], None] = lambda _executor: None
         self.prepare: Prepare | None = None
@@ -319,6 +320,7 @@ class ExecutorPool:
         """Add an executor that is ready; it leaves when it ends. `fields` are logged."""
         self.facts.clear()
         self.facts.update(executor.hello.graphs)
+        self.libraries.update(executor.hello.libraries)
         executor.watch(self._on_end)
         self._executors.append(executor)
         log.info(

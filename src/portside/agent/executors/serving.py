@@ -10,23 +10,23 @@ from collections.abc import Awaitable, Callable, Coroutine, Mapping
 from typing import Any
 from uuid import UUID
 
-from langgraph.store.base import BaseStore
-
 from portside.agent.checkpoints.writer import LeaseLost
 from portside.agent.custom.cache import CACHE
 from portside.agent.custom.loopback import LOOPBACK
 from portside.agent.executors.member import Executor
+from portside.agent.store.items import StoreBatches
 from portside.executor import messages
-from portside.executor.checkpoints.backend import CheckpointBackend, CheckpointQuery
-from portside.executor.checkpoints.rows import (
+from portside.executor.checkpoints.backend import (
     CHECKPOINT_COLUMNS,
     PIECE_COLUMNS,
     VALUE_COLUMNS,
     WRITE_COLUMNS,
+    CheckpointBackend,
+    CheckpointQuery,
     Rows,
 )
 from portside.executor.link import CallFailed, Handler, ServedCall
-from portside.executor.remote import MAIN_SCOPE, decoded_op, encoded_result
+from portside.executor.messages import MAIN_SCOPE
 from portside.kernel.codec import load
 from portside.kernel.http.in_process import InProcessRequest
 
@@ -70,7 +70,7 @@ class Scopes:
 class ExecutorRequests:
     """Serves the calls of executors."""
 
-    def __init__(self, scopes: Scopes, store: BaseStore) -> None:
+    def __init__(self, scopes: Scopes, store: StoreBatches) -> None:
         self._scopes, self._store = scopes, store
 
     def handlers(self, executor: Callable[[], Executor]) -> Mapping[str, Handler]:
@@ -112,8 +112,7 @@ class ExecutorRequests:
         return await getattr(backend, call.operation)(*arguments)
 
     async def _batch(self, _executor: Executor, batch: messages.StoreBatch) -> list[Any]:
-        ops = [decoded_op(kind, load(fields)) for kind, fields in batch.ops]
-        return [encoded_result(result) for result in await self._store.abatch(ops)]
+        return await self._store.run((kind, load(fields)) for kind, fields in batch.ops)
 
 
 async def _read_cache(key: Any, _call: ServedCall) -> Any:

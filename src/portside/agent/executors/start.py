@@ -6,9 +6,8 @@ from collections.abc import Mapping
 from typing import Any
 
 import msgspec
-from langgraph.store.base import BaseStore
 
-from portside.agent.checkpoints.saver import PostgresBackend
+from portside.agent.checkpoints.backend import PostgresBackend
 from portside.agent.config import AgentConfig
 from portside.agent.executors.application import RemoteHandlers
 from portside.agent.executors.graphs import GraphsByLanguage, RemoteGraphs
@@ -19,6 +18,7 @@ from portside.agent.executors.process import Program
 from portside.agent.executors.serving import ExecutorRequests, Scopes
 from portside.agent.graphs import GraphService
 from portside.agent.settings import AgentSettings
+from portside.agent.store.items import Items, StoreBatches, ttl_config
 from portside.executor import messages
 from portside.executor.messages import ServerHello
 from portside.executor.project import Project
@@ -31,7 +31,7 @@ _ADDRESSES = ("DATABASE_URI", "DATABASE_URL", "POSTGRES_URI", "REDIS_URI", "REDI
 
 
 async def start_graphs(
-    config: AgentConfig, settings: AgentSettings, backend: PostgresBackend, store: BaseStore
+    config: AgentConfig, settings: AgentSettings, backend: PostgresBackend, items: Items
 ) -> GraphService:
     """Start the executors of all graphs; the caller closes what this returns.
 
@@ -42,16 +42,16 @@ async def start_graphs(
         none = Command([], {}, None)
         projects = [each for each in (config.project, config.javascript) if each.graphs]
         return GraphsByLanguage(*[
-            await _pool_of_graphs(config, each, none, settings, (backend, store)) for each in projects
+            await _pool_of_graphs(config, each, none, settings, (backend, items)) for each in projects
         ])  # fmt: skip
     if not config.project.graphs:
-        return await start_javascript(config, settings, backend, store)
-    python = await _pool_of_graphs(config, config.project, _python(settings), settings, (backend, store))
-    return await start_beside(python, config, settings, backend, store)
+        return await start_javascript(config, settings, backend, items)
+    python = await _pool_of_graphs(config, config.project, _python(settings), settings, (backend, items))
+    return await start_beside(python, config, settings, backend, items)
 
 
 async def start_beside(
-    python: GraphService, config: AgentConfig, settings: AgentSettings, backend: PostgresBackend, store: BaseStore
+    python: GraphService, config: AgentConfig, settings: AgentSettings, backend: PostgresBackend, items: Items
 ) -> GraphService:
     """Start the executors of the JavaScript graphs, if there are any, beside the Python graphs.
 
@@ -60,18 +60,18 @@ async def start_beside(
     if not config.javascript.graphs:
         return python
     try:
-        return GraphsByLanguage(python, await start_javascript(config, settings, backend, store))
+        return GraphsByLanguage(python, await start_javascript(config, settings, backend, items))
     except BaseException:
         await python.close()
         raise
 
 
 async def start_javascript(
-    config: AgentConfig, settings: AgentSettings, backend: PostgresBackend, store: BaseStore
+    config: AgentConfig, settings: AgentSettings, backend: PostgresBackend, items: Items
 ) -> RemoteGraphs:
     """Start the executors of the JavaScript graphs. Raises UserMistake if they do not load."""
     command = _javascript(config, settings)
-    return await _pool_of_graphs(config, config.javascript, command, settings, (backend, store))
+    return await _pool_of_graphs(config, config.javascript, command, settings, (backend, items))
 
 
 def programs_of_graphs(
@@ -124,15 +124,15 @@ async def _pool_of_graphs(
     project: Project,
     command: Command,
     settings: AgentSettings,
-    served: tuple[PostgresBackend, BaseStore],
+    served: tuple[PostgresBackend, Items],
 ) -> RemoteGraphs:
     """Start the pool that executes the graphs of a project in one language."""
-    backend, store = served
-    ttl = None if store.ttl_config is None else dict(store.ttl_config)
+    backend, items = served
+    ttl = ttl_config(items.setup)
     program = _program_of_graphs(config, project, command, settings, is_encrypted=backend.is_encrypted, store_ttl=ttl)
     executors = settings.executors if settings.uses_core_api else max(1, settings.executors)
     scopes = Scopes(backend)
-    pool = ExecutorPool(program, limits_of(settings, executors), ExecutorRequests(scopes, store).handlers)
+    pool = ExecutorPool(program, limits_of(settings, executors), ExecutorRequests(scopes, StoreBatches(items)).handlers)
     if not executors:
         # As long as no executor has said more.
         known = project.graphs.items()

@@ -1,6 +1,6 @@
 """The services that request handlers of the agent server use, and the headers of their pages; `app.py` wires them."""
 
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass
 from functools import cached_property
 from typing import TypeVar
@@ -82,6 +82,7 @@ class AgentServices(HealthServices):
     access: Access
     assistants: Assistants
     config: AgentConfig
+    libraries: Mapping[str, str]
     crons: Crons
     descriptions: Descriptions
     diagnostics: Diagnostics | None

@@ -1,16 +1,14 @@
 """Health, version, metrics and API description of a server, and a look inside it (spec: System routes)."""
 
-import importlib.metadata
 from typing import Annotated, Any
 
 import msgspec
-from langsmith.utils import tracing_is_enabled
 from starlette.responses import Response
 
 from portside import __version__
 from portside.agent.http.services import Context, Routes
 from portside.agent.queue.backlog import Backlog, Slots
-from portside.agent.refusals import REFUSALS
+from portside.agent.refusals import REFUSALS, sends_traces
 from portside.kernel.codec import dump_api
 from portside.kernel.diagnostics import DiagnosisUnderWay, Diagnostics, HeapDump
 from portside.kernel.errors import NotFound
@@ -112,7 +110,7 @@ async def show_info(ctx: Context) -> Info:
     project, revision = settings.deployment_id, settings.revision_id
     host = Host("self-hosted", project, revision, revision, settings.tenant_id)
     return Info(
-        full_version(), importlib.metadata.version("langgraph"), _flags(ctx.services.api_description.tags), host
+        full_version(), ctx.services.libraries.get("langgraph", ""), _flags(ctx.services.api_description.tags), host
     )
 
 
@@ -120,7 +118,7 @@ def _flags(tags: frozenset[str]) -> dict[str, bool]:
     return {
         "assistants": "assistants" in tags,
         "crons": "crons" in tags,
-        "langsmith": bool(tracing_is_enabled()),
+        "langsmith": sends_traces(),
         "langsmith_tracing_replicas": False,
         "langsmith_tracing_session_on_runs": False,
     }

@@ -11,7 +11,7 @@ A `Converter` turns each event of the log into events of the protocol; an `Agent
 import asyncio
 from collections import Counter
 from collections.abc import Hashable, Iterator
-from typing import Any, NamedTuple, cast
+from typing import TYPE_CHECKING, Any, NamedTuple, cast
 from uuid import UUID
 from weakref import WeakKeyDictionary, WeakSet
 
@@ -21,9 +21,12 @@ from portside.agent.streams.event_log import EventLog, Segment
 from portside.agent.streams.events import PROTOCOL_ONLY, STATE_UPDATE, StreamEvent
 from portside.agent.streams.history import Block, BlockGroup, Cursor, History, ItemRules
 from portside.agent.streams.hub import Hub
-from portside.executor.channels import INTERRUPT, INTERRUPT_IDS, Channels
+from portside.executor.requests import INTERRUPT, INTERRUPT_IDS
 from portside.kernel.codec import dump_api, load
 from portside.kernel.http.sse import sse_event
+
+if TYPE_CHECKING:
+    from portside.executor.channels import Channels
 
 # The limit includes the memory that events take in addition to their frames.
 LIMIT_BYTES = 48 * 1024 * 1024
@@ -91,7 +94,7 @@ class Converter:
     def __init__(self, run_id: UUID | None, tree: AgentTree) -> None:
         self._run_id = str(run_id)
         self._tree = tree
-        self._channels = Channels()
+        self._channels: Channels | None = None
         self._interrupted_in: dict[str, Namespace] = {}
         self._last_values: dict[Namespace, int] = {}
 
@@ -106,8 +109,16 @@ class Converter:
         elif name == STATE_UPDATE:
             yield ConvertedEvent(event.event_id, "values", (), dump_api(load(event.data)["values"]))
         elif name in _CONVERTED:
-            for method, where, data in self._channels.convert(namespace, name, load(event.data)):
+            for method, where, data in self._made_channels().convert(namespace, name, load(event.data)):
                 yield from self._channel_event(event, method, where, dump_api(data))
+
+    def _made_channels(self) -> "Channels":
+        """Return what converts langgraph's own events; its libraries are imported for those alone."""
+        if self._channels is None:
+            from portside.executor.channels import Channels
+
+            self._channels = Channels()
+        return self._channels
 
     def _channel_event(
         self, event: StreamEvent, method: str, namespace: Namespace, data: bytes | None = None

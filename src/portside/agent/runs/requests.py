@@ -10,16 +10,16 @@ from typing import Any, NamedTuple
 from uuid import UUID
 
 import msgspec
-from langsmith.utils import tracing_is_enabled
 
 from portside.agent.queue.admissions import priority_of
 from portside.agent.queue.statements import Admission, Admitted, ClaimedRun, RequestKey
+from portside.agent.refusals import sends_traces
 from portside.agent.runs.errors import ThreadBusy
 from portside.agent.threads.records import ThreadNotFound
 from portside.agent.types.access import ANYONE, UNRESTRICTED, Caller, Grant
 from portside.agent.types.assistants import Assistant
 from portside.agent.types.runs import STREAM_MODES, Run, RunCreate
-from portside.executor.commands import parse_command
+from portside.executor.commands import check_command
 from portside.kernel.clock import iso
 from portside.kernel.codec import load
 from portside.kernel.errors import BadRequest, Invalid
@@ -49,7 +49,7 @@ class RunIds(NamedTuple):
 def refuse_unsupported(body: RunCreate) -> None:
     """Refuse invalid commands and stream modes, and fields that this server does not act on. Raises Invalid."""
     if body.command is not None:
-        parse_command(msgspec.to_builtins(body.command))
+        check_command(msgspec.to_builtins(body.command))
     if body.checkpoint is not None and body.checkpoint_id is not None:
         raise Invalid.field(["body", "checkpoint_id"], "Give either checkpoint or checkpoint_id")
     for mode in _modes(body):
@@ -62,7 +62,7 @@ def refuse_unsupported(body: RunCreate) -> None:
 
 def refuse_feedback(keys: Sequence[str]) -> None:
     """Refuse feedback keys for which no links can be made. Raises Invalid."""
-    if not tracing_is_enabled():
+    if not sends_traces():
         why = "this server sends no traces, so there is nothing to give feedback on; set LANGSMITH_TRACING"
         raise refuse_field(FEEDBACK_FIELD, why)
     if len(keys) > FEEDBACK_KEYS_AT_MOST or any(not 0 < len(key) <= FEEDBACK_KEY_LENGTH for key in keys):

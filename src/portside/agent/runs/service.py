@@ -21,7 +21,6 @@ from typing import Any, Literal, NamedTuple
 from uuid import UUID
 
 import msgspec
-from langsmith import Client
 
 from portside.agent.assistants.records import Assistants
 from portside.agent.engine import RunExecutor
@@ -92,8 +91,6 @@ STATUSES = {"all": ["pending", "running"], "pending": ["pending"], "running": ["
 ELSEWHERE_POLL_S = 0.5
 LINKS_VALID_FOR = timedelta(hours=3)
 LINKS_WITHIN_S = 5.0
-# The fields of an interrupt as langgraph writes them; older versions of it have no schemas.
-_INTERRUPT_FIELDS = ("value", "id", "response_schema") if RESPONSE_SCHEMAS.is_available else ("value", "id")
 
 Awaited = Literal["end", "events", "nothing"]
 
@@ -138,6 +135,9 @@ class Runs:
         self._db = db
         self._assistants = assistants
         self._draining = draining
+        # As langgraph writes interrupts; older versions of it have no schemas.
+        schema = ["response_schema"] if RESPONSE_SCHEMAS.is_in(graphs.libraries) else []
+        self._interrupt_fields = ["value", "id", *schema]
         self.hub = Hub(
             keep_s=settings.resumable_stream_ttl_seconds,
             replays=ReplayLimits(settings.max_replay_bytes_per_caller, settings.max_replay_bytes),
@@ -342,7 +342,7 @@ class Runs:
                 return await _local_result(stream) or RUN_NOT_FOUND_RESULT
             if row["status"] in TERMINAL:
                 [complete] = await with_long_values(self._db, [row])
-                return _stored_result(complete)
+                return _stored_result(complete, self._interrupt_fields)
             if self.hub.is_stopped:
                 raise StreamCut
             if row["is_temporary"] and not is_kept:
@@ -546,16 +546,13 @@ async def _local_result(stream: RunStream | None) -> bytes | None:
     return None if result is None else result.as_json()
 
 
-def _stored_result(row: Any) -> bytes:
+def _stored_result(row: Any, fields: Sequence[str]) -> bytes:
     """Return the result that an ended run left on its thread, as a waiting client receives it."""
     if row["status"] == "error":
         return dump_api({"__error__": row["error"]})
     values: bytes = (row["values"] or "null").encode()
-    interrupts = [
-        {field: interrupt.get(field) for field in _INTERRUPT_FIELDS}
-        for task_interrupts in (row["interrupts"] or {}).values()
-        for interrupt in task_interrupts
-    ]
+    found = (interrupt for of_task in (row["interrupts"] or {}).values() for interrupt in of_task)
+    interrupts = [{field: interrupt.get(field) for field in fields} for interrupt in found]
     if not interrupts:
         return values
     return dump_api({**(load(values) or {}), "__interrupt__": interrupts})
@@ -582,19 +579,21 @@ async def _with_links(result: Awaitable[bytes], run_id: UUID, keys: list[str]) -
         return dump_api(values)
     try:
         async with asyncio.timeout(LINKS_WITHIN_S):
-            links = await asyncio.to_thread(feedback_links, _langsmith_client(), run_id, keys)
+            links = await asyncio.to_thread(lambda: feedback_links(_langsmith_client(), run_id, keys))
     except Exception as exc:  # noqa: BLE001 - the result is worth more than the links
         log.warning("feedback links could not be created", run_id=str(run_id), error=type(exc).__name__)
         return dump_api(values)
     return dump_api({**values, "__feedback__": links})
 
 
-def feedback_links(client: Client, run_id: UUID, keys: list[str]) -> dict[str, str]:
+def feedback_links(client: Any, run_id: UUID, keys: list[str]) -> dict[str, str]:
     """Create a link for each key that takes feedback on a run for some hours."""
     tokens = client.create_presigned_feedback_tokens(run_id, keys, expiration=LINKS_VALID_FOR)
     return {key: token.url for key, token in zip(keys, tokens, strict=True)}
 
 
 @cache
-def _langsmith_client() -> Client:
+def _langsmith_client() -> Any:
+    from langsmith import Client  # of 20 MB, for this alone
+
     return Client(auto_batch_tracing=False)

@@ -1,4 +1,4 @@
-"""The items of the store: langgraph's operations in batches, one statement for each kind of operation.
+"""The items of the store: operations in batches, one statement for each kind of operation.
 
 A value is stored as `jsonb`. A value that `jsonb` cannot hold unchanged is refused, never altered: an agent must not
 find something else in its memory than it stored.
@@ -6,35 +6,20 @@ find something else in its memory than it stored.
 A filter is split by what Postgres can evaluate quickly. Equality of scalars becomes containment, a comparison becomes a
 JSON path; both run in C. Only where a filter needs more (null, lists, `$ne` below the top level), the function
 `store_matches` checks the whole filter, for the rows that pass the other two.
-
-`PostgresStore` at the end is langgraph's interface over these items. Each of its calls is a statement on a connection
-of its own: a slow embedding of one run delays no other, and an error stays with its call.
 """
 
-import asyncio
 import json
 import re
-from collections.abc import Callable, Coroutine, Iterable, Mapping, Sequence
-from typing import Any, ClassVar, TypeVar
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any, ClassVar
 
 import msgspec
 import orjson
-from langgraph.store.base import (
-    BaseStore,
-    GetOp,
-    Item,
-    ListNamespacesOp,
-    Op,
-    PutOp,
-    Result,
-    SearchItem,
-    SearchOp,
-    TTLConfig,
-)
 
 from portside.agent.encryption.codec import refuse_encrypted_search
 from portside.agent.sql import sql
 from portside.agent.store.names import NamespacePattern, check_key, check_namespace, joined, pattern_of, upper_bound
+from portside.agent.store.operations import GetOp, ListNamespacesOp, PutOp, SearchOp, read_op, run_batch
 from portside.agent.store.search_index import ReindexItems, SearchIndex, StoreSetup
 from portside.agent.types.store import MAX_TTL_MINUTES
 from portside.kernel.codec import load
@@ -127,6 +112,52 @@ class Items:
             embeddings=vectors.embeddings,
             generation=index.generation,
         )
+
+
+def ttl_config(setup: StoreSetup) -> dict[str, Any] | None:
+    """Return the lifetimes of items as langgraph's stores describe them."""
+    if setup.ttl is None:
+        return None
+    lifetimes = {"refresh_on_read": setup.ttl.refresh_on_read, "default_ttl": setup.ttl.default_ttl}
+    return {**lifetimes, "omit_expired": True}
+
+
+class StoreBatches:
+    """Runs batches of operations that executors send, and returns plain data.
+
+    An item is a map with its value as JSON. Reads see the state before the batch.
+    """
+
+    def __init__(self, items: Items) -> None:
+        self._items = items
+
+    async def run(self, sent: Iterable[tuple[str, Mapping[str, Any]]]) -> list[Any]:
+        """Run operations, each a kind and its fields. Raises ValueError, Invalid and EmbeddingFailed."""
+        return await run_batch(
+            [read_op(kind, fields) for kind, fields in sent],
+            (
+                (GetOp, self._get),
+                (SearchOp, self._search),
+                (ListNamespacesOp, self._items.list_namespaces),
+                (PutOp, self._put),
+            ),
+        )
+
+    async def _get(self, ops: Sequence[GetOp]) -> list[Any]:
+        return [_plain_item(row) if row else None for row in await self._items.get(ops)]
+
+    async def _search(self, ops: Sequence[SearchOp]) -> list[Any]:
+        found = await self._items.search(ops)
+        return [[{**_plain_item(row), "score": row["score"]} for row in rows] for rows in found]
+
+    async def _put(self, ops: Sequence[PutOp]) -> list[Any]:
+        await self._items.write(ops)
+        return [None] * len(ops)
+
+
+def _plain_item(row: Record) -> dict[str, Any]:
+    times = {name: row[name].isoformat() for name in ("created_at", "updated_at")}
+    return {"namespace": tuple(row["namespace"]), "key": row["key"], **times, "value": row["value"].encode()}
 
 
 def _write_columns(ops: Sequence[PutOp]) -> Columns:
@@ -227,16 +258,6 @@ def json_text(value: Any, what: str) -> str:
     return raw.decode()
 
 
-def item_of(row: Record) -> Item:
-    """Return langgraph's item of a row."""
-    return Item(**_item_fields(row))
-
-
-def search_item_of(row: Record) -> SearchItem:
-    """Return langgraph's search result of a row."""
-    return SearchItem(**_item_fields(row), score=row["score"])
-
-
 def _without_exponents(value: Any) -> Any:
     """Write large floats with all digits and a decimal point: `jsonb` turns `1e20` into an integer."""
     if isinstance(value, dict):
@@ -246,16 +267,6 @@ def _without_exponents(value: Any) -> Any:
     if isinstance(value, float) and value.is_integer():
         return orjson.Fragment(f"{value:.1f}".encode())
     return value
-
-
-def _item_fields(row: Record) -> dict[str, Any]:
-    return {
-        "namespace": tuple(row["namespace"]),
-        "key": row["key"],
-        "value": load(row["value"]),
-        "created_at": row["created_at"],
-        "updated_at": row["updated_at"],
-    }
 
 
 def _json_default(value: Any) -> Any:
@@ -371,92 +382,3 @@ def store_tasks(db: Database, setup: StoreSetup) -> list[Task]:
     if setup.index is not None:
         tasks.append(ReindexItems(db, setup.index))
     return tasks
-
-
-T = TypeVar("T")
-_METHODS = {GetOp: "get", SearchOp: "search", PutOp: "put", ListNamespacesOp: "list_namespaces"}
-
-
-class PostgresStore(BaseStore):
-    """Keeps items in Postgres. Create it on the event loop of its database."""
-
-    supports_ttl = True
-
-    def __init__(self, db: Database, setup: StoreSetup) -> None:
-        self._items = Items(db, setup)
-        self._loop = asyncio.get_running_loop()
-        self.ttl_config = _ttl_config(setup)
-
-    async def abatch(self, ops: Iterable[Op]) -> list[Result]:
-        """Run several operations; reads see the state before the batch. Raises ValueError and EmbeddingFailed."""
-        work = self._do(list(ops))
-        if asyncio.get_running_loop() is self._loop:
-            return await work
-        return await asyncio.wrap_future(asyncio.run_coroutine_threadsafe(work, self._loop))
-
-    def batch(self, ops: Iterable[Op]) -> list[Result]:
-        """Run `abatch` from another thread. Raises InvalidStateError on the loop that would have to run it."""
-        operations = list(ops)
-        self._refuse_own_loop(operations)
-        return asyncio.run_coroutine_threadsafe(self._do(operations), self._loop).result()
-
-    async def _do(self, ops: Sequence[Op]) -> list[Result]:
-        results: list[Result] = [None] * len(ops)
-        for kind, handler in (
-            (GetOp, self._get),
-            (SearchOp, self._search),
-            (ListNamespacesOp, self._items.list_namespaces),
-            (PutOp, self._put),
-        ):
-            numbers = [number for number, op in enumerate(ops) if isinstance(op, kind)]
-            if numbers:
-                found = await _call(handler, [ops[number] for number in numbers])
-                for number, result in zip(numbers, found, strict=True):
-                    results[number] = result
-        return results
-
-    async def _get(self, ops: Sequence[GetOp]) -> list[Any]:
-        return [item_of(row) if row else None for row in await self._items.get(ops)]
-
-    async def _search(self, ops: Sequence[SearchOp]) -> list[Any]:
-        return [[search_item_of(row) for row in rows] for rows in await self._items.search(ops)]
-
-    async def _put(self, ops: Sequence[PutOp]) -> list[Any]:
-        await self._items.write(ops)
-        return [None] * len(ops)
-
-    def _refuse_own_loop(self, ops: Sequence[Op]) -> None:
-        try:
-            here = asyncio.get_running_loop()
-        except RuntimeError:
-            return
-        if here is self._loop:
-            method = _METHODS.get(type(ops[0]), "batch") if len(ops) == 1 else "batch"
-            if isinstance(ops[0], PutOp) and len(ops) == 1 and ops[0].value is None:
-                method = "delete"
-            raise asyncio.InvalidStateError(
-                "Synchronous calls to PostgresStore detected in the main event loop. This can lead to deadlocks or "
-                "performance issues. Please use the asynchronous interface for main thread operations. "
-                f"Specifically, replace `store.{method}(...)` with `await store.a{method}(...)`"
-            )
-
-
-async def _call(handler: Callable[[Any], Coroutine[Any, Any, list[Any]]], ops: list[Op]) -> list[Any]:
-    return await handler(ops)
-
-
-def _ttl_config(setup: StoreSetup) -> TTLConfig | None:
-    if setup.ttl is None:
-        return None
-    return TTLConfig(refresh_on_read=setup.ttl.refresh_on_read, default_ttl=setup.ttl.default_ttl, omit_expired=True)
-
-
-def make_store(setup: StoreSetup) -> Callable[[Database], Coroutine[Any, Any, BaseStore]]:
-    """Return a factory for the graphs' store, to be called on the loop of the graphs."""
-
-    async def make(db: Database) -> BaseStore:
-        if setup.index is not None:
-            setup.index.embedder.use_running_loop()
-        return PostgresStore(db, setup)
-
-    return make

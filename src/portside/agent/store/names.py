@@ -6,7 +6,8 @@ Both are parts of an index entry, whose size Postgres limits: hence the limits, 
 from collections.abc import Iterable, Sequence
 
 import msgspec
-from langgraph.store.base import InvalidNamespaceError, MatchCondition
+
+from portside.agent.store.operations import InvalidNamespaceError, MatchCondition
 
 MAX_DEPTH = 32
 MAX_NAMESPACE_BYTES = 1024

@@ -4,10 +4,10 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 import msgspec
-from langgraph.store.base import GetOp, ListNamespacesOp, MatchCondition, PutOp, SearchOp
 
 from portside.agent.store.items import Items
 from portside.agent.store.names import check_key, check_namespace
+from portside.agent.store.operations import GetOp, ListNamespacesOp, MatchCondition, PutOp, SearchOp
 from portside.agent.types.store import (
     FoundItem,
     FoundItems,

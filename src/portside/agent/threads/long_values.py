@@ -5,17 +5,19 @@ plain JSON data are left out of a row, so their JSON does not depend on the proj
 """
 
 from collections.abc import Mapping, Sequence
-from typing import Any
+from functools import cache
+from typing import TYPE_CHECKING, Any
 from uuid import UUID
 
 from portside.agent.sql import sql
-from portside.executor.checkpoints.serde import make_serde
 from portside.kernel.codec import dump_api, load
 from portside.kernel.db import Session
 from portside.kernel.large_reads import current_read
 from portside.kernel.user_json import dump_user, without_nul
 
-_serde = make_serde()
+if TYPE_CHECKING:
+    from portside.executor.checkpoints.serde import SafeSerializer
+
 # Rows without their lists that are in memory together.
 BATCH = 16
 # How often a row is read again whose checkpoint was deleted in between.
@@ -65,6 +67,14 @@ async def threads_matching(db: Session, values: Mapping[str, Any] | None) -> lis
     return matching
 
 
+@cache
+def _serde() -> "SafeSerializer":
+    # A server without graphs imports their libraries for long lists alone.
+    from portside.executor.checkpoints.serde import make_serde
+
+    return make_serde()
+
+
 async def _join(db: Session, row: Row, lists: str, *, matching: str | None = None, extract: Any = None) -> Row:
     return await db.fetchrow(
         sql.join_long_values,
@@ -97,6 +107,6 @@ async def _read(db: Session, thread_id: UUID, versions: Mapping[str, str]) -> li
         # One after the other: a single row may be as large as it is (`kernel.large_reads`).
         named = {"thread_ids": [str(thread_id)], "channels": [name], "versions": [version]}
         if (row := await db.fetchrow(sql.read_long_values, **named)) is not None:
-            value = _serde.loads_for_json((row["kind"], row["data"]))
+            value = _serde().loads_for_json((row["kind"], row["data"]))
             entries.append(f"{dump_api(name).decode()}:{without_nul(dump_user(value)).decode()}")
     return entries

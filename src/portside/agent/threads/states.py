@@ -16,7 +16,7 @@ from uuid import UUID
 
 import msgspec
 
-from portside.agent.checkpoints.saver import PostgresBackend
+from portside.agent.checkpoints.backend import PostgresBackend
 from portside.agent.encryption.codec import encryptor_of
 from portside.agent.graphs import GraphService
 from portside.agent.sql import sql

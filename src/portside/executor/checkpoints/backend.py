@@ -1,9 +1,67 @@
-"""The interface to what stores the rows of checkpoints: the database of this process, or the server behind a link."""
+"""The interface to what stores the rows of checkpoints: the database of this process, or the server behind a link.
+
+It knows rows as plain data: a server without the libraries of graphs imports it.
+"""
 
 from collections.abc import Sequence
+from dataclasses import dataclass, field
 from typing import Any, NamedTuple, Protocol
 
-from portside.executor.checkpoints.rows import Rows
+CHECKPOINT_COLUMNS = (
+    "c_thread", "c_ns", "c_id", "c_parent", "c_metadata", "c_kind", "c_body", "c_channels", "c_versions",
+)  # fmt: skip
+VALUE_COLUMNS = ("v_thread", "v_ns", "v_channel", "v_version", "v_kind", "v_data", "v_pieces", "v_shared")
+PIECE_COLUMNS = ("p_thread", "p_series", "p_number", "p_leaves", "p_data")
+WRITE_COLUMNS = (
+    "w_thread", "w_ns", "w_checkpoint", "w_task", "w_idx", "w_path", "w_run", "w_channel", "w_kind", "w_data",
+    "w_pieces", "w_shared",
+)  # fmt: skip
+_WRITE_INDEX = WRITE_COLUMNS.index("w_idx")
+
+
+Row = tuple[Any, ...]
+
+
+@dataclass(slots=True, eq=False)
+class Rows:
+    """Rows of the four tables by their keys, for the query `write_checkpoints`."""
+
+    checkpoints: dict[Row, Row] = field(default_factory=dict)
+    values: dict[Row, Row] = field(default_factory=dict)
+    pieces: dict[Row, Row] = field(default_factory=dict)
+    writes: dict[Row, Row] = field(default_factory=dict)
+    size: int = 0
+    is_encrypted: bool = False
+
+    def __bool__(self) -> bool:
+        return bool(self.checkpoints or self.values or self.writes)
+
+    def merge(self, other: "Rows") -> None:
+        """Add rows as the tables do on conflict: values and ordinary writes keep the first row, others the last."""
+        self.checkpoints |= other.checkpoints
+        self.values = other.values | self.values
+        self.pieces |= other.pieces
+        for key, row in other.writes.items():
+            if row[_WRITE_INDEX] < 0:
+                self.writes[key] = row
+            else:
+                self.writes.setdefault(key, row)
+        self.size += other.size
+        self.is_encrypted = self.is_encrypted or other.is_encrypted
+
+    def columns(self) -> dict[str, list[Any]]:
+        """Return one list for each column. Raises ValueError for metadata that has no JSON form."""
+        named: dict[str, list[Any]] = {}
+        for names, rows in (
+            (CHECKPOINT_COLUMNS, self.checkpoints),
+            (VALUE_COLUMNS, self.values),
+            (PIECE_COLUMNS, self.pieces),
+            (WRITE_COLUMNS, self.writes),
+        ):
+            columns = zip(*rows.values(), strict=True) if rows else ((),) * len(names)
+            named.update((name, list(column)) for name, column in zip(names, columns, strict=True))
+        named["c_metadata"] = [each if isinstance(each, str) else each() for each in named["c_metadata"]]
+        return named
 
 
 class CheckpointQuery(NamedTuple):

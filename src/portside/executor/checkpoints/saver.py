@@ -21,12 +21,11 @@ from langgraph.checkpoint.base import (
 )
 from langgraph.checkpoint.serde.base import SerializerProtocol
 
-from portside.executor.checkpoints.backend import CheckpointBackend, CheckpointQuery
+from portside.executor.checkpoints.backend import CheckpointBackend, CheckpointQuery, Rows
 from portside.executor.checkpoints.pieces import MIN_BYTES, ValuePieces
 from portside.executor.checkpoints.rows import (
     Encoding,
     JsonValues,
-    Rows,
     checkpoint_rows,
     filter_json,
     known_values,

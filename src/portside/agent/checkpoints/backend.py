@@ -9,8 +9,6 @@ from collections.abc import Callable, Sequence
 from functools import lru_cache
 from uuid import UUID
 
-from langgraph.checkpoint.serde.base import SerializerProtocol
-
 from portside.agent.checkpoints.writer import CheckpointBuffer, CheckpointWriter, RunAttempt, run_on
 from portside.agent.encryption.encryptor import Encryptor
 from portside.agent.encryption.locations import (
@@ -27,16 +25,15 @@ from portside.agent.encryption.locations import (
 from portside.agent.encryption.reencryption import rebind_checkpoints
 from portside.agent.sql import sql
 from portside.agent.sql.declarations import ModelField
-from portside.executor.checkpoints.backend import CheckpointQuery
-from portside.executor.checkpoints.rows import (
+from portside.executor.checkpoints.backend import (
     CHECKPOINT_COLUMNS,
     PIECE_COLUMNS,
     VALUE_COLUMNS,
     WRITE_COLUMNS,
+    CheckpointQuery,
     Row,
     Rows,
 )
-from portside.executor.checkpoints.saver import Checkpointer
 from portside.kernel.codec import dump_api, load
 from portside.kernel.db import Database, Record, Session
 
@@ -136,22 +133,6 @@ class PostgresBackend:
             await tx.execute(sql.copy_checkpoints, source=source, target=target)
             if self.encryptor is not None:
                 await rebind_checkpoints(self.encryptor, tx, source, target)
-
-
-class PostgresSaver(Checkpointer):
-    """The checkpointer of graphs in this process."""
-
-    def __init__(
-        self,
-        db: Session,
-        *,
-        serde: SerializerProtocol | None = None,
-        encryptor: Encryptor | None = None,
-        writer: CheckpointWriter | None = None,
-    ) -> None:
-        backend = PostgresBackend(db, encryptor=encryptor, writer=writer)
-        super().__init__(backend, serde=serde)
-        self.writer = backend.writer
 
 
 @lru_cache(maxsize=64)
