@@ -283,6 +283,18 @@ export const promptRoute = createRoute({
   validateSearch: texts("view", "commit", "against", "edit"),
   component: lazyRouteComponent(() => import("./pages/prompts/PromptPage"), "PromptPage"),
 });
+export const auditRoute = createRoute({
+  getParentRoute: () => root,
+  path: "/audit",
+  validateSearch: texts("actor", "action", "object", "outcome", "period", "entry"),
+  component: lazyRouteComponent(() => import("./pages/audit/AuditPage"), "AuditPage"),
+});
+export const alertsRoute = createRoute({
+  getParentRoute: () => root,
+  path: "/alerts",
+  validateSearch: texts("tab"),
+  component: lazyRouteComponent(() => import("./pages/alerts/AlertsPage"), "AlertsPage"),
+});
 const people = createRoute({
   getParentRoute: () => root,
   path: "/people",
@@ -360,6 +372,8 @@ const routeTree = root.addChildren([
   promptsRoute,
   newPrompt,
   promptRoute,
+  auditRoute,
+  alertsRoute,
   people.addChildren([membersTab, keysTab, sessionsTab, rolesTab]),
   system.addChildren([healthTab, gitTab, systemSettingsTab]),
 ]);

@@ -4,6 +4,8 @@ import { useApi } from "../api/queries";
 import { ownAgent } from "../api/server";
 
 const ADMINISTERED: Record<string, string> = {
+  "/audit": "Audit log",
+  "/alerts": "Alerts",
   "/people/keys": "API keys",
   "/people/sessions": "Sessions",
   "/people/roles": "Roles",

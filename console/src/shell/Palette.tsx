@@ -99,6 +99,8 @@ function OpenPalette({ onClose }: { onClose: () => void }) {
 function useEntries(text: string): Entry[] {
   const navigate = useNavigate();
   const mayCreate = useMay("deployments:create");
+  const mayManage = useMay("organization:manage");
+  const mayReadLog = useMay("workspaces:manage") || mayManage;
   const found = useApi(
     "GET /v2/deployments",
     { query: { name_contains: text.trim().toLowerCase(), limit: SHOWN } },
@@ -120,6 +122,12 @@ function useEntries(text: string): Entry[] {
       { id: "prompts", title: "Prompts", detail: "place", icon: "prompts", run: go("/prompts") },
       { id: "people", title: "People", detail: "place", icon: "person", run: go("/people") },
       { id: "keys", title: "API keys", detail: "place", icon: "key", run: go("/people/keys") },
+      ...(mayReadLog
+        ? [{ id: "audit", title: "Audit log", detail: "place", icon: "log", run: go("/audit") } as Entry]
+        : []),
+      ...(mayManage
+        ? [{ id: "alerts", title: "Alerts", detail: "place", icon: "bell", run: go("/alerts") } as Entry]
+        : []),
       { id: "system", title: "System", detail: "place", icon: "system", run: go("/system") },
       {
         id: "theme",
@@ -169,5 +177,5 @@ function useEntries(text: string): Entry[] {
     const known = fixed.filter((entry) => ownAgent === null || OF_AGENT.has(entry.id));
     const matching = known.filter((entry) => entry.title.toLowerCase().includes(wanted));
     return [...matching, ...deployments].slice(0, SHOWN);
-  }, [navigate, mayCreate, found.data, text]);
+  }, [navigate, mayCreate, mayManage, mayReadLog, found.data, text]);
 }

@@ -8,6 +8,7 @@ import { useNarrow } from "../ui/useNarrow";
 import { Account, WorkspaceSwitch } from "./Account";
 import { Breadcrumb } from "./Breadcrumb";
 import { Palette } from "./Palette";
+import { covers, useSession } from "./session";
 
 const PLACES = [
   {
@@ -40,12 +41,15 @@ const PLACES = [
       { to: "/usage", title: "Usage", icon: "usage" },
       { to: "/prices", title: "Prices", icon: "prices" },
       { to: "/people", title: "People", icon: "person" },
+      { to: "/audit", title: "Audit log", icon: "log", needs: ["organization:manage", "workspaces:manage"] },
+      { to: "/alerts", title: "Alerts", icon: "bell", needs: ["organization:manage"] },
       { to: "/system", title: "System", icon: "system" },
     ],
   },
 ] as const satisfies readonly {
   title: string | null;
-  places: readonly { to: string; title: string; icon: IconName }[];
+  // Who has none of `needs` is not shown the place.
+  places: readonly { to: string; title: string; icon: IconName; needs?: readonly string[] }[];
 }[];
 
 type Place = (typeof PLACES)[number]["places"][number];
@@ -180,10 +184,12 @@ function NarrowRail() {
 }
 
 function AllPlaces({ onLeave }: { onLeave?: () => void }) {
+  const { permissions } = useSession().identity;
+  const mayGo = (place: Place) => !("needs" in place) || place.needs.some((each) => covers(permissions, each));
   return SHOWN.map((group) => (
     <div key={group.title} className="places">
       {group.title && <p className="places-title">{group.title}</p>}
-      {group.places.map((place) => (
+      {group.places.filter(mayGo).map((place) => (
         <PlaceLink key={place.to} place={place} onLeave={onLeave} />
       ))}
     </div>

@@ -1,0 +1,93 @@
+import { useNavigate } from "@tanstack/react-router";
+import type { Alert } from "../../api/platform";
+import { useApi } from "../../api/queries";
+import { alertsRoute } from "../../router";
+import { useMay } from "../../shell/session";
+import { Empty } from "../../ui/Empty";
+import { Problem } from "../../ui/Problem";
+import { Status } from "../../ui/Status";
+import { Table } from "../../ui/Table";
+import { Tabs } from "../../ui/Tabs";
+import { Ago } from "../../ui/Time";
+import { ChannelsTab } from "./ChannelsTab";
+import { RulesTab } from "./RulesTab";
+
+const TABS = [
+  ["alerts", "Alerts"],
+  ["channels", "Channels"],
+  ["rules", "Rules"],
+] as const;
+type Tab = (typeof TABS)[number][0];
+
+// What an operator must know now, where messages about it go, and from which thresholds on.
+export function AlertsPage() {
+  const { tab } = alertsRoute.useSearch();
+  const navigate = useNavigate();
+  const mayManage = useMay("organization:manage");
+  const selected = TABS.find(([name]) => name === tab)?.[0] ?? "alerts";
+  const select = (name: Tab) =>
+    void navigate({ to: "/alerts", search: (old) => ({ ...old, tab: name === "alerts" ? undefined : name }) });
+  return (
+    <div className="page">
+      <h1>Alerts</h1>
+      {!mayManage && <Empty title="You may not see the alerts">Admins and operators of the organization may.</Empty>}
+      {mayManage && (
+        <>
+          <Tabs label="Parts of the page" tabs={TABS} selected={selected} onSelect={select} />
+          {selected === "alerts" && <AlertsTab />}
+          {selected === "channels" && <ChannelsTab />}
+          {selected === "rules" && <RulesTab />}
+        </>
+      )}
+    </div>
+  );
+}
+
+function AlertsTab() {
+  const found = useApi("GET /alerts", { query: { limit: 200 } }, { everyMs: 10_000 });
+  const channels = useApi("GET /alerts/channels", {});
+  const rules = useApi("GET /alerts/rules", {});
+  if (found.error && !found.data) return <Problem error={found.error} retry={() => void found.refetch()} />;
+  if (found.data === undefined) return null;
+  const unitOf = (rule: string) => rules.data?.find((each) => each.name === rule)?.unit ?? "";
+  return (
+    <>
+      {channels.data?.length === 0 && (
+        <p className="notice">Nobody is told: add a channel, so that alerts reach you as messages.</p>
+      )}
+      {found.data.length === 0 ? (
+        <Empty title="No alerts" command="portside alerts rules">
+          Nothing is wrong now, and nothing was in the last 90 days.
+        </Empty>
+      ) : (
+        <section className="card" aria-label="Alerts">
+          <Table
+            label="Alerts"
+            rows={found.data}
+            keyOf={(each) => each.id}
+            isStacked
+            columns={[
+              { title: "About", show: (each) => each.name },
+              { title: "State", show: (each) => <State of={each} /> },
+              { title: "Rule", show: (each) => <code>{each.rule}</code> },
+              { title: "Value", show: (each) => measured(each.value, unitOf(each.rule)), isNumber: true },
+              { title: "Detail", show: (each) => <span title={each.detail}>{each.detail}</span> },
+              { title: "Since", show: (each) => <Ago at={each.fired_at} /> },
+              { title: "Until", show: (each) => each.ended_at && <Ago at={each.ended_at} /> },
+            ]}
+          />
+        </section>
+      )}
+    </>
+  );
+}
+
+// A condition without a unit only holds or not.
+function measured(value: number, unit: string): string {
+  return unit ? `${Math.round(value * 10) / 10} ${unit}` : "";
+}
+
+function State({ of: alert }: { of: Alert }) {
+  if (alert.ended_at) return <Status tone="good" word="Ended" />;
+  return alert.is_silenced ? <Status tone="wait" word="Silenced" /> : <Status tone="bad" word="Firing" />;
+}
