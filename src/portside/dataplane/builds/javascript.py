@@ -6,6 +6,7 @@ without a package in the root in the folder of the configuration file. The build
 """
 
 import re
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -184,31 +185,30 @@ class JavaScript:
         source = self.source.resolve()
         roots = [source] if install else install_roots(source, config_folder)
         await self.tools.install(node_versions(roots[0] if roots else config_folder, config.node_version))
+        # A package of a workspace is managed as its root says.
+        managers = {folder: package_manager(folder) for folder in (*roots, config_folder)}
+        own = {manager.name: manager for manager in reversed(managers.values())}
         for root in roots:
-            await self._install(root, install)
+            command = install or install_command(root)
+            await self._prepare(command, own, root)
+            await self._run(command, root, "install_command", await self._variables(managers[root], root))
         if build:
-            await self._prepare(build, config_folder)
-            await self._run(build, config_folder, "build_command")
+            await self._prepare(build, own, config_folder)
+            root = roots[0] if roots else config_folder
+            await self._run(build, config_folder, "build_command", await self._variables(managers[root], root))
         return True
 
-    async def _install(self, root: Path, command: str | None) -> None:
-        manager = package_manager(root)
-        if command:
-            await self._prepare(command, root)
-        else:
-            await self.tools.add_manager(manager, root)
-        variables = self.tools.pnpm_variables if manager.name == "pnpm" else {}
-        if manager.package == "@yarnpkg/cli-dist":
-            variables = await self._yarn_variables(root)
-        await self._run(command or install_command(root), root, "install_command", variables)
-
-    async def _prepare(self, command: str, folder: Path) -> None:
-        """Provide the package managers that a command names."""
-        manager = package_manager(folder)
+    async def _prepare(self, command: str, own: Mapping[str, PackageManager], folder: Path) -> None:
+        """Provide the package managers that a command names, in the project's own versions."""
         for name in dict.fromkeys(_WORD.findall(command)):
             if name in _INSTALLS:
-                is_own = manager.name == name
-                await self.tools.add_manager(manager if is_own else PackageManager(name, _NEWEST[name]), folder)
+                await self.tools.add_manager(own.get(name, PackageManager(name, _NEWEST[name])), folder)
+
+    async def _variables(self, manager: PackageManager, root: Path) -> dict[str, str]:
+        """Return the variables that the commands of a project's package manager need."""
+        if manager.package == "@yarnpkg/cli-dist":
+            return await self._yarn_variables(root)
+        return self.tools.pnpm_variables if manager.name == "pnpm" else {}
 
     async def _yarn_variables(self, root: Path) -> dict[str, str]:
         """Return what a newer yarn does not know: npm's registry, and that Node must find packages by itself."""
@@ -232,7 +232,7 @@ class JavaScript:
                     "the configuration file has no node_version. Remove the command"
                 )
 
-    async def _run(self, command: str, folder: Path, field: str, variables: dict[str, str] | None = None) -> None:
+    async def _run(self, command: str, folder: Path, field: str, variables: Mapping[str, str]) -> None:
         self.tools.output.write(f"Running {command}")
         outcome = await self.tools.run(["/bin/sh", "-c", command], folder, variables=variables)
         if outcome.code != 0:

@@ -192,8 +192,10 @@ class NodeTools:
         if manager.name == "npm" or await self._has(manager, cwd):
             return
         package = f"{manager.package}@{manager.version}"
-        self.output.write(f"Installing {package}")
         folder = self._folder / "managers" / f"{manager.name}-{manager.version}"
+        if folder.is_dir():
+            return
+        self.output.write(f"Installing {package}")
         folder.mkdir(parents=True, exist_ok=True)
         silent = self.output.silent()
         packed = await self.run(["npm", "pack", "--silent", "--pack-destination", str(folder), package], folder, silent)
