@@ -31,7 +31,9 @@ from portside.kernel.logs import get_logger
 log = get_logger(__name__)
 
 # Builds read these; a server has nothing to do for them.
-_READ_BY_BUILDS = frozenset({"node_version", "pip_config_file", "python_version", "source"})
+_READ_BY_BUILDS = frozenset({
+    "build_command", "install_command", "node_version", "pip_config_file", "python_version", "source",
+})  # fmt: skip
 _READ = frozenset({"$schema", "dependencies", "graphs", "env", *_READ_BY_BUILDS})
 _IMAGES = "it only matters for building an image"
 _POSTGRES = "this server keeps its data in Postgres"
@@ -39,8 +41,7 @@ _POSTGRES = "this server keeps its data in Postgres"
 _IGNORED = {
     **dict.fromkeys(
         (
-            "api_version", "base_image", "build_command", "dockerfile_lines", "image_distro", "install_command",
-            "keep_pkg_tools", "pip_installer",
+            "api_version", "base_image", "dockerfile_lines", "image_distro", "keep_pkg_tools", "pip_installer",
         ),
         _IMAGES,
     ),
