@@ -338,6 +338,12 @@ export const gitTab = createRoute({
   validateSearch: texts("add"),
   component: lazyRouteComponent(() => import("./pages/system/GitTab"), "GitTab"),
 });
+const backupsTab = createRoute({
+  getParentRoute: () => system,
+  path: "/backups",
+  component: lazyRouteComponent(() => import("./pages/system/BackupsTab"), "BackupsTab"),
+});
+
 export const systemSettingsTab = createRoute({
   getParentRoute: () => system,
   path: "/settings",
@@ -375,7 +381,7 @@ const routeTree = root.addChildren([
   auditRoute,
   alertsRoute,
   people.addChildren([membersTab, keysTab, sessionsTab, rolesTab]),
-  system.addChildren([healthTab, gitTab, systemSettingsTab]),
+  system.addChildren([healthTab, gitTab, backupsTab, systemSettingsTab]),
 ]);
 
 export const router = createRouter({

@@ -8,11 +8,17 @@ export type Alert = { id: string; rule: string; subject: string; name: string; d
 
 export type AttachmentsOperations = { rename?: Record<string, string>; retain?: (string)[] };
 
+export type Attempt = { started_at: string; ended_at: string; location: string; name: string; is_scheduled: boolean; size_bytes?: number | null; error?: string | null };
+
 export type AuditChain = { entries: number; first_seq: number | null; last_seq: number | null; last_hash: string | null; broken_at: number | null };
 
 export type AuditEntry = { seq: number; id: string; at: string; organization_id: string | null; workspace_id: string | null; actor_kind: "anonymous" | "platform" | "service_key" | "user"; user_id: string | null; user_email: string | null; key_id: string | null; short_key: string | null; session_id: string | null; address: string | null; client: string | null; action: string; object_ids: (string)[]; object_name: string | null; fields: (string)[]; outcome: "failed" | "ok" | "refused"; status: number | null; error: string | null; request_id: string | null; count: number; hash: string };
 
 export type AuditPage = { items: (AuditEntry)[]; cursor: number | null };
+
+export type BackupSchedule = { location: string; every_hours: number; keep: number; keep_days: number; keeps_log: boolean; is_running: boolean; next_at: string | null; restore_command: string };
+
+export type Backups = { schedule: BackupSchedule | null; backups: (ListedBackup)[]; attempts: (Attempt)[]; problem?: string | null };
 
 export type BatchIngestConfig = { use_multipart_endpoint?: boolean; scale_up_qsize_trigger?: number; scale_up_nthreads_limit?: number; scale_down_nempty_trigger?: number; size_limit?: number; size_limit_bytes?: number };
 
@@ -193,6 +199,8 @@ export type LikeRequest = { like: boolean };
 export type Likes = { likes: number };
 
 export type Limits = { monthly: (MonthlyLimit)[]; rates: (RateBudget)[] };
+
+export type ListedBackup = { name: string; size_bytes: number; created_at: string; kind?: string; version?: string; problem?: string | null };
 
 export type Listener = { id: string; compute_type: "k8s" | "process"; compute_id: string; compute_config: ComputeConfig; version: string | null; last_seen_at: string | null; created_at: string; updated_at: string };
 
@@ -665,6 +673,8 @@ export interface Operations {
   "PATCH /sessions/{session_id}": { path: { session_id: string }; query: Record<never, never>; body: ProjectPatch; response: TracerSession };
   "GET /settings": { path: Record<never, never>; query: Record<never, never>; body: undefined; response: Settings };
   "GET /system": { path: Record<never, never>; query: Record<never, never>; body: undefined; response: SystemState };
+  "GET /system/backups": { path: Record<never, never>; query: Record<never, never>; body: undefined; response: Backups };
+  "POST /system/backups": { path: Record<never, never>; query: Record<never, never>; body: undefined; response: undefined };
   "GET /system/disk": { path: Record<never, never>; query: Record<never, never>; body: undefined; response: DiskReport };
   "GET /system/doctor": { path: Record<never, never>; query: Record<never, never>; body: undefined; response: Diagnosis };
   "POST /system/master-key/rotate": { path: Record<never, never>; query: Record<never, never>; body: undefined; response: RotationState };

@@ -180,7 +180,10 @@ _ALERTS = {
 }
 
 _EXPORT = Action("audit_log.export", is_read=True)
-_SYSTEM = {"POST /system/master-key/rotate": Action("master_key.rotate")}
+_SYSTEM = {
+    "POST /system/master-key/rotate": Action("master_key.rotate"),
+    "POST /system/backups": Action("backup.create"),
+}
 _AUDIT = {"GET /audit-log/export": _EXPORT, "GET /workspaces/current/audit-log/export": _EXPORT}
 
 RECORDED: Mapping[str, Action] = {

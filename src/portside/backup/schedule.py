@@ -78,20 +78,34 @@ class ScheduledBackups(Task):
 
     def __init__(self, schedule: Schedule, environment: Mapping[str, str]) -> None:
         super().__init__()
-        self._schedule = schedule
+        self.schedule = schedule
         self._environment = {**os.environ, **environment}
+        self.is_running = False
+        self._is_requested = False
         # Why the newest backup failed, without addresses and paths: `GET /ok` shows it to everybody.
         self.problem: str | None = None
 
+    def request(self) -> None:
+        """Take a backup now, although none is due."""
+        self._is_requested = True
+        self.signal.set()
+
     async def activate(self) -> Status:
-        """Take a backup if it is due."""
-        failed = (await asyncio.to_thread(last_backup, self._schedule.home)).failed
+        """Take a backup if it is due or requested."""
+        failed = (await asyncio.to_thread(last_backup, self.schedule.home)).failed
         self.problem = None
         if failed is not None:
             self.problem = f"The backup of {failed.started_at:%Y-%m-%d %H:%M}Z failed; the log has the reason."
-        due_at = await asyncio.to_thread(next_due, self._schedule)
-        if due_at is not None and now() < due_at:
+        due_at = await asyncio.to_thread(next_due, self.schedule)
+        if due_at is not None and now() < due_at and not self._is_requested:
             return Status()
+        self._is_requested, self.is_running = False, True
+        try:
+            return await self._run()
+        finally:
+            self.is_running = False
+
+    async def _run(self) -> Status:
         process = await asyncio.create_subprocess_exec(
             sys.executable, "-P", "-m", "portside", "backup", "run",
             stdin=asyncio.subprocess.DEVNULL, stdout=asyncio.subprocess.DEVNULL, stderr=asyncio.subprocess.PIPE,
@@ -106,6 +120,6 @@ class ScheduledBackups(Task):
             raise
         if process.returncode != 0:
             reason = errors.decode("utf-8", "replace").strip()[-_REASON_CHARACTERS:]
-            log.error("the scheduled backup failed", location=self._schedule.location, reason=reason)
+            log.error("the scheduled backup failed", location=self.schedule.location, reason=reason)
             self.problem = "The last scheduled backup failed; the log has the reason."
         return Status({"taken": int(process.returncode == 0), "failed": int(process.returncode != 0)})

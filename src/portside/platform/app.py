@@ -28,6 +28,8 @@ from portside.annotation.queues import empty_workspace as empty_annotation
 from portside.audit.http import routes as audit
 from portside.audit.log import ExpiredEntries
 from portside.audit.recording import BackgroundDatabase, Recorder, SuppressedRefusals, record_operation, record_start
+from portside.backup.http import BackupServices
+from portside.backup.http import routes as backup
 from portside.console.http import ConsoleServices
 from portside.console.http import routes as console
 from portside.control.addresses import NO_ROUTER, PublicAddresses
@@ -112,6 +114,7 @@ class PlatformServices(
     OperateServices,
     SystemServices,
     KeyRotationServices,
+    BackupServices,
     AlertServices,
 ):
     """The services of the platform."""
@@ -208,6 +211,7 @@ ROUTES: list[Route[Context[PlatformServices]]] = [
     *operate,
     *system,
     *master_key,
+    *backup,
     *alerts,
 ]
 Problem = Callable[[], str | None]
@@ -262,6 +266,7 @@ async def open_platform(
         workspace_id = await first_start.first_workspace(db)
         windows = Windows(db)
         limits = _limits(settings, authenticator, windows)
+        backups = backup_tasks(settings, database_url, problems)
         services = PlatformServices(
             db=db,
             authenticator=authenticator,
@@ -289,6 +294,8 @@ async def open_platform(
             agent_origins=_agent_origins(settings, front),
             installation=installation_of(settings, PACKAGES),
             key_rotation=KeyRotation(db, home, box),
+            backups=backups.backups,
+            keeps_log=backups.archive is not None,
             disk_usage=DiskUsage(db, database_url, home.path, settings.disk_reserve),
             settings=settings,
             home_folder=home.path,
@@ -303,17 +310,25 @@ async def open_platform(
         prefixed = StripPrefix(bounded, PREFIXES)
         asgi = RequestMiddleware(prefixed if front else AgentsUnavailable(prefixed), draining=draining)
         listener_key, _ = await ensure_listener_key(db, home)
-        more: list[Task] = [services.key_rotation, disk, DatabaseLimit(db, home.path, settings.database_max_bytes)]
+        more: list[Task] = [
+            *backups.all,
+            services.key_rotation,
+            disk,
+            DatabaseLimit(db, home.path, settings.database_max_bytes),
+        ]
         if settings.own_listener:
             more += [ListenerKey(db, home), ListenerLog(home.listener_log)]
         more += [SuppressedRefusals(recorder), ExpiredEntries(db, settings.audit_log_days)]
         await record_start(db, full_version(), _settings_in_use(settings))
-        more += backup_tasks(settings, database_url, problems)
         deliveries = AlertDeliveries(services.channels)
         schedule = schedule_of(settings)
         every = None if schedule is None else schedule.every
         parts = MeasuredParts(db, home.path, disk, settings.front if front else None, problems, every)
-        more += [deliveries, AlertWatch(db, Measurements(parts), deliveries, every_s=settings.alert_check_s)]
+        more += [
+            *backups.all,
+            deliveries,
+            AlertWatch(db, Measurements(parts), deliveries, every_s=settings.alert_check_s),
+        ]
         if front is not None:
             more.append(FrontRoutes(front))
             await front.open(db, workspace_id)

@@ -6,6 +6,7 @@ from collections.abc import AsyncIterator, Callable, MutableMapping
 from contextlib import asynccontextmanager
 from datetime import timedelta
 from pathlib import Path
+from typing import NamedTuple
 
 from portside.backup.container import Passphrase
 from portside.backup.create import Origin
@@ -71,15 +72,27 @@ def passphrase_of(settings: PlatformSettings) -> Passphrase | None:
     return Passphrase(text) if text else None
 
 
+class BackupTasks(NamedTuple):
+    """The background tasks of backups; none of them without BACKUP_TO."""
+
+    backups: ScheduledBackups | None = None
+    archive: LogArchive | None = None
+
+    @property
+    def all(self) -> list[Task]:
+        """The tasks that there are."""
+        return [task for task in self if task is not None]
+
+
 def backup_tasks(
     settings: PlatformSettings, database_url: str, problems: MutableMapping[str, Callable[[], str | None]]
-) -> list[Task]:
+) -> BackupTasks:
     """Return the tasks of scheduled backups, and add what may be wrong with them. Raises UserMistake."""
     schedule = schedule_of(settings)
     if schedule is None:
         if settings.backup_point_in_time:
             raise UserMistake("setting BACKUP_POINT_IN_TIME: needs BACKUP_TO, where the log is stored")
-        return []
+        return BackupTasks()
     passphrase = passphrase_of(settings)
     if passphrase is None:
         raise UserMistake(
@@ -89,12 +102,11 @@ def backup_tasks(
     environment = {"PORTSIDE_HOME": str(settings.home_path), "DATABASE_URL": settings.database_url or ""}
     backups = ScheduledBackups(schedule, environment)
     problems["backup"] = lambda: backups.problem
-    tasks: list[Task] = [backups]
     store = open_store(schedule.location, os.environ)
-    if settings.backup_point_in_time:
-        if settings.database_url:
-            raise UserMistake("setting BACKUP_POINT_IN_TIME: works with the embedded Postgres only, not DATABASE_URL")
-        archive = LogArchive(settings.home_path, database_url, store, passphrase)
-        problems["log archive"] = lambda: archive.problem
-        tasks.append(archive)
-    return tasks
+    if not settings.backup_point_in_time:
+        return BackupTasks(backups)
+    if settings.database_url:
+        raise UserMistake("setting BACKUP_POINT_IN_TIME: works with the embedded Postgres only, not DATABASE_URL")
+    archive = LogArchive(settings.home_path, database_url, store, passphrase)
+    problems["log archive"] = lambda: archive.problem
+    return BackupTasks(backups, archive)

@@ -11,6 +11,7 @@ export function SystemPage() {
           Health
         </Link>
         <Link to="/system/git">Git hosts</Link>
+        {mayManage && <Link to="/system/backups">Backups</Link>}
         {mayManage && <Link to="/system/settings">Settings</Link>}
       </nav>
       <Outlet />

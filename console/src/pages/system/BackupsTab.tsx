@@ -1,0 +1,147 @@
+import type { Attempt, BackupSchedule, ListedBackup } from "../../api/platform";
+import { useApi, useChange } from "../../api/queries";
+import { useMay } from "../../shell/session";
+import { Command } from "../../ui/Copy";
+import { Empty } from "../../ui/Empty";
+import { bytes } from "../../ui/Json";
+import { Problem } from "../../ui/Problem";
+import { Status } from "../../ui/Status";
+import { Table } from "../../ui/Table";
+import { Ago, AgoOrNever, duration } from "../../ui/Time";
+
+const EVERY_MS = 5_000;
+const SCHEDULED = "BACKUP_TO=/mnt/backups PORTSIDE_BACKUP_PASSPHRASE_FILE=/etc/portside/passphrase portside up";
+const KINDS: Record<string, string> = { data: "whole server", dumps: "dumps" };
+
+// What there is to come back from, what failed last, and the command that restores it.
+export function BackupsTab() {
+  const mayManage = useMay("organization:manage");
+  const found = useApi("GET /system/backups", {}, { enabled: mayManage, everyMs: EVERY_MS });
+  const take = useChange("POST /system/backups", () => void found.refetch());
+  if (!mayManage) {
+    return <Empty title="You may not see backups">Admins and operators of the organization may.</Empty>;
+  }
+  if (found.error) return <Problem error={found.error} retry={() => void found.refetch()} />;
+  if (!found.data) return null;
+  const { schedule, backups, attempts, problem } = found.data;
+  if (!schedule) {
+    return (
+      <Empty title="No backups are scheduled" command={SCHEDULED}>
+        With these settings the platform takes encrypted backups by itself. To take one now, run “portside backup
+        create” on its machine.
+      </Empty>
+    );
+  }
+  const failed = attempts[0]?.error ? attempts[0] : null;
+  return (
+    <>
+      <section className="card" aria-label="Schedule">
+        <h2>Backups</h2>
+        <Facts schedule={schedule} newest={backups[0]} failed={failed} />
+        {failed && <Failure of={failed} />}
+        {problem && (
+          <p className="card-body bad-text" role="alert">
+            {problem}
+          </p>
+        )}
+        <div className="card-body stack">
+          <div>
+            <button
+              type="button"
+              className="button"
+              disabled={take.isPending || schedule.is_running}
+              onClick={() => take.mutate({})}
+            >
+              {schedule.is_running ? "A backup is being taken" : "Back up now"}
+            </button>
+          </div>
+          {take.error && <Problem error={take.error} />}
+          <p className="soft small">
+            On an empty machine with Portside this restores the newest backup. It asks for the passphrase
+            {schedule.keeps_log ? "; with --at TIME it restores any second since the oldest one." : "."}
+          </p>
+          <Command text={schedule.restore_command} />
+        </div>
+      </section>
+      {backups.length === 0 && !problem && <Empty title="No backup yet">The first one is being taken.</Empty>}
+      {backups.length > 0 && <List backups={backups} />}
+    </>
+  );
+}
+
+interface FactsProps {
+  schedule: BackupSchedule;
+  newest: ListedBackup | undefined;
+  failed: Attempt | null;
+}
+
+function Facts({ schedule, newest, failed }: FactsProps) {
+  return (
+    <dl className="card-body facts">
+      <div>
+        <dt>State</dt>
+        <dd>{failed ? <Status tone="bad" word="The last one failed" /> : <Status tone="good" word="In order" />}</dd>
+      </div>
+      <div>
+        <dt>Newest</dt>
+        <dd>
+          <AgoOrNever at={newest?.created_at} />
+        </dd>
+      </div>
+      <div>
+        <dt>Taken every</dt>
+        <dd>{duration(schedule.every_hours * 3_600_000)}</dd>
+      </div>
+      <div>
+        <dt>Kept</dt>
+        <dd>
+          the newest {schedule.keep}, and those of {schedule.keep_days} days
+        </dd>
+      </div>
+      <div>
+        <dt>Any second</dt>
+        <dd>
+          {schedule.keeps_log ? "can be restored" : <span className="soft">no: BACKUP_POINT_IN_TIME is off</span>}
+        </dd>
+      </div>
+      <div>
+        <dt>Where</dt>
+        <dd>
+          <code>{schedule.location}</code>
+        </dd>
+      </div>
+    </dl>
+  );
+}
+
+function Failure({ of: attempt }: { of: Attempt }) {
+  return (
+    <p className="card-body bad-text" role="alert">
+      The backup of <Ago at={attempt.started_at} /> failed: {attempt.error}
+    </p>
+  );
+}
+
+function List({ backups }: { backups: ListedBackup[] }) {
+  return (
+    <section className="card" aria-label="Stored backups">
+      <Table
+        label="Stored backups"
+        rows={backups}
+        keyOf={(each) => each.name}
+        isStacked
+        columns={[
+          { title: "Name", show: (each) => <code>{each.name}</code> },
+          {
+            title: "Taken",
+            show: (each) =>
+              each.problem ? <span className="bad-text">{each.problem}</span> : <Ago at={each.created_at} />,
+          },
+          { title: "Size", isNumber: true, show: (each) => bytes(each.size_bytes) },
+          { title: "Kind", show: (each) => KINDS[each.kind ?? ""] ?? "–" },
+          { title: "Version", show: (each) => <code>{each.version || "–"}</code> },
+        ]}
+      />
+    </section>
+  );
+}

@@ -1,0 +1,94 @@
+"""The routes of backups: what there is, what failed, and taking one now."""
+
+import asyncio
+import os
+import shlex
+from dataclasses import dataclass
+from datetime import datetime
+
+import msgspec
+
+from portside.backup.history import Attempt, read_attempts
+from portside.backup.restore import ListedBackup, backups_in
+from portside.backup.schedule import ScheduledBackups, next_due
+from portside.backup.stores import open_store
+from portside.kernel.errors import Conflict, UserMistake
+from portside.kernel.http import routes as kernel_routes
+
+_ATTEMPTS = 20
+
+
+class NoSchedule(Conflict):
+    """No backups are scheduled; set BACKUP_TO, or take one with 'portside backup create'."""
+
+    code = "no_backup_schedule"
+
+
+@dataclass(frozen=True, kw_only=True)
+class BackupServices(kernel_routes.BaseServices):
+    """The services of these routes. `backups` is None without BACKUP_TO."""
+
+    backups: ScheduledBackups | None
+    keeps_log: bool
+
+
+class BackupSchedule(msgspec.Struct):
+    """Where scheduled backups go and which are kept. `next_at` is None if one is due or being taken."""
+
+    location: str
+    every_hours: float
+    keep: int
+    keep_days: int
+    keeps_log: bool
+    """Whether each second can be restored, not only the moments of backups."""
+    is_running: bool
+    next_at: datetime | None
+    restore_command: str
+
+
+class Backups(msgspec.Struct):
+    """The backups of this platform, newest first, and the last attempts. `problem`: why they cannot be listed."""
+
+    schedule: BackupSchedule | None
+    backups: list[ListedBackup]
+    attempts: list[Attempt]
+    problem: str | None = None
+
+
+Context = kernel_routes.Context[BackupServices]
+routes = kernel_routes.Routes[Context]("system")
+
+
+@routes.get("/system/backups", permission="organization:manage")
+async def list_backups(ctx: Context) -> Backups:
+    """List the backups of this platform and the last attempts, with the schedule and the command to restore."""
+    if ctx.services.backups is None:
+        return Backups(None, [], [])
+    return await asyncio.to_thread(_describe, ctx.services.backups, ctx.services.keeps_log)
+
+
+@routes.post("/system/backups", permission="organization:manage", raises=(NoSchedule,), status=204)
+async def take_backup(ctx: Context) -> None:
+    """Take a scheduled backup as soon as possible, at the latest in a few seconds."""
+    if ctx.services.backups is None:
+        raise NoSchedule
+    ctx.services.backups.request()
+
+
+def _describe(backups: ScheduledBackups, keeps_log: bool) -> Backups:  # noqa: FBT001 - not a mode
+    planned = backups.schedule
+    schedule = BackupSchedule(
+        location=planned.location,
+        every_hours=planned.every.total_seconds() / 3600,
+        keep=planned.keep,
+        keep_days=planned.keep_for.days,
+        keeps_log=keeps_log,
+        is_running=backups.is_running,
+        next_at=None if backups.is_running else next_due(planned),
+        restore_command=f"portside backup restore {shlex.quote(planned.location)} --home NEW_FOLDER",
+    )
+    attempts = read_attempts(planned.home)[:_ATTEMPTS]
+    try:
+        return Backups(schedule, backups_in(open_store(planned.location, os.environ)), attempts)
+    except UserMistake as exc:
+        return Backups(schedule, [], attempts, str(exc))
