@@ -1,0 +1,110 @@
+"""`portside service`: the platform as a service of the system, which starts with the machine."""
+
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from portside.cli.output import json_option, say, show_json, show_text
+from portside.kernel.errors import UserMistake
+
+if TYPE_CHECKING:
+    from portside.operate.service import Service
+
+# What `systemctl status` exits with for a unit that does not run.
+NOT_RUNNING = 3
+_root_option = click.option(
+    "--root", type=click.Path(path_type=Path), default=Path("/"), help="Folder of the system. [default: /]"
+)
+
+
+@click.group()
+def service() -> None:
+    """Install the platform as a systemd service, with a user of its own."""
+
+
+@service.command()
+@click.option("--home", type=click.Path(path_type=Path), default=Path("/var/lib/portside"), show_default=True)
+@click.option("--user", default="portside", show_default=True, help="User that it runs as; created if it is missing.")
+@click.option("--set", "settings", multiple=True, metavar="NAME=VALUE", help="A first setting; may be repeated.")
+@click.option("--containers", is_flag=True, help="Allow what rootless podman needs, to deploy images.")
+@click.option("--start/--no-start", default=True, help="Start it now.")
+@click.option("--print", "prints", is_flag=True, help="Print the unit, and change nothing.")
+@_root_option
+def install(settings: tuple[str, ...], *, prints: bool, root: Path, **options: Any) -> None:
+    """Install the service, or bring it up to date after an upgrade, and start it.
+
+    It runs as a user of its own, starts with the machine, and is restarted when it fails. Its settings are in
+    /etc/portside/portside.env.
+    """
+    from portside.operate.service import Service
+    from portside.operate.service import install as install_service
+
+    wanted = Service(
+        root=root.absolute(),
+        home=options["home"].absolute(),
+        user=options["user"],
+        has_containers=options["containers"],
+    )
+    if prints:
+        show_text(wanted.unit, end="")
+        return
+    given = {}
+    for setting in settings:
+        name, is_set, value = setting.partition("=")
+        if not (is_set and name.isidentifier() and value.isprintable()):
+            raise UserMistake(f"--set {name}: write NAME=VALUE, on one line")
+        given[name] = value
+    install_service(wanted, given, say, starts=options["start"])
+
+
+@service.command()
+@_root_option
+def uninstall(root: Path) -> None:
+    """Stop and remove the service. The home, its data, the settings and the user stay."""
+    from portside.operate.service import uninstall as uninstall_service
+
+    uninstall_service(_installed(root), say)
+
+
+@service.command()
+@_root_option
+@json_option
+def status(root: Path, *, as_json: bool) -> None:
+    """Show whether the service is installed, starts with the machine, and runs; exits with 3 if it does not run."""
+    from portside.operate.service import status as status_of
+
+    found = status_of(_installed(root))
+    if as_json:
+        show_json(found)
+    else:
+        for name, value in found.items():
+            show_text(f"{name:<22} {value}")
+        if found.get("is_current") == "no":
+            show_text("The unit is of another version or was changed; 'portside service install' writes it again.")
+    if found["ActiveState"] != "active":
+        sys.exit(NOT_RUNNING)
+
+
+def _installed(root: Path) -> "Service":
+    """Return the service as its unit describes it, or the usual one."""
+    import re
+
+    from portside.operate.service import Service
+
+    usual = Service(root=root.absolute())
+    try:
+        text = usual.unit_file.read_text()
+    except OSError:
+        return usual
+    user, home = (
+        re.search(r"^User=(.+)$", text, re.MULTILINE),
+        re.search(r"^WorkingDirectory=(.+)$", text, re.MULTILINE),
+    )
+    return Service(
+        root=usual.root,
+        user=user[1] if user else usual.user,
+        home=Path(home[1]) if home else usual.home,
+        has_containers="Delegate=yes" in text,
+    )
