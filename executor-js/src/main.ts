@@ -16,7 +16,7 @@ import { Operations } from "./operations.js";
 import { firstFile, Graphs, ProjectFailed, registerTypeScript, type Source } from "./project.js";
 import { makeSaver, OtherLanguage } from "./saver.js";
 import { Schemas } from "./schemas.js";
-import { currentWork, type Fields, Server } from "./server.js";
+import { currentWork, type Fields, Server, type Work } from "./server.js";
 import { makeStore } from "./store.js";
 
 const PROTOCOL = 1;
@@ -118,7 +118,7 @@ function serve(handlers: Map<string, Handler>, libraries: Libraries, graphs: Gra
   const serving = (method: string, work: (request: never) => Promise<unknown>) => {
     handlers.set(method, async (body) => {
       const { request, call, scope } = body as GraphCall;
-      return currentWork.run(readerOf(call, scope), () => answered(work(request as never)));
+      return currentWork.run(workOf(request, call, scope), () => answered(work(request as never)));
     });
   };
   handlers.set("execute", (body, call) => answered(execute(executor, body as GraphCall, call)));
@@ -161,9 +161,20 @@ async function execute(executor: Executor, given: GraphCall, call: ServedCall): 
   }
 }
 
-function readerOf(call: number, scope: number) {
-  const nothing = { run: null, isAwaited: true, metadata: {}, configurable: {}, ephemeral: null };
-  return { call, scope, ...nothing, fail: () => {}, track: <T>(value: T) => value };
+/** What the code of a call runs for that executes no run; a change of a state has these in its metadata. */
+function workOf(request: Fields, call: number, scope: number): Work {
+  const { configurable = {}, metadata = {} } = (request.config ?? {}) as { configurable?: Fields; metadata?: Fields };
+  return {
+    call,
+    scope,
+    run: null,
+    isAwaited: true,
+    metadata: { ...metadata, graph_id: request.graph_id },
+    configurable,
+    ephemeral: null,
+    fail: () => {},
+    track: (value) => value,
+  };
 }
 
 /** Await work of graphs. Throws CallFailed for the errors that the server answers its clients with. */

@@ -95,10 +95,9 @@ export class Operations {
     if (isNamed && (await graph.getState(change.config)).createdAt === undefined) {
       return null;
     }
-    const config = withGraphId(change.config, change.graph_id);
     const values = change.values as Parameters<Graph["updateState"]>[1];
     const made = await refused(
-      () => graph.updateState(config, values, (change.as_node ?? undefined) as never),
+      () => graph.updateState(change.config, values, (change.as_node ?? undefined) as never),
       (reason) => new CallFailed("bad_request", reason),
     );
     return changed(graph, change.config, checkpointOf(made) ?? {});
@@ -110,9 +109,8 @@ export class Operations {
       updates: updates.map((update, index) => this.update(update, ["body", "supersteps", step, "updates", index])),
     }));
     const graph = await this.graphs.open(creation.graph_id, creation.config);
-    const config = withGraphId(creation.config, creation.graph_id);
     await refused(
-      () => graph.bulkUpdateState(config, supersteps as never),
+      () => graph.bulkUpdateState(creation.config, supersteps as never),
       (reason) => invalid(["body", "supersteps"], reason),
     );
     return changed(graph, creation.config, {});
@@ -192,11 +190,6 @@ function drawnNode(node: Fields): Fields {
   }
   const { id: _, ...data } = node.data as Fields;
   return { ...node, data };
-}
-
-/** Return a config whose checkpoints have the graph's id in their metadata, like those of runs. */
-function withGraphId(config: Config, graphId: string): Config {
-  return { ...config, metadata: { graph_id: graphId } };
 }
 
 async function changed(graph: Graph, config: Config, checkpoint: Fields): Promise<ChangedState> {

@@ -24,6 +24,9 @@ type Config = RunnableConfig & { configurable?: Fields; metadata?: Fields };
 const KIND = "javascript";
 const VALUE_KIND = "msgpack";
 const PAGE = 100;
+const TASKS = "__pregel_tasks";
+/** The first version of checkpoints whose tasks are among their values. */
+const FIRST_WITH_TASKS = 4;
 const INLINE_CHARACTERS = 256;
 const WRITE_INDEXES: Record<string, number> = {
   __error__: -1,
@@ -69,9 +72,30 @@ export function makeSaver(libraries: Libraries, server: Server): BaseCheckpointS
     }
 
     async getTuple(config: RunnableConfig): Promise<CheckpointTuple | undefined> {
+      if (config.configurable?.thread_id === undefined) {
+        return undefined;
+      }
       const { threadId, checkpointNs, checkpointId } = names(config);
       const row = await server.read(threadId, checkpointNs, checkpointId);
-      return row === null ? undefined : tuple(decoder, row);
+      return row === null ? undefined : this.tuple(row);
+    }
+
+    /** Return the checkpoint of a row, with the tasks that an older version of LangGraph stored with its parent. */
+    private async tuple(row: Fields): Promise<CheckpointTuple> {
+      const found = tuple(decoder, row);
+      const { checkpoint } = found;
+      if (checkpoint.v >= FIRST_WITH_TASKS || !row.parent_id) {
+        return found;
+      }
+      const parent = await server.read(String(row.thread_id), String(row.checkpoint_ns), String(row.parent_id));
+      const writes = parent === null ? [] : (tuple(decoder, parent).pendingWrites ?? []);
+      const tasks = writes.filter(([, channel]) => channel === TASKS).map(([, , value]) => value);
+      if (tasks.length > 0) {
+        const versions = Object.values(checkpoint.channel_versions).map(String).sort();
+        checkpoint.channel_values[TASKS] = tasks;
+        checkpoint.channel_versions[TASKS] = versions.at(-1) ?? this.getNextVersion(undefined);
+      }
+      return found;
     }
 
     async *list(config: RunnableConfig, options: CheckpointListOptions = {}): AsyncGenerator<CheckpointTuple> {
@@ -88,7 +112,7 @@ export function makeSaver(libraries: Libraries, server: Server): BaseCheckpointS
         const size = Math.min(left, PAGE);
         const rows = (await server.operate("list", { ...query, page_size: size })) as Fields[];
         for (const row of rows) {
-          yield tuple(decoder, row);
+          yield await this.tuple(row);
         }
         const last = rows[rows.length - 1];
         if (last === undefined || rows.length < size) {
@@ -151,7 +175,9 @@ function checkpointRows(
   const inline: Fields = {};
   const stored: string[] = [];
   for (const [channel, value] of Object.entries(values)) {
-    if (isShort(value)) {
+    if (checkpointId === null && !(channel in newVersions)) {
+      // The first checkpoint of a thread has no values but its new ones.
+    } else if (isShort(value)) {
       inline[channel] = value;
     } else if (channel in versions) {
       stored.push(channel);
@@ -233,7 +259,7 @@ function isAbort(error: unknown): boolean {
 function metadataJson(config: Config, metadata: CheckpointMetadata): string {
   const work = currentWork.getStore();
   const complete: Fields = { ...metadata };
-  const given = [config.metadata, config.configurable, work?.metadata, work?.configurable];
+  const given = [work?.metadata, work?.configurable];
   for (const fields of given) {
     for (const [key, value] of Object.entries(fields ?? {})) {
       if (!(key in complete) && !EXCLUDED.has(key) && !key.startsWith("__") && isPlainScalar(value)) {

@@ -1,4 +1,4 @@
-import { appendFileSync } from "node:fs";
+import { appendFileSync, existsSync } from "node:fs";
 import { AIMessage } from "@langchain/core/messages";
 import { FakeStreamingChatModel } from "@langchain/core/utils/testing";
 import {
@@ -102,6 +102,25 @@ const subagent = new StateGraph(Slow)
 export const delegating = new StateGraph(Slow)
   .addNode("call", async (state) => subagent.invoke({ file: state.file }))
   .addEdge(START, "call")
+  .compile();
+
+// Two steps that say in a file who does them; the second waits for another file.
+const step = (name: string) => (state: typeof Slow.State) => {
+  appendFileSync(state.file, `${name} ${process.pid}\n`);
+  return { done: name };
+};
+
+export const stages = new StateGraph(Slow)
+  .addNode("one", step("one"))
+  .addNode("two", async (state) => {
+    step("two")(state);
+    while (!existsSync(`${state.file}.go`)) {
+      await new Promise((resolve) => setTimeout(resolve, 20));
+    }
+    return { done: "two" };
+  })
+  .addEdge(START, "one")
+  .addEdge("one", "two")
   .compile();
 
 const Failing = Annotation.Root({ how: Annotation<string>, ok: Annotation<boolean> });

@@ -1,0 +1,122 @@
+"""Node processes that execute JavaScript graphs may die: runs go on from their last checkpoint, and nothing is left."""
+
+import json
+import os
+import signal
+from collections.abc import AsyncIterator
+from pathlib import Path
+from typing import Any
+
+import httpx2
+import pytest
+
+from tests.conftest import eventually
+from tests.node_packages import copy_of_project, javascript_runtime
+from tests.servers import ServerProcess, agent_server
+
+pytestmark = pytest.mark.timeout(600)
+
+
+@pytest.fixture(scope="module")
+def server(module_database: str, tmp_path_factory: pytest.TempPathFactory):
+    """A server whose graphs are all in JavaScript, so that it imports nothing of the project."""
+    folder = tmp_path_factory.mktemp("javascript")
+    project = copy_of_project(folder / "project")
+    config = json.loads((project / "langgraph.json").read_text())
+    graphs = {name: path for name, path in config["graphs"].items() if name in ("stages", "failing", "steps")}
+    (project / "langgraph.json").write_text(json.dumps({"graphs": graphs}))
+    settings = {"BG_JOB_MAX_RETRIES": "1", "EXECUTOR_HEARTBEAT_SECS": "5", "EXECUTOR_START_SECS": "600"}
+    settings["EXECUTOR_JAVASCRIPT"] = str(javascript_runtime())
+    with agent_server(module_database, folder, project=str(project), **settings) as running:
+        yield running
+
+
+@pytest.fixture
+async def client(server: ServerProcess) -> AsyncIterator[httpx2.AsyncClient]:
+    async with httpx2.AsyncClient(base_url=server.url, timeout=300) as made:
+        yield made
+
+
+async def begin(client: httpx2.AsyncClient, graph: str, **given: Any) -> str:
+    """Create a run on a thread of its own, whose steps wait for their checkpoints; return its path."""
+    thread = (await client.post("/threads", json={})).json()["thread_id"]
+    body = {"assistant_id": graph, "input": given, "durability": "sync"}
+    run = (await client.post(f"/threads/{thread}/runs", json=body)).json()
+    return f"/threads/{thread}/runs/{run['run_id']}"
+
+
+async def ended(client: httpx2.AsyncClient, path: str) -> dict[str, Any]:
+    async def end() -> Any:
+        run = (await client.get(path)).json()
+        return run if run["status"] not in ("pending", "running") else None
+
+    found: dict[str, Any] = await eventually(end)
+    return found
+
+
+def lines(ledger: Path) -> list[list[str]]:
+    return [line.split() for line in ledger.read_text().splitlines()] if ledger.exists() else []
+
+
+def allow(ledger: Path) -> None:
+    """Let the second step end."""
+    ledger.with_name(f"{ledger.name}.go").touch()
+
+
+def is_running(pid: int) -> bool:
+    return Path(f"/proc/{pid}").exists()
+
+
+def ticks(pid: int) -> int:
+    """Return the time that a process has computed, in hundredths of a second."""
+    return int(Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[11])
+
+
+async def reached(ledger: Path, count: int) -> list[list[str]]:
+    async def enough() -> Any:
+        return lines(ledger) if len(lines(ledger)) >= count else None
+
+    found: list[list[str]] = await eventually(enough)
+    return found
+
+
+async def test_killed_run_goes_on_from_its_checkpoint(client: httpx2.AsyncClient, tmp_path: Path):
+    ledger = tmp_path / "ledger"
+    path = await begin(client, "stages", file=str(ledger))
+    (_, first), _ = await reached(ledger, 2)
+    os.kill(int(first), signal.SIGKILL)
+    _, _, (name, second) = await reached(ledger, 3)
+    assert (name, second != first) == ("two", True)
+    allow(ledger)
+    assert (await ended(client, path))["status"] == "success"
+    assert [name for name, _ in lines(ledger)] == ["one", "two", "two"]
+
+
+async def test_endless_loop_is_found(client: httpx2.AsyncClient, server: ServerProcess, tmp_path: Path):
+    path = await begin(client, "failing", how="loop")
+    over = await ended(client, path)
+    assert (over["status"], over["error"]["error"]) == ("error", "WorkerLost")
+    assert "did not answer for 5 s" in over["error"]["message"]
+    values = (await client.post("/runs/wait", json={"assistant_id": "steps", "input": {"steps": []}})).json()
+    assert values == {"steps": ["one", "two", "three"]}
+
+
+async def test_node_ends_with_its_server(client: httpx2.AsyncClient, server: ServerProcess, tmp_path: Path):
+    ledger = tmp_path / "ledger"
+    await begin(client, "stages", file=str(ledger))
+    pid = int((await reached(ledger, 2))[0][1])
+    before = ticks(pid)
+    await begin(client, "failing", how="loop")
+
+    async def loops() -> bool:
+        return ticks(pid) > before + 100
+
+    await eventually(loops)
+    server.kill()
+
+    async def is_gone() -> bool:
+        return not is_running(pid)
+
+    await eventually(is_gone)
+    allow(ledger)
+    server.start()
