@@ -202,7 +202,7 @@ class Measurements:
     async def _disk(self) -> list[Measurement]:
         space = await asyncio.to_thread(measure, self._parts.home)
         used = round(100 * (1 - space.free / space.total), 1) if space.total else 0
-        return [Measurement(PLATFORM, str(self._parts.home), used, f"{space.free / 1e9:.1f} GB are free")]
+        return [Measurement(PLATFORM, "the disk of the platform", used, f"{space.free / 1e9:.1f} GB are free")]
 
     async def _refused_data(self) -> list[Measurement]:
         shortage = None if self._parts.disk is None else self._parts.disk.shortage

@@ -1,4 +1,4 @@
-import { useNavigate } from "@tanstack/react-router";
+import { Link, useNavigate } from "@tanstack/react-router";
 import type { Alert } from "../../api/platform";
 import { useApi } from "../../api/queries";
 import { alertsRoute } from "../../router";
@@ -17,6 +17,13 @@ const TABS = [
   ["channels", "Channels"],
   ["rules", "Rules"],
 ] as const;
+const OF_DEPLOYMENTS = [
+  "deployment_failed",
+  "deployment_restarting",
+  "deployment_degraded",
+  "queue_waiting",
+  "error_rate",
+];
 type Tab = (typeof TABS)[number][0];
 
 // What an operator must know now, where messages about it go, and from which thresholds on.
@@ -67,7 +74,7 @@ function AlertsTab() {
             keyOf={(each) => each.id}
             isStacked
             columns={[
-              { title: "About", show: (each) => each.name },
+              { title: "About", show: (each) => <About of={each} /> },
               { title: "State", show: (each) => <State of={each} /> },
               { title: "Rule", show: (each) => <code>{each.rule}</code> },
               { title: "Value", show: (each) => measured(each.value, unitOf(each.rule)), isNumber: true },
@@ -82,9 +89,18 @@ function AlertsTab() {
   );
 }
 
+function About({ of: alert }: { of: Alert }) {
+  if (!OF_DEPLOYMENTS.includes(alert.rule)) return alert.name;
+  return (
+    <Link to="/deployments/$deploymentId" params={{ deploymentId: alert.subject }}>
+      {alert.name}
+    </Link>
+  );
+}
+
 // A condition without a unit only holds or not.
 function measured(value: number, unit: string): string {
-  return unit ? `${Math.round(value * 10) / 10} ${unit}` : "";
+  return unit ? `${Math.round(value * 10) / 10}\u00a0${unit}` : "";
 }
 
 function State({ of: alert }: { of: Alert }) {

@@ -61,7 +61,10 @@ export function ChannelsTab() {
                 title: "Last message",
                 show: (each) =>
                   each.last_error ? (
-                    <Status tone="bad" word="Not delivered" title={each.last_error} />
+                    <>
+                      <Status tone="bad" word="Not delivered" />
+                      <p className="bad-text">{each.last_error}</p>
+                    </>
                   ) : (
                     <AgoOrNever at={each.last_delivered_at} />
                   ),

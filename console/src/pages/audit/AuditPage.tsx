@@ -48,7 +48,7 @@ const COLUMNS: Column<AuditEntry>[] = [
   },
   {
     title: "Action",
-    width: "minmax(140px, 1fr)",
+    width: "minmax(150px, 1.4fr)",
     show: (each) => (
       <Link to="/audit" search={(old) => ({ ...old, entry: String(each.seq) })}>
         <code>{each.action}</code>

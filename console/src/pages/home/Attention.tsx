@@ -13,6 +13,8 @@ import { useWaiting } from "../inbox/useWaiting";
 
 const EVERY_MS = 10_000;
 const WAITING_EVERY_MS = 60_000;
+// What these alerts are about is listed by itself.
+const LISTED = ["deployment_failed", "part_down"];
 
 // What somebody should look at: parts that are down, deployments that do not answer, revisions that failed, limits.
 export function Attention({ deployments }: { deployments: Deployment[] }) {
@@ -22,12 +24,18 @@ export function Attention({ deployments }: { deployments: Deployment[] }) {
     {},
     { everyMs: 60_000, enabled: useMay("workspaces:read") },
   ).data;
+  const alerts = useApi(
+    "GET /alerts",
+    { query: { status: "open" } },
+    { everyMs: EVERY_MS, enabled: useMay("organization:manage") },
+  ).data?.filter((each) => !LISTED.includes(each.rule) && !each.is_silenced);
   const revisions = useLatestRevisions(deployments);
   const parts = Object.entries(health?.problems ?? {});
   const silent = deployments.filter((each) => each.status === "UNKNOWN");
   const failed = revisions.filter(({ revision }) => isFailed(revision.status));
   const { waiting, refused } = useWaiting(WAITING_EVERY_MS);
-  const isCalm = parts.length + silent.length + failed.length + waiting.length === 0 && !usage?.in_reject_set;
+  const count = parts.length + silent.length + failed.length + waiting.length + (alerts?.length ?? 0);
+  const isCalm = count === 0 && !usage?.in_reject_set;
   return (
     <section className="card attention" aria-labelledby="attention">
       <h2 id="attention">Wants attention</h2>
@@ -44,6 +52,18 @@ export function Attention({ deployments }: { deployments: Deployment[] }) {
             <Status tone="bad" word={`${part} is down`} />
             <span className="reason">{problem}</span>
             <span />
+          </li>
+        ))}
+        {alerts?.map((each) => (
+          <li key={each.id}>
+            <Status tone="bad" word={each.rule.replaceAll("_", " ")} />
+            <span className="reason">
+              <Link to="/alerts" className="name">
+                {each.name}
+              </Link>{" "}
+              {each.detail}
+            </span>
+            <Ago at={each.fired_at} />
           </li>
         ))}
         {usage?.in_reject_set && (
