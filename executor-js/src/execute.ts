@@ -130,8 +130,8 @@ export class Executor {
     encoder: EventEncoder,
   ): AsyncGenerator<[string[], string, unknown]> {
     const streamMode = [...encoder.streamed] as string[];
-    if (streamMode.length === 1 && !graph.lg_is_pregel) {
-      // The first versions name the mode of an item only if there are several.
+    if (streamMode.length === 1 && isBefore(this.libraries.versions["@langchain/langgraph"] ?? "", [0, 2, 20])) {
+      // Older versions name the mode of an item only if there are several.
       streamMode.push(streamMode[0] === "values" ? "updates" : "values");
     }
     const options = {
@@ -196,6 +196,12 @@ export class Executor {
       ? { values: null, interrupts: {}, has_next: false, error: null }
       : outcomeOf(graph, state, state.values);
   }
+}
+
+function isBefore(version: string, wanted: number[]): boolean {
+  const parts = version.split(".").map((part) => Number.parseInt(part, 10));
+  const index = wanted.findIndex((part, at) => parts[at] !== part);
+  return index >= 0 && (parts[index] ?? 0) < (wanted[index] ?? 0);
 }
 
 /** The run took longer than it may. */

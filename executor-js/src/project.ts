@@ -171,7 +171,7 @@ function asGraph(value: unknown): Graph | null {
   return typeof value === "object" && typeof given.compile === "function" ? (given.compile() as Graph) : null;
 }
 
-/** Whether a value is a compiled graph. Versions before 0.2.20 do not mark theirs. */
+/** Whether a value is a compiled graph. Versions before 0.2.19 do not mark theirs. */
 function isPregel(value: Fields): boolean {
   return value.lg_is_pregel === true || (typeof value.stream === "function" && "inputChannels" in value);
 }
