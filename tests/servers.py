@@ -142,10 +142,10 @@ class Tiers(NamedTuple):
 
 @contextlib.contextmanager
 def orchestrated(
-    database_url: str, folder: Path, *, project: str = "graphs", count: int = 1, **environment: str
+    database_url: str, folder: Path, *, project: str = "graphs", config: str = "", count: int = 1, **environment: str
 ) -> Iterator[Tiers]:
     """An orchestrator on a database, and servers of tier executor with a key."""
-    config, port = str(PROJECTS / project / "langgraph.json"), free_port()
+    config, port = config or str(PROJECTS / project / "langgraph.json"), free_port()
     shared = {"CORE_API_KEY": secrets.token_hex(32), "LANGSMITH_TRACING": "false", **environment}
     core_port = int(shared.get("CORE_API_PORT") or free_port())
     own = {**shared, "DATABASE_URI": database_url, "CORE_API_PORT": str(core_port), "FF_USE_CORE_API": "true"}
