@@ -25,7 +25,8 @@ from portside.agent.store.search_index import (
     open_generation,
     open_setup,
 )
-from portside.executor.embeddings import EmbeddingFailed, ProjectEmbeddings, load_embeddings
+from portside.executor.embeddings import ProjectEmbeddings, load_embeddings
+from portside.executor.errors import EmbeddingFailed
 from portside.kernel.db import Database
 from portside.kernel.errors import UserMistake
 from portside.kernel.migrations import migrate

@@ -332,25 +332,17 @@ def test_pip_config_becomes_uv_variables(tmp_path: Path):
 
 
 @pytest.mark.parametrize(
-    ("config", "default", "secrets", "layout", "words"),
+    ("default", "secrets", "layout", "words"),
     [
-        ({}, "split", {}, "split", "from the platform's environment"),
-        ({"auth": {}, "store": {"ttl": {}}, "http": {"disable_mcp": True}}, "split", {}, "split", ""),
-        ({}, "split", {"EXECUTORS": "4"}, "split", ""),
-        ({}, "split", {"EXECUTORS": " 00 "}, "combined", "EXECUTORS is 0"),
-        ({}, "combined", {}, "combined", "setting DEPLOYMENT_LAYOUT"),
-        ({"auth": {"path": "./a.py:auth"}}, "split", {}, "split", ""),
-        ({"http": {"app": "./a.py:app"}}, "split", {}, "split", ""),
-        ({"encryption": {"path": "./a.py:e"}}, "split", {}, "combined", "it runs encryption.path"),
-        ({"store": {"index": {"embed": "./a.py:e"}}}, "split", {}, "combined", "it runs store.index.embed"),
-        ({}, "split", {"LANGGRAPH_STORE": "{}"}, "combined", "it runs LANGGRAPH_STORE"),
+        ("split", {}, "split", "from the platform's environment"),
+        ("split", {"EXECUTORS": "4"}, "split", ""),
+        ("split", {"EXECUTORS": ""}, "split", ""),
+        ("split", {"EXECUTORS": " 00 "}, "combined", "EXECUTORS is 0"),
+        ("combined", {}, "combined", "setting DEPLOYMENT_LAYOUT"),
     ],
 )
-def test_layout_of_a_build(
-    tmp_path: Path, config: dict[str, object], default: Layout, secrets: dict[str, str], layout: Layout, words: str
-):
-    (tmp_path / "langgraph.json").write_text(json.dumps({"graphs": {"agent": "./agent.py:graph"}, **config}))
-    chosen, reason = choose_layout(read_config(tmp_path, "langgraph.json"), default, secrets)
+def test_layout_of_a_build(default: Layout, secrets: dict[str, str], layout: Layout, words: str):
+    chosen, reason = choose_layout(default, secrets)
     assert (chosen, words in reason) == (layout, True), reason
 
 

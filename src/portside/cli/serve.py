@@ -73,7 +73,11 @@ def serve(config: Path | None, home: str | None, **options: Any) -> None:
     configure_logs(level=settings.log_level, as_json=settings.log_json)
     raise_descriptor_limit()
     agent_config = load_config((config or find_config(Path.cwd(), os.environ)).absolute(), os.environ)
-    if agent_config.javascript.graphs and find_spec("portside.dataplane") is not None:
+    if (
+        agent_config.javascript.graphs
+        and settings.executor_node is None
+        and find_spec("portside.dataplane") is not None
+    ):
         settings = _with_node(settings, agent_config, home)
     if options["fd"] is None:
         # Fail early on a busy port, before imports that take seconds; the socket is opened again when all is ready.
@@ -126,14 +130,18 @@ def _serve(
     from portside.agent.custom.loopback import let_sdk_find_server
     from portside.agent.server import Served, Sockets, forwarded_logs
     from portside.agent.server import serve as serve_agent
-    from portside.executor.load import load_graphs, set_environment
+    from portside.executor.project import set_environment
 
     let_sdk_find_server(SDK_CACHE)
     set_environment(agent_config.project)
     if settings.uses_core_api:
         require_grpc()
-    is_here = settings.has_local_graphs and agent_config.project.graphs
-    graphs = load_graphs(agent_config.project) if is_here else None
+    graphs = None
+    if settings.has_local_graphs and agent_config.project.graphs:
+        # A server with executors has no need of the libraries of graphs.
+        from portside.executor.load import load_graphs
+
+        graphs = load_graphs(agent_config.project)
     url = database()
     sockets = Sockets(options["fd"], options["public_fd"], options["handover_fd"], options["heir_fd"])
 

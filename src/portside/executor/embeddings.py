@@ -12,27 +12,16 @@ from typing import Any, TypeVar
 from langchain_core.embeddings import Embeddings
 from langgraph.store.base.embed import EmbeddingsLambda, ensure_embeddings
 
+from portside.executor.errors import EmbeddingFailed
 from portside.executor.imports import add_to_path, import_named, named_failure
 from portside.executor.project import Project
-from portside.kernel.errors import PortsideError, UserMistake
+from portside.kernel.errors import UserMistake
 
 T = TypeVar("T")
 EMBED_LABEL = "store.index.embed"
 EMBEDDING_TIMEOUT_S = 60.0
 # The packages of these providers would download a tokenizer, to measure texts before they send them.
 UNMEASURED = ("openai", "azure_openai")
-
-
-class EmbeddingFailed(PortsideError):
-    """The store could not embed an item or a query; the message says why."""
-
-    status = 502
-    code = "embedding_failed"
-
-    @classmethod
-    def of(cls, source: str, why: str) -> "EmbeddingFailed":
-        """Return the error of an embedding."""
-        return cls(f"the embedding {source} of the store failed: {why}")
 
 
 class ProjectEmbeddings:

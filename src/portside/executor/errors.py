@@ -12,6 +12,18 @@ class GraphFailed(PortsideError):
     code = "graph_failed"
 
 
+class EmbeddingFailed(PortsideError):
+    """The store could not embed an item or a query; the message says why."""
+
+    status = 502
+    code = "embedding_failed"
+
+    @classmethod
+    def of(cls, source: str, why: str) -> "EmbeddingFailed":
+        """Return the error of an embedding."""
+        return cls(f"the embedding {source} of the store failed: {why}")
+
+
 class OtherLanguage(Conflict):
     """The thread was begun by a graph of another language, which alone can go on with it; use a new thread."""
 

@@ -36,12 +36,12 @@ from portside.executor.asgi import (
     sent_scope,
 )
 from portside.executor.auth import Authentication, ProjectAuth, load_auth
-from portside.executor.embeddings import EmbeddingFailed, ProjectEmbeddings, load_embeddings
+from portside.executor.embeddings import ProjectEmbeddings, load_embeddings
 from portside.executor.encryption import Decrypted, EncryptionHandlers, load_encryption
+from portside.executor.errors import EmbeddingFailed
 from portside.executor.link import CallFailed, Handler, Link, ServedCall
-from portside.executor.load import set_environment
 from portside.executor.loops import GraphLoop
-from portside.executor.project import Project
+from portside.executor.project import Project, set_environment
 from portside.executor.user import Identity, StudioCaller, User
 from portside.executor.values import pack, unpack
 from portside.kernel.errors import UserMistake

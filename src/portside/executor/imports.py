@@ -19,12 +19,13 @@ import traceback
 from collections.abc import Iterable, Iterator
 from pathlib import Path
 from types import ModuleType, TracebackType
-from typing import Any
-
-from pydantic import ValidationError
+from typing import TYPE_CHECKING, Any, TypeGuard
 
 from portside.executor.project import Project
 from portside.kernel.errors import UserMistake
+
+if TYPE_CHECKING:
+    from pydantic import ValidationError
 
 log = logging.getLogger(__name__)
 SLOW_AFTER_S = 10.0
@@ -125,11 +126,17 @@ def hint_of_variables(names: list[str]) -> str:
 def _message_of(exc: BaseException) -> str:
     if isinstance(exc, SyntaxError):
         return exc.msg
-    if isinstance(exc, ValidationError):
+    if _is_invalid(exc):
         # Its own text shows the input, which contains the other variables of the environment.
         problems = exc.errors(include_url=False, include_context=False, include_input=False)
         return "; ".join(f"{'.'.join(map(str, one['loc'])) or exc.title}: {one['msg']}" for one in problems)
     return str(exc)
+
+
+def _is_invalid(exc: BaseException) -> "TypeGuard[ValidationError]":
+    """Whether pydantic raised an exception for invalid values. Servers that import no project have no pydantic."""
+    pydantic = sys.modules.get("pydantic")
+    return pydantic is not None and isinstance(exc, pydantic.ValidationError)
 
 
 def _with_causes(exc: BaseException) -> Iterator[BaseException]:
@@ -158,7 +165,7 @@ def _from_environ(exc: BaseException) -> list[str]:
 def _from_settings(exc: BaseException) -> list[str]:
     """Return the variables of required fields that a `pydantic-settings` class did not find."""
     settings = sys.modules.get("pydantic_settings")
-    if settings is None or not isinstance(exc, ValidationError):
+    if settings is None or not _is_invalid(exc):
         return []
     instances = [step.tb_frame.f_locals.get("__pydantic_self__") for step in _tracebacks(exc)]
     kinds = [type(one) for one in instances if isinstance(one, settings.BaseSettings)]

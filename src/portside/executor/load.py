@@ -8,10 +8,8 @@ the server's `ServerRuntime`, each by its name or its annotation.
 import dataclasses
 import inspect
 import logging
-import os
 from collections.abc import AsyncIterator, Callable, Mapping
 from contextlib import AbstractAsyncContextManager, asynccontextmanager, nullcontext
-from contextvars import ContextVar
 from typing import Any, Literal, NamedTuple, get_args
 
 from langchain_core.runnables import RunnableConfig
@@ -23,16 +21,15 @@ from langgraph.store.base import BaseStore
 from pydantic import BaseModel
 
 from portside.executor.imports import add_to_path, import_export, load_failure
-from portside.executor.project import Project
+from portside.executor.project import Project, set_environment
 from portside.executor.requests import GraphFacts
-from portside.executor.user import User
+from portside.executor.user import User, set_current_user
 from portside.executor.versions import SERVER_RUNTIME
 from portside.kernel.errors import NotFound, UserMistake
 
 log = logging.getLogger(__name__)
 AccessContext = Literal["threads.create_run", "threads.update", "threads.read", "assistants.read"]
 Graph = Pregel[Any, Any, Any, Any]
-_user: ContextVar[Any] = ContextVar("graph_user", default=None)
 
 
 class GraphUse(NamedTuple):
@@ -139,12 +136,6 @@ def _typed_context(annotation: Any, given: dict[str, Any] | None) -> Any:
 Export = Graph | GraphFactory
 
 
-def set_environment(project: Project) -> None:
-    """Set the variables of a project that this process does not have."""
-    for name, value in project.env.items():
-        os.environ.setdefault(name, value)
-
-
 def load_graphs(project: Project) -> "Graphs":
     """Import every graph of the project. Raises UserMistake that names the graph and the line that failed."""
     set_environment(project)
@@ -207,7 +198,7 @@ class Graphs:
         factory.
         """
         export = self._find(graph_id)
-        _user.set(((config or {}).get("configurable") or {}).get("langgraph_auth_user"))
+        set_current_user(((config or {}).get("configurable") or {}).get("langgraph_auth_user"))
         if not isinstance(export, GraphFactory):
             return nullcontext(export)
         return self._make(graph_id, export, GraphUse(config or {}, access, context, self._store))
@@ -230,15 +221,6 @@ class Graphs:
             return self._exports[graph_id]
         except KeyError:
             raise NotFound(f"Graph '{graph_id}' not found. Expected one of: {self.ids()}") from None
-
-
-def current_user() -> Any:
-    """Return the user whom the current code of a graph executes for; None for nobody, and outside of graphs.
-
-    The user follows Python's context: into tasks, and into the threads of synchronous nodes. A thread that the graph's
-    code starts itself has no user.
-    """
-    return _user.get()
 
 
 def context_for(schema: Any, given: dict[str, Any] | None) -> Any:

@@ -1,5 +1,6 @@
 """What an executor needs to know of a project: where its code is, and the environment of that code."""
 
+import os
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -27,3 +28,9 @@ class Project:
     def folder(self) -> Path:
         """The project's folder."""
         return self.file.parent
+
+
+def set_environment(project: Project) -> None:
+    """Set the variables of a project that this process does not have."""
+    for name, value in project.env.items():
+        os.environ.setdefault(name, value)

@@ -7,9 +7,26 @@ Starlette's authentication does; the scopes become the permissions.
 import contextlib
 import dataclasses
 from collections.abc import Mapping, Sequence
+from contextvars import ContextVar
 from typing import Any, NamedTuple
 
 from langgraph_sdk.auth import Auth
+
+_current: ContextVar[Any] = ContextVar("graph_user", default=None)
+
+
+def set_current_user(user: Any) -> None:
+    """Let the current task execute for a user."""
+    _current.set(user)
+
+
+def current_user() -> Any:
+    """Return the user whom the current code of a graph executes for; None for nobody, and outside of graphs.
+
+    The user follows Python's context: into tasks, and into the threads of synchronous nodes. A thread that the graph's
+    code starts itself has no user.
+    """
+    return _current.get()
 
 
 class User(dict[str, Any]):

@@ -8,8 +8,8 @@ from typing import Any
 
 import httpx
 
-from portside.executor.load import current_user
 from portside.executor.sdk_modules import SdkCache, install_sdk_modules
+from portside.executor.user import current_user
 from portside.kernel.http.in_process import (
     InProcessRequest,
     InProcessResponse,

@@ -27,7 +27,6 @@ from portside.agent.graphs import EventSink, GraphService
 from portside.agent.queue.worker import AttemptLost
 from portside.agent.streams.buffers import ThreadBridge
 from portside.executor import messages
-from portside.executor.channels import Channels
 from portside.executor.checkpoints.backend import CheckpointBackend
 from portside.executor.errors import RunTimeout, error_of
 from portside.executor.link import CallFailed, LinkClosed
@@ -204,6 +203,9 @@ class ChannelEvents:
     """Makes the events of the protocol's channels of what executors in other languages stream."""
 
     def __init__(self) -> None:
+        # Imported only if there are such executors, because it needs the libraries of graphs.
+        from portside.executor.channels import Channels
+
         self._channels = Channels()
 
     def of(self, name: str, data: bytes) -> Iterator[tuple[str, bytes]]:

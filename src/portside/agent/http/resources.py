@@ -50,8 +50,7 @@ from portside.agent.types.store import (
     NamespaceSearch,
     StoredItem,
 )
-from portside.executor.embeddings import EmbeddingFailed
-from portside.executor.errors import GraphFailed
+from portside.executor.errors import EmbeddingFailed, GraphFailed
 from portside.executor.requests import Drawing, Schemas
 from portside.kernel.codec import dump_api
 from portside.kernel.errors import BadRequest, Invalid, NotFound

@@ -12,12 +12,11 @@ from typing import Any, ClassVar, Protocol
 
 import asyncpg
 import msgspec
-from langgraph.store.base import get_text_at_path
 
 from portside.agent.config import AgentConfig, StoreIndex, StoreTtl
 from portside.agent.encryption.codec import is_undecryptable
 from portside.agent.sql import sql
-from portside.executor.embeddings import EmbeddingFailed, load_embeddings
+from portside.executor.errors import EmbeddingFailed
 from portside.kernel.codec import load
 from portside.kernel.db import Database, Record, Transaction
 from portside.kernel.errors import BadRequest, UserMistake
@@ -143,6 +142,9 @@ class StoreSetup(msgspec.Struct, frozen=True):
 
 def texts_of(value: Any, fields: Sequence[str]) -> list[str]:
     """Return the non-empty texts of a value that the fields name. Raises TooManyTexts."""
+    # A server that embeds nothing has no need of langgraph.
+    from langgraph.store.base import get_text_at_path
+
     texts = [text for field in fields for text in get_text_at_path(value, field) if text.strip()]
     if len(texts) > MAX_TEXTS:
         raise TooManyTexts(f"The index fields name {len(texts)} texts of one item; at most {MAX_TEXTS} can be embedded")
@@ -157,7 +159,11 @@ async def open_setup(db: Database, config: AgentConfig, embeddings: Embeds | Non
     index = config.store.index
     if index is None:
         return StoreSetup(config.store.ttl)
-    embedder = Embedder(index.embed, embeddings or load_embeddings(config.project, index.embed), index.dims)
+    if embeddings is None:
+        from portside.executor.embeddings import load_embeddings
+
+        embeddings = load_embeddings(config.project, index.embed)
+    embedder = Embedder(index.embed, embeddings, index.dims)
     return StoreSetup(config.store.ttl, SearchIndex(embedder, await open_generation(db, index), index.fields))
 
 

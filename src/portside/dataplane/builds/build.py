@@ -19,7 +19,7 @@ from typing import Any, Literal
 import msgspec
 
 from portside.dataplane.builds.commands import kill_leftovers, kill_strays
-from portside.dataplane.builds.config import BuildConfig, read_config
+from portside.dataplane.builds.config import read_config
 from portside.dataplane.builds.environment import Environment
 from portside.dataplane.builds.javascript import JavaScript, Scripts
 from portside.dataplane.builds.node import NodeTools, check_runtime
@@ -34,17 +34,12 @@ from portside.dataplane.builds.wheel import (
 from portside.dataplane.failures import BuildFailed
 from portside.dataplane.logs import RevisionLog
 from portside.dataplane.masking import MaskedOutput
-from portside.kernel.aliases import environment_names
 from portside.kernel.disk import NO_RESERVE, DiskReserve, find_shortage
 from portside.kernel.files import make_private_dir, write_private
 
 _MARKER = "built.json"
 _LOOK_AT_DISK_EVERY_S = 1.0
 Layout = Literal["split", "combined"]
-# Variables with sections of the configuration file that may name code which a server runs beside the graphs.
-_HANDLER_VARIABLES = tuple(
-    name for section in ("ENCRYPTION", "STORE") for name in environment_names(f"GRAPH_{section}")
-)
 
 
 class BuildRecord(msgspec.Struct, frozen=True):
@@ -153,7 +148,7 @@ async def _build(request: BuildRequest, output: MaskedOutput) -> BuildRecord:
     await JavaScript(checkout.files, node).install_and_build(config, request.scripts)
     if config.javascript_graphs:
         await node.add_runtime(request.runtimes or request.folder / "runtimes")
-    layout, reason = choose_layout(config, request.layout, request.secrets)
+    layout, reason = choose_layout(request.layout, request.secrets)
     output.write(f"Layout {layout}: {reason}")
     if layout == "combined" or config.has_python:
         content = EXECUTOR if layout == "split" else SERVER
@@ -174,14 +169,12 @@ async def update_wheel(folder: Path, wheels: Path) -> None:
     await Environment(folder, MaskedOutput(lambda _line: None)).replace_wheel(wheel)
 
 
-def choose_layout(config: BuildConfig, default: Layout, secrets: Mapping[str, str]) -> tuple[Layout, str]:
+def choose_layout(default: Layout, secrets: Mapping[str, str]) -> tuple[Layout, str]:
     """Return the layout of a build, and why."""
     if default == "combined":
         return "combined", "the agent server is installed beside the project (setting DEPLOYMENT_LAYOUT)"
     if wants_one_process(secrets):
         return "combined", "the agent server is installed beside the project, because EXECUTORS is 0"
-    if handlers := [*config.handlers, *(name for name in _HANDLER_VARIABLES if name in secrets)]:
-        return "combined", f"the agent server is installed beside the project, because it runs {', '.join(handlers)}"
     return "split", "the agent server runs from the platform's environment, and graphs in one of their own"
 
 

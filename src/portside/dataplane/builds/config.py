@@ -159,7 +159,6 @@ _MAX_BYTES = 1_000_000
 _PYTHON = re.compile(r"(3\.\d{1,2})(-[a-z]+)?")
 _NODE = re.compile(r"\d{1,3}")
 _OLDEST_NODE = 20
-_HANDLERS = ("encryption.path", "store.index.embed")
 
 
 _FILES = ("package.json", "pyproject.toml", "setup.py")
@@ -199,8 +198,6 @@ class BuildConfig(msgspec.Struct, frozen=True, kw_only=True):
     install_command: str | None = None
     build_command: str | None = None
     skipped: list[str] = []
-    # The keys that name code which a server runs beside the graphs, such as `encryption.path`.
-    handlers: list[str] = []
 
 
 class _UvSource(msgspec.Struct, forbid_unknown_fields=True):
@@ -236,7 +233,6 @@ def read_config(repository: Path, config_path: str) -> BuildConfig:
     uv = _uv_source(repository, path, config_path, file)
     python_version = _python_version(file.python_version, config_path)
     javascript_graphs = _javascript_graphs(file, config_path)
-    every_key = _decode(content, config_path, dict[str, Any])
     return BuildConfig(
         path=path,
         requirements=requirements,
@@ -253,17 +249,8 @@ def read_config(repository: Path, config_path: str) -> BuildConfig:
         javascript_graphs=javascript_graphs,
         install_command=file.install_command,
         build_command=file.build_command,
-        skipped=[key for key in _SKIPPED if every_key.get(key)],
-        handlers=[key for key in _HANDLERS if _value_of(every_key, key)],
+        skipped=[key for key in _SKIPPED if _decode(content, config_path, dict[str, Any]).get(key)],
     )
-
-
-def _value_of(content: dict[str, Any], key: str) -> Any:
-    """Return the value at a dotted key; None if a part is missing."""
-    value: Any = content
-    for part in key.split("."):
-        value = value.get(part) if isinstance(value, dict) else None
-    return value
 
 
 def read_node_version(path: Path) -> int | None:
