@@ -88,8 +88,9 @@ def test_install_status_and_uninstall_in_another_root(tmp_path: Path):
     refused = run_here("service", "install", *root, "--set", "PORTSIDE_DOMAIN=b.example")
     assert refused.returncode == 1
     assert "change it there" in refused.stderr
-    assert run_here("service", "install", *root, "--home", "/srv/agents").returncode == 0
+    assert run_here("service", "install", *root).returncode == 0
     assert "older version" not in unit.read_text()
+    assert "--home /srv/agents" in unit.read_text()
     assert run_here("service", "uninstall", *root).returncode == 0
     assert not unit.exists()
     assert not wanted.is_symlink()

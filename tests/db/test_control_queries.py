@@ -1,5 +1,6 @@
 import pytest
 
+from portside.control.revisions import OldRevisionLogs
 from portside.control.sql import sql
 from portside.kernel.db import Database
 from portside.kernel.migrations import migrate
@@ -15,12 +16,7 @@ async def test_every_query_fits_the_schema(fresh_database) -> None:
     await db.close()
 
 
-@pytest.mark.parametrize("status", ["CREATING", "QUEUED"])
-async def test_the_database_enforces_one_revision_in_progress_and_one_waiting(fresh_database, status: str) -> None:
-    import asyncpg
-
-    db = await Database.connect(await fresh_database())
-    await migrate(db, PACKAGES)
+async def add_deployment(db: Database) -> None:
     await db.pool.execute("""
         insert into organizations (id, display_name) values (gen_random_uuid(), 'o');
         insert into workspaces (id, organization_id, display_name, tenant_handle)
@@ -32,11 +28,49 @@ async def test_the_database_enforces_one_revision_in_progress_and_one_waiting(fr
             select gen_random_uuid(), workspace_id, 'd', 'git_hosting', '/x', 'READY', gen_random_uuid(), id, ''
             from api_keys;
     """)
-    insert = """
-        insert into revisions (id, deployment_id, number, status, source, repo_ref, graph_config_path, secrets_sealed)
-        select gen_random_uuid(), id, $1, $2, 'git_hosting', 'main', 'x', '' from deployments
-    """
-    await db.pool.execute(insert, 1, status)
+
+
+REVISION = """
+    insert into revisions (id, deployment_id, number, status, source, repo_ref, graph_config_path, secrets_sealed,
+                           created_at)
+    select gen_random_uuid(), id, $1, $2, 'git_hosting', 'main', 'x', '', now() - make_interval(days => $3)
+    from deployments returning id
+"""
+
+
+async def test_logs_of_old_replaced_revisions_end(fresh_database) -> None:
+    """Those of the serving and of the newest revision stay, however old they are."""
+    db = await Database.connect(await fresh_database())
+    await migrate(db, PACKAGES)
+    await add_deployment(db)
+    replaced, active, recent, newest = [
+        await db.pool.fetchval(REVISION, number, "DEPLOYED", days)
+        for number, days in ((1, 200), (2, 150), (3, 10), (4, 100))
+    ]
+    await db.pool.execute("update deployments set active_revision_id = $1, latest_revision_id = $2", active, newest)
+    for revision in (replaced, active, recent, newest):
+        await db.pool.execute(
+            "insert into revision_logs (deployment_id, revision_id, type, at, level, message)"
+            " select id, $1, 'build', now(), 'INFO', 'line' from deployments, generate_series(1, 30)",
+            revision,
+        )
+    assert (await OldRevisionLogs(db, 0).activate()).did == {}
+    done = await OldRevisionLogs(db, 90).activate()
+    assert (done.did, done.again) == ({"lines": 30}, True)
+    assert (await OldRevisionLogs(db, 90).activate()).did == {"lines": 0}
+    left = await db.pool.fetch("select distinct revision_id from revision_logs")
+    assert {row["revision_id"] for row in left} == {active, recent, newest}
+    await db.close()
+
+
+@pytest.mark.parametrize("status", ["CREATING", "QUEUED"])
+async def test_the_database_enforces_one_revision_in_progress_and_one_waiting(fresh_database, status: str) -> None:
+    import asyncpg
+
+    db = await Database.connect(await fresh_database())
+    await migrate(db, PACKAGES)
+    await add_deployment(db)
+    await db.pool.execute(REVISION, 1, status, 0)
     with pytest.raises(asyncpg.UniqueViolationError):
-        await db.pool.execute(insert, 2, status)
+        await db.pool.execute(REVISION, 2, status, 0)
     await db.close()

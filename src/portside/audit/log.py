@@ -112,6 +112,7 @@ class ExpiredEntries(Task):
     """Deletes entries of the audit log that are older than the retention; the log says how many."""
 
     every_s = 3600.0
+    deletes = True
 
     def __init__(self, db: Database, days: int) -> None:
         super().__init__()

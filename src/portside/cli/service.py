@@ -5,6 +5,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
+import msgspec
 
 from portside.cli.output import json_option, say, show_json, show_text
 from portside.kernel.errors import UserMistake
@@ -25,8 +26,12 @@ def service() -> None:
 
 
 @service.command()
-@click.option("--home", type=click.Path(path_type=Path), default=Path("/var/lib/portside"), show_default=True)
-@click.option("--user", default="portside", show_default=True, help="User that it runs as; created if it is missing.")
+@click.option(
+    "--home",
+    type=click.Path(path_type=Path),
+    help="Its home. [default: that of the installed one, or /var/lib/portside]",
+)
+@click.option("--user", help="User that it runs as; created if it is missing. [default: likewise, or portside]")
 @click.option("--set", "settings", multiple=True, metavar="NAME=VALUE", help="A first setting; may be repeated.")
 @click.option("--containers", is_flag=True, help="Allow what rootless podman needs, to deploy images.")
 @click.option("--start/--no-start", default=True, help="Start it now.")
@@ -38,14 +43,12 @@ def install(settings: tuple[str, ...], *, prints: bool, root: Path, **options: A
     It runs as a user of its own, starts with the machine, and is restarted when it fails. Its settings are in
     /etc/portside/portside.env.
     """
-    from portside.operate.service import Service
     from portside.operate.service import install as install_service
 
-    wanted = Service(
-        root=root.absolute(),
-        home=options["home"].absolute(),
-        user=options["user"],
-        has_containers=options["containers"],
+    known = _installed(root)
+    home = (options["home"] or known.home).absolute()
+    wanted = msgspec.structs.replace(
+        known, home=home, user=options["user"] or known.user, has_containers=options["containers"]
     )
     if prints:
         show_text(wanted.unit, end="")

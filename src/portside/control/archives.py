@@ -261,6 +261,7 @@ class UnusedArchives(Task):
     """Delete archives that no revision uses, then files that have no row."""
 
     every_s = 60.0
+    deletes = True
 
     def __init__(self, db: Database, store: ArchiveStore) -> None:
         super().__init__()

@@ -218,6 +218,7 @@ class ExpiredPushDeliveries(Task):
     """Deletes the ids of deliveries that are too old for git hosts to repeat."""
 
     every_s = 3600.0
+    deletes = True
 
     def __init__(self, db: Database) -> None:
         super().__init__()

@@ -37,9 +37,10 @@ from portside.control.types import (
 )
 from portside.control.views import show_revision
 from portside.kernel.clock import iso
-from portside.kernel.db import Record, Session, Transaction
+from portside.kernel.db import Database, Record, Session, Transaction
 from portside.kernel.errors import Invalid
 from portside.kernel.ids import uuid7
+from portside.kernel.reconcile import Status, Task
 from portside.kernel.user_json import storable
 from portside.listener_api import DeploymentStatus, LogBatch, LogType, RevisionReport, RevisionStatus
 
@@ -260,6 +261,25 @@ async def add_logs(scope: Scope, deployment_id: UUID, revision_id: UUID, batch: 
             messages=[storable(entry.message, MAX_TEXT_BYTES) for entry in batch.entries],
         )
         await tx.execute(sql.trim_logs, revision_id=revision_id, type=batch.type, keep=MAX_LOG_ENTRIES)
+
+
+class OldRevisionLogs(Task):
+    """Deletes the logs of revisions that were replaced, a number of days after they were made; 0 keeps them."""
+
+    every_s = 600.0
+    deletes = True
+    revisions_at_once = 20
+
+    def __init__(self, db: Database, days: int) -> None:
+        super().__init__()
+        self._db, self._days = db, days
+
+    async def activate(self) -> Status:
+        """Delete the logs of one batch of revisions."""
+        if not self._days:
+            return Status()
+        lines = await self._db.execute(sql.delete_old_logs, days=self._days, batch=self.revisions_at_once)
+        return Status({"lines": lines}, again=lines > 0)
 
 
 async def read_revision_logs(

@@ -12,9 +12,12 @@ from typing import ClassVar
 import msgspec
 
 from portside.kernel.clock import now
+from portside.kernel.logs import get_logger
 from portside.kernel.pool import background
 from portside.kernel.supervision import Supervision
 from portside.kernel.transient_errors import log_failure
+
+log = get_logger(__name__)
 
 
 class Status(msgspec.Struct):
@@ -40,6 +43,8 @@ class Task:
     """A periodic task. Subclasses set `every_s` and implement `activate`; a configured period overrides `every_s`."""
 
     every_s: ClassVar[float] = 5.0
+    # Whether the task deletes what has expired: what it deleted is then in the log.
+    deletes: ClassVar[bool] = False
 
     def __init__(self, *, every_s: float | None = None) -> None:
         self.signal = asyncio.Event()
@@ -98,4 +103,6 @@ class Driver:
             log_failure("task failed", exc, task=report.name)
             return Status()
         report.did = status.did
+        if task.deletes and (deleted := {name: count for name, count in status.did.items() if count}):
+            log.info("expired data was deleted", task=report.name, **deleted)
         return status

@@ -106,7 +106,7 @@ class Service(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def settings_file(self) -> Path:
-        """The file of the settings, which only root can read: it may hold secrets."""
+        """The file of the settings, for root and the service's user alone: it may hold secrets."""
         return self.root / SETTINGS
 
     @property
@@ -150,13 +150,7 @@ def install(service: Service, settings: Mapping[str, str], say: Say, *, starts: 
         _make_user(service, say)
         _check_interpreter(service)
         _make_home(service)
-    if service.settings_file.exists():
-        if settings:
-            raise UserMistake(f"{service.settings_file} exists; change it there, and restart the service")
-    else:
-        lines = [f"{name}={value}\n" for name, value in settings.items()]
-        write_private(service.settings_file, _FIRST_SETTINGS.format(name=service.name) + "".join(lines))
-        say(f"settings are in {service.settings_file}")
+    _write_settings(service, settings, say)
     service.unit_file.parent.mkdir(parents=True, exist_ok=True)
     service.unit_file.write_text(service.unit)
     service.unit_file.chmod(0o644)
@@ -171,6 +165,21 @@ def install(service: Service, settings: Mapping[str, str], say: Say, *, starts: 
     if starts:
         _systemctl(service, "restart", service.name)
         say(f"started; its log: journalctl -u {service.name} -f")
+
+
+def _write_settings(service: Service, settings: Mapping[str, str], say: Say) -> None:
+    """Write the first settings. Raises UserMistake if there are settings that others were added to."""
+    if service.settings_file.exists():
+        if settings:
+            raise UserMistake(f"{service.settings_file} exists; change it there, and restart the service")
+    else:
+        lines = [f"{name}={value}\n" for name, value in settings.items()]
+        write_private(service.settings_file, _FIRST_SETTINGS.format(name=service.name) + "".join(lines))
+        if service.root == Path("/"):
+            # The service's user may read them, for the doctor.
+            os.chown(service.settings_file, 0, pwd.getpwnam(service.user).pw_gid)
+            service.settings_file.chmod(0o640)
+        say(f"settings are in {service.settings_file}")
 
 
 def uninstall(service: Service, say: Say) -> None:

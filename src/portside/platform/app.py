@@ -39,6 +39,7 @@ from portside.control.deployments import empty_workspace as empty_control
 from portside.control.http import routes as control
 from portside.control.polling import PolledBranches
 from portside.control.pushes import ExpiredPushDeliveries
+from portside.control.revisions import OldRevisionLogs
 from portside.control.scope import DesiredChanges, PlatformAddress, ScopeFactory
 from portside.control.secrets import open_all
 from portside.control.services import ControlServices
@@ -128,6 +129,7 @@ class DeletedWorkspaces(Task):
     """Deletes the data of deleted workspaces, one batch of runs at a time. Billing records stay."""
 
     every_s = 30.0
+    deletes = True
 
     def __init__(self, db: Database, delete_after: timedelta = DELETE_AFTER) -> None:
         super().__init__()
@@ -160,6 +162,7 @@ async def background_tasks(
     tasks: list[Task] = [
         UnusedArchives(db, services.archives),
         ExpiredPushDeliveries(db),
+        OldRevisionLogs(db, settings.revision_log_days),
         ExpiredTraces(db, services.retention),
         LateRuns(db, services.retention),
         PastHours(db),

@@ -209,6 +209,14 @@ class PlatformSettings(msgspec.Struct, frozen=True, kw_only=True):
     smtp_user: Annotated[str | None, setting("User at the mail server, if it wants one.")] = None
     smtp_password: Annotated[str | None, setting("Password at the mail server.")] = None
     smtp_from: Annotated[Email | None, setting("Address that alerts come from. Required with SMTP_HOST.")] = None
+    revision_log_days: Annotated[
+        int,
+        msgspec.Meta(ge=0, le=36_500),
+        setting(
+            "Days that build and server logs of replaced revisions are kept; 0 keeps them as long as their deployment. "
+            "Those of the serving and of the newest revision stay."
+        ),
+    ] = 90
     trusted_proxies: Annotated[
         str,
         setting(

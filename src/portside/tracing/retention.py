@@ -59,6 +59,7 @@ class ExpiredTraces(Task):
     """
 
     every_s = 300.0
+    deletes = True
     traces_at_once = 2_000
     runs_at_once = 20_000
 
@@ -98,6 +99,7 @@ class LateRuns(Task):
     """
 
     every_s = 300.0
+    deletes = True
     scan_traces = 10_000
 
     def __init__(self, db: Database, retention: TraceRetention) -> None:

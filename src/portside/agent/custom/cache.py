@@ -51,6 +51,7 @@ class OldCacheEntries(Task):
     """Deletes expired entries."""
 
     every_s = 60.0
+    deletes = True
     batch = 1000
 
     def __init__(self, db: Database) -> None:

@@ -364,6 +364,7 @@ class ExpiredItems(Task):
     """Deletes expired items; reads already ignore them."""
 
     every_s: ClassVar[float] = 300.0
+    deletes = True
     batch: ClassVar[int] = 1000
 
     def __init__(self, db: Database, setup: StoreSetup) -> None:

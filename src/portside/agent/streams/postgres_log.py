@@ -170,6 +170,7 @@ class OldStreams(Task):
     """Deletes the events of runs that ended long enough ago, and the rows of dead processes. Safe on every node."""
 
     every_s: ClassVar[float] = 10.0
+    deletes = True
     batch: ClassVar[int] = 2000
 
     def __init__(self, db: Database, keep_s: float) -> None:

@@ -345,6 +345,8 @@ async def set_default_lifetime(db: Database, ttl: ThreadTtl) -> None:
 class ExpiredThreads(Task):
     """Deletes threads at the end of their lifetime, or all but their latest checkpoint."""
 
+    deletes = True
+
     def __init__(self, db: Database, ttl: ThreadTtl) -> None:
         super().__init__(every_s=ttl.sweep_interval_minutes * 60)
         self._db = db

@@ -178,6 +178,7 @@ class WebhookCleanup(Task):
     """Deletes the records of deliveries that ended long enough ago. Safe in every process at once."""
 
     every_s: ClassVar[float] = 600.0
+    deletes = True
     batch: ClassVar[int] = 1000
 
     def __init__(self, db: Database, keep_s: float) -> None:

@@ -21,6 +21,19 @@ where revision_id = :revision_id and type = :type and id <= (
     order by id desc offset :keep limit 1
 )
 
+-- name: delete_old_logs
+-- Of revisions that were made long ago and neither serve nor are the newest. A batch of revisions has at most two logs each,
+-- whose lengths are limited.
+with old as (
+    select r.id from revisions r
+    join deployments d on d.id = r.deployment_id
+    where r.created_at < now() - make_interval(days => :days)
+      and r.id is distinct from d.active_revision_id and r.id is distinct from d.latest_revision_id
+      and exists (select from revision_logs l where l.revision_id = r.id)
+    order by r.created_at limit :batch
+)
+delete from revision_logs where revision_id in (select id from old)
+
 -- name: logs_oldest_first
 -- In the order of arrival, not of timestamps: entries that arrive late still come after a follower's offset.
 select id, at, level, message from revision_logs
