@@ -332,17 +332,23 @@ def test_pip_config_becomes_uv_variables(tmp_path: Path):
 
 
 @pytest.mark.parametrize(
-    ("default", "secrets", "layout", "words"),
+    ("config", "default", "secrets", "layout", "words"),
     [
-        ("split", {}, "split", "from the platform's environment"),
-        ("split", {"EXECUTORS": "4"}, "split", ""),
-        ("split", {"EXECUTORS": ""}, "split", ""),
-        ("split", {"EXECUTORS": " 00 "}, "combined", "EXECUTORS is 0"),
-        ("combined", {}, "combined", "setting DEPLOYMENT_LAYOUT"),
+        ({}, "split", {}, "split", "from the platform's environment"),
+        ({"auth": {"path": "./a.py:auth"}, "http": {"disable_mcp": True}}, "split", {}, "split", ""),
+        ({}, "split", {"EXECUTORS": "4"}, "split", ""),
+        ({}, "split", {"EXECUTORS": ""}, "split", ""),
+        ({}, "split", {"EXECUTORS": " 00 "}, "combined", "EXECUTORS is 0"),
+        ({}, "combined", {}, "combined", "setting DEPLOYMENT_LAYOUT"),
+        ({"http": {"app": "./a.py:app"}}, "split", {}, "combined", "may share objects"),
+        ({"http": {"app": "./a.py:app"}}, "split", {"EXECUTORS": "1"}, "split", ""),
     ],
 )
-def test_layout_of_a_build(default: Layout, secrets: dict[str, str], layout: Layout, words: str):
-    chosen, reason = choose_layout(default, secrets)
+def test_layout_of_a_build(
+    tmp_path: Path, config: dict[str, object], default: Layout, secrets: dict[str, str], layout: Layout, words: str
+):
+    (tmp_path / "langgraph.json").write_text(json.dumps({"graphs": {"agent": "./agent.py:graph"}, **config}))
+    chosen, reason = choose_layout(read_config(tmp_path, "langgraph.json"), default, secrets)
     assert (chosen, words in reason) == (layout, True), reason
 
 

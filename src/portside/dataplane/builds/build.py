@@ -19,7 +19,7 @@ from typing import Any, Literal
 import msgspec
 
 from portside.dataplane.builds.commands import kill_leftovers, kill_strays
-from portside.dataplane.builds.config import read_config
+from portside.dataplane.builds.config import BuildConfig, read_config
 from portside.dataplane.builds.environment import Environment
 from portside.dataplane.builds.javascript import JavaScript, Scripts
 from portside.dataplane.builds.node import NodeTools, check_runtime
@@ -148,7 +148,7 @@ async def _build(request: BuildRequest, output: MaskedOutput) -> BuildRecord:
     await JavaScript(checkout.files, node).install_and_build(config, request.scripts)
     if config.javascript_graphs:
         await node.add_runtime(request.runtimes or request.folder / "runtimes")
-    layout, reason = choose_layout(request.layout, request.secrets)
+    layout, reason = choose_layout(config, request.layout, request.secrets)
     output.write(f"Layout {layout}: {reason}")
     if layout == "combined" or config.has_python:
         content = EXECUTOR if layout == "split" else SERVER
@@ -169,12 +169,15 @@ async def update_wheel(folder: Path, wheels: Path) -> None:
     await Environment(folder, MaskedOutput(lambda _line: None)).replace_wheel(wheel)
 
 
-def choose_layout(default: Layout, secrets: Mapping[str, str]) -> tuple[Layout, str]:
+def choose_layout(config: BuildConfig, default: Layout, secrets: Mapping[str, str]) -> tuple[Layout, str]:
     """Return the layout of a build, and why."""
     if default == "combined":
         return "combined", "the agent server is installed beside the project (setting DEPLOYMENT_LAYOUT)"
     if wants_one_process(secrets):
         return "combined", "the agent server is installed beside the project, because EXECUTORS is 0"
+    if config.has_web_app and not secrets.get("EXECUTORS", "").strip():
+        # Its lifespan may prepare objects of modules that the graphs use, which takes one process.
+        return "combined", "http.app and graphs may share objects; set the secret EXECUTORS=1 if they do not"
     return "split", "the agent server runs from the platform's environment, and graphs in one of their own"
 
 

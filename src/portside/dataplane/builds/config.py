@@ -198,6 +198,8 @@ class BuildConfig(msgspec.Struct, frozen=True, kw_only=True):
     install_command: str | None = None
     build_command: str | None = None
     skipped: list[str] = []
+    # Whether the project has a web application of its own (`http.app`).
+    has_web_app: bool = False
 
 
 class _UvSource(msgspec.Struct, forbid_unknown_fields=True):
@@ -216,6 +218,7 @@ class _File(msgspec.Struct):
     node_version: str | int | None = None
     source: Any = None
     pip_config_file: str | None = None
+    http: dict[str, Any] | None = None
     install_command: _Command = None
     build_command: _Command = None
 
@@ -249,6 +252,7 @@ def read_config(repository: Path, config_path: str) -> BuildConfig:
         javascript_graphs=javascript_graphs,
         install_command=file.install_command,
         build_command=file.build_command,
+        has_web_app=bool((file.http or {}).get("app")),
         skipped=[key for key in _SKIPPED if _decode(content, config_path, dict[str, Any]).get(key)],
     )
 
