@@ -6,6 +6,7 @@ import { type Emitted, EventEncoder } from "./events.js";
 import type { Libraries } from "./libraries.js";
 import { CallFailed } from "./link.js";
 import { log } from "./logs.js";
+import { KnownLists } from "./pieces.js";
 import type { Graph, Graphs, Snapshot } from "./project.js";
 
 import { currentWork, EphemeralRows, type Fields, type Server, type Work } from "./server.js";
@@ -15,6 +16,8 @@ import { json, plain } from "./values.js";
 const INTERRUPT = "__interrupt__";
 const POSITION = ["checkpoint_id", "checkpoint_ns", "checkpoint_map"];
 const REFUSALS = new Set(["UnknownInterruptError", "OtherLanguage"]);
+// Shorter values are in the thread's row as a whole.
+const LONG_BYTES = 8192;
 const STRICT_RESUME = "__pregel_strict_resume";
 
 /** One run of a graph: `RunRequest` of `portside/executor/requests.py`. */
@@ -39,10 +42,19 @@ export interface RunRequest {
 /** How a run ended: `Outcome` of `portside/executor/requests.py`. */
 export interface Outcome {
   values: Buffer | null;
+  /** The values without the long lists that are in the last checkpoint, and the versions of those lists. */
+  row_values?: Buffer;
+  long_values?: Record<string, string>;
   interrupts: Record<string, Fields[]>;
   has_next: boolean;
   error: { error: string; message: string } | null;
   is_refused?: boolean;
+}
+
+/** An outcome, and the values that it has encoded. */
+interface Ended {
+  outcome: Outcome;
+  values: unknown;
 }
 
 export interface Execution {
@@ -78,9 +90,9 @@ export class Executor {
     const cancel = () => stopping.abort(execution.signal.reason);
     execution.signal.addEventListener("abort", cancel, { once: true });
     try {
-      const outcome = await currentWork.run(work, () => this.run(execution, stopping.signal));
+      const { outcome, values } = await currentWork.run(work, () => this.run(execution, stopping.signal));
       ephemeral?.drop();
-      return outcome;
+      return this.server.isEncrypted ? outcome : withoutLongLists(outcome, values, work.lists);
     } catch (error) {
       // Its nodes may still run, and it may be tried again: its rows are kept.
       stopping.abort(error);
@@ -93,7 +105,7 @@ export class Executor {
     }
   }
 
-  private async run(execution: Execution, signal: AbortSignal): Promise<Outcome> {
+  private async run(execution: Execution, signal: AbortSignal): Promise<Ended> {
     const { request, push } = execution;
     const command = request.command === null ? null : parseCommand(this.libraries, request.command);
     // An attempt that continues from a checkpoint has taken its input already.
@@ -111,13 +123,15 @@ export class Executor {
         }
       }
       throwIfStopped(signal, execution.signal);
-      return await ended(graph, request, last);
+      const outcome = await ended(graph, request, last);
+      return { outcome, values: last.hasValues ? select(graph, last.values) : null };
     } catch (error) {
       throwIfStopped(signal, execution.signal);
       if (error instanceof CallFailed) {
         throw error;
       }
-      return failed(signal.aborted ? signal.reason : error, graph, last, request);
+      const outcome = failed(signal.aborted ? signal.reason : error, graph, last, request);
+      return { outcome, values: graph !== null && last.hasValues ? select(graph, last.values) : null };
     }
   }
 
@@ -225,6 +239,7 @@ function workOf(
     metadata,
     configurable,
     ephemeral,
+    lists: new KnownLists(),
     fail,
     track: (value) => pending.track(value),
   };
@@ -278,6 +293,20 @@ class LastValues {
 function without(record: Fields, key: string): Fields {
   const { [key]: _, ...rest } = record;
   return rest;
+}
+
+/** Leave the lists of the last checkpoint out of the values that the thread's row keeps. */
+function withoutLongLists(outcome: Outcome, values: unknown, lists: KnownLists): Outcome {
+  if (outcome.values === null || outcome.values.length < LONG_BYTES || typeof values !== "object" || values === null) {
+    return outcome;
+  }
+  const versions = lists.longLists(values as Fields);
+  if (Object.keys(versions).length > 0) {
+    const rest = Object.entries(values).filter(([name]) => !(name in versions));
+    outcome.row_values = json(Object.fromEntries(rest));
+    outcome.long_values = versions;
+  }
+  return outcome;
 }
 
 async function ended(graph: Graph, request: RunRequest, last: LastValues): Promise<Outcome> {

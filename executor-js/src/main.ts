@@ -13,6 +13,7 @@ import { CallFailed, type Handler, Link, type ServedCall } from "./link.js";
 import { log, stackOf } from "./logs.js";
 import { letSdkFind } from "./loopback.js";
 import { Operations } from "./operations.js";
+import { KnownLists } from "./pieces.js";
 import { firstFile, Graphs, ProjectFailed, registerTypeScript, type Source } from "./project.js";
 import { makeSaver, OtherLanguage } from "./saver.js";
 import { Schemas } from "./schemas.js";
@@ -172,6 +173,7 @@ function workOf(request: Fields, call: number, scope: number): Work {
     metadata: { ...metadata, graph_id: request.graph_id },
     configurable,
     ephemeral: null,
+    lists: new KnownLists(),
     fail: () => {},
     track: (value) => value,
   };

@@ -14,6 +14,7 @@ import type {
   PendingWrite,
 } from "@langchain/langgraph-checkpoint";
 import type { Libraries } from "./libraries.js";
+import { KnownLists } from "./pieces.js";
 import { currentWork, type Fields, type Rows, type Server } from "./server.js";
 import { Decoder, encode, jsonText } from "./values.js";
 
@@ -77,7 +78,14 @@ export function makeSaver(libraries: Libraries, server: Server): BaseCheckpointS
       }
       const { threadId, checkpointNs, checkpointId } = names(config);
       const row = await server.read(threadId, checkpointNs, checkpointId);
-      return row === null ? undefined : this.tuple(row);
+      if (row === null) {
+        return undefined;
+      }
+      const found = await this.tuple(row);
+      // Now, because the graph may change the values.
+      const { channel_values: values, channel_versions: versions } = found.checkpoint;
+      currentWork.getStore()?.lists.read(row, values, versions);
+      return found;
     }
 
     /** Return the checkpoint of a row, with the tasks that an older version of LangGraph stored with its parent. */
@@ -196,12 +204,14 @@ function checkpointRows(
     textArray(stored),
     textArray(stored.map((channel) => String(versions[channel]))),
   ]);
-  for (const channel of stored) {
-    if (channel in newVersions) {
-      const data = encode(values[channel]);
-      rows.values.push([threadId, checkpointNs, channel, String(newVersions[channel]), VALUE_KIND, data, null, null]);
-      rows.size += data.length;
-    }
+  const lists = currentWork.getStore()?.lists ?? new KnownLists();
+  const changed = Object.fromEntries(stored.map((channel) => [channel, values[channel]]));
+  const name = { checkpointNs, parentId: checkpointId, id: checkpoint.id };
+  for (const [channel, value] of lists.encode(name, changed, { all: versions, new: newVersions })) {
+    const version = String(newVersions[channel]);
+    rows.values.push([threadId, checkpointNs, channel, version, VALUE_KIND, value.data, value.ranges, null]);
+    rows.pieces.push(...value.pieces.map((piece) => [threadId, ...piece]));
+    rows.size += value.data.length + value.pieces.reduce((sum, piece) => sum + piece[3].length, 0);
   }
   return rows;
 }

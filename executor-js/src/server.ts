@@ -3,6 +3,7 @@
 
 import { AsyncLocalStorage } from "node:async_hooks";
 import { CallFailed, type Link } from "./link.js";
+import type { KnownLists } from "./pieces.js";
 
 /** The scope of checkpoints outside of a transaction. */
 const MAIN_SCOPE = 0;
@@ -25,6 +26,8 @@ export interface Work {
   metadata: Fields;
   configurable: Fields;
   ephemeral: EphemeralRows | null;
+  /** The long lists of its checkpoints. */
+  lists: KnownLists;
   /** Ends the run with an error that none of its code caught. */
   fail(error: unknown): void;
   /** Remember a promise of the graph's code, until it is settled. */

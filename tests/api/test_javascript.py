@@ -5,7 +5,9 @@ import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
+from uuid import UUID
 
+import asyncpg
 import httpx2
 import pytest
 
@@ -268,3 +270,29 @@ def test_a_thread_of_the_other_language_is_refused(client: httpx2.Client, first:
     asked(client, "PATCH", f"/threads/{thread}", metadata={"graph_id": first})
     assert asked(client, "GET", f"/threads/{thread}/state")["values"] == values
     assert len(asked(client, "POST", path, assistant_id=first, input=message("more"))["messages"]) == 4
+
+
+async def test_long_lists_are_stored_once(client: httpx2.Client, module_database: str):
+    thread, values = on_thread(client, "echo", input=message("begin"))
+    sent = []
+    for number in range(40):
+        sent.append(f"{number} {'word ' * 200}")
+        values = asked(client, "POST", f"/threads/{thread}/runs/wait", assistant_id="echo", input=message(sent[-1]))
+    assert [each["content"] for each in values["messages"]][2::2] == sent
+    assert asked(client, "GET", f"/threads/{thread}")["values"] == values
+    assert asked(client, "GET", f"/threads/{thread}/state")["values"] == values
+    found = asked(client, "POST", "/threads/search", ids=[thread])
+    assert found[0]["values"] == values
+    db = await asyncpg.connect(module_database)
+    sizes = "select coalesce(sum(octet_length(data)), 0) from portside.{} where thread_id = $1"
+    stored = sum(
+        [await db.fetchval(sizes.format(table), thread) for table in ("checkpoint_values", "checkpoint_pieces")]
+    )
+    row = await db.fetchrow(
+        "select values::text as text, long_values from portside.threads where thread_id = $1", UUID(thread)
+    )
+    await db.close()
+    # The last value alone has some 100 kB, and all versions whole would have more than 4 MB.
+    assert stored < 500_000
+    assert len(row["text"]) < 10_000
+    assert list(json.loads(row["long_values"])) == ["messages"]
