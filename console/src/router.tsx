@@ -344,6 +344,16 @@ const backupsTab = createRoute({
   component: lazyRouteComponent(() => import("./pages/system/BackupsTab"), "BackupsTab"),
 });
 
+const diskTab = createRoute({
+  getParentRoute: () => system,
+  path: "/disk",
+  component: lazyRouteComponent(() => import("./pages/system/DiskTab"), "DiskTab"),
+});
+const doctorTab = createRoute({
+  getParentRoute: () => system,
+  path: "/doctor",
+  component: lazyRouteComponent(() => import("./pages/system/DoctorTab"), "DoctorTab"),
+});
 export const systemSettingsTab = createRoute({
   getParentRoute: () => system,
   path: "/settings",
@@ -381,7 +391,7 @@ const routeTree = root.addChildren([
   auditRoute,
   alertsRoute,
   people.addChildren([membersTab, keysTab, sessionsTab, rolesTab]),
-  system.addChildren([healthTab, gitTab, backupsTab, systemSettingsTab]),
+  system.addChildren([healthTab, gitTab, backupsTab, diskTab, doctorTab, systemSettingsTab]),
 ]);
 
 export const router = createRouter({

@@ -300,7 +300,8 @@ async def pages(platform: Platform, deployment: str) -> list[str]:
         f"datasets/{ids['dataset']}?view=versions", "annotation", "annotation/new", f"annotation/{queue}",
         f"annotation/{queue}/edit", "figures", f"figures?project={ids['project']}", "usage", "prices", "prompts",
         "prompts/new", "prompts/viewed", "people", "people/keys", "people/sessions", "people/roles", "system",
-        "system/git", "system/settings", *(f"agents/{deployment}/{part}" for part in AGENT_PARTS),
+        "system/git", "system/disk", "system/doctor", "system/settings",
+        *(f"agents/{deployment}/{part}" for part in AGENT_PARTS),
     ]  # fmt: skip
 
 

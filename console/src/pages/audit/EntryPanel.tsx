@@ -1,7 +1,7 @@
 import { Link } from "@tanstack/react-router";
-import type { ReactNode } from "react";
 import { useApi } from "../../api/queries";
 import { CopyButton } from "../../ui/Copy";
+import { Fact } from "../../ui/Fact";
 import { Problem } from "../../ui/Problem";
 import { SidePanel } from "../../ui/SidePanel";
 import { Exact } from "../../ui/Time";
@@ -66,15 +66,6 @@ export function EntryPanel({ seq, isWhole, onClose }: { seq: string; isWhole: bo
         </dl>
       )}
     </SidePanel>
-  );
-}
-
-function Fact({ title, children }: { title: string; children: ReactNode }) {
-  return (
-    <div>
-      <dt>{title}</dt>
-      <dd>{children}</dd>
-    </div>
   );
 }
 

@@ -1,10 +1,10 @@
 import { Link, Outlet, useNavigate } from "@tanstack/react-router";
-import type { ReactNode } from "react";
 import type { Deployment } from "../../api/platform";
 import { useApi, useChange } from "../../api/queries";
 import { deploymentRoute } from "../../router";
 import { useMay } from "../../shell/session";
 import { CopyButton, ShortId } from "../../ui/Copy";
+import { Fact } from "../../ui/Fact";
 import { Icon } from "../../ui/Icon";
 import { Problem } from "../../ui/Problem";
 import { DeploymentState } from "../../ui/Status";
@@ -145,14 +145,5 @@ function Replicas({ deploymentId }: { deploymentId: string }) {
       </Fact>
       {server_version && <Fact title="Agent server">{server_version}</Fact>}
     </>
-  );
-}
-
-function Fact({ title, children }: { title: string; children: ReactNode }) {
-  return (
-    <div>
-      <dt>{title}</dt>
-      <dd>{children}</dd>
-    </div>
   );
 }

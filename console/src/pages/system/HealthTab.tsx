@@ -4,6 +4,7 @@ import type { Deployment, DeploymentMetrics, Listener } from "../../api/platform
 import { useApi } from "../../api/queries";
 import { useMay } from "../../shell/session";
 import { Empty } from "../../ui/Empty";
+import { Fact } from "../../ui/Fact";
 import { bytes } from "../../ui/Json";
 import { Problem } from "../../ui/Problem";
 import { DeploymentState, Status } from "../../ui/Status";
@@ -81,15 +82,6 @@ export function HealthTab() {
       {mayReadDeployments && <Listeners />}
       {mayReadDeployments && <Agents />}
     </>
-  );
-}
-
-function Fact({ title, children }: { title: string; children: ReactNode }) {
-  return (
-    <div>
-      <dt>{title}</dt>
-      <dd>{children}</dd>
-    </div>
   );
 }
 

@@ -1,0 +1,77 @@
+import { useState } from "react";
+import type { Finding } from "../../api/platform";
+import { useApi } from "../../api/queries";
+import { useMay } from "../../shell/session";
+import { Empty } from "../../ui/Empty";
+import { Problem } from "../../ui/Problem";
+import { Status } from "../../ui/Status";
+import { Table } from "../../ui/Table";
+
+const LEVELS = { fault: ["bad", "Fault"], warning: ["wait", "Warning"], ok: ["good", "Well"] } as const;
+const ORDER = ["fault", "warning", "ok"];
+
+// What is wrong with the installation, and what to do about it.
+export function DoctorTab() {
+  const mayManage = useMay("organization:manage");
+  const [showsAll, setShowsAll] = useState(false);
+  const found = useApi("GET /system/doctor", {}, { enabled: mayManage });
+  if (!mayManage) {
+    return <Empty title="You may not examine the platform">Admins and operators of the organization may.</Empty>;
+  }
+  if (found.error) return <Problem error={found.error} retry={() => void found.refetch()} />;
+  if (!found.data) return <p className="soft">Examining…</p>;
+  const { faults, warnings, findings } = found.data;
+  const shown = findings
+    .filter((each) => showsAll || each.level !== "ok")
+    .sort((one, other) => ORDER.indexOf(one.level) - ORDER.indexOf(other.level));
+  return (
+    <section className="card" aria-label="Findings">
+      <h2>Doctor</h2>
+      <div className="card-body stack">
+        <p role="status">
+          {faults + warnings === 0 ? (
+            <Status tone="good" word={`All ${findings.length} findings are well`} />
+          ) : (
+            <Status tone={faults ? "bad" : "wait"} word={`${count(faults, "fault")}, ${count(warnings, "warning")}`} />
+          )}
+        </p>
+        <div className="row">
+          <button type="button" className="button" disabled={found.isFetching} onClick={() => void found.refetch()}>
+            {found.isFetching ? "Examining…" : "Examine again"}
+          </button>
+          <label>
+            <input type="checkbox" checked={showsAll} onChange={(event) => setShowsAll(event.target.checked)} /> Show
+            what is well
+          </label>
+        </div>
+        <p className="soft small">
+          “portside doctor” on the machine examines the package index of builds too, and works while the platform is
+          down.
+        </p>
+      </div>
+      {shown.length > 0 && (
+        <Table
+          label="Findings"
+          rows={shown.map((finding, number): [number, Finding] => [number, finding])}
+          keyOf={([number]) => String(number)}
+          isStacked
+          columns={[
+            { title: "Part", show: ([, each]) => each.check },
+            { title: "State", show: ([, each]) => <Level of={each.level} /> },
+            { title: "What was found", show: ([, each]) => each.message },
+            { title: "What to do", show: ([, each]) => each.do || "–" },
+          ]}
+        />
+      )}
+    </section>
+  );
+}
+
+function Level({ of }: { of: Finding["level"] }) {
+  const [tone, word] = LEVELS[of];
+  return <Status tone={tone} word={word} />;
+}
+
+function count(number: number, of: string) {
+  return `${number} ${of}${number === 1 ? "" : "s"}`;
+}
