@@ -168,6 +168,11 @@ def test_a_limit_alone_bounds_what_is_requested() -> None:
         ({"memory_mb": 200, "memory_limit_mb": 100}, "memory_mb must not be greater"),
         ({"queue_cpu": 2, "queue_cpu_limit": 1}, "queue_cpu must not be greater"),
         ({"db_memory_mb": 3, "db_memory_limit_mb": 2}, "db_memory_mb"),
+        ({"executor_cpu": 2, "executor_cpu_limit": 1}, "executor_cpu must not be greater than executor_cpu_limit"),
+        ({"orchestrator_memory_mb": 3, "orchestrator_memory_limit_mb": 2}, "orchestrator_memory_mb must not be"),
+        ({"orchestrator_min_scale": 3, "orchestrator_max_scale": 2}, "orchestrator_min_scale must not be greater"),
+        ({"orchestrator_min_scale": 0}, "orchestrator_min_scale must be at least 1"),
+        ({"executor_cpu": 1, "queue_max_scale": 0}, "queue_max_scale must be at least 1"),
         ({"volume_mounts": [{"name": "v", "mountPath": "/v"}]}, "volume v"),
         ({"volumes": [{"name": "v"}, {"name": "v"}]}, "volumes are named v"),
         ({"sidecars": [{"name": "c", "image": "i"}], "init_containers": [{"name": "c", "image": "i"}]}, "named c"),
@@ -182,10 +187,17 @@ def test_a_resource_spec_that_contradicts_itself_is_refused(fields: dict[str, ob
         check_resources(spec(**fields))
 
 
-@pytest.mark.parametrize("name", ["orchestrator_cpu", "executor_memory_mb", "orchestrator_min_scale"])
-def test_unsupported_resource_fields_are_refused(name: str) -> None:
-    with pytest.raises(Invalid, match=name):
-        check_resources(spec(**{name: 1}))
+def test_orchestrators_and_executors_are_like_the_queue_and_exist_only_if_they_are_named() -> None:
+    assert not [name for name in with_defaults({}) if name.startswith(("orchestrator_", "executor_"))]
+    given = given_fields(spec(queue_cpu=2, queue_memory_mb=512, executor_memory_mb=100, executor_cpu_limit=1))
+    found = {name: value for name, value in with_defaults(given).items() if name.startswith(("orch", "exec"))}
+    assert found == {
+        "orchestrator_min_scale": 1, "orchestrator_max_scale": 1, "orchestrator_cpu": 2, "orchestrator_cpu_limit": 4,
+        "orchestrator_memory_mb": 512, "orchestrator_memory_limit_mb": 1024, "executor_cpu": 1,
+        "executor_cpu_limit": 1, "executor_memory_mb": 100, "executor_memory_limit_mb": 200,
+    }  # fmt: skip
+    assert with_defaults(given_fields(spec(orchestrator_min_scale=3)))["orchestrator_max_scale"] == 3
+    check_resources(spec(orchestrator_max_scale=4))
 
 
 @pytest.mark.parametrize(

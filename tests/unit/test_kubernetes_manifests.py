@@ -37,7 +37,6 @@ from tests.kubernetes import (
 )
 
 OLDEST, NEWEST = "1.28", "1.37"
-REFUSED = ("orchestrator_", "executor_")
 
 MOUNT = VolumeMount("cache", "/cache", "part", "None", read_only=True)
 CONTAINER = Container(
@@ -100,6 +99,22 @@ SCALARS: dict[str, tuple[Any, Any, Any]] = {
     "max_scale": (7, lambda o: named(o, "HorizontalPodAutoscaler")["spec"]["maxReplicas"], 7),
     "queue_min_scale": (2, lambda o: named(o, "Deployment", "-queue")["spec"]["replicas"], 2),
     "queue_max_scale": (9, lambda o: named(o, "HorizontalPodAutoscaler", "-queue")["spec"]["maxReplicas"], 9),
+    "orchestrator_cpu": (4, lambda o: server_of(o, "-orchestrator")["resources"]["requests"]["cpu"], "4000m"),
+    "orchestrator_cpu_limit": (6, lambda o: server_of(o, "-orchestrator")["resources"]["limits"]["cpu"], "6000m"),
+    "orchestrator_memory_mb": (
+        302, lambda o: server_of(o, "-orchestrator")["resources"]["requests"]["memory"], "302Mi",
+    ),
+    "orchestrator_memory_limit_mb": (
+        9000, lambda o: server_of(o, "-orchestrator")["resources"]["limits"]["memory"], "9000Mi",
+    ),
+    "orchestrator_min_scale": (2, lambda o: named(o, "Deployment", "-orchestrator")["spec"]["replicas"], 2),
+    "orchestrator_max_scale": (
+        3, lambda o: named(o, "HorizontalPodAutoscaler", "-orchestrator")["spec"]["maxReplicas"], 3,
+    ),
+    "executor_cpu": (5, lambda o: server_of(o, "-executor")["resources"]["requests"]["cpu"], "5000m"),
+    "executor_cpu_limit": (7, lambda o: server_of(o, "-executor")["resources"]["limits"]["cpu"], "7000m"),
+    "executor_memory_mb": (303, lambda o: server_of(o, "-executor")["resources"]["requests"]["memory"], "303Mi"),
+    "executor_memory_limit_mb": (9001, lambda o: server_of(o, "-executor")["resources"]["limits"]["memory"], "9001Mi"),
     "redis_cpu": (0.5, lambda o: store(o, "redis")["resources"]["requests"]["cpu"], "500m"),
     "redis_cpu_limit": (0.7, lambda o: store(o, "redis")["resources"]["limits"]["cpu"], "700m"),
     "redis_memory_mb": (128, lambda o: store(o, "redis")["resources"]["requests"]["memory"], "128Mi"),
@@ -144,9 +159,8 @@ def validated(found: Any, *versions: str) -> None:
             validate(manifest, version)
 
 
-def test_every_resource_spec_field_is_applied_or_refused() -> None:
-    fields = set(ResourceSpec.__struct_fields__)
-    assert fields == set(SCALARS) | {name for name in fields if name.startswith(REFUSED)}
+def test_every_resource_spec_field_is_applied() -> None:
+    assert set(ResourceSpec.__struct_fields__) == set(SCALARS)
     assert set(Resources.__struct_fields__) == set(SCALARS)
 
 
@@ -154,13 +168,17 @@ def test_every_resource_spec_field_is_applied_or_refused() -> None:
 def test_resource_spec_field_appears_in_valid_manifest(field: str) -> None:
     value, look, expected = SCALARS[field]
     extra = {"min_scale": {"max_scale": 5}}.get(field, {})
-    found = objects(revision(resource_spec={**FULL_SPEC, **extra, field: value}))
+    complete = with_defaults({"executor_cpu": 1}) if field.startswith(("orchestrator_", "executor_")) else FULL_SPEC
+    found = objects(revision(resource_spec={**complete, **extra, field: value}))
     assert look(found) == expected
     validated(found)
 
 
-def test_full_spec_is_valid_on_oldest_and_newest_cluster() -> None:
-    spec = {**FULL_SPEC, **{name: value for name, (value, _, _) in SCALARS.items()}}
+@pytest.mark.parametrize("has_executors", [False, True])
+def test_full_spec_is_valid_on_oldest_and_newest_cluster(*, has_executors: bool) -> None:
+    spec: dict[str, Any] = {**FULL_SPEC, **{name: value for name, (value, _, _) in SCALARS.items()}}
+    if not has_executors:
+        spec = {name: value for name, value in spec.items() if not name.startswith(("orchestrator_", "executor_"))}
     spec["sidecars"] = as_json([msgspec.structs.replace(CONTAINER, name="proxy", restart_policy=None)])
     everything = settings(
         kubernetes_ingress_url="https://*.agents.example.com",
@@ -273,6 +291,36 @@ def test_queue_without_replicas_runs_in_api() -> None:
     found = objects(revision(resource_spec={**FULL_SPEC, "queue_min_scale": 0, "queue_max_scale": 0}))
     assert len(found.of_kind("Deployment")) == 1
     assert variables(found)["PORTSIDE_TIER"] == "all"
+
+
+def test_executors_find_their_orchestrators_and_have_no_database() -> None:
+    secrets = [Secret("TOKEN", "s3cr3t"), Secret("LANGGRAPH_AES_KEY", "k" * 16)]
+    references = [
+        {"name": "KEY", "secret_name": "keys", "secret_key": "openai"},
+        {"name": "LANGGRAPH_AES_JSON_KEYS", "secret_name": "keys", "secret_key": "names"},
+    ]
+    spec = with_defaults({"executor_cpu": 2, "queue_max_scale": 5})
+    given = revision(resource_spec=spec, secrets=secrets, secret_references=references)
+    found = objects(given, settings(kubernetes_pending_runs_metric="pending"))
+    names = {one["metadata"]["name"].removeprefix(found.scope.name) for one in found.of_kind("Deployment")}
+    assert names == {"", "-orchestrator", "-executor"}
+    orchestrator, executor = variables(found, "-orchestrator"), variables(found, "-executor")
+    assert (orchestrator["PORTSIDE_TIER"], orchestrator["FF_USE_CORE_API"]) == ("queue", "true")
+    assert (executor["PORTSIDE_TIER"], executor["TOKEN"]) == ("executor", "s3cr3t")
+    assert executor["CORE_API"] == f"{found.scope.name}-orchestrator:{orchestrator['CORE_API_PORT']}"
+    assert executor["CORE_API_KEY"] == orchestrator["CORE_API_KEY"]
+    assert len(executor["CORE_API_KEY"]) >= 32
+    of_stores = {"DATABASE_URI", "POSTGRES_URI", "REDIS_URI", "LANGGRAPH_AES_KEY", "LANGGRAPH_AES_JSON_KEYS"}
+    assert of_stores <= orchestrator.keys()
+    assert not of_stores & executor.keys()
+    service = named(found, "Service", "-orchestrator")["spec"]
+    assert (service["clusterIP"], service["ports"][0]["port"]) == ("None", int(orchestrator["CORE_API_PORT"]))
+    assert {"name": "grpc", "containerPort": 50054, "protocol": "TCP"} in server_of(found, "-orchestrator")["ports"]
+    # The runs that wait ask for executors: an orchestrator takes as many as they have slots.
+    scaler = named(found, "HorizontalPodAutoscaler", "-executor")["spec"]
+    assert (scaler["maxReplicas"], [one["type"] for one in scaler["metrics"]][-1]) == (5, "External")
+    assert server_of(found, "-executor")["livenessProbe"]["httpGet"]["path"] == "/info"
+    validated(found, OLDEST, NEWEST)
 
 
 def test_autoscaling_targets_match_contract() -> None:

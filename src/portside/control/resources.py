@@ -10,7 +10,6 @@ import msgspec
 
 from portside.control.errors import BadCombination
 from portside.control.types import Container, ResourceSpec
-from portside.kernel.errors import Invalid
 
 SCALE, CPU, MEMORY_MB = 1, 1, 2048
 # The resources of built deployments by their type (contract: section 8); without a type the defaults apply.
@@ -20,7 +19,8 @@ _BY_TYPE: dict[str, dict[str, Any]] = {
     "prod": {"min_scale": 1, "max_scale": 10, "cpu": 2, "memory_mb": 2048},
 }
 _WHERE = "source_config.resource_spec"
-_NOT_USED = ("orchestrator_", "executor_")
+# Fields of servers whose graphs are executed apart from them; giving any of them asks for such servers.
+_APART = ("orchestrator_", "executor_")
 _RANGES = (
     ("min_scale", "max_scale"),
     ("queue_min_scale", "queue_max_scale"),
@@ -28,6 +28,11 @@ _RANGES = (
     ("memory_mb", "memory_limit_mb"),
     ("queue_cpu", "queue_cpu_limit"),
     ("queue_memory_mb", "queue_memory_limit_mb"),
+    ("orchestrator_min_scale", "orchestrator_max_scale"),
+    ("orchestrator_cpu", "orchestrator_cpu_limit"),
+    ("orchestrator_memory_mb", "orchestrator_memory_limit_mb"),
+    ("executor_cpu", "executor_cpu_limit"),
+    ("executor_memory_mb", "executor_memory_limit_mb"),
     ("redis_cpu", "redis_cpu_limit"),
     ("redis_memory_mb", "redis_memory_limit_mb"),
     ("db_cpu", "db_cpu_limit"),
@@ -37,14 +42,15 @@ _LIMITS = dict(_RANGES)
 
 
 def check_resources(spec: ResourceSpec) -> None:
-    """Check a spec's fields against each other. Raises Invalid for unsupported fields, and BadCombination."""
-    for name in given_fields(spec):
-        if name.startswith(_NOT_USED):
-            raise Invalid.field(["body", *_WHERE.split("."), name], "is not supported; leave it out", "not_supported")
-    for name in ("min_scale", "queue_min_scale"):
+    """Check a spec's fields against each other. Raises BadCombination."""
+    for name in ("min_scale", "queue_min_scale", "orchestrator_min_scale"):
         if getattr(spec, name) == 0:
             raise BadCombination(f"{_WHERE}.{name} must be at least 1: images are not scaled to zero.")
     complete = with_defaults(given_fields(spec))
+    if _is_apart(complete) and not complete["queue_max_scale"]:
+        raise BadCombination(
+            f"{_WHERE}.queue_max_scale must be at least 1 with orchestrator_* or executor_*: it bounds the executors."
+        )
     for least, most in _RANGES:
         if least in complete and complete[least] > complete[most]:
             raise BadCombination(
@@ -64,6 +70,8 @@ def given_fields(spec: ResourceSpec) -> dict[str, Any]:
 def with_defaults(given: dict[str, Any]) -> dict[str, Any]:
     """Complete a spec: one replica with 1 CPU and 2 GB, queue like API, limits twice the requests.
 
+    Orchestrators and executors exist only if one of their fields is given.
+
     A request that is not given is not greater than its limit.
     """
     spec = {"min_scale": SCALE, **given}
@@ -74,15 +82,31 @@ def with_defaults(given: dict[str, Any]) -> dict[str, Any]:
     spec.setdefault("queue_min_scale", min(spec["min_scale"], spec["queue_max_scale"]))
     for name in ("cpu", "memory_mb"):
         spec.setdefault(f"queue_{name}", min(spec[name], spec.get(_LIMITS[f"queue_{name}"], spec[name])))
-    for name in ("cpu", "queue_cpu", "redis_cpu", "db_cpu"):
+    if _is_apart(spec):
+        _complete_apart(spec)
+    for name in ("cpu", "queue_cpu", "orchestrator_cpu", "executor_cpu", "redis_cpu", "db_cpu"):
         if name in spec:
             spec.setdefault(f"{name}_limit", _twice(spec[name]))
-    for part in ("", "queue_", "db_"):
+    for part in ("", "queue_", *_APART, "db_"):
         if f"{part}memory_mb" in spec:
             spec.setdefault(f"{part}memory_limit_mb", 2 * spec[f"{part}memory_mb"])
     if "redis_memory_mb" in spec:
         spec.setdefault("redis_memory_limit_mb", spec["redis_memory_mb"])
     return spec
+
+
+def _is_apart(given: dict[str, Any]) -> bool:
+    return any(name.startswith(_APART) for name in given)
+
+
+def _complete_apart(spec: dict[str, Any]) -> None:
+    """Complete the fields of orchestrators, one by default, and executors, each of the size of the queue's replicas."""
+    spec.setdefault("orchestrator_max_scale", max(SCALE, spec.get("orchestrator_min_scale", SCALE)))
+    spec.setdefault("orchestrator_min_scale", min(SCALE, spec["orchestrator_max_scale"]))
+    for part in _APART:
+        for name in ("cpu", "memory_mb"):
+            of_queue = spec[f"queue_{name}"]
+            spec.setdefault(f"{part}{name}", min(of_queue, spec.get(_LIMITS[f"{part}{name}"], of_queue)))
 
 
 def resources_of(deployment_type: str | None, given: dict[str, Any] | None) -> dict[str, Any]:

@@ -7,14 +7,21 @@ keep theirs. Variables that a container sets itself override the Secret.
 import base64
 import hmac
 import json
+from collections.abc import Mapping
 from dataclasses import dataclass
+from types import MappingProxyType
 from urllib.parse import quote, urlsplit
 
 from portside.dataplane.compute.kubernetes.objects import API_PORT, Address, Json
+from portside.kernel.aliases import environment_names
 from portside.listener_api import DesiredDeployment, DesiredRevision
 
 CUSTOM_POSTGRES, CUSTOM_REDIS = "POSTGRES_URI_CUSTOM", "REDIS_URI_CUSTOM"
 _DATABASE_NAMES = ("DATABASE_URI", "POSTGRES_URI")
+_OF_STORES = frozenset({
+    *_DATABASE_NAMES, CUSTOM_POSTGRES, CUSTOM_REDIS, "DATABASE_URL", "REDIS_URI", *environment_names("GRAPH_AES_KEY"),
+    *environment_names("GRAPH_AES_JSON_KEYS"),
+})  # fmt: skip
 _GRACE = "BG_JOB_SHUTDOWN_GRACE_PERIOD_SECS"
 _LOOPBACK = frozenset({"127.0.0.1", "localhost", "::1", "0.0.0.0"})  # noqa: S104 - compared, not bound
 
@@ -89,7 +96,19 @@ def secret_environment(
     return values
 
 
-def container_environment(revision: DesiredRevision, environment: PodEnvironment, tier: str) -> list[Json]:
+def core_api_key(passwords: Passwords) -> str:
+    """Return the key that executors and their orchestrators share."""
+    return hmac.digest(f"{passwords.postgres}{passwords.redis}".encode(), b"core api", "sha256").hex()
+
+
+def without_stores(values: dict[str, str]) -> dict[str, str]:
+    """Return the variables of executors: not the stores' addresses, nor the keys of what is in them."""
+    return {name: value for name, value in values.items() if name not in _OF_STORES}
+
+
+def container_environment(
+    revision: DesiredRevision, environment: PodEnvironment, tier: str, more: Mapping[str, str] = MappingProxyType({})
+) -> list[Json]:
     """Return the variables that are not secret, and those that refer to the user's secrets on the cluster."""
     plain = {
         "PORT": str(API_PORT),
@@ -100,11 +119,14 @@ def container_environment(revision: DesiredRevision, environment: PodEnvironment
         "PYTHONUNBUFFERED": "1",
         "LANGSMITH_HOST_REVISION_ID": str(revision.id),
         _GRACE: f"{environment.grace_s:g}",
+        **more,
     }
     if environment.address.path:
         plain["MOUNT_PREFIX"] = environment.address.path
     variables: list[Json] = [{"name": name, "value": value} for name, value in plain.items()]
     for reference in revision.secret_references:
+        if tier == "executor" and reference["name"] in _OF_STORES:
+            continue
         source = {"secretKeyRef": {"name": reference["secret_name"], "key": reference["secret_key"]}}
         variables += [{"name": name, "valueFrom": source} for name in _referring_names(reference["name"], plain)]
     return variables

@@ -14,6 +14,7 @@ from portside.dataplane.compute.kubernetes.environment import (
     Passwords,
     PodEnvironment,
     container_environment,
+    core_api_key,
     digest_of,
     encoded,
     grace_of,
@@ -21,9 +22,11 @@ from portside.dataplane.compute.kubernetes.environment import (
     postgres_url,
     redis_url,
     secret_environment,
+    without_stores,
 )
 from portside.dataplane.compute.kubernetes.objects import (
     API_PORT,
+    CORE_API_PORT,
     REVISION,
     Address,
     Json,
@@ -48,6 +51,8 @@ _STARTUP_PERIOD_S = 2
 # Contract: section 8, autoscaling.
 TARGET_UTILIZATION, TARGET_PENDING = 75, 10
 _SCALE_DOWN_AFTER_S = 1800
+# An orchestrator takes as many runs as its executors have slots, so those are scaled by the runs that wait.
+_SCALED_BY_RUNS = frozenset({"queue", "executor"})
 
 
 @dataclass(frozen=True)
@@ -60,7 +65,8 @@ class ClusterSettings:
     @property
     def limits(self) -> Mapping[str, float]:
         """How many seconds the pods of each workload may take to become ready."""
-        return {"api": self.listener.deployment_start_timeout_s, "queue": self.kubernetes.kubernetes_queue_timeout_s}
+        of_runs = dict.fromkeys(("queue", "orchestrator", "executor"), self.kubernetes.kubernetes_queue_timeout_s)
+        return {"api": self.listener.deployment_start_timeout_s, **of_runs}
 
 
 @dataclass(frozen=True)
@@ -117,11 +123,17 @@ def objects_of(release: Release, cluster: ClusterSettings, passwords: Passwords)
         grace_of(revision, cluster.listener.stop_grace_s),
         max(cluster.limits.values()),
     )
-    secret = environment_secret(scope, secret_environment(deployment, revision, environment), passwords)
-    pods = PodContext(scope, revision, resources, environment, secret["metadata"]["name"])
+    values, secrets = secret_environment(deployment, revision, environment), []
+    if resources.has_executors:
+        values["CORE_API_KEY"] = core_api_key(passwords)
+        secrets.append(environment_secret(scope, without_stores(values), passwords, "executor-env"))
+    secrets.insert(0, environment_secret(scope, values, passwords))
+    names = [secret["metadata"]["name"] for secret in secrets]
+    pods = PodContext(scope, revision, resources, environment, names[0], names[-1])
     servers = [
-        secret,
+        *secrets,
         *entry_points(scope, address, settings),
+        *(core_api_of(scope) if resources.has_executors else ()),
         *deployments_of(pods, cluster.limits),
         *scaling(scope, resources, settings),
     ]
@@ -130,7 +142,7 @@ def objects_of(release: Release, cluster: ClusterSettings, passwords: Passwords)
 
 @dataclass(frozen=True)
 class Workload:
-    """One of the two Deployments of servers: the tier of its pods, their (minimum, maximum) number, and their size."""
+    """One of the Deployments of servers: the tier of its pods, their (minimum, maximum) number, and their size."""
 
     component: str
     tier: str
@@ -144,10 +156,34 @@ def workloads_of(resources: Resources) -> list[Workload]:
     scale = (resources.min_scale, max(resources.min_scale, resources.max_scale))
     if not resources.has_queue:
         return [Workload("api", "all", scale, size)]
+    api = Workload("api", "api", scale, size)
+    if resources.has_executors:
+        return [api, *_executing(resources)]
     queue = container_resources(
         resources.queue_cpu, resources.queue_cpu_limit, resources.queue_memory_mb, resources.queue_memory_limit_mb
     )
-    return [Workload("api", "api", scale, size), Workload("queue", "queue", resources.queue_replicas, queue)]
+    return [api, Workload("queue", "queue", resources.queue_replicas, queue)]
+
+
+def _executing(resources: Resources) -> list[Workload]:
+    """Return the workloads in place of the queue: orchestrators, which have no graphs, and their executors."""
+    minimum, maximum = resources.orchestrator_min_scale or 1, resources.orchestrator_max_scale or 1
+    orchestrator = container_resources(
+        resources.orchestrator_cpu,
+        resources.orchestrator_cpu_limit,
+        resources.orchestrator_memory_mb,
+        resources.orchestrator_memory_limit_mb,
+    )
+    executor = container_resources(
+        resources.executor_cpu,
+        resources.executor_cpu_limit,
+        resources.executor_memory_mb,
+        resources.executor_memory_limit_mb,
+    )
+    return [
+        Workload("orchestrator", "queue", (minimum, max(minimum, maximum)), orchestrator),
+        Workload("executor", "executor", resources.queue_replicas, executor),
+    ]
 
 
 def workload_name(scope: KubernetesScope, component: str) -> str:
@@ -157,19 +193,41 @@ def workload_name(scope: KubernetesScope, component: str) -> str:
 
 @dataclass(frozen=True)
 class PodContext:
-    """What the pods of all workloads share; `secret` names the Secret with their variables."""
+    """What the pods of all workloads share; `secret` and `executor_secret` name the Secrets with their variables."""
 
     scope: KubernetesScope
     revision: DesiredRevision
     resources: Resources
     environment: PodEnvironment
     secret: str
+    executor_secret: str
 
 
-def environment_secret(scope: KubernetesScope, values: dict[str, str], passwords: Passwords) -> Json:
+def environment_secret(scope: KubernetesScope, values: dict[str, str], passwords: Passwords, name: str = "env") -> Json:
     """Return the Secret with the variables of a revision's pods."""
     body = {"type": "Opaque", "immutable": True, "data": encoded(values)}
-    return scope.manifest("Secret", f"{scope.name}-env-{digest_of(values, passwords)}", "environment", body)
+    return scope.manifest("Secret", f"{scope.name}-{name}-{digest_of(values, passwords)}", "environment", body)
+
+
+def core_api_of(scope: KubernetesScope) -> list[Json]:
+    """Return the Service by which executors find every orchestrator, and the policy that admits nobody else to it."""
+    port = {"name": "grpc", "port": CORE_API_PORT, "targetPort": "grpc", "protocol": "TCP"}
+    name, selector = workload_name(scope, "orchestrator"), scope.selector_of("orchestrator")
+    # Without an address of its own, its name stands for the addresses of all pods, among which executors spread.
+    service = {"clusterIP": "None", "selector": selector, "ports": [port]}
+    executors = {"podSelector": {"matchLabels": scope.selector_of("executor")}}
+    policy = {
+        "podSelector": {"matchLabels": selector},
+        "policyTypes": ["Ingress"],
+        "ingress": [
+            {"from": [executors], "ports": [{"protocol": "TCP", "port": CORE_API_PORT}]},
+            {"ports": [{"protocol": "TCP", "port": API_PORT}]},
+        ],
+    }
+    return [
+        scope.manifest("Service", name, "orchestrator", {"spec": service}),
+        scope.manifest("NetworkPolicy", name, "orchestrator", {"spec": policy}),
+    ]
 
 
 def deployments_of(pods: PodContext, limits: Mapping[str, float]) -> list[Json]:
@@ -236,15 +294,20 @@ def _server_container(pods: PodContext, workload: Workload) -> Json:
         "timeoutSeconds": 5,
         "failureThreshold": 6,
     }
+    ports = [{"name": "http", "containerPort": API_PORT, "protocol": "TCP"}]
+    if workload.component == "orchestrator":
+        ports.append({"name": "grpc", "containerPort": CORE_API_PORT, "protocol": "TCP"})
+    is_executor = workload.component == "executor"
     container: Json = {
         "name": CONTAINER,
         "image": pods.revision.image_uri,
-        "ports": [{"name": "http", "containerPort": API_PORT, "protocol": "TCP"}],
-        "envFrom": [{"secretRef": {"name": pods.secret}}],
-        "env": container_environment(pods.revision, pods.environment, workload.tier),
+        "ports": ports,
+        "envFrom": [{"secretRef": {"name": pods.executor_secret if is_executor else pods.secret}}],
+        "env": container_environment(pods.revision, pods.environment, workload.tier, _of_core_api(pods, workload)),
         "resources": workload.compute,
         "volumeMounts": pods.resources.volume_mounts,
-        "livenessProbe": probe,
+        # An executor that has no orchestrator is not ready, but nothing is wrong with it.
+        "livenessProbe": {**probe, "httpGet": {"path": "/info", "port": "http"}} if is_executor else probe,
         "readinessProbe": probe,
         # The other probes begin only after this one succeeded. It gives a slow start the time that it needs, and its
         # short period makes a fast start ready soon.
@@ -261,6 +324,16 @@ def _server_container(pods: PodContext, workload: Workload) -> Json:
         },
     }
     return {name: value for name, value in container.items() if value not in (None, [], {})}
+
+
+def _of_core_api(pods: PodContext, workload: Workload) -> dict[str, str]:
+    """Return the variables by which orchestrators and executors find each other."""
+    if workload.component == "orchestrator":
+        address = {"CORE_API_HOST": "0.0.0.0", "CORE_API_PORT": str(CORE_API_PORT)}  # noqa: S104 - a pod's own address
+        return {"FF_USE_CORE_API": "true", **address}
+    if workload.component == "executor":
+        return {"CORE_API": f"{workload_name(pods.scope, 'orchestrator')}:{CORE_API_PORT}"}
+    return {}
 
 
 def _user_container(container: Json) -> Json:
@@ -311,7 +384,7 @@ def _autoscaler(scope: KubernetesScope, workload: Workload, settings: Kubernetes
         for kind in ("cpu", "memory")
         if kind in workload.compute.get("requests", {})
     ]
-    if workload.tier != "api" and settings.kubernetes_pending_runs_metric:
+    if (workload.tier == "all" or workload.component in _SCALED_BY_RUNS) and settings.kubernetes_pending_runs_metric:
         selector = {"matchLabels": {"portside_deployment": str(scope.deployment_id)}}
         metric = {"name": settings.kubernetes_pending_runs_metric, "selector": selector}
         target = {"type": "AverageValue", "averageValue": str(TARGET_PENDING)}

@@ -91,6 +91,7 @@ def is_data(manifest: Mapping[str, Any]) -> bool:
 
 
 API_PORT = 8000
+CORE_API_PORT = 50054
 
 
 @dataclass(frozen=True)
@@ -132,7 +133,7 @@ class Resources(msgspec.Struct, frozen=True, kw_only=True):
     """The resource spec of a deployment, as the control plane sends it with every default.
 
     CPU is in cores, memory in MB, storage in GiB (spec: ResourceSpec). Containers and volumes have Kubernetes'
-    own form. The control plane refuses the fields that the contract marks "do not use".
+    own form. Orchestrators and executors have fields only if the graphs are executed apart from the servers.
     """
 
     min_scale: int = 1
@@ -147,6 +148,16 @@ class Resources(msgspec.Struct, frozen=True, kw_only=True):
     queue_cpu_limit: float | None = None
     queue_memory_mb: int | None = None
     queue_memory_limit_mb: int | None = None
+    orchestrator_min_scale: int | None = None
+    orchestrator_max_scale: int | None = None
+    orchestrator_cpu: float | None = None
+    orchestrator_cpu_limit: float | None = None
+    orchestrator_memory_mb: int | None = None
+    orchestrator_memory_limit_mb: int | None = None
+    executor_cpu: float | None = None
+    executor_cpu_limit: float | None = None
+    executor_memory_mb: int | None = None
+    executor_memory_limit_mb: int | None = None
     redis_cpu: float | None = 1
     redis_cpu_limit: float | None = None
     redis_memory_mb: int | None = 2048
@@ -177,6 +188,11 @@ class Resources(msgspec.Struct, frozen=True, kw_only=True):
     def has_queue(self) -> bool:
         """Whether separate pods execute the runs."""
         return self.queue_replicas[1] > 0
+
+    @property
+    def has_executors(self) -> bool:
+        """Whether orchestrators and executors take the place of the queue."""
+        return self.has_queue and self.orchestrator_max_scale is not None
 
 
 def read_resources(spec: Json, scale: Scale = _NO_OVERRIDE) -> Resources:

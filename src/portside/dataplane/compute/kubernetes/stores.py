@@ -66,7 +66,7 @@ def _network(scope: KubernetesScope, component: str, port: int) -> list[Json]:
     service = {"selector": scope.selector_of(component), "ports": [_port(component, port=port)]}
     servers = {
         "matchLabels": {DEPLOYMENT: str(scope.deployment_id)},
-        "matchExpressions": [{"key": COMPONENT, "operator": "In", "values": ["api", "queue"]}],
+        "matchExpressions": [{"key": COMPONENT, "operator": "In", "values": ["api", "queue", "orchestrator"]}],
     }
     policy = {
         "podSelector": {"matchLabels": scope.selector_of(component)},

@@ -368,12 +368,12 @@ ContainerRun = tuple[str, str, int]
 
 _POLL_S = 5.0
 _MAX_FOLLOWED = 200
-_SERVERS = frozenset({"api", "queue"})
+_SERVERS = frozenset({"api", "queue", "orchestrator", "executor"})
 
 
 def metrics_of(pods: Iterable[Mapping[str, Any]]) -> MetricsReport:
     """Return the metrics that pods show without the cluster's metrics server: replicas, restarts, the first problem."""
-    ready = {"api": 0, "queue": 0}
+    ready = dict.fromkeys(_SERVERS, 0)
     restarts, problem = 0, None
     for pod in pods:
         component = pod["metadata"]["labels"].get(COMPONENT)
@@ -384,7 +384,9 @@ def metrics_of(pods: Iterable[Mapping[str, Any]]) -> MetricsReport:
         ready[component] += any(one.get("type") == "Ready" and one.get("status") == "True" for one in conditions)
         restarts += sum(one.get("restartCount", 0) for one in status.get("containerStatuses") or ())
         problem = problem or next((found.text for found in pod_problems(pod)), None)
-    return MetricsReport(replicas=ready["api"], queue_replicas=ready["queue"], restarts=restarts, problem=problem)
+    return MetricsReport(
+        replicas=ready["api"], queue_replicas=ready["queue"] + ready["executor"], restarts=restarts, problem=problem
+    )
 
 
 class PodFollower:

@@ -27,7 +27,10 @@ _NORMAL = frozenset({"ContainerCreating", "PodInitializing"})
 _MAX_RESTARTS = 3
 _SHOWN_PROBLEMS, _SHOWN_WARNINGS, _SHOWN_LINES = 4, 3, 20
 _HEALTH_TIMEOUT_S = 5.0
-_TITLES = {"api": "Deployment", "queue": "Queue Deployment", "postgres": "Postgres", "redis": "Redis"}
+_TITLES = {
+    "api": "Deployment", "queue": "Queue Deployment", "orchestrator": "Orchestrator Deployment",
+    "executor": "Executor Deployment", "postgres": "Postgres", "redis": "Redis",
+}  # fmt: skip
 
 
 @dataclass(frozen=True)
