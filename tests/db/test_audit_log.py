@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from portside.audit.log import ExpiredEntries, verify_entries
-from portside.audit.recording import MAX_REFUSALS, BackgroundDatabase, Recorder, record_operation
+from portside.audit.recording import MAX_REFUSALS, BackgroundDatabase, Recorder, record_at, record_operation
 from portside.identity.sql import sql as identity
 from portside.kernel.db import Database
 from portside.kernel.errors import Forbidden
@@ -101,3 +101,16 @@ async def test_old_entries_expire_and_the_log_says_so(db: Database) -> None:
     assert [(row["seq"], row["action"]) for row in rows] == [(2, "master_key.rotate"), (3, "audit_log.expire")]
     assert rows[1]["object_name"].startswith("1 entries before ")
     assert (await verify_entries(db)).broken_at is None
+
+
+async def test_a_command_records_what_it_does_or_goes_on_without(
+    fresh_database: Callable[[], Awaitable[str]],
+) -> None:
+    url = await fresh_database()
+    await record_at(url, "backup.create", "before there is a log")
+    db = await Database.connect(url)
+    await migrate(db, ["portside.identity", "portside.audit"])
+    await record_at(url, "backup.create", "a.backup")
+    rows = await db.pool.fetch("select action, object_name, actor_kind from audit_log")
+    assert [tuple(row) for row in rows] == [("backup.create", "a.backup", "platform")]
+    await db.close()

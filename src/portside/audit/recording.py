@@ -31,7 +31,7 @@ from portside.identity.services import Context
 from portside.identity.signin import browser_actor
 from portside.identity.types import Actor
 from portside.kernel.db import Database, Isolation, Query, Record, Session, Transaction
-from portside.kernel.errors import Forbidden, PortsideError
+from portside.kernel.errors import Forbidden, PortsideError, UserMistake
 from portside.kernel.http.headers import header_of
 from portside.kernel.http.proxies import Network, client_address
 from portside.kernel.http.routes import Route
@@ -66,7 +66,7 @@ class Entry:
             "count": 1,
             **values,
         }
-        self.is_written = False
+        self.is_written = self.is_being_written = False
         # An action that creates something has happened once the statement has run that stores it.
         self.is_ready = action.made_by is None
 
@@ -145,12 +145,18 @@ class AuditedDatabase(Database):
     @asynccontextmanager
     async def transaction(self, *, isolation: Isolation | None = None) -> AsyncIterator[Transaction]:
         """Open a transaction; its last statement appends the entry, if it is the first that changes something."""
-        is_appended = False
-        async with super().transaction(isolation=isolation) as tx:
-            yield tx
-            if self.entry.is_ready and not self.entry.is_written:
-                is_appended = await append(tx, self.entry.values, only_if_changed=True)
-        self.entry.is_written |= is_appended
+        entry, is_appended, is_ours = self.entry, False, False
+        try:
+            async with super().transaction(isolation=isolation) as tx:
+                yield tx
+                # Of transactions at the same time one appends the entry.
+                if entry.is_ready and not (entry.is_written or entry.is_being_written):
+                    is_ours = entry.is_being_written = True
+                    is_appended = await append(tx, entry.values, only_if_changed=True)
+            entry.is_written |= is_appended
+        finally:
+            if is_ours:
+                entry.is_being_written = False
 
 
 class BackgroundDatabase(Database):
@@ -180,6 +186,21 @@ async def record_start(db: Database, version: str, settings: Sequence[str]) -> N
         await record_operation(db, "platform.start", fields=settings, name=version)
     except (OSError, asyncpg.PostgresError, asyncpg.InterfaceError) as exc:
         log_failure("the audit log could not record the start", exc)
+
+
+async def record_at(database_url: str, action: str, name: str) -> None:
+    """Record what a command does with the platform's database, whether the platform runs or not.
+
+    A database that has no audit log yet, or accepts no entry, is no reason to refuse a backup.
+    """
+    try:
+        db = await Database.connect(database_url, max_size=1)
+        try:
+            await record_operation(db, action, name=name)
+        finally:
+            await db.close()
+    except (OSError, UserMistake, asyncpg.PostgresError, asyncpg.InterfaceError) as exc:
+        log_failure("the audit log could not record a command", exc, action=action)
 
 
 async def record_operation(db: Session, action: str, *, fields: Sequence[str] = (), name: str | None = None) -> None:

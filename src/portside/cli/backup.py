@@ -86,6 +86,7 @@ def _take(
     settings: "PlatformSettings", store: "Store", name: str | None, passphrase: "Passphrase", **how: bool
 ) -> "Attempt":
     """Take a backup, and record the attempt in the home's history. Raises UserMistake."""
+    from portside.audit.recording import record_at
     from portside.backup.create import Target, create_backup, new_name
     from portside.backup.history import Attempt, record_attempt
     from portside.platform.backups import origin_of
@@ -96,6 +97,8 @@ def _take(
 
     async def run() -> Any:
         async with origin_of(settings, as_dumps=how.get("as_dumps", False)) as origin:
+            # Before the copy, so that it is in the backup too.
+            await record_at(origin.url, "backup.create", target.name)
             return await create_backup(origin, target, BytesRead("copied"))
 
     def attempt(**result: Any) -> Attempt:

@@ -409,6 +409,7 @@ async def check_restored(url: str, home: Path) -> None:
     try:
         await migrate(db, PACKAGES)
         await open_all(db, await check_key(db, Home(home)))
+        await record_operation(db, "backup.restore")
     finally:
         await db.close()
 
