@@ -45,6 +45,7 @@ _KINDS_OF_PLATFORM = {
 _FILES_OF_HOME = {
     "archives": "archives", "logs": "logs", "examples": "other", "dataplane/uv-cache": "build cache",
     "dataplane/wheels": "build cache", "dataplane/node-cache": "build cache", "dataplane/node-runtimes": "build cache",
+    "dataplane/node": "build cache",
     "backups": "backups", "ingress": "front",
     "postgres/data/pg_wal": "write-ahead log",
 }  # fmt: skip
