@@ -88,6 +88,8 @@ async def test_a_change_is_recorded_with_its_actor_object_and_fields(platform: A
         "deployment.create", "deployment.update", "deployment.delete",
     ]  # fmt: skip
     assert created["object_name"] == "audited"
+    assert created["object_ids"] == [made["id"], made["latest_revision_id"]]
+    assert len(changed["object_ids"]) == 2, "the deployment and its new revision"
     assert {"name", "source", "source_config.repo_url", "secrets.TOKEN"} <= set(created["fields"])
     assert changed["fields"] == ["secrets.OTHER"]
     for each in (created, changed, deleted):

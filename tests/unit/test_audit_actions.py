@@ -43,8 +43,8 @@ def test_actions_have_names_and_their_queries_exist() -> None:
     queries = {query.name: query for package in PACKAGES for query in Queries(package)}
     for where, action in RECORDED.items():
         assert msgspec.convert(action.name, ActionName).count(".") == 1, where
-        if action.made_by is not None:
-            assert "id" in queries[action.made_by].parameters, where
+        for query in filter(None, (action.made_by, action.makes)):
+            assert "id" in queries[query].parameters, where
 
 
 class Inner(msgspec.Struct):

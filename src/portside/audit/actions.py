@@ -22,6 +22,8 @@ class Action(msgspec.Struct, frozen=True):
     name: str
     made_by: str | None = None
     ids: tuple[str, ...] = ()
+    makes: str | None = None
+    """A query that the action may run too, and whose `id` is named: it stores the revision of a changed deployment."""
     is_sign_in: bool = False
     """Whether nobody is signed in yet, and a 401 is a refused sign-in."""
     by_browser: bool = False
@@ -146,8 +148,8 @@ _PROMPTS = {
 }
 
 _CONTROL = {
-    "POST /v2/deployments": Action("deployment.create", "insert_deployment"),
-    "PATCH /v2/deployments/{deployment_id}": Action("deployment.update"),
+    "POST /v2/deployments": Action("deployment.create", "insert_deployment", makes="insert_revision"),
+    "PATCH /v2/deployments/{deployment_id}": Action("deployment.update", makes="insert_revision"),
     "DELETE /v2/deployments/{deployment_id}": Action("deployment.delete"),
     "DELETE /v2/deployments": Action("deployment.delete", ids=("deployment_ids",)),
     "PUT /v2/deployments/{deployment_id}/scale": Action("deployment.scale"),
@@ -156,7 +158,9 @@ _CONTROL = {
     "POST /v2/deployments/{deployment_id}/upload-url": Action("upload_url.create"),
     "PUT /v2/uploads/{archive_id}": Action("archive.upload"),
     "POST /v2/deployments/{deployment_id}/revisions": Action("revision.create", "insert_revision"),
-    "POST /v2/deployments/{deployment_id}/revisions/{revision_id}/redeploy": Action("revision.redeploy"),
+    "POST /v2/deployments/{deployment_id}/revisions/{revision_id}/redeploy": Action(
+        "revision.redeploy", makes="insert_revision"
+    ),
     "POST /v2/deployments/{deployment_id}/revisions/{revision_id}/interrupt": Action("revision.interrupt"),
     "DELETE /internal/deployments/{deployment_id}": Action("deployment.destroy"),
     "POST /v2/listeners": Action("listener.create", "insert_listener"),
@@ -166,7 +170,7 @@ _CONTROL = {
     "PATCH /v1/integrations/git_hosting/{integration_id}": Action("integration.update"),
     "DELETE /v1/integrations/git_hosting/{integration_id}": Action("integration.delete"),
     "POST /v1/integrations/git_hosting/{integration_id}/webhook": Action("integration.create_webhook"),
-    "POST /v1/webhooks/{integration_id}": Action("integration.push"),
+    "POST /v1/webhooks/{integration_id}": Action("integration.push", makes="insert_revision"),
     "GET /internal/listeners/{listener_id}/desired": Action("secret.read", is_read=True),
 }
 

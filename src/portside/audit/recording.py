@@ -78,11 +78,13 @@ class Entry:
 
     def observe(self, query: Query, values: Mapping[str, Any]) -> None:
         """Take the id of a new object, and who signs in, from the statement that stores it."""
+        if query.name not in {self.action.made_by, self.action.makes}:
+            return
+        for name in ("deployment_id", "id"):
+            self.add_id(values.get(name))
         if query.name != self.action.made_by:
             return
         self.is_ready = True
-        for name in ("deployment_id", "id"):
-            self.add_id(values.get(name))
         user_id, key_id = values.get("user_id"), values.get("key_id")
         if self.action.is_sign_in and (user_id or key_id):
             kind = "service_key" if user_id is None else "user"
