@@ -29,6 +29,7 @@ from portside.agent.custom.cache import OldCacheEntries
 from portside.agent.encryption.ciphers import Handlers as EncryptionCalls
 from portside.agent.encryption.codec import EncryptionCodec, encryptor_of, prepare_codec, with_encryption_context
 from portside.agent.encryption.encryptor import Encryptor, make_encryptor
+from portside.agent.encryption.older_keys import RenewedKeys
 from portside.agent.executors.application import RemoteApp
 from portside.agent.executors.start import start_beside, start_graphs, start_handlers
 from portside.agent.graphs import GraphService
@@ -339,9 +340,9 @@ async def _compose(
         *webhook_chores(db, service.webhooks, settings),
         OldCacheEntries(db),
     ]
-    guard = StreamLimit(settings.max_streams_per_caller).guarded(
-        with_encryption_context(access.guard, encryptor_of(db))
-    )
+    if (encryptor := encryptor_of(db)) is not None and encryptor.keys is not None:
+        chores.append(RenewedKeys(db.pool, encryptor, encryptor.keys))
+    guard = StreamLimit(settings.max_streams_per_caller).guarded(with_encryption_context(access.guard, encryptor))
     sockets = served_routes(threads.sockets, config.http, has_diagnostics=False)
     api = SocketApi(Api(routes, services, guard), sockets, guard, draining=draining, form=ErrorFormat.TEXT)
     custom = code.join_app(config, api, access)

@@ -45,6 +45,15 @@ class AesKeys:
             "encrypts, all of them decrypt"
         )
 
+    @property
+    def older_starts(self) -> list[bytes]:
+        """The first bytes of ciphertext of all keys but the first."""
+        return [AES_VERSION + key_id for key_id in self._ciphers if key_id != self._first]
+
+    def is_older(self, encrypted: bytes) -> bool:
+        """Whether another key than the first one encrypted a value."""
+        return encrypted[1 : 1 + _ID_SIZE] != self._first
+
     def encrypt(self, plain: bytes, associated_data: bytes) -> bytes:
         """Encrypt a value under the first key."""
         nonce = os.urandom(_NONCE_SIZE)

@@ -82,6 +82,11 @@ class Encryptor:
         return self._handlers is not None
 
     @property
+    def keys(self) -> AesKeys | None:
+        """The AES keys, if there are any."""
+        return self._keys
+
+    @property
     def encrypts_documents(self) -> bool:
         """Whether anything in documents is encrypted."""
         return self._json_handlers is not None or bool(self._json_keys)
@@ -158,6 +163,12 @@ class Encryptor:
         """Decrypt a value of a document that an AES key encrypted. Raises CannotDecrypt."""
         return load(self._aes_keys().decrypt(encrypted, associated_data))
 
+    def renewed_aes(self, encrypted: bytes, plain: Any, location: Location) -> Json | None:
+        """Return the envelope that is to replace one of an older AES key; None if nothing is."""
+        if self._json_handlers is not None or not self._aes_keys().is_older(encrypted):
+            return None
+        return self._aes(plain, location)
+
     async def call_handler(self, target: ModelField, context: Json, stored: Json) -> Decrypted:
         """Have the handler decrypt some keys of an object. Raises CannotDecrypt."""
         if self._handlers is None:
@@ -178,7 +189,10 @@ class Encryptor:
         return escape_blob(plain)
 
     async def decrypt_blob(self, stored: bytes, target: ModelField, binding: bytes) -> tuple[bytes, bytes | None]:
-        """Return a blob decrypted, and what a handler wants stored in its place, if anything. Raises CannotDecrypt."""
+        """Return a blob decrypted, and what is to be stored in its place, if anything. Raises CannotDecrypt.
+
+        A handler may want a replacement, and so does ciphertext of an older AES key.
+        """
         found = unwrap_blob(stored)
         if found is None or not (found.head.is_bound or self.accepts_unbound):
             return stored, None
@@ -188,7 +202,10 @@ class Encryptor:
         if head.place != str(target):
             raise CannotDecrypt(f"The value stored as {target} was encrypted as {head.place}: it was moved")
         if head.is_aes:
-            return self._aes_keys().decrypt(body, binding if head.is_bound else UNBOUND_BLOB), None
+            keys = self._aes_keys()
+            plain = keys.decrypt(body, binding if head.is_bound else UNBOUND_BLOB)
+            is_renewed = self._blob_handlers is None and keys.is_older(body)
+            return plain, await self.encrypt_blob(plain, target, binding) if is_renewed else None
         if self._handlers is None:
             raise _no_handlers(target)
         made = await self._handlers.decrypt_blob(target, head.context, body)
@@ -257,7 +274,7 @@ def _is_same(made: Any, plain: Any) -> bool:
 
 
 class Replacement(NamedTuple):
-    """An envelope that a handler wants replaced: its path in the document, as it is stored, and as it should be."""
+    """An envelope that is to be replaced: its path in the document, as it is stored, and as it should be."""
 
     path: Path
     old: Json
@@ -296,7 +313,7 @@ class _HandlerCall(NamedTuple):
 
 
 async def decrypt_document(encryptor: Encryptor, stored: Any, location: Location) -> tuple[Any, list[Replacement]]:
-    """Return a document decrypted, and the envelopes that handlers want replaced. Raises CannotDecrypt.
+    """Return a document decrypted, and the envelopes that are to be replaced. Raises CannotDecrypt.
 
     What only looks like an envelope is data: it was stored before encryption was configured.
     """
@@ -333,7 +350,10 @@ class _Decryption:
         if not isinstance(content, dict):
             decrypted[plain_slot] = self._walk(part, position)
         elif (encrypted := self._aes_in(content, position)) is not None:
-            decrypted[plain_slot] = self._encryptor.decrypt_aes(*encrypted)
+            plain = self._encryptor.decrypt_aes(*encrypted)
+            decrypted[plain_slot] = plain
+            if (new := self._encryptor.renewed_aes(encrypted[0], plain, position.location)) is not None:
+                self.replacements.append(Replacement(position.path, part, new))
         elif (target := self._target_of(content, position)) is not None:
             # Set at once, so that keys stay in their order.
             decrypted[plain_slot] = None

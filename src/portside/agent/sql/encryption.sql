@@ -49,9 +49,10 @@ end #> :path
 -- plain: old, new (already encrypted by a handler)
 update crons set
     metadata = case when :field = 'metadata' then jsonb_replace(metadata, :path::text[], :new::jsonb) else metadata end,
-    payload = case when :field = 'payload' then jsonb_replace(payload, :path, :new) else payload end
+    payload = case when :field = 'payload' then jsonb_replace(payload, :path, :new) else payload end,
+    owner = case when :field = 'owner' then jsonb_replace(owner, :path, :new) else owner end
 where cron_id = :cron_id and :old::jsonb = case :field
-    when 'metadata' then metadata when 'payload' then payload
+    when 'metadata' then metadata when 'payload' then payload when 'owner' then owner
 end #> :path
 
 -- name: replace_in_items
