@@ -126,9 +126,11 @@ def test_server_environment_precedence():
 
 def test_variables_for_interpreters_reach_executors_alone():
     given = {"PYTHONPATH": "src", "LD_PRELOAD": "x.so", "TOKEN": "t", "EXECUTORS": "3"}
-    found = split_environment({"PATH": "/bin", "PYTHONUNBUFFERED": "1", **given}, given, Path("/venv/bin/python"), 100)
+    found = split_environment(
+        {"PATH": "/bin", "PYTHONUNBUFFERED": "1", **given}, given, {"EXECUTOR_PYTHON": "/venv/bin/python"}
+    )
     assert found == {
-        "PATH": "/bin", "PYTHONUNBUFFERED": "1", "TOKEN": "t", "EXECUTORS": "3", "EXECUTOR_START_SECS": "100",
+        "PATH": "/bin", "PYTHONUNBUFFERED": "1", "TOKEN": "t", "EXECUTORS": "3",
         "EXECUTOR_IDLE_SECS": "300", "EXECUTOR_PYTHON": "/venv/bin/python",
         "EXECUTOR_ENVIRONMENT_PYTHONPATH": "src", "EXECUTOR_ENVIRONMENT_LD_PRELOAD": "x.so",
     }  # fmt: skip

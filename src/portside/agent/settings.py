@@ -64,6 +64,13 @@ class AgentSettings(msgspec.Struct, frozen=True, kw_only=True):
         msgspec.Meta(ge=0),
         setting("Seconds without work after which executor processes stop until there is work again; 0 is never."),
     ] = 0
+    executor_known_graphs: Annotated[
+        str | None,
+        setting(
+            "File that keeps what executors say of the graphs of one build, so that a server that finds it starts no "
+            "executor before there is work. Name another file for other code or other variables."
+        ),
+    ] = None
     executor_heartbeat_secs: Annotated[
         float, msgspec.Meta(ge=2), setting("Seconds after which an executor process that does not answer is killed.")
     ] = 30

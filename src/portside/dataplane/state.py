@@ -64,6 +64,10 @@ class DeploymentFolder:
         """Return the file for the output of a revision's servers."""
         return make_private_dir(self.path / "logs") / f"{revision_id}.log"
 
+    def known_graphs(self, revision_id: UUID, server_code: str) -> Path:
+        """Return the file in which this version of a server keeps what it knows of a revision's graphs."""
+        return make_private_dir(self.path / "logs") / f"{revision_id}.graphs-{server_code}"
+
     def revision(self, revision_id: UUID) -> Path:
         """Return the folder of a revision's build, which may not exist."""
         return self.path / "revisions" / str(revision_id)

@@ -13,13 +13,14 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from functools import partial
 from itertools import count
-from typing import Any, cast
+from typing import TYPE_CHECKING, Any, cast
 from uuid import UUID
 
 import orjson
 from cachetools import LRUCache
 
 from portside.agent.checkpoints.writer import CheckpointWriter
+from portside.agent.executors.known import KnownGraphs
 from portside.agent.executors.member import Caller, Executor
 from portside.agent.executors.pool import ExecutorPool
 from portside.agent.executors.serving import Scopes
@@ -48,6 +49,9 @@ from portside.kernel.codec import load
 from portside.kernel.errors import Unavailable
 from portside.kernel.user_json import dump_user
 
+if TYPE_CHECKING:
+    from portside.executor.channels import Channels
+
 ATTEMPTS_AT_A_CALL = 3
 KEPT_DESCRIPTIONS = 256
 USER = "langgraph_auth_user"
@@ -58,7 +62,9 @@ FOR_CHANNELS = "&"
 class RemoteGraphs:
     """The graphs of this server's executors. The methods are those of `GraphService`."""
 
-    def __init__(self, pool: ExecutorPool, writer: CheckpointWriter, scopes: Scopes) -> None:
+    def __init__(
+        self, pool: ExecutorPool, writer: CheckpointWriter, scopes: Scopes, known: KnownGraphs | None = None
+    ) -> None:
         self.facts: Mapping[str, GraphFacts] = pool.facts
         self.libraries: Mapping[str, str] = pool.libraries
         self.writer = writer
@@ -67,7 +73,10 @@ class RemoteGraphs:
         self._scopes = scopes
         self._numbers = count(1)
         # Graphs that are no factories do not change, so their descriptions need no executor.
+        self._known = known or KnownGraphs(None)
         self._descriptions: LRUCache[tuple[str, bytes], Any] = LRUCache(KEPT_DESCRIPTIONS)
+        self._descriptions.update(self._known.descriptions)
+        self._keep()
 
     async def execute(self, request: RunRequest, sink: EventSink, *, timeout_s: float) -> Outcome:
         """Execute a graph in an executor. Raises RunTimeout, Invalid, and AttemptLost if the executor crashed."""
@@ -142,7 +151,11 @@ class RemoteGraphs:
         key = (method, orjson.dumps((request.graph_id, request.xray, request.namespace, request.recurse)))
         if key not in self._descriptions:
             self._descriptions[key] = await self._call(method, request)
+            self._keep()
         return copy.deepcopy(self._descriptions[key])
+
+    def _keep(self) -> None:
+        self._known.keep(self.facts, self.libraries, self._descriptions)
 
     async def _change(self, method: str, change: StateChange | StateCreation, scope: CheckpointBackend) -> Any:
         number = self._scopes.open(scope)
@@ -203,13 +216,15 @@ class ChannelEvents:
     """Makes the events of the protocol's channels of what executors in other languages stream."""
 
     def __init__(self) -> None:
-        # Imported only if there are such executors, because it needs the libraries of graphs.
-        from portside.executor.channels import Channels
-
-        self._channels = Channels()
+        self._channels: Channels | None = None
 
     def of(self, name: str, data: bytes) -> Iterator[tuple[str, bytes]]:
         """Yield the events of an item `&mode|namespace`."""
+        if self._channels is None:
+            # It needs the libraries of graphs, which a server imports for such items alone.
+            from portside.executor.channels import Channels
+
+            self._channels = Channels()
         mode, *namespace = name.removeprefix(FOR_CHANNELS).split("|")
         for method, where, shown in self._channels.convert(tuple(namespace), mode, load(data)):
             yield "|".join((f"@{method}", *where)), dump_user(shown)

@@ -74,10 +74,13 @@ class ExecutorPool:
     async def start(self) -> None:
         """Start the first process, which says what the graphs are, and then the others.
 
-        Raises UserMistake if the project does not load, or the process fails.
+        With what is known of the graphs already, processes that end when idle are started by the first work. Raises
+        UserMistake if the project does not load, or the process fails.
         """
         try:
-            if self._limits.executors:
+            if self.facts and self._limits.idle_s:
+                self._used_at -= self._limits.idle_s
+            elif self._limits.executors:
                 await self._start_one()
         except ExecutorFailed as exc:
             raise UserMistake(str(exc)) from exc

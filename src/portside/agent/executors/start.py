@@ -3,6 +3,7 @@
 import os
 import sys
 from collections.abc import Mapping
+from pathlib import Path
 from typing import Any
 
 import msgspec
@@ -13,6 +14,7 @@ from portside.agent.executors.application import RemoteHandlers
 from portside.agent.executors.graphs import GraphsByLanguage, RemoteGraphs
 from portside.agent.executors.handlers import handlers_of
 from portside.agent.executors.javascript import Command, find_node, find_runtime, javascript_command
+from portside.agent.executors.known import KnownGraphs
 from portside.agent.executors.pool import ExecutorPool, PoolLimits
 from portside.agent.executors.process import Program
 from portside.agent.executors.serving import ExecutorRequests, Scopes
@@ -135,14 +137,26 @@ async def _pool_of_graphs(
     pool = ExecutorPool(program, limits_of(settings, executors), ExecutorRequests(scopes, StoreBatches(items)).handlers)
     if not executors:
         # As long as no executor has said more.
-        known = project.graphs.items()
-        pool.facts.update({name: GraphFacts(graph.description, is_factory=True) for name, graph in known})
+        named = project.graphs.items()
+        pool.facts.update({name: GraphFacts(graph.description, is_factory=True) for name, graph in named})
+    known = KnownGraphs(_file_of(project, config, settings))
+    if known.load() and known.facts.keys() == project.graphs.keys():
+        pool.facts.update(known.facts)
+        pool.libraries.update(known.libraries)
     try:
         await pool.start()
     except BaseException:
         await pool.close()
         raise
-    return RemoteGraphs(pool, backend.writer, scopes)
+    return RemoteGraphs(pool, backend.writer, scopes, known)
+
+
+def _file_of(project: Project, config: AgentConfig, settings: AgentSettings) -> Path | None:
+    """Return the file for what is known of the graphs of one language."""
+    if settings.executor_known_graphs is None:
+        return None
+    language = "javascript" if project == config.javascript else "python"
+    return Path(f"{settings.executor_known_graphs}.{language}")
 
 
 def limits_of(settings: AgentSettings, executors: int) -> PoolLimits:

@@ -104,22 +104,21 @@ def server_environment(
 
 
 def split_environment(
-    environment: Mapping[str, str], project: Mapping[str, str], python: Path, start_within_s: float
+    environment: Mapping[str, str], project: Mapping[str, str], own: Mapping[str, str]
 ) -> dict[str, str]:
     """Return the environment of a server that runs from the platform's own environment, with graphs in executors.
 
-    `project` has the variables that the project gave, `python` is the executors' interpreter. Variables for
+    `project` has the variables that the project gave, and `own` those that it cannot override. Variables for
     interpreters get a prefix, which the server removes for its executors.
     """
     passed_on = {name: value for name, value in project.items() if name.startswith(_OF_INTERPRETERS)}
     return {
         "EXECUTORS": str(_EXECUTORS),
         "EXECUTOR_IDLE_SECS": str(_EXECUTOR_IDLE_S),
-        "EXECUTOR_START_SECS": f"{min(start_within_s, _MAX_START_S):g}",
         **{name: value for name, value in environment.items() if name not in passed_on},
         **{f"{EXECUTOR_VARIABLE}{name}": value for name, value in passed_on.items()},
         "PYTHONUNBUFFERED": "1",
-        "EXECUTOR_PYTHON": str(python),
+        **own,
     }
 
 
@@ -342,7 +341,10 @@ class MachineTarget:
         )
         if build.server_code:
             given = {secret.name: secret.value for secret in revision.secrets}
-            environment = split_environment(environment, given, python, settings.deployment_start_timeout_s)
+            known = self.folder.known_graphs(revision.id, build.server_code)
+            limit_s = min(settings.deployment_start_timeout_s, _MAX_START_S)
+            own = {"EXECUTOR_PYTHON": str(python), "EXECUTOR_KNOWN_GRAPHS": str(known)}
+            environment = split_environment({"EXECUTOR_START_SECS": f"{limit_s:g}", **environment}, given, own)
             server, version = sys.executable, full_version()
         return ReplicaPlan(
             revision.id,
