@@ -269,11 +269,11 @@ async def test_concurrent_changes_have_one_order(platform: Audited) -> None:
 async def test_the_command_line_lists_exports_and_verifies(platform: Audited) -> None:
     await platform.call("POST", "/sessions", name="seen by the command line")
 
-    async def portside(*arguments: str) -> str:
+    async def portside(*arguments: str, code: int = 0) -> str:
         with capture_logs():
             done = await asyncio.to_thread(run_here, *arguments, "--url", platform.url, "--api-key", platform.key)
-        assert done.returncode == 0, done.stderr
-        return done.stdout
+        assert done.returncode == code, done.stderr
+        return done.stderr if code else done.stdout
 
     shown = await portside("audit", "list", "--object", "seen by the command line")
     heading, row = shown.splitlines()
@@ -283,4 +283,10 @@ async def test_the_command_line_lists_exports_and_verifies(platform: Audited) ->
     lines = await portside("audit", "export", "--object", "seen by the command line", "--since", "2020-01-01")
     assert json.loads(lines) == entry
     assert (await portside("audit", "export", "--format", "csv")).startswith("seq,id,at,")
-    assert "entries are intact" in await portside("audit", "verify")
+    said = await portside("audit", "verify")
+    assert "entries are intact" in said
+    number, known = said.split()[-2:]
+    await platform.call("POST", "/sessions", name="later")
+    assert "entries are intact" in await portside("audit", "verify", "--expect", number, known)
+    assert "has another hash" in await portside("audit", "verify", "--expect", number, "0" * 64, code=1)
+    assert "is missing" in await portside("audit", "verify", "--expect", "999999", known, code=1)

@@ -5,7 +5,7 @@ import pytest
 from msgspec import UNSET, UnsetType
 
 from portside.audit.actions import NOT_RECORDED, RECORDED, action_of
-from portside.audit.recording import changed_fields
+from portside.audit.recording import Recorder, changed_fields
 from portside.audit.types import ActionName
 from portside.kernel.db import Queries
 from portside.kernel.http.routes import READING_METHODS, Route
@@ -21,6 +21,13 @@ def test_every_route_that_may_change_something_is_named() -> None:
     assert len(changing) > 100
     for route in changing:
         assert (label(route) in RECORDED) != (label(route) in NOT_RECORDED), label(route)
+
+
+def test_routes_that_are_not_recorded_keep_their_handlers() -> None:
+    """Ingest, runs and reads pay nothing: their handlers are those that would run without the log."""
+    wrapped = Recorder(None).recorded(ROUTES)  # type: ignore[arg-type]
+    for before, after in zip(ROUTES, wrapped, strict=True):
+        assert (before.handler is after.handler) == (label(before) not in RECORDED), label(before)
 
 
 def test_no_name_is_left_of_a_route_that_is_gone() -> None:

@@ -75,14 +75,23 @@ def export_entries(platform: Platform, *, kind: str, **given: Any) -> None:
 
 
 @audit.command()
+@click.option("--expect", nargs=2, type=(int, str), metavar="NUMBER HASH", help="What an earlier check printed.")
 @json_option
 @connection_options
-def verify(platform: Platform, *, as_json: bool) -> None:
-    """Check that no entry was changed or removed since it was written; exit status 1 if one was."""
+def verify(platform: Platform, *, expect: tuple[int, str] | None, as_json: bool) -> None:
+    """Check that no entry was changed or removed since it was written; exit status 1 if one was.
+
+    With --expect also that the log is still the one that an earlier check saw.
+    """
     found = platform.call("GET", "/audit-log/verification")
     if as_json:
         show_json(found)
     if found["broken_at"] is not None:
         raise UserMistake(f"entry {found['broken_at']} does not fit the entries before it: the log was changed")
+    if expect is not None:
+        number, known = expect
+        at = platform.call("GET", "/audit-log", cursor=number + 1, limit=1)["items"]
+        if not at or (at[0]["seq"], at[0]["hash"]) != (number, known):
+            raise UserMistake(f"entry {number} is missing or has another hash: the log was replaced, or it has expired")
     if not as_json:
         show_text(f"{found['entries']} entries are intact; the last is {found['last_seq']} {found['last_hash']}")
