@@ -163,6 +163,8 @@ def _serve(
 
 def _with_node(settings: "AgentSettings", agent_config: "AgentConfig", home: str | None) -> "AgentSettings":
     """Return settings that name Node and what executes JavaScript graphs. Raises UserMistake."""
+    if find_spec("portside.dataplane") is None:
+        return settings
     import msgspec
 
     from portside.cli.dev import node_variables
