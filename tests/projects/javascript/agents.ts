@@ -1,4 +1,5 @@
 import { appendFileSync, existsSync } from "node:fs";
+import { BaseChatModel } from "@langchain/core/language_models/chat_models";
 import { AIMessage } from "@langchain/core/messages";
 import { FakeStreamingChatModel } from "@langchain/core/utils/testing";
 import {
@@ -22,6 +23,23 @@ const model = new FakeStreamingChatModel({ chunks: words.map((text) => new AIMes
 export const chat = new StateGraph(MessagesAnnotation)
   .addNode("talk", async (state) => ({ messages: [await model.invoke(state.messages)] }))
   .addEdge(START, "talk")
+  .compile();
+
+const usage_metadata = { input_tokens: 3, output_tokens: 4, total_tokens: 7 };
+
+class Counting extends BaseChatModel {
+  override _llmType() {
+    return "counting";
+  }
+
+  override async _generate() {
+    return { generations: [{ text: "seven", message: new AIMessage({ content: "seven", usage_metadata }) }] };
+  }
+}
+
+export const counted = new StateGraph(MessagesAnnotation)
+  .addNode("count", async (state) => ({ messages: [await new Counting({}).invoke(state.messages)] }))
+  .addEdge(START, "count")
   .compile();
 
 const Asked = Annotation.Root({ question: Annotation<string>, answer: Annotation<unknown>, path: Annotation<string> });
