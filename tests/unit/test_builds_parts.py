@@ -249,6 +249,22 @@ def test_javascript_graphs_are_found(tmp_path: Path, graph: object):
     assert (found.install_command, found.build_command) == (None, "npm run build")
 
 
+@pytest.mark.parametrize(
+    ("keys", "has_python"),
+    [
+        ({}, False),
+        ({"dependencies": ["."]}, False),
+        ({"dependencies": ["httpx"]}, True),
+        ({"auth": {"path": "./auth.py:auth"}}, True),
+        ({"auth": {"path": "./auth.ts:auth"}, "store": {"index": {"dims": 2}}}, False),
+        ({"store": {"index": {"embed": "openai:small"}}}, True),
+        ({"graphs": {"a": "./a.ts:g", "b": "./b.py:g"}}, True),
+    ],
+)
+def test_python_is_needed_for_graphs_handlers_and_packages(tmp_path: Path, keys: dict[str, object], has_python: object):
+    assert config(tmp_path, **{"graphs": {"a": "./a.ts:g"}, **keys}).has_python is has_python
+
+
 def test_ignored_keys_are_listed(tmp_path: Path):
     found = config(tmp_path, dockerfile_lines=["RUN x"], base_image="y", keep_pkg_tools=False, ui={"a": "./a.tsx"})
     assert found.skipped == ["base_image", "dockerfile_lines", "ui"]

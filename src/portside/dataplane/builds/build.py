@@ -34,10 +34,14 @@ from portside.dataplane.builds.wheel import (
 from portside.dataplane.failures import BuildFailed
 from portside.dataplane.logs import RevisionLog
 from portside.dataplane.masking import MaskedOutput
+from portside.kernel.aliases import environment_names
 from portside.kernel.disk import NO_RESERVE, DiskReserve, find_shortage
 from portside.kernel.files import make_private_dir, write_private
 
 _MARKER = "built.json"
+_HANDLER_VARIABLES = frozenset(
+    name for section in ("AUTH", "ENCRYPTION", "HTTP", "STORE") for name in environment_names(f"GRAPH_{section}")
+)
 _LOOK_AT_DISK_EVERY_S = 1.0
 Layout = Literal["split", "combined"]
 
@@ -150,7 +154,8 @@ async def _build(request: BuildRequest, output: MaskedOutput) -> BuildRecord:
         await node.add_runtime(request.runtimes or request.folder / "runtimes")
     layout, reason = choose_layout(config, request.layout, request.secrets)
     output.write(f"Layout {layout}: {reason}")
-    if layout == "combined" or config.has_python:
+    # Variables may name handlers, which are in Python if nothing says otherwise.
+    if layout == "combined" or config.has_python or not _HANDLER_VARIABLES.isdisjoint(request.secrets):
         content = EXECUTOR if layout == "split" else SERVER
         wheel = await asyncio.to_thread(pack_wheel, request.wheels, content)
         await Environment(request.folder, output, request.cache, content).create(config, wheel)

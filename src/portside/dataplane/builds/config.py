@@ -161,6 +161,8 @@ _NODE = re.compile(r"\d{1,3}")
 _OLDEST_NODE = 20
 
 
+# Keys that name code of the project, which runs beside the graphs.
+_HANDLERS = ("auth.path", "encryption.path", "http.app", "store.index.embed")
 _FILES = ("package.json", "pyproject.toml", "setup.py")
 # Keys that a build ignores; the build log names those that a file has.
 _SKIPPED = (
@@ -179,7 +181,7 @@ class BuildConfig(msgspec.Struct, frozen=True, kw_only=True):
     """What to install, and for which Python and Node.
 
     The commands are for JavaScript; those of the deployment replace them. `javascript_graphs` are ids of graphs.
-    `has_python` says whether there are Python graphs, or something to install for Python.
+    `has_python` says whether there are Python graphs or handlers, or something to install for Python.
     `projects` are installed in place (editable). `requires_python` is a specifier that combines those of all projects;
     it is empty when any version will do.
     """
@@ -229,7 +231,7 @@ def read_config(repository: Path, config_path: str) -> BuildConfig:
     if not path.is_file():
         raise BuildFailed(f"{config_path}: the repository has no such file")
     content = _read(path, config_path)
-    file = _decode(content, config_path, _File)
+    file, every_key = _decode(content, config_path, _File), _decode(content, config_path, dict[str, Any])
     if not file.graphs:
         raise BuildFailed(f"{config_path}: the key 'graphs' names no graph")
     requirements, packages, projects = _dependencies(repository, path, config_path, file.dependencies)
@@ -248,13 +250,23 @@ def read_config(repository: Path, config_path: str) -> BuildConfig:
             repository, [uv.root] if uv else [*projects, *(file.parent for file in requirements)], python_version
         ),
         node_version=_node_version(file.node_version, config_path),
-        has_python=bool(requirements or packages or projects or uv or len(javascript_graphs) < len(file.graphs)),
+        has_python=bool(requirements or packages or projects or uv)
+        or len(javascript_graphs) < len(file.graphs)
+        or any(_is_python(every_key, key) for key in _HANDLERS),
         javascript_graphs=javascript_graphs,
         install_command=file.install_command,
         build_command=file.build_command,
         has_web_app=bool((file.http or {}).get("app")),
-        skipped=[key for key in _SKIPPED if _decode(content, config_path, dict[str, Any]).get(key)],
+        skipped=[key for key in _SKIPPED if every_key.get(key)],
     )
+
+
+def _is_python(content: dict[str, Any], key: str) -> bool:
+    """Whether the value at a dotted key names something that is not in JavaScript."""
+    value: Any = content
+    for part in key.split("."):
+        value = value.get(part) if isinstance(value, dict) else None
+    return isinstance(value, str) and bool(value) and not is_javascript(value)
 
 
 def read_node_version(path: Path) -> int | None:
