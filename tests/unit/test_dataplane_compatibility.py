@@ -57,3 +57,9 @@ def test_replicas_of_an_earlier_listener_match_their_plan():
     command, config = ["python", "-m", "portside"], Path("/b/langgraph.json")
     plan = ReplicaPlan(TWO, command, config, {"B": "2", "A": "1"}, Path("/o"), 1)
     assert plan.fingerprint == "6f53c75d32fcd4485561f8938b2d1d186fd4a1dea4d19be37936d1e0f65edfcb"
+
+
+def test_replicas_of_another_version_of_the_platform_are_not_adopted():
+    command, config = ["python", "-m", "portside"], Path("/b/langgraph.json")
+    plans = [ReplicaPlan(TWO, command, config, {}, Path("/o"), 1, server_code=code) for code in ("", "1", "2")]
+    assert len({plan.fingerprint for plan in plans}) == 3
