@@ -3,6 +3,7 @@
 import asyncio
 import contextlib
 import os
+import re
 import shutil
 import subprocess
 import sys
@@ -317,12 +318,16 @@ def portside(*arguments: str, **environment: str) -> "subprocess.CompletedProces
 
 def test_two_commands_restore_a_platform(original: Original, tmp_path: Path) -> None:
     (tmp_path / "passphrase").write_text("correct horse battery\nnot this line\n")
+    (tmp_path / "scratch").mkdir()
     file, key = str(tmp_path / "a.backup"), ("--passphrase-file", str(tmp_path / "passphrase"))
     made = portside("create", "--home", str(original.home), "--to", file, *key)
     assert (made.returncode, made.stdout.strip()) == (0, file), made.stderr
     assert Path(file).stat().st_mode & 0o777 == 0o600
     assert "a.backup  20" in portside("list", str(tmp_path)).stdout
-    assert "complete" in portside("verify", file, *key).stdout
+    verified = portside("verify", file, "--restore", *key, TMPDIR=str(tmp_path / "scratch"))
+    assert "every secret opens" in verified.stdout, verified.stderr
+    assert re.search(rf"^{AGENT} +5000$", verified.stdout, re.MULTILINE)
+    assert os.listdir(tmp_path / "scratch") == [], "nothing is left of it"  # noqa: PTH208
     wrong = portside("verify", file, PORTSIDE_BACKUP_PASSPHRASE="another passphrase")
     assert (wrong.returncode, "does not open" in wrong.stderr) == (1, True)
     done = portside("restore", str(tmp_path), "--home", str(tmp_path / "new"), *key)

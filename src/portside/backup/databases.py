@@ -33,6 +33,10 @@ from pg_database
 where (datname = current_database() or datname ~ '^agent_[0-9a-f]{32}$') and has_database_privilege(oid, 'connect')
 order by is_platform desc, datname"""
 
+# Quoted by Postgres.
+_TABLES = """
+select format('%I.%I', schemaname, tablename) as name from pg_tables
+where schemaname not in ('pg_catalog', 'information_schema')"""
 _PUBLIC_EXTENSION = re.compile(r'^CREATE EXTENSION IF NOT EXISTS "?([\w-]+)"? WITH SCHEMA public;$', re.MULTILINE)
 
 
@@ -69,6 +73,17 @@ async def platform_databases(url: str) -> list[DatabaseSize]:
     """List the platform's database, which is the first, and those of its deployments on the same server."""
     async with connected(url) as connection:
         return [DatabaseSize(row["name"], row["size_bytes"]) for row in await connection.fetch(_DATABASES)]
+
+
+async def count_rows(url: str) -> dict[str, int]:
+    """Count the rows of all tables of each database of the platform. Raises BackupFailed."""
+    counted = {}
+    for database in await platform_databases(url):
+        async with connected(url, database.name) as connection:
+            tables = await connection.fetch(_TABLES)
+            counts = [await connection.fetchval(f"select count(*) from {row['name']}") for row in tables]  # noqa: S608
+        counted[database.name] = sum(counts)
+    return counted
 
 
 async def applied_migrations(url: str) -> dict[str, int]:

@@ -24,7 +24,7 @@ from portside import __version__
 from portside.backup.container import BackupRefused, EncryptedReader, Header, Passphrase, read_header
 from portside.backup.contents import Progress, Summary, check, unpack
 from portside.backup.create import DATA, HOME, PASSWORD
-from portside.backup.databases import DUMPS, BackupFailed, restore_dumps
+from portside.backup.databases import DUMPS, BackupFailed, count_rows, restore_dumps
 from portside.backup.log_archive import fetch_files, fetch_log
 from portside.backup.stores import SUFFIX, Store, StoredFile
 from portside.kernel.embedded import EmbeddedPostgres, bundled_version
@@ -74,6 +74,22 @@ def verify(backup: Backup, phases: Phases) -> tuple[Header, Summary]:
     with backup.store.open(backup.name) as source:
         reader = EncryptedReader(source, backup.passphrase)
         return reader.header, check(reader, phases("checking the backup"))
+
+
+async def try_restore(backup: Backup, check: Check, phases: Phases) -> dict[str, int]:
+    """Restore a backup into a temporary folder, and return the number of rows of each database.
+
+    Raises BackupRefused and BackupFailed. Nothing is left of it.
+    """
+    rows: dict[str, int] = {}
+
+    async def look(url: str, home: Path) -> None:
+        await check(url, home)
+        rows.update(await count_rows(url))
+
+    with tempfile.TemporaryDirectory(prefix="portside-verify-") as folder:
+        await restore(backup, NewHome(Path(folder) / "home", None, look), phases)
+    return rows
 
 
 async def restore(backup: Backup, target: NewHome, phases: Phases) -> Summary:

@@ -166,10 +166,16 @@ def list_backups(location: str, *, as_json: bool) -> None:
 
 @backup.command()
 @click.argument("file")
+@click.option("--restore", "is_tried", is_flag=True, help="Also restore it into a temporary folder and count the rows.")
 @passphrase_option
-def verify(file: str, passphrase_file: str | None) -> None:
-    """Check that a backup is complete and unchanged, without writing anything."""
+def verify(file: str, passphrase_file: str | None, *, is_tried: bool) -> None:
+    """Check that a backup is complete and unchanged, without writing anything.
+
+    With --restore its databases are recovered in a temporary folder (TMPDIR), and every secret is opened.
+    """
+    from portside.backup.restore import try_restore
     from portside.backup.restore import verify as verify_backup
+    from portside.platform.app import check_restored
 
     chosen = _find(file, passphrase_file, at=None)
     header, summary = verify_backup(chosen, BytesRead)
@@ -177,6 +183,10 @@ def verify(file: str, passphrase_file: str | None) -> None:
         f"{chosen.name} is complete: taken at {header.created_at:%Y-%m-%d %H:%M:%S}Z by Portside {header.version}, "
         f"{len(summary.databases)} databases, {summary.files} files, {_size(summary.size_bytes)}"
     )
+    if is_tried:
+        rows = asyncio.run(try_restore(chosen, check_restored, BytesRead))
+        show_text("it was restored, and every secret opens:")
+        show_table(("DATABASE", "ROWS"), sorted(rows.items()))
 
 
 @backup.command()

@@ -1,0 +1,53 @@
+"""The routes of backups, for platforms that take them and for those that do not."""
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import httpx2
+import pytest
+
+from tests.conftest import eventually
+from tests.platforms import Platform
+from tests.servers import KEY, ServerProcess, platform_server
+
+HEADERS = {"X-Api-Key": KEY}
+
+
+async def test_platform_without_a_schedule_says_so(platform: Platform) -> None:
+    found = await platform.call("GET", "/system/backups")
+    assert found == {"schedule": None, "backups": [], "attempts": [], "problem": None}
+    refused = await platform.client.post("/system/backups")
+    assert (refused.status_code, "set BACKUP_TO" in refused.json()["detail"]) == (409, True)
+    key = await platform.call("POST", "/api-key", description="reads", permissions=["deployments:read"])
+    for method in ("GET", "POST"):
+        response = await platform.client.request(method, "/system/backups", headers={"X-Api-Key": key["key"]})
+        assert response.status_code == 403
+
+
+@pytest.fixture
+def server(tmp_path: Path) -> Iterator[ServerProcess]:
+    settings = {"BACKUP_TO": str(tmp_path / "stored"), "PORTSIDE_BACKUP_PASSPHRASE": "correct horse battery"}
+    with platform_server(tmp_path / "a home", **settings) as running:
+        yield running
+
+
+@pytest.mark.thorough
+async def test_backups_are_listed_and_taken(server: ServerProcess, tmp_path: Path) -> None:
+    async with httpx2.AsyncClient(base_url=server.url, headers=HEADERS, timeout=60) as http:
+
+        async def has(number: int) -> bool:
+            found = (await http.get("/system/backups")).json()
+            assert [each["error"] for each in found["attempts"] if each["error"]] == []
+            return len(found["backups"]) == len(found["attempts"]) == number and not found["schedule"]["is_running"]
+
+        await eventually(lambda: has(1))
+        assert (await http.post("/system/backups")).status_code == 204
+        await eventually(lambda: has(2))
+        response = await http.get("/system/backups")
+        found = response.json()
+    assert [each["kind"] for each in found["backups"]] == ["data", "data"]
+    assert found["backups"][0]["created_at"] > found["backups"][1]["created_at"]
+    assert found["backups"][0]["name"] == found["attempts"][0]["name"]
+    assert found["schedule"]["restore_command"] == f"portside backup restore {tmp_path}/stored --home NEW_FOLDER"
+    assert found["schedule"]["next_at"] > found["backups"][0]["created_at"]
+    assert "correct horse" not in response.text
