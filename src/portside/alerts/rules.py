@@ -27,7 +27,8 @@ from portside.kernel.transient_errors import log_failure
 PLATFORM = "platform"
 RESTARTS_WITHIN_S = 600.0
 ERRORS_WITHIN_S, LEAST_TRACES = 900.0, 20
-CERTIFICATE_EVERY_S = 600.0
+# What costs more than a look at a small table is measured less often.
+EVERY_S = {"error_rate": 60.0, "limit_used": 300.0, "certificate_expiring": 600.0}
 CONNECT_S = 10.0
 _DAY_S = 86_400.0
 _DETAIL = 300
@@ -114,7 +115,7 @@ class Measurements:
     def __init__(self, parts: MeasuredParts) -> None:
         self._parts = parts
         self._restarts: dict[str, deque[tuple[float, int]]] = {}
-        self._certificate: tuple[float, list[Measurement]] | None = None
+        self._known: dict[str, tuple[float, list[Measurement]]] = {}
         self._by_rule: dict[str, Callable[[], Awaitable[list[Measurement]]]] = {
             "deployment_failed": self._failed_deployments,
             "error_rate": self._error_rates,
@@ -132,8 +133,13 @@ class Measurements:
         """Measure. A rule that cannot be measured now is missing in the result, and its alerts stay as they are."""
         found: dict[str, list[Measurement]] = {}
         for rule, take in self._by_rule.items():
+            until, known = self._known.get(rule, (0.0, []))
+            if until > time.monotonic():
+                found[rule] = known
+                continue
             try:
                 found[rule] = await take()
+                self._known[rule] = (time.monotonic() + EVERY_S.get(rule, 0.0), found[rule])
             except Exception as exc:  # noqa: BLE001 - one measurement that fails must not end the others
                 log_failure("a measurement for alerts failed", exc, rule=rule)
         try:
@@ -212,13 +218,9 @@ class Measurements:
         front = self._parts.front
         if front is None or not front.is_public or front.domain is None:
             return []
-        known = self._certificate
-        if known is None or known[0] < time.monotonic():
-            ends_at = await certificate_end("127.0.0.1", front.https_port, front.domain)
-            days = round((ends_at - now()).total_seconds() / _DAY_S, 1)
-            found = [Measurement(front.domain, front.domain, days, f"it ends at {ends_at:%Y-%m-%d %H:%M} UTC")]
-            known = self._certificate = (time.monotonic() + CERTIFICATE_EVERY_S, found)
-        return known[1]
+        ends_at = await certificate_end("127.0.0.1", front.https_port, front.domain)
+        days = round((ends_at - now()).total_seconds() / _DAY_S, 1)
+        return [Measurement(front.domain, front.domain, days, f"it ends at {ends_at:%Y-%m-%d %H:%M} UTC")]
 
     async def _failed_backups(self) -> list[Measurement]:
         failed = (await asyncio.to_thread(last_backup, self._parts.home)).failed

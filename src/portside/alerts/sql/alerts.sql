@@ -138,17 +138,27 @@ join deployment_metrics m on m.deployment_id = d.id
 where m.measured_at > now() - interval '2 minutes' and d.status <> 'AWAITING_DELETE'
 
 -- name: project_errors
--- Traces of the last :window_s seconds and how many of them failed, for each deployment's project.
-select d.id, d.name, w.display_name as workspace, found.traces, found.failed
+-- Traces of the last :window_s seconds and how many of them failed, for each deployment's project. The traces are counted
+-- in an index, and of their runs only those with an error are read.
+with recent as (
+    select w.workspace_id, t.project_id, count(*) as traces
+    from (select distinct workspace_id from deployments) w
+    join traces t on t.workspace_id = w.workspace_id
+        and t.received_at > now() - make_interval(secs => :window_s::double precision)
+    group by w.workspace_id, t.project_id
+)
+select d.id, d.name, w.display_name as workspace, t.traces, least(t.traces, found.failed) as failed
 from deployments d
 join workspaces w on w.id = d.workspace_id
+join recent t on t.workspace_id = d.workspace_id and t.project_id = d.tracing_project_id
 cross join lateral (
-    select count(*) as traces, count(*) filter (where r.error is not null) as failed
+    select count(*) as failed
     from runs r
     where r.workspace_id = d.workspace_id and r.project_id = d.tracing_project_id and r.parent_run_id is null
+        and r.error is not null
         and coalesce(r.start_time, r.received_at) > now() - make_interval(secs => :window_s::double precision)
 ) found
-where found.traces >= :least
+where t.traces >= :least
 
 -- name: silent_listeners
 -- Listeners with deployments, and how long ago each was heard of.
