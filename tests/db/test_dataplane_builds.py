@@ -23,8 +23,10 @@ from portside.dataplane.builds.wheel import EXECUTOR, installed_wheel_version, p
 from portside.dataplane.failures import BuildFailed
 from portside.dataplane.logs import RevisionLog
 from portside.dataplane.masking import MaskedOutput
+from portside.kernel.disk import DiskReserve, find_shortage
 from portside.listener_api import NewLogEntry
 from tests.conftest import eventually
+from tests.small_disk import needs_small_disk, small_disk
 
 PYPROJECT = """\
 [project]
@@ -331,6 +333,37 @@ async def test_cancelled_build_leaves_no_process(repository: Repository, tmp_pat
         return not _processes_below(asked.folder)
 
     await eventually(gone)
+
+
+FILLER = """\
+import time
+with open("filler", "ab", buffering=0) as file:
+    for _ in range(60_000):
+        file.write(b"x" * 200_000)
+        time.sleep(0.01)
+"""
+
+
+@needs_small_disk
+async def test_build_stops_before_the_disk_is_full(repository: Repository, tmp_path: Path):
+    """It fails with the reason and leaves nothing behind; another one does not begin before there is room."""
+    sleeping_project(repository)
+    repository.commit({"slow.py": FILLER})
+    with small_disk(tmp_path / "disk", 100) as disk:
+        asked = order(disk.path, repository, reserve=DiskReserve(percent=50), wheels=tmp_path / "wheels")
+        log = RevisionLog(Lines().ship)
+        with pytest.raises(BuildFailed, match="disk of the listener is nearly full"):
+            await build_revision(asked, log)
+        assert not asked.folder.exists()
+        assert find_shortage(disk.path, DiskReserve(percent=50)) is None
+        disk.fill_up_to(40_000_000)
+        lines = Lines()
+        late = RevisionLog(lines.ship)
+        with pytest.raises(BuildFailed, match="in reserve"):
+            await build_revision(asked, late)
+        await late.close()
+        assert "Fetching" not in lines.text
+        await log.close()
 
 
 async def test_unfinished_build_of_earlier_listener_is_removed(tmp_path: Path):

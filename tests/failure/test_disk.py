@@ -8,11 +8,13 @@ import asyncio
 import contextlib
 import json
 from collections.abc import AsyncIterator, Iterator
+from pathlib import Path
 from typing import Any
 from uuid import uuid4
 
 import httpx2
 import pytest
+from langsmith import Client
 
 from portside.kernel.disk import DATABASE_NOTICE
 from portside.kernel.embedded import EmbeddedPostgres
@@ -125,6 +127,7 @@ async def test_runs_wait_and_new_ones_are_refused(disk: SmallDisk, server: Serve
         assert (await client.delete(f"/threads/{thread}")).is_success
 
 
+@pytest.mark.thorough
 async def test_filled_by_traces_loses_nothing_that_was_acknowledged(disk: SmallDisk, server: ServerProcess):
     """Clients fill the disk with traces, and retry what was refused: every trace arrives, once."""
     async with client_of(server) as client:
@@ -168,6 +171,91 @@ def trace(run: str, project: str) -> dict[str, Any]:
         "start_time": "2030-01-01T00:00:00Z", "end_time": "2030-01-01T00:00:01Z", "session_name": project,
         "inputs": {"text": text}, "outputs": {},
     }  # fmt: skip
+
+
+@pytest.mark.thorough
+async def test_stock_client_keeps_its_traces_until_there_is_room(disk: SmallDisk, server: ServerProcess):
+    """The client of LangSmith sends a refused batch again, after the pause that the refusal asks for."""
+    name = f"stock-{uuid4()}"
+    async with client_of(server) as http:
+        requests = 'path="/runs/multipart",status="503"'
+
+        async def is_refused() -> bool:
+            return requests in (await http.get("/metrics")).text
+
+        async with full(disk, http):
+            client = Client(api_url=server.url, api_key=KEY)
+            for number in range(20):
+                run = uuid4()
+                client.create_run(
+                    f"run {number}", {"number": number}, "chain", project_name=name, outputs={"ok": True}, id=run,
+                    trace_id=run, dotted_order=f"20300101T000000000000Z{run}",
+                )  # fmt: skip
+            await eventually(is_refused)
+        await asyncio.to_thread(client.flush)
+        await asyncio.to_thread(client.close)
+
+        async def have_all_arrived() -> bool:
+            found = (await http.get("/sessions", params={"name": name, "include_stats": True})).json()
+            return bool(found) and found[0].get("run_count") == 20
+
+        await eventually(have_all_arrived)
+
+
+GRAPH = """
+import operator, os
+from typing import Annotated, TypedDict
+from langgraph.graph import END, START, StateGraph
+
+class State(TypedDict, total=False):
+    steps: int
+    last: str
+
+def step(state):
+    return {"steps": state.get("steps", 0) + 1, "last": os.urandom(1_500_000).hex()}
+
+graph = (
+    StateGraph(State).add_node("step", step).add_edge(START, "step")
+    .add_conditional_edges("step", lambda state: END if state["steps"] >= 25 else "step").compile()
+)
+"""
+
+
+@pytest.mark.thorough
+async def test_filled_by_checkpoints_and_events_of_a_run(disk: SmallDisk, server: ServerProcess, tmp_path: Path):
+    """The run returns to the queue before the disk is full, and goes on from its last checkpoint to its end."""
+    (tmp_path / "agent.py").write_text(GRAPH)
+    (tmp_path / "langgraph.json").write_text('{"dependencies": ["."], "graphs": {"agent": "./agent.py:graph"}}')
+    url = await asyncio.to_thread(EmbeddedPostgres(disk.path / "home").create_database, "agent_that_fills")
+    settings = {"DISK_FOLDER": str(disk.path / "home"), **RESERVE}
+    with agent_server(url, tmp_path, project=str(tmp_path), **settings) as agent:
+        async with client_of(agent) as client:
+            thread = (await client.post("/threads", json={})).raise_for_status().json()["thread_id"]
+            disk.fill_up_to(180_000_000)
+            body = {
+                "assistant_id": "agent", "input": {}, "config": {"recursion_limit": 100}, "durability": "sync",
+                "stream_mode": ["values"], "stream_resumable": True,
+            }  # fmt: skip
+            run = (await client.post(f"/threads/{thread}/runs", json=body)).raise_for_status().json()["run_id"]
+
+            async def is_suspended() -> bool:
+                return "runs return to the queue: the disk is nearly full" in agent.log.read_text()
+
+            async def has(status: str) -> bool:
+                return bool((await client.get(f"/threads/{thread}/runs/{run}")).json()["status"] == status)
+
+            try:
+                await eventually(is_suspended)
+                await eventually(lambda: has("pending"))
+                assert EmbeddedPostgres(disk.path / "home")._responds()
+                check_refusal(await client.post("/threads", json={}))
+            finally:
+                disk.empty()
+            await eventually(lambda: has("success"))
+            state = (await client.get(f"/threads/{thread}/state")).json()
+            assert state["values"]["steps"] == 25
+            await client.delete(f"/threads/{thread}")
+    assert "died" not in server.log.read_text()
 
 
 async def test_notice_of_a_full_database_is_read_by_every_server(

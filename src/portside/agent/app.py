@@ -293,7 +293,9 @@ async def _compose(
     disk = None
     if settings.disk_folder is not None:
         # Pending runs are claimed once there is room again.
-        worker.disk = disk = DiskWatch(Path(settings.disk_folder), settings.disk_reserve, on_change=worker.wake)
+        worker.disk = disk = DiskWatch(
+            Path(settings.disk_folder), settings.disk_reserve, on_change=worker.wake, on_critical=worker.suspend_runs
+        )
     if code.listener is not None and settings.slots:
         code.listener.share_slots(worker, settings.slots if settings.executors else 0)
     service.webhooks.policy = read_policy(config.webhooks, os.environ, is_disabled=config.http.disable_webhooks)

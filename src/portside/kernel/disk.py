@@ -1,8 +1,8 @@
 """Watches free disk space, so that servers refuse new data before Postgres runs out of it.
 
 A part of the file system stays in reserve. While less is free, routes that store data answer 503 (`Route.stores_data`),
-agent servers start no runs, and no build begins. Reading and deleting go on, and so do runs that have begun: the
-reserve is theirs. Requests look at a flag; only the watch asks the system.
+agent servers start no runs, and no build begins. Reading and deleting go on, and so do runs that have begun: half of
+the reserve is theirs, and then they return to the queue. Requests look at a flag; only the watch asks the system.
 """
 
 import asyncio
@@ -31,6 +31,7 @@ DATABASE_NOTICE = "database-full"
 RESUME_AT = 1.1
 MIN_FREE_INODES = 0.01
 CLOSE_TO_RESERVE = 4
+CRITICAL = 0.5
 
 ReserveBytes = Annotated[
     int,
@@ -112,14 +113,23 @@ def megabytes(size: int) -> str:
 class DiskWatch(Task):
     """Measures the disk of a folder every second, more often when it is nearly full.
 
-    `shortage` says why new data is refused; it is None while there is room. `on_change` is called when that changes.
+    `shortage` says why new data is refused; it is None while there is room. `on_change` is called when that changes,
+    and `on_critical` with each measurement that finds half of the reserve used.
     """
 
     every_s = 1.0
 
-    def __init__(self, folder: Path, reserve: DiskReserve, on_change: Callable[[], None] = lambda: None) -> None:
+    def __init__(
+        self,
+        folder: Path,
+        reserve: DiskReserve,
+        *,
+        on_change: Callable[[], None] = lambda: None,
+        on_critical: Callable[[], None] = lambda: None,
+    ) -> None:
         super().__init__()
         self.shortage: str | None = None
+        self._is_critical, self._on_critical = False, on_critical
         self._folder, self._reserve, self._on_change = folder, reserve, on_change
         self._note(self._look())
 
@@ -131,11 +141,14 @@ class DiskWatch(Task):
     async def activate(self) -> Status:
         """Measure."""
         self._note(await asyncio.to_thread(self._look))
+        if self._is_critical:
+            self._on_critical()
         return Status({"low": int(self.shortage is not None)})
 
     def _look(self) -> str | None:
         space = measure(self._folder)
         kept = self._reserve.of(space.total)
+        self._is_critical = space.free < kept * CRITICAL
         FREE.set(space.free)
         RESERVE.set(kept)
         self.report.every_s = self.every_s / 5 if space.free < kept * CLOSE_TO_RESERVE else self.every_s

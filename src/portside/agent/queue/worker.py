@@ -277,6 +277,14 @@ class Worker:
         """Return a run to the queue with the next renewal: it never started here, or was stopped by an outage."""
         self._returning[run_id] = attempt
 
+    def suspend_runs(self) -> None:
+        """Stop the runs being executed and return them to the queue; they go on from their last checkpoints later."""
+        stopped = [run for run in self._active.values() if run.state is RunState.EXECUTING]
+        if stopped:
+            log.warning("runs return to the queue: the disk is nearly full", runs=len(stopped))
+        for run in stopped:
+            run.lose()
+
     async def wait_for_end(self, run_id: UUID, timeout_s: float) -> None:
         """Wait for the end of a run that this worker executes, or for the timeout."""
         run = self._active.get(run_id)
@@ -360,7 +368,7 @@ class Worker:
 
     def _reserve_slots(self, ending: int) -> ReservedSlots:
         """Reserve the free slots, and those that `ending` runs leave, for runs that are claimed with their ends."""
-        if not self._is_accepting or self._draining.is_set():
+        if not self._is_accepting or self._draining.is_set() or self.lacks_disk:
             return NO_SLOTS
         free = self.free_slots
         # Slots may have become fewer than the runs.

@@ -11,8 +11,9 @@ executor alone. In the combined layout both are in the virtual environment.
 
 import asyncio
 import shutil
-from collections.abc import Coroutine, Mapping
+from collections.abc import Callable, Coroutine, Mapping
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from typing import Any, Literal
 
@@ -109,7 +110,7 @@ async def build_revision(request: BuildRequest, log: RevisionLog) -> BuildRecord
         await asyncio.to_thread(discard_build, request.folder)
         make_private_dir(request.folder)
         async with asyncio.timeout(request.timeout_s):
-            built = await _while_disk_has_room(request, _build(request, output))
+            built = await _while_disk_has_room(request, partial(_build, request, output))
         write_private(request.folder / _MARKER, msgspec.json.encode(built).decode())
     except BaseException as exc:
         await asyncio.to_thread(discard_build, request.folder)
@@ -119,18 +120,24 @@ async def build_revision(request: BuildRequest, log: RevisionLog) -> BuildRecord
     return built
 
 
-async def _while_disk_has_room(request: BuildRequest, building: Coroutine[Any, Any, BuildRecord]) -> BuildRecord:
+async def _check_disk(request: BuildRequest) -> None:
+    shortage = await asyncio.to_thread(find_shortage, request.folder, request.reserve)
+    if shortage is not None:
+        raise BuildFailed(
+            f"the disk of the listener is nearly full: {shortage}. Make room ('portside disk' shows what takes the "
+            "space), and deploy again"
+        )
+
+
+async def _while_disk_has_room(
+    request: BuildRequest, build: Callable[[], Coroutine[Any, Any, BuildRecord]]
+) -> BuildRecord:
     """Run a build, and stop it when the disk is nearly full. Raises BuildFailed."""
-    task = asyncio.ensure_future(building)
+    await _check_disk(request)
+    task = asyncio.create_task(build())
     try:
-        while not task.done():
-            shortage = await asyncio.to_thread(find_shortage, request.folder, request.reserve)
-            if shortage is not None:
-                raise BuildFailed(
-                    f"the disk of the listener is nearly full: {shortage}. Make room ('portside disk' shows what takes "
-                    "the space), and deploy again"
-                )
-            await asyncio.wait([task], timeout=_LOOK_AT_DISK_EVERY_S)
+        while not (await asyncio.wait([task], timeout=_LOOK_AT_DISK_EVERY_S))[0]:
+            await _check_disk(request)
         return task.result()
     finally:
         task.cancel()
