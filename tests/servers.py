@@ -14,11 +14,17 @@ from pathlib import Path
 from typing import NamedTuple
 
 import httpx2
+import pytest
 
 from tests.preloaded import PreloadedProcess
 
 # scripts/floors sets this to check other versions of libraries: the interpreter of servers otherwise preloaded.
 AGENT_PYTHON = os.environ.get("PORTSIDE_TEST_AGENT_PYTHON")
+# Settings of an agent server that has the project's code in its own process, and of one that has it in executors.
+FORMS = [
+    pytest.param({}, id="one process"),
+    pytest.param({"EXECUTORS": "1", "EXECUTOR_START_SECS": "600"}, id="executors"),
+]
 PROJECTS = Path(__file__).parent / "projects"
 PARITY_PROJECT = Path(__file__).parents[1] / "bench" / "parity" / "project"
 

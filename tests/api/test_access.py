@@ -19,7 +19,7 @@ from portside.agent.app import ROUTES
 from portside.agent.assistants.records import SYSTEM_NAMESPACE
 from portside.kernel.http.routes import Route
 from tests.conftest import eventually
-from tests.servers import ServerProcess, agent_server
+from tests.servers import FORMS, ServerProcess, agent_server
 
 RUN = {"assistant_id": "echo", "input": {"text": "hi"}}
 EVERY_YEAR = {"assistant_id": "echo", "schedule": "@yearly", "input": {}}
@@ -43,9 +43,11 @@ COMMANDS = "POST /threads/{thread_id}/commands"
 PROTOCOLS = {"a2a", "mcp"}
 
 
-@pytest.fixture(scope="module")
-def server(module_database: str, tmp_path_factory: pytest.TempPathFactory) -> Iterator[ServerProcess]:
-    with agent_server(module_database, tmp_path_factory.mktemp("agent"), project="guarded") as running:
+@pytest.fixture(scope="module", params=FORMS)
+def server(
+    request: pytest.FixtureRequest, module_database: str, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[ServerProcess]:
+    with agent_server(module_database, tmp_path_factory.mktemp("agent"), project="guarded", **request.param) as running:
         yield running
 
 

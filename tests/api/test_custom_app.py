@@ -3,6 +3,7 @@
 from collections.abc import AsyncIterator, Iterator
 from pathlib import Path
 from typing import Any, NamedTuple
+from uuid import uuid4
 
 import httpx2
 import pytest
@@ -11,10 +12,9 @@ from langgraph_sdk import get_client
 from langgraph_sdk.client import LangGraphClient
 
 from tests.conftest import eventually
-from tests.servers import ServerProcess, agent_server
+from tests.servers import FORMS, ServerProcess, agent_server
 
 OWN = {"x-mine-a": "1", "X-Mine-B": "zwei", "x-mine-secret": "no", "x-api-key": "no", "x-other": "no"}
-A_THREAD = "01a1fbd3-88f9-7738-8000-00000000a2a0"
 CHOSEN = ["x-mine-a=1", "x-mine-b=zwei"]
 
 
@@ -26,12 +26,14 @@ class Site(NamedTuple):
     http: httpx2.Client
 
 
-@pytest.fixture(scope="module")
-def site(module_database: str, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Site]:
+@pytest.fixture(scope="module", params=FORMS)
+def site(
+    request: pytest.FixtureRequest, module_database: str, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[Site]:
     folder = tmp_path_factory.mktemp("agent")
     life = folder / "life"
     with (
-        agent_server(module_database, folder, project="webapp", LIFE_LOG=str(life)) as server,
+        agent_server(module_database, folder, project="webapp", LIFE_LOG=str(life), **request.param) as server,
         httpx2.Client(base_url=server.url, timeout=60) as http,
     ):
         yield Site(server, life, http)
@@ -121,8 +123,9 @@ async def test_graphs_and_routes_call_the_server_they_run_in(client: LangGraphCl
 
 @pytest.mark.needs("langgraph-sdk", "0.3.10")
 def test_the_cache_of_the_sdk(site: Site) -> None:
-    assert site.http.get("/cached/a").json() == {"known": None, "value": {"loaded": "a"}, "status": "miss"}
-    assert site.http.get("/cached/a").json() == {"known": ["a"], "value": {"loaded": "a"}, "status": "fresh"}
+    key = uuid4().hex
+    assert site.http.get(f"/cached/{key}").json() == {"known": None, "value": {"loaded": key}, "status": "miss"}
+    assert site.http.get(f"/cached/{key}").json() == {"known": [key], "value": {"loaded": key}, "status": "fresh"}
 
 
 async def test_outside_requests_are_not_in_process(site: Site) -> None:
@@ -168,11 +171,11 @@ async def test_headers_reach_runs_of_other_protocols(client: LangGraphClient, si
     call = {"name": "reported", "arguments": {"text": "x"}}
     body = {"jsonrpc": "2.0", "id": 1, "method": "tools/call", "params": call}
     assert '"x-mine-a=1"' in site.http.post("/mcp", json=body, headers=headers).text.replace("\\", "")
-    part = {"kind": "data", "data": {"text": "x"}}
-    message = {"role": "user", "messageId": "m", "contextId": A_THREAD, "parts": [part]}
+    thread_id, part = str(uuid4()), {"kind": "data", "data": {"text": "x"}}
+    message = {"role": "user", "messageId": "m", "contextId": thread_id, "parts": [part]}
     body = {"jsonrpc": "2.0", "id": 1, "method": "message/send", "params": {"message": message}}
     response = site.http.post("/a2a/reported", json=body, headers=headers)
-    (run,) = await client.runs.list(A_THREAD)
+    (run,) = await client.runs.list(thread_id)
     assert run["kwargs"]["config"]["configurable"]["x-mine-a"] == "1", response.text
 
 

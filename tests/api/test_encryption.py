@@ -24,11 +24,23 @@ HANDLERS = pytest.mark.needs("langgraph-sdk", "0.2.14")
 AES = {"GRAPH_AES_KEY": "k" * 32, "GRAPH_AES_JSON_KEYS": "*"}
 
 
-@pytest.fixture(scope="module", params=[pytest.param("handlers", marks=HANDLERS), "aes"])
+@pytest.fixture(
+    scope="module",
+    params=[
+        pytest.param("handlers", marks=HANDLERS),
+        pytest.param("handlers in an executor", marks=HANDLERS),
+        "aes",
+    ],
+)
 def server(
     request: pytest.FixtureRequest, module_database: str, tmp_path_factory: pytest.TempPathFactory
 ) -> Iterator[ServerProcess]:
-    project, settings = ("encryption", {}) if request.param == "handlers" else ("encryption_aes", AES)
+    executors = {"EXECUTORS": "1", "EXECUTOR_START_SECS": "600"}
+    project, settings = {
+        "handlers": ("encryption", {}),
+        "handlers in an executor": ("encryption", executors),
+        "aes": ("encryption_aes", AES),
+    }[request.param]
     folder = tmp_path_factory.mktemp("agent")
     with agent_server(module_database, folder, project=project, **settings) as running:
         yield running

@@ -11,12 +11,14 @@ from langgraph_sdk import get_client
 from langgraph_sdk.client import LangGraphClient
 
 from tests.conftest import eventually
-from tests.servers import ServerProcess, agent_server
+from tests.servers import FORMS, ServerProcess, agent_server
 
 
-@pytest.fixture(scope="module")
-def server(module_database: str, tmp_path_factory: pytest.TempPathFactory) -> Iterator[ServerProcess]:
-    with agent_server(module_database, tmp_path_factory.mktemp("agent"), project="store") as running:
+@pytest.fixture(scope="module", params=FORMS)
+def server(
+    request: pytest.FixtureRequest, module_database: str, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[ServerProcess]:
+    with agent_server(module_database, tmp_path_factory.mktemp("agent"), project="store", **request.param) as running:
         yield running
 
 

@@ -119,8 +119,8 @@ async def cached(key: str) -> dict[str, Any]:
     async def load() -> dict[str, str]:
         return {"loaded": key}
 
-    known = await cache.cache_get("plain")
-    await cache.cache_set("plain", [key])
+    known = await cache.cache_get(f"plain {key}")
+    await cache.cache_set(f"plain {key}", [key])
     result = await cache.swr(key, load, fresh_for=timedelta(hours=1))
     return {"known": known, "value": result.value, "status": result.status}
 
