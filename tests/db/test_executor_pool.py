@@ -27,6 +27,7 @@ import asyncio, ctypes, os, time
 from typing import TypedDict
 from langgraph.config import get_stream_writer
 from langgraph.graph import StateGraph
+from portside.executor import loops
 
 class State(TypedDict):
     do: str
@@ -43,6 +44,10 @@ async def act(state):
         ctypes.PyDLL(None).sleep(3600)
     if do == "hold the loop":
         time.sleep(3600)
+    if do == "hold a thread":
+        loops.STOP_WITHIN_S = 0.1
+        get_stream_writer()("held")
+        await asyncio.to_thread(time.sleep, 3600)
     if do == "wait":
         await asyncio.sleep(3600)
     if do.startswith("flood "):
@@ -111,14 +116,16 @@ async def execute(pool: ExecutorPool, do: str, run_id: UUID | None = None) -> di
     return values
 
 
-async def hold(pool: ExecutorPool, do: str) -> tuple[ExecutorProcess, "asyncio.Task[Any]"]:
+async def hold(pool: ExecutorPool, do: str, *modes: str) -> tuple[ExecutorProcess, "asyncio.Task[Any]"]:
     """Begin a run that does not end; return its executor when it executes."""
     began: asyncio.Future[ExecutorProcess] = asyncio.get_running_loop().create_future()
 
     async def run() -> None:
         async with pool.for_run(uuid4(), 1) as executor:
             await executor.link.call(
-                messages.EXECUTE, request(do), on_item=lambda _events: began.done() or began.set_result(executor)
+                messages.EXECUTE,
+                request(do, *modes),
+                on_item=lambda _events: began.done() or began.set_result(executor),
             )
 
     task = asyncio.create_task(run())
@@ -235,6 +242,19 @@ async def test_executor_with_much_memory_is_replaced_after_its_run(project):
 
         await eventually(is_replaced)
         assert first.memory_bytes > 250_000_000
+
+
+async def test_executor_with_work_that_did_not_stop_is_replaced(project):
+    async with started(program_of(project)) as pool:
+        first, task = await hold(pool, "hold a thread", "custom")
+        task.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await task
+
+        async def is_replaced() -> bool:
+            return first not in pool.executors and len(pool.executors) == 1
+
+        await eventually(is_replaced)
 
 
 async def test_idle_executors_stop_and_start_with_the_next_call(project):

@@ -4,18 +4,16 @@ Only refusals that last are kept: a wrong key of the tracing platform, a webhook
 forgotten after a success, or after a while without another one.
 """
 
-import logging
 import os
-import re
 import time
 
+from portside.executor import tracing
 from portside.kernel.aliases import environment_names
 
 FORGET_AFTER_S = 600.0
 # One line for each server; more would hide the others.
 LIMIT = 5
 _TRACING_VARIABLES = (*environment_names("LANGSMITH_TRACING_V2"), *environment_names("LANGSMITH_TRACING"))
-_REFUSED_TRACES = re.compile(r"\b(AuthError|Unauthorized|Forbidden|40[13] Client Error)\b|Authentication failed")
 _TRACING = "tracing"
 _TRACES = (
     "The tracing platform refuses the API key of this server, so its traces are lost. Correct LANGSMITH_API_KEY and "
@@ -56,19 +54,11 @@ class Refusals:
 REFUSALS = Refusals()
 
 
-class _TraceRefusals(logging.Filter):
-    """Notes refusals that the tracing client only logs: it runs in the project's code, with clients of its own."""
-
-    def filter(self, record: logging.LogRecord) -> bool:
-        """Keep every line."""
-        if record.levelno >= logging.WARNING and _REFUSED_TRACES.search(record.getMessage()):
-            REFUSALS.note(_TRACING, _TRACES)
-        return True
-
-
-_trace_refusals = _TraceRefusals()
+def note_refused_traces() -> None:
+    """Remember that the tracing platform refuses the traces of this server or of its executors."""
+    REFUSALS.note(_TRACING, _TRACES)
 
 
 def watch_tracing() -> None:
-    """Note refusals of the tracing platform from now on. A logger adds the same filter only once."""
-    logging.getLogger("langsmith.client").addFilter(_trace_refusals)
+    """Note refusals of the tracing platform from now on."""
+    tracing.watch_tracing(note_refused_traces)

@@ -22,6 +22,8 @@ from portside.executor.errors import RunTimeout
 log = logging.getLogger(__name__)
 T = TypeVar("T")
 STOP_WITHIN_S = 60.0
+# Set once work was cancelled and did not stop. A process that can be replaced is, because the work takes its resources.
+work_left_behind = threading.Event()
 THREADS = 64
 
 
@@ -173,3 +175,4 @@ async def _wait_for_stop(has_stopped: asyncio.Event) -> None:
             await has_stopped.wait()
     except TimeoutError:
         log.warning("cancelled work still runs: a node blocks its thread")
+        work_left_behind.set()

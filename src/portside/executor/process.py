@@ -28,8 +28,8 @@ from portside.executor.execute import execute
 from portside.executor.handlers import ProjectHandlers
 from portside.executor.link import HIGH_WATER_BYTES, CallFailed, Handler, Link, LinkClosed, ServedCall
 from portside.executor.load import Graphs, load_graphs
-from portside.executor.loops import GraphLoop
-from portside.executor.messages import LOG_LINE, ExecutorHello, Pong, ServerHello
+from portside.executor.loops import GraphLoop, work_left_behind
+from portside.executor.messages import LOG_LINE, ExecutorHello, Pong, Retirement, ServerHello
 from portside.executor.operations import GraphOperations
 from portside.executor.project import GraphSource, Project
 from portside.executor.remote import (
@@ -49,6 +49,7 @@ from portside.executor.requests import (
     StateRead,
 )
 from portside.executor.sdk import let_sdk_find
+from portside.executor.tracing import watch_tracing
 from portside.executor.versions import installed_libraries
 from portside.kernel.errors import PortsideError, UserMistake
 
@@ -90,6 +91,9 @@ class ExecutorProcess:
         self._handlers: dict[str, Handler] = {}
         self._graphs: Graphs | None = None
         self._is_encrypted = False
+        self._report: asyncio.Future[Any] | None = None
+        self._told: asyncio.Future[Any] | None = None
+        self._is_retiring = False
         self._link = Link(self._handlers, on_hello=self._on_hello, pong=self._pong)
         self._server = ServerCalls(self._link)
 
@@ -113,6 +117,8 @@ class ExecutorProcess:
         messages.checked_protocol(asdict(hello))
         let_sdk_find(self._server)
         configure_logs(hello.log_level)
+        loop = asyncio.get_running_loop()
+        watch_tracing(lambda: loop.call_soon_threadsafe(self._report_refused_traces))
         self._is_encrypted = hello.is_encrypted
         sources = {graph_id: GraphSource(**source) for graph_id, source in hello.graphs.items()}
         project = Project(file=Path(hello.file), graphs=sources, dependencies=hello.dependencies, env=hello.env)
@@ -120,6 +126,19 @@ class ExecutorProcess:
             return await (self._prepare_graphs if hello.handlers is None else self._prepare_handlers)(project, hello)
         except UserMistake as exc:
             return _failed(str(exc))
+
+    def _report_refused_traces(self) -> None:
+        """Tell the server, once at a time: the tracing client logs each batch that is refused."""
+        if self._report is None or self._report.done():
+            self._report = self._tell(messages.TRACES_REFUSED)
+
+    def _tell(self, method: str, body: Any = None) -> asyncio.Future[Any]:
+        """Tell the server something, if it wants to know."""
+        told = asyncio.ensure_future(self._link.call(method, body))
+        # The link may end meanwhile, and so does this process.
+        told.add_done_callback(lambda done: done.cancelled() or done.exception())
+        self._told = told
+        return told
 
     async def _prepare_handlers(self, project: Project, hello: ServerHello) -> ExecutorHello:
         """Import the project's handlers, which run on one loop."""
@@ -206,6 +225,9 @@ class ExecutorProcess:
             batches.flush()
 
     def _pong(self) -> Pong:
+        if work_left_behind.is_set() and not self._is_retiring:
+            self._is_retiring = True
+            self._tell(messages.RETIRE, Retirement(reason="cancelled work still runs"))
         return Pong(still_s=max((turn.still_s() for turn in self._turns), default=0.0), memory_bytes=memory_bytes())
 
 

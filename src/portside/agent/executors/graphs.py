@@ -80,9 +80,7 @@ class RemoteGraphs:
 
     async def execute(self, request: RunRequest, sink: EventSink, *, timeout_s: float) -> Outcome:
         """Execute a graph in an executor. Raises RunTimeout, Invalid, and AttemptLost if the executor crashed."""
-        bridge: ThreadBridge[tuple[str, bytes]] = ThreadBridge(
-            sink.publish, lambda event: len(event[1]), sink.has_listeners
-        )
+        bridge = sink.bridge()
         run_id = UUID(request.config["configurable"]["run_id"])
         try:
             async with self._pool.for_run(run_id, request.attempt) as executor:

@@ -46,6 +46,8 @@ class Executor:
         """Whether it gets no more runs until one run has had it for itself."""
         self.callers: dict[int, Caller] = {}
         """Whom it works for, by the numbers that it is given with calls."""
+        self.is_worn = False
+        """Whether it asks to be replaced: cancelled work still runs in it."""
         self.retiring = asyncio.Event()
         self._heartbeat_s = heartbeat_s
         self._lost_runs: frozenset[UUID] | None = None
@@ -66,6 +68,10 @@ class Executor:
         """Watch the executor. `on_end` is called once, when it has ended, with the reason."""
         beats = asyncio.create_task(self._beat())
         self._tasks = [beats, asyncio.create_task(self._wait(beats, on_end))]
+
+    def wear_out(self) -> None:
+        """Note that it is to be replaced, when its successor is ready."""
+        self.is_worn = True
 
     def retire(self) -> None:
         """Give it no more work, and end it after its last call."""

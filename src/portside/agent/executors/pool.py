@@ -19,6 +19,7 @@ from uuid import UUID
 
 from portside.agent.executors.member import Executor, ExecutorFailed
 from portside.agent.executors.process import ExecutorProcess, Program
+from portside.executor import messages
 from portside.executor.link import Handler
 from portside.executor.requests import GraphFacts
 from portside.kernel.errors import Unavailable, UserMistake
@@ -276,7 +277,9 @@ class ExecutorPool:
 
     def _is_used_up(self, executor: Executor) -> bool:
         runs, memory = self._limits.max_runs, self._limits.max_memory_bytes
-        return bool((runs and executor.runs_begun >= runs) or (memory and executor.memory_bytes > memory))
+        return executor.is_worn or bool(
+            (runs and executor.runs_begun >= runs) or (memory and executor.memory_bytes > memory)
+        )
 
     def _start_missing(self) -> None:
         usable = self._usable()
@@ -308,7 +311,8 @@ class ExecutorPool:
     async def _start_one(self) -> None:
         made: list[Executor] = []
         began = time.monotonic()
-        executor = await ExecutorProcess.start(self.program, self.make_handlers(lambda: made[0]))
+        retire = {messages.RETIRE: lambda _body, _call: made[0].wear_out()}
+        executor = await ExecutorProcess.start(self.program, {**self.make_handlers(lambda: made[0]), **retire})
         made.append(executor)
         try:
             if self.prepare is not None:

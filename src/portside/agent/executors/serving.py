@@ -14,6 +14,7 @@ from portside.agent.checkpoints.writer import LeaseLost
 from portside.agent.custom.cache import CACHE
 from portside.agent.custom.loopback import LOOPBACK
 from portside.agent.executors.member import Executor
+from portside.agent.refusals import note_refused_traces
 from portside.agent.store.items import StoreBatches
 from portside.executor import messages
 from portside.executor.checkpoints.backend import (
@@ -124,7 +125,11 @@ async def _write_cache(body: Any, _call: ServedCall) -> None:
     await _answered(CACHE.write(key, content, ttl_s))
 
 
-COMMON_HANDLERS: Mapping[str, Handler] = {messages.CACHE_READ: _read_cache, messages.CACHE_WRITE: _write_cache}
+COMMON_HANDLERS: Mapping[str, Handler] = {
+    messages.CACHE_READ: _read_cache,
+    messages.CACHE_WRITE: _write_cache,
+    messages.TRACES_REFUSED: lambda _body, _call: note_refused_traces(),
+}
 """What serves the calls that executors of every kind make."""
 
 
