@@ -29,7 +29,7 @@ from portside.executor.requests import GraphFacts
 from tests.conftest import eventually
 from tests.failure.test_executors import attempts, begin, ended
 from tests.failure.wires import Wire
-from tests.servers import PROJECTS, ServerProcess, Tiers, executor_server, free_port, orchestrated
+from tests.servers import PROJECTS, ServerProcess, Tiers, agent_server, executor_server, free_port, orchestrated
 
 CRASHES = str(PROJECTS / "crashes" / "langgraph.json")
 SETTINGS = {"EXECUTOR_HEARTBEAT_SECS": "5", "EXECUTORS": "1"}
@@ -151,6 +151,59 @@ async def test_executors_connect_again_to_an_orchestrator_that_was_killed(cut, t
         await begun(tmp_path / "ledger", 2)
         (tmp_path / "ledger.go").touch()
         assert (await ended(client, *run))["status"] == "success"
+
+
+async def test_server_that_is_asked_to_stop_ends_its_runs_and_gets_no_more(cut, tmp_path):
+    [behind] = cut.tiers.executors
+    async with client_of(cut.tiers.orchestrator) as client:
+        run = await begin(client, "wait", tmp_path / "ledger")
+        [first] = await begun(tmp_path / "ledger", 1)
+        await asyncio.to_thread(cut.other.start)
+        behind.send(signal.SIGTERM)
+
+        async def retires() -> bool:
+            found = (await client.get("/metrics", params={"format": "json"})).json()
+            return bool(found["workers"]["max"] == 10)
+
+        await eventually(retires)
+        await executes_again(cut, tmp_path)
+        [(other, _)] = attempts(tmp_path / "again")
+        assert other != first
+        (tmp_path / "ledger.go").touch()
+        assert (await ended(client, *run))["status"] == "success"
+        assert attempts(tmp_path / "ledger") == [(first, 1)]
+    assert await asyncio.to_thread(behind.wait_until_stopped) == 0
+
+
+async def test_run_of_a_server_that_stops_at_once_is_not_counted_as_lost(cut, tmp_path):
+    [behind] = cut.tiers.executors
+    async with client_of(cut.tiers.orchestrator) as client:
+        run = await begin(client, "wait", tmp_path / "ledger")
+        await begun(tmp_path / "ledger", 1)
+        assert await asyncio.to_thread(behind.stop) == 0
+        await asyncio.to_thread(cut.other.start)
+        await begun(tmp_path / "ledger", 2)
+        (tmp_path / "ledger.go").touch()
+        assert (await ended(client, *run))["status"] == "success"
+    assert "the server stops" in cut.tiers.orchestrator.log.read_text()
+
+
+async def test_server_of_tier_queue_has_executors_for_what_another_answers(fresh_database, tmp_path):
+    """`FF_USE_CORE_API` selects the core API for a server of any tier."""
+    url = await fresh_database()
+    folders = [tmp_path / name for name in ("api", "queue")]
+    for folder in folders:
+        folder.mkdir()
+    with (
+        agent_server(url, folders[0], project="crashes", PORTSIDE_TIER="api") as api,
+        orchestrated(url, folders[1], project="crashes", PORTSIDE_TIER="queue", **SETTINGS) as tiers,
+    ):
+        async with client_of(api) as client:
+            run = await begin(client, "nothing", tmp_path / "ledger")
+            assert (await ended(client, *run))["status"] == "success"
+        found = httpx2.get(f"{tiers.orchestrator.url}/ok").json()
+        assert found == {"ok": True, "services": {"postgres": True, "worker": True, "grpc": True}}
+        assert httpx2.get(f"{tiers.orchestrator.url}/threads").status_code == 404
 
 
 def peak_mb(pid: int) -> int:

@@ -2,6 +2,8 @@
 
 import dataclasses
 import re
+import subprocess
+import sys
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
@@ -14,7 +16,7 @@ from portside.agent.settings import AgentSettings
 from portside.core.v1 import core_pb2 as core
 from portside.executor import link as links
 from portside.executor import messages, requests
-from portside.executor.checkpoints import rows
+from portside.executor.checkpoints import backend as rows
 from portside.executor.link import ProtocolBroken, decode, encode
 from portside.executor.messages import CheckpointPut, ExecutorHello, GraphCall, Pong, ServerHello
 from portside.executor.requests import GraphFacts, HistoryRead, Outcome, RunRequest, Schemas, StateRead
@@ -218,6 +220,14 @@ def test_bodies_of_another_shape_are_refused():
     for body in (("checkpoints.put", put), ("store.batch", {"call": "one"}), (messages.EXECUTE, "text")):
         with pytest.raises((TypeError, ValueError, AttributeError, KeyError)):
             encoded_frame(links.CALL, 1, body, None, is_executor=True)
+
+
+def test_servers_that_do_not_need_it_import_no_grpc():
+    code = "import sys; import portside.cli.serve, portside.agent.server; print([*sys.modules])"
+    loaded = subprocess.check_output([sys.executable, "-c", code], text=True)
+    assert "'portside.agent.executors.pool'" in loaded
+    for name in ("grpc", "portside.agent.executors.far", "portside.core"):
+        assert f"'{name}'" not in loaded
 
 
 # Who may connect

@@ -105,11 +105,9 @@ def _execute(agent_config: "AgentConfig", settings: "AgentSettings") -> None:
 
 
 def require_grpc() -> None:
-    """Prepare the use of gRPC. Raises UserMistake if it is not installed."""
+    """Raise UserMistake if gRPC is not installed."""
     if find_spec("grpc") is None or find_spec("grpc_health") is None:
         raise UserMistake("executors on other machines need gRPC: install portside[grpc]")
-    # Executors are started by exec, so nothing of gRPC goes on in a child.
-    os.environ.setdefault("GRPC_ENABLE_FORK_SUPPORT", "0")
 
 
 def _serve(

@@ -137,8 +137,11 @@ async def _pool_of_graphs(
     pool = ExecutorPool(program, limits_of(settings, executors), ExecutorRequests(scopes, StoreBatches(items)).handlers)
     if not executors:
         # As long as no executor has said more.
-        named = project.graphs.items()
-        pool.facts.update({name: GraphFacts(graph.description, is_factory=True) for name, graph in named})
+        language = "JavaScript" if project is config.javascript else "Python"
+        pool.facts.update({
+            name: GraphFacts(graph.description, is_factory=True, language=language)
+            for name, graph in project.graphs.items()
+        })  # fmt: skip
     known = KnownGraphs(_file_of(project, config, settings))
     if known.load() and known.facts.keys() == project.graphs.keys():
         pool.facts.update(known.facts)

@@ -135,14 +135,16 @@ class ExecutorHello(_message.Message):
     def __init__(self, protocol: _Optional[int] = ..., language: _Optional[str] = ..., pid: _Optional[int] = ..., graphs: _Optional[_Mapping[str, GraphFacts]] = ..., libraries: _Optional[_Mapping[str, str]] = ..., failure: _Optional[str] = ..., executor_id: _Optional[str] = ..., slots: _Optional[int] = ..., host: _Optional[str] = ..., revision: _Optional[str] = ...) -> None: ...
 
 class GraphFacts(_message.Message):
-    __slots__ = ("description", "is_factory", "is_fixed")
+    __slots__ = ("description", "is_factory", "is_fixed", "language")
     DESCRIPTION_FIELD_NUMBER: _ClassVar[int]
     IS_FACTORY_FIELD_NUMBER: _ClassVar[int]
     IS_FIXED_FIELD_NUMBER: _ClassVar[int]
+    LANGUAGE_FIELD_NUMBER: _ClassVar[int]
     description: str
     is_factory: bool
     is_fixed: bool
-    def __init__(self, description: _Optional[str] = ..., is_factory: _Optional[bool] = ..., is_fixed: _Optional[bool] = ...) -> None: ...
+    language: str
+    def __init__(self, description: _Optional[str] = ..., is_factory: _Optional[bool] = ..., is_fixed: _Optional[bool] = ..., language: _Optional[str] = ...) -> None: ...
 
 class Call(_message.Message):
     __slots__ = ("method", "graph", "checkpoint_put", "checkpoint_call", "store_batch", "http_request", "retirement", "other")

@@ -55,6 +55,9 @@ class FarExecutor(Executor):
     async def wait_ended(self) -> str:
         """Wait until the session has ended, and return why."""
         await self.link.wait_closed()
+        if self.link.was_planned:
+            # Its server stops, which is no fault of its runs.
+            self.retiring.set()
         return self._killed_because or self.link.farewell or "lost its connection"
 
     async def close(self) -> None:
@@ -131,7 +134,7 @@ class Listener:
         else:
             executor = FarExecutor(session, hello, self._settings.executor_heartbeat_secs)
             handlers.update(pool.make_handlers(lambda: executor))
-            handlers[messages.RETIRE] = partial(_retire, executor)
+            handlers[messages.RETIRE] = partial(_retire, executor, pool)
             before = self._executors.get(hello.executor_id)
             if before is not None:
                 before.kill("connected again")
@@ -163,9 +166,11 @@ class Listener:
         share()
 
 
-def _retire(executor: FarExecutor, body: Any, _call: ServedCall) -> None:
+def _retire(executor: FarExecutor, pool: ExecutorPool, body: Any, _call: ServedCall) -> None:
     messages.read(Retirement, body)
     executor.retire()
+    # Its slots are gone.
+    pool.on_change()
 
 
 class GrpcServer:
