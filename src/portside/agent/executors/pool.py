@@ -229,6 +229,10 @@ class ExecutorPool:
     def _usable(self) -> list[Executor]:
         return [each for each in self._executors if not each.is_retiring and not each.link.is_closed]
 
+    def _own(self) -> list[Executor]:
+        """Return the processes of this server: those on other machines are started and replaced there."""
+        return [each for each in self._usable() if isinstance(each, ExecutorProcess)]
+
     def _unreserved(self) -> list[Executor]:
         return [each for each in self._usable() if not each.is_reserved]
 
@@ -264,13 +268,13 @@ class ExecutorPool:
     def _stop_idle(self) -> None:
         is_idle = not self._waiting and not any(each.calls for each in self._executors)
         if self._limits.idle_s and is_idle and time.monotonic() - self._used_at > self._limits.idle_s:
-            for executor in self._usable():
+            for executor in self._own():
                 executor.retire()
 
     def _replace_used_up(self) -> None:
         """Retire executors that are to be replaced, when those that replace them are ready."""
-        for executor in self._usable():
-            if self._is_used_up(executor) and len(self._usable()) > self._limits.executors:
+        for executor in self._own():
+            if self._is_used_up(executor) and len(self._own()) > self._limits.executors:
                 log.info("an executor is replaced", executor=executor.name, runs=executor.runs_begun,
                          memory_mb=executor.memory_bytes // 1_000_000)  # fmt: skip
                 executor.retire()
@@ -282,7 +286,7 @@ class ExecutorPool:
         )
 
     def _start_missing(self) -> None:
-        usable = self._usable()
+        usable = self._own()
         if self._is_closing:
             return
         is_wanted = self._waiting or any(each.calls for each in usable) or not self._limits.idle_s
