@@ -467,6 +467,7 @@ def test_silent_listener_and_failing_deployment(running: Installation):
         assert "listener.log" in problem(diagnose(with_listener, "database"), "listener").do
 
 
+@pytest.mark.thorough
 def test_stopped_platform_is_examined_with_its_postgres(tmp_path: Path):
     """The doctor starts the embedded Postgres for the checks, and stops it again."""
     with platform_server(tmp_path / "home", PORTSIDE_OWN_LISTENER="false") as server:
@@ -480,6 +481,7 @@ def test_stopped_platform_is_examined_with_its_postgres(tmp_path: Path):
     assert "does not start" in problem(diagnose(stopped, "database"), "postgres").message
 
 
+@pytest.mark.thorough
 @pytest.mark.timeout(300)
 def test_listener_that_cannot_be_started(tmp_path: Path):
     with platform_server(tmp_path / "home") as server:
@@ -600,6 +602,7 @@ def proxied(folder: Path, platform: str, *rules: str) -> Iterator[str]:
         process.wait(60)
 
 
+@pytest.mark.thorough
 def test_proxies_with_wrong_headers(tmp_path: Path):
     with platform_server(
         tmp_path / "home", "--no-example", "--domain", "portside.example.com", "--tls", "off",

@@ -121,6 +121,7 @@ def test_bundle_holds_no_secret(server: ServerProcess, home: Path, planted: list
     assert "look into it before you send it" in output
 
 
+@pytest.mark.thorough
 def test_output_of_deployments_is_left_out_if_their_secrets_are_unknown(
     server: ServerProcess, home: Path, planted: list[str], tmp_path: Path
 ):
@@ -137,6 +138,7 @@ def test_output_of_deployments_is_left_out_if_their_secrets_are_unknown(
     assert not [name for name, text in files.items() if SECRET in text]
 
 
+@pytest.mark.thorough
 def test_file_is_never_replaced(server: ServerProcess, home: Path, tmp_path: Path):
     (tmp_path / "bundle.tar.gz").write_text("kept")
     with pytest.raises(AssertionError, match="cannot write"):

@@ -258,6 +258,7 @@ async def test_filled_by_checkpoints_and_events_of_a_run(disk: SmallDisk, server
     assert "died" not in server.log.read_text()
 
 
+@pytest.mark.thorough
 async def test_notice_of_a_full_database_is_read_by_every_server(
     disk: SmallDisk, server: ServerProcess, agent: ServerProcess
 ):
