@@ -5,8 +5,10 @@ import contextlib
 import os
 import re
 import shutil
+import signal
 import subprocess
 import sys
+import time
 from collections.abc import AsyncIterator, Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -343,3 +345,33 @@ def test_list_names_files_that_are_no_backups(stored: FolderStore, tmp_path: Pat
     assert found == {"other.backup": "this file is no backup of Portside", "data.backup": None}
     with pytest.raises(BackupRefused):
         restoring.header_of(FolderStore(tmp_path), "other.backup")
+
+
+@pytest.mark.thorough
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+def test_interrupted_restore_leaves_nothing(stored: FolderStore, tmp_path: Path, number: signal.Signals) -> None:
+    process = subprocess.Popen(
+        [
+            sys.executable, "-P", "-m", "portside", "backup", "restore", f"{stored.location}/data.backup",
+            "--home", str(tmp_path / "new"),
+        ],
+        env={**os.environ, "DATABASE_URL": "", "PORTSIDE_BACKUP_PASSPHRASE": "correct horse battery"},
+        stdin=subprocess.DEVNULL,
+    )  # fmt: skip
+    deadline = time.monotonic() + 120
+    while not list(tmp_path.iterdir()):
+        assert process.poll() is None and time.monotonic() < deadline
+        time.sleep(0.01)
+    process.send_signal(number)
+    assert process.wait(120) == 130
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_abandoned_partial_files_are_removed(tmp_path: Path) -> None:
+    store, (old, young) = FolderStore(tmp_path), (tmp_path / f".{name}.backup.partial" for name in ("old", "young"))
+    for partial in (old, young):
+        partial.write_bytes(b"x")
+    os.utime(old, (0, 0))
+    with store.create("a.backup") as out:
+        out.write(b"x")
+    assert sorted(path.name for path in tmp_path.iterdir()) == [".young.backup.partial", "a.backup"]

@@ -10,12 +10,13 @@ import contextlib
 import shutil
 import signal
 import tempfile
+import threading
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 from contextlib import asynccontextmanager, contextmanager
 from dataclasses import dataclass
 from datetime import datetime
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeVar
 
 import msgspec
 from packaging.version import Version
@@ -34,6 +35,7 @@ from portside.kernel.migrations import migrations_of
 
 # The restored server goes its own way from there, so that its log cannot be confused with that of the original.
 _RECOVER_ALL = {"restore_command": "false", "recovery_target_timeline": "current"}
+T = TypeVar("T")
 _SEGMENTS = "segments"
 Check = Callable[[str, Path], Awaitable[None]]
 # Begins a phase of the work, and returns what counts its bytes.
@@ -61,6 +63,34 @@ class NewHome:
     url: str | None
     check: Check
     at: datetime | None = None
+
+
+class _Work:
+    """Work in threads that ends before anything is cleaned up after it, also when the command is interrupted."""
+
+    def __init__(self, phases: Phases) -> None:
+        self._phases, self._is_interrupted = phases, threading.Event()
+
+    def phase(self, name: str) -> Progress:
+        """Begin a phase; an interrupted one ends with its next bytes."""
+        count = self._phases(name)
+
+        def progress(size: int) -> None:
+            if self._is_interrupted.is_set():
+                raise BackupFailed("the restore was interrupted")
+            count(size)
+
+        return progress
+
+    async def run(self, work: Callable[..., T], *arguments: Any) -> T:
+        """Run in a thread. A cancellation waits for the thread, which would write on otherwise."""
+        task = asyncio.create_task(asyncio.to_thread(work, *arguments))
+        try:
+            return await asyncio.shield(task)
+        except asyncio.CancelledError:
+            self._is_interrupted.set()
+            await asyncio.wait([task])
+            raise
 
 
 def header_of(store: Store, name: str) -> Header:
@@ -97,15 +127,16 @@ async def restore(backup: Backup, target: NewHome, phases: Phases) -> Summary:
     _check_free(target.path)
     header = await asyncio.to_thread(header_of, backup.store, backup.name)
     _check_versions(header, target)
-    _, summary = await asyncio.to_thread(verify, backup, phases)
+    work = _Work(phases)
+    _, summary = await work.run(verify, backup, work.phase)
     with _folder_beside(target.path) as folder:
-        await asyncio.to_thread(_unpack, backup, folder, phases("writing the files"))
+        await work.run(_unpack, backup, folder, work.phase("writing the files"))
         home = folder / HOME
         phases("recovering the databases")(0)
         if header.kind == "data":
-            await _recover(folder, home, target, Log(backup, header))
+            await _recover(folder, target, Log(backup, header), work)
         else:
-            await _restore_dumps(folder, home, target)
+            await _restore_dumps(folder, home, target, work)
         home.chmod(0o700)
         with contextlib.suppress(FileNotFoundError):
             target.path.rmdir()
@@ -170,14 +201,15 @@ class Log(NamedTuple):
         fetch_files(store, self.header, passphrase, home)
 
 
-async def _recover(folder: Path, home: Path, target: NewHome, log: Log) -> None:
+async def _recover(folder: Path, target: NewHome, log: Log, work: _Work) -> None:
     """Let Postgres recover the copied data folder, and check it. Raises UserMistake."""
+    home = folder / HOME
     make_private_dir(home / "postgres")
     for name in (DATA, PASSWORD):
         (folder / name).rename(home / name)
     settings = dict(_RECOVER_ALL)
     if target.at is not None:
-        await asyncio.to_thread(log.fetch, target.at, make_private_dir(folder / _SEGMENTS), home)
+        await work.run(log.fetch, target.at, make_private_dir(folder / _SEGMENTS), home)
         settings |= {
             # Runs in the data folder.
             "restore_command": f"cp ../../../{_SEGMENTS}/%f %p",
@@ -185,47 +217,43 @@ async def _recover(folder: Path, home: Path, target: NewHome, log: Log) -> None:
             "recovery_target_action": "promote",
         }
     recovered = EmbeddedPostgres(home).recovered(settings)
-    url = await asyncio.to_thread(recovered.__enter__)
     try:
-        await target.check(url, home)
+        await target.check(await work.run(recovered.__enter__), home)
     finally:
-        await asyncio.to_thread(recovered.__exit__, None, None, None)
+        await work.run(recovered.__exit__, None, None, None)
 
 
-async def _restore_dumps(folder: Path, home: Path, target: NewHome) -> None:
-    async with _server(home, target.url) as url:
+async def _restore_dumps(folder: Path, home: Path, target: NewHome, work: _Work) -> None:
+    async with _server(home, target.url, work) as url:
         await restore_dumps(url, folder / DUMPS)
         await target.check(url, home)
 
 
 @asynccontextmanager
-async def _server(home: Path, url: str | None) -> AsyncIterator[str]:
+async def _server(home: Path, url: str | None, work: _Work) -> AsyncIterator[str]:
     """Return the URL of the given server, or of an embedded one in the new home, during the block."""
     if url is not None:
         yield url
         return
     embedded = EmbeddedPostgres(home)
     try:
-        yield await asyncio.to_thread(embedded.acquire)
+        yield await work.run(embedded.acquire)
     finally:
-        await asyncio.to_thread(embedded.release)
+        await work.run(embedded.release)
 
 
 @contextmanager
 def _folder_beside(path: Path) -> Iterator[Path]:
     """Make a private folder beside a path, on the same file system. It is removed at the end, also by SIGTERM."""
     path.parent.mkdir(parents=True, exist_ok=True)
+    # Like Ctrl-C, which ends the work in order.
+    previous = signal.signal(signal.SIGTERM, lambda *_: signal.raise_signal(signal.SIGINT))
     folder = Path(tempfile.mkdtemp(prefix=f".{path.name}.restore-", dir=path.parent))
-
-    def end(*_: Any) -> None:
-        raise KeyboardInterrupt
-
-    previous = signal.signal(signal.SIGTERM, end)
     try:
         yield folder
     finally:
-        signal.signal(signal.SIGTERM, previous)
         shutil.rmtree(folder, ignore_errors=True)
+        signal.signal(signal.SIGTERM, previous)
 
 
 class ListedBackup(msgspec.Struct, frozen=True, kw_only=True):

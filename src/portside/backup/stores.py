@@ -6,6 +6,7 @@ AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY. A file appears under its name only 
 
 import contextlib
 import os
+import time
 from collections.abc import Iterator, Mapping
 from contextlib import AbstractContextManager, contextmanager
 from datetime import UTC, datetime
@@ -20,6 +21,7 @@ from portside.kernel.files import make_private_dir
 SUFFIX = ".backup"
 _S3 = "s3://"
 _PART_BYTES = 16 << 20
+_ABANDONED_AFTER_S = 24 * 3600.0
 
 
 class StoredFile(NamedTuple):
@@ -86,6 +88,7 @@ class FolderStore:
             make_private_dir(path.parent)
             if path.exists():
                 raise BackupFailed(f"{path} exists already; choose another name")
+            _remove_abandoned(path.parent)
             file = os.fdopen(os.open(partial, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600), "wb")
         try:
             with _explained(self.location):
@@ -102,6 +105,13 @@ class FolderStore:
         """Delete a file."""
         with _explained(self.location):
             (self._folder / name).unlink(missing_ok=True)
+
+
+def _remove_abandoned(folder: Path) -> None:
+    """Remove what killed programs left: partial files that nobody has written to for a day."""
+    for partial in folder.glob(".*.partial"):
+        if partial.stat().st_mtime < time.time() - _ABANDONED_AFTER_S:
+            partial.unlink(missing_ok=True)
 
 
 class BucketStore:
