@@ -11,7 +11,7 @@ itself for one attempt (`is_suspect`).
 
 import asyncio
 import time
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Mapping
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 from contextlib import asynccontextmanager, contextmanager
 from dataclasses import dataclass
 from typing import Any
@@ -20,7 +20,7 @@ from uuid import UUID
 from portside.agent.executors.member import Executor, ExecutorFailed
 from portside.agent.executors.process import ExecutorProcess, Program
 from portside.executor import messages
-from portside.executor.link import Handler
+from portside.executor.link import Handler, Handlers
 from portside.executor.requests import GraphFacts
 from portside.kernel.errors import Unavailable, UserMistake
 from portside.kernel.logs import get_logger
@@ -31,7 +31,7 @@ LOOK_EVERY_S = 1.0
 AVAILABLE_WITHIN_S = 120.0
 MAX_SUSPECTS = 10_000
 Prepare = Callable[[Executor], Awaitable[None]]
-MakeHandlers = Callable[[Callable[[], Executor]], Mapping[str, Handler]]
+MakeHandlers = Callable[[Callable[[], Executor]], Handlers]
 
 
 @dataclass(frozen=True)
@@ -42,6 +42,16 @@ class PoolLimits:
     max_runs: int = 0
     max_memory_bytes: int = 0
     idle_s: float = 0.0
+
+
+class _WithRetirement:
+    """Handlers, of which one takes the wish of a process to be replaced: a bridge forwards all others."""
+
+    def __init__(self, handlers: Handlers, retire: Handler) -> None:
+        self._handlers, self._retire = handlers, retire
+
+    def get(self, method: str, /) -> Handler | None:
+        return self._retire if method == messages.RETIRE else self._handlers.get(method)
 
 
 class ExecutorPool:
@@ -315,8 +325,8 @@ class ExecutorPool:
     async def _start_one(self) -> None:
         made: list[Executor] = []
         began = time.monotonic()
-        retire = {messages.RETIRE: lambda _body, _call: made[0].wear_out()}
-        executor = await ExecutorProcess.start(self.program, {**self.make_handlers(lambda: made[0]), **retire})
+        handlers = _WithRetirement(self.make_handlers(lambda: made[0]), lambda _body, _call: made[0].wear_out())
+        executor = await ExecutorProcess.start(self.program, handlers)
         made.append(executor)
         try:
             if self.prepare is not None:

@@ -20,7 +20,7 @@ from typing import Any
 import orjson
 
 from portside.agent.executors.member import Executor, ExecutorFailed, read_hello
-from portside.executor.link import Handler, Link
+from portside.executor.link import Handlers, Link
 from portside.executor.messages import LOG_LINE, ExecutorHello, ServerHello
 from portside.kernel.logs import get_logger
 
@@ -53,7 +53,7 @@ class ExecutorProcess(Executor):
         self.process = process
 
     @classmethod
-    async def start(cls, program: Program, handlers: Mapping[str, Handler]) -> "ExecutorProcess":
+    async def start(cls, program: Program, handlers: Handlers) -> "ExecutorProcess":
         """Start a process and wait until it has imported the project.
 
         Raises UserMistake if the project does not load, and ExecutorFailed if the process fails.
@@ -98,9 +98,7 @@ class ExecutorProcess(Executor):
         await asyncio.gather(*self._tasks, return_exceptions=True)
 
 
-async def _started(
-    cls: type[ExecutorProcess], program: Program, handlers: Mapping[str, Handler], path: str
-) -> ExecutorProcess:
+async def _started(cls: type[ExecutorProcess], program: Program, handlers: Handlers, path: str) -> ExecutorProcess:
     loop = asyncio.get_running_loop()
     greeting: asyncio.Future[Any] = loop.create_future()
     links: list[Link] = []

@@ -10,7 +10,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import grpc
 from grpc_health.v1 import health_pb2, health_pb2_grpc
@@ -133,7 +133,8 @@ class Listener:
             session.close(f"refused: {exc}", is_planned=False)
         else:
             executor = FarExecutor(session, hello, self._settings.executor_heartbeat_secs)
-            handlers.update(pool.make_handlers(lambda: executor))
+            # In an orchestrator they are a map.
+            handlers.update(cast("dict[str, Handler]", pool.make_handlers(lambda: executor)))
             handlers[messages.RETIRE] = partial(_retire, executor, pool)
             before = self._executors.get(hello.executor_id)
             if before is not None:
