@@ -7,7 +7,6 @@ from collections.abc import Awaitable, Callable, Mapping, Sequence
 from typing import Any, NamedTuple, Protocol
 
 from portside.agent.checkpoints.writer import CheckpointWriter
-from portside.agent.streams.buffers import ThreadBridge
 from portside.executor.checkpoints.backend import CheckpointBackend
 from portside.executor.requests import (
     ChangedState,
@@ -37,10 +36,6 @@ class EventSink(NamedTuple):
     publish: Publish
     flush: Callable[[], Awaitable[None] | None] = lambda: None
     has_listeners: Callable[[], bool] = lambda: True
-
-    def bridge(self) -> ThreadBridge[tuple[str, bytes]]:
-        """Return what carries events from other threads to `publish`."""
-        return ThreadBridge(self.publish, lambda event: len(event[1]), self.has_listeners)
 
 
 class GraphService(Protocol):

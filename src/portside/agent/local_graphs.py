@@ -39,6 +39,7 @@ from portside.agent.store import operations
 from portside.agent.store.items import Items, ttl_config
 from portside.agent.store.operations import run_batch
 from portside.agent.store.search_index import StoreSetup
+from portside.agent.streams.buffers import ThreadBridge, size_of_event
 from portside.executor.checkpoints.backend import CheckpointBackend
 from portside.executor.checkpoints.saver import Checkpointer
 from portside.executor.checkpoints.serde import SerdeRules, make_serde
@@ -249,7 +250,7 @@ class LocalGraphs:
 
     async def execute(self, request: RunRequest, sink: EventSink, *, timeout_s: float) -> Outcome:
         """Execute a graph on the loop with the fewest runs."""
-        bridge = sink.bridge()
+        bridge = ThreadBridge(sink.publish, size_of_event, sink.has_listeners)
         loop = min(self._loops, key=lambda candidate: candidate.load)
         try:
             return await loop.call(execute(self._graphs, request, bridge.push, timeout_s))

@@ -26,7 +26,7 @@ from portside.agent.executors.pool import ExecutorPool
 from portside.agent.executors.serving import Scopes
 from portside.agent.graphs import EventSink, GraphService
 from portside.agent.queue.worker import AttemptLost
-from portside.agent.streams.buffers import ThreadBridge
+from portside.agent.streams.buffers import ThreadBridge, size_of_event
 from portside.executor import messages
 from portside.executor.checkpoints.backend import CheckpointBackend
 from portside.executor.errors import RunTimeout, error_of
@@ -80,7 +80,7 @@ class RemoteGraphs:
 
     async def execute(self, request: RunRequest, sink: EventSink, *, timeout_s: float) -> Outcome:
         """Execute a graph in an executor. Raises RunTimeout, Invalid, and AttemptLost if the executor crashed."""
-        bridge = sink.bridge()
+        bridge = ThreadBridge(sink.publish, size_of_event, sink.has_listeners)
         run_id = UUID(request.config["configurable"]["run_id"])
         try:
             async with self._pool.for_run(run_id, request.attempt) as executor:

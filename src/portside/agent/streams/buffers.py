@@ -299,6 +299,11 @@ class ReplayBuffer(Generic[T]):
         return frames
 
 
+def size_of_event(event: tuple[str, bytes]) -> int:
+    """Return the bytes of an event of a graph."""
+    return len(event[1])
+
+
 class ThreadBridge(Generic[T]):
     """A one-way queue to an event loop, for items of a known weight in bytes: in order, one wake-up for each burst.
 
