@@ -243,6 +243,13 @@ def test_each_language_has_its_graphs(tmp_path):
     assert (list(config.project.graphs), list(config.javascript.graphs)) == (["a", "c"], ["b", "d"])
 
 
+@pytest.mark.parametrize(("section", "key"), [("auth", "path"), ("http", "app"), ("encryption", "path")])
+def test_handlers_in_javascript_are_refused(tmp_path, section, key):
+    message = refusal(tmp_path, **{section: {key: "./handlers.ts:handler"}})
+    assert f"{section}.{key}" in message
+    assert "has to be in Python" in message
+
+
 @pytest.mark.parametrize("graphs", [None, {}, [], "agent.py:graph"])
 def test_graphs_are_needed(tmp_path, graphs):
     assert '"graphs" must name at least one graph' in refusal(tmp_path, graphs=graphs)

@@ -240,7 +240,19 @@ def load_config(path: Path, environ: Mapping[str, str] | None = None) -> AgentCo
             content[section], sources[section] = value, variable
     for variable in sorted(_IGNORED_VARIABLES.keys() & environ.keys()):
         log.warning("a variable is ignored", variable=variable, reason=_IGNORED_VARIABLES[variable])
-    return _config(path, _read_sections(content, sources), sources, env)
+    config = _config(path, _read_sections(content, sources), sources, env)
+    _refuse_javascript(config)
+    return config
+
+
+def _refuse_javascript(config: AgentConfig) -> None:
+    """Raise UserMistake for a handler in JavaScript: only graphs may be, and a server must not run without handlers."""
+    named = {"auth.path": config.auth.path, "http.app": config.http.app, "encryption.path": config.encryption.path}
+    for key, location in named.items():
+        if location is not None and is_javascript(location):
+            raise UserMistake(
+                f'{config.file}: {key} is "{location}"; graphs may be in JavaScript, but {key} has to be in Python'
+            )
 
 
 def _read_sections(content: dict[str, Any], sources: dict[str, str]) -> dict[str, Any]:
